@@ -1,0 +1,27 @@
+# LibTorch as unpacked from the torch wheel by scripts/setup into the dependency folder.
+# Targets: LibTorch::cpu (torch_cpu and c10 alone: libtorch.so would drag in 2.5 GB of CUDA libraries)
+# and, for PHALANX_WITH_CUDA, LibTorch::cuda.
+
+set(PHALANX_DEPS_DIR "$ENV{PHALANX_DEPS_DIR}" CACHE PATH "Dependency folder that scripts/setup fills")
+if(NOT PHALANX_DEPS_DIR)
+  set(PHALANX_DEPS_DIR "$ENV{HOME}/.cache/phalanx/deps")
+endif()
+set(LibTorch_ROOT "${PHALANX_DEPS_DIR}/torch-2.11.0")
+
+find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
+find_path(LibTorch_INCLUDE_DIR ATen/ATen.h PATHS ${LibTorch_ROOT}/include NO_DEFAULT_PATH)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_INCLUDE_DIR)
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
+  add_library(LibTorch::cpu INTERFACE IMPORTED)
+  target_include_directories(LibTorch::cpu SYSTEM INTERFACE
+    ${LibTorch_INCLUDE_DIR} ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
+  target_link_libraries(LibTorch::cpu INTERFACE
+    ${LibTorch_ROOT}/lib/libtorch_cpu.so ${LibTorch_ROOT}/lib/libc10.so)
+  target_link_options(LibTorch::cpu INTERFACE
+    -Wl,--allow-shlib-undefined -Wl,-rpath,${LibTorch_ROOT}/lib -Wl,-rpath-link,${LibTorch_ROOT}/lib)
+  add_library(LibTorch::cuda INTERFACE IMPORTED)
+  target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu
+    ${LibTorch_ROOT}/lib/libtorch_cuda.so ${LibTorch_ROOT}/lib/libc10_cuda.so)
+endif()

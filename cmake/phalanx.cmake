@@ -1,0 +1,110 @@
+# Build rules of the project: one library a folder, one test program a folder, executables in bin/.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+if(PHALANX_SANITIZE)
+  add_compile_options(-fsanitize=${PHALANX_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${PHALANX_SANITIZE})
+endif()
+# Copies of optimizer state must stay bit-equal, so no multiply and add is fused behind our back.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+
+set(PHALANX_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers)
+
+function(phalanx_compile target)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "EXCEPTIONS" "" "")
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PHALANX_WARNINGS}>)
+  if(NOT ARG_EXCEPTIONS)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
+  endif()
+endfunction()
+
+# phalanx_library(core/plan PURE SRCS a.cc HDRS a.h DEPS phalanx::core_job) makes phalanx::core_plan.
+# PURE: no clock, thread, I/O, gRPC: tests/lint/purity.sh looks at the symbols. EXCEPTIONS: a third
+# party throws inside; nothing may leave the library.
+function(phalanx_library path)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "PURE;EXCEPTIONS" "" "SRCS;HDRS;DEPS")
+  string(REPLACE "/" "_" name ${path})
+  add_library(${name} STATIC ${ARG_SRCS})
+  add_library(phalanx::${name} ALIAS ${name})
+  list(TRANSFORM ARG_HDRS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  if(ARG_EXCEPTIONS)
+    phalanx_compile(${name} EXCEPTIONS)
+  else()
+    phalanx_compile(${name})
+  endif()
+  if(ARG_PURE)
+    # Whole archive: a symbol that the declared dependencies do not define fails the build.
+    add_executable(${name}_link_test ${PROJECT_SOURCE_DIR}/tests/lint/link_main.cc)
+    set_target_properties(${name}_link_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lint)
+    target_link_libraries(${name}_link_test PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${name}>")
+    add_test(NAME lint/purity/${path}
+             COMMAND ${PROJECT_SOURCE_DIR}/tests/lint/purity.sh $<TARGET_FILE:${name}>)
+    set_tests_properties(lint/purity/${path} PROPERTIES LABELS lint)
+  endif()
+endfunction()
+
+# phalanx_executable(phalanx-worker SRCS main.cc DEPS ...) lands in bin/.
+function(phalanx_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "EXCEPTIONS" "" "SRCS;DEPS")
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  if(ARG_EXCEPTIONS)
+    phalanx_compile(${name} EXCEPTIONS)
+  else()
+    phalanx_compile(${name})
+  endif()
+endfunction()
+
+# phalanx_test(unit/core/plan LABEL unit SRCS a_test.cc DEPS ...) makes one GoogleTest program and one
+# CTest entry. TIMEOUT seconds (default 120). Tests compile with exceptions: test libraries throw.
+# RESOURCE: entries naming the same resource do not run side by side.
+function(phalanx_test path)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "LABEL;TIMEOUT;RESOURCE" "SRCS;DEPS;ENV")
+  string(REPLACE "/" "_" name test_${path})
+  add_executable(${name} ${ARG_SRCS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE
+    PHALANX_SOURCE_DIR="${PROJECT_SOURCE_DIR}" PHALANX_BIN_DIR="${PROJECT_BINARY_DIR}/bin")
+  phalanx_compile(${name} EXCEPTIONS)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${path} COMMAND ${name})
+  set_tests_properties(${path} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}")
+  if(ARG_RESOURCE)
+    set_tests_properties(${path} PROPERTIES RESOURCE_LOCK ${ARG_RESOURCE})
+  endif()
+endfunction()
+
+# phalanx_benchmark(core/plan SRCS ... DEPS ...): a Google Benchmark program in bench/, no test.
+function(phalanx_benchmark path)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "SRCS;DEPS")
+  string(REPLACE "/" "_" name bench_${path})
+  add_executable(${name} ${ARG_SRCS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} benchmark::benchmark_main)
+  phalanx_compile(${name} EXCEPTIONS)
+endfunction()

@@ -1,0 +1,26 @@
+// core/job/job_phase.h: the phases of a job and the moves between them.
+//
+//   QUEUED -> STARTING -> RUNNING -> SUCCEEDED
+//      \          \          \-----> FAILED | CANCELLED
+//       \----------\---------------> FAILED | CANCELLED
+//
+// The last three are terminal: a job never leaves them. Recovery and suspension, which come later,
+// add phases, not exceptions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+
+namespace phalanx::job {
+
+enum class JobPhase : uint8_t { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
+
+bool IsTerminal(JobPhase phase);
+bool MayMove(JobPhase from, JobPhase to);
+// "Queued", "Running", ...: what people read.
+absl::string_view ToString(JobPhase phase);
+std::optional<JobPhase> ParseJobPhase(absl::string_view text);
+
+}  // namespace phalanx::job

@@ -1,0 +1,169 @@
+// core/job/job_spec.h: what the user asked for, complete and valid.
+//
+// A JobSpec comes only out of core/job/job_reader.h, which fills every default and reports every
+// violation; so code that holds one need not check it again. Field names are those of the job file
+// (docs/job-reference.md), optional means "the user left it to us".
+//
+// Pure. Plain values; safe to copy and to read from any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace phalanx::job {
+
+enum class Precision : uint8_t { kBf16, kFp32, kFp64 };
+enum class Family : uint8_t { kNone, kClipVision, kWhisper, kLlama, kRegressor };
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
+enum class MeshAxis : uint8_t { kTensor, kContext, kData, kPipeline };  // tp, cp, dp, pp
+enum class ScheduleName : uint8_t { kAuto, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV, kThreePhase };
+enum class DeviceKind : uint8_t { kCpu, kGpu };
+enum class Rung : uint8_t { kSpare, kShrink, kDropReplica, kRestart, kWait };
+enum class Widths : uint8_t { kOwn, kParity };
+enum class StateHome : uint8_t { kAuto, kMirror, kHost };
+
+// The shape of one module. Which fields count depends on the family; the others are 0.
+struct Architecture {
+  Family family = Family::kNone;  // kNone: `phalanx plan` without cost, memory or unit figures
+  int64_t hidden_size = 0;
+  int32_t layers = 0;             // also with family kNone, where given
+  int32_t heads = 0;
+  int32_t kv_heads = 0;           // llama, regressor: divides heads; default heads
+  int64_t head_size = 0;          // hidden_size / heads unless written
+  int64_t mlp_size = 0;
+  int64_t block = 128;            // columns of an MLP unit, rows of a vocabulary unit
+  int64_t vocabulary = 0;         // llama
+  int64_t context = 0;            // llama, regressor: positions of a sequence at most
+  bool tied_head = false;         // llama
+  double rope_theta = 10000.0;    // llama, regressor
+  double norm_epsilon = 1e-5;
+  int64_t image_size = 0;         // clip_vision: pixels of a side, a multiple of patch_size
+  int64_t patch_size = 0;
+  int64_t mel_bins = 0;           // whisper
+  int64_t frames = 0;
+};
+
+struct Parallel {
+  int32_t ranks = 1;
+  int32_t tp = 1, cp = 1, pp = 1, ep = 1, expt_tp = 1;
+  int32_t dp = 1;       // derived: ranks / (tp * cp * pp)
+  int32_t expt_dp = 1;  // derived: ranks / (expt_tp * ep * pp)
+  std::array<MeshAxis, 4> order = {MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData,
+                                   MeshAxis::kPipeline};  // fastest first
+  std::vector<int32_t> layers;  // of each stage; empty: by cost
+};
+
+struct Module {
+  std::string name;
+  Architecture architecture;
+  Parallel parallel;
+  int32_t offset = 0;  // first rank, resolved from the user's number, module name or default
+  bool frozen = false;
+  Recompute recompute = Recompute::kNone;
+  std::optional<std::string> weights;
+  double loss_weight = 1.0;  // regressor
+};
+
+struct Projector {
+  // Two linear layers with a GELU between, on the last stage of the edge's source:
+  // source hidden -> hidden_size -> hidden of the destination.
+  int64_t hidden_size = 0;
+  bool frozen = false;
+};
+
+struct Edge {
+  int32_t from = 0, to = 0;  // indices into modules
+  std::optional<Projector> projector;
+};
+
+struct Batch {
+  int64_t global = 1;  // samples a step
+  int64_t micro = 1;   // samples of a microbatch on one replica of the language module, at most
+};
+
+struct Schedule {
+  ScheduleName name = ScheduleName::kAuto;
+  int32_t chunks = 1;
+  int32_t encoder_chunks = 1;
+};
+
+struct Data {
+  std::vector<std::string> shards;  // expanded from the brace pattern, as written (relative to the job file)
+  std::vector<std::string> validation;
+  std::string tokenizer;
+  int32_t items_max = 8;
+  int32_t corrupt_max = 16;
+};
+
+struct Optimizer {
+  double learning_rate = 1e-3, minimum_learning_rate = 0;
+  int64_t warmup_steps = 0;
+  enum class Decay : uint8_t { kCosine, kConstant, kLinear } decay = Decay::kCosine;
+  double weight_decay = 0.01;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double epsilon = 1e-8;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+struct Checkpoint {
+  std::string directory;
+  int64_t every = 0;  // 0: none
+  int32_t keep = 2;
+  std::optional<std::string> resume_from;
+};
+
+struct Budget {
+  int32_t total = 20, without_progress = 3;
+  absl::Duration window = absl::Hours(1);
+};
+
+struct Recovery {
+  std::vector<Rung> ladder = {Rung::kSpare, Rung::kShrink, Rung::kDropReplica, Rung::kRestart, Rung::kWait};
+  Widths widths = Widths::kOwn;
+  StateHome state_home = StateHome::kAuto;
+  int32_t state_copies = 2;
+  int64_t state_every = 1;
+  Budget budget;
+};
+
+struct Resources {
+  DeviceKind device = DeviceKind::kCpu;
+  int32_t devices = 0;  // default: what the modules span
+  int32_t spares = 0;
+  std::map<std::string, std::string> node_selector;
+};
+
+struct JobSpec {
+  std::string name;
+  std::map<std::string, std::string> labels;
+  uint64_t seed = 0;
+  int64_t steps = 1;
+  int32_t priority = 0;
+  bool preemptible = false;
+  std::optional<absl::Duration> time_limit;
+  Precision compute = Precision::kFp32;
+  int32_t language = 0;  // index into modules
+  std::vector<Module> modules;
+  std::vector<Edge> edges;
+  Batch batch;
+  Schedule schedule;
+  std::optional<Data> data;  // absent only for `phalanx plan`
+  Optimizer optimizer;
+  std::optional<Checkpoint> checkpoint;
+  Recovery recovery;
+  Resources resources;
+  std::string output;
+  bool trace = false;
+
+  // One past the highest rank that a module uses.
+  int32_t World() const;
+};
+
+}  // namespace phalanx::job

@@ -1,0 +1,79 @@
+// core/plan/grid.h: ranks of one module factored into named axes, and the groups that follow.
+//
+// The first-named axis varies fastest: rank = offset + sum of coordinate(axis) * stride(axis), the
+// stride of an axis being the product of the sizes before it.
+//
+// One rule gives every group. For a set D of axes: the axes outside D, slowest first, are the outer
+// loops (the order of groups); inside a group the axes of D are listed slowest first
+// (*canonical*: ranks ascend) or in the caller's order, its first axis outermost (*listed*). The
+// canonical order is the order of ranks in a communicator.
+//
+// Pure. Words: an *axis* is a dimension of the mesh, a *dim* one of a tensor.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+
+namespace phalanx::plan {
+
+inline constexpr int32_t kWorldMax = 1 << 20;
+
+struct AxisSize {
+  std::string name;  // "tp", "cp", "dp", "pp"; expert view "expt_tp", "ep", "expt_dp", "pp"
+  int32_t size = 1;
+  friend bool operator==(const AxisSize&, const AxisSize&) = default;
+};
+
+using RankList = std::vector<Rank>;
+
+// Immutable; safe to read from any thread.
+class Grid {
+ public:
+  // Errors: InvalidArgument for no axes, a duplicate name, a size below 1, a negative offset, or an
+  // end beyond kWorldMax.
+  static absl::StatusOr<Grid> Create(int32_t offset, std::vector<AxisSize> axes);
+
+  int32_t offset() const { return offset_; }
+  int32_t size() const { return size_; }
+  const std::vector<AxisSize>& axes() const { return axes_; }  // fastest first
+  bool Contains(Rank rank) const { return rank.value >= offset_ && rank.value < offset_ + size_; }
+  // 1 for an axis that the grid does not have.
+  int32_t AxisLength(absl::string_view axis) const;
+
+  // Coordinates in the order of axes(); RankAt(CoordinatesOf(r)) == r. A rank outside the grid is a
+  // caller's bug and ends the process.
+  std::vector<int32_t> CoordinatesOf(Rank rank) const;
+  int32_t Coordinate(Rank rank, absl::string_view axis) const;
+  Rank RankAt(absl::Span<const int32_t> coordinates) const;
+
+  // Every group along `axes`, each rank of the grid in exactly one. Errors: InvalidArgument for an
+  // unknown or repeated axis.
+  absl::StatusOr<std::vector<RankList>> Groups(absl::Span<const std::string> axes) const;
+  absl::StatusOr<std::vector<RankList>> ListedGroups(absl::Span<const std::string> axes) const;
+  // The canonical group of `rank`.
+  absl::StatusOr<RankList> GroupOf(Rank rank, absl::Span<const std::string> axes) const;
+  // Axes joined by '-', slowest first: {"tp","dp"} is "dp-tp".
+  std::string GroupName(absl::Span<const std::string> axes) const;
+
+  // Checks that `view` factors the same ranks and enumerates each of `shared_axes`, and all of them
+  // together, exactly as this grid does. Errors: InvalidArgument naming both enumerations.
+  absl::Status CheckView(const Grid& view, absl::Span<const std::string> shared_axes) const;
+
+ private:
+  Grid(int32_t offset, int32_t size, std::vector<AxisSize> axes)
+      : offset_(offset), size_(size), axes_(std::move(axes)) {}
+
+  int32_t offset_;
+  int32_t size_;
+  std::vector<AxisSize> axes_;
+};
+
+}  // namespace phalanx::plan

@@ -1,0 +1,108 @@
+// core/plan/parameters.h: the parameters of one rank's pipeline part, made of units.
+//
+// A *logical tensor* is a parameter of the unsharded model under its Hugging Face name, seen as a
+// matrix [rows, cols] (a vector is [n, 1]). A *local matrix* is what a rank multiplies with: query,
+// key and value rows in one matrix, gate and up rows interleaved per block. *Pieces* map rectangles
+// of logical tensors to rectangles of local matrices; initial values, export, checkpoints and moves
+// are loops over pieces. What no piece covers is padding and stays 0.
+//
+// Storage: reverse layer order (backward finishes the front of the buffer first), cut into buckets;
+// in each bucket matrices come before vectors; each bucket is padded to a multiple of
+// 128 * replicas elements, so that a data-parallel shard is 1/replicas of each bucket.
+//
+// Names and local matrices:
+//   llama      model.embed_tokens.weight [vocabulary, hidden]            embedding   (first stage)
+//              model.layers.N.input_layernorm.weight                     input_norm
+//              model.layers.N.self_attn.{q,k,v}_proj.weight -> qkv [(q + 2 kv) * head_size, hidden]: q rows, k rows, v rows
+//              model.layers.N.self_attn.o_proj.weight [hidden, heads * head_size]   o (columns of the rank's query heads)
+//              model.layers.N.post_attention_layernorm.weight            post_norm
+//              model.layers.N.mlp.{gate,up}_proj.weight -> gate_up [2 * block * blocks, hidden]: per block gate rows, up rows
+//              model.layers.N.mlp.down_proj.weight [hidden, mlp] -> down [hidden, block * blocks]
+//              model.norm.weight                                         final_norm  (last stage)
+//              lm_head.weight [vocabulary, hidden]                       head        (last stage; tied: a copy
+//                                                                        of the embedding where pp > 1, the
+//                                                                        same matrix where pp == 1)
+//   clip_vision  (CLIPVisionModel; no class token enters the features, yet HF's position table has one row for it)
+//              vision_model.embeddings.patch_embedding.weight [hidden, 3 * patch * patch]   patch
+//              vision_model.embeddings.class_embedding [hidden, 1]       class
+//              vision_model.embeddings.position_embedding.weight [patches + 1, hidden]      position
+//              vision_model.pre_layrnorm.{weight,bias}                   pre_norm, pre_norm_bias
+//              vision_model.encoder.layers.N.layer_norm1.{weight,bias}   norm1, norm1_bias
+//              ...self_attn.{q,k,v}_proj.{weight,bias} -> qkv, qkv_bias; out_proj.{weight,bias} -> o, o_bias
+//              ...layer_norm2.{weight,bias}; mlp.fc1.{weight,bias} -> up, up_bias; mlp.fc2.{weight,bias} -> down, down_bias
+//              (features are the hidden states of the patch rows after the last layer: no post norm)
+//   projector of an edge, on the last stage of its source, tensor-parallel like an MLP:
+//              projector.TO.linear_1.{weight,bias} -> projector_up, projector_up_bias
+//              projector.TO.linear_2.{weight,bias} -> projector_down, projector_down_bias
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plan/plan.h"
+
+namespace phalanx::plan {
+
+inline constexpr int64_t kBucketElements = 40'000'000;
+inline constexpr int64_t kBucketAlignment = 128;  // times the number of replicas
+
+struct LogicalTensor {
+  std::string name;   // prefixed by nothing: unique within a module
+  int64_t rows = 0, cols = 1;
+  enum class Init : uint8_t { kNormal, kZero, kOne } init = Init::kNormal;
+  double init_std = 0.0;  // kNormal
+  bool decay = false;     // weight decay applies: matrices, not vectors
+};
+
+// Who else in the tensor group has this piece.
+enum class Holding : uint8_t {
+  kExclusive,  // nobody
+  kPartial,    // others too, each with one summand of its gradient: shared KV heads, tied embedding ends
+  kDuplicate,  // everybody, each with the whole gradient: norms, row-parallel biases
+};
+
+struct Piece {
+  int32_t logical = 0;  // index into StageParameters::logical
+  int64_t logical_row = 0, logical_col = 0;
+  int64_t local_row = 0, local_col = 0;
+  int64_t rows = 0, cols = 0;
+  Holding holding = Holding::kExclusive;
+  bool primary = true;  // this rank counts it in the gradient norm: the first holder of its replica
+};
+
+struct LocalMatrix {
+  std::string role;    // "qkv", "gate_up", ...: what the model asks for
+  int32_t layer = -1;  // of the module; -1: none
+  int32_t edge = -1;   // projector roles
+  int64_t rows = 0, cols = 1;
+  int64_t offset = 0;  // elements, in the flat buffers
+  std::vector<Piece> pieces;
+};
+
+struct Bucket {
+  int64_t offset = 0, elements = 0;  // padded; elements % (kBucketAlignment * replicas) == 0
+  int32_t first_matrix = 0, matrices = 0;
+};
+
+struct StageParameters {
+  std::vector<LogicalTensor> logical;
+  std::vector<LocalMatrix> matrices;  // in storage order
+  std::vector<Bucket> buckets;
+  int64_t elements = 0;               // of the flat buffer, padding included
+  int32_t replicas = 1;               // data-parallel shards of each bucket
+
+  // The matrix of a role, or nullptr. layer and edge as in LocalMatrix.
+  const LocalMatrix* Find(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
+};
+
+// Parameters of `place`'s pipeline part (chunk of its stage). The same list, element for element,
+// on every rank with the same module, stage, width and tensor coordinate.
+StageParameters ParametersOf(const Plan& plan, const Place& place, int32_t chunk = 0);
+
+// Initial value of element `index` = row * cols + col of a logical tensor: a pure function of
+// (seed, module name, tensor name, index).
+double InitialValue(uint64_t seed, const std::string& module, const LogicalTensor& tensor, int64_t index);
+
+}  // namespace phalanx::plan

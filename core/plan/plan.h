@@ -1,0 +1,121 @@
+// core/plan/plan.h: a job laid out on devices.
+//
+// A plan is small: the spec, where each rank runs, the layers of each stage, and (later) the
+// replicas whose width differs. Everything about a rank is computed from it by this code, which
+// coordinator, workers and client all link, so nothing per-rank crosses the wire; the digest proves
+// that all agree.
+//
+// Words: *replica* one data-parallel copy of a module (dp coordinate; with cp, cp ranks share it);
+// *stage* one pipeline part (pp coordinate); *lane* a replica seen from an edge: the ranks of its
+// last (as source) or first (as destination) stage. *Width*: tensor ranks of a (module, dp, pp).
+//
+// Pure. A Plan is a plain value; safe to read from any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/job/job_spec.h"
+#include "core/plan/grid.h"
+
+namespace phalanx::plan {
+
+// The devices that a plan may use, in the order in which ranks are laid on them.
+struct Device {
+  NodeName node;
+  int32_t index = 0;  // on its node
+  friend bool operator==(const Device&, const Device&) = default;
+};
+struct Cluster {
+  std::vector<Device> devices;
+};
+// `nodes` x `devices_per_node` devices named node-0, node-1, ...: what `phalanx plan --nodes` uses.
+Cluster MakeCluster(int32_t nodes, int32_t devices_per_node);
+
+// [first, first + count) of a module's layers.
+struct LayerRange {
+  int32_t first = 0, count = 0;
+  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
+struct ModulePlan {
+  int32_t index = 0;   // into spec.modules
+  Grid grid;           // axes tp, cp, dp, pp in the user's order
+  Grid expert_grid;    // expt_tp, ep, expt_dp, pp
+  // Of pipeline part p * chunks + c in the order of data flow: chunk c of every stage p. With one
+  // chunk simply [pp]. Covers all layers.
+  std::vector<LayerRange> stage_layers;
+  int32_t first_stage = 0;  // of the module graph: longest path of pipeline parts before it
+};
+
+// A directed step of activations from one pipeline part to the next, within a module or along an
+// edge. Gradients flow back over the same link.
+struct Link {
+  int32_t from_module = 0, from_stage = 0;  // pp coordinate (and chunk, when there are several)
+  int32_t to_module = 0, to_stage = 0;
+  int32_t from_chunk = 0, to_chunk = 0;
+  int32_t edge = -1;  // index into spec.edges; -1: inside a module
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+// Where a rank stands in one of its modules.
+struct Place {
+  int32_t module = 0;
+  int32_t tp = 0, cp = 0, dp = 0, pp = 0;
+  int32_t width = 1;  // tensor ranks of its replica's stage
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+struct Plan {
+  job::JobSpec spec;
+  Epoch epoch{1};
+  int32_t world = 0;
+  std::vector<ModulePlan> modules;
+  std::vector<Link> links;       // within modules first, in order; then one an edge
+  std::vector<Device> devices;   // of each rank, [world]
+  std::vector<Device> idle;      // devices of the cluster that the plan leaves out
+  int32_t stages = 0;            // of the module graph: longest path
+  int64_t microbatches = 1;      // M of rules: max over language replicas of ceil(samples / micro)
+  std::string digest;            // of everything above
+
+  const job::Module& module_spec(int32_t module) const { return spec.modules[static_cast<size_t>(module)]; }
+  const job::Parallel& parallel(int32_t module) const { return module_spec(module).parallel; }
+
+  // Tensor ranks of one stage of one replica, in unit order. The one place that knows widths.
+  RankList TensorGroup(int32_t module, int32_t dp, int32_t pp, int32_t cp = 0) const;
+  int32_t Width(int32_t module, int32_t dp, int32_t pp) const;
+  // Ranks with the same stage and tensor coordinate, over dp (then cp): the data group.
+  RankList DataGroup(int32_t module, int32_t pp, int32_t tp) const;
+  // In spec order; empty for an idle rank.
+  std::vector<Place> PlacesOf(Rank rank) const;
+  std::optional<Place> PlaceOf(Rank rank, int32_t module) const;
+  // Links into and out of a pipeline part, in the order of `links`.
+  std::vector<int32_t> LinksInto(int32_t module, int32_t stage, int32_t chunk = 0) const;
+  std::vector<int32_t> LinksOutOf(int32_t module, int32_t stage, int32_t chunk = 0) const;
+  bool IsSink(int32_t module) const;  // no outgoing edge: it has a loss
+  // The rank that writes metrics: first rank of the last stage of replica 0 of the language module.
+  Rank Reporter() const;
+};
+
+// Lays the job on the first devices of `cluster` (rank r on device r). A job that needs more
+// devices than there are is refused.
+// Errors: InvalidArgument with violations (layers that do not cover stages, widths beyond units,
+// edges that do not join, ...); ResourceExhausted for too few devices.
+absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch);
+
+// Every communicator of the plan in canonical order, the same on every rank.
+struct CommunicatorSpec {
+  enum class Use : uint8_t { kControl, kForward, kBackward, kTensor, kData } use = Use::kControl;
+  std::string name;  // "control", "forward", "language.tp[3]", ...
+  int32_t module = -1;  // kTensor, kData
+  RankList ranks;       // canonical order: communicator rank = position
+};
+// Equal groups are shared: the second module that would make a tensor or data group of the same
+// ranks for the same use uses the first one's. Groups of one rank are left out.
+std::vector<CommunicatorSpec> Communicators(const Plan& plan);
+
+}  // namespace phalanx::plan

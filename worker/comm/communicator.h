@@ -1,0 +1,117 @@
+// worker/comm/communicator.h: collectives and messages among the ranks of one group.
+//
+// Order: operations of one communicator run in the order of the calls, and every member calls
+// collectives in the same order; there are no tags to save a caller who does not (NCCL has none).
+// Messages are matched by order per peer.
+//
+// Completion: memory given to a call belongs to the communicator until completion.
+//   CPU   collectives and receives are complete when the call returns; sends are posted and complete
+//         at Flush().
+//   CUDA  a call only enqueues, on the communicator's own stream, behind everything that is enqueued
+//         so far on the caller's current stream. Join() makes the caller's current stream wait for
+//         what has been enqueued here; the host never waits.
+//
+// Failure: a call fails with Unavailable (a peer is gone or reset), Aborted (Abort was called, with
+// its reason) or DeadlineExceeded; after a failure every later call fails alike. Results of a failed
+// collective are garbage.
+//
+// Thread rule: one thread issues; Abort() may be called from any thread and wakes every wait.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/plan/plan.h"
+
+namespace phalanx::comm {
+
+enum class DType : uint8_t { kByte, kInt64, kBf16, kFp32, kFp64 };
+int64_t SizeOf(DType dtype);
+
+struct Outgoing {
+  int32_t peer = 0;  // communicator rank; never this rank itself
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+struct Incoming {
+  int32_t peer = 0;
+  void* data = nullptr;
+  int64_t bytes = 0;  // exactly what the peer sends
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int32_t rank() const = 0;  // position of this process in the group
+  virtual int32_t size() const = 0;
+
+  // data[i] = sum over ranks of data[i], [count], the same bits on every rank.
+  virtual absl::Status AllReduceSum(void* data, int64_t count, DType dtype) = 0;
+  // out[count_per_rank] = sum over ranks of in[rank() * count_per_rank ...]; in holds size() such
+  // blocks. out may be that block of in itself.
+  virtual absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank, DType dtype) = 0;
+  // out[r * count_per_rank ...] = rank r's in. in may be this rank's block of out itself.
+  virtual absl::Status AllGather(const void* in, void* out, int64_t count_per_rank, DType dtype) = 0;
+  // One group of messages, progressing together: no order among them can deadlock. Messages of no
+  // bytes are skipped on both ends.
+  virtual absl::Status Exchange(absl::Span<const Outgoing> sends, absl::Span<const Incoming> receives) = 0;
+  virtual absl::Status Join() = 0;
+  virtual absl::Status Flush() = 0;
+
+  // Thread-safe; returns without waiting for anyone. The first reason stays.
+  virtual void Abort(absl::Status reason) = 0;
+};
+
+// How the processes of one epoch find each other before they have a communicator: a small
+// write-once key-value table. The rank process implements it over its daemon's socket (the daemon
+// forwards to the coordinator); tests implement it in memory. Thread-safe.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+  virtual absl::Status Put(const std::string& key, const std::string& value) = 0;
+  // Blocks until somebody has put `key`. Errors: DeadlineExceeded, Aborted.
+  virtual absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) = 0;
+};
+
+struct WorldOptions {
+  absl::Duration setup_timeout = absl::Seconds(60);
+  // The longest that one operation may wait for its peers. Supervision finds dead ones much sooner.
+  absl::Duration operation_timeout = absl::Minutes(10);
+  std::string interface_address = "127.0.0.1";  // Gloo: address to listen on and to publish
+};
+
+// All communicators of one rank in one epoch: entry i of the result belongs to specs[i], nullptr
+// where `self` is not a member. Every rank of the world calls with the same specs.
+// Errors: Unavailable, DeadlineExceeded.
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
+                                          int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+#ifdef PHALANX_WITH_CUDA
+// On the current CUDA device.
+absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
+                                          int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+#endif
+
+// Ranks as threads of one process, for tests. Thread-safe.
+class InProcessWorld {
+ public:
+  explicit InProcessWorld(int32_t world);
+  ~InProcessWorld();
+  Communicators Connect(absl::Span<const plan::CommunicatorSpec> specs, Rank self);
+  // Fails every call of every rank from now on.
+  void Abort(absl::Status reason);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace phalanx::comm
