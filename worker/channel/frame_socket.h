@@ -1,0 +1,83 @@
+// worker/channel/frame_socket.h: messages on a local stream socket, between a daemon and its ranks.
+//
+// A frame is a 4-byte little-endian length, at most kFrameBytesMax, and that many bytes of one
+// protobuf message. proto/phalanx/v1/rank.proto says which messages travel: the daemon sends ToRank,
+// the rank ToDaemon. No gRPC here: the rank process links this and LibTorch, never gRPC.
+//
+// The rank's end is file descriptor kRankChannelFd. A rank reads it with
+//   FrameSocket channel(kRankChannelFd);
+//   ToRank message;
+//   absl::Status received = channel.Receive(&message, absl::InfiniteDuration());
+// and takes Unavailable, the daemon's end is gone, as an order to end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/mutex.h"
+#include "google/protobuf/message_lite.h"
+
+namespace phalanx::channel {
+
+inline constexpr uint32_t kFrameBytesMax = 16u << 20;
+inline constexpr int kRankChannelFd = 3;
+
+// Appends the frame of `message` to `out`. Errors: ResourceExhausted if it is too large; `out` is
+// then as it was.
+absl::Status AppendFrame(const google::protobuf::MessageLite& message, std::string* out);
+
+// Cuts a byte stream into frames. Not thread-safe.
+class FrameDecoder {
+ public:
+  void Append(absl::string_view bytes) { buffer_.append(bytes.data(), bytes.size()); }
+  // The next whole frame without its length; nullopt: more bytes are needed. Errors:
+  // InvalidArgument if a length exceeds kFrameBytesMax; the stream is then of no more use.
+  absl::StatusOr<std::optional<std::string>> Next();
+  // Bytes of a frame that is not whole yet.
+  size_t pending_bytes() const { return buffer_.size() - begin_; }
+
+ private:
+  std::string buffer_;
+  size_t begin_ = 0;  // of the next frame in buffer_
+};
+
+// A blocking end of the channel; owns the descriptor. Send is thread-safe; one thread at a time
+// receives; Shutdown may be called from any thread.
+//
+// Errors of both directions: Unavailable (the other end is gone, or Shutdown was called),
+// DeadlineExceeded.
+class FrameSocket {
+ public:
+  explicit FrameSocket(int fd);
+  ~FrameSocket();
+  FrameSocket(const FrameSocket&) = delete;
+  FrameSocket& operator=(const FrameSocket&) = delete;
+
+  int fd() const { return fd_; }
+
+  // Returns when the whole frame is with the kernel. A frame cut short by its deadline leaves the
+  // stream useless: every later Send fails with Unavailable. Errors: ResourceExhausted if the
+  // message is too large.
+  absl::Status Send(const google::protobuf::MessageLite& message, absl::Duration timeout);
+
+  // Waits for one message. After DeadlineExceeded the call may be repeated: nothing is lost.
+  // Errors: InvalidArgument if the frame is too large or is no message of this type.
+  absl::Status Receive(google::protobuf::MessageLite* message, absl::Duration timeout);
+
+  // Wakes every wait at both ends; later calls fail with Unavailable.
+  void Shutdown();
+
+ private:
+  const int fd_;
+  FrameDecoder decoder_;  // owned by the receiving thread
+  Mutex send_mutex_;
+  bool send_broken_ ABSL_GUARDED_BY(send_mutex_) = false;
+};
+
+}  // namespace phalanx::channel
