@@ -1,0 +1,18 @@
+// worker/device/cuda_device.h: the few CUDA calls that are neither a layer's nor a communicator's.
+// In a build without CUDA they say so.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace phalanx::device {
+
+// Makes device `index` current for this thread and loads its kernels. Errors: Unimplemented in a build
+// without CUDA; Unavailable with CUDA's message.
+absl::Status UseCudaDevice(int32_t index);
+
+// The stream on which this thread enqueues now; nullptr without CUDA.
+void* CurrentStream();
+
+}  // namespace phalanx::device

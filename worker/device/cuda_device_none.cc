@@ -1,0 +1,11 @@
+#include "worker/device/cuda_device.h"
+
+namespace phalanx::device {
+
+absl::Status UseCudaDevice(int32_t) {
+  return absl::UnimplementedError("this build has no GPU support: configure the preset cuda");
+}
+
+void* CurrentStream() { return nullptr; }
+
+}  // namespace phalanx::device

@@ -1,0 +1,39 @@
+// worker/rank/channel_rendezvous.h: how ranks of an epoch find each other: entries travel to the
+// daemon, from there to the coordinator and back to every rank of the epoch.
+//
+// Thread-safe.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "phalanx/v1/rank.pb.h"
+#include "worker/channel/frame_socket.h"
+#include "worker/comm/communicator.h"
+
+namespace phalanx::rank {
+
+class ChannelRendezvous final : public comm::Rendezvous {
+ public:
+  ChannelRendezvous(channel::FrameSocket& channel, int64_t job, int64_t epoch, int32_t rank)
+      : channel_(channel), job_(job), epoch_(epoch), rank_(rank) {}
+
+  absl::Status Put(const std::string& key, const std::string& value) override;
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override;
+
+  // What the daemon passed on. Entries of another epoch are dropped.
+  void Deliver(const v1::Rendezvous& message);
+  void Abort(absl::Status reason);
+
+ private:
+  channel::FrameSocket& channel_;
+  const int64_t job_, epoch_;
+  const int32_t rank_;
+  absl::Mutex mu_;
+  std::map<std::string, std::string> entries_ ABSL_GUARDED_BY(mu_);
+  absl::Status aborted_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace phalanx::rank

@@ -1,0 +1,212 @@
+#include "worker/rank/epoch_run.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/wire/job_yaml.h"
+#include "worker/device/cuda_device.h"
+#include "worker/train/module_state.h"
+
+namespace phalanx::rank {
+namespace {
+
+constexpr absl::Duration kSendTimeout = absl::Seconds(30);
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
+constexpr int32_t kCaptions = 8;
+
+plan::Cluster ClusterOf(const v1::Placement& placement) {
+  plan::Cluster cluster;
+  for (const v1::NodeDevices& node : placement.nodes()) {
+    for (int32_t device : node.devices()) cluster.devices.push_back({node.node(), device});
+  }
+  return cluster;
+}
+
+}  // namespace
+
+absl::Status EpochRun::Report(v1::RankReport report) {
+  report.set_job(order_.assign().job());
+  report.set_epoch(order_.assign().epoch());
+  report.set_rank(order_.rank());
+  v1::ToDaemon message;
+  *message.mutable_report() = std::move(report);
+  return channel_.Send(message, kSendTimeout);
+}
+
+absl::Status EpochRun::MakePlanOfOrder() {
+  const v1::Assign& assign = order_.assign();
+  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(plan_, plan::MakePlan(read.spec, ClusterOf(assign.placement()), Epoch{assign.epoch()}));
+  if (plan_.digest != assign.plan_digest()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this rank's plan has digest ", plan_.digest, ", the coordinator's ", assign.plan_digest(),
+                     ": worker and coordinator are of different versions"));
+  }
+  reporter_ = plan_.Reporter().value == order_.rank();
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::OpenData() {
+  const std::string& directory = order_.assign().document().directory();
+  bool images = false;
+  for (const plan::Place& place : plan_.PlacesOf(Rank{order_.rank()})) {
+    images |= place.pp == 0 && place.module != plan_.spec.language;
+  }
+  ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(), train::DataSpecOf(plan_.spec, directory, false),
+                                                     train::ImageSize(plan_.spec), images));
+  if (!reporter_) return absl::OkStatus();
+  std::string output = plan_.spec.output;
+  if (!output.empty() && output[0] != '/') output = absl::StrCat(directory, "/", output);
+  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output, 1));
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::Connect() {
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
+  comm::WorldOptions options;
+  if (!order_.address().empty()) options.interface_address = order_.address();
+  absl::StatusOr<comm::Communicators> connected = absl::UnimplementedError("no GPU support in this build");
+  if (order_.device_kind() == "gpu") {
+#ifdef PHALANX_WITH_CUDA
+    options.current_stream = device::CurrentStream;
+    connected = comm::ConnectNccl(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
+#endif
+  } else {
+    connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
+  }
+  RETURN_IF_ERROR(connected.status());
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(stopped_);
+  communicators_ = *std::move(connected);
+  connected_ = true;
+  return absl::OkStatus();
+}
+
+void EpochRun::OnStep(const train::StepSummary& step) {
+  const absl::Time now = absl::Now();
+  if (now - progress_sent_ >= kProgressInterval || step.step == plan_.spec.steps) {
+    progress_sent_ = now;
+    v1::ToDaemon message;
+    message.mutable_progress()->set_epoch(epoch());
+    message.mutable_progress()->set_step(step.step);
+    report_status_.Update(channel_.Send(message, kSendTimeout));
+  }
+  if (!reporter_) return;
+  report_status_.Update(metrics_->Write(step, epoch()));
+  v1::RankReport report;
+  v1::StepReport& out = *report.mutable_step();
+  out.set_step(step.step);
+  out.set_loss(step.loss);
+  out.set_gradient_norm(step.gradient_norm);
+  out.set_learning_rate(step.learning_rate);
+  out.set_tokens(step.tokens);
+  out.set_counted_tokens(step.counted_tokens);
+  out.set_seconds(step.seconds);
+  out.set_epoch(epoch());
+  out.set_skipped(step.skipped);
+  out.set_corrupt_samples(step.corrupt_samples);
+  report_status_.Update(Report(std::move(report)));
+}
+
+absl::Status EpochRun::Train() {
+  train::TrainerOptions options;
+  options.executor.compute = train::ComputeType(plan_.spec.compute);
+  options.executor.init_threads = std::max(1, order_.threads());
+#ifdef PHALANX_WITH_CUDA
+  if (order_.device_kind() == "gpu") {
+    options.executor.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
+    options.executor.length_multiple = 8;
+  }
+#endif
+  train::TrainerCallbacks callbacks;
+  callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
+  callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
+    v1::RankReport report;
+    report.mutable_event()->set_type("CorruptSample");
+    report.mutable_event()->set_epoch(epoch());
+    report.mutable_event()->set_message(absl::StrCat(source_->NameOf(sample.sample), ": ", sample.reason));
+    report_status_.Update(Report(std::move(report)));
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,
+                   train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *source_, options,
+                                          std::move(callbacks)));
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(stopped_);
+    training_ = trainer.get();
+  }
+  const absl::Cleanup forget = [this] {
+    absl::MutexLock lock(&mu_);
+    training_ = nullptr;
+  };
+  v1::RankReport ready;
+  ready.mutable_ready();
+  RETURN_IF_ERROR(Report(std::move(ready)));
+  RETURN_IF_ERROR(trainer->Run());
+  RETURN_IF_ERROR(report_status_);
+  if (order_.validation_index().empty()) return absl::OkStatus();
+
+  const data::DataSetSpec spec = train::DataSpecOf(plan_.spec, order_.assign().document().directory(), true);
+  bool images = false;
+  for (const plan::Place& place : trainer->executor().places()) images |= place.module != plan_.spec.language;
+  ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> validation,
+                   train::ShardSource::Open(order_.validation_index(), spec, train::ImageSize(plan_.spec), images));
+  ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer, data::Tokenizer::Load(spec.tokenizer));
+  ASSIGN_OR_RETURN(const train::EvaluationSummary summary,
+                   trainer->Evaluate(*validation, kCaptions, reporter_ ? tokenizer.get() : nullptr,
+                                     tokenizer->end_token()));
+  if (!reporter_) return absl::OkStatus();
+  v1::RankReport report;
+  v1::EvaluationReport& out = *report.mutable_evaluation();
+  out.set_loss(summary.loss);
+  out.set_uniform_loss(summary.uniform_loss);
+  out.set_counted_tokens(summary.counted_tokens);
+  for (const train::Caption& caption : summary.captions) {
+    auto* item = out.add_captions();
+    item->set_sample(caption.sample);
+    item->set_truth(caption.truth);
+    item->set_decoded(caption.decoded);
+  }
+  return Report(std::move(report));
+}
+
+absl::Status EpochRun::Run() {
+  at::set_num_threads(std::max(1, order_.threads()));
+  if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
+  RETURN_IF_ERROR(MakePlanOfOrder());
+  RETURN_IF_ERROR(OpenData());
+  RETURN_IF_ERROR(Connect());
+  const absl::Status trained = Train();
+  absl::Status stopped;
+  {
+    absl::MutexLock lock(&mu_);
+    stopped = stopped_;
+  }
+  // A rank that was told to stop reports that, not the aborted wait that it caused.
+  RETURN_IF_ERROR(stopped);
+  RETURN_IF_ERROR(trained);
+  v1::RankReport report;
+  report.mutable_succeeded()->set_step(plan_.spec.steps);
+  return Report(std::move(report));
+}
+
+void EpochRun::Stop(absl::Status reason) {
+  absl::MutexLock lock(&mu_);
+  if (!stopped_.ok()) return;
+  stopped_ = reason;
+  rendezvous_.Abort(reason);
+  if (training_ != nullptr) training_->RequestStop();
+  if (!connected_) return;
+  for (const auto& communicator : communicators_) {
+    if (communicator != nullptr) communicator->Abort(reason);
+  }
+}
+
+}  // namespace phalanx::rank

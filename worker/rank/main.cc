@@ -1,0 +1,43 @@
+// phalanx-rank: one rank of one job on one device. Started by phalanx-worker, with its end of the
+// rank channel as file descriptor 3; it takes no options.
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+#include "worker/channel/frame_socket.h"
+#include "worker/rank/rank_process.h"
+
+namespace {
+
+// Ends the channel, which ends the process in good order: shutdown() may be called from a handler.
+void OnTerminate(int) { shutdown(phalanx::channel::kRankChannelFd, SHUT_RDWR); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 || fcntl(phalanx::channel::kRankChannelFd, F_GETFD) < 0) {
+    std::fprintf(stderr, "%s is started by phalanx-worker and takes no options\n", argv[0]);
+    return 2;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
+  spdlog::flush_on(spdlog::level::info);
+  std::signal(SIGPIPE, SIG_IGN);
+  struct sigaction action = {};
+  action.sa_handler = OnTerminate;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  at::set_num_threads(1);
+  at::set_num_interop_threads(1);
+  phalanx::channel::FrameSocket channel(phalanx::channel::kRankChannelFd);
+  const int exit_code = phalanx::rank::RankProcess(channel).Run();
+  std::fflush(nullptr);
+  // Libraries that keep threads of their own have nothing left to save; their destructors may wait.
+  std::_Exit(exit_code);
+}

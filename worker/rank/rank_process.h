@@ -1,0 +1,43 @@
+// worker/rank/rank_process.h: the life of a rank process between its daemon's orders.
+//
+//   wait -> RunEpoch -> training -> StopEpoch (or done) -> wait -> ... -> Quit
+//
+// The process outlives epochs. It ends on Quit, on SIGTERM, when the daemon is gone, or when an epoch
+// failed: then it has said why.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "phalanx/v1/rank.pb.h"
+#include "worker/channel/frame_socket.h"
+#include "worker/rank/epoch_run.h"
+
+namespace phalanx::rank {
+
+class RankProcess {
+ public:
+  explicit RankProcess(channel::FrameSocket& channel) : channel_(channel) {}
+
+  // Returns the process's exit code: 0 after Quit, 1 after a failed epoch, 2 when the daemon is gone.
+  int Run();
+
+ private:
+  void ReadOrders();
+  void Handle(const v1::ToRank& order);
+  void TellError(const absl::Status& status, int64_t job, int64_t epoch, int32_t rank);
+
+  channel::FrameSocket& channel_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::optional<v1::RunEpoch> next_;      // guarded by mu_
+  std::shared_ptr<EpochRun> current_;     // guarded by mu_
+  bool quit_ = false;                     // guarded by mu_
+  bool daemon_gone_ = false;              // guarded by mu_
+};
+
+}  // namespace phalanx::rank

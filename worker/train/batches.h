@@ -1,0 +1,133 @@
+// worker/train/batches.h: the samples of a microbatch as tensors, for the rank that needs them.
+//
+// Every shape of a step follows from the index of the data set, so any rank can tell the shape of any
+// message without decoding a sample or asking a peer. Decoded data is read only by first stages
+// (tokens, pixels) and by the last language stage (labels).
+//
+// Not thread-safe.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/plan/plan.h"
+#include "core/plan/samples.h"
+#include "worker/data/data_set.h"
+#include "worker/model/stage_io.h"
+
+namespace phalanx::train {
+
+// Where samples come from: shards on disk (ShardSource) or a test's own. One thread.
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+  virtual int64_t size() const = 0;
+  virtual data::SampleShape shape(int64_t sample) const = 0;
+  virtual std::string NameOf(int64_t sample) const = 0;
+  virtual void Announce(absl::Span<const int64_t> samples) = 0;
+  virtual absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) = 0;
+};
+
+class ShardSource final : public SampleSource {
+ public:
+  // `images`: whether this rank needs pixels.
+  static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const std::string& index_path,
+                                                            const data::DataSetSpec& spec, int64_t image_size,
+                                                            bool images);
+  int64_t size() const override { return index_.size(); }
+  data::SampleShape shape(int64_t sample) const override { return index_.shape(sample); }
+  std::string NameOf(int64_t sample) const override { return index_.NameOf(sample); }
+  void Announce(absl::Span<const int64_t> samples) override { loader_->Announce(samples); }
+  absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
+    return loader_->Take(sample);
+  }
+
+ private:
+  ShardSource(data::Index index, std::unique_ptr<data::Loader> loader)
+      : index_(std::move(index)), loader_(std::move(loader)) {}
+  data::Index index_;
+  std::unique_ptr<data::Loader> loader_;
+};
+
+// What the data of a job must look like, from its spec: item rows, context, vocabulary, paths resolved
+// against `directory`. `validation`: the validation shards instead of the training ones.
+data::DataSetSpec DataSpecOf(const job::JobSpec& spec, const std::string& directory, bool validation);
+// Token rows that an item of the job's encoder becomes; 0 without an encoder.
+int64_t RowsPerItem(const job::JobSpec& spec);
+// Side of its images; 0 without a vision module.
+int64_t ImageSize(const job::JobSpec& spec);
+
+// One microbatch over all language lanes: samples by their number in the data set.
+struct Microbatch {
+  plan::MicrobatchSamples positions;  // samples: positions in the step's batch; lanes
+  std::vector<int64_t> samples;       // numbers in the data set, parallel to positions.samples
+  std::vector<data::SampleShape> shapes;
+};
+
+// Samples [first, first + count) of a microbatch's list as the language module sees them.
+struct SequenceShape {
+  int64_t batch = 0;   // B
+  int64_t length = 0;  // T: longest sample of the part; 0 for no samples
+};
+
+class Batches {
+ public:
+  // `length_multiple`: T is rounded up to it (8 on CUDA, where GEMMs like it).
+  Batches(const plan::Plan& plan, SampleSource& source, at::Device device, at::ScalarType compute,
+          int64_t length_multiple);
+
+  // Microbatches of step `step` (counted from 1) of training.
+  std::vector<Microbatch> OfStep(int64_t step) const;
+  // A microbatch of given samples: dealt to language lanes evenly, in order.
+  Microbatch OfSamples(absl::Span<const int64_t> samples) const;
+  // Everything that a rank standing at `places` will take in this step, in order of use.
+  void Announce(absl::Span<const plan::Place> places, absl::Span<const Microbatch> step,
+                absl::Span<const Microbatch> next_step);
+
+  SequenceShape ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const;
+  int64_t ItemsOf(const Microbatch& microbatch, plan::UnitRange part) const;
+
+  // Members that decoded data fills, for the part of the microbatch that a lane works on.
+  // First language stage: tokens, row_positions. Last: labels, label_weights.
+  absl::Status FillLanguage(const Microbatch& microbatch, plan::UnitRange part, bool first_stage, bool last_stage,
+                            model::StageInput& input);
+  // First vision stage: pixels, and `valid` [samples of the part] fp32: 0 where an item did not decode.
+  // Appends to `corrupt` the samples that did not decode.
+  struct CorruptSample {
+    int64_t sample;
+    std::string reason;
+  };
+  absl::Status FillVision(const Microbatch& microbatch, plan::UnitRange part, model::StageInput& input,
+                          at::Tensor& valid, std::vector<CorruptSample>& corrupt);
+
+  int64_t rows_per_item() const { return rows_per_item_; }
+  const SampleSource& source() const { return source_; }
+
+  // Decoding: positions that a sample's sequence has grown by, and the tokens put there, by sample.
+  // Empty outside of greedy decoding.
+  struct Growth {
+    std::vector<int64_t> prompt_positions;             // of each sample in the microbatch's list
+    std::vector<std::vector<int32_t>> tokens;          // decoded so far
+  };
+  void SetGrowth(const Growth* growth) { growth_ = growth; }
+
+ private:
+  int64_t PositionsOf(const Microbatch& microbatch, int64_t index) const;
+
+  const plan::Plan& plan_;
+  SampleSource& source_;
+  at::Device device_;
+  at::ScalarType compute_;
+  int64_t length_multiple_;
+  int64_t rows_per_item_;
+  int64_t image_size_;
+  const Growth* growth_ = nullptr;
+};
+
+}  // namespace phalanx::train

@@ -1,0 +1,159 @@
+// worker/train/executor.h: carries out a rank's program for one step.
+//
+// The executor knows what each instruction means for this rank: which peers a link connects it with,
+// which rows travel, which stage computes. It decides nothing: order comes from the program
+// (core/schedule), division of samples from core/plan/samples.h, the fate of a step from the records.
+//
+// On CUDA everything is enqueued; the host reads one pinned word a step, before the first backward
+// pass of the next one.
+//
+// Not thread-safe. Abort the communicators from another thread to end a step early.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/plan/plan.h"
+#include "core/schedule/program.h"
+#include "worker/comm/communicator.h"
+#include "worker/model/stage_io.h"
+#include "worker/train/batches.h"
+#include "worker/train/module_state.h"
+#include "worker/train/step_kernels.h"
+
+namespace phalanx::train {
+
+struct ExecutorOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType compute = at::kFloat;
+  int32_t init_threads = 1;
+  int64_t length_multiple = 1;
+};
+
+// A sample whose item did not decode, as this rank found it.
+using OnCorruptSample = std::function<void(const Batches::CorruptSample&)>;
+
+class Executor {
+ public:
+  // `communicators`: one an entry of plan::Communicators(plan), nullptr where this rank is no member.
+  // Everything given by reference outlives the executor.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const plan::Plan& plan, Rank rank,
+                                                          comm::Communicators& communicators,
+                                                          const ExecutorOptions& options);
+
+  // Runs the step's program to its end (CUDA: enqueues it). `previous_decided` is called before the
+  // first backward pass: the moment by which the step before must be known.
+  absl::Status RunStep(int64_t step, Batches& batches, const std::vector<Microbatch>& microbatches,
+                       const std::function<absl::Status()>& previous_decided);
+  // Decision of a step that RunStep has run, if it is there.
+  bool ReadDecision(int64_t step, Decision* decision) { return kernels_->ReadDecision(step, decision); }
+  // The caller tells how each decided step ended, so that update counts go on.
+  void CountUpdate(const Decision& decision) { updates_ += decision.verdict == Verdict::kCommitted; }
+
+  // Forward passes of one microbatch through the whole pipeline. Every rank calls it with the same
+  // microbatch. On ranks of the last language stage: loss sum and counted tokens of their lane, and,
+  // with `predict`, the most probable next token at each position.
+  struct Evaluation {
+    double loss_sum = 0, counted_tokens = 0;
+    at::Tensor predicted;  // [B, T] int64 on the CPU
+  };
+  absl::StatusOr<Evaluation> Evaluate(Batches& batches, const Microbatch& microbatch, bool predict);
+
+  std::vector<plan::Place> places() const;
+  const std::vector<std::unique_ptr<ModuleState>>& modules() const { return states_; }
+  comm::Communicator* control() { return control_; }
+  void set_on_corrupt_sample(OnCorruptSample callback) { on_corrupt_sample_ = std::move(callback); }
+
+ private:
+  struct Part {  // one module on this rank
+    plan::Place place;
+    ModuleState* state = nullptr;
+    std::unique_ptr<model::Stage> stage;
+    comm::Communicator* tensor = nullptr;
+    std::vector<int32_t> links_in, links_out;
+    bool sink = false;  // has the loss
+    bool last_stage = false;
+  };
+  // What a part holds of one microbatch between instructions.
+  struct Flight {
+    std::map<int32_t, at::Tensor> received;            // link -> activations
+    std::map<int32_t, at::Tensor> received_gradients;  // link -> gradient of what was sent
+    model::StageOutput output;
+    model::StageOutput input_gradients;
+    at::Tensor valid;  // [samples of the part's lane] fp32; undefined: all valid
+    bool ran = false;
+  };
+  struct StepContext {
+    int64_t step = 0;
+    Batches* batches = nullptr;
+    const std::vector<Microbatch>* microbatches = nullptr;
+    bool training = true;
+  };
+
+  Executor(const plan::Plan& plan, Rank rank, const ExecutorOptions& options)
+      : plan_(plan), rank_(rank), options_(options) {}
+  absl::Status Build(comm::Communicators& communicators);
+  Part& PartOf(int32_t module) { return parts_[part_of_module_.at(module)]; }
+  Flight& FlightOf(int32_t module, int32_t microbatch) { return flights_[{module, microbatch}]; }
+
+  absl::Status Execute(const schedule::Instruction& instruction, const StepContext& context);
+  absl::Status Forward(Part& part, int32_t microbatch, const StepContext& context);
+  absl::Status FillInput(Part& part, const Microbatch& microbatch, const plan::UnitRange& lane, Flight& flight,
+                         const StepContext& context, model::StageInput& input);
+  void AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input);
+  absl::Status BackwardInput(Part& part, int32_t microbatch);
+  absl::Status BackwardWeight(Part& part, int32_t microbatch);
+  absl::Status SendForward(int32_t link, int32_t microbatch, const StepContext& context);
+  absl::Status ReceiveForward(int32_t link, int32_t microbatch, const StepContext& context);
+  absl::Status SendBackward(int32_t link, int32_t microbatch, const StepContext& context);
+  absl::Status ReceiveBackward(int32_t link, int32_t microbatch, const StepContext& context);
+  absl::Status RecordStep(const StepContext& context);
+  absl::Status OptimizeModule(Part& part, const StepContext& context);
+
+  // Shape of the activation that link carries for the samples of `part`, [rows, hidden] along an edge.
+  std::vector<int64_t> LinkShape(int32_t link, const Microbatch& microbatch, plan::UnitRange part,
+                                 const Batches& batches) const;
+  int64_t RowsOf(const Microbatch& microbatch, plan::UnitRange part, const Batches& batches) const {
+    return batches.ItemsOf(microbatch, part) * batches.rows_per_item();
+  }
+  // Joins row slices that the ranks of a tensor group hold: slice s of `slices` at rank s mod size.
+  absl::StatusOr<at::Tensor> GatherSlices(comm::Communicator* group, const std::vector<at::Tensor>& own,
+                                          int64_t rows, int32_t slices, int64_t hidden);
+  comm::Communicator* Messages(bool forward) { return forward ? forward_ : backward_; }
+  int32_t PeerIn(bool forward, Rank rank) const;
+  void Keep(at::Tensor tensor) { in_use_.push_back(std::move(tensor)); }
+  absl::Status FinishMessages();
+
+  const plan::Plan& plan_;
+  const Rank rank_;
+  const ExecutorOptions options_;
+  schedule::Program program_, evaluation_program_;
+  std::vector<std::unique_ptr<ModuleState>> states_;
+  std::vector<Part> parts_;
+  std::map<int32_t, size_t> part_of_module_;
+  std::unique_ptr<StepKernels> kernels_;
+  comm::Communicator* control_ = nullptr;
+  comm::Communicator* forward_ = nullptr;
+  comm::Communicator* backward_ = nullptr;
+  std::map<Rank, int32_t> forward_peer_, backward_peer_;
+  at::Tensor sums_;     // fp64 [4]: squared norm, loss sum, counted tokens, corrupt samples
+  at::Tensor records_;  // bytes [ranks of control * sizeof(Record)]
+  uint64_t plan_digest_ = 0;
+  bool flags_travel_ = false;  // items can be corrupt, so validity goes along with activations
+  int64_t updates_ = 0;
+  OnCorruptSample on_corrupt_sample_;
+
+  std::map<std::pair<int32_t, int32_t>, Flight> flights_;  // (module, microbatch)
+  std::vector<at::Tensor> in_use_;  // memory of messages that may still be under way
+};
+
+}  // namespace phalanx::train

@@ -1,0 +1,227 @@
+#include "worker/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "worker/train/learning_rate.h"
+
+namespace phalanx::train {
+namespace {
+
+// New tokens of a caption at most.
+constexpr int32_t kCaptionTokensMax = 16;
+constexpr absl::Duration kDecisionPoll = absl::Microseconds(20);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan, Rank rank,
+                                                         comm::Communicators& communicators, SampleSource& source,
+                                                         const TrainerOptions& options,
+                                                         TrainerCallbacks callbacks) {
+  std::unique_ptr<Trainer> trainer(new Trainer(plan, source, options, std::move(callbacks)));
+  ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, options.executor));
+  trainer->batches_ = std::make_unique<Batches>(plan, source, options.executor.device, options.executor.compute,
+                                                options.executor.length_multiple);
+  auto seen = std::make_shared<std::set<int64_t>>();
+  trainer->executor_->set_on_corrupt_sample(
+      [seen, callback = trainer->callbacks_.on_corrupt_sample](const Batches::CorruptSample& sample) {
+        if (callback != nullptr && seen->insert(sample.sample).second) callback(sample);
+      });
+  trainer->last_decided_ = absl::Now();
+  return trainer;
+}
+
+absl::Status Trainer::Settle() {
+  if (pending_step_ == 0) return absl::OkStatus();
+  Decision decision;
+  while (!executor_->ReadDecision(pending_step_, &decision)) {
+    if (stop_.load()) return absl::CancelledError("asked to stop");
+    absl::SleepFor(kDecisionPoll);
+  }
+  if (decision.verdict == Verdict::kInvalid) {
+    return absl::AbortedError(absl::StrCat("step ", pending_step_, " did not commit: the record of rank ",
+                                           decision.invalid_rank, " is missing or of another step"));
+  }
+  executor_->CountUpdate(decision);
+  last_decision_ = decision;
+  const absl::Time now = absl::Now();
+  StepSummary summary{.step = pending_step_,
+                      .loss = decision.loss,
+                      .gradient_norm = decision.gradient_norm,
+                      .learning_rate = LearningRate(plan_.spec.optimizer, pending_step_, plan_.spec.steps),
+                      .tokens = pending_tokens_,
+                      .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
+                      .seconds = absl::ToDoubleSeconds(now - last_decided_),
+                      .skipped = decision.verdict == Verdict::kSkipped,
+                      .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
+  last_decided_ = now;
+  pending_step_ = 0;
+  if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
+  skipped_in_a_row_ = summary.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ >= options_.skipped_in_a_row_max) {
+    return absl::DataLossError(absl::StrCat("the last ", skipped_in_a_row_, " steps up to step ", summary.step,
+                                            " had gradients that are not finite"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Enqueue(int64_t step) {
+  microbatches_ = batches_->OfStep(step);
+  const std::vector<Microbatch> next = step < plan_.spec.steps ? batches_->OfStep(step + 1) : std::vector<Microbatch>();
+  batches_->Announce(executor_->places(), microbatches_, next);
+  int64_t tokens = 0;
+  for (const Microbatch& microbatch : microbatches_) {
+    for (const data::SampleShape& shape : microbatch.shapes) tokens += shape.positions;
+  }
+  RETURN_IF_ERROR(executor_->RunStep(step, *batches_, microbatches_, [this] { return Settle(); }));
+  pending_step_ = step;
+  pending_tokens_ = tokens;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Run() {
+  last_decided_ = absl::Now();
+  for (int64_t step = options_.first_step; step <= plan_.spec.steps; ++step) {
+    if (stop_.load()) return absl::CancelledError("asked to stop");
+    RETURN_IF_ERROR(Enqueue(step));
+  }
+  return Settle();
+}
+
+absl::StatusOr<Decision> Trainer::RunOne(int64_t step) {
+  RETURN_IF_ERROR(Enqueue(step));
+  RETURN_IF_ERROR(Settle());
+  return last_decision_;
+}
+
+// Sums in rank order, the same bits everywhere.
+absl::StatusOr<std::vector<double>> Trainer::SumOverRanks(std::vector<double> values) {
+  comm::Communicator* control = executor_->control();
+  if (control == nullptr) return values;
+  const int64_t count = static_cast<int64_t>(values.size());
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
+  at::Tensor mine = at::empty({count}, options);
+  std::copy(values.begin(), values.end(), mine.mutable_data_ptr<double>());
+  mine = mine.to(options_.executor.device);
+  at::Tensor all = at::empty({control->size(), count}, mine.options());
+  RETURN_IF_ERROR(control->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(), count, comm::DType::kFp64));
+  RETURN_IF_ERROR(control->Join());
+  const at::Tensor host = all.cpu();
+  for (int64_t i = 0; i < count; ++i) {
+    values[static_cast<size_t>(i)] = 0;
+    for (int64_t r = 0; r < control->size(); ++r) {
+      values[static_cast<size_t>(i)] += host.const_data_ptr<double>()[r * count + i];
+    }
+  }
+  return values;
+}
+
+absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, int32_t captions,
+                                                    const data::Tokenizer* tokenizer, int32_t end_token) {
+  Batches batches(plan_, validation, options_.executor.device, options_.executor.compute,
+                  options_.executor.length_multiple);
+  const job::Parallel& language = plan_.parallel(plan_.spec.language);
+  const int64_t chunk = plan_.spec.batch.micro * language.dp;
+  const std::vector<plan::Place> places = executor_->places();
+  bool counts = false;  // one rank of each language replica
+  for (const plan::Place& place : places) {
+    counts |= place.module == plan_.spec.language && place.pp == language.pp - 1 && place.tp == 0 && place.cp == 0;
+  }
+  std::vector<double> sums = {0, 0};
+  for (int64_t first = 0; first < validation.size(); first += chunk) {
+    if (stop_.load()) return absl::CancelledError("asked to stop");
+    std::vector<int64_t> samples;
+    for (int64_t s = first; s < std::min(validation.size(), first + chunk); ++s) samples.push_back(s);
+    const Microbatch microbatch = batches.OfSamples(samples);
+    batches.Announce(places, {&microbatch, 1}, {});
+    ASSIGN_OR_RETURN(const Executor::Evaluation part, executor_->Evaluate(batches, microbatch, false));
+    if (counts) {
+      sums[0] += part.loss_sum;
+      sums[1] += part.counted_tokens;
+    }
+  }
+  ASSIGN_OR_RETURN(sums, SumOverRanks(sums));
+  EvaluationSummary summary;
+  summary.counted_tokens = static_cast<int64_t>(sums[1]);
+  summary.loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
+  summary.uniform_loss = std::log(static_cast<double>(plan_.module_spec(plan_.spec.language).architecture.vocabulary));
+
+  std::vector<int64_t> shown;
+  for (int64_t s = 0; s < validation.size() && static_cast<int32_t>(shown.size()) < captions; ++s) {
+    const data::SampleShape shape = validation.shape(s);
+    if (shape.items > 0 && !shape.corrupt) shown.push_back(s);
+  }
+  if (shown.empty() || end_token < 0) return summary;
+  ASSIGN_OR_RETURN(const auto decoded, DecodeGreedily(batches, shown, end_token));
+  if (tokenizer == nullptr) return summary;
+  for (size_t i = 0; i < shown.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const data::Sample> sample, validation.Take(shown[i]));
+    std::vector<int32_t> truth;
+    for (size_t t = 0; t < sample->labels.size(); ++t) {
+      if (sample->label_counts[t] != 0 && sample->labels[t] != end_token) truth.push_back(sample->labels[t]);
+    }
+    summary.captions.push_back(
+        {validation.NameOf(shown[i]), tokenizer->Decode(truth), tokenizer->Decode(decoded[i])});
+  }
+  return summary;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> Trainer::DecodeGreedily(Batches& batches,
+                                                                          absl::Span<const int64_t> samples,
+                                                                          int32_t end_token) {
+  const Microbatch microbatch = batches.OfSamples(samples);
+  const int64_t context = plan_.module_spec(plan_.spec.language).architecture.context;
+  Batches::Growth growth;
+  for (const data::SampleShape& shape : microbatch.shapes) {
+    growth.prompt_positions.push_back(shape.positions - shape.counted + 1);
+  }
+  growth.tokens.resize(samples.size());
+  std::vector<bool> ended(samples.size(), false);
+  batches.SetGrowth(&growth);
+  const std::vector<plan::Place> places = executor_->places();
+  absl::Status status;
+  for (int32_t round = 0; round < kCaptionTokensMax && status.ok(); ++round) {
+    batches.Announce(places, {&microbatch, 1}, {});
+    absl::StatusOr<Executor::Evaluation> part = executor_->Evaluate(batches, microbatch, true);
+    if (!part.ok()) {
+      status = part.status();
+      break;
+    }
+    // Each lane's first tensor rank tells everyone the next tokens of its samples; 0 elsewhere.
+    std::vector<double> next(samples.size(), 0);
+    for (const plan::Place& place : places) {
+      if (!part->predicted.defined() || place.tp != 0 || place.cp != 0) continue;
+      const plan::UnitRange lane = plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
+      for (int64_t b = 0; b < lane.count; ++b) {
+        const size_t index = static_cast<size_t>(lane.first + b);
+        const int64_t position = growth.prompt_positions[index] + static_cast<int64_t>(growth.tokens[index].size()) - 1;
+        next[index] = static_cast<double>(part->predicted[b][position].item<int64_t>());
+      }
+    }
+    absl::StatusOr<std::vector<double>> tokens = SumOverRanks(std::move(next));
+    if (!tokens.ok()) {
+      status = tokens.status();
+      break;
+    }
+    bool all_ended = true;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const int32_t token = static_cast<int32_t>((*tokens)[i]);
+      const int64_t length = growth.prompt_positions[i] + static_cast<int64_t>(growth.tokens[i].size());
+      ended[i] = ended[i] || token == end_token || length + 1 > context;
+      if (!ended[i]) growth.tokens[i].push_back(token);
+      all_ended = all_ended && ended[i];
+    }
+    if (all_ended) break;
+  }
+  batches.SetGrowth(nullptr);
+  RETURN_IF_ERROR(status);
+  return growth.tokens;
+}
+
+}  // namespace phalanx::train

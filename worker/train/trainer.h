@@ -1,0 +1,100 @@
+// worker/train/trainer.h: trains one epoch of a plan on one rank, from the first step to the last, and
+// evaluates the result.
+//
+// Not thread-safe; RequestStop and the communicators' Abort may come from another thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/plan/plan.h"
+#include "worker/train/batches.h"
+#include "worker/train/executor.h"
+
+namespace phalanx::train {
+
+// One committed step, as the reporter rank tells it.
+struct StepSummary {
+  int64_t step = 0;
+  double loss = 0, gradient_norm = 0, learning_rate = 0;
+  int64_t tokens = 0, counted_tokens = 0;
+  double seconds = 0;
+  bool skipped = false;
+  int64_t corrupt_samples = 0;
+};
+
+struct Caption {
+  std::string sample, truth, decoded;
+};
+struct EvaluationSummary {
+  double loss = 0, uniform_loss = 0;
+  int64_t counted_tokens = 0;
+  std::vector<Caption> captions;
+};
+
+// Called on the thread that trains. All are optional.
+struct TrainerCallbacks {
+  std::function<void(const StepSummary&)> on_step;  // every rank; steps in order
+  OnCorruptSample on_corrupt_sample;                // once a sample that this rank found
+};
+
+struct TrainerOptions {
+  ExecutorOptions executor;
+  int64_t first_step = 1;
+  int64_t skipped_in_a_row_max = 10;  // then the run fails: the model has diverged
+};
+
+class Trainer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const plan::Plan& plan, Rank rank,
+                                                         comm::Communicators& communicators, SampleSource& source,
+                                                         const TrainerOptions& options, TrainerCallbacks callbacks);
+
+  // Errors: Cancelled after RequestStop; DataLoss when too many steps in a row were not finite; what
+  // communicators and stages return.
+  absl::Status Run();
+  // Runs one step and waits for its decision: what tests use.
+  absl::StatusOr<Decision> RunOne(int64_t step);
+
+  // Loss over all samples of `validation`, and greedy captions of the first `captions` of them that
+  // have items. The same call on every rank; the same result on every rank but for the captions' text,
+  // which only a rank with `tokenizer` has.
+  absl::StatusOr<EvaluationSummary> Evaluate(SampleSource& validation, int32_t captions,
+                                             const data::Tokenizer* tokenizer, int32_t end_token);
+
+  void RequestStop() { stop_.store(true); }
+  Executor& executor() { return *executor_; }
+
+ private:
+  Trainer(const plan::Plan& plan, SampleSource& source, const TrainerOptions& options, TrainerCallbacks callbacks)
+      : plan_(plan), source_(source), options_(options), callbacks_(std::move(callbacks)) {}
+  absl::Status Enqueue(int64_t step);
+  // Waits for the decision of the step under way, if there is one, and accounts for it.
+  absl::Status Settle();
+  absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(Batches& batches,
+                                                                   absl::Span<const int64_t> samples,
+                                                                   int32_t end_token);
+  absl::StatusOr<std::vector<double>> SumOverRanks(std::vector<double> values);
+
+  const plan::Plan& plan_;
+  SampleSource& source_;
+  const TrainerOptions options_;
+  TrainerCallbacks callbacks_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Batches> batches_;
+  std::vector<Microbatch> microbatches_;  // of the step under way
+  std::atomic<bool> stop_{false};
+
+  int64_t pending_step_ = 0;   // run, decision not yet read; 0: none
+  int64_t pending_tokens_ = 0;
+  Decision last_decision_;
+  int64_t skipped_in_a_row_ = 0;
+  absl::Time last_decided_;
+};
+
+}  // namespace phalanx::train
