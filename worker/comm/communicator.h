@@ -11,11 +11,18 @@
 //         so far on the caller's current stream. Join() makes the caller's current stream wait for
 //         what has been enqueued here; the host never waits.
 //
-// Failure: a call fails with Unavailable (a peer is gone or reset), Aborted (Abort was called, with
-// its reason) or DeadlineExceeded; after a failure every later call fails alike. Results of a failed
-// collective are garbage.
+// Failure: a call fails with Unavailable (a peer is gone or reset; the message names its world rank),
+// the reason given to Abort(), or DeadlineExceeded; after a failure every later call fails alike.
+// On CPU the communicators of one rank and epoch share their links, so they fail together; under
+// NCCL each fails by itself. Results of a failed collective are garbage. A call that cannot be
+// right on this rank alone (a negative count, a peer outside the group, a sum of bytes) is
+// InvalidArgument and changes nothing.
 //
-// Thread rule: one thread issues; Abort() may be called from any thread and wakes every wait.
+// Ending: destroying a healthy communicator tells its peers nothing and waits for nobody; whoever
+// still expects a message from it gets Unavailable. Flush() first, where sends are outstanding.
+//
+// Thread rule: one thread issues on a communicator, different ones may issue on different
+// communicators; Abort() may be called from any thread and wakes every wait.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +40,7 @@
 
 namespace phalanx::comm {
 
+// Sums of kBf16 are taken in fp32 and rounded once, to nearest even; kInt64 wraps; kByte has no sum.
 enum class DType : uint8_t { kByte, kInt64, kBf16, kFp32, kFp64 };
 int64_t SizeOf(DType dtype);
 
@@ -86,6 +94,11 @@ struct WorldOptions {
   // The longest that one operation may wait for its peers. Supervision finds dead ones much sooner.
   absl::Duration operation_timeout = absl::Minutes(10);
   std::string interface_address = "127.0.0.1";  // Gloo: address to listen on and to publish
+  // Gloo: pass messages between processes of one host through shared memory instead of TCP.
+  bool shared_memory = true;
+  // NCCL: the CUDA stream that the calling thread enqueues its work on at the moment of the call, as
+  // a cudaStream_t; called once an operation. Empty: CUDA's per-thread default stream.
+  std::function<void*()> current_stream;
 };
 
 // All communicators of one rank in one epoch: entry i of the result belongs to specs[i], nullptr

@@ -1,0 +1,277 @@
+#include "worker/comm/gloo_transport.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+
+namespace phalanx::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using GlooBuffer = ::gloo::transport::UnboundBuffer;
+
+// Tags of the transport itself; those of messages have the top bit clear.
+constexpr uint64_t kFarewellTag = uint64_t{1} << 63;
+constexpr uint64_t kProbeTag = kFarewellTag | 1;
+// For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
+constexpr milliseconds kForever = std::chrono::hours(24 * 365);
+constexpr milliseconds kFarewellTimeout{100};
+
+milliseconds ToMilliseconds(absl::Duration duration) {
+  const int64_t count = absl::ToInt64Milliseconds(duration);
+  return std::clamp(milliseconds(count), milliseconds(1), kForever);
+}
+
+// Carries a Status through Gloo's code.
+struct StatusException final : std::exception {
+  explicit StatusException(absl::Status status) : status(std::move(status)) {}
+  const char* what() const noexcept override { return "rendezvous failed"; }
+  absl::Status status;
+};
+
+class RendezvousStore final : public ::gloo::rendezvous::Store {
+ public:
+  RendezvousStore(Rendezvous& rendezvous, absl::Time deadline) : rendezvous_(rendezvous), deadline_(deadline) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    const absl::Status put = rendezvous_.Put(absl::StrCat("gloo/", key), std::string(data.begin(), data.end()));
+    if (!put.ok()) throw StatusException(put);
+  }
+  std::vector<char> get(const std::string& key) override {
+    absl::StatusOr<std::string> value = rendezvous_.Get(absl::StrCat("gloo/", key), deadline_);
+    if (!value.ok()) throw StatusException(value.status());
+    return std::vector<char>(value->begin(), value->end());
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) get(key);
+  }
+  void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
+
+ private:
+  Rendezvous& rendezvous_;
+  const absl::Time deadline_;
+};
+
+class GlooTransport final : public Transport {
+ public:
+  GlooTransport(std::shared_ptr<::gloo::Context> context, const WorldOptions& options)
+      : context_(std::move(context)),
+        operation_timeout_(ToMilliseconds(options.operation_timeout)),
+        farewell_(context_->createUnboundBuffer(nullptr, 0)) {
+    for (int32_t peer = 0; peer < context_->size; ++peer) {
+      if (peer != context_->rank) farewell_->recv(peer, kFarewellTag);
+    }
+    watcher_ = std::thread([this] { Watch(); });
+  }
+  ~GlooTransport() override;
+
+  absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
+                        PendingSends& pending, Consume consume) override;
+  absl::Status Settle(PendingSends& pending) override;
+  void Abort(absl::Status reason) override;
+
+ private:
+  struct Pending final : PendingSend {
+    int32_t peer = 0;
+    std::unique_ptr<GlooBuffer> buffer;
+  };
+  // A wait that Abort() can reach, for as long as it lives.
+  class Waiting;
+
+  absl::Status failure() {
+    if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+    std::scoped_lock lock(mutex_);
+    return failure_;
+  }
+  absl::Status Wait(GlooBuffer& buffer, int32_t peer, bool receive);
+  // After a failed operation: nothing that is still under way may touch its memory again.
+  absl::Status Fail(absl::Status reason);
+  void Watch();
+  absl::Status NameTheDead();
+
+  const std::shared_ptr<::gloo::Context> context_;
+  const milliseconds operation_timeout_;
+  std::mutex mutex_;
+  absl::Status failure_;           // guarded by mutex_
+  std::set<GlooBuffer*> waiting_;  // guarded by mutex_
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> ending_{false};
+  std::unique_ptr<GlooBuffer> farewell_;
+  std::thread watcher_;
+};
+
+class GlooTransport::Waiting {
+ public:
+  Waiting(GlooTransport& transport, GlooBuffer& buffer) : transport_(transport), buffer_(buffer) {
+    std::scoped_lock lock(transport_.mutex_);
+    transport_.waiting_.insert(&buffer_);
+  }
+  ~Waiting() {
+    std::scoped_lock lock(transport_.mutex_);
+    transport_.waiting_.erase(&buffer_);
+  }
+
+ private:
+  GlooTransport& transport_;
+  GlooBuffer& buffer_;
+};
+
+GlooTransport::~GlooTransport() {
+  ending_ = true;
+  if (failure().ok()) {
+    // Tells peers that this end of the connection is meant. A peer that went first needs no farewell.
+    for (int32_t peer = 0; peer < context_->size; ++peer) {
+      if (peer == context_->rank) continue;
+      try {
+        auto farewell = context_->createUnboundBuffer(nullptr, 0);
+        farewell->send(peer, kFarewellTag);
+        farewell->waitSend(kFarewellTimeout);
+      } catch (const std::exception&) {
+      }
+    }
+  }
+  farewell_->abortWaitRecv();
+  watcher_.join();
+  try {
+    context_->closeConnections();
+  } catch (const std::exception&) {
+  }
+}
+
+void GlooTransport::Abort(absl::Status reason) {
+  if (reason.ok()) reason = absl::AbortedError("aborted");
+  std::scoped_lock lock(mutex_);
+  if (failure_.ok()) failure_ = std::move(reason);
+  failed_.store(true, std::memory_order_release);
+  for (GlooBuffer* buffer : waiting_) {
+    buffer->abortWaitRecv();
+    buffer->abortWaitSend();
+  }
+}
+
+absl::Status GlooTransport::Fail(absl::Status reason) {
+  Abort(std::move(reason));
+  return failure();
+}
+
+absl::Status GlooTransport::Wait(GlooBuffer& buffer, int32_t peer, bool receive) {
+  Waiting waiting(*this, buffer);
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    for (;;) {
+      if (absl::Status failed = failure(); !failed.ok()) return failed;
+      if (receive ? buffer.waitRecv(operation_timeout_) : buffer.waitSend(operation_timeout_)) return absl::OkStatus();
+    }
+  } catch (const std::exception& error) {
+    const char* what = receive ? "receive from" : "send to";
+    if (std::chrono::steady_clock::now() - start >= operation_timeout_) {
+      return Fail(absl::DeadlineExceededError(absl::StrCat(
+          what, " rank ", peer, ": nothing in ", absl::FormatDuration(absl::FromChrono(operation_timeout_)))));
+    }
+    return Fail(absl::UnavailableError(absl::StrCat(what, " rank ", peer, ": ", error.what())));
+  }
+}
+
+absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
+                                     PendingSends& pending, Consume consume) {
+  if (absl::Status failed = failure(); !failed.ok()) return failed;
+  std::vector<std::unique_ptr<GlooBuffer>> buffers;
+  std::vector<std::vector<char>> lent;
+  int32_t peer = -1;
+  try {
+    // Receives first: a peer that finds one posted sends at once.
+    for (const Inbound& receive : receives) {
+      peer = receive.peer;
+      void* data = receive.data;
+      if (data == nullptr) data = lent.emplace_back(static_cast<size_t>(receive.bytes)).data();
+      buffers.push_back(context_->createUnboundBuffer(data, static_cast<size_t>(receive.bytes)));
+      buffers.back()->recv(peer, receive.tag);
+    }
+    for (const Outbound& send : sends) {
+      peer = send.peer;
+      auto entry = std::make_unique<Pending>();
+      entry->peer = peer;
+      entry->buffer = context_->createUnboundBuffer(const_cast<void*>(send.data), static_cast<size_t>(send.bytes));
+      entry->buffer->send(peer, send.tag);
+      pending.push_back(std::move(entry));
+    }
+  } catch (const std::exception& error) {
+    return Fail(absl::UnavailableError(absl::StrCat("rank ", peer, ": ", error.what())));
+  }
+  for (size_t i = 0; i < receives.size(); ++i) {
+    RETURN_IF_ERROR(Wait(*buffers[i], receives[i].peer, true));
+    consume(i, buffers[i]->ptr);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GlooTransport::Settle(PendingSends& pending) {
+  absl::Status status = failure();
+  for (const auto& send : pending) {
+    auto& entry = static_cast<Pending&>(*send);
+    if (!status.ok()) break;
+    status = Wait(*entry.buffer, entry.peer, false);
+  }
+  pending.clear();
+  return status;
+}
+
+absl::Status GlooTransport::NameTheDead() {
+  for (int32_t peer = 0; peer < context_->size; ++peer) {
+    if (peer == context_->rank) continue;
+    try {
+      farewell_->recv(peer, kProbeTag);  // throws where the connection is broken
+    } catch (const std::exception& error) {
+      return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", error.what()));
+    }
+  }
+  return absl::UnavailableError("a peer is gone");
+}
+
+void GlooTransport::Watch() {
+  while (!ending_) {
+    try {
+      farewell_->waitRecv(kForever);
+    } catch (const std::exception&) {
+      if (!ending_) Abort(NameTheDead());
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world, Rendezvous& rendezvous,
+                                                                const WorldOptions& options) {
+  const absl::Time deadline = absl::Now() + options.setup_timeout;
+  try {
+    auto device = ::gloo::transport::tcp::CreateDevice(options.interface_address.c_str());
+    auto context = std::make_shared<::gloo::rendezvous::Context>(self, world);
+    context->setTimeout(ToMilliseconds(options.setup_timeout / 5));  // Gloo waits five times as long
+    RendezvousStore store(rendezvous, deadline);
+    context->connectFullMesh(store, device);
+    return std::make_unique<GlooTransport>(std::move(context), options);
+  } catch (const StatusException& error) {
+    return Annotate(error.status, "connecting over Gloo");
+  } catch (const std::exception& error) {
+    absl::StatusCode code =
+        absl::Now() >= deadline ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable;
+    return absl::Status(code, absl::StrCat("connecting over Gloo: ", error.what()));
+  }
+}
+
+}  // namespace phalanx::comm

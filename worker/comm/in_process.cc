@@ -1,0 +1,179 @@
+// InProcessWorld: messages between threads, handed over in place. A send completes when its receiver
+// has taken it, as between processes, so that a caller who reuses memory too early is found here.
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "worker/comm/communicator.h"
+#include "worker/comm/peer_communicator.h"
+#include "worker/comm/transport.h"
+
+namespace phalanx::comm {
+namespace {
+
+constexpr std::chrono::minutes kOperationTimeout{2};
+
+struct Post {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+  enum class Stage { kPosted, kTaken, kDone } stage = Stage::kPosted;
+};
+using Name = std::tuple<int32_t, int32_t, uint64_t>;  // source, destination, tag
+
+}  // namespace
+
+struct InProcessWorld::State {
+  explicit State(int32_t world) : ranks(static_cast<size_t>(world)) {}
+  struct PerRank {
+    std::condition_variable changed;  // something was posted to it, taken from it, or it failed
+    absl::Status failure;
+    bool gone = false;  // it has dropped its communicators
+  };
+  std::mutex mutex;
+  std::map<Name, std::shared_ptr<Post>> posts;  // not yet taken
+  std::vector<PerRank> ranks;
+
+  void FailLocked(int32_t rank, const absl::Status& reason) {
+    PerRank& it = ranks[static_cast<size_t>(rank)];
+    if (it.failure.ok()) it.failure = reason;
+    it.changed.notify_all();
+  }
+};
+
+namespace {
+
+template <typename State>
+class InProcessTransport final : public Transport {
+ public:
+  InProcessTransport(std::shared_ptr<State> state, int32_t self) : state_(std::move(state)), self_(self) {}
+  ~InProcessTransport() override {
+    std::scoped_lock lock(state_->mutex);
+    Me().gone = true;
+    for (auto& rank : state_->ranks) rank.changed.notify_all();
+  }
+
+  absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
+                        PendingSends& pending, Consume consume) override {
+    {
+      std::scoped_lock lock(state_->mutex);
+      if (!Me().failure.ok()) return Me().failure;
+      for (const Outbound& send : sends) {
+        const Name name{self_, send.peer, send.tag};
+        auto post = std::make_shared<Post>(Post{.data = send.data, .bytes = send.bytes});
+        state_->posts.emplace(name, post);
+        pending.push_back(std::make_unique<Pending>(state_, name, std::move(post)));
+        state_->ranks[static_cast<size_t>(send.peer)].changed.notify_all();
+      }
+    }
+    for (size_t i = 0; i < receives.size(); ++i) {
+      std::shared_ptr<Post> post;
+      if (absl::Status taken = Take(receives[i], post); !taken.ok()) return taken;
+      // The sender may not leave while this reads.
+      if (receives[i].data != nullptr) std::memcpy(receives[i].data, post->data, static_cast<size_t>(post->bytes));
+      consume(i, receives[i].data != nullptr ? receives[i].data : post->data);
+      std::scoped_lock lock(state_->mutex);
+      post->stage = Post::Stage::kDone;
+      state_->ranks[static_cast<size_t>(receives[i].peer)].changed.notify_all();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Settle(PendingSends& pending) override {
+    absl::Status status;
+    for (const auto& send : pending) {
+      const auto& it = static_cast<const Pending&>(*send);
+      const int32_t peer = std::get<1>(it.name);
+      std::unique_lock lock(state_->mutex);
+      status = Wait(lock, peer, "send to", [&] { return it.post->stage == Post::Stage::kDone; });
+      if (!status.ok()) break;
+    }
+    pending.clear();
+    return status;
+  }
+
+  void Abort(absl::Status reason) override {
+    std::scoped_lock lock(state_->mutex);
+    state_->FailLocked(self_, reason);
+  }
+
+ private:
+  struct Pending final : PendingSend {
+    Pending(std::shared_ptr<State> state, Name name, std::shared_ptr<Post> post)
+        : state(std::move(state)), name(name), post(std::move(post)) {}
+    // Withdraws what nobody has taken, and waits for a copy that is being taken right now.
+    ~Pending() override {
+      std::unique_lock lock(state->mutex);
+      if (post->stage == Post::Stage::kPosted) state->posts.erase(name);
+      auto& me = state->ranks[static_cast<size_t>(std::get<0>(name))];
+      me.changed.wait(lock, [&] { return post->stage != Post::Stage::kTaken; });
+    }
+    const std::shared_ptr<State> state;
+    const Name name;
+    const std::shared_ptr<Post> post;
+  };
+
+  auto& Me() { return state_->ranks[static_cast<size_t>(self_)]; }
+
+  absl::Status Take(const Inbound& receive, std::shared_ptr<Post>& post) {
+    const Name name{receive.peer, self_, receive.tag};
+    std::unique_lock lock(state_->mutex);
+    auto found = state_->posts.end();
+    absl::Status status = Wait(lock, receive.peer, "receive from", [&] {
+      found = state_->posts.find(name);
+      return found != state_->posts.end();
+    });
+    if (!status.ok()) return status;
+    if (found->second->bytes != receive.bytes) {
+      status = absl::InternalError(absl::StrCat("rank ", receive.peer, " sends ", found->second->bytes,
+                                                " bytes where ", receive.bytes, " are expected"));
+      state_->FailLocked(self_, status);
+      return status;
+    }
+    post = found->second;
+    post->stage = Post::Stage::kTaken;
+    state_->posts.erase(found);
+    return absl::OkStatus();
+  }
+
+  template <typename Done>
+  absl::Status Wait(std::unique_lock<std::mutex>& lock, int32_t peer, const char* what, Done done) {
+    auto& peer_state = state_->ranks[static_cast<size_t>(peer)];
+    const bool ended = Me().changed.wait_for(
+        lock, kOperationTimeout, [&] { return !Me().failure.ok() || done() || peer_state.gone; });
+    if (!Me().failure.ok()) return Me().failure;
+    if (done()) return absl::OkStatus();
+    absl::Status status =
+        ended ? absl::UnavailableError(absl::StrCat(what, " rank ", peer, ": it is gone"))
+              : absl::DeadlineExceededError(absl::StrCat(what, " rank ", peer, ": nothing in two minutes"));
+    state_->FailLocked(self_, status);
+    return status;
+  }
+
+  const std::shared_ptr<State> state_;
+  const int32_t self_;
+};
+
+}  // namespace
+
+InProcessWorld::InProcessWorld(int32_t world) : state_(std::make_shared<State>(world)) {}
+InProcessWorld::~InProcessWorld() = default;
+
+Communicators InProcessWorld::Connect(absl::Span<const plan::CommunicatorSpec> specs, Rank self) {
+  return MakeCommunicators(std::make_shared<InProcessTransport<State>>(state_, self.value), specs, self);
+}
+
+void InProcessWorld::Abort(absl::Status reason) {
+  std::scoped_lock lock(state_->mutex);
+  for (size_t rank = 0; rank < state_->ranks.size(); ++rank) {
+    state_->FailLocked(static_cast<int32_t>(rank), reason);
+  }
+}
+
+}  // namespace phalanx::comm
