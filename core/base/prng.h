@@ -48,7 +48,7 @@ class Prng {
   uint64_t Next() { return Mix64(state_++); }
   // Uniform on [0, bound), bound > 0. The bias of the multiply-shift is below 2^-32 for small bounds.
   uint64_t Below(uint64_t bound) {
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64);
+    return static_cast<uint64_t>((static_cast<Wide>(Next()) * bound) >> 64);
   }
   // Uniform on [0, 1).
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
@@ -56,6 +56,8 @@ class Prng {
   Prng Fork() { return Prng(Next()); }
 
  private:
+  __extension__ using Wide = unsigned __int128;
+
   uint64_t state_;
 };
 
