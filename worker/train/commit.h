@@ -92,11 +92,12 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
     decision.counted_tokens += record.counted_tokens;
     decision.corrupt_samples += record.corrupt_samples;
   }
-  const bool finite = isfinite(squared_norm) && isfinite(loss_sum);
+  // Not std::isfinite: this also compiles inside a kernel.
+  const bool finite = squared_norm - squared_norm == 0 && loss_sum - loss_sum == 0;
   // A batch without a single counted token has a zero gradient: nothing to apply.
   if (!finite || decision.counted_tokens <= 0) {
     decision.verdict = Verdict::kSkipped;
-    decision.loss = finite ? 0 : NAN;
+    decision.loss = finite ? 0 : loss_sum;
     return decision;
   }
   decision.verdict = Verdict::kCommitted;

@@ -1,0 +1,22 @@
+#include "worker/device/cuda_device.h"
+
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::device {
+
+absl::Status UseCudaDevice(int32_t index) {
+  cudaError_t error = cudaSetDevice(index);
+  // Creates the context now, not inside the first collective.
+  if (error == cudaSuccess) error = cudaFree(nullptr);
+  if (error != cudaSuccess) {
+    return absl::UnavailableError(absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error)));
+  }
+  return absl::OkStatus();
+}
+
+void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+}  // namespace phalanx::device
