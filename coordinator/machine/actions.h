@@ -1,0 +1,150 @@
+// coordinator/machine/actions.h: what the machine asks of the world, one struct an order.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/machine/events.h"
+#include "coordinator/machine/records.h"
+
+namespace phalanx::coordinator {
+
+// A job as everybody outside sees it: a snapshot, true when its records were stored.
+struct JobView {
+  JobId id;
+  JobRequestPtr request;
+  job::JobPhase phase = job::JobPhase::kQueued;
+  Epoch epoch;
+  std::string reason;
+  Instant submitted;
+  std::optional<Instant> started, ended;
+  std::optional<StepReport> last_step;
+  Placement placement;
+  std::string plan_digest;
+  std::optional<FailureCause> failure;
+};
+using JobViewPtr = std::shared_ptr<const JobView>;
+
+struct NodeView {
+  NodeName name;
+  bool connected = false;
+  bool draining = false;
+  job::DeviceKind device_kind = job::DeviceKind::kCpu;
+  std::vector<JobId> device_jobs;  // of each device; 0: free
+  Instant last_heartbeat;
+  std::map<std::string, std::string> labels;
+  std::string version;
+};
+
+struct PrepareData {
+  JobId job;
+  JobRequestPtr request;
+};
+struct Assign {
+  JobId job;
+  Epoch epoch;
+  JobRequestPtr request;
+  Placement placement;
+  std::string plan_digest;
+  std::string data_digest;
+};
+struct Rendezvous {
+  JobId job;
+  Epoch epoch;
+  std::map<std::string, std::string> entries;
+};
+struct StopRanks {
+  JobId job;
+  Epoch epoch;  // and older
+  absl::Duration grace;
+  std::string reason;
+};
+struct FetchLogs {
+  std::string fetch_id;
+  JobId job;
+  std::vector<int32_t> ranks;
+  bool follow = false;
+  int32_t tail = 0;
+};
+using Command = std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs>;
+
+// Records are numbered from 1 without gaps over the life of a store.
+struct StoreRecord {
+  uint64_t record_number = 0;
+  Record record;
+};
+struct SendWelcome {
+  SessionId session;
+};
+struct SendCommand {
+  SessionId session;
+  uint64_t command_number = 0;  // of this incarnation
+  Command command;
+};
+struct CloseSession {
+  SessionId session;
+  absl::Status status;
+};
+struct PublishJob {
+  JobViewPtr job;
+};
+struct PublishStep {
+  JobId job;
+  StepReport step;
+};
+struct PublishEvent {
+  JobId job;
+  JobEvent event;
+};
+struct PublishEvaluation {
+  JobId job;
+  std::shared_ptr<const EvaluationReport> evaluation;
+};
+struct PublishNode {
+  std::shared_ptr<const NodeView> node;
+};
+struct PublishHeartbeat {
+  NodeName node;
+  Instant time;
+};
+struct RetractNode {
+  NodeName node;
+};
+struct AnswerJob {  // of a submit or a cancel
+  Token token;
+  absl::StatusOr<JobViewPtr> job;
+};
+struct AnswerExplain {
+  Token token;
+  absl::StatusOr<std::vector<std::string>> reasons;
+};
+// One fetch per node; each ends with the worker's upload or with EndLogs.
+struct LogSource {
+  NodeName node;
+  std::string fetch_id;
+};
+struct AnswerLogs {
+  Token token;
+  absl::StatusOr<std::vector<LogSource>> sources;
+};
+struct EndLogs {
+  std::string fetch_id;
+  std::string reason;
+};
+// A decision in one line, for the log.
+struct LogLine {
+  std::string text;
+};
+
+using Action = std::variant<StoreRecord, SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
+                            PublishEvent, PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode,
+                            AnswerJob, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+
+}  // namespace phalanx::coordinator

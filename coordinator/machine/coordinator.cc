@@ -1,0 +1,242 @@
+#include "coordinator/machine/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace phalanx::coordinator {
+
+using job::JobPhase;
+
+Coordinator::Coordinator(CoordinatorOptions options) : options_(std::move(options)) {}
+
+std::vector<Action> Coordinator::Step(Instant now, const Event& event) {
+  now_ = std::max(now, now_);
+  actions_.clear();
+  std::visit([this](const auto& body) { On(body); }, event);
+  if (capacity_changed_) Schedule();
+  return std::exchange(actions_, {});
+}
+
+std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>& records) {
+  now_ = now;
+  actions_.clear();
+  for (const Record& record : records) {
+    ++last_record_;
+    Job& job = jobs_[record.job];
+    job.state.id = record.job;
+    job.last_record = last_record_;
+    if (std::holds_alternative<StepReached>(record.body)) job.step_stored_at = record.time;
+    for (JobEvent& event : job.state.Apply(record)) {
+      actions_.push_back(PublishEvent{record.job, std::move(event)});
+    }
+  }
+  stored_record_ = last_record_;
+  std::erase_if(jobs_, [](const auto& entry) { return entry.second.state.request == nullptr; });
+  for (auto& [id, job] : jobs_) {
+    if (!job.state.request_id.empty()) request_ids_.emplace(job.state.request_id, id);
+    job.last_step = job.state.stored_step;
+    if (job.state.evaluation.has_value()) {
+      actions_.push_back(PublishEvaluation{
+          id, std::make_shared<const EvaluationReport>(*job.state.evaluation)});
+    }
+    Publish(job);
+    if (job.state.IsTerminal()) continue;
+    live_names_[job.state.request->name] = id;
+    if (job.state.phase == JobPhase::kQueued) queue_.insert(id);
+  }
+  for (auto& [id, job] : jobs_) {
+    if (!job.state.IsTerminal() && job.state.phase != JobPhase::kQueued) RecoverRun(job);
+  }
+  capacity_changed_ = true;
+  return std::exchange(actions_, {});
+}
+
+void Coordinator::RecoverRun(Job& job) {
+  const JobState& state = job.state;
+  const absl::StatusOr<PlanSummary> plan =
+      options_.plan(state.request->document, state.placement, state.epoch);
+  job.run = MakeRun(state.placement, plan.ok() ? *plan : PlanSummary{});
+  active_.insert(state.id);
+  Run& run = *job.run;
+  run.data_digest = state.data_digest;
+  const bool was_assigned = !state.data_digest.empty();
+  for (Part& part : run.parts) {
+    Node& node = nodes_[part.node];
+    node.name = part.node;
+    node.device_kind = state.request->device_kind;
+    node.disconnected_at = now_;
+    for (int32_t device : part.devices) {
+      if (device >= static_cast<int32_t>(node.device_jobs.size())) {
+        node.device_jobs.resize(static_cast<size_t>(device) + 1);
+      }
+      node.device_jobs[static_cast<size_t>(device)] = state.id;
+    }
+    part.assigned = part.reattached = was_assigned;
+  }
+  if (!plan.ok() || plan->digest != state.plan_digest) {
+    return Fail(job, {.cause = "PlanInvalid",
+                      .message = plan.ok() ? "this coordinator lays the job out differently from the "
+                                             "one that started it"
+                                           : std::string(plan.status().message()),
+                      .time = now_});
+  }
+  for (int32_t rank : state.succeeded) {
+    if (rank >= 0 && rank < static_cast<int32_t>(run.ranks.size())) {
+      run.ranks[static_cast<size_t>(rank)].succeeded = true;
+    }
+  }
+  const bool running = state.phase == JobPhase::kRunning;
+  for (RankState& rank : run.ranks) rank.ready = running;
+  if (!was_assigned) return Prepare(job, run.parts.front());
+  run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
+  CheckSucceeded(job);
+}
+
+void Coordinator::Commit(Job& job, decltype(Record::body) body) {
+  Record record{.time = now_, .job = job.state.id, .body = std::move(body)};
+  const std::vector<JobEvent> events = job.state.Apply(record);
+  if (std::holds_alternative<StepReached>(record.body)) job.step_stored_at = now_;
+  job.last_record = ++last_record_;
+  actions_.push_back(StoreRecord{last_record_, std::move(record)});
+  for (const JobEvent& event : events) {
+    Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value, " event=",
+                     event.type, " reason=\"", event.message, "\""));
+    Tell(job, Action(PublishEvent{job.state.id, event}));
+  }
+  Publish(job);
+}
+
+void Coordinator::Publish(const Job& job) {
+  Tell(job, Action(PublishJob{std::make_shared<const JobView>(job.state.View(job.last_step))}));
+}
+
+void Coordinator::Tell(const Job& job, Held held) { TellAfter(job.last_record, std::move(held)); }
+
+void Coordinator::TellAfter(uint64_t record_number, Held held) {
+  if (record_number <= stored_record_) {
+    Release(std::move(held));
+  } else {
+    held_[record_number].push_back(std::move(held));
+  }
+}
+
+void Coordinator::Release(Held held) {
+  if (Action* action = std::get_if<Action>(&held)) {
+    actions_.push_back(std::move(*action));
+    return;
+  }
+  NodeCommand& order = std::get<NodeCommand>(held);
+  const auto node = nodes_.find(order.node);
+  if (node == nodes_.end()) return;
+  // 0: told before the process behind the name was known.
+  if (order.incarnation != Incarnation{} && order.incarnation != node->second.incarnation) return;
+  SendTo(node->second, std::move(order.command));
+}
+
+void Coordinator::Log(std::string text) { actions_.push_back(LogLine{std::move(text)}); }
+
+void Coordinator::On(const RecordStored& event) {
+  stored_record_ = std::max(stored_record_, std::min(event.record_number, last_record_));
+  while (!held_.empty() && held_.begin()->first <= stored_record_) {
+    std::vector<Held> ready = std::move(held_.begin()->second);
+    held_.erase(held_.begin());
+    for (Held& held : ready) Release(std::move(held));
+  }
+}
+
+Instant Coordinator::NextDeadline() const {
+  Instant next = absl::InfiniteFuture();
+  for (const auto& [name, node] : nodes_) {
+    if (node.connected()) {
+      next = std::min(next, node.last_heard + options_.heartbeat_timeout);
+    } else if (!node.lost) {
+      next = std::min(next, node.disconnected_at + options_.heartbeat_timeout);
+    } else if (node.Idle()) {
+      next = std::min(next, node.disconnected_at + options_.node_forget_delay);
+    }
+  }
+  for (JobId id : active_) {
+    const Job& job = jobs_.at(id);
+    if (job.run.has_value()) next = std::min(next, job.run->NextDeadline());
+  }
+  return next;
+}
+
+void Coordinator::On(const DeadlineReached&) {
+  CheckNodeDeadlines();
+  const std::vector<JobId> active(active_.begin(), active_.end());
+  for (JobId id : active) {
+    if (Job* job = FindJob(id); job != nullptr && job->run.has_value()) CheckRunDeadlines(*job);
+  }
+}
+
+void Coordinator::CheckNodeDeadlines() {
+  std::vector<NodeName> forgotten;
+  for (auto& [name, node] : nodes_) {
+    if (node.connected() && now_ >= node.last_heard + options_.heartbeat_timeout) {
+      const std::string reason =
+          absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.heartbeat_timeout));
+      Log(absl::StrCat("node=", name, " closed reason=\"", reason, "\""));
+      actions_.push_back(CloseSession{node.session, absl::UnavailableError(reason)});
+      sessions_.erase(node.session);
+      Disconnect(node);
+      node.lost = true;
+      LoseRanks(node, "NodeLost", absl::StrCat("node ", name, " is silent: ", reason), false);
+    } else if (!node.connected() && !node.lost &&
+               now_ >= node.disconnected_at + options_.heartbeat_timeout) {
+      node.lost = true;
+      Log(absl::StrCat("node=", name, " lost reason=\"away for ",
+                       absl::FormatDuration(options_.heartbeat_timeout), "\""));
+      LoseRanks(node, "NodeLost",
+                absl::StrCat("node ", name, " has been away for ",
+                             absl::FormatDuration(options_.heartbeat_timeout)),
+                false);
+    } else if (!node.connected() && node.lost && node.Idle() &&
+               now_ >= node.disconnected_at + options_.node_forget_delay) {
+      forgotten.push_back(name);
+    }
+  }
+  for (const NodeName& name : forgotten) {
+    nodes_.erase(name);
+    actions_.push_back(RetractNode{name});
+  }
+}
+
+void Coordinator::CheckRunDeadlines(Job& job) {
+  Run& run = *job.run;
+  if (now_ >= run.rendezvous_deadline) FlushRendezvous(job);
+  if (job.state.IsTerminal()) {
+    for (Part& part : run.parts) part.missing_deadline = absl::InfiniteFuture();
+    return;
+  }
+  if (now_ >= run.settle_deadline && run.suspected.has_value()) return Fail(job, *run.suspected);
+  for (const Part& part : run.parts) {
+    if (now_ < part.missing_deadline) continue;
+    return Fail(job, CauseOf(job, part.first_rank, "RanksLost",
+                             absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
+                                          job.state.epoch.value)));
+  }
+  if (now_ >= run.reattach_deadline) return StartNextEpoch(job);
+  if (now_ >= run.start_deadline) {
+    std::vector<std::string> missing;
+    int32_t first = -1;
+    for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
+      if (!run.ranks[rank].used || run.ranks[rank].ready) continue;
+      if (first < 0) first = static_cast<int32_t>(rank);
+      if (missing.size() < 16) missing.push_back(absl::StrCat(rank));
+    }
+    Fail(job, CauseOf(job, first, "StartTimeout",
+                      absl::StrCat("not ready after ", absl::FormatDuration(options_.start_timeout),
+                                   ": ranks ", absl::StrJoin(missing, ", "))));
+  }
+}
+
+Coordinator::Job* Coordinator::FindJob(JobId id) {
+  const auto it = jobs_.find(id);
+  return it == jobs_.end() ? nullptr : &it->second;
+}
+
+}  // namespace phalanx::coordinator

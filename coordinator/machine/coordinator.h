@@ -1,0 +1,197 @@
+// coordinator/machine/coordinator.h: every decision the coordinator makes, and nothing else.
+//
+// A deterministic state machine. The driver feeds it one Event at a time together with the instant
+// it was observed; the machine returns the Actions that the driver must carry out, in order. It owns
+// no thread, lock, socket, file, timer or clock, so a run is a pure function of (options, events) and
+// can be replayed.
+//
+// Stored before told: a decision is a Record; what follows from it for the outside (commands, answers,
+// published views) comes out of the Step that receives RecordStored for it. Recover() replays stored
+// records through the same code, so a coordinator that restarts has the state that it had told of.
+//
+// One job:
+//   Queued    waits until all its devices are free. First come, first served: a later job may start
+//             only on nodes that no earlier waiting job could use.
+//   Starting  its epoch is planned and stored; the data is prepared on the first node, then on the
+//             others, and their digests agree; all ranks are assigned; what ranks say for the others
+//             (rendezvous) is forwarded to every node.
+//   Running   all ranks are ready. Steps come from the reporter rank.
+//   then Succeeded when all ranks are; Failed at the first evidence; Cancelled on request. The devices
+//             of an ended job are free once its ranks are gone for certain.
+//
+// A broken session ends no job: the ranks train on, and the worker comes back with its incarnation and
+// says what it runs. A new incarnation of a node, or a node that is silent or away for longer than the
+// heartbeat timeout, has lost its ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/machine/actions.h"
+#include "coordinator/machine/events.h"
+#include "coordinator/machine/job_state.h"
+#include "coordinator/machine/node_table.h"
+#include "coordinator/machine/run.h"
+
+namespace phalanx::coordinator {
+
+// Pure: the same document, placement and epoch give the same answer. Errors: InvalidArgument.
+using PlanFunction = std::function<absl::StatusOr<PlanSummary>(const Document& document,
+                                                              const Placement& placement, Epoch epoch)>;
+
+struct CoordinatorOptions {
+  PlanFunction plan;
+  // Silence, or absence, after which a node has lost its ranks.
+  absl::Duration heartbeat_timeout = absl::Seconds(15);
+  // Assigned until all ranks are ready: past it the job fails and names those that are not.
+  absl::Duration start_timeout = absl::Minutes(10);
+  // What a cancelled or a failed job's ranks get to end in good order.
+  absl::Duration cancel_grace = absl::Seconds(10);
+  absl::Duration failure_grace = absl::Seconds(2);
+  // How long evidence that smells of another failure waits for that other one.
+  absl::Duration settle_delay = absl::Milliseconds(50);
+  // How long reports of ranks that are gone may follow their worker's return.
+  absl::Duration report_grace = absl::Seconds(2);
+  // Rendezvous entries gather for so long before they are forwarded.
+  absl::Duration rendezvous_delay = absl::Milliseconds(2);
+  // Progress is stored at most so often.
+  absl::Duration step_record_interval = absl::Seconds(5);
+  // A node that is away for so long and holds nothing is forgotten.
+  absl::Duration node_forget_delay = absl::Hours(1);
+  // Jobs that have not ended; past it a submit is refused.
+  int64_t live_jobs_max = 10'000;
+  // Events that ranks may add to a job; the rest is dropped.
+  int64_t rank_events_max = 10'000;
+};
+
+// Not thread-safe: one driver thread owns it (coordinator/runtime/driver.h).
+class Coordinator {
+ public:
+  explicit Coordinator(CoordinatorOptions options);
+
+  // Replays the records of a store, in order; call once, before the first Step. Returns what to do
+  // about them (views to publish). Running jobs then wait for their nodes.
+  [[nodiscard]] std::vector<Action> Recover(Instant now, const std::vector<Record>& records);
+
+  // Applies `event`, observed at `now`, and returns what to do about it. Total: an event that no longer
+  // applies (an old incarnation, an older epoch, a repeated report) changes nothing. `now` never
+  // decreases from one call to the next.
+  [[nodiscard]] std::vector<Action> Step(Instant now, const Event& event);
+
+  // The earliest instant at which DeadlineReached would change anything.
+  Instant NextDeadline() const;
+
+  // For tests and checkers.
+  struct Job {
+    JobState state;
+    std::optional<StepReport> last_step;
+    std::optional<Run> run;  // from its plan until its devices are free again
+    uint64_t last_record = 0;
+    Instant step_stored_at = absl::InfinitePast();
+    int64_t rank_events = 0;
+  };
+  const std::map<JobId, Job>& jobs() const { return jobs_; }
+  const NodeTable& nodes() const { return nodes_; }
+  uint64_t last_record() const { return last_record_; }
+
+ private:
+  // A command that waits for its record; the worker's process must still be the same one then.
+  struct NodeCommand {
+    NodeName node;
+    Incarnation incarnation;
+    Command command;
+  };
+  using Held = std::variant<Action, NodeCommand>;
+
+  // coordinator.cc: records, tells, deadlines.
+  void Commit(Job& job, decltype(Record::body) body);
+  void Tell(const Job& job, Held held);
+  void TellAfter(uint64_t record_number, Held held);
+  void Release(Held held);
+  void Publish(const Job& job);
+  void Log(std::string text);
+  void On(const RecordStored& event);
+  void On(const DeadlineReached& event);
+  void CheckRunDeadlines(Job& job);
+  void CheckNodeDeadlines();
+  void RecoverRun(Job& job);
+
+  // coordinator_queue.cc: submit, cancel, explain, logs, admission, planning.
+  void On(const SubmitRequested& event);
+  void On(const CancelRequested& event);
+  void On(const ExplainRequested& event);
+  void On(const LogsRequested& event);
+  void Schedule();
+  void Start(Job& job, Placement placement);
+  std::vector<std::string> Explain(const Job& job) const;
+  std::vector<std::string> ExplainQueued(const Job& job) const;
+
+  // coordinator_nodes.cc: sessions, commands and their results.
+  void On(const SessionOpened& event);
+  void On(const SessionClosed& event);
+  void On(const HeartbeatReceived& event);
+  void On(const CommandFinished& event);
+  void OnPrepared(Job& job, Part& part, const CommandFinished& result);
+  void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
+  void Resend(Node& node, uint64_t carried_out);
+  bool IsObsolete(const Command& command) const;
+  void Reconcile(Node& node, const std::vector<RunningAssignment>& running);
+  void LoseRanks(Node& node, const std::string& cause, const std::string& message, bool processes_gone);
+  void SendTo(Node& node, Command command);
+  void Disconnect(Node& node);
+  void PublishView(const Node& node);
+  Node* NodeOf(SessionId session);
+
+  // coordinator_ranks.cc: what ranks report, failures, the end of runs.
+  void On(const RankReported& event);
+  void OnReport(Job& job, int32_t rank, const RendezvousEntry& entry);
+  void OnReport(Job& job, int32_t rank, const RankReady& report);
+  void OnReport(Job& job, int32_t rank, const StepReport& report);
+  void OnReport(Job& job, int32_t rank, const RankSucceeded& report);
+  void OnReport(Job& job, int32_t rank, const RankError& report);
+  void OnReport(Job& job, int32_t rank, const RankExited& report);
+  void OnReport(Job& job, int32_t rank, const RankEvent& report);
+  void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
+  void Prepare(Job& job, Part& part);
+  void AssignAll(Job& job);
+  void StartNextEpoch(Job& job);
+  void FlushRendezvous(Job& job);
+  void MarkRunning(Job& job);
+  void CheckReady(Job& job);
+  void CheckSucceeded(Job& job);
+  void Suspect(Job& job, FailureCause cause);
+  void Fail(Job& job, FailureCause cause);
+  void End(Job& job, job::JobPhase phase, std::string reason, std::optional<FailureCause> failure,
+           absl::Duration grace);
+  void ReleasePart(Job& job, Part& part);
+  void CheckReleased(Job& job, Part& part);
+
+  Job* FindJob(JobId id);
+  FailureCause CauseOf(const Job& job, int32_t rank, std::string cause, std::string message) const;
+
+  const CoordinatorOptions options_;
+  Instant now_ = absl::InfinitePast();
+  std::vector<Action> actions_;  // of the step in progress
+  std::map<JobId, Job> jobs_;
+  std::set<JobId> queue_;   // Queued, oldest first
+  std::set<JobId> active_;  // with a run
+  std::map<std::string, JobId> request_ids_;
+  std::map<std::string, JobId> live_names_;
+  NodeTable nodes_;
+  std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;
+  uint64_t last_record_ = 0;
+  uint64_t stored_record_ = 0;
+  std::map<uint64_t, std::vector<Held>> held_;  // by the record they wait for
+  uint64_t fetch_count_ = 0;
+  bool capacity_changed_ = false;
+};
+
+}  // namespace phalanx::coordinator

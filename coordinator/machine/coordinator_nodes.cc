@@ -1,0 +1,341 @@
+// Sessions of worker daemons, their commands and the results.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+
+using job::JobPhase;
+
+Node* Coordinator::NodeOf(SessionId session) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return nullptr;
+  const auto node = nodes_.find(it->second.first);
+  // Same process: what it said on a stream that has been replaced since still counts, for it is said once.
+  if (node == nodes_.end() || node->second.incarnation != it->second.second) return nullptr;
+  return &node->second;
+}
+
+void Coordinator::On(const SessionOpened& event) {
+  const WorkerHello& hello = event.hello;
+  Node& node = nodes_[hello.node];
+  node.name = hello.node;
+  if (std::count(node.superseded.begin(), node.superseded.end(), hello.incarnation) != 0) {
+    actions_.push_back(CloseSession{
+        event.session, absl::AbortedError(absl::StrCat("a newer worker has taken over node ", hello.node))});
+    return;
+  }
+  const bool same_process = node.incarnation == hello.incarnation;
+  if (node.connected()) {
+    actions_.push_back(CloseSession{
+        node.session,
+        same_process ? absl::UnavailableError("replaced by a newer stream of the same worker")
+                     : absl::AbortedError(
+                           absl::StrCat("a newer worker has taken over node ", hello.node))});
+  }
+  if (!same_process && node.incarnation != Incarnation{}) {
+    node.superseded.push_back(node.incarnation);
+    if (node.superseded.size() > kSupersededMax) node.superseded.erase(node.superseded.begin());
+    LoseRanks(node, "NodeLost",
+              absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
+              true);
+    node.outstanding.clear();
+    node.foreign.clear();
+    node.last_command_number = 0;
+  }
+  node.incarnation = hello.incarnation;
+  node.session = event.session;
+  node.device_kind = hello.device_kind;
+  if (node.device_jobs.size() < static_cast<size_t>(hello.devices) || node.Idle()) {
+    node.device_jobs.resize(static_cast<size_t>(hello.devices));
+  }
+  node.labels = hello.labels;
+  node.version = hello.version;
+  node.last_heard = now_;
+  node.draining = false;
+  node.lost = false;
+  sessions_[event.session] = {node.name, node.incarnation};
+  Log(absl::StrCat("node=", node.name, " connected incarnation=", absl::Hex(node.incarnation.value),
+                   " devices=", hello.devices, same_process ? " reason=\"came back\"" : ""));
+  actions_.push_back(SendWelcome{event.session});
+  Reconcile(node, hello.running);
+  Resend(node, hello.last_command_number);
+  // A node that came back without anything may be asked again for what it had not done.
+  if (!same_process) {
+    for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+      Job& job = jobs_.at(id);
+      if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
+      Part* part = job.run->PartOf(node.name);
+      const bool asked = std::any_of(
+          node.outstanding.begin(), node.outstanding.end(), [id](const Outstanding& outstanding) {
+            const PrepareData* prepare = std::get_if<PrepareData>(&outstanding.command);
+            return prepare != nullptr && prepare->job == id;
+          });
+      // The first node is asked before the others; those whose turn has not come wait.
+      const bool first = part == &job.run->parts.front();
+      if (part != nullptr && !asked && (first || job.run->parts.front().prepared)) Prepare(job, *part);
+    }
+  }
+  PublishView(node);
+  capacity_changed_ = true;
+}
+
+void Coordinator::On(const SessionClosed& event) {
+  const auto it = sessions_.find(event.session);
+  if (it == sessions_.end()) return;
+  const auto node = nodes_.find(it->second.first);
+  sessions_.erase(it);
+  if (node == nodes_.end() || node->second.session != event.session) return;
+  Log(absl::StrCat("node=", node->first, " disconnected"));
+  Disconnect(node->second);
+}
+
+void Coordinator::Disconnect(Node& node) {
+  node.session = SessionId{};
+  node.disconnected_at = now_;
+  // Logs are asked for by people who wait: they are told, not kept waiting.
+  for (const Outstanding& outstanding : node.outstanding) {
+    if (const FetchLogs* fetch = std::get_if<FetchLogs>(&outstanding.command)) {
+      actions_.push_back(EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, " disconnected")});
+    }
+  }
+  PublishView(node);
+}
+
+void Coordinator::On(const HeartbeatReceived& event) {
+  Node* node = NodeOf(event.session);
+  if (node == nullptr || node->session != event.session) return;
+  node->last_heard = now_;
+  actions_.push_back(PublishHeartbeat{node->name, now_});
+  if (node->draining != event.draining) {
+    node->draining = event.draining;
+    capacity_changed_ = true;
+    Log(absl::StrCat("node=", node->name, event.draining ? " draining" : " no longer draining"));
+    PublishView(*node);
+  }
+  for (const Progress& progress : event.progress) {
+    Job* job = FindJob(progress.job);
+    // A rank that steps has built its communicators, so the whole epoch is running.
+    if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch &&
+        progress.step > 0 && job->run->PartOf(node->name) != nullptr) {
+      MarkRunning(*job);
+    }
+  }
+}
+
+void Coordinator::SendTo(Node& node, Command command) {
+  Outstanding outstanding{0, std::move(command)};
+  if (node.connected()) {
+    outstanding.number = ++node.last_command_number;
+    actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
+  }
+  node.outstanding.push_back(std::move(outstanding));
+}
+
+bool Coordinator::IsObsolete(const Command& command) const {
+  const auto check = [this](JobId id, std::optional<Epoch> epoch) {
+    const auto job = jobs_.find(id);
+    return job == jobs_.end() || job->second.state.IsTerminal() ||
+           (epoch.has_value() && *epoch != job->second.state.epoch);
+  };
+  if (const auto* prepare = std::get_if<PrepareData>(&command)) return check(prepare->job, {});
+  if (const auto* assign = std::get_if<Assign>(&command)) return check(assign->job, assign->epoch);
+  if (const auto* entries = std::get_if<Rendezvous>(&command)) return check(entries->job, entries->epoch);
+  return std::holds_alternative<FetchLogs>(command);
+}
+
+// Every command that was not answered is sent again: under its number where the worker has not
+// carried it out, else (only the answer is missing) under a new one. All commands bear repetition.
+void Coordinator::Resend(Node& node, uint64_t carried_out) {
+  const std::vector<Outstanding> before = std::exchange(node.outstanding, {});
+  std::vector<Command> numbered, repeated;
+  for (const Outstanding& outstanding : before) {
+    const bool obsolete = IsObsolete(outstanding.command);
+    if (outstanding.number > carried_out) {
+      // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any more.
+      numbered.push_back(obsolete ? Command(StopRanks{.reason = "superseded"}) : outstanding.command);
+    } else if (!obsolete) {
+      repeated.push_back(outstanding.command);
+    }
+  }
+  node.last_command_number = carried_out;
+  for (Command& command : numbered) SendTo(node, std::move(command));
+  for (Command& command : repeated) SendTo(node, std::move(command));
+}
+
+void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& running) {
+  std::set<std::pair<JobId, Epoch>> listed;
+  node.foreign.clear();
+  for (const RunningAssignment& assignment : running) {
+    listed.insert({assignment.job, assignment.epoch});
+    Job* job = FindJob(assignment.job);
+    Part* part = job != nullptr && job->run.has_value() ? job->run->PartOf(node.name) : nullptr;
+    const bool current = part != nullptr && assignment.epoch == job->state.epoch;
+    if (current) part->missing_deadline = absl::InfiniteFuture();
+    if (current) part->seen = true;
+    if (current && !job->state.IsTerminal()) continue;
+    if (part == nullptr || part->released) node.foreign.insert({assignment.job, assignment.epoch});
+    if (current) part->reattached = true;
+    node.outstanding.push_back({0, StopRanks{.job = assignment.job,
+                                             .epoch = assignment.epoch,
+                                             .grace = options_.failure_grace,
+                                             .reason = "this epoch is over"}});
+  }
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    Part* part = job.run->PartOf(node.name);
+    if (part == nullptr || part->released || !part->assigned) continue;
+    if (listed.contains({id, job.state.epoch})) continue;
+    const bool on_its_way = std::any_of(
+        node.outstanding.begin(), node.outstanding.end(), [&job](const Outstanding& outstanding) {
+          const Assign* assign = std::get_if<Assign>(&outstanding.command);
+          return assign != nullptr && assign->job == job.state.id && assign->epoch == job.state.epoch;
+        });
+    if (job.state.IsTerminal()) {
+      ReleasePart(job, *part);
+    } else if (!on_its_way && job.run->stage != Run::Stage::kReattaching) {
+      part->missing_deadline = now_ + options_.report_grace;
+    }
+  }
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    if (job.state.IsTerminal() || job.run->stage != Run::Stage::kReattaching) continue;
+    // Its ranks may be running already, or be stuck in a rendezvous of which this coordinator has
+    // nothing: progress tells, and without it a new epoch starts.
+    const bool all_back = std::all_of(job.run->parts.begin(), job.run->parts.end(), [&](const Part& part) {
+      const auto it = nodes_.find(part.node);
+      return it != nodes_.end() && it->second.connected();
+    });
+    if (all_back && job.run->reattach_deadline == absl::InfiniteFuture()) {
+      job.run->reattach_deadline = now_ + options_.report_grace;
+    }
+  }
+}
+
+void Coordinator::LoseRanks(Node& node, const std::string& cause, const std::string& message,
+                            bool processes_gone) {
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    Part* part = job.run.has_value() ? job.run->PartOf(node.name) : nullptr;
+    if (part == nullptr || part->released) continue;
+    // A process that had no ranks yet loses nothing: its successor prepares the data again.
+    if (processes_gone && !part->assigned && !job.state.IsTerminal()) {
+      part->prepared = false;
+      continue;
+    }
+    if (!job.state.IsTerminal()) {
+      const bool done = [&] {
+        for (size_t i = 0; i < part->devices.size(); ++i) {
+          const RankState& rank = job.run->ranks[static_cast<size_t>(part->first_rank) + i];
+          if (rank.used && !rank.succeeded) return false;
+        }
+        return true;
+      }();
+      if (done) {
+        for (size_t i = 0; processes_gone && i < part->devices.size(); ++i) {
+          job.run->ranks[static_cast<size_t>(part->first_rank) + i].exited = true;
+        }
+        continue;
+      }
+      FailureCause failure = CauseOf(job, part->first_rank, cause, message);
+      Fail(job, std::move(failure));
+    }
+    if (!processes_gone || !job.run.has_value()) continue;
+    part = job.run->PartOf(node.name);
+    if (part != nullptr) ReleasePart(job, *part);
+  }
+}
+
+void Coordinator::On(const CommandFinished& event) {
+  Node* node = NodeOf(event.session);
+  if (node == nullptr) return;
+  const auto it = std::find_if(
+      node->outstanding.begin(), node->outstanding.end(),
+      [&event](const Outstanding& o) { return o.number != 0 && o.number == event.command_number; });
+  if (it == node->outstanding.end()) return;
+  const Command command = std::move(it->command);
+  node->outstanding.erase(it);
+  if (const auto* prepare = std::get_if<PrepareData>(&command)) {
+    Job* job = FindJob(prepare->job);
+    if (job == nullptr || !job->run.has_value() || job->state.IsTerminal()) return;
+    Part* part = job->run->PartOf(node->name);
+    if (part != nullptr && job->run->stage == Run::Stage::kPreparing) OnPrepared(*job, *part, event);
+  } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {
+    OnCommandFailed(*node, command, event);
+  } else if (const auto* stop = std::get_if<StopRanks>(&command)) {
+    if (node->foreign.erase({stop->job, stop->epoch}) != 0) capacity_changed_ = true;
+    Job* job = FindJob(stop->job);
+    if (job == nullptr || !job->run.has_value() || !job->state.IsTerminal()) return;
+    Part* part = job->run->PartOf(node->name);
+    // Exits may have been told to a coordinator before this one, or never have had a process.
+    if (part != nullptr && (part->reattached || part->assign_failed)) ReleasePart(*job, *part);
+  }
+}
+
+void Coordinator::OnCommandFailed(const Node& node, const Command& command,
+                                  const CommandFinished& result) {
+  Log(absl::StrCat("node=", node.name, " command=", result.command_number, " code=", result.code,
+                   " reason=\"", result.message, "\""));
+  if (const auto* fetch = std::get_if<FetchLogs>(&command)) {
+    actions_.push_back(EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, ": ", result.message)});
+    return;
+  }
+  const auto* assign = std::get_if<Assign>(&command);
+  Job* job = assign == nullptr ? nullptr : FindJob(assign->job);
+  if (job == nullptr || !job->run.has_value() || assign->epoch != job->state.epoch) return;
+  Part* part = job->run->PartOf(node.name);
+  if (part == nullptr) return;
+  part->assign_failed = true;
+  if (!job->state.IsTerminal()) {
+    Fail(*job, CauseOf(*job, part->first_rank, "StartFailed",
+                       absl::StrCat("node ", node.name, " could not start its ranks: ", result.message)));
+  }
+}
+
+void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result) {
+  for (const std::string& message : result.corrupt_messages) {
+    Commit(job, EventRecorded{"CorruptSample", message, job.state.epoch});
+  }
+  if (!result.data_violations.empty() || result.code != 0 || result.data_digest.empty()) {
+    std::vector<std::string> lines;
+    for (const Violation& violation : result.data_violations) lines.push_back(ToString(violation));
+    if (lines.empty()) {
+      lines.push_back(result.message.empty() ? "the worker gave no digest of the data" : result.message);
+    }
+    const bool invalid = !result.data_violations.empty() ||
+                         result.code == static_cast<int32_t>(absl::StatusCode::kInvalidArgument);
+    return Fail(job, {.cause = invalid ? "DataInvalid" : "PrepareFailed",
+                      .node = part.node,
+                      .message = absl::StrJoin(lines, "\n"),
+                      .time = now_});
+  }
+  Run& run = *job.run;
+  if (run.data_digest.empty()) {
+    run.data_digest = result.data_digest;
+  } else if (run.data_digest != result.data_digest) {
+    return Fail(job, {.cause = "DataInvalid",
+                      .node = part.node,
+                      .message = absl::StrCat("node ", part.node, " reads other data than node ",
+                                              run.parts.front().node, ": digest ", result.data_digest,
+                                              " instead of ", run.data_digest),
+                      .time = now_});
+  }
+  part.prepared = true;
+  if (&part == &run.parts.front()) {
+    for (size_t i = 1; i < run.parts.size(); ++i) {
+      if (!run.parts[i].prepared) Prepare(job, run.parts[i]);
+    }
+  }
+  if (std::all_of(run.parts.begin(), run.parts.end(), [](const Part& p) { return p.prepared; })) {
+    AssignAll(job);
+  }
+}
+
+void Coordinator::PublishView(const Node& node) {
+  actions_.push_back(PublishNode{std::make_shared<const NodeView>(node.View())});
+}
+
+}  // namespace phalanx::coordinator

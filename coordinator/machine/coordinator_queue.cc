@@ -1,0 +1,289 @@
+// Submit, cancel, questions, admission and planning.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+
+// Reasons that a job waits for others are listed for so many of them.
+constexpr size_t kNamedMax = 8;
+
+absl::string_view KindName(job::DeviceKind kind) {
+  return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
+}
+
+std::string Named(const Coordinator::Job& job) {
+  return absl::StrCat(ToString(job.state.id), " (", job.state.request->name, ")");
+}
+
+absl::Status NoSuchJob(JobId id) {
+  return absl::NotFoundError(absl::StrCat("there is no ", ToString(id)));
+}
+
+}  // namespace
+
+void Coordinator::On(const SubmitRequested& event) {
+  const auto refuse = [&](absl::Status status) {
+    actions_.push_back(AnswerJob{event.token, std::move(status)});
+  };
+  if (!event.request_id.empty()) {
+    const auto known = request_ids_.find(event.request_id);
+    if (known != request_ids_.end()) {
+      Job& job = jobs_.at(known->second);
+      return Tell(job, Action(AnswerJob{
+                           event.token, std::make_shared<const JobView>(job.state.View(job.last_step))}));
+    }
+  }
+  const auto named = live_names_.find(event.request->name);
+  if (named != live_names_.end()) {
+    return refuse(absl::AlreadyExistsError(
+        absl::StrCat(ToString(named->second), " is named \"", event.request->name,
+                     "\" and has not ended; cancel it or choose another name")));
+  }
+  if (static_cast<int64_t>(live_names_.size()) >= options_.live_jobs_max) {
+    return refuse(absl::ResourceExhaustedError(
+        absl::StrCat(live_names_.size(), " jobs have not ended; at most ", options_.live_jobs_max)));
+  }
+  const JobId id{jobs_.empty() ? 1 : jobs_.rbegin()->first.value + 1};
+  Job& job = jobs_[id];
+  job.state.id = id;
+  if (!event.request_id.empty()) request_ids_.emplace(event.request_id, id);
+  live_names_.emplace(event.request->name, id);
+  queue_.insert(id);
+  Commit(job, JobSubmitted{event.request, event.request_id});
+  Tell(job, Action(AnswerJob{event.token,
+                             std::make_shared<const JobView>(job.state.View(job.last_step))}));
+  capacity_changed_ = true;
+}
+
+void Coordinator::On(const CancelRequested& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    actions_.push_back(AnswerJob{event.token, NoSuchJob(event.job)});
+    return;
+  }
+  if (job->state.IsTerminal() && job->state.phase != JobPhase::kCancelled) {
+    Tell(*job, Action(AnswerJob{event.token, absl::FailedPreconditionError(absl::StrCat(
+                                                 ToString(event.job), " has already ended: ",
+                                                 job::ToString(job->state.phase)))}));
+    return;
+  }
+  if (!job->state.IsTerminal()) {
+    End(*job, JobPhase::kCancelled, "cancelled on request", std::nullopt, options_.cancel_grace);
+  }
+  Tell(*job, Action(AnswerJob{event.token,
+                              std::make_shared<const JobView>(job->state.View(job->last_step))}));
+}
+
+void Coordinator::On(const ExplainRequested& event) {
+  const Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    actions_.push_back(AnswerExplain{event.token, NoSuchJob(event.job)});
+    return;
+  }
+  // It speaks of other jobs too, so it waits for all that is decided.
+  TellAfter(last_record_, Action(AnswerExplain{event.token, Explain(*job)}));
+}
+
+void Coordinator::On(const LogsRequested& event) {
+  const Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    actions_.push_back(AnswerLogs{event.token, NoSuchJob(event.job)});
+    return;
+  }
+  std::vector<LogSource> sources;
+  std::vector<std::pair<Node*, FetchLogs>> fetches;
+  int32_t first = 0;
+  for (const NodeDevices& part : job->state.placement) {
+    const int32_t end = first + static_cast<int32_t>(part.devices.size());
+    FetchLogs fetch{.job = event.job, .follow = event.follow && !job->state.IsTerminal(),
+                    .tail = event.tail};
+    for (int32_t rank : event.ranks) {
+      if (rank >= first && rank < end) fetch.ranks.push_back(rank);
+    }
+    const bool wanted = event.ranks.empty() || !fetch.ranks.empty();
+    first = end;
+    const auto node = nodes_.find(part.node);
+    if (!wanted || node == nodes_.end() || !node->second.connected()) continue;
+    fetch.fetch_id = absl::StrCat(event.token.value, ".", ++fetch_count_);
+    sources.push_back({part.node, fetch.fetch_id});
+    fetches.emplace_back(&node->second, std::move(fetch));
+  }
+  // Answered first: the caller must know a fetch before its worker can answer it.
+  actions_.push_back(AnswerLogs{event.token, std::move(sources)});
+  for (auto& [node, fetch] : fetches) SendTo(*node, std::move(fetch));
+}
+
+void Coordinator::Schedule() {
+  capacity_changed_ = false;
+  const auto any_free = [this] {
+    return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) {
+      return entry.second.Schedulable() && entry.second.FreeDevices() > 0;
+    });
+  };
+  std::set<NodeName> closed;  // nodes that an earlier job waits for
+  const std::vector<JobId> queue = any_free() ? std::vector<JobId>(queue_.begin(), queue_.end())
+                                              : std::vector<JobId>();
+  for (JobId id : queue) {
+    Job& job = jobs_.at(id);
+    std::optional<Placement> placement = ChoosePlacement(nodes_, closed, *job.state.request);
+    if (placement.has_value()) {
+      Start(job, *std::move(placement));
+      continue;
+    }
+    for (const auto& [name, node] : nodes_) {
+      if (Matches(node, *job.state.request)) closed.insert(name);
+    }
+    if (closed.size() == nodes_.size()) break;
+  }
+}
+
+void Coordinator::Start(Job& job, Placement placement) {
+  const Epoch epoch{job.state.epoch.value + 1};
+  const absl::StatusOr<PlanSummary> plan =
+      options_.plan(job.state.request->document, placement, epoch);
+  if (!plan.ok()) {
+    return Fail(job, {.cause = "PlanInvalid",
+                      .message = std::string(plan.status().message()),
+                      .time = now_});
+  }
+  job.run = MakeRun(placement, *plan);
+  active_.insert(job.state.id);
+  queue_.erase(job.state.id);
+  for (const NodeDevices& part : placement) {
+    Node& node = nodes_.at(part.node);
+    for (int32_t device : part.devices) {
+      node.device_jobs[static_cast<size_t>(device)] = job.state.id;
+    }
+    PublishView(node);
+  }
+  const std::string where = ToString(placement);
+  Commit(job, EpochPlanned{epoch, std::move(placement), plan->digest, ""});
+  Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", where), std::nullopt});
+  Prepare(job, job.run->parts.front());
+}
+
+std::vector<std::string> Coordinator::Explain(const Job& job) const {
+  const JobState& state = job.state;
+  std::vector<std::string> reasons;
+  switch (state.phase) {
+    case JobPhase::kQueued:
+      return ExplainQueued(job);
+    case JobPhase::kStarting: {
+      std::vector<std::string> missing;
+      int64_t count = 0;
+      if (job.run.has_value() && job.run->stage != Run::Stage::kPreparing) {
+        for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
+          if (!job.run->ranks[rank].used || job.run->ranks[rank].ready) continue;
+          if (++count <= 16) missing.push_back(absl::StrCat(rank));
+        }
+        reasons.push_back(absl::StrCat("epoch ", state.epoch.value, " starts on ",
+                                       ToString(state.placement), "; not ready yet: ", count,
+                                       " ranks (", absl::StrJoin(missing, ", "),
+                                       count > 16 ? ", ..." : "", ")"));
+      } else if (job.run.has_value()) {
+        for (const Part& part : job.run->parts) {
+          if (!part.prepared) missing.push_back(part.node);
+        }
+        reasons.push_back(
+            absl::StrCat("its data is being checked and indexed on ", absl::StrJoin(missing, ", ")));
+      }
+      break;
+    }
+    case JobPhase::kRunning:
+      reasons.push_back(absl::StrCat(
+          "epoch ", state.epoch.value, " trains on ", ToString(state.placement), "; step ",
+          job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
+      break;
+    case JobPhase::kFailed:
+      if (state.failure.has_value()) {
+        const FailureCause& failure = *state.failure;
+        reasons.push_back(absl::StrCat(failure.cause, ": ", failure.message));
+        if (failure.rank >= 0) {
+          reasons.push_back(absl::StrCat("the first rank to fail was ", failure.rank, " on node ",
+                                         failure.node));
+        }
+        break;
+      }
+      [[fallthrough]];
+    default:
+      reasons.push_back(state.reason);
+  }
+  if (job.run.has_value() && !state.IsTerminal()) {
+    for (const Part& part : job.run->parts) {
+      const auto node = nodes_.find(part.node);
+      if (node != nodes_.end() && !node->second.connected()) {
+        reasons.push_back(absl::StrCat("node ", part.node, " is disconnected since ",
+                                       absl::FormatTime(node->second.disconnected_at,
+                                                        absl::UTCTimeZone())));
+      }
+    }
+  }
+  return reasons;
+}
+
+std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
+  const JobRequest& request = *job.state.request;
+  int64_t total = 0, free = 0, count = 0;
+  std::map<JobId, int64_t> holders;
+  std::vector<std::string> unavailable;
+  for (const auto& [name, node] : nodes_) {
+    if (!Matches(node, request)) continue;
+    if (!node.Schedulable()) {
+      unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
+                                         !node.connected()  ? "disconnected"
+                                         : node.draining    ? "stopping"
+                                                            : "still ending ranks of before"));
+      if (!node.connected()) continue;
+    }
+    ++count;
+    total += static_cast<int64_t>(node.device_jobs.size());
+    if (node.Schedulable()) free += node.FreeDevices();
+    for (JobId holder : node.device_jobs) {
+      if (holder != JobId{}) ++holders[holder];
+    }
+  }
+  std::string selector = absl::StrJoin(request.node_selector, ", ", absl::PairFormatter("="));
+  if (!selector.empty()) selector = absl::StrCat(" with ", selector);
+  const std::string need = absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
+  std::vector<std::string> reasons;
+  if (count == 0) {
+    reasons.push_back(absl::StrCat("it needs ", need, "; no connected node has ",
+                                   KindName(request.device_kind), " devices", selector));
+  } else if (total < request.devices) {
+    reasons.push_back(absl::StrCat("it needs ", need, "; the ", count, " connected nodes that match",
+                                   selector, " have ", total));
+  } else {
+    reasons.push_back(absl::StrCat("it needs ", need, " at once; ", free, " of ", total, " are free"));
+  }
+  size_t named = 0;
+  for (const auto& [holder, devices] : holders) {
+    if (++named > kNamedMax) break;
+    const Job& other = jobs_.at(holder);
+    reasons.push_back(absl::StrCat(Named(other), " holds ", devices,
+                                   other.state.IsTerminal() ? " until its ranks are gone" : ""));
+  }
+  for (JobId ahead : queue_) {
+    if (ahead >= job.state.id) break;
+    const JobRequest& other = *jobs_.at(ahead).state.request;
+    const bool competes = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+      return Matches(entry.second, other) && Matches(entry.second, request);
+    });
+    if (!competes) continue;
+    reasons.push_back(absl::StrCat(Named(jobs_.at(ahead)), " came first and waits for ", other.devices));
+    if (++named > 2 * kNamedMax) break;
+  }
+  for (std::string& reason : unavailable) {
+    if (++named > 3 * kNamedMax) break;
+    reasons.push_back(std::move(reason));
+  }
+  return reasons;
+}
+
+}  // namespace phalanx::coordinator

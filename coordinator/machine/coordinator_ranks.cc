@@ -1,0 +1,353 @@
+// What ranks report, how jobs fail, and when their devices are free again.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+
+// One command carries about so many bytes of rendezvous, well below the limit of a message.
+constexpr size_t kRendezvousBytes = 1 << 20;
+// Entries of one epoch; a rank that says more is out of its mind.
+constexpr size_t kRendezvousEntriesMax = 1 << 20;
+
+std::string SignalName(int32_t signal) {
+  switch (signal) {
+    case 4: return "SIGILL";
+    case 6: return "SIGABRT";
+    case 7: return "SIGBUS";
+    case 8: return "SIGFPE";
+    case 9: return "SIGKILL";
+    case 11: return "SIGSEGV";
+    case 15: return "SIGTERM";
+    default: return absl::StrCat("signal ", signal);
+  }
+}
+
+}  // namespace
+
+FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, std::string cause,
+                                  std::string message) const {
+  FailureCause failure{
+      .cause = std::move(cause), .rank = rank, .message = std::move(message), .time = now_};
+  if (!job.run.has_value()) return failure;
+  for (const Part& part : job.run->parts) {
+    const int32_t end = part.first_rank + static_cast<int32_t>(part.devices.size());
+    if (rank >= part.first_rank && rank < end) failure.node = part.node;
+  }
+  return failure;
+}
+
+void Coordinator::On(const RankReported& event) {
+  const Node* node = NodeOf(event.session);
+  Job* job = FindJob(event.job);
+  if (node == nullptr || job == nullptr || !job->run.has_value()) return;
+  if (event.epoch != job->state.epoch) return;  // fenced
+  const Part* part = job->run->PartOf(node->name);
+  if (part == nullptr || part->released || event.rank < part->first_rank ||
+      event.rank >= part->first_rank + static_cast<int32_t>(part->devices.size())) {
+    return;
+  }
+  std::visit([&](const auto& report) { OnReport(*job, event.rank, report); }, event.report);
+}
+
+void Coordinator::OnReport(Job& job, int32_t, const RendezvousEntry& entry) {
+  if (job.state.IsTerminal()) return;
+  Run& run = *job.run;
+  if (run.rendezvous.size() >= kRendezvousEntriesMax) return;
+  const auto [it, added] = run.rendezvous.emplace(entry.key, entry.value);
+  if (!added) {
+    if (it->second == entry.value) return;
+    it->second = entry.value;
+  }
+  // To the node that it came from too: its other ranks read the same table.
+  for (Part& part : run.parts) part.rendezvous[entry.key] = entry.value;
+  run.rendezvous_deadline = std::min(run.rendezvous_deadline, now_ + options_.rendezvous_delay);
+}
+
+void Coordinator::FlushRendezvous(Job& job) {
+  Run& run = *job.run;
+  run.rendezvous_deadline = absl::InfiniteFuture();
+  for (Part& part : run.parts) {
+    Rendezvous command{.job = job.state.id, .epoch = job.state.epoch};
+    size_t bytes = 0;
+    const auto send = [&] {
+      if (command.entries.empty() || job.state.IsTerminal()) return;
+      const auto node = nodes_.find(part.node);
+      if (node == nodes_.end()) return;
+      Tell(job, NodeCommand{part.node, node->second.incarnation, command});
+      command.entries.clear();
+      bytes = 0;
+    };
+    for (auto& [key, value] : part.rendezvous) {
+      if (bytes + key.size() + value.size() > kRendezvousBytes) send();
+      bytes += key.size() + value.size();
+      command.entries.emplace(key, std::move(value));
+    }
+    send();
+    part.rendezvous.clear();
+  }
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankReady&) {
+  if (job.state.IsTerminal()) return;
+  job.run->ranks[static_cast<size_t>(rank)].ready = true;
+  CheckReady(job);
+}
+
+void Coordinator::CheckReady(Job& job) {
+  Run& run = *job.run;
+  if (job.state.phase != JobPhase::kStarting || run.stage == Run::Stage::kPreparing) return;
+  if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  run.stage = Run::Stage::kAssigned;
+  run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
+  Commit(job, PhaseChanged{JobPhase::kRunning, absl::StrCat("trains on ", ToString(job.state.placement)),
+                           std::nullopt});
+}
+
+void Coordinator::MarkRunning(Job& job) {
+  if (job.state.phase != JobPhase::kStarting || job.run->stage == Run::Stage::kPreparing) return;
+  for (RankState& rank : job.run->ranks) rank.ready = true;
+  CheckReady(job);
+}
+
+void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
+  if (job.state.IsTerminal() || report.epoch != job.state.epoch) return;
+  if (job.last_step.has_value() && job.last_step->epoch == report.epoch &&
+      report.step <= job.last_step->step) {
+    return;
+  }
+  MarkRunning(job);
+  job.last_step = report;
+  Tell(job, Action(PublishStep{job.state.id, report}));
+  if (now_ - job.step_stored_at >= options_.step_record_interval) {
+    Commit(job, StepReached{report});
+  } else {
+    Publish(job);
+  }
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {
+  RankState& state = job.run->ranks[static_cast<size_t>(rank)];
+  if (job.state.IsTerminal() || state.succeeded) return;
+  if (report.step < job.state.request->steps) {
+    return Fail(job, CauseOf(job, rank, "RankError",
+                             absl::StrCat("rank ", rank, " ended at step ", report.step, " of ",
+                                          job.state.request->steps)));
+  }
+  state.ready = state.succeeded = true;
+  Commit(job, RanksSucceeded{job.state.epoch, {rank}});
+  CheckReady(job);
+  CheckSucceeded(job);
+}
+
+void Coordinator::CheckSucceeded(Job& job) {
+  if (job.state.phase != JobPhase::kRunning) return;
+  if (!job.run->AllUsed([](const RankState& rank) { return rank.succeeded; })) return;
+  End(job, JobPhase::kSucceeded,
+      absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
+      options_.cancel_grace);
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
+  RankState& state = job.run->ranks[static_cast<size_t>(rank)];
+  if (job.state.IsTerminal() || state.succeeded) return;
+  FailureCause cause = CauseOf(job, rank, report.cause.empty() ? "RankError" : report.cause,
+                               absl::StrCat("rank ", rank, ": ", report.message));
+  state.error = cause;
+  state.collateral = report.collateral;
+  if (report.collateral) {
+    Suspect(job, std::move(cause));
+  } else {
+    Fail(job, std::move(cause));
+  }
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
+  Run& run = *job.run;
+  RankState& state = run.ranks[static_cast<size_t>(rank)];
+  state.exited = true;
+  const auto part = std::find_if(run.parts.begin(), run.parts.end(), [rank](const Part& p) {
+    return rank >= p.first_rank && rank < p.first_rank + static_cast<int32_t>(p.devices.size());
+  });
+  if (job.state.IsTerminal()) return CheckReleased(job, *part);
+  if (state.succeeded || !state.used) return;
+  if (state.error.has_value()) {
+    // It said why before it ended.
+    FailureCause said = *state.error;
+    said.exit_code = report.exit_code;
+    said.signal = report.signal;
+    return state.collateral ? Suspect(job, std::move(said)) : Fail(job, std::move(said));
+  }
+  FailureCause cause = CauseOf(job, rank, "RankExited", "");
+  cause.exit_code = report.exit_code;
+  cause.signal = report.signal;
+  const std::string who = absl::StrCat("rank ", rank, " on node ", cause.node);
+  if (report.expected) {
+    cause.cause = "NodeStopped";
+    cause.message = absl::StrCat(who, " was ended by its worker");
+  } else if (report.signal != 0) {
+    cause.cause = "RankKilled";
+    cause.message = absl::StrCat(who, " was killed by signal ", report.signal, " (",
+                                 SignalName(report.signal), ")");
+  } else {
+    cause.message = absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
+  }
+  if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
+  Fail(job, std::move(cause));
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
+  if (job.state.IsTerminal() || job.rank_events > options_.rank_events_max) return;
+  if (++job.rank_events > options_.rank_events_max) {
+    Commit(job, EventRecorded{"EventsDropped", "further events of its ranks are left out",
+                              job.state.epoch});
+    return;
+  }
+  Commit(job, EventRecorded{report.type, absl::StrCat("rank ", rank, ": ", report.message),
+                            job.state.epoch});
+}
+
+void Coordinator::OnReport(Job& job, int32_t, const EvaluationReport& report) {
+  if (job.state.IsTerminal()) return;
+  Commit(job, Evaluated{report});
+  Tell(job, Action(PublishEvaluation{job.state.id, std::make_shared<const EvaluationReport>(report)}));
+}
+
+void Coordinator::Prepare(Job& job, Part& part) {
+  const auto node = nodes_.find(part.node);
+  if (node == nodes_.end()) return;
+  Tell(job, NodeCommand{part.node, node->second.incarnation,
+                        PrepareData{job.state.id, job.state.request}});
+}
+
+void Coordinator::AssignAll(Job& job) {
+  Run& run = *job.run;
+  run.stage = Run::Stage::kAssigned;
+  run.start_deadline = now_ + options_.start_timeout;
+  if (job.state.data_digest != run.data_digest) {
+    Commit(job, EpochPlanned{job.state.epoch, job.state.placement, job.state.plan_digest,
+                             run.data_digest});
+  }
+  for (Part& part : run.parts) {
+    part.assigned = true;
+    Tell(job, NodeCommand{part.node, nodes_.at(part.node).incarnation,
+                          Assign{.job = job.state.id,
+                                 .epoch = job.state.epoch,
+                                 .request = job.state.request,
+                                 .placement = job.state.placement,
+                                 .plan_digest = job.state.plan_digest,
+                                 .data_digest = run.data_digest}});
+  }
+}
+
+// The same devices under a new number: the ranks of the old one may wait for each other for ever.
+void Coordinator::StartNextEpoch(Job& job) {
+  const Epoch epoch{job.state.epoch.value + 1};
+  const absl::StatusOr<PlanSummary> plan =
+      options_.plan(job.state.request->document, job.state.placement, epoch);
+  if (!plan.ok()) {
+    return Fail(job, {.cause = "PlanInvalid",
+                      .message = std::string(plan.status().message()),
+                      .time = now_});
+  }
+  const std::string data_digest = job.run->data_digest;
+  std::vector<Part> before = std::move(job.run->parts);
+  job.run = MakeRun(job.state.placement, *plan);
+  job.run->data_digest = data_digest;
+  for (size_t i = 0; i < before.size(); ++i) job.run->parts[i].reattached = before[i].seen;
+  Commit(job, EpochPlanned{epoch, job.state.placement, plan->digest, data_digest});
+  AssignAll(job);
+}
+
+void Coordinator::Suspect(Job& job, FailureCause cause) {
+  Run& run = *job.run;
+  if (run.suspected.has_value()) return;
+  run.suspected = std::move(cause);
+  run.settle_deadline = now_ + options_.settle_delay;
+}
+
+void Coordinator::Fail(Job& job, FailureCause cause) {
+  if (job.state.IsTerminal()) return;
+  if (cause.cause == "NodeLost") {
+    Commit(job, EventRecorded{"NodeLost", cause.message, job.state.epoch});
+  } else if (cause.rank >= 0) {
+    Commit(job, EventRecorded{"RankFailed", cause.message, job.state.epoch});
+  }
+  const std::vector<std::string> lines = absl::StrSplit(cause.message, absl::MaxSplits('\n', 1));
+  std::string reason = absl::StrCat(cause.cause, ": ", lines.front());
+  End(job, JobPhase::kFailed, std::move(reason), std::move(cause), options_.failure_grace);
+}
+
+void Coordinator::End(Job& job, JobPhase phase, std::string reason,
+                      std::optional<FailureCause> failure, absl::Duration grace) {
+  const auto& stored = job.state.stored_step;
+  if (job.last_step.has_value() && (!stored.has_value() || !(*stored == *job.last_step))) {
+    Commit(job, StepReached{*job.last_step});
+  }
+  const std::string stop_reason = reason;
+  Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
+  queue_.erase(job.state.id);
+  const auto named = live_names_.find(job.state.request->name);
+  if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
+  capacity_changed_ = true;
+  if (!job.run.has_value()) return;
+  job.run->suspected.reset();
+  job.run->start_deadline = job.run->reattach_deadline = job.run->settle_deadline =
+      job.run->rendezvous_deadline = absl::InfiniteFuture();
+  for (size_t i = 0; job.run.has_value() && i < job.run->parts.size(); ++i) {
+    Part& part = job.run->parts[i];
+    part.missing_deadline = absl::InfiniteFuture();
+    if (part.released) continue;
+    if (!part.assigned) {
+      ReleasePart(job, part);
+      continue;
+    }
+    const auto node = nodes_.find(part.node);
+    // A rank process outlives its epoch, so ranks that have succeeded are stopped too.
+    if (node != nodes_.end()) {
+      Tell(job, NodeCommand{part.node, node->second.incarnation,
+                            StopRanks{.job = job.state.id,
+                                      .epoch = job.state.epoch,
+                                      .grace = grace,
+                                      .reason = stop_reason}});
+    }
+    CheckReleased(job, part);
+  }
+}
+
+void Coordinator::CheckReleased(Job& job, Part& part) {
+  for (size_t i = 0; i < part.devices.size(); ++i) {
+    const RankState& rank = job.run->ranks[static_cast<size_t>(part.first_rank) + i];
+    if (rank.used && !rank.exited) return;
+  }
+  ReleasePart(job, part);
+}
+
+// May end the run, and with it `part`.
+void Coordinator::ReleasePart(Job& job, Part& part) {
+  part.released = true;
+  const auto node = nodes_.find(part.node);
+  if (node != nodes_.end()) {
+    for (int32_t device : part.devices) {
+      const auto index = static_cast<size_t>(device);
+      if (index < node->second.device_jobs.size() && node->second.device_jobs[index] == job.state.id) {
+        node->second.device_jobs[index] = JobId{};
+      }
+    }
+    PublishView(node->second);
+  }
+  capacity_changed_ = true;
+  const std::vector<Part>& parts = job.run->parts;
+  if (std::all_of(parts.begin(), parts.end(), [](const Part& p) { return p.released; })) {
+    active_.erase(job.state.id);
+    job.run.reset();
+  }
+}
+
+}  // namespace phalanx::coordinator

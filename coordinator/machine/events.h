@@ -1,0 +1,130 @@
+// coordinator/machine/events.h: what the world tells the machine, one struct a fact.
+//
+// A *session* is one stream of one worker process; a process that reconnects has a new session and
+// its old incarnation. A *token* names a caller who waits for an answer; the machine only echoes it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/machine/records.h"
+#include "core/base/ids.h"
+#include "core/base/violation.h"
+
+namespace phalanx::coordinator {
+
+using SessionId = StrongId<struct SessionTag, uint64_t>;  // 0: none
+using Token = StrongId<struct TokenTag, uint64_t>;
+
+struct SubmitRequested {
+  Token token;
+  JobRequestPtr request;
+  std::string request_id;  // empty: none
+};
+struct CancelRequested {
+  Token token;
+  JobId job;
+};
+struct ExplainRequested {
+  Token token;
+  JobId job;
+};
+struct LogsRequested {
+  Token token;
+  JobId job;
+  std::vector<int32_t> ranks;  // empty: all
+  bool follow = false;
+  int32_t tail = 0;
+};
+
+struct RunningAssignment {
+  JobId job;
+  Epoch epoch;
+};
+struct WorkerHello {
+  NodeName node;
+  Incarnation incarnation;
+  uint64_t last_command_number = 0;
+  job::DeviceKind device_kind = job::DeviceKind::kCpu;
+  int32_t devices = 0;
+  std::map<std::string, std::string> labels;
+  std::string version;
+  std::string address;
+  std::vector<RunningAssignment> running;
+};
+struct SessionOpened {
+  SessionId session;
+  WorkerHello hello;
+};
+struct SessionClosed {
+  SessionId session;
+};
+struct Progress {
+  JobId job;
+  Epoch epoch;
+  int64_t step = 0;
+};
+struct HeartbeatReceived {
+  SessionId session;
+  std::vector<Progress> progress;
+  bool draining = false;
+};
+struct CommandFinished {
+  SessionId session;
+  uint64_t command_number = 0;
+  int32_t code = 0;  // canonical; 0: carried out
+  std::string message;
+  std::string data_digest;
+  std::vector<Violation> data_violations;
+  int64_t corrupt_samples = 0;
+  std::vector<std::string> corrupt_messages;
+};
+
+struct RendezvousEntry {
+  std::string key;
+  std::string value;
+};
+struct RankReady {};
+struct RankSucceeded {
+  int64_t step = 0;
+};
+struct RankError {
+  int32_t code = 0;
+  std::string message;
+  std::string cause;
+  bool collateral = false;  // it failed because another did
+};
+struct RankExited {
+  int32_t exit_code = 0;
+  int32_t signal = 0;
+  bool expected = false;
+  std::string log_tail;
+};
+struct RankEvent {
+  std::string type;
+  std::string message;
+};
+struct RankReported {
+  SessionId session;
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;
+  std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankExited, RankEvent,
+               EvaluationReport>
+      report;
+};
+
+// All records up to this number are on disk.
+struct RecordStored {
+  uint64_t record_number = 0;
+};
+struct DeadlineReached {};
+
+using Event = std::variant<SubmitRequested, CancelRequested, ExplainRequested, LogsRequested,
+                           SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished,
+                           RankReported, RecordStored, DeadlineReached>;
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,109 @@
+#include "coordinator/machine/job_state.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+// Adds the event that `record` brings about, numbered, to a job's list.
+class Applier {
+ public:
+  Applier(JobState& state, const Record& record) : state_(state), time_(record.time) {}
+
+  void operator()(const JobSubmitted& body) {
+    if (state_.event_count != 0) return;
+    state_.request = body.request;
+    state_.request_id = body.request_id;
+    state_.submitted = time_;
+    state_.reason = "waits for its devices";
+    Add("Submitted", absl::StrCat(body.request->name, ": ", body.request->devices, " devices, ",
+                                  body.request->steps, " steps"));
+  }
+
+  void operator()(const PhaseChanged& body) {
+    if (!job::MayMove(state_.phase, body.phase)) return;
+    state_.phase = body.phase;
+    state_.reason = body.reason;
+    state_.failure = body.failure;
+    if (body.phase == job::JobPhase::kStarting) state_.started = time_;
+    if (job::IsTerminal(body.phase)) state_.ended = time_;
+    Add(std::string(job::ToString(body.phase)), body.reason);
+  }
+
+  void operator()(const EpochPlanned& body) {
+    if (body.epoch < state_.epoch || state_.IsTerminal()) return;
+    const bool is_new = body.epoch > state_.epoch;
+    if (is_new) state_.succeeded.clear();
+    state_.epoch = body.epoch;
+    state_.placement = body.placement;
+    state_.plan_digest = body.plan_digest;
+    state_.data_digest = body.data_digest;
+    if (is_new) {
+      Add("Planned", absl::StrCat("epoch ", body.epoch.value, ": ", ToString(body.placement), ", plan ",
+                                  body.plan_digest));
+    }
+  }
+
+  void operator()(const EventRecorded& body) { Add(body.type, body.message); }
+  void operator()(const Evaluated& body) {
+    state_.evaluation = body.evaluation;
+    Add("Evaluated", absl::StrCat("validation loss ", body.evaluation.loss, ", uniform guess ",
+                                  body.evaluation.uniform_loss));
+  }
+  void operator()(const StepReached& body) { state_.stored_step = body.step; }
+  void operator()(const RanksSucceeded& body) {
+    if (body.epoch != state_.epoch) return;
+    state_.succeeded.insert(body.ranks.begin(), body.ranks.end());
+  }
+
+  std::vector<JobEvent> TakeEvents() { return std::move(events_); }
+
+ private:
+  void Add(std::string type, std::string message) {
+    events_.push_back({.number = ++state_.event_count,
+                       .time = time_,
+                       .type = std::move(type),
+                       .message = std::move(message),
+                       .epoch = state_.epoch});
+  }
+
+  JobState& state_;
+  const Instant time_;
+  std::vector<JobEvent> events_;
+};
+
+}  // namespace
+
+std::vector<JobEvent> JobState::Apply(const Record& record) {
+  // Only its submission makes a job.
+  if (request == nullptr && !std::holds_alternative<JobSubmitted>(record.body)) return {};
+  Applier applier(*this, record);
+  std::visit(applier, record.body);
+  return applier.TakeEvents();
+}
+
+JobView JobState::View(const std::optional<StepReport>& last_step) const {
+  return {.id = id,
+          .request = request,
+          .phase = phase,
+          .epoch = epoch,
+          .reason = reason,
+          .submitted = submitted,
+          .started = started,
+          .ended = ended,
+          .last_step = last_step.has_value() ? last_step : stored_step,
+          .placement = placement,
+          .plan_digest = plan_digest,
+          .failure = failure};
+}
+
+std::string ToString(const Placement& placement) {
+  return absl::StrJoin(placement, ", ", [](std::string* out, const NodeDevices& part) {
+    absl::StrAppend(out, part.devices.size(), " on ", part.node);
+  });
+}
+
+}  // namespace phalanx::coordinator

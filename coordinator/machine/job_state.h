@@ -1,0 +1,45 @@
+// coordinator/machine/job_state.h: the durable state of one job, made of its records alone.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/machine/actions.h"
+#include "coordinator/machine/records.h"
+
+namespace phalanx::coordinator {
+
+// Not thread-safe.
+struct JobState {
+  JobId id;
+  JobRequestPtr request;
+  std::string request_id;
+  job::JobPhase phase = job::JobPhase::kQueued;
+  std::string reason;
+  Epoch epoch;
+  Placement placement;
+  std::string plan_digest;
+  std::string data_digest;  // empty: no rank of this epoch was ever assigned
+  Instant submitted;
+  std::optional<Instant> started, ended;
+  std::optional<StepReport> stored_step;
+  std::optional<EvaluationReport> evaluation;
+  std::optional<FailureCause> failure;
+  std::set<int32_t> succeeded;  // ranks of this epoch that have done all steps
+  int64_t event_count = 0;
+
+  // Applies `record`, which is of this job, and returns the events that it brings about. A record
+  // that contradicts the state (a move that core/job/job_phase.h forbids, an older epoch) changes
+  // nothing and returns none: a store that holds one was written by another program.
+  std::vector<JobEvent> Apply(const Record& record);
+
+  bool IsTerminal() const { return job::IsTerminal(phase); }
+  JobView View(const std::optional<StepReport>& last_step) const;
+};
+
+// "2 on a, 1 on b".
+std::string ToString(const Placement& placement);
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,70 @@
+#include "coordinator/machine/node_table.h"
+
+#include <algorithm>
+
+namespace phalanx::coordinator {
+
+int32_t Node::FreeDevices() const {
+  return static_cast<int32_t>(std::count(device_jobs.begin(), device_jobs.end(), JobId{}));
+}
+
+NodeView Node::View() const {
+  return {.name = name,
+          .connected = connected(),
+          .draining = draining,
+          .device_kind = device_kind,
+          .device_jobs = device_jobs,
+          .last_heartbeat = last_heard,
+          .labels = labels,
+          .version = version};
+}
+
+bool Matches(const Node& node, const JobRequest& request) {
+  if (node.device_kind != request.device_kind) return false;
+  return std::all_of(request.node_selector.begin(), request.node_selector.end(),
+                     [&node](const auto& wanted) {
+                       const auto label = node.labels.find(wanted.first);
+                       return label != node.labels.end() && label->second == wanted.second;
+                     });
+}
+
+std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<NodeName>& closed,
+                                         const JobRequest& request) {
+  struct Candidate {
+    const Node* node;
+    int32_t free;
+  };
+  std::vector<Candidate> candidates;
+  int64_t available = 0;
+  for (const auto& [name, node] : nodes) {
+    if (!node.Schedulable() || closed.contains(name) || !Matches(node, request)) continue;
+    const int32_t free = node.FreeDevices();
+    if (free == 0) continue;
+    candidates.push_back({&node, free});
+    available += free;
+  }
+  if (request.devices <= 0 || available < request.devices) return std::nullopt;
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.free > b.free; });
+
+  Placement placement;
+  int32_t remaining = request.devices;
+  while (remaining > 0) {
+    // Sorted by falling size: the last one that still holds all that remains fits it best.
+    auto best = candidates.begin();
+    for (auto it = candidates.begin(); it != candidates.end() && it->free >= remaining; ++it) {
+      if (it->free < best->free) best = it;
+    }
+    NodeDevices part{.node = best->node->name};
+    for (size_t i = 0; i < best->node->device_jobs.size() && remaining > 0; ++i) {
+      if (best->node->device_jobs[i] != JobId{}) continue;
+      part.devices.push_back(static_cast<int32_t>(i));
+      --remaining;
+    }
+    placement.push_back(std::move(part));
+    candidates.erase(best);
+  }
+  return placement;
+}
+
+}  // namespace phalanx::coordinator

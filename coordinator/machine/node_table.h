@@ -1,0 +1,64 @@
+// coordinator/machine/node_table.h: the nodes that have registered, their devices, and the choice of
+// devices for a job.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/machine/actions.h"
+#include "coordinator/machine/events.h"
+#include "coordinator/machine/records.h"
+
+namespace phalanx::coordinator {
+
+// A command that its worker has not answered. 0: not sent yet.
+struct Outstanding {
+  uint64_t number = 0;
+  Command command;
+};
+
+struct Node {
+  NodeName name;
+  Incarnation incarnation;  // 0: not seen since this coordinator started
+  SessionId session;        // 0: disconnected
+  job::DeviceKind device_kind = job::DeviceKind::kCpu;
+  std::vector<JobId> device_jobs;  // of each device, the job that has it; 0: free
+  std::map<std::string, std::string> labels;
+  std::string version;
+  Instant last_heard;       // while connected
+  Instant disconnected_at;  // while not
+  bool draining = false;
+  bool lost = false;        // silent or away for longer than the heartbeat timeout
+  uint64_t last_command_number = 0;
+  std::vector<Outstanding> outstanding;      // in order of number
+  std::vector<Incarnation> superseded;       // newest last, at most kSupersededMax
+  // Assignments that it runs and nobody here knows: until they are gone it gets nothing new.
+  std::set<std::pair<JobId, Epoch>> foreign;
+
+  bool connected() const { return session.value != 0; }
+  bool Schedulable() const { return connected() && !draining && foreign.empty(); }
+  int32_t FreeDevices() const;
+  bool Idle() const { return FreeDevices() == static_cast<int32_t>(device_jobs.size()); }
+  NodeView View() const;
+};
+
+inline constexpr size_t kSupersededMax = 64;
+
+// Ordered by name: two coordinators that replay one store must place alike.
+using NodeTable = std::map<NodeName, Node>;
+
+// Same device kind, and every label that the job selects.
+bool Matches(const Node& node, const JobRequest& request);
+
+// Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing. Fewest
+// nodes: the largest are taken whole, and what remains goes to the node that it fills best.
+std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<NodeName>& closed,
+                                         const JobRequest& request);
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,147 @@
+// coordinator/machine/records.h: the facts that a coordinator keeps, and the words they are made of.
+//
+// A record is one decision. Applying a store's records in order gives the durable part of the
+// coordinator's state (job_state.h), so a decision becomes a record first and is told to anybody
+// only once the record is stored. Plain values; coordinator/wire turns them into protobuf and back.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+#include "core/base/time.h"
+#include "core/job/job_phase.h"
+#include "core/job/job_spec.h"
+
+namespace phalanx::coordinator {
+
+// A job file as the user wrote it, and the absolute folder that its relative paths start from.
+struct Document {
+  std::string text;
+  std::string directory;
+  friend bool operator==(const Document&, const Document&) = default;
+};
+
+// What the coordinator itself reads from a job file. The rest of the document is for the planner and
+// the ranks, who read the same text.
+struct JobRequest {
+  Document document;
+  std::string name;
+  std::map<std::string, std::string> labels;
+  std::map<std::string, std::string> node_selector;
+  std::string output;  // absolute path
+  std::vector<std::string> warnings;
+  int64_t steps = 0;
+  int32_t priority = 0;
+  int32_t devices = 0;  // to be reserved, all at once
+  job::DeviceKind device_kind = job::DeviceKind::kCpu;
+  friend bool operator==(const JobRequest&, const JobRequest&) = default;
+};
+// Shared because views, records and commands of one job all carry it; never changes.
+using JobRequestPtr = std::shared_ptr<const JobRequest>;
+
+// Devices of one node, in rank order.
+struct NodeDevices {
+  NodeName node;
+  std::vector<int32_t> devices;
+  friend bool operator==(const NodeDevices&, const NodeDevices&) = default;
+};
+// Rank r is on the r-th device of the nodes taken in order.
+using Placement = std::vector<NodeDevices>;
+
+struct StepReport {
+  int64_t step = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  int64_t tokens = 0;
+  int64_t counted_tokens = 0;
+  double seconds = 0;
+  Epoch epoch;
+  bool skipped = false;
+  int64_t corrupt_samples = 0;
+  friend bool operator==(const StepReport&, const StepReport&) = default;
+};
+
+struct Caption {
+  std::string sample, truth, decoded;
+  friend bool operator==(const Caption&, const Caption&) = default;
+};
+struct EvaluationReport {
+  double loss = 0;
+  int64_t counted_tokens = 0;
+  double uniform_loss = 0;
+  std::vector<Caption> captions;
+  friend bool operator==(const EvaluationReport&, const EvaluationReport&) = default;
+};
+
+struct FailureCause {
+  std::string cause;  // CamelCase
+  int32_t rank = -1;  // -1: no rank is to blame
+  NodeName node;
+  int32_t signal = 0;
+  int32_t exit_code = 0;
+  std::string message;
+  Instant time;
+  friend bool operator==(const FailureCause&, const FailureCause&) = default;
+};
+
+struct JobEvent {
+  int64_t number = 0;  // from 1 within a job, without gaps
+  Instant time;
+  std::string type;
+  std::string message;
+  Epoch epoch;
+  friend bool operator==(const JobEvent&, const JobEvent&) = default;
+};
+
+struct JobSubmitted {
+  JobRequestPtr request;
+  std::string request_id;
+};
+struct PhaseChanged {
+  job::JobPhase phase = job::JobPhase::kQueued;
+  std::string reason;
+  std::optional<FailureCause> failure;
+};
+// Stored twice for an epoch: without the data's digest before anybody is asked to prepare data, and
+// with it before any rank is assigned. So an epoch without one has no ranks.
+struct EpochPlanned {
+  Epoch epoch;
+  Placement placement;
+  std::string plan_digest;
+  std::string data_digest;
+};
+struct EventRecorded {
+  std::string type;
+  std::string message;
+  Epoch epoch;
+};
+struct Evaluated {
+  EvaluationReport evaluation;
+};
+struct StepReached {
+  StepReport step;
+};
+// Ranks that have done all steps. Kept so that a coordinator that restarts between the first and the
+// last of them still knows about the first.
+struct RanksSucceeded {
+  Epoch epoch;
+  std::vector<int32_t> ranks;
+};
+
+struct Record {
+  Instant time;
+  JobId job;
+  std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
+               RanksSucceeded>
+      body;
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,29 @@
+#include "coordinator/machine/run.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace phalanx::coordinator {
+
+Instant Run::NextDeadline() const {
+  Instant next =
+      std::min({start_deadline, reattach_deadline, rendezvous_deadline, settle_deadline});
+  for (const Part& part : parts) next = std::min(next, part.missing_deadline);
+  return next;
+}
+
+Run MakeRun(const Placement& placement, const PlanSummary& plan) {
+  Run run;
+  int32_t rank = 0;
+  for (const NodeDevices& devices : placement) {
+    run.parts.push_back({.node = devices.node, .devices = devices.devices, .first_rank = rank});
+    rank += static_cast<int32_t>(devices.devices.size());
+  }
+  run.ranks.resize(static_cast<size_t>(rank));
+  for (int32_t idle : plan.idle_ranks) {
+    if (idle >= 0 && idle < rank) run.ranks[static_cast<size_t>(idle)].used = false;
+  }
+  return run;
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,82 @@
+// coordinator/machine/run.h: what a coordinator knows of the running of one epoch and keeps nowhere:
+// after a restart it asks the nodes again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/machine/records.h"
+
+namespace phalanx::coordinator {
+
+struct RankState {
+  bool used = true;  // the plan gives it work
+  bool ready = false;
+  bool succeeded = false;
+  bool exited = false;
+  std::optional<FailureCause> error;  // what the rank itself said
+  bool collateral = false;            // of that error
+};
+
+// The ranks of one node: [first_rank, first_rank + devices).
+struct Part {
+  NodeName node;
+  std::vector<int32_t> devices;
+  int32_t first_rank = 0;
+  bool prepared = false;    // its data is checked and indexed
+  bool assigned = false;    // it was told to start its ranks, so they may be there
+  bool assign_failed = false;
+  bool reattached = false;  // assigned by a coordinator before this one: exits may have been told to that one
+  bool seen = false;        // reattached, and its node has said that the ranks are there
+  bool released = false;    // its ranks are gone for certain; its devices are free
+  // The node is back and does not list the ranks: their last reports must come until then.
+  Instant missing_deadline = absl::InfiniteFuture();
+  std::map<std::string, std::string> rendezvous;  // to be sent
+};
+
+struct Run {
+  // Preparing: no rank exists. Assigned: ranks may. Reattaching: assigned while Starting by a
+  // coordinator before this one, so part of the rendezvous may be lost.
+  enum class Stage : uint8_t { kPreparing, kAssigned, kReattaching } stage = Stage::kPreparing;
+  std::vector<RankState> ranks;
+  std::vector<Part> parts;
+  std::map<std::string, std::string> rendezvous;  // all that was said
+  std::string data_digest;
+  Instant start_deadline = absl::InfiniteFuture();
+  Instant reattach_deadline = absl::InfiniteFuture();
+  Instant rendezvous_deadline = absl::InfiniteFuture();  // when to send what has gathered
+  // Evidence of a failure that another one explains, and until when to wait for that other one.
+  std::optional<FailureCause> suspected;
+  Instant settle_deadline = absl::InfiniteFuture();
+
+  Part* PartOf(const NodeName& node) {
+    for (Part& part : parts) {
+      if (part.node == node) return &part;
+    }
+    return nullptr;
+  }
+  template <typename Predicate>
+  bool AllUsed(Predicate predicate) const {
+    for (const RankState& rank : ranks) {
+      if (rank.used && !predicate(rank)) return false;
+    }
+    return true;
+  }
+  Instant NextDeadline() const;
+};
+
+// What planning tells the coordinator about a job on a placement.
+struct PlanSummary {
+  std::string digest;
+  // Ranks of the placement that no module uses, in order.
+  std::set<int32_t> idle_ranks;
+};
+
+// A run of `placement` before anything has happened.
+Run MakeRun(const Placement& placement, const PlanSummary& plan);
+
+}  // namespace phalanx::coordinator
