@@ -6,15 +6,15 @@
 //   BackwardInput(slot, dy)     gradient of the input; keeps what BackwardWeight needs
 //   BackwardWeight(slot)        adds into the flat gradient buffer, then forgets the slot
 // Parameters and gradients live in flat buffers owned by the caller, laid out by
-// plan::ParametersOf; the stage keeps views. Activations between stages are complete on every tensor
-// rank (no sequence parallelism yet); inside, one all-reduce after attention and one after the MLP,
-// forward and backward.
+// plan::ParametersOf; the stage keeps views. Activations between stages are complete on every
+// tensor rank (no sequence parallelism yet); inside, one all-reduce after attention and one after
+// the MLP, forward and backward.
 //
 // Gradients are of the *sum* of token losses, not of a mean: the optimizer divides by one global
 // token count.
 //
-// Errors: what LibTorch throws becomes a Status (torch_boundary.h); communicator errors pass through.
-// Not thread-safe; on CUDA nothing here waits for the device.
+// Errors: what LibTorch throws becomes a Status (torch_boundary.h); communicator errors pass
+// through. Not thread-safe; on CUDA nothing here waits for the device.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ namespace phalanx::model {
 
 // What a pass takes; a stage reads the members that its role needs and the rest stay undefined.
 // B samples, T padded length (the same for the whole microbatch of one replica), H hidden.
-struct StageInput;   // stage_io.h (includes ATen)
+struct StageInput;  // stage_io.h (includes ATen)
 struct StageOutput;
 
 class Stage {
@@ -46,7 +46,8 @@ class Stage {
   // `output_gradient` has the shape of StageOutput::hidden (sinks: ignored, may be undefined).
   // Returns gradients of StageInput::hidden (not the first stage) and StageInput::rows (first stage
   // of a module with incoming edges); both undefined where the stage has neither.
-  virtual absl::StatusOr<StageOutput> BackwardInput(int32_t slot, const std::vector<at::Tensor>& output_gradient) = 0;
+  virtual absl::StatusOr<StageOutput> BackwardInput(
+      int32_t slot, const std::vector<at::Tensor>& output_gradient) = 0;
   virtual absl::Status BackwardWeight(int32_t slot) = 0;
 };
 

@@ -1,0 +1,191 @@
+#include "worker/model/attention.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <tuple>
+
+namespace phalanx::model {
+namespace {
+
+// Which pair of kernels serves a tensor.
+enum class Kernel : uint8_t { kCpuFlash, kCudaFlash, kCudaEfficient, kPlain };
+
+Kernel KernelFor(const at::Tensor& tensor, int64_t head_size) {
+  if (tensor.device().is_cpu()) return Kernel::kCpuFlash;
+  if (!tensor.is_cuda()) return Kernel::kPlain;
+  // Flash is for 16-bit types; both want rows of 16 bytes.
+  if (tensor.scalar_type() == at::kBFloat16 && head_size % 8 == 0 && head_size <= 256)
+    return Kernel::kCudaFlash;
+  if (tensor.scalar_type() == at::kFloat && head_size % 4 == 0) return Kernel::kCudaEfficient;
+  return Kernel::kPlain;
+}
+
+bool KnowsGroups(Kernel kernel) {
+  return kernel == Kernel::kCpuFlash || kernel == Kernel::kCudaFlash;
+}
+
+// Keys or values, one per query head.
+at::Tensor Repeated(const at::Tensor& tensor, const HeadMap& heads) {
+  if (heads.query_heads == heads.kv_heads) return tensor;
+  if (!heads.regular) return tensor.index_select(1, heads.kv_of_query);
+  const int64_t group = heads.query_heads / heads.kv_heads;
+  std::vector<int64_t> shape = tensor.sizes().vec();
+  shape.insert(shape.begin() + 2, group);
+  return tensor.unsqueeze(2).expand(shape).flatten(1, 2);
+}
+
+// The sum over the query heads of each KV head, into `to` [batch, kv_heads, length, head_size].
+void SumGroups(const at::Tensor& repeated, const HeadMap& heads, const at::Tensor& to) {
+  for (int64_t head = 0; head < heads.kv_heads; ++head) {
+    const int64_t first = heads.first_query[static_cast<size_t>(head)];
+    const int64_t count = heads.first_query[static_cast<size_t>(head) + 1] - first;
+    if (count == 1) {
+      to.select(1, head).copy_(repeated.select(1, first));
+    } else {
+      to.select(1, head).copy_(repeated.narrow(1, first, count).sum(1));
+    }
+  }
+}
+
+at::Tensor Probabilities(const at::Tensor& query, const at::Tensor& key, bool causal) {
+  const at::ScalarType wide = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor scores = at::matmul(query, key.transpose(2, 3))
+                          .to(wide)
+                          .mul_(1.0 / std::sqrt(static_cast<double>(query.size(3))));
+  if (causal) {
+    const at::Tensor future =
+        at::ones({query.size(2), query.size(2)}, query.options().dtype(at::kBool)).triu_(1);
+    scores.masked_fill_(future, -INFINITY);
+  }
+  return at::softmax(scores, -1);
+}
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+Gradients PlainBackward(const at::Tensor& output_gradient, const AttentionState& state,
+                        bool causal) {
+  const at::Tensor probabilities = Probabilities(state.query, state.key, causal);
+  const at::ScalarType type = state.query.scalar_type();
+  const at::Tensor value_gradient =
+      at::matmul(probabilities.to(type).transpose(2, 3), output_gradient);
+  const at::Tensor upstream =
+      at::matmul(output_gradient, state.value.transpose(2, 3)).to(probabilities.scalar_type());
+  at::Tensor scores =
+      probabilities * (upstream - (upstream * probabilities).sum(-1, /*keepdim=*/true));
+  scores = scores.mul_(1.0 / std::sqrt(static_cast<double>(state.query.size(3)))).to(type);
+  return {at::matmul(scores, state.key), at::matmul(scores.transpose(2, 3), state.query),
+          value_gradient};
+}
+
+}  // namespace
+
+HeadMap MakeHeadMap(const plan::Shard& shard, int64_t query_heads_per_kv_head, int64_t head_size,
+                    at::Device device) {
+  HeadMap heads;
+  heads.query_heads = shard.query_heads.count;
+  heads.kv_heads = shard.kv_heads.count;
+  heads.head_size = head_size;
+  std::vector<int64_t> kv_of_query;
+  for (int64_t head = shard.query_heads.first; head < shard.query_heads.end(); ++head) {
+    const int64_t kv = head / query_heads_per_kv_head - shard.kv_heads.first;
+    while (static_cast<int64_t>(heads.first_query.size()) <= kv) {
+      heads.first_query.push_back(static_cast<int64_t>(kv_of_query.size()));
+    }
+    kv_of_query.push_back(kv);
+  }
+  heads.first_query.push_back(heads.query_heads);
+  TORCH_CHECK(static_cast<int64_t>(heads.first_query.size()) == heads.kv_heads + 1,
+              "the shard's KV heads are not those of its query heads");
+  for (int64_t head = 0; head < heads.kv_heads; ++head) {
+    const size_t at = static_cast<size_t>(head);
+    const int64_t group = heads.first_query[at + 1] - heads.first_query[at];
+    heads.regular = heads.regular && group * heads.kv_heads == heads.query_heads;
+  }
+  if (!heads.regular) heads.kv_of_query = at::tensor(kv_of_query, at::kLong).to(device);
+  return heads;
+}
+
+at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
+                     AttentionState* state) {
+  const int64_t batch = qkv.size(0), length = qkv.size(1);
+  const at::Tensor all = qkv.view({batch, length, -1, heads.head_size}).transpose(1, 2);
+  AttentionState local;
+  AttentionState& s = state == nullptr ? local : *state;
+  s.length = length;
+  s.query = all.narrow(1, 0, heads.query_heads);
+  s.key = all.narrow(1, heads.query_heads, heads.kv_heads);
+  s.value = all.narrow(1, heads.query_heads + heads.kv_heads, heads.kv_heads);
+  const Kernel kernel = KernelFor(qkv, heads.head_size);
+  if (!heads.regular || !KnowsGroups(kernel)) {
+    s.key = Repeated(s.key, heads);
+    s.value = Repeated(s.value, heads);
+  }
+  switch (kernel) {
+    case Kernel::kCpuFlash:
+      std::tie(s.output, s.log_sum) =
+          at::_scaled_dot_product_flash_attention_for_cpu(s.query, s.key, s.value, 0.0, causal);
+      break;
+    case Kernel::kCudaFlash: {
+      auto result = at::_scaled_dot_product_flash_attention(s.query, s.key, s.value, 0.0, causal);
+      s.output = std::get<0>(result);
+      s.log_sum = std::get<1>(result);
+      s.seed = std::get<6>(result);
+      s.offset = std::get<7>(result);
+      break;
+    }
+    case Kernel::kCudaEfficient:
+      std::tie(s.output, s.log_sum, s.seed, s.offset) = at::_scaled_dot_product_efficient_attention(
+          s.query, s.key, s.value, std::nullopt, /*compute_log_sumexp=*/state != nullptr, 0.0,
+          causal);
+      break;
+    case Kernel::kPlain:
+      s.output = at::matmul(Probabilities(s.query, s.key, causal).to(qkv.scalar_type()), s.value);
+      break;
+  }
+  // The kernels keep the head dim next to the features, so this is a view but for the plain one.
+  return s.output.transpose(1, 2).reshape({batch * length, heads.query_heads * heads.head_size});
+}
+
+at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& heads, bool causal,
+                             const AttentionState& s) {
+  const int64_t batch = s.query.size(0);
+  const at::Tensor upstream =
+      output_gradient.view({batch, s.length, heads.query_heads, heads.head_size}).transpose(1, 2);
+  at::Tensor query, key, value;
+  switch (KernelFor(output_gradient, heads.head_size)) {
+    case Kernel::kCpuFlash:
+      std::tie(query, key, value) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          upstream, s.query, s.key, s.value, s.output, s.log_sum, 0.0, causal);
+      break;
+    case Kernel::kCudaFlash:
+      std::tie(query, key, value) = at::_scaled_dot_product_flash_attention_backward(
+          upstream, s.query, s.key, s.value, s.output, s.log_sum, {}, {}, s.length, s.length, 0.0,
+          causal, s.seed, s.offset);
+      break;
+    case Kernel::kCudaEfficient:
+      std::tie(query, key, value, std::ignore) =
+          at::_scaled_dot_product_efficient_attention_backward(
+              upstream, s.query, s.key, s.value, {}, s.output, s.log_sum, s.seed, s.offset, 0.0,
+              {true, true, true, false}, causal);
+      break;
+    case Kernel::kPlain:
+      std::tie(query, key, value) = PlainBackward(upstream, s, causal);
+      break;
+  }
+  at::Tensor gradient = at::empty({batch, s.length, heads.columns()}, output_gradient.options());
+  const at::Tensor to = gradient.view({batch, s.length, -1, heads.head_size}).transpose(1, 2);
+  to.narrow(1, 0, heads.query_heads).copy_(query);
+  const at::Tensor key_to = to.narrow(1, heads.query_heads, heads.kv_heads);
+  const at::Tensor value_to = to.narrow(1, heads.query_heads + heads.kv_heads, heads.kv_heads);
+  if (key.size(1) == heads.kv_heads) {
+    key_to.copy_(key);
+    value_to.copy_(value);
+  } else {
+    SumGroups(key, heads, key_to);
+    SumGroups(value, heads, value_to);
+  }
+  return gradient;
+}
+
+}  // namespace phalanx::model

@@ -1,0 +1,109 @@
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "core/base/status.h"
+#include "worker/model/kernels.h"
+#include "worker/model/layer.h"
+
+namespace phalanx::model {
+namespace {
+
+class DecoderLayer final : public Layer {
+ public:
+  DecoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer, bool frozen)
+      : context_(context),
+        input_norm_(table.Vector("input_norm", frozen, layer)),
+        qkv_(table.Matrix("qkv", frozen, layer)),
+        o_(table.Matrix("o", frozen, layer)),
+        post_norm_(table.Vector("post_norm", frozen, layer)),
+        gate_up_(table.Matrix("gate_up", frozen, layer)),
+        down_(table.Matrix("down", frozen, layer)) {}
+
+  absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
+                       at::Tensor* output) const override;
+  absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
+                             LayerState* state, WeightWork* work,
+                             at::Tensor* input_gradient) const override;
+
+ private:
+  at::Tensor ByHead(const at::Tensor& qkv, const SequenceShape& shape) const {
+    return qkv.view({shape.batch, shape.length, -1, context_.heads.head_size});
+  }
+  int64_t rotated_heads() const { return context_.heads.query_heads + context_.heads.kv_heads; }
+
+  const LayerContext& context_;
+  const Parameter input_norm_, qkv_, o_, post_norm_, gate_up_, down_;
+};
+
+absl::Status DecoderLayer::Forward(const at::Tensor& input, const SequenceShape& shape,
+                                   LayerState* state, at::Tensor* output) const {
+  LayerState scratch;
+  LayerState& s = state == nullptr ? scratch : *state;
+  const double epsilon = context_.architecture.norm_epsilon;
+  RmsNormed normed = RmsNorm(input, input_norm_.weight, epsilon);
+  const at::Tensor qkv = Linear(normed.y, qkv_).view({shape.batch, shape.length, -1});
+  Rotate(ByHead(qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
+  s.input = input;
+  s.attention_input = std::move(normed.y);
+  s.norm1_rstd = std::move(normed.rstd);
+  s.context =
+      Attention(qkv, context_.heads, /*causal=*/true, state == nullptr ? nullptr : &s.attention);
+
+  s.middle = Linear(s.context, o_);
+  RETURN_IF_ERROR(context_.group.AllReduce(s.middle));
+  normed = AddRmsNorm(input, s.middle, post_norm_.weight, epsilon);
+  s.mlp_input = std::move(normed.y);
+  s.norm2_rstd = std::move(normed.rstd);
+  s.mlp_hidden = Linear(s.mlp_input, gate_up_);
+  s.mlp_active = SwiGlu(s.mlp_hidden, context_.architecture.block);
+
+  *output = Linear(s.mlp_active, down_);
+  RETURN_IF_ERROR(context_.group.AllReduce(*output));
+  output->add_(s.middle);
+  return absl::OkStatus();
+}
+
+absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
+                                         const SequenceShape& shape, LayerState* state,
+                                         WeightWork* work, at::Tensor* input_gradient) const {
+  LayerState s = std::exchange(*state, {});
+  at::Tensor active_gradient = LinearInputGradient(output_gradient, down_);
+  work->Matrix(down_, output_gradient, std::move(s.mlp_active));
+  const at::Tensor hidden_gradient =
+      SwiGluBackward(active_gradient, std::exchange(s.mlp_hidden, {}), context_.architecture.block);
+  active_gradient.reset();
+  at::Tensor normed_gradient = LinearInputGradient(hidden_gradient, gate_up_);
+  work->Matrix(gate_up_, hidden_gradient, std::move(s.mlp_input));
+  RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
+  NormGradient norm =
+      RmsNormBackward(normed_gradient, s.middle, s.norm2_rstd, post_norm_.weight, output_gradient);
+  work->Sum(post_norm_, std::move(norm.weight));
+  const at::Tensor middle_gradient = std::move(norm.x);
+  s.middle.reset();
+
+  const at::Tensor context_gradient = LinearInputGradient(middle_gradient, o_);
+  work->Matrix(o_, middle_gradient, std::move(s.context));
+  const at::Tensor qkv_gradient = AttentionBackward(
+      context_gradient, context_.heads, /*causal=*/true, std::exchange(s.attention, {}));
+  Rotate(ByHead(qkv_gradient, shape), rotated_heads(), context_.cos, context_.sin,
+         /*inverse=*/true);
+  const at::Tensor qkv_rows = qkv_gradient.view({shape.rows(), -1});
+  normed_gradient = LinearInputGradient(qkv_rows, qkv_);
+  work->Matrix(qkv_, qkv_rows, std::move(s.attention_input));
+  RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
+  norm =
+      RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, input_norm_.weight, middle_gradient);
+  work->Sum(input_norm_, std::move(norm.weight));
+  *input_gradient = std::move(norm.x);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> MakeDecoderLayer(const LayerContext& context, const ParameterTable& table,
+                                        int32_t layer, bool frozen) {
+  return std::make_unique<DecoderLayer>(context, table, layer, frozen);
+}
+
+}  // namespace phalanx::model

@@ -1,0 +1,285 @@
+#include "worker/model/kernels.h"
+
+#include <ATen/ATen.h>
+
+#include "worker/model/cpu_kernels.h"
+
+namespace phalanx::model {
+namespace {
+
+// Whether the fused CPU loops apply to tensors of this kind.
+bool IsPlain(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() &&
+         (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
+}
+
+// Runs body.operator()<T>() with the C++ type of `tensor`, which is plain.
+template <typename Body>
+void ForType(const at::Tensor& tensor, const Body& body) {
+  if (tensor.scalar_type() == at::kFloat) {
+    body.template operator()<float>();
+  } else {
+    body.template operator()<double>();
+  }
+}
+
+template <typename T>
+const T* In(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
+}
+template <typename T>
+T* Out(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<T>() : nullptr;
+}
+
+at::Tensor InSumType(const at::Tensor& tensor) { return tensor.to(SumType(tensor.scalar_type())); }
+
+}  // namespace
+
+at::ScalarType SumType(at::ScalarType compute) {
+  return compute == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  RmsNormed normed;
+  if (IsPlain(x)) {
+    normed.y = at::empty_like(x);
+    normed.rstd = at::empty({x.size(0)}, x.options());
+    ForType(x, [&]<typename T>() {
+      cpu::RmsNorm<T>(x.size(0), x.size(1), In<T>(x), nullptr, In<T>(weight),
+                      static_cast<T>(epsilon), Out<T>(normed.y), Out<T>(normed.rstd));
+    });
+  } else if (x.is_cuda()) {
+    std::tie(normed.y, normed.rstd) = at::_fused_rms_norm(x, {x.size(1)}, weight, epsilon);
+  } else {
+    const at::Tensor wide = InSumType(x);
+    normed.rstd = at::rsqrt(wide.square().mean(1, /*keepdim=*/true) + epsilon);
+    normed.y = (wide * normed.rstd).to(x.scalar_type()) * weight;
+  }
+  return normed;
+}
+
+RmsNormed AddRmsNorm(const at::Tensor& residual, const at::Tensor& branch, const at::Tensor& weight,
+                     double epsilon) {
+  if (!IsPlain(branch)) {
+    branch.add_(residual);
+    return RmsNorm(branch, weight, epsilon);
+  }
+  RmsNormed normed;
+  normed.y = at::empty_like(branch);
+  normed.rstd = at::empty({branch.size(0)}, branch.options());
+  ForType(branch, [&]<typename T>() {
+    cpu::RmsNorm<T>(branch.size(0), branch.size(1), In<T>(residual), Out<T>(branch), In<T>(weight),
+                    static_cast<T>(epsilon), Out<T>(normed.y), Out<T>(normed.rstd));
+  });
+  return normed;
+}
+
+NormGradient RmsNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
+                             const at::Tensor& rstd, const at::Tensor& weight,
+                             const at::Tensor& residual_gradient) {
+  NormGradient gradient;
+  if (IsPlain(x)) {
+    gradient.x = at::empty_like(x);
+    gradient.weight = at::empty_like(weight);
+    ForType(x, [&]<typename T>() {
+      cpu::RmsNormBackward<T>(x.size(0), x.size(1), In<T>(output_gradient), In<T>(x), In<T>(rstd),
+                              In<T>(weight), In<T>(residual_gradient), Out<T>(gradient.x),
+                              Out<T>(gradient.weight));
+    });
+    return gradient;
+  }
+  if (x.is_cuda()) {
+    std::tie(gradient.x, gradient.weight) =
+        at::_fused_rms_norm_backward(output_gradient, x, {x.size(1)}, rstd, weight, {true, true});
+  } else {
+    const at::Tensor normed = InSumType(x) * rstd;
+    const at::Tensor wide = InSumType(output_gradient);
+    const at::Tensor weighted = wide * InSumType(weight);
+    gradient.x = (rstd * (weighted - normed * (weighted * normed).mean(1, /*keepdim=*/true)))
+                     .to(x.scalar_type());
+    gradient.weight = (wide * normed).sum(0);
+  }
+  if (residual_gradient.defined()) gradient.x.add_(residual_gradient);
+  return gradient;
+}
+
+LayerNormed LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      double epsilon) {
+  LayerNormed normed;
+  std::tie(normed.y, normed.mean, normed.rstd) =
+      at::native_layer_norm(x, {x.size(1)}, weight, bias, epsilon);
+  return normed;
+}
+
+NormGradient LayerNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
+                               const LayerNormed& normed, const at::Tensor& weight,
+                               const at::Tensor& bias, const at::Tensor& residual_gradient) {
+  NormGradient gradient;
+  std::tie(gradient.x, gradient.weight, gradient.bias) = at::native_layer_norm_backward(
+      output_gradient, x, {x.size(1)}, normed.mean, normed.rstd, weight, bias, {true, true, true});
+  if (residual_gradient.defined()) gradient.x.add_(residual_gradient);
+  return gradient;
+}
+
+void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
+            bool inverse) {
+  const int64_t batch = x.size(0), length = x.size(1), half = x.size(3) / 2;
+  if (IsPlain(x)) {
+    ForType(x, [&]<typename T>() {
+      cpu::Rotate<T>(batch * length, length, x.stride(1), heads, half, In<T>(cos), In<T>(sin),
+                     inverse ? T(-1) : T(1), Out<T>(x));
+    });
+    return;
+  }
+  const at::Tensor turned = x.narrow(2, 0, heads);
+  const at::Tensor first = turned.narrow(3, 0, half), second = turned.narrow(3, half, half);
+  const at::Tensor c = cos.narrow(0, 0, length).unsqueeze(1);
+  at::Tensor s = sin.narrow(0, 0, length).unsqueeze(1);
+  if (inverse) s = s.neg();
+  const at::Tensor a = InSumType(first), b = InSumType(second);
+  // Both results exist before either half is overwritten (in fp64 `a` and `b` are the halves).
+  const at::Tensor new_first = a * c - b * s, new_second = b * c + a * s;
+  first.copy_(new_first);
+  second.copy_(new_second);
+}
+
+at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
+  const int64_t rows = gate_up.size(0), blocks = gate_up.size(1) / (2 * block);
+  if (IsPlain(gate_up)) {
+    at::Tensor y = at::empty({rows, blocks * block}, gate_up.options());
+    ForType(gate_up,
+            [&]<typename T>() { cpu::SwiGlu<T>(rows, blocks, block, In<T>(gate_up), Out<T>(y)); });
+    return y;
+  }
+  const at::Tensor pairs = gate_up.view({rows, blocks, 2, block});
+  return (at::silu(pairs.select(2, 0)) * pairs.select(2, 1)).view({rows, blocks * block});
+}
+
+at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
+                          int64_t block) {
+  const int64_t rows = gate_up.size(0), blocks = gate_up.size(1) / (2 * block);
+  at::Tensor gradient = at::empty_like(gate_up);
+  if (IsPlain(gate_up)) {
+    ForType(gate_up, [&]<typename T>() {
+      cpu::SwiGluBackward<T>(rows, blocks, block, In<T>(output_gradient), In<T>(gate_up),
+                             Out<T>(gradient));
+    });
+    return gradient;
+  }
+  const at::Tensor pairs = gate_up.view({rows, blocks, 2, block});
+  const at::Tensor gate = pairs.select(2, 0), up = pairs.select(2, 1);
+  const at::Tensor dy = output_gradient.view({rows, blocks, block});
+  const at::Tensor to = gradient.view({rows, blocks, 2, block});
+  to.select(2, 0).copy_(at::silu_backward(dy * up, gate));
+  at::Tensor up_gradient = to.select(2, 1);
+  at::mul_out(up_gradient, dy, at::silu(gate));
+  return gradient;
+}
+
+at::Tensor QuickGelu(const at::Tensor& x) {
+  if (!IsPlain(x)) return at::sigmoid(x * 1.702).mul_(x);
+  at::Tensor y = at::empty_like(x);
+  ForType(x, [&]<typename T>() { cpu::QuickGelu<T>(x.numel(), In<T>(x), Out<T>(y)); });
+  return y;
+}
+
+at::Tensor QuickGeluBackward(const at::Tensor& output_gradient, const at::Tensor& x) {
+  if (!IsPlain(x)) {
+    const at::Tensor wide = InSumType(x), sigmoid = at::sigmoid(wide * 1.702);
+    return (InSumType(output_gradient) * sigmoid * (wide * (1 - sigmoid) * 1.702 + 1))
+        .to(x.scalar_type());
+  }
+  at::Tensor gradient = at::empty_like(x);
+  ForType(x, [&]<typename T>() {
+    cpu::QuickGeluBackward<T>(x.numel(), In<T>(output_gradient), In<T>(x), Out<T>(gradient));
+  });
+  return gradient;
+}
+
+at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::Tensor& keep) {
+  if (!IsPlain(table)) {
+    at::Tensor y = table.index_select(0, index);
+    if (keep.defined()) y.masked_fill_(keep.logical_not().unsqueeze(1), 0);
+    return y;
+  }
+  at::Tensor y = at::empty({index.size(0), table.size(1)}, table.options());
+  ForType(table, [&]<typename T>() {
+    cpu::TakeRows<T>(index.size(0), table.size(1), In<T>(table), In<int64_t>(index), In<bool>(keep),
+                     Out<T>(y));
+  });
+  return y;
+}
+
+void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
+             const at::Tensor& values) {
+  if (IsPlain(sum) && sum.scalar_type() == values.scalar_type()) {
+    ForType(sum, [&]<typename T>() {
+      cpu::AddRows<T>(index.size(0), sum.size(1), In<int64_t>(index), In<bool>(keep), In<T>(values),
+                      Out<T>(sum));
+    });
+    return;
+  }
+  at::Tensor addend = values.to(sum.scalar_type());
+  if (keep.defined()) addend = addend.masked_fill(keep.logical_not().unsqueeze(1), 0);
+  sum.index_add_(0, index, addend);
+}
+
+LocalSoftmax SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels, int64_t first) {
+  LocalSoftmax local;
+  const int64_t rows = logits.size(0), columns = logits.size(1);
+  if (IsPlain(logits)) {
+    local.exponentials = logits;
+    local.statistics = at::empty({rows, kStatistics}, logits.options());
+    ForType(logits, [&]<typename T>() {
+      cpu::SoftmaxStatistics<T>(rows, columns, In<int64_t>(labels), first, Out<T>(logits),
+                                Out<T>(local.statistics));
+    });
+    return local;
+  }
+  const at::Tensor wide = InSumType(logits);
+  const at::Tensor index = labels - first;
+  const at::Tensor here = at::logical_and(index.ge(0), index.lt(columns));
+  const at::Tensor label_logit =
+      wide.gather(1, index.clamp(0, columns - 1).unsqueeze(1)).squeeze(1) *
+      here.to(wide.scalar_type());
+  const at::Tensor largest = wide.amax(1);
+  local.exponentials = at::exp(wide - largest.unsqueeze(1));
+  local.statistics = at::stack({largest, local.exponentials.sum(1), label_logit}, 1);
+  return local;
+}
+
+LossAndGradient CrossEntropy(const LocalSoftmax& local, const at::Tensor& gathered,
+                             const at::Tensor& labels, const at::Tensor& weights, int64_t first,
+                             at::ScalarType type, bool gradient) {
+  LossAndGradient result;
+  const at::Tensor& exponentials = local.exponentials;
+  const int64_t rows = exponentials.size(0), columns = exponentials.size(1);
+  if (IsPlain(exponentials) && exponentials.scalar_type() == type &&
+      weights.scalar_type() == type) {
+    result.loss_sum = at::empty({}, exponentials.options());
+    ForType(exponentials, [&]<typename T>() {
+      *Out<T>(result.loss_sum) = cpu::CrossEntropy<T>(
+          rows, columns, gathered.size(0), In<T>(gathered), In<T>(local.statistics),
+          In<int64_t>(labels), In<T>(weights), first, gradient ? Out<T>(exponentials) : nullptr);
+    });
+    if (gradient) result.logits_gradient = exponentials;
+    return result;
+  }
+  const at::Tensor largest_of = gathered.select(2, 0);  // [width, rows]
+  const at::Tensor largest = largest_of.amax(0);        // [rows]
+  const at::Tensor sum = (gathered.select(2, 1) * at::exp(largest_of - largest)).sum(0);  // [rows]
+  const at::Tensor losses = largest + at::log(sum) - gathered.select(2, 2).sum(0);
+  result.loss_sum = (losses * weights).sum();
+  if (!gradient) return result;
+  const at::Tensor scale = weights * at::exp(local.statistics.select(1, 0) - largest) / sum;
+  const at::Tensor wide = exponentials * scale.unsqueeze(1);
+  const at::Tensor index = labels - first;
+  const at::Tensor here = at::logical_and(index.ge(0), index.lt(columns)).to(wide.scalar_type());
+  wide.scatter_add_(1, index.clamp(0, columns - 1).unsqueeze(1),
+                    (weights * here).neg().unsqueeze(1));
+  result.logits_gradient = wide.to(type);
+  return result;
+}
+
+}  // namespace phalanx::model

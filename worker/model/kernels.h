@@ -1,0 +1,87 @@
+// worker/model/kernels.h: the pointwise and row-wise mathematics of the layers.
+//
+// Rows are tokens: tensors are [rows, features], contiguous. fp32 and fp64 on CPU run in fused
+// loops of our own (cpu_kernels.h); everything else in ATen operations, none of which waits for a
+// device. Functions allocate what they return; "in place" is said where it is meant. They throw as
+// LibTorch does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace phalanx::model {
+
+// y = x / sqrt(mean(x^2) + epsilon) * weight.
+struct RmsNormed {
+  at::Tensor y;
+  at::Tensor rstd;  // [rows] or [rows, 1]: for the backward pass
+};
+RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+// `branch` becomes residual + branch, in place; then its norm.
+RmsNormed AddRmsNorm(const at::Tensor& residual, const at::Tensor& branch, const at::Tensor& weight,
+                     double epsilon);
+struct NormGradient {
+  at::Tensor x;       // `residual_gradient`, where defined, is added
+  at::Tensor weight;  // [features]
+  at::Tensor bias;    // [features]; LayerNorm
+};
+NormGradient RmsNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
+                             const at::Tensor& rstd, const at::Tensor& weight,
+                             const at::Tensor& residual_gradient);
+
+struct LayerNormed {
+  at::Tensor y, mean, rstd;
+};
+LayerNormed LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      double epsilon);
+NormGradient LayerNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
+                               const LayerNormed& normed, const at::Tensor& weight,
+                               const at::Tensor& bias, const at::Tensor& residual_gradient);
+
+// Rotary position embedding in Hugging Face's convention (halves of a head are the pair), in place
+// on the first `heads` heads of x [batch, length, any heads, head_size], contiguous in the last
+// dim. cos and sin are [length or more, head_size / 2] of the norm type (fp64 under fp64, else
+// fp32). `inverse` turns back, which is also the gradient.
+void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
+            bool inverse);
+
+// gate_up is [rows, 2 * block * blocks], per block gate columns then up columns; the result is
+// silu(gate) * up, [rows, block * blocks].
+at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block);
+at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
+                          int64_t block);
+
+// x * sigmoid(1.702 x).
+at::Tensor QuickGelu(const at::Tensor& x);
+at::Tensor QuickGeluBackward(const at::Tensor& output_gradient, const at::Tensor& x);
+
+// table[index[i]], with rows of zeros where `keep` is false. Undefined `keep`: all are kept.
+at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::Tensor& keep);
+// sum[index[i]] += values[i] where keep[i].
+void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
+             const at::Tensor& values);
+
+// Cross-entropy over logits of which this rank holds the columns [first, first + logits.size(1)).
+// Statistics are [rows, kStatistics] in the norm type: the largest logit here, the sum of
+// exp(logit - largest) here, the label's logit (0 if it is not here).
+inline constexpr int64_t kStatistics = 3;
+// `logits` may be overwritten.
+struct LocalSoftmax {
+  at::Tensor exponentials;  // exp(logit - largest), [rows, columns]
+  at::Tensor statistics;    // [rows, kStatistics]
+};
+LocalSoftmax SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels, int64_t first);
+// From the statistics of all ranks [width, rows, kStatistics]: the weighted sum of losses (a scalar
+// of the weights' type) and the gradient of this rank's logits (of `type`), which may reuse the
+// exponentials' memory.
+struct LossAndGradient {
+  at::Tensor loss_sum;
+  at::Tensor logits_gradient;  // undefined unless asked for
+};
+LossAndGradient CrossEntropy(const LocalSoftmax& local, const at::Tensor& gathered,
+                             const at::Tensor& labels, const at::Tensor& weights, int64_t first,
+                             at::ScalarType type, bool gradient);
+
+// The type of sums and norms: fp64 under fp64, else fp32.
+at::ScalarType SumType(at::ScalarType compute);
+
+}  // namespace phalanx::model

@@ -1,0 +1,94 @@
+// worker/model/layer.h: one layer of a module, and what layers of a module share.
+//
+// A layer takes and returns token rows [batch * length, hidden], complete on every tensor rank. It
+// keeps what it needs in a state that the stage owns, one for each microbatch in flight.
+// Errors: those of the communicator; LibTorch's exceptions pass through to the stage, which ends
+// them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "core/job/job_spec.h"
+#include "core/plan/parameters.h"
+#include "worker/model/attention.h"
+#include "worker/model/tensor_group.h"
+#include "worker/model/weight_work.h"
+
+namespace phalanx::model {
+
+// Finds the views of a stage's parameters in the flat buffers.
+class ParameterTable {
+ public:
+  // Keeps references to all three. `gradients` may be undefined: nothing is trained.
+  ParameterTable(const plan::StageParameters& parameters, const at::Tensor& weights,
+                 const at::Tensor& gradients)
+      : parameters_(parameters), weights_(weights), gradients_(gradients) {}
+
+  bool Has(const std::string& role, int32_t layer = -1, int32_t edge = -1) const {
+    return parameters_.Find(role, layer, edge) != nullptr;
+  }
+  // Throws c10::Error if there is none. `frozen`: no gradient.
+  Parameter Matrix(const std::string& role, bool frozen, int32_t layer = -1,
+                   int32_t edge = -1) const;
+  // The same as [rows]; the matrix has one column.
+  Parameter Vector(const std::string& role, bool frozen, int32_t layer = -1,
+                   int32_t edge = -1) const;
+
+ private:
+  const plan::StageParameters& parameters_;
+  const at::Tensor& weights_;
+  const at::Tensor& gradients_;
+};
+
+// How the rows of a microbatch are cut into sequences.
+struct SequenceShape {
+  int64_t batch = 0, length = 0;
+  int64_t rows() const { return batch * length; }
+};
+
+// What every layer of a stage shares. Constant after construction.
+struct LayerContext {
+  job::Architecture architecture;
+  TensorGroup group{nullptr};
+  HeadMap heads;
+  at::Tensor cos, sin;  // [context, head_size / 2]; decoders
+};
+
+// What one layer keeps of one microbatch.
+struct LayerState {
+  at::Tensor input, attention_input, middle, mlp_input;  // rows of hidden_size
+  at::Tensor context;                                    // attention's output, local heads
+  at::Tensor mlp_hidden, mlp_active;  // before and after the activation, local columns
+  at::Tensor norm1_mean, norm1_rstd, norm2_mean, norm2_rstd;
+  AttentionState attention;
+};
+
+// Not thread-safe.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  // `state` may be nullptr: nothing is kept.
+  virtual absl::Status Forward(const at::Tensor& input, const SequenceShape& shape,
+                               LayerState* state, at::Tensor* output) const = 0;
+  // Empties `state` into `work`.
+  virtual absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
+                                     LayerState* state, WeightWork* work,
+                                     at::Tensor* input_gradient) const = 0;
+};
+
+// Llama: RMSNorm, rotary grouped-query attention, RMSNorm, SwiGLU. `context` outlives the layer.
+std::unique_ptr<Layer> MakeDecoderLayer(const LayerContext& context, const ParameterTable& table,
+                                        int32_t layer, bool frozen);
+// CLIP: LayerNorm, attention, LayerNorm, quick GELU, with biases.
+std::unique_ptr<Layer> MakeEncoderLayer(const LayerContext& context, const ParameterTable& table,
+                                        int32_t layer, bool frozen);
+
+// y = x W^T, and its input gradient.
+at::Tensor Linear(const at::Tensor& input, const Parameter& weight);
+at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias);
+at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight);
+
+}  // namespace phalanx::model

@@ -1,0 +1,42 @@
+#include "worker/model/projector.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "core/base/status.h"
+
+namespace phalanx::model {
+
+Projector::Projector(TensorGroup group, const ParameterTable& table, int32_t edge, bool frozen)
+    : group_(group),
+      up_(table.Matrix("projector_up", frozen, -1, edge)),
+      up_bias_(table.Vector("projector_up_bias", frozen, -1, edge)),
+      down_(table.Matrix("projector_down", frozen, -1, edge)),
+      down_bias_(table.Vector("projector_down_bias", frozen, -1, edge)) {}
+
+absl::Status Projector::Forward(const at::Tensor& input, ProjectorState* state,
+                                at::Tensor* output) const {
+  at::Tensor hidden = Linear(input, up_, up_bias_);
+  at::Tensor active = at::gelu(hidden);
+  *output = Linear(active, down_);
+  RETURN_IF_ERROR(group_.AllReduce(*output));
+  output->add_(down_bias_.weight);
+  if (state != nullptr) *state = {input, std::move(hidden), std::move(active)};
+  return absl::OkStatus();
+}
+
+absl::Status Projector::BackwardInput(const at::Tensor& output_gradient, ProjectorState* state,
+                                      WeightWork* work, at::Tensor* input_gradient) const {
+  ProjectorState s = std::exchange(*state, {});
+  const at::Tensor hidden_gradient =
+      at::gelu_backward(LinearInputGradient(output_gradient, down_), s.hidden);
+  work->Matrix(down_, output_gradient, std::move(s.active));
+  work->Bias(down_bias_, output_gradient);
+  *input_gradient = LinearInputGradient(hidden_gradient, up_);
+  work->Matrix(up_, hidden_gradient, std::move(s.input));
+  work->Bias(up_bias_, hidden_gradient);
+  return group_.AllReduce(*input_gradient);
+}
+
+}  // namespace phalanx::model

@@ -1,0 +1,129 @@
+#include "worker/model/vocabulary.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/status.h"
+#include "worker/model/kernels.h"
+#include "worker/model/layer.h"
+
+namespace phalanx::model {
+namespace {
+
+Parameter WithoutPadding(const Parameter& table, VocabularyRows rows) {
+  Parameter parameter;
+  parameter.weight = table.weight.narrow(0, 0, rows.count);
+  if (table.gradient.defined()) parameter.gradient = table.gradient.narrow(0, 0, rows.count);
+  return parameter;
+}
+
+}  // namespace
+
+VocabularyRows RowsOf(const plan::Shard& shard, const job::Architecture& architecture) {
+  const int64_t first = shard.vocabulary_blocks.first * architecture.block;
+  const int64_t end =
+      std::min(shard.vocabulary_blocks.end() * architecture.block, architecture.vocabulary);
+  return {first, end - first};
+}
+
+absl::Status Embedding::Forward(const at::Tensor& tokens, const at::Tensor& items,
+                                const at::Tensor& item_positions, EmbeddingState* state,
+                                at::Tensor* output) const {
+  EmbeddingState local;
+  EmbeddingState& s = state == nullptr ? local : *state;
+  s.index = tokens;
+  if (group_.width() > 1) {
+    const at::Tensor offset = tokens - rows_.first;
+    s.keep = at::logical_and(offset.ge(0), offset.lt(rows_.count));
+    s.index = offset.clamp(0, rows_.count - 1);
+  }
+  *output = TakeRows(table_.weight, s.index, s.keep);
+  RETURN_IF_ERROR(group_.AllReduce(*output));
+  if (items.defined() && items.size(0) > 0) {
+    output->index_copy_(0, item_positions, items);
+    s.item_positions = item_positions;
+  }
+  return absl::OkStatus();
+}
+
+at::Tensor Embedding::Backward(const at::Tensor& output_gradient, EmbeddingState* state,
+                               WeightWork* work) const {
+  EmbeddingState s = std::exchange(*state, {});
+  at::Tensor items;
+  if (s.item_positions.defined()) {
+    items = output_gradient.index_select(0, s.item_positions);
+    // What an item's row covered has no part in the output.
+    s.keep = s.keep.defined() ? s.keep.clone()
+                              : at::ones({s.index.size(0)}, s.index.options().dtype(at::kBool));
+    s.keep.index_fill_(0, s.item_positions, false);
+  }
+  work->Rows(table_, s.index, s.keep, output_gradient);
+  return items;
+}
+
+Head::Head(TensorGroup group, Parameter norm, Parameter table, VocabularyRows rows, double epsilon)
+    : group_(group),
+      norm_(std::move(norm)),
+      table_(WithoutPadding(table, rows)),
+      rows_(rows),
+      epsilon_(epsilon) {}
+
+absl::Status Head::Loss(const at::Tensor& logits, const at::Tensor& labels,
+                        const at::Tensor& weights, at::Tensor* loss_sum,
+                        at::Tensor* logits_gradient) const {
+  const at::ScalarType type = logits.scalar_type();
+  const LocalSoftmax softmax = SoftmaxStatistics(logits, labels, rows_.first);
+  at::Tensor gathered;
+  RETURN_IF_ERROR(group_.AllGather(softmax.statistics, &gathered));
+  LossAndGradient result = CrossEntropy(softmax, gathered, labels, weights, rows_.first, type,
+                                        logits_gradient != nullptr);
+  *loss_sum = std::move(result.loss_sum);
+  if (logits_gradient != nullptr) *logits_gradient = std::move(result.logits_gradient);
+  return absl::OkStatus();
+}
+
+absl::Status Head::Forward(const at::Tensor& input, const at::Tensor& labels,
+                           const at::Tensor& weights, HeadState* state,
+                           at::Tensor* loss_sum) const {
+  RmsNormed normed = RmsNorm(input, norm_.weight, epsilon_);
+  const at::Tensor logits = Linear(normed.y, table_);
+  RETURN_IF_ERROR(Loss(logits, labels, weights, loss_sum,
+                       state == nullptr ? nullptr : &state->logits_gradient));
+  if (state == nullptr) return absl::OkStatus();
+  state->input = input;
+  state->normed = std::move(normed.y);
+  state->rstd = std::move(normed.rstd);
+  return absl::OkStatus();
+}
+
+absl::Status Head::Backward(HeadState* state, WeightWork* work, at::Tensor* input_gradient) const {
+  HeadState s = std::exchange(*state, {});
+  const at::Tensor normed_gradient = LinearInputGradient(s.logits_gradient, table_);
+  work->Matrix(table_, std::move(s.logits_gradient), std::move(s.normed));
+  RETURN_IF_ERROR(group_.AllReduce(normed_gradient));
+  NormGradient norm = RmsNormBackward(normed_gradient, s.input, s.rstd, norm_.weight, {});
+  work->Sum(norm_, std::move(norm.weight));
+  *input_gradient = std::move(norm.x);
+  return absl::OkStatus();
+}
+
+absl::Status Head::Evaluate(const at::Tensor& input, const at::Tensor& labels,
+                            const at::Tensor& weights, at::Tensor* loss_sum,
+                            at::Tensor* predicted) const {
+  const at::Tensor logits = Linear(RmsNorm(input, norm_.weight, epsilon_).y, table_);
+  // Two numbers a row and rank: its largest logit and the token it belongs to, in fp64, which holds
+  // any token exactly. Of equal logits the lowest token wins, as it would without ranks.
+  const auto [largest, token] = logits.max(1);
+  const at::Tensor best =
+      at::stack({largest.to(at::kDouble), (token + rows_.first).to(at::kDouble)}, 1);
+  at::Tensor gathered;
+  RETURN_IF_ERROR(group_.AllGather(best, &gathered));
+  const at::Tensor rank = gathered.select(2, 0).argmax(0, /*keepdim=*/true);
+  *predicted = gathered.select(2, 1).gather(0, rank).squeeze(0).to(at::kLong);
+  if (!labels.defined()) return absl::OkStatus();
+  return Loss(logits, labels, weights, loss_sum, nullptr);
+}
+
+}  // namespace phalanx::model

@@ -1,0 +1,80 @@
+// worker/model/vocabulary.h: the two ends of a decoder that know tokens: embedding and head.
+//
+// Both are split by blocks of vocabulary rows. The embedding looks up the rows that are here and
+// sums over the tensor ranks; the head multiplies with the rows that are here and exchanges three
+// numbers a token row (kernels.h) instead of logits. Padding rows of the last block take part in
+// neither.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "core/plan/units.h"
+#include "worker/model/tensor_group.h"
+#include "worker/model/weight_work.h"
+
+namespace phalanx::model {
+
+// Vocabulary rows of a rank, without padding: [first, first + count).
+struct VocabularyRows {
+  int64_t first = 0, count = 0;
+};
+VocabularyRows RowsOf(const plan::Shard& shard, const job::Architecture& architecture);
+
+struct EmbeddingState {
+  at::Tensor index;  // [rows] int64 local row
+  at::Tensor keep;   // [rows] bool: the row is here; undefined: all are
+  at::Tensor item_positions;
+};
+
+// Immutable but for the gradient it adds to.
+class Embedding {
+ public:
+  Embedding(TensorGroup group, Parameter table, VocabularyRows rows)
+      : group_(group), table_(std::move(table)), rows_(rows) {}
+  // tokens [rows]; `items` [R, hidden] stand at `item_positions` [R] instead, or both are
+  // undefined.
+  absl::Status Forward(const at::Tensor& tokens, const at::Tensor& items,
+                       const at::Tensor& item_positions, EmbeddingState* state,
+                       at::Tensor* output) const;
+  // Returns the gradient of `items`, undefined without any.
+  at::Tensor Backward(const at::Tensor& output_gradient, EmbeddingState* state,
+                      WeightWork* work) const;
+
+ private:
+  TensorGroup group_;
+  Parameter table_;
+  VocabularyRows rows_;
+};
+
+struct HeadState {
+  at::Tensor input, normed, rstd;
+  at::Tensor logits_gradient;
+};
+
+// The final norm, the logits and their loss. Immutable but for the gradient it adds to.
+class Head {
+ public:
+  Head(TensorGroup group, Parameter norm, Parameter table, VocabularyRows rows, double epsilon);
+  // Sum of weighted losses, the same on every rank; the gradient of the logits is made at once,
+  // since nothing but the weights stands between it and the loss. `state` may be nullptr.
+  absl::Status Forward(const at::Tensor& input, const at::Tensor& labels, const at::Tensor& weights,
+                       HeadState* state, at::Tensor* loss_sum) const;
+  absl::Status Backward(HeadState* state, WeightWork* work, at::Tensor* input_gradient) const;
+  // The most probable token of each row, [rows] int64, and the loss where labels are given.
+  absl::Status Evaluate(const at::Tensor& input, const at::Tensor& labels,
+                        const at::Tensor& weights, at::Tensor* loss_sum,
+                        at::Tensor* predicted) const;
+
+ private:
+  absl::Status Loss(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
+                    at::Tensor* loss_sum, at::Tensor* logits_gradient) const;
+
+  TensorGroup group_;
+  Parameter norm_;
+  Parameter table_;  // without padding rows
+  VocabularyRows rows_;
+  double epsilon_;
+};
+
+}  // namespace phalanx::model

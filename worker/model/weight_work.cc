@@ -1,0 +1,70 @@
+#include "worker/model/weight_work.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "worker/model/kernels.h"
+
+namespace phalanx::model {
+namespace {
+
+void AddProduct(const at::Tensor& gradient, const at::Tensor& output_gradient,
+                const at::Tensor& input) {
+  if (gradient.scalar_type() == input.scalar_type()) {
+    gradient.addmm_(output_gradient.t(), input);
+  } else if (gradient.is_cuda()) {
+    gradient.add_(at::mm(output_gradient.t(), input, gradient.scalar_type()));
+  } else {
+    gradient.addmm_(output_gradient.to(gradient.scalar_type()).t(),
+                    input.to(gradient.scalar_type()));
+  }
+}
+
+}  // namespace
+
+void WeightWork::Matrix(const Parameter& parameter, at::Tensor output_gradient, at::Tensor input) {
+  if (!parameter.gradient.defined()) return;
+  items_.push_back(
+      {Kind::kMatrix, parameter.gradient, std::move(output_gradient), std::move(input), {}});
+}
+
+void WeightWork::Bias(const Parameter& parameter, at::Tensor output_gradient) {
+  if (!parameter.gradient.defined()) return;
+  items_.push_back({Kind::kBias, parameter.gradient, std::move(output_gradient), {}, {}});
+}
+
+void WeightWork::Sum(const Parameter& parameter, at::Tensor summand) {
+  if (!parameter.gradient.defined()) return;
+  items_.push_back({Kind::kSum, parameter.gradient, std::move(summand), {}, {}});
+}
+
+void WeightWork::Rows(const Parameter& parameter, at::Tensor index, at::Tensor keep,
+                      at::Tensor values) {
+  if (!parameter.gradient.defined()) return;
+  items_.push_back(
+      {Kind::kRows, parameter.gradient, std::move(values), std::move(index), std::move(keep)});
+}
+
+void WeightWork::Run() {
+  for (Item& item : items_) {
+    switch (item.kind) {
+      case Kind::kMatrix:
+        AddProduct(item.gradient, item.left, item.right);
+        break;
+      case Kind::kBias:
+        item.gradient.add_(item.left.sum(0, /*keepdim=*/false, item.gradient.scalar_type()));
+        break;
+      case Kind::kSum:
+        item.gradient.add_(item.left);
+        break;
+      case Kind::kRows:
+        AddRows(item.gradient, item.right, item.keep, item.left);
+        break;
+    }
+    item = {};  // memory goes back as soon as it can
+  }
+  items_.clear();
+}
+
+}  // namespace phalanx::model

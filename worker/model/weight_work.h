@@ -1,0 +1,49 @@
+// worker/model/weight_work.h: parameters as a stage sees them, and weight gradients put off.
+//
+// BackwardInput leaves behind, for each parameter, the operands of its gradient; BackwardWeight
+// multiplies and adds them. Operands are shared with the passes, so what enters a WeightWork is not
+// changed afterwards.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace phalanx::model {
+
+// Views into the flat buffers: a matrix [rows, cols], a vector [n]. `gradient` is undefined for a
+// frozen parameter. Undefined both: the parameter does not exist (no bias).
+struct Parameter {
+  at::Tensor weight;
+  at::Tensor gradient;
+};
+
+// Not thread-safe.
+class WeightWork {
+ public:
+  // gradient += output_gradient^T input: of y = x W^T, for [rows of tokens, features] operands.
+  void Matrix(const Parameter& parameter, at::Tensor output_gradient, at::Tensor input);
+  // gradient += column sums of output_gradient.
+  void Bias(const Parameter& parameter, at::Tensor output_gradient);
+  // gradient += summand, of equal shape.
+  void Sum(const Parameter& parameter, at::Tensor summand);
+  // gradient[index[i]] += values[i]; rows whose `keep` is false are left out. Undefined `keep`: all
+  // count.
+  void Rows(const Parameter& parameter, at::Tensor index, at::Tensor keep, at::Tensor values);
+
+  // Adds everything, in the order of the calls above, and forgets it.
+  void Run();
+
+ private:
+  enum class Kind : uint8_t { kMatrix, kBias, kSum, kRows };
+  struct Item {
+    Kind kind;
+    at::Tensor gradient;
+    at::Tensor left;
+    at::Tensor right;
+    at::Tensor keep;
+  };
+  std::vector<Item> items_;
+};
+
+}  // namespace phalanx::model
