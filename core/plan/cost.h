@@ -18,19 +18,44 @@ struct PassCost {
 PassCost LayerCost(const job::Module& module, double rows, double length);
 PassCost EmbeddingCost(const job::Module& module, double rows);
 PassCost HeadCost(const job::Module& module, double rows);
+// The projector of an edge, for `rows` rows of its source.
+PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double rows);
+// Everything that one tensor rank of a pipeline part computes, work shared evenly over the width:
+// its layers, ends and projectors. Passes that training leaves out (frozen modules with nothing
+// trained before them) cost nothing.
+PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
+                  double length);
+
+// Rows that one item (image, sound) becomes in the encoder; 0 for a language module.
+int64_t RowsPerItem(const job::Architecture& architecture);
+// Which passes of a module's layers training executes.
+struct Trained {
+  bool backward_input = false;   // something at or before the module has parameters that train
+  bool backward_weight = false;  // the module's own do
+};
+Trained TrainedPasses(const job::JobSpec& spec, int32_t module);
 
 // Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
 // each part with at least one layer.
 std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);
 
-// FLOPs of the whole model for one step over `tokens` language positions and `items` images.
+// FLOPs of the whole model for one step over `tokens` language positions (sequences of equal
+// length, batch.global of them) and `items` images or sounds in each encoder.
 double StepFlops(const Plan& plan, double tokens, double items);
 
-// Bytes on one rank.
+// Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
+// max(fp32, compute), the last three divided by the replicas; a frozen module has its parameters
+// only. Activations: of each layer the tensors that its backward reads, 4 * hidden + 2 * (q + kv) *
+// head_size + 3 * mlp elements a row (the sharded ones divided by the width), of which selective
+// recomputation keeps all but attention's inner and the MLP's product, full only the layer's input;
+// times the microbatches that 1F1B keeps alive, min(M, stages - stage); the head adds its logits
+// once. Rows: language, batch.micro sequences of the full context; encoders, their share of the
+// samples of a microbatch with as many items as fit the context, at most data.items_max.
 struct MemoryEstimate {
   int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0;
   int64_t total() const { return parameters + gradients + optimizer + activations; }
 };
+// Zero for a rank in no module, and for modules whose family has no known parameters.
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank);
 
 }  // namespace phalanx::plan

@@ -12,8 +12,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +40,12 @@ class Grid {
   // Errors: InvalidArgument for no axes, a duplicate name, a size below 1, a negative offset, or an
   // end beyond kWorldMax.
   static absl::StatusOr<Grid> Create(int32_t offset, std::vector<AxisSize> axes);
+  // A view whose slowest-named axis `shared` has the ranks of an axis of another grid: `stride` is
+  // its stride there. The other axes factor what is left, the ranks with one coordinate of
+  // `shared` in ascending order, and need not line up with `stride`.
+  // Errors: as Create, and for a stride that does not divide the ranks of one coordinate.
+  static absl::StatusOr<Grid> CreateView(int32_t offset, std::vector<AxisSize> axes,
+                                         AxisSize shared, int32_t stride);
 
   int32_t offset() const { return offset_; }
   int32_t size() const { return size_; }
@@ -47,6 +53,10 @@ class Grid {
   bool Contains(Rank rank) const { return rank.value >= offset_ && rank.value < offset_ + size_; }
   // 1 for an axis that the grid does not have.
   int32_t AxisLength(absl::string_view axis) const;
+  // Distance in ranks between neighbours along `axis`; 0 for an axis that the grid does not have.
+  // In a view only the shared axis has one distance throughout; the others give that of the ranks
+  // with one shared coordinate.
+  int32_t AxisStride(absl::string_view axis) const;
 
   // Coordinates in the order of axes(); RankAt(CoordinatesOf(r)) == r. A rank outside the grid is a
   // caller's bug and ends the process.
@@ -68,11 +78,18 @@ class Grid {
   absl::Status CheckView(const Grid& view, absl::Span<const std::string> shared_axes) const;
 
  private:
-  Grid(int32_t offset, int32_t size, std::vector<AxisSize> axes)
-      : offset_(offset), size_(size), axes_(std::move(axes)) {}
+  Grid(int32_t offset, int32_t size, int32_t shared_stride, std::vector<AxisSize> axes)
+      : offset_(offset), size_(size), shared_stride_(shared_stride), axes_(std::move(axes)) {}
+
+  enum class Listing { kCanonical, kListed };
+  absl::StatusOr<std::vector<RankList>> Enumerate(absl::Span<const std::string> axes,
+                                                  Listing listing) const;
+  // Positions in axes() of named axes. Errors: InvalidArgument for an unknown or repeated one.
+  absl::StatusOr<std::vector<size_t>> Positions(absl::Span<const std::string> axes) const;
 
   int32_t offset_;
   int32_t size_;
+  int32_t shared_stride_;  // of the last axis; in a plain grid the product of the sizes before it
   std::vector<AxisSize> axes_;
 };
 

@@ -13,24 +13,30 @@
 // Names and local matrices:
 //   llama      model.embed_tokens.weight [vocabulary, hidden]            embedding   (first stage)
 //              model.layers.N.input_layernorm.weight                     input_norm
-//              model.layers.N.self_attn.{q,k,v}_proj.weight -> qkv [(q + 2 kv) * head_size, hidden]: q rows, k rows, v rows
-//              model.layers.N.self_attn.o_proj.weight [hidden, heads * head_size]   o (columns of the rank's query heads)
+//              model.layers.N.self_attn.{q,k,v}_proj.weight -> qkv [(q + 2 kv) * head_size,
+//              hidden]: q rows, k rows, v rows model.layers.N.self_attn.o_proj.weight [hidden,
+//              heads * head_size]   o (columns of the rank's query heads)
 //              model.layers.N.post_attention_layernorm.weight            post_norm
-//              model.layers.N.mlp.{gate,up}_proj.weight -> gate_up [2 * block * blocks, hidden]: per block gate rows, up rows
-//              model.layers.N.mlp.down_proj.weight [hidden, mlp] -> down [hidden, block * blocks]
-//              model.norm.weight                                         final_norm  (last stage)
-//              lm_head.weight [vocabulary, hidden]                       head        (last stage; tied: a copy
-//                                                                        of the embedding where pp > 1, the
-//                                                                        same matrix where pp == 1)
-//   clip_vision  (CLIPVisionModel; no class token enters the features, yet HF's position table has one row for it)
+//              model.layers.N.mlp.{gate,up}_proj.weight -> gate_up [2 * block * blocks, hidden]:
+//              per block gate rows, up rows model.layers.N.mlp.down_proj.weight [hidden, mlp] ->
+//              down [hidden, block * blocks] model.norm.weight final_norm  (last stage)
+//              lm_head.weight [vocabulary, hidden]                       head        (last stage;
+//              tied: a copy
+//                                                                        of the embedding where pp
+//                                                                        > 1, the same matrix where
+//                                                                        pp == 1)
+//   clip_vision  (CLIPVisionModel; no class token enters the features, yet HF's position table has
+//   one row for it)
 //              vision_model.embeddings.patch_embedding.weight [hidden, 3 * patch * patch]   patch
 //              vision_model.embeddings.class_embedding [hidden, 1]       class
-//              vision_model.embeddings.position_embedding.weight [patches + 1, hidden]      position
+//              vision_model.embeddings.position_embedding.weight [patches + 1, hidden] position
 //              vision_model.pre_layrnorm.{weight,bias}                   pre_norm, pre_norm_bias
 //              vision_model.encoder.layers.N.layer_norm1.{weight,bias}   norm1, norm1_bias
-//              ...self_attn.{q,k,v}_proj.{weight,bias} -> qkv, qkv_bias; out_proj.{weight,bias} -> o, o_bias
-//              ...layer_norm2.{weight,bias}; mlp.fc1.{weight,bias} -> up, up_bias; mlp.fc2.{weight,bias} -> down, down_bias
-//              (features are the hidden states of the patch rows after the last layer: no post norm)
+//              ...self_attn.{q,k,v}_proj.{weight,bias} -> qkv, qkv_bias; out_proj.{weight,bias} ->
+//              o, o_bias
+//              ...layer_norm2.{weight,bias}; mlp.fc1.{weight,bias} -> up, up_bias;
+//              mlp.fc2.{weight,bias} -> down, down_bias (features are the hidden states of the
+//              patch rows after the last layer: no post norm)
 //   projector of an edge, on the last stage of its source, tensor-parallel like an MLP:
 //              projector.TO.linear_1.{weight,bias} -> projector_up, projector_up_bias
 //              projector.TO.linear_2.{weight,bias} -> projector_down, projector_down_bias
@@ -41,15 +47,19 @@
 #include <string>
 #include <vector>
 
+#include "core/base/prng.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
 
 inline constexpr int64_t kBucketElements = 40'000'000;
 inline constexpr int64_t kBucketAlignment = 128;  // times the number of replicas
+// Every local matrix starts at a multiple of this many elements: a 16-byte boundary whatever the
+// type, so that GEMMs take the fast path and vectors their wide loads.
+inline constexpr int64_t kMatrixAlignment = 64;
 
 struct LogicalTensor {
-  std::string name;   // prefixed by nothing: unique within a module
+  std::string name;  // prefixed by nothing: unique within a module
   int64_t rows = 0, cols = 1;
   enum class Init : uint8_t { kNormal, kZero, kOne } init = Init::kNormal;
   double init_std = 0.0;  // kNormal
@@ -59,8 +69,9 @@ struct LogicalTensor {
 // Who else in the tensor group has this piece.
 enum class Holding : uint8_t {
   kExclusive,  // nobody
-  kPartial,    // others too, each with one summand of its gradient: shared KV heads, tied embedding ends
-  kDuplicate,  // everybody, each with the whole gradient: norms, row-parallel biases
+  kPartial,    // others too, each with one summand of its gradient: shared KV heads, tied embedding
+               // ends
+  kDuplicate,  // everybody, each with the whole gradient: norms, row-parallel biases; width > 1
 };
 
 struct Piece {
@@ -90,19 +101,43 @@ struct StageParameters {
   std::vector<LogicalTensor> logical;
   std::vector<LocalMatrix> matrices;  // in storage order
   std::vector<Bucket> buckets;
-  int64_t elements = 0;               // of the flat buffer, padding included
-  int32_t replicas = 1;               // data-parallel shards of each bucket
+  int64_t elements = 0;  // of the flat buffer, padding included
+  int32_t replicas = 1;  // data-parallel shards of each bucket
 
   // The matrix of a role, or nullptr. layer and edge as in LocalMatrix.
   const LocalMatrix* Find(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
 };
 
 // Parameters of `place`'s pipeline part (chunk of its stage). The same list, element for element,
-// on every rank with the same module, stage, width and tensor coordinate.
+// on every rank with the same module, stage, width and tensor coordinate. Empty for families that
+// no worker trains yet (HasParameters) and for a chunk that the stage does not have.
+bool HasParameters(job::Family family);
 StageParameters ParametersOf(const Plan& plan, const Place& place, int32_t chunk = 0);
 
-// Initial value of element `index` = row * cols + col of a logical tensor: a pure function of
-// (seed, module name, tensor name, index).
-double InitialValue(uint64_t seed, const std::string& module, const LogicalTensor& tensor, int64_t index);
+// Initial values of one logical tensor: element `index` = row * cols + col is a pure function of
+// (seed, module name, tensor name, index), so no layout changes it. Immutable; safe to read from
+// any thread.
+class InitialValues {
+ public:
+  InitialValues(uint64_t seed, const std::string& module, const LogicalTensor& tensor)
+      : init_(tensor.init),
+        std_(tensor.init_std),
+        stream_(Mix64(Mix64(seed ^ StreamOf("initial weights")) ^
+                      StreamOf(module + "/" + tensor.name))) {}
+
+  double operator()(int64_t index) const {
+    if (init_ == LogicalTensor::Init::kZero) return 0.0;
+    if (init_ == LogicalTensor::Init::kOne) return 1.0;
+    return std_ * UnitNormal(Mix64(stream_ ^ static_cast<uint64_t>(index)));
+  }
+
+ private:
+  LogicalTensor::Init init_;
+  double std_;
+  uint64_t stream_;  // Hash64 up to its last argument
+};
+// One value; a loop over many keeps an InitialValues.
+double InitialValue(uint64_t seed, const std::string& module, const LogicalTensor& tensor,
+                    int64_t index);
 
 }  // namespace phalanx::plan

@@ -43,13 +43,28 @@ struct LayerRange {
 };
 
 struct ModulePlan {
-  int32_t index = 0;   // into spec.modules
-  Grid grid;           // axes tp, cp, dp, pp in the user's order
-  Grid expert_grid;    // expt_tp, ep, expt_dp, pp
+  int32_t index = 0;  // into spec.modules
+  Grid grid;          // axes tp, cp, dp, pp in the user's order
+  // Axes expt_tp, ep, expt_dp over the ranks of each stage in ascending order, and pp shared.
+  Grid expert_grid;
+  int32_t chunks = 1;  // pieces of layers a stage: schedule.chunks for the language module, else 1
   // Of pipeline part p * chunks + c in the order of data flow: chunk c of every stage p. With one
   // chunk simply [pp]. Covers all layers.
   std::vector<LayerRange> stage_layers;
   int32_t first_stage = 0;  // of the module graph: longest path of pipeline parts before it
+
+  int32_t pp() const { return static_cast<int32_t>(stage_layers.size()) / chunks; }
+  const LayerRange& layers(int32_t stage, int32_t chunk = 0) const {
+    return stage_layers[static_cast<size_t>(stage * chunks + chunk)];
+  }
+  // Of a part, counted over the module graph: data passes chunk 0 of all stages, then chunk 1, ...
+  int32_t GraphStage(int32_t stage, int32_t chunk = 0) const {
+    return first_stage + chunk * pp() + stage;
+  }
+  bool IsFirst(int32_t stage, int32_t chunk = 0) const { return stage == 0 && chunk == 0; }
+  bool IsLast(int32_t stage, int32_t chunk = 0) const {
+    return stage == pp() - 1 && chunk == chunks - 1;
+  }
 };
 
 // A directed step of activations from one pipeline part to the next, within a module or along an
@@ -75,14 +90,20 @@ struct Plan {
   Epoch epoch{1};
   int32_t world = 0;
   std::vector<ModulePlan> modules;
-  std::vector<Link> links;       // within modules first, in order; then one an edge
-  std::vector<Device> devices;   // of each rank, [world]
-  std::vector<Device> idle;      // devices of the cluster that the plan leaves out
-  int32_t stages = 0;            // of the module graph: longest path
-  int64_t microbatches = 1;      // M of rules: max over language replicas of ceil(samples / micro)
-  std::string digest;            // of everything above
+  std::vector<Link> links;      // within modules first, in order; then one an edge
+  std::vector<Device> devices;  // of each rank, [world]
+  // Devices of the cluster that no module uses: those of ranks in no module, then those beyond the
+  // world, in cluster order.
+  std::vector<Device> idle;
+  int32_t stages = 0;        // of the module graph: longest path
+  int64_t microbatches = 1;  // M of rules: max over language replicas of ceil(samples / micro)
+  // Of everything above but `idle`, and of the spec what ranks act on: not labels, priority and
+  // other matters of the queue. Equal digests mean that two processes would do the same.
+  std::string digest;
 
-  const job::Module& module_spec(int32_t module) const { return spec.modules[static_cast<size_t>(module)]; }
+  const job::Module& module_spec(int32_t module) const {
+    return spec.modules[static_cast<size_t>(module)];
+  }
   const job::Parallel& parallel(int32_t module) const { return module_spec(module).parallel; }
 
   // Tensor ranks of one stage of one replica, in unit order. The one place that knows widths.
@@ -90,6 +111,8 @@ struct Plan {
   int32_t Width(int32_t module, int32_t dp, int32_t pp) const;
   // Ranks with the same stage and tensor coordinate, over dp (then cp): the data group.
   RankList DataGroup(int32_t module, int32_t pp, int32_t tp) const;
+  // The rank at a place; its `width` does not matter. A place outside the plan is a caller's bug.
+  Rank RankOf(const Place& place) const;
   // In spec order; empty for an idle rank.
   std::vector<Place> PlacesOf(Rank rank) const;
   std::optional<Place> PlaceOf(Rank rank, int32_t module) const;
@@ -104,18 +127,23 @@ struct Plan {
 // Lays the job on the first devices of `cluster` (rank r on device r). A job that needs more
 // devices than there are is refused.
 // Errors: InvalidArgument with violations (layers that do not cover stages, widths beyond units,
-// edges that do not join, ...); ResourceExhausted for too few devices.
+// spans that overlap in part, edges that do not join, ...); ResourceExhausted for too few devices.
 absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch);
 
 // Every communicator of the plan in canonical order, the same on every rank.
 struct CommunicatorSpec {
   enum class Use : uint8_t { kControl, kForward, kBackward, kTensor, kData } use = Use::kControl;
-  std::string name;  // "control", "forward", "language.tp[3]", ...
+  std::string name;     // "control", "forward", "language.tp[3]", ...
   int32_t module = -1;  // kTensor, kData
   RankList ranks;       // canonical order: communicator rank = position
 };
+// Order: control (every rank that is in a module), forward and backward (every rank that can be an
+// end of a link's message), tensor groups by (module, dp, pp), data groups by (module, pp, tp).
 // Equal groups are shared: the second module that would make a tensor or data group of the same
 // ranks for the same use uses the first one's. Groups of one rank are left out.
 std::vector<CommunicatorSpec> Communicators(const Plan& plan);
+// Index of the communicator of this use and these ranks, -1 where there is none (one rank).
+int32_t FindCommunicator(const std::vector<CommunicatorSpec>& communicators,
+                         CommunicatorSpec::Use use, const RankList& ranks);
 
 }  // namespace phalanx::plan

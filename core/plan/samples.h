@@ -2,9 +2,9 @@
 //
 // A step's global batch is an ordered list of samples [0, batch.global). Language replicas take
 // contiguous runs of it, evenly, the first ones the remainder; each replica cuts its run into
-// M microbatches (the same M everywhere) whose sizes differ by at most one, larger first, zero legal.
-// "Samples of microbatch m" are those of replica 0, then of replica 1, ...: S of them. Lane i of n of
-// another module takes EvenSplit(S, n, i) of that list. Pure.
+// M microbatches (the same M everywhere) whose sizes differ by at most one, larger first, zero
+// legal. "Samples of microbatch m" are those of replica 0, then of replica 1, ...: S of them. Lane
+// i of n of another module takes EvenSplit(S, n, i) of that list. Pure.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,15 @@ struct MicrobatchSamples {
 };
 MicrobatchSamples SamplesOfMicrobatch(const Plan& plan, int64_t microbatch);
 
+// How many there are, without listing them.
+int64_t CountOfMicrobatch(const Plan& plan, int64_t microbatch);
+
 // The part of that list, [first, end), that lane (dp) `lane` of `module` works on.
-UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane, const MicrobatchSamples& microbatch);
+UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
+                      const MicrobatchSamples& microbatch);
+
+// Samples of a whole step that lane `lane` of `module` works on.
+int64_t LaneSamplesOfStep(const Plan& plan, int32_t module, int32_t lane);
 
 // The order of samples: which sample of the data set stands at `position` of the endless stream, in
 // which step s takes positions [s * global, (s + 1) * global). Each pass over the data set is a
@@ -39,12 +46,13 @@ struct LinkMessage {
   int64_t first = 0, count = 0;
   int32_t slice = 0, slices = 1;
 };
-// Messages of a link in one microbatch, forward direction, in one total order; backward has the same
-// list with from and to exchanged. Inside a module: one message a tensor coordinate, whole rows
-// (slices == 1). Along an edge: for each intersecting pair of lanes one message a destination tensor
-// rank, carrying its slice of the rows, from source tensor rank (slice mod source width); the
-// destinations then gather over their tensor group. Lanes without samples in common send nothing.
-// A message from a rank to itself stays in the list; the worker copies.
-std::vector<LinkMessage> LinkMessages(const Plan& plan, int32_t link, const MicrobatchSamples& microbatch);
+// Messages of a link in one microbatch, forward direction, in one total order; backward has the
+// same list with from and to exchanged. Inside a module: one message a tensor coordinate, whole
+// rows (slices == 1). Along an edge: for each intersecting pair of lanes one message a destination
+// tensor rank, carrying its slice of the rows, from source tensor rank (slice mod source width);
+// the destinations then gather over their tensor group. Lanes without samples in common send
+// nothing. A message from a rank to itself stays in the list; the worker copies.
+std::vector<LinkMessage> LinkMessages(const Plan& plan, int32_t link,
+                                      const MicrobatchSamples& microbatch);
 
 }  // namespace phalanx::plan

@@ -27,6 +27,27 @@ constexpr UnitRange EvenSplit(int64_t count, int64_t parts, int64_t index) {
   return {index * base + (index < extra ? index : extra), base + (index < extra ? 1 : 0)};
 }
 
+// The part that has thing `item`: the inverse of EvenSplit.
+constexpr int64_t PartOf(int64_t count, int64_t parts, int64_t item) {
+  const int64_t base = count / parts, extra = count % parts;
+  if (item < extra * (base + 1)) return item / (base + 1);
+  return extra + (item - extra * (base + 1)) / base;
+}
+
+// Units of `block` that cover `size`, the last one perhaps in part.
+constexpr int64_t BlockCount(int64_t size, int64_t block) {
+  return block <= 0 ? 0 : (size + block - 1) / block;
+}
+
+// KV heads, which families without grouped queries leave out: one a query head.
+constexpr int64_t KvHeads(const job::Architecture& architecture) {
+  return architecture.kv_heads > 0 ? architecture.kv_heads : architecture.heads;
+}
+constexpr int64_t HeadSize(const job::Architecture& architecture) {
+  if (architecture.head_size > 0) return architecture.head_size;
+  return architecture.heads > 0 ? architecture.hidden_size / architecture.heads : 0;
+}
+
 struct UnitCounts {
   int64_t query_heads = 0, kv_heads = 0, mlp_blocks = 0, vocabulary_blocks = 0;
 };

@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "core/plan/plan.h"
+
+namespace phalanx::plan {
+namespace {
+
+using Use = CommunicatorSpec::Use;
+
+// Ranks of every module, ascending.
+RankList RanksInModules(const Plan& plan) {
+  std::vector<bool> used(static_cast<size_t>(plan.world), false);
+  for (const ModulePlan& module : plan.modules) {
+    std::fill_n(used.begin() + module.grid.offset(), module.grid.size(), true);
+  }
+  RankList ranks;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    if (used[static_cast<size_t>(rank)]) ranks.push_back(Rank{rank});
+  }
+  return ranks;
+}
+
+// Ranks of one stage over all replicas whose tensor coordinate is below `width`.
+void InsertStage(const Plan& plan, int32_t module, int32_t stage, int32_t width,
+                 std::set<Rank>* ranks) {
+  const job::Parallel& parallel = plan.parallel(module);
+  for (int32_t dp = 0; dp < parallel.dp; ++dp) {
+    for (int32_t cp = 0; cp < parallel.cp; ++cp) {
+      const RankList group = plan.TensorGroup(module, dp, stage, cp);
+      const auto count = std::min<size_t>(group.size(), static_cast<size_t>(width));
+      ranks->insert(group.begin(), group.begin() + static_cast<std::ptrdiff_t>(count));
+    }
+  }
+}
+
+// Every rank that can be an end of a link's message.
+RankList RanksOfLinks(const Plan& plan) {
+  std::set<Rank> ranks;
+  for (const Link& link : plan.links) {
+    // Along an edge, source rank t sends only if some destination holds slice t.
+    const int32_t destination_width = plan.parallel(link.to_module).tp;
+    InsertStage(plan, link.from_module, link.from_stage,
+                link.edge < 0 ? kWorldMax : destination_width, &ranks);
+    InsertStage(plan, link.to_module, link.to_stage, kWorldMax, &ranks);
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+class Collector {
+ public:
+  void Add(Use use, std::string name, int32_t module, RankList ranks) {
+    if (ranks.size() < 2) return;
+    if (!seen_.insert({use, ranks}).second) return;
+    specs_.push_back({use, std::move(name), module, std::move(ranks)});
+  }
+  std::vector<CommunicatorSpec> Take() && { return std::move(specs_); }
+
+ private:
+  std::set<std::pair<Use, RankList>> seen_;
+  std::vector<CommunicatorSpec> specs_;
+};
+
+}  // namespace
+
+std::vector<CommunicatorSpec> Communicators(const Plan& plan) {
+  Collector all;
+  all.Add(Use::kControl, "control", -1, RanksInModules(plan));
+  const RankList ends = RanksOfLinks(plan);
+  all.Add(Use::kForward, "forward", -1, ends);
+  all.Add(Use::kBackward, "backward", -1, ends);
+  for (const ModulePlan& module : plan.modules) {
+    const job::Parallel& parallel = plan.parallel(module.index);
+    const std::string& name = plan.module_spec(module.index).name;
+    int32_t number = 0;
+    for (int32_t dp = 0; dp < parallel.dp; ++dp) {
+      for (int32_t pp = 0; pp < parallel.pp; ++pp) {
+        for (int32_t cp = 0; cp < parallel.cp; ++cp) {
+          all.Add(Use::kTensor, absl::StrCat(name, ".tp[", number++, "]"), module.index,
+                  plan.TensorGroup(module.index, dp, pp, cp));
+        }
+      }
+    }
+    number = 0;
+    for (int32_t pp = 0; pp < parallel.pp; ++pp) {
+      for (int32_t tp = 0; tp < parallel.tp; ++tp) {
+        all.Add(Use::kData, absl::StrCat(name, ".dp[", number++, "]"), module.index,
+                plan.DataGroup(module.index, pp, tp));
+      }
+    }
+  }
+  return std::move(all).Take();
+}
+
+int32_t FindCommunicator(const std::vector<CommunicatorSpec>& communicators,
+                         CommunicatorSpec::Use use, const RankList& ranks) {
+  for (size_t i = 0; i < communicators.size(); ++i) {
+    if (communicators[i].use == use && communicators[i].ranks == ranks)
+      return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+}  // namespace phalanx::plan

@@ -1,0 +1,264 @@
+#include "core/plan/cost.h"
+
+#include <algorithm>
+
+#include "core/plan/parameters.h"
+#include "core/plan/samples.h"
+#include "core/plan/units.h"
+
+namespace phalanx::plan {
+namespace {
+
+using job::Family;
+
+bool IsDecoder(Family family) { return family == Family::kLlama || family == Family::kRegressor; }
+
+PassCost& operator+=(PassCost& a, const PassCost& b) {
+  a.forward += b.forward;
+  a.backward_input += b.backward_input;
+  a.backward_weight += b.backward_weight;
+  return a;
+}
+
+PassCost Scaled(PassCost cost, double factor) {
+  return {cost.forward * factor, cost.backward_input * factor, cost.backward_weight * factor};
+}
+
+// A matrix multiplication with `weights` parameters costs the same in each of the three passes.
+PassCost Linear(double rows, double weights) {
+  const double flops = 2 * rows * weights;
+  return {flops, flops, flops};
+}
+
+double Sum(const PassCost& cost) {
+  return cost.forward + cost.backward_input + cost.backward_weight;
+}
+
+int64_t ItemsOfSample(const Plan& plan, int64_t rows_per_item) {
+  const int64_t limit = plan.spec.data.value_or(job::Data{}).items_max;
+  const int64_t context = plan.module_spec(plan.spec.language).architecture.context;
+  const int64_t fit = rows_per_item > 0 ? context / rows_per_item : 1;
+  return std::max<int64_t>(1, std::min(limit, fit));
+}
+
+// Token rows of one microbatch on one replica of a module, at most.
+int64_t RowsOfMicrobatch(const Plan& plan, int32_t module) {
+  const job::Architecture& architecture = plan.module_spec(module).architecture;
+  const int64_t samples =
+      module == plan.spec.language
+          ? plan.spec.batch.micro
+          : EvenSplit(CountOfMicrobatch(plan, 0), plan.parallel(module).dp, 0).count;
+  const int64_t per_item = RowsPerItem(architecture);
+  if (per_item == 0) return samples * architecture.context;
+  return samples * ItemsOfSample(plan, per_item) * per_item;
+}
+
+// Elements that one layer keeps of one row until its backward has read them.
+int64_t KeptElements(const job::Module& module, const Shard& shard) {
+  const job::Architecture& a = module.architecture;
+  const int64_t q = shard.query_heads.count * HeadSize(a), kv = shard.kv_heads.count * HeadSize(a);
+  const int64_t mlp = shard.mlp_blocks.count * a.block;
+  switch (module.recompute) {
+    case job::Recompute::kFull:
+      return a.hidden_size;
+    case job::Recompute::kSelective:
+      return 4 * a.hidden_size + q + 2 * kv + 2 * mlp;
+    case job::Recompute::kNone:
+      break;
+  }
+  return 4 * a.hidden_size + 2 * q + 2 * kv + 3 * mlp;
+}
+
+int64_t BytesOf(job::Precision precision) {
+  switch (precision) {
+    case job::Precision::kBf16:
+      return 2;
+    case job::Precision::kFp32:
+      return 4;
+    case job::Precision::kFp64:
+      return 8;
+  }
+  return 4;
+}
+
+void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate* estimate) {
+  const job::Module& module = plan.module_spec(place.module);
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
+  const StageParameters parameters = ParametersOf(plan, place, chunk);
+  estimate->parameters += parameters.elements * bytes;
+  const bool trains = TrainedPasses(plan.spec, place.module).backward_weight;
+  if (trains) {
+    estimate->gradients += parameters.elements * wide_bytes;
+    estimate->optimizer += 3 * wide_bytes * parameters.elements / parameters.replicas;
+  }
+  const Shard shard = ShardOf(module.architecture, place.width, place.tp);
+  const int64_t rows = RowsOfMicrobatch(plan, place.module);
+  const int64_t alive =
+      trains || TrainedPasses(plan.spec, place.module).backward_input
+          ? std::min<int64_t>(plan.microbatches, plan.stages - layout.GraphStage(place.pp, chunk))
+          : 1;
+  const int64_t layers = layout.layers(place.pp, chunk).count;
+  estimate->activations += alive * layers * rows * KeptElements(module, shard) * bytes;
+  if (module.architecture.family == Family::kLlama && layout.IsLast(place.pp, chunk)) {
+    estimate->activations +=
+        rows * shard.vocabulary_blocks.count * module.architecture.block * wide_bytes;
+  }
+}
+
+}  // namespace
+
+int64_t RowsPerItem(const job::Architecture& architecture) {
+  if (architecture.family == Family::kClipVision && architecture.patch_size > 0) {
+    const int64_t side = architecture.image_size / architecture.patch_size;
+    return side * side;
+  }
+  // Two convolutions before the layers, the second of stride 2.
+  if (architecture.family == Family::kWhisper) return (architecture.frames + 1) / 2;
+  return 0;
+}
+
+PassCost LayerCost(const job::Module& module, double rows, double length) {
+  const job::Architecture& a = module.architecture;
+  const bool decoder = IsDecoder(a.family);
+  const auto hidden = static_cast<double>(a.hidden_size);
+  const auto q = static_cast<double>(a.heads * HeadSize(a));
+  const auto kv = static_cast<double>(KvHeads(a) * HeadSize(a));
+  const double mlp_matrices = decoder ? 3 : 2;
+  PassCost cost = Linear(
+      rows, hidden * (2 * q + 2 * kv) + mlp_matrices * hidden * static_cast<double>(a.mlp_size));
+  // Scores and their product with the values; backward has twice as many multiplications.
+  const double attention = 2 * 2 * rows * length * q * (decoder ? 0.5 : 1.0);
+  cost.forward += attention;
+  cost.backward_input += 2 * attention;
+  return cost;
+}
+
+PassCost EmbeddingCost(const job::Module& module, double rows) {
+  const job::Architecture& a = module.architecture;
+  const auto hidden = static_cast<double>(a.hidden_size);
+  switch (a.family) {
+    case Family::kLlama:  // a row is read, and its gradient added
+      return {rows * hidden, 0, rows * hidden};
+    case Family::kClipVision: {
+      PassCost cost = Linear(rows, hidden * 3 * static_cast<double>(a.patch_size * a.patch_size));
+      cost.backward_input = 0;  // nobody asks for the gradient of a pixel
+      return cost;
+    }
+    case Family::kWhisper: {  // two convolutions of width 3, the first at twice the rate
+      PassCost cost = Linear(2 * rows, 3 * static_cast<double>(a.mel_bins) * hidden);
+      cost.backward_input = 0;
+      cost += Linear(rows, 3 * hidden * hidden);
+      return cost;
+    }
+    case Family::kRegressor:
+    case Family::kNone:
+      break;
+  }
+  return {};
+}
+
+PassCost HeadCost(const job::Module& module, double rows) {
+  const job::Architecture& a = module.architecture;
+  if (a.family != Family::kLlama) return {};
+  return Linear(rows, static_cast<double>(a.hidden_size) * static_cast<double>(a.vocabulary));
+}
+
+PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double rows) {
+  if (!edge.projector.has_value()) return {};
+  const auto in =
+      static_cast<double>(spec.modules[static_cast<size_t>(edge.from)].architecture.hidden_size);
+  const auto out =
+      static_cast<double>(spec.modules[static_cast<size_t>(edge.to)].architecture.hidden_size);
+  PassCost cost = Linear(rows, static_cast<double>(edge.projector->hidden_size) * (in + out));
+  if (edge.projector->frozen) cost.backward_weight = 0;
+  return cost;
+}
+
+Trained TrainedPasses(const job::JobSpec& spec, int32_t module) {
+  Trained trained;
+  trained.backward_weight = !spec.modules[static_cast<size_t>(module)].frozen;
+  trained.backward_input = trained.backward_weight;
+  for (const job::Edge& edge : spec.edges) {
+    if (trained.backward_input) break;
+    if (edge.to != module) continue;
+    const bool projector_trains = edge.projector.has_value() && !edge.projector->frozen;
+    trained.backward_input = projector_trains || TrainedPasses(spec, edge.from).backward_input;
+  }
+  return trained;
+}
+
+PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
+                  double length) {
+  const job::Module& spec = plan.module_spec(module);
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  PassCost cost = Scaled(LayerCost(spec, rows, length), layout.layers(stage, chunk).count);
+  if (layout.IsFirst(stage, chunk)) cost += EmbeddingCost(spec, rows);
+  if (layout.IsLast(stage, chunk) && plan.IsSink(module)) cost += HeadCost(spec, rows);
+  const Trained trained = TrainedPasses(plan.spec, module);
+  if (!trained.backward_input) cost.backward_input = 0;
+  if (!trained.backward_weight) cost.backward_weight = 0;
+  if (layout.IsLast(stage, chunk)) {
+    for (const job::Edge& edge : plan.spec.edges) {
+      if (edge.from != module) continue;
+      PassCost projector = ProjectorCost(plan.spec, edge, rows);
+      const bool projector_trains = edge.projector.has_value() && !edge.projector->frozen;
+      if (!trained.backward_input && !projector_trains) projector.backward_input = 0;
+      cost += projector;
+    }
+  }
+  return Scaled(cost, 1.0 / plan.parallel(module).tp);
+}
+
+std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
+  const job::Architecture& a = module.architecture;
+  std::vector<int32_t> counts(static_cast<size_t>(parts), a.layers < parts ? 0 : 1);
+  if (a.layers < parts) return counts;
+  const int64_t item_rows = RowsPerItem(a);
+  const auto length = static_cast<double>(item_rows > 0 ? item_rows : a.context);
+  const double layer = Sum(LayerCost(module, 1, length));
+  std::vector<double> costs(static_cast<size_t>(parts), layer);
+  costs.front() += Sum(EmbeddingCost(module, 1));
+  costs.back() += Sum(HeadCost(module, 1));
+  // Every further layer goes to the part that is cheapest so far, the first of equals: for equal
+  // layers that minimises the dearest part.
+  for (int32_t rest = a.layers - parts; rest > 0; --rest) {
+    const auto cheapest =
+        static_cast<size_t>(std::min_element(costs.begin(), costs.end()) - costs.begin());
+    costs[cheapest] += std::max(layer, 1.0);
+    ++counts[cheapest];
+  }
+  return counts;
+}
+
+double StepFlops(const Plan& plan, double tokens, double items) {
+  double flops = 0;
+  for (const ModulePlan& layout : plan.modules) {
+    const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
+    const auto per_item = static_cast<double>(RowsPerItem(architecture));
+    const double rows = per_item > 0 ? items * per_item : tokens;
+    const double length =
+        per_item > 0 ? per_item : tokens / static_cast<double>(plan.spec.batch.global);
+    const double width = plan.parallel(layout.index).tp;
+    for (int32_t stage = 0; stage < layout.pp(); ++stage) {
+      for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+        flops += width * Sum(PartCost(plan, layout.index, stage, chunk, rows, length));
+      }
+    }
+  }
+  return flops;
+}
+
+MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
+  MemoryEstimate estimate;
+  for (const Place& place : plan.PlacesOf(rank)) {
+    if (!HasParameters(plan.module_spec(place.module).architecture.family)) continue;
+    for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks;
+         ++chunk) {
+      AddPart(plan, place, chunk, &estimate);
+    }
+  }
+  return estimate;
+}
+
+}  // namespace phalanx::plan
