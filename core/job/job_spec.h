@@ -124,8 +124,11 @@ struct Budget {
   absl::Duration window = absl::Hours(1);
 };
 
+// Every rung, cheapest first.
+std::vector<Rung> AllRungs();
+
 struct Recovery {
-  std::vector<Rung> ladder = {Rung::kSpare, Rung::kShrink, Rung::kDropReplica, Rung::kRestart, Rung::kWait};
+  std::vector<Rung> ladder = AllRungs();
   Widths widths = Widths::kOwn;
   StateHome state_home = StateHome::kAuto;
   int32_t state_copies = 2;

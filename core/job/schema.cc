@@ -1,0 +1,389 @@
+#include "core/job/schema.h"
+
+#include "absl/base/macros.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/job/scalar.h"
+
+namespace phalanx::job {
+namespace {
+
+using absl::string_view;
+using T = FieldType;
+
+constexpr string_view kFamilyNames[] = {"clip_vision", "whisper", "llama", "regressor"};
+constexpr string_view kAxisNames[] = {"tp", "cp", "dp", "pp"};
+constexpr string_view kPrecisionNames[] = {"bf16", "fp32", "fp64"};
+constexpr string_view kRecomputeNames[] = {"none", "selective", "full"};
+constexpr string_view kScheduleNames[] = {"auto",           "1f1b",          "interleaved",
+                                          "zero_bubble_h1", "zero_bubble_v", "three_phase"};
+constexpr string_view kDecayNames[] = {"cosine", "constant", "linear"};
+constexpr string_view kDeviceNames[] = {"cpu", "gpu"};
+constexpr string_view kRungNames[] = {"spare", "shrink", "drop-replica", "restart", "wait"};
+constexpr string_view kWidthsNames[] = {"own", "parity"};
+constexpr string_view kStateHomeNames[] = {"auto", "mirror", "host"};
+constexpr string_view kApiVersions[] = {"phalanx/v1"};
+constexpr string_view kKinds[] = {"TrainingJob"};
+constexpr string_view kProjectorNames[] = {"mlp"};
+constexpr string_view kFormatNames[] = {"webdataset"};
+constexpr string_view kOptimizerNames[] = {"adamw"};
+
+constexpr uint8_t kClip = FamilyBit(Family::kClipVision), kWhisper = FamilyBit(Family::kWhisper),
+                  kLlama = FamilyBit(Family::kLlama), kRegressor = FamilyBit(Family::kRegressor),
+                  kBare = FamilyBit(Family::kNone);
+constexpr uint8_t kDecoders = kLlama | kRegressor;
+constexpr uint8_t kFamilies = kClip | kWhisper | kDecoders;
+
+constexpr double kWidthMax = 1 << 20;    // hidden sizes and the like
+constexpr double kRanksMax = 1 << 20;    // plan::kWorldMax
+constexpr double kStepsMax = 1e12;
+constexpr double kLayersMax = 4096;
+
+constexpr Field kArchitecture[] = {
+    {.name = "family", .type = T::kChoice, .absence = Absence::kRequiredToRun,
+     .otherwise = "none (planning only: no cost, memory or unit figures)",
+     .choices = kFamilyNames,
+     .doc = "What the module is: a CLIP-like vision encoder, a Whisper-like audio encoder, a "
+            "Llama-like decoder, or a decoder that predicts target rows."},
+    {.name = "hidden_size", .type = T::kSize, .low = 1, .high = kWidthMax, .families = kFamilies,
+     .required_of = kFamilies, .doc = "Width of the residual stream."},
+    {.name = "layers", .type = T::kInteger, .low = 1, .high = kLayersMax,
+     .families = kFamilies | kBare, .required_of = kFamilies, .doc = "Transformer layers."},
+    {.name = "heads", .type = T::kInteger, .low = 1, .high = 65536, .families = kFamilies,
+     .required_of = kFamilies, .doc = "Query heads; the units of attention."},
+    {.name = "kv_heads", .type = T::kInteger, .otherwise = "`heads`", .low = 1, .high = 65536,
+     .families = kDecoders,
+     .doc = "Key and value heads, each shared by `heads` / `kv_heads` query heads; divides "
+            "`heads`."},
+    {.name = "head_size", .type = T::kSize, .otherwise = "`hidden_size` / `heads`", .low = 1,
+     .high = 65536, .families = kFamilies, .doc = "Width of one head; even in decoders."},
+    {.name = "mlp_size", .type = T::kSize, .low = 1, .high = kWidthMax * 16,
+     .families = kFamilies, .required_of = kFamilies, .doc = "Width inside the MLP."},
+    {.name = "block", .type = T::kSize, .initial = "128", .low = 1, .high = kWidthMax,
+     .families = kFamilies,
+     .doc = "Columns of an MLP unit and rows of a vocabulary unit: the grain of tensor "
+            "parallelism."},
+    {.name = "vocabulary", .type = T::kSize, .low = 2, .high = 1 << 24, .families = kLlama,
+     .required_of = kLlama, .doc = "Tokens; the tokenizer's size may not exceed it."},
+    {.name = "context", .type = T::kSize, .low = 2, .high = 1 << 24, .families = kDecoders,
+     .required_of = kDecoders, .doc = "Positions of a sequence at most, items included."},
+    {.name = "tied_head", .type = T::kBoolean, .initial = "false", .families = kLlama,
+     .doc = "The output head is the embedding matrix."},
+    {.name = "rope_theta", .type = T::kNumber, .initial = "10000", .low = 0, .high = 1e12,
+     .above_low = true, .families = kDecoders, .doc = "Base of the rotary position embedding."},
+    {.name = "norm_epsilon", .type = T::kNumber, .initial = "1e-05", .low = 0, .high = 1,
+     .above_low = true, .families = kFamilies, .doc = "Added to the variance in norms."},
+    {.name = "image_size", .type = T::kInteger, .low = 1, .high = 16384, .families = kClip,
+     .required_of = kClip, .doc = "Pixels of a side; a multiple of `patch_size`."},
+    {.name = "patch_size", .type = T::kInteger, .low = 1, .high = 16384, .families = kClip,
+     .required_of = kClip, .doc = "Pixels of a patch's side; a patch makes one row."},
+    {.name = "mel_bins", .type = T::kInteger, .low = 1, .high = 1024, .families = kWhisper,
+     .required_of = kWhisper, .doc = "Bins of the log-mel spectrogram."},
+    {.name = "frames", .type = T::kInteger, .low = 2, .high = 1 << 20, .families = kWhisper,
+     .required_of = kWhisper, .doc = "Frames of an item; two make one row."},
+};
+
+constexpr Field kParallel[] = {
+    {.name = "ranks", .type = T::kInteger, .initial = "1", .low = 1, .high = kRanksMax,
+     .doc = "Ranks of the module; dp = `ranks` / (tp * cp * pp) follows and may not be written."},
+    {.name = "tp", .type = T::kInteger, .initial = "1", .low = 1, .high = kRanksMax,
+     .doc = "Tensor parallelism: ranks that share each layer; at most the query heads, and the "
+            "blocks of the MLP and of the vocabulary."},
+    {.name = "cp", .type = T::kInteger, .initial = "1", .low = 1, .high = kRanksMax,
+     .doc = "Context parallelism: ranks that share each sequence."},
+    {.name = "pp", .type = T::kInteger, .initial = "1", .low = 1, .high = kLayersMax,
+     .doc = "Pipeline parallelism: stages that the layers are cut into."},
+    {.name = "ep", .type = T::kInteger, .initial = "1", .low = 1, .high = kRanksMax,
+     .doc = "Expert parallelism, in the expert view of the same ranks."},
+    {.name = "expt_tp", .type = T::kInteger, .initial = "1", .low = 1, .high = kRanksMax,
+     .doc = "Tensor parallelism of experts."},
+    {.name = "order", .type = T::kChoices, .initial = "[tp, cp, dp, pp]", .choices = kAxisNames,
+     .doc = "The axes, fastest first: each of the four once."},
+    {.name = "layers", .type = T::kIntegers, .otherwise = "split by cost", .low = 1,
+     .high = kLayersMax, .doc = "Layers of each stage, in order; they add up to the module's."},
+};
+
+constexpr Field kModule[] = {
+    {.name = "name", .type = T::kString, .absence = Absence::kRequired,
+     .doc = "Unique; letters, digits, '-' and '_', starting with a letter."},
+    {.name = "architecture", .type = T::kMapping, .absence = Absence::kRequiredToRun,
+     .otherwise = "unknown (planning only)", .fields = kArchitecture,
+     .doc = "The shape of the module."},
+    {.name = "parallel", .type = T::kMapping, .fields = kParallel,
+     .doc = "How the module is laid on its ranks."},
+    {.name = "offset", .type = T::kOffset, .otherwise = "right after the module before it",
+     .low = 0, .high = kRanksMax,
+     .doc = "First rank: a number, or the name of the module that starts there too."},
+    {.name = "frozen", .type = T::kBoolean, .initial = "false",
+     .doc = "Its parameters stay as they are."},
+    {.name = "recompute", .type = T::kChoice, .initial = "none", .choices = kRecomputeNames,
+     .doc = "Which activations are computed again instead of kept."},
+    {.name = "weights", .type = T::kString, .otherwise = "none: initialised from the seed",
+     .doc = "Folder with initial weights in the Hugging Face layout."},
+    {.name = "loss_weight", .type = T::kNumber, .initial = "1", .low = 0, .high = 1e6,
+     .doc = "Factor of a regressor's loss."},
+};
+
+constexpr Field kProjector[] = {
+    {.name = "type", .type = T::kChoice, .initial = "mlp", .choices = kProjectorNames,
+     .doc = "Two linear layers with a GELU between."},
+    {.name = "hidden_size", .type = T::kSize, .otherwise = "hidden size of `to`", .low = 1,
+     .high = kWidthMax, .doc = "Width between the two layers."},
+    {.name = "frozen", .type = T::kBoolean, .initial = "false",
+     .doc = "Its parameters stay as they are."},
+};
+
+constexpr Field kEdge[] = {
+    {.name = "from", .type = T::kString, .absence = Absence::kRequired,
+     .doc = "Module whose output rows travel."},
+    {.name = "to", .type = T::kString, .absence = Absence::kRequired,
+     .doc = "Module that takes them in: a decoder."},
+    {.name = "projector", .type = T::kMapping,
+     .otherwise = "none; needed where the hidden sizes differ", .fields = kProjector,
+     .doc = "Maps rows from one hidden size to the other; lives on the last stage of `from`."},
+};
+
+constexpr Field kBatch[] = {
+    {.name = "global", .type = T::kInteger, .absence = Absence::kRequired, .low = 1,
+     .high = 1 << 24, .doc = "Samples of a step, over all replicas."},
+    {.name = "micro", .type = T::kInteger, .initial = "1", .low = 1, .high = 1 << 20,
+     .doc = "Samples of a microbatch on one replica of the language module, at most."},
+};
+
+constexpr Field kSchedule[] = {
+    {.name = "name", .type = T::kChoice, .initial = "auto", .choices = kScheduleNames,
+     .doc = "The order of work on each rank."},
+    {.name = "chunks", .type = T::kInteger, .initial = "1", .low = 1, .high = 64,
+     .doc = "Model chunks of a rank (virtual stages), under schedules that have them."},
+    {.name = "encoder_chunks", .type = T::kInteger, .initial = "1", .low = 1, .high = 1024,
+     .doc = "Pieces that encoder passes are cut into under three_phase."},
+};
+
+constexpr Field kData[] = {
+    {.name = "format", .type = T::kChoice, .initial = "webdataset", .choices = kFormatNames,
+     .doc = "Tar files of samples: KEY.txt with KEY.N.png and so on."},
+    {.name = "shards", .type = T::kPatterns, .absence = Absence::kRequired,
+     .doc = "The training shards, in order; {000..003} and {a,b} expand."},
+    {.name = "validation", .type = T::kPatterns, .otherwise = "none: no evaluation",
+     .doc = "Shards of the validation set."},
+    {.name = "tokenizer", .type = T::kString, .absence = Absence::kRequired,
+     .doc = "A sentencepiece model."},
+    {.name = "items_max", .type = T::kInteger, .initial = "8", .low = 0, .high = 65536,
+     .doc = "Images and sounds of a sample at most."},
+    {.name = "corrupt_max", .type = T::kInteger, .initial = "16", .low = 0, .high = 1 << 30,
+     .doc = "Corrupt samples that are left out before the job fails."},
+};
+
+constexpr Field kOptimizer[] = {
+    {.name = "name", .type = T::kChoice, .initial = "adamw", .choices = kOptimizerNames,
+     .doc = "AdamW with decoupled weight decay."},
+    {.name = "learning_rate", .type = T::kNumber, .initial = "0.001", .low = 0, .high = 10,
+     .above_low = true, .doc = "Reached after warm-up."},
+    {.name = "minimum_learning_rate", .type = T::kNumber, .initial = "0", .low = 0, .high = 10,
+     .doc = "Reached at the last step; at most `learning_rate`."},
+    {.name = "warmup_steps", .type = T::kInteger, .initial = "0", .low = 0, .high = kStepsMax,
+     .doc = "Steps of linear rise; at most `steps`."},
+    {.name = "decay", .type = T::kChoice, .initial = "cosine", .choices = kDecayNames,
+     .doc = "The way from `learning_rate` to `minimum_learning_rate`."},
+    {.name = "weight_decay", .type = T::kNumber, .initial = "0.01", .low = 0, .high = 10,
+     .doc = "Applied to matrices, not to vectors."},
+    {.name = "betas", .type = T::kNumbers, .initial = "[0.9, 0.95]", .low = 0, .high = 1,
+     .doc = "Two decay rates below 1, of the first and the second moment."},
+    {.name = "epsilon", .type = T::kNumber, .initial = "1e-08", .low = 0, .high = 1,
+     .above_low = true, .doc = "Added to the root of the second moment."},
+    {.name = "clip_norm", .type = T::kNumber, .initial = "1", .low = 0, .high = 1e9,
+     .doc = "Largest norm of the gradient of all modules together; 0: no clipping."},
+};
+
+constexpr Field kCheckpoint[] = {
+    {.name = "directory", .type = T::kString, .initial = "checkpoints",
+     .doc = "Where checkpoints are kept."},
+    {.name = "every", .type = T::kInteger, .initial = "0", .low = 0, .high = kStepsMax,
+     .doc = "Steps between checkpoints; 0: none."},
+    {.name = "keep", .type = T::kInteger, .initial = "2", .low = 1, .high = 1 << 20,
+     .doc = "The newest so many are kept."},
+    {.name = "resume_from", .type = T::kString, .otherwise = "none",
+     .doc = "A checkpoint to start from."},
+};
+
+constexpr Field kBudget[] = {
+    {.name = "total", .type = T::kInteger, .initial = "20", .low = 0, .high = 1 << 30,
+     .doc = "Recoveries of a job at most."},
+    {.name = "without_progress", .type = T::kInteger, .initial = "3", .low = 0, .high = 1 << 30,
+     .doc = "Recoveries in a row without a step between."},
+    {.name = "window", .type = T::kDuration, .initial = "1h",
+     .doc = "Time over which `total` counts."},
+};
+
+constexpr Field kRecovery[] = {
+    {.name = "ladder", .type = T::kChoices,
+     .initial = "[spare, shrink, drop-replica, restart, wait]", .choices = kRungNames,
+     .doc = "What is tried, in order."},
+    {.name = "widths", .type = T::kChoice, .initial = "own", .choices = kWidthsNames,
+     .doc = "Each hit replica keeps what it has, or all hit replicas take the same width."},
+    {.name = "state_home", .type = T::kChoice, .initial = "auto", .choices = kStateHomeNames,
+     .doc = "Where the second copy of the optimizer state lives."},
+    {.name = "state_copies", .type = T::kInteger, .initial = "2", .low = 1, .high = 16,
+     .doc = "Homes of every piece of state."},
+    {.name = "state_every", .type = T::kInteger, .initial = "1", .low = 1, .high = 1 << 30,
+     .doc = "Steps between host snapshots."},
+    {.name = "budget", .type = T::kMapping, .fields = kBudget,
+     .doc = "How often a job may recover before it fails."},
+};
+
+constexpr Field kResources[] = {
+    {.name = "device", .type = T::kChoice, .initial = "cpu", .choices = kDeviceNames,
+     .doc = "What a rank runs on: a CPU slot or a GPU."},
+    {.name = "devices", .type = T::kInteger, .otherwise = "what the modules span", .low = 1,
+     .high = kRanksMax, .doc = "Devices that the job gets, all at once; at least what the modules "
+                               "span."},
+    {.name = "spares", .type = T::kInteger, .initial = "0", .low = 0, .high = kRanksMax,
+     .doc = "Idle healthy devices kept beside."},
+    {.name = "node_selector", .type = T::kStringMap, .initial = "{}",
+     .doc = "Labels that a node must have."},
+};
+
+constexpr Field kPrecision[] = {
+    {.name = "compute", .type = T::kChoice, .otherwise = "bf16 on gpu, fp32 on cpu",
+     .choices = kPrecisionNames,
+     .doc = "Type of parameters and activations; sums and masters are at least fp32. fp64 needs "
+            "cpu."},
+};
+
+constexpr Field kSpec[] = {
+    {.name = "seed", .type = T::kUnsigned, .initial = "0",
+     .doc = "Initial weights and the order of samples follow from it."},
+    {.name = "steps", .type = T::kInteger, .absence = Absence::kRequired, .low = 1,
+     .high = kStepsMax, .doc = "Optimizer steps."},
+    {.name = "priority", .type = T::kInteger, .initial = "0", .low = -1e9, .high = 1e9,
+     .doc = "Larger goes first."},
+    {.name = "preemptible", .type = T::kBoolean, .initial = "false",
+     .doc = "The job may be stopped for one of higher priority."},
+    {.name = "time_limit", .type = T::kDuration, .otherwise = "none",
+     .doc = "Time to run at most."},
+    {.name = "precision", .type = T::kMapping, .fields = kPrecision, .doc = "Number formats."},
+    {.name = "language", .type = T::kString, .initial = "language",
+     .doc = "The module whose lanes and tokens define the batch."},
+    {.name = "modules", .type = T::kMappings, .absence = Absence::kRequired, .fields = kModule,
+     .doc = "The parts of the model; exactly one is the language module."},
+    {.name = "edges", .type = T::kMappings, .otherwise = "none", .fields = kEdge,
+     .doc = "What feeds what: a graph without cycles."},
+    {.name = "batch", .type = T::kMapping, .absence = Absence::kRequired, .fields = kBatch,
+     .doc = "How many samples a step takes, and in what portions."},
+    {.name = "schedule", .type = T::kMapping, .fields = kSchedule,
+     .doc = "The pipeline schedule."},
+    {.name = "data", .type = T::kMapping, .absence = Absence::kRequiredToRun,
+     .otherwise = "none (planning only)", .fields = kData, .doc = "What to train on."},
+    {.name = "optimizer", .type = T::kMapping, .fields = kOptimizer,
+     .doc = "How parameters follow gradients."},
+    {.name = "checkpoint", .type = T::kMapping, .otherwise = "none", .fields = kCheckpoint,
+     .doc = "Checkpoints; not in force yet."},
+    {.name = "recovery", .type = T::kMapping, .fields = kRecovery,
+     .doc = "What to do when a device is lost; not in force yet."},
+    {.name = "resources", .type = T::kMapping, .fields = kResources,
+     .doc = "Devices to run on."},
+    {.name = "output", .type = T::kString, .otherwise = "`runs/NAME`, NAME being the job's",
+     .doc = "Folder for the job's results."},
+    {.name = "trace", .type = T::kBoolean, .initial = "false",
+     .doc = "Record a timeline; not in force yet."},
+};
+
+constexpr Field kMetadata[] = {
+    {.name = "name", .type = T::kString, .absence = Absence::kRequired,
+     .doc = "Lower-case letters, digits and '-', at most 63, starting with a letter; not job-N, "
+            "which is how jobs are numbered."},
+    {.name = "labels", .type = T::kStringMap, .initial = "{}",
+     .doc = "For people and selectors: at most 64."},
+};
+
+constexpr Field kDocument[] = {
+    {.name = "apiVersion", .type = T::kChoice, .initial = "phalanx/v1", .choices = kApiVersions,
+     .doc = "The version of this format."},
+    {.name = "kind", .type = T::kChoice, .initial = "TrainingJob", .choices = kKinds,
+     .doc = "What the document is."},
+    {.name = "metadata", .type = T::kMapping, .absence = Absence::kRequired, .fields = kMetadata,
+     .doc = "What the job is called."},
+    {.name = "spec", .type = T::kMapping, .absence = Absence::kRequired, .fields = kSpec,
+     .doc = "What the job is."},
+};
+
+std::string Bounds(const Field& field) {
+  if (field.low == 0 && field.high == 0) return "";
+  if (field.above_low) {
+    return absl::StrCat(" above ", FormatNumber(field.low), " and at most ",
+                        absl::SixDigits(field.high));
+  }
+  if (field.type == T::kNumber || field.type == T::kNumbers) {
+    return absl::StrCat(" from ", FormatNumber(field.low), " to ", absl::SixDigits(field.high));
+  }
+  return absl::StrCat(" from ", static_cast<int64_t>(field.low), " to ",
+                      static_cast<int64_t>(field.high));
+}
+
+}  // namespace
+
+absl::Span<const Field> FieldsOf(string_view path) {
+  absl::Span<const Field> fields = kDocument;
+  for (string_view name : absl::StrSplit(path, '.', absl::SkipEmpty())) {
+    const Field* found = nullptr;
+    for (const Field& field : fields) {
+      if (field.name == name) found = &field;
+    }
+    ABSL_ASSERT(found != nullptr);
+    fields = found->fields;
+  }
+  return fields;
+}
+
+std::string DescribeValue(const Field& field) {
+  switch (field.type) {
+    case T::kString:
+      return "a string";
+    case T::kChoice:
+      if (field.choices.size() == 1) return std::string(field.choices[0]);
+      return absl::StrCat("one of ", absl::StrJoin(field.choices, ", "));
+    case T::kChoices:
+      return absl::StrCat("a list of ", absl::StrJoin(field.choices, ", "), ", each once");
+    case T::kInteger:
+      return absl::StrCat("an integer", Bounds(field));
+    case T::kUnsigned:
+      return "an integer from 0 to 18446744073709551615";
+    case T::kSize:
+      return absl::StrCat("an integer", Bounds(field), " (4Ki is 4096)");
+    case T::kNumber:
+      return absl::StrCat("a number", Bounds(field));
+    case T::kBoolean:
+      return "true or false";
+    case T::kDuration:
+      return "a duration above 0, such as 30s, 15m or 2h";
+    case T::kIntegers:
+      return absl::StrCat("a list of integers", Bounds(field));
+    case T::kNumbers:
+      return absl::StrCat("a list of numbers", Bounds(field));
+    case T::kPatterns:
+      return "a file name, in which {000..003} and {a,b} expand, or a list of them";
+    case T::kOffset:
+      return absl::StrCat("an integer", Bounds(field), ", or a module's name");
+    case T::kStringMap:
+      return "a mapping of strings to strings";
+    case T::kMapping:
+      return "a mapping";
+    case T::kMappings:
+      return "a list of mappings";
+  }
+  return "";
+}
+
+absl::Span<const string_view> FamilyNames() { return kFamilyNames; }
+absl::Span<const string_view> AxisNames() { return kAxisNames; }
+absl::Span<const string_view> PrecisionNames() { return kPrecisionNames; }
+absl::Span<const string_view> RecomputeNames() { return kRecomputeNames; }
+absl::Span<const string_view> ScheduleNames() { return kScheduleNames; }
+absl::Span<const string_view> DecayNames() { return kDecayNames; }
+absl::Span<const string_view> DeviceNames() { return kDeviceNames; }
+absl::Span<const string_view> RungNames() { return kRungNames; }
+absl::Span<const string_view> WidthsNames() { return kWidthsNames; }
+absl::Span<const string_view> StateHomeNames() { return kStateHomeNames; }
+
+}  // namespace phalanx::job

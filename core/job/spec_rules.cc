@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/job/rules.h"
+
+namespace phalanx::job {
+namespace {
+
+bool IsDecoder(Family family) { return family == Family::kLlama || family == Family::kRegressor; }
+
+// Whether both modules of an edge are there and known by family.
+bool EndsKnown(const JobSpec& spec, size_t index, const Report& report) {
+  const std::string path = EdgePath(index);
+  if (!report.Sound(path + ".from") || !report.Sound(path + ".to")) return false;
+  const Edge& edge = spec.edges[index];
+  for (const int32_t end : {edge.from, edge.to}) {
+    if (spec.modules[static_cast<size_t>(end)].architecture.family == Family::kNone ||
+        !report.Sound(ModulePath(static_cast<size_t>(end)) + ".architecture.family")) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void CheckEnds(const JobSpec& spec, size_t index, Report& report) {
+  const std::string path = EdgePath(index);
+  const Edge& edge = spec.edges[index];
+  if (edge.from == edge.to) {
+    report.Add(path + ".to", "a module cannot feed itself");
+    return;
+  }
+  for (size_t i = 0; i < index; ++i) {
+    if (spec.edges[i].from == edge.from && spec.edges[i].to == edge.to &&
+        report.Sound(EdgePath(i) + ".from") && report.Sound(EdgePath(i) + ".to")) {
+      report.Add(path, absl::StrCat("is the same edge as ", EdgePath(i)));
+      return;
+    }
+  }
+}
+
+void CheckProjector(const JobSpec& spec, size_t index, Report& report) {
+  const std::string path = EdgePath(index) + ".projector";
+  const Edge& edge = spec.edges[index];
+  const size_t from = static_cast<size_t>(edge.from), to = static_cast<size_t>(edge.to);
+  const Architecture& source = spec.modules[from].architecture;
+  const Architecture& target = spec.modules[to].architecture;
+  const std::string width = ModulePath(from) + ".parallel.tp";
+  if (!report.Sound(path) || !report.Sound(ModulePath(from) + ".architecture.hidden_size") ||
+      !report.Sound(ModulePath(to) + ".architecture.hidden_size")) {
+    return;
+  }
+  if (!edge.projector.has_value()) {
+    if (source.hidden_size != target.hidden_size) {
+      report.Add(path, absl::StrCat("is required where hidden sizes differ: ", source.hidden_size,
+                                    " of '", spec.modules[from].name, "', ", target.hidden_size,
+                                    " of '", spec.modules[to].name, "'"));
+    }
+    return;
+  }
+  const int64_t blocks = (edge.projector->hidden_size + source.block - 1) / source.block;
+  if (report.Sound(ModulePath(from) + ".architecture.block") && report.Sound(width) &&
+      spec.modules[from].parallel.tp > blocks) {
+    report.Add(width, absl::StrCat("may not exceed the blocks of the projector of ",
+                                   EdgePath(index), " (hidden_size ", edge.projector->hidden_size,
+                                   " in blocks of ", source.block, ": ", blocks, ")"));
+  }
+}
+
+void CheckFit(const JobSpec& spec, size_t index, Report& report) {
+  const Edge& edge = spec.edges[index];
+  const size_t from = static_cast<size_t>(edge.from), to = static_cast<size_t>(edge.to);
+  const Architecture& source = spec.modules[from].architecture;
+  const Architecture& target = spec.modules[to].architecture;
+  if (!IsDecoder(target.family)) {
+    report.Add(EdgePath(index) + ".to", "must be a decoder: encoders read items, not rows");
+    return;
+  }
+  const std::string context = ModulePath(to) + ".architecture.context";
+  const int64_t rows = RowsOfItem(source);
+  if (rows > 0 && report.Sound(ModulePath(from) + ".architecture") && report.Sound(context) &&
+      rows >= target.context) {
+    report.Add(context, absl::StrCat("must exceed the ", rows, " rows of one item of '",
+                                     spec.modules[from].name, "'"));
+  }
+}
+
+// Modules that a cycle runs through, or behind one, in spec order.
+std::vector<size_t> InCycles(const JobSpec& spec, const Report& report) {
+  std::vector<int> waiting(spec.modules.size(), 0);
+  std::set<std::pair<int32_t, int32_t>> edges;
+  for (size_t i = 0; i < spec.edges.size(); ++i) {
+    const Edge& edge = spec.edges[i];
+    if (report.Sound(EdgePath(i) + ".from") && report.Sound(EdgePath(i) + ".to")) {
+      edges.emplace(edge.from, edge.to);
+    }
+  }
+  for (const auto& [from, to] : edges) ++waiting[static_cast<size_t>(to)];
+  std::vector<size_t> ready;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    if (waiting[i] == 0) ready.push_back(i);
+  }
+  for (size_t done = 0; done < ready.size(); ++done) {
+    for (const auto& [from, to] : edges) {
+      if (static_cast<size_t>(from) == ready[done] && --waiting[static_cast<size_t>(to)] == 0) {
+        ready.push_back(static_cast<size_t>(to));
+      }
+    }
+  }
+  std::vector<size_t> left;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    if (waiting[i] > 0) left.push_back(i);
+  }
+  return left;
+}
+
+void CheckSinks(const JobSpec& spec, Report& report) {
+  if (!report.Sound("spec.language")) return;
+  // An edge whose ends are not understood may be the one that feeds a module.
+  for (size_t i = 0; i < spec.edges.size(); ++i) {
+    if (!report.Sound(EdgePath(i) + ".from") || !report.Sound(EdgePath(i) + ".to")) return;
+  }
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    const Family family = spec.modules[i].architecture.family;
+    const bool feeds = std::any_of(spec.edges.begin(), spec.edges.end(), [i](const Edge& edge) {
+      return static_cast<size_t>(edge.from) == i;
+    });
+    if (feeds || IsDecoder(family) || family == Family::kNone ||
+        static_cast<size_t>(spec.language) == i || !report.Sound(ModulePath(i) + ".name") ||
+        !report.Sound(ModulePath(i) + ".architecture.family")) {
+      continue;
+    }
+    report.Add(ModulePath(i), absl::StrCat("'", spec.modules[i].name,
+                                           "' feeds no module and has no loss: add an edge"));
+  }
+}
+
+}  // namespace
+
+void CheckGraph(const JobSpec& spec, Report& report) {
+  for (size_t i = 0; i < spec.edges.size(); ++i) {
+    const std::string path = EdgePath(i);
+    if (!report.Sound(path + ".from") || !report.Sound(path + ".to")) continue;
+    CheckEnds(spec, i, report);
+    if (report.Sound(path) && EndsKnown(spec, i, report)) {
+      CheckProjector(spec, i, report);
+      CheckFit(spec, i, report);
+    }
+  }
+  const std::vector<size_t> cycle = InCycles(spec, report);
+  if (!cycle.empty()) {
+    std::vector<std::string> names;
+    for (size_t i : cycle) names.push_back(spec.modules[i].name);
+    report.Add("spec.edges", absl::StrCat("must have no cycle; one runs through or before ",
+                                          absl::StrJoin(names, ", ")));
+  }
+  CheckSinks(spec, report);
+}
+
+void CheckRun(const JobSpec& spec, Report& report) {
+  const Optimizer& optimizer = spec.optimizer;
+  const std::string path = "spec.optimizer";
+  if (report.Sound(path + ".learning_rate") && report.Sound(path + ".minimum_learning_rate") &&
+      optimizer.minimum_learning_rate > optimizer.learning_rate) {
+    report.Add(path + ".minimum_learning_rate", "may not exceed learning_rate");
+  }
+  if (report.Sound(path + ".warmup_steps") && report.Sound("spec.steps") &&
+      optimizer.warmup_steps > spec.steps) {
+    report.Add(path + ".warmup_steps", absl::StrCat("may not exceed steps (", spec.steps, ")"));
+  }
+  if (report.Sound("spec.precision") && report.Sound("spec.resources.device") &&
+      spec.compute == Precision::kFp64 && spec.resources.device == DeviceKind::kGpu) {
+    report.Add("spec.precision.compute", "fp64 needs resources.device: cpu");
+  }
+  const bool chunked = spec.schedule.name == ScheduleName::kAuto ||
+                       spec.schedule.name == ScheduleName::kInterleaved ||
+                       spec.schedule.name == ScheduleName::kZeroBubbleV ||
+                       spec.schedule.name == ScheduleName::kThreePhase;
+  if (report.Sound("spec.schedule") && spec.schedule.chunks > 1 && !chunked) {
+    report.Add("spec.schedule.chunks", "this schedule has one chunk a rank");
+  }
+  if (report.Sound("spec.schedule") && spec.schedule.encoder_chunks > 1 &&
+      spec.schedule.name != ScheduleName::kThreePhase &&
+      spec.schedule.name != ScheduleName::kAuto) {
+    report.Add("spec.schedule.encoder_chunks", "only three_phase cuts encoder passes");
+  }
+}
+
+}  // namespace phalanx::job
