@@ -5,21 +5,24 @@
 // Messages are matched by order per peer.
 //
 // Completion: memory given to a call belongs to the communicator until completion.
-//   CPU   collectives and receives are complete when the call returns; sends are posted and complete
+//   CPU   collectives and receives are complete when the call returns; sends are posted and
+//   complete
 //         at Flush().
-//   CUDA  a call only enqueues, on the communicator's own stream, behind everything that is enqueued
+//   CUDA  a call only enqueues, on the communicator's own stream, behind everything that is
+//   enqueued
 //         so far on the caller's current stream. Join() makes the caller's current stream wait for
 //         what has been enqueued here; the host never waits.
 //
-// Failure: a call fails with Unavailable (a peer is gone or reset; the message names its world rank),
-// the reason given to Abort(), or DeadlineExceeded; after a failure every later call fails alike.
-// On CPU the communicators of one rank and epoch share their links, so they fail together; under
-// NCCL each fails by itself. Results of a failed collective are garbage. A call that cannot be
-// right on this rank alone (a negative count, a peer outside the group, a sum of bytes) is
+// Failure: a call fails with Unavailable (a peer is gone or reset; the message names its world
+// rank), the reason given to Abort(), or DeadlineExceeded; after a failure every later call fails
+// alike. On CPU the communicators of one rank and epoch share their links, so they fail together;
+// under NCCL each fails by itself. Results of a failed collective are garbage. A call that cannot
+// be right on this rank alone (a negative count, a peer outside the group, a sum of bytes) is
 // InvalidArgument and changes nothing.
 //
-// Ending: destroying a healthy communicator tells its peers nothing and waits for nobody; whoever
-// still expects a message from it gets Unavailable. Flush() first, where sends are outstanding.
+// Ending: collectives that returned are complete for the others too, but sends are withdrawn unless
+// Flush() came after them. A rank that leaves healthy fails only those who still expect something
+// of it; one that leaves after a failure fails all its peers, with Unavailable.
 //
 // Thread rule: one thread issues on a communicator, different ones may issue on different
 // communicators; Abort() may be called from any thread and wakes every wait.
@@ -40,7 +43,8 @@
 
 namespace phalanx::comm {
 
-// Sums of kBf16 are taken in fp32 and rounded once, to nearest even; kInt64 wraps; kByte has no sum.
+// Sums of kBf16 are taken in fp32 and rounded once, to nearest even; kInt64 wraps; kByte has no
+// sum.
 enum class DType : uint8_t { kByte, kInt64, kBf16, kFp32, kFp64 };
 int64_t SizeOf(DType dtype);
 
@@ -65,12 +69,15 @@ class Communicator {
   virtual absl::Status AllReduceSum(void* data, int64_t count, DType dtype) = 0;
   // out[count_per_rank] = sum over ranks of in[rank() * count_per_rank ...]; in holds size() such
   // blocks. out may be that block of in itself.
-  virtual absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank, DType dtype) = 0;
+  virtual absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
+                                        DType dtype) = 0;
   // out[r * count_per_rank ...] = rank r's in. in may be this rank's block of out itself.
-  virtual absl::Status AllGather(const void* in, void* out, int64_t count_per_rank, DType dtype) = 0;
+  virtual absl::Status AllGather(const void* in, void* out, int64_t count_per_rank,
+                                 DType dtype) = 0;
   // One group of messages, progressing together: no order among them can deadlock. Messages of no
   // bytes are skipped on both ends.
-  virtual absl::Status Exchange(absl::Span<const Outgoing> sends, absl::Span<const Incoming> receives) = 0;
+  virtual absl::Status Exchange(absl::Span<const Outgoing> sends,
+                                absl::Span<const Incoming> receives) = 0;
   virtual absl::Status Join() = 0;
   virtual absl::Status Flush() = 0;
 
@@ -96,8 +103,8 @@ struct WorldOptions {
   std::string interface_address = "127.0.0.1";  // Gloo: address to listen on and to publish
   // Gloo: pass messages between processes of one host through shared memory instead of TCP.
   bool shared_memory = true;
-  // NCCL: the CUDA stream that the calling thread enqueues its work on at the moment of the call, as
-  // a cudaStream_t; called once an operation. Empty: CUDA's per-thread default stream.
+  // NCCL: the CUDA stream that the calling thread enqueues its work on at the moment of the call,
+  // as a cudaStream_t; called once an operation. Empty: CUDA's per-thread default stream.
   std::function<void*()> current_stream;
 };
 
@@ -106,11 +113,13 @@ struct WorldOptions {
 // Errors: Unavailable, DeadlineExceeded.
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
-                                          int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+                                          int32_t world, Rendezvous& rendezvous,
+                                          const WorldOptions& options);
 #ifdef PHALANX_WITH_CUDA
 // On the current CUDA device.
 absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
-                                          int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+                                          int32_t world, Rendezvous& rendezvous,
+                                          const WorldOptions& options);
 #endif
 
 // Ranks as threads of one process, for tests. Thread-safe.

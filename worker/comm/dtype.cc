@@ -14,11 +14,15 @@ void AddArray(T* sum, const T* values, int64_t count) {
 
 int64_t SizeOf(DType dtype) {
   switch (dtype) {
-    case DType::kByte: return 1;
-    case DType::kBf16: return 2;
-    case DType::kFp32: return 4;
+    case DType::kByte:
+      return 1;
+    case DType::kBf16:
+      return 2;
+    case DType::kFp32:
+      return 4;
     case DType::kInt64:
-    case DType::kFp64: return 8;
+    case DType::kFp64:
+      return 8;
   }
   return 0;
 }

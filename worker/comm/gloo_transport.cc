@@ -4,7 +4,10 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <netdb.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -37,6 +40,14 @@ milliseconds ToMilliseconds(absl::Duration duration) {
   return std::clamp(milliseconds(count), milliseconds(1), kForever);
 }
 
+// Gloo's messages begin with the place in its source, in brackets.
+absl::Status Gone(int32_t peer, const std::exception& error) {
+  absl::string_view text = error.what();
+  if (const size_t end = text.find("] "); text[0] == '[' && end != text.npos)
+    text.remove_prefix(end + 2);
+  return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", text));
+}
+
 // Carries a Status through Gloo's code.
 struct StatusException final : std::exception {
   explicit StatusException(absl::Status status) : status(std::move(status)) {}
@@ -46,9 +57,11 @@ struct StatusException final : std::exception {
 
 class RendezvousStore final : public ::gloo::rendezvous::Store {
  public:
-  RendezvousStore(Rendezvous& rendezvous, absl::Time deadline) : rendezvous_(rendezvous), deadline_(deadline) {}
+  RendezvousStore(Rendezvous& rendezvous, absl::Time deadline)
+      : rendezvous_(rendezvous), deadline_(deadline) {}
   void set(const std::string& key, const std::vector<char>& data) override {
-    const absl::Status put = rendezvous_.Put(absl::StrCat("gloo/", key), std::string(data.begin(), data.end()));
+    const absl::Status put =
+        rendezvous_.Put(absl::StrCat("gloo/", key), std::string(data.begin(), data.end()));
     if (!put.ok()) throw StatusException(put);
   }
   std::vector<char> get(const std::string& key) override {
@@ -101,13 +114,14 @@ class GlooTransport final : public Transport {
   // After a failed operation: nothing that is still under way may touch its memory again.
   absl::Status Fail(absl::Status reason);
   void Watch();
-  absl::Status NameTheDead();
+  // Why the connections broke: a wait of this rank that ran out of time, or a peer that died.
+  absl::Status Diagnose();
 
   const std::shared_ptr<::gloo::Context> context_;
   const milliseconds operation_timeout_;
   std::mutex mutex_;
-  absl::Status failure_;           // guarded by mutex_
-  std::set<GlooBuffer*> waiting_;  // guarded by mutex_
+  absl::Status failure_;        // guarded by mutex_
+  std::set<Waiting*> waiting_;  // guarded by mutex_
   std::atomic<bool> failed_{false};
   std::atomic<bool> ending_{false};
   std::unique_ptr<GlooBuffer> farewell_;
@@ -116,24 +130,40 @@ class GlooTransport final : public Transport {
 
 class GlooTransport::Waiting {
  public:
-  Waiting(GlooTransport& transport, GlooBuffer& buffer) : transport_(transport), buffer_(buffer) {
+  Waiting(GlooTransport& transport, GlooBuffer& buffer, int32_t peer, bool receive)
+      : transport_(transport),
+        buffer_(buffer),
+        peer_(peer),
+        receive_(receive),
+        deadline_(std::chrono::steady_clock::now() + transport.operation_timeout_) {
     std::scoped_lock lock(transport_.mutex_);
-    transport_.waiting_.insert(&buffer_);
+    transport_.waiting_.insert(this);
   }
   ~Waiting() {
     std::scoped_lock lock(transport_.mutex_);
-    transport_.waiting_.erase(&buffer_);
+    transport_.waiting_.erase(this);
+  }
+  void Wake() { receive_ ? buffer_.abortWaitRecv() : buffer_.abortWaitSend(); }
+  bool TimedOut() const { return std::chrono::steady_clock::now() >= deadline_; }
+  absl::Status TimeoutStatus() const {
+    return absl::DeadlineExceededError(
+        absl::StrCat(receive_ ? "receive from" : "send to", " rank ", peer_, ": nothing in ",
+                     absl::FormatDuration(absl::FromChrono(transport_.operation_timeout_))));
   }
 
  private:
   GlooTransport& transport_;
   GlooBuffer& buffer_;
+  const int32_t peer_;
+  const bool receive_;
+  const std::chrono::steady_clock::time_point deadline_;
 };
 
 GlooTransport::~GlooTransport() {
   ending_ = true;
   if (failure().ok()) {
-    // Tells peers that this end of the connection is meant. A peer that went first needs no farewell.
+    // Tells peers that this end of the connection is meant. A peer that went first needs no
+    // farewell.
     for (int32_t peer = 0; peer < context_->size; ++peer) {
       if (peer == context_->rank) continue;
       try {
@@ -157,10 +187,7 @@ void GlooTransport::Abort(absl::Status reason) {
   std::scoped_lock lock(mutex_);
   if (failure_.ok()) failure_ = std::move(reason);
   failed_.store(true, std::memory_order_release);
-  for (GlooBuffer* buffer : waiting_) {
-    buffer->abortWaitRecv();
-    buffer->abortWaitSend();
-  }
+  for (Waiting* waiting : waiting_) waiting->Wake();
 }
 
 absl::Status GlooTransport::Fail(absl::Status reason) {
@@ -169,25 +196,21 @@ absl::Status GlooTransport::Fail(absl::Status reason) {
 }
 
 absl::Status GlooTransport::Wait(GlooBuffer& buffer, int32_t peer, bool receive) {
-  Waiting waiting(*this, buffer);
-  const auto start = std::chrono::steady_clock::now();
+  Waiting waiting(*this, buffer, peer, receive);
   try {
     for (;;) {
       if (absl::Status failed = failure(); !failed.ok()) return failed;
-      if (receive ? buffer.waitRecv(operation_timeout_) : buffer.waitSend(operation_timeout_)) return absl::OkStatus();
+      if (receive ? buffer.waitRecv(operation_timeout_) : buffer.waitSend(operation_timeout_))
+        return absl::OkStatus();
     }
   } catch (const std::exception& error) {
-    const char* what = receive ? "receive from" : "send to";
-    if (std::chrono::steady_clock::now() - start >= operation_timeout_) {
-      return Fail(absl::DeadlineExceededError(absl::StrCat(
-          what, " rank ", peer, ": nothing in ", absl::FormatDuration(absl::FromChrono(operation_timeout_)))));
-    }
-    return Fail(absl::UnavailableError(absl::StrCat(what, " rank ", peer, ": ", error.what())));
+    return Fail(waiting.TimedOut() ? waiting.TimeoutStatus() : Gone(peer, error));
   }
 }
 
-absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
-                                     PendingSends& pending, Consume consume) {
+absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
+                                     absl::Span<const Inbound> receives, PendingSends& pending,
+                                     Consume consume) {
   if (absl::Status failed = failure(); !failed.ok()) return failed;
   std::vector<std::unique_ptr<GlooBuffer>> buffers;
   std::vector<std::vector<char>> lent;
@@ -205,12 +228,13 @@ absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends, absl::Spa
       peer = send.peer;
       auto entry = std::make_unique<Pending>();
       entry->peer = peer;
-      entry->buffer = context_->createUnboundBuffer(const_cast<void*>(send.data), static_cast<size_t>(send.bytes));
+      entry->buffer = context_->createUnboundBuffer(const_cast<void*>(send.data),
+                                                    static_cast<size_t>(send.bytes));
       entry->buffer->send(peer, send.tag);
       pending.push_back(std::move(entry));
     }
   } catch (const std::exception& error) {
-    return Fail(absl::UnavailableError(absl::StrCat("rank ", peer, ": ", error.what())));
+    return Fail(Gone(peer, error));
   }
   for (size_t i = 0; i < receives.size(); ++i) {
     RETURN_IF_ERROR(Wait(*buffers[i], receives[i].peer, true));
@@ -230,13 +254,20 @@ absl::Status GlooTransport::Settle(PendingSends& pending) {
   return status;
 }
 
-absl::Status GlooTransport::NameTheDead() {
+absl::Status GlooTransport::Diagnose() {
+  {
+    // A wait that runs out of time makes Gloo break all connections.
+    std::scoped_lock lock(mutex_);
+    for (const Waiting* waiting : waiting_) {
+      if (waiting->TimedOut()) return waiting->TimeoutStatus();
+    }
+  }
   for (int32_t peer = 0; peer < context_->size; ++peer) {
     if (peer == context_->rank) continue;
     try {
       farewell_->recv(peer, kProbeTag);  // throws where the connection is broken
     } catch (const std::exception& error) {
-      return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", error.what()));
+      return Gone(peer, error);
     }
   }
   return absl::UnavailableError("a peer is gone");
@@ -247,29 +278,55 @@ void GlooTransport::Watch() {
     try {
       farewell_->waitRecv(kForever);
     } catch (const std::exception&) {
-      if (!ending_) Abort(NameTheDead());
+      if (!ending_) Abort(Diagnose());
       return;
     }
   }
 }
 
+// Gloo crashes on a name that does not resolve.
+absl::Status CheckAddress(const std::string& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.c_str(), nullptr, &hints, &found);
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("interface_address \"", address, "\": ", gai_strerror(error)));
+  }
+  freeaddrinfo(found);
+  return absl::OkStatus();
+}
+
+// Gloo writes to sockets whose peer may be gone; that has to be an error, not the end of the
+// process.
+void IgnoreBrokenPipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
+    signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world, Rendezvous& rendezvous,
+absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world,
+                                                                Rendezvous& rendezvous,
                                                                 const WorldOptions& options) {
   const absl::Time deadline = absl::Now() + options.setup_timeout;
+  RETURN_IF_ERROR(CheckAddress(options.interface_address));
+  IgnoreBrokenPipes();
   try {
     auto device = ::gloo::transport::tcp::CreateDevice(options.interface_address.c_str());
     auto context = std::make_shared<::gloo::rendezvous::Context>(self, world);
-    context->setTimeout(ToMilliseconds(options.setup_timeout / 5));  // Gloo waits five times as long
+    context->setTimeout(
+        ToMilliseconds(options.setup_timeout / 5));  // Gloo waits five times as long
     RendezvousStore store(rendezvous, deadline);
     context->connectFullMesh(store, device);
     return std::make_unique<GlooTransport>(std::move(context), options);
   } catch (const StatusException& error) {
     return Annotate(error.status, "connecting over Gloo");
   } catch (const std::exception& error) {
-    absl::StatusCode code =
-        absl::Now() >= deadline ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable;
+    absl::StatusCode code = absl::Now() >= deadline ? absl::StatusCode::kDeadlineExceeded
+                                                    : absl::StatusCode::kUnavailable;
     return absl::Status(code, absl::StrCat("connecting over Gloo: ", error.what()));
   }
 }

@@ -1,8 +1,8 @@
 // worker/comm/gloo_transport.h: the transport of CPU ranks in processes: Gloo's unbound buffers.
 //
-// Gloo's own collectives ignore a dead peer until their timeout, and closing its pairs wakes nobody,
-// so only its mesh of connections and its tagged messages are used. A watcher thread keeps one
-// receive open on every connection. A peer that leaves in order completes it; a peer that dies
+// Gloo's own collectives ignore a dead peer until their timeout, and closing its pairs wakes
+// nobody, so only its mesh of connections and its tagged messages are used. A watcher thread keeps
+// one receive open on every connection. A peer that leaves in order completes it; a peer that dies
 // breaks it, and the watcher then fails the whole transport with that peer's rank.
 //
 // Gloo throws; nothing leaves these files.
@@ -16,9 +16,11 @@
 
 namespace phalanx::comm {
 
-// Meets the other ranks of the world, of at least two, through `rendezvous`.
-// Errors: Unavailable, DeadlineExceeded, the rendezvous' own.
-absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world, Rendezvous& rendezvous,
+// From then on the process ignores SIGPIPE, unless it handles it. Meets the other ranks of the
+// world, of at least two, through `rendezvous`. Errors: Unavailable, DeadlineExceeded, the
+// rendezvous' own.
+absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world,
+                                                                Rendezvous& rendezvous,
                                                                 const WorldOptions& options);
 
 }  // namespace phalanx::comm

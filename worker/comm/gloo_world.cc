@@ -6,7 +6,8 @@
 namespace phalanx::comm {
 
 absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
-                                          int32_t world, Rendezvous& rendezvous, const WorldOptions& options) {
+                                          int32_t world, Rendezvous& rendezvous,
+                                          const WorldOptions& options) {
   if (world < 1 || self.value < 0 || self.value >= world) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", self.value, " of a world of ", world));
   }

@@ -1,7 +1,9 @@
-// InProcessWorld: messages between threads, handed over in place. A send completes when its receiver
-// has taken it, as between processes, so that a caller who reuses memory too early is found here.
+// InProcessWorld: messages between threads, handed over in place. A send completes when its
+// receiver has taken it, as between processes, so that a caller who reuses memory too early is
+// found here.
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,11 +54,17 @@ namespace {
 template <typename State>
 class InProcessTransport final : public Transport {
  public:
-  InProcessTransport(std::shared_ptr<State> state, int32_t self) : state_(std::move(state)), self_(self) {}
+  InProcessTransport(std::shared_ptr<State> state, int32_t self)
+      : state_(std::move(state)), self_(self) {}
   ~InProcessTransport() override {
     std::scoped_lock lock(state_->mutex);
     Me().gone = true;
-    for (auto& rank : state_->ranks) rank.changed.notify_all();
+    const absl::Status gone = absl::UnavailableError(absl::StrCat("rank ", self_, " is gone"));
+    for (size_t rank = 0; rank < state_->ranks.size(); ++rank) {
+      state_->ranks[rank].changed.notify_all();
+      // As between processes: one that leaves after a failure takes the others with it.
+      if (!Me().failure.ok()) state_->FailLocked(static_cast<int32_t>(rank), gone);
+    }
   }
 
   absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
@@ -76,7 +84,8 @@ class InProcessTransport final : public Transport {
       std::shared_ptr<Post> post;
       if (absl::Status taken = Take(receives[i], post); !taken.ok()) return taken;
       // The sender may not leave while this reads.
-      if (receives[i].data != nullptr) std::memcpy(receives[i].data, post->data, static_cast<size_t>(post->bytes));
+      if (receives[i].data != nullptr)
+        std::memcpy(receives[i].data, post->data, static_cast<size_t>(post->bytes));
       consume(i, receives[i].data != nullptr ? receives[i].data : post->data);
       std::scoped_lock lock(state_->mutex);
       post->stage = Post::Stage::kDone;
@@ -87,12 +96,16 @@ class InProcessTransport final : public Transport {
 
   absl::Status Settle(PendingSends& pending) override {
     absl::Status status;
+    {
+      std::scoped_lock lock(state_->mutex);
+      status = Me().failure;
+    }
     for (const auto& send : pending) {
+      if (!status.ok()) break;
       const auto& it = static_cast<const Pending&>(*send);
       const int32_t peer = std::get<1>(it.name);
       std::unique_lock lock(state_->mutex);
       status = Wait(lock, peer, "send to", [&] { return it.post->stage == Post::Stage::kDone; });
-      if (!status.ok()) break;
     }
     pending.clear();
     return status;
@@ -131,8 +144,9 @@ class InProcessTransport final : public Transport {
     });
     if (!status.ok()) return status;
     if (found->second->bytes != receive.bytes) {
-      status = absl::InternalError(absl::StrCat("rank ", receive.peer, " sends ", found->second->bytes,
-                                                " bytes where ", receive.bytes, " are expected"));
+      status =
+          absl::InternalError(absl::StrCat("rank ", receive.peer, " sends ", found->second->bytes,
+                                           " bytes where ", receive.bytes, " are expected"));
       state_->FailLocked(self_, status);
       return status;
     }
@@ -151,7 +165,8 @@ class InProcessTransport final : public Transport {
     if (done()) return absl::OkStatus();
     absl::Status status =
         ended ? absl::UnavailableError(absl::StrCat(what, " rank ", peer, ": it is gone"))
-              : absl::DeadlineExceededError(absl::StrCat(what, " rank ", peer, ": nothing in two minutes"));
+              : absl::DeadlineExceededError(
+                    absl::StrCat(what, " rank ", peer, ": nothing in two minutes"));
     state_->FailLocked(self_, status);
     return status;
   }
@@ -166,7 +181,8 @@ InProcessWorld::InProcessWorld(int32_t world) : state_(std::make_shared<State>(w
 InProcessWorld::~InProcessWorld() = default;
 
 Communicators InProcessWorld::Connect(absl::Span<const plan::CommunicatorSpec> specs, Rank self) {
-  return MakeCommunicators(std::make_shared<InProcessTransport<State>>(state_, self.value), specs, self);
+  return MakeCommunicators(std::make_shared<InProcessTransport<State>>(state_, self.value), specs,
+                           self);
 }
 
 void InProcessWorld::Abort(absl::Status reason) {

@@ -37,7 +37,11 @@ PeerCommunicator::PeerCommunicator(std::shared_ptr<Transport> transport, int32_t
   }
 }
 
-PeerCommunicator::~PeerCommunicator() = default;
+PeerCommunicator::~PeerCommunicator() {
+  // The last collectives may still be on their way to slower members. Those are inside them, since
+  // their own part arrived here, so this does not wait for long.
+  for (Staging& staging : staging_) transport_->Settle(staging.pending).IgnoreError();
+}
 
 absl::Status PeerCommunicator::Named(const absl::Status& status) const {
   return status.ok() ? status : Annotate(status, absl::StrCat("communicator ", name_));
@@ -76,7 +80,8 @@ absl::Status PeerCommunicator::AllReduceSum(void* data, int64_t count, DType dty
   RETURN_IF_ERROR(CheckSum(count, dtype));
   if (count == 0 || size() == 1) return absl::OkStatus();
   const bool direct = count * SizeOf(dtype) <= kDirectBytesMax;
-  return Named(direct ? AllReduceDirect(data, count, dtype) : AllReduceTwoPhases(data, count, dtype));
+  return Named(direct ? AllReduceDirect(data, count, dtype)
+                      : AllReduceTwoPhases(data, count, dtype));
 }
 
 absl::Status PeerCommunicator::AllReduceDirect(void* data, int64_t count, DType dtype) {
@@ -95,14 +100,16 @@ absl::Status PeerCommunicator::AllReduceDirect(void* data, int64_t count, DType 
   RETURN_IF_ERROR(transport_->Transfer(outbound_, inbound_, staging->pending,
                                        [&](size_t i, const void* values) {
                                          sum_.Add(values);
-                                         // Receive i is that of member i, or of i + 1 past this one.
+                                         // Receive i is that of member i, or of i + 1 past this
+                                         // one.
                                          if (static_cast<int32_t>(i) + 1 == rank_) sum_.Add(data);
                                        }));
   sum_.Store(data);
   return absl::OkStatus();
 }
 
-absl::Status PeerCommunicator::SumOwnBlock(const void* data, absl::Span<const Block> blocks, DType dtype) {
+absl::Status PeerCommunicator::SumOwnBlock(const void* data, absl::Span<const Block> blocks,
+                                           DType dtype) {
   const int64_t width = SizeOf(dtype);
   const Block own = blocks[static_cast<size_t>(rank_)];
   const void* mine = At(data, own.first * width);
@@ -112,30 +119,35 @@ absl::Status PeerCommunicator::SumOwnBlock(const void* data, absl::Span<const Bl
   for (int32_t step = 1; step < size(); ++step) {  // spread: nobody is everyone's first
     const int32_t i = (rank_ + step) % size();
     const Block block = blocks[static_cast<size_t>(i)];
-    if (block.count > 0) outbound_.push_back({members_[i], tag, At(data, block.first * width), block.count * width});
+    if (block.count > 0)
+      outbound_.push_back({members_[i], tag, At(data, block.first * width), block.count * width});
   }
   for (int32_t i = 0; i < size() && own.count > 0; ++i) {
     if (i != rank_) inbound_.push_back({members_[i], tag, nullptr, own.count * width});
   }
   sum_.Reset(dtype, own.count);
   if (rank_ == 0) sum_.Add(mine);
-  return transport_->Transfer(outbound_, inbound_, pending_collective_, [&](size_t i, const void* values) {
-    sum_.Add(values);
-    if (static_cast<int32_t>(i) + 1 == rank_) sum_.Add(mine);
-  });
+  return transport_->Transfer(outbound_, inbound_, pending_collective_,
+                              [&](size_t i, const void* values) {
+                                sum_.Add(values);
+                                if (static_cast<int32_t>(i) + 1 == rank_) sum_.Add(mine);
+                              });
 }
 
-absl::Status PeerCommunicator::GatherBlocks(void* data, absl::Span<const Block> blocks, int64_t width) {
+absl::Status PeerCommunicator::GatherBlocks(void* data, absl::Span<const Block> blocks,
+                                            int64_t width) {
   const Block own = blocks[static_cast<size_t>(rank_)];
   const uint64_t tag = NextCollectiveTag();
   outbound_.clear();
   inbound_.clear();
   for (int32_t step = 1; step < size(); ++step) {
     const int32_t i = (rank_ + step) % size();
-    if (own.count > 0) outbound_.push_back({members_[i], tag, At(data, own.first * width), own.count * width});
+    if (own.count > 0)
+      outbound_.push_back({members_[i], tag, At(data, own.first * width), own.count * width});
     const int32_t j = (rank_ + size() - step) % size();
     const Block block = blocks[static_cast<size_t>(j)];
-    if (block.count > 0) inbound_.push_back({members_[j], tag, At(data, block.first * width), block.count * width});
+    if (block.count > 0)
+      inbound_.push_back({members_[j], tag, At(data, block.first * width), block.count * width});
   }
   return transport_->Transfer(outbound_, inbound_, pending_collective_, Ignore);
 }
@@ -154,7 +166,8 @@ absl::Status PeerCommunicator::AllReduceTwoPhases(void* data, int64_t count, DTy
   return status.ok() ? settled : status;
 }
 
-absl::Status PeerCommunicator::ReduceScatterSum(const void* in, void* out, int64_t count_per_rank, DType dtype) {
+absl::Status PeerCommunicator::ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
+                                                DType dtype) {
   RETURN_IF_ERROR(CheckSum(count_per_rank, dtype));
   if (count_per_rank == 0) return absl::OkStatus();
   const int64_t bytes = count_per_rank * SizeOf(dtype);
@@ -169,7 +182,8 @@ absl::Status PeerCommunicator::ReduceScatterSum(const void* in, void* out, int64
   return Named(status);
 }
 
-absl::Status PeerCommunicator::AllGather(const void* in, void* out, int64_t count_per_rank, DType dtype) {
+absl::Status PeerCommunicator::AllGather(const void* in, void* out, int64_t count_per_rank,
+                                         DType dtype) {
   if (count_per_rank < 0) {
     return Named(absl::InvalidArgumentError(absl::StrCat("count is ", count_per_rank)));
   }
@@ -194,11 +208,13 @@ absl::Status PeerCommunicator::AllGather(const void* in, void* out, int64_t coun
   return Named(transport_->Transfer(outbound_, inbound_, staging->pending, Ignore));
 }
 
-absl::Status PeerCommunicator::Exchange(absl::Span<const Outgoing> sends, absl::Span<const Incoming> receives) {
+absl::Status PeerCommunicator::Exchange(absl::Span<const Outgoing> sends,
+                                        absl::Span<const Incoming> receives) {
   const auto check = [&](int32_t peer, int64_t bytes) {
     if (peer >= 0 && peer < size() && peer != rank_ && bytes >= 0) return absl::OkStatus();
-    return Named(absl::InvalidArgumentError(absl::StrCat("message of ", bytes, " bytes with peer ", peer,
-                                                         ": this is rank ", rank_, " of ", size())));
+    return Named(
+        absl::InvalidArgumentError(absl::StrCat("message of ", bytes, " bytes with peer ", peer,
+                                                ": this is rank ", rank_, " of ", size())));
   };
   for (const Outgoing& send : sends) RETURN_IF_ERROR(check(send.peer, send.bytes));
   for (const Incoming& receive : receives) RETURN_IF_ERROR(check(receive.peer, receive.bytes));
@@ -233,7 +249,8 @@ Communicators MakeCommunicators(std::shared_ptr<Transport> transport,
                                 absl::Span<const plan::CommunicatorSpec> specs, Rank self) {
   Communicators communicators;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const bool member = std::find(specs[i].ranks.begin(), specs[i].ranks.end(), self) != specs[i].ranks.end();
+    const bool member =
+        std::find(specs[i].ranks.begin(), specs[i].ranks.end(), self) != specs[i].ranks.end();
     communicators.push_back(member ? std::make_unique<PeerCommunicator>(
                                          transport, static_cast<int32_t>(i), specs[i], self)
                                    : nullptr);

@@ -1,8 +1,8 @@
 // worker/comm/peer_communicator.h: a Communicator made of tagged messages.
 //
-// Collectives are direct: every member sends to every other one. Sums are taken in rank order on one
-// member per element, or on each member over the same bits in the same order, so all members hold
-// the same bits whatever the transport, and a run in threads equals one in processes.
+// Collectives are direct: every member sends to every other one. Sums are taken in rank order on
+// one member per element, or on each member over the same bits in the same order, so all members
+// hold the same bits whatever the transport, and a run in threads equals one in processes.
 #pragma once
 
 #include <array>
@@ -20,16 +20,18 @@ namespace phalanx::comm {
 class PeerCommunicator final : public Communicator {
  public:
   // `index` of the communicator among those of the plan, below 2^15, the same on every member.
-  PeerCommunicator(std::shared_ptr<Transport> transport, int32_t index, const plan::CommunicatorSpec& spec,
-                   Rank self);
+  PeerCommunicator(std::shared_ptr<Transport> transport, int32_t index,
+                   const plan::CommunicatorSpec& spec, Rank self);
   ~PeerCommunicator() override;
 
   int32_t rank() const override { return rank_; }
   int32_t size() const override { return static_cast<int32_t>(members_.size()); }
   absl::Status AllReduceSum(void* data, int64_t count, DType dtype) override;
-  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank, DType dtype) override;
+  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
+                                DType dtype) override;
   absl::Status AllGather(const void* in, void* out, int64_t count_per_rank, DType dtype) override;
-  absl::Status Exchange(absl::Span<const Outgoing> sends, absl::Span<const Incoming> receives) override;
+  absl::Status Exchange(absl::Span<const Outgoing> sends,
+                        absl::Span<const Incoming> receives) override;
   absl::Status Join() override { return absl::OkStatus(); }
   absl::Status Flush() override;
   void Abort(absl::Status reason) override;

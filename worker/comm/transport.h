@@ -1,8 +1,9 @@
-// worker/comm/transport.h: tagged messages among the ranks of one epoch, under the CPU communicators.
+// worker/comm/transport.h: tagged messages among the ranks of one epoch, under the CPU
+// communicators.
 //
 // A message is named by (source, destination, tag), and a name is used once; so neither order nor
-// size decides what belongs together. All communicators of a rank share one transport, and fail with
-// it: the first failure stays and every later call returns it.
+// size decides what belongs together. All communicators of a rank share one transport, and fail
+// with it: the first failure stays and every later call returns it.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +44,12 @@ class Transport {
   // Called for the receives in their order, each as soon as it and those before it are there.
   using Consume = absl::FunctionRef<void(size_t index, const void* data)>;
 
-  // Posts all receives and sends, then waits for the receives. Sends that may still be under way are
-  // appended to `pending`; their memory stays put until Settle().
-  // Errors: the transport's failure. No memory of the call is touched after an error.
-  virtual absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
-                                PendingSends& pending, Consume consume) = 0;
+  // Posts all receives and sends, then waits for the receives. Sends that may still be under way
+  // are appended to `pending`; their memory stays put until Settle(). Errors: the transport's
+  // failure. No memory of the call is touched after an error.
+  virtual absl::Status Transfer(absl::Span<const Outbound> sends,
+                                absl::Span<const Inbound> receives, PendingSends& pending,
+                                Consume consume) = 0;
   // Waits until the sends are complete and forgets them, also after an error.
   virtual absl::Status Settle(PendingSends& pending) = 0;
 

@@ -1,0 +1,199 @@
+#include <chrono>
+#include <condition_variable>
+#include <latch>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/comm/worlds.h"
+
+namespace phalanx::comm {
+namespace {
+
+using testing::HasSubstr;
+
+// Waking takes well under a millisecond; the bound leaves room for a machine that is busy.
+constexpr absl::Duration kAtOnce = absl::Seconds(2);
+
+class FailureTest : public testing::TestWithParam<Kind> {};
+
+absl::Status ReceiveOne(Communicator& group, int32_t peer) {
+  int64_t value = 0;
+  return group.Exchange({}, {{.peer = peer, .data = &value, .bytes = 8}});
+}
+
+TEST_P(FailureTest, Abort_FromAnotherThread_WakesAReceive) {
+  for (int round = 0; round < 20; ++round) {
+    std::latch done(2);
+    RunWorld(GetParam(), 2, Everyone(2), [&](Member& me) {
+      if (me.rank == 0) {
+        absl::Time aborted;
+        std::latch started(1);
+        std::thread other([&] {
+          started.wait();
+          aborted = absl::Now();
+          me.all().Abort(absl::AbortedError("epoch 2 begins"));
+        });
+        started.count_down();
+        const absl::Status status = ReceiveOne(me.all(), 1);
+        other.join();
+        EXPECT_LT(absl::Now() - aborted, kAtOnce);
+        EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+        EXPECT_THAT(std::string(status.message()), HasSubstr("epoch 2 begins"));
+      }
+      done.arrive_and_wait();  // the peer is alive throughout
+    });
+  }
+}
+
+TEST_P(FailureTest, Abort_WakesEveryCommunicatorsWait) {
+  std::latch done(2);
+  RunWorld(GetParam(), 2, {Group("a", {0, 1}), Group("b", {0, 1}), Group("c", {0, 1})},
+           [&](Member& me) {
+             if (me.rank == 0) {
+               std::vector<absl::Status> statuses(3);
+               std::vector<std::thread> threads;
+               std::latch started(3);
+               for (size_t i = 0; i < 3; ++i) {
+                 threads.emplace_back([&, i] {
+                   started.count_down();
+                   statuses[i] = ReceiveOne(*me.communicators[i], 1);
+                 });
+               }
+               started.wait();
+               me.communicators[1]->Abort(absl::AbortedError("stop"));
+               for (std::thread& thread : threads) thread.join();
+               for (const absl::Status& status : statuses)
+                 EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+             }
+             done.arrive_and_wait();
+           });
+}
+
+TEST_P(FailureTest, AfterAbort_EveryCallFailsWithTheFirstReason) {
+  std::latch done(2);
+  RunWorld(GetParam(), 2, Everyone(2), [&](Member& me) {
+    if (me.rank == 0) {
+      me.all().Abort(absl::CancelledError("first"));
+      me.all().Abort(absl::InternalError("second"));
+      float value = 1;
+      for (const absl::Status& status :
+           {me.all().AllReduceSum(&value, 1, DType::kFp32), ReceiveOne(me.all(), 1),
+            me.all().Flush(), me.all().Exchange({{.peer = 1, .data = &value, .bytes = 4}}, {})}) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+        EXPECT_THAT(std::string(status.message()), HasSubstr("first"));
+      }
+    }
+    done.arrive_and_wait();
+  });
+}
+
+TEST_P(FailureTest, AnAbortedRankThatLeaves_FailsEverybody_ByItsWorldRank) {
+  RunWorld(GetParam(), 3, {Group("all", {2, 1, 0})}, [&](Member& me) {
+    if (me.rank == 2) {
+      me.all().Abort(absl::AbortedError("device lost"));
+      me.communicators.clear();
+    } else {
+      // Rank 0 waits for rank 1, which waits for the one that left: both learn who it was.
+      const absl::Status status = ReceiveOne(me.all(), me.rank == 0 ? 1 : 0);
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2"));
+    }
+  });
+}
+
+TEST_P(FailureTest, AHealthyRankThatLeaves_FailsOnlyThoseWhoStillNeedIt) {
+  std::latch left(1), served(2);
+  RunWorld(GetParam(), 3, Everyone(3), [&](Member& me) {
+    int64_t value = 1;
+    ASSERT_TRUE(me.all().AllReduceSum(&value, 1, DType::kInt64).ok());
+    ASSERT_TRUE(me.all().Flush().ok());
+    if (me.rank == 2) {
+      me.communicators.clear();
+      left.count_down();
+      return;
+    }
+    left.wait();
+    const int32_t peer = 1 - me.rank;
+    for (int64_t i = 0; i < 100; ++i) {
+      int64_t mine = me.rank + i, other = -1;
+      ASSERT_TRUE(me.all()
+                      .Exchange({{.peer = peer, .data = &mine, .bytes = 8}},
+                                {{.peer = peer, .data = &other, .bytes = 8}})
+                      .ok());
+      ASSERT_EQ(other, peer + i);
+      ASSERT_TRUE(me.all().Flush().ok());
+    }
+    served.arrive_and_wait();
+    const absl::Status status = ReceiveOne(me.all(), 2);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2"));
+  });
+}
+
+TEST_P(FailureTest, MemoryOfAFailedReceive_IsNotWrittenLater) {
+  std::latch failed(1), sent(1);
+  RunWorld(GetParam(), 2, Everyone(2), [&](Member& me) {
+    std::vector<int64_t> buffer(100'000, me.rank);
+    const int64_t bytes = static_cast<int64_t>(buffer.size() * 8);
+    if (me.rank == 0) {
+      std::thread other([&] { me.all().Abort(absl::AbortedError("stop")); });
+      EXPECT_FALSE(
+          me.all().Exchange({}, {{.peer = 1, .data = buffer.data(), .bytes = bytes}}).ok());
+      other.join();
+      failed.count_down();
+      sent.wait();
+      me.communicators.clear();
+      EXPECT_EQ(buffer, std::vector<int64_t>(100'000, 0));
+    } else {
+      failed.wait();
+      me.all().Exchange({{.peer = 0, .data = buffer.data(), .bytes = bytes}}, {}).IgnoreError();
+      sent.count_down();
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, FailureTest,
+                         testing::Values(Kind::kInProcess, Kind::kGlooTcp, Kind::kGlooSharedMemory),
+                         [](const auto& info) { return NameOf(info.param); });
+
+class GlooFailureTest : public testing::TestWithParam<Kind> {};
+
+TEST_P(GlooFailureTest, APeerThatStaysSilent_IsDeadlineExceeded) {
+  std::latch done(2);
+  RunWorld(GetParam(), 2, Everyone(2),
+           [&](Member& me) {
+             if (me.rank == 0) {
+               const absl::Status status = ReceiveOne(me.all(), 1);
+               EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+               EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+             }
+             done.arrive_and_wait();
+           },
+           {.operation_timeout = absl::Milliseconds(20)});
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooFailureTest,
+                         testing::Values(Kind::kGlooTcp, Kind::kGlooSharedMemory),
+                         [](const auto& info) { return NameOf(info.param); });
+
+TEST(GlooSetupTest, ARankThatNeverComes_IsDeadlineExceeded) {
+  MemoryRendezvous rendezvous;
+  const auto connected =
+      ConnectGloo(Everyone(2), Rank{0}, 2, rendezvous, {.setup_timeout = absl::Milliseconds(50)});
+  EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded) << connected.status();
+}
+
+TEST(GlooSetupTest, AnAddressThatIsNotOurs_IsUnavailable) {
+  MemoryRendezvous rendezvous;
+  const auto connected =
+      ConnectGloo(Everyone(2), Rank{0}, 2, rendezvous, {.interface_address = "no such host"});
+  EXPECT_EQ(connected.status().code(), absl::StatusCode::kUnavailable) << connected.status();
+}
+
+}  // namespace
+}  // namespace phalanx::comm

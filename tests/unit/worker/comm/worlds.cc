@@ -1,0 +1,74 @@
+#include "tests/unit/worker/comm/worlds.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::comm {
+
+absl::Status MemoryRendezvous::Put(const std::string& key, const std::string& value) {
+  std::scoped_lock lock(mutex_);
+  table_[key] = value;
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> MemoryRendezvous::Get(const std::string& key, absl::Time deadline) {
+  std::unique_lock lock(mutex_);
+  const bool found = changed_.wait_for(lock, absl::ToChronoMilliseconds(deadline - absl::Now()),
+                                       [&] { return table_.contains(key); });
+  if (!found) return absl::DeadlineExceededError(key);
+  return table_[key];
+}
+
+std::string NameOf(Kind kind) {
+  switch (kind) {
+    case Kind::kInProcess:
+      return "InProcess";
+    case Kind::kGlooTcp:
+      return "GlooTcp";
+    case Kind::kGlooSharedMemory:
+      return "GlooSharedMemory";
+  }
+  return "";
+}
+
+plan::CommunicatorSpec Group(std::string name, std::vector<int32_t> ranks) {
+  plan::CommunicatorSpec spec;
+  spec.name = std::move(name);
+  for (const int32_t rank : ranks) spec.ranks.push_back(Rank{rank});
+  return spec;
+}
+
+std::vector<plan::CommunicatorSpec> Everyone(int32_t world) {
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < world; ++rank) ranks.push_back(rank);
+  return {Group("all", ranks)};
+}
+
+void RunWorld(Kind kind, int32_t world, const std::vector<plan::CommunicatorSpec>& specs,
+              const std::function<void(Member&)>& body, WorldOptions options) {
+  MemoryRendezvous rendezvous;
+  InProcessWorld in_process(world);
+  options.shared_memory = kind == Kind::kGlooSharedMemory;
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      Member member{.rank = rank};
+      if (kind == Kind::kInProcess) {
+        member.communicators = in_process.Connect(specs, Rank{rank});
+      } else {
+        auto connected = ConnectGloo(specs, Rank{rank}, world, rendezvous, options);
+        ASSERT_TRUE(connected.ok()) << connected.status();
+        member.communicators = *std::move(connected);
+      }
+      body(member);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace phalanx::comm
