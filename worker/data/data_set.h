@@ -1,14 +1,25 @@
 // worker/data/data_set.h: WebDataset tar shards, indexed once, then read at random.
 //
-// A sample is the members KEY.txt and KEY.N.png|jpg|jpeg (N from 0; KEY.png counts as KEY.0.png).
-// `<image>` in the text marks where items go; without marks they go first. The index holds the
+// A sample is the members KEY.txt and KEY.N.png|jpg|jpeg (N from 0 without gaps; KEY.png counts as
+// KEY.0.png) of one shard, KEY reaching up to the first dot of the file name; other members are left
+// alone. `<image>` in the text marks where items go; without marks they go first. The index holds the
 // offset of every member and the shape of every sample, so every rank knows every shape without
 // decoding or asking; its digest is part of what ranks agree on.
 //
 // A sample as the language module sees it is a sequence: text pieces and item rows in order, then the
-// tokenizer's end token. Text is cut so that the sequence fits `context`; a sample whose items alone
-// do not fit, whose placeholders do not match its images, or that lacks a member is corrupt: it keeps
-// a shape (its text alone) and counts in no loss.
+// tokenizer's end token. Its input positions are all but the last, 0 .. length - 2, and position t
+// predicts what stands at t + 1. A prediction counts if that is a text or end token after the last
+// item; in a sample without items, all count. A sequence has at least two tokens: the end token of
+// an empty one is written twice. Text is cut from its end so that the input positions fit `context`;
+// items and the end token stay.
+//
+// A sample whose items alone do not fit, whose marks do not match its images, that has more than
+// `items_max` of them, or that lacks a member is corrupt: it keeps a shape (its text alone, items 0)
+// and counts in no loss. An image that does not decode is found later and by those only who decode:
+// the sample keeps its shape, Sample::corrupt says so.
+//
+// `rows_per_item` 0 is a job without a vision module: images and their marks are left out as if the
+// sample were text.
 //
 // No LibTorch here: the node daemon links this to check and index shards before epoch 1.
 #pragma once
@@ -16,48 +27,68 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace phalanx::data {
 
+inline constexpr int64_t kTextBytesMax = int64_t{1} << 20;      // of one sample
+inline constexpr int64_t kItemBytesMax = int64_t{64} << 20;     // of one image file
+inline constexpr int64_t kImagePixelsMax = int64_t{1} << 25;    // of one image, as its header says
+inline constexpr int64_t kTokenizerBytesMax = int64_t{256} << 20;
+
 struct DataSetSpec {
   std::vector<std::string> shards;  // absolute paths, in order
-  std::string tokenizer;            // absolute path of a sentencepiece model
+  std::string tokenizer;            // absolute path of a sentencepiece model (unigram or BPE)
   int32_t items_max = 8;            // images a sample at most
   int64_t rows_per_item = 0;        // positions that an item takes: patches of an image
-  int64_t context = 0;              // positions of a sequence at most
-  int64_t vocabulary = 0;           // the tokenizer's pieces must fit
+  int64_t context = 0;              // input positions of a sequence at most; 0: no bound
+  int64_t vocabulary = 0;           // the tokenizer's pieces must fit; 0: no bound
+  // How violations name these: the fields of the job file that the values came from.
+  std::string shards_field = "spec.data.shards";
+  std::string tokenizer_field = "spec.data.tokenizer";
+  std::string vocabulary_field = "architecture.vocabulary";
 };
 
 // The shape of one sample, from the index alone.
 struct SampleShape {
   int32_t items = 0;
-  int32_t positions = 0;  // input positions: sequence length - 1 (the last token is only predicted)
-  int32_t counted = 0;    // of them, those whose prediction counts in the loss
+  int32_t positions = 0;  // input positions: sequence length - 1, at least 1
+  int32_t counted = 0;    // of them, those whose prediction counts in the loss; 0 if corrupt
   bool corrupt = false;   // found while indexing
+  friend bool operator==(const SampleShape&, const SampleShape&) = default;
 };
 
 // Immutable; safe to read from any thread.
 class Index {
  public:
-  // Reads headers and texts of all shards. Errors: InvalidArgument with violations naming shard,
-  // sample and rule for what makes the set unusable (unreadable or truncated shard, no samples, a tokenizer that is
-  // none or does not fit); single bad samples are marked corrupt instead, listed in corrupt_samples().
+  // Reads headers and texts of all shards, several at a time. The result does not depend on how many.
+  // Errors: InvalidArgument with violations (ViolationsOf, core/base/violation.h), all of them at
+  // once, for what makes the set unusable: unreadable, compressed, damaged or truncated shards, no
+  // samples, a tokenizer that is none, has no end token or does not fit. Single bad samples are marked
+  // corrupt instead, listed in corrupt_samples().
   static absl::StatusOr<Index> Build(const DataSetSpec& spec);
-  // The same from a file that Save wrote; FailedPrecondition if shards have changed since (size or mtime).
+  // The same from a file that Save wrote. Errors: FailedPrecondition if the spec is another or shards
+  // or tokenizer have changed since (size or mtime), DataLoss if the file is damaged, NotFound.
   static absl::StatusOr<Index> Load(const std::string& path, const DataSetSpec& spec);
-  absl::Status Save(const std::string& path) const;  // written aside, then renamed
+  // Written aside, synchronised, then renamed. Errors: Unavailable.
+  absl::Status Save(const std::string& path) const;
 
   int64_t size() const;
   const SampleShape& shape(int64_t sample) const;
+  // Of file names, sizes, keys, shapes and tokens; neither of paths nor of times, so that nodes that
+  // hold the same shards agree. 32 hexadecimal digits.
   const std::string& digest() const;
   struct Corrupt {
     std::string shard, key, reason;
+    int64_t sample = 0;
   };
+  // In the order of samples.
   const std::vector<Corrupt>& corrupt_samples() const;
   // "emoji-000.tar: grinning_face", for messages.
   std::string NameOf(int64_t sample) const;
@@ -72,45 +103,60 @@ class Index {
 
 // A decoded sample.
 struct Sample {
-  // Sequence of `positions` inputs; where a row of an item stands the token is 0 and item_row >= 0.
+  // [positions]: the sequence without its last token; 0 where a row of an item stands.
   std::vector<int32_t> tokens;
-  std::vector<int32_t> labels;        // what position t predicts
-  std::vector<uint8_t> label_counts;  // 1 where the label is a text (or end) token after the last item
-  std::vector<int32_t> row_positions; // of each item row, in item order, [items * rows_per_item]
-  // Each item's pixels [3, size, size], RGB, resized (area/bilinear), normalised with CLIP's mean and
-  // deviation; zeros for a corrupt item.
+  // [positions]: what position t predicts; 0 where that is a row of an item.
+  std::vector<int32_t> labels;
+  // [positions]: 1 where the prediction counts. A function of the index alone (all 0 if the sample was
+  // found corrupt while indexing), so ranks that do not decode have the same.
+  std::vector<uint8_t> label_counts;
+  // [items * rows_per_item]: position of each item row, in item order.
+  std::vector<int32_t> row_positions;
+  // [items][3 * image_size * image_size]: RGB over white, resized (area average down, bilinear up,
+  // to a square), normalised with CLIP's mean and deviation; zeros for an item that does not decode.
+  // Empty without LoaderOptions::images.
   std::vector<std::vector<float>> pixels;
-  bool corrupt = false;               // some item did not decode: label_counts is to be taken as zero
-  std::string corrupt_reason;
+  // Found while indexing, or some item did not decode: the loss is to leave the sample out.
+  bool corrupt = false;
+  std::string corrupt_reason;  // "emoji-000.tar: grinning_face: 0.png: ..."
 };
 
 struct LoaderOptions {
-  int32_t threads = 1;
-  int32_t ready_max = 256;   // decoded samples kept at most
+  int32_t threads = 1;      // 0: Take decodes
+  int32_t ready_max = 256;  // decoded samples kept at most
   int64_t image_size = 0;
-  bool images = true;        // false: a rank without a vision module never opens an image
+  bool images = true;       // false: a rank without a vision module never opens an image
 };
 
 // Reads and decodes ahead of need. One consumer thread; decoding on threads of its own.
 class Loader {
  public:
+  // Errors: as Index::Build for the tokenizer.
   static absl::StatusOr<std::unique_ptr<Loader>> Create(Index index, const DataSetSpec& spec,
                                                         const LoaderOptions& options);
   virtual ~Loader() = default;
-  // Samples that will be asked for, in that order; replaces what was announced before and is not yet
-  // taken. Does not block.
+  // Samples that will be asked for, in that order, repeats included; replaces what was announced
+  // before and is not yet taken, and keeps what of that is decoded already. Does not block.
   virtual void Announce(absl::Span<const int64_t> samples) = 0;
-  // Waits until the sample is decoded. Errors: Unavailable (the file cannot be read any more).
+  // Waits until the sample is decoded; decodes here and now one that no thread has begun, announced
+  // or not, so any order of calls makes progress. Errors: Unavailable (the shard cannot be read any
+  // more or is not the one that was indexed).
   virtual absl::StatusOr<std::shared_ptr<const Sample>> Take(int64_t sample) = 0;
 };
 
-// Text of tokens, for people. Thread-safe.
+// Text to tokens and back. Thread-safe.
+//
+// Reads the models of the sentencepiece package (unigram and BPE, with their normalisation tables) and
+// splits text as its spm_encode does. The package's library is not linked: it exports the symbols of a
+// protobuf of its own, which no process may hold beside ours (docs/decisions/tokenizer.md).
 class Tokenizer {
  public:
+  // Errors: InvalidArgument if the file is unreadable or not such a model.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   virtual ~Tokenizer() = default;
   virtual std::string Decode(absl::Span<const int32_t> tokens) const = 0;
   virtual std::vector<int32_t> Encode(absl::string_view text) const = 0;
+  // -1 if the model has none.
   virtual int32_t end_token() const = 0;
   virtual int32_t size() const = 0;
 };

@@ -1,0 +1,48 @@
+// worker/data/index_impl.h: the tables behind Index, some 60 bytes a sample besides its key.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "worker/data/data_set.h"
+#include "worker/data/file.h"
+
+namespace phalanx::data {
+
+// Where bytes lie in a shard.
+struct Extent {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+struct ShardEntry {
+  std::string path;
+  FileStamp stamp;
+  int64_t first_sample = 0;
+};
+
+struct Index::Impl {
+  std::string spec_digest;  // of the DataSetSpec that it was built for
+  FileStamp tokenizer;
+  std::vector<ShardEntry> shards;
+  std::vector<SampleShape> shapes;
+  std::string keys;                // one after the other
+  std::vector<uint64_t> key_ends;  // of each sample
+  std::vector<Extent> texts;       // of each sample; no bytes: has none that is usable
+  std::vector<Extent> items;       // of sample after sample
+  std::vector<uint64_t> item_ends; // of each sample
+  std::vector<Corrupt> corrupt;
+  std::string digest;
+
+  absl::string_view KeyOf(int64_t sample) const;
+  size_t ShardOf(int64_t sample) const;
+};
+
+std::string DigestOfSpec(const DataSetSpec& spec);
+// Errors: InvalidArgument with one violation if it is none, has no end token or does not fit.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec);
+
+}  // namespace phalanx::data

@@ -1,0 +1,123 @@
+#include "worker/data/sample_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "worker/data/image.h"
+
+namespace phalanx::data {
+namespace {
+
+// Shards kept open; further ones are opened for each sample.
+constexpr size_t kOpenMax = 256;
+
+// The tables of a sequence: what stands where, what is predicted, what counts.
+void FillTables(const Sequence& sequence, Sample& sample) {
+  const size_t positions = static_cast<size_t>(sequence.shape.positions);
+  const size_t counted_from = positions - static_cast<size_t>(sequence.shape.counted);
+  sample.tokens.resize(positions);
+  sample.labels.resize(positions);
+  sample.label_counts.resize(positions);
+  for (size_t t = 0; t < positions; ++t) {
+    if (sequence.tokens[t] == kItemToken) sample.row_positions.push_back(static_cast<int32_t>(t));
+    sample.tokens[t] = std::max(sequence.tokens[t], 0);
+    sample.labels[t] = std::max(sequence.tokens[t + 1], 0);
+    sample.label_counts[t] = t >= counted_from ? 1 : 0;
+  }
+}
+
+}  // namespace
+
+SampleReader::SampleReader(Index index, const DataSetSpec& spec, const LoaderOptions& options,
+                           std::unique_ptr<Tokenizer> tokenizer)
+    : index_(std::move(index)),
+      spec_(spec),
+      options_(options),
+      tokenizer_(std::move(tokenizer)),
+      files_(index_.impl().shards.size()) {}
+
+absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index, const DataSetSpec& spec,
+                                                                   const LoaderOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(spec));
+  return std::make_unique<SampleReader>(std::move(index), spec, options, std::move(tokenizer));
+}
+
+absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard) const {
+  {
+    MutexLock lock(&mu_);
+    if (files_[shard] != nullptr) return files_[shard];
+  }
+  const ShardEntry& entry = index_.impl().shards[shard];
+  absl::StatusOr<File> file = File::Open(entry.path);
+  if (!file.ok()) return absl::UnavailableError(absl::StrCat(entry.path, " ", file.status().message()));
+  if (file->stamp() != entry.stamp) {
+    return absl::UnavailableError(absl::StrCat(entry.path, " has changed since it was indexed"));
+  }
+  auto opened = std::make_shared<const File>(*std::move(file));
+  MutexLock lock(&mu_);
+  if (files_[shard] == nullptr && open_ < kOpenMax) {
+    files_[shard] = opened;
+    ++open_;
+  }
+  return opened;
+}
+
+absl::Status SampleReader::ReadPixels(const File& file, int64_t sample, Sample& to) const {
+  const Index::Impl& impl = index_.impl();
+  const uint64_t first = sample == 0 ? 0 : impl.item_ends[static_cast<size_t>(sample) - 1];
+  const int32_t items = index_.shape(sample).items;
+  to.pixels.resize(static_cast<size_t>(items));
+  std::string bytes;
+  for (size_t item = 0; item < to.pixels.size(); ++item) {
+    const Extent& extent = impl.items[first + item];
+    RETURN_IF_ERROR(file.Read(extent.offset, extent.bytes, bytes));
+    const absl::StatusOr<Image> image = DecodeImage(bytes, static_cast<int32_t>(options_.image_size));
+    if (image.ok()) {
+      ResizeAndNormalize(*image, static_cast<int32_t>(options_.image_size), to.pixels[item]);
+      continue;
+    }
+    to.pixels[item].assign(static_cast<size_t>(3 * options_.image_size * options_.image_size), 0.0f);
+    if (!to.corrupt) {
+      to.corrupt = true;
+      to.corrupt_reason =
+          absl::StrCat(index_.NameOf(sample), ": image ", item, " ", image.status().message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample) const {
+  const Index::Impl& impl = index_.impl();
+  const size_t shard = impl.ShardOf(sample);
+  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, OpenShard(shard));
+  const SampleShape& shape = index_.shape(sample);
+  const Extent& extent = impl.texts[static_cast<size_t>(sample)];
+  std::string text;
+  absl::Status status = file->Read(extent.offset, extent.bytes, text);
+  if (!status.ok()) return Annotate(status, impl.shards[shard].path);
+  std::string known;
+  if (shape.corrupt) {
+    const auto found = std::lower_bound(impl.corrupt.begin(), impl.corrupt.end(), sample,
+                                        [](const Index::Corrupt& c, int64_t s) { return c.sample < s; });
+    known = found->reason;
+  }
+  const Sequence sequence = MakeSequence(text, shape.items, spec_, *tokenizer_, known);
+  if (!(sequence.shape == shape)) {
+    return absl::UnavailableError(absl::StrCat(index_.NameOf(sample), " has changed since it was indexed"));
+  }
+  auto decoded = std::make_shared<Sample>();
+  FillTables(sequence, *decoded);
+  if (shape.corrupt) {
+    decoded->corrupt = true;
+    decoded->corrupt_reason = absl::StrCat(index_.NameOf(sample), ": ", known);
+  }
+  if (options_.images) {
+    status = ReadPixels(*file, sample, *decoded);
+    if (!status.ok()) return Annotate(status, impl.shards[shard].path);
+  }
+  return std::shared_ptr<const Sample>(std::move(decoded));
+}
+
+}  // namespace phalanx::data

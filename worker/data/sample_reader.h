@@ -1,0 +1,43 @@
+// worker/data/sample_reader.h: one sample from its shard to a Sample, on the calling thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/mutex.h"
+#include "worker/data/data_set.h"
+#include "worker/data/file.h"
+#include "worker/data/index_impl.h"
+#include "worker/data/sequence.h"
+
+namespace phalanx::data {
+
+// Thread-safe.
+class SampleReader {
+ public:
+  static absl::StatusOr<std::unique_ptr<SampleReader>> Create(Index index, const DataSetSpec& spec,
+                                                              const LoaderOptions& options);
+  SampleReader(Index index, const DataSetSpec& spec, const LoaderOptions& options,
+               std::unique_ptr<Tokenizer> tokenizer);
+  // A function of the index alone, whichever thread calls. Errors: Unavailable if the shard cannot be
+  // read or is not the one that was indexed.
+  absl::StatusOr<std::shared_ptr<const Sample>> Read(int64_t sample) const;
+
+ private:
+  // The shard, opened on first use and kept open among the first kOpenMax.
+  absl::StatusOr<std::shared_ptr<const File>> OpenShard(size_t shard) const;
+  absl::Status ReadPixels(const File& file, int64_t sample, Sample& to) const;
+
+  // Constant after construction.
+  const Index index_;
+  const DataSetSpec spec_;
+  const LoaderOptions options_;
+  const std::unique_ptr<Tokenizer> tokenizer_;
+  mutable Mutex mu_;
+  mutable std::vector<std::shared_ptr<const File>> files_ ABSL_GUARDED_BY(mu_);
+  mutable size_t open_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace phalanx::data
