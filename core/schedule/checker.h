@@ -1,8 +1,15 @@
 // core/schedule/checker.h: runs all programs of a step together and proves what must hold.
 //
-// Model: each rank executes its instructions in order; each (communicator, direction) is a FIFO
-// queue with rendezvous: a message passes only when both ends have reached it (no buffering), and at
-// each end in ticket order. Collectives are a rendezvous of the whole group. Pure.
+// First the text of each program: every microbatch forward, backward for the input and backward for
+// the weights exactly once at every pipeline part of the rank, each behind what it needs; every
+// message of every link; reductions, record, decision, optimizer and gathers once and in this order;
+// tickets that rise on each communicator, that all ranks agree on, and that are higher than those of
+// everything an operation needs.
+//
+// Then all programs together, in two models (core/schedule/execution.h): with streams, where the
+// messages of each (communicator, direction) pass a FIFO queue with rendezvous and no buffering, and
+// with a host that blocks in receives. Peers are the exact ones of plan::LinkMessages, microbatch by
+// microbatch. Collectives are a rendezvous of the whole group. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +21,20 @@
 namespace phalanx::schedule {
 
 struct CheckReport {
-  std::vector<int32_t> live_activations_max;  // of each rank: microbatches forwarded and not yet backwarded, at most
+  // Of each rank: activations of microbatches forwarded and not yet backwarded, at most; one for
+  // each pipeline part that the rank holds.
+  std::vector<int32_t> live_activations_max;
 };
 
+// `programs` of all ranks of the plan.
 // Errors: FailedPrecondition naming ranks and instructions: a deadlock (with what each rank waits
 // for), a microbatch that does not pass forward then backward exactly once at every pipeline part of
 // every rank, an activation used before it arrived, messages out of ticket order, a missing record,
 // decision or reduction.
 absl::StatusOr<CheckReport> CheckStep(const plan::Plan& plan, const std::vector<Program>& programs);
+
+// The same for programs of forward passes (BuildEvaluationOf): that they do not deadlock.
+absl::Status CheckEvaluation(const plan::Plan& plan, const std::vector<Program>& programs,
+                             int64_t microbatches);
 
 }  // namespace phalanx::schedule

@@ -1,9 +1,14 @@
 // core/schedule/simulator.h: times the programs of a step under a cost model. Pure.
+//
+// The model is kStreams of core/schedule/execution.h: passes of a rank one after the other, two
+// message communicators beside them. Reductions, optimizer and gathers take no time: what is
+// measured is the pipeline.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "core/plan/cost.h"
 #include "core/schedule/program.h"
 
@@ -17,7 +22,10 @@ struct CostModel {
   std::vector<std::vector<PartCost>> parts;  // [module][pp * chunks + chunk]
   double message = 0;                        // seconds a message
 };
-// From shapes: FLOPs over a nominal rate; what matters is the ratio between parts.
+// From shapes: FLOPs over a nominal rate; what matters is the ratio between parts. Every sample is
+// taken to be a full context and to have one item. If the shape of a module is not known, a part
+// costs as much as it has layers (1 if those are not known either), and its backward, undivided,
+// twice its forward.
 CostModel CostFromShapes(const plan::Plan& plan);
 
 struct TimedInstruction {
@@ -28,9 +36,16 @@ struct TimedInstruction {
 struct Simulation {
   double step = 0;         // seconds
   double bubble = 0;       // 1 - busy / (ranks x step), idle ranks left out
-  double lower_bound = 0;  // bubble at the bound T of the pipeline: no schedule does better
-  std::vector<TimedInstruction> timeline;
+  double lower_bound = 0;  // bubble at the bound T of the pipeline (bound.h) for the plan's schedule
+  std::vector<TimedInstruction> timeline;  // rank by rank, in program order
 };
+// `programs` must pass CheckStep (or be as BuildStep made them).
 Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs, const CostModel& costs);
+
+// The preview of a plan of any size: one rank stands for all that have the same program, and a
+// message joins all ranks of both its parts. `timeline` has those ranks alone. With equal work in
+// all lanes the figures are those of Simulate.
+// Errors: as BuildStep.
+absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs);
 
 }  // namespace phalanx::schedule

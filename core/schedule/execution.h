@@ -1,0 +1,49 @@
+// core/schedule/execution.h: runs the programs of a step together, with times or to find what blocks.
+//
+// Two models of the same programs.
+//   kStreams   a device: each member has a compute queue and one queue for each of the two message
+//              communicators. The host enqueues in program order without waiting. A pass waits for
+//              the receives it needs, a send for its pass. Queues are FIFO, messages and collectives
+//              are a rendezvous: an operation starts when it is at the head of its queue at every
+//              end, and holds its queue until it is complete. A send and a receive of one member with
+//              the same ticket are one operation.
+//   kBlocking  a host without streams: one instruction after the other. A send is posted and never
+//              waits, a receive waits for the sends of all its peers, a collective for its group.
+// What is blocked in a model does not depend on times.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/schedule/pipeline.h"
+#include "core/schedule/program.h"
+#include "core/schedule/wiring.h"
+
+namespace phalanx::schedule {
+
+enum class ExecutionModel : uint8_t { kStreams, kBlocking };
+
+// Seconds of a pass on one member.
+struct PartSeconds {
+  double forward = 0, backward_input = 0, backward_weight = 0;
+};
+
+struct Execution {
+  std::vector<size_t> first;       // number of each member's first instruction; one more at the end
+  std::vector<double> begin, end;  // kStreams: of each instruction, by that number
+  // Empty if every program ran to its end; else who waits for what, a sentence each, at most
+  // kStallsMax of them.
+  std::vector<std::string> stalls;
+};
+inline constexpr size_t kStallsMax = 8;
+
+// `programs` of each member: modules, chunks, links and microbatches must be ones that the member
+// has a part in; apart from that they may be wrong in any way. `seconds` of each part.
+Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
+                  const std::vector<const Program*>& programs,
+                  const std::vector<PartSeconds>& seconds, double message_seconds);
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,105 @@
+#include "core/schedule/simulator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/schedule/bound.h"
+#include "core/schedule/builder.h"
+#include "core/schedule/execution.h"
+#include "core/schedule/pipeline.h"
+#include "core/schedule/wiring.h"
+
+namespace phalanx::schedule {
+namespace {
+
+// Of each part of the pipeline.
+std::vector<PartSeconds> SecondsOf(const Pipeline& pipeline, const CostModel& costs) {
+  std::vector<PartSeconds> seconds;
+  for (const Part& part : pipeline.parts) {
+    const auto m = static_cast<size_t>(part.module);
+    const PartCost& cost =
+        costs.parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
+    seconds.push_back({cost.forward, cost.backward_input, cost.backward_weight});
+  }
+  return seconds;
+}
+
+// What 1F1B keeps alive.
+BoundOptions BoundOptionsOf(const Pipeline& pipeline) {
+  BoundOptions options;
+  for (const Part& part : pipeline.parts) {
+    options.live_activations_max.push_back(
+        std::min(pipeline.stages - part.graph_stage, pipeline.microbatches));
+  }
+  return options;
+}
+
+// `rank_of` each member, and how many ranks it stands for.
+Simulation Summarize(const Pipeline& pipeline, const Execution& execution,
+                     const std::vector<const Program*>& programs, const CostModel& costs,
+                     const std::vector<Rank>& rank_of, const std::vector<int64_t>& weights) {
+  Simulation simulation;
+  simulation.timeline.reserve(execution.end.size());
+  double busy = 0, ranks = 0;
+  for (size_t member = 0; member < programs.size(); ++member) {
+    double busy_here = 0;
+    bool works = false;
+    for (size_t i = 0; i < programs[member]->size(); ++i) {
+      const Instruction& instruction = (*programs[member])[i];
+      const size_t id = execution.first[member] + i;
+      simulation.timeline.push_back(
+          {rank_of[member], instruction, execution.begin[id], execution.end[id]});
+      simulation.step = std::max(simulation.step, execution.end[id]);
+      if (!IsPass(instruction.op)) continue;
+      works = true;
+      busy_here += execution.end[id] - execution.begin[id];
+    }
+    if (!works) continue;
+    busy += busy_here * static_cast<double>(weights[member]);
+    ranks += static_cast<double>(weights[member]);
+  }
+  const auto bubble_at = [busy, ranks](double seconds) {
+    return ranks * seconds > 0 ? std::max(0.0, 1 - busy / (ranks * seconds)) : 0;
+  };
+  simulation.bubble = bubble_at(simulation.step);
+  simulation.lower_bound = bubble_at(
+      StepLowerBound(pipeline, SecondsOf(pipeline, costs), BoundOptionsOf(pipeline)));
+  return simulation;
+}
+
+}  // namespace
+
+Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs,
+                    const CostModel& costs) {
+  const Pipeline pipeline = MakePipeline(plan);
+  std::vector<const Program*> pointers;
+  std::vector<Rank> ranks;
+  for (const Program& program : programs) {
+    ranks.push_back(Rank{static_cast<int32_t>(pointers.size())});
+    pointers.push_back(&program);
+  }
+  const Execution execution =
+      Execute(ExecutionModel::kStreams, pipeline, WireRanks(plan, pipeline), pointers,
+              SecondsOf(pipeline, costs), costs.message);
+  return Summarize(pipeline, execution, pointers, costs, ranks,
+                   std::vector<int64_t>(programs.size(), 1));
+}
+
+absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs) {
+  const Pipeline pipeline = MakePipeline(plan);
+  std::vector<Rank> ranks;
+  std::vector<int64_t> weights;
+  for (const RankClass& ranks_of_class : pipeline.classes) {
+    ranks.push_back(ranks_of_class.first);
+    weights.push_back(ranks_of_class.ranks);
+  }
+  ASSIGN_OR_RETURN(const std::vector<Program> programs, BuildStepOfClasses(plan, pipeline));
+  std::vector<const Program*> pointers;
+  for (const Program& program : programs) pointers.push_back(&program);
+  const Execution execution = Execute(ExecutionModel::kStreams, pipeline, WireClasses(pipeline),
+                                      pointers, SecondsOf(pipeline, costs), costs.message);
+  return Summarize(pipeline, execution, pointers, costs, ranks, weights);
+}
+
+}  // namespace phalanx::schedule

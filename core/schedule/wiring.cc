@@ -1,0 +1,145 @@
+#include "core/schedule/wiring.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "core/plan/samples.h"
+
+namespace phalanx::schedule {
+namespace {
+
+// Position of each member at one end of a link; of members elsewhere, meaningless.
+class Positions {
+ public:
+  explicit Positions(int32_t members) : position_(static_cast<size_t>(members)) {}
+
+  void Fill(const std::vector<int32_t>& members) {
+    for (size_t i = 0; i < members.size(); ++i) {
+      position_[static_cast<size_t>(members[i])] = static_cast<int32_t>(i);
+    }
+  }
+  int32_t Of(int32_t member) const { return position_[static_cast<size_t>(member)]; }
+
+ private:
+  std::vector<int32_t> position_;
+};
+
+// Peer lists of one end, from positions (here, there) at the two ends.
+PeerLists ListPeers(const std::vector<std::pair<int32_t, int32_t>>& pairs, size_t members) {
+  PeerLists lists;
+  lists.offsets.assign(members + 1, 0);
+  for (const auto& [here, there] : pairs) ++lists.offsets[static_cast<size_t>(here) + 1];
+  for (size_t i = 1; i < lists.offsets.size(); ++i) lists.offsets[i] += lists.offsets[i - 1];
+  lists.peers.resize(pairs.size());
+  std::vector<int32_t> filled(lists.offsets.begin(), lists.offsets.end() - 1);
+  for (const auto& [here, there] : pairs) {
+    lists.peers[static_cast<size_t>(filled[static_cast<size_t>(here)]++)] = there;
+  }
+  return lists;
+}
+
+// `pairs`: (from, to) members of the messages of a link.
+void AddPattern(std::vector<std::pair<int32_t, int32_t>> pairs, LinkEnd& from, LinkEnd& to,
+                Positions& from_positions, Positions& to_positions) {
+  from_positions.Fill(from.members);
+  to_positions.Fill(to.members);
+  for (auto& [a, b] : pairs) {
+    a = from_positions.Of(a);
+    b = to_positions.Of(b);
+  }
+  from.of_pattern.push_back(ListPeers(pairs, from.members.size()));
+  for (auto& [a, b] : pairs) std::swap(a, b);
+  to.of_pattern.push_back(ListPeers(pairs, to.members.size()));
+}
+
+// Members at the ends of each link, from parts_of.
+void FillEnds(const Pipeline& pipeline, Wiring& wiring) {
+  std::vector<std::vector<int32_t>> holders(pipeline.parts.size());
+  for (int32_t member = 0; member < wiring.members; ++member) {
+    for (int32_t part : wiring.parts_of[static_cast<size_t>(member)]) {
+      holders[static_cast<size_t>(part)].push_back(member);
+    }
+  }
+  for (const LinkParts& ends : pipeline.links) {
+    wiring.from.push_back({.members = holders[static_cast<size_t>(ends.from)]});
+    wiring.to.push_back({.members = holders[static_cast<size_t>(ends.to)]});
+  }
+}
+
+void FillGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
+  std::map<std::tuple<int32_t, int32_t>, int32_t> group_of;  // (part, first rank of its data group)
+  std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> first_rank;  // (module, stage, tp)
+  wiring.groups_of.resize(static_cast<size_t>(wiring.members));
+  for (int32_t rank = 0; rank < wiring.members; ++rank) {
+    for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
+      const Part& part = pipeline.parts[static_cast<size_t>(p)];
+      const int32_t tp = plan.PlaceOf(Rank{rank}, part.module)->tp;
+      const auto [first, added] = first_rank.try_emplace({part.module, part.stage, tp}, rank);
+      if (added) first->second = plan.DataGroup(part.module, part.stage, tp).front().value;
+      const auto [group, is_new] = group_of.try_emplace(
+          {p, first->second}, static_cast<int32_t>(wiring.group_sizes.size()));
+      if (is_new) wiring.group_sizes.push_back(0);
+      ++wiring.group_sizes[static_cast<size_t>(group->second)];
+      wiring.groups_of[static_cast<size_t>(rank)].push_back(group->second);
+    }
+  }
+}
+
+}  // namespace
+
+Wiring WireRanks(const plan::Plan& plan, const Pipeline& pipeline) {
+  Wiring wiring;
+  wiring.members = plan.world;
+  wiring.microbatches = pipeline.microbatches;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    wiring.parts_of.push_back(PartsOf(pipeline, plan, Rank{rank}));
+  }
+  FillEnds(pipeline, wiring);
+  FillGroups(plan, pipeline, wiring);
+  Positions from_positions(wiring.members), to_positions(wiring.members);
+  std::map<std::vector<int64_t>, int32_t> patterns;  // by where each lane's samples begin
+  for (int32_t m = 0; m < wiring.microbatches; ++m) {
+    const plan::MicrobatchSamples samples = plan::SamplesOfMicrobatch(plan, m);
+    const auto [pattern, added] =
+        patterns.try_emplace(samples.lane_first, static_cast<int32_t>(patterns.size()));
+    wiring.pattern_of.push_back(pattern->second);
+    if (!added) continue;
+    for (size_t link = 0; link < pipeline.links.size(); ++link) {
+      std::vector<std::pair<int32_t, int32_t>> pairs;
+      for (const plan::LinkMessage& message :
+           plan::LinkMessages(plan, static_cast<int32_t>(link), samples)) {
+        pairs.emplace_back(message.from.value, message.to.value);
+      }
+      AddPattern(std::move(pairs), wiring.from[link], wiring.to[link], from_positions, to_positions);
+    }
+  }
+  return wiring;
+}
+
+Wiring WireClasses(const Pipeline& pipeline) {
+  Wiring wiring;
+  wiring.members = static_cast<int32_t>(pipeline.classes.size());
+  wiring.microbatches = pipeline.microbatches;
+  wiring.pattern_of.assign(static_cast<size_t>(pipeline.microbatches), 0);
+  for (const RankClass& ranks : pipeline.classes) {
+    wiring.parts_of.push_back(ranks.parts);
+    wiring.groups_of.push_back(ranks.parts);  // a part is its own group
+  }
+  for (const Part& part : pipeline.parts) {
+    wiring.group_sizes.push_back(static_cast<int32_t>(part.classes.size()));
+  }
+  FillEnds(pipeline, wiring);
+  Positions from_positions(wiring.members), to_positions(wiring.members);
+  for (size_t link = 0; link < pipeline.links.size(); ++link) {
+    std::vector<std::pair<int32_t, int32_t>> pairs;
+    for (int32_t from : wiring.from[link].members) {
+      for (int32_t to : wiring.to[link].members) pairs.emplace_back(from, to);
+    }
+    AddPattern(std::move(pairs), wiring.from[link], wiring.to[link], from_positions, to_positions);
+  }
+  return wiring;
+}
+
+}  // namespace phalanx::schedule
