@@ -1,0 +1,119 @@
+// worker/agent/machine/actions.h: what the node daemon's machine asks of the world, one struct an
+// order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "worker/agent/machine/events.h"
+
+namespace phalanx::agent {
+
+struct RunningAssignment {
+  JobId job;
+  Epoch epoch;
+  friend bool operator==(const RunningAssignment&, const RunningAssignment&) = default;
+};
+struct Progress {
+  JobId job;
+  Epoch epoch;
+  int64_t step = 0;
+  friend bool operator==(const Progress&, const Progress&) = default;
+};
+
+// Connect and say hello. Answered with SessionWelcomed or SessionClosed.
+struct OpenSession {
+  SessionNumber session;
+  uint64_t last_command_number = 0;
+  std::vector<RunningAssignment> running;
+};
+// Write what was sent before, then end the stream. Answered with SessionClosed.
+struct CloseSession {
+  SessionNumber session;
+};
+// The Send orders are each confirmed with one MessageWritten, in order.
+struct SendHeartbeat {
+  std::vector<Progress> progress;
+  bool draining = false;
+};
+struct SendCommandResult {
+  uint64_t command_number = 0;
+  absl::Status status;
+  // Set for PrepareData.
+  std::shared_ptr<const DataOutcome> data;
+};
+struct RankExit {
+  int32_t exit_code = 0;
+  int32_t signal = 0;
+  bool expected = false;
+  std::string log_tail;
+};
+struct SendReport {
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;
+  // A RankReport whose job, epoch and rank are to be replaced by these, or the end of a process.
+  std::variant<std::string, RankExit> report;
+};
+
+struct PrepareData {
+  RequestNumber request;
+  JobId job;
+  Document document;
+};
+// Answered with ProcessStarted; after a good start comes exactly one ProcessExited.
+struct StartProcess {
+  ProcessNumber process;
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;
+  int32_t device = 0;
+};
+struct SendRunEpoch {
+  ProcessNumber process;
+  std::shared_ptr<const AssignCommand> assign;
+  int32_t rank = 0;
+  int32_t device = 0;
+  std::string index_path, validation_index_path;
+};
+struct SendRendezvous {
+  ProcessNumber process;
+  std::string payload;
+};
+struct SendStopEpoch {
+  ProcessNumber process;
+  Epoch epoch;
+};
+struct SendQuit {
+  ProcessNumber process;
+  std::string reason;
+};
+struct TerminateProcess {  // SIGTERM
+  ProcessNumber process;
+};
+struct KillProcess {  // SIGKILL, to the whole process group
+  ProcessNumber process;
+};
+struct UploadLogs {
+  FetchLogsCommand fetch;
+};
+// The daemon is done. Nothing follows.
+struct Exit {
+  bool failed = false;
+  std::string reason;
+};
+// A decision in one line, for the log.
+struct LogLine {
+  std::string text;
+};
+
+using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
+                            PrepareData, StartProcess, SendRunEpoch, SendRendezvous, SendStopEpoch,
+                            SendQuit, TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
+
+}  // namespace phalanx::agent

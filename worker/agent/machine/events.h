@@ -1,0 +1,158 @@
+// worker/agent/machine/events.h: what the world tells the node daemon's machine, one struct a fact.
+//
+// Words: a *session* is one stream to the coordinator; the daemon opens another when it breaks. A
+// *process* is one rank process, numbered by the machine from 1 and never again; it may serve
+// several epochs of its job, as a different rank in each. Payloads are encoded messages of
+// proto/phalanx/v1 that the machine passes on without reading them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+#include "core/base/violation.h"
+
+namespace phalanx::agent {
+
+using SessionNumber = StrongId<struct SessionTag, uint64_t>;  // from 1; 0: none
+using ProcessNumber = StrongId<struct ProcessTag, int64_t>;   // from 1; 0: none
+using RequestNumber = StrongId<struct RequestTag, uint64_t>;  // of work on another thread
+
+struct Document {
+  std::string text;
+  std::string directory;
+  friend bool operator==(const Document&, const Document&) = default;
+};
+struct NodeDevices {
+  NodeName node;
+  std::vector<int32_t> devices;
+};
+
+struct PrepareDataCommand {
+  JobId job;
+  Document document;
+};
+struct AssignCommand {
+  JobId job;
+  Epoch epoch;
+  Document document;
+  // Ranks are numbered through the nodes in order.
+  std::vector<NodeDevices> placement;
+  std::string payload;  // Assign
+};
+struct RendezvousCommand {
+  JobId job;
+  Epoch epoch;
+  std::string payload;  // Rendezvous
+};
+struct StopCommand {
+  JobId job;
+  Epoch epoch;  // and older
+  absl::Duration grace;
+  std::string reason;
+};
+struct FetchLogsCommand {
+  std::string fetch_id;
+  JobId job;
+  std::vector<int32_t> ranks;  // empty: all
+  bool follow = false;
+  int32_t tail = 0;  // lines of each rank; 0: all that is kept
+};
+struct UnknownCommand {};  // of a newer coordinator
+using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, RendezvousCommand,
+                             StopCommand, FetchLogsCommand>;
+
+struct SessionWelcomed {
+  SessionNumber session;
+  absl::Duration heartbeat_interval;
+  Incarnation coordinator;
+};
+struct CommandReceived {
+  SessionNumber session;
+  uint64_t command_number = 0;
+  Command command;
+};
+// The oldest message that the machine sent and that was not yet confirmed has left this process.
+struct MessageWritten {
+  SessionNumber session;
+};
+struct GoodbyeReceived {
+  SessionNumber session;
+  std::string reason;
+};
+struct SessionClosed {
+  SessionNumber session;
+  absl::Status status;
+};
+
+// The answer to StartProcess: the process runs, or why it does not.
+struct ProcessStarted {
+  ProcessNumber process;
+  absl::Status status;
+};
+struct RankHelloReceived {
+  ProcessNumber process;
+};
+enum class ReportKind : uint8_t {
+  kStep,   // the newest are kept
+  kEvent,  // sent once
+  kOther,  // repeating it is harmless: sent again to a coordinator that may have missed it
+};
+struct RankReported {
+  ProcessNumber process;
+  Epoch epoch;  // as the rank wrote it; a report of an epoch that the rank has left is dropped
+  ReportKind kind = ReportKind::kOther;
+  std::string payload;  // RankReport
+};
+struct RankProgressed {
+  ProcessNumber process;
+  Epoch epoch;
+  int64_t step = 0;
+};
+struct EpochStopped {
+  ProcessNumber process;
+  Epoch epoch;
+};
+// Nothing more can be read from or written to the process: it closed its channel or broke its
+// rules.
+struct ChannelFailed {
+  ProcessNumber process;
+  std::string reason;
+};
+// Reaped, and its process group ended with it. Comes after everything that the process sent.
+struct ProcessExited {
+  ProcessNumber process;
+  int32_t exit_code = 0;
+  int32_t signal = 0;  // 0: it ended by itself
+  std::string log_tail;
+};
+
+// What a job's shards are, or what is wrong with them.
+struct DataOutcome {
+  absl::Status status;
+  std::string digest;  // of the training index
+  std::vector<Violation> violations;
+  int64_t corrupt_samples = 0;
+  std::vector<std::string> corrupt_messages;
+  std::string index_path, validation_index_path;  // empty: there is none
+};
+struct DataPrepared {
+  RequestNumber request;
+  DataOutcome outcome;
+};
+
+// The user wants the daemon to end; the second time, at once.
+struct TerminationRequested {};
+struct DeadlineReached {};
+
+using Event =
+    std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
+                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, EpochStopped,
+                 ChannelFailed, ProcessExited, DataPrepared, TerminationRequested, DeadlineReached>;
+
+}  // namespace phalanx::agent

@@ -1,0 +1,368 @@
+#include "worker/agent/machine/machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::agent {
+namespace {
+
+// Left for the last reports and the end of the stream, after the last process has ended.
+constexpr absl::Duration kFarewell = absl::Seconds(3);
+
+bool IsFatal(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kAborted ||
+         status.code() == absl::StatusCode::kInvalidArgument ||
+         status.code() == absl::StatusCode::kFailedPrecondition;
+}
+
+absl::Status Superseded(JobId job, Epoch epoch) {
+  return absl::AbortedError(
+      absl::StrCat("epoch ", epoch.value, " of ", ToString(job), " does not run here, or no more"));
+}
+
+template <typename Map>
+void ForgetLowest(Map& map, size_t size_max) {
+  while (map.size() > size_max) map.erase(map.begin());
+}
+
+}  // namespace
+
+Machine::Machine(const MachineOptions& options, Instant start)
+    : options_(options), prng_(options.seed), now_(start), session_deadline_(start) {}
+
+std::vector<Action> Machine::Step(Instant now, const Event& event) {
+  now_ = std::max(now_, now);
+  actions_.clear();
+  if (exited_) return {};
+  std::visit([this](const auto& body) { Apply(body); }, event);
+  KeepProcesses();
+  KeepSession();
+  return std::exchange(actions_, {});
+}
+
+Instant Machine::NextDeadline() const {
+  if (exited_) return absl::InfiniteFuture();
+  Instant next = exit_at_;
+  if (session_state_ == SessionState::kOpen) {
+    if (!heartbeat_on_its_way_) next = std::min(next, heartbeat_at_);
+  } else if (session_state_ != SessionState::kClosing) {
+    next = std::min(next, session_deadline_);
+  }
+  for (const auto& [number, process] : processes_) {
+    if (process.killed) continue;
+    next = std::min({next, process.terminate_at, process.kill_at});
+  }
+  return next;
+}
+
+void Machine::Apply(const SessionWelcomed& event) {
+  if (event.session != session_ || session_state_ != SessionState::kOpening) return;
+  session_state_ = SessionState::kOpen;
+  failed_attempts_ = 0;
+  heartbeat_interval_ = std::max(event.heartbeat_interval, absl::Milliseconds(10));
+  if (event.coordinator != coordinator_) {
+    // It asks for what it needs; answers to the one before would be taken for answers to it.
+    coordinator_ = event.coordinator;
+    commands_.clear();
+    last_received_ = 0;
+    stops_.clear();
+    for (auto& [job, assignment] : assignments_) assignment.to_answer.clear();
+  }
+  Log(absl::StrCat("session=", session_.value, " welcome coordinator=",
+                   absl::Hex(coordinator_.value), " reports_kept=", reports_.size()));
+  SendHeartbeatNow();
+  for (const auto& [number, result] : commands_) {
+    if (result.has_value()) Send(*result);
+  }
+  SendQueuedReports();
+}
+
+void Machine::Apply(const CommandReceived& event) {
+  if (event.session != session_ || session_state_ != SessionState::kOpen) return;
+  if (event.command_number <= last_received_) {
+    const auto known = commands_.find(event.command_number);
+    if (known == commands_.end()) {
+      // Its answer was the oldest of kResultsMax: it was carried out.
+      Send(SendCommandResult{.command_number = event.command_number});
+    } else if (known->second.has_value()) {
+      Send(*known->second);
+    }
+    return;
+  }
+  last_received_ = event.command_number;
+  commands_[event.command_number] = std::nullopt;
+  std::visit([&](const auto& command) { Run(event.command_number, command); }, event.command);
+}
+
+void Machine::Apply(const MessageWritten& event) {
+  if (event.session != session_ || on_their_way_.empty()) return;
+  const Sent sent = on_their_way_.front();
+  on_their_way_.pop_front();
+  if (sent == Sent::kHeartbeat) heartbeat_on_its_way_ = false;
+  if (sent == Sent::kReport) {
+    --reports_in_flight_;
+    reports_.ConfirmWritten();
+    SendQueuedReports();
+  }
+}
+
+void Machine::Apply(const GoodbyeReceived& event) {
+  if (event.session != session_) return;
+  Drain(absl::StrCat("the coordinator let the node go: ", event.reason), /*failed=*/false,
+        options_.shutdown_grace);
+}
+
+void Machine::Apply(const SessionClosed& event) {
+  if (event.session != session_ || session_state_ == SessionState::kClosed) return;
+  const bool was_open = session_state_ == SessionState::kOpen;
+  session_state_ = SessionState::kClosed;
+  on_their_way_.clear();
+  heartbeat_on_its_way_ = false;
+  heartbeat_at_ = absl::InfiniteFuture();
+  reports_in_flight_ = 0;
+  reports_.Rewind();
+  if (IsFatal(event.status)) {
+    // Another process has this node's name, or no coordinator will ever serve this one: its ranks
+    // have no master any more.
+    Drain(absl::StrCat("the coordinator refused the session: ", event.status.ToString()),
+          /*failed=*/true, absl::ZeroDuration());
+    return;
+  }
+  const double doubled = static_cast<double>(uint64_t{1} << std::min(failed_attempts_, 20));
+  const absl::Duration delay =
+      std::min(options_.reconnect_delay_min * doubled, options_.reconnect_delay_max);
+  ++failed_attempts_;
+  session_deadline_ = now_ + delay * (0.5 + 0.5 * prng_.Uniform());
+  if (was_open || failed_attempts_ == 1) {
+    Log(absl::StrCat("session=", session_.value, " closed status=\"", event.status.ToString(),
+                     "\" processes=", processes_.size()));
+  }
+}
+
+void Machine::Apply(const DataPrepared& event) {
+  const auto found = data_requests_.find(event.request);
+  if (found == data_requests_.end()) return;
+  const DataUse use = std::move(found->second);
+  data_requests_.erase(found);
+  const DataOutcome& outcome = event.outcome;
+  if (outcome.status.ok()) {
+    outcomes_[use.job] = {use.document, outcome};
+    ForgetLowest(outcomes_, kOutcomesMax);
+  }
+  if (use.command_number != 0) {
+    if (use.coordinator != coordinator_.value) return;
+    Answer(use.command_number, outcome.status, std::make_shared<const DataOutcome>(outcome));
+    return;
+  }
+  const auto assigned = assignments_.find(use.job);
+  if (assigned == assignments_.end() || assigned->second.command->epoch != use.epoch) return;
+  if (!outcome.status.ok()) return FailAssignment(use.job, outcome.status);
+  assigned->second.data = outcome;
+  Adopt(use.job, assigned->second);
+}
+
+void Machine::Apply(const TerminationRequested&) {
+  Drain("asked to end", /*failed=*/false,
+        draining_ ? absl::ZeroDuration() : options_.shutdown_grace);
+}
+
+void Machine::Run(uint64_t number, const UnknownCommand&) {
+  Answer(number, absl::UnimplementedError("this worker does not know the command"));
+}
+
+void Machine::Run(uint64_t number, const PrepareDataCommand& command) {
+  last_request_ = RequestNumber{last_request_.value + 1};
+  data_requests_[last_request_] = {.job = command.job,
+                                   .document = command.document,
+                                   .command_number = number,
+                                   .coordinator = coordinator_.value};
+  actions_.push_back(PrepareData{last_request_, command.job, command.document});
+}
+
+void Machine::Run(uint64_t number, const AssignCommand& command) {
+  if (draining_) return Answer(number, absl::UnavailableError("the worker is stopping"));
+  const auto stopped = stopped_epoch_.find(command.job);
+  const auto highest = highest_epoch_.find(command.job);
+  if ((highest != highest_epoch_.end() && command.epoch < highest->second) ||
+      (stopped != stopped_epoch_.end() && command.epoch <= stopped->second)) {
+    return Answer(number, Superseded(command.job, command.epoch));
+  }
+  const auto present = assignments_.find(command.job);
+  if (present != assignments_.end() && present->second.command->epoch == command.epoch) {
+    Assignment& assignment = present->second;
+    assignment.to_answer.push_back(number);
+    if (assignment.data.has_value() && assignment.to_start.empty() && assignment.starting == 0) {
+      AnswerAssign(assignment, absl::OkStatus());
+    }
+    return;
+  }
+  Assignment assignment;
+  if (absl::Status placed = CheckPlacement(command, &assignment.rank_of_device); !placed.ok()) {
+    return Answer(number, placed);
+  }
+  RememberEpoch(command.job, command.epoch);
+  if (present != assignments_.end()) {
+    AnswerAssign(present->second, absl::AbortedError("superseded by a newer epoch"));
+    reports_.Retire(command.job, Epoch{command.epoch.value - 1});
+  }
+  assignment.command = std::make_shared<const AssignCommand>(command);
+  assignment.to_answer.push_back(number);
+  for (const auto& [device, rank] : assignment.rank_of_device) {
+    assignment.to_start.insert(device);
+  }
+  Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value,
+                   " assigned local_ranks=", assignment.rank_of_device.size()));
+  Assignment& stored = assignments_[command.job] = std::move(assignment);
+  const auto outcome = outcomes_.find(command.job);
+  if (outcome != outcomes_.end() && outcome->second.first == command.document) {
+    stored.data = outcome->second.second;
+    return Adopt(command.job, stored);
+  }
+  last_request_ = RequestNumber{last_request_.value + 1};
+  data_requests_[last_request_] = {
+      .job = command.job, .document = command.document, .epoch = command.epoch};
+  actions_.push_back(PrepareData{last_request_, command.job, command.document});
+}
+
+void Machine::Run(uint64_t number, const RendezvousCommand& command) {
+  const auto present = assignments_.find(command.job);
+  if (present == assignments_.end() || present->second.command->epoch != command.epoch) {
+    return Answer(number, Superseded(command.job, command.epoch));
+  }
+  present->second.rendezvous.push_back(command.payload);
+  for (const auto& [process_number, process] : processes_) {
+    if (process.job == command.job && process.state == ProcessState::kRunning &&
+        process.epoch == command.epoch) {
+      actions_.push_back(SendRendezvous{process_number, command.payload});
+    }
+  }
+  Answer(number, absl::OkStatus());
+}
+
+void Machine::Run(uint64_t number, const StopCommand& command) {
+  const auto highest = highest_epoch_.find(command.job);
+  if (highest != highest_epoch_.end() && command.epoch < highest->second) {
+    return Answer(number, Superseded(command.job, command.epoch));
+  }
+  RememberEpoch(command.job, command.epoch);
+  stopped_epoch_[command.job] = command.epoch;
+  ForgetLowest(stopped_epoch_, kJobsRememberedMax);
+  if (const auto present = assignments_.find(command.job); present != assignments_.end()) {
+    AnswerAssign(present->second, absl::AbortedError("stopped"));
+    assignments_.erase(present);
+  }
+  outcomes_.erase(command.job);
+  reports_.Retire(command.job, command.epoch);
+  Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value, " stopped reason=\"",
+                   command.reason, "\""));
+  EndAll(command.job, command.grace, command.reason);
+  stops_.push_back({command.job, number});
+  AnswerStops();
+}
+
+void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
+  actions_.push_back(UploadLogs{command});
+  Answer(number, absl::OkStatus());
+}
+
+void Machine::Answer(uint64_t number, absl::Status status,
+                     std::shared_ptr<const DataOutcome> data) {
+  SendCommandResult result{number, std::move(status), std::move(data)};
+  commands_[number] = result;
+  while (commands_.size() > kResultsMax && commands_.begin()->second.has_value()) {
+    commands_.erase(commands_.begin());
+  }
+  Send(std::move(result));
+}
+
+void Machine::Send(Action action) {
+  if (session_state_ != SessionState::kOpen) return;
+  on_their_way_.push_back(std::holds_alternative<SendReport>(action)      ? Sent::kReport
+                          : std::holds_alternative<SendHeartbeat>(action) ? Sent::kHeartbeat
+                                                                          : Sent::kResult);
+  actions_.push_back(std::move(action));
+}
+
+void Machine::SendQueuedReports() {
+  if (session_state_ != SessionState::kOpen) return;
+  while (reports_in_flight_ < options_.reports_in_flight_max) {
+    std::optional<SendReport> report = reports_.Next();
+    if (!report.has_value()) return;
+    ++reports_in_flight_;
+    Send(*std::move(report));
+  }
+}
+
+void Machine::SendHeartbeatNow() {
+  heartbeat_at_ = now_ + heartbeat_interval_;
+  heartbeat_on_its_way_ = true;
+  Send(SendHeartbeat{.progress = ProgressOf(), .draining = draining_});
+}
+
+void Machine::KeepSession() {
+  if (draining_) {
+    const bool silent = processes_.empty() && reports_.unwritten() == 0;
+    if (session_state_ == SessionState::kOpen && silent) {
+      actions_.push_back(CloseSession{session_});
+      session_state_ = SessionState::kClosing;
+    }
+    const bool unreachable =
+        session_state_ == SessionState::kClosed || session_state_ == SessionState::kOpening;
+    if ((processes_.empty() && unreachable) || now_ >= exit_at_) {
+      exited_ = true;
+      actions_.push_back(Exit{failed_, exit_reason_});
+      return;
+    }
+  }
+  switch (session_state_) {
+    case SessionState::kClosed:
+      if (now_ < session_deadline_ || failed_) return;
+      session_ = SessionNumber{session_.value + 1};
+      session_state_ = SessionState::kOpening;
+      session_deadline_ = now_ + options_.welcome_timeout;
+      actions_.push_back(OpenSession{session_, LastCommandNumber(), Running()});
+      return;
+    case SessionState::kOpening:
+      if (now_ < session_deadline_) return;
+      actions_.push_back(CloseSession{session_});
+      Apply(SessionClosed{session_, absl::DeadlineExceededError("no welcome")});
+      return;
+    case SessionState::kOpen:
+      if (now_ >= heartbeat_at_ && !heartbeat_on_its_way_) SendHeartbeatNow();
+      return;
+    case SessionState::kClosing:
+      return;
+  }
+}
+
+void Machine::Drain(std::string reason, bool failed, absl::Duration grace) {
+  Log(absl::StrCat("draining reason=\"", reason, "\" processes=", processes_.size()));
+  if (!draining_) {
+    draining_ = true;
+    exit_reason_ = std::move(reason);
+    if (session_state_ == SessionState::kOpen) SendHeartbeatNow();
+  } else if (failed) {
+    exit_reason_ = std::move(reason);
+  }
+  failed_ = failed_ || failed;
+  exit_at_ = std::min(exit_at_, now_ + grace + kFarewell);
+  for (auto& [number, process] : processes_) End(number, process, grace, exit_reason_);
+}
+
+// The newest command of which all up to it are carried out: what comes after may be sent again.
+uint64_t Machine::LastCommandNumber() const {
+  for (const auto& [number, result] : commands_) {
+    if (!result.has_value()) return number - 1;
+  }
+  return last_received_;
+}
+
+void Machine::RememberEpoch(JobId job, Epoch epoch) {
+  Epoch& highest = highest_epoch_[job];
+  highest = std::max(highest, epoch);
+  ForgetLowest(highest_epoch_, kJobsRememberedMax);
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,217 @@
+// worker/agent/machine/machine.h: every decision of a node's daemon, and nothing else.
+//
+// A deterministic state machine of the same shape as the coordinator's. The shell around it feeds
+// one Event at a time with the instant at which it was observed, carries out the returned Actions
+// in order, and feeds DeadlineReached when NextDeadline() has come. The machine holds no thread,
+// file, socket or clock; its only randomness is options.seed.
+//
+// Session. The daemon keeps one session to the coordinator and opens another, after a jittered and
+// growing delay, when it breaks; ranks train on meanwhile and what they report is kept
+// (report_buffer.h). It ends with an error when the coordinator says that another process has
+// taken its place (ABORTED) or that it is not served (INVALID_ARGUMENT, FAILED_PRECONDITION).
+//
+// Commands. A number that was seen before is answered again if its answer exists, and otherwise
+// left to the work that is under way. A coordinator process of which nothing is known starts
+// afresh.
+//
+// Epochs. Of each job only the highest epoch seen is obeyed; older commands are refused with
+// ABORTED. A stopped epoch is as good as an older one. An assignment of a newer epoch takes over
+// the live processes of the job on its devices: they leave their epoch (SendStopEpoch) and run the
+// next in whatever rank the plan gives them; processes that it does not want are ended.
+//
+// Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
+// time. A device goes to another job's process only after the one before was reaped.
+//
+// Not thread-safe: one thread owns the machine.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+#include "core/base/prng.h"
+#include "core/base/time.h"
+#include "worker/agent/machine/actions.h"
+#include "worker/agent/machine/events.h"
+#include "worker/agent/machine/report_buffer.h"
+
+namespace phalanx::agent {
+
+struct MachineOptions {
+  NodeName node;
+  int32_t devices = 0;
+  uint64_t seed = 0;
+  // A session without a welcome for so long is given up.
+  absl::Duration welcome_timeout = absl::Seconds(10);
+  absl::Duration reconnect_delay_min = absl::Milliseconds(100);
+  absl::Duration reconnect_delay_max = absl::Seconds(5);
+  // Between Quit and SIGTERM, at most half of the grace time.
+  absl::Duration quit_grace = absl::Seconds(2);
+  // Of the ranks, when the daemon ends or a newer epoch leaves them out.
+  absl::Duration shutdown_grace = absl::Seconds(10);
+  // A process that does not say hello, or does not leave its epoch, in so long is killed.
+  absl::Duration hello_timeout = absl::Seconds(120);
+  absl::Duration stop_epoch_timeout = absl::Seconds(20);
+  // A process that has closed its channel has so long to end.
+  absl::Duration channel_grace = absl::Seconds(5);
+  // Reports on their way to the coordinator at a time.
+  int32_t reports_in_flight_max = 64;
+};
+
+class Machine {
+ public:
+  static constexpr size_t kResultsMax = 256;  // answers kept for a coordinator that asks again
+  static constexpr size_t kJobsRememberedMax = 4096;  // jobs whose highest epoch is remembered
+  static constexpr size_t kOutcomesMax = 64;          // jobs whose data is known to be prepared
+
+  Machine(const MachineOptions& options, Instant start);
+
+  // Applies `event`, observed at `now`, and returns what to do about it. `now` never decreases.
+  // Total: an event that no longer applies changes nothing.
+  [[nodiscard]] std::vector<Action> Step(Instant now, const Event& event);
+
+  // The earliest instant at which DeadlineReached would change anything.
+  Instant NextDeadline() const;
+
+ private:
+  enum class SessionState : uint8_t { kClosed, kOpening, kOpen, kClosing };
+  enum class ProcessState : uint8_t {
+    kStarting,  // no hello yet
+    kIdle,      // waits for RunEpoch
+    kRunning,   // in `epoch` as `rank`
+    kStopping,  // told to leave its epoch, to run another
+    kEnding,    // told to end
+  };
+  struct Process {
+    JobId job;
+    int32_t device = 0;
+    ProcessState state = ProcessState::kStarting;
+    Epoch epoch;
+    int32_t rank = 0;
+    int64_t step = 0;
+    // kStarting: no hello by then. kStopping: epoch not left. kEnding: end of the grace time. Else:
+    // the channel failed.
+    Instant kill_at = absl::InfiniteFuture();
+    Instant terminate_at = absl::InfiniteFuture();  // kEnding
+    bool killed = false;
+  };
+  struct Assignment {
+    std::shared_ptr<const AssignCommand> command;
+    std::map<int32_t, int32_t> rank_of_device;  // on this node
+    std::optional<DataOutcome> data;
+    std::set<int32_t> to_start;           // devices without a process for this assignment yet
+    int32_t starting = 0;                 // StartProcess orders not yet answered
+    std::vector<uint64_t> to_answer;      // command numbers
+    std::vector<std::string> rendezvous;  // payloads so far, in order
+  };
+  struct Stopping {
+    JobId job;
+    uint64_t command_number = 0;
+  };
+  struct DataUse {
+    JobId job;
+    Document document;
+    uint64_t command_number = 0;  // PrepareData; 0: an assignment waits
+    uint64_t coordinator = 0;
+    Epoch epoch;
+  };
+
+  // machine.cc: session and commands.
+  void Apply(const SessionWelcomed& event);
+  void Apply(const CommandReceived& event);
+  void Apply(const MessageWritten& event);
+  void Apply(const GoodbyeReceived& event);
+  void Apply(const SessionClosed& event);
+  void Apply(const DataPrepared& event);
+  void Apply(const TerminationRequested& event);
+  void Apply(const DeadlineReached&) {}
+  void Run(uint64_t number, const UnknownCommand& command);
+  void Run(uint64_t number, const PrepareDataCommand& command);
+  void Run(uint64_t number, const AssignCommand& command);
+  void Run(uint64_t number, const RendezvousCommand& command);
+  void Run(uint64_t number, const StopCommand& command);
+  void Run(uint64_t number, const FetchLogsCommand& command);
+  void Answer(uint64_t number, absl::Status status,
+              std::shared_ptr<const DataOutcome> data = nullptr);
+  void Send(Action action);  // one of the Send orders to the session
+  void SendQueuedReports();
+  void SendHeartbeatNow();
+  void KeepSession();
+  void Drain(std::string reason, bool failed, absl::Duration grace);
+  uint64_t LastCommandNumber() const;
+  void RememberEpoch(JobId job, Epoch epoch);
+
+  // processes.cc: assignments and the processes that serve them.
+  void Apply(const ProcessStarted& event);
+  void Apply(const RankHelloReceived& event);
+  void Apply(const RankReported& event);
+  void Apply(const RankProgressed& event);
+  void Apply(const EpochStopped& event);
+  void Apply(const ChannelFailed& event);
+  void Apply(const ProcessExited& event);
+  absl::Status CheckPlacement(const AssignCommand& command,
+                              std::map<int32_t, int32_t>* ranks) const;
+  void Adopt(JobId job, Assignment& assignment);
+  void StartProcesses();
+  void RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment);
+  void AnswerAssign(Assignment& assignment, const absl::Status& status);
+  void FailAssignment(JobId job, const absl::Status& status);
+  void End(ProcessNumber number, Process& process, absl::Duration grace, absl::string_view reason);
+  void EndAll(JobId job, absl::Duration grace, absl::string_view reason);
+  void KeepProcesses();
+  void AnswerStops();
+  bool HasProcess(JobId job) const;
+  std::vector<RunningAssignment> Running() const;
+  std::vector<Progress> ProgressOf() const;
+
+  void Log(std::string text) { actions_.push_back(LogLine{std::move(text)}); }
+
+  const MachineOptions options_;
+  Prng prng_;
+  Instant now_;
+  std::vector<Action> actions_;  // of the present Step
+
+  SessionState session_state_ = SessionState::kClosed;
+  SessionNumber session_;
+  Instant session_deadline_;  // kClosed: open it then; kOpening: give it up then
+  int32_t failed_attempts_ = 0;
+  absl::Duration heartbeat_interval_ = absl::Seconds(1);
+  Instant heartbeat_at_ = absl::InfiniteFuture();
+  bool heartbeat_on_its_way_ = false;
+  enum class Sent : uint8_t { kHeartbeat, kResult, kReport };
+  std::deque<Sent> on_their_way_;  // not yet confirmed, oldest first
+  int32_t reports_in_flight_ = 0;
+
+  Incarnation coordinator_;
+  uint64_t last_received_ = 0;  // command number of the present coordinator
+  std::map<uint64_t, std::optional<SendCommandResult>> commands_;  // nullopt: under way
+
+  std::map<JobId, Epoch> highest_epoch_;
+  std::map<JobId, Epoch> stopped_epoch_;
+  std::map<JobId, Assignment> assignments_;
+  std::map<ProcessNumber, Process> processes_;
+  std::vector<Stopping> stops_;
+  std::map<JobId, std::pair<Document, DataOutcome>> outcomes_;
+  std::map<RequestNumber, DataUse> data_requests_;
+  ReportBuffer reports_;
+  ProcessNumber last_process_;
+  RequestNumber last_request_;
+
+  bool draining_ = false;
+  bool failed_ = false;
+  bool exited_ = false;
+  std::string exit_reason_;
+  Instant exit_at_ = absl::InfiniteFuture();
+};
+
+}  // namespace phalanx::agent

@@ -1,0 +1,295 @@
+// Assignments and the processes that serve them (machine.h).
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/agent/machine/machine.h"
+
+namespace phalanx::agent {
+
+void Machine::Apply(const ProcessStarted& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end()) return;
+  const JobId job = found->second.job;
+  const auto assigned = assignments_.find(job);
+  const bool counts =
+      assigned != assignments_.end() && assigned->second.command->epoch == found->second.epoch;
+  if (!event.status.ok()) {
+    processes_.erase(found);
+    if (counts) FailAssignment(job, event.status);
+    AnswerStops();
+    return;
+  }
+  if (!counts) return;
+  --assigned->second.starting;
+  if (assigned->second.starting == 0 && assigned->second.to_start.empty()) {
+    AnswerAssign(assigned->second, absl::OkStatus());
+  }
+}
+
+void Machine::Apply(const RankHelloReceived& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end() || found->second.state != ProcessState::kStarting) return;
+  Process& process = found->second;
+  process.state = ProcessState::kIdle;
+  process.kill_at = absl::InfiniteFuture();
+  const auto assigned = assignments_.find(process.job);
+  if (assigned != assignments_.end()) RunEpochIn(event.process, process, assigned->second);
+}
+
+void Machine::Apply(const RankReported& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end() || found->second.epoch != event.epoch) return;
+  const Process& process = found->second;
+  reports_.Add({process.job, process.epoch, process.rank, event.payload}, event.kind);
+  SendQueuedReports();
+}
+
+void Machine::Apply(const RankProgressed& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end() || found->second.epoch != event.epoch) return;
+  found->second.step = std::max(found->second.step, event.step);
+}
+
+void Machine::Apply(const EpochStopped& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end() || found->second.state != ProcessState::kStopping ||
+      found->second.epoch != event.epoch) {
+    return;
+  }
+  Process& process = found->second;
+  process.state = ProcessState::kIdle;
+  process.kill_at = absl::InfiniteFuture();
+  const auto assigned = assignments_.find(process.job);
+  if (assigned == assignments_.end()) return;
+  RunEpochIn(event.process, process, assigned->second);
+}
+
+void Machine::Apply(const ChannelFailed& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end() || found->second.killed) return;
+  Process& process = found->second;
+  Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
+                   " channel failed: ", event.reason));
+  process.kill_at = std::min(process.kill_at, now_ + options_.channel_grace);
+}
+
+void Machine::Apply(const ProcessExited& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end()) return;
+  const Process process = found->second;
+  processes_.erase(found);
+  const bool expected = process.state == ProcessState::kEnding;
+  Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
+                   " exited code=", event.exit_code, " signal=", event.signal,
+                   expected ? " expected" : ""));
+  reports_.Add({process.job, process.epoch, process.rank,
+                RankExit{event.exit_code, event.signal, expected, event.log_tail}},
+               ReportKind::kOther);
+  if (expected) {
+    const auto stopped = stopped_epoch_.find(process.job);
+    if (stopped != stopped_epoch_.end()) reports_.Retire(process.job, stopped->second);
+  }
+  SendQueuedReports();
+  const auto assigned = assignments_.find(process.job);
+  if (assigned != assignments_.end() && assigned->second.command->epoch > process.epoch &&
+      (process.state == ProcessState::kStopping || process.state == ProcessState::kStarting)) {
+    // It was to run the newer epoch and did not live to do so.
+    assigned->second.to_start.insert(process.device);
+  }
+  StartProcesses();
+  AnswerStops();
+}
+
+absl::Status Machine::CheckPlacement(const AssignCommand& command,
+                                     std::map<int32_t, int32_t>* ranks) const {
+  int32_t rank = 0;
+  for (const NodeDevices& node : command.placement) {
+    for (const int32_t device : node.devices) {
+      const int32_t here = rank++;
+      if (node.node != options_.node) continue;
+      if (device < 0 || device >= options_.devices) {
+        return absl::InvalidArgumentError(absl::StrCat("device ", device, " of node ",
+                                                       options_.node, " does not exist; it has ",
+                                                       options_.devices));
+      }
+      if (!ranks->emplace(device, here).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("device ", device, " of node ", options_.node, " is placed twice"));
+      }
+      for (const auto& [number, process] : processes_) {
+        if (process.device == device && process.job != command.job &&
+            process.state != ProcessState::kEnding) {
+          return absl::FailedPreconditionError(absl::StrCat(
+              "device ", device, " of node ", options_.node, " runs ", ToString(process.job)));
+        }
+      }
+    }
+  }
+  if (ranks->empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("no rank is placed on node ", options_.node));
+  }
+  return absl::OkStatus();
+}
+
+// The data is there: live processes of the job change over, the others are started or ended.
+void Machine::Adopt(JobId job, Assignment& assignment) {
+  for (auto& [number, process] : processes_) {
+    if (process.job != job || process.state == ProcessState::kEnding) continue;
+    if (assignment.to_start.erase(process.device) == 0) {
+      End(number, process, options_.shutdown_grace, "a newer epoch does not need this rank");
+      continue;
+    }
+    switch (process.state) {
+      case ProcessState::kRunning:
+        process.state = ProcessState::kStopping;
+        process.kill_at = now_ + options_.stop_epoch_timeout;
+        actions_.push_back(SendStopEpoch{number, process.epoch});
+        break;
+      case ProcessState::kIdle:
+        RunEpochIn(number, process, assignment);
+        break;
+      default:  // kStarting, kStopping: its next answer finds the new assignment
+        break;
+    }
+  }
+  StartProcesses();
+  if (assignment.to_start.empty() && assignment.starting == 0) {
+    AnswerAssign(assignment, absl::OkStatus());
+  }
+}
+
+void Machine::StartProcesses() {
+  if (draining_) return;
+  for (auto& [job, assignment] : assignments_) {
+    if (!assignment.data.has_value()) continue;
+    for (auto device = assignment.to_start.begin(); device != assignment.to_start.end();) {
+      const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+        return entry.second.device == *device;
+      });
+      if (taken) {
+        ++device;
+        continue;
+      }
+      last_process_ = ProcessNumber{last_process_.value + 1};
+      const int32_t rank = assignment.rank_of_device.at(*device);
+      processes_[last_process_] = {.job = job,
+                                   .device = *device,
+                                   .epoch = assignment.command->epoch,
+                                   .rank = rank,
+                                   .kill_at = now_ + options_.hello_timeout};
+      actions_.push_back(
+          StartProcess{last_process_, job, assignment.command->epoch, rank, *device});
+      ++assignment.starting;
+      device = assignment.to_start.erase(device);
+    }
+  }
+}
+
+void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment) {
+  const auto place = assignment.rank_of_device.find(process.device);
+  if (!assignment.data.has_value() || place == assignment.rank_of_device.end()) return;
+  process.state = ProcessState::kRunning;
+  process.epoch = assignment.command->epoch;
+  process.rank = place->second;
+  process.step = 0;
+  actions_.push_back(SendRunEpoch{number, assignment.command, process.rank, process.device,
+                                  assignment.data->index_path,
+                                  assignment.data->validation_index_path});
+  for (const std::string& payload : assignment.rendezvous) {
+    actions_.push_back(SendRendezvous{number, payload});
+  }
+}
+
+void Machine::AnswerAssign(Assignment& assignment, const absl::Status& status) {
+  for (const uint64_t number : std::exchange(assignment.to_answer, {})) Answer(number, status);
+}
+
+// The epoch cannot run here: the coordinator is told and nothing of it stays.
+void Machine::FailAssignment(JobId job, const absl::Status& status) {
+  const auto assigned = assignments_.find(job);
+  if (assigned == assignments_.end()) return;
+  Log(absl::StrCat(ToString(job), " epoch=", assigned->second.command->epoch.value,
+                   " cannot run here: ", status.ToString()));
+  AnswerAssign(assigned->second, status);
+  assignments_.erase(assigned);
+  EndAll(job, options_.shutdown_grace, status.message());
+}
+
+void Machine::End(ProcessNumber number, Process& process, absl::Duration grace,
+                  absl::string_view reason) {
+  if (process.killed) return;
+  const bool told = std::exchange(process.state, ProcessState::kEnding) == ProcessState::kEnding;
+  process.kill_at = told ? std::min(process.kill_at, now_ + grace) : now_ + grace;
+  if (grace <= absl::ZeroDuration()) return;  // KeepProcesses kills it within this step
+  if (told) return;
+  process.terminate_at = now_ + std::min(options_.quit_grace, grace / 2);
+  actions_.push_back(SendQuit{number, std::string(reason)});
+}
+
+void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) {
+  for (auto& [number, process] : processes_) {
+    if (process.job == job) End(number, process, grace, reason);
+  }
+}
+
+void Machine::KeepProcesses() {
+  for (auto& [number, process] : processes_) {
+    if (process.killed) continue;
+    if (now_ >= process.kill_at) {
+      process.killed = true;
+      actions_.push_back(KillProcess{number});
+    } else if (now_ >= process.terminate_at) {
+      process.terminate_at = absl::InfiniteFuture();
+      actions_.push_back(TerminateProcess{number});
+    }
+  }
+}
+
+void Machine::AnswerStops() {
+  std::vector<Stopping> waiting;
+  for (const Stopping& stop : std::exchange(stops_, {})) {
+    if (HasProcess(stop.job)) {
+      waiting.push_back(stop);
+    } else {
+      Answer(stop.command_number, absl::OkStatus());
+    }
+  }
+  stops_ = std::move(waiting);
+}
+
+bool Machine::HasProcess(JobId job) const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [job](const auto& entry) { return entry.second.job == job; });
+}
+
+std::vector<RunningAssignment> Machine::Running() const {
+  std::set<std::pair<JobId, Epoch>> running;
+  for (const auto& [number, process] : processes_) {
+    if (process.state != ProcessState::kEnding) running.emplace(process.job, process.epoch);
+  }
+  // An assignment whose data is still being read has no process yet and is no less taken on.
+  for (const auto& [job, assignment] : assignments_) {
+    if (!assignment.data.has_value() || !assignment.to_start.empty()) {
+      running.emplace(job, assignment.command->epoch);
+    }
+  }
+  std::vector<RunningAssignment> list;
+  for (const auto& [job, epoch] : running) list.push_back({job, epoch});
+  return list;
+}
+
+std::vector<Progress> Machine::ProgressOf() const {
+  std::map<std::pair<JobId, Epoch>, int64_t> slowest;
+  for (const auto& [number, process] : processes_) {
+    if (process.state != ProcessState::kRunning) continue;
+    const auto [entry, added] =
+        slowest.emplace(std::pair(process.job, process.epoch), process.step);
+    if (!added) entry->second = std::min(entry->second, process.step);
+  }
+  std::vector<Progress> list;
+  for (const auto& [key, step] : slowest) list.push_back({key.first, key.second, step});
+  return list;
+}
+
+}  // namespace phalanx::agent
