@@ -1,0 +1,256 @@
+// Assignments and rank processes: transcripts of the machine.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/agent/machine_harness.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr ProcessNumber kP1{1}, kP2{2};
+StopCommand AStop(int64_t epoch, absl::Duration grace = absl::Seconds(10), int64_t job = 7) {
+  return {JobId{job}, Epoch{epoch}, grace, "the job ended"};
+}
+
+TEST(AgentMachineTest, Assign_WithDataReady_StartsAProcessADeviceAndRunsTheEpoch) {
+  Harness h;
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, h.AnAssign(1, {0, 2})), ElementsAre("PrepareData r1 job-7"));
+  EXPECT_THAT(h.DataReady(1), ElementsAre("StartProcess p1 job-7/1 rank 2 device 0",
+                                          "StartProcess p2 job-7/1 rank 3 device 2"));
+  EXPECT_THAT(h.Feed(ProcessStarted{kP1, absl::OkStatus()}), IsEmpty());
+  EXPECT_THAT(h.Feed(ProcessStarted{kP2, absl::OkStatus()}), ElementsAre("Result 1 OK"));
+  EXPECT_THAT(h.Feed(RankHelloReceived{kP2}), ElementsAre("RunEpoch p2 job-7/1 rank 3 device 2"));
+  EXPECT_THAT(h.Command(2, RendezvousCommand{JobId{7}, Epoch{1}, "table"}),
+              ElementsAre("Rendezvous p2 table", "Result 2 OK"));
+  // The slow one gets the same, in the same order.
+  EXPECT_THAT(h.Feed(RankHelloReceived{kP1}),
+              ElementsAre("RunEpoch p1 job-7/1 rank 2 device 0", "Rendezvous p1 table"));
+}
+
+TEST(AgentMachineTest, Assign_AfterPrepareDataOfTheSameDocument_DoesNotPrepareAgain) {
+  Harness h;
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, PrepareDataCommand{JobId{7}, {"text", "/jobs"}}),
+              ElementsAre("PrepareData r1 job-7"));
+  EXPECT_THAT(h.DataReady(1), ElementsAre("Result 1 OK"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(1, {0})),
+              ElementsAre("StartProcess p1 job-7/1 rank 2 device 0"));
+}
+
+TEST(AgentMachineTest, PrepareData_ThatFails_AnswersWithItsStatus) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, PrepareDataCommand{JobId{7}, {"text", "/jobs"}});
+  EXPECT_THAT(h.DataReady(1, absl::InvalidArgumentError("bad shard")),
+              ElementsAre("Result 1 INVALID_ARGUMENT"));
+}
+
+TEST(AgentMachineTest, Assign_WhoseDataFails_IsAnsweredWithThatAndLeavesNothing) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0}));
+  EXPECT_THAT(h.DataReady(1, absl::InvalidArgumentError("bad shard")),
+              ElementsAre("Result 1 INVALID_ARGUMENT"));
+  EXPECT_THAT(h.Command(2, AStop(1)), ElementsAre("Result 2 OK"));
+}
+
+TEST(AgentMachineTest, Assign_WhoseProgramCannotStart_IsAnsweredWithThatAndEndsTheOthers) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0, 1}));
+  h.DataReady(1);
+  h.Feed(ProcessStarted{kP1, absl::OkStatus()});
+  EXPECT_THAT(h.Feed(ProcessStarted{kP2, absl::NotFoundError("no program")}),
+              ElementsAre("Result 1 NOT_FOUND", "Quit p1"));
+}
+
+TEST(AgentMachineTest, Assign_ToDevicesThatAreNotHere_IsRefused) {
+  Harness h(/*devices=*/2);
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, h.AnAssign(1, {2})), ElementsAre("Result 1 INVALID_ARGUMENT"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(1, {0, 0})), ElementsAre("Result 2 INVALID_ARGUMENT"));
+  EXPECT_THAT(h.Command(3, h.AnAssign(1, {})), ElementsAre("Result 3 INVALID_ARGUMENT"));
+}
+
+TEST(AgentMachineTest, Assign_ToADeviceOfAnotherJob_IsRefused) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(h.Command(2, h.AnAssign(1, {1}, /*job=*/8)),
+              ElementsAre("Result 2 FAILED_PRECONDITION"));
+}
+
+TEST(AgentMachineTest, Assign_ToADeviceWhoseProcessIsEnding_WaitsUntilItIsReaped) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Command(2, AStop(1));
+  h.Command(3, h.AnAssign(1, {0}, /*job=*/8));
+  EXPECT_THAT(h.DataReady(2), IsEmpty());
+  EXPECT_THAT(h.Exited(1, 0, 0),
+              ElementsAre("Report job-7/1 rank 2 exit 0 signal 0 expected",
+                          "StartProcess p2 job-8/1 rank 2 device 0", "Result 2 OK"));
+}
+
+TEST(AgentMachineTest, Assign_Again_IsAnsweredAndStartsNothing) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Command(2, h.AnAssign(1, {0})), ElementsAre("Result 2 OK"));
+}
+
+TEST(AgentMachineTest, OlderEpoch_AfterANewerOne_IsRefused) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(3, {0});
+  EXPECT_THAT(h.Command(2, h.AnAssign(2, {0})), ElementsAre("Result 2 ABORTED"));
+  EXPECT_THAT(h.Command(3, RendezvousCommand{JobId{7}, Epoch{2}, "t"}),
+              ElementsAre("Result 3 ABORTED"));
+  EXPECT_THAT(h.Command(4, AStop(2)), ElementsAre("Result 4 ABORTED"));
+}
+
+TEST(AgentMachineTest, StoppedEpoch_AssignedLate_IsRefused) {
+  Harness h;
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, AStop(1)), ElementsAre("Result 1 OK"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(1, {0})), ElementsAre("Result 2 ABORTED"));
+}
+
+TEST(AgentMachineTest, NewerEpoch_TakesOverLiveProcesses_AndEndsTheOthers) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(h.Command(2, h.AnAssign(2, {1, 3})),
+              ElementsAre("Quit p1", "StopEpoch p2 1", "StartProcess p3 job-7/2 rank 3 device 3"));
+  EXPECT_THAT(h.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()}),
+              ElementsAre("Result 2 OK"));
+  EXPECT_THAT(h.Feed(EpochStopped{kP2, Epoch{1}}),
+              ElementsAre("RunEpoch p2 job-7/2 rank 2 device 1"));
+  // Reports of the epoch that it left are of no interest to anybody.
+  EXPECT_THAT(h.Feed(RankReported{kP2, Epoch{1}, ReportKind::kOther, "late"}), IsEmpty());
+  EXPECT_THAT(h.Feed(RankReported{kP2, Epoch{2}, ReportKind::kOther, "ready"}),
+              ElementsAre("Report job-7/2 rank 2 ready"));
+}
+
+TEST(AgentMachineTest, Process_ThatDoesNotLeaveItsEpoch_IsKilledAndReplaced) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Command(2, h.AnAssign(2, {0}));
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(21)), Contains("Kill p1"));
+  EXPECT_THAT(h.Exited(1, 0, 9), Contains("StartProcess p2 job-7/2 rank 2 device 0"));
+}
+
+TEST(AgentMachineTest, Rank_KilledBySignal_IsReportedAtOnceAsUnexpected) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(h.Exited(2, 0, 9), ElementsAre("Report job-7/1 rank 3 exit 0 signal 9"));
+}
+
+TEST(AgentMachineTest, Stop_Quits_ThenTerminates_ThenKills_ThenAnswers) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Command(2, AStop(1, absl::Seconds(6))), ElementsAre("Quit p1"));
+  EXPECT_THAT(h.Advance(absl::Milliseconds(1999)), Not(Contains("Terminate p1")));
+  EXPECT_THAT(h.Advance(absl::Milliseconds(1)), Contains("Terminate p1"));
+  EXPECT_THAT(h.Advance(absl::Milliseconds(3999)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Milliseconds(1)), Contains("Kill p1"));
+  EXPECT_THAT(h.Exited(1, 0, 9),
+              ElementsAre("Report job-7/1 rank 2 exit 0 signal 9 expected", "Result 2 OK"));
+}
+
+TEST(AgentMachineTest, Stop_WithoutGrace_KillsAtOnce) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Command(2, AStop(1, absl::ZeroDuration())), ElementsAre("Kill p1"));
+}
+
+TEST(AgentMachineTest, Stop_AfterTheProcessesEnded_IsAnsweredAtOnce) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Exited(1, 3, 0);
+  EXPECT_THAT(h.Command(2, AStop(1)), ElementsAre("Result 2 OK"));
+}
+
+TEST(AgentMachineTest, Process_WithoutHello_IsKilled) {
+  Harness h(4, {.hello_timeout = absl::Seconds(30)});
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0}));
+  h.DataReady(1);
+  h.Feed(ProcessStarted{kP1, absl::OkStatus()});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(30)), Contains("Kill p1"));
+}
+
+TEST(AgentMachineTest, Process_ThatClosedItsChannel_IsGivenTimeToEnd) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Feed(ChannelFailed{kP1, "closed"}), IsEmpty());
+  EXPECT_THAT(h.Advance(absl::Seconds(5)), Contains("Kill p1"));
+}
+
+TEST(AgentMachineTest, Heartbeat_CarriesTheSlowestRanksStep) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Feed(RankProgressed{kP1, Epoch{1}, 5});
+  h.Feed(RankProgressed{kP2, Epoch{1}, 4});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(1)), ElementsAre("Heartbeat [job-7/1@4]"));
+}
+
+TEST(AgentMachineTest, Termination_EndsRanks_ReportsThem_ClosesAndExits) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Feed(TerminationRequested{}),
+              ElementsAre("Heartbeat [job-7/1@0] draining", "Quit p1"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(1, {1}, 8)), ElementsAre("Result 2 UNAVAILABLE"));
+  EXPECT_THAT(h.Exited(1, 0, 0), ElementsAre("Report job-7/1 rank 2 exit 0 signal 0 expected"));
+  EXPECT_THAT(h.ConfirmAll(), ElementsAre("CloseSession s1"));
+  EXPECT_THAT(h.Break(absl::OkStatus()), ElementsAre("Exit"));
+}
+
+TEST(AgentMachineTest, Termination_Twice_KillsAtOnce) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(TerminationRequested{});
+  EXPECT_THAT(h.Feed(TerminationRequested{}), ElementsAre("Kill p1"));
+}
+
+TEST(AgentMachineTest, Termination_WithoutACoordinator_ExitsWhenTheRanksAreGone) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Break();
+  EXPECT_THAT(h.Feed(TerminationRequested{}), ElementsAre("Quit p1"));
+  EXPECT_THAT(h.Exited(1, 0, 0), ElementsAre("Exit"));
+}
+
+TEST(AgentMachineTest, Termination_WithRanksThatWillNotDie_ExitsInTheEnd) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.ConfirmAll();
+  h.Feed(TerminationRequested{});
+  EXPECT_THAT(h.Advance(absl::Seconds(13)), Contains("Exit"));
+}
+
+}  // namespace
+}  // namespace phalanx::agent

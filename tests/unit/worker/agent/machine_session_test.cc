@@ -1,0 +1,211 @@
+// Sessions, command numbers and kept reports: transcripts of the machine.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/agent/machine_harness.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::IsEmpty;
+using ::testing::Le;
+using ::testing::Not;
+
+constexpr ProcessNumber kP1{1};
+
+TEST(AgentMachineTest, Start_OpensASessionAndSendsAHeartbeatWhenWelcomed) {
+  Harness h;
+  EXPECT_THAT(h.Welcome(), ElementsAre("OpenSession s1 last 0 running []", "Heartbeat []"));
+}
+
+TEST(AgentMachineTest, Heartbeats_GoOutEachInterval_ButNotBehindAStuckOne) {
+  Harness h;
+  h.Welcome();
+  EXPECT_THAT(h.Advance(absl::Seconds(5)), IsEmpty());  // the first has not left yet
+  h.ConfirmAll();
+  int beats = 0;
+  for (int i = 0; i < 5; ++i) {
+    beats += static_cast<int>(h.Advance(absl::Seconds(1)).size());
+    h.ConfirmAll();
+  }
+  EXPECT_EQ(beats, 5);
+}
+
+TEST(AgentMachineTest, Session_WithoutWelcome_IsGivenUpAndOpenedAgain) {
+  Harness h;
+  h.Feed(DeadlineReached{});
+  EXPECT_THAT(h.Advance(absl::Seconds(10)), ElementsAre("CloseSession s1"));
+  EXPECT_THAT(h.Advance(absl::Seconds(1)), ElementsAre("OpenSession s2 last 0 running []"));
+}
+
+TEST(AgentMachineTest, Reconnection_BacksOffWithJitterUpToItsBound) {
+  Harness h(4, {.seed = 3});
+  h.Feed(DeadlineReached{});
+  std::vector<double> delays;
+  for (int i = 0; i < 10; ++i) {
+    h.Break();
+    delays.push_back(absl::ToDoubleSeconds(h.machine.NextDeadline() - h.now));
+    h.now = h.machine.NextDeadline();
+    h.Feed(DeadlineReached{});
+  }
+  EXPECT_THAT(delays.front(), AllOf(Ge(0.05), Le(0.1)));
+  EXPECT_THAT(delays.back(), AllOf(Ge(2.5), Le(5.0)));
+  EXPECT_THAT(delays, Each(Le(5.0)));
+  EXPECT_NE(delays[8], delays[9]);
+}
+
+TEST(AgentMachineTest, Break_LeavesRanksAlone_AndTheNextHelloNamesThem) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(2, {0});
+  EXPECT_THAT(h.Break(), IsEmpty());
+  EXPECT_THAT(h.Welcome(), Contains("OpenSession s2 last 1 running [job-7/2]"));
+}
+
+TEST(AgentMachineTest, Hello_DoesNotClaimACommandThatIsUnderWay) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, FetchLogsCommand{.fetch_id = "f"});
+  h.Command(2, PrepareDataCommand{JobId{7}, {"text", "/jobs"}});
+  h.Command(3, FetchLogsCommand{.fetch_id = "g"});
+  h.Break();
+  EXPECT_THAT(h.Welcome(), Contains("OpenSession s2 last 1 running []"));
+}
+
+TEST(AgentMachineTest, Command_SentAgain_IsAnsweredAgainAndCarriedOutOnce) {
+  Harness h;
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, FetchLogsCommand{.fetch_id = "f"}),
+              ElementsAre("UploadLogs f", "Result 1 OK"));
+  EXPECT_THAT(h.Command(1, FetchLogsCommand{.fetch_id = "f"}), ElementsAre("Result 1 OK"));
+}
+
+TEST(AgentMachineTest, Command_SentAgainWhileUnderWay_IsAnsweredOnce) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, PrepareDataCommand{JobId{7}, {"text", "/jobs"}});
+  h.Break();
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, PrepareDataCommand{JobId{7}, {"text", "/jobs"}}), IsEmpty());
+  EXPECT_THAT(h.DataReady(1), ElementsAre("Result 1 OK"));
+}
+
+TEST(AgentMachineTest, Command_Unknown_IsAnsweredUnimplemented) {
+  Harness h;
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, UnknownCommand{}), ElementsAre("Result 1 UNIMPLEMENTED"));
+}
+
+TEST(AgentMachineTest, Command_OfAClosedSession_IsIgnored) {
+  Harness h;
+  h.Welcome();
+  h.Break();
+  EXPECT_THAT(h.Feed(CommandReceived{SessionNumber{1}, 1, UnknownCommand{}}), IsEmpty());
+}
+
+TEST(AgentMachineTest, Results_MayHaveBeenLostWithTheStream_AndComeAgain) {
+  Harness h;
+  h.Welcome(/*coordinator=*/9);
+  h.Command(1, UnknownCommand{});
+  h.Break();
+  EXPECT_THAT(h.Welcome(/*coordinator=*/9), Contains("Result 1 UNIMPLEMENTED"));
+}
+
+TEST(AgentMachineTest, NewCoordinator_StartsAfresh_AndGetsNoAnswerToItsPredecessor) {
+  Harness h;
+  h.Welcome(/*coordinator=*/9);
+  h.Command(1, UnknownCommand{});
+  h.Command(2, PrepareDataCommand{JobId{7}, {"text", "/jobs"}});
+  h.Break();
+  EXPECT_THAT(h.Welcome(/*coordinator=*/10), Not(Contains("Result 1 UNIMPLEMENTED")));
+  EXPECT_THAT(h.DataReady(1), IsEmpty());
+  EXPECT_THAT(h.Command(1, FetchLogsCommand{.fetch_id = "f"}),
+              ElementsAre("UploadLogs f", "Result 1 OK"));
+}
+
+TEST(AgentMachineTest, Reports_WhileTheCoordinatorIsAway_AreKeptInOrder) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Break();
+  h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kOther, "ready"});
+  h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kStep, "step 1"});
+  EXPECT_THAT(h.Exited(1, 0, 9), IsEmpty());
+  EXPECT_THAT(h.Welcome(),
+              ElementsAre("OpenSession s2 last 1 running []", "Heartbeat []", "Result 1 OK",
+                          "Report job-7/1 rank 2 ready", "Report job-7/1 rank 2 step 1",
+                          "Report job-7/1 rank 2 exit 0 signal 9"));
+}
+
+TEST(AgentMachineTest, Reports_ThatACoordinatorMayHaveLost_ComeAgain_ButEventsDoNot) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kStep, "step 1"});
+  h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kEvent, "event"});
+  h.ConfirmAll();
+  h.Break();
+  const std::vector<std::string> again = h.Welcome(/*coordinator=*/10);
+  EXPECT_THAT(again, Contains("Report job-7/1 rank 2 step 1"));
+  EXPECT_THAT(again, Not(Contains("Report job-7/1 rank 2 event")));
+}
+
+TEST(AgentMachineTest, Reports_OfAStoppedJob_DoNotComeAgain) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kStep, "step 1"});
+  h.Command(2, StopCommand{JobId{7}, Epoch{1}, absl::Seconds(1), "done"});
+  h.Exited(1, 0, 0);
+  h.ConfirmAll();
+  h.Break();
+  EXPECT_THAT(h.Welcome(/*coordinator=*/10),
+              ElementsAre("OpenSession s2 last 2 running []", "Heartbeat []"));
+}
+
+TEST(AgentMachineTest, Reports_OnTheirWay_AreBounded) {
+  Harness h(4, {.reports_in_flight_max = 2});
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.ConfirmAll();
+  for (int step = 1; step <= 3; ++step) {
+    h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kStep, absl::StrCat("step ", step)});
+  }
+  EXPECT_EQ(h.unconfirmed, 2);
+  EXPECT_THAT(h.Feed(MessageWritten{h.session}), ElementsAre("Report job-7/1 rank 2 step 3"));
+}
+
+TEST(AgentMachineTest, Aborted_KillsTheRanksAndExitsWithAnError) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Break(absl::AbortedError("a newer incarnation")), ElementsAre("Kill p1"));
+  EXPECT_THAT(h.Exited(1, 0, 9), ElementsAre("Exit failed"));
+}
+
+TEST(AgentMachineTest, NotServed_ExitsWithAnError) {
+  Harness h;
+  h.Feed(DeadlineReached{});
+  EXPECT_THAT(h.Break(absl::FailedPreconditionError("protocol version")),
+              ElementsAre("Exit failed"));
+}
+
+TEST(AgentMachineTest, Goodbye_EndsTheDaemonInGoodOrder) {
+  Harness h;
+  h.Welcome();
+  h.ConfirmAll();
+  EXPECT_THAT(h.Feed(GoodbyeReceived{h.session, "drained"}),
+              ElementsAre("Heartbeat [] draining", "CloseSession s1"));
+  EXPECT_THAT(h.Break(absl::OkStatus()), ElementsAre("Exit"));
+}
+
+}  // namespace
+}  // namespace phalanx::agent
