@@ -10,36 +10,40 @@
 // in each bucket matrices come before vectors; each bucket is padded to a multiple of
 // 128 * replicas elements, so that a data-parallel shard is 1/replicas of each bucket.
 //
-// Names and local matrices:
-//   llama      model.embed_tokens.weight [vocabulary, hidden]            embedding   (first stage)
-//              model.layers.N.input_layernorm.weight                     input_norm
-//              model.layers.N.self_attn.{q,k,v}_proj.weight -> qkv [(q + 2 kv) * head_size,
-//              hidden]: q rows, k rows, v rows model.layers.N.self_attn.o_proj.weight [hidden,
-//              heads * head_size]   o (columns of the rank's query heads)
-//              model.layers.N.post_attention_layernorm.weight            post_norm
-//              model.layers.N.mlp.{gate,up}_proj.weight -> gate_up [2 * block * blocks, hidden]:
-//              per block gate rows, up rows model.layers.N.mlp.down_proj.weight [hidden, mlp] ->
-//              down [hidden, block * blocks] model.norm.weight final_norm  (last stage)
-//              lm_head.weight [vocabulary, hidden]                       head        (last stage;
-//              tied: a copy
-//                                                                        of the embedding where pp
-//                                                                        > 1, the same matrix where
-//                                                                        pp == 1)
-//   clip_vision  (CLIPVisionModel; no class token enters the features, yet HF's position table has
-//   one row for it)
-//              vision_model.embeddings.patch_embedding.weight [hidden, 3 * patch * patch]   patch
-//              vision_model.embeddings.class_embedding [hidden, 1]       class
-//              vision_model.embeddings.position_embedding.weight [patches + 1, hidden] position
-//              vision_model.pre_layrnorm.{weight,bias}                   pre_norm, pre_norm_bias
-//              vision_model.encoder.layers.N.layer_norm1.{weight,bias}   norm1, norm1_bias
-//              ...self_attn.{q,k,v}_proj.{weight,bias} -> qkv, qkv_bias; out_proj.{weight,bias} ->
-//              o, o_bias
-//              ...layer_norm2.{weight,bias}; mlp.fc1.{weight,bias} -> up, up_bias;
-//              mlp.fc2.{weight,bias} -> down, down_bias (features are the hidden states of the
-//              patch rows after the last layer: no post norm)
-//   projector of an edge, on the last stage of its source, tensor-parallel like an MLP:
-//              projector.TO.linear_1.{weight,bias} -> projector_up, projector_up_bias
-//              projector.TO.linear_2.{weight,bias} -> projector_down, projector_down_bias
+// Names and local matrices (role, shape), N a layer; "first" and "last": on that stage only.
+//
+//   llama
+//     model.embed_tokens.weight                     embedding   first: [blocks * block, hidden]
+//     model.layers.N.input_layernorm.weight         input_norm  [hidden]
+//     model.layers.N.self_attn.{q,k,v}_proj.weight  qkv         [(q + 2 kv) * head_size, hidden]
+//                                                               q rows, then k rows, then v rows
+//     model.layers.N.self_attn.o_proj.weight        o           [hidden, q * head_size]
+//     model.layers.N.post_attention_layernorm.weight  post_norm [hidden]
+//     model.layers.N.mlp.{gate,up}_proj.weight      gate_up     [2 * block * blocks, hidden]
+//                                                               per block gate rows, then up rows
+//     model.layers.N.mlp.down_proj.weight           down        [hidden, block * blocks]
+//     model.norm.weight                             final_norm  last: [hidden]
+//     lm_head.weight                                head        last: as embedding
+//   A tied head: with one pipeline part there is no matrix "head", and "embedding" serves both
+//   ends; with several, "head" has pieces of model.embed_tokens.weight, partial at both ends.
+//
+//   clip_vision (CLIPVisionModel; features are the hidden states of the patch rows after the last
+//   layer: no class token, no post norm; yet the position table has a row for the class token)
+//     vision_model.embeddings.patch_embedding.weight      patch     [hidden, 3 * patch * patch]
+//     vision_model.embeddings.class_embedding             class     [hidden]
+//     vision_model.embeddings.position_embedding.weight   position  [patches + 1, hidden]
+//     vision_model.pre_layrnorm.{weight,bias}             pre_norm, pre_norm_bias
+//     vision_model.encoder.layers.N.
+//       layer_norm1.{weight,bias}                         norm1, norm1_bias
+//       self_attn.{q,k,v}_proj.{weight,bias}              qkv, qkv_bias
+//       self_attn.out_proj.{weight,bias}                  o, o_bias
+//       layer_norm2.{weight,bias}                         norm2, norm2_bias
+//       mlp.fc1.{weight,bias}, mlp.fc2.{weight,bias}      up, up_bias, down, down_bias
+//
+//   projector of an edge, on the last stage of its source, tensor-parallel like an MLP
+//     projector.TO.linear_1.{weight,bias}                 projector_up, projector_up_bias
+//     projector.TO.linear_2.{weight,bias}                 projector_down, projector_down_bias
+//
 // Pure.
 #pragma once
 

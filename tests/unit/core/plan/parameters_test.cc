@@ -1,0 +1,326 @@
+#include "core/plan/parameters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/specs.h"
+
+namespace phalanx::plan {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Layout;
+using support::Llama;
+
+Plan MustPlan(const job::JobSpec& spec) {
+  auto plan = MakePlan(spec, MakeCluster(1, 64), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+Plan LlamaPlan(const support::LlamaShape& shape, const Layout& layout) {
+  return MustPlan(AJob().Module("language", Llama(shape), layout));
+}
+
+std::vector<std::string> Roles(const StageParameters& parameters) {
+  std::vector<std::string> roles;
+  for (const LocalMatrix& matrix : parameters.matrices) {
+    roles.push_back(matrix.layer < 0 ? matrix.role : matrix.role + std::to_string(matrix.layer));
+  }
+  return roles;
+}
+
+// Storage rules that hold for any list of parameters.
+void ExpectSoundStorage(const StageParameters& parameters) {
+  int64_t end = 0;
+  size_t next_matrix = 0;
+  for (const Bucket& bucket : parameters.buckets) {
+    EXPECT_EQ(bucket.offset, end);
+    EXPECT_EQ(bucket.elements % (kBucketAlignment * parameters.replicas), 0);
+    EXPECT_EQ(static_cast<size_t>(bucket.first_matrix), next_matrix);
+    bool vectors = false;
+    int64_t used = bucket.offset;
+    for (int32_t i = 0; i < bucket.matrices; ++i, ++next_matrix) {
+      const LocalMatrix& matrix = parameters.matrices[next_matrix];
+      EXPECT_GE(matrix.offset, used) << matrix.role;
+      EXPECT_EQ(matrix.offset % kMatrixAlignment, 0);
+      EXPECT_FALSE(vectors && matrix.cols > 1) << "matrices come before vectors: " << matrix.role;
+      vectors = vectors || matrix.cols == 1;
+      used = matrix.offset + matrix.rows * matrix.cols;
+    }
+    end = bucket.offset + bucket.elements;
+    EXPECT_LE(used, end);
+  }
+  EXPECT_EQ(next_matrix, parameters.matrices.size());
+  EXPECT_EQ(end, parameters.elements);
+  for (const LocalMatrix& matrix : parameters.matrices) {
+    std::vector<int> covered(static_cast<size_t>(matrix.rows * matrix.cols), 0);
+    for (const Piece& piece : matrix.pieces) {
+      const LogicalTensor& tensor = parameters.logical[static_cast<size_t>(piece.logical)];
+      EXPECT_LE(piece.logical_row + piece.rows, tensor.rows) << tensor.name;
+      EXPECT_LE(piece.logical_col + piece.cols, tensor.cols) << tensor.name;
+      ASSERT_LE(piece.local_row + piece.rows, matrix.rows) << matrix.role;
+      ASSERT_LE(piece.local_col + piece.cols, matrix.cols) << matrix.role;
+      for (int64_t r = 0; r < piece.rows; ++r) {
+        for (int64_t c = 0; c < piece.cols; ++c) {
+          ++covered[static_cast<size_t>((piece.local_row + r) * matrix.cols + piece.local_col + c)];
+        }
+      }
+    }
+    EXPECT_LE(*std::max_element(covered.begin(), covered.end()), 1)
+        << matrix.role << ": pieces overlap";
+  }
+}
+
+struct Coverage {
+  int holders = 0, primaries = 0;
+  std::set<Holding> holdings;
+};
+
+// How often each element of each logical tensor of a module occurs over one replica.
+std::map<std::string, std::vector<Coverage>> CoverageOf(const Plan& plan, int32_t module) {
+  std::map<std::string, std::vector<Coverage>> coverage;
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  for (int32_t pp = 0; pp < layout.pp(); ++pp) {
+    for (Rank rank : plan.TensorGroup(module, 0, pp)) {
+      for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+        const StageParameters parameters = ParametersOf(plan, *plan.PlaceOf(rank, module), chunk);
+        ExpectSoundStorage(parameters);
+        for (const LocalMatrix& matrix : parameters.matrices) {
+          for (const Piece& piece : matrix.pieces) {
+            const LogicalTensor& tensor = parameters.logical[static_cast<size_t>(piece.logical)];
+            auto& elements = coverage[tensor.name];
+            elements.resize(static_cast<size_t>(tensor.rows * tensor.cols));
+            for (int64_t r = piece.logical_row; r < piece.logical_row + piece.rows; ++r) {
+              for (int64_t c = piece.logical_col; c < piece.logical_col + piece.cols; ++c) {
+                Coverage& element = elements[static_cast<size_t>(r * tensor.cols + c)];
+                ++element.holders;
+                element.primaries += piece.primary ? 1 : 0;
+                element.holdings.insert(piece.holding);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return coverage;
+}
+
+int64_t ExpectCovered(const Plan& plan, int32_t module) {
+  int64_t elements = 0;
+  for (const auto& [name, coverage] : CoverageOf(plan, module)) {
+    for (const Coverage& element : coverage) {
+      EXPECT_EQ(element.primaries, 1) << name;
+      EXPECT_EQ(element.holdings.size(), 1u) << name << ": holders agree on how they hold";
+      EXPECT_EQ(element.holders == 1, element.holdings.contains(Holding::kExclusive)) << name;
+      if (testing::Test::HasFailure()) return 0;
+    }
+    elements += static_cast<int64_t>(coverage.size());
+  }
+  return elements;
+}
+
+int64_t LlamaElements(const job::Architecture& a) {
+  const int64_t q = a.heads * a.head_size, kv = a.kv_heads * a.head_size, h = a.hidden_size;
+  return a.layers * (h * (2 * q + 2 * kv) + 3 * h * a.mlp_size + 2 * h) + h +
+         (a.tied_head ? 1 : 2) * a.vocabulary * h;
+}
+
+TEST(ParametersTest, Llama_OfEveryWidthAndDepth_CoversEveryElementOnce) {
+  for (int32_t kv_heads : {1, 2, 8}) {
+    for (bool tied : {false, true}) {
+      // Neither 62 MLP columns nor 93 words fill their last block.
+      const support::LlamaShape shape{
+          .layers = 3, .kv_heads = kv_heads, .mlp_size = 62, .vocabulary = 93, .tied_head = tied};
+      for (int32_t tp = 1; tp <= 8; ++tp) {
+        for (int32_t pp = 1; pp <= 3; ++pp) {
+          const Plan plan = LlamaPlan(shape, {.tp = tp, .pp = pp});
+          EXPECT_EQ(ExpectCovered(plan, 0), LlamaElements(Llama(shape)))
+              << "tp " << tp << " pp " << pp << " kv " << kv_heads << " tied " << tied;
+        }
+      }
+    }
+  }
+}
+
+TEST(ParametersTest, ClipVisionWithProjectors_OfEveryWidth_CoversEveryElementOnce) {
+  for (int32_t tp = 1; tp <= 4; ++tp) {
+    for (int32_t pp = 1; pp <= 2; ++pp) {
+      const Plan plan =
+          MustPlan(AJob()
+                       .Module("vision", ClipVision({.mlp_size = 60}), {.tp = tp, .pp = pp})
+                       .Module("language", Llama({.hidden_size = 64}))
+                       .Module("second", Llama({.hidden_size = 64}))
+                       .Edge("vision", "language", {.projector = 44})
+                       .Edge("vision", "second", {.projector = 48}));
+      const int64_t h = 32, mlp = 60;
+      const int64_t layer = 4 * (h * h + h) + 2 * h * mlp + mlp + h + 4 * h;
+      const int64_t ends = 2 * h + 5 * h + h + h * 3 * 16;
+      const int64_t projectors = 44 * h + 44 + 64 * 44 + 64 + 48 * h + 48 + 64 * 48 + 64;
+      EXPECT_EQ(ExpectCovered(plan, 0), 2 * layer + ends + projectors);
+    }
+  }
+}
+
+TEST(ParametersTest, Chunks_OfInterleavedStages_CoverEveryElementOnce) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("language", Llama({.layers = 6}), {.tp = 2, .pp = 3})
+                                 .Schedule(job::ScheduleName::kInterleaved, 2));
+  EXPECT_EQ(ExpectCovered(plan, 0), LlamaElements(Llama({.layers = 6})));
+}
+
+TEST(ParametersTest, Storage_OfALastStage_IsInReverseLayerOrder) {
+  const Plan plan = LlamaPlan({.layers = 2}, {.pp = 1});
+  const StageParameters parameters = ParametersOf(plan, {.module = 0});
+  EXPECT_THAT(Roles(parameters),
+              testing::ElementsAre("head", "down1", "gate_up1", "o1", "qkv1", "down0", "gate_up0",
+                                   "o0", "qkv0", "embedding", "final_norm", "post_norm1",
+                                   "input_norm1", "post_norm0", "input_norm0"));
+}
+
+TEST(ParametersTest, Storage_OfALargeStage_IsCutIntoBuckets) {
+  const Plan plan = LlamaPlan({.hidden_size = 2048,
+                               .layers = 4,
+                               .heads = 32,
+                               .kv_heads = 8,
+                               .mlp_size = 8192,
+                               .block = 128,
+                               .vocabulary = 128256},
+                              {.tp = 2, .dp = 3, .pp = 2});
+  const StageParameters parameters = ParametersOf(plan, {.module = 0, .width = 2});
+  EXPECT_EQ(parameters.replicas, 3);
+  ASSERT_GT(parameters.buckets.size(), 2u);
+  for (const Bucket& bucket : parameters.buckets) {
+    EXPECT_EQ(bucket.elements % (128 * 3), 0);
+    EXPECT_TRUE(bucket.matrices == 1 || bucket.elements <= kBucketElements + 128 * 3);
+  }
+  EXPECT_EQ(parameters.matrices.back().role, "embedding");
+  EXPECT_EQ(parameters.buckets.back().matrices, 1) << "larger than a bucket, so alone in one";
+}
+
+TEST(ParametersTest, Qkv_OfSharedKvHeads_MarksThemPartialWithOnePrimary) {
+  const Plan plan = LlamaPlan({}, {.tp = 3});  // 8 query heads, 2 KV heads, head size 4
+  const auto qkv = [&plan](int32_t tp) {
+    return *ParametersOf(plan, {.module = 0, .tp = tp, .width = 3}).Find("qkv", 0);
+  };
+  EXPECT_EQ(qkv(0).rows, (3 + 2 * 1) * 4);
+  EXPECT_EQ(qkv(1).rows, (3 + 2 * 2) * 4);
+  ASSERT_EQ(qkv(1).pieces.size(), 5u);  // q, two k, two v
+  const Piece& k0 = qkv(1).pieces[1];
+  const Piece& k1 = qkv(1).pieces[2];
+  EXPECT_EQ(k0.holding, Holding::kPartial);
+  EXPECT_FALSE(k0.primary);
+  EXPECT_TRUE(k1.primary);
+  EXPECT_EQ(k1.local_row, 3 * 4 + 4);
+  EXPECT_EQ(k1.logical_row, 4);
+}
+
+TEST(ParametersTest, GateUp_OfPaddedLastBlock_HasFullBlocksAndRealPieces) {
+  const Plan plan =
+      LlamaPlan({.mlp_size = 60}, {.tp = 2});  // 8 blocks of 8, the last with 4 columns
+  const StageParameters parameters = ParametersOf(plan, {.module = 0, .tp = 1, .width = 2});
+  const LocalMatrix& gate_up = *parameters.Find("gate_up", 0);
+  EXPECT_EQ(gate_up.rows, 2 * 8 * 4);
+  ASSERT_EQ(gate_up.pieces.size(), 8u);
+  EXPECT_EQ(gate_up.pieces[7].rows, 4);
+  EXPECT_EQ(gate_up.pieces[7].local_row, 2 * 8 * 3 + 8);
+  EXPECT_EQ(gate_up.pieces[7].logical_row, 56);
+  const LocalMatrix& down = *parameters.Find("down", 0);
+  EXPECT_EQ(down.cols, 32);
+  EXPECT_EQ(down.pieces[0].cols, 28);
+  EXPECT_EQ(down.pieces[0].logical_col, 32);
+}
+
+TEST(ParametersTest, TiedHead_WithOneStage_IsTheEmbeddingItself) {
+  const Plan plan = LlamaPlan({.tied_head = true}, {.tp = 2});
+  const StageParameters parameters = ParametersOf(plan, {.module = 0, .width = 2});
+  EXPECT_EQ(parameters.Find("head"), nullptr);
+  EXPECT_EQ(parameters.Find("embedding")->pieces[0].holding, Holding::kExclusive);
+}
+
+TEST(ParametersTest, TiedHead_OverStages_IsOneTensorHeldInPartAtBothEnds) {
+  const Plan plan = LlamaPlan({.tied_head = true}, {.tp = 2, .pp = 2});
+  const StageParameters first = ParametersOf(plan, {.module = 0, .width = 2});
+  const StageParameters last = ParametersOf(plan, {.module = 0, .pp = 1, .width = 2});
+  const Piece& embedding = first.Find("embedding")->pieces[0];
+  const Piece& head = last.Find("head")->pieces[0];
+  EXPECT_EQ(first.logical[static_cast<size_t>(embedding.logical)].name,
+            "model.embed_tokens.weight");
+  EXPECT_EQ(last.logical[static_cast<size_t>(head.logical)].name, "model.embed_tokens.weight");
+  EXPECT_EQ(embedding.holding, Holding::kPartial);
+  EXPECT_EQ(head.holding, Holding::kPartial);
+  EXPECT_TRUE(embedding.primary);
+  EXPECT_FALSE(head.primary);
+}
+
+TEST(ParametersTest, Lists_OfDataParallelRanks_AreEqual) {
+  const Plan plan = LlamaPlan({}, {.tp = 3, .dp = 2, .pp = 2});
+  for (int32_t pp = 0; pp < 2; ++pp) {
+    for (int32_t tp = 0; tp < 3; ++tp) {
+      const StageParameters a =
+          ParametersOf(plan, {.module = 0, .tp = tp, .dp = 0, .pp = pp, .width = 3});
+      const StageParameters b =
+          ParametersOf(plan, {.module = 0, .tp = tp, .dp = 1, .pp = pp, .width = 3});
+      EXPECT_EQ(Roles(a), Roles(b));
+      EXPECT_EQ(a.elements, b.elements);
+    }
+  }
+}
+
+TEST(ParametersTest, Families_WithoutParameters_AreEmpty) {
+  const Plan plan = MustPlan(AJob().Module("language", support::NoArchitecture(4), {.pp = 2}));
+  EXPECT_TRUE(ParametersOf(plan, {.module = 0}).matrices.empty());
+  EXPECT_FALSE(HasParameters(job::Family::kWhisper));
+}
+
+TEST(InitialValueTest, Values_AreAPureFunctionOfNameAndIndex) {
+  const LogicalTensor tensor{.name = "a.weight", .rows = 64, .cols = 64, .init_std = 0.02};
+  LogicalTensor other = tensor;
+  other.name = "b.weight";
+  const InitialValues values(7, "language", tensor);
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < 64 * 64; ++i) {
+    EXPECT_EQ(values(i), InitialValue(7, "language", tensor, i));
+    sum += values(i);
+    squares += values(i) * values(i);
+  }
+  EXPECT_NEAR(sum / 4096, 0, 0.002);
+  EXPECT_NEAR(std::sqrt(squares / 4096), 0.02, 0.001);
+  EXPECT_NE(values(0), InitialValue(8, "language", tensor, 0));
+  EXPECT_NE(values(0), InitialValue(7, "vision", tensor, 0));
+  EXPECT_NE(values(0), InitialValue(7, "language", other, 0));
+}
+
+TEST(InitialValueTest, Values_OfNormsAndBiases_AreOneAndZero) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("vision", ClipVision({.layers = 2}))
+                                 .Module("language", Llama())
+                                 .Edge("vision", "language", {.projector = 32}));
+  const StageParameters parameters = ParametersOf(plan, {.module = 0});
+  const auto first = [&](const std::string& role, int32_t layer, int32_t edge = -1) {
+    const LocalMatrix& matrix = *parameters.Find(role, layer, edge);
+    const LogicalTensor& tensor = parameters.logical[static_cast<size_t>(matrix.pieces[0].logical)];
+    EXPECT_EQ(tensor.decay, matrix.cols > 1) << role;
+    return tensor;
+  };
+  EXPECT_EQ(first("norm1", 0).init, LogicalTensor::Init::kOne);
+  EXPECT_EQ(first("norm1_bias", 0).init, LogicalTensor::Init::kZero);
+  EXPECT_EQ(first("qkv_bias", 1).init, LogicalTensor::Init::kZero);
+  EXPECT_EQ(first("projector_up_bias", -1, 0).init, LogicalTensor::Init::kZero);
+  EXPECT_DOUBLE_EQ(first("qkv", 1).init_std, 0.02);
+  EXPECT_DOUBLE_EQ(first("down", 1).init_std, 0.01);  // 0.02 / sqrt(2 * 2 layers)
+  EXPECT_EQ(InitialValue(1, "vision", first("norm2", 1), 3), 1.0);
+  EXPECT_EQ(InitialValue(1, "vision", first("o_bias", 1), 3), 0.0);
+}
+
+}  // namespace
+}  // namespace phalanx::plan

@@ -1,0 +1,357 @@
+#include "core/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/violation.h"
+#include "core/plan/cost.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::plan {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+using support::NoArchitecture;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+
+Plan MustPlan(const job::JobSpec& spec, int32_t devices = 64) {
+  auto plan = MakePlan(spec, MakeCluster(1, devices), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+std::vector<int> Numbers(const RankList& ranks) {
+  std::vector<int> numbers;
+  for (Rank rank : ranks) numbers.push_back(rank.value);
+  return numbers;
+}
+
+std::vector<Violation> ViolationsOfPlan(const job::JobSpec& spec) {
+  return ViolationsOf(MakePlan(spec, MakeCluster(1, 64), Epoch{1}).status());
+}
+
+AJob VisionAndLanguage() {
+  return AJob()
+      .Module("vision", ClipVision(), {.dp = 2})
+      .Module("language", Llama(), {.tp = 2, .pp = 2})
+      .Edge("vision", "language", {.projector = 48})
+      .Batch(8, 2);
+}
+
+TEST(PlanTest, Places_OfEncoderBesideLanguage_FollowTheGrids) {
+  const Plan plan = MustPlan(VisionAndLanguage());
+  EXPECT_EQ(plan.world, 6);
+  EXPECT_THAT(plan.PlacesOf(Rank{1}), ElementsAre(Place{.module = 0, .dp = 1}));
+  EXPECT_THAT(plan.PlacesOf(Rank{5}),
+              ElementsAre(Place{.module = 1, .tp = 1, .pp = 1, .width = 2}));
+  EXPECT_EQ(Numbers(plan.TensorGroup(1, 0, 1)), (std::vector<int>{4, 5}));
+  EXPECT_EQ(Numbers(plan.DataGroup(0, 0, 0)), (std::vector<int>{0, 1}));
+  EXPECT_EQ(plan.Reporter(), Rank{4});
+  EXPECT_TRUE(plan.IsSink(1));
+  EXPECT_FALSE(plan.IsSink(0));
+}
+
+TEST(PlanTest, RankOf_EveryPlaceOfEveryOrder_RoundTrips) {
+  using A = job::MeshAxis;
+  std::array<A, 4> order = {A::kTensor, A::kContext, A::kData, A::kPipeline};
+  int orders = 0;
+  do {
+    const Plan plan =
+        MustPlan(AJob().Module("language", NoArchitecture(),
+                               {.tp = 2, .cp = 2, .dp = 3, .pp = 2, .order = order, .offset = 3}));
+    std::set<int32_t> seen;
+    for (int32_t rank = 0; rank < plan.world; ++rank) {
+      for (const Place& place : plan.PlacesOf(Rank{rank})) {
+        EXPECT_EQ(plan.RankOf(place), Rank{rank});
+        EXPECT_THAT(plan.TensorGroup(0, place.dp, place.pp, place.cp), Contains(Rank{rank}));
+        EXPECT_THAT(plan.DataGroup(0, place.pp, place.tp), Contains(Rank{rank}));
+        seen.insert(rank);
+      }
+    }
+    EXPECT_EQ(seen.size(), 24u);
+    ++orders;
+  } while (std::next_permutation(order.begin(), order.end()));
+  EXPECT_EQ(orders, 24);
+}
+
+TEST(PlanTest, Links_WithinModulesFirst_ThenEdges) {
+  const Plan plan = MustPlan(VisionAndLanguage());
+  EXPECT_THAT(plan.links,
+              ElementsAre(Link{.from_module = 1, .from_stage = 0, .to_module = 1, .to_stage = 1},
+                          Link{.from_module = 0, .to_module = 1, .edge = 0}));
+  EXPECT_THAT(plan.LinksInto(1, 0), ElementsAre(1));
+  EXPECT_THAT(plan.LinksOutOf(0, 0), ElementsAre(1));
+  EXPECT_THAT(plan.LinksInto(1, 1), ElementsAre(0));
+  EXPECT_THAT(plan.LinksOutOf(1, 1), ElementsAre());
+}
+
+struct StageCase {
+  std::vector<int32_t> pp;  // of each module of the chain or graph below
+  int32_t total;
+  std::vector<int32_t> first;
+};
+
+// The stage table of the reference: a node weighs its pipeline size, stages count the longest path.
+TEST(PlanTest, Stages_OfReferenceTopologies_MatchTable) {
+  for (const StageCase& c :
+       {StageCase{{1, 1}, 2, {0, 1}}, StageCase{{1, 3}, 4, {0, 1}}, StageCase{{2, 2}, 4, {0, 2}}}) {
+    const Plan plan = MustPlan(AJob()
+                                   .Module("encoder", NoArchitecture(), {.pp = c.pp[0]})
+                                   .Module("language", NoArchitecture(), {.pp = c.pp[1]})
+                                   .Edge("encoder", "language"));
+    EXPECT_EQ(plan.stages, c.total);
+    EXPECT_EQ(plan.modules[0].first_stage, c.first[0]);
+    EXPECT_EQ(plan.modules[1].first_stage, c.first[1]);
+  }
+  const Plan plan = MustPlan(AJob()
+                                 .Module("image", NoArchitecture())
+                                 .Module("audio", NoArchitecture())
+                                 .Module("language", NoArchitecture(), {.pp = 2})
+                                 .Module("generator", NoArchitecture())
+                                 .Edge("image", "language")
+                                 .Edge("audio", "language")
+                                 .Edge("language", "generator"));
+  EXPECT_EQ(plan.stages, 4);
+  // The second stage of the language module counts 2.
+  EXPECT_EQ(plan.modules[2].GraphStage(1), 2);
+  EXPECT_EQ(plan.modules[3].first_stage, 3);
+}
+
+TEST(PlanTest, Stages_OfUnequalDepths_TakeTheLongestPath) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("vision", NoArchitecture(), {.pp = 2})
+                                 .Module("audio", NoArchitecture())
+                                 .Module("language", NoArchitecture(), {.pp = 3})
+                                 .Edge("vision", "language")
+                                 .Edge("audio", "language"));
+  EXPECT_EQ(plan.stages, 5);
+  EXPECT_EQ(plan.modules[1].first_stage, 0);
+  EXPECT_EQ(plan.modules[2].first_stage, 2);
+}
+
+TEST(PlanTest, StageLayers_Written_Win) {
+  const Plan plan =
+      MustPlan(AJob().Module("language", Llama({.layers = 7}), {.pp = 3, .layers = {4, 2, 1}}));
+  EXPECT_THAT(plan.modules[0].stage_layers,
+              ElementsAre(LayerRange{0, 4}, LayerRange{4, 2}, LayerRange{6, 1}));
+}
+
+TEST(PlanTest, StageLayers_OfChunks_AreInTheOrderOfDataFlow) {
+  const Plan plan =
+      MustPlan(AJob()
+                   .Module("language", Llama({.layers = 8, .vocabulary = 8, .context = 8}),
+                           {.pp = 2, .layers = {4, 4}})
+                   .Schedule(job::ScheduleName::kInterleaved, 2));
+  const ModulePlan& module = plan.modules[0];
+  EXPECT_EQ(module.layers(0, 0), (LayerRange{0, 2}));
+  EXPECT_EQ(module.layers(1, 0), (LayerRange{2, 2}));
+  EXPECT_EQ(module.layers(0, 1), (LayerRange{4, 2}));
+  EXPECT_EQ(module.layers(1, 1), (LayerRange{6, 2}));
+  EXPECT_EQ(plan.stages, 4);
+  EXPECT_THAT(plan.links,
+              ElementsAre(Link{.from_stage = 0, .to_stage = 1, .from_chunk = 0, .to_chunk = 0},
+                          Link{.from_stage = 1, .to_stage = 0, .from_chunk = 0, .to_chunk = 1},
+                          Link{.from_stage = 0, .to_stage = 1, .from_chunk = 1, .to_chunk = 1}));
+  EXPECT_TRUE(module.IsFirst(0, 0));
+  EXPECT_FALSE(module.IsFirst(0, 1));
+  EXPECT_TRUE(module.IsLast(1, 1));
+}
+
+TEST(PlanTest, StageLayers_ByCost_CoverAllLayersAndSpareTheHead) {
+  for (int32_t layers : {4, 7, 32, 33}) {
+    for (int32_t parts = 1; parts <= 4; ++parts) {
+      const Plan plan = MustPlan(
+          AJob().Module("language", Llama({.layers = layers, .vocabulary = 4000}), {.pp = parts}));
+      int32_t next = 0;
+      for (const LayerRange& range : plan.modules[0].stage_layers) {
+        EXPECT_EQ(range.first, next);
+        EXPECT_GE(range.count, 1);
+        next += range.count;
+      }
+      EXPECT_EQ(next, layers);
+      EXPECT_LE(plan.modules[0].stage_layers.back().count,
+                plan.modules[0].stage_layers.front().count);
+    }
+  }
+}
+
+TEST(PlanTest, Communicators_OfEncoderBesideLanguage_AreFewAndInOrder) {
+  const std::vector<CommunicatorSpec> all = Communicators(MustPlan(VisionAndLanguage()));
+  std::vector<std::string> lines;
+  for (const CommunicatorSpec& spec : all) {
+    std::string line = spec.name;
+    for (Rank rank : spec.ranks) absl::StrAppend(&line, " ", rank.value);
+    lines.push_back(line);
+  }
+  // Vision sends from both replicas; its tensor groups and the language module's data groups have
+  // one rank each and are left out.
+  EXPECT_THAT(lines,
+              ElementsAre("control 0 1 2 3 4 5", "forward 0 1 2 3 4 5", "backward 0 1 2 3 4 5",
+                          "vision.dp[0] 0 1", "language.tp[0] 2 3", "language.tp[1] 4 5"));
+  EXPECT_EQ(FindCommunicator(all, CommunicatorSpec::Use::kTensor, {Rank{4}, Rank{5}}), 5);
+  EXPECT_EQ(FindCommunicator(all, CommunicatorSpec::Use::kData, {Rank{4}, Rank{5}}), -1);
+}
+
+TEST(PlanTest, Communicators_OfColocatedModules_ShareEqualGroups) {
+  const std::vector<CommunicatorSpec> all =
+      Communicators(MustPlan(AJob()
+                                 .Module("vision", ClipVision(), {.tp = 2, .dp = 2})
+                                 .Module("language", Llama(), {.tp = 2, .dp = 2, .offset = 0})
+                                 .Edge("vision", "language")));
+  std::vector<std::string> names;
+  for (const CommunicatorSpec& spec : all) names.push_back(spec.name);
+  EXPECT_THAT(names, ElementsAre("control", "forward", "backward", "vision.tp[0]", "vision.tp[1]",
+                                 "vision.dp[0]", "vision.dp[1]"));
+}
+
+TEST(PlanTest, Communicators_WithAGap_LeaveIdleRanksOut) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("vision", ClipVision(), {.dp = 2})
+                                 .Module("language", Llama(), {.dp = 2, .offset = 4})
+                                 .Edge("vision", "language"),
+                             8);
+  EXPECT_EQ(Numbers(Communicators(plan)[0].ranks), (std::vector<int>{0, 1, 4, 5}));
+  EXPECT_THAT(plan.idle, ElementsAre(Device{"node-0", 2}, Device{"node-0", 3}, Device{"node-0", 6},
+                                     Device{"node-0", 7}));
+  EXPECT_TRUE(plan.PlacesOf(Rank{2}).empty());
+}
+
+TEST(PlanTest, ExpertGrid_OfEveryOrder_SharesThePipelineAxis) {
+  using A = job::MeshAxis;
+  std::array<A, 4> order = {A::kTensor, A::kContext, A::kData, A::kPipeline};
+  do {
+    const Plan plan =
+        MustPlan(AJob().Module("language", NoArchitecture(),
+                               {.tp = 2, .dp = 4, .pp = 2, .ep = 2, .expt_tp = 2, .order = order}));
+    const std::vector<std::string> shared = {"pp"};
+    const absl::Status status = plan.modules[0].grid.CheckView(plan.modules[0].expert_grid, shared);
+    EXPECT_TRUE(status.ok()) << status;
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(PlanTest, Microbatches_CoverTheLargestReplica) {
+  EXPECT_EQ(MustPlan(AJob().Module("language", Llama(), {.dp = 3}).Batch(10, 2)).microbatches, 2);
+  EXPECT_EQ(MustPlan(AJob().Module("language", Llama(), {.dp = 3}).Batch(13, 2)).microbatches, 3);
+  EXPECT_EQ(MustPlan(AJob().Module("language", Llama(), {.dp = 4}).Batch(2, 2)).microbatches, 1);
+}
+
+TEST(PlanTest, MakePlan_OnTooFewDevices_IsResourceExhausted) {
+  const absl::Status status = MakePlan(VisionAndLanguage(), MakeCluster(1, 5), Epoch{1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "job test needs 6 devices; there are 5");
+}
+
+TEST(PlanTest, MakePlan_OfManyErrors_ReportsAllAtOnce) {
+  AJob spec;
+  spec.Module("vision", ClipVision(), {.tp = 5})
+      .Module("language", Llama({.layers = 2}), {.pp = 3, .offset = 3})
+      .Edge("vision", "language", {.projector = 8});
+  const std::vector<Violation> violations = ViolationsOfPlan(spec);
+  std::vector<std::string> texts;
+  for (const Violation& violation : violations) texts.push_back(ToString(violation));
+  EXPECT_THAT(
+      texts,
+      ElementsAre("spec.modules[0].parallel.tp: 5: may not exceed the number of query heads (4)",
+                  "spec.modules[1].offset: 3: ranks [3, 6) overlap those of vision [0, 5); spans "
+                  "must be equal or "
+                  "disjoint",
+                  "spec.modules[1].parallel.pp: 3: every stage needs a layer; the module has 2",
+                  "spec.edges[0].projector.hidden_size: 8: must have at least one block of 8 a "
+                  "tensor rank of "
+                  "vision (5)"));
+}
+
+TEST(PlanTest, MakePlan_OfBadSpecs_NamesTheField) {
+  const auto expect = [](AJob spec, const std::string& field, const std::string& rule) {
+    EXPECT_THAT(ViolationsOfPlan(spec), Contains(AllOf(Field(&Violation::field, field),
+                                                       Field(&Violation::rule, HasSubstr(rule)))))
+        << field;
+  };
+  expect(AJob().Module("language", Llama(), {.pp = 2, .layers = {4}}),
+         "spec.modules[0].parallel.layers", "one entry a stage (2)");
+  expect(AJob().Module("language", Llama(), {.pp = 2, .layers = {4, 1}}),
+         "spec.modules[0].parallel.layers", "add up to architecture.layers (4), not 5");
+  expect(AJob().Module("language", Llama(), {.pp = 2, .layers = {4, 0}}),
+         "spec.modules[0].parallel.layers", "at least 1 layer");
+  expect(AJob().Module("language", Llama({.heads = 32, .mlp_size = 64}), {.tp = 9}),
+         "spec.modules[0].parallel.tp", "MLP blocks");
+  expect(AJob().Module("language", Llama({.mlp_size = 96, .vocabulary = 24}), {.tp = 4}),
+         "spec.modules[0].parallel.tp", "vocabulary blocks");
+  expect(AJob()
+             .Module("vision", ClipVision({.hidden_size = 64}))
+             .Module("language", Llama())
+             .Edge("vision", "language"),
+         "spec.edges[0].projector", "differ, so a projector is needed");
+  expect(
+      AJob().Module("vision", ClipVision()).Module("language", Llama()).Edge("language", "vision"),
+      "spec.edges[0].to", "takes no rows");
+  expect(AJob()
+             .Module("language", NoArchitecture())
+             .Module("other", NoArchitecture())
+             .Edge("language", "other")
+             .Edge("other", "language"),
+         "spec.edges", "no cycle");
+  AJob huge;
+  huge.Module("language", NoArchitecture());
+  huge.spec().modules[0].parallel.tp = 1 << 30;
+  expect(huge, "spec.modules[0].parallel", "every degree");
+  AJob uneven;
+  uneven.Module("language", NoArchitecture(), {.tp = 3});
+  uneven.spec().modules[0].parallel.ranks = 4;
+  expect(uneven, "spec.modules[0].parallel.tp", "tp*cp*pp must divide ranks (4)");
+  AJob far;
+  far.Module("language", NoArchitecture(), {.offset = kWorldMax});
+  expect(far, "spec.modules[0].offset", "ranks must lie in");
+  AJob empty;
+  expect(empty.Batch(0, 0), "spec.batch.micro", "at least 1");
+}
+
+// Anything that changes what a rank does changes the digest; matters of the queue do not.
+TEST(PlanTest, Digest_ChangesWithThePlanAndOnlyWithIt) {
+  const auto digest = [](const job::JobSpec& spec) { return MustPlan(spec).digest; };
+  const job::JobSpec base = VisionAndLanguage();
+  std::set<std::string> digests = {digest(base)};
+  const auto changes = [&](auto change) {
+    job::JobSpec spec = base;
+    change(spec);
+    EXPECT_TRUE(digests.insert(digest(spec)).second);
+  };
+  changes([](job::JobSpec& s) { s.seed = 8; });
+  changes([](job::JobSpec& s) { s.steps = 2; });
+  changes([](job::JobSpec& s) { s.compute = job::Precision::kFp64; });
+  changes([](job::JobSpec& s) { s.batch.micro = 1; });
+  changes([](job::JobSpec& s) { s.optimizer.learning_rate *= 1 + 1e-15; });
+  changes([](job::JobSpec& s) { s.modules[0].frozen = true; });
+  changes([](job::JobSpec& s) { s.modules[1].architecture.rope_theta = 1e6; });
+  changes([](job::JobSpec& s) { s.modules[1].parallel.layers = {1, 3}; });
+  changes([](job::JobSpec& s) { s.edges[0].projector->hidden_size = 56; });
+  changes([](job::JobSpec& s) { s.data = job::Data{.shards = {"a.tar"}}; });
+  changes([](job::JobSpec& s) { s.data = job::Data{.shards = {"a.ta", "r"}}; });
+
+  job::JobSpec renamed = base;
+  renamed.labels["team"] = "demo";
+  renamed.priority = 5;
+  EXPECT_EQ(digest(renamed), digest(base));
+  EXPECT_NE(MakePlan(base, MakeCluster(1, 6), Epoch{2})->digest, digest(base));
+  EXPECT_NE(MakePlan(base, MakeCluster(6, 1), Epoch{1})->digest, digest(base)) << "other devices";
+  EXPECT_EQ(MakePlan(base, MakeCluster(1, 6), Epoch{1})->digest, digest(base))
+      << "only fewer idle ones";
+  EXPECT_EQ(digest(base).size(), 32u);
+}
+
+}  // namespace
+}  // namespace phalanx::plan
