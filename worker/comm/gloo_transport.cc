@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <set>
@@ -21,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "worker/comm/shared_memory.h"
 
 namespace phalanx::comm {
 namespace {
@@ -31,9 +33,13 @@ using GlooBuffer = ::gloo::transport::UnboundBuffer;
 // Tags of the transport itself; those of messages have the top bit clear.
 constexpr uint64_t kFarewellTag = uint64_t{1} << 63;
 constexpr uint64_t kProbeTag = kFarewellTag | 1;
+constexpr uint64_t kHandleTag = kFarewellTag | 2;
+constexpr uint64_t kAttachedTag = kFarewellTag | 3;
+constexpr uint64_t kReceiptTag = kFarewellTag | 4;
+constexpr int64_t kHandleBytesMax = 96;
 // For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
-constexpr milliseconds kFarewellTimeout{100};
+constexpr milliseconds kFarewellTimeout{2000};
 
 milliseconds ToMilliseconds(absl::Duration duration) {
   const int64_t count = absl::ToInt64Milliseconds(duration);
@@ -46,6 +52,11 @@ absl::Status Gone(int32_t peer, const std::exception& error) {
   if (const size_t end = text.find("] "); text[0] == '[' && end != text.npos)
     text.remove_prefix(end + 2);
   return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", text));
+}
+
+absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout) {
+  return absl::DeadlineExceededError(absl::StrCat(what, " rank ", peer, ": nothing in ",
+                                                  absl::FormatDuration(absl::FromChrono(timeout))));
 }
 
 // Carries a Status through Gloo's code.
@@ -81,16 +92,26 @@ class RendezvousStore final : public ::gloo::rendezvous::Store {
 
 class GlooTransport final : public Transport {
  public:
-  GlooTransport(std::shared_ptr<::gloo::Context> context, const WorldOptions& options)
+  // `shared` may be null.
+  GlooTransport(std::shared_ptr<::gloo::Context> context, std::unique_ptr<SharedMemory> shared,
+                const WorldOptions& options)
       : context_(std::move(context)),
+        shared_(std::move(shared)),
+        in_reach_(static_cast<size_t>(context_->size), false),
         operation_timeout_(ToMilliseconds(options.operation_timeout)),
         farewell_(context_->createUnboundBuffer(nullptr, 0)) {
     for (int32_t peer = 0; peer < context_->size; ++peer) {
-      if (peer != context_->rank) farewell_->recv(peer, kFarewellTag);
+      if (peer == context_->rank) continue;
+      farewell_->recv(peer, kFarewellTag);
+      receipts_.push_back(context_->createUnboundBuffer(nullptr, 0));
+      receipts_.back()->send(peer, kReceiptTag);
     }
     watcher_ = std::thread([this] { Watch(); });
   }
   ~GlooTransport() override;
+
+  // Finds out which peers can be reached through shared memory. Every rank calls it first.
+  absl::Status MeetInSharedMemory();
 
   absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
                         PendingSends& pending, Consume consume) override;
@@ -110,14 +131,21 @@ class GlooTransport final : public Transport {
     std::scoped_lock lock(mutex_);
     return failure_;
   }
+  bool InReach(int32_t peer) const { return in_reach_[static_cast<size_t>(peer)]; }
   absl::Status Wait(GlooBuffer& buffer, int32_t peer, bool receive);
+  absl::Status TakeShared(const Inbound& receive, absl::FunctionRef<void(const void*)> consume);
   // After a failed operation: nothing that is still under way may touch its memory again.
   absl::Status Fail(absl::Status reason);
+  // Tells the peers that the end of the connection is meant, and waits until all that was sent is
+  // with them: closing a socket may throw away what is still in it.
+  void SayFarewell();
   void Watch();
   // Why the connections broke: a wait of this rank that ran out of time, or a peer that died.
   absl::Status Diagnose();
 
   const std::shared_ptr<::gloo::Context> context_;
+  const std::unique_ptr<SharedMemory> shared_;
+  std::vector<bool> in_reach_;  // by rank; constant once connected
   const milliseconds operation_timeout_;
   std::mutex mutex_;
   absl::Status failure_;        // guarded by mutex_
@@ -125,6 +153,9 @@ class GlooTransport final : public Transport {
   std::atomic<bool> failed_{false};
   std::atomic<bool> ending_{false};
   std::unique_ptr<GlooBuffer> farewell_;
+  // Empty messages that each wait for a peer to ask. The request comes after all that the peer
+  // sent, and Gloo's own thread answers it, so the answer is a receipt.
+  std::vector<std::unique_ptr<GlooBuffer>> receipts_;
   std::thread watcher_;
 };
 
@@ -146,9 +177,7 @@ class GlooTransport::Waiting {
   void Wake() { receive_ ? buffer_.abortWaitRecv() : buffer_.abortWaitSend(); }
   bool TimedOut() const { return std::chrono::steady_clock::now() >= deadline_; }
   absl::Status TimeoutStatus() const {
-    return absl::DeadlineExceededError(
-        absl::StrCat(receive_ ? "receive from" : "send to", " rank ", peer_, ": nothing in ",
-                     absl::FormatDuration(absl::FromChrono(transport_.operation_timeout_))));
+    return Silence(receive_ ? "receive from" : "send to", peer_, transport_.operation_timeout_);
   }
 
  private:
@@ -162,32 +191,43 @@ class GlooTransport::Waiting {
 GlooTransport::~GlooTransport() {
   ending_ = true;
   if (failure().ok()) {
-    // Tells peers that this end of the connection is meant. A peer that went first needs no
-    // farewell.
-    for (int32_t peer = 0; peer < context_->size; ++peer) {
-      if (peer == context_->rank) continue;
-      try {
-        auto farewell = context_->createUnboundBuffer(nullptr, 0);
-        farewell->send(peer, kFarewellTag);
-        farewell->waitSend(kFarewellTimeout);
-      } catch (const std::exception&) {
-      }
-    }
+    if (shared_ != nullptr) shared_->Leave();
+    SayFarewell();
   }
   farewell_->abortWaitRecv();
   watcher_.join();
-  try {
-    context_->closeConnections();
-  } catch (const std::exception&) {
+}
+
+void GlooTransport::SayFarewell() {
+  std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
+  for (int32_t peer = 0; peer < context_->size; ++peer) {
+    if (peer == context_->rank) continue;
+    try {
+      farewells.push_back(context_->createUnboundBuffer(nullptr, 0));
+      farewells.back()->send(peer, kFarewellTag);
+      receipts.push_back(context_->createUnboundBuffer(nullptr, 0));
+      receipts.back()->recv(peer, kReceiptTag);
+    } catch (const std::exception&) {
+      // The peer went first and needs no farewell.
+    }
+  }
+  for (const auto& receipt : receipts) {
+    try {
+      receipt->waitRecv(kFarewellTimeout);
+    } catch (const std::exception&) {
+    }
   }
 }
 
 void GlooTransport::Abort(absl::Status reason) {
   if (reason.ok()) reason = absl::AbortedError("aborted");
-  std::scoped_lock lock(mutex_);
-  if (failure_.ok()) failure_ = std::move(reason);
-  failed_.store(true, std::memory_order_release);
-  for (Waiting* waiting : waiting_) waiting->Wake();
+  {
+    std::scoped_lock lock(mutex_);
+    if (failure_.ok()) failure_ = std::move(reason);
+    failed_.store(true, std::memory_order_release);
+    for (Waiting* waiting : waiting_) waiting->Wake();
+  }
+  if (shared_ != nullptr) shared_->Wake();
 }
 
 absl::Status GlooTransport::Fail(absl::Status reason) {
@@ -212,20 +252,26 @@ absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
                                      absl::Span<const Inbound> receives, PendingSends& pending,
                                      Consume consume) {
   if (absl::Status failed = failure(); !failed.ok()) return failed;
-  std::vector<std::unique_ptr<GlooBuffer>> buffers;
+  std::vector<std::unique_ptr<GlooBuffer>> buffers(receives.size());
   std::vector<std::vector<char>> lent;
+  std::vector<Outbound> shared;
   int32_t peer = -1;
   try {
     // Receives first: a peer that finds one posted sends at once.
-    for (const Inbound& receive : receives) {
-      peer = receive.peer;
-      void* data = receive.data;
-      if (data == nullptr) data = lent.emplace_back(static_cast<size_t>(receive.bytes)).data();
-      buffers.push_back(context_->createUnboundBuffer(data, static_cast<size_t>(receive.bytes)));
-      buffers.back()->recv(peer, receive.tag);
+    for (size_t i = 0; i < receives.size(); ++i) {
+      peer = receives[i].peer;
+      if (InReach(peer)) continue;
+      const auto bytes = static_cast<size_t>(receives[i].bytes);
+      void* data = receives[i].data != nullptr ? receives[i].data : lent.emplace_back(bytes).data();
+      buffers[i] = context_->createUnboundBuffer(data, bytes);
+      buffers[i]->recv(peer, receives[i].tag);
     }
     for (const Outbound& send : sends) {
       peer = send.peer;
+      if (InReach(peer)) {
+        shared.push_back(send);
+        continue;
+      }
       auto entry = std::make_unique<Pending>();
       entry->peer = peer;
       entry->buffer = context_->createUnboundBuffer(const_cast<void*>(send.data),
@@ -236,10 +282,71 @@ absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
   } catch (const std::exception& error) {
     return Fail(Gone(peer, error));
   }
-  for (size_t i = 0; i < receives.size(); ++i) {
-    RETURN_IF_ERROR(Wait(*buffers[i], receives[i].peer, true));
-    consume(i, buffers[i]->ptr);
+  if (!shared.empty()) {
+    if (absl::Status sent = shared_->Send(shared); !sent.ok()) return Fail(std::move(sent));
   }
+  for (size_t i = 0; i < receives.size(); ++i) {
+    if (buffers[i] == nullptr) {
+      RETURN_IF_ERROR(TakeShared(receives[i], [&](const void* data) { consume(i, data); }));
+    } else {
+      RETURN_IF_ERROR(Wait(*buffers[i], receives[i].peer, true));
+      consume(i, buffers[i]->ptr);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GlooTransport::TakeShared(const Inbound& receive,
+                                       absl::FunctionRef<void(const void*)> consume) {
+  const auto deadline = std::chrono::steady_clock::now() + operation_timeout_;
+  auto received =
+      shared_->Receive(receive.peer, receive.tag, deadline, [this] { return failure(); });
+  if (absl::IsDeadlineExceeded(received.status()))
+    return Fail(Silence("receive from", receive.peer, operation_timeout_));
+  if (!received.ok()) return Fail(received.status());
+  if (received->bytes() != receive.bytes) {
+    return Fail(
+        absl::InternalError(absl::StrCat("rank ", receive.peer, " sends ", received->bytes(),
+                                         " bytes where ", receive.bytes, " are expected")));
+  }
+  const void* data = received->data();
+  if (receive.data != nullptr)
+    data = std::memcpy(receive.data, data, static_cast<size_t>(receive.bytes));
+  consume(data);
+  return absl::OkStatus();
+}
+
+absl::Status GlooTransport::MeetInSharedMemory() {
+  std::string mine = shared_ != nullptr ? shared_->Handle() : "";
+  mine.resize(kHandleBytesMax);
+  const auto peers = static_cast<size_t>(context_->size);
+  std::vector<std::string> handles(peers, std::string(kHandleBytesMax, '\0'));
+  std::vector<char> attached(peers, 0), attached_to_us(peers, 0);
+  std::vector<Outbound> sends;
+  std::vector<Inbound> receives;
+  const auto exchange = [&](auto sent, auto received, uint64_t tag, int64_t bytes) {
+    sends.clear();
+    receives.clear();
+    for (int32_t peer = 0; peer < context_->size; ++peer) {
+      if (peer == context_->rank) continue;
+      sends.push_back({peer, tag, sent(peer), bytes});
+      receives.push_back({peer, tag, received(peer), bytes});
+    }
+    PendingSends pending;
+    RETURN_IF_ERROR(Transfer(sends, receives, pending, [](size_t, const void*) {}));
+    return Settle(pending);
+  };
+  RETURN_IF_ERROR(exchange([&](int32_t) { return mine.data(); },
+                           [&](int32_t peer) { return handles[peer].data(); }, kHandleTag,
+                           kHandleBytesMax));
+  for (int32_t peer = 0; peer < context_->size && shared_ != nullptr; ++peer) {
+    if (peer != context_->rank) attached[peer] = shared_->Attach(peer, handles[peer].c_str());
+  }
+  RETURN_IF_ERROR(exchange([&](int32_t peer) { return &attached[peer]; },
+                           [&](int32_t peer) { return &attached_to_us[peer]; }, kAttachedTag, 1));
+  if (shared_ != nullptr) shared_->Settled();
+  for (size_t peer = 0; peer < peers; ++peer)
+    in_reach_[peer] = attached[peer] != 0 && attached_to_us[peer] != 0;
   return absl::OkStatus();
 }
 
@@ -321,7 +428,16 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, in
         ToMilliseconds(options.setup_timeout / 5));  // Gloo waits five times as long
     RendezvousStore store(rendezvous, deadline);
     context->connectFullMesh(store, device);
-    return std::make_unique<GlooTransport>(std::move(context), options);
+    std::unique_ptr<SharedMemory> shared;
+    if (options.shared_memory) {
+      // Without it everything goes over TCP.
+      if (auto created = SharedMemory::Create(self, world); created.ok())
+        shared = *std::move(created);
+    }
+    auto transport =
+        std::make_unique<GlooTransport>(std::move(context), std::move(shared), options);
+    RETURN_IF_ERROR(transport->MeetInSharedMemory());
+    return transport;
   } catch (const StatusException& error) {
     return Annotate(error.status, "connecting over Gloo");
   } catch (const std::exception& error) {
