@@ -2,6 +2,7 @@
 #include <initializer_list>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -48,33 +49,33 @@ void CheckShape(const Architecture& a, const std::string& path, Report& report) 
   }
 }
 
-// The first of `axes` whose product with those before it no longer divides `ranks`; nullptr if the
+// The first of `axes` whose product with those before it no longer divides `ranks`; nullopt if the
 // whole product does.
 struct AxisLength {
   const char* name;
   int64_t length;
 };
-const AxisLength* FirstThatDoesNotDivide(int64_t ranks, std::initializer_list<AxisLength> axes) {
+std::optional<AxisLength> FirstThatDoesNotDivide(int64_t ranks,
+                                                 std::initializer_list<AxisLength> axes) {
   int64_t product = 1;
   for (const AxisLength& axis : axes) {
     product *= axis.length;  // at most 2^20 before it and 2^20 itself
-    if (product > ranks || ranks % product != 0) return &axis;
+    if (product > ranks || ranks % product != 0) return axis;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 void CheckMesh(const Parallel& p, const std::string& path, Report& report) {
   if (AllSound(report, path, {"ranks", "tp", "cp", "pp"})) {
-    if (const AxisLength* axis = FirstThatDoesNotDivide(
+    if (const std::optional<AxisLength> axis = FirstThatDoesNotDivide(
             p.ranks, {{"tp", p.tp}, {"cp", p.cp}, {"pp", p.pp}})) {
       report.Add(JoinPath(path, axis->name),
                  absl::StrCat("tp*cp*pp must divide ranks (", p.ranks, ")"));
     }
   }
   if (AllSound(report, path, {"ranks", "expt_tp", "ep", "pp"}) && (p.expt_tp > 1 || p.ep > 1)) {
-    const AxisLength* axis = FirstThatDoesNotDivide(
-        p.ranks, {{"pp", p.pp}, {"expt_tp", p.expt_tp}, {"ep", p.ep}});
-    if (axis != nullptr) {
+    if (const std::optional<AxisLength> axis = FirstThatDoesNotDivide(
+            p.ranks, {{"pp", p.pp}, {"expt_tp", p.expt_tp}, {"ep", p.ep}})) {
       report.Add(JoinPath(path, axis->name),
                  absl::StrCat("expt_tp*ep*pp must divide ranks (", p.ranks, ")"));
     }
@@ -112,15 +113,11 @@ void CheckStages(const Module& module, const std::string& path, Report& report) 
   const bool known = layers > 0 && report.Sound(path + ".architecture.layers");
   if (!AllSound(report, parallel, {"pp", "layers"})) return;
   if (p.layers.empty()) {
-    if (report.Find(parallel + ".layers") != nullptr) {
-      const Tree* node = report.Find(parallel + ".layers");
-      if (node->kind == Tree::Kind::kSequence) {
-        report.Add(parallel + ".layers", absl::StrCat("must have an entry for each of pp (", p.pp,
-                                                      ") stages"));
-        return;
-      }
-    }
-    if (known && p.pp > layers) {
+    const Tree* written = report.Find(parallel + ".layers");
+    if (written != nullptr && written->kind == Tree::Kind::kSequence) {
+      report.Add(parallel + ".layers",
+                 absl::StrCat("must have an entry for each of pp (", p.pp, ") stages"));
+    } else if (known && p.pp > layers) {
       report.Add(parallel + ".pp",
                  absl::StrCat("every stage needs a layer, and there are ", layers));
     }

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/module_reader.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
@@ -20,7 +21,6 @@ struct ModuleRefusal {
 };
 
 bool SharesRanks(const JobSpec& spec, const Module& module) {
-  if (module.offset < 0) return false;  // unplaced
   for (const Module& other : spec.modules) {
     if (&other == &module) return false;  // the later one of a pair is the one to name
     if (other.offset == module.offset && other.parallel.ranks == module.parallel.ranks) {
@@ -32,7 +32,7 @@ bool SharesRanks(const JobSpec& spec, const Module& module) {
 
 // Ranks below the module that no module uses.
 bool LeavesGap(const JobSpec& spec, const Module& module) {
-  if (module.offset <= 0) return false;  // at the front, or unplaced
+  if (module.offset == 0) return false;
   for (const Module& other : spec.modules) {
     if (other.offset < module.offset &&
         other.offset + other.parallel.ranks >= module.offset) {
@@ -98,11 +98,17 @@ void RefuseNotYet(const JobSpec& spec, Report& report) {
     const std::string path = absl::StrCat("spec.", refusal.field);
     if (report.Sound(path) && refusal.asked(spec)) report.Add(path, Sentence(refusal.what));
   }
+  bool placed = true;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    placed &= report.Sound(ModulePath(i) + ".parallel.ranks") &&
+              report.Sound(ModulePath(i) + ".offset") && spec.modules[i].offset != kUnplaced;
+  }
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     for (const ModuleRefusal& refusal : kModuleRefusals) {
       const std::string path = JoinPath(ModulePath(i), refusal.field);
-      if (report.Sound(path) && report.Sound(ModulePath(i) + ".parallel.ranks") &&
-          refusal.asked(spec, spec.modules[i])) {
+      // Where modules lie is known only when all of them do.
+      if (absl::string_view(refusal.field) == "offset" && !placed) continue;
+      if (report.Sound(path) && refusal.asked(spec, spec.modules[i])) {
         report.Add(path, Sentence(refusal.what));
       }
     }

@@ -123,7 +123,11 @@ size_t Record::Count(absl::string_view name) const {
 std::optional<absl::string_view> Record::Plain(absl::string_view name) const {
   const Tree* node = Written(name);
   if (node == nullptr) return std::nullopt;
-  if (!IsPlain(*node)) {
+  // JSON has no way to write 30s or 16Gi without quotes.
+  const FieldType type = FieldOf(name).type;
+  const bool with_unit = type == FieldType::kDuration ||
+                         (type == FieldType::kSize && absl::EndsWith(node->scalar, "i"));
+  if (!IsPlain(*node) && !(with_unit && node->kind == Tree::Kind::kScalar)) {
     Expect(name);
     return std::nullopt;
   }

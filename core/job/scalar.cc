@@ -47,20 +47,21 @@ absl::StatusOr<std::vector<std::string>> Alternatives(absl::string_view inside) 
   return names;
 }
 
-// Levenshtein distance; names are short.
+// Insertions, deletions, changes and swaps of neighbours; names are short.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  std::vector<std::vector<size_t>> distance(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) distance[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) distance[0][j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
+      distance[i][j] = std::min({distance[i - 1][j] + 1, distance[i][j - 1] + 1,
+                                 distance[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        distance[i][j] = std::min(distance[i][j], distance[i - 2][j - 2] + 1);
+      }
     }
   }
-  return row[b.size()];
+  return distance[a.size()][b.size()];
 }
 
 }  // namespace
@@ -127,6 +128,9 @@ std::optional<absl::Duration> ParseDuration(absl::string_view text) {
 std::string FormatNumber(double value) {
   if (std::isnan(value)) return ".nan";
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
+  if (value == std::floor(value) && std::abs(value) < 1e9) {
+    return absl::StrCat(static_cast<int64_t>(value));
+  }
   for (int digits = 1; digits <= 17; ++digits) {
     const std::string text = absl::StrFormat("%.*g", digits, value);
     double back = 0;

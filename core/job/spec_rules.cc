@@ -134,8 +134,7 @@ void CheckSinks(const JobSpec& spec, Report& report) {
         !report.Sound(ModulePath(i) + ".architecture.family")) {
       continue;
     }
-    report.Add(ModulePath(i), absl::StrCat("'", spec.modules[i].name,
-                                           "' feeds no module and has no loss: add an edge"));
+    report.Add(ModulePath(i) + ".name", "feeds no module and has no loss: add an edge from it");
   }
 }
 

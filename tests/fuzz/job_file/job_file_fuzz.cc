@@ -1,0 +1,34 @@
+#include "tests/fuzz/job_file/job_file_fuzz.h"
+
+#include "core/base/violation.h"
+#include "core/wire/job_yaml.h"
+
+namespace phalanx::fuzz {
+namespace {
+
+std::string CheckRead(absl::string_view text, job::Purpose purpose) {
+  const auto read = wire::ReadJobFile(text, purpose);
+  if (!read.ok()) {
+    const auto violations = ViolationsOf(read.status());
+    if (violations.empty()) return "refused without a violation";
+    for (const Violation& violation : violations) {
+      if (violation.rule.empty()) return "a violation without a rule";
+    }
+    return "";
+  }
+  const std::string complete = wire::EmitYaml(job::WriteJobSpec(read->spec));
+  if (complete.size() > wire::kDocumentBytesMax) return "";  // patterns expand
+  const auto again = wire::ReadJobFile(complete, purpose);
+  if (!again.ok()) return "refuses its own writing: " + again.status().ToString() + complete;
+  if (wire::EmitYaml(job::WriteJobSpec(again->spec)) != complete) return "reads its own writing otherwise";
+  return "";
+}
+
+}  // namespace
+
+std::string CheckJobFile(absl::string_view text) {
+  const std::string submit = CheckRead(text, job::Purpose::kSubmit);
+  return submit.empty() ? CheckRead(text, job::Purpose::kPlan) : submit;
+}
+
+}  // namespace phalanx::fuzz

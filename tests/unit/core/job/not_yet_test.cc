@@ -1,0 +1,114 @@
+// What this release refuses at submit, plans all the same, and warns about.
+#include "core/job/not_yet.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/core/job/document.h"
+
+namespace phalanx::job {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+struct Later {
+  const char* name;
+  const char* from;
+  const char* to;
+  const char* violation;
+};
+
+class NotYetTest : public ::testing::TestWithParam<Later> {};
+
+TEST_P(NotYetTest, Submit_RefusesByName_AndPlanDoesNot) {
+  const std::string text = With(GetParam().from, GetParam().to);
+  EXPECT_THAT(Wrong(text, Purpose::kSubmit), ElementsAre(GetParam().violation));
+  EXPECT_THAT(Wrong(text, Purpose::kPlan), IsEmpty());
+}
+
+constexpr Later kLater[] = {
+    {"Priority", "steps: 300", "steps: 300\n  priority: 5",
+     "spec.priority: 5: this release does not order its queue by priority yet"},
+    {"Preemptible", "steps: 300", "steps: 300\n  preemptible: true",
+     "spec.preemptible: true: this release does not preempt jobs yet"},
+    {"Schedule", "steps: 300", "steps: 300\n  schedule: {name: zero_bubble_v}",
+     "spec.schedule.name: zero_bubble_v: this release does not train with this schedule yet"},
+    {"Chunks", "steps: 300", "steps: 300\n  schedule: {chunks: 2}",
+     "spec.schedule.chunks: 2: this release does not train with several chunks a rank yet"},
+    {"EncoderChunks", "steps: 300", "steps: 300\n  schedule: {encoder_chunks: 2}",
+     "spec.schedule.encoder_chunks: 2: this release does not cut encoder passes into chunks yet"},
+    {"Spares", "steps: 300", "steps: 300\n  resources: {spares: 1}",
+     "spec.resources.spares: 1: this release does not keep spare devices yet"},
+    {"NodeSelector", "steps: 300", "steps: 300\n  resources: {node_selector: {zone: a}}",
+     "spec.resources.node_selector: {zone: a}: this release does not choose nodes by their labels "
+     "yet"},
+    {"Context", "tp: 2, pp: 2", "tp: 2, cp: 2",
+     "spec.modules[1].parallel.cp: 2: this release does not train with context parallelism yet"},
+    {"Expert", "tp: 2, pp: 2", "tp: 2, ep: 2",
+     "spec.modules[1].parallel.ep: 2: this release does not train with expert parallelism yet"},
+    {"ExpertTensor", "tp: 2, pp: 2", "tp: 2, expt_tp: 2",
+     "spec.modules[1].parallel.expt_tp: 2: this release does not train with tensor-parallel experts "
+     "yet"},
+    {"Colocated", "ranks: 4, tp: 2, pp: 2}\n      offset: 2", "ranks: 2, tp: 2}\n      offset: vision",
+     "spec.modules[1].offset: vision: this release does not train modules that share ranks yet"},
+    {"Gap", "offset: 2", "offset: 3",
+     "spec.modules[1].offset: 3: this release does not train with ranks that no module uses yet"},
+    {"Frozen", "- name: vision", "- name: vision\n      frozen: true",
+     "spec.modules[0].frozen: true: this release does not train frozen modules yet"},
+    {"Recompute", "- name: vision", "- name: vision\n      recompute: full",
+     "spec.modules[0].recompute: full: this release does not recompute activations yet"},
+    {"Weights", "- name: vision", "- name: vision\n      weights: clip",
+     "spec.modules[0].weights: clip: this release does not load weights yet"},
+    {"FrozenProjector", "type: mlp, hidden_size: 192", "frozen: true",
+     "spec.edges[0].projector.frozen: true: this release does not train frozen projectors yet"},
+    {"Whisper", "family: clip_vision, hidden_size: 128, layers: 4, heads: 4, mlp_size: 512, image_size: 64, patch_size: 16",
+     "family: whisper, hidden_size: 128, layers: 4, heads: 4, mlp_size: 512, mel_bins: 80, frames: 20",
+     "spec.modules[0].architecture.family: whisper: this release does not train audio encoders yet"},
+    {"Regressor", "  edges:\n",
+     "    - name: denoiser\n      architecture: {family: regressor, hidden_size: 192, layers: 1, "
+     "heads: 6, mlp_size: 512, context: 64}\n  edges:\n    - {from: language, to: denoiser}\n",
+     "spec.modules[2].architecture.family: regressor: this release does not train regressors yet"},
+};
+INSTANTIATE_TEST_SUITE_P(Features, NotYetTest, ::testing::ValuesIn(kLater),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(NotYetTest, WrittenDefaults_AreNotRefused) {
+  std::string text = With("steps: 300",
+                          "steps: 300\n  priority: 0\n  preemptible: false\n"
+                          "  schedule: {name: auto, chunks: 1, encoder_chunks: 1}\n"
+                          "  resources: {spares: 0, node_selector: {}}\n  trace: false");
+  text = With("- name: vision",
+              "- name: vision\n      frozen: false\n      recompute: none\n      weights: null", text);
+  text = With("tp: 2, pp: 2", "tp: 2, cp: 1, pp: 2, ep: 1, expt_tp: 1", text);
+  EXPECT_THAT(Wrong(text), IsEmpty());
+}
+
+TEST(NotYetTest, SafetySections_AreAcceptedWithOneWarningEach) {
+  const auto job = wire::ReadJobFile(
+      With("steps: 300", "steps: 300\n  checkpoint: {every: 50}\n  recovery: {widths: own}\n  trace: true"),
+      Purpose::kSubmit);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->warnings,
+              ElementsAre("spec.checkpoint: not in force yet", "spec.recovery: not in force yet",
+                          "spec.trace: not in force yet"));
+}
+
+TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {
+  const auto job = wire::ReadJobFile(kDocument, Purpose::kSubmit);
+  ASSERT_TRUE(job.ok());
+  EXPECT_THAT(job->warnings, IsEmpty());
+}
+
+TEST(NotYetTest, SeveralEncoders_AreAccepted) {
+  const std::string text = With(
+      "  edges:\n",
+      "    - name: close_up\n      architecture: {family: clip_vision, hidden_size: 192, layers: 1, "
+      "heads: 4, mlp_size: 128, image_size: 32, patch_size: 16}\n  edges:\n"
+      "    - {from: close_up, to: language}\n");
+  EXPECT_EQ(Right(text).modules[2].offset, 6);
+}
+
+}  // namespace
+}  // namespace phalanx::job
