@@ -1,0 +1,305 @@
+#include "tests/oracle/training/harness.h"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <cmath>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "core/base/prng.h"
+#include "core/plan/plan.h"
+#include "worker/comm/communicator.h"
+#include "worker/train/learning_rate.h"
+#include "worker/train/module_state.h"
+#include "worker/train/trainer.h"
+
+namespace phalanx::oracle {
+namespace {
+
+class MemorySource final : public train::SampleSource {
+ public:
+  explicit MemorySource(const DataShape& shape) : shape_(shape) {
+    for (int64_t i = 0; i < shape.samples; ++i) samples_.push_back(Make(i));
+  }
+  int64_t size() const override { return shape_.samples; }
+  data::SampleShape shape(int64_t sample) const override {
+    const data::Sample& s = *samples_[static_cast<size_t>(sample)];
+    data::SampleShape shape;
+    shape.items = static_cast<int32_t>(s.pixels.size());
+    shape.positions = static_cast<int32_t>(s.tokens.size());
+    for (uint8_t counts : s.label_counts) shape.counted += counts;
+    return shape;
+  }
+  std::string NameOf(int64_t sample) const override { return "sample-" + std::to_string(sample); }
+  void Announce(absl::Span<const int64_t>) override {}
+  absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
+    return samples_[static_cast<size_t>(sample)];
+  }
+
+ private:
+  std::shared_ptr<const data::Sample> Make(int64_t index) const {
+    Prng prng(Hash64(99, 1, static_cast<uint64_t>(index)));
+    auto sample = std::make_shared<data::Sample>();
+    const int32_t items =
+        shape_.rows_per_item == 0
+            ? 0
+            : shape_.items_min + static_cast<int32_t>(prng.Below(
+                                     static_cast<uint64_t>(shape_.items_max - shape_.items_min + 1)));
+    auto text = [&](int64_t count, bool counts) {
+      for (int64_t t = 0; t < count; ++t) {
+        const int32_t token = static_cast<int32_t>(prng.Below(static_cast<uint64_t>(shape_.vocabulary)));
+        if (!sample->tokens.empty()) {
+          sample->labels.push_back(token);
+          sample->label_counts.push_back(counts);
+        }
+        sample->tokens.push_back(token);
+      }
+    };
+    // A piece of text before the items, which does not count, then the caption.
+    if (items > 0) text(static_cast<int64_t>(prng.Below(3)), false);
+    for (int32_t item = 0; item < items; ++item) {
+      for (int64_t row = 0; row < shape_.rows_per_item; ++row) {
+        if (!sample->tokens.empty()) {
+          sample->labels.push_back(0);
+          sample->label_counts.push_back(0);
+        }
+        sample->row_positions.push_back(static_cast<int32_t>(sample->tokens.size()));
+        sample->tokens.push_back(0);
+      }
+      std::vector<float> pixels(static_cast<size_t>(3 * shape_.image_size * shape_.image_size));
+      for (float& pixel : pixels) pixel = static_cast<float>(UnitNormal(prng.Next()));
+      if (index == shape_.corrupt_sample) std::fill(pixels.begin(), pixels.end(), 0.0f);
+      sample->pixels.push_back(std::move(pixels));
+    }
+    text(shape_.text_min + static_cast<int64_t>(prng.Below(
+                               static_cast<uint64_t>(shape_.text_max - shape_.text_min + 1))), true);
+    // The last token is only predicted.
+    sample->tokens.pop_back();
+    sample->corrupt = items > 0 && index == shape_.corrupt_sample;
+    if (sample->corrupt) sample->corrupt_reason = "made so";
+    return sample;
+  }
+
+  DataShape shape_;
+  std::vector<std::shared_ptr<const data::Sample>> samples_;
+};
+
+// What the ranks of one step hold, put together under a lock.
+class Collector {
+ public:
+  explicit Collector(const plan::Plan& plan) : plan_(plan) {}
+
+  void Add(train::ModuleState& state) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const std::string module = plan_.module_spec(state.place().module).name;
+    const auto key = std::make_tuple(state.place().module, state.place().pp, state.place().tp, state.chunk());
+    Flat& flat = flats_[key];
+    if (!flat.gradients.defined()) {
+      flat.parameters = state.parameters();
+      flat.gradients = at::full({state.parameters().elements}, NAN, at::kDouble);
+    }
+    for (const train::ShardRun& run : state.shard().runs) {
+      flat.gradients.narrow(0, run.gradient_offset, run.count)
+          .copy_(state.gradients().narrow(0, run.gradient_offset, run.count));
+    }
+    Scatter(module, state.parameters(), state.weights().to(at::kDouble), weights_);
+  }
+
+  void Finish(TrainedStep& step) {
+    for (auto& [key, flat] : flats_) {
+      Scatter(plan_.module_spec(std::get<0>(key)).name, flat.parameters, flat.gradients, step.gradients);
+    }
+    for (auto& [name, tensor] : step.gradients) tensor.div_(step.decision.counted_tokens);
+    step.parameters = std::move(weights_);
+    for (const NamedTensors* tensors : {&step.gradients, &step.parameters}) {
+      for (const auto& [name, tensor] : *tensors) {
+        EXPECT_FALSE(at::isnan(tensor).any().item<bool>()) << name << " is not held completely";
+      }
+    }
+    flats_.clear();
+    weights_.clear();
+  }
+
+ private:
+  struct Flat {
+    plan::StageParameters parameters;
+    at::Tensor gradients;
+  };
+
+  static void Scatter(const std::string& module, const plan::StageParameters& parameters, const at::Tensor& flat,
+                      NamedTensors& out) {
+    for (const plan::LocalMatrix& matrix : parameters.matrices) {
+      const at::Tensor local =
+          flat.narrow(0, matrix.offset, matrix.rows * matrix.cols).view({matrix.rows, matrix.cols});
+      for (const plan::Piece& piece : matrix.pieces) {
+        const plan::LogicalTensor& logical = parameters.logical[static_cast<size_t>(piece.logical)];
+        at::Tensor& tensor = out[module + "/" + logical.name];
+        if (!tensor.defined()) tensor = at::full({logical.rows, logical.cols}, NAN, at::kDouble);
+        at::Tensor target =
+            tensor.narrow(0, piece.logical_row, piece.rows).narrow(1, piece.logical_col, piece.cols);
+        const at::Tensor value =
+            local.narrow(0, piece.local_row, piece.rows).narrow(1, piece.local_col, piece.cols);
+        // Copies of one element agree to rounding, wherever they are held.
+        const at::Tensor known = at::logical_not(at::isnan(target));
+        const double apart = at::where(known, (target - value).abs(), at::zeros_like(target)).max().item<double>();
+        const double size = value.abs().max().item<double>();
+        EXPECT_LE(apart, 1e-6 * std::max(size, 1e-3)) << "holders of " << module << "/" << logical.name << " disagree";
+        target.copy_(value);
+      }
+    }
+  }
+
+  const plan::Plan& plan_;
+  std::mutex mu_;
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, Flat> flats_;
+  NamedTensors weights_;
+};
+
+PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spec, int32_t vision,
+                             const DataShape& data, at::ScalarType type) {
+  PlainMicrobatch batch;
+  const int64_t length = static_cast<int64_t>(sample.tokens.size());
+  auto row = [length](const auto& values) {
+    at::Tensor tensor = at::empty({1, length}, at::kLong);
+    for (int64_t t = 0; t < length; ++t) tensor[0][t] = static_cast<int64_t>(values[static_cast<size_t>(t)]);
+    return tensor;
+  };
+  batch.tokens = row(sample.tokens);
+  batch.labels = row(sample.labels);
+  batch.label_weights = row(sample.label_counts).to(type);
+  batch.pixels.resize(spec.modules.size());
+  if (sample.pixels.empty() || vision < 0) return batch;
+  at::Tensor pixels = at::empty({static_cast<int64_t>(sample.pixels.size()), 3, data.image_size, data.image_size});
+  for (size_t i = 0; i < sample.pixels.size(); ++i) {
+    std::copy(sample.pixels[i].begin(), sample.pixels[i].end(),
+              pixels.mutable_data_ptr<float>() + i * sample.pixels[i].size());
+  }
+  batch.pixels[static_cast<size_t>(vision)] = pixels.to(type);
+  batch.row_positions = at::empty({static_cast<int64_t>(sample.row_positions.size())}, at::kLong);
+  for (size_t i = 0; i < sample.row_positions.size(); ++i) {
+    batch.row_positions[static_cast<int64_t>(i)] = static_cast<int64_t>(sample.row_positions[i]);
+  }
+  return batch;
+}
+
+// fp64 copies, vectors as [n, 1].
+NamedTensors Flattened(const NamedTensors& tensors) {
+  NamedTensors result;
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor copy = tensor.detach().to(at::kDouble).clone();
+    result[name] = copy.dim() == 1 ? copy.unsqueeze(1) : copy;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<train::SampleSource> MakeData(const DataShape& shape) {
+  return std::make_unique<MemorySource>(shape);
+}
+
+DataShape DataShapeOf(const job::JobSpec& spec) {
+  DataShape shape;
+  shape.vocabulary = spec.modules[static_cast<size_t>(spec.language)].architecture.vocabulary;
+  shape.rows_per_item = train::RowsPerItem(spec);
+  shape.image_size = train::ImageSize(spec);
+  return shape;
+}
+
+std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data, int64_t steps) {
+  job::JobSpec full = spec;
+  full.steps = steps;
+  absl::StatusOr<plan::Plan> plan = plan::MakePlan(full, plan::MakeCluster(1, full.World()), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok()) return {};
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
+  comm::InProcessWorld world(plan->world);
+  std::vector<TrainedStep> result(static_cast<size_t>(steps));
+  Collector collector(*plan);
+  std::barrier barrier(plan->world);
+  auto run = [&](int32_t rank) {
+    comm::Communicators communicators = world.Connect(specs, Rank{rank});
+    std::unique_ptr<train::SampleSource> source = MakeData(data);
+    train::TrainerOptions options;
+    options.executor.compute = train::ComputeType(full.compute);
+    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, options, {});
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) world.Abort(trainer.status());
+    for (int64_t step = 1; step <= steps; ++step) {
+      if (trainer.ok()) {
+        const absl::StatusOr<train::Decision> decision = (*trainer)->RunOne(step);
+        EXPECT_TRUE(decision.ok()) << "rank " << rank << " step " << step << ": " << decision.status();
+        if (!decision.ok()) world.Abort(decision.status());
+        if (decision.ok()) {
+          if (rank == 0) result[static_cast<size_t>(step - 1)].decision = *decision;
+          for (const auto& state : (*trainer)->executor().modules()) collector.Add(*state);
+        }
+      }
+      barrier.arrive_and_wait();
+      if (rank == 0) collector.Finish(result[static_cast<size_t>(step - 1)]);
+      barrier.arrive_and_wait();
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (int32_t rank = 0; rank < plan->world; ++rank) threads.emplace_back(run, rank);
+  threads.clear();
+  return result;
+}
+
+std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& data, int64_t steps) {
+  const at::ScalarType type = train::ComputeType(spec.compute);
+  PlainModel model(spec, type);
+  std::unique_ptr<train::SampleSource> source = MakeData(data);
+  int32_t vision = -1;
+  for (size_t m = 0; m < spec.modules.size(); ++m) {
+    if (spec.modules[m].architecture.family == job::Family::kClipVision) vision = static_cast<int32_t>(m);
+  }
+  std::vector<TrainedStep> result;
+  for (int64_t step = 1; step <= steps; ++step) {
+    TrainedStep trained;
+    for (int64_t i = 0; i < spec.batch.global; ++i) {
+      const int64_t number =
+          plan::SampleAt(spec.seed, data.samples, (step - 1) * spec.batch.global + i);
+      const std::shared_ptr<const data::Sample> sample = *source->Take(number);
+      if (sample->corrupt) continue;
+      model.Accumulate(PlainBatchOf(*sample, spec, vision, data, type));
+    }
+    trained.gradients = Flattened(model.Gradients());
+    job::Optimizer optimizer = spec.optimizer;
+    const PlainStep plain = model.Step(train::LearningRate(optimizer, step, steps));
+    for (auto& [name, tensor] : trained.gradients) tensor = tensor / plain.counted_tokens;
+    trained.parameters = Flattened(model.parameters());
+    trained.decision.loss = plain.loss;
+    trained.decision.gradient_norm = plain.gradient_norm;
+    trained.decision.counted_tokens = plain.counted_tokens;
+    result.push_back(std::move(trained));
+  }
+  return result;
+}
+
+WorstTensor Compare(const NamedTensors& a, const NamedTensors& b) {
+  auto kind = [](const std::string& name, const at::Tensor& tensor) {
+    return name.substr(0, name.find('/')) + (tensor.size(1) > 1 ? "/matrix" : "/vector");
+  };
+  std::map<std::string, double> scales;
+  for (const auto& [name, tensor] : b) {
+    double& scale = scales[kind(name, tensor)];
+    scale = std::max(scale, tensor.abs().max().item<double>());
+  }
+  EXPECT_EQ(a.size(), b.size());
+  WorstTensor worst;
+  for (const auto& [name, tensor] : b) {
+    const auto found = a.find(name);
+    EXPECT_NE(found, a.end()) << name << " is missing";
+    if (found == a.end()) continue;
+    const double error = (found->second - tensor).abs().max().item<double>() /
+                         std::max(scales[kind(name, tensor)], 1e-300);
+    if (!(error <= worst.error)) worst = {name, error};
+  }
+  return worst;
+}
+
+}  // namespace phalanx::oracle

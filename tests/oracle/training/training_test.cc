@@ -1,0 +1,117 @@
+// Every parallel layout computes the step of the unsharded model: loss, every gradient, and every
+// parameter after each of 3 steps of 4 microbatches.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/oracle/training/harness.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::oracle {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Layout;
+using support::Llama;
+using support::LlamaShape;
+
+constexpr int64_t kSteps = 3;
+
+struct Case {
+  std::string name;
+  Layout vision;     // dp 0: language alone
+  Layout language;
+  LlamaShape shape = {};
+};
+
+job::JobSpec SpecOf(const Case& c, job::Precision precision) {
+  AJob job;
+  if (c.vision.dp > 0) job.Module("vision", ClipVision(), c.vision);
+  job.Module("language", Llama(c.shape), c.language);
+  if (c.vision.dp > 0) job.Edge("vision", "language", {.projector = 48});
+  // Four microbatches a replica, the last ones shorter.
+  const int64_t replicas = c.language.dp;
+  job.Batch(8 * replicas - replicas / 2, 2).Compute(precision);
+  job.spec().optimizer.clip_norm = 0.5;
+  job.spec().optimizer.weight_decay = 0.1;
+  job.spec().optimizer.warmup_steps = 2;
+  return job.Build();
+}
+
+void ExpectEqual(const Case& c, job::Precision precision, double tolerance, double parameter_tolerance) {
+  const job::JobSpec spec = SpecOf(c, precision);
+  const DataShape data = DataShapeOf(spec);
+  const std::vector<TrainedStep> plain = TrainPlain(spec, data, kSteps);
+  const std::vector<TrainedStep> trained = TrainInProcess(spec, data, kSteps);
+  ASSERT_EQ(trained.size(), plain.size());
+  for (size_t step = 0; step < plain.size(); ++step) {
+    SCOPED_TRACE("step " + std::to_string(step + 1));
+    const train::Decision& a = trained[step].decision;
+    const train::Decision& b = plain[step].decision;
+    EXPECT_EQ(a.counted_tokens, b.counted_tokens);
+    EXPECT_NEAR(a.loss, b.loss, tolerance * b.loss);
+    EXPECT_NEAR(a.gradient_norm, b.gradient_norm, tolerance * b.gradient_norm);
+    EXPECT_GT(b.gradient_norm, spec.optimizer.clip_norm) << "the case is meant to clip";
+    const WorstTensor gradient = Compare(trained[step].gradients, plain[step].gradients);
+    EXPECT_LE(gradient.error, tolerance) << "gradient of " << gradient.name;
+    const WorstTensor parameter = Compare(trained[step].parameters, plain[step].parameters);
+    EXPECT_LE(parameter.error, parameter_tolerance) << "parameter " << parameter.name;
+  }
+}
+
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases = {
+      {"vision_dp2_language_tp2_pp2", {.dp = 2}, {.tp = 2, .pp = 2}},
+      {"vision_tp2_language_tp2_dp2", {.tp = 2}, {.tp = 2, .dp = 2}},
+      {"vision_tp2_dp2_language_tp4", {.tp = 2, .dp = 2}, {.tp = 4}},
+      {"vision_dp4_language_pp4", {.dp = 4}, {.pp = 4}},
+      {"vision_dp1_language_tp2_pp3", {}, {.tp = 2, .pp = 3}},
+      {"vision_dp3_language_dp2", {.dp = 3}, {.dp = 2}},
+      {"vision_pp2_language_pp2", {.pp = 2}, {.pp = 2}},
+      {"vision_tp3_language_tp2", {.tp = 3}, {.tp = 2}},
+      {"language_alone", {.dp = 0}, {}},
+      {"language_tp3", {.dp = 0}, {.tp = 3}},
+      {"language_tp4_two_kv_heads", {.dp = 0}, {.tp = 4}},
+      {"language_dp3", {.dp = 0}, {.dp = 3}},
+      {"language_pp3", {.dp = 0}, {.pp = 3}},
+      {"language_tied", {.dp = 0}, {.tp = 2}, {.tied_head = true}},
+      {"language_tied_pp2", {.dp = 0}, {.tp = 2, .dp = 2, .pp = 2}, {.tied_head = true}},
+      {"language_uneven_layers", {.dp = 0}, {.pp = 2, .layers = {3, 1}}},
+      {"language_tp3_dp2_padded_blocks", {.dp = 0}, {.tp = 3, .dp = 2}, {.mlp_size = 60, .vocabulary = 93}},
+      {"language_dp_before_tp", {.dp = 0},
+       {.tp = 2, .dp = 2, .order = {job::MeshAxis::kData, job::MeshAxis::kContext, job::MeshAxis::kTensor,
+                                    job::MeshAxis::kPipeline}}},
+  };
+  return cases;
+}
+
+class TrainingTest : public testing::TestWithParam<Case> {};
+
+TEST_P(TrainingTest, Fp64_EqualsThePlainModel) { ExpectEqual(GetParam(), job::Precision::kFp64, 1e-9, 1e-9); }
+
+// One AdamW update turns a gradient near zero into a full step, whose sign is rounding noise in fp32:
+// parameters after it are compared at the size of such a step.
+TEST_P(TrainingTest, Fp32_FollowsThePlainModel) { ExpectEqual(GetParam(), job::Precision::kFp32, 1e-4, 2e-2); }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TrainingTest, testing::ValuesIn(Cases()),
+                         [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+TEST(TrainingDataTest, CorruptImage_CountsInNoLossOnAnyRank) {
+  const Case c{"", {.dp = 2}, {.tp = 2, .pp = 2}};
+  job::JobSpec spec = SpecOf(c, job::Precision::kFp64);
+  DataShape data = DataShapeOf(spec);
+  data.items_min = 1;
+  data.samples = spec.batch.global;
+  data.corrupt_sample = 3;
+  const std::vector<TrainedStep> plain = TrainPlain(spec, data, 1);
+  const std::vector<TrainedStep> trained = TrainInProcess(spec, data, 1);
+  EXPECT_EQ(trained[0].decision.counted_tokens, plain[0].decision.counted_tokens);
+  EXPECT_EQ(trained[0].decision.corrupt_samples, 1);
+  EXPECT_NEAR(trained[0].decision.loss, plain[0].decision.loss, 1e-9);
+  EXPECT_LE(Compare(trained[0].gradients, plain[0].gradients).error, 1e-9);
+}
+
+}  // namespace
+}  // namespace phalanx::oracle
