@@ -1,0 +1,175 @@
+#include "tests/unit/core/schedule/plans.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using support::AJob;
+using support::Layout;
+using support::NoArchitecture;
+
+template <typename T>
+T OrDie(absl::StatusOr<T> value) {
+  if (!value.ok()) {
+    std::fprintf(stderr, "%s\n", value.status().ToString().c_str());
+    std::abort();
+  }
+  return *std::move(value);
+}
+
+Layout At(int32_t offset, Layout layout) {
+  layout.offset = offset;
+  return layout;
+}
+
+}  // namespace
+
+plan::Plan PlanOf(const job::JobSpec& spec) {
+  return OrDie(plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1}));
+}
+
+plan::Plan Chain(int32_t stages, int64_t microbatches) {
+  return PlanOf(AJob()
+                    .Module("language", NoArchitecture(), {.pp = stages})
+                    .Batch(microbatches, 1));
+}
+
+std::vector<Program> Programs(const plan::Plan& plan) { return OrDie(BuildStep(plan)); }
+
+CostModel EqualCosts(const plan::Plan& plan, const PartCost& cost) {
+  CostModel costs;
+  for (const plan::ModulePlan& module : plan.modules) {
+    costs.parts.emplace_back(module.stage_layers.size(), cost);
+  }
+  return costs;
+}
+
+job::JobSpec RandomGraph(Prng& prng, bool shared_ranks) {
+  AJob job;
+  const auto sources = static_cast<int32_t>(1 + prng.Below(4));
+  std::vector<std::string> names;
+  int32_t next_rank = 0, last_first = 0, last_ranks = 0;
+  for (int32_t i = 0; i < sources; ++i) {
+    Layout layout = {.tp = static_cast<int32_t>(1 + prng.Below(2)),
+                     .dp = static_cast<int32_t>(1 + prng.Below(3)),
+                     .pp = static_cast<int32_t>(1 + prng.Below(3))};
+    int32_t ranks = layout.tp * layout.dp * layout.pp;
+    int32_t first = next_rank;
+    if (shared_ranks && i > 0 && prng.Below(2) == 0) {
+      first = last_first;
+      ranks = last_ranks;
+      layout = {.dp = ranks};
+    }
+    names.push_back(absl::StrCat("encoder", i));
+    job.Module(names.back(), NoArchitecture(), At(first, layout));
+    next_rank = std::max(next_rank, first + ranks);
+    last_first = first;
+    last_ranks = ranks;
+  }
+  Layout layout = {.tp = static_cast<int32_t>(1 + prng.Below(2)),
+                   .dp = static_cast<int32_t>(1 + prng.Below(3)),
+                   .pp = static_cast<int32_t>(1 + prng.Below(4))};
+  job.Module("language", NoArchitecture(), At(next_rank, layout));
+  // An encoder feeds the language model, a later encoder, or both.
+  for (int32_t i = 0; i < sources; ++i) {
+    const auto index = static_cast<size_t>(i);
+    const bool to_other = i + 1 < sources && prng.Below(3) == 0;
+    if (to_other) {
+      const auto other = index + 1 + prng.Below(static_cast<uint64_t>(sources - i - 1));
+      job.Edge(names[index], names[other]);
+    }
+    if (!to_other || prng.Below(2) == 0) job.Edge(names[index], "language");
+  }
+  const auto lanes = static_cast<int64_t>(layout.dp);
+  return job.Batch(lanes * static_cast<int64_t>(1 + prng.Below(12)) +
+                       static_cast<int64_t>(prng.Below(static_cast<uint64_t>(lanes))),
+                   static_cast<int64_t>(1 + prng.Below(2)));
+}
+
+CostModel RandomCosts(const plan::Plan& plan, Prng& prng) {
+  CostModel costs;
+  for (const plan::ModulePlan& module : plan.modules) {
+    std::vector<PartCost>& parts = costs.parts.emplace_back();
+    for (size_t i = 0; i < module.stage_layers.size(); ++i) {
+      const double forward = 0.5 + 1.5 * prng.Uniform();
+      parts.push_back({.forward = forward,
+                       .backward_input = forward * (0.5 + 1.5 * prng.Uniform()),
+                       .backward_weight = forward * (0.5 + 1.5 * prng.Uniform())});
+    }
+  }
+  return costs;
+}
+
+std::vector<NamedPlan> Graphs() {
+  const job::Architecture none = NoArchitecture();
+  std::vector<NamedPlan> graphs;
+  const auto add = [&graphs](const std::string& name, const job::JobSpec& spec) {
+    graphs.push_back({name, PlanOf(spec)});
+  };
+  add("one rank", AJob().Module("language", none).Batch(3, 1));
+  add("chain", AJob().Module("language", none, {.tp = 2, .dp = 2, .pp = 3}).Batch(12, 1));
+  add("encoder before", AJob()
+                            .Module("vision", none, {.dp = 2})
+                            .Module("language", none, {.tp = 2, .pp = 2})
+                            .Edge("vision", "language")
+                            .Batch(8, 2));
+  add("3:2 lanes, uneven samples", AJob()
+                                       .Module("vision", none, {.tp = 2, .dp = 3})
+                                       .Module("language", none, {.dp = 2, .pp = 2})
+                                       .Edge("vision", "language")
+                                       .Batch(7, 1));
+  add("replica without samples", AJob()
+                                     .Module("vision", none, {.dp = 4})
+                                     .Module("language", none, {.dp = 3, .pp = 2})
+                                     .Edge("vision", "language")
+                                     .Batch(4, 1));
+  add("two encoders, unequal depth", AJob()
+                                         .Module("vision", none, {.pp = 3})
+                                         .Module("audio", none, {.dp = 2})
+                                         .Module("language", none, {.pp = 3})
+                                         .Edge("vision", "language")
+                                         .Edge("audio", "language")
+                                         .Batch(9, 1));
+  add("diamond with a short cut", AJob()
+                                      .Module("vision", none)
+                                      .Module("first", none, {.pp = 2})
+                                      .Module("language", none, {.pp = 2})
+                                      .Edge("vision", "first")
+                                      .Edge("vision", "language")
+                                      .Edge("first", "language")
+                                      .Batch(10, 1));
+  add("regressor after language", AJob()
+                                      .Module("vision", none)
+                                      .Module("audio", none)
+                                      .Module("language", none, {.pp = 2})
+                                      .Module("generator", none)
+                                      .Edge("vision", "language")
+                                      .Edge("audio", "language")
+                                      .Edge("language", "generator")
+                                      .Batch(6, 1));
+  add("colocated", AJob()
+                       .Module("vision", none, {.dp = 4})
+                       .Module("language", none, {.tp = 2, .pp = 2, .offset = 0})
+                       .Edge("vision", "language")
+                       .Batch(6, 1));
+  add("encoders share ranks", AJob()
+                                  .Module("vision", none, {.pp = 2})
+                                  .Module("audio", none, {.dp = 2, .offset = 0})
+                                  .Module("language", none, {.tp = 2, .pp = 2})
+                                  .Edge("vision", "language")
+                                  .Edge("audio", "language")
+                                  .Batch(6, 1));
+  add("a gap of idle ranks", AJob()
+                                 .Module("vision", none)
+                                 .Module("language", none, {.pp = 2, .offset = 3})
+                                 .Edge("vision", "language")
+                                 .Batch(4, 1));
+  return graphs;
+}
+
+}  // namespace phalanx::schedule

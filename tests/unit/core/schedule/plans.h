@@ -1,0 +1,41 @@
+// tests/unit/core/schedule/plans.h: plans that schedules are tested on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/prng.h"
+#include "core/plan/plan.h"
+#include "core/schedule/program.h"
+#include "core/schedule/simulator.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::schedule {
+
+// On as many devices as it needs. A job that cannot be planned ends the test.
+plan::Plan PlanOf(const job::JobSpec& spec);
+
+// One module without a shape, `stages` deep, with so many microbatches.
+plan::Plan Chain(int32_t stages, int64_t microbatches);
+
+// Programs of all ranks, or the test ends.
+std::vector<Program> Programs(const plan::Plan& plan);
+
+// The same cost for every part of the plan.
+CostModel EqualCosts(const plan::Plan& plan, const PartCost& cost);
+
+// Modules without a shape in a random graph with one sink, the language module; each module on its
+// own ranks, or some on the same.
+job::JobSpec RandomGraph(Prng& prng, bool shared_ranks);
+// Forward passes between 0.5 and 2, backward passes of 0.5 to 2 times as much for each half.
+CostModel RandomCosts(const plan::Plan& plan, Prng& prng);
+
+struct NamedPlan {
+  std::string name;
+  plan::Plan plan;
+};
+// Chains, trees, unequal depths, several consumers, shared ranks, uneven lanes.
+std::vector<NamedPlan> Graphs();
+
+}  // namespace phalanx::schedule

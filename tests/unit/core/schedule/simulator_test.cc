@@ -1,0 +1,194 @@
+#include "core/schedule/simulator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/schedule/bound.h"
+#include "core/schedule/checker.h"
+#include "core/schedule/pipeline.h"
+#include "tests/unit/core/schedule/plans.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+using support::NoArchitecture;
+
+constexpr double kRounding = 1e-12;
+
+TEST(SimulatorTest, Simulate_EqualStagesUndividedBackward_HasTheBubbleOfTheFormula) {
+  for (int32_t p = 1; p <= 16; ++p) {
+    for (int64_t m : {1, 2, 3, 8, 15, 16, 17, 64}) {
+      const plan::Plan plan = Chain(p, m);
+      const Simulation simulation = Simulate(plan, Programs(plan), EqualCosts(plan, {1, 2, 0}));
+      EXPECT_NEAR(simulation.bubble, (p - 1.0) / (static_cast<double>(m) + p - 1.0), kRounding)
+          << p << " stages, " << m << " microbatches";
+    }
+  }
+}
+
+TEST(SimulatorTest, Simulate_DividedBackward_HidesTheWeightPassesOfTheDrain) {
+  // Last backward chain: only input gradients are waited for. (p - 1)(F + B) + m (F + B + W).
+  for (int32_t p = 1; p <= 16; ++p) {
+    for (int64_t m : {1, 4, 16, 64}) {
+      const plan::Plan plan = Chain(p, m);
+      const Simulation simulation = Simulate(plan, Programs(plan), EqualCosts(plan, {1, 1, 1}));
+      EXPECT_NEAR(simulation.step, 2.0 * (p - 1) + 3.0 * static_cast<double>(m), kRounding);
+    }
+  }
+}
+
+TEST(SimulatorTest, Simulate_EqualStages_IsWithinFivePercentOfTheBoundAndLivesAsStated) {
+  for (int32_t p = 1; p <= 16; ++p) {
+    for (int64_t m = 1; m <= 64; ++m) {
+      const plan::Plan plan = Chain(p, m);
+      const std::vector<Program> programs = Programs(plan);
+      const auto report = CheckStep(plan, programs);
+      ASSERT_TRUE(report.ok()) << report.status();
+      for (int32_t stage = 0; stage < p; ++stage) {
+        EXPECT_EQ(report->live_activations_max[static_cast<size_t>(stage)],
+                  std::min<int64_t>(p - stage, m));
+      }
+      const Simulation simulation = Simulate(plan, programs, EqualCosts(plan, {1, 1, 1}));
+      EXPECT_LE(simulation.lower_bound, simulation.bubble + kRounding);
+      EXPECT_LE(1 - simulation.lower_bound, 1.05 * (1 - simulation.bubble));
+    }
+  }
+}
+
+TEST(SimulatorTest, Simulate_MessagesTakeTime_AddsThemOnTheCriticalPath) {
+  const plan::Plan plan = Chain(3, 1);
+  CostModel costs = EqualCosts(plan, {1, 1, 1});
+  costs.message = 0.25;
+  // Forward and backward through three stages, four messages, the last weight pass.
+  EXPECT_NEAR(Simulate(plan, Programs(plan), costs).step, 6 + 4 * 0.25 + 1, kRounding);
+}
+
+TEST(SimulatorTest, Simulate_SteadyState_HidesMessages) {
+  const plan::Plan plan = Chain(2, 64);
+  CostModel costs = EqualCosts(plan, {1, 1, 1});
+  const double free = Simulate(plan, Programs(plan), costs).step;
+  costs.message = 0.01;
+  const double paid = Simulate(plan, Programs(plan), costs).step;
+  // With two stages and no slack each microbatch waits for its own round trip, no more.
+  EXPECT_LE(paid - free, 64 * 2 * 0.01 + kRounding);
+}
+
+TEST(SimulatorTest, Simulate_IdleRanks_DoNotCount) {
+  const plan::Plan plan = PlanOf(AJob()
+                                     .Module("vision", NoArchitecture())
+                                     .Module("language", NoArchitecture(), {.offset = 5})
+                                     .Edge("vision", "language")
+                                     .Batch(1, 1));
+  // Two ranks busy 3 each in F F B B: (1 + 1 + 1 + 1) + 1.
+  const Simulation simulation = Simulate(plan, Programs(plan), EqualCosts(plan, {1, 1, 1}));
+  EXPECT_NEAR(simulation.step, 5, kRounding);
+  EXPECT_NEAR(simulation.bubble, 1 - 6.0 / 10, kRounding);
+}
+
+TEST(SimulatorTest, Simulate_Timeline_NeverRunsTwoPassesOfARankAtOnce) {
+  for (const NamedPlan& graph : Graphs()) {
+    const Simulation simulation =
+        Simulate(graph.plan, Programs(graph.plan), EqualCosts(graph.plan, {1, 1.5, 0.5}));
+    std::vector<double> free(static_cast<size_t>(graph.plan.world), 0);
+    for (const TimedInstruction& timed : simulation.timeline) {
+      if (!IsPass(timed.instruction.op)) continue;
+      double& end = free[static_cast<size_t>(timed.rank.value)];
+      EXPECT_LE(end, timed.begin + kRounding) << graph.name;
+      end = timed.end;
+    }
+  }
+}
+
+TEST(SimulatorTest, SimulatePlan_EveryGraph_AgreesWithAllRanks) {
+  for (const NamedPlan& graph : Graphs()) {
+    // Lanes without samples need not wait for their peers, which only the ranks themselves show.
+    if (graph.name == "replica without samples") continue;
+    const CostModel costs = EqualCosts(graph.plan, {1, 1, 1});
+    const Simulation all = Simulate(graph.plan, Programs(graph.plan), costs);
+    const auto preview = SimulatePlan(graph.plan, costs);
+    ASSERT_TRUE(preview.ok()) << preview.status();
+    EXPECT_NEAR(preview->step, all.step, kRounding) << graph.name;
+    EXPECT_NEAR(preview->bubble, all.bubble, kRounding) << graph.name;
+    EXPECT_NEAR(preview->lower_bound, all.lower_bound, kRounding) << graph.name;
+  }
+}
+
+TEST(CostModelTest, CostFromShapes_WithoutShapes_IsTheTextbookBubble) {
+  const plan::Plan plan = Chain(4, 8);
+  EXPECT_NEAR(SimulatePlan(plan, CostFromShapes(plan))->bubble, 3.0 / 11, kRounding);
+}
+
+TEST(CostModelTest, CostFromShapes_LayersKnown_GivesEachPartItsLayers) {
+  const plan::Plan plan = PlanOf(AJob()
+                                     .Module("vision", NoArchitecture(4), {.pp = 2})
+                                     .Module("language", NoArchitecture(9), {.pp = 2, .layers = {3, 6}})
+                                     .Edge("vision", "language"));
+  const CostModel costs = CostFromShapes(plan);
+  EXPECT_EQ(costs.parts[0][1].forward, 2);
+  EXPECT_EQ(costs.parts[1][1].forward, 6);
+  EXPECT_EQ(costs.parts[1][1].backward_input, 12);
+}
+
+TEST(CostModelTest, CostFromShapes_TensorParallel_DividesTheWork) {
+  const auto forward = [](int32_t tp) {
+    const plan::Plan plan = PlanOf(AJob().Module("language", Llama(), {.tp = tp, .pp = 2}));
+    return CostFromShapes(plan).parts[0][0].forward;
+  };
+  EXPECT_NEAR(forward(1), 2 * forward(2), 1e-9 * forward(1));
+}
+
+TEST(CostModelTest, CostFromShapes_HeadAndProjector_WeighOnTheLastStage) {
+  const auto plan_with = [](int64_t projector) {
+    return PlanOf(AJob()
+                      .Module("vision", ClipVision(), {.pp = 2})
+                      .Module("language", Llama(), {.pp = 2, .layers = {2, 2}})
+                      .Edge("vision", "language", {.projector = projector})
+                      .Batch(4, 2));
+  };
+  const CostModel costs = CostFromShapes(plan_with(32));
+  EXPECT_GT(costs.parts[0][1].forward, costs.parts[0][0].forward);
+  EXPECT_GT(costs.parts[1][1].forward, costs.parts[1][0].forward);
+  EXPECT_GT(CostFromShapes(plan_with(64)).parts[0][1].forward, costs.parts[0][1].forward);
+}
+
+std::vector<PartSeconds> Seconds(std::initializer_list<PartSeconds> parts) { return parts; }
+
+TEST(BoundTest, StepLowerBound_OneSlowStage_IsItsWorkBetweenFillAndDrain) {
+  const Pipeline pipeline = MakePipeline(Chain(3, 10));
+  // Stage 1 waits for F of stage 0, works 10 x 6, and after its last input gradient stage 0 still
+  // runs B and W, of which W of stage 1 hides 2: 1 + 60 + (1 + 3 - 2).
+  EXPECT_NEAR(StepLowerBound(pipeline, Seconds({{1, 1, 3}, {2, 2, 2}, {1, 1, 1}}), {}), 63,
+              kRounding);
+}
+
+TEST(BoundTest, StepLowerBound_OneMicrobatch_IsItsPath) {
+  const Pipeline pipeline = MakePipeline(Chain(3, 1));
+  EXPECT_NEAR(StepLowerBound(pipeline, Seconds({{1, 1, 1}, {2, 2, 2}, {4, 4, 4}}), {}), 15,
+              kRounding);
+}
+
+TEST(BoundTest, StepLowerBound_WeightsDelayed_TakesTheLargerOfBothForms) {
+  const Pipeline pipeline = MakePipeline(Chain(4, 8));
+  const std::vector<PartSeconds> equal(4, PartSeconds{1, 1, 1});
+  // Last stage: 3 + 8 x 3 with weights, 3 + 8 x 2 + 3 + 1 without.
+  EXPECT_NEAR(StepLowerBound(pipeline, equal, {.weights_delayed = true}), 27, kRounding);
+}
+
+TEST(BoundTest, StepLowerBound_FewActivationsAllowed_CountsTheirLives) {
+  const Pipeline pipeline = MakePipeline(Chain(2, 10));
+  const std::vector<PartSeconds> equal(2, PartSeconds{1, 1, 1});
+  const auto bound = [&](int32_t limit) {
+    return StepLowerBound(pipeline, equal, {.live_activations_max = {limit, limit}});
+  };
+  // One at a time at stage 0: 10 lives of F + (F + B) + B + W.
+  EXPECT_NEAR(bound(1), 50, kRounding);
+  EXPECT_NEAR(bound(2), 32, kRounding);  // stage 1: 1 + 30 + 1
+}
+
+}  // namespace
+}  // namespace phalanx::schedule
