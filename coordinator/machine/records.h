@@ -39,7 +39,8 @@ struct JobRequest {
   std::vector<std::string> warnings;
   int64_t steps = 0;
   int32_t priority = 0;
-  int32_t devices = 0;  // to be reserved, all at once
+  int32_t world = 0;    // ranks
+  int32_t devices = 0;  // to be reserved, all at once; at least world
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   friend bool operator==(const JobRequest&, const JobRequest&) = default;
 };

@@ -1,0 +1,178 @@
+#include "coordinator/metrics/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <array>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Histogram;
+
+const Histogram::BucketBoundaries kFastSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+                                                  0.05,   0.1,   0.25,   0.5,   1,    2.5};
+const Histogram::BucketBoundaries kSlowSeconds = {0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400};
+
+// Causes come from ranks too, and a label takes only values that are known here.
+constexpr std::array<absl::string_view, 10> kCauses = {
+    "RankKilled", "RankExited",   "RankError",   "RanksLost",   "NodeLost",
+    "NodeStopped", "DataInvalid", "PrepareFailed", "StartFailed", "PlanInvalid"};
+
+std::string PhaseLabel(job::JobPhase phase) {
+  return absl::AsciiStrToLower(job::ToString(phase));
+}
+
+}  // namespace
+
+struct Metrics::Series {
+  prometheus::Registry registry;
+  prometheus::Family<prometheus::Gauge>& jobs =
+      BuildGauge().Name("phalanx_jobs").Help("Jobs by phase").Register(registry);
+  prometheus::Family<prometheus::Gauge>& nodes =
+      BuildGauge().Name("phalanx_nodes").Help("Nodes by state").Register(registry);
+  prometheus::Family<prometheus::Gauge>& devices =
+      BuildGauge().Name("phalanx_devices").Help("Devices of connected nodes by state").Register(registry);
+  prometheus::Gauge& sessions = BuildGauge()
+                                    .Name("phalanx_sessions")
+                                    .Help("Open worker sessions")
+                                    .Register(registry)
+                                    .Add({});
+  prometheus::Gauge& watchers =
+      BuildGauge().Name("phalanx_watchers").Help("Open job watches").Register(registry).Add({});
+  prometheus::Gauge& inbox = BuildGauge()
+                                 .Name("phalanx_inbox_events")
+                                 .Help("Events that wait for the driver thread")
+                                 .Register(registry)
+                                 .Add({});
+  prometheus::Gauge& serving = BuildGauge()
+                                   .Name("phalanx_serving")
+                                   .Help("1 while the coordinator accepts work")
+                                   .Register(registry)
+                                   .Add({});
+  prometheus::Family<prometheus::Gauge>& build =
+      BuildGauge().Name("phalanx_build_info").Help("1, labelled with the version").Register(registry);
+  prometheus::Family<prometheus::Counter>& rpcs = BuildCounter()
+                                                      .Name("phalanx_rpc_handled_total")
+                                                      .Help("Calls that have ended, by method and code")
+                                                      .Register(registry);
+  prometheus::Family<prometheus::Histogram>& rpc_seconds =
+      BuildHistogram().Name("phalanx_rpc_seconds").Help("Time of unary calls").Register(registry);
+  prometheus::Histogram& commit_seconds = BuildHistogram()
+                                              .Name("phalanx_store_commit_seconds")
+                                              .Help("Time of a commit, fsync included")
+                                              .Register(registry)
+                                              .Add({}, kFastSeconds);
+  prometheus::Counter& records = BuildCounter()
+                                     .Name("phalanx_store_records_total")
+                                     .Help("Records committed")
+                                     .Register(registry)
+                                     .Add({});
+  prometheus::Counter& commit_errors = BuildCounter()
+                                           .Name("phalanx_store_errors_total")
+                                           .Help("Commits that failed")
+                                           .Register(registry)
+                                           .Add({});
+  prometheus::Histogram& queue_seconds = BuildHistogram()
+                                             .Name("phalanx_queue_wait_seconds")
+                                             .Help("From submission until devices were given")
+                                             .Register(registry)
+                                             .Add({}, kSlowSeconds);
+  prometheus::Histogram& start_seconds = BuildHistogram()
+                                             .Name("phalanx_start_seconds")
+                                             .Help("From devices given until all ranks were ready")
+                                             .Register(registry)
+                                             .Add({}, kSlowSeconds);
+  prometheus::Histogram& plan_seconds = BuildHistogram()
+                                            .Name("phalanx_plan_seconds")
+                                            .Help("Time to plan a job")
+                                            .Register(registry)
+                                            .Add({}, kFastSeconds);
+  prometheus::Family<prometheus::Counter>& ended = BuildCounter()
+                                                       .Name("phalanx_jobs_ended_total")
+                                                       .Help("Jobs that have ended, by phase and cause")
+                                                       .Register(registry);
+  prometheus::Counter& steps = BuildCounter()
+                                   .Name("phalanx_steps_total")
+                                   .Help("Optimizer steps reported")
+                                   .Register(registry)
+                                   .Add({});
+  prometheus::Counter& heartbeats = BuildCounter()
+                                        .Name("phalanx_heartbeats_total")
+                                        .Help("Heartbeats received")
+                                        .Register(registry)
+                                        .Add({});
+};
+
+Metrics::Metrics() : series_(std::make_unique<Series>()) {
+  series_->build.Add({{"version", PHALANX_VERSION}}).Set(1);
+}
+Metrics::~Metrics() = default;
+
+void Metrics::Rpc(absl::string_view method, absl::StatusCode code, absl::Duration duration) {
+  const std::string name(method);
+  series_->rpcs.Add({{"method", name}, {"code", absl::StatusCodeToString(code)}}).Increment();
+  series_->rpc_seconds.Add({{"method", name}}, kFastSeconds).Observe(absl::ToDoubleSeconds(duration));
+}
+
+void Metrics::Commit(bool ok, uint64_t records, absl::Duration duration) {
+  series_->commit_seconds.Observe(absl::ToDoubleSeconds(duration));
+  if (ok) {
+    series_->records.Increment(static_cast<double>(records));
+  } else {
+    series_->commit_errors.Increment();
+  }
+}
+
+void Metrics::JobStarted(absl::Duration queued) {
+  series_->queue_seconds.Observe(absl::ToDoubleSeconds(queued));
+}
+void Metrics::JobRunning(absl::Duration starting) {
+  series_->start_seconds.Observe(absl::ToDoubleSeconds(starting));
+}
+
+void Metrics::JobEnded(job::JobPhase phase, absl::string_view cause) {
+  std::string label;
+  if (!cause.empty()) {
+    const bool known = std::find(kCauses.begin(), kCauses.end(), cause) != kCauses.end();
+    label = known ? std::string(cause) : "Other";
+  }
+  series_->ended.Add({{"phase", PhaseLabel(phase)}, {"cause", label}}).Increment();
+}
+
+void Metrics::Step() { series_->steps.Increment(); }
+void Metrics::Heartbeat() { series_->heartbeats.Increment(); }
+void Metrics::Planned(absl::Duration duration) {
+  series_->plan_seconds.Observe(absl::ToDoubleSeconds(duration));
+}
+
+std::string Metrics::Text(const Gauges& gauges) {
+  for (job::JobPhase phase : {job::JobPhase::kQueued, job::JobPhase::kStarting, job::JobPhase::kRunning,
+                              job::JobPhase::kSucceeded, job::JobPhase::kFailed,
+                              job::JobPhase::kCancelled}) {
+    const auto found = gauges.jobs.find(phase);
+    series_->jobs.Add({{"phase", PhaseLabel(phase)}})
+        .Set(found == gauges.jobs.end() ? 0 : static_cast<double>(found->second));
+  }
+  series_->nodes.Add({{"state", "ready"}}).Set(static_cast<double>(gauges.nodes_ready));
+  series_->nodes.Add({{"state", "disconnected"}}).Set(static_cast<double>(gauges.nodes_disconnected));
+  series_->devices.Add({{"state", "free"}}).Set(static_cast<double>(gauges.devices_free));
+  series_->devices.Add({{"state", "used"}}).Set(static_cast<double>(gauges.devices_used));
+  series_->sessions.Set(static_cast<double>(gauges.sessions));
+  series_->watchers.Set(static_cast<double>(gauges.watchers));
+  series_->inbox.Set(static_cast<double>(gauges.inbox));
+  series_->serving.Set(gauges.serving ? 1 : 0);
+  return prometheus::TextSerializer().Serialize(series_->registry.Collect());
+}
+
+}  // namespace phalanx::coordinator

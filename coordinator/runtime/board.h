@@ -1,0 +1,107 @@
+// coordinator/runtime/board.h: what the coordinator has told, for everybody to read.
+//
+// The driver thread writes what the machine publishes, which is stored by then; calls read from here
+// and never wait for the driver. A watcher gets a Subscription, which gathers updates while its stream
+// is busy.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "coordinator/machine/actions.h"
+#include "coordinator/metrics/metrics.h"
+#include "core/base/mutex.h"
+
+namespace phalanx::coordinator {
+
+// Steps and events since the last take that a subscription keeps; the oldest are dropped.
+inline constexpr size_t kPendingStepsMax = 256;
+inline constexpr size_t kPendingEventsMax = 1024;
+// Events that the board keeps of one job; the oldest are dropped.
+inline constexpr size_t kEventsMax = 4096;
+
+// Changes of one job since the last take. Thread-safe.
+class Subscription {
+ public:
+  struct Update {
+    JobViewPtr job;  // never null in what Take returns
+    std::vector<StepReport> steps;
+    std::vector<JobEvent> events;
+    std::shared_ptr<const EvaluationReport> evaluation;
+  };
+
+  // `wake` is called, on any thread, when there may be something to take.
+  explicit Subscription(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // The next update, at most one phase further; nothing if nothing has changed.
+  std::optional<Update> Take() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  friend class Board;
+  void Add(JobViewPtr job) ABSL_LOCKS_EXCLUDED(mu_);
+  void Add(const StepReport& step) ABSL_LOCKS_EXCLUDED(mu_);
+  void Add(const JobEvent& event) ABSL_LOCKS_EXCLUDED(mu_);
+  void Add(std::shared_ptr<const EvaluationReport> evaluation) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::function<void()> wake_;
+  Mutex mu_;
+  std::deque<JobViewPtr> jobs_ ABSL_GUARDED_BY(mu_);  // one a phase
+  std::deque<StepReport> steps_ ABSL_GUARDED_BY(mu_);
+  std::deque<JobEvent> events_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const EvaluationReport> evaluation_ ABSL_GUARDED_BY(mu_);
+  JobViewPtr last_ ABSL_GUARDED_BY(mu_);
+};
+
+// Thread-safe.
+class Board {
+ public:
+  void Publish(const PublishJob& action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(const PublishStep& action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(PublishEvent action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(const PublishEvaluation& action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(const PublishNode& action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(const PublishHeartbeat& action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(const RetractNode& action) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // "job-7", "7", or a name (the newest job with it). Errors: NotFound.
+  absl::StatusOr<JobViewPtr> Find(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // At most `count` jobs with ids below `before`, newest first.
+  std::vector<JobViewPtr> List(JobId before, size_t count) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<JobEvent> Events(JobId job, int64_t after_number) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<NodeView> Nodes() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The subscription starts with the job as it is now, and its evaluation if there is one.
+  void Subscribe(JobId job, std::shared_ptr<Subscription> subscription) ABSL_LOCKS_EXCLUDED(mu_);
+  void Unsubscribe(JobId job, const Subscription* subscription) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Jobs, nodes and devices; the rest of `gauges` is left alone.
+  void Count(Gauges& gauges) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Entry {
+    JobViewPtr job;
+    std::deque<JobEvent> events;
+    std::shared_ptr<const EvaluationReport> evaluation;
+    std::vector<std::shared_ptr<Subscription>> subscriptions;
+  };
+  struct NodeEntry {
+    std::shared_ptr<const NodeView> view;
+    Instant last_heartbeat = absl::InfinitePast();
+  };
+
+  mutable Mutex mu_;
+  std::map<JobId, Entry> jobs_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name
+  std::map<job::JobPhase, int64_t> phases_ ABSL_GUARDED_BY(mu_);
+  std::map<NodeName, NodeEntry> nodes_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,125 @@
+// coordinator/runtime/driver.h: the one thread that feeds the machine and carries out its actions.
+//
+// Events wait in a bounded inbox. Actions become journal records, messages on sessions, views on the
+// board and answers to callers. Callbacks run on the driver's thread and must not block.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/machine/coordinator.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/runtime/board.h"
+#include "coordinator/store/journal.h"
+#include "core/base/mutex.h"
+#include "core/base/time.h"
+
+namespace phalanx::coordinator {
+
+// Where the driver sends what is for workers. Calls come from the driver's thread and must not block.
+class SessionSink {
+ public:
+  virtual ~SessionSink() = default;
+  virtual void Welcome(SessionId session) = 0;
+  virtual void Send(SessionId session, uint64_t command_number, const Command& command) = 0;
+  virtual void Close(SessionId session, const absl::Status& status) = 0;
+  virtual void EndLogs(const std::string& fetch_id, const std::string& reason) = 0;
+};
+
+struct DriverOptions {
+  CoordinatorOptions machine;
+  // Requests that may wait; the next is refused. (A session has one message in the inbox at a time.)
+  size_t requests_max = 16'384;
+  // Decisions, one line each.
+  std::function<void(const std::string& line)> log = [](const std::string&) {};
+  // The store has failed for good: nothing more is accepted or told. Called once.
+  std::function<void(const absl::Status& status)> on_store_failed = [](const absl::Status&) {};
+};
+
+using JobCallback = std::function<void(absl::StatusOr<JobViewPtr>)>;
+using ReasonsCallback = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
+using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>;
+
+// Thread-safe.
+class Driver {
+ public:
+  // Loads and replays the store, publishes what it says, and starts the thread. `clock`, `board`,
+  // `metrics` and `sink` outlive the driver. Errors: as Backend::Load; DataLoss for a record that this
+  // version does not know.
+  static absl::StatusOr<std::unique_ptr<Driver>> Start(DriverOptions options, const Clock& clock,
+                                                       std::unique_ptr<Backend> backend, Board& board,
+                                                       Metrics& metrics, SessionSink& sink);
+  // Answers everybody who waits with Unavailable, commits what was appended, and ends.
+  ~Driver();
+
+  // Each calls back exactly once. Errors beside the machine's own: ResourceExhausted if too many
+  // requests wait, Unavailable if the store has failed or the driver stops.
+  void Submit(JobRequestPtr request, std::string request_id, JobCallback callback);
+  void Cancel(JobId job, JobCallback callback);
+  void Explain(JobId job, ReasonsCallback callback);
+  // The sources are known before any worker is asked.
+  void FetchLogs(LogsRequested request, LogsCallback callback);
+
+  // An event of a session; `done` is called once the machine has seen it.
+  void Post(Event event, std::function<void()> done = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Answers what waits with Unavailable and ends the thread. Idempotent; no other call may follow or
+  // run meanwhile but Post, which is then ignored.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  size_t inbox_size() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  using Callback = std::variant<JobCallback, ReasonsCallback, LogsCallback>;
+  struct Entry {
+    Event event;
+    std::function<void()> done;
+  };
+
+  Driver(DriverOptions options, const Clock& clock, Board& board, Metrics& metrics, SessionSink& sink);
+  void Run();
+  void OnCommit(const CommitReport& report);
+  void Carry(std::vector<Action> actions);
+  void Carry(Action& action);
+  void CountPhase(const JobView& job);
+  // Registers the callback and posts the event that `make` builds from its token, or refuses.
+  template <typename Make>
+  void Request(Callback callback, Make make);
+  template <typename C, typename T>
+  void Answer(Token token, T result);
+  void RefuseAll(const absl::Status& status);
+
+  // Constant after construction.
+  const DriverOptions options_;
+  const Clock& clock_;
+  Board& board_;
+  Metrics& metrics_;
+  SessionSink& sink_;
+
+  // Owned by the driver thread (by Start before it runs).
+  Coordinator machine_;
+  std::map<JobId, job::JobPhase> counted_phases_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::vector<Entry> inbox_ ABSL_GUARDED_BY(mu_);
+  std::map<Token, Callback> waiting_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_token_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);  // why nothing is accepted any more
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Its thread posts; its destructor joins.
+  std::unique_ptr<Journal> journal_;
+  std::jthread thread_;
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,62 @@
+#include "coordinator/runtime/planning.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/plan/plan.h"
+#include "core/wire/job_yaml.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+std::string Resolve(const std::string& directory, const std::string& path) {
+  if (path.empty() || absl::StartsWith(path, "/")) return path;
+  return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
+}
+
+}  // namespace
+
+absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
+  if (!absl::StartsWith(document.directory, "/") ||
+      document.directory.find('\0') != std::string::npos) {
+    return ViolationsStatus({{.field = "document.directory",
+                              .value = document.directory,
+                              .rule = "must be an absolute path"}});
+  }
+  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
+  const job::JobSpec& spec = read.spec;
+  JobRequest request{.name = spec.name,
+                     .labels = spec.labels,
+                     .node_selector = spec.resources.node_selector,
+                     .output = Resolve(document.directory, spec.output),
+                     .warnings = std::move(read.warnings),
+                     .steps = spec.steps,
+                     .priority = spec.priority,
+                     .world = spec.World(),
+                     .devices = std::max(spec.resources.devices, spec.World()),
+                     .device_kind = spec.resources.device};
+  request.document = std::move(document);
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
+absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
+                                         Epoch epoch) {
+  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
+  plan::Cluster cluster;
+  for (const NodeDevices& part : placement) {
+    for (int32_t device : part.devices) cluster.devices.push_back({.node = part.node, .index = device});
+  }
+  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(read.spec, cluster, epoch));
+  PlanSummary summary{.digest = plan.digest};
+  for (int32_t rank = 0; rank < static_cast<int32_t>(cluster.devices.size()); ++rank) {
+    if (rank >= plan.world || plan.PlacesOf(Rank{rank}).empty()) summary.idle_ranks.insert(rank);
+  }
+  return summary;
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,140 @@
+#include "coordinator/wire/common_codec.h"
+
+#include <utility>
+
+namespace phalanx::coordinator {
+
+void ToProto(Instant time, google::protobuf::Timestamp* out) {
+  const int64_t seconds = absl::ToUnixSeconds(time);
+  out->set_seconds(seconds);
+  out->set_nanos(
+      static_cast<int32_t>(absl::ToInt64Nanoseconds(time - absl::FromUnixSeconds(seconds))));
+}
+
+Instant FromProto(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+void ToProto(absl::Duration duration, google::protobuf::Duration* out) {
+  const int64_t seconds = absl::IDivDuration(duration, absl::Seconds(1), &duration);
+  out->set_seconds(seconds);
+  out->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
+}
+
+v1::JobPhase ToProto(job::JobPhase phase) {
+  // The enumerations have one order; 0 of the wire is "unspecified".
+  return static_cast<v1::JobPhase>(static_cast<int>(phase) + 1);
+}
+
+job::JobPhase FromProto(v1::JobPhase phase) {
+  if (phase < v1::JOB_PHASE_QUEUED || phase > v1::JOB_PHASE_CANCELLED) return job::JobPhase::kFailed;
+  return static_cast<job::JobPhase>(static_cast<int>(phase) - 1);
+}
+
+void ToProto(const Document& document, v1::JobDocument* out) {
+  out->set_text(document.text);
+  out->set_directory(document.directory);
+}
+
+Document FromProto(const v1::JobDocument& document) {
+  return {.text = document.text(), .directory = document.directory()};
+}
+
+void ToProto(const Placement& placement, v1::Placement* out) {
+  for (const NodeDevices& part : placement) {
+    v1::NodeDevices* node = out->add_nodes();
+    node->set_node(part.node);
+    node->mutable_devices()->Assign(part.devices.begin(), part.devices.end());
+  }
+}
+
+Placement FromProto(const v1::Placement& placement) {
+  Placement result;
+  for (const v1::NodeDevices& node : placement.nodes()) {
+    result.push_back({.node = node.node(), .devices = {node.devices().begin(), node.devices().end()}});
+  }
+  return result;
+}
+
+void ToProto(const StepReport& step, v1::StepReport* out) {
+  out->set_step(step.step);
+  out->set_loss(step.loss);
+  out->set_gradient_norm(step.gradient_norm);
+  out->set_learning_rate(step.learning_rate);
+  out->set_tokens(step.tokens);
+  out->set_counted_tokens(step.counted_tokens);
+  out->set_seconds(step.seconds);
+  out->set_epoch(step.epoch.value);
+  out->set_skipped(step.skipped);
+  out->set_corrupt_samples(step.corrupt_samples);
+}
+
+StepReport FromProto(const v1::StepReport& step) {
+  return {.step = step.step(),
+          .loss = step.loss(),
+          .gradient_norm = step.gradient_norm(),
+          .learning_rate = step.learning_rate(),
+          .tokens = step.tokens(),
+          .counted_tokens = step.counted_tokens(),
+          .seconds = step.seconds(),
+          .epoch = Epoch{step.epoch()},
+          .skipped = step.skipped(),
+          .corrupt_samples = step.corrupt_samples()};
+}
+
+void ToProto(const EvaluationReport& evaluation, v1::EvaluationReport* out) {
+  out->set_loss(evaluation.loss);
+  out->set_counted_tokens(evaluation.counted_tokens);
+  out->set_uniform_loss(evaluation.uniform_loss);
+  for (const Caption& caption : evaluation.captions) {
+    v1::EvaluationReport::Caption* added = out->add_captions();
+    added->set_sample(caption.sample);
+    added->set_truth(caption.truth);
+    added->set_decoded(caption.decoded);
+  }
+}
+
+EvaluationReport FromProto(const v1::EvaluationReport& evaluation) {
+  EvaluationReport result{.loss = evaluation.loss(),
+                          .counted_tokens = evaluation.counted_tokens(),
+                          .uniform_loss = evaluation.uniform_loss()};
+  for (const auto& caption : evaluation.captions()) {
+    result.captions.push_back(
+        {.sample = caption.sample(), .truth = caption.truth(), .decoded = caption.decoded()});
+  }
+  return result;
+}
+
+void ToProto(const FailureCause& cause, v1::FailureCause* out) {
+  out->set_cause(cause.cause);
+  out->set_rank(cause.rank);
+  out->set_node(cause.node);
+  out->set_signal(cause.signal);
+  out->set_exit_code(cause.exit_code);
+  out->set_message(cause.message);
+  ToProto(cause.time, out->mutable_time());
+}
+
+FailureCause FromProto(const v1::FailureCause& cause) {
+  return {.cause = cause.cause(),
+          .rank = cause.rank(),
+          .node = cause.node(),
+          .signal = cause.signal(),
+          .exit_code = cause.exit_code(),
+          .message = cause.message(),
+          .time = FromProto(cause.time())};
+}
+
+void ToProto(const JobEvent& event, v1::JobEvent* out) {
+  out->set_number(event.number);
+  ToProto(event.time, out->mutable_time());
+  out->set_type(event.type);
+  out->set_message(event.message);
+  out->set_epoch(event.epoch.value);
+}
+
+absl::string_view DeviceKindName(job::DeviceKind kind) {
+  return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
+}
+
+}  // namespace phalanx::coordinator

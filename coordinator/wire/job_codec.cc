@@ -1,0 +1,41 @@
+#include "coordinator/wire/job_codec.h"
+
+#include "coordinator/wire/common_codec.h"
+
+namespace phalanx::coordinator {
+
+void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
+  const JobRequest& request = *job.request;
+  out->set_id(job.id.value);
+  out->set_name(request.name);
+  out->set_phase(ToProto(job.phase));
+  out->set_epoch(job.epoch.value);
+  out->set_reason(job.reason);
+  ToProto(job.submitted, out->mutable_submitted());
+  if (job.started.has_value()) ToProto(*job.started, out->mutable_started());
+  if (job.ended.has_value()) ToProto(*job.ended, out->mutable_ended());
+  out->set_steps(request.steps);
+  if (job.last_step.has_value()) ToProto(*job.last_step, out->mutable_last_step());
+  out->set_world(request.world);
+  ToProto(job.placement, out->mutable_placement());
+  out->set_plan_digest(job.plan_digest);
+  if (job.failure.has_value()) ToProto(*job.failure, out->mutable_failure());
+  out->mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  if (with_document) ToProto(request.document, out->mutable_document());
+  out->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
+  out->set_priority(request.priority);
+  out->set_output(request.output);
+}
+
+void ToProto(const NodeView& node, v1::NodeStatus* out) {
+  out->set_name(node.name);
+  out->set_state(node.connected ? v1::NodeStatus::STATE_READY : v1::NodeStatus::STATE_DISCONNECTED);
+  out->set_device_kind(std::string(DeviceKindName(node.device_kind)));
+  out->set_devices(static_cast<int32_t>(node.device_jobs.size()));
+  for (JobId job : node.device_jobs) out->add_device_jobs(job.value);
+  ToProto(node.last_heartbeat, out->mutable_last_heartbeat());
+  out->mutable_labels()->insert(node.labels.begin(), node.labels.end());
+  out->set_version(node.version);
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,13 @@
+// coordinator/wire/job_codec.h: published views as the messages of JobService.
+#pragma once
+
+#include "coordinator/machine/actions.h"
+#include "phalanx/v1/job_service.pb.h"
+
+namespace phalanx::coordinator {
+
+// With the document unless it is to be left out (lists).
+void ToProto(const JobView& job, bool with_document, v1::JobStatus* out);
+void ToProto(const NodeView& node, v1::NodeStatus* out);
+
+}  // namespace phalanx::coordinator

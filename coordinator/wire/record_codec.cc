@@ -1,0 +1,147 @@
+#include "coordinator/wire/record_codec.h"
+
+#include <memory>
+#include <utility>
+
+#include "coordinator/wire/common_codec.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "phalanx/v1/journal.pb.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+class Encoder {
+ public:
+  explicit Encoder(v1::JournalRecord& out) : out_(out) {}
+
+  void operator()(const JobSubmitted& body) {
+    v1::JobSubmitted* to = out_.mutable_job_submitted();
+    const JobRequest& request = *body.request;
+    ToProto(request.document, to->mutable_document());
+    to->set_request_id(body.request_id);
+    v1::JobSummary* summary = to->mutable_summary();
+    summary->set_name(request.name);
+    summary->mutable_labels()->insert(request.labels.begin(), request.labels.end());
+    summary->mutable_node_selector()->insert(request.node_selector.begin(), request.node_selector.end());
+    summary->set_output(request.output);
+    summary->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
+    summary->set_steps(request.steps);
+    summary->set_priority(request.priority);
+    summary->set_world(request.world);
+    summary->set_devices(request.devices);
+    summary->set_device_kind(std::string(DeviceKindName(request.device_kind)));
+  }
+  void operator()(const PhaseChanged& body) {
+    v1::PhaseChanged* to = out_.mutable_phase_changed();
+    to->set_phase(ToProto(body.phase));
+    to->set_reason(body.reason);
+    if (body.failure.has_value()) ToProto(*body.failure, to->mutable_failure());
+  }
+  void operator()(const EpochPlanned& body) {
+    v1::EpochPlanned* to = out_.mutable_epoch_planned();
+    to->set_epoch(body.epoch.value);
+    ToProto(body.placement, to->mutable_placement());
+    to->set_plan_digest(body.plan_digest);
+    to->set_data_digest(body.data_digest);
+  }
+  void operator()(const EventRecorded& body) {
+    v1::JobEvent* to = out_.mutable_event_recorded();
+    to->set_type(body.type);
+    to->set_message(body.message);
+    to->set_epoch(body.epoch.value);
+  }
+  void operator()(const Evaluated& body) { ToProto(body.evaluation, out_.mutable_evaluated()); }
+  void operator()(const StepReached& body) { ToProto(body.step, out_.mutable_step_reached()); }
+  void operator()(const RanksSucceeded& body) {
+    v1::RanksSucceeded* to = out_.mutable_ranks_succeeded();
+    to->set_epoch(body.epoch.value);
+    to->mutable_ranks()->Assign(body.ranks.begin(), body.ranks.end());
+  }
+
+ private:
+  v1::JournalRecord& out_;
+};
+
+JobSubmitted Decode(const v1::JobSubmitted& from) {
+  JobRequest request;
+  request.document = FromProto(from.document());
+  const v1::JobSummary& summary = from.summary();
+  request.name = summary.name();
+  request.labels.insert(summary.labels().begin(), summary.labels().end());
+  request.node_selector.insert(summary.node_selector().begin(), summary.node_selector().end());
+  request.output = summary.output();
+  request.warnings.assign(summary.warnings().begin(), summary.warnings().end());
+  request.steps = summary.steps();
+  request.priority = summary.priority();
+  request.world = summary.world();
+  request.devices = summary.devices();
+  request.device_kind =
+      summary.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu;
+  return {.request = std::make_shared<const JobRequest>(std::move(request)),
+          .request_id = from.request_id()};
+}
+
+}  // namespace
+
+std::string EncodeRecord(const Record& record) {
+  v1::JournalRecord out;
+  ToProto(record.time, out.mutable_time());
+  out.set_job(record.job.value);
+  std::visit(Encoder(out), record.body);
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);  // maps in one order
+    out.SerializeToCodedStream(&coded);
+  }
+  return bytes;
+}
+
+absl::StatusOr<Record> DecodeRecord(absl::string_view bytes) {
+  v1::JournalRecord from;
+  if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::DataLossError("not a journal record");
+  }
+  Record record{.time = FromProto(from.time()), .job = JobId{from.job()}};
+  switch (from.record_case()) {
+    case v1::JournalRecord::kJobSubmitted:
+      record.body = Decode(from.job_submitted());
+      return record;
+    case v1::JournalRecord::kPhaseChanged: {
+      PhaseChanged body{.phase = FromProto(from.phase_changed().phase()),
+                        .reason = from.phase_changed().reason()};
+      if (from.phase_changed().has_failure()) body.failure = FromProto(from.phase_changed().failure());
+      record.body = std::move(body);
+      return record;
+    }
+    case v1::JournalRecord::kEpochPlanned:
+      record.body = EpochPlanned{.epoch = Epoch{from.epoch_planned().epoch()},
+                                 .placement = FromProto(from.epoch_planned().placement()),
+                                 .plan_digest = from.epoch_planned().plan_digest(),
+                                 .data_digest = from.epoch_planned().data_digest()};
+      return record;
+    case v1::JournalRecord::kEventRecorded:
+      record.body = EventRecorded{.type = from.event_recorded().type(),
+                                  .message = from.event_recorded().message(),
+                                  .epoch = Epoch{from.event_recorded().epoch()}};
+      return record;
+    case v1::JournalRecord::kEvaluated:
+      record.body = Evaluated{FromProto(from.evaluated())};
+      return record;
+    case v1::JournalRecord::kStepReached:
+      record.body = StepReached{FromProto(from.step_reached())};
+      return record;
+    case v1::JournalRecord::kRanksSucceeded:
+      record.body = RanksSucceeded{.epoch = Epoch{from.ranks_succeeded().epoch()},
+                                   .ranks = {from.ranks_succeeded().ranks().begin(),
+                                             from.ranks_succeeded().ranks().end()}};
+      return record;
+    case v1::JournalRecord::RECORD_NOT_SET:
+      break;
+  }
+  return absl::DataLossError("a journal record of a kind that this version does not know");
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,190 @@
+#include "coordinator/wire/session_codec.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/wire/common_codec.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr size_t kNodeNameBytesMax = 253;
+constexpr size_t kShortTextBytesMax = 1024;
+constexpr int kLabelsMax = 64;
+
+bool IsNodeName(absl::string_view name) {
+  return !name.empty() && name.size() <= kNodeNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+         });
+}
+
+class CommandEncoder {
+ public:
+  explicit CommandEncoder(v1::Command& out) : out_(out) {}
+
+  void operator()(const PrepareData& command) {
+    v1::PrepareData* to = out_.mutable_prepare_data();
+    to->set_job(command.job.value);
+    ToProto(command.request->document, to->mutable_document());
+  }
+  void operator()(const Assign& command) {
+    v1::Assign* to = out_.mutable_assign();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    ToProto(command.request->document, to->mutable_document());
+    ToProto(command.placement, to->mutable_placement());
+    to->set_plan_digest(command.plan_digest);
+    to->set_data_digest(command.data_digest);
+  }
+  void operator()(const Rendezvous& command) {
+    v1::Rendezvous* to = out_.mutable_rendezvous();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    to->mutable_entries()->insert(command.entries.begin(), command.entries.end());
+  }
+  void operator()(const StopRanks& command) {
+    v1::Stop* to = out_.mutable_stop();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    ToProto(command.grace, to->mutable_grace());
+    to->set_reason(command.reason);
+  }
+  void operator()(const FetchLogs& command) {
+    v1::FetchLogs* to = out_.mutable_fetch_logs();
+    to->set_fetch_id(command.fetch_id);
+    to->set_job(command.job.value);
+    to->mutable_ranks()->Assign(command.ranks.begin(), command.ranks.end());
+    to->set_follow(command.follow);
+    to->set_tail(command.tail);
+  }
+
+ private:
+  v1::Command& out_;
+};
+
+std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& from) {
+  RankReported event{.session = session,
+                     .job = JobId{from.job()},
+                     .epoch = Epoch{from.epoch()},
+                     .rank = from.rank()};
+  switch (from.report_case()) {
+    case v1::RankReport::kRendezvous:
+      event.report = RendezvousEntry{from.rendezvous().key(), from.rendezvous().value()};
+      return event;
+    case v1::RankReport::kReady:
+      event.report = RankReady{};
+      return event;
+    case v1::RankReport::kStep:
+      event.report = FromProto(from.step());
+      return event;
+    case v1::RankReport::kSucceeded:
+      event.report = RankSucceeded{from.succeeded().step()};
+      return event;
+    case v1::RankReport::kError:
+      event.report = RankError{.code = from.error().code(),
+                               .message = from.error().message(),
+                               .cause = from.error().cause(),
+                               .collateral = from.error().collateral()};
+      return event;
+    case v1::RankReport::kExited:
+      event.report = RankExited{.exit_code = from.exited().exit_code(),
+                                .signal = from.exited().signal(),
+                                .expected = from.exited().expected(),
+                                .log_tail = from.exited().log_tail()};
+      return event;
+    case v1::RankReport::kEvent:
+      event.report = RankEvent{.type = from.event().type(), .message = from.event().message()};
+      return event;
+    case v1::RankReport::kEvaluation:
+      event.report = FromProto(from.evaluation());
+      return event;
+    case v1::RankReport::REPORT_NOT_SET:
+      break;
+  }
+  return std::nullopt;
+}
+
+CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from) {
+  CommandFinished event{.session = session,
+                        .command_number = from.command_number(),
+                        .code = from.code(),
+                        .message = from.message(),
+                        .data_digest = from.data_digest(),
+                        .corrupt_samples = from.corrupt_samples()};
+  for (const v1::DataViolation& violation : from.data_violations()) {
+    event.data_violations.push_back({violation.field(), violation.value(), violation.rule()});
+  }
+  event.corrupt_messages.assign(from.corrupt_messages().begin(), from.corrupt_messages().end());
+  return event;
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
+  if (from.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("hello.protocol_version is ", from.protocol_version(), "; this coordinator serves ",
+                     kProtocolVersion));
+  }
+  if (!IsNodeName(from.node())) {
+    return absl::InvalidArgumentError(
+        "hello.node must be 1 to 253 bytes of letters, digits, '.', '_' and '-'");
+  }
+  if (from.incarnation() == 0) return absl::InvalidArgumentError("hello.incarnation is 0");
+  if (from.device_kind() != "cpu" && from.device_kind() != "gpu") {
+    return absl::InvalidArgumentError("hello.device_kind must be \"cpu\" or \"gpu\"");
+  }
+  if (from.devices() < 0 || from.devices() > kDevicesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("hello.devices is ", from.devices(),
+                                                   "; it must be in [0, ", kDevicesMax, "]"));
+  }
+  if (from.labels_size() > kLabelsMax || from.version().size() > kShortTextBytesMax ||
+      from.address().size() > kShortTextBytesMax) {
+    return absl::InvalidArgumentError("hello.labels, version or address is too large");
+  }
+  WorkerHello hello{.node = from.node(),
+                    .incarnation = Incarnation{from.incarnation()},
+                    .last_command_number = from.last_command_number(),
+                    .device_kind = from.device_kind() == "gpu" ? job::DeviceKind::kGpu
+                                                               : job::DeviceKind::kCpu,
+                    .devices = from.devices(),
+                    .labels = {from.labels().begin(), from.labels().end()},
+                    .version = from.version(),
+                    .address = from.address()};
+  for (const v1::RunningAssignment& running : from.running()) {
+    hello.running.push_back({.job = JobId{running.job()}, .epoch = Epoch{running.epoch()}});
+  }
+  return hello;
+}
+
+std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message) {
+  switch (message.message_case()) {
+    case v1::OpenSessionRequest::kHeartbeat: {
+      HeartbeatReceived event{.session = session, .draining = message.heartbeat().draining()};
+      for (const auto& progress : message.heartbeat().progress()) {
+        event.progress.push_back({.job = JobId{progress.job()},
+                                  .epoch = Epoch{progress.epoch()},
+                                  .step = progress.step()});
+      }
+      return event;
+    }
+    case v1::OpenSessionRequest::kCommandResult:
+      return ResultFromProto(session, message.command_result());
+    case v1::OpenSessionRequest::kRankReport:
+      return ReportFromProto(session, message.rank_report());
+    case v1::OpenSessionRequest::kHello:
+    case v1::OpenSessionRequest::MESSAGE_NOT_SET:
+      break;
+  }
+  return std::nullopt;
+}
+
+void ToProto(uint64_t command_number, const Command& command, v1::Command* out) {
+  out->set_command_number(command_number);
+  std::visit(CommandEncoder(*out), command);
+}
+
+}  // namespace phalanx::coordinator
