@@ -1,0 +1,170 @@
+#include "core/plan/cost.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "core/plan/parameters.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::plan {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Layout;
+using support::Llama;
+using ::testing::ElementsAre;
+
+Plan MustPlan(const job::JobSpec& spec) {
+  auto plan = MakePlan(spec, MakeCluster(1, 64), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+job::Module ModuleOf(const job::Architecture& architecture) {
+  job::Module module;
+  module.architecture = architecture;
+  return module;
+}
+
+TEST(CostTest, LayerCost_OfADecoder_CountsTwoAMultiplyAddAndHalfTheScores) {
+  // hidden 32, 8 query heads and 2 KV heads of 4, MLP 64.
+  const PassCost cost = LayerCost(ModuleOf(Llama()), 10, 20);
+  const double weights = 32 * (32 + 8 + 8 + 32) + 3 * 32 * 64;
+  const double attention = 2 * 2 * 10 * 20 * 32 / 2.0;
+  EXPECT_DOUBLE_EQ(cost.forward, 2 * 10 * weights + attention);
+  EXPECT_DOUBLE_EQ(cost.backward_input, 2 * 10 * weights + 2 * attention);
+  EXPECT_DOUBLE_EQ(cost.backward_weight, 2 * 10 * weights);
+}
+
+TEST(CostTest, StepFlops_OfADecoder_IsThreeForwards) {
+  const Plan plan =
+      MustPlan(AJob().Module("language", Llama({.layers = 3}), {.tp = 2, .pp = 3}).Batch(4, 1));
+  const double tokens = 4 * 16;
+  const job::Module module = ModuleOf(Llama({.layers = 3}));
+  const double forward =
+      3 * LayerCost(module, tokens, 16).forward + HeadCost(module, tokens).forward;
+  const double lookup = 2 * tokens * 32;  // the embedding's rows, read and added
+  EXPECT_DOUBLE_EQ(StepFlops(plan, tokens, 0), 3 * forward + lookup);
+}
+
+TEST(CostTest, StepFlops_OfFrozenEncoder_LeavesItsBackwardOut) {
+  const auto flops = [](bool frozen, bool frozen_projector) {
+    const Plan plan =
+        MustPlan(AJob()
+                     .Module("vision", ClipVision(), {.frozen = frozen})
+                     .Module("language", Llama())
+                     .Edge("vision", "language", {.projector = 32, .frozen = frozen_projector})
+                     .Batch(2, 1));
+    return StepFlops(plan, 0, 5);  // the language module costs nothing without tokens
+  };
+  const job::Module vision = ModuleOf(ClipVision());
+  const double forward =
+      2 * LayerCost(vision, 5 * 4, 4).forward + EmbeddingCost(vision, 5 * 4).forward;
+  const double projector = 2 * 5 * 4 * 32 * (32 + 32.0);
+  EXPECT_DOUBLE_EQ(flops(true, true), forward + projector);
+  EXPECT_DOUBLE_EQ(flops(true, false), forward + 3 * projector);
+  EXPECT_GT(flops(false, false), 2.5 * flops(true, true));
+}
+
+TEST(CostTest, TrainedPasses_AfterAFrozenModule_DependOnWhatIsBefore) {
+  const auto trained = [](bool vision_frozen, bool projector_frozen) {
+    return TrainedPasses(
+        AJob()
+            .Module("vision", ClipVision(), {.frozen = vision_frozen})
+            .Module("language", Llama(), {.frozen = true})
+            .Edge("vision", "language", {.projector = 32, .frozen = projector_frozen})
+            .Build(),
+        1);
+  };
+  EXPECT_FALSE(trained(true, true).backward_input);
+  EXPECT_TRUE(trained(true, false).backward_input);
+  EXPECT_TRUE(trained(false, true).backward_input);
+  EXPECT_FALSE(trained(false, false).backward_weight);
+}
+
+// The dearest part of the split, against every split there is.
+TEST(CostTest, BalanceLayers_OfSmallModules_IsOptimal) {
+  for (int64_t vocabulary : {8, 96, 1000}) {
+    for (int32_t layers = 1; layers <= 9; ++layers) {
+      const job::Module module = ModuleOf(Llama({.layers = layers, .vocabulary = vocabulary}));
+      const auto sum = [](const PassCost& c) {
+        return c.forward + c.backward_input + c.backward_weight;
+      };
+      const double layer = sum(LayerCost(module, 1, 32));
+      for (int32_t parts = 1; parts <= std::min(layers, 4); ++parts) {
+        const auto dearest = [&](const std::vector<int32_t>& counts) {
+          double most = 0;
+          for (size_t i = 0; i < counts.size(); ++i) {
+            double cost = counts[i] * layer;
+            if (i == 0) cost += sum(EmbeddingCost(module, 1));
+            if (i + 1 == counts.size()) cost += sum(HeadCost(module, 1));
+            most = std::max(most, cost);
+          }
+          return most;
+        };
+        double best = 1e300;
+        std::vector<int32_t> counts;
+        const std::function<void(int32_t)> extend = [&](int32_t rest) {
+          if (static_cast<int32_t>(counts.size()) == parts) {
+            if (rest == 0) best = std::min(best, dearest(counts));
+            return;
+          }
+          for (int32_t count = 1; count <= rest; ++count) {
+            counts.push_back(count);
+            extend(rest - count);
+            counts.pop_back();
+          }
+        };
+        extend(layers);
+        EXPECT_NEAR(dearest(BalanceLayers(module, parts)), best, best * 1e-12)
+            << layers << "/" << parts;
+      }
+    }
+  }
+}
+
+TEST(CostTest, BalanceLayers_WithoutArchitecture_IsEven) {
+  EXPECT_THAT(BalanceLayers(ModuleOf(support::NoArchitecture(7)), 3), ElementsAre(3, 2, 2));
+  EXPECT_THAT(BalanceLayers(ModuleOf(support::NoArchitecture()), 2), ElementsAre(0, 0));
+}
+
+TEST(CostTest, EstimateMemory_OfParametersAndState_FollowsTypesAndReplicas) {
+  const auto estimate = [](job::Precision precision, const Layout& layout) {
+    const Plan plan =
+        MustPlan(AJob().Module("language", Llama(), layout).Batch(8, 1).Compute(precision));
+    return EstimateMemory(plan, Rank{0});
+  };
+  const Plan plan = MustPlan(AJob().Module("language", Llama(), {}));
+  const int64_t elements = ParametersOf(plan, {.module = 0}).elements;
+  const MemoryEstimate bf16 = estimate(job::Precision::kBf16, {});
+  EXPECT_EQ(bf16.parameters, 2 * elements);
+  EXPECT_EQ(bf16.gradients, 4 * elements);
+  EXPECT_EQ(bf16.optimizer, 12 * elements);
+  EXPECT_EQ(bf16.total(), bf16.parameters + bf16.gradients + bf16.optimizer + bf16.activations);
+  EXPECT_EQ(estimate(job::Precision::kFp64, {}).optimizer, 24 * elements);
+  EXPECT_NEAR(static_cast<double>(estimate(job::Precision::kBf16, {.dp = 4}).optimizer),
+              static_cast<double>(bf16.optimizer) / 4, 0.01 * static_cast<double>(bf16.optimizer));
+  EXPECT_EQ(estimate(job::Precision::kBf16, {.frozen = true}).gradients, 0);
+}
+
+TEST(CostTest, EstimateMemory_OfActivations_FallsAlongThePipeline) {
+  const Plan plan =
+      MustPlan(AJob().Module("language", Llama(), {.pp = 4, .layers = {1, 1, 1, 1}}).Batch(8, 1));
+  const int64_t first = EstimateMemory(plan, Rank{0}).activations;
+  EXPECT_EQ(first, 2 * EstimateMemory(plan, Rank{2}).activations)
+      << "4 microbatches alive against 2";
+  // 4 hidden + 2 (q + kv) * head_size + 3 mlp, of 32 positions, 4 microbatches, 4 bytes.
+  EXPECT_EQ(first, (4 * 32 + 2 * (32 + 8) + 3 * 64) * 32 * 4 * 4);
+  AJob full;
+  full.Module("language", Llama(), {.pp = 4, .layers = {1, 1, 1, 1}}).Batch(8, 1);
+  full.spec().modules[0].recompute = job::Recompute::kFull;
+  EXPECT_EQ(EstimateMemory(MustPlan(full), Rank{0}).activations, 32 * 32 * 4 * 4);
+}
+
+}  // namespace
+}  // namespace phalanx::plan
