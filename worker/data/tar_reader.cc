@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<TarMember>> ListTar(const File& file) {
   archive_read_support_format_tar(reader.get());
   if (lseek(file.descriptor(), 0, SEEK_SET) != 0 ||
       archive_read_open_fd(reader.get(), file.descriptor(), kReadBytes) != ARCHIVE_OK) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot be read: ", MessageOf(reader.get())));
+    return absl::InvalidArgumentError(absl::StrCat("is not a tar file: ", MessageOf(reader.get())));
   }
   std::vector<TarMember> members;
   std::string last = "the start";

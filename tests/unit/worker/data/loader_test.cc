@@ -1,0 +1,243 @@
+// Samples as the loader hands them out: tables, pixels, order, threads, faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/prng.h"
+#include "core/base/violation.h"
+#include "tests/support/shards.h"
+#include "worker/data/data_set.h"
+
+namespace phalanx::data {
+namespace {
+
+using ::phalanx::support::EncodePng;
+using ::phalanx::support::MakeFolder;
+using ::phalanx::support::ShardFiles;
+using ::phalanx::support::TarBuilder;
+using ::phalanx::support::TokenizerModel;
+using ::phalanx::support::WriteFile;
+using ::phalanx::support::WriteShards;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class LoaderTest : public ::testing::Test {
+ protected:
+  void UseShards(const phalanx::support::ShardOptions& options) {
+    const ShardFiles files = WriteShards(folder_, options);
+    spec_ = {.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 4, .context = 32,
+             .vocabulary = files.vocabulary};
+  }
+  void UseShard(absl::string_view bytes) {
+    spec_ = {.shards = {folder_ + "/one.tar"}, .tokenizer = folder_ + "/t.model", .rows_per_item = 4, .context = 32,
+             .vocabulary = 64};
+    WriteFile(spec_.shards[0], bytes);
+    WriteFile(spec_.tokenizer, TokenizerModel());
+  }
+
+  std::unique_ptr<Loader> Make(const LoaderOptions& options = {.threads = 1, .image_size = 8}) {
+    absl::StatusOr<Index> index = Index::Build(spec_);
+    EXPECT_TRUE(index.ok()) << index.status();
+    absl::StatusOr<std::unique_ptr<Loader>> loader = Loader::Create(*std::move(index), spec_, options);
+    EXPECT_TRUE(loader.ok()) << loader.status();
+    return *std::move(loader);
+  }
+
+  std::shared_ptr<const Sample> TakeOrDie(Loader& loader, int64_t sample) {
+    absl::StatusOr<std::shared_ptr<const Sample>> taken = loader.Take(sample);
+    EXPECT_TRUE(taken.ok()) << taken.status();
+    return taken.ok() ? *taken : nullptr;
+  }
+
+  const std::string folder_ = MakeFolder("loader");
+  const std::string png_ = EncodePng({}, {255, 255, 255});
+  DataSetSpec spec_;
+};
+
+TEST_F(LoaderTest, Sample_HasTheTablesOfItsSequence) {
+  UseShard(TarBuilder().File("a.0.png", png_).File("a.txt", "red <image> blue sky").Finish());
+  const auto sample = TakeOrDie(*Make(), 0);
+  EXPECT_THAT(sample->tokens, ElementsAre(3, 0, 0, 0, 0, 5, 13));
+  EXPECT_THAT(sample->labels, ElementsAre(0, 0, 0, 0, 5, 13, 1));
+  EXPECT_THAT(sample->label_counts, ElementsAre(0, 0, 0, 0, 1, 1, 1));
+  EXPECT_THAT(sample->row_positions, ElementsAre(1, 2, 3, 4));
+  ASSERT_THAT(sample->pixels, SizeIs(1));
+  EXPECT_THAT(sample->pixels[0], SizeIs(3 * 8 * 8));
+  EXPECT_NEAR(sample->pixels[0][0], (1.0 - 0.48145466) / 0.26862954, 1e-4);
+  EXPECT_FALSE(sample->corrupt);
+}
+
+TEST_F(LoaderTest, TextOnly_CountsEveryPosition) {
+  UseShard(TarBuilder().File("a.txt", "red sky").Finish());
+  const auto sample = TakeOrDie(*Make(), 0);
+  EXPECT_THAT(sample->tokens, ElementsAre(3, 13));
+  EXPECT_THAT(sample->labels, ElementsAre(13, 1));
+  EXPECT_THAT(sample->label_counts, ElementsAre(1, 1));
+  EXPECT_THAT(sample->pixels, IsEmpty());
+}
+
+TEST_F(LoaderTest, Sample_AgreesWithTheIndex) {
+  UseShards({.samples = 40, .images_min = 0, .images_max = 3});
+  const absl::StatusOr<Index> index = Index::Build(spec_);
+  const auto loader = Make();
+  for (int64_t i = 0; i < index->size(); ++i) {
+    const auto sample = TakeOrDie(*loader, i);
+    const SampleShape& shape = index->shape(i);
+    EXPECT_THAT(sample->tokens, SizeIs(shape.positions));
+    EXPECT_THAT(sample->labels, SizeIs(shape.positions));
+    EXPECT_EQ(std::accumulate(sample->label_counts.begin(), sample->label_counts.end(), 0), shape.counted);
+    EXPECT_THAT(sample->row_positions, SizeIs(4 * shape.items));
+    EXPECT_THAT(sample->pixels, SizeIs(shape.items));
+  }
+}
+
+TEST_F(LoaderTest, AnyNumberOfThreads_GivesTheSameSamples) {
+  UseShards({.samples = 60, .shards = 3, .images_min = 0, .images_max = 3});
+  std::vector<int64_t> order(60);
+  std::iota(order.begin(), order.end(), 0);
+  Prng prng(5);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[prng.Below(i)]);
+  const auto reference = Make({.threads = 0, .image_size = 8});
+  for (const int32_t threads : {1, 2, 5}) {
+    const auto loader = Make({.threads = threads, .ready_max = 7, .image_size = 8});
+    loader->Announce(order);
+    for (const int64_t i : order) {
+      const auto expected = TakeOrDie(*reference, i);
+      const auto sample = TakeOrDie(*loader, i);
+      ASSERT_EQ(sample->tokens, expected->tokens);
+      ASSERT_EQ(sample->labels, expected->labels);
+      ASSERT_EQ(sample->label_counts, expected->label_counts);
+      ASSERT_EQ(sample->row_positions, expected->row_positions);
+      ASSERT_EQ(sample->pixels, expected->pixels);
+    }
+  }
+}
+
+TEST_F(LoaderTest, Take_InAnyOrderMakesProgress) {
+  UseShards({.samples = 20});
+  const auto loader = Make({.threads = 1, .ready_max = 2, .image_size = 8});
+  std::vector<int64_t> order(20);
+  std::iota(order.begin(), order.end(), 0);
+  loader->Announce(order);
+  for (int64_t i = 19; i >= 0; --i) EXPECT_NE(TakeOrDie(*loader, i), nullptr);
+}
+
+TEST_F(LoaderTest, Take_OfWhatWasNotAnnouncedDecodesIt) {
+  UseShards({.samples = 4});
+  const auto loader = Make();
+  loader->Announce({0, 1});
+  EXPECT_NE(TakeOrDie(*loader, 3), nullptr);
+  EXPECT_NE(TakeOrDie(*loader, 0), nullptr);
+  EXPECT_NE(TakeOrDie(*loader, 0), nullptr);  // announced once, taken twice
+}
+
+TEST_F(LoaderTest, RepeatedSample_IsDecodedOnceAndTakenTwice) {
+  UseShards({.samples = 4});
+  const auto loader = Make();
+  loader->Announce({2, 1, 2});
+  const auto first = TakeOrDie(*loader, 2);
+  TakeOrDie(*loader, 1);
+  EXPECT_EQ(TakeOrDie(*loader, 2), first);
+}
+
+TEST_F(LoaderTest, NewAnnouncement_ReplacesTheOldAndKeepsWhatIsDecoded) {
+  UseShards({.samples = 12});
+  const auto loader = Make({.threads = 2, .ready_max = 4, .image_size = 8});
+  for (int64_t first = 0; first + 4 <= 12; ++first) {
+    loader->Announce({first, first + 1, first + 2, first + 3});
+    EXPECT_NE(TakeOrDie(*loader, first), nullptr);
+  }
+  loader->Announce({});
+  EXPECT_NE(TakeOrDie(*loader, 7), nullptr);
+}
+
+TEST_F(LoaderTest, RandomCalls_NeverStall) {
+  UseShards({.samples = 30, .images_max = 2});
+  const auto loader = Make({.threads = 3, .ready_max = 3, .image_size = 8});
+  Prng prng(9);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int64_t> announced;
+    for (uint64_t n = prng.Below(8); n > 0; --n) announced.push_back(static_cast<int64_t>(prng.Below(30)));
+    loader->Announce(announced);
+    for (uint64_t n = prng.Below(5); n > 0; --n) {
+      const int64_t sample = announced.empty() || prng.Below(3) == 0 ? static_cast<int64_t>(prng.Below(30))
+                                                                     : announced[prng.Below(announced.size())];
+      ASSERT_NE(TakeOrDie(*loader, sample), nullptr);
+    }
+  }
+}
+
+TEST_F(LoaderTest, DestructionWhileDecoding_Ends) {
+  UseShards({.samples = 50, .image_side = 64});
+  std::vector<int64_t> order(50);
+  std::iota(order.begin(), order.end(), 0);
+  for (int i = 0; i < 5; ++i) Make({.threads = 3, .image_size = 32})->Announce(order);
+}
+
+TEST_F(LoaderTest, ImageThatDoesNotDecode_KeepsItsShapeWithZeros) {
+  UseShard(TarBuilder()
+               .File("a.0.png", png_)
+               .File("a.1.png", png_.substr(0, png_.size() / 2))
+               .File("a.txt", "<image><image>red")
+               .Finish());
+  const auto sample = TakeOrDie(*Make(), 0);
+  EXPECT_TRUE(sample->corrupt);
+  EXPECT_THAT(sample->corrupt_reason, HasSubstr("one.tar: a: image 1 is a damaged PNG"));
+  ASSERT_THAT(sample->pixels, SizeIs(2));
+  EXPECT_NE(sample->pixels[0][0], 0.0f);
+  EXPECT_THAT(sample->pixels[1], SizeIs(3 * 8 * 8));
+  EXPECT_THAT(sample->pixels[1], Each(0.0f));
+  // What counts is the index's business, so that a rank that does not decode agrees.
+  EXPECT_EQ(std::accumulate(sample->label_counts.begin(), sample->label_counts.end(), 0), 2);
+}
+
+TEST_F(LoaderTest, WithoutImages_NoneIsOpened) {
+  UseShard(TarBuilder().File("a.png", "no picture at all").File("a.txt", "<image>red").Finish());
+  const auto sample = TakeOrDie(*Make({.threads = 1, .images = false}), 0);
+  EXPECT_FALSE(sample->corrupt);
+  EXPECT_THAT(sample->pixels, IsEmpty());
+  EXPECT_THAT(sample->row_positions, SizeIs(4));
+}
+
+TEST_F(LoaderTest, SampleFoundCorruptWhileIndexing_IsItsTextAndCountsNothing) {
+  UseShard(TarBuilder().File("a.txt", "red <image> sky").File("b.png", png_).Finish());
+  const auto loader = Make();
+  const auto marks = TakeOrDie(*loader, 0);
+  EXPECT_TRUE(marks->corrupt);
+  EXPECT_EQ(marks->corrupt_reason, "one.tar: a: has 1 <image> mark and 0 images");
+  EXPECT_THAT(marks->tokens, ElementsAre(3, 13));
+  EXPECT_THAT(marks->label_counts, Each(0));
+  const auto textless = TakeOrDie(*loader, 1);
+  EXPECT_TRUE(textless->corrupt);
+  EXPECT_THAT(textless->tokens, ElementsAre(1));
+  EXPECT_THAT(textless->label_counts, ElementsAre(0));
+}
+
+TEST_F(LoaderTest, ShardThatIsGoneOrChanged_IsUnavailable) {
+  UseShards({.samples = 4, .shards = 2});
+  const auto loader = Make();
+  std::filesystem::remove(spec_.shards[0]);
+  EXPECT_EQ(loader->Take(0).status().code(), absl::StatusCode::kUnavailable);
+  WriteFile(spec_.shards[1], "something else");
+  const absl::Status changed = loader->Take(3).status();
+  EXPECT_EQ(changed.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(changed.message(), HasSubstr("has changed since it was indexed"));
+}
+
+TEST_F(LoaderTest, TokenizerThatIsGone_IsAViolation) {
+  UseShards({.samples = 4});
+  absl::StatusOr<Index> index = Index::Build(spec_);
+  std::filesystem::remove(spec_.tokenizer);
+  const absl::Status status = Loader::Create(*index, spec_, {.image_size = 8}).status();
+  EXPECT_THAT(ViolationsOf(status), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace phalanx::data

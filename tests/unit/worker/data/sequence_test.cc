@@ -1,0 +1,119 @@
+// From text and a count of images to a sequence: placement, cutting, what counts, what is corrupt.
+#include "worker/data/sequence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_split.h"
+
+namespace phalanx::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kEnd = 1;
+constexpr int32_t R = kItemToken;
+
+// A word is one token: its first letter.
+class WordTokenizer final : public Tokenizer {
+ public:
+  std::string Decode(absl::Span<const int32_t>) const override { return ""; }
+  std::vector<int32_t> Encode(absl::string_view text) const override {
+    std::vector<int32_t> ids;
+    for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) ids.push_back(word[0]);
+    return ids;
+  }
+  int32_t end_token() const override { return kEnd; }
+  int32_t size() const override { return 256; }
+};
+
+Sequence Make(absl::string_view text, int32_t images, const DataSetSpec& spec = {.rows_per_item = 2, .context = 10},
+              std::string fault = "") {
+  return MakeSequence(text, images, spec, WordTokenizer(), fault);
+}
+
+TEST(SequenceTest, Marks_SayWhereItemsGo) {
+  const Sequence sequence = Make("a <image> b <image>c d", 2);
+  EXPECT_THAT(sequence.tokens, ElementsAre('a', R, R, 'b', R, R, 'c', 'd', kEnd));
+  EXPECT_EQ(sequence.shape, (SampleShape{.items = 2, .positions = 8, .counted = 3}));
+}
+
+TEST(SequenceTest, WithoutMarks_ItemsGoFirst) {
+  EXPECT_THAT(Make("a b", 1).tokens, ElementsAre(R, R, 'a', 'b', kEnd));
+}
+
+TEST(SequenceTest, TextOnly_CountsAllButTheFirstToken) {
+  const Sequence sequence = Make("a b c", 0);
+  EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', 'c', kEnd));
+  EXPECT_EQ(sequence.shape, (SampleShape{.items = 0, .positions = 3, .counted = 3}));
+}
+
+TEST(SequenceTest, LastItemAtTheEnd_CountsTheEndTokenAlone) {
+  EXPECT_EQ(Make("a b <image>", 1).shape, (SampleShape{.items = 1, .positions = 4, .counted = 1}));
+}
+
+TEST(SequenceTest, EmptyText_HasTwoEndTokens) {
+  const Sequence sequence = Make("", 0);
+  EXPECT_THAT(sequence.tokens, ElementsAre(kEnd, kEnd));
+  EXPECT_EQ(sequence.shape, (SampleShape{.items = 0, .positions = 1, .counted = 1}));
+}
+
+TEST(SequenceTest, ByteOrderMarkAndLineEnds_AreNoText) {
+  EXPECT_THAT(Make("\xEF\xBB\xBF" "a b\r\n", 0).tokens, ElementsAre('a', 'b', kEnd));
+}
+
+TEST(SequenceTest, TooLong_TextIsCutFromItsEnd) {
+  const Sequence sequence = Make("<image>a b c d e f g h i j", 1);
+  EXPECT_THAT(sequence.tokens, ElementsAre(R, R, 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', kEnd));
+  EXPECT_EQ(sequence.shape, (SampleShape{.items = 1, .positions = 10, .counted = 9}));
+}
+
+TEST(SequenceTest, TooLong_ItemsAfterTheTextStay) {
+  const Sequence sequence = Make("a b c d <image> e <image> f", 2, {.rows_per_item = 4, .context = 10});
+  EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', R, R, R, R, R, R, R, R, kEnd));
+  EXPECT_EQ(sequence.shape.counted, 1);
+}
+
+TEST(SequenceTest, ItemsThatFillTheContext_LeaveTheEndToken) {
+  const Sequence sequence = Make("a", 5);
+  EXPECT_EQ(sequence.shape, (SampleShape{.items = 5, .positions = 10, .counted = 1}));
+}
+
+// Corrupt samples are their text alone and count nothing.
+void ExpectCorrupt(const Sequence& sequence, absl::string_view reason) {
+  EXPECT_TRUE(sequence.shape.corrupt);
+  EXPECT_THAT(sequence.corrupt_reason, HasSubstr(std::string(reason)));
+  EXPECT_EQ(sequence.shape.items, 0);
+  EXPECT_EQ(sequence.shape.counted, 0);
+  EXPECT_THAT(sequence.tokens, ::testing::Not(::testing::Contains(R)));
+  EXPECT_EQ(sequence.shape.positions, static_cast<int32_t>(sequence.tokens.size()) - 1);
+}
+
+TEST(SequenceTest, MarksThatDoNotMatch_AreCorrupt) {
+  ExpectCorrupt(Make("<image> a <image>", 1), "has 2 <image> marks and 1 image");
+  ExpectCorrupt(Make("<image> a", 0), "has 1 <image> mark and 0 images");
+}
+
+TEST(SequenceTest, TooManyItems_AreCorrupt) {
+  ExpectCorrupt(Make("a", 9, {.rows_per_item = 1, .context = 100}), "has 9 images; must have at most items_max (8)");
+  EXPECT_FALSE(Make("a", 8, {.rows_per_item = 1, .context = 100}).shape.corrupt);
+}
+
+TEST(SequenceTest, ItemsBeyondTheContext_AreCorrupt) {
+  ExpectCorrupt(Make("a", 6), "has 6 images of 2 rows; must fit the context (10)");
+}
+
+TEST(SequenceTest, AudioMark_IsCorrupt) { ExpectCorrupt(Make("<audio> a", 0), "<audio>"); }
+
+TEST(SequenceTest, KnownFault_IsKept) { ExpectCorrupt(Make("a b", 1, {.rows_per_item = 2}, "lacks image 0"), "lacks image 0"); }
+
+TEST(SequenceTest, WithoutVision_ImagesAndMarksAreLeftOut) {
+  const Sequence sequence = Make("a <image> b", 1, {.rows_per_item = 0, .context = 10});
+  EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', kEnd));
+  EXPECT_EQ(sequence.shape, (SampleShape{.items = 0, .positions = 2, .counted = 2}));
+  EXPECT_FALSE(Make("<image> <image> a", 1, {.rows_per_item = 0}).shape.corrupt);
+}
+
+}  // namespace
+}  // namespace phalanx::data
