@@ -1,4 +1,7 @@
-// core/schedule/builder.h: programs of all ranks at once, one for each rank class. Pure.
+// core/schedule/builder.h: programs by rank class, and under costs other than those from shapes.
+//
+// Costs decide the order of messages and nothing else. Ranks must agree on it, so what they execute
+// comes from the plan alone (program.h). Pure.
 #pragma once
 
 #include <vector>
@@ -6,11 +9,16 @@
 #include "absl/status/statusor.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/program.h"
+#include "core/schedule/simulator.h"
 
 namespace phalanx::schedule {
 
 // Programs of pipeline.classes. Errors: as BuildStep.
 absl::StatusOr<std::vector<Program>> BuildStepOfClasses(const plan::Plan& plan,
-                                                        const Pipeline& pipeline);
+                                                        const Pipeline& pipeline,
+                                                        const CostModel& costs);
+// Programs of all ranks. Errors: as BuildStep.
+absl::StatusOr<std::vector<Program>> BuildStepWithCosts(const plan::Plan& plan,
+                                                        const CostModel& costs);
 
 }  // namespace phalanx::schedule

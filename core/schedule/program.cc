@@ -17,8 +17,7 @@ namespace {
 // Ticks of the longest pass: fine enough for any ratio, and far from overflow over a step.
 constexpr double kTicksMax = 1 << 20;
 
-std::vector<TickCost> TickCosts(const plan::Plan& plan, const Pipeline& pipeline) {
-  const CostModel model = CostFromShapes(plan);
+std::vector<TickCost> TickCosts(const Pipeline& pipeline, const CostModel& model) {
   double longest = 0;
   for (const std::vector<PartCost>& parts : model.parts) {
     for (const PartCost& cost : parts) {
@@ -116,10 +115,11 @@ void NumberTickets(StepPlan& step) {
   }
 }
 
-absl::StatusOr<StepPlan> PlanStep(const plan::Plan& plan, const Pipeline& pipeline) {
+absl::StatusOr<StepPlan> PlanStep(const plan::Plan& plan, const Pipeline& pipeline,
+                                  const CostModel& costs) {
   StepPlan step = {.pipeline = pipeline};
   ASSIGN_OR_RETURN(const auto orders, StepOrders(plan, step.pipeline));
-  step.timeline = MakeTimeline(step.pipeline, orders, TickCosts(plan, step.pipeline));
+  step.timeline = MakeTimeline(pipeline, orders, TickCosts(pipeline, costs));
   NumberTickets(step);
   return step;
 }
@@ -260,14 +260,16 @@ std::vector<Program> WriteStepOfClasses(const StepPlan& step) {
 }  // namespace
 
 absl::StatusOr<std::vector<Program>> BuildStepOfClasses(const plan::Plan& plan,
-                                                        const Pipeline& pipeline) {
-  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline));
+                                                        const Pipeline& pipeline,
+                                                        const CostModel& costs) {
+  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline, costs));
   return WriteStepOfClasses(step);
 }
 
-absl::StatusOr<std::vector<Program>> BuildStep(const plan::Plan& plan) {
+absl::StatusOr<std::vector<Program>> BuildStepWithCosts(const plan::Plan& plan,
+                                                        const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline));
+  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline, costs));
   const std::vector<Program> of_classes = WriteStepOfClasses(step);
   const Program idle = WriteStep(step, -1);
   std::vector<Program> programs;
@@ -279,9 +281,13 @@ absl::StatusOr<std::vector<Program>> BuildStep(const plan::Plan& plan) {
   return programs;
 }
 
+absl::StatusOr<std::vector<Program>> BuildStep(const plan::Plan& plan) {
+  return BuildStepWithCosts(plan, CostFromShapes(plan));
+}
+
 absl::StatusOr<Program> BuildStepOf(const plan::Plan& plan, Rank rank) {
   const Pipeline pipeline = MakePipeline(plan);
-  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline));
+  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline, CostFromShapes(plan)));
   return WriteStep(step, ClassOf(pipeline, plan, rank));
 }
 
@@ -292,7 +298,7 @@ Program BuildEvaluationOf(const plan::Plan& plan, Rank rank, int64_t microbatche
   if (c < 0) return {};
   // As in training, with backward passes of no length that are left out afterwards: so no part runs
   // further ahead of its consumers, and no more activations wait between them, than in a step.
-  std::vector<TickCost> costs = TickCosts(plan, pipeline);
+  std::vector<TickCost> costs = TickCosts(pipeline, CostFromShapes(plan));
   std::vector<std::vector<Pass>> orders;
   for (size_t p = 0; p < pipeline.parts.size(); ++p) {
     const int32_t warmup = pipeline.stages - pipeline.parts[p].graph_stage - 1;

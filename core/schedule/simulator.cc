@@ -37,8 +37,9 @@ BoundOptions BoundOptionsOf(const Pipeline& pipeline) {
 
 // `rank_of` each member, and how many ranks it stands for.
 Simulation Summarize(const Pipeline& pipeline, const Execution& execution,
-                     const std::vector<const Program*>& programs, const CostModel& costs,
-                     const std::vector<Rank>& rank_of, const std::vector<int64_t>& weights) {
+                     const std::vector<const Program*>& programs,
+                     const std::vector<PartSeconds>& seconds, const std::vector<Rank>& rank_of,
+                     const std::vector<int64_t>& weights) {
   Simulation simulation;
   simulation.timeline.reserve(execution.end.size());
   double busy = 0, ranks = 0;
@@ -64,7 +65,7 @@ Simulation Summarize(const Pipeline& pipeline, const Execution& execution,
   };
   simulation.bubble = bubble_at(simulation.step);
   simulation.lower_bound = bubble_at(
-      StepLowerBound(pipeline, SecondsOf(pipeline, costs), BoundOptionsOf(pipeline)));
+      StepLowerBound(pipeline, seconds, BoundOptionsOf(pipeline)));
   return simulation;
 }
 
@@ -73,6 +74,7 @@ Simulation Summarize(const Pipeline& pipeline, const Execution& execution,
 Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs,
                     const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
+  const std::vector<PartSeconds> seconds = SecondsOf(pipeline, costs);
   std::vector<const Program*> pointers;
   std::vector<Rank> ranks;
   for (const Program& program : programs) {
@@ -81,25 +83,27 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
   }
   const Execution execution =
       Execute(ExecutionModel::kStreams, pipeline, WireRanks(plan, pipeline), pointers,
-              SecondsOf(pipeline, costs), costs.message);
-  return Summarize(pipeline, execution, pointers, costs, ranks,
+              seconds, costs.message);
+  return Summarize(pipeline, execution, pointers, seconds, ranks,
                    std::vector<int64_t>(programs.size(), 1));
 }
 
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
+  const std::vector<PartSeconds> seconds = SecondsOf(pipeline, costs);
   std::vector<Rank> ranks;
   std::vector<int64_t> weights;
   for (const RankClass& ranks_of_class : pipeline.classes) {
     ranks.push_back(ranks_of_class.first);
     weights.push_back(ranks_of_class.ranks);
   }
-  ASSIGN_OR_RETURN(const std::vector<Program> programs, BuildStepOfClasses(plan, pipeline));
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   BuildStepOfClasses(plan, pipeline, CostFromShapes(plan)));
   std::vector<const Program*> pointers;
   for (const Program& program : programs) pointers.push_back(&program);
   const Execution execution = Execute(ExecutionModel::kStreams, pipeline, WireClasses(pipeline),
-                                      pointers, SecondsOf(pipeline, costs), costs.message);
-  return Summarize(pipeline, execution, pointers, costs, ranks, weights);
+                                      pointers, seconds, costs.message);
+  return Summarize(pipeline, execution, pointers, seconds, ranks, weights);
 }
 
 }  // namespace phalanx::schedule

@@ -43,8 +43,9 @@ struct Simulation {
 Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs, const CostModel& costs);
 
 // The preview of a plan of any size: one rank stands for all that have the same program, and a
-// message joins all ranks of both its parts. `timeline` has those ranks alone. With equal work in
-// all lanes the figures are those of Simulate.
+// message joins all ranks of both its parts. `timeline` has those ranks alone. The figures are those
+// of Simulate where every lane has samples and modules share no ranks; else they may be a little
+// more, never less.
 // Errors: as BuildStep.
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs);
 

@@ -86,7 +86,7 @@ job::JobSpec RandomGraph(Prng& prng, bool shared_ranks) {
     if (!to_other || prng.Below(2) == 0) job.Edge(names[index], "language");
   }
   const auto lanes = static_cast<int64_t>(layout.dp);
-  return job.Batch(lanes * static_cast<int64_t>(1 + prng.Below(12)) +
+  return job.Batch(lanes * static_cast<int64_t>(1 + prng.Below(32)) +
                        static_cast<int64_t>(prng.Below(static_cast<uint64_t>(lanes))),
                    static_cast<int64_t>(1 + prng.Below(2)));
 }
@@ -98,8 +98,8 @@ CostModel RandomCosts(const plan::Plan& plan, Prng& prng) {
     for (size_t i = 0; i < module.stage_layers.size(); ++i) {
       const double forward = 0.5 + 1.5 * prng.Uniform();
       parts.push_back({.forward = forward,
-                       .backward_input = forward * (0.5 + 1.5 * prng.Uniform()),
-                       .backward_weight = forward * (0.5 + 1.5 * prng.Uniform())});
+                       .backward_input = forward * (0.8 + 0.45 * prng.Uniform()),
+                       .backward_weight = forward * (0.8 + 0.45 * prng.Uniform())});
     }
   }
   return costs;

@@ -28,7 +28,7 @@ CostModel EqualCosts(const plan::Plan& plan, const PartCost& cost);
 // Modules without a shape in a random graph with one sink, the language module; each module on its
 // own ranks, or some on the same.
 job::JobSpec RandomGraph(Prng& prng, bool shared_ranks);
-// Forward passes between 0.5 and 2, backward passes of 0.5 to 2 times as much for each half.
+// Forward passes between 0.5 and 2, each half of the backward 0.8 to 1.25 times as much.
 CostModel RandomCosts(const plan::Plan& plan, Prng& prng);
 
 struct NamedPlan {

@@ -106,12 +106,17 @@ TEST(SimulatorTest, Simulate_Timeline_NeverRunsTwoPassesOfARankAtOnce) {
 
 TEST(SimulatorTest, SimulatePlan_EveryGraph_AgreesWithAllRanks) {
   for (const NamedPlan& graph : Graphs()) {
-    // Lanes without samples need not wait for their peers, which only the ranks themselves show.
-    if (graph.name == "replica without samples") continue;
+    // Who waits for whom among the ranks of one part, only the ranks themselves show.
+    const bool rough = graph.name == "replica without samples" || graph.name == "colocated";
     const CostModel costs = EqualCosts(graph.plan, {1, 1, 1});
     const Simulation all = Simulate(graph.plan, Programs(graph.plan), costs);
     const auto preview = SimulatePlan(graph.plan, costs);
     ASSERT_TRUE(preview.ok()) << preview.status();
+    if (rough) {
+      EXPECT_GE(preview->step, all.step - kRounding) << graph.name;
+      EXPECT_LE(preview->step, 1.05 * all.step) << graph.name;
+      continue;
+    }
     EXPECT_NEAR(preview->step, all.step, kRounding) << graph.name;
     EXPECT_NEAR(preview->bubble, all.bubble, kRounding) << graph.name;
     EXPECT_NEAR(preview->lower_bound, all.lower_bound, kRounding) << graph.name;

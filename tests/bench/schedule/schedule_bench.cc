@@ -1,0 +1,88 @@
+// How fast programs are built, checked and simulated.
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "core/schedule/checker.h"
+#include "core/schedule/program.h"
+#include "core/schedule/simulator.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::schedule {
+namespace {
+
+// A vision encoder of two stages feeding a language model of fourteen, on `ranks` ranks: a quarter
+// of them for the encoder.
+plan::Plan BigPlan(int32_t ranks, int64_t microbatches) {
+  using support::NoArchitecture;
+  const int32_t language_ranks = ranks * 7 / 8;
+  const job::JobSpec spec =
+      support::AJob()
+          .Module("vision", NoArchitecture(), {.tp = 2, .dp = (ranks - language_ranks) / 4, .pp = 2})
+          .Module("language", NoArchitecture(), {.tp = 4, .dp = language_ranks / 56, .pp = 14})
+          .Edge("vision", "language")
+          .Batch(language_ranks / 56 * microbatches, 1);
+  auto plan = plan::MakePlan(spec, plan::MakeCluster(1, ranks), Epoch{1});
+  if (!plan.ok()) std::abort();
+  return *std::move(plan);
+}
+
+size_t Count(const std::vector<Program>& programs) {
+  size_t count = 0;
+  for (const Program& program : programs) count += program.size();
+  return count;
+}
+
+void CountInstructions(benchmark::State& state, size_t count) {
+  state.counters["instructions"] = static_cast<double>(count);
+  state.counters["instructions/s"] = benchmark::Counter(
+      static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void BM_BuildAndCheck(benchmark::State& state) {
+  const plan::Plan plan = BigPlan(static_cast<int32_t>(state.range(0)), state.range(1));
+  size_t count = 0;
+  for (auto _ : state) {
+    const auto programs = BuildStep(plan);
+    const auto report = CheckStep(plan, *programs);
+    if (!report.ok()) state.SkipWithError(report.status().ToString().c_str());
+    count = Count(*programs);
+  }
+  CountInstructions(state, count);
+}
+BENCHMARK(BM_BuildAndCheck)->Args({64, 16})->Args({512, 64})->Unit(benchmark::kMillisecond);
+
+void BM_BuildStep(benchmark::State& state) {
+  const plan::Plan plan = BigPlan(512, 64);
+  for (auto _ : state) benchmark::DoNotOptimize(BuildStep(plan));
+  CountInstructions(state, Count(*BuildStep(plan)));
+}
+BENCHMARK(BM_BuildStep)->Unit(benchmark::kMillisecond);
+
+// What one rank process does.
+void BM_BuildStepOf(benchmark::State& state) {
+  const plan::Plan plan = BigPlan(static_cast<int32_t>(state.range(0)), 64);
+  for (auto _ : state) benchmark::DoNotOptimize(BuildStepOf(plan, Rank{plan.world / 2}));
+}
+BENCHMARK(BM_BuildStepOf)->Arg(512)->Arg(131072 / 64 * 56)->Unit(benchmark::kMillisecond);
+
+void BM_Simulate(benchmark::State& state) {
+  const plan::Plan plan = BigPlan(512, 64);
+  const std::vector<Program> programs = *BuildStep(plan);
+  const CostModel costs = CostFromShapes(plan);
+  for (auto _ : state) benchmark::DoNotOptimize(Simulate(plan, programs, costs));
+  CountInstructions(state, Count(programs));
+}
+BENCHMARK(BM_Simulate)->Unit(benchmark::kMillisecond);
+
+// The preview that `phalanx plan` shows.
+void BM_SimulatePlan(benchmark::State& state) {
+  const plan::Plan plan = BigPlan(static_cast<int32_t>(state.range(0)), 64);
+  const CostModel costs = CostFromShapes(plan);
+  for (auto _ : state) benchmark::DoNotOptimize(SimulatePlan(plan, costs));
+}
+BENCHMARK(BM_SimulatePlan)->Arg(512)->Arg(131072 / 64 * 56)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace phalanx::schedule
