@@ -1,6 +1,8 @@
 #include "core/plan/cost.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "core/plan/parameters.h"
 #include "core/plan/samples.h"
@@ -104,6 +106,23 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
     estimate->activations +=
         rows * shard.vocabulary_blocks.count * module.architecture.block * wide_bytes;
   }
+}
+
+MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place) {
+  MemoryEstimate estimate;
+  if (!HasParameters(plan.module_spec(place.module).architecture.family)) return estimate;
+  for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks; ++chunk) {
+    AddPart(plan, place, chunk, &estimate);
+  }
+  return estimate;
+}
+
+MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
+  a.parameters += b.parameters;
+  a.gradients += b.gradients;
+  a.optimizer += b.optimizer;
+  a.activations += b.activations;
+  return a;
 }
 
 }  // namespace
@@ -251,14 +270,22 @@ double StepFlops(const Plan& plan, double tokens, double items) {
 
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
   MemoryEstimate estimate;
-  for (const Place& place : plan.PlacesOf(rank)) {
-    if (!HasParameters(plan.module_spec(place.module).architecture.family)) continue;
-    for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks;
-         ++chunk) {
-      AddPart(plan, place, chunk, &estimate);
+  for (const Place& place : plan.PlacesOf(rank)) estimate += MemoryOfPlace(plan, place);
+  return estimate;
+}
+
+std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
+  std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, MemoryEstimate> known;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    for (const Place& place : plan.PlacesOf(Rank{rank})) {
+      const auto [entry, added] =
+          known.try_emplace({place.module, place.pp, place.tp, place.width});
+      if (added) entry->second = MemoryOfPlace(plan, place);
+      estimates[static_cast<size_t>(rank)] += entry->second;
     }
   }
-  return estimate;
+  return estimates;
 }
 
 }  // namespace phalanx::plan

@@ -57,5 +57,7 @@ struct MemoryEstimate {
 };
 // Zero for a rank in no module, and for modules whose family has no known parameters.
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank);
+// Of every rank, [world]; ranks that differ only in their replica share the work.
+std::vector<MemoryEstimate> EstimateMemory(const Plan& plan);
 
 }  // namespace phalanx::plan

@@ -1,0 +1,350 @@
+#include "core/wire/plan_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/plan/cost.h"
+#include "core/plan/parameters.h"
+#include "core/plan/samples.h"
+#include "core/plan/segments.h"
+#include "core/plan/units.h"
+
+namespace phalanx::wire {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using plan::ModulePlan;
+using plan::Place;
+using plan::Plan;
+using plan::RankList;
+using plan::UnitRange;
+
+Json ToJson(const RankList& ranks) {
+  Json json = Json::array();
+  for (Rank rank : ranks) json.push_back(rank.value);
+  return json;
+}
+
+Json ToJson(const std::vector<RankList>& groups) {
+  Json json = Json::array();
+  for (const RankList& group : groups) json.push_back(ToJson(group));
+  return json;
+}
+
+Json ToJson(UnitRange range) { return Json::array({range.first, range.count}); }
+
+// ---- Modules ----
+
+void AddGroups(const plan::Grid& grid, const std::vector<std::vector<std::string>>& requests,
+               Json* groups) {
+  for (const std::vector<std::string>& axes : requests) {
+    const auto found = grid.Groups(axes);
+    if (found.ok()) (*groups)[grid.GroupName(axes)] = ToJson(*found);
+  }
+}
+
+// {first, last stage} and {first stage} of each pipeline line.
+void AddEmbeddingGroups(const plan::Grid& grid, Json* groups) {
+  const std::vector<std::string> axes = {"pp"};
+  const auto lines = grid.Groups(axes);
+  if (!lines.ok()) return;
+  Json embedding = Json::array(), position = Json::array();
+  for (const RankList& line : *lines) {
+    embedding.push_back(line.size() == 1 ? ToJson(line)
+                                         : ToJson(RankList{line.front(), line.back()}));
+    position.push_back(ToJson(RankList{line.front()}));
+  }
+  (*groups)["embedding"] = std::move(embedding);
+  (*groups)["position_embedding"] = std::move(position);
+}
+
+Json ModuleJson(const Plan& plan, const ModulePlan& layout) {
+  const job::Module& module = plan.module_spec(layout.index);
+  const job::Parallel& parallel = module.parallel;
+  Json json;
+  json["name"] = module.name;
+  json["offset"] = layout.grid.offset();
+  Json ranks = Json::array();
+  for (int32_t i = 0; i < layout.grid.size(); ++i) ranks.push_back(layout.grid.offset() + i);
+  json["ranks"] = std::move(ranks);
+  json["axes"] = {
+      {"tp", parallel.tp}, {"cp", parallel.cp}, {"dp", parallel.dp}, {"pp", parallel.pp}};
+  json["expert_axes"] = {{"expt_tp", parallel.expt_tp},
+                         {"ep", parallel.ep},
+                         {"expt_dp", parallel.expt_dp},
+                         {"pp", parallel.pp}};
+  Json stage_layers = Json::array();
+  for (const plan::LayerRange& layers : layout.stage_layers) {
+    stage_layers.push_back({layers.first, layers.count});
+  }
+  json["stage_layers"] = std::move(stage_layers);
+  Json groups = Json::object();
+  AddGroups(layout.grid,
+            {{"tp"},
+             {"cp"},
+             {"dp"},
+             {"pp"},
+             {"cp", "dp"},
+             {"tp", "cp"},
+             {"tp", "dp"},
+             {"tp", "pp"},
+             {"tp", "cp", "dp"},
+             {"tp", "cp", "dp", "pp"}},
+            &groups);
+  AddGroups(layout.expert_grid,
+            {{"expt_tp"}, {"ep"}, {"expt_dp"}, {"expt_tp", "ep"}, {"expt_tp", "ep", "pp"}},
+            &groups);
+  if (layout.index == plan.spec.language) AddEmbeddingGroups(layout.grid, &groups);
+  json["groups"] = std::move(groups);
+  return json;
+}
+
+// ---- Edges ----
+
+// Ranks of one stage that work on each lane.
+Json LanesJson(const Plan& plan, int32_t module, int32_t stage) {
+  Json lanes = Json::array();
+  for (int32_t dp = 0; dp < plan.parallel(module).dp; ++dp) {
+    RankList ranks;
+    for (int32_t cp = 0; cp < plan.parallel(module).cp; ++cp) {
+      const RankList group = plan.TensorGroup(module, dp, stage, cp);
+      ranks.insert(ranks.end(), group.begin(), group.end());
+    }
+    std::sort(ranks.begin(), ranks.end());
+    lanes.push_back(ToJson(ranks));
+  }
+  return lanes;
+}
+
+Json EdgeJson(const Plan& plan, int32_t link, const plan::MicrobatchSamples& samples) {
+  const plan::Link& which = plan.links[static_cast<size_t>(link)];
+  const plan::Grid& from = plan.modules[static_cast<size_t>(which.from_module)].grid;
+  const plan::Grid& to = plan.modules[static_cast<size_t>(which.to_module)].grid;
+  Json json;
+  json["from"] = plan.module_spec(which.from_module).name;
+  json["to"] = plan.module_spec(which.to_module).name;
+  json["colocated"] = from.offset() == to.offset() && from.size() == to.size();
+  json["from_lanes"] = LanesJson(plan, which.from_module, which.from_stage);
+  json["to_lanes"] = LanesJson(plan, which.to_module, which.to_stage);
+  Json links = Json::array();
+  for (const plan::LinkMessage& message : plan::LinkMessages(plan, link, samples)) {
+    if (message.slice != 0) continue;
+    links.push_back({{"from_lane", plan.PlaceOf(message.from, which.from_module)->dp},
+                     {"to_lane", plan.PlaceOf(message.to, which.to_module)->dp},
+                     {"first", message.first},
+                     {"count", message.count}});
+  }
+  json["links"] = std::move(links);
+  return json;
+}
+
+// ---- Ranks ----
+
+Json PlaceJson(const Plan& plan, const Place& place, const PlanFigures& figures) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const bool first = place.pp == 0, last = place.pp == layout.pp() - 1;
+  const bool language = place.module == plan.spec.language;
+  Json json;
+  json["name"] = plan.module_spec(place.module).name;
+  json["coordinates"] = {{"tp", place.tp}, {"cp", place.cp}, {"dp", place.dp}, {"pp", place.pp}};
+  json["first_stage"] = first;
+  json["last_stage"] = last;
+  json["embedding"] = language && first;
+  json["head"] = language && last;
+  Json stages = Json::array(), layers = Json::array();
+  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    const plan::LayerRange range = layout.layers(place.pp, chunk);
+    stages.push_back(layout.GraphStage(place.pp, chunk));
+    layers.push_back({range.first, range.count});
+  }
+  json["stages"] = std::move(stages);
+  json["layers"] = std::move(layers);
+  const bool warms_up = figures.schedule == "1f1b" && layout.chunks == 1;
+  json["warmup"] = warms_up ? Json(plan.stages - layout.GraphStage(place.pp) - 1) : Json(nullptr);
+  return json;
+}
+
+Json RankJson(const Plan& plan, Rank rank, const PlanFigures& figures) {
+  const plan::Device& device = plan.devices[static_cast<size_t>(rank.value)];
+  Json modules = Json::array();
+  for (const Place& place : plan.PlacesOf(rank)) modules.push_back(PlaceJson(plan, place, figures));
+  return {{"rank", rank.value},
+          {"node", device.node},
+          {"device", device.index},
+          {"modules", std::move(modules)}};
+}
+
+// ---- Replicas, segments, memory ----
+
+Json ReplicaJson(const Plan& plan, const ModulePlan& layout, int32_t dp, int32_t pp,
+                 int64_t samples) {
+  const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
+  const RankList ranks = plan.TensorGroup(layout.index, dp, pp);
+  Json units = nullptr;
+  if (architecture.family != job::Family::kNone) {
+    Json attention = Json::array(), mlp = Json::array(), vocabulary = Json::array();
+    const bool ends = pp == 0 || pp == layout.pp() - 1;
+    const auto width = static_cast<int32_t>(ranks.size());
+    for (int32_t tp = 0; tp < width; ++tp) {
+      const plan::Shard shard = plan::ShardOf(architecture, width, tp);
+      attention.push_back(ToJson(shard.query_heads));
+      mlp.push_back(ToJson(shard.mlp_blocks));
+      if (ends && architecture.vocabulary > 0)
+        vocabulary.push_back(ToJson(shard.vocabulary_blocks));
+    }
+    units = {{"attention", std::move(attention)},
+             {"mlp", std::move(mlp)},
+             {"vocabulary", std::move(vocabulary)}};
+  }
+  return {{"module", plan.module_spec(layout.index).name},
+          {"dp", dp},
+          {"pp", pp},
+          {"width", ranks.size()},
+          {"ranks", ToJson(ranks)},
+          {"samples", samples},
+          {"units", std::move(units)}};
+}
+
+Json ReplicasJson(const Plan& plan) {
+  Json replicas = Json::array();
+  for (const ModulePlan& layout : plan.modules) {
+    for (int32_t dp = 0; dp < plan.parallel(layout.index).dp; ++dp) {
+      const int64_t samples = plan::LaneSamplesOfStep(plan, layout.index, dp);
+      for (int32_t pp = 0; pp < layout.pp(); ++pp) {
+        replicas.push_back(ReplicaJson(plan, layout, dp, pp, samples));
+      }
+    }
+  }
+  return replicas;
+}
+
+const char* NameOf(plan::UnitFamily family) {
+  switch (family) {
+    case plan::UnitFamily::kAttention:
+      return "attention";
+    case plan::UnitFamily::kKv:
+      return "kv";
+    case plan::UnitFamily::kMlp:
+      return "mlp";
+    case plan::UnitFamily::kVocabulary:
+      return "vocabulary";
+    case plan::UnitFamily::kReplicated:
+      return "replicated";
+  }
+  return "";
+}
+
+Json SegmentsJson(const Plan& plan) {
+  Json segments = Json::array();
+  for (const plan::Segment& segment : plan::Segments(plan)) {
+    segments.push_back({{"module", plan.module_spec(segment.module).name},
+                        {"pp", segment.pp},
+                        {"family", NameOf(segment.family)},
+                        {"first", segment.units.first},
+                        {"count", segment.units.count},
+                        {"holders", ToJson(segment.holders)},
+                        {"homes", ToJson(segment.homes)}});
+  }
+  return segments;
+}
+
+// Empty where some module's parameters are not known: a sum that leaves out a module misleads.
+Json MemoryJson(const Plan& plan) {
+  Json memory = Json::array();
+  const bool known = std::all_of(
+      plan.spec.modules.begin(), plan.spec.modules.end(),
+      [](const job::Module& module) { return plan::HasParameters(module.architecture.family); });
+  if (!known) return memory;
+  const std::vector<plan::MemoryEstimate> estimates = plan::EstimateMemory(plan);
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const plan::MemoryEstimate& estimate = estimates[static_cast<size_t>(rank)];
+    memory.push_back({{"rank", rank},
+                      {"parameters", estimate.parameters},
+                      {"gradients", estimate.gradients},
+                      {"optimizer", estimate.optimizer},
+                      {"activations", estimate.activations},
+                      {"total", estimate.total()}});
+  }
+  return memory;
+}
+
+// Numbers of idle devices in the cluster's order: ranks in no module, then what follows the world.
+Json IdleJson(const Plan& plan) {
+  Json idle = Json::array();
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    if (plan.PlacesOf(Rank{rank}).empty()) idle.push_back(rank);
+  }
+  for (int32_t next = plan.world; idle.size() < plan.idle.size(); ++next) idle.push_back(next);
+  return idle;
+}
+
+// A node's name is whatever its daemon says; what is not UTF-8 in it must not throw.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+// Keys of the document a line each, elements of its lists a line each, everything below compact.
+std::string Print(const Json& document) {
+  std::string text = "{";
+  const char* separator = "\n";
+  for (const auto& [key, value] : document.items()) {
+    absl::StrAppend(&text, separator, "  ", Dump(key), ": ");
+    separator = ",\n";
+    if (!value.is_array() || value.empty() || !value.front().is_structured()) {
+      absl::StrAppend(&text, Dump(value));
+      continue;
+    }
+    const char* element_separator = "[\n";
+    for (const Json& element : value) {
+      absl::StrAppend(&text, element_separator, "    ", Dump(element));
+      element_separator = ",\n";
+    }
+    absl::StrAppend(&text, "\n  ]");
+  }
+  absl::StrAppend(&text, "\n}\n");
+  return text;
+}
+
+}  // namespace
+
+std::string PlanJson(const Plan& plan, const PlanFigures& figures) {
+  Json json;
+  json["apiVersion"] = "phalanx/v1";
+  json["kind"] = "Plan";
+  json["digest"] = plan.digest;
+  json["world"] = plan.world;
+  json["epoch"] = plan.epoch.value;
+  json["modules"] = Json::array();
+  for (const ModulePlan& layout : plan.modules) {
+    json["modules"].push_back(ModuleJson(plan, layout));
+  }
+  json["edges"] = Json::array();
+  const plan::MicrobatchSamples samples = plan::SamplesOfMicrobatch(plan, 0);
+  for (size_t link = 0; link < plan.links.size(); ++link) {
+    if (plan.links[link].edge < 0) continue;
+    json["edges"].push_back(EdgeJson(plan, static_cast<int32_t>(link), samples));
+  }
+  json["ranks"] = Json::array();
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    json["ranks"].push_back(RankJson(plan, Rank{rank}, figures));
+  }
+  json["idle"] = IdleJson(plan);
+  json["idle_devices"] = Json::array();
+  for (const plan::Device& device : plan.idle) {
+    json["idle_devices"].push_back({{"node", device.node}, {"device", device.index}});
+  }
+  json["stages"] = plan.stages;
+  json["schedule"] = {{"name", figures.schedule},
+                      {"microbatches", plan.microbatches},
+                      {"bubble", figures.bubble},
+                      {"lower_bound", figures.lower_bound}};
+  json["replicas"] = ReplicasJson(plan);
+  json["segments"] = SegmentsJson(plan);
+  json["memory"] = MemoryJson(plan);
+  return Print(json);
+}
+
+}  // namespace phalanx::wire

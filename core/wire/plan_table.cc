@@ -1,0 +1,260 @@
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "core/plan/cost.h"
+#include "core/plan/parameters.h"
+#include "core/plan/samples.h"
+#include "core/plan/units.h"
+#include "core/wire/plan_json.h"
+
+namespace phalanx::wire {
+namespace {
+
+using plan::ModulePlan;
+using plan::Place;
+using plan::Plan;
+
+constexpr int32_t kRanksShown = 64;
+constexpr size_t kColumns = 100;
+constexpr size_t kNameColumns = 16;  // of names; longer ones are cut
+
+std::string Cut(const std::string& text, size_t columns = kNameColumns) {
+  return text.size() <= columns ? text : absl::StrCat(text.substr(0, columns - 2), "..");
+}
+
+// Columns as wide as their longest cell, two blanks apart; where a line would be too long, the
+// widest columns are cut.
+class TextTable {
+ public:
+  explicit TextTable(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+
+  std::string Print() const {
+    const std::vector<size_t> widths = Widths();
+    std::string text;
+    for (const auto& row : rows_) {
+      std::string line;
+      for (size_t i = 0; i < row.size(); ++i) {
+        const std::string cell = Cut(row[i], widths[i]);
+        absl::StrAppend(&line, cell, std::string(widths[i] - cell.size() + kGap, ' '));
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      absl::StrAppend(&text, line, "\n");
+    }
+    return text;
+  }
+
+ private:
+  static constexpr size_t kGap = 2;
+
+  std::vector<size_t> Widths() const {
+    std::vector<size_t> widths(rows_.front().size(), 0);
+    for (const auto& row : rows_) {
+      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    const size_t gaps = kGap * (widths.size() - 1);
+    while (std::accumulate(widths.begin(), widths.end(), gaps) > kColumns) {
+      --*std::max_element(widths.begin(), widths.end());
+    }
+    return widths;
+  }
+
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "3-7", "3", "-" for none.
+std::string Run(int64_t first, int64_t count) {
+  if (count <= 0) return "-";
+  return count == 1 ? absl::StrCat(first) : absl::StrCat(first, "-", first + count - 1);
+}
+std::string Run(plan::UnitRange range) { return Run(range.first, range.count); }
+
+std::string Bytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+std::string FamilyName(job::Family family) {
+  switch (family) {
+    case job::Family::kNone:
+      return "-";
+    case job::Family::kClipVision:
+      return "clip_vision";
+    case job::Family::kWhisper:
+      return "whisper";
+    case job::Family::kLlama:
+      return "llama";
+    case job::Family::kRegressor:
+      return "regressor";
+  }
+  return "-";
+}
+
+// Layer counts of the parts, equal neighbours together: "3+3", "8x10+7".
+std::string LayerCounts(const ModulePlan& layout) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < layout.stage_layers.size();) {
+    const int32_t count = layout.stage_layers[i].count;
+    size_t end = i;
+    while (end < layout.stage_layers.size() && layout.stage_layers[end].count == count) ++end;
+    if (end - i > 3) {
+      parts.push_back(absl::StrCat(end - i, "x", count));
+    } else {
+      for (size_t n = i; n < end; ++n) parts.push_back(absl::StrCat(count));
+    }
+    i = end;
+  }
+  if (parts.size() > 6) {
+    parts.resize(6);
+    parts.push_back("..");
+  }
+  return absl::StrJoin(parts, "+");
+}
+
+std::string ModulesTable(const Plan& plan) {
+  TextTable table(
+      {"MODULE", "FAMILY", "RANKS", "TP", "CP", "DP", "PP", "LAYERS", "LANES' SAMPLES"});
+  for (const ModulePlan& layout : plan.modules) {
+    const job::Module& module = plan.module_spec(layout.index);
+    const job::Parallel& parallel = module.parallel;
+    // The first lanes have the most samples, so the ends tell the range.
+    const int64_t most = plan::LaneSamplesOfStep(plan, layout.index, 0);
+    const int64_t least = plan::LaneSamplesOfStep(plan, layout.index, parallel.dp - 1);
+    table.Add({Cut(module.name), FamilyName(module.architecture.family),
+               Run(layout.grid.offset(), layout.grid.size()), absl::StrCat(parallel.tp),
+               absl::StrCat(parallel.cp), absl::StrCat(parallel.dp), absl::StrCat(parallel.pp),
+               LayerCounts(layout),
+               most == least ? absl::StrCat(most) : absl::StrCat(least, " to ", most)});
+  }
+  return table.Print();
+}
+
+std::string EdgesTable(const Plan& plan) {
+  TextTable table({"EDGE", "LANES", "MODULES ARE", "PROJECTOR"});
+  for (const plan::Link& link : plan.links) {
+    if (link.edge < 0) continue;
+    const job::Edge& edge = plan.spec.edges[static_cast<size_t>(link.edge)];
+    const plan::Grid& from = plan.modules[static_cast<size_t>(link.from_module)].grid;
+    const plan::Grid& to = plan.modules[static_cast<size_t>(link.to_module)].grid;
+    const bool colocated = from.offset() == to.offset() && from.size() == to.size();
+    std::string projector = "-";
+    if (edge.projector.has_value()) {
+      projector = absl::StrCat("mlp ", edge.projector->hidden_size,
+                               edge.projector->frozen ? " (frozen)" : "");
+    }
+    table.Add(
+        {absl::StrCat(Cut(plan.module_spec(link.from_module).name), " -> ",
+                      Cut(plan.module_spec(link.to_module).name)),
+         absl::StrCat(plan.parallel(link.from_module).dp, ":", plan.parallel(link.to_module).dp),
+         colocated ? "colocated" : "apart", projector});
+  }
+  return table.Print();
+}
+
+std::vector<std::string> PlaceCells(const Plan& plan, const Place& place) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const job::Architecture& architecture = plan.module_spec(place.module).architecture;
+  const plan::LayerRange range = layout.layers(place.pp);
+  // Of several chunks the first, and how many follow.
+  const std::string more = layout.chunks > 1 ? absl::StrCat(" +", layout.chunks - 1) : "";
+  const plan::Shard shard = plan::ShardOf(architecture, place.width, place.tp);
+  const bool ends = place.pp == 0 || place.pp == layout.pp() - 1;
+  return {Cut(plan.module_spec(place.module).name),
+          absl::StrCat(place.tp, "/", place.cp, "/", place.dp, "/", place.pp),
+          absl::StrCat(layout.GraphStage(place.pp), more),
+          Run(range.first, range.count) + more,
+          Run(shard.query_heads),
+          Run(shard.mlp_blocks),
+          ends ? Run(shard.vocabulary_blocks) : "-"};
+}
+
+// `memory` of every rank; empty where it is not known.
+std::string RanksTable(const Plan& plan, const std::vector<plan::MemoryEstimate>& memory) {
+  TextTable table({"RANK", "DEVICE", "MODULE", "TP/CP/DP/PP", "STAGE", "LAYERS", "HEADS", "MLP",
+                   "VOCAB", "MEMORY"});
+  for (int32_t rank = 0; rank < std::min(plan.world, kRanksShown); ++rank) {
+    const plan::Device& device = plan.devices[static_cast<size_t>(rank)];
+    std::vector<std::string> head = {absl::StrCat(rank),
+                                     absl::StrCat(Cut(device.node), "/", device.index)};
+    std::string bytes = memory.empty() ? "-" : Bytes(memory[static_cast<size_t>(rank)].total());
+    const std::vector<Place> places = plan.PlacesOf(Rank{rank});
+    if (places.empty()) {
+      head.push_back("(idle)");
+      table.Add(std::move(head));
+      continue;
+    }
+    for (const Place& place : places) {
+      std::vector<std::string> row = std::move(head);
+      for (std::string& cell : PlaceCells(plan, place)) row.push_back(std::move(cell));
+      row.push_back(std::move(bytes));
+      table.Add(std::move(row));
+      head = {"", ""};  // further modules of the same rank
+      bytes = "";
+    }
+  }
+  std::string text = table.Print();
+  if (plan.world > kRanksShown) {
+    absl::StrAppend(&text, "and ", plan.world - kRanksShown, " ranks more: see -o json\n");
+  }
+  return text;
+}
+
+std::string MemoryLine(const std::vector<plan::MemoryEstimate>& memory) {
+  const auto largest =
+      std::max_element(memory.begin(), memory.end(),
+                       [](const auto& a, const auto& b) { return a.total() < b.total(); });
+  return absl::StrCat("Memory, at most on rank ", largest - memory.begin(), ": ",
+                      Bytes(largest->total()), "\n  parameters ", Bytes(largest->parameters),
+                      ", gradients ", Bytes(largest->gradients), ", optimizer ",
+                      Bytes(largest->optimizer), ", activations ", Bytes(largest->activations),
+                      "\n");
+}
+
+std::string IdleLine(const Plan& plan) {
+  if (plan.idle.empty()) return "";
+  std::vector<std::string> names;
+  for (size_t i = 0; i < plan.idle.size() && i < 4; ++i) {
+    names.push_back(absl::StrCat(Cut(plan.idle[i].node), "/", plan.idle[i].index));
+  }
+  if (plan.idle.size() > names.size()) names.push_back("...");
+  return absl::StrCat("Idle devices: ", plan.idle.size(), " (", absl::StrJoin(names, ", "), ")\n");
+}
+
+}  // namespace
+
+std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
+  const bool known = std::all_of(
+      plan.spec.modules.begin(), plan.spec.modules.end(),
+      [](const job::Module& module) { return plan::HasParameters(module.architecture.family); });
+  const std::vector<plan::MemoryEstimate> memory =
+      known ? plan::EstimateMemory(plan) : std::vector<plan::MemoryEstimate>();
+  std::string text = absl::StrCat(
+      "Job ", plan.spec.name, " on ", plan.world, plan.world == 1 ? " rank" : " ranks", ", epoch ",
+      plan.epoch.value, ", plan ", plan.digest, "\n\n", ModulesTable(plan));
+  if (!plan.spec.edges.empty()) absl::StrAppend(&text, "\n", EdgesTable(plan));
+  absl::StrAppend(&text, "\n", RanksTable(plan, memory), "\n", IdleLine(plan));
+  absl::StrAppend(
+      &text, "Batch: ", plan.spec.batch.global, " samples a step, ", plan.microbatches,
+      plan.microbatches == 1 ? " microbatch" : " microbatches", " of at most ",
+      plan.spec.batch.micro, "\n",
+      absl::StrFormat("Schedule: %s over %d %s, bubble %.1f %% (lower bound %.1f %%)\n",
+                      figures.schedule, plan.stages, plan.stages == 1 ? "stage" : "stages",
+                      100 * figures.bubble, 100 * figures.lower_bound));
+  if (known) absl::StrAppend(&text, MemoryLine(memory));
+  return text;
+}
+
+}  // namespace phalanx::wire

@@ -1,0 +1,241 @@
+#include "core/wire/plan_json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/plan/plan.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::wire {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Json = nlohmann::json;
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+using support::NoArchitecture;
+
+plan::Plan MustPlan(const job::JobSpec& spec, int32_t nodes = 1, int32_t devices = 8) {
+  auto plan = plan::MakePlan(spec, plan::MakeCluster(nodes, devices), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+// The production layout of the reference: encoder tp2 dp2 at 0, language tp2 pp2 at 4.
+Json Production() {
+  return Json::parse(PlanJson(MustPlan(AJob()
+                                           .Module("vision", ClipVision(), {.tp = 2, .dp = 2})
+                                           .Module("language", Llama(), {.tp = 2, .pp = 2})
+                                           .Edge("vision", "language", {.projector = 32})
+                                           .Batch(6, 2)),
+                              {.schedule = "1f1b", .bubble = 0.25, .lower_bound = 0.2}));
+}
+
+TEST(PlanJsonTest, Document_OfAJob_HasEveryDocumentedKeyInOrder) {
+  const std::string text = PlanJson(MustPlan(AJob().Module("language", Llama())), {});
+  std::vector<std::string> keys;
+  const auto document = nlohmann::ordered_json::parse(text);
+  for (const auto& [key, value] : document.items()) keys.push_back(key);
+  EXPECT_THAT(keys, testing::ElementsAre("apiVersion", "kind", "digest", "world", "epoch",
+                                         "modules", "edges", "ranks", "idle", "idle_devices",
+                                         "stages", "schedule", "replicas", "segments", "memory"));
+  EXPECT_EQ(document["apiVersion"], "phalanx/v1");
+  EXPECT_EQ(document["kind"], "Plan");
+}
+
+TEST(PlanJsonTest, Groups_OfProductionLayout_MatchReferenceTable) {
+  const Json plan = Production();
+  const Json& vision = plan["modules"][0]["groups"];
+  EXPECT_EQ(vision["tp"], Json::parse("[[0,1],[2,3]]"));
+  EXPECT_EQ(vision["dp"], Json::parse("[[0,2],[1,3]]"));
+  EXPECT_EQ(vision["dp-cp-tp"], Json::parse("[[0,1,2,3]]"));
+  EXPECT_EQ(vision["expt_dp"], Json::parse("[[0,1,2,3]]"));
+  EXPECT_EQ(vision["ep"], Json::parse("[[0],[1],[2],[3]]"));
+  EXPECT_FALSE(vision.contains("embedding"));
+  const Json& language = plan["modules"][1]["groups"];
+  EXPECT_EQ(language["tp"], Json::parse("[[4,5],[6,7]]"));
+  EXPECT_EQ(language["pp"], Json::parse("[[4,6],[5,7]]"));
+  EXPECT_EQ(language["pp-tp"], Json::parse("[[4,5,6,7]]"));
+  EXPECT_EQ(language["dp-cp"], Json::parse("[[4],[5],[6],[7]]"));
+  EXPECT_EQ(language["pp-dp-cp-tp"], Json::parse("[[4,5,6,7]]"));
+  EXPECT_EQ(language["expt_dp"], Json::parse("[[4,5],[6,7]]"));
+  EXPECT_EQ(language["ep-expt_tp"], Json::parse("[[4],[5],[6],[7]]"));
+  EXPECT_EQ(language["pp-ep-expt_tp"], Json::parse("[[4,6],[5,7]]"));
+  EXPECT_EQ(language["embedding"], Json::parse("[[4,6],[5,7]]"));
+  EXPECT_EQ(language["position_embedding"], Json::parse("[[4],[5]]"));
+}
+
+TEST(PlanJsonTest, EmbeddingGroups_OfOneStage_HaveOneRank) {
+  const Json plan =
+      Json::parse(PlanJson(MustPlan(AJob().Module("language", Llama(), {.tp = 2})), {}));
+  EXPECT_EQ(plan["modules"][0]["groups"]["embedding"], Json::parse("[[0],[1]]"));
+}
+
+TEST(PlanJsonTest, Edges_ShowLanesAndSamplesOfTheFirstMicrobatch) {
+  const Json edge = Production()["edges"][0];
+  EXPECT_EQ(edge["from"], "vision");
+  EXPECT_EQ(edge["to"], "language");
+  EXPECT_EQ(edge["colocated"], false);
+  EXPECT_EQ(edge["from_lanes"], Json::parse("[[0,1],[2,3]]"));
+  EXPECT_EQ(edge["to_lanes"], Json::parse("[[4,5]]"));
+  EXPECT_EQ(edge["links"], Json::parse(R"([{"from_lane":0,"to_lane":0,"first":0,"count":1},
+                                          {"from_lane":1,"to_lane":0,"first":1,"count":1}])"));
+}
+
+TEST(PlanJsonTest, Ranks_ShowPlaceStagesLayersAndWarmup) {
+  const Json rank = Production()["ranks"][6];
+  EXPECT_EQ(rank["rank"], 6);
+  EXPECT_EQ(rank["node"], "node-0");
+  EXPECT_EQ(rank["device"], 6);
+  const Json& module = rank["modules"][0];
+  EXPECT_EQ(module["name"], "language");
+  EXPECT_EQ(module["coordinates"], Json::parse(R"({"tp":0,"cp":0,"dp":0,"pp":1})"));
+  EXPECT_EQ(module["first_stage"], false);
+  EXPECT_EQ(module["last_stage"], true);
+  EXPECT_EQ(module["embedding"], false);
+  EXPECT_EQ(module["head"], true);
+  EXPECT_EQ(module["stages"], Json::parse("[2]"));
+  EXPECT_EQ(module["layers"], Json::parse("[[2,2]]"));
+  EXPECT_EQ(module["warmup"], 0);
+  EXPECT_EQ(Production()["ranks"][0]["modules"][0]["warmup"], 2);
+  EXPECT_EQ(Production()["ranks"][0]["modules"][0]["embedding"], false);
+  EXPECT_EQ(Production()["stages"], 3);
+}
+
+TEST(PlanJsonTest, Warmup_UnderAnotherSchedule_IsNull) {
+  const Json plan = Json::parse(PlanJson(MustPlan(AJob().Module("language", Llama(), {.pp = 2})),
+                                         {.schedule = "zero_bubble_h1"}));
+  EXPECT_TRUE(plan["ranks"][0]["modules"][0]["warmup"].is_null());
+  EXPECT_EQ(plan["schedule"]["name"], "zero_bubble_h1");
+}
+
+TEST(PlanJsonTest, Schedule_HasTheCallersFigures) {
+  const Json schedule = Production()["schedule"];
+  EXPECT_EQ(schedule["name"], "1f1b");
+  EXPECT_EQ(schedule["microbatches"], 3);
+  EXPECT_EQ(schedule["bubble"], 0.25);
+  EXPECT_EQ(schedule["lower_bound"], 0.2);
+}
+
+TEST(PlanJsonTest, Replicas_ShowUnitsOfEachRank) {
+  const Json replicas = Production()["replicas"];
+  ASSERT_THAT(replicas, SizeIs(4));
+  EXPECT_EQ(replicas[0]["module"], "vision");
+  EXPECT_EQ(replicas[0]["samples"], 3);
+  const Json& last = replicas[3];
+  EXPECT_EQ(last["pp"], 1);
+  EXPECT_EQ(last["width"], 2);
+  EXPECT_EQ(last["ranks"], Json::parse("[6,7]"));
+  EXPECT_EQ(last["samples"], 6);
+  EXPECT_EQ(last["units"]["attention"], Json::parse("[[0,4],[4,4]]"));
+  EXPECT_EQ(last["units"]["mlp"], Json::parse("[[0,4],[4,4]]"));
+  EXPECT_EQ(last["units"]["vocabulary"], Json::parse("[[0,6],[6,6]]"));
+}
+
+TEST(PlanJsonTest, Segments_ShowHoldersOfEveryReplicaAndHomes) {
+  const Json segment = Production()["segments"][1];
+  EXPECT_EQ(segment["module"], "vision");
+  EXPECT_EQ(segment["family"], "attention");
+  EXPECT_EQ(segment["first"], 2);
+  EXPECT_EQ(segment["count"], 2);
+  EXPECT_EQ(segment["holders"], Json::parse("[[1],[3]]"));
+  EXPECT_EQ(segment["homes"], Json::parse("[3,1]"));
+}
+
+TEST(PlanJsonTest, Memory_OfEveryRank_AddsUp) {
+  const Json memory = Production()["memory"];
+  ASSERT_THAT(memory, SizeIs(8));
+  for (const Json& rank : memory) {
+    EXPECT_GT(rank["parameters"].get<int64_t>(), 0);
+    EXPECT_EQ(rank["total"].get<int64_t>(),
+              rank["parameters"].get<int64_t>() + rank["gradients"].get<int64_t>() +
+                  rank["optimizer"].get<int64_t>() + rank["activations"].get<int64_t>());
+  }
+}
+
+TEST(PlanJsonTest, Idle_NumbersGapsAndWhatIsBeyondTheWorld) {
+  const Json plan =
+      Json::parse(PlanJson(MustPlan(AJob()
+                                        .Module("vision", ClipVision(), {.dp = 2})
+                                        .Module("language", Llama(), {.dp = 2, .offset = 4})
+                                        .Edge("vision", "language"),
+                                    2, 4),
+                           {}));
+  EXPECT_EQ(plan["world"], 6);
+  EXPECT_EQ(plan["idle"], Json::parse("[2,3,6,7]"));
+  EXPECT_EQ(plan["idle_devices"][2], Json::parse(R"({"node":"node-1","device":2})"));
+  EXPECT_THAT(plan["ranks"], SizeIs(6));
+  EXPECT_EQ(plan["ranks"][2]["modules"], Json::array());
+}
+
+TEST(PlanJsonTest, Colocated_Modules_AreSaidToBe) {
+  const Json plan =
+      Json::parse(PlanJson(MustPlan(AJob()
+                                        .Module("vision", ClipVision(), {.dp = 4})
+                                        .Module("language", Llama(), {.tp = 4, .offset = 0})
+                                        .Edge("vision", "language")),
+                           {}));
+  EXPECT_EQ(plan["edges"][0]["colocated"], true);
+  EXPECT_THAT(plan["ranks"][0]["modules"], SizeIs(2));
+}
+
+TEST(PlanJsonTest, Plan_WithoutArchitecture_HasNoFigures) {
+  const Json plan =
+      Json::parse(PlanJson(MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 2})), {}));
+  EXPECT_EQ(plan["segments"], Json::array());
+  EXPECT_EQ(plan["memory"], Json::array());
+  EXPECT_TRUE(plan["replicas"][0]["units"].is_null());
+  EXPECT_EQ(plan["ranks"][1]["modules"][0]["layers"], Json::parse("[[0,0]]"));
+}
+
+TEST(PlanTableTest, Table_OfAWideJob_StaysWithinAHundredColumns) {
+  const plan::Plan plan =
+      MustPlan(AJob()
+                   .Module("a-vision-encoder-with-a-long-name", ClipVision(), {.dp = 16})
+                   .Module("language",
+                           Llama({.hidden_size = 512,
+                                  .layers = 64,
+                                  .heads = 64,
+                                  .kv_heads = 8,
+                                  .mlp_size = 100000,
+                                  .vocabulary = 1000000}),
+                           {.tp = 2, .dp = 2, .pp = 16})
+                   .Edge("a-vision-encoder-with-a-long-name", "language", {.projector = 128})
+                   .Batch(100, 2)
+                   .Schedule(job::ScheduleName::kInterleaved, 4),
+               20, 4);
+  const std::string table =
+      PlanTable(plan, {.schedule = "1f1b", .bubble = 0.25, .lower_bound = 0.2});
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  EXPECT_THAT(table, HasSubstr("and 16 ranks more: see -o json"));
+  EXPECT_THAT(table, HasSubstr("bubble 25.0 % (lower bound 20.0 %)"));
+}
+
+TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
+  const plan::Plan plan = MustPlan(AJob()
+                                       .Module("vision", ClipVision(), {.dp = 2})
+                                       .Module("language", Llama(), {.tp = 2, .pp = 2})
+                                       .Edge("vision", "language", {.projector = 32})
+                                       .Batch(6, 2));
+  const std::string table =
+      PlanTable(plan, {.schedule = "1f1b", .bubble = 0.25, .lower_bound = 0.2});
+  EXPECT_THAT(table,
+              HasSubstr("MODULE    FAMILY       RANKS  TP  CP  DP  PP  LAYERS  LANES' SAMPLES\n"
+                        "vision    clip_vision  0-1    1   1   2   1   2       3\n"
+                        "language  llama        2-5    2   1   1   2   2+2     6\n"));
+  EXPECT_THAT(table, HasSubstr("vision -> language  2:1    apart        mlp 32\n"));
+  EXPECT_THAT(table,
+              HasSubstr("4     node-0/4  language  0/0/0/1      2      2-3     0-3    0-3  0-5"));
+  EXPECT_THAT(table, HasSubstr("Idle devices: 2 (node-0/6, node-0/7)\n"));
+}
+
+}  // namespace
+}  // namespace phalanx::wire
