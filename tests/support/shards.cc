@@ -2,14 +2,15 @@
 
 #include <jpeglib.h>
 #include <png.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -106,9 +107,19 @@ ShardFiles WriteShards(const std::string& folder, const ShardOptions& options) {
 }
 
 std::string MakeFolder(absl::string_view name) {
+  // Removed when the test program ends in good order.
+  struct Folders {
+    std::vector<std::string> paths;
+    ~Folders() {
+      std::error_code ignored;
+      for (const std::string& path : paths) std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static Folders folders;
   const char* root = std::getenv("TMPDIR");
   std::string path = absl::StrCat(root == nullptr ? "/tmp" : root, "/phalanx-", name, "-XXXXXX");
   Check(mkdtemp(path.data()) != nullptr, "cannot make a folder");
+  folders.paths.push_back(path);
   return path;
 }
 

@@ -30,7 +30,7 @@ struct ShardFiles {
 // Writes into `folder`, which exists. Samples are 000000, 000001, ..., dealt out in runs.
 ShardFiles WriteShards(const std::string& folder, const ShardOptions& options);
 
-// A new folder below the test's temporary folder.
+// A new folder, removed when the program ends in good order.
 std::string MakeFolder(absl::string_view name);
 void WriteFile(const std::string& path, absl::string_view bytes);
 std::string ReadFile(const std::string& path);

@@ -129,11 +129,11 @@ TEST(TokenizerTest, BrokenModels_AreNamed) {
 
 TEST(TokenizerTest, DamagedModels_NeverCrash) {
   const std::string model = TokenizerModel();
+  const std::string path = MakeFolder("tokenizer") + "/t.model";
   Prng prng(11);
   for (int round = 0; round < 300; ++round) {
     std::string damaged = model;
     for (int i = 0; i < 4; ++i) damaged[prng.Below(damaged.size())] = static_cast<char>(prng.Next());
-    const std::string path = MakeFolder("tokenizer") + "/t.model";
     WriteFile(path, damaged);
     const auto tokenizer = Tokenizer::Load(path);
     if (tokenizer.ok()) (*tokenizer)->Encode("red tile \xFF\xFE under sky");

@@ -1,0 +1,106 @@
+// Speed of the data path: pictures decoded, samples taken, text split, shards indexed.
+//
+//   build/release/bench/bench_data --benchmark_min_time=1
+//
+// PHALANX_EMOJI names a folder that examples/make_emoji.py filled; without it, generated shards stand
+// in for the emoji ones.
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/shards.h"
+#include "worker/data/data_set.h"
+#include "worker/data/image.h"
+
+namespace phalanx::data {
+namespace {
+
+using ::phalanx::support::EncodeJpeg;
+using ::phalanx::support::EncodePng;
+using ::phalanx::support::MakeFolder;
+using ::phalanx::support::WriteShards;
+
+DataSetSpec EmojiOrLike() {
+  if (const char* folder = std::getenv("PHALANX_EMOJI"); folder != nullptr) {
+    DataSetSpec spec{.tokenizer = absl::StrCat(folder, "/emoji.model"), .rows_per_item = 16, .context = 64};
+    for (int i = 0; i < 4; ++i) spec.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
+    return spec;
+  }
+  const auto files = WriteShards(MakeFolder("bench"), {.samples = 3500, .shards = 4, .image_side = 128});
+  return {.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 16, .context = 64};
+}
+
+void BM_BuildIndex(benchmark::State& state) {
+  const DataSetSpec spec = EmojiOrLike();
+  int64_t samples = 0;
+  for (auto _ : state) samples += Index::Build(spec)->size();
+  state.SetItemsProcessed(samples);
+}
+BENCHMARK(BM_BuildIndex)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+// Text alone, so that the cost a sample shows: two million members take their time in headers.
+void BM_BuildLargeIndex(benchmark::State& state) {
+  const auto files = WriteShards(MakeFolder("bench"), {.samples = static_cast<int32_t>(state.range(0)), .shards = 8,
+                                                       .images_max = 1, .image_side = 2});
+  const DataSetSpec spec{.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 16, .context = 64};
+  int64_t samples = 0;
+  for (auto _ : state) samples += Index::Build(spec)->size();
+  state.SetItemsProcessed(samples);
+}
+BENCHMARK(BM_BuildLargeIndex)->Arg(200'000)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(1);
+
+void BM_TakeSamples(benchmark::State& state) {
+  const DataSetSpec spec = EmojiOrLike();
+  const Index index = *Index::Build(spec);
+  const auto loader =
+      *Loader::Create(index, spec, {.threads = static_cast<int32_t>(state.range(0)), .image_size = 64});
+  std::vector<int64_t> order(static_cast<size_t>(index.size()));
+  std::iota(order.begin(), order.end(), 0);
+  loader->Announce(order);
+  size_t next = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(*loader->Take(order[next]));
+    if (++next == order.size()) {
+      loader->Announce(order);
+      next = 0;
+    }
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_TakeSamples)->Arg(0)->Arg(1)->Arg(2)->UseRealTime();
+
+void BM_DecodeJpeg336(benchmark::State& state) {
+  const std::string bytes = EncodeJpeg({.width = 336, .height = 336}, {200, 20, 30});
+  std::vector<float> pixels;
+  for (auto _ : state) {
+    ResizeAndNormalize(*DecodeImage(bytes, 336), 336, pixels);
+    benchmark::DoNotOptimize(pixels.data());
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_DecodeJpeg336);
+
+void BM_DecodePng136(benchmark::State& state) {
+  const std::string bytes = EncodePng({.width = 136, .height = 128, .channels = 4}, {200, 20, 30, 100});
+  std::vector<float> pixels;
+  for (auto _ : state) {
+    ResizeAndNormalize(*DecodeImage(bytes, 64), 64, pixels);
+    benchmark::DoNotOptimize(pixels.data());
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_DecodePng136);
+
+void BM_Tokenize(benchmark::State& state) {
+  const DataSetSpec spec = EmojiOrLike();
+  const auto tokenizer = *Tokenizer::Load(spec.tokenizer);
+  const std::string text = "couple with heart: person, person, light skin tone, medium skin tone";
+  for (auto _ : state) benchmark::DoNotOptimize(tokenizer->Encode(text));
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * text.size()));
+}
+BENCHMARK(BM_Tokenize);
+
+}  // namespace
+}  // namespace phalanx::data
