@@ -1,6 +1,7 @@
 #include "core/plan/samples.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/base/prng.h"
 #include "core/plan/check.h"
@@ -102,11 +103,10 @@ MicrobatchSamples SamplesOfMicrobatch(const Plan& plan, int64_t microbatch) {
 }
 
 int64_t CountOfMicrobatch(const Plan& plan, int64_t microbatch) {
-  int64_t count = 0;
-  const int32_t lanes = plan.parallel(plan.spec.language).dp;
-  for (int32_t lane = 0; lane < lanes; ++lane)
-    count += LaneMicrobatch(plan, microbatch, lane).count;
-  return count;
+  const int64_t global = plan.spec.batch.global, lanes = plan.parallel(plan.spec.language).dp;
+  const int64_t run = global / lanes, longer = global % lanes;
+  return longer * EvenSplit(run + 1, plan.microbatches, microbatch).count +
+         (lanes - longer) * EvenSplit(run, plan.microbatches, microbatch).count;
 }
 
 UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
@@ -121,9 +121,16 @@ UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
 int64_t LaneSamplesOfStep(const Plan& plan, int32_t module, int32_t lane) {
   const int32_t lanes = plan.parallel(module).dp;
   if (module == plan.spec.language) return EvenSplit(plan.spec.batch.global, lanes, lane).count;
+  // Microbatches have at most three sizes, in runs that end where a lane's larger parts end.
+  const int64_t run = plan.spec.batch.global / plan.parallel(plan.spec.language).dp;
+  std::array<int64_t, 4> cuts = {0, run % plan.microbatches, (run + 1) % plan.microbatches,
+                                 plan.microbatches};
+  std::sort(cuts.begin(), cuts.end());
   int64_t count = 0;
-  for (int64_t microbatch = 0; microbatch < plan.microbatches; ++microbatch) {
-    count += EvenSplit(CountOfMicrobatch(plan, microbatch), lanes, lane).count;
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    if (cuts[i] == cuts[i + 1]) continue;
+    const int64_t samples = CountOfMicrobatch(plan, cuts[i]);
+    count += (cuts[i + 1] - cuts[i]) * EvenSplit(samples, lanes, lane).count;
   }
   return count;
 }

@@ -66,19 +66,29 @@ TEST(SamplesTest, Microbatches_OfAnyBatch_CoverEverySampleOnceWithinTheLimit) {
   }
 }
 
-TEST(SamplesTest, LaneSamplesOfStep_OverLanes_AddUpToTheBatch) {
+// Against the sum over all microbatches, done the slow way.
+TEST(SamplesTest, LaneSamplesOfStep_OfAnyLayout_IsTheSumOverMicrobatches) {
   for (int32_t vision = 1; vision <= 4; ++vision) {
-    const Plan plan = MustPlan(AJob()
-                                   .Module("vision", ClipVision(), {.dp = vision})
-                                   .Module("language", Llama(), {.dp = 3})
-                                   .Edge("vision", "language")
-                                   .Batch(13, 2));
-    for (int32_t module : {0, 1}) {
-      int64_t sum = 0;
-      for (int32_t lane = 0; lane < plan.parallel(module).dp; ++lane) {
-        sum += LaneSamplesOfStep(plan, module, lane);
+    for (int32_t language = 1; language <= 3; ++language) {
+      for (int64_t global = 1; global <= 30; ++global) {
+        const Plan plan = MustPlan(AJob()
+                                       .Module("vision", ClipVision(), {.dp = vision})
+                                       .Module("language", Llama(), {.dp = language})
+                                       .Edge("vision", "language")
+                                       .Batch(global, 2));
+        for (int32_t module : {0, 1}) {
+          int64_t total = 0;
+          for (int32_t lane = 0; lane < plan.parallel(module).dp; ++lane) {
+            int64_t sum = 0;
+            for (int64_t m = 0; m < plan.microbatches; ++m) {
+              sum += LaneSamples(plan, module, lane, SamplesOfMicrobatch(plan, m)).count;
+            }
+            EXPECT_EQ(LaneSamplesOfStep(plan, module, lane), sum);
+            total += sum;
+          }
+          EXPECT_EQ(total, global);
+        }
       }
-      EXPECT_EQ(sum, 13);
     }
   }
 }
