@@ -6,12 +6,10 @@
 //
 // Completion: memory given to a call belongs to the communicator until completion.
 //   CPU   collectives and receives are complete when the call returns; sends are posted and
-//   complete
-//         at Flush().
+//         complete at Flush().
 //   CUDA  a call only enqueues, on the communicator's own stream, behind everything that is
-//   enqueued
-//         so far on the caller's current stream. Join() makes the caller's current stream wait for
-//         what has been enqueued here; the host never waits.
+//         enqueued so far on the caller's current stream. Join() makes the caller's current stream
+//         wait for what has been enqueued here, as does Flush(); the host never waits.
 //
 // Failure: a call fails with Unavailable (a peer is gone or reset; the message names its world
 // rank), the reason given to Abort(), or DeadlineExceeded; after a failure every later call fails
@@ -43,8 +41,8 @@
 
 namespace phalanx::comm {
 
-// Sums of kBf16 are taken in fp32 and rounded once, to nearest even; kInt64 wraps; kByte has no
-// sum.
+// Sums on CPU are taken in rank order; those of kBf16 in fp32, rounded once to nearest even (NCCL
+// rounds at every hop). kInt64 wraps; kByte has no sum.
 enum class DType : uint8_t { kByte, kInt64, kBf16, kFp32, kFp64 };
 int64_t SizeOf(DType dtype);
 
@@ -104,8 +102,13 @@ struct WorldOptions {
   // Gloo: pass messages between processes of one host through shared memory instead of TCP.
   bool shared_memory = true;
   // NCCL: the CUDA stream that the calling thread enqueues its work on at the moment of the call,
-  // as a cudaStream_t; called once an operation. Empty: CUDA's per-thread default stream.
+  // as a cudaStream_t; called once an operation. Empty: CUDA's legacy default stream, which is
+  // LibTorch's until somebody sets another.
   std::function<void*()> current_stream;
+  // NCCL: the longest that giving a communicator back to NCCL may take, in the background, after
+  // Abort() or destruction. A process whose NCCL holds one longer is wedged: it ends itself, with
+  // exit code 70 and a line on standard error.
+  absl::Duration release_timeout = absl::Seconds(30);
 };
 
 // All communicators of one rank in one epoch: entry i of the result belongs to specs[i], nullptr
@@ -116,10 +119,17 @@ absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpe
                                           int32_t world, Rendezvous& rendezvous,
                                           const WorldOptions& options);
 #ifdef PHALANX_WITH_CUDA
-// On the current CUDA device.
+// On the current CUDA device. Returns with every communicator connected and warm: collectives on
+// all, messages between all pairs of small groups and between neighbours of larger ones. Sets
+// NCCL_NVLS_ENABLE=0 and NCCL_ALGO=Ring unless the environment says otherwise. Communicators are
+// given back to NCCL in the background, so an old epoch's may be dropped while a new one's are
+// made.
 absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
                                           int32_t world, Rendezvous& rendezvous,
                                           const WorldOptions& options);
+// Waits until every communicator that was aborted or destroyed so far is given back; false if some
+// are not by `deadline`. A process calls it before it ends.
+bool WaitForNcclReleases(absl::Time deadline);
 #endif
 
 // Ranks as threads of one process, for tests. Thread-safe.

@@ -1,0 +1,288 @@
+// The NCCL communicator, a process per device as in a job. Where there are too few devices, a test
+// says so and is skipped. The parent never touches CUDA: a forked context would be broken.
+#include <cuda_runtime_api.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "worker/comm/communicator.h"
+
+namespace phalanx::comm {
+namespace {
+
+using Use = plan::CommunicatorSpec::Use;
+
+// A folder of files; a process that waits for one looks again and again, as nothing here is timed.
+class FolderRendezvous final : public Rendezvous {
+ public:
+  explicit FolderRendezvous(std::string folder) : folder_(std::move(folder)) {}
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    std::ofstream(PathOf(key) + ".new", std::ios::binary) << value;
+    std::filesystem::rename(PathOf(key) + ".new", PathOf(key));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+    while (!std::filesystem::exists(PathOf(key))) {
+      if (absl::Now() > deadline) return absl::DeadlineExceededError(key);
+      poll(nullptr, 0, 1);
+    }
+    std::ifstream in(PathOf(key), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
+
+ private:
+  std::string PathOf(std::string key) const {
+    for (char& c : key) c = c == '/' ? '_' : c;
+    return folder_ + "/" + key;
+  }
+  const std::string folder_;
+};
+
+plan::CommunicatorSpec Group(std::string name, Use use, int32_t world) {
+  plan::CommunicatorSpec spec{.use = use, .name = std::move(name)};
+  for (int32_t rank = 0; rank < world; ++rank) spec.ranks.push_back(Rank{rank});
+  return spec;
+}
+std::vector<plan::CommunicatorSpec> SixGroups(int32_t world) {
+  return {Group("control", Use::kControl, world),    Group("forward", Use::kForward, world),
+          Group("backward", Use::kBackward, world),  Group("vision.tp", Use::kTensor, world),
+          Group("language.tp", Use::kTensor, world), Group("language.dp", Use::kData, world)};
+}
+
+// Runs in a child, whose answer is the count of devices.
+int DeviceCount() {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+    _exit(count);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+// Device memory of floats, filled and read with the stream that the communicator takes for current.
+class Floats {
+ public:
+  Floats(int64_t count, float value) : count_(count) {
+    cudaMalloc(reinterpret_cast<void**>(&data_), static_cast<size_t>(count) * 4);
+    Fill(value);
+  }
+  ~Floats() { cudaFree(data_); }
+  void Fill(float value) {
+    const std::vector<float> host(static_cast<size_t>(count_), value);
+    cudaMemcpy(data_, host.data(), host.size() * 4, cudaMemcpyHostToDevice);
+  }
+  bool AllAre(float value) const {
+    std::vector<float> host(static_cast<size_t>(count_));
+    if (cudaMemcpy(host.data(), data_, host.size() * 4, cudaMemcpyDeviceToHost) != cudaSuccess)
+      return false;
+    return host == std::vector<float>(host.size(), value);
+  }
+  float* data() const { return data_; }
+
+ private:
+  const int64_t count_;
+  float* data_ = nullptr;
+};
+
+struct Member {
+  int32_t rank = 0, world = 0;
+  FolderRendezvous* rendezvous = nullptr;
+  Communicators communicators;
+};
+using Body = std::function<std::string(Member&)>;
+
+// A process per rank, each on its own device; returns what each body said, or "killed".
+std::vector<std::string> RunRanks(int32_t world, const Body& body) {
+  std::string folder = (std::filesystem::temp_directory_path() / "nccl-test-XXXXXX").string();
+  EXPECT_NE(mkdtemp(folder.data()), nullptr);
+  std::vector<pid_t> children;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      cudaSetDevice(rank);
+      FolderRendezvous rendezvous(folder);
+      auto connected = ConnectNccl(SixGroups(world), Rank{rank}, world, rendezvous, {});
+      std::string report = std::string(connected.status().message());
+      if (connected.ok()) {
+        Member member{rank, world, &rendezvous, *std::move(connected)};
+        report = body(member);
+      }
+      if (!WaitForNcclReleases(absl::Now() + absl::Seconds(20))) report += " (not released)";
+      std::ofstream(absl::StrCat(folder, "/report", rank)) << report;
+      _exit(0);
+    }
+    children.push_back(pid);
+  }
+  std::vector<std::string> reports;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    int status = 0;
+    waitpid(children[static_cast<size_t>(rank)], &status, 0);
+    std::ifstream in(absl::StrCat(folder, "/report", rank));
+    reports.push_back(WIFSIGNALED(status) ? "killed"
+                                          : std::string(std::istreambuf_iterator<char>(in), {}));
+  }
+  std::filesystem::remove_all(folder);
+  return reports;
+}
+
+class NcclTest : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    const int devices = DeviceCount();
+    if (devices < GetParam())
+      GTEST_SKIP() << "needs " << GetParam() << " GPUs; there are " << devices;
+  }
+  std::vector<std::string> All(const std::string& report) const {
+    return std::vector<std::string>(static_cast<size_t>(GetParam()), report);
+  }
+};
+
+std::string CollectivesOf(Member& me) {
+  const float world = static_cast<float>(me.world);
+  for (auto& group : me.communicators) {
+    for (const int64_t count : {1, 1000, 1 << 20}) {
+      Floats data(count, static_cast<float>(me.rank + 1));
+      if (absl::Status s = group->AllReduceSum(data.data(), count, DType::kFp32); !s.ok())
+        return s.ToString();
+      if (absl::Status s = group->Join(); !s.ok()) return s.ToString();
+      if (!data.AllAre(world * (world + 1) / 2)) return "wrong all-reduce";
+      Floats in(count * me.world, 2.0f), out(count, 0.0f);
+      if (absl::Status s = group->ReduceScatterSum(in.data(), out.data(), count, DType::kFp32);
+          !s.ok())
+        return s.ToString();
+      if (absl::Status s = group->AllGather(out.data(), in.data(), count, DType::kFp32); !s.ok())
+        return s.ToString();
+      if (absl::Status s = group->Join(); !s.ok()) return s.ToString();
+      if (!out.AllAre(2 * world) || !in.AllAre(2 * world))
+        return "wrong reduce-scatter or all-gather";
+    }
+  }
+  return "fine";
+}
+
+TEST_P(NcclTest, Collectives_OnEveryCommunicator) {
+  EXPECT_EQ(RunRanks(GetParam(), CollectivesOf), All("fine"));
+}
+
+TEST_P(NcclTest, Exchange_WithEveryPeerAtOnce) {
+  EXPECT_EQ(
+      RunRanks(GetParam(),
+               [](Member& me) -> std::string {
+                 constexpr int64_t kCount = 4096;
+                 std::vector<std::unique_ptr<Floats>> buffers;
+                 std::vector<Outgoing> sends;
+                 std::vector<Incoming> receives;
+                 for (int32_t peer = 0; peer < me.world; ++peer) {
+                   if (peer == me.rank) continue;
+                   buffers.push_back(std::make_unique<Floats>(kCount, static_cast<float>(me.rank)));
+                   sends.push_back({peer, buffers.back()->data(), kCount * 4});
+                   buffers.push_back(std::make_unique<Floats>(kCount, -1.0f));
+                   receives.push_back({peer, buffers.back()->data(), kCount * 4});
+                 }
+                 sends.push_back({(me.rank + 1) % me.world, nullptr, 0});
+                 if (me.world == 1) sends.clear();
+                 Communicator& edges = *me.communicators[1];
+                 if (absl::Status s = edges.Exchange(sends, receives); !s.ok()) return s.ToString();
+                 if (absl::Status s = edges.Flush(); !s.ok()) return s.ToString();
+                 size_t i = 1;
+                 for (int32_t peer = 0; peer < me.world; ++peer) {
+                   if (peer == me.rank) continue;
+                   if (!buffers[i]->AllAre(static_cast<float>(peer))) return "wrong message";
+                   i += 2;
+                 }
+                 return "fine";
+               }),
+      All("fine"));
+}
+
+TEST_P(NcclTest, Abort_OfACollectiveThatNobodyJoins_EndsItAtOnce) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank waits for nobody";
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       Floats data(1 << 20, 1.0f);
+                       Communicator& group = *me.communicators[0];
+                       if (me.rank == 0) {
+                         if (!group.AllReduceSum(data.data(), 1 << 20, DType::kFp32).ok())
+                           return "not enqueued";
+                       }
+                       const absl::Time start = absl::Now();
+                       for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
+                       const absl::Status after = group.AllReduceSum(data.data(), 1, DType::kFp32);
+                       if (after.code() != absl::StatusCode::kAborted) return after.ToString();
+                       if (!WaitForNcclReleases(start + absl::Seconds(10))) return "too late";
+                       if (cudaDeviceSynchronize() != cudaSuccess) return "the device is broken";
+                       return "ended";
+                     }),
+            All("ended"));
+}
+
+TEST_P(NcclTest, NewCommunicators_WhileOldOnesAreAborted) {
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
+                       class Prefixed final : public Rendezvous {
+                        public:
+                         explicit Prefixed(Rendezvous& base) : base_(base) {}
+                         absl::Status Put(const std::string& key,
+                                          const std::string& value) override {
+                           return base_.Put("second/" + key, value);
+                         }
+                         absl::StatusOr<std::string> Get(const std::string& key,
+                                                         absl::Time deadline) override {
+                           return base_.Get("second/" + key, deadline);
+                         }
+
+                        private:
+                         Rendezvous& base_;
+                       } second(*me.rendezvous);
+                       auto connected =
+                           ConnectNccl(SixGroups(me.world), Rank{me.rank}, me.world, second, {});
+                       if (!connected.ok()) return connected.status().ToString();
+                       me.communicators = *std::move(connected);
+                       return CollectivesOf(me);
+                     }),
+            All("fine"));
+}
+
+TEST_P(NcclTest, AKilledPeer_AfterAbort_LeavesTheOthersUsable) {
+  if (GetParam() < 2) GTEST_SKIP() << "needs a survivor";
+  std::vector<std::string> expected = All("survived");
+  expected.back() = "killed";
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       if (me.rank == me.world - 1) raise(SIGKILL);
+                       Floats data(1 << 20, 1.0f);
+                       // Runs on the device for ever: the peer is dead, and NCCL does not say so.
+                       (void)me.communicators[3]->AllReduceSum(data.data(), 1 << 20, DType::kFp32);
+                       for (auto& one : me.communicators)
+                         one->Abort(absl::UnavailableError("rank is gone"));
+                       if (!WaitForNcclReleases(absl::Now() + absl::Seconds(20))) return "too late";
+                       if (cudaDeviceSynchronize() != cudaSuccess) return "the device is broken";
+                       return "survived";
+                     }),
+            expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclTest, testing::Values(1, 2, 4),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace phalanx::comm

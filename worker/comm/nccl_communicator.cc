@@ -1,0 +1,305 @@
+#include "worker/comm/nccl_communicator.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+
+namespace phalanx::comm {
+namespace {
+
+constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
+constexpr int kExitWedged = 70;  // EX_SOFTWARE
+
+ncclDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kByte:
+      return ncclUint8;
+    case DType::kInt64:
+      return ncclInt64;
+    case DType::kBf16:
+      return ncclBfloat16;
+    case DType::kFp32:
+      return ncclFloat32;
+    case DType::kFp64:
+      return ncclFloat64;
+  }
+  return ncclUint8;
+}
+
+// Releases that are under way in this process.
+struct Releases {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int64_t count = 0;
+};
+Releases& TheReleases() {
+  static auto* releases = new Releases;  // outlives every thread
+  return *releases;
+}
+
+void Release(NcclHandle& handle, bool healthy) {
+  cudaSetDevice(handle.device);
+  if (handle.comm != nullptr) {
+    ncclResult_t result = ncclRemoteError;
+    if (healthy) {
+      // Lets the peers take what is still on its way to them.
+      result = ncclCommFinalize(handle.comm);
+      const absl::Time deadline = absl::Now() + kFinalizeTimeout;
+      while (result == ncclInProgress && absl::Now() < deadline) {
+        absl::SleepFor(absl::Microseconds(100));
+        if (ncclCommGetAsyncError(handle.comm, &result) != ncclSuccess) result = ncclInternalError;
+      }
+    }
+    result == ncclSuccess ? ncclCommDestroy(handle.comm) : ncclCommAbort(handle.comm);
+  }
+  cudaEventDestroy(handle.before);
+  cudaEventDestroy(handle.after);
+  cudaStreamDestroy(handle.stream);
+}
+
+}  // namespace
+
+absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
+  if (result == ncclSuccess) return absl::OkStatus();
+  const std::string text = absl::StrCat(what, ": NCCL: ", ncclGetErrorString(result));
+  const bool peer = result == ncclRemoteError || result == ncclSystemError;
+  return peer ? absl::UnavailableError(text) : absl::InternalError(text);
+}
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error)));
+}
+
+void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
+  {
+    std::scoped_lock lock(TheReleases().mutex);
+    ++TheReleases().count;
+  }
+  // Calls into NCCL may hang for ever, so one thread makes them and another watches the time.
+  std::thread([handle = std::move(handle), healthy] {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    std::thread release([&] {
+      Release(*handle, healthy);
+      std::scoped_lock lock(mutex);
+      done = true;
+      changed.notify_one();
+    });
+    {
+      std::unique_lock lock(mutex);
+      if (!changed.wait_for(lock, absl::ToChronoNanoseconds(handle->release_timeout),
+                            [&] { return done; })) {
+        std::fprintf(
+            stderr, "phalanx: NCCL holds a communicator for more than %s: this process is wedged\n",
+            absl::FormatDuration(handle->release_timeout).c_str());
+        _exit(kExitWedged);
+      }
+    }
+    release.join();
+    std::scoped_lock lock(TheReleases().mutex);
+    --TheReleases().count;
+    TheReleases().changed.notify_all();
+  }).detach();
+}
+
+bool WaitForNcclReleases(absl::Time deadline) {
+  Releases& releases = TheReleases();
+  std::unique_lock lock(releases.mutex);
+  return releases.changed.wait_until(lock, absl::ToChronoTime(deadline),
+                                     [&] { return releases.count == 0; });
+}
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclHandle> handle, std::string name,
+                                   int32_t rank, int32_t size, const WorldOptions& options)
+    : handle_(std::move(handle)),
+      name_(std::move(name)),
+      rank_(rank),
+      size_(size),
+      operation_timeout_(options.operation_timeout),
+      current_stream_(options.current_stream) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  {
+    std::scoped_lock lock(handle_->mutex);
+    if (std::exchange(handle_->released, true)) return;
+  }
+  ReleaseInBackground(handle_, true);
+}
+
+absl::Status NcclCommunicator::Named(const absl::Status& status) const {
+  return status.ok() ? status : Annotate(status, absl::StrCat("communicator ", name_));
+}
+
+cudaStream_t NcclCommunicator::CurrentStream() const {
+  return current_stream_ ? static_cast<cudaStream_t>(current_stream_()) : cudaStreamLegacy;
+}
+
+void NcclCommunicator::Abort(absl::Status reason) {
+  if (reason.ok()) reason = absl::AbortedError("aborted");
+  {
+    std::scoped_lock lock(handle_->mutex);
+    if (handle_->failure.ok()) handle_->failure = std::move(reason);
+    if (std::exchange(handle_->released, true)) return;
+  }
+  ReleaseInBackground(handle_, false);
+}
+
+absl::Status NcclCommunicator::Fail(absl::Status reason) {
+  Abort(std::move(reason));
+  std::scoped_lock lock(handle_->mutex);
+  return handle_->failure;
+}
+
+absl::Status NcclCommunicator::Settle(ncclResult_t result, absl::Time deadline,
+                                      absl::string_view what) {
+  while (result == ncclInProgress) {
+    {
+      std::scoped_lock lock(handle_->mutex);
+      if (!handle_->failure.ok()) return handle_->failure;
+      const ncclResult_t asked = ncclCommGetAsyncError(handle_->comm, &result);
+      if (asked != ncclSuccess) result = asked;
+    }
+    if (result != ncclInProgress) break;
+    if (absl::Now() >= deadline) {
+      return Fail(absl::DeadlineExceededError(absl::StrCat(what, ": NCCL is still at it")));
+    }
+    sched_yield();
+  }
+  return result == ncclSuccess ? absl::OkStatus() : Fail(NcclStatus(result, what));
+}
+
+absl::Status NcclCommunicator::Drain(absl::Time deadline) {
+  for (;;) {
+    {
+      std::scoped_lock lock(handle_->mutex);
+      if (!handle_->failure.ok()) return handle_->failure;
+    }
+    const cudaError_t error = cudaStreamQuery(handle_->stream);
+    if (error == cudaSuccess) return absl::OkStatus();
+    if (error != cudaErrorNotReady) return Fail(CudaStatus(error, "stream"));
+    if (absl::Now() >= deadline)
+      return Fail(absl::DeadlineExceededError("the stream does not end"));
+    sched_yield();
+  }
+}
+
+absl::Status NcclCommunicator::Enqueue(
+    absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation, absl::string_view what) {
+  ncclResult_t result = ncclSuccess;
+  absl::Status status;
+  {
+    // An abort waits for this lock, which is never held while NCCL waits for anyone.
+    std::scoped_lock lock(handle_->mutex);
+    if (!handle_->failure.ok()) return Named(handle_->failure);
+    status = CudaStatus(cudaEventRecord(handle_->before, CurrentStream()), what);
+    if (status.ok())
+      status = CudaStatus(cudaStreamWaitEvent(handle_->stream, handle_->before, 0), what);
+    if (status.ok()) result = operation(handle_->comm, handle_->stream);
+  }
+  if (!status.ok()) return Named(Fail(std::move(status)));
+  return Named(Settle(result, absl::Now() + operation_timeout_, what));
+}
+
+absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DType dtype) {
+  if (count < 0 || dtype == DType::kByte) {
+    return Named(absl::InvalidArgumentError(
+        absl::StrCat("all-reduce of ", count, " elements, or of bytes")));
+  }
+  if (count == 0) return absl::OkStatus();
+  return Enqueue(
+      [&](ncclComm_t comm, cudaStream_t stream) {
+        return ncclAllReduce(data, data, static_cast<size_t>(count), TypeOf(dtype), ncclSum, comm,
+                             stream);
+      },
+      "all-reduce");
+}
+
+absl::Status NcclCommunicator::ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
+                                                DType dtype) {
+  if (count_per_rank < 0 || dtype == DType::kByte) {
+    return Named(absl::InvalidArgumentError(
+        absl::StrCat("reduce-scatter of ", count_per_rank, " elements, or of bytes")));
+  }
+  if (count_per_rank == 0) return absl::OkStatus();
+  return Enqueue(
+      [&](ncclComm_t comm, cudaStream_t stream) {
+        return ncclReduceScatter(in, out, static_cast<size_t>(count_per_rank), TypeOf(dtype),
+                                 ncclSum, comm, stream);
+      },
+      "reduce-scatter");
+}
+
+absl::Status NcclCommunicator::AllGather(const void* in, void* out, int64_t count_per_rank,
+                                         DType dtype) {
+  if (count_per_rank < 0)
+    return Named(absl::InvalidArgumentError(absl::StrCat("count is ", count_per_rank)));
+  if (count_per_rank == 0) return absl::OkStatus();
+  return Enqueue(
+      [&](ncclComm_t comm, cudaStream_t stream) {
+        return ncclAllGather(in, out, static_cast<size_t>(count_per_rank), TypeOf(dtype), comm,
+                             stream);
+      },
+      "all-gather");
+}
+
+absl::Status NcclCommunicator::Exchange(absl::Span<const Outgoing> sends,
+                                        absl::Span<const Incoming> receives) {
+  bool any = false;
+  const auto check = [&](int32_t peer, int64_t bytes) {
+    any |= bytes > 0;
+    return peer >= 0 && peer < size_ && peer != rank_ && bytes >= 0;
+  };
+  bool valid = true;
+  for (const Outgoing& send : sends) valid &= check(send.peer, send.bytes);
+  for (const Incoming& receive : receives) valid &= check(receive.peer, receive.bytes);
+  if (!valid) {
+    return Named(
+        absl::InvalidArgumentError(absl::StrCat("a message with a peer that rank ", rank_, " of ",
+                                                size_, " has not, or of a negative size")));
+  }
+  if (!any) return absl::OkStatus();
+  return Enqueue(
+      [&](ncclComm_t comm, cudaStream_t stream) {
+        ncclResult_t first = ncclGroupStart();
+        const auto note = [&](ncclResult_t result) {
+          if (first == ncclSuccess && result != ncclInProgress) first = result;
+        };
+        for (const Outgoing& send : sends) {
+          if (send.bytes == 0) continue;
+          note(ncclSend(send.data, static_cast<size_t>(send.bytes), ncclUint8, send.peer, comm,
+                        stream));
+        }
+        for (const Incoming& receive : receives) {
+          if (receive.bytes == 0) continue;
+          note(ncclRecv(receive.data, static_cast<size_t>(receive.bytes), ncclUint8, receive.peer,
+                        comm, stream));
+        }
+        const ncclResult_t end = ncclGroupEnd();
+        return first == ncclSuccess ? end : first;
+      },
+      "exchange");
+}
+
+absl::Status NcclCommunicator::Join() {
+  absl::Status status;
+  {
+    std::scoped_lock lock(handle_->mutex);
+    if (!handle_->failure.ok()) return Named(handle_->failure);
+    status = CudaStatus(cudaEventRecord(handle_->after, handle_->stream), "join");
+    if (status.ok())
+      status = CudaStatus(cudaStreamWaitEvent(CurrentStream(), handle_->after, 0), "join");
+  }
+  return status.ok() ? status : Named(Fail(std::move(status)));
+}
+
+}  // namespace phalanx::comm

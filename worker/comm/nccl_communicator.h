@@ -1,0 +1,82 @@
+// worker/comm/nccl_communicator.h: a Communicator on one non-blocking NCCL communicator.
+//
+// A call is enqueued on the communicator's own stream, behind an event of the caller's stream. NCCL
+// reports "in progress" until its own thread has put the kernel on the stream; the host polls for
+// that, never for the kernel itself.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "worker/comm/communicator.h"
+
+namespace phalanx::comm {
+
+// Errors: Unavailable for what a peer or the network did, Internal for the rest.
+absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
+absl::Status CudaStatus(cudaError_t error, absl::string_view what);
+
+// What belongs to NCCL and CUDA. It outlives the Communicator until a background thread has given
+// it back. Nothing touches `comm` once `failure` is set, but for that thread.
+struct NcclHandle {
+  int device = 0;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t before = nullptr, after = nullptr;
+  absl::Duration release_timeout;
+  std::mutex mutex;
+  absl::Status failure;   // guarded by mutex
+  bool released = false;  // guarded by mutex: its release has begun
+};
+// Gives the handle back in the background: aborted, or finalized if it is healthy.
+void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy);
+
+class NcclCommunicator final : public Communicator {
+ public:
+  // `handle` has its stream and events, and a `comm` that is being initialised.
+  NcclCommunicator(std::shared_ptr<NcclHandle> handle, std::string name, int32_t rank, int32_t size,
+                   const WorldOptions& options);
+  ~NcclCommunicator() override;
+
+  int32_t rank() const override { return rank_; }
+  int32_t size() const override { return size_; }
+  absl::Status AllReduceSum(void* data, int64_t count, DType dtype) override;
+  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
+                                DType dtype) override;
+  absl::Status AllGather(const void* in, void* out, int64_t count_per_rank, DType dtype) override;
+  absl::Status Exchange(absl::Span<const Outgoing> sends,
+                        absl::Span<const Incoming> receives) override;
+  absl::Status Join() override;
+  // The same as Join(): a send is complete when the stream has passed it.
+  absl::Status Flush() override { return Join(); }
+  void Abort(absl::Status reason) override;
+
+  // Waits until NCCL has done what it was told, from `result` on: initialised, connected or
+  // enqueued.
+  absl::Status Settle(ncclResult_t result, absl::Time deadline, absl::string_view what);
+  // Waits, without blocking the device, until the stream is empty.
+  absl::Status Drain(absl::Time deadline);
+
+ private:
+  cudaStream_t CurrentStream() const;
+  absl::Status Enqueue(absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation,
+                       absl::string_view what);
+  absl::Status Named(const absl::Status& status) const;
+  absl::Status Fail(absl::Status reason);
+
+  const std::shared_ptr<NcclHandle> handle_;
+  const std::string name_;
+  const int32_t rank_;
+  const int32_t size_;
+  const absl::Duration operation_timeout_;
+  const std::function<void*()> current_stream_;
+};
+
+}  // namespace phalanx::comm

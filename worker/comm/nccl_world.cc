@@ -1,0 +1,215 @@
+// ConnectNccl: all communicators of a rank, created in one group and used once before they are
+// handed out. A communicator connects at its first use of each kind, which takes longer than
+// creating it; so the first uses run side by side, a thread each.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "worker/comm/nccl_communicator.h"
+
+namespace phalanx::comm {
+namespace {
+
+// Enough to fill the links of a host for all but gradients, at a third of the memory and set-up
+// time of NCCL's default.
+constexpr int kMaxCtas = 8;
+// In groups up to this size all pairs are connected; larger ones would pay for pairs never used.
+constexpr int32_t kAllPairsMax = 8;
+constexpr int64_t kWarmUpCount = 64;  // elements a rank
+
+// NCCL reads its environment once, at its first use.
+void SetEnvironment() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // NVLS buffers are not recovered in process; a ring has one order of summation for any size.
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    setenv("NCCL_ALGO", "Ring", 0);
+  });
+}
+
+ncclConfig_t ConfigOf(const plan::CommunicatorSpec& spec) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 0;
+  config.collnetEnable = 0;
+  config.commName = spec.name.c_str();
+  if (spec.use != plan::CommunicatorSpec::Use::kData) config.maxCTAs = kMaxCtas;
+  return config;
+}
+
+struct Membership {
+  size_t index = 0;  // into specs
+  int32_t rank = 0;
+  ncclUniqueId id = {};
+};
+
+absl::StatusOr<std::vector<Membership>> MeetGroups(absl::Span<const plan::CommunicatorSpec> specs,
+                                                   Rank self, Rendezvous& rendezvous,
+                                                   absl::Time deadline) {
+  std::vector<Membership> memberships;
+  const auto key = [&](size_t index) {
+    return absl::StrCat("nccl/", index, "/", specs[index].name);
+  };
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto found = std::find(specs[i].ranks.begin(), specs[i].ranks.end(), self);
+    if (found == specs[i].ranks.end()) continue;
+    Membership membership{.index = i, .rank = static_cast<int32_t>(found - specs[i].ranks.begin())};
+    if (membership.rank == 0) {
+      RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&membership.id), "unique id"));
+      RETURN_IF_ERROR(rendezvous.Put(
+          key(i), std::string(membership.id.internal, sizeof(membership.id.internal))));
+    }
+    memberships.push_back(membership);
+  }
+  for (Membership& membership : memberships) {
+    if (membership.rank == 0) continue;
+    ASSIGN_OR_RETURN(const std::string id, rendezvous.Get(key(membership.index), deadline));
+    if (id.size() != sizeof(membership.id.internal)) {
+      return absl::InternalError(
+          absl::StrCat("the id of ", specs[membership.index].name, " has ", id.size(), " bytes"));
+    }
+    std::memcpy(membership.id.internal, id.data(), id.size());
+  }
+  return memberships;
+}
+
+absl::StatusOr<std::shared_ptr<NcclHandle>> MakeHandle(const WorldOptions& options) {
+  auto handle = std::make_shared<NcclHandle>();
+  handle->release_timeout = options.release_timeout;
+  int least = 0, greatest = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&handle->device), "device"));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities"));
+  RETURN_IF_ERROR(CudaStatus(
+      cudaStreamCreateWithPriority(&handle->stream, cudaStreamNonBlocking, greatest), "stream"));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&handle->before, cudaEventDisableTiming), "event"));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&handle->after, cudaEventDisableTiming), "event"));
+  return handle;
+}
+
+// One use of each kind that the communicator will see. `memory` holds 2 * size * kWarmUpCount
+// floats.
+absl::Status WarmUp(NcclCommunicator& group, plan::CommunicatorSpec::Use use, float* memory,
+                    absl::Time deadline) {
+  using Use = plan::CommunicatorSpec::Use;
+  const int32_t size = group.size(), rank = group.rank();
+  float* received = memory + size * kWarmUpCount;
+  if (use != Use::kForward && use != Use::kBackward) {
+    RETURN_IF_ERROR(group.AllReduceSum(memory, kWarmUpCount, DType::kFp32));
+    RETURN_IF_ERROR(group.ReduceScatterSum(memory, received, kWarmUpCount, DType::kFp32));
+    RETURN_IF_ERROR(group.AllGather(memory, received, kWarmUpCount, DType::kFp32));
+  }
+  if (use != Use::kTensor) {
+    std::vector<Outgoing> sends;
+    std::vector<Incoming> receives;
+    for (int32_t peer = 0; peer < size; ++peer) {
+      const int32_t distance = std::min((peer - rank + size) % size, (rank - peer + size) % size);
+      if (distance == 0 || (size > kAllPairsMax && distance > 1)) continue;
+      sends.push_back({peer, memory + peer * kWarmUpCount, kWarmUpCount * 4});
+      receives.push_back({peer, received + peer * kWarmUpCount, kWarmUpCount * 4});
+    }
+    RETURN_IF_ERROR(group.Exchange(sends, receives));
+  }
+  return group.Drain(deadline);
+}
+
+// Device memory for the time of the set-up: nothing is freed while a kernel may be waiting for a
+// peer.
+class ScratchMemory {
+ public:
+  ~ScratchMemory() { cudaFree(memory_); }
+  absl::Status Allocate(int64_t bytes) {
+    return CudaStatus(cudaMalloc(&memory_, static_cast<size_t>(bytes)), "scratch");
+  }
+  float* floats() const { return static_cast<float*>(memory_); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
+                                          int32_t world, Rendezvous& rendezvous,
+                                          const WorldOptions& options) {
+  if (self.value < 0 || self.value >= world) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", self.value, " of a world of ", world));
+  }
+  SetEnvironment();
+  const absl::Time deadline = absl::Now() + options.setup_timeout;
+  ASSIGN_OR_RETURN(const std::vector<Membership> memberships,
+                   MeetGroups(specs, self, rendezvous, deadline));
+
+  Communicators result(specs.size());
+  std::vector<NcclCommunicator*> mine;
+  std::vector<std::shared_ptr<NcclHandle>> handles;
+  int64_t scratch_count = 0;
+  for (const Membership& membership : memberships) {
+    const plan::CommunicatorSpec& spec = specs[membership.index];
+    ASSIGN_OR_RETURN(std::shared_ptr<NcclHandle> handle, MakeHandle(options));
+    const auto size = static_cast<int32_t>(spec.ranks.size());
+    auto group =
+        std::make_unique<NcclCommunicator>(handle, spec.name, membership.rank, size, options);
+    mine.push_back(group.get());
+    handles.push_back(std::move(handle));
+    result[membership.index] = std::move(group);
+    scratch_count += 2 * size * kWarmUpCount;
+  }
+  ScratchMemory scratch;
+  if (mine.empty()) return result;
+  RETURN_IF_ERROR(scratch.Allocate(scratch_count * 4));
+
+  // On an error past this point, dropping `result` aborts in the background what was begun.
+  std::vector<ncclConfig_t> configs;
+  RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "create"));
+  ncclResult_t created = ncclSuccess;
+  for (size_t i = 0; i < memberships.size(); ++i) {
+    const Membership& membership = memberships[i];
+    configs.push_back(ConfigOf(specs[membership.index]));
+    const ncclResult_t one = ncclCommInitRankConfig(
+        &handles[i]->comm, mine[i]->size(), membership.id, membership.rank, &configs.back());
+    if (one != ncclSuccess && one != ncclInProgress && created == ncclSuccess) created = one;
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  if (created == ncclSuccess && ended != ncclInProgress) created = ended;
+  absl::Status status = NcclStatus(created, "create");
+  for (size_t i = 0; i < mine.size() && status.ok(); ++i) {
+    status =
+        mine[i]->Settle(ncclInProgress, deadline,
+                        absl::StrCat("creating communicator ", specs[memberships[i].index].name));
+  }
+
+  if (status.ok()) {
+    std::vector<absl::Status> statuses(mine.size());
+    std::vector<std::thread> threads;
+    float* memory = scratch.floats();
+    for (size_t i = 0; i < mine.size(); ++i) {
+      threads.emplace_back([&, i, memory] {
+        cudaSetDevice(handles[i]->device);
+        statuses[i] = WarmUp(*mine[i], specs[memberships[i].index].use, memory, deadline);
+      });
+      memory += 2 * mine[i]->size() * kWarmUpCount;
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& one : statuses) {
+      if (status.ok()) status = one;
+    }
+  }
+  if (!status.ok()) {
+    for (NcclCommunicator* group : mine) group->Abort(status);
+    WaitForNcclReleases(absl::Now() + options.release_timeout);  // before the scratch memory goes
+    return Annotate(status, "connecting over NCCL");
+  }
+  return result;
+}
+
+}  // namespace phalanx::comm
