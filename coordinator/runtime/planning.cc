@@ -19,6 +19,14 @@ std::string Resolve(const std::string& directory, const std::string& path) {
   return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
 }
 
+plan::Cluster ClusterOf(const Placement& placement) {
+  plan::Cluster cluster;
+  for (const NodeDevices& part : placement) {
+    for (int32_t device : part.devices) cluster.devices.push_back({.node = part.node, .index = device});
+  }
+  return cluster;
+}
+
 }  // namespace
 
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
@@ -47,16 +55,42 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
                                          Epoch epoch) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
-  plan::Cluster cluster;
-  for (const NodeDevices& part : placement) {
-    for (int32_t device : part.devices) cluster.devices.push_back({.node = part.node, .index = device});
-  }
+  const plan::Cluster cluster = ClusterOf(placement);
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(read.spec, cluster, epoch));
   PlanSummary summary{.digest = plan.digest};
   for (int32_t rank = 0; rank < static_cast<int32_t>(cluster.devices.size()); ++rank) {
     if (rank >= plan.world || plan.PlacesOf(Rank{rank}).empty()) summary.idle_ranks.insert(rank);
   }
   return summary;
+}
+
+absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector<NodeView>& nodes) {
+  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
+  const JobRequest request{
+      .node_selector = read.spec.resources.node_selector,
+      .devices = std::max(read.spec.resources.devices, read.spec.World()),
+      .device_kind = read.spec.resources.device};
+  NodeTable empty;
+  int64_t devices = 0;
+  for (const NodeView& view : nodes) {
+    Node node{.name = view.name,
+              .session = SessionId{view.connected ? 1u : 0u},
+              .device_kind = view.device_kind,
+              .device_jobs = std::vector<JobId>(view.device_jobs.size()),
+              .labels = view.labels,
+              .draining = view.draining};
+    if (node.Schedulable() && Matches(node, request)) devices += node.FreeDevices();
+    empty.emplace(view.name, std::move(node));
+  }
+  const std::optional<Placement> placement = ChoosePlacement(empty, {}, request);
+  if (!placement.has_value()) {
+    return absl::ResourceExhaustedError(absl::StrCat("the job needs ", request.devices,
+                                                     " devices; the connected nodes that match have ",
+                                                     devices));
+  }
+  ASSIGN_OR_RETURN(const plan::Plan plan,
+                   plan::MakePlan(read.spec, ClusterOf(*placement), Epoch{1}));
+  return plan.digest;
 }
 
 }  // namespace phalanx::coordinator

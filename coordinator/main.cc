@@ -1,0 +1,170 @@
+// phalanx-coordinator: plans jobs, tells nodes what to run, keeps what it has decided.
+//
+// Once it serves it writes {"grpc":"HOST:PORT","http":"HOST:PORT"} to --ready-file. SIGTERM and SIGINT
+// end it in good order; a second one ends it at once. Exit codes: 0 ended in good order, 1 could not
+// serve, 2 usage.
+#include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/http/http_server.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/sqlite_backend.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+struct Flags {
+  std::string listen = "127.0.0.1:4444";
+  std::string http = "127.0.0.1:4445";
+  std::string store;
+  std::string ready_file;
+  std::string heartbeat_interval = "1s";
+  std::string heartbeat_timeout = "15s";
+  std::string grace = "10s";
+  int64_t live_jobs_max = CoordinatorOptions().live_jobs_max;
+};
+
+// "HOST:PORT", also "[::1]:PORT".
+absl::StatusOr<std::pair<std::string, int>> SplitAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
+      port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no HOST:PORT"));
+  }
+  return std::make_pair(address.substr(0, colon), port);
+}
+
+absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::string_view flag) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": \"", text, "\" is no duration such as 15s"));
+  }
+  return duration;
+}
+
+// Readers never see half a file.
+absl::Status WriteReadyFile(const std::string& path, const std::string& text) {
+  const std::string draft = absl::StrCat(path, ".", getpid());
+  {
+    std::ofstream file(draft, std::ios::trunc);
+    file << text << "\n";
+    file.flush();
+    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", draft));
+  }
+  if (std::rename(draft.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot rename to ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Serve(const Flags& flags, const sigset_t& signals) {
+  absl::StatusOr<std::pair<std::string, int>> listen = SplitAddress(flags.listen);
+  if (!listen.ok()) return listen.status();
+  absl::StatusOr<std::pair<std::string, int>> http = SplitAddress(flags.http);
+  if (!http.ok()) return http.status();
+  absl::StatusOr<absl::Duration> grace = ParsePositive(flags.grace, "--grace");
+  if (!grace.ok()) return grace.status();
+  absl::StatusOr<absl::Duration> interval = ParsePositive(flags.heartbeat_interval, "--heartbeat-interval");
+  if (!interval.ok()) return interval.status();
+  absl::StatusOr<absl::Duration> timeout = ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout");
+  if (!timeout.ok()) return timeout.status();
+  spdlog::info("starting listen={} http={} store={} heartbeat_interval={} heartbeat_timeout={}",
+               flags.listen, flags.http, flags.store, flags.heartbeat_interval, flags.heartbeat_timeout);
+
+  if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
+  }
+  absl::StatusOr<std::unique_ptr<SqliteBackend>> backend =
+      SqliteBackend::Open(absl::StrCat(flags.store, "/journal.db"));
+  if (!backend.ok()) return backend.status();
+
+  ServerOptions options{.listen = flags.listen};
+  options.driver.machine.live_jobs_max = flags.live_jobs_max;
+  options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
+  options.driver.on_store_failed = [](const absl::Status& status) {
+    spdlog::critical("store failed, accepting nothing more; jobs train on reason=\"{}\"",
+                     std::string(status.message()));
+  };
+  options.sessions.heartbeat_interval = *interval;
+  options.sessions.heartbeat_timeout = *timeout;
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(std::move(options), *std::move(backend));
+  if (!server.ok()) return server.status();
+  absl::StatusOr<std::unique_ptr<HttpServer>> http_server =
+      HttpServer::Start({.host = http->first,
+                         .port = http->second,
+                         .metrics = [&server] { return (*server)->MetricsText(); },
+                         .ready = [&server] { return (*server)->serving(); }});
+  if (!http_server.ok()) return http_server.status();
+
+  const std::string ready =
+      absl::StrCat("{\"grpc\":\"", listen->first, ":", (*server)->port(), "\",\"http\":\"", http->first,
+                   ":", (*http_server)->port(), "\"}");
+  spdlog::info("serving {}", ready);
+  if (!flags.ready_file.empty()) {
+    if (absl::Status status = WriteReadyFile(flags.ready_file, ready); !status.ok()) return status;
+  }
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("stopping reason=\"{}\"", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends at once
+  http_server->reset();
+  (*server)->Shutdown(*grace);
+  server->reset();
+  spdlog::info("stopped");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
+
+int main(int argc, char** argv) {
+  phalanx::coordinator::Flags flags;
+  CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
+  app.add_option("--listen", flags.listen, "HOST:PORT for gRPC; port 0: any free one")
+      ->capture_default_str();
+  app.add_option("--http", flags.http, "HOST:PORT for /metrics, /healthz and /readyz")
+      ->capture_default_str();
+  app.add_option("--store", flags.store, "folder of the journal; made if it is not there")->required();
+  app.add_option("--ready-file", flags.ready_file, "written with the addresses once serving");
+  app.add_option("--heartbeat-interval", flags.heartbeat_interval, "workers say that they live so often")
+      ->capture_default_str();
+  app.add_option("--heartbeat-timeout", flags.heartbeat_timeout,
+                 "silence after which a node is given up; at least twice the interval")
+      ->capture_default_str();
+  app.add_option("--grace", flags.grace, "time to end open calls on SIGTERM")->capture_default_str();
+  app.add_option("--jobs-max", flags.live_jobs_max, "jobs that may be queued or run at a time")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  spdlog::set_default_logger(spdlog::stderr_color_mt("phalanx"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l coordinator %v", spdlog::pattern_time_type::utc);
+  // Blocked before the first thread, so that only sigwait sees them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  const absl::Status status = phalanx::coordinator::Serve(flags, signals);
+  if (status.ok()) return 0;
+  spdlog::error("{}", std::string(status.message()));
+  return 1;
+}

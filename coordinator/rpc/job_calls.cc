@@ -1,0 +1,246 @@
+#include "coordinator/rpc/job_calls.h"
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/status_translation.h"
+#include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/job_codec.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr int kRanksMax = 4096;
+
+// A server stream that writes what a source offers, one message at a time. The source calls Wake();
+// Next() is asked whenever nothing is being written.
+template <typename Response>
+class PumpReactor : public grpc::ServerWriteReactor<Response>,
+                    public OpenCall,
+                    public std::enable_shared_from_this<PumpReactor<Response>> {
+ public:
+  explicit PumpReactor(OpenCalls& calls) : calls_(calls) {}
+
+  // Called once, right after construction; the caller then returns this reactor to gRPC.
+  void Begin() {
+    self_ = this->shared_from_this();
+    if (absl::Status status = calls_.Add(self_); !status.ok()) return Close(status);
+    if (absl::Status status = Open(); !status.ok()) Close(status);
+  }
+
+  void Close(const absl::Status& status) override {
+    MutexLock lock(&mu_);
+    FinishLocked(status);
+  }
+
+  void Wake() {
+    MutexLock lock(&mu_);
+    PumpLocked();
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) return FinishLocked(absl::CancelledError("the caller is gone"));
+    PumpLocked();
+  }
+  void OnCancel() override { Close(absl::CancelledError("the caller is gone")); }
+  void OnDone() override {
+    Release();
+    calls_.Remove(this);
+    self_.reset();  // last: may end this object
+  }
+
+ protected:
+  // Connects to the source. Errors end the call.
+  virtual absl::Status Open() = 0;
+  // Fills `response` with the next message: true. Or sets `end` if there will be none.
+  virtual bool Next(Response& response, std::optional<absl::Status>& end) = 0;
+  // Disconnects from the source.
+  virtual void Release() = 0;
+
+ private:
+  void PumpLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ || finished_) return;
+    response_.Clear();
+    std::optional<absl::Status> end;
+    if (Next(response_, end)) {
+      writing_ = true;
+      this->StartWrite(&response_);
+    } else if (end.has_value()) {
+      FinishLocked(*end);
+    }
+  }
+  void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (std::exchange(finished_, true)) return;
+    this->Finish(ToGrpc(status));
+  }
+
+  OpenCalls& calls_;
+  std::shared_ptr<PumpReactor> self_;  // until OnDone
+  Mutex mu_;
+  Response response_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class WatchReactor final : public PumpReactor<v1::WatchJobResponse> {
+ public:
+  WatchReactor(Board& board, OpenCalls& calls, std::string job)
+      : PumpReactor(calls), board_(board), name_(std::move(job)) {}
+
+ private:
+  absl::Status Open() override {
+    const absl::StatusOr<JobViewPtr> job = board_.Find(name_);
+    if (!job.ok()) return job.status();
+    job_ = (*job)->id;
+    subscription_ = std::make_shared<Subscription>([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->Wake();
+    });
+    board_.Subscribe(job_, subscription_);
+    return absl::OkStatus();
+  }
+
+  bool Next(v1::WatchJobResponse& response, std::optional<absl::Status>& end) override {
+    std::optional<Subscription::Update> update = subscription_->Take();
+    if (!update.has_value()) {
+      if (terminal_) end = absl::OkStatus();
+      return false;
+    }
+    terminal_ = job::IsTerminal(update->job->phase);
+    // The document does not change: it travels once.
+    ToProto(*update->job, !std::exchange(document_sent_, true), response.mutable_job());
+    for (const StepReport& step : update->steps) ToProto(step, response.add_steps());
+    for (const JobEvent& event : update->events) ToProto(event, response.add_events());
+    if (update->evaluation != nullptr) ToProto(*update->evaluation, response.mutable_evaluation());
+    return true;
+  }
+
+  void Release() override {
+    if (subscription_ != nullptr) board_.Unsubscribe(job_, subscription_.get());
+  }
+
+  Board& board_;
+  const std::string name_;
+  JobId job_;
+  std::shared_ptr<Subscription> subscription_;
+  bool terminal_ = false;
+  bool document_sent_ = false;
+};
+
+class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
+ public:
+  LogsReactor(Board& board, Driver& driver, LogRelay& logs, OpenCalls& calls,
+              const v1::GetLogsRequest& request)
+      : PumpReactor(calls), board_(board), driver_(driver), logs_(logs), request_(request) {}
+
+ private:
+  absl::Status Open() override {
+    const absl::StatusOr<JobViewPtr> job = board_.Find(request_.job());
+    if (!job.ok()) return job.status();
+    if (request_.ranks_size() > kRanksMax) {
+      return absl::InvalidArgumentError(absl::StrCat("at most ", kRanksMax, " ranks may be named"));
+    }
+    if (request_.tail() < 0) return absl::InvalidArgumentError("tail must not be negative");
+    const std::weak_ptr<PumpReactor> weak = weak_from_this();
+    pipe_ = std::make_shared<LogPipe>([weak] {
+      if (auto self = weak.lock()) self->Wake();
+    });
+    const bool placed = !(*job)->placement.empty();
+    LogsRequested fetch{.job = (*job)->id,
+                        .ranks = {request_.ranks().begin(), request_.ranks().end()},
+                        .follow = request_.follow(),
+                        .tail = request_.tail()};
+    driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_,
+                                         placed](absl::StatusOr<std::vector<LogSource>> sources) {
+      const std::shared_ptr<PumpReactor> self = weak.lock();
+      if (self == nullptr) return;
+      if (!sources.ok()) return self->Close(sources.status());
+      if (sources->empty() && placed) {
+        return self->Close(absl::UnavailableError("the nodes that keep these logs are not connected"));
+      }
+      for (const LogSource& source : *sources) {
+        pipe->AddSource(source.fetch_id);
+        logs->Add(source.fetch_id, {.pipe = pipe, .node = source.node});
+      }
+      pipe->Seal();
+    });
+    return absl::OkStatus();
+  }
+
+  bool Next(v1::GetLogsResponse& response, std::optional<absl::Status>& end) override {
+    std::optional<v1::GetLogsResponse> chunk = pipe_->Take(end);
+    if (!chunk.has_value()) return false;
+    response = *std::move(chunk);
+    return true;
+  }
+
+  void Release() override {
+    if (pipe_ == nullptr) return;
+    pipe_->Close();
+    logs_.Remove(pipe_.get());
+  }
+
+  Board& board_;
+  Driver& driver_;
+  LogRelay& logs_;
+  const v1::GetLogsRequest request_;
+  std::shared_ptr<LogPipe> pipe_;
+};
+
+}  // namespace
+
+absl::Status OpenCalls::Add(std::shared_ptr<OpenCall> call) {
+  MutexLock lock(&mu_);
+  if (!closed_.ok()) return closed_;
+  if (calls_.size() >= calls_max_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(calls_.size(), " such calls are open; at most ", calls_max_));
+  }
+  const OpenCall* key = call.get();
+  calls_.emplace(key, std::move(call));
+  return absl::OkStatus();
+}
+
+void OpenCalls::Remove(const OpenCall* call) {
+  std::shared_ptr<OpenCall> held;  // destroyed outside the lock
+  MutexLock lock(&mu_);
+  const auto it = calls_.find(call);
+  if (it == calls_.end()) return;
+  held = std::move(it->second);
+  calls_.erase(it);
+}
+
+void OpenCalls::CloseAll(const absl::Status& status) {
+  std::vector<std::shared_ptr<OpenCall>> calls;
+  {
+    MutexLock lock(&mu_);
+    closed_ = status;
+    for (const auto& [key, call] : calls_) calls.push_back(call);
+  }
+  for (const auto& call : calls) call->Close(status);
+}
+
+size_t OpenCalls::size() const {
+  MutexLock lock(&mu_);
+  return calls_.size();
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* MakeWatchCall(Board& board, OpenCalls& calls,
+                                                              const v1::WatchJobRequest& request) {
+  auto reactor = std::make_shared<WatchReactor>(board, calls, request.job());
+  reactor->Begin();
+  return reactor.get();
+}
+
+grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver, LogRelay& logs,
+                                                            OpenCalls& calls,
+                                                            const v1::GetLogsRequest& request) {
+  auto reactor = std::make_shared<LogsReactor>(board, driver, logs, calls, request);
+  reactor->Begin();
+  return reactor.get();
+}
+
+}  // namespace phalanx::coordinator

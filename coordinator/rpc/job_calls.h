@@ -1,0 +1,50 @@
+// coordinator/rpc/job_calls.h: the streaming calls of JobService.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "coordinator/rpc/log_relay.h"
+#include "coordinator/runtime/board.h"
+#include "coordinator/runtime/driver.h"
+#include "core/base/mutex.h"
+#include "phalanx/v1/job_service.pb.h"
+
+namespace phalanx::coordinator {
+
+// A stream that the server may have to end.
+class OpenCall {
+ public:
+  virtual ~OpenCall() = default;
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// The open streams of a kind, bounded. Thread-safe.
+class OpenCalls {
+ public:
+  explicit OpenCalls(size_t calls_max) : calls_max_(calls_max) {}
+  // Errors: ResourceExhausted for too many, Unavailable after CloseAll.
+  absl::Status Add(std::shared_ptr<OpenCall> call) ABSL_LOCKS_EXCLUDED(mu_);
+  void Remove(const OpenCall* call) ABSL_LOCKS_EXCLUDED(mu_);
+  void CloseAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const size_t calls_max_;
+  mutable Mutex mu_;
+  std::map<const OpenCall*, std::shared_ptr<OpenCall>> calls_ ABSL_GUARDED_BY(mu_);
+  absl::Status closed_ ABSL_GUARDED_BY(mu_);
+};
+
+// Each returns a reactor that owns itself until its OnDone.
+grpc::ServerWriteReactor<v1::WatchJobResponse>* MakeWatchCall(Board& board, OpenCalls& calls,
+                                                              const v1::WatchJobRequest& request);
+grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver, LogRelay& logs,
+                                                            OpenCalls& calls,
+                                                            const v1::GetLogsRequest& request);
+
+}  // namespace phalanx::coordinator

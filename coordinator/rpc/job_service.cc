@@ -1,0 +1,161 @@
+#include "coordinator/rpc/job_service.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/rpc/status_translation.h"
+#include "coordinator/runtime/planning.h"
+#include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/job_codec.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr size_t kRequestIdBytesMax = 128;
+constexpr int32_t kPageDefault = 100;
+constexpr int32_t kPageMax = 1000;
+
+// Ends a unary call and counts it; copied into callbacks, called once.
+class Ending {
+ public:
+  Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics)
+      : reactor_(context->DefaultReactor()), method_(method), metrics_(&metrics), start_(absl::Now()) {}
+  void operator()(const absl::Status& status) const {
+    metrics_->Rpc(method_, status.code(), absl::Now() - start_);
+    reactor_->Finish(ToGrpc(status));
+  }
+  grpc::ServerUnaryReactor* With(const absl::Status& status) const {
+    (*this)(status);
+    return reactor_;
+  }
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+ private:
+  grpc::ServerUnaryReactor* reactor_;
+  absl::string_view method_;
+  Metrics* metrics_;
+  Instant start_;
+};
+
+}  // namespace
+
+JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context, const v1::SubmitJobRequest* request,
+                                                   v1::SubmitJobResponse* response) {
+  const Ending end(context, "SubmitJob", metrics_);
+  if (request->request_id().size() > kRequestIdBytesMax) {
+    return end.With(absl::InvalidArgumentError(
+        absl::StrCat("request_id has ", request->request_id().size(), " bytes; at most ",
+                     kRequestIdBytesMax)));
+  }
+  absl::StatusOr<JobRequestPtr> read = ReadRequest(FromProto(request->document()));
+  if (!read.ok()) return end.With(read.status());
+  driver_.Submit(*std::move(read), request->request_id(),
+                 [end, response](const absl::StatusOr<JobViewPtr>& job) {
+                   // The caller has the document.
+                   if (job.ok()) ToProto(**job, false, response->mutable_job());
+                   end(job.status());
+                 });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJobRequest* request,
+                                                v1::GetJobResponse* response) {
+  const Ending end(context, "GetJob", metrics_);
+  const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
+  if (job.ok()) ToProto(**job, true, response->mutable_job());
+  return end.With(job.status());
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context, const v1::ListJobsRequest* request,
+                                                  v1::ListJobsResponse* response) {
+  const Ending end(context, "ListJobs", metrics_);
+  JobId before{std::numeric_limits<int64_t>::max()};
+  if (!request->page_token().empty() &&
+      (!absl::SimpleAtoi(request->page_token(), &before.value) || before.value < 1)) {
+    return end.With(absl::InvalidArgumentError("page_token is none that this service has given"));
+  }
+  if (request->page_size() < 0) {
+    return end.With(absl::InvalidArgumentError("page_size must not be negative"));
+  }
+  const int32_t size = request->page_size() == 0 ? kPageDefault : std::min(request->page_size(), kPageMax);
+  const std::vector<JobViewPtr> jobs = board_.List(before, static_cast<size_t>(size));
+  for (const JobViewPtr& job : jobs) ToProto(*job, false, response->add_jobs());
+  if (jobs.size() == static_cast<size_t>(size) && jobs.back()->id.value > 1) {
+    response->set_next_page_token(absl::StrCat(jobs.back()->id.value));
+  }
+  return end.With(absl::OkStatus());
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context, const v1::CancelJobRequest* request,
+                                                   v1::CancelJobResponse* response) {
+  const Ending end(context, "CancelJob", metrics_);
+  const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
+  if (!found.ok()) return end.With(found.status());
+  driver_.Cancel((*found)->id, [end, response](const absl::StatusOr<JobViewPtr>& job) {
+    if (job.ok()) ToProto(**job, true, response->mutable_job());
+    end(job.status());
+  });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context, const v1::PlanJobRequest* request,
+                                                 v1::PlanJobResponse* response) {
+  const Ending end(context, "PlanJob", metrics_);
+  const Instant start = absl::Now();
+  absl::StatusOr<std::string> json = PlanJson(FromProto(request->document()), board_.Nodes());
+  metrics_.Planned(absl::Now() - start);
+  if (json.ok()) response->set_plan_json(*std::move(json));
+  return end.With(json.status());
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context, const v1::ListEventsRequest* request,
+                                                    v1::ListEventsResponse* response) {
+  const Ending end(context, "ListEvents", metrics_);
+  const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
+  if (job.ok()) {
+    for (const JobEvent& event : board_.Events((*job)->id, request->after_number())) {
+      ToProto(event, response->add_events());
+    }
+  }
+  return end.With(job.status());
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context, const v1::ExplainJobRequest* request,
+                                                    v1::ExplainJobResponse* response) {
+  const Ending end(context, "ExplainJob", metrics_);
+  const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
+  if (!found.ok()) return end.With(found.status());
+  driver_.Explain((*found)->id, [end, response, board = &board_, id = (*found)->id](
+                                    const absl::StatusOr<std::vector<std::string>>& reasons) {
+    if (reasons.ok()) {
+      response->mutable_reasons()->Assign(reasons->begin(), reasons->end());
+      const absl::StatusOr<JobViewPtr> job = board->Find(ToString(id));
+      if (job.ok()) ToProto(**job, false, response->mutable_job());
+    }
+    end(reasons.status());
+  });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context, const v1::ListNodesRequest*,
+                                                   v1::ListNodesResponse* response) {
+  const Ending end(context, "ListNodes", metrics_);
+  for (const NodeView& node : board_.Nodes()) ToProto(node, response->add_nodes());
+  return end.With(absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(
+    Context*, const v1::WatchJobRequest* request) {
+  return MakeWatchCall(board_, watches_, *request);
+}
+
+grpc::ServerWriteReactor<v1::GetLogsResponse>* JobServiceImpl::GetLogs(
+    Context*, const v1::GetLogsRequest* request) {
+  return MakeLogsCall(board_, driver_, logs_, log_calls_, *request);
+}
+
+}  // namespace phalanx::coordinator

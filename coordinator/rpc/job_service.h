@@ -1,0 +1,48 @@
+// coordinator/rpc/job_service.h: JobService. Checks, translates and asks; the machine decides.
+#pragma once
+
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/rpc/job_calls.h"
+#include "coordinator/rpc/log_relay.h"
+#include "coordinator/runtime/board.h"
+#include "coordinator/runtime/driver.h"
+#include "phalanx/v1/job_service.grpc.pb.h"
+
+namespace phalanx::coordinator {
+
+// Thread-safe.
+class JobServiceImpl final : public v1::JobService::CallbackService {
+ public:
+  JobServiceImpl(Driver& driver, Board& board, Metrics& metrics, LogRelay& logs, OpenCalls& watches,
+                 OpenCalls& log_calls)
+      : driver_(driver),
+        board_(board),
+        metrics_(metrics),
+        logs_(logs),
+        watches_(watches),
+        log_calls_(log_calls) {}
+
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+  Reactor* SubmitJob(Context*, const v1::SubmitJobRequest*, v1::SubmitJobResponse*) override;
+  Reactor* GetJob(Context*, const v1::GetJobRequest*, v1::GetJobResponse*) override;
+  Reactor* ListJobs(Context*, const v1::ListJobsRequest*, v1::ListJobsResponse*) override;
+  Reactor* CancelJob(Context*, const v1::CancelJobRequest*, v1::CancelJobResponse*) override;
+  Reactor* PlanJob(Context*, const v1::PlanJobRequest*, v1::PlanJobResponse*) override;
+  Reactor* ListEvents(Context*, const v1::ListEventsRequest*, v1::ListEventsResponse*) override;
+  Reactor* ExplainJob(Context*, const v1::ExplainJobRequest*, v1::ExplainJobResponse*) override;
+  Reactor* ListNodes(Context*, const v1::ListNodesRequest*, v1::ListNodesResponse*) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(Context*,
+                                                           const v1::WatchJobRequest*) override;
+  grpc::ServerWriteReactor<v1::GetLogsResponse>* GetLogs(Context*, const v1::GetLogsRequest*) override;
+
+ private:
+  Driver& driver_;
+  Board& board_;
+  Metrics& metrics_;
+  LogRelay& logs_;
+  OpenCalls& watches_;
+  OpenCalls& log_calls_;
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,171 @@
+#include "coordinator/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <atomic>
+#include <random>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/rpc/job_calls.h"
+#include "coordinator/rpc/job_service.h"
+#include "coordinator/rpc/log_relay.h"
+#include "coordinator/rpc/worker_service.h"
+#include "coordinator/runtime/board.h"
+#include "coordinator/runtime/planning.h"
+#include "coordinator/runtime/system_clock.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr int kMessageBytesMax = 8 << 20;
+
+uint64_t RandomIncarnation() {
+  std::random_device device;
+  uint64_t value = 0;
+  while (value == 0) value = (static_cast<uint64_t>(device()) << 32) | device();
+  return value;
+}
+
+class ServerImpl final : public Server {
+ public:
+  explicit ServerImpl(ServerOptions options)
+      : options_(std::move(options)),
+        sessions_(options_.sessions, Incarnation{RandomIncarnation()}, logs_),
+        watches_(options_.watchers_max),
+        log_calls_(options_.log_calls_max) {}
+
+  ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Begin(std::unique_ptr<Backend> backend) {
+    DriverOptions driver = options_.driver;
+    driver.machine.heartbeat_timeout = options_.sessions.heartbeat_timeout;
+    if (!driver.machine.plan) {
+      driver.machine.plan = [this](const Document& document, const Placement& placement, Epoch epoch) {
+        const Instant start = absl::Now();
+        absl::StatusOr<PlanSummary> plan = PlanDocument(document, placement, epoch);
+        metrics_.Planned(absl::Now() - start);
+        return plan;
+      };
+    }
+    driver.on_store_failed = [this, next = driver.on_store_failed](const absl::Status& status) {
+      StopServing();
+      next(status);
+    };
+    absl::StatusOr<std::unique_ptr<Driver>> started =
+        Driver::Start(std::move(driver), clock_, std::move(backend), board_, metrics_, sessions_);
+    if (!started.ok()) return started.status();
+    driver_ = *std::move(started);
+    return Listen();
+  }
+
+  void Shutdown(absl::Duration grace) override {
+    if (shut_down_.exchange(true)) return;
+    StopServing();
+    const absl::Status stopping = absl::UnavailableError("the coordinator is stopping");
+    sessions_.CloseAll(stopping);
+    watches_.CloseAll(stopping);
+    log_calls_.CloseAll(stopping);
+    // Before the server: its shutdown waits for every call, and calls wait for the driver.
+    if (driver_ != nullptr) driver_->Stop();
+    if (server_ != nullptr) {
+      server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+      server_->Wait();
+    }
+  }
+
+  int port() const override { return port_; }
+  bool serving() const override { return serving_; }
+
+  std::string MetricsText() const override {
+    Gauges gauges{.sessions = static_cast<int64_t>(sessions_.size()),
+                  .watchers = static_cast<int64_t>(watches_.size()),
+                  .inbox = static_cast<int64_t>(driver_->inbox_size()),
+                  .serving = serving_};
+    board_.Count(gauges);
+    return metrics_.Text(gauges);
+  }
+
+ private:
+  absl::Status Listen() {
+    job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_, log_calls_);
+    worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
+    grpc::EnableDefaultHealthCheckService(true);
+    if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+    builder.SetMaxSendMessageSize(kMessageBytesMax);
+    // Two coordinators on one port would share its callers between them.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(job_service_.get());
+    builder.RegisterService(worker_service_.get());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen));
+    }
+    MutexLock lock(&mu_);
+    listening_ = true;
+    PublishHealthLocked();
+    return absl::OkStatus();
+  }
+
+  // For good: neither a stopping coordinator nor a failed store comes back.
+  void StopServing() {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+    PublishHealthLocked();
+  }
+
+  void PublishHealthLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    serving_ = listening_ && !stopped_;
+    grpc::HealthCheckServiceInterface* health = listening_ ? server_->GetHealthCheckService() : nullptr;
+    if (health == nullptr) return;
+    health->SetServingStatus("phalanx.v1.JobService", serving_);
+    health->SetServingStatus("phalanx.v1.WorkerService", serving_);
+    health->SetServingStatus(serving_);
+  }
+
+  // Destroyed from the last to the first: services before the driver that they call.
+  const ServerOptions options_;
+  const SystemClock clock_;
+  mutable Metrics metrics_;
+  Board board_;
+  LogRelay logs_;
+  SessionRegistry sessions_;
+  OpenCalls watches_;
+  OpenCalls log_calls_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<JobServiceImpl> job_service_;
+  std::unique_ptr<WorkerServiceImpl> worker_service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  Mutex mu_;
+  bool listening_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<bool> serving_ = false;
+  std::atomic<bool> shut_down_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
+                                                      std::unique_ptr<Backend> backend) {
+  if (options.sessions.heartbeat_interval <= absl::ZeroDuration() ||
+      options.sessions.heartbeat_timeout < 2 * options.sessions.heartbeat_interval) {
+    return absl::InvalidArgumentError(
+        "the heartbeat timeout must be at least twice the heartbeat interval");
+  }
+  auto server = std::make_unique<ServerImpl>(std::move(options));
+  if (absl::Status status = server->Begin(std::move(backend)); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace phalanx::coordinator

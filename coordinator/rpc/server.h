@@ -1,0 +1,48 @@
+// coordinator/rpc/server.h: the coordinator as one object: store, driver, services, in the order in
+// which they start and stop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/rpc/session_registry.h"
+#include "coordinator/runtime/driver.h"
+#include "coordinator/store/backend.h"
+#include "core/base/time.h"
+
+namespace phalanx::coordinator {
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any free one
+  DriverOptions driver;                // its machine.plan is set by the server unless given
+  SessionOptions sessions;
+  size_t watchers_max = 4096;
+  size_t log_calls_max = 256;
+  bool reflection = true;
+};
+
+// Thread-safe.
+class Server {
+ public:
+  // Replays the store and serves. Health is SERVING from then on, for "" and for each service.
+  // Errors: as Driver::Start; Unavailable if the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
+                                                       std::unique_ptr<Backend> backend);
+  // As Shutdown with no grace.
+  virtual ~Server() = default;
+
+  // Health off; sessions and streams end with UNAVAILABLE, callers who wait are answered so; what was
+  // appended is committed. Idempotent.
+  virtual void Shutdown(absl::Duration grace) = 0;
+
+  virtual int port() const = 0;
+  // Accepting work: not after Shutdown has begun, nor after the store has failed.
+  virtual bool serving() const = 0;
+  virtual std::string MetricsText() const = 0;
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,81 @@
+#include "coordinator/rpc/session_registry.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/session_codec.h"
+
+namespace phalanx::coordinator {
+
+absl::StatusOr<SessionId> SessionRegistry::Add(std::shared_ptr<SessionStream> stream) {
+  MutexLock lock(&mu_);
+  if (!closed_.ok()) return closed_;
+  if (sessions_.size() >= options_.sessions_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(sessions_.size(), " sessions are open; at most ", options_.sessions_max));
+  }
+  const SessionId session{++last_session_};
+  sessions_.emplace(session, std::move(stream));
+  return session;
+}
+
+void SessionRegistry::Remove(SessionId session) {
+  std::shared_ptr<SessionStream> stream;  // destroyed outside the lock
+  MutexLock lock(&mu_);
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  stream = std::move(it->second);
+  sessions_.erase(it);
+}
+
+void SessionRegistry::CloseAll(const absl::Status& status) {
+  std::vector<std::shared_ptr<SessionStream>> streams;
+  {
+    MutexLock lock(&mu_);
+    closed_ = status;
+    for (const auto& [session, stream] : sessions_) streams.push_back(stream);
+  }
+  for (const auto& stream : streams) stream->Close(status);
+}
+
+size_t SessionRegistry::size() const {
+  MutexLock lock(&mu_);
+  return sessions_.size();
+}
+
+std::shared_ptr<SessionStream> SessionRegistry::Find(SessionId session) const {
+  MutexLock lock(&mu_);
+  const auto it = sessions_.find(session);
+  return it == sessions_.end() ? nullptr : it->second;
+}
+
+void SessionRegistry::Welcome(SessionId session) {
+  const std::shared_ptr<SessionStream> stream = Find(session);
+  if (stream == nullptr) return;
+  v1::OpenSessionResponse response;
+  v1::Welcome* welcome = response.mutable_welcome();
+  ToProto(options_.heartbeat_interval, welcome->mutable_heartbeat_interval());
+  ToProto(options_.heartbeat_timeout, welcome->mutable_heartbeat_timeout());
+  welcome->set_coordinator_incarnation(incarnation_.value);
+  stream->Send(std::move(response));
+}
+
+void SessionRegistry::Send(SessionId session, uint64_t command_number, const Command& command) {
+  const std::shared_ptr<SessionStream> stream = Find(session);
+  if (stream == nullptr) return;
+  v1::OpenSessionResponse response;
+  ToProto(command_number, command, response.mutable_command());
+  stream->Send(std::move(response));
+}
+
+void SessionRegistry::Close(SessionId session, const absl::Status& status) {
+  if (const std::shared_ptr<SessionStream> stream = Find(session)) stream->Close(status);
+}
+
+void SessionRegistry::EndLogs(const std::string& fetch_id, const std::string& reason) {
+  logs_.End(fetch_id, absl::UnavailableError(reason));
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,202 @@
+#include "coordinator/rpc/worker_service.h"
+
+#include <grpcpp/alarm.h>
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/status_translation.h"
+#include "coordinator/wire/session_codec.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+// Commands that a worker has left unread; past it the session is closed.
+constexpr size_t kOutboxMax = 4096;
+
+// One worker's stream. It reads its next message when the machine has seen the one before, so a
+// session has at most one event in the driver's inbox.
+class SessionReactor final : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
+                             public SessionStream,
+                             public std::enable_shared_from_this<SessionReactor> {
+ public:
+  SessionReactor(Driver& driver, SessionRegistry& sessions) : driver_(driver), sessions_(sessions) {}
+
+  // Called once, right after construction.
+  void Begin() {
+    self_ = shared_from_this();
+    absl::StatusOr<SessionId> session = sessions_.Add(self_);
+    if (!session.ok()) return Close(session.status());
+    session_ = *session;
+    hello_alarm_.Set(absl::ToChronoTime(absl::Now() + sessions_.options().hello_timeout),
+                     [weak = weak_from_this()](bool expired) {
+                       if (!expired) return;
+                       if (auto self = weak.lock()) self->OnHelloTimeout();
+                     });
+    ReadNext();
+  }
+
+  void Send(v1::OpenSessionResponse response) override {
+    MutexLock lock(&mu_);
+    if (finished_) return;
+    if (outbox_.size() == kOutboxMax) {
+      return FinishLocked(absl::ResourceExhaustedError(
+          absl::StrCat(kOutboxMax, " commands are unread; the session is closed")));
+    }
+    outbox_.push_back(std::move(response));
+    if (outbox_.size() == 1) StartWrite(&outbox_.front());
+  }
+
+  void Close(const absl::Status& status) override {
+    MutexLock lock(&mu_);
+    if (!finished_) FinishLocked(status);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Close(absl::OkStatus());  // the worker has said all it will say
+    const auto next = [self = shared_from_this()] { self->ReadNext(); };
+    if (opened_) {
+      std::optional<Event> event = EventFromProto(session_, request_);
+      // A kind of message that this version does not know is passed over.
+      if (!event.has_value()) return ReadNext();
+      return driver_.Post(*std::move(event), next);
+    }
+    if (!request_.has_hello()) {
+      return Close(absl::InvalidArgumentError("the first message of a session must be a hello"));
+    }
+    absl::StatusOr<WorkerHello> hello = HelloFromProto(request_.hello());
+    if (!hello.ok()) return Close(hello.status());
+    opened_ = true;
+    {
+      MutexLock lock(&mu_);
+      hello_seen_ = true;
+    }
+    hello_alarm_.Cancel();
+    driver_.Post(SessionOpened{session_, *std::move(hello)}, next);
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    outbox_.pop_front();
+    if (ok && !finished_ && !outbox_.empty()) StartWrite(&outbox_.front());
+  }
+
+  void OnCancel() override { Close(absl::CancelledError("the stream broke")); }
+
+  void OnDone() override {
+    hello_alarm_.Cancel();
+    if (opened_) driver_.Post(SessionClosed{session_});
+    sessions_.Remove(session_);
+    self_.reset();  // last: may end this object
+  }
+
+ private:
+  void ReadNext() {
+    MutexLock lock(&mu_);
+    if (finished_) return;
+    request_.Clear();
+    StartRead(&request_);
+  }
+
+  void OnHelloTimeout() {
+    MutexLock lock(&mu_);
+    if (!finished_ && !hello_seen_) {
+      FinishLocked(absl::InvalidArgumentError("no hello came in time"));
+    }
+  }
+
+  void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    finished_ = true;
+    Finish(ToGrpc(status));
+  }
+
+  Driver& driver_;
+  SessionRegistry& sessions_;
+  std::shared_ptr<SessionReactor> self_;  // until OnDone
+  SessionId session_;
+  grpc::Alarm hello_alarm_;
+  // Of the read in flight and its reaction, which never run side by side.
+  v1::OpenSessionRequest request_;
+  bool opened_ = false;
+
+  Mutex mu_;
+  std::deque<v1::OpenSessionResponse> outbox_ ABSL_GUARDED_BY(mu_);  // front: being written
+  bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// One upload of a worker. It reads on while the pipe has room.
+class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest>,
+                            public std::enable_shared_from_this<UploadReactor> {
+ public:
+  explicit UploadReactor(LogRelay& logs) : logs_(logs) {}
+
+  void Begin() {
+    self_ = shared_from_this();
+    ReadNext();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(absl::OkStatus());
+    if (source_.pipe == nullptr) {
+      std::optional<LogRelay::Source> source = logs_.Find(request_.fetch_id());
+      if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
+      fetch_id_ = request_.fetch_id();
+      source_ = *std::move(source);
+    }
+    if (source_.pipe->closed()) return End(absl::NotFoundError("nobody waits for these logs any more"));
+    v1::GetLogsResponse chunk;
+    chunk.set_rank(request_.rank());
+    chunk.set_node(source_.node);
+    chunk.set_text(std::move(*request_.mutable_text()));
+    if (source_.pipe->Push(std::move(chunk), [self = shared_from_this()] { self->ReadNext(); })) {
+      ReadNext();
+    }
+  }
+
+  void OnCancel() override { End(absl::CancelledError("the upload broke")); }
+
+  void OnDone() override {
+    if (source_.pipe != nullptr) logs_.End(fetch_id_, absl::OkStatus());
+    self_.reset();
+  }
+
+ private:
+  void ReadNext() {
+    MutexLock lock(&mu_);
+    if (!finished_) StartRead(&request_);
+  }
+  void End(const absl::Status& status) {
+    MutexLock lock(&mu_);
+    if (std::exchange(finished_, true)) return;
+    Finish(ToGrpc(status));
+  }
+
+  LogRelay& logs_;
+  std::shared_ptr<UploadReactor> self_;  // until OnDone
+  v1::UploadLogsRequest request_;
+  std::string fetch_id_;
+  LogRelay::Source source_;
+  Mutex mu_;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>* WorkerServiceImpl::OpenSession(
+    grpc::CallbackServerContext*) {
+  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_);
+  reactor->Begin();
+  return reactor.get();
+}
+
+grpc::ServerReadReactor<v1::UploadLogsRequest>* WorkerServiceImpl::UploadLogs(
+    grpc::CallbackServerContext*, v1::UploadLogsResponse*) {
+  auto reactor = std::make_shared<UploadReactor>(logs_);
+  reactor->Begin();
+  return reactor.get();
+}
+
+}  // namespace phalanx::coordinator
