@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Makes seeded shards for runs that measure speed: samples that all fill exactly the same positions.
+
+    examples/make_synthetic.py OUTPUT_DIRECTORY [--samples 256] [--images 4] [--image-size 336]
+        [--patch-size 14] [--positions 4096] [--shards 4] [--seed 17]
+
+writes synthetic-000.tar .. and synthetic.model. With the defaults a sample has four 336-pixel images (576
+rows each) and as many words as fill 4096 positions: positions - images * rows. Each word of the
+tokenizer's list is one piece, so the count is exact without a tokenizer at hand. Images are coarse
+blocks of seeded colours, so that they decode like pictures and compress to a few kilobytes.
+
+Needs Python 3.9 and its standard library alone; pictures are PNG, or JPEG (--format jpeg) where Pillow is
+installed. The same arguments give the same bytes; a second run returns at once.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import pathlib
+import random
+import struct
+import sys
+import tarfile
+import tempfile
+import zlib
+
+WORDS = 1000
+MANIFEST = "synthetic.json"
+SPACE = "\u2581"
+
+
+def words():
+    """Words of three syllables, all different: none is the beginning of another, so each stays whole."""
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    return [x + y + z for x in syllables for y in syllables[:12] for z in syllables[:2]][:WORDS]
+
+
+def varint(value):
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number, content):
+    """One field of a protobuf message: bytes, an int or a float."""
+    if isinstance(content, bytes):
+        return varint(number << 3 | 2) + varint(len(content)) + content
+    if isinstance(content, float):
+        return varint(number << 3 | 5) + struct.pack("<f", content)
+    return varint(number << 3) + varint(content)
+
+
+def tokenizer_model():
+    """A sentencepiece model (unigram, no normalisation) whose pieces are the words and the letters."""
+    unknown, control = 2, 3
+    pieces = [("<unk>", 0.0, unknown), ("</s>", 0.0, control)]
+    pieces += [(SPACE + word, -5.0, None) for word in words()]
+    pieces += [(letter, -20.0, None) for letter in SPACE + "abcdefghijklmnopqrstuvwxyz"]
+    model = b""
+    for text, score, kind in pieces:
+        piece = field(1, text.encode()) + field(2, score)
+        if kind is not None:
+            piece += field(3, kind)
+        model += field(1, piece)
+    # Trainer: unigram; unknown 0, no beginning, end 1, no padding. Normaliser: identity.
+    none = (1 << 64) - 1  # -1
+    trainer = field(3, 1) + field(4, len(pieces)) + field(40, 0) + field(41, none) + field(42, 1) + field(43, none)
+    return model + field(2, trainer) + field(3, field(1, b"identity"))
+
+
+def blocks(generator, size):
+    """Rows of an RGB picture of 12 x 12 blocks."""
+    cells = 12
+    colours = [[bytes(generator.randrange(256) for _ in range(3)) for _ in range(cells)] for _ in range(cells)]
+    columns = [x * cells // size for x in range(size)]
+    lines = [b"".join(row[column] for column in columns) for row in colours]
+    return [lines[y * cells // size] for y in range(size)]
+
+
+def encode_png(rows, size):
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows), 6)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def encode_jpeg(rows, size):
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.frombytes("RGB", (size, size), b"".join(rows)).save(out, "JPEG", quality=75)
+    return out.getvalue()
+
+
+def make_sample(options, index):
+    """[(suffix, content)] of one sample, a function of the seed and its index."""
+    generator = random.Random(f"{options.seed}/{index}")
+    encode, suffix = (encode_jpeg, "jpg") if options.format == "jpeg" else (encode_png, "png")
+    members = [
+        (f"{image}.{suffix}", encode(blocks(generator, options.image_size), options.image_size))
+        for image in range(options.images)
+    ]
+    vocabulary = words()
+    # The sequence is rows, words and the end token; its input positions are all but the last.
+    count = options.positions - options.images * (options.image_size // options.patch_size) ** 2
+    text = " ".join(vocabulary[generator.randrange(WORDS)] for _ in range(count))
+    return members + [("txt", ("<image>" * options.images + text).encode())]
+
+
+def write_shard(path, options, indices):
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
+        for index in indices:
+            for suffix, content in make_sample(options, index):
+                member = tarfile.TarInfo(f"{index:06d}.{suffix}")
+                member.size = len(content)
+                member.mode = 0o644
+                shard.addfile(member, io.BytesIO(content))
+
+
+def shard_name(i):
+    return f"synthetic-{i:03d}.tar"
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("output", type=pathlib.Path, help="folder for the shards and the tokenizer")
+    parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--images", type=int, default=4, help="of each sample")
+    parser.add_argument("--image-size", type=int, default=336, help="pixels of a side")
+    parser.add_argument("--patch-size", type=int, default=14, help="pixels of a side of what gives one row")
+    parser.add_argument("--positions", type=int, default=4096, help="of each sample")
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--format", choices=("png", "jpeg"), default="png")
+    options = parser.parse_args()
+    rows = options.images * (options.image_size // options.patch_size) ** 2
+    if options.image_size % options.patch_size != 0:
+        parser.error(f"--image-size: {options.image_size}: must be a multiple of the patch size")
+    if options.positions <= rows:
+        parser.error(f"--positions: {options.positions}: must exceed the {rows} rows of the images")
+    if not 1 <= options.shards <= options.samples:
+        parser.error(f"--shards: {options.shards}: must be between 1 and the number of samples")
+    return options
+
+
+def main():
+    options = parse()
+    folder = options.output
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments = {name: value for name, value in sorted(vars(options).items()) if name != "output"}
+    arguments["script"] = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
+    names = [shard_name(i) for i in range(options.shards)] + ["synthetic.model"]
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        fresh = manifest == {**arguments, "bytes": {name: (folder / name).stat().st_size for name in names}}
+    except (OSError, ValueError):
+        fresh = False
+    if fresh:
+        print(f"{folder}: up to date")
+        return
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as aside:
+        for i in range(options.shards):
+            first, last = options.samples * i // options.shards, options.samples * (i + 1) // options.shards
+            write_shard(os.path.join(aside, shard_name(i)), options, range(first, last))
+        (pathlib.Path(aside) / "synthetic.model").write_bytes(tokenizer_model())
+        sizes = {name: os.stat(os.path.join(aside, name)).st_size for name in names}
+        (pathlib.Path(aside) / MANIFEST).write_text(json.dumps({**arguments, "bytes": sizes}, indent=1) + "\n")
+        for name in (*names, MANIFEST):
+            os.replace(os.path.join(aside, name), folder / name)
+    print(f"{folder}: {options.samples} samples of {options.positions} positions, {sum(sizes.values())} bytes")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ImportError as error:
+        sys.exit(f"make_synthetic: {error}; use --format png")

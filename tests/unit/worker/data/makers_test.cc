@@ -1,0 +1,100 @@
+// The data set makers of examples/, run as a user runs them, and what they wrote read back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/shards.h"
+#include "worker/data/data_set.h"
+
+namespace phalanx::data {
+namespace {
+
+using ::phalanx::support::MakeFolder;
+using ::phalanx::support::ReadFile;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// What the maker says; its exit status must be 0.
+std::string RunMaker(const std::string& maker, const std::string& folder, const std::string& arguments = "") {
+  const std::string log = folder + ".log";
+  const std::string command = absl::StrCat("/usr/bin/python3 " PHALANX_SOURCE_DIR "/examples/", maker, " ", folder,
+                                           " ", arguments, " >", log, " 2>&1");
+  const int status = std::system(command.c_str());
+  const std::string said = ReadFile(log);
+  EXPECT_EQ(status, 0) << said;
+  return said;
+}
+
+TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
+  for (const char* needed : {"/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf",
+                             "/usr/share/unicode/cldr/common/annotations/en.xml", "/usr/bin/spm_train"}) {
+    if (access(needed, R_OK) != 0) GTEST_SKIP() << "no " << needed;
+  }
+  const std::string folder = MakeFolder("emoji") + "/set";
+  EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("training and"));
+  EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("up to date"));
+
+  DataSetSpec training{.tokenizer = folder + "/emoji.model", .rows_per_item = 16, .context = 64, .vocabulary = 512};
+  for (int i = 0; i < 4; ++i) training.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
+  DataSetSpec validation = training;
+  validation.shards = {folder + "/emoji-validation.tar"};
+
+  std::set<std::string> keys;
+  int64_t samples = 0;
+  for (const DataSetSpec& spec : {training, validation}) {
+    const absl::StatusOr<Index> index = Index::Build(spec);
+    ASSERT_TRUE(index.ok()) << index.status();
+    EXPECT_THAT(index->corrupt_samples(), SizeIs(0));
+    EXPECT_GT(index->size(), 100);
+    samples += index->size();
+    const auto loader = Loader::Create(*index, spec, {.threads = 0, .image_size = 16});
+    ASSERT_TRUE(loader.ok()) << loader.status();
+    for (int64_t i = 0; i < index->size(); i += 7) {
+      const auto sample = (*loader)->Take(i);
+      ASSERT_TRUE(sample.ok());
+      EXPECT_FALSE((*sample)->corrupt) << (*sample)->corrupt_reason;
+      EXPECT_THAT((*sample)->pixels, SizeIs(1));
+    }
+    for (int64_t i = 0; i < index->size(); ++i) {
+      const std::string name = index->NameOf(i);
+      EXPECT_TRUE(keys.insert(name.substr(name.find(": "))).second) << name << " is in both sets or twice";
+    }
+  }
+  EXPECT_GT(samples, 1500);
+}
+
+TEST(MakersTest, Emoji_GivesTheSameBytesEveryTime) {
+  if (access("/usr/bin/spm_train", X_OK) != 0) GTEST_SKIP() << "no spm_train";
+  const std::string one = MakeFolder("emoji") + "/set", two = MakeFolder("emoji") + "/set";
+  RunMaker("make_emoji.py", one);
+  RunMaker("make_emoji.py", two);
+  for (const auto& entry : std::filesystem::directory_iterator(one)) {
+    const std::string name = entry.path().filename();
+    EXPECT_EQ(ReadFile(entry.path()), ReadFile(absl::StrCat(two, "/", name))) << name;
+  }
+}
+
+TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
+  const std::string folder = MakeFolder("synthetic") + "/set";
+  RunMaker("make_synthetic.py", folder, "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100");
+  const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
+                         .tokenizer = folder + "/synthetic.model", .rows_per_item = 16, .context = 100};
+  const absl::StatusOr<Index> index = Index::Build(spec);
+  ASSERT_TRUE(index.ok()) << index.status();
+  ASSERT_EQ(index->size(), 3);
+  const auto loader = Loader::Create(*index, spec, {.threads = 0, .image_size = 56});
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(index->shape(i), (SampleShape{.items = 2, .positions = 100, .counted = 69}));
+    EXPECT_FALSE((*(*loader)->Take(i))->corrupt);
+  }
+  EXPECT_THAT(RunMaker("make_synthetic.py", folder, "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100"),
+              HasSubstr("up to date"));
+}
+
+}  // namespace
+}  // namespace phalanx::data
