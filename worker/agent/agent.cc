@@ -1,0 +1,214 @@
+#include "worker/agent/agent.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "spdlog/spdlog.h"
+#include "worker/agent/translate.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr uint32_t kProtocolVersion = 1;
+constexpr size_t kNodeBytesMax = 253;
+
+// Wall time at the start of the process plus monotonic time since: deadlines survive a clock that
+// is set.
+Instant Now() {
+  using std::chrono::steady_clock;
+  static const absl::Time start = absl::Now();
+  static const steady_clock::time_point begin = steady_clock::now();
+  return start + absl::FromChrono(steady_clock::now() - begin);
+}
+
+uint64_t RandomWord() {
+  std::random_device device;
+  const uint64_t word = (static_cast<uint64_t>(device()) << 32) | device();
+  return word == 0 ? 1 : word;
+}
+
+MachineOptions MachineOptionsOf(const AgentOptions& options) {
+  MachineOptions machine = options.machine;
+  machine.node = options.node;
+  machine.devices = options.devices;
+  machine.seed = RandomWord();
+  return machine;
+}
+
+v1::WorkerHello HelloOf(const AgentOptions& options) {
+  v1::WorkerHello hello;
+  hello.set_node(options.node);
+  hello.set_incarnation(RandomWord());
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_device_kind(options.device_kind);
+  hello.set_devices(options.devices);
+  for (const auto& [key, value] : options.labels) (*hello.mutable_labels())[key] = value;
+  hello.set_version(options.version);
+  hello.set_address(options.address);
+  return hello;
+}
+
+SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
+  return {.program = options.rank_program,
+          .state = options.state,
+          .device_kind = options.device_kind,
+          .address = options.address,
+          .threads = options.threads,
+          .log_bytes_max = options.log_bytes_max};
+}
+
+}  // namespace
+
+absl::Status ValidateOptions(const AgentOptions& options) {
+  const auto invalid = [](auto... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(parts...));
+  };
+  if (options.coordinator.empty()) return invalid("--coordinator is needed: HOST:PORT");
+  const bool named = !options.node.empty() && options.node.size() <= kNodeBytesMax &&
+                     std::all_of(options.node.begin(), options.node.end(), [](unsigned char c) {
+                       return std::isalnum(c) || c == '.' || c == '_' || c == '-';
+                     });
+  if (!named) {
+    return invalid("--node is \"", options.node, "\"; it must be 1 to ", kNodeBytesMax,
+                   " of A-Z a-z 0-9 . _ -");
+  }
+  if (options.device_kind != "cpu" && options.device_kind != "gpu") {
+    return invalid("--device is \"", options.device_kind, "\"; it must be cpu or gpu");
+  }
+  if (options.devices < 1 || options.devices > 4096) {
+    return invalid("--devices is ", options.devices, "; it must be 1 to 4096");
+  }
+  if (options.state.empty()) return invalid("--state is needed: a folder");
+  if (options.threads < 1)
+    return invalid("--threads is ", options.threads, "; it must be at least 1");
+  if (access(options.rank_program.c_str(), X_OK) != 0) {
+    return invalid("--rank-program is ", options.rank_program,
+                   "; it cannot be executed: ", strerror(errno));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(const AgentOptions& options,
+                                                     DataPreparer::Check check) {
+  RETURN_IF_ERROR(ValidateOptions(options));
+  std::error_code error;
+  std::filesystem::create_directories(options.state, error);
+  const std::string path = absl::StrCat(options.state, "/lock");
+  UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+  if (!lock.is_open()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot write to --state: ", path, ": ", strerror(errno)));
+  }
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::AlreadyExistsError(absl::StrCat("another worker uses --state ", options.state));
+  }
+  return std::unique_ptr<Agent>(new Agent(options, std::move(lock), std::move(check)));
+}
+
+Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check check)
+    : options_(options),
+      lock_(std::move(lock)),
+      machine_(MachineOptionsOf(options), Now()),
+      channel_(ConnectTo(options.coordinator)),
+      session_(channel_, HelloOf(options), inbox_),
+      supervisor_(SupervisorOptionsOf(options), activity_),
+      uploader_(channel_, options.state, activity_),
+      preparer_(std::move(check), inbox_) {}
+
+absl::Status Agent::Run(int signal_fd) {
+  RemoveOldLogs(options_.state, {});
+  while (!exit_.has_value()) {
+    Feed(DeadlineReached{});
+    if (!exit_.has_value()) Wait(signal_fd);
+  }
+  activity_.Close();
+  spdlog::info("node={} exits reason=\"{}\"", options_.node, exit_->reason);
+  return exit_->failed ? absl::AbortedError(exit_->reason) : absl::OkStatus();
+}
+
+// Returns when something happened that was fed, or a deadline has come.
+void Agent::Wait(int signal_fd) {
+  std::vector<pollfd> fds = {{signal_fd, POLLIN, 0}, {inbox_.fd(), POLLIN, 0}};
+  supervisor_.AddTo(fds);
+  int milliseconds = -1;
+  if (const Instant deadline = machine_.NextDeadline(); deadline != absl::InfiniteFuture()) {
+    // Rounded up: a deadline that has not quite come would be waited for again and again.
+    const int64_t left = absl::ToInt64Milliseconds(deadline - Now()) + 1;
+    milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
+  }
+  if (poll(fds.data(), fds.size(), milliseconds) <= 0) return;
+  if (fds[0].revents != 0) {
+    signalfd_siginfo info;
+    if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) Feed(TerminationRequested{});
+  }
+  if (fds[1].revents != 0) {
+    for (const Event& event : inbox_.TakeAll()) Feed(event);
+  }
+  for (const Event& event : supervisor_.HandleReady(fds)) Feed(event);
+}
+
+void Agent::Feed(const Event& event) {
+  if (std::holds_alternative<SessionWelcomed>(event) && !ready_) WriteReadyFile();
+  events_.push_back(event);
+  while (!events_.empty()) {
+    const Event next = std::move(events_.front());
+    events_.pop_front();
+    for (const Action& action : machine_.Step(Now(), next)) {
+      std::visit([this](const auto& body) { Carry(body); }, action);
+    }
+  }
+}
+
+void Agent::Carry(const SendHeartbeat& action) { session_.Send(MessageOf(action)); }
+void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
+void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }
+
+void Agent::Carry(const StartProcess& action) {
+  RemoveOldLogs(options_.state, {action.job});
+  events_.push_back(supervisor_.Carry(action));
+}
+
+void Agent::Carry(const UploadLogs& action) {
+  const absl::Status started = uploader_.Start(action.fetch);
+  if (!started.ok()) {
+    spdlog::warn("{} logs are not sent: {}", ToString(action.fetch.job), started.ToString());
+  }
+}
+
+void Agent::Carry(const Exit& action) { exit_ = action; }
+
+void Agent::Carry(const LogLine& action) { spdlog::info("node={} {}", options_.node, action.text); }
+
+void Agent::WriteReadyFile() {
+  ready_ = true;
+  if (options_.ready_file.empty()) return;
+  const std::string aside = absl::StrCat(options_.ready_file, ".", getpid(), ".tmp");
+  {
+    std::ofstream file(aside);
+    file << "{\"pid\": " << getpid() << ", \"node\": \"" << options_.node << "\"}\n";
+  }
+  if (rename(aside.c_str(), options_.ready_file.c_str()) != 0) {
+    spdlog::error("cannot write --ready-file {}: {}", options_.ready_file, strerror(errno));
+  }
+}
+
+}  // namespace phalanx::agent

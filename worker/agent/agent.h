@@ -1,0 +1,98 @@
+// worker/agent/agent.h: the node daemon: the machine, and the world around it.
+//
+// One thread, the one that calls Run, feeds the machine and carries out its orders; it forks the
+// ranks, so it must live as long as they may. The session's reactions, the data check and the log
+// uploads run on threads of their own and leave events in the inbox.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/agent/data_check.h"
+#include "worker/agent/inbox.h"
+#include "worker/agent/log_upload.h"
+#include "worker/agent/machine/machine.h"
+#include "worker/agent/session.h"
+#include "worker/agent/supervisor.h"
+
+namespace phalanx::agent {
+
+struct AgentOptions {
+  std::string coordinator;          // HOST:PORT
+  NodeName node;                    // at most 253 bytes of [A-Za-z0-9._-]
+  std::string device_kind = "cpu";  // "cpu" or "gpu"
+  int32_t devices = 1;
+  std::string state;  // folder for logs and indexes; of one daemon at a time
+  std::string rank_program;
+  std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks
+  std::map<std::string, std::string> labels;
+  std::string ready_file;  // written once welcomed; empty: none
+  std::string version;
+  int32_t threads = 1;  // of a rank on CPU
+  int64_t log_bytes_max = int64_t{64} << 20;
+  MachineOptions machine;  // node, devices and seed are set from the above
+};
+
+// Errors: InvalidArgument naming the option.
+absl::Status ValidateOptions(const AgentOptions& options);
+
+class Agent {
+ public:
+  // Takes the state folder. Errors: InvalidArgument, AlreadyExists (another daemon has it),
+  // Unavailable.
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(const AgentOptions& options,
+                                                       DataPreparer::Check check);
+
+  // Serves until told to end: by Terminate, by SIGTERM or SIGINT where `signal_fd` (a signalfd) is
+  // given, by the coordinator. OK: in good order. Errors: Aborted, what ended it otherwise.
+  absl::Status Run(int signal_fd = -1);
+
+  // Asks Run to end in good order; the second time, at once. Thread-safe.
+  void Terminate() { inbox_.Post(TerminationRequested{}); }
+  // A data check is under way, which a destructor would wait for.
+  bool busy() const { return preparer_.busy(); }
+
+ private:
+  Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check check);
+
+  void Feed(const Event& event);
+  void Wait(int signal_fd);
+  void WriteReadyFile();
+
+  void Carry(const OpenSession& action) { session_.Open(action); }
+  void Carry(const CloseSession& action) { session_.Close(action); }
+  void Carry(const SendHeartbeat& action);
+  void Carry(const SendCommandResult& action);
+  void Carry(const SendReport& action);
+  void Carry(const PrepareData& action) { preparer_.Carry(action); }
+  void Carry(const StartProcess& action);
+  template <typename ProcessOrder>
+  void Carry(const ProcessOrder& action) {
+    supervisor_.Carry(action);
+  }
+  void Carry(const UploadLogs& action);
+  void Carry(const Exit& action);
+  void Carry(const LogLine& action);
+
+  const AgentOptions options_;
+  const UniqueFd lock_;  // of the state folder
+  Inbox inbox_;
+  LogActivity activity_;
+  Machine machine_;
+  std::deque<Event> events_;  // to be fed, in order
+  bool ready_ = false;
+  std::optional<Exit> exit_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  SessionClient session_;
+  Supervisor supervisor_;
+  LogUploader uploader_;
+  DataPreparer preparer_;
+};
+
+}  // namespace phalanx::agent

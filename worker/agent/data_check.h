@@ -1,0 +1,59 @@
+// worker/agent/data_check.h: whether a job's shards and tokenizer are usable, and their index.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "core/base/mutex.h"
+#include "core/job/job_spec.h"
+#include "worker/agent/inbox.h"
+#include "worker/agent/machine/actions.h"
+#include "worker/data/data_set.h"
+
+namespace phalanx::agent {
+
+// What the data library is told about a job's training or validation set. Relative paths start from
+// `directory`. A job without a vision module has items of no rows.
+data::DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory,
+                                bool validation);
+
+// Reads the job file and indexes its training and validation sets; index files that are still true
+// are taken as they are. They are kept as STATE/indexes/KEY.index, KEY a digest of what the index
+// depends on besides the shards' contents. Blocks for as long as reading the shards takes. An
+// outcome that is not OK has every violation. Thread-safe.
+DataOutcome CheckData(const Document& document, const std::string& indexes_folder);
+
+// The same without a folder to keep anything in, for a person.
+DataOutcome CheckData(const Document& document);
+
+// Runs checks one after another on a thread of its own and posts DataPrepared for each.
+// Thread-safe.
+class DataPreparer {
+ public:
+  using Check = std::function<DataOutcome(const Document&)>;
+  // Orders waiting; beyond, they are answered with ResourceExhausted.
+  static constexpr size_t kQueueMax = 256;
+
+  DataPreparer(Check check, Inbox& inbox);
+  // Waits for the check under way; the others are dropped.
+  ~DataPreparer();
+
+  void Carry(const PrepareData& order);
+  bool busy() const;
+
+ private:
+  void Work();
+
+  const Check check_;
+  Inbox& inbox_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<PrepareData> orders_ ABSL_GUARDED_BY(mutex_);  // the front is under way
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;  // last: ends before what it uses
+};
+
+}  // namespace phalanx::agent

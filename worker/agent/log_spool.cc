@@ -1,0 +1,201 @@
+#include "worker/agent/log_spool.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace phalanx::agent {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Rotated(const std::string& path) { return absl::StrCat(path, ".1"); }
+
+UniqueFd OpenToAppend(const std::string& path) {
+  return UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
+}
+
+// The last `bytes_max` bytes of a file; nothing if there is none.
+std::string LastBytes(const std::string& path, size_t bytes_max) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info;
+  if (!file.is_open() || fstat(file.get(), &info) != 0) return "";
+  const size_t bytes = std::min(bytes_max, static_cast<size_t>(info.st_size));
+  std::string text(bytes, '\0');
+  const ssize_t n = pread(file.get(), text.data(), bytes, info.st_size - static_cast<off_t>(bytes));
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return text;
+}
+
+// The numbers that name the subfolders of `folder`, ascending.
+std::vector<int64_t> NumberedFolders(const std::string& folder) {
+  std::vector<int64_t> numbers;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(entry->path().filename().string(), &number)) numbers.push_back(number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+std::string JobFolder(const std::string& state, JobId job) {
+  return absl::StrCat(state, "/jobs/", job.value);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LogSpool>> LogSpool::Open(const std::string& state, JobId job,
+                                                         Epoch epoch, int32_t rank,
+                                                         int64_t bytes_max) {
+  const std::string folder = absl::StrCat(JobFolder(state, job), "/", epoch.value);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("cannot make ", folder, ": ", error.message()));
+  }
+  std::unique_ptr<LogSpool> spool(
+      new LogSpool(absl::StrCat(folder, "/rank-", rank, ".log"), bytes_max));
+  spool->file_ = OpenToAppend(spool->path_);
+  struct stat info;
+  if (!spool->file_.is_open() || fstat(spool->file_.get(), &info) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot open ", spool->path_, ": ", strerror(errno)));
+  }
+  spool->bytes_ = info.st_size;
+  return spool;
+}
+
+void LogSpool::Append(absl::string_view text) {
+  const int64_t half = std::max<int64_t>(bytes_max_ / 2, 1);
+  while (!text.empty()) {
+    if (bytes_ >= half) {
+      rename(path_.c_str(), Rotated(path_).c_str());
+      file_ = OpenToAppend(path_);
+      bytes_ = 0;
+    }
+    const size_t n = std::min(text.size(), static_cast<size_t>(half - bytes_));
+    const ssize_t written = write(file_.get(), text.data(), n);
+    if (written <= 0) {
+      if (written < 0 && errno == EINTR) continue;
+      return;
+    }
+    bytes_ += written;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+std::string LogSpool::Tail(size_t bytes_max) const {
+  std::string text = LastBytes(path_, bytes_max + 1);
+  if (text.size() <= bytes_max) {
+    text.insert(0, LastBytes(Rotated(path_), bytes_max + 1 - text.size()));
+  }
+  if (text.size() <= bytes_max) return text;
+  // One byte more than asked for: does a line begin right at the cut?
+  const size_t newline = text.find('\n');
+  const bool whole_lines = newline != std::string::npos && newline + 1 < text.size();
+  return text.substr(whole_lines ? newline + 1 : 1);
+}
+
+std::vector<LogFile> LogFiles(const std::string& state, JobId job, int32_t rank) {
+  const std::string folder = JobFolder(state, job);
+  std::vector<LogFile> files;
+  for (const int64_t epoch : NumberedFolders(folder)) {
+    const std::string path = absl::StrCat(folder, "/", epoch, "/rank-", rank, ".log");
+    for (const std::string& file : {Rotated(path), path}) {
+      struct stat info;
+      if (stat(file.c_str(), &info) == 0) files.push_back({file, Epoch{epoch}, info.st_ino});
+    }
+  }
+  return files;
+}
+
+std::vector<int32_t> LoggedRanks(const std::string& state, JobId job) {
+  const std::string folder = JobFolder(state, job);
+  std::set<int32_t> ranks;
+  for (const int64_t epoch : NumberedFolders(folder)) {
+    std::error_code error;
+    for (fs::directory_iterator entry(absl::StrCat(folder, "/", epoch), error), end;
+         !error && entry != end; entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
+      absl::string_view number = name;
+      int32_t rank = 0;
+      if (absl::ConsumePrefix(&number, "rank-") && absl::ConsumeSuffix(&number, ".log") &&
+          absl::SimpleAtoi(number, &rank)) {
+        ranks.insert(rank);
+      }
+    }
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+void RemoveOldLogs(const std::string& state, const std::vector<JobId>& keep) {
+  const std::vector<int64_t> jobs = NumberedFolders(absl::StrCat(state, "/jobs"));
+  for (size_t i = 0; i + kJobsMax < jobs.size(); ++i) {
+    const JobId job{jobs[i]};
+    if (std::find(keep.begin(), keep.end(), job) != keep.end()) continue;
+    std::error_code error;
+    fs::remove_all(JobFolder(state, job), error);
+  }
+}
+
+void LogActivity::ProcessBegan(JobId job) {
+  MutexLock lock(&mutex_);
+  ++processes_[job];
+  ++version_;
+  changed_.SignalAll();
+}
+
+void LogActivity::ProcessEnded(JobId job) {
+  MutexLock lock(&mutex_);
+  if (--processes_[job] == 0) processes_.erase(job);
+  ++version_;
+  changed_.SignalAll();
+}
+
+void LogActivity::TextAppended() {
+  MutexLock lock(&mutex_);
+  ++version_;
+  changed_.SignalAll();
+}
+
+void LogActivity::Close() {
+  MutexLock lock(&mutex_);
+  closed_ = true;
+  ++version_;
+  changed_.SignalAll();
+}
+
+uint64_t LogActivity::version() const {
+  MutexLock lock(&mutex_);
+  return version_;
+}
+
+bool LogActivity::IsLive(JobId job) const {
+  MutexLock lock(&mutex_);
+  return processes_.find(job) != processes_.end();
+}
+
+bool LogActivity::closed() const {
+  MutexLock lock(&mutex_);
+  return closed_;
+}
+
+void LogActivity::WaitBeyond(uint64_t version) const {
+  MutexLock lock(&mutex_);
+  while (version_ == version) changed_.Wait(&mutex_);
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,84 @@
+// worker/agent/log_spool.h: what ranks write to stdout and stderr, on disk, with a cap.
+//
+// STATE/jobs/JOB/EPOCH/rank-R.log is the newest part; when it has reached half of the cap it
+// becomes rank-R.log.1, replacing the one before, so between half and all of the cap is kept,
+// always the newest. Of jobs the newest kJobsMax keep their logs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "worker/agent/unique_fd.h"
+
+namespace phalanx::agent {
+
+inline constexpr size_t kJobsMax = 100;
+
+// One rank of one epoch. Not thread-safe.
+class LogSpool {
+ public:
+  // Creates the folders; continues a file that is there. Errors: Unavailable.
+  static absl::StatusOr<std::unique_ptr<LogSpool>> Open(const std::string& state, JobId job,
+                                                        Epoch epoch, int32_t rank,
+                                                        int64_t bytes_max);
+
+  // A disk that takes no more loses the text: training matters more.
+  void Append(absl::string_view text);
+  // The last whole lines within `bytes_max`, or the end of the last line where it alone is longer.
+  std::string Tail(size_t bytes_max) const;
+
+ private:
+  LogSpool(std::string path, int64_t bytes_max) : path_(std::move(path)), bytes_max_(bytes_max) {}
+
+  const std::string path_;
+  const int64_t bytes_max_;
+  UniqueFd file_;
+  int64_t bytes_ = 0;
+};
+
+struct LogFile {
+  std::string path;
+  Epoch epoch;
+  uint64_t inode = 0;
+};
+// The files of one rank, oldest text first.
+std::vector<LogFile> LogFiles(const std::string& state, JobId job, int32_t rank);
+// Ranks that have files, ascending.
+std::vector<int32_t> LoggedRanks(const std::string& state, JobId job);
+// Removes the logs of all but the newest kJobsMax jobs and those in `keep`.
+void RemoveOldLogs(const std::string& state, const std::vector<JobId>& keep);
+
+// Wakes those who follow logs. Thread-safe.
+class LogActivity {
+ public:
+  void ProcessBegan(JobId job);
+  void ProcessEnded(JobId job);
+  void TextAppended();
+  // Nobody will wait any more.
+  void Close();
+
+  uint64_t version() const;
+  bool IsLive(JobId job) const;
+  bool closed() const;
+  // Returns when something happened after `version` was taken.
+  void WaitBeyond(uint64_t version) const;
+
+ private:
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<JobId, int32_t> processes_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace phalanx::agent

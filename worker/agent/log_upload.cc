@@ -1,0 +1,162 @@
+#include "worker/agent/log_upload.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr size_t kBlockBytes = 64 << 10;
+
+// Where the last `lines` lines of a file begin, or 0; what it lacks stays in `lines`. A newline
+// that ends the log (`last`) ends a line and begins none.
+off_t StartOfLastLines(int fd, bool last, int32_t& lines) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return 0;
+  std::string block(kBlockBytes, '\0');
+  for (off_t end = info.st_size; end > 0;) {
+    const off_t begin = std::max<off_t>(0, end - static_cast<off_t>(kBlockBytes));
+    const ssize_t n = pread(fd, block.data(), static_cast<size_t>(end - begin), begin);
+    if (n != end - begin) return 0;
+    for (off_t i = end - 1; i >= begin; --i) {
+      if (block[static_cast<size_t>(i - begin)] != '\n') continue;
+      if (last && i == info.st_size - 1) continue;
+      if (--lines == 0) return i + 1;
+    }
+    end = begin;
+  }
+  return 0;
+}
+
+}  // namespace
+
+LogReader::LogReader(std::string state, JobId job, int32_t rank, int32_t tail)
+    : state_(std::move(state)), job_(job), rank_(rank) {
+  if (tail > 0) SkipTo(tail);
+}
+
+void LogReader::SkipTo(int32_t tail) {
+  const std::vector<LogFile> files = LogFiles(state_, job_, rank_);
+  for (size_t i = files.size(); i > 0; --i) {
+    if (!Open(files[i - 1])) continue;
+    const off_t start = StartOfLastLines(file_.get(), i == files.size(), tail);
+    lseek(file_.get(), start, SEEK_SET);
+    if (tail == 0) return;
+  }
+}
+
+bool LogReader::Open(const LogFile& file) {
+  UniqueFd opened(open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info;
+  if (!opened.is_open() || fstat(opened.get(), &info) != 0) return false;
+  file_ = std::move(opened);
+  inode_ = info.st_ino;
+  epoch_ = file.epoch;
+  return true;
+}
+
+bool LogReader::MoveOn() {
+  const std::vector<LogFile> files = LogFiles(state_, job_, rank_);
+  if (files.empty()) return false;
+  if (!file_.is_open()) return Open(files.front());
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].inode == inode_) return i + 1 < files.size() && Open(files[i + 1]);
+  }
+  // The present file was rotated away: on to the oldest that is left of its epoch or a later one.
+  for (const LogFile& file : files) {
+    if (file.epoch >= epoch_) return Open(file);
+  }
+  return false;
+}
+
+std::string LogReader::Next(bool final) {
+  while (unfinished_.size() < kChunkBytes) {
+    std::string block(kBlockBytes, '\0');
+    const ssize_t n = file_.is_open() ? read(file_.get(), block.data(), block.size()) : 0;
+    if (n < 0 && errno == EINTR) continue;
+    if (n > 0) {
+      unfinished_.append(block.data(), static_cast<size_t>(n));
+      continue;
+    }
+    if (!MoveOn()) break;
+  }
+  size_t bytes = unfinished_.rfind('\n');
+  bytes = bytes == std::string::npos ? 0 : bytes + 1;
+  if (unfinished_.size() >= kChunkBytes && bytes == 0) bytes = unfinished_.size();
+  if (final && bytes == 0) bytes = unfinished_.size();
+  std::string text = unfinished_.substr(0, bytes);
+  unfinished_.erase(0, bytes);
+  return text;
+}
+
+struct LogUploader::Upload {
+  grpc::ClientContext context;
+  std::atomic<bool> done = false;
+  std::jthread thread;  // last: ends before what it uses
+};
+
+LogUploader::LogUploader(std::shared_ptr<grpc::Channel> channel, std::string state,
+                         LogActivity& activity)
+    : stub_(v1::WorkerService::NewStub(std::move(channel))),
+      state_(std::move(state)),
+      activity_(activity) {}
+
+LogUploader::~LogUploader() {
+  for (Upload& upload : uploads_) upload.context.TryCancel();
+}
+
+absl::Status LogUploader::Start(const FetchLogsCommand& fetch) {
+  uploads_.remove_if([](const Upload& upload) { return upload.done.load(); });
+  if (uploads_.size() == kUploadsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this node sends ", kUploadsMax, " logs already"));
+  }
+  Upload& upload = uploads_.emplace_back();
+  upload.thread = std::jthread([this, &upload, fetch] {
+    Run(upload, fetch);
+    upload.done = true;
+  });
+  return absl::OkStatus();
+}
+
+void LogUploader::Run(Upload& upload, const FetchLogsCommand& fetch) {
+  v1::UploadLogsResponse response;
+  const auto writer = stub_->UploadLogs(&upload.context, &response);
+  v1::UploadLogsRequest message;
+  message.set_fetch_id(fetch.fetch_id);
+  bool heard = writer->Write(message);
+  std::map<int32_t, LogReader> readers;
+  while (heard) {
+    // Before reading: what comes after this is news for the next round.
+    const uint64_t version = activity_.version();
+    const bool last_round = !fetch.follow || !activity_.IsLive(fetch.job) || activity_.closed();
+    for (const int32_t rank : fetch.ranks.empty() ? LoggedRanks(state_, fetch.job) : fetch.ranks) {
+      LogReader& reader =
+          readers.try_emplace(rank, state_, fetch.job, rank, fetch.tail).first->second;
+      message.set_rank(rank);
+      while (heard) {
+        *message.mutable_text() = reader.Next(last_round);
+        if (message.text().empty()) break;
+        heard = writer->Write(message);
+      }
+    }
+    if (last_round) break;
+    if (heard) activity_.WaitBeyond(version);
+  }
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  if (!status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND) {
+    spdlog::warn("{} logs were not sent: {}", ToString(fetch.job), status.error_message());
+  }
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,72 @@
+// worker/agent/log_upload.h: sends ranks' logs to the coordinator, each fetch on a stream of its
+// own.
+//
+// An upload begins with an empty message that names the fetch, then carries whole lines, at most
+// kChunkBytes a message, each rank's oldest first. Without `follow` it ends where the logs end now;
+// with it, when the job has no process on this node any more.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "grpcpp/channel.h"
+#include "phalanx/v1/worker_service.grpc.pb.h"
+#include "worker/agent/log_spool.h"
+#include "worker/agent/machine/events.h"
+#include "worker/agent/unique_fd.h"
+
+namespace phalanx::agent {
+
+inline constexpr size_t kChunkBytes = 256 << 10;
+
+// Reads one rank's log as it grows, over rotation and new epochs. Not thread-safe.
+class LogReader {
+ public:
+  // Starts `tail` lines before the end; 0: at the oldest kept.
+  LogReader(std::string state, JobId job, int32_t rank, int32_t tail);
+
+  // The next whole lines, at most kChunkBytes (a longer line comes in parts); empty: none for now.
+  // `final`: also the last line, which has no end yet.
+  std::string Next(bool final);
+
+ private:
+  void SkipTo(int32_t tail);
+  bool Open(const LogFile& file);
+  bool MoveOn();  // to the file after the present one; false: there is none
+
+  const std::string state_;
+  const JobId job_;
+  const int32_t rank_;
+  UniqueFd file_;
+  Epoch epoch_;
+  uint64_t inode_ = 0;      // of file_
+  std::string unfinished_;  // a line whose end was not yet read
+};
+
+// Not thread-safe: the agent's thread owns it.
+class LogUploader {
+ public:
+  static constexpr size_t kUploadsMax = 16;
+
+  LogUploader(std::shared_ptr<grpc::Channel> channel, std::string state, LogActivity& activity);
+  // Cuts the uploads under way. `activity` must be closed, or they may wait for ever.
+  ~LogUploader();
+
+  // Errors: ResourceExhausted if kUploadsMax are under way.
+  absl::Status Start(const FetchLogsCommand& fetch);
+
+ private:
+  struct Upload;
+  void Run(Upload& upload, const FetchLogsCommand& fetch);
+
+  const std::unique_ptr<v1::WorkerService::Stub> stub_;
+  const std::string state_;
+  LogActivity& activity_;
+  std::list<Upload> uploads_;
+};
+
+}  // namespace phalanx::agent

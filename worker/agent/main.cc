@@ -1,0 +1,158 @@
+// phalanx-worker: the daemon of one node. Joins a coordinator and runs ranks for it.
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+#include "worker/agent/agent.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr int kUsage = 2;
+constexpr int kBadJobFile = 65;    // EX_DATAERR
+constexpr int kNoInput = 66;       // EX_NOINPUT
+constexpr int kCannotCreate = 73;  // EX_CANTCREAT
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
+std::string OwnFolder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+// `phalanx validate --check-data`: every violation in a line of its own.
+int CheckDataOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Document document;
+  document.text.assign(std::istreambuf_iterator<char>(file), {});
+  if (!file) {
+    std::cerr << path << ": cannot be read\n";
+    return kNoInput;
+  }
+  document.directory = std::filesystem::absolute(path).parent_path().string();
+  const DataOutcome outcome = CheckData(document);
+  for (const Violation& violation : outcome.violations) {
+    std::cout << ToString(violation) << "\n";
+  }
+  for (const std::string& corrupt : outcome.corrupt_messages) {
+    std::cerr << "corrupt sample: " << corrupt << "\n";
+  }
+  if (outcome.status.ok()) return 0;
+  if (outcome.violations.empty()) std::cout << outcome.status.message() << "\n";
+  return kBadJobFile;
+}
+
+int ServeNode(const AgentOptions& options) {
+  // Before any thread exists: all of them leave these signals to the agent's descriptor.
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+
+  const std::string indexes = options.state + "/indexes";
+  auto agent = Agent::Create(
+      options, [indexes](const Document& document) { return CheckData(document, indexes); });
+  if (!agent.ok()) {
+    std::cerr << "phalanx-worker: " << agent.status().message() << "\n";
+    return absl::IsInvalidArgument(agent.status()) ? kUsage : kCannotCreate;
+  }
+  spdlog::info("node={} device={} devices={} coordinator={} state={} version={}", options.node,
+               options.device_kind, options.devices, options.coordinator, options.state,
+               options.version);
+  const absl::Status status = (*agent)->Run(signal_fd);
+  if (!status.ok()) std::cerr << "phalanx-worker: " << status.message() << "\n";
+  const int exit_code = status.ok() ? 0 : 1;
+  if ((*agent)->busy()) {
+    // Shards are being read. Indexes are written aside and renamed, so leaving now does no harm.
+    spdlog::shutdown();
+    std::_Exit(exit_code);
+  }
+  return exit_code;
+}
+
+int Main(int argc, char** argv) {
+  AgentOptions options;
+  options.node = HostName();
+  options.version = PHALANX_VERSION;
+  options.rank_program = OwnFolder() + "/phalanx-rank";
+  options.threads = 0;
+  std::vector<std::string> labels;
+  std::string job_file;
+
+  CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
+  app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
+  app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator");
+  app.add_option("--node", options.node, "name of this node, unique in the cluster")
+      ->capture_default_str();
+  app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
+      ->capture_default_str();
+  app.add_option("--devices", options.devices, "how many of them")->capture_default_str();
+  app.add_option("--state", options.state, "folder for logs and data indexes");
+  app.add_option("--ready-file", options.ready_file, "written once the coordinator has let us in");
+  app.add_option("--rank-program", options.rank_program, "executable of a rank")
+      ->capture_default_str();
+  app.add_option("--address", options.address, "address at which other nodes reach the ranks")
+      ->capture_default_str();
+  app.add_option("--label", labels, "KEY=VALUE for a job's node_selector; repeatable");
+  app.add_option("--threads", options.threads,
+                 "threads of a rank on CPU; default: the CPUs shared out over the devices");
+  app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--check-data", job_file,
+                 "check a job file with its shards and tokenizer, print what is wrong, and end");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return kUsage;
+  }
+
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("worker"));
+  spdlog::flush_on(spdlog::level::info);
+  if (!job_file.empty()) {
+    spdlog::set_level(spdlog::level::warn);
+    return CheckDataOf(job_file);
+  }
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      std::cerr << "phalanx-worker: --label is \"" << label << "\"; it must be KEY=VALUE\n";
+      return kUsage;
+    }
+    options.labels[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  if (options.threads == 0) {
+    const int cpus = static_cast<int>(std::thread::hardware_concurrency());
+    options.threads = std::max(1, cpus / std::max(1, options.devices));
+  }
+  return ServeNode(options);
+}
+
+}  // namespace
+}  // namespace phalanx::agent
+
+int main(int argc, char** argv) { return phalanx::agent::Main(argc, argv); }

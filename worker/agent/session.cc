@@ -1,0 +1,170 @@
+#include "worker/agent/session.h"
+
+#include <utility>
+
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "worker/agent/translate.h"
+
+namespace phalanx::agent {
+
+std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // The machine has the real backoff; the channel's own must not hide a coordinator that is back.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  return grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// One stream. Lives until its last reaction through `self_`.
+class SessionClient::Stream final
+    : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse> {
+ public:
+  // The machine sends a bounded number of messages ahead; more is a mistake of ours.
+  static constexpr size_t kOutboxMax = 65'536;
+
+  Stream(SessionNumber session, Inbox& inbox, std::shared_ptr<Living> living)
+      : session_(session), inbox_(inbox), living_(std::move(living)) {
+    MutexLock lock(&living_->mutex);
+    ++living_->count;
+  }
+
+  void Start(v1::WorkerService::Stub& stub, v1::OpenSessionRequest hello,
+             std::shared_ptr<Stream> self) {
+    self_ = std::move(self);
+    stub.async()->OpenSession(&context_, this);
+    // Writes are started outside reactions, until the coordinator has ended the stream.
+    AddHold();
+    {
+      MutexLock lock(&mutex_);
+      outbox_.push_back(std::move(hello));
+      StartWrite(&outbox_.front());
+    }
+    StartRead(&response_);
+    StartCall();
+  }
+
+  void Send(v1::OpenSessionRequest message) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    if (broken_ || closing_) return;
+    if (outbox_.size() == kOutboxMax) return context_.TryCancel();
+    outbox_.push_back(std::move(message));
+    if (outbox_.size() == 1) StartWrite(&outbox_.front());
+  }
+
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    if (broken_ || closing_) return;
+    closing_ = true;
+    if (!welcomed_) return context_.TryCancel();
+    if (outbox_.empty()) StartWritesDone();
+  }
+
+  void Cut() { context_.TryCancel(); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      {
+        MutexLock lock(&mutex_);
+        broken_ = true;
+      }
+      return RemoveHold();
+    }
+    if (std::optional<Event> event = EventOf(session_, response_)) {
+      if (std::holds_alternative<SessionWelcomed>(*event)) {
+        MutexLock lock(&mutex_);
+        welcomed_ = true;
+      }
+      inbox_.Post(*std::move(event));
+    }
+    response_.Clear();
+    StartRead(&response_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (ok && !hello_written_) {
+      hello_written_ = true;
+    } else if (ok) {
+      inbox_.Post(MessageWritten{session_});
+    }
+    MutexLock lock(&mutex_);
+    outbox_.pop_front();
+    if (!ok || broken_) {
+      broken_ = true;
+    } else if (!outbox_.empty()) {
+      StartWrite(&outbox_.front());
+    } else if (closing_) {
+      StartWritesDone();
+    }
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    inbox_.Post(SessionClosed{
+        session_,
+        absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message())});
+    const std::shared_ptr<Living> living = living_;
+    self_.reset();  // may delete this
+    MutexLock lock(&living->mutex);
+    --living->count;
+    living->changed.SignalAll();
+  }
+
+ private:
+  const SessionNumber session_;
+  Inbox& inbox_;
+  const std::shared_ptr<Living> living_;
+  grpc::ClientContext context_;
+  std::shared_ptr<Stream> self_;
+  v1::OpenSessionResponse response_;  // of the read under way
+  bool hello_written_ = false;        // owned by the write reactions
+  Mutex mutex_;
+  // The front is being written.
+  std::deque<v1::OpenSessionRequest> outbox_ ABSL_GUARDED_BY(mutex_);
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is written any more
+};
+
+SessionClient::SessionClient(std::shared_ptr<grpc::Channel> channel, v1::WorkerHello hello,
+                             Inbox& inbox)
+    : stub_(v1::WorkerService::NewStub(std::move(channel))),
+      hello_(std::move(hello)),
+      inbox_(inbox),
+      living_(std::make_shared<Living>()) {}
+
+SessionClient::~SessionClient() {
+  if (stream_ != nullptr) stream_->Cut();
+  stream_.reset();
+  MutexLock lock(&living_->mutex);
+  while (living_->count > 0) living_->changed.Wait(&living_->mutex);
+}
+
+void SessionClient::Open(const OpenSession& order) {
+  v1::OpenSessionRequest request;
+  v1::WorkerHello& hello = *request.mutable_hello();
+  hello = hello_;
+  hello.set_last_command_number(order.last_command_number);
+  for (const RunningAssignment& running : order.running) {
+    v1::RunningAssignment& entry = *hello.add_running();
+    entry.set_job(running.job.value);
+    entry.set_epoch(running.epoch.value);
+  }
+  stream_ = std::make_shared<Stream>(order.session, inbox_, living_);
+  stream_->Start(*stub_, std::move(request), stream_);
+}
+
+void SessionClient::Send(v1::OpenSessionRequest message) {
+  if (stream_ != nullptr) stream_->Send(std::move(message));
+}
+
+void SessionClient::Close(const CloseSession&) {
+  if (stream_ != nullptr) stream_->Close();
+}
+
+}  // namespace phalanx::agent

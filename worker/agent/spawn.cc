@@ -1,0 +1,132 @@
+#include "worker/agent/spawn.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "worker/channel/frame_socket.h"
+
+namespace phalanx::agent {
+namespace {
+
+// Our descriptors stay above those that the child is given, so that no dup2 overwrites one.
+constexpr int kLowestFd = 10;
+
+absl::Status SystemError(absl::string_view what, int error) {
+  const std::string message = absl::StrCat(what, ": ", strerror(error));
+  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);
+  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
+  return absl::UnavailableError(message);
+}
+
+absl::StatusOr<UniqueFd> Raised(UniqueFd fd) {
+  UniqueFd raised(fcntl(fd.get(), F_DUPFD_CLOEXEC, kLowestFd));
+  if (!raised.is_open()) return SystemError("no file descriptor left", errno);
+  return raised;
+}
+
+struct Pair {
+  UniqueFd ours, theirs;
+};
+
+absl::StatusOr<Pair> MakePipe() {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return SystemError("cannot make a pipe", errno);
+  UniqueFd read_end(fds[0]), write_end(fds[1]);
+  ASSIGN_OR_RETURN(UniqueFd ours, Raised(std::move(read_end)));
+  ASSIGN_OR_RETURN(UniqueFd theirs, Raised(std::move(write_end)));
+  return Pair{std::move(ours), std::move(theirs)};
+}
+
+absl::StatusOr<Pair> MakeSocketPair() {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+    return SystemError("cannot make a socket pair", errno);
+  }
+  UniqueFd first(fds[0]), second(fds[1]);
+  ASSIGN_OR_RETURN(UniqueFd ours, Raised(std::move(first)));
+  ASSIGN_OR_RETURN(UniqueFd theirs, Raised(std::move(second)));
+  return Pair{std::move(ours), std::move(theirs)};
+}
+
+// Between fork and exec: the daemon has other threads, so only what is async-signal-safe. Writes
+// errno to `failure` if it cannot go on.
+[[noreturn]] void BecomeRank(const char* program, char* const* arguments, pid_t parent, int channel,
+                             int output, int failure) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The daemon may have ended before the line above took effect.
+  if (getppid() != parent) _exit(127);
+  struct sigaction defaults;
+  memset(&defaults, 0, sizeof(defaults));
+  defaults.sa_handler = SIG_DFL;
+  for (int number = 1; number < NSIG; ++number) sigaction(number, &defaults, nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int null = open("/dev/null", O_RDONLY);
+  const bool placed = null >= 0 && dup2(null, 0) >= 0 && dup2(output, 1) >= 0 &&
+                      dup2(output, 2) >= 0 && dup2(channel, channel::kRankChannelFd) >= 0;
+  if (placed) {
+    syscall(SYS_close_range, channel::kRankChannelFd + 1, ~0u, 1u << 2);  // CLOSE_RANGE_CLOEXEC
+    execv(program, arguments);
+  }
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = write(failure, &error, sizeof(error));
+  _exit(127);
+}
+
+}  // namespace
+
+absl::StatusOr<Spawned> SpawnRank(const std::string& program) {
+  ASSIGN_OR_RETURN(Pair channel, MakeSocketPair());
+  ASSIGN_OR_RETURN(Pair output, MakePipe());
+  ASSIGN_OR_RETURN(Pair failure, MakePipe());
+  const size_t slash = program.rfind('/');
+  std::string name = slash == std::string::npos ? program : program.substr(slash + 1);
+  char* const arguments[] = {name.data(), nullptr};
+  const pid_t parent = getpid();
+
+  Spawned spawned;
+  spawned.pid = fork();
+  if (spawned.pid < 0) return SystemError("cannot fork", errno);
+  if (spawned.pid == 0) {
+    BecomeRank(program.c_str(), arguments, parent, channel.theirs.get(), output.theirs.get(),
+               failure.theirs.get());
+  }
+  setpgid(spawned.pid, spawned.pid);  // whichever of the two is first
+  failure.theirs.reset();
+  int error = 0;
+  ssize_t n = 0;
+  do {
+    n = read(failure.ours.get(), &error, sizeof(error));
+  } while (n < 0 && errno == EINTR);
+  if (n == 0) {
+    spawned.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, spawned.pid, 0)));
+    if (!spawned.pidfd.is_open()) {
+      error = errno;
+      kill(spawned.pid, SIGKILL);
+    }
+  }
+  if (!spawned.pidfd.is_open()) {
+    waitpid(spawned.pid, nullptr, 0);
+    return SystemError(absl::StrCat("cannot run ", program), error);
+  }
+  spawned.channel = std::move(channel.ours);
+  spawned.output = std::move(output.ours);
+  for (const int fd : {spawned.channel.get(), spawned.output.get()}) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+  return spawned;
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,28 @@
+// worker/agent/spawn.h: starts one rank process.
+//
+// The child leads a process group of its own, dies with the thread that called (so call from one
+// that lives as long as the daemon), has its end of the rank channel as descriptor kRankChannelFd,
+// stdout and stderr on one pipe, no other descriptor, no blocked and no ignored signal.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/agent/unique_fd.h"
+
+namespace phalanx::agent {
+
+struct Spawned {
+  pid_t pid = 0;  // also of its process group
+  UniqueFd pidfd;
+  UniqueFd channel;  // non-blocking
+  UniqueFd output;   // non-blocking; ends when all who hold the pipe are gone
+};
+
+// Returns once the program runs. Errors: NotFound, PermissionDenied, Unavailable: it does not, and
+// no process is left.
+absl::StatusOr<Spawned> SpawnRank(const std::string& program);
+
+}  // namespace phalanx::agent

@@ -1,0 +1,302 @@
+#include "worker/agent/supervisor.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "phalanx/v1/rank.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr size_t kReadBytes = 64 << 10;
+// Of one process before the others have their turn.
+constexpr size_t kTurnBytes = 1 << 20;
+// What an ended process, or a grandchild that still holds its pipes, may leave to be read.
+constexpr size_t kLastWordsBytes = 64 << 20;
+constexpr size_t kOutgoingBytesMax = 64 << 20;
+constexpr size_t kLogTailBytes = 4 << 10;
+constexpr int kLastWaitMilliseconds = 2000;
+
+ReportKind KindOf(const v1::RankReport& report) {
+  if (report.has_step()) return ReportKind::kStep;
+  return report.has_event() ? ReportKind::kEvent : ReportKind::kOther;
+}
+
+bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+}  // namespace
+
+Supervisor::Supervisor(const SupervisorOptions& options, LogActivity& activity)
+    : options_(options), activity_(activity) {}
+
+Supervisor::~Supervisor() {
+  for (auto& [number, process] : processes_) kill(-process.spawned.pid, SIGKILL);
+  while (!processes_.empty()) {
+    // A process inside a wedged driver does not die of SIGKILL; the daemon's end must not wait for
+    // it.
+    pollfd gone{processes_.begin()->second.spawned.pidfd.get(), POLLIN, 0};
+    if (poll(&gone, 1, kLastWaitMilliseconds) == 1) {
+      Reap(processes_.begin()->first);
+    } else {
+      processes_.erase(processes_.begin());
+    }
+  }
+}
+
+ProcessStarted Supervisor::Carry(const StartProcess& order) {
+  absl::StatusOr<Spawned> spawned = SpawnRank(options_.program);
+  if (!spawned.ok()) return {order.process, spawned.status()};
+  Process process;
+  process.spawned = *std::move(spawned);
+  process.job = order.job;
+  OpenLog(process, order.epoch, order.rank);
+  activity_.ProcessBegan(order.job);
+  spdlog::info("{} epoch={} rank={} device={} started pid={}", ToString(order.job),
+               order.epoch.value, order.rank, order.device, process.spawned.pid);
+  processes_.emplace(order.process, std::move(process));
+  return {order.process, absl::OkStatus()};
+}
+
+void Supervisor::OpenLog(Process& process, Epoch epoch, int32_t rank) {
+  auto log = LogSpool::Open(options_.state, process.job, epoch, rank, options_.log_bytes_max);
+  if (!log.ok()) {
+    spdlog::error("{} epoch={} rank={} log is lost: {}", ToString(process.job), epoch.value, rank,
+                  log.status().ToString());
+    process.log = nullptr;
+    return;
+  }
+  process.log = *std::move(log);
+}
+
+void Supervisor::Carry(const SendRunEpoch& order) {
+  const auto found = processes_.find(order.process);
+  if (found == processes_.end()) return;
+  ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
+  OpenLog(found->second, order.assign->epoch, order.rank);
+  v1::ToRank message;
+  v1::RunEpoch& run = *message.mutable_run();
+  if (!run.mutable_assign()->ParseFromString(order.assign->payload)) {
+    return FailChannel(order.process, found->second, "the assignment is no Assign message");
+  }
+  run.set_rank(order.rank);
+  run.set_device_index(order.device);
+  run.set_device_kind(options_.device_kind);
+  run.set_data_index(order.index_path);
+  run.set_validation_index(order.validation_index_path);
+  run.set_address(options_.address);
+  run.set_threads(options_.threads);
+  Send(order.process, message);
+}
+
+void Supervisor::Carry(const SendRendezvous& order) {
+  v1::ToRank message;
+  if (message.mutable_rendezvous()->ParseFromString(order.payload)) Send(order.process, message);
+}
+
+void Supervisor::Carry(const SendStopEpoch& order) {
+  v1::ToRank message;
+  message.mutable_stop()->set_epoch(order.epoch.value);
+  Send(order.process, message);
+}
+
+void Supervisor::Carry(const SendQuit& order) {
+  v1::ToRank message;
+  message.mutable_quit()->set_reason(order.reason);
+  Send(order.process, message);
+}
+
+void Supervisor::Carry(const TerminateProcess& order) {
+  const auto found = processes_.find(order.process);
+  if (found != processes_.end()) kill(-found->second.spawned.pid, SIGTERM);
+}
+
+void Supervisor::Carry(const KillProcess& order) {
+  const auto found = processes_.find(order.process);
+  if (found != processes_.end()) kill(-found->second.spawned.pid, SIGKILL);
+}
+
+void Supervisor::Send(ProcessNumber number, const google::protobuf::MessageLite& message) {
+  const auto found = processes_.find(number);
+  if (found == processes_.end() || !found->second.spawned.channel.is_open()) return;
+  Process& process = found->second;
+  const absl::Status framed = channel::AppendFrame(message, &process.outgoing);
+  if (!framed.ok()) return FailChannel(number, process, std::string(framed.message()));
+  Flush(number, process);
+  if (process.outgoing.size() > kOutgoingBytesMax) {
+    FailChannel(number, process, "the rank does not read");
+  }
+}
+
+void Supervisor::Flush(ProcessNumber number, Process& process) {
+  size_t sent = 0;
+  while (sent < process.outgoing.size()) {
+    const ssize_t n = send(process.spawned.channel.get(), process.outgoing.data() + sent,
+                           process.outgoing.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      sent += static_cast<size_t>(n);
+    } else if (n < 0 && WouldBlock()) {
+      break;
+    } else if (n == 0 || errno != EINTR) {
+      // What it wrote before it closed is still to be read: ReadChannel will find the end.
+      process.outgoing.clear();
+      if (!process.channel_failed) {
+        process.channel_failed = true;
+        events_.push_back(ChannelFailed{number, "cannot write to it"});
+      }
+      return;
+    }
+  }
+  process.outgoing.erase(0, sent);
+}
+
+void Supervisor::FailChannel(ProcessNumber number, Process& process, std::string reason) {
+  process.spawned.channel.reset();
+  process.outgoing.clear();
+  if (std::exchange(process.channel_failed, true)) return;
+  events_.push_back(ChannelFailed{number, std::move(reason)});
+}
+
+void Supervisor::AddTo(std::vector<pollfd>& fds) const {
+  for (const auto& [number, process] : processes_) {
+    const Spawned& spawned = process.spawned;
+    fds.push_back({spawned.pidfd.get(), POLLIN, 0});
+    if (spawned.channel.is_open()) {
+      const short out = process.outgoing.empty() ? 0 : POLLOUT;
+      fds.push_back({spawned.channel.get(), static_cast<short>(POLLIN | out), 0});
+    }
+    if (spawned.output.is_open()) fds.push_back({spawned.output.get(), POLLIN, 0});
+  }
+}
+
+std::vector<Event> Supervisor::HandleReady(const std::vector<pollfd>& fds) {
+  const auto ready = [&fds](const UniqueFd& fd) -> short {
+    if (!fd.is_open()) return 0;
+    for (const pollfd& entry : fds) {
+      if (entry.fd == fd.get()) return entry.revents;
+    }
+    return 0;
+  };
+  std::vector<ProcessNumber> ended;
+  for (auto& [number, process] : processes_) {
+    const short channel = ready(process.spawned.channel);
+    const bool output = ready(process.spawned.output) != 0;
+    if (ready(process.spawned.pidfd) != 0) {
+      ended.push_back(number);
+      continue;
+    }
+    if ((channel & POLLOUT) != 0) Flush(number, process);
+    if ((channel & ~POLLOUT) != 0) ReadChannel(number, process, kTurnBytes);
+    if (output) ReadOutput(process, kTurnBytes);
+  }
+  for (const ProcessNumber number : ended) Reap(number);
+  return std::exchange(events_, {});
+}
+
+bool Supervisor::ReadChannel(ProcessNumber number, Process& process, size_t bytes_max) {
+  char bytes[kReadBytes];
+  for (size_t total = 0; total < bytes_max;) {
+    if (!process.spawned.channel.is_open()) return true;
+    const ssize_t n = recv(process.spawned.channel.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && WouldBlock()) return true;
+    if (n <= 0) {
+      FailChannel(number, process, n == 0 ? "closed by the rank" : strerror(errno));
+      return true;
+    }
+    total += static_cast<size_t>(n);
+    process.decoder.Append({bytes, static_cast<size_t>(n)});
+    while (true) {
+      absl::StatusOr<std::optional<std::string>> frame = process.decoder.Next();
+      if (!frame.ok()) {
+        FailChannel(number, process, std::string(frame.status().message()));
+        return true;
+      }
+      if (!frame->has_value()) break;
+      Deliver(number, process, **frame);
+    }
+  }
+  return false;
+}
+
+void Supervisor::Deliver(ProcessNumber number, Process& process, const std::string& frame) {
+  v1::ToDaemon message;
+  if (!message.ParseFromString(frame)) {
+    return FailChannel(number, process, "a frame is no ToDaemon message");
+  }
+  switch (message.message_case()) {
+    case v1::ToDaemon::kHello:
+      events_.push_back(RankHelloReceived{number});
+      return;
+    case v1::ToDaemon::kReport:
+      // Only the daemon knows how a process ended.
+      if (message.report().has_exited()) return;
+      events_.push_back(RankReported{number, Epoch{message.report().epoch()},
+                                     KindOf(message.report()),
+                                     message.report().SerializeAsString()});
+      return;
+    case v1::ToDaemon::kProgress:
+      events_.push_back(
+          RankProgressed{number, Epoch{message.progress().epoch()}, message.progress().step()});
+      return;
+    case v1::ToDaemon::kStopped:
+      events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});
+      return;
+    case v1::ToDaemon::MESSAGE_NOT_SET:
+      return;
+  }
+}
+
+bool Supervisor::ReadOutput(Process& process, size_t bytes_max) {
+  char bytes[kReadBytes];
+  bool appended = false;
+  bool drained = false;
+  for (size_t total = 0; total < bytes_max && !drained;) {
+    if (!process.spawned.output.is_open()) return true;
+    const ssize_t n = read(process.spawned.output.get(), bytes, sizeof(bytes));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      if (n == 0 || !WouldBlock()) process.spawned.output.reset();
+      drained = true;
+      break;
+    }
+    total += static_cast<size_t>(n);
+    if (process.log != nullptr) process.log->Append({bytes, static_cast<size_t>(n)});
+    appended = true;
+  }
+  if (appended) activity_.TextAppended();
+  return drained;
+}
+
+void Supervisor::Reap(ProcessNumber number) {
+  const auto found = processes_.find(number);
+  Process& process = found->second;
+  // Before it is reaped its process group cannot be another's.
+  kill(-process.spawned.pid, SIGKILL);
+  siginfo_t info{};
+  while (waitid(P_PID, static_cast<id_t>(process.spawned.pid), &info, WEXITED) != 0 &&
+         errno == EINTR) {
+  }
+  ReadChannel(number, process, kLastWordsBytes);
+  ReadOutput(process, kLastWordsBytes);
+  ProcessExited exited{.process = number};
+  if (info.si_code == CLD_EXITED) {
+    exited.exit_code = info.si_status;
+  } else {
+    exited.signal = info.si_status;
+  }
+  if (process.log != nullptr) exited.log_tail = process.log->Tail(kLogTailBytes);
+  const JobId job = process.job;
+  processes_.erase(found);
+  activity_.ProcessEnded(job);
+  events_.push_back(std::move(exited));
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,86 @@
+// worker/agent/supervisor.h: the rank processes of this node.
+//
+// Carries out the machine's orders about processes and turns what they do into events: frames on
+// their channels, their end. What they print goes to their log (log_spool.h). A process that ended
+// takes its process group with it, and nothing of it stays: no zombie, no descriptor.
+//
+// Owned by the agent's thread, which must live as long as the daemon (spawn.h).
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
+#include "worker/agent/log_spool.h"
+#include "worker/agent/machine/actions.h"
+#include "worker/agent/machine/events.h"
+#include "worker/agent/spawn.h"
+#include "worker/channel/frame_socket.h"
+
+namespace phalanx::agent {
+
+struct SupervisorOptions {
+  std::string program;                        // of a rank
+  std::string state;                          // folder
+  std::string device_kind;                    // "cpu" or "gpu"
+  std::string address;                        // at which other nodes reach the ranks
+  int32_t threads = 1;                        // of a rank on CPU
+  int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch
+};
+
+class Supervisor {
+ public:
+  Supervisor(const SupervisorOptions& options, LogActivity& activity);
+  // Kills and reaps what is left.
+  ~Supervisor();
+
+  ProcessStarted Carry(const StartProcess& order);
+  void Carry(const SendRunEpoch& order);
+  void Carry(const SendRendezvous& order);
+  void Carry(const SendStopEpoch& order);
+  void Carry(const SendQuit& order);
+  void Carry(const TerminateProcess& order);
+  void Carry(const KillProcess& order);
+
+  // Adds the descriptors to wait for.
+  void AddTo(std::vector<pollfd>& fds) const;
+  // Deals with those that are ready; events in the order in which they happened, per process.
+  std::vector<Event> HandleReady(const std::vector<pollfd>& fds);
+
+  size_t size() const { return processes_.size(); }
+
+ private:
+  struct Process {
+    Spawned spawned;
+    JobId job;
+    std::unique_ptr<LogSpool> log;  // null: the disk did not let us
+    channel::FrameDecoder decoder;
+    std::string outgoing;  // frames that the socket has not taken yet
+    bool channel_failed = false;
+  };
+
+  void OpenLog(Process& process, Epoch epoch, int32_t rank);
+  void Send(ProcessNumber number, const google::protobuf::MessageLite& message);
+  void Flush(ProcessNumber number, Process& process);
+  void FailChannel(ProcessNumber number, Process& process, std::string reason);
+  // Reads at most `bytes_max`; false: there may be more.
+  bool ReadChannel(ProcessNumber number, Process& process, size_t bytes_max);
+  bool ReadOutput(Process& process, size_t bytes_max);
+  void Deliver(ProcessNumber number, Process& process, const std::string& frame);
+  // Drains, reaps, reports and forgets it.
+  void Reap(ProcessNumber number);
+
+  const SupervisorOptions options_;
+  LogActivity& activity_;
+  std::map<ProcessNumber, Process> processes_;
+  std::vector<Event> events_;
+};
+
+}  // namespace phalanx::agent

@@ -1,0 +1,183 @@
+#include "worker/agent/translate.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace phalanx::agent {
+namespace {
+
+// Of a Stop that names none.
+constexpr absl::Duration kGraceDefault = absl::Seconds(10);
+constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
+// Of each text in an answer: an answer must stay far below the size of a message.
+constexpr size_t kTextBytesMax = 4 << 10;
+constexpr int kViolationsMax = 1000;
+
+absl::Duration DurationOf(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+Document DocumentOf(const v1::JobDocument& document) {
+  return {document.text(), document.directory()};
+}
+
+Command CommandOf(const v1::Command& command) {
+  switch (command.command_case()) {
+    case v1::Command::kPrepareData: {
+      const v1::PrepareData& body = command.prepare_data();
+      return PrepareDataCommand{JobId{body.job()}, DocumentOf(body.document())};
+    }
+    case v1::Command::kAssign: {
+      const v1::Assign& body = command.assign();
+      AssignCommand assign{.job = JobId{body.job()},
+                           .epoch = Epoch{body.epoch()},
+                           .document = DocumentOf(body.document())};
+      for (const v1::NodeDevices& node : body.placement().nodes()) {
+        assign.placement.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
+      }
+      assign.payload = body.SerializeAsString();
+      return assign;
+    }
+    case v1::Command::kRendezvous: {
+      const v1::Rendezvous& body = command.rendezvous();
+      return RendezvousCommand{JobId{body.job()}, Epoch{body.epoch()}, body.SerializeAsString()};
+    }
+    case v1::Command::kStop: {
+      const v1::Stop& body = command.stop();
+      return StopCommand{JobId{body.job()}, Epoch{body.epoch()},
+                         body.has_grace() ? DurationOf(body.grace()) : kGraceDefault,
+                         body.reason()};
+    }
+    case v1::Command::kFetchLogs: {
+      const v1::FetchLogs& body = command.fetch_logs();
+      return FetchLogsCommand{.fetch_id = body.fetch_id(),
+                              .job = JobId{body.job()},
+                              .ranks = {body.ranks().begin(), body.ranks().end()},
+                              .follow = body.follow(),
+                              .tail = body.tail()};
+    }
+    case v1::Command::COMMAND_NOT_SET:
+      break;
+  }
+  return UnknownCommand{};
+}
+
+// The length of the character at the start of `text`, which is not empty; 0: it is none.
+size_t CharacterBytes(absl::string_view text) {
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  const size_t bytes = lead < 0x80   ? 1
+                       : lead < 0xC2 ? 0
+                       : lead < 0xE0 ? 2
+                       : lead < 0xF0 ? 3
+                       : lead < 0xF5 ? 4
+                                     : 0;
+  if (bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates, beyond the last code point.
+  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) >= 0xA0) ||
+      (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) >= 0x90)) {
+    return 0;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string Utf8Of(absl::string_view text, size_t bytes_max) {
+  text = text.substr(0, bytes_max);
+  std::string clean;
+  clean.reserve(text.size());
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    if (bytes == 0) {
+      clean.push_back('?');
+      text.remove_prefix(1);
+    } else {
+      clean.append(text.data(), bytes);
+      text.remove_prefix(bytes);
+    }
+  }
+  return clean;
+}
+
+std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionResponse& response) {
+  switch (response.message_case()) {
+    case v1::OpenSessionResponse::kWelcome: {
+      const v1::Welcome& welcome = response.welcome();
+      return SessionWelcomed{session,
+                             welcome.has_heartbeat_interval()
+                                 ? DurationOf(welcome.heartbeat_interval())
+                                 : kHeartbeatDefault,
+                             Incarnation{welcome.coordinator_incarnation()}};
+    }
+    case v1::OpenSessionResponse::kCommand:
+      return CommandReceived{session, response.command().command_number(),
+                             CommandOf(response.command())};
+    case v1::OpenSessionResponse::kGoodbye:
+      return GoodbyeReceived{session, response.goodbye().reason()};
+    case v1::OpenSessionResponse::MESSAGE_NOT_SET:
+      break;
+  }
+  return std::nullopt;
+}
+
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action) {
+  v1::OpenSessionRequest message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_draining(action.draining);
+  for (const Progress& progress : action.progress) {
+    v1::Heartbeat::Progress& entry = *heartbeat.add_progress();
+    entry.set_job(progress.job.value);
+    entry.set_epoch(progress.epoch.value);
+    entry.set_step(progress.step);
+  }
+  return message;
+}
+
+v1::OpenSessionRequest MessageOf(const SendCommandResult& action) {
+  v1::OpenSessionRequest message;
+  v1::CommandResult& result = *message.mutable_command_result();
+  result.set_command_number(action.command_number);
+  result.set_code(static_cast<int32_t>(action.status.code()));
+  result.set_message(Utf8Of(action.status.message(), 16 * kTextBytesMax));
+  if (action.data == nullptr) return message;
+  const DataOutcome& data = *action.data;
+  result.set_data_digest(data.digest);
+  for (const Violation& violation : data.violations) {
+    if (result.data_violations_size() == kViolationsMax) break;
+    v1::DataViolation& entry = *result.add_data_violations();
+    entry.set_field(Utf8Of(violation.field, kTextBytesMax));
+    entry.set_value(Utf8Of(violation.value, kTextBytesMax));
+    entry.set_rule(Utf8Of(violation.rule, kTextBytesMax));
+  }
+  result.set_corrupt_samples(data.corrupt_samples);
+  for (const std::string& text : data.corrupt_messages) {
+    result.add_corrupt_messages(Utf8Of(text, kTextBytesMax));
+  }
+  return message;
+}
+
+v1::OpenSessionRequest MessageOf(const SendReport& action) {
+  v1::OpenSessionRequest message;
+  v1::RankReport& report = *message.mutable_rank_report();
+  if (const auto* payload = std::get_if<std::string>(&action.report)) {
+    report.ParseFromString(*payload);
+  } else {
+    const RankExit& exit = std::get<RankExit>(action.report);
+    v1::RankExited& exited = *report.mutable_exited();
+    exited.set_exit_code(exit.exit_code);
+    exited.set_signal(exit.signal);
+    exited.set_expected(exit.expected);
+    exited.set_log_tail(Utf8Of(exit.log_tail, kTextBytesMax));
+  }
+  report.set_job(action.job.value);
+  report.set_epoch(action.epoch.value);
+  report.set_rank(action.rank);
+  return message;
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,26 @@
+// worker/agent/translate.h: between the session's messages and the machine's events and actions.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "phalanx/v1/worker_service.pb.h"
+#include "worker/agent/machine/actions.h"
+#include "worker/agent/machine/events.h"
+
+namespace phalanx::agent {
+
+// At most `bytes_max` of `text`, with '?' for every byte that is not part of UTF-8: a message with
+// anything else in a string field cannot be read at the other end.
+std::string Utf8Of(absl::string_view text, size_t bytes_max);
+
+// nullopt: a message of a newer coordinator that asks for nothing.
+std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionResponse& response);
+
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action);
+v1::OpenSessionRequest MessageOf(const SendCommandResult& action);
+v1::OpenSessionRequest MessageOf(const SendReport& action);
+
+}  // namespace phalanx::agent
