@@ -148,7 +148,7 @@ class Loader {
 //
 // Reads the models of the sentencepiece package (unigram and BPE, with their normalisation tables) and
 // splits text as its spm_encode does. The package's library is not linked: it exports the symbols of a
-// protobuf of its own, which no process may hold beside ours (docs/decisions/tokenizer.md).
+// protobuf of its own, which no process may hold beside ours (docs/decisions/0004-tokenizer.md).
 class Tokenizer {
  public:
   // Errors: InvalidArgument if the file is unreadable or not such a model.
