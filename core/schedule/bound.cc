@@ -30,8 +30,8 @@ class Bound {
     double bound = 0;
     for (size_t p = 0; p < pipeline_.parts.size(); ++p) {
       const PartSeconds& cost = seconds_[p];
-      bound = std::max(bound, before_[p] + cost.forward + round_trip_[p] + cost.backward_input +
-                                  after_[p]);
+      bound = std::max(
+          bound, before_[p] + cost.forward + round_trip_[p] + cost.backward_input + after_[p]);
     }
     for (const RankClass& ranks : pipeline_.classes) {
       std::vector<int32_t> parts = ranks.parts;
@@ -62,8 +62,8 @@ class Bound {
   void FromDownstream(size_t p) {
     for (int32_t other : pipeline_.parts[p].downstream) {
       const auto d = static_cast<size_t>(other);
-      round_trip_[p] = std::max(round_trip_[p], seconds_[d].forward + round_trip_[d] +
-                                                    seconds_[d].backward_input);
+      round_trip_[p] = std::max(round_trip_[p],
+                                seconds_[d].forward + round_trip_[d] + seconds_[d].backward_input);
     }
   }
 

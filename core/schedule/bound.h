@@ -7,9 +7,9 @@
 // maximum over devices, runs, and the longest path of one microbatch. Messages take no time here.
 //
 // Schedules that put kBackwardWeight right behind kBackwardInput (1F1B) have t = the backward chain
-// upstream, of which the last weight pass is hidden. Those that may delay it are bounded twice: with
-// weight passes in the work and t = 0, and without them and t = the chain upstream plus the last
-// weight pass. Pure.
+// upstream, of which the last weight pass is hidden. Those that may delay it are bounded twice:
+// with weight passes in the work and t = 0, and without them and t = the chain upstream plus the
+// last weight pass. Pure.
 #pragma once
 
 #include <vector>

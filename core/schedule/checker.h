@@ -2,14 +2,14 @@
 //
 // First the text of each program: every microbatch forward, backward for the input and backward for
 // the weights exactly once at every pipeline part of the rank, each behind what it needs; every
-// message of every link; reductions, record, decision, optimizer and gathers once and in this order;
-// tickets that rise on each communicator, that all ranks agree on, and that are higher than those of
-// everything an operation needs.
+// message of every link; reductions, record, decision, optimizer and gathers once and in this
+// order; tickets that rise on each communicator, that all ranks agree on, and that are higher than
+// those of everything an operation needs.
 //
 // Then all programs together, in two models (core/schedule/execution.h): with streams, where the
-// messages of each (communicator, direction) pass a FIFO queue with rendezvous and no buffering, and
-// with a host that blocks in receives. Peers are the exact ones of plan::LinkMessages, microbatch by
-// microbatch. Collectives are a rendezvous of the whole group. Pure.
+// messages of each (communicator, direction) pass a FIFO queue with rendezvous and no buffering,
+// and with a host that blocks in receives. Peers are the exact ones of plan::LinkMessages,
+// microbatch by microbatch. Collectives are a rendezvous of the whole group. Pure.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct CheckReport {
 
 // `programs` of all ranks of the plan.
 // Errors: FailedPrecondition naming ranks and instructions: a deadlock (with what each rank waits
-// for), a microbatch that does not pass forward then backward exactly once at every pipeline part of
-// every rank, an activation used before it arrived, messages out of ticket order, a missing record,
-// decision or reduction.
+// for), a microbatch that does not pass forward then backward exactly once at every pipeline part
+// of every rank, an activation used before it arrived, messages out of ticket order, a missing
+// record, decision or reduction.
 absl::StatusOr<CheckReport> CheckStep(const plan::Plan& plan, const std::vector<Program>& programs);
 
 // The same for programs of forward passes (BuildEvaluationOf): that they do not deadlock.

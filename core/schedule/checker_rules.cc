@@ -21,7 +21,8 @@ class TicketBook {
         messages_(2 * pipeline.links.size() * microbatches_),
         collectives_(2 * pipeline.parts.size() + 1) {}
 
-  // The ticket under which the operation is known from an earlier rank, with that rank, if it differs.
+  // The ticket under which the operation is known from an earlier rank, with that rank, if it
+  // differs.
   struct Entry {
     int64_t ticket = 0;
     int32_t rank = kAbsent;
@@ -112,9 +113,7 @@ class RankRules {
   };
 
   size_t Count() const { return static_cast<size_t>(microbatches_); }
-  const Part& PartAt(size_t i) const {
-    return pipeline_.parts[static_cast<size_t>(parts_[i])];
-  }
+  const Part& PartAt(size_t i) const { return pipeline_.parts[static_cast<size_t>(parts_[i])]; }
   void AddMessage(int32_t link, Op op, size_t part) {
     messages_.push_back({link, op, part, std::vector<int32_t>(Count(), kAbsent)});
   }
@@ -124,7 +123,9 @@ class RankRules {
     if (report_.problems.size() == kProblemsMax) return;
     report_.problems.push_back(absl::StrCat("rank ", rank_, ": ", words...));
   }
-  std::string At(int32_t position) const { return ToString(program_[static_cast<size_t>(position)]); }
+  std::string At(int32_t position) const {
+    return ToString(program_[static_cast<size_t>(position)]);
+  }
 
   size_t PositionOfPart(const Instruction& instruction) const {
     for (size_t i = 0; i < parts_.size(); ++i) {

@@ -23,8 +23,10 @@ double SequenceLength(const job::Architecture& architecture) {
                           static_cast<double>(std::max<int64_t>(architecture.patch_size, 1));
       return side * side;
     }
-    case job::Family::kWhisper: return static_cast<double>(architecture.frames);
-    default: return static_cast<double>(architecture.context);
+    case job::Family::kWhisper:
+      return static_cast<double>(architecture.frames);
+    default:
+      return static_cast<double>(architecture.context);
   }
 }
 
@@ -39,8 +41,8 @@ PassCost ProjectorCost(const plan::Plan& plan, const job::Edge& edge, double row
 }
 
 // Of one microbatch over all lanes.
-PassCost PartFlops(const plan::Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
-                   double length) {
+PassCost PartFlops(const plan::Plan& plan, int32_t module, int32_t stage, int32_t chunk,
+                   double rows, double length) {
   const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   const job::Module& spec = plan.module_spec(module);
   const PassCost layer = plan::LayerCost(spec, rows, length);

@@ -4,26 +4,17 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "core/schedule/step_index.h"
 
 namespace phalanx::schedule {
 namespace {
 
-constexpr int64_t kNone = -1;
-constexpr size_t kQueues = 3;  // compute, forward messages, backward messages
-
-size_t QueueOf(Op op) { return IsForwardMessage(op) ? 1 : IsBackwardMessage(op) ? 2 : 0; }
-
-// A member's seat at one end of a link.
-struct Seat {
-  int32_t link = 0;
-  bool at_to = false;
-  int32_t position = 0;
-};
+constexpr int64_t kNone = kNoInstruction;
 
 struct Rendezvous {
-  int32_t missing = 0;  // peers that are not there yet
+  int32_t missing = 0;  // peers, less those that came; without the former until it comes itself
   bool arrived = false;
-  double ready = 0;     // when the last of those who are there was ready
+  double ready = 0;  // when the last of those who are there was ready
 };
 
 struct Group {
@@ -34,23 +25,27 @@ struct Group {
 
 class Engine {
  public:
-  Engine(const Pipeline& pipeline, const Wiring& wiring,
+  Engine(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
          const std::vector<const Program*>& programs, const std::vector<PartSeconds>& seconds,
          double message_seconds)
-      : pipeline_(pipeline),
+      : model_(model),
         wiring_(wiring),
         programs_(programs),
         seconds_(seconds),
         message_seconds_(message_seconds),
-        microbatches_(wiring.microbatches) {
-    NumberInstructions();
-    LayOutSlots();
-    IndexInstructions();
+        index_(pipeline, wiring, programs),
+        heads_(programs.size()),
+        ends_(programs.size()),
+        done_(index_.size(), 0),
+        rendezvous_(index_.size()),
+        is_awake_(programs.size(), 0) {
+    execution_.first = index_.first();
+    execution_.begin.assign(index_.size(), 0);
+    execution_.end.assign(index_.size(), 0);
     MakeGroups();
   }
 
-  Execution Run(ExecutionModel model) {
-    model_ = model;
+  Execution Run() {
     for (int32_t member = wiring_.members - 1; member >= 0; --member) Wake(member);
     while (!awake_.empty()) {
       const int32_t member = awake_.back();
@@ -67,124 +62,10 @@ class Engine {
   }
 
  private:
-  const Instruction& At(int64_t id) const { return *instructions_[static_cast<size_t>(id)]; }
-  bool Done(int64_t id) const { return done_[static_cast<size_t>(id)]; }
-
-  void NumberInstructions() {
-    size_t count = 0;
-    for (const Program* program : programs_) {
-      execution_.first.push_back(count);
-      count += program->size();
-    }
-    execution_.first.push_back(count);
-    instructions_.reserve(count);
-    for (const Program* program : programs_) {
-      for (const Instruction& instruction : *program) instructions_.push_back(&instruction);
-    }
-    execution_.begin.assign(count, 0);
-    execution_.end.assign(count, 0);
-    done_.assign(count, false);
-    rendezvous_.resize(count);
-    is_awake_.assign(programs_.size(), false);
-    heads_.assign(programs_.size(), {});
-    ends_.assign(programs_.size(), {});
-  }
-
-  // A slot for every message at every member, and for every pass.
-  void LayOutSlots() {
-    seats_.resize(programs_.size());
-    size_t slots = 0;
-    const auto lay_out = [&](int32_t link, bool at_to, const LinkEnd& end) {
-      slot_base_.push_back(slots);
-      for (size_t i = 0; i < end.members.size(); ++i) {
-        seats_[static_cast<size_t>(end.members[i])].push_back(
-            {link, at_to, static_cast<int32_t>(i)});
-      }
-      slots += 2 * end.members.size() * static_cast<size_t>(microbatches_);
-    };
-    for (size_t link = 0; link < wiring_.from.size(); ++link) {
-      lay_out(static_cast<int32_t>(link), false, wiring_.from[link]);
-      lay_out(static_cast<int32_t>(link), true, wiring_.to[link]);
-    }
-    message_at_.assign(slots, kNone);
-    slots = 0;
-    for (const std::vector<int32_t>& parts : wiring_.parts_of) {
-      pass_base_.push_back(slots);
-      slots += 2 * parts.size() * static_cast<size_t>(microbatches_);
-    }
-    pass_at_.assign(slots, kNone);
-  }
-
-  size_t MessageSlot(const Seat& seat, bool backward, int32_t microbatch) const {
-    return slot_base_[2 * static_cast<size_t>(seat.link) + (seat.at_to ? 1 : 0)] +
-           (2 * static_cast<size_t>(seat.position) + (backward ? 1 : 0)) *
-               static_cast<size_t>(microbatches_) +
-           static_cast<size_t>(microbatch);
-  }
-
-  // Position of a part among those of the member.
-  size_t PositionOf(int32_t member, int32_t module, int32_t chunk) const {
-    const std::vector<int32_t>& parts = wiring_.parts_of[static_cast<size_t>(member)];
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const Part& part = pipeline_.parts[static_cast<size_t>(parts[i])];
-      if (part.module == module && part.chunk == chunk) return i;
-    }
-    return parts.size();
-  }
-
-  int64_t& PassAt(int32_t member, size_t position, bool backward, int32_t microbatch) {
-    return pass_at_[pass_base_[static_cast<size_t>(member)] +
-                    (2 * position + (backward ? 1 : 0)) * static_cast<size_t>(microbatches_) +
-                    static_cast<size_t>(microbatch)];
-  }
-
-  // The end of the link at which this member sends or receives that message.
-  const Seat& SeatOf(int32_t member, const Instruction& message) const {
-    const bool at_to = message.op == Op::kReceiveForward || message.op == Op::kSendBackward;
-    return SeatAt(member, message.link, at_to);
-  }
-  const Seat& SeatAt(int32_t member, int32_t link, bool at_to) const {
-    const std::vector<Seat>& seats = seats_[static_cast<size_t>(member)];
-    for (const Seat& seat : seats) {
-      if (seat.link == link && seat.at_to == at_to) return seat;
-    }
-    return seats.front();  // excluded by the precondition
-  }
-
-  void IndexInstructions() {
-    queued_.resize(instructions_.size());
-    queue_first_.resize(programs_.size());
-    for (size_t member = 0; member < programs_.size(); ++member) {
-      std::array<size_t, kQueues> counts = {};
-      for (const Instruction& instruction : *programs_[member]) ++counts[QueueOf(instruction.op)];
-      size_t first = execution_.first[member];
-      for (size_t q = 0; q < kQueues; ++q) {
-        queue_first_[member][q] = first;
-        first += counts[q];
-      }
-      queue_first_[member][kQueues] = first;
-      std::array<size_t, kQueues> filled = {};
-      auto id = static_cast<int64_t>(execution_.first[member]);
-      for (const Instruction& instruction : *programs_[member]) {
-        const size_t q = QueueOf(instruction.op);
-        queued_[queue_first_[member][q] + filled[q]++] = id;
-        Index(static_cast<int32_t>(member), instruction, id++);
-      }
-    }
-  }
-
-  void Index(int32_t member, const Instruction& instruction, int64_t id) {
-    if (IsMessage(instruction.op)) {
-      const bool backward = IsBackwardMessage(instruction.op);
-      const Seat& seat = SeatOf(member, instruction);
-      message_at_[MessageSlot(seat, backward, instruction.microbatch)] = id;
-      const PeerLists& lists = PeersOf(seat, instruction.microbatch);
-      const auto i = static_cast<size_t>(seat.position);
-      rendezvous_[static_cast<size_t>(id)].missing = lists.offsets[i + 1] - lists.offsets[i];
-    } else if (instruction.op == Op::kForward || instruction.op == Op::kBackwardInput) {
-      const size_t position = PositionOf(member, instruction.module, instruction.chunk);
-      PassAt(member, position, instruction.op == Op::kBackwardInput, instruction.microbatch) = id;
-    }
+  const Instruction& At(int64_t id) const { return index_.At(id); }
+  bool Done(int64_t id) const { return done_[static_cast<size_t>(id)] != 0; }
+  size_t PositionOf(int32_t member, const Instruction& instruction) const {
+    return index_.PositionOf(member, instruction.module, instruction.chunk);
   }
 
   void MakeGroups() {
@@ -196,53 +77,10 @@ class Engine {
     groups_.back().missing = wiring_.members;
   }
 
-  const PeerLists& PeersOf(const Seat& seat, int32_t microbatch) const {
-    const auto& ends = seat.at_to ? wiring_.to : wiring_.from;
-    return ends[static_cast<size_t>(seat.link)]
-        .of_pattern[static_cast<size_t>(wiring_.PatternOf(microbatch))];
-  }
-
-  // Calls visit(member, instruction or kNone) for the peers of a message.
-  template <typename Visit>
-  void ForPeers(int32_t member, const Instruction& message, Visit visit) const {
-    const Seat& seat = SeatOf(member, message);
-    const PeerLists& lists = PeersOf(seat, message.microbatch);
-    const auto& ends = seat.at_to ? wiring_.from : wiring_.to;
-    const std::vector<int32_t>& members = ends[static_cast<size_t>(seat.link)].members;
-    const auto i = static_cast<size_t>(seat.position);
-    for (int32_t k = lists.offsets[i]; k < lists.offsets[i + 1]; ++k) {
-      const int32_t position = lists.peers[static_cast<size_t>(k)];
-      const Seat other = {seat.link, !seat.at_to, position};
-      visit(members[static_cast<size_t>(position)],
-            message_at_[MessageSlot(other, IsBackwardMessage(message.op), message.microbatch)]);
-    }
-  }
-
-  // What a pass or a send needs from this member itself: calls need(instruction or kNone).
-  template <typename Need>
-  void ForNeeds(int32_t member, const Instruction& instruction, Need need) {
-    if (instruction.op == Op::kForward || instruction.op == Op::kBackwardInput) {
-      const bool backward = instruction.op == Op::kBackwardInput;
-      const size_t position = PositionOf(member, instruction.module, instruction.chunk);
-      const Part& part = pipeline_.parts[static_cast<size_t>(
-          wiring_.parts_of[static_cast<size_t>(member)][position])];
-      for (int32_t link : backward ? part.links_out : part.links_in) {
-        need(message_at_[MessageSlot(SeatAt(member, link, !backward), backward,
-                                     instruction.microbatch)]);
-      }
-    } else if (IsSend(instruction.op)) {
-      const LinkParts& link = pipeline_.links[static_cast<size_t>(instruction.link)];
-      const bool backward = instruction.op == Op::kSendBackward;
-      const Part& part = pipeline_.parts[static_cast<size_t>(backward ? link.to : link.from)];
-      need(PassAt(member, PositionOf(member, part.module, part.chunk), backward,
-                  instruction.microbatch));
-    }
-  }
-
   // When all that it needs from this member is there, or a negative time.
   double NeedsReady(int32_t member, const Instruction& instruction) {
     double ready = 0;
-    ForNeeds(member, instruction, [&](int64_t id) {
+    index_.ForNeeds(member, instruction, [&](int64_t id) {
       if (id == kNone || !Done(id)) {
         ready = -1;
       } else if (ready >= 0) {
@@ -261,14 +99,13 @@ class Engine {
   void Finish(int64_t id, double begin, double end) {
     execution_.begin[static_cast<size_t>(id)] = begin;
     execution_.end[static_cast<size_t>(id)] = end;
-    done_[static_cast<size_t>(id)] = true;
+    done_[static_cast<size_t>(id)] = 1;
   }
 
   double Duration(int32_t member, const Instruction& instruction) const {
     if (!IsPass(instruction.op)) return 0;
-    const size_t position = PositionOf(member, instruction.module, instruction.chunk);
-    const auto part =
-        static_cast<size_t>(wiring_.parts_of[static_cast<size_t>(member)][position]);
+    const size_t position = PositionOf(member, instruction);
+    const auto part = static_cast<size_t>(wiring_.parts_of[static_cast<size_t>(member)][position]);
     const PartSeconds& seconds = seconds_[part];
     return instruction.op == Op::kForward         ? seconds.forward
            : instruction.op == Op::kBackwardInput ? seconds.backward_input
@@ -277,7 +114,7 @@ class Engine {
 
   Group& GroupOf(int32_t member, const Instruction& instruction) {
     if (instruction.op == Op::kRecord) return groups_.back();
-    const size_t position = PositionOf(member, instruction.module, instruction.chunk);
+    const size_t position = PositionOf(member, instruction);
     const auto group =
         static_cast<size_t>(wiring_.groups_of[static_cast<size_t>(member)][position]);
     return groups_[2 * group + (instruction.op == Op::kGather ? 1 : 0)];
@@ -307,9 +144,9 @@ class Engine {
     Rendezvous& own = rendezvous_[static_cast<size_t>(id)];
     own.arrived = true;
     own.ready = std::max(own.ready, ready);
-    bool alone = true;
-    ForPeers(member, At(id), [&](int32_t peer_member, int64_t peer) {
-      alone = false;
+    const int32_t peers = index_.PeerCount(member, At(id));
+    own.missing += peers;
+    index_.ForPeers(member, At(id), [&](int32_t peer_member, int64_t peer) {
       if (peer == kNone) return;
       Rendezvous& other = rendezvous_[static_cast<size_t>(peer)];
       other.ready = std::max(other.ready, ready);
@@ -318,7 +155,7 @@ class Engine {
         Wake(peer_member);
       }
     });
-    if (alone) {
+    if (peers == 0) {
       Finish(id, ready, ready);
     } else if (own.missing == 0) {
       FinishMessage(id);
@@ -337,9 +174,7 @@ class Engine {
 
   // The instruction at the head of a queue, `ahead` behind it, or kNone past its end.
   int64_t Head(int32_t member, size_t queue, size_t ahead = 0) const {
-    const auto m = static_cast<size_t>(member);
-    const size_t place = queue_first_[m][queue] + heads_[m][queue] + ahead;
-    return place < queue_first_[m][queue + 1] ? queued_[place] : kNone;
+    return index_.Queued(member, queue, heads_[static_cast<size_t>(member)][queue] + ahead);
   }
 
   bool AdvanceCompute(int32_t member) {
@@ -395,28 +230,39 @@ class Engine {
     return true;
   }
 
-  bool AllSent(int32_t member, const Instruction& receive) const {
-    bool all = true;
-    ForPeers(member, receive, [&](int32_t, int64_t send) { all &= send != kNone && Done(send); });
-    return all;
+  // When the messages of a receive have arrived, or a negative time.
+  double Arrival(int32_t member, const Instruction& receive) const {
+    double arrival = 0;
+    index_.ForPeers(member, receive, [&](int32_t, int64_t send) {
+      if (send == kNone || !Done(send)) {
+        arrival = -1;
+      } else if (arrival >= 0) {
+        arrival = std::max(arrival, execution_.end[static_cast<size_t>(send)] + message_seconds_);
+      }
+    });
+    return arrival;
   }
 
   void AdvanceBlocking(int32_t member) {
     const auto m = static_cast<size_t>(member);
+    double& now = ends_[m][0];
     for (size_t& position = heads_[m][0]; position < programs_[m]->size(); ++position) {
       const auto id = static_cast<int64_t>(execution_.first[m] + position);
-      if (Done(id)) continue;
       const Instruction& instruction = At(id);
-      if (NeedsReady(member, instruction) < 0) return;
       if (IsCollective(instruction.op)) {
-        ArriveInGroup(member, id, 0);
+        ArriveInGroup(member, id, now);
         if (!Done(id)) return;
       } else if (IsMessage(instruction.op) && !IsSend(instruction.op)) {
-        if (!AllSent(member, instruction)) return;
+        const double arrival = Arrival(member, instruction);
+        if (arrival < 0) return;
+        Finish(id, now, std::max(now, arrival));
+      } else {
+        if (NeedsReady(member, instruction) < 0) return;
+        Finish(id, now, now + Duration(member, instruction));
       }
-      Finish(id, 0, 0);
+      now = execution_.end[static_cast<size_t>(id)];
       if (IsSend(instruction.op)) {
-        ForPeers(member, instruction, [this](int32_t peer, int64_t) { Wake(peer); });
+        index_.ForPeers(member, instruction, [this](int32_t peer, int64_t) { Wake(peer); });
       }
     }
   }
@@ -445,7 +291,7 @@ class Engine {
     const Instruction& instruction = At(id);
     const size_t queue = QueueOf(instruction.op);
     std::string reason;
-    ForNeeds(member, instruction, [&](int64_t need) {
+    index_.ForNeeds(member, instruction, [&](int64_t need) {
       if (!reason.empty() || (need != kNone && Done(need))) return;
       if (need == kNone) {
         reason = "needs a receive or a pass that its program does not have";
@@ -455,10 +301,11 @@ class Engine {
     });
     if (!reason.empty() || NeedsReady(member, instruction) < 0) return reason;
     if (IsMessage(instruction.op)) {
-      ForPeers(member, instruction, [&](int32_t peer, int64_t other) {
+      index_.ForPeers(member, instruction, [&](int32_t peer, int64_t other) {
         if (!reason.empty()) return;
         if (other == kNone) {
-          reason = absl::StrCat("waits for ", Name(peer), ", whose program does not have the other end");
+          reason =
+              absl::StrCat("waits for ", Name(peer), ", whose program does not have the other end");
         } else if (!Done(other) && !rendezvous_[static_cast<size_t>(other)].arrived) {
           reason = absl::StrCat("waits for ", Name(peer), ", which is at ", WhereIs(peer, queue));
         }
@@ -473,13 +320,14 @@ class Engine {
     const Group& group = GroupOf(member, instruction);
     for (int32_t other = 0; other < wiring_.members; ++other) {
       if (instruction.op != Op::kRecord) {
-        const size_t position = PositionOf(other, instruction.module, instruction.chunk);
+        const size_t position = PositionOf(other, instruction);
         if (position == wiring_.parts_of[static_cast<size_t>(other)].size()) continue;
         if (&GroupOf(other, instruction) != &group) continue;
       }
       const bool there = std::any_of(group.arrived.begin(), group.arrived.end(),
                                      [other](const auto& entry) { return entry.first == other; });
-      if (!there) return absl::StrCat("waits for ", Name(other), ", which is at ", WhereIs(other, 0));
+      if (!there)
+        return absl::StrCat("waits for ", Name(other), ", which is at ", WhereIs(other, 0));
     }
     return "waits for its group";
   }
@@ -504,23 +352,13 @@ class Engine {
     }
   }
 
-  const Pipeline& pipeline_;
+  const ExecutionModel model_;
   const Wiring& wiring_;
   const std::vector<const Program*>& programs_;
   const std::vector<PartSeconds>& seconds_;
   const double message_seconds_;
-  const int32_t microbatches_;
-  ExecutionModel model_ = ExecutionModel::kStreams;
+  const StepIndex index_;
 
-  std::vector<const Instruction*> instructions_;  // of all members, one after the other
-  std::vector<std::vector<Seat>> seats_;          // of each member
-  std::vector<size_t> slot_base_;                 // of each end of each link, into message_at_
-  std::vector<int64_t> message_at_;               // instruction of each message at each member
-  std::vector<size_t> pass_base_;                 // of each member, into pass_at_
-  std::vector<int64_t> pass_at_;                  // instruction of each pass
-
-  std::vector<int64_t> queued_;  // instructions of each member by queue, in program order
-  std::vector<std::array<size_t, kQueues + 1>> queue_first_;
   std::vector<std::array<size_t, kQueues>> heads_;  // kBlocking: [0] is the position in the program
   std::vector<std::array<double, kQueues>> ends_;   // when the last operation of each queue ended
   std::vector<char> done_;
@@ -536,7 +374,7 @@ class Engine {
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
                   const std::vector<const Program*>& programs,
                   const std::vector<PartSeconds>& seconds, double message_seconds) {
-  return Engine(pipeline, wiring, programs, seconds, message_seconds).Run(model);
+  return Engine(model, pipeline, wiring, programs, seconds, message_seconds).Run();
 }
 
 }  // namespace phalanx::schedule

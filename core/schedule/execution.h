@@ -1,12 +1,13 @@
-// core/schedule/execution.h: runs the programs of a step together, with times or to find what blocks.
+// core/schedule/execution.h: runs the programs of a step together, with times or to find what
+// blocks.
 //
 // Two models of the same programs.
 //   kStreams   a device: each member has a compute queue and one queue for each of the two message
 //              communicators. The host enqueues in program order without waiting. A pass waits for
-//              the receives it needs, a send for its pass. Queues are FIFO, messages and collectives
-//              are a rendezvous: an operation starts when it is at the head of its queue at every
-//              end, and holds its queue until it is complete. A send and a receive of one member with
-//              the same ticket are one operation.
+//              the receives it needs, a send for its pass. Queues are FIFO, messages and
+//              collectives are a rendezvous: an operation starts when it is at the head of its
+//              queue at every end, and holds its queue until it is complete. A send and a receive
+//              of one member with the same ticket are one operation.
 //   kBlocking  a host without streams: one instruction after the other. A send is posted and never
 //              waits, a receive waits for the sends of all its peers, a collective for its group.
 // What is blocked in a model does not depend on times.
@@ -33,7 +34,7 @@ struct PartSeconds {
 
 struct Execution {
   std::vector<size_t> first;       // number of each member's first instruction; one more at the end
-  std::vector<double> begin, end;  // kStreams: of each instruction, by that number
+  std::vector<double> begin, end;  // seconds, of each instruction, by that number
   // Empty if every program ran to its end; else who waits for what, a sentence each, at most
   // kStallsMax of them.
   std::vector<std::string> stalls;

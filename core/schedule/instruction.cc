@@ -5,18 +5,30 @@ namespace phalanx::schedule {
 
 absl::string_view OpName(Op op) {
   switch (op) {
-    case Op::kReceiveForward: return "ReceiveForward";
-    case Op::kForward: return "Forward";
-    case Op::kSendForward: return "SendForward";
-    case Op::kReceiveBackward: return "ReceiveBackward";
-    case Op::kBackwardInput: return "BackwardInput";
-    case Op::kBackwardWeight: return "BackwardWeight";
-    case Op::kSendBackward: return "SendBackward";
-    case Op::kReduce: return "Reduce";
-    case Op::kRecord: return "Record";
-    case Op::kDecide: return "Decide";
-    case Op::kOptimize: return "Optimize";
-    case Op::kGather: return "Gather";
+    case Op::kReceiveForward:
+      return "ReceiveForward";
+    case Op::kForward:
+      return "Forward";
+    case Op::kSendForward:
+      return "SendForward";
+    case Op::kReceiveBackward:
+      return "ReceiveBackward";
+    case Op::kBackwardInput:
+      return "BackwardInput";
+    case Op::kBackwardWeight:
+      return "BackwardWeight";
+    case Op::kSendBackward:
+      return "SendBackward";
+    case Op::kReduce:
+      return "Reduce";
+    case Op::kRecord:
+      return "Record";
+    case Op::kDecide:
+      return "Decide";
+    case Op::kOptimize:
+      return "Optimize";
+    case Op::kGather:
+      return "Gather";
   }
   return "Unknown";
 }
@@ -24,7 +36,8 @@ absl::string_view OpName(Op op) {
 std::string ToString(const Instruction& instruction) {
   const absl::string_view name = OpName(instruction.op);
   if (IsMessage(instruction.op)) {
-    return absl::StrCat(name, "(link ", instruction.link, ", microbatch ", instruction.microbatch, ")");
+    return absl::StrCat(name, "(link ", instruction.link, ", microbatch ", instruction.microbatch,
+                        ")");
   }
   if (IsPass(instruction.op)) {
     return absl::StrCat(name, "(module ", instruction.module, ", chunk ", instruction.chunk,

@@ -17,11 +17,11 @@
 namespace phalanx::schedule {
 
 struct Part {
-  int32_t module = 0, stage = 0, chunk = 0;  // stage: pp coordinate
-  int32_t graph_stage = 0;                   // counted over the module graph
+  int32_t module = 0, stage = 0, chunk = 0;   // stage: pp coordinate
+  int32_t graph_stage = 0;                    // counted over the module graph
   std::vector<int32_t> links_in, links_out;   // in the order of plan.links
-  std::vector<int32_t> upstream, downstream; // the parts at the other ends, each once
-  std::vector<int32_t> classes;              // rank classes that hold this part
+  std::vector<int32_t> upstream, downstream;  // the parts at the other ends, each once
+  std::vector<int32_t> classes;               // rank classes that hold this part
 };
 
 struct LinkParts {

@@ -46,21 +46,25 @@ absl::StatusOr<std::vector<std::vector<Pass>>> StepOrders(const plan::Plan& plan
   };
   switch (plan.spec.schedule.name) {
     case ScheduleName::kAuto:
-    case ScheduleName::k1F1B: break;
-    case ScheduleName::kInterleaved: return unknown("interleaved");
-    case ScheduleName::kZeroBubbleH1: return unknown("zero_bubble_h1");
-    case ScheduleName::kZeroBubbleV: return unknown("zero_bubble_v");
-    case ScheduleName::kThreePhase: return unknown("three_phase");
+    case ScheduleName::k1F1B:
+      break;
+    case ScheduleName::kInterleaved:
+      return unknown("interleaved");
+    case ScheduleName::kZeroBubbleH1:
+      return unknown("zero_bubble_h1");
+    case ScheduleName::kZeroBubbleV:
+      return unknown("zero_bubble_v");
+    case ScheduleName::kThreePhase:
+      return unknown("three_phase");
   }
   std::vector<std::vector<Pass>> orders;
   for (const Part& part : pipeline.parts) {
     if (part.chunk > 0) {
-      return absl::UnimplementedError(
-          absl::StrCat("spec.schedule.chunks: ", plan.spec.schedule.chunks,
-                       ": 1f1b has one chunk a stage"));
+      return absl::UnimplementedError(absl::StrCat(
+          "spec.schedule.chunks: ", plan.spec.schedule.chunks, ": 1f1b has one chunk a stage"));
     }
-    orders.push_back(OneForwardOneBackward(pipeline.stages - part.graph_stage - 1,
-                                           pipeline.microbatches));
+    orders.push_back(
+        OneForwardOneBackward(pipeline.stages - part.graph_stage - 1, pipeline.microbatches));
   }
   return orders;
 }

@@ -1,26 +1,29 @@
 // core/schedule/program.h: what each rank does in one step, as data.
 //
 // A builder turns a plan into a program per rank; the checker proves the programs together, the
-// simulator times them, the rank executes its own (worker/train/executor.h). A step never depends on
-// call order between ranks: every message is named by (link, direction, microbatch) and every
+// simulator times them, the rank executes its own (worker/train/executor.h). A step never depends
+// on call order between ranks: every message is named by (link, direction, microbatch) and every
 // communicator executes its operations in the order of their tickets.
 //
 // How a rank executes a program:
 //   - Two message communicators: kSendForward and kReceiveForward run on one, kSendBackward and
 //     kReceiveBackward on the other, each in program order, which is ticket order.
-//   - A receive may stand some instructions before the pass that needs it: where it waits any longer,
+//   - A receive may stand some instructions before the pass that needs it: where it waits any
+//   longer,
 //     a message behind it in the same communicator would be held up. It needs no pass of this rank,
 //     so on a device it is enqueued on a stream without compute; a pass waits for its own receives.
 //   - A send waits for its pass and does not hold up the passes behind it.
-//   - A send and a receive with the same ticket stand next to each other: the rank is on both ends of
+//   - A send and a receive with the same ticket stand next to each other: the rank is on both ends
+//   of
 //     the link, and the two are one exchange (some of it with itself).
-//   - A message may have no peers in a microbatch (plan::LinkMessages); the instruction is there all
+//   - A message may have no peers in a microbatch (plan::LinkMessages); the instruction is there
+//   all
 //     the same and does nothing, so programs do not depend on data.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
 //     communicator; parameters that live on several stages (a tied head) are summed in kReduce.
 //
-// 1F1B: the part at stage s of the module graph runs min(stages - s - 1, M) forwards, then one forward
-// and one backward in turn, then the backwards that are left. kBackwardWeight follows its
+// 1F1B: the part at stage s of the module graph runs min(stages - s - 1, M) forwards, then one
+// forward and one backward in turn, then the backwards that are left. kBackwardWeight follows its
 // kBackwardInput at once; the input gradient is sent between the two. At most min(stages - s, M)
 // activations are alive. After the last pass of a rank: kReduce for each of its parts, kRecord,
 // kDecide, kOptimize and kGather for each part.
@@ -68,11 +71,17 @@ absl::string_view OpName(Op op);  // "ReceiveForward", ...
 // "Forward(module 0, chunk 0, microbatch 3)", "SendForward(link 2, microbatch 3)", "Record".
 std::string ToString(const Instruction& instruction);
 
-constexpr bool IsForwardMessage(Op op) { return op == Op::kReceiveForward || op == Op::kSendForward; }
-constexpr bool IsBackwardMessage(Op op) { return op == Op::kReceiveBackward || op == Op::kSendBackward; }
+constexpr bool IsForwardMessage(Op op) {
+  return op == Op::kReceiveForward || op == Op::kSendForward;
+}
+constexpr bool IsBackwardMessage(Op op) {
+  return op == Op::kReceiveBackward || op == Op::kSendBackward;
+}
 constexpr bool IsMessage(Op op) { return IsForwardMessage(op) || IsBackwardMessage(op); }
 constexpr bool IsSend(Op op) { return op == Op::kSendForward || op == Op::kSendBackward; }
-constexpr bool IsCollective(Op op) { return op == Op::kReduce || op == Op::kRecord || op == Op::kGather; }
+constexpr bool IsCollective(Op op) {
+  return op == Op::kReduce || op == Op::kRecord || op == Op::kGather;
+}
 constexpr bool IsPass(Op op) {
   return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight;
 }

@@ -64,8 +64,7 @@ Simulation Summarize(const Pipeline& pipeline, const Execution& execution,
     return ranks * seconds > 0 ? std::max(0.0, 1 - busy / (ranks * seconds)) : 0;
   };
   simulation.bubble = bubble_at(simulation.step);
-  simulation.lower_bound = bubble_at(
-      StepLowerBound(pipeline, seconds, BoundOptionsOf(pipeline)));
+  simulation.lower_bound = bubble_at(StepLowerBound(pipeline, seconds, BoundOptionsOf(pipeline)));
   return simulation;
 }
 
@@ -81,9 +80,8 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
     ranks.push_back(Rank{static_cast<int32_t>(pointers.size())});
     pointers.push_back(&program);
   }
-  const Execution execution =
-      Execute(ExecutionModel::kStreams, pipeline, WireRanks(plan, pipeline), pointers,
-              seconds, costs.message);
+  const Execution execution = Execute(ExecutionModel::kStreams, pipeline, WireRanks(plan, pipeline),
+                                      pointers, seconds, costs.message);
   return Summarize(pipeline, execution, pointers, seconds, ranks,
                    std::vector<int64_t>(programs.size(), 1));
 }

@@ -34,19 +34,20 @@ struct TimedInstruction {
   double begin = 0, end = 0;  // seconds from the start of the step
 };
 struct Simulation {
-  double step = 0;         // seconds
-  double bubble = 0;       // 1 - busy / (ranks x step), idle ranks left out
-  double lower_bound = 0;  // bubble at the bound T of the pipeline (bound.h) for the plan's schedule
+  double step = 0;    // seconds
+  double bubble = 0;  // 1 - busy / (ranks x step), idle ranks left out
+  double lower_bound =
+      0;  // bubble at the bound T of the pipeline (bound.h) for the plan's schedule
   std::vector<TimedInstruction> timeline;  // rank by rank, in program order
 };
 // `programs` must pass CheckStep (or be as BuildStep made them).
-Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs, const CostModel& costs);
+Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs,
+                    const CostModel& costs);
 
 // The preview of a plan of any size: one rank stands for all that have the same program, and a
-// message joins all ranks of both its parts. `timeline` has those ranks alone. The figures are those
-// of Simulate where every lane has samples and modules share no ranks; else they may be a little
-// more, never less.
-// Errors: as BuildStep.
+// message joins all ranks of both its parts. `timeline` has those ranks alone. The figures are
+// those of Simulate where every lane has samples and modules share no ranks; else they may be a
+// little more, never less. Errors: as BuildStep.
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs);
 
 }  // namespace phalanx::schedule

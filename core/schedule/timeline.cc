@@ -42,7 +42,8 @@ class ListScheduler {
       }
       Place(offer.part, begin);
     }
-    PHALANX_CHECK(timeline_.passes.size() == total, "the orders of the parts contradict each other");
+    PHALANX_CHECK(timeline_.passes.size() == total,
+                  "the orders of the parts contradict each other");
     OrderMessages();
     timeline_.class_end = class_free_;
     return std::move(timeline_);
@@ -135,10 +136,10 @@ class ListScheduler {
   const Pipeline& pipeline_;
   const std::vector<std::vector<Pass>>& orders_;
   const std::vector<TickCost>& costs_;
-  std::vector<size_t> next_;                          // of each part, into its order
-  std::vector<int64_t> class_free_;                   // when each rank class is free
-  std::vector<std::vector<int64_t>> forward_done_;    // [part][microbatch]
-  std::vector<std::vector<int64_t>> backward_done_;   // of the input gradient
+  std::vector<size_t> next_;                         // of each part, into its order
+  std::vector<int64_t> class_free_;                  // when each rank class is free
+  std::vector<std::vector<int64_t>> forward_done_;   // [part][microbatch]
+  std::vector<std::vector<int64_t>> backward_done_;  // of the input gradient
   std::priority_queue<Candidate> offers_;
   Timeline timeline_;
 };

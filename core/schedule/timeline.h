@@ -1,13 +1,13 @@
 // core/schedule/timeline.h: lays the passes of all pipeline parts on one time axis.
 //
-// A schedule gives each part the order of its passes; the timeline decides when each of them starts,
-// from the data they pass to each other and from the ranks that parts share. It is the source of the
-// one total order over all messages of a step: a message stands where its producer has finished.
-// In that order nothing is ever behind something that it does not have to wait for, and what a
-// message needs always stands before it.
+// A schedule gives each part the order of its passes; the timeline decides when each of them
+// starts, from the data they pass to each other and from the ranks that parts share. It is the
+// source of the one total order over all messages of a step: a message stands where its producer
+// has finished. In that order nothing is ever behind something that it does not have to wait for,
+// and what a message needs always stands before it.
 //
-// Time counts in integer ticks, at least one a pass, so that the order is the same on every machine.
-// Messages take no time here. Pure.
+// Time counts in integer ticks, at least one a pass, so that the order is the same on every
+// machine. Messages take no time here. Pure.
 #pragma once
 
 #include <cstdint>

@@ -78,8 +78,8 @@ void FillGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring
       const int32_t tp = plan.PlaceOf(Rank{rank}, part.module)->tp;
       const auto [first, added] = first_rank.try_emplace({part.module, part.stage, tp}, rank);
       if (added) first->second = plan.DataGroup(part.module, part.stage, tp).front().value;
-      const auto [group, is_new] = group_of.try_emplace(
-          {p, first->second}, static_cast<int32_t>(wiring.group_sizes.size()));
+      const auto [group, is_new] =
+          group_of.try_emplace({p, first->second}, static_cast<int32_t>(wiring.group_sizes.size()));
       if (is_new) wiring.group_sizes.push_back(0);
       ++wiring.group_sizes[static_cast<size_t>(group->second)];
       wiring.groups_of[static_cast<size_t>(rank)].push_back(group->second);
@@ -112,7 +112,8 @@ Wiring WireRanks(const plan::Plan& plan, const Pipeline& pipeline) {
            plan::LinkMessages(plan, static_cast<int32_t>(link), samples)) {
         pairs.emplace_back(message.from.value, message.to.value);
       }
-      AddPattern(std::move(pairs), wiring.from[link], wiring.to[link], from_positions, to_positions);
+      AddPattern(std::move(pairs), wiring.from[link], wiring.to[link], from_positions,
+                 to_positions);
     }
   }
   return wiring;

@@ -23,8 +23,8 @@ struct PeerLists {
 };
 
 struct LinkEnd {
-  std::vector<int32_t> members;         // that hold the part at this end, ascending
-  std::vector<PeerLists> of_pattern;    // parallel to `members`
+  std::vector<int32_t> members;       // that hold the part at this end, ascending
+  std::vector<PeerLists> of_pattern;  // parallel to `members`
 };
 
 struct Wiring {
@@ -34,8 +34,8 @@ struct Wiring {
   // The group in which a member reduces and gathers a part: [member], parallel to parts_of.
   std::vector<std::vector<int32_t>> groups_of;
   std::vector<int32_t> group_sizes;
-  std::vector<LinkEnd> from, to;               // of each link
-  std::vector<int32_t> pattern_of;             // of each microbatch
+  std::vector<LinkEnd> from, to;    // of each link
+  std::vector<int32_t> pattern_of;  // of each microbatch
 
   // Microbatches past the plan's (validation) are taken as full.
   int32_t PatternOf(int32_t microbatch) const {

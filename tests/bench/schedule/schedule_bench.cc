@@ -19,7 +19,8 @@ plan::Plan BigPlan(int32_t ranks, int64_t microbatches) {
   const int32_t language_ranks = ranks * 7 / 8;
   const job::JobSpec spec =
       support::AJob()
-          .Module("vision", NoArchitecture(), {.tp = 2, .dp = (ranks - language_ranks) / 4, .pp = 2})
+          .Module("vision", NoArchitecture(),
+                  {.tp = 2, .dp = (ranks - language_ranks) / 4, .pp = 2})
           .Module("language", NoArchitecture(), {.tp = 4, .dp = language_ranks / 56, .pp = 14})
           .Edge("vision", "language")
           .Batch(language_ranks / 56 * microbatches, 1);
@@ -36,8 +37,8 @@ size_t Count(const std::vector<Program>& programs) {
 
 void CountInstructions(benchmark::State& state, size_t count) {
   state.counters["instructions"] = static_cast<double>(count);
-  state.counters["instructions/s"] = benchmark::Counter(
-      static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["instructions/s"] =
+      benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void BM_BuildAndCheck(benchmark::State& state) {

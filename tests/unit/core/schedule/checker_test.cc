@@ -11,13 +11,13 @@
 namespace phalanx::schedule {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using support::AJob;
 using support::NoArchitecture;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-// Two encoders (ranks 0 and 1) feed a language model of two stages (ranks 2 and 3). Link 0 is inside
-// the language model, link 1 and 2 come from the encoders. Three microbatches.
+// Two encoders (ranks 0 and 1) feed a language model of two stages (ranks 2 and 3). Link 0 is
+// inside the language model, link 1 and 2 come from the encoders. Three microbatches.
 plan::Plan TwoEncoders() {
   return PlanOf(AJob()
                     .Module("vision", NoArchitecture())
@@ -84,15 +84,11 @@ std::vector<Broken> BrokenPrograms() {
        [](auto& p) { Erase(p[1], Pass(Op::kBackwardWeight, 1, 0)); },
        {"rank 1: no BackwardWeight(module 1, chunk 0, microbatch 0)"}},
       {"backward before forward",
-       [](auto& p) {
-         Swap(p[3], Pass(Op::kForward, 2, 0), Pass(Op::kBackwardInput, 2, 0));
-       },
+       [](auto& p) { Swap(p[3], Pass(Op::kForward, 2, 0), Pass(Op::kBackwardInput, 2, 0)); },
        {"rank 3: BackwardInput(module 2, chunk 0, microbatch 0) stands before "
         "Forward(module 2, chunk 0, microbatch 0)"}},
       {"weight gradient before the input's",
-       [](auto& p) {
-         Swap(p[0], Pass(Op::kBackwardInput, 0, 1), Pass(Op::kBackwardWeight, 0, 1));
-       },
+       [](auto& p) { Swap(p[0], Pass(Op::kBackwardInput, 0, 1), Pass(Op::kBackwardWeight, 0, 1)); },
        {"rank 0: BackwardWeight(module 0, chunk 0, microbatch 1) stands before "
         "BackwardInput(module 0, chunk 0, microbatch 1)"}},
       {"send missing",
@@ -114,9 +110,7 @@ std::vector<Broken> BrokenPrograms() {
        {"rank 1: SendForward(link 2, microbatch 0) stands before "
         "Forward(module 1, chunk 0, microbatch 0)"}},
       {"used before it arrived",
-       [](auto& p) {
-         Swap(p[3], Message(Op::kReceiveForward, 0, 1), Pass(Op::kForward, 2, 1));
-       },
+       [](auto& p) { Swap(p[3], Message(Op::kReceiveForward, 0, 1), Pass(Op::kForward, 2, 1)); },
        {"rank 3: Forward(module 2, chunk 0, microbatch 1) stands before "
         "ReceiveForward(link 0, microbatch 1)"}},
       {"gradient used before it arrived",
@@ -183,7 +177,8 @@ std::vector<Broken> BrokenPrograms() {
            Ticket(p[3], Message(Op::kReceiveForward, 0, m)) = m - 10;
          }
        },
-       {"rank 2: SendForward(link 0, microbatch 0) with ticket -10 needs an operation with ticket"}},
+       {"rank 2: SendForward(link 0, microbatch 0) with ticket -10 needs an operation with "
+        "ticket"}},
       {"a link of other ranks",
        [](auto& p) { p[0].push_back(Message(Op::kSendForward, 0, 0)); },
        {"rank 0: SendForward(link 0, microbatch 0) is no business of this rank"}},
@@ -219,6 +214,41 @@ TEST(CheckerTest, CheckStep_BrokenPrograms_AreRejectedNamingRanksAndInstructions
     ++rejected;
   }
   EXPECT_GE(rejected, 20);
+}
+
+TEST(CheckerTest, CheckStep_AnyOneInstructionMissing_IsRejected) {
+  for (const NamedPlan& graph : Graphs()) {
+    const std::vector<Program> right = Programs(graph.plan);
+    for (size_t rank = 0; rank < right.size(); ++rank) {
+      for (size_t i = 0; i < right[rank].size(); ++i) {
+        std::vector<Program> programs = right;
+        programs[rank].erase(programs[rank].begin() + static_cast<int64_t>(i));
+        EXPECT_FALSE(CheckStep(graph.plan, programs).ok())
+            << graph.name << " rank " << rank << " without " << ToString(right[rank][i]);
+      }
+    }
+  }
+}
+
+TEST(CheckerTest, CheckStep_AnyTwoMessagesOfACommunicatorSwapped_AreRejected) {
+  for (const NamedPlan& graph : Graphs()) {
+    const std::vector<Program> right = Programs(graph.plan);
+    for (size_t rank = 0; rank < right.size(); ++rank) {
+      int64_t before[2] = {-1, -1};
+      for (size_t i = 0; i < right[rank].size(); ++i) {
+        const Instruction& instruction = right[rank][i];
+        if (!IsMessage(instruction.op)) continue;
+        int64_t& last = before[IsBackwardMessage(instruction.op) ? 1 : 0];
+        if (last >= 0 && right[rank][static_cast<size_t>(last)].ticket != instruction.ticket) {
+          std::vector<Program> programs = right;
+          std::swap(programs[rank][static_cast<size_t>(last)], programs[rank][i]);
+          EXPECT_FALSE(CheckStep(graph.plan, programs).ok())
+              << graph.name << " rank " << rank << ": " << ToString(instruction);
+        }
+        last = static_cast<int64_t>(i);
+      }
+    }
+  }
 }
 
 TEST(CheckerTest, CheckStep_RightPrograms_ReportsLiveActivations) {

@@ -34,9 +34,7 @@ plan::Plan PlanOf(const job::JobSpec& spec) {
 }
 
 plan::Plan Chain(int32_t stages, int64_t microbatches) {
-  return PlanOf(AJob()
-                    .Module("language", NoArchitecture(), {.pp = stages})
-                    .Batch(microbatches, 1));
+  return PlanOf(AJob().Module("language", NoArchitecture(), {.pp = stages}).Batch(microbatches, 1));
 }
 
 std::vector<Program> Programs(const plan::Plan& plan) { return OrDie(BuildStep(plan)); }

@@ -13,10 +13,10 @@
 namespace phalanx::schedule {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using support::AJob;
 using support::NoArchitecture;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // "F0 F1 B0 ...": the passes of a program, with W for weights.
 std::string Passes(const Program& program) {
@@ -61,10 +61,9 @@ TEST(ProgramTest, BuildStep_MiddleStage_ReceivesRunsSendsAndEndsTheStep) {
 
 TEST(ProgramTest, BuildStep_SourceStage_RunsBackwardInputAndSendsNoGradient) {
   const std::vector<Program> programs = Programs(Chain(2, 1));
-  EXPECT_THAT(Ops(programs[0]),
-              ElementsAre(Op::kForward, Op::kSendForward, Op::kReceiveBackward, Op::kBackwardInput,
-                          Op::kBackwardWeight, Op::kReduce, Op::kRecord, Op::kDecide, Op::kOptimize,
-                          Op::kGather));
+  EXPECT_THAT(Ops(programs[0]), ElementsAre(Op::kForward, Op::kSendForward, Op::kReceiveBackward,
+                                            Op::kBackwardInput, Op::kBackwardWeight, Op::kReduce,
+                                            Op::kRecord, Op::kDecide, Op::kOptimize, Op::kGather));
 }
 
 TEST(ProgramTest, BuildStep_EqualChain_PutsNoReceiveBeforeASendThatIsDue) {
@@ -183,8 +182,7 @@ TEST(ProgramTest, BuildStep_ShortCutInTheGraph_LetsTheSourceRunAhead) {
   for (const NamedPlan& graph : Graphs()) {
     if (graph.name != "diamond with a short cut") continue;
     const std::vector<Program> programs = Programs(graph.plan);
-    const Simulation simulation =
-        Simulate(graph.plan, programs, EqualCosts(graph.plan, {1, 1, 1}));
+    const Simulation simulation = Simulate(graph.plan, programs, EqualCosts(graph.plan, {1, 1, 1}));
     EXPECT_LE(1 - simulation.lower_bound, 1.0001 * (1 - simulation.bubble));
   }
 }
@@ -192,9 +190,8 @@ TEST(ProgramTest, BuildStep_ShortCutInTheGraph_LetsTheSourceRunAhead) {
 TEST(ProgramTest, BuildStep_SameMicrobatchesWhateverTheData_GivesTheSameProgram) {
   // 9 and 10 samples over two replicas: the second replica's last microbatch is empty or not.
   const auto job = [](int64_t samples) {
-    return PlanOf(AJob()
-                      .Module("language", NoArchitecture(), {.dp = 2, .pp = 2})
-                      .Batch(samples, 1));
+    return PlanOf(
+        AJob().Module("language", NoArchitecture(), {.dp = 2, .pp = 2}).Batch(samples, 1));
   };
   EXPECT_EQ(Programs(job(9)), Programs(job(10)));
 }

@@ -71,15 +71,15 @@ Ratios UnequalGraphs() {
 }
 
 double ShareWithin(const std::vector<double>& ratios, double limit) {
-  const auto count = std::count_if(ratios.begin(), ratios.end(),
-                                   [limit](double ratio) { return ratio <= limit; });
+  const auto count =
+      std::count_if(ratios.begin(), ratios.end(), [limit](double ratio) { return ratio <= limit; });
   return static_cast<double>(count) / static_cast<double>(ratios.size());
 }
 
 void Print(const char* name, const std::vector<double>& ratios) {
   std::printf("%zu graphs, %s: within 5 %% of the bound %.1f %%, p99 %.3f, worst %.3f\n",
-              ratios.size(), name, 100 * ShareWithin(ratios, 1.05), ratios[ratios.size() * 99 / 100],
-              ratios.back());
+              ratios.size(), name, 100 * ShareWithin(ratios, 1.05),
+              ratios[ratios.size() * 99 / 100], ratios.back());
 }
 
 TEST(RandomGraphTest, Simulate_UnequalGraphs_StayNearTheBound) {

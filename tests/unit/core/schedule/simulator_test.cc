@@ -129,10 +129,11 @@ TEST(CostModelTest, CostFromShapes_WithoutShapes_IsTheTextbookBubble) {
 }
 
 TEST(CostModelTest, CostFromShapes_LayersKnown_GivesEachPartItsLayers) {
-  const plan::Plan plan = PlanOf(AJob()
-                                     .Module("vision", NoArchitecture(4), {.pp = 2})
-                                     .Module("language", NoArchitecture(9), {.pp = 2, .layers = {3, 6}})
-                                     .Edge("vision", "language"));
+  const plan::Plan plan =
+      PlanOf(AJob()
+                 .Module("vision", NoArchitecture(4), {.pp = 2})
+                 .Module("language", NoArchitecture(9), {.pp = 2, .layers = {3, 6}})
+                 .Edge("vision", "language"));
   const CostModel costs = CostFromShapes(plan);
   EXPECT_EQ(costs.parts[0][1].forward, 2);
   EXPECT_EQ(costs.parts[1][1].forward, 6);

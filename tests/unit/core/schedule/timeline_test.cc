@@ -12,9 +12,9 @@
 namespace phalanx::schedule {
 namespace {
 
-using ::testing::ElementsAre;
 using support::AJob;
 using support::NoArchitecture;
+using ::testing::ElementsAre;
 
 TEST(TimelineTest, OneForwardOneBackward_WarmupOfOne_AlternatesAfterIt) {
   EXPECT_THAT(OneForwardOneBackward(1, 3),
@@ -38,7 +38,7 @@ TEST(TimelineTest, MakeTimeline_UnequalStages_StartsEachPassWhenItsDataIsThere) 
   }
   EXPECT_EQ((begin[{0, false, 0}]), 0);
   EXPECT_EQ((begin[{0, false, 1}]), 2);
-  EXPECT_EQ((begin[{1, false, 0}]), 2);   // behind the other's first forward
+  EXPECT_EQ((begin[{1, false, 0}]), 2);  // behind the other's first forward
   EXPECT_EQ((begin[{1, true, 0}]), 7);
   EXPECT_EQ((begin[{0, true, 0}]), 13);   // the input gradient leaves before the weights' pass
   EXPECT_EQ((begin[{1, false, 1}]), 20);  // 7 + 6 + 7
@@ -67,11 +67,11 @@ TEST(TimelineTest, MakeTimeline_PartsOnTheSameRanks_NeverRunAtTheSameTime) {
 }
 
 TEST(PipelineTest, MakePipeline_ColocatedModules_HaveAClassForEachSetOfParts) {
-  const plan::Plan plan = PlanOf(AJob()
-                                     .Module("vision", NoArchitecture(), {.dp = 4})
-                                     .Module("language", NoArchitecture(),
-                                             {.tp = 2, .pp = 2, .offset = 0})
-                                     .Edge("vision", "language"));
+  const plan::Plan plan =
+      PlanOf(AJob()
+                 .Module("vision", NoArchitecture(), {.dp = 4})
+                 .Module("language", NoArchitecture(), {.tp = 2, .pp = 2, .offset = 0})
+                 .Edge("vision", "language"));
   const Pipeline pipeline = MakePipeline(plan);
   ASSERT_EQ(pipeline.classes.size(), 2);
   EXPECT_THAT(pipeline.classes[0].parts, ElementsAre(0, 1));
@@ -88,7 +88,8 @@ TEST(WiringTest, WireRanks_UnevenSamples_ShareFewPatterns) {
                                      .Batch(127, 2));
   const Wiring wiring = WireRanks(plan, MakePipeline(plan));
   EXPECT_EQ(wiring.pattern_of.size(), 32);
-  EXPECT_EQ(wiring.from[0].of_pattern.size(), 2);  // the last microbatch of replica 1 has one sample
+  EXPECT_EQ(wiring.from[0].of_pattern.size(),
+            2);  // the last microbatch of replica 1 has one sample
 }
 
 }  // namespace
