@@ -213,10 +213,11 @@ TEST(ParametersTest, Qkv_OfSharedKvHeads_MarksThemPartialWithOnePrimary) {
     return *ParametersOf(plan, {.module = 0, .tp = tp, .width = 3}).Find("qkv", 0);
   };
   EXPECT_EQ(qkv(0).rows, (3 + 2 * 1) * 4);
-  EXPECT_EQ(qkv(1).rows, (3 + 2 * 2) * 4);
-  ASSERT_EQ(qkv(1).pieces.size(), 5u);  // q, two k, two v
-  const Piece& k0 = qkv(1).pieces[1];
-  const Piece& k1 = qkv(1).pieces[2];
+  const LocalMatrix middle = qkv(1);
+  EXPECT_EQ(middle.rows, (3 + 2 * 2) * 4);
+  ASSERT_EQ(middle.pieces.size(), 5u);  // q, two k, two v
+  const Piece& k0 = middle.pieces[1];
+  const Piece& k1 = middle.pieces[2];
   EXPECT_EQ(k0.holding, Holding::kPartial);
   EXPECT_FALSE(k0.primary);
   EXPECT_TRUE(k1.primary);
