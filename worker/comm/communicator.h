@@ -19,8 +19,9 @@
 // InvalidArgument and changes nothing.
 //
 // Ending: collectives that returned are complete for the others too, but sends are withdrawn unless
-// Flush() came after them. A rank that leaves healthy fails only those who still expect something
-// of it; one that leaves after a failure fails all its peers, with Unavailable.
+// Flush() came after them. On CPU a rank that leaves healthy fails only those who still expect
+// something of it; one that leaves after a failure fails all its peers, with Unavailable and the
+// name of the rank that failed first.
 //
 // Thread rule: one thread issues on a communicator, different ones may issue on different
 // communicators; Abort() may be called from any thread and wakes every wait.

@@ -36,6 +36,9 @@ constexpr uint64_t kProbeTag = kFarewellTag | 1;
 constexpr uint64_t kHandleTag = kFarewellTag | 2;
 constexpr uint64_t kAttachedTag = kFarewellTag | 3;
 constexpr uint64_t kReceiptTag = kFarewellTag | 4;
+// A farewell: text, filled up with zeros, and in the last byte how the rank left.
+constexpr size_t kFarewellBytes = 256;
+enum class Leaving : char { kNotYet = 0, kHealthy = 1, kFailed = 2 };
 constexpr int64_t kHandleBytesMax = 96;
 // For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
@@ -99,10 +102,12 @@ class GlooTransport final : public Transport {
         shared_(std::move(shared)),
         in_reach_(static_cast<size_t>(context_->size), false),
         operation_timeout_(ToMilliseconds(options.operation_timeout)),
-        farewell_(context_->createUnboundBuffer(nullptr, 0)) {
+        farewell_texts_(static_cast<size_t>(context_->size) * kFarewellBytes),
+        farewell_(context_->createUnboundBuffer(farewell_texts_.data(), farewell_texts_.size())) {
     for (int32_t peer = 0; peer < context_->size; ++peer) {
       if (peer == context_->rank) continue;
-      farewell_->recv(peer, kFarewellTag);
+      farewell_->recv(peer, kFarewellTag, static_cast<size_t>(peer) * kFarewellBytes,
+                      kFarewellBytes);
       receipts_.push_back(context_->createUnboundBuffer(nullptr, 0));
       receipts_.back()->send(peer, kReceiptTag);
     }
@@ -134,11 +139,16 @@ class GlooTransport final : public Transport {
   bool InReach(int32_t peer) const { return in_reach_[static_cast<size_t>(peer)]; }
   absl::Status Wait(GlooBuffer& buffer, int32_t peer, bool receive);
   absl::Status TakeShared(const Inbound& receive, absl::FunctionRef<void(const void*)> consume);
-  // After a failed operation: nothing that is still under way may touch its memory again.
+  void Stop(absl::Status reason, bool blames_peer);
+  // Stops, and returns the first failure of this transport.
   absl::Status Fail(absl::Status reason);
-  // Tells the peers that the end of the connection is meant, and waits until all that was sent is
-  // with them: closing a socket may throw away what is still in it.
+  // Tells the peers that the end of the connection is meant, or why this rank failed. A healthy one
+  // waits until all that it sent is with them: closing a socket may throw away what is still in it.
   void SayFarewell();
+  // Why a connection broke: the peer's own words, if it had time for any.
+  absl::Status Broken(int32_t peer, const std::exception& error);
+  // What the farewells say that have come so far, `count` of them; OK while all are healthy.
+  absl::Status ReadFarewells(size_t count);
   void Watch();
   // Why the connections broke: a wait of this rank that ran out of time, or a peer that died.
   absl::Status Diagnose();
@@ -149,9 +159,11 @@ class GlooTransport final : public Transport {
   const milliseconds operation_timeout_;
   std::mutex mutex_;
   absl::Status failure_;        // guarded by mutex_
+  bool blames_peer_ = false;    // guarded by mutex_: failure_ names the rank that caused it
   std::set<Waiting*> waiting_;  // guarded by mutex_
   std::atomic<bool> failed_{false};
   std::atomic<bool> ending_{false};
+  std::vector<char> farewell_texts_;  // [world, kFarewellBytes]
   std::unique_ptr<GlooBuffer> farewell_;
   // Empty messages that each wait for a peer to ask. The request comes after all that the peer
   // sent, and Gloo's own thread answers it, so the answer is a receipt.
@@ -190,21 +202,29 @@ class GlooTransport::Waiting {
 
 GlooTransport::~GlooTransport() {
   ending_ = true;
-  if (failure().ok()) {
-    if (shared_ != nullptr) shared_->Leave();
-    SayFarewell();
-  }
+  if (shared_ != nullptr && failure().ok()) shared_->Leave();
+  SayFarewell();
   farewell_->abortWaitRecv();
   watcher_.join();
 }
 
 void GlooTransport::SayFarewell() {
+  const absl::Status reason = failure();
+  std::string text;
+  if (!reason.ok()) {
+    // One failure, one name: what a peer caused is passed on as it is.
+    text = blames_peer_ ? std::string(reason.message())
+                        : absl::StrCat("rank ", context_->rank, " is gone: ", reason.message());
+  }
+  text.resize(kFarewellBytes - 1);
+  text.push_back(static_cast<char>(reason.ok() ? Leaving::kHealthy : Leaving::kFailed));
   std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
   for (int32_t peer = 0; peer < context_->size; ++peer) {
     if (peer == context_->rank) continue;
     try {
-      farewells.push_back(context_->createUnboundBuffer(nullptr, 0));
+      farewells.push_back(context_->createUnboundBuffer(text.data(), text.size()));
       farewells.back()->send(peer, kFarewellTag);
+      if (!reason.ok()) continue;
       receipts.push_back(context_->createUnboundBuffer(nullptr, 0));
       receipts.back()->recv(peer, kReceiptTag);
     } catch (const std::exception&) {
@@ -219,11 +239,39 @@ void GlooTransport::SayFarewell() {
   }
 }
 
+absl::Status GlooTransport::Broken(int32_t peer, const std::exception& error) {
+  // Written before the connection broke, by the thread that noticed.
+  const char* text = &farewell_texts_[static_cast<size_t>(peer) * kFarewellBytes];
+  const bool failed = text[kFarewellBytes - 1] == static_cast<char>(Leaving::kFailed);
+  return failed ? absl::UnavailableError(text) : Gone(peer, error);
+}
+
+absl::Status GlooTransport::ReadFarewells(size_t count) {
+  size_t arrived = 0;
+  absl::Status status;
+  for (size_t end = kFarewellBytes; end <= farewell_texts_.size(); end += kFarewellBytes) {
+    const auto leaving = static_cast<Leaving>(
+        std::atomic_ref(farewell_texts_[end - 1]).load(std::memory_order_acquire));
+    arrived += leaving != Leaving::kNotYet ? 1 : 0;
+    if (leaving == Leaving::kFailed)
+      status = absl::UnavailableError(&farewell_texts_[end - kFarewellBytes]);
+  }
+  // One more than was reported is one that is being written: its own report comes at once.
+  return arrived > count ? absl::OkStatus() : status;
+}
+
 void GlooTransport::Abort(absl::Status reason) {
   if (reason.ok()) reason = absl::AbortedError("aborted");
+  Stop(std::move(reason), false);
+}
+
+void GlooTransport::Stop(absl::Status reason, bool blames_peer) {
   {
     std::scoped_lock lock(mutex_);
-    if (failure_.ok()) failure_ = std::move(reason);
+    if (failure_.ok()) {
+      failure_ = std::move(reason);
+      blames_peer_ = blames_peer;
+    }
     failed_.store(true, std::memory_order_release);
     for (Waiting* waiting : waiting_) waiting->Wake();
   }
@@ -231,7 +279,8 @@ void GlooTransport::Abort(absl::Status reason) {
 }
 
 absl::Status GlooTransport::Fail(absl::Status reason) {
-  Abort(std::move(reason));
+  const bool blames_peer = absl::IsUnavailable(reason);
+  Stop(std::move(reason), blames_peer);
   return failure();
 }
 
@@ -244,7 +293,7 @@ absl::Status GlooTransport::Wait(GlooBuffer& buffer, int32_t peer, bool receive)
         return absl::OkStatus();
     }
   } catch (const std::exception& error) {
-    return Fail(waiting.TimedOut() ? waiting.TimeoutStatus() : Gone(peer, error));
+    return Fail(waiting.TimedOut() ? waiting.TimeoutStatus() : Broken(peer, error));
   }
 }
 
@@ -280,7 +329,7 @@ absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
       pending.push_back(std::move(entry));
     }
   } catch (const std::exception& error) {
-    return Fail(Gone(peer, error));
+    return Fail(Broken(peer, error));
   }
   if (!shared.empty()) {
     if (absl::Status sent = shared_->Send(shared); !sent.ok()) return Fail(std::move(sent));
@@ -372,22 +421,26 @@ absl::Status GlooTransport::Diagnose() {
   for (int32_t peer = 0; peer < context_->size; ++peer) {
     if (peer == context_->rank) continue;
     try {
-      farewell_->recv(peer, kProbeTag);  // throws where the connection is broken
+      farewell_->recv(peer, kProbeTag, 0, 0);  // throws where the connection is broken
     } catch (const std::exception& error) {
-      return Gone(peer, error);
+      return Broken(peer, error);
     }
   }
   return absl::UnavailableError("a peer is gone");
 }
 
 void GlooTransport::Watch() {
-  while (!ending_) {
-    try {
-      farewell_->waitRecv(kForever);
-    } catch (const std::exception&) {
-      if (!ending_) Abort(Diagnose());
-      return;
+  try {
+    for (size_t farewells = 0; !ending_;) {
+      if (!farewell_->waitRecv(kForever)) continue;  // woken to end
+      ++farewells;
+      if (absl::Status failed = ReadFarewells(farewells); !failed.ok()) {
+        Fail(std::move(failed)).IgnoreError();
+        return;
+      }
     }
+  } catch (const std::exception&) {
+    if (!ending_) Fail(Diagnose()).IgnoreError();
   }
 }
 

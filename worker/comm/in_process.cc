@@ -36,15 +36,19 @@ struct InProcessWorld::State {
   struct PerRank {
     std::condition_variable changed;  // something was posted to it, taken from it, or it failed
     absl::Status failure;
-    bool gone = false;  // it has dropped its communicators
+    bool blames_peer = false;  // `failure` names the rank that caused it
+    bool gone = false;         // it has dropped its communicators
   };
   std::mutex mutex;
   std::map<Name, std::shared_ptr<Post>> posts;  // not yet taken
   std::vector<PerRank> ranks;
 
-  void FailLocked(int32_t rank, const absl::Status& reason) {
+  void FailLocked(int32_t rank, const absl::Status& reason, bool blames_peer) {
     PerRank& it = ranks[static_cast<size_t>(rank)];
-    if (it.failure.ok()) it.failure = reason;
+    if (it.failure.ok()) {
+      it.failure = reason;
+      it.blames_peer = blames_peer;
+    }
     it.changed.notify_all();
   }
 };
@@ -59,11 +63,14 @@ class InProcessTransport final : public Transport {
   ~InProcessTransport() override {
     std::scoped_lock lock(state_->mutex);
     Me().gone = true;
-    const absl::Status gone = absl::UnavailableError(absl::StrCat("rank ", self_, " is gone"));
+    const absl::Status gone = Me().blames_peer
+                                  ? Me().failure
+                                  : absl::UnavailableError(absl::StrCat(
+                                        "rank ", self_, " is gone: ", Me().failure.message()));
     for (size_t rank = 0; rank < state_->ranks.size(); ++rank) {
       state_->ranks[rank].changed.notify_all();
       // As between processes: one that leaves after a failure takes the others with it.
-      if (!Me().failure.ok()) state_->FailLocked(static_cast<int32_t>(rank), gone);
+      if (!Me().failure.ok()) state_->FailLocked(static_cast<int32_t>(rank), gone, true);
     }
   }
 
@@ -113,7 +120,7 @@ class InProcessTransport final : public Transport {
 
   void Abort(absl::Status reason) override {
     std::scoped_lock lock(state_->mutex);
-    state_->FailLocked(self_, reason);
+    state_->FailLocked(self_, reason, false);
   }
 
  private:
@@ -147,7 +154,7 @@ class InProcessTransport final : public Transport {
       status =
           absl::InternalError(absl::StrCat("rank ", receive.peer, " sends ", found->second->bytes,
                                            " bytes where ", receive.bytes, " are expected"));
-      state_->FailLocked(self_, status);
+      state_->FailLocked(self_, status, absl::IsUnavailable(status));
       return status;
     }
     post = found->second;
@@ -164,10 +171,10 @@ class InProcessTransport final : public Transport {
     if (!Me().failure.ok()) return Me().failure;
     if (done()) return absl::OkStatus();
     absl::Status status =
-        ended ? absl::UnavailableError(absl::StrCat(what, " rank ", peer, ": it is gone"))
+        ended ? absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: it has left"))
               : absl::DeadlineExceededError(
                     absl::StrCat(what, " rank ", peer, ": nothing in two minutes"));
-    state_->FailLocked(self_, status);
+    state_->FailLocked(self_, status, absl::IsUnavailable(status));
     return status;
   }
 
@@ -188,7 +195,7 @@ Communicators InProcessWorld::Connect(absl::Span<const plan::CommunicatorSpec> s
 void InProcessWorld::Abort(absl::Status reason) {
   std::scoped_lock lock(state_->mutex);
   for (size_t rank = 0; rank < state_->ranks.size(); ++rank) {
-    state_->FailLocked(static_cast<int32_t>(rank), reason);
+    state_->FailLocked(static_cast<int32_t>(rank), reason, false);
   }
 }
 

@@ -125,47 +125,46 @@ TEST_P(ProcessesTest, AllReduce_AcrossProcesses) {
 }
 
 TEST_P(ProcessesTest, AKilledPeer_FailsAllOthersAtOnce_ByItsRank) {
-  const auto reports =
-      RunProcesses(GetParam(), 4, [](Member& me, SharedTable& table) -> std::string {
-        int64_t value = 1;
-        if (!me.all().AllReduceSum(&value, 1, DType::kInt64).ok()) return "no start";
-        if (me.rank == 3) {
-          (void)table.Put("killed at", absl::FormatTime(absl::Now()));
-          raise(SIGKILL);
-        }
-        // Rank 2 waits for the dead one; 1 waits for 2 and 0 for 1, which are alive and silent.
-        const absl::Status status =
-            me.all().Exchange({}, {{.peer = me.rank + 1, .data = &value, .bytes = 8}});
-        const auto text = table.Get("killed at", absl::Now() + absl::Seconds(10));
-        absl::Time killed;
-        if (!text.ok() || !absl::ParseTime(absl::RFC3339_full, *text, &killed, nullptr))
-          return "no time";
-        if (absl::Now() - killed > absl::Seconds(2)) return "too late";
-        if (status.code() != absl::StatusCode::kUnavailable) return std::string(status.message());
-        return status.message().find("rank 3 is gone") != std::string::npos
-                   ? "named"
-                   : std::string(status.message());
-      });
-  EXPECT_EQ(reports, (std::vector<std::string>{"named", "named", "named", "killed"}));
+  const auto body = [](Member& me, SharedTable& table) -> std::string {
+    int64_t value = 1;
+    absl::Status status = me.all().AllReduceSum(&value, 1, DType::kInt64);
+    if (me.rank == 3) {
+      (void)table.Put("killed at", absl::FormatTime(absl::Now()));
+      raise(SIGKILL);
+    }
+    // Rank 2 waits for the dead one; 1 waits for 2 and 0 for 1, which are alive and silent.
+    if (status.ok()) {
+      status = me.all().Exchange({}, {{.peer = me.rank + 1, .data = &value, .bytes = 8}});
+    }
+    const absl::Time failed = absl::Now();
+    const auto text = table.Get("killed at", failed + absl::Seconds(10));
+    absl::Time killed;
+    if (!text.ok() || !absl::ParseTime(absl::RFC3339_full, *text, &killed, nullptr))
+      return "no time";
+    if (failed - killed > absl::Seconds(2)) return "too late";
+    const bool named = status.message().find("rank 3 is gone") != std::string::npos;
+    return absl::IsUnavailable(status) && named ? "named" : status.ToString();
+  };
+  EXPECT_EQ(RunProcesses(GetParam(), 4, body),
+            (std::vector<std::string>{"named", "named", "named", "killed"}));
 }
 
 TEST_P(ProcessesTest, AKilledPeer_InTheMiddleOfALargeCollective_FailsTheOthers) {
-  const auto reports = RunProcesses(GetParam(), 3, [](Member& me, SharedTable&) -> std::string {
+  const auto body = [](Member& me, SharedTable&) -> std::string {
     std::vector<float> data(1 << 20, 1.0f);
-    if (!me.all().AllReduceSum(data.data(), 1, DType::kFp32).ok()) return "no start";
+    absl::Status status = me.all().AllReduceSum(data.data(), 1, DType::kFp32);
     if (me.rank == 0) {
       // Its messages are posted, and only some of them taken, when it dies.
       me.all().Exchange({{.peer = 1, .data = data.data(), .bytes = 4 << 20}}, {}).IgnoreError();
       raise(SIGKILL);
     }
-    absl::Status status;
     for (int i = 0; i < 1000 && status.ok(); ++i) {
       status = me.all().AllReduceSum(data.data(), 1 << 20, DType::kFp32);
     }
-    return status.code() == absl::StatusCode::kUnavailable ? "failed"
-                                                           : std::string(status.message());
-  });
-  EXPECT_EQ(reports, (std::vector<std::string>{"killed", "failed", "failed"}));
+    return absl::IsUnavailable(status) ? "failed" : status.ToString();
+  };
+  EXPECT_EQ(RunProcesses(GetParam(), 3, body),
+            (std::vector<std::string>{"killed", "failed", "failed"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ProcessesTest,

@@ -1,6 +1,7 @@
 #include "tests/unit/worker/comm/worlds.h"
 
 #include <chrono>
+#include <latch>
 #include <thread>
 #include <utility>
 
@@ -54,6 +55,7 @@ void RunWorld(Kind kind, int32_t world, const std::vector<plan::CommunicatorSpec
   MemoryRendezvous rendezvous;
   InProcessWorld in_process(world);
   options.shared_memory = kind == Kind::kGlooSharedMemory;
+  std::latch connected_all(world);  // no rank acts, or leaves, while another still connects
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
@@ -62,9 +64,11 @@ void RunWorld(Kind kind, int32_t world, const std::vector<plan::CommunicatorSpec
         member.communicators = in_process.Connect(specs, Rank{rank});
       } else {
         auto connected = ConnectGloo(specs, Rank{rank}, world, rendezvous, options);
+        if (!connected.ok()) connected_all.count_down();
         ASSERT_TRUE(connected.ok()) << connected.status();
         member.communicators = *std::move(connected);
       }
+      connected_all.arrive_and_wait();
       body(member);
     });
   }
