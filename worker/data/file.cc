@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "worker/data/normalizer.h"
 
 namespace phalanx::data {
 namespace {
@@ -87,6 +88,22 @@ absl::StatusOr<FileStamp> StampOf(const std::string& path) {
   struct stat status;
   if (stat(path.c_str(), &status) != 0) return SystemError("cannot be opened");
   return CheckedStamp(status);
+}
+
+std::string Printable(absl::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t bytes = ValidCharacterBytes(text);
+    const unsigned char first = static_cast<unsigned char>(text[0]);
+    if (bytes == 0 || first < 0x20 || first == 0x7F) {
+      absl::StrAppend(&result, "\\x", absl::Hex(first, absl::kZeroPad2));
+      text.remove_prefix(1);
+    } else {
+      absl::StrAppend(&result, text.substr(0, bytes));
+      text.remove_prefix(bytes);
+    }
+  }
+  return result;
 }
 
 std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }

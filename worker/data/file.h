@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace phalanx::data {
 
@@ -40,5 +41,7 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t bytes
 absl::StatusOr<FileStamp> StampOf(const std::string& path);
 // The part after the last slash.
 std::string BaseName(const std::string& path);
+// `text` as a message may hold it: control characters and what is no UTF-8 are written \xHH.
+std::string Printable(absl::string_view text);
 
 }  // namespace phalanx::data

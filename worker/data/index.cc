@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -32,11 +33,9 @@ struct Entry {
   bool repeated = false;                           // some member came twice
 };
 
-// The samples of one shard.
-struct ShardSamples {
+struct Shard {
   FileStamp stamp;
-  std::vector<Entry> entries;
-  std::vector<Sequence> sequences;  // tokens are emptied once digested
+  SampleTable samples;
   std::string digest;
 };
 
@@ -110,42 +109,57 @@ std::string MemberFault(const Entry& entry, const DataSetSpec& spec) {
   return "";
 }
 
-absl::StatusOr<ShardSamples> ReadShard(const std::string& path, const DataSetSpec& spec,
-                                       const Tokenizer& tokenizer) {
+void AppendSample(const Entry& entry, Sequence&& sequence, const std::string& shard, SampleTable& table) {
+  if (sequence.shape.corrupt) {
+    table.corrupt.push_back({shard, Printable(entry.key), std::move(sequence.corrupt_reason), table.size()});
+  }
+  table.shapes.push_back(sequence.shape);
+  table.keys.append(entry.key);
+  table.key_ends.push_back(table.keys.size());
+  table.texts.push_back(entry.text.value_or(Extent{}));
+  for (int32_t item = 0; item < sequence.shape.items; ++item) {
+    table.items.push_back(entry.images[static_cast<size_t>(item)].second);
+  }
+  table.item_ends.push_back(table.items.size());
+}
+
+// A digest of all samples up to this one, from that of those before: a chain, so that nothing of the
+// size of the shard is kept.
+std::string Chain(const std::string& before, const Entry& entry, const Sequence& sequence) {
+  std::string record = absl::StrCat(before, "\n", entry.key, "\n", sequence.shape.items, ",",
+                                    sequence.shape.positions, ",", sequence.shape.counted, ",",
+                                    sequence.shape.corrupt ? 1 : 0);
+  for (const auto& [number, extent] : entry.images) absl::StrAppend(&record, ",", extent.bytes);
+  record.push_back('\n');
+  record.append(reinterpret_cast<const char*>(sequence.tokens.data()), sequence.tokens.size() * sizeof(int32_t));
+  return Digest(record);
+}
+
+absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec, const Tokenizer& tokenizer) {
   ASSIGN_OR_RETURN(const File file, File::Open(path));
   ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file));
-  ShardSamples samples{.stamp = file.stamp(), .entries = Group(members)};
-  // A chain, so that nothing of the size of the shard is kept.
-  samples.digest = Digest(absl::StrCat(BaseName(path), "\n", file.stamp().bytes));
+  const std::string name = BaseName(path);
+  Shard shard{.stamp = file.stamp(), .digest = Digest(absl::StrCat(name, "\n", file.stamp().bytes))};
   std::string text;
-  for (Entry& entry : samples.entries) {
+  for (Entry& entry : Group(members)) {
     std::string fault = MemberFault(entry, spec);
     text.clear();
-    if (!entry.text.has_value() || entry.text->bytes > kTextBytesMax) {
-      entry.text = Extent{};
-    } else {
+    if (entry.text.has_value() && entry.text->bytes > kTextBytesMax) entry.text.reset();
+    if (entry.text.has_value()) {
       const absl::Status read = file.Read(entry.text->offset, entry.text->bytes, text);
       if (!read.ok()) return absl::InvalidArgumentError(read.message());
     }
     Sequence sequence = MakeSequence(text, static_cast<int32_t>(entry.images.size()), spec, tokenizer,
                                      std::move(fault));
-    std::string record = absl::StrCat(samples.digest, "\n", entry.key, "\n", sequence.shape.items, ",",
-                                      sequence.shape.positions, ",", sequence.shape.counted, ",",
-                                      sequence.shape.corrupt ? 1 : 0);
-    for (const auto& [number, extent] : entry.images) absl::StrAppend(&record, ",", extent.bytes);
-    record.push_back('\n');
-    record.append(reinterpret_cast<const char*>(sequence.tokens.data()),
-                  sequence.tokens.size() * sizeof(int32_t));
-    samples.digest = Digest(record);
-    sequence.tokens = {};
-    samples.sequences.push_back(std::move(sequence));
+    shard.digest = Chain(shard.digest, entry, sequence);
+    AppendSample(entry, std::move(sequence), name, shard.samples);
   }
-  return samples;
+  return shard;
 }
 
 // Reads all shards, several at a time.
-std::vector<absl::StatusOr<ShardSamples>> ReadShards(const DataSetSpec& spec, const Tokenizer& tokenizer) {
-  std::vector<absl::StatusOr<ShardSamples>> shards(spec.shards.size(), absl::UnknownError("not read"));
+std::vector<absl::StatusOr<Shard>> ReadShards(const DataSetSpec& spec, const Tokenizer& tokenizer) {
+  std::vector<absl::StatusOr<Shard>> shards(spec.shards.size(), absl::UnknownError("not read"));
   std::atomic<size_t> next = 0;
   const auto work = [&] {
     for (size_t i = next++; i < shards.size(); i = next++) {
@@ -161,23 +175,28 @@ std::vector<absl::StatusOr<ShardSamples>> ReadShards(const DataSetSpec& spec, co
   return shards;
 }
 
-void Append(const std::string& path, ShardSamples&& shard, Index::Impl& impl) {
-  impl.shards.push_back({path, shard.stamp, static_cast<int64_t>(impl.shapes.size())});
-  for (size_t i = 0; i < shard.entries.size(); ++i) {
-    const Entry& entry = shard.entries[i];
-    Sequence& sequence = shard.sequences[i];
-    if (sequence.shape.corrupt) {
-      impl.corrupt.push_back({BaseName(path), entry.key, std::move(sequence.corrupt_reason),
-                              static_cast<int64_t>(impl.shapes.size())});
-    }
-    impl.shapes.push_back(sequence.shape);
-    impl.keys.append(entry.key);
-    impl.key_ends.push_back(impl.keys.size());
-    impl.texts.push_back(*entry.text);
-    for (int32_t item = 0; item < sequence.shape.items; ++item) {
-      impl.items.push_back(entry.images[static_cast<size_t>(item)].second);
-    }
-    impl.item_ends.push_back(impl.items.size());
+// The same where there is no tokenizer to read texts with: only whether they are shards.
+std::vector<absl::StatusOr<Shard>> CheckShards(const DataSetSpec& spec) {
+  std::vector<absl::StatusOr<Shard>> shards;
+  for (const std::string& path : spec.shards) {
+    const absl::StatusOr<File> file = File::Open(path);
+    const absl::Status status = file.ok() ? ListTar(*file).status() : file.status();
+    shards.push_back(status.ok() ? absl::StatusOr<Shard>(Shard{}) : status);
+  }
+  return shards;
+}
+
+// Adds what is wrong with shards, the first kViolationsMax by name.
+void AddViolations(const DataSetSpec& spec, const std::vector<absl::StatusOr<Shard>>& shards,
+                   std::vector<Violation>& violations) {
+  size_t faulty = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (shards[i].ok() || ++faulty > kViolationsMax) continue;
+    violations.push_back({absl::StrCat(spec.shards_field, "[", i, "]"), spec.shards[i],
+                          std::string(shards[i].status().message())});
+  }
+  if (faulty > kViolationsMax) {
+    violations.push_back({spec.shards_field, "", absl::StrCat(faulty - kViolationsMax, " more shards cannot be used")});
   }
 }
 
@@ -207,67 +226,66 @@ std::string DigestOfSpec(const DataSetSpec& spec) {
 }
 
 absl::StatusOr<Index> Index::Build(const DataSetSpec& spec) {
-  std::vector<Violation> violations;
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(spec);
-  std::vector<absl::StatusOr<ShardSamples>> shards;
-  auto impl = std::make_shared<Impl>();
-  if (tokenizer.ok()) {
-    shards = ReadShards(spec, **tokenizer);
-    ASSIGN_OR_RETURN(impl->tokenizer, StampOf(spec.tokenizer));
-  } else {
-    // Shards are looked at all the same: every violation is reported at once.
-    violations = ViolationsOf(tokenizer.status());
-    for (const std::string& path : spec.shards) {
-      absl::StatusOr<File> file = File::Open(path);
-      const absl::Status status = file.ok() ? ListTar(*file).status() : file.status();
-      if (status.ok()) {
-        shards.push_back(ShardSamples{});
-      } else {
-        shards.push_back(status);
-      }
-    }
-  }
-  int64_t samples = 0;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    if (shards[i].ok()) {
-      samples += static_cast<int64_t>(shards[i]->entries.size());
-    } else if (violations.size() < kViolationsMax) {
-      violations.push_back({absl::StrCat(spec.shards_field, "[", i, "]"), spec.shards[i],
-                            std::string(shards[i].status().message())});
-    }
-  }
-  if (violations.empty() && samples == 0) {
-    violations.push_back({spec.shards_field, "", "must hold samples: members KEY.txt with KEY.png or KEY.N.png"});
-  }
+  // Shards are looked at whatever the tokenizer is: every violation is reported at once.
+  std::vector<Violation> violations = ViolationsOf(tokenizer.status());
+  std::vector<absl::StatusOr<Shard>> shards = tokenizer.ok() ? ReadShards(spec, **tokenizer) : CheckShards(spec);
+  AddViolations(spec, shards, violations);
   RETURN_IF_ERROR(ViolationsStatus(violations));
 
+  auto impl = std::make_shared<Impl>();
   impl->spec_digest = DigestOfSpec(spec);
+  ASSIGN_OR_RETURN(impl->tokenizer, StampOf(spec.tokenizer));
   std::string chain = absl::StrCat(spec.items_max, ",", spec.rows_per_item, ",", spec.context);
   for (size_t i = 0; i < shards.size(); ++i) {
     absl::StrAppend(&chain, "\n", shards[i]->digest);
-    Append(spec.shards[i], *std::move(shards[i]), *impl);
-    shards[i] = ShardSamples{};
+    impl->shards.push_back({spec.shards[i], shards[i]->stamp, impl->samples.size()});
+    impl->samples.Append(std::move(shards[i]->samples));
   }
   impl->digest = Digest(chain);
+  if (impl->samples.size() == 0) {
+    return ViolationsStatus(
+        {{spec.shards_field, "", "must hold samples: members KEY.txt with KEY.png or KEY.N.png"}});
+  }
   return Index(std::move(impl));
 }
 
-int64_t Index::size() const { return static_cast<int64_t>(impl_->shapes.size()); }
+void SampleTable::Append(SampleTable&& other) {
+  const auto add = [](auto& to, auto& from) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+    from = {};
+  };
+  for (uint64_t& end : other.key_ends) end += keys.size();
+  for (uint64_t& end : other.item_ends) end += items.size();
+  for (Index::Corrupt& entry : other.corrupt) entry.sample += size();
+  add(shapes, other.shapes);
+  add(keys, other.keys);
+  add(key_ends, other.key_ends);
+  add(texts, other.texts);
+  add(items, other.items);
+  add(item_ends, other.item_ends);
+  add(corrupt, other.corrupt);
+}
 
-const SampleShape& Index::shape(int64_t sample) const { return impl_->shapes[static_cast<size_t>(sample)]; }
+int64_t Index::size() const { return impl_->samples.size(); }
+
+const SampleShape& Index::shape(int64_t sample) const { return impl_->samples.shapes[static_cast<size_t>(sample)]; }
 
 const std::string& Index::digest() const { return impl_->digest; }
 
-const std::vector<Index::Corrupt>& Index::corrupt_samples() const { return impl_->corrupt; }
+const std::vector<Index::Corrupt>& Index::corrupt_samples() const {
+  return impl_->samples.corrupt;
+}
 
 std::string Index::NameOf(int64_t sample) const {
-  return absl::StrCat(BaseName(impl_->shards[impl_->ShardOf(sample)].path), ": ", impl_->KeyOf(sample));
+  return absl::StrCat(BaseName(impl_->shards[impl_->ShardOf(sample)].path), ": ",
+                      Printable(impl_->KeyOf(sample)));
 }
 
 absl::string_view Index::Impl::KeyOf(int64_t sample) const {
   const size_t i = static_cast<size_t>(sample);
-  const uint64_t begin = i == 0 ? 0 : key_ends[i - 1];
-  return absl::string_view(keys).substr(begin, key_ends[i] - begin);
+  const uint64_t begin = i == 0 ? 0 : samples.key_ends[i - 1];
+  return absl::string_view(samples.keys).substr(begin, samples.key_ends[i] - begin);
 }
 
 size_t Index::Impl::ShardOf(int64_t sample) const {

@@ -112,9 +112,10 @@ bool Fields(Corrupt& corrupt, Visitor& visit) {
 
 template <typename Impl, typename Visitor>
 bool VisitAll(Impl& impl, Visitor& visit) {
-  return visit(impl.spec_digest) && visit(impl.tokenizer) && visit(impl.shards) && visit(impl.shapes) &&
-         visit(impl.keys) && visit(impl.key_ends) && visit(impl.texts) && visit(impl.items) &&
-         visit(impl.item_ends) && visit(impl.corrupt) && visit(impl.digest);
+  auto& samples = impl.samples;
+  return visit(impl.spec_digest) && visit(impl.tokenizer) && visit(impl.shards) && visit(samples.shapes) &&
+         visit(samples.keys) && visit(samples.key_ends) && visit(samples.texts) && visit(samples.items) &&
+         visit(samples.item_ends) && visit(samples.corrupt) && visit(impl.digest);
 }
 
 absl::Status SystemError(absl::string_view what, const std::string& path) {

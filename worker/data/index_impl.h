@@ -24,17 +24,26 @@ struct ShardEntry {
   int64_t first_sample = 0;
 };
 
-struct Index::Impl {
-  std::string spec_digest;  // of the DataSetSpec that it was built for
-  FileStamp tokenizer;
-  std::vector<ShardEntry> shards;
+// Samples one after the other, of one shard or of all.
+struct SampleTable {
   std::vector<SampleShape> shapes;
   std::string keys;                // one after the other
   std::vector<uint64_t> key_ends;  // of each sample
   std::vector<Extent> texts;       // of each sample; no bytes: has none that is usable
   std::vector<Extent> items;       // of sample after sample
   std::vector<uint64_t> item_ends; // of each sample
-  std::vector<Corrupt> corrupt;
+  std::vector<Index::Corrupt> corrupt;
+
+  int64_t size() const { return static_cast<int64_t>(shapes.size()); }
+  // Adds the samples of `other` after the own.
+  void Append(SampleTable&& other);
+};
+
+struct Index::Impl {
+  std::string spec_digest;  // of the DataSetSpec that it was built for
+  FileStamp tokenizer;
+  std::vector<ShardEntry> shards;
+  SampleTable samples;
   std::string digest;
 
   absl::string_view KeyOf(int64_t sample) const;

@@ -14,7 +14,14 @@ constexpr absl::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 bool IsTrail(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Bytes of the well-formed UTF-8 character at the front; 0 if there is none.
+// A unit of the trie, in the format of the Darts-clone library.
+bool HasLeaf(uint32_t unit) { return (unit >> 8) & 1; }
+uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFFu; }
+uint32_t Label(uint32_t unit) { return unit & 0x800000FFu; }
+uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }
+
+}  // namespace
+
 size_t ValidCharacterBytes(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return 1;
@@ -33,14 +40,6 @@ size_t ValidCharacterBytes(absl::string_view text) {
   }
   return 0;
 }
-
-// A unit of the trie, in the format of the Darts-clone library.
-bool HasLeaf(uint32_t unit) { return (unit >> 8) & 1; }
-uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFFu; }
-uint32_t Label(uint32_t unit) { return unit & 0x800000FFu; }
-uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }
-
-}  // namespace
 
 size_t CharacterBytes(absl::string_view text) {
   static constexpr char kBytes[17] = "\1\1\1\1\1\1\1\1\1\1\1\1\2\2\3\4";

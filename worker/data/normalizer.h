@@ -21,6 +21,10 @@ inline constexpr absl::string_view kSpaceSymbol = "\xE2\x96\x81";
 // left. `text` is not empty.
 size_t CharacterBytes(absl::string_view text);
 
+// Bytes of the well-formed UTF-8 character at the front of `text`, 0 if there is none. `text` is not
+// empty.
+size_t ValidCharacterBytes(absl::string_view text);
+
 struct NormalizerOptions {
   bool dummy_prefix = true;
   bool whitespace_as_suffix = false;

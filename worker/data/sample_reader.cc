@@ -66,12 +66,12 @@ absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard
 
 absl::Status SampleReader::ReadPixels(const File& file, int64_t sample, Sample& to) const {
   const Index::Impl& impl = index_.impl();
-  const uint64_t first = sample == 0 ? 0 : impl.item_ends[static_cast<size_t>(sample) - 1];
+  const uint64_t first = sample == 0 ? 0 : impl.samples.item_ends[static_cast<size_t>(sample) - 1];
   const int32_t items = index_.shape(sample).items;
   to.pixels.resize(static_cast<size_t>(items));
   std::string bytes;
   for (size_t item = 0; item < to.pixels.size(); ++item) {
-    const Extent& extent = impl.items[first + item];
+    const Extent& extent = impl.samples.items[first + item];
     RETURN_IF_ERROR(file.Read(extent.offset, extent.bytes, bytes));
     const absl::StatusOr<Image> image = DecodeImage(bytes, static_cast<int32_t>(options_.image_size));
     if (image.ok()) {
@@ -93,13 +93,14 @@ absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample)
   const size_t shard = impl.ShardOf(sample);
   ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, OpenShard(shard));
   const SampleShape& shape = index_.shape(sample);
-  const Extent& extent = impl.texts[static_cast<size_t>(sample)];
+  const Extent& extent = impl.samples.texts[static_cast<size_t>(sample)];
   std::string text;
   absl::Status status = file->Read(extent.offset, extent.bytes, text);
   if (!status.ok()) return Annotate(status, impl.shards[shard].path);
   std::string known;
   if (shape.corrupt) {
-    const auto found = std::lower_bound(impl.corrupt.begin(), impl.corrupt.end(), sample,
+    const std::vector<Index::Corrupt>& corrupt = index_.corrupt_samples();
+    const auto found = std::lower_bound(corrupt.begin(), corrupt.end(), sample,
                                         [](const Index::Corrupt& c, int64_t s) { return c.sample < s; });
     known = found->reason;
   }

@@ -22,7 +22,7 @@ using Archive = std::unique_ptr<archive, decltype(&archive_read_free)>;
 
 std::string MessageOf(archive* archive) {
   const char* message = archive_error_string(archive);
-  return message == nullptr ? "unknown error" : message;
+  return message == nullptr ? "unknown error" : Printable(message);
 }
 
 // What the first bytes say about a file that is no tar.
@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<TarMember>> ListTar(const File& file) {
                               : absl::StrCat("is damaged after ", last, ": ", MessageOf(reader.get())));
     }
     TarMember member{NameOf(entry), archive_filter_bytes(reader.get(), 0), archive_entry_size(entry)};
-    last = absl::StrCat("member ", member.name);
+    last = absl::StrCat("member ", Printable(member.name));
     // What others than plain files occupy is libarchive's business.
     plain = archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr &&
             archive_entry_sparse_count(entry) == 0 && member.bytes >= 0;

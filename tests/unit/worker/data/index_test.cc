@@ -135,6 +135,20 @@ TEST_F(IndexTest, CorruptSample_NamesShardAndKeyAmongOthers) {
   EXPECT_EQ(index.corrupt_samples()[0].sample, 1);
 }
 
+TEST_F(IndexTest, KeysThatAreNoText_ArePrintable) {
+  const Index index = BuildOrDie(OneShard(TarBuilder().File("bad\n\xFFkey\xC3\xA9.png", png_).Finish()));
+  EXPECT_EQ(index.NameOf(0), "one.tar: bad\\x0a\\xffkey\xC3\xA9");
+  EXPECT_EQ(index.corrupt_samples()[0].key, "bad\\x0a\\xffkey\xC3\xA9");
+}
+
+TEST_F(IndexTest, ManyFaultyShards_AreCounted) {
+  DataSetSpec spec = OneShard(TarBuilder().File("a.txt", "red").Finish());
+  for (int i = 0; i < 50; ++i) spec.shards.push_back("/nonexistent.tar");
+  const std::vector<std::string> violations = ViolationsIn(spec);
+  ASSERT_THAT(violations, SizeIs(21));
+  EXPECT_EQ(violations.back(), "spec.data.shards: 30 more shards cannot be used");
+}
+
 TEST_F(IndexTest, EveryViolation_IsReportedAtOnce) {
   ShardFiles files = WriteShards(folder_, {.shards = 3});
   WriteFile(files.shards[0], "");
