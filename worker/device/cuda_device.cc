@@ -19,4 +19,10 @@ absl::Status UseCudaDevice(int32_t index) {
 
 void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
+int64_t MemoryInUse() {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+  return static_cast<int64_t>(total_bytes - free_bytes);
+}
+
 }  // namespace phalanx::device

@@ -15,4 +15,7 @@ absl::Status UseCudaDevice(int32_t index);
 // The stream on which this thread enqueues now; nullptr without CUDA.
 void* CurrentStream();
 
+// Bytes in use on the current device, by everybody; 0 without CUDA.
+int64_t MemoryInUse();
+
 }  // namespace phalanx::device

@@ -8,4 +8,6 @@ absl::Status UseCudaDevice(int32_t) {
 
 void* CurrentStream() { return nullptr; }
 
+int64_t MemoryInUse() { return 0; }
+
 }  // namespace phalanx::device

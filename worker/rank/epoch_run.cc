@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/wire/job_yaml.h"
+#include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
 #include "worker/train/module_state.h"
 
@@ -61,10 +61,10 @@ absl::Status EpochRun::OpenData() {
   }
   ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(), train::DataSpecOf(plan_.spec, directory, false),
                                                      train::ImageSize(plan_.spec), images));
+  output_ = plan_.spec.output;
+  if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
   if (!reporter_) return absl::OkStatus();
-  std::string output = plan_.spec.output;
-  if (!output.empty() && output[0] != '/') output = absl::StrCat(directory, "/", output);
-  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output, 1));
+  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, 1));
   return absl::OkStatus();
 }
 
@@ -90,6 +90,7 @@ absl::Status EpochRun::Connect() {
 }
 
 void EpochRun::OnStep(const train::StepSummary& step) {
+  figures_.Add(step);
   const absl::Time now = absl::Now();
   if (now - progress_sent_ >= kProgressInterval || step.step == plan_.spec.steps) {
     progress_sent_ = now;
@@ -142,15 +143,20 @@ absl::Status EpochRun::Train() {
     RETURN_IF_ERROR(stopped_);
     training_ = trainer.get();
   }
-  const absl::Cleanup forget = [this] {
-    absl::MutexLock lock(&mu_);
-    training_ = nullptr;
-  };
+  // Stop() may not reach the trainer once this function has left.
+  const std::unique_ptr<EpochRun, void (*)(EpochRun*)> forget(this, [](EpochRun* run) {
+    absl::MutexLock lock(&run->mu_);
+    run->training_ = nullptr;
+  });
   v1::RankReport ready;
   ready.mutable_ready();
   RETURN_IF_ERROR(Report(std::move(ready)));
   RETURN_IF_ERROR(trainer->Run());
   RETURN_IF_ERROR(report_status_);
+  // The output folder need not be reachable from every node; only the reporter depends on it.
+  const absl::Status written =
+      figures_.Write(output_, order_.rank(), order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
+  if (!written.ok()) spdlog::warn("{}", written.ToString());
   if (order_.validation_index().empty()) return absl::OkStatus();
 
   const data::DataSetSpec spec = train::DataSpecOf(plan_.spec, order_.assign().document().directory(), true);

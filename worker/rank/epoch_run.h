@@ -17,6 +17,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/rank/channel_rendezvous.h"
 #include "worker/rank/metrics_writer.h"
+#include "worker/rank/rank_figures.h"
 #include "worker/train/trainer.h"
 
 namespace phalanx::rank {
@@ -52,7 +53,9 @@ class EpochRun {
   plan::Plan plan_;
   bool reporter_ = false;
   std::unique_ptr<train::SampleSource> source_;
+  std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;
+  RankFigures figures_;
   absl::Time progress_sent_ = absl::InfinitePast();
   absl::Status report_status_;  // the first report that could not be sent or written
 

@@ -13,6 +13,14 @@ namespace phalanx::train {
 using schedule::Instruction;
 using schedule::Op;
 
+namespace {
+
+bool IsCompute(Op op) {
+  return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight || op == Op::kOptimize;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const plan::Plan& plan, Rank rank,
                                                            comm::Communicators& communicators,
                                                            const ExecutorOptions& options) {
@@ -42,6 +50,11 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     auto it = groups.find(ranks);
     return it == groups.end() ? nullptr : it->second;
   };
+#ifdef PHALANX_WITH_CUDA
+  timer_ = std::make_unique<StepTimer>(options_.device.is_cuda() ? MakeCudaMarks() : MakeCpuMarks());
+#else
+  timer_ = std::make_unique<StepTimer>(MakeCpuMarks());
+#endif
   const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
   for (const plan::Place& place : plan_.PlacesOf(rank_)) {
     const job::Parallel& parallel = plan_.parallel(place.module);
@@ -69,9 +82,13 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     stage_options.device = options_.device;
     stage_options.compute = options_.compute;
     stage_options.gradient = GradientType(options_.compute);
-    ASSIGN_OR_RETURN(part.stage,
-                     model::MakeStage(plan_, place, 0, part.state->parameters(), part.state->weights(),
-                                      part.state->gradients(), groups.tensor, stage_options));
+    comm::Communicator* tensor = groups.tensor;
+    if (tensor != nullptr) {
+      timed_.push_back(MakeTimed(*tensor, *timer_));
+      tensor = timed_.back().get();
+    }
+    ASSIGN_OR_RETURN(part.stage, model::MakeStage(plan_, place, 0, part.state->parameters(), part.state->weights(),
+                                                  part.state->gradients(), tensor, stage_options));
     part_of_module_[place.module] = parts_.size();
     parts_.push_back(std::move(part));
   }
@@ -108,13 +125,19 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
   for (auto& state : states_) state->ZeroGradients();
   const StepContext context{step, &batches, &microbatches, true};
+  timer_->BeginStep(step);
+  int32_t before = timer_->Mark();
   bool asked = false;
   for (const Instruction& instruction : program_) {
     if (!asked && (instruction.op == Op::kBackwardInput || instruction.op == Op::kRecord)) {
       asked = true;
       RETURN_IF_ERROR(previous_decided());
+      before = timer_->Mark();
     }
     RETURN_IF_ERROR(Execute(instruction, context));
+    const int32_t after = timer_->Mark();
+    timer_->Add(IsCompute(instruction.op) ? StepTimer::Kind::kCompute : StepTimer::Kind::kComm, before, after);
+    before = after;
   }
   flights_.clear();
   return FinishMessages();
@@ -267,6 +290,7 @@ absl::Status Executor::OptimizeModule(Part& part, const StepContext& context) {
 absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches, const Microbatch& microbatch,
                                                         bool predict) {
   sums_.zero_();
+  timer_->BeginStep(0);
   const std::vector<Microbatch> microbatches = {microbatch};
   const StepContext context{0, &batches, &microbatches, false};
   for (const Instruction& instruction : evaluation_program_) RETURN_IF_ERROR(Execute(instruction, context));

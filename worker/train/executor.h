@@ -29,6 +29,7 @@
 #include "worker/train/batches.h"
 #include "worker/train/module_state.h"
 #include "worker/train/step_kernels.h"
+#include "worker/train/step_timer.h"
 
 namespace phalanx::train {
 
@@ -56,6 +57,8 @@ class Executor {
                        const std::function<absl::Status()>& previous_decided);
   // Decision of a step that RunStep has run, if it is there.
   bool ReadDecision(int64_t step, Decision* decision) { return kernels_->ReadDecision(step, decision); }
+  // Where the time of step `step` went; to be asked once step + 1 is decided.
+  StepFigures ReadFigures(int64_t step) { return timer_->Read(step); }
   // The caller tells how each decided step ended, so that update counts go on.
   void CountUpdate(const Decision& decision) { updates_ += decision.verdict == Verdict::kCommitted; }
 
@@ -137,6 +140,8 @@ class Executor {
   const Rank rank_;
   const ExecutorOptions options_;
   schedule::Program program_, evaluation_program_;
+  std::unique_ptr<StepTimer> timer_;
+  std::vector<std::unique_ptr<comm::Communicator>> timed_;  // tensor groups, as the stages use them
   std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<Part> parts_;
   std::map<int32_t, size_t> part_of_module_;

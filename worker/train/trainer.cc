@@ -60,6 +60,7 @@ absl::Status Trainer::Settle() {
                       .seconds = absl::ToDoubleSeconds(now - last_decided_),
                       .skipped = decision.verdict == Verdict::kSkipped,
                       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
+  if (pending_step_ > options_.first_step) summary.previous = executor_->ReadFigures(pending_step_ - 1);
   last_decided_ = now;
   pending_step_ = 0;
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);

@@ -26,6 +26,7 @@ struct StepSummary {
   double seconds = 0;
   bool skipped = false;
   int64_t corrupt_samples = 0;
+  StepFigures previous;  // of the step before this one, on this rank
 };
 
 struct Caption {

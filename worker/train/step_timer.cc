@@ -1,0 +1,85 @@
+#include "worker/train/step_timer.h"
+
+#include <chrono>
+
+namespace phalanx::train {
+namespace {
+
+class CpuMarks final : public Marks {
+ public:
+  void Clear(int64_t step) override { marks_[Slot(step)].clear(); }
+  int32_t Mark(int64_t step) override {
+    marks_[Slot(step)].push_back(std::chrono::steady_clock::now());
+    return static_cast<int32_t>(marks_[Slot(step)].size()) - 1;
+  }
+  double SecondsBetween(int64_t step, int32_t from, int32_t to) override {
+    const auto& marks = marks_[Slot(step)];
+    return std::chrono::duration<double>(marks[static_cast<size_t>(to)] - marks[static_cast<size_t>(from)]).count();
+  }
+
+ private:
+  static size_t Slot(int64_t step) { return static_cast<size_t>(step % 3); }
+  std::array<std::vector<std::chrono::steady_clock::time_point>, 3> marks_;
+};
+
+class TimedCommunicator final : public comm::Communicator {
+ public:
+  TimedCommunicator(comm::Communicator& inner, StepTimer& timer) : inner_(inner), timer_(timer) {}
+  int32_t rank() const override { return inner_.rank(); }
+  int32_t size() const override { return inner_.size(); }
+  absl::Status AllReduceSum(void* data, int64_t count, comm::DType dtype) override {
+    Begin();
+    return inner_.AllReduceSum(data, count, dtype);
+  }
+  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count, comm::DType dtype) override {
+    Begin();
+    return inner_.ReduceScatterSum(in, out, count, dtype);
+  }
+  absl::Status AllGather(const void* in, void* out, int64_t count, comm::DType dtype) override {
+    Begin();
+    return inner_.AllGather(in, out, count, dtype);
+  }
+  absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
+                        absl::Span<const comm::Incoming> receives) override {
+    Begin();
+    return inner_.Exchange(sends, receives);
+  }
+  absl::Status Join() override {
+    const absl::Status status = inner_.Join();
+    if (begun_ >= 0) timer_.Add(StepTimer::Kind::kCommInsideCompute, begun_, timer_.Mark());
+    begun_ = -1;
+    return status;
+  }
+  absl::Status Flush() override { return inner_.Flush(); }
+  void Abort(absl::Status reason) override { inner_.Abort(std::move(reason)); }
+
+ private:
+  void Begin() {
+    if (begun_ < 0) begun_ = timer_.Mark();
+  }
+
+  comm::Communicator& inner_;
+  StepTimer& timer_;
+  int32_t begun_ = -1;
+};
+
+}  // namespace
+
+std::unique_ptr<Marks> MakeCpuMarks() { return std::make_unique<CpuMarks>(); }
+
+StepFigures StepTimer::Read(int64_t step) {
+  StepFigures figures;
+  for (const Span& span : spans_[Slot(step)]) {
+    const double seconds = marks_->SecondsBetween(step, span.from, span.to);
+    if (span.kind == Kind::kCompute) figures.busy += seconds;
+    if (span.kind == Kind::kCommInsideCompute) figures.busy -= seconds;
+    if (span.kind != Kind::kCompute) figures.exposed_comm += seconds;
+  }
+  return figures;
+}
+
+std::unique_ptr<comm::Communicator> MakeTimed(comm::Communicator& inner, StepTimer& timer) {
+  return std::make_unique<TimedCommunicator>(inner, timer);
+}
+
+}  // namespace phalanx::train

@@ -1,0 +1,67 @@
+// worker/train/step_timer.h: where the time of a step goes on this rank: computing, waiting for
+// messages and collectives, or idle.
+//
+// Marks are taken on the compute stream (CUDA: events, read steps later so that nobody waits; CPU: the
+// clock). A step's figures can be read once the decision of the step after it is known: by then all
+// its work is done. So three steps' marks are kept.
+//
+// Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "worker/comm/communicator.h"
+
+namespace phalanx::train {
+
+struct StepFigures {
+  double busy = 0;          // seconds of layers and optimizer, without the collectives inside them
+  double exposed_comm = 0;  // seconds in which the compute stream waited for communication
+};
+
+// A source of marks. Marks of one step are numbered from 0.
+class Marks {
+ public:
+  virtual ~Marks() = default;
+  virtual void Clear(int64_t step) = 0;
+  virtual int32_t Mark(int64_t step) = 0;
+  virtual double SecondsBetween(int64_t step, int32_t from, int32_t to) = 0;
+};
+std::unique_ptr<Marks> MakeCpuMarks();
+#ifdef PHALANX_WITH_CUDA
+std::unique_ptr<Marks> MakeCudaMarks();
+#endif
+
+class StepTimer {
+ public:
+  explicit StepTimer(std::unique_ptr<Marks> marks) : marks_(std::move(marks)) {}
+
+  void BeginStep(int64_t step) {
+    step_ = step;
+    spans_[Slot(step)].clear();
+    marks_->Clear(step);
+  }
+  int32_t Mark() { return marks_->Mark(step_); }
+  enum class Kind : uint8_t { kCompute, kComm, kCommInsideCompute };
+  void Add(Kind kind, int32_t from, int32_t to) { spans_[Slot(step_)].push_back({kind, from, to}); }
+  StepFigures Read(int64_t step);
+
+ private:
+  struct Span {
+    Kind kind;
+    int32_t from, to;
+  };
+  static size_t Slot(int64_t step) { return static_cast<size_t>(step % 3); }
+
+  std::unique_ptr<Marks> marks_;
+  int64_t step_ = 0;
+  std::array<std::vector<Span>, 3> spans_;
+};
+
+// A communicator whose operations are marked, from the first after a Join to the next Join.
+std::unique_ptr<comm::Communicator> MakeTimed(comm::Communicator& inner, StepTimer& timer);
+
+}  // namespace phalanx::train
