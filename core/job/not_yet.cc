@@ -57,9 +57,6 @@ constexpr SpecRefusal kSpecRefusals[] = {
      "cut encoder passes into chunks"},
     {"resources.spares", [](const JobSpec& s) { return s.resources.spares > 0; },
      "keep spare devices"},
-    {"resources.node_selector",
-     [](const JobSpec& s) { return !s.resources.node_selector.empty(); },
-     "choose nodes by their labels"},
 };
 
 constexpr ModuleRefusal kModuleRefusals[] = {
@@ -85,7 +82,8 @@ constexpr ModuleRefusal kModuleRefusals[] = {
      "load weights"},
 };
 
-constexpr const char* kWarned[] = {"spec.checkpoint", "spec.recovery", "spec.trace"};
+constexpr const char* kWarned[] = {"spec.time_limit", "spec.checkpoint", "spec.recovery",
+                                   "spec.trace"};
 
 std::string Sentence(const char* what) {
   return absl::StrCat("this release does not ", what, " yet");

@@ -89,9 +89,9 @@ std::string JobReference() {
       "modules and projectors;\n"
       "recomputation; initial weights; schedules other than auto and 1f1b; several chunks; "
       "priorities and preemption;\n"
-      "spares and node selectors. `checkpoint`, `recovery` and `trace` are accepted with a "
-      "warning that they are not in\n"
-      "force yet.\n";
+      "spares. `time_limit`, `checkpoint`, `recovery` and `trace` are accepted with a warning that "
+      "they are not in force\n"
+      "yet.\n";
   AppendTable("", "The document", FieldsOf(""), &text);
   return text;
 }

@@ -261,7 +261,7 @@ constexpr Field kSpec[] = {
     {.name = "preemptible", .type = T::kBoolean, .initial = "false",
      .doc = "The job may be stopped for one of higher priority."},
     {.name = "time_limit", .type = T::kDuration, .otherwise = "none",
-     .doc = "Time to run at most."},
+     .doc = "Time to run at most; not in force yet."},
     {.name = "precision", .type = T::kMapping, .fields = kPrecision, .doc = "Number formats."},
     {.name = "language", .type = T::kString, .initial = "language",
      .doc = "The module whose lanes and tokens define the batch."},

@@ -41,9 +41,6 @@ constexpr Later kLater[] = {
      "spec.schedule.encoder_chunks: 2: this release does not cut encoder passes into chunks yet"},
     {"Spares", "steps: 300", "steps: 300\n  resources: {spares: 1}",
      "spec.resources.spares: 1: this release does not keep spare devices yet"},
-    {"NodeSelector", "steps: 300", "steps: 300\n  resources: {node_selector: {zone: a}}",
-     "spec.resources.node_selector: {zone: a}: this release does not choose nodes by their labels "
-     "yet"},
     {"Context", "tp: 2, pp: 2", "tp: 2, cp: 2",
      "spec.modules[1].parallel.cp: 2: this release does not train with context parallelism yet"},
     {"Expert", "tp: 2, pp: 2", "tp: 2, ep: 2",
@@ -87,11 +84,12 @@ TEST(NotYetTest, WrittenDefaults_AreNotRefused) {
 
 TEST(NotYetTest, SafetySections_AreAcceptedWithOneWarningEach) {
   const auto job = wire::ReadJobFile(
-      With("steps: 300", "steps: 300\n  checkpoint: {every: 50}\n  recovery: {widths: own}\n  trace: true"),
+      With("steps: 300", "steps: 300\n  time_limit: 1h\n  checkpoint: {every: 50}\n  recovery: {widths: own}\n  trace: true"),
       Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_THAT(job->warnings,
-              ElementsAre("spec.checkpoint: not in force yet", "spec.recovery: not in force yet",
+              ElementsAre("spec.time_limit: not in force yet", "spec.checkpoint: not in force yet",
+                          "spec.recovery: not in force yet",
                           "spec.trace: not in force yet"));
 }
 

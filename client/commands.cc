@@ -1,0 +1,245 @@
+#include "client/commands.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "client/exit_code.h"
+#include "client/job_file.h"
+#include "client/job_view.h"
+#include "client/rpc_status.h"
+#include "core/base/violation.h"
+
+namespace phalanx::client {
+namespace {
+
+constexpr int kSubmitPatience = 6;  // times the connection's timeout
+constexpr int32_t kPageSize = 100;
+
+void PrintWarnings(const std::vector<std::string>& warnings, Io& io) {
+  for (const std::string& warning : warnings) io.talk << "warning: " << warning << "\n";
+}
+
+absl::StatusOr<v1::ExplainJobResponse> ExplainJob(Connection& connection, const std::string& job) {
+  v1::ExplainJobRequest request;
+  request.set_job(job);
+  v1::ExplainJobResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::ExplainJob, request, &response);
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(Connection& connection,
+                                                     const std::string& job) {
+  v1::ListEventsRequest request;
+  request.set_job(job);
+  v1::ListEventsResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::ListEvents, request, &response);
+  if (!status.ok()) return status;
+  return std::vector<v1::JobEvent>(response.events().begin(), response.events().end());
+}
+
+// What a watch found, told; its exit code.
+int TellOutcome(const absl::StatusOr<Watched>& watched, const std::string& job, Io& io) {
+  if (!watched.ok()) {
+    const int code = Fail(watched.status(), io);
+    return absl::IsNotFound(watched.status()) ? kJobNotFound : code;
+  }
+  if (watched->detached) {
+    io.talk << "detached; " << job << " goes on. `phalanx watch " << job << "` looks again, "
+            << "`phalanx cancel " << job << "` ends it\n";
+    return kJobNotFinished;
+  }
+  for (const std::string& line : FailureLines(watched->job)) io.talk << line << "\n";
+  if (watched->evaluation.has_value()) PrintEvaluation(*watched->evaluation, io.out);
+  return ExitCodeOf(watched->job.phase());
+}
+
+}  // namespace
+
+int Fail(const absl::Status& status, Io& io) {
+  const std::vector<Violation> violations = ViolationsOf(status);
+  if (violations.empty()) {
+    io.talk << "error: " << status.message() << "\n";
+  } else {
+    for (const Violation& violation : violations) io.talk << ToString(violation) << "\n";
+    io.talk << violations.size() << (violations.size() == 1 ? " violation" : " violations") << "\n";
+  }
+  return ExitCodeOf(status);
+}
+
+int FailFile(const absl::Status& status, Io& io) {
+  const int code = Fail(status, io);
+  if (absl::IsNotFound(status)) return kNoInput;
+  return code;
+}
+
+int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
+  absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
+  if (!file.ok()) return FailFile(file.status(), io);
+  PrintWarnings(file->job.warnings, io);
+  if (options.dry_run) {
+    io.talk << options.file << " is valid; nothing was submitted\n";
+    return kSuccess;
+  }
+  v1::SubmitJobRequest request;
+  *request.mutable_document() = std::move(file->document);
+  request.set_request_id(absl::StrCat(absl::Hex(Connection::Draw(), absl::kZeroPad16),
+                                      absl::Hex(Connection::Draw(), absl::kZeroPad16)));
+  v1::SubmitJobResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::SubmitJob, request, &response, kSubmitPatience);
+  if (!status.ok()) return Fail(status, io);
+  if (options.format == Format::kTable || options.format == Format::kWide) {
+    io.talk << "submitted " << response.job().name() << " as " << JobName(response.job()) << "\n";
+  }
+  if (!options.wait) {
+    // The table is one word, so that `JOB=$(phalanx submit ...)` works.
+    const bool words = options.format == Format::kTable;
+    PrintJob(response.job(), words ? Format::kName : options.format, absl::Now(), io.out);
+    return kSuccess;
+  }
+  const std::string job = JobName(response.job());
+  return TellOutcome(WatchJob(connection, job, stopper, io), job, io);
+}
+
+int List(Connection& connection, Format format, int32_t limit, Io& io) {
+  std::vector<v1::JobStatus> jobs;
+  v1::ListJobsRequest request;
+  while (true) {
+    const int32_t left = limit - static_cast<int32_t>(jobs.size());
+    request.set_page_size(limit > 0 ? std::min(left, kPageSize) : kPageSize);
+    v1::ListJobsResponse response;
+    const absl::Status status =
+        connection.Call(&v1::JobService::Stub::ListJobs, request, &response);
+    if (!status.ok()) return Fail(status, io);
+    for (v1::JobStatus& job : *response.mutable_jobs()) jobs.push_back(std::move(job));
+    const bool enough = limit > 0 && jobs.size() >= static_cast<size_t>(limit);
+    if (response.next_page_token().empty() || enough) break;
+    request.set_page_token(response.next_page_token());
+  }
+  if (jobs.empty() && (format == Format::kTable || format == Format::kWide)) {
+    io.talk << "no jobs\n";
+    return kSuccess;
+  }
+  PrintJobs(jobs, format, absl::Now(), io.out);
+  return kSuccess;
+}
+
+int Get(Connection& connection, const std::string& job, Format format, Io& io) {
+  v1::GetJobRequest request;
+  request.set_job(job);
+  v1::GetJobResponse response;
+  const absl::Status status = connection.Call(&v1::JobService::Stub::GetJob, request, &response);
+  if (!status.ok()) return Fail(status, io);
+  PrintJob(response.job(), format, absl::Now(), io.out);
+  return kSuccess;
+}
+
+int Describe(Connection& connection, const std::string& job, Format format, Io& io) {
+  const absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
+  if (!explained.ok()) return Fail(explained.status(), io);
+  const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, job);
+  if (!events.ok()) return Fail(events.status(), io);
+  if (format == Format::kJson || format == Format::kYaml) {
+    job::Tree tree = ToTree(*explained);
+    tree.entries.push_back(std::move(ToTree("events", *events).entries.front()));
+    PrintTree(tree, format, io.out);
+    return kSuccess;
+  }
+  const std::vector<std::string> reasons(explained->reasons().begin(), explained->reasons().end());
+  DescribeJob(explained->job(), reasons, *events, absl::Now(), io.out);
+  return kSuccess;
+}
+
+int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& io) {
+  return TellOutcome(WatchJob(connection, job, stopper, io), job, io);
+}
+
+int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io) {
+  v1::GetLogsRequest request;
+  request.set_job(options.job);
+  for (const int32_t rank : options.ranks) request.add_ranks(rank);
+  request.set_follow(options.follow);
+  request.set_tail(options.tail);
+  grpc::ClientContext context;
+  // A stream that is followed has no end of its own; a read of what is there has.
+  if (!options.follow) {
+    context.set_deadline(absl::ToChronoTime(absl::Now() + connection.timeout() * 12));
+  }
+  const StopScope scope(stopper, context);
+  const std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>> stream =
+      connection.stub().GetLogs(&context, request);
+  const bool named = options.ranks.size() != 1;
+  v1::GetLogsResponse response;
+  while (stream->Read(&response)) {
+    for (absl::string_view line : absl::StrSplit(response.text(), '\n')) {
+      // Whole lines end with a line end, after which nothing is left.
+      if (line.data() + line.size() == response.text().data() + response.text().size() &&
+          line.empty()) {
+        continue;
+      }
+      if (named) io.out << "[" << response.rank() << "] ";
+      io.out << line << "\n";
+    }
+    io.out << std::flush;
+  }
+  const grpc::Status status = stream->Finish();
+  if (status.ok() || stopper.stopped()) return kSuccess;
+  return Fail(connection.Explain(FromGrpc(status)), io);
+}
+
+int Events(Connection& connection, const std::string& job, Format format, Io& io) {
+  const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, job);
+  if (!events.ok()) return Fail(events.status(), io);
+  PrintEvents(*events, format, io.out);
+  return kSuccess;
+}
+
+int Why(Connection& connection, const std::string& job, Format format, Io& io) {
+  const absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
+  if (!explained.ok()) return Fail(explained.status(), io);
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree(*explained), format, io.out);
+    return kSuccess;
+  }
+  io.out << JobName(explained->job()) << " is " << PhaseWord(explained->job().phase()) << "\n";
+  for (const std::string& reason : explained->reasons()) io.out << reason << "\n";
+  return kSuccess;
+}
+
+int Cancel(Connection& connection, const std::string& job, Format format, Io& io) {
+  v1::CancelJobRequest request;
+  request.set_job(job);
+  v1::CancelJobResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
+  if (!status.ok()) return Fail(status, io);
+  if (format == Format::kTable || format == Format::kWide) {
+    io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";
+    return kSuccess;
+  }
+  PrintJob(response.job(), format, absl::Now(), io.out);
+  return kSuccess;
+}
+
+int Nodes(Connection& connection, Format format, Io& io) {
+  v1::ListNodesResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response);
+  if (!status.ok()) return Fail(status, io);
+  const std::vector<v1::NodeStatus> nodes(response.nodes().begin(), response.nodes().end());
+  if (nodes.empty() && (format == Format::kTable || format == Format::kWide)) {
+    io.talk << "no nodes\n";
+    return kSuccess;
+  }
+  PrintNodes(nodes, format, absl::Now(), io.out);
+  return kSuccess;
+}
+
+}  // namespace phalanx::client

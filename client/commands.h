@@ -1,0 +1,63 @@
+// client/commands.h: what `phalanx` does, but for `run` (client/run.h).
+//
+// Each command returns the process's exit code (client/exit_code.h). Data goes to io.out, everything
+// else to io.talk. Nothing here knows of argv.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/connection.h"
+#include "client/format.h"
+#include "client/watch.h"
+
+namespace phalanx::client {
+
+struct SubmitOptions {
+  std::string file;
+  Format format = Format::kTable;
+  bool wait = false;
+  bool dry_run = false;  // everything but the submit, on this side alone
+};
+int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io);
+
+struct ValidateOptions {
+  std::string file;
+  Format format = Format::kTable;  // json and yaml print the document with every default
+  bool check_data = false;
+  std::string worker;  // path of phalanx-worker, which reads shards and tokenizer
+};
+int Validate(const ValidateOptions& options, Io& io);
+
+struct PlanOptions {
+  std::string file;
+  Format format = Format::kTable;
+  std::string nodes;  // "4x8"; empty: one node with the devices that the job asks for
+};
+int Plan(const PlanOptions& options, Io& io);
+
+int List(Connection& connection, Format format, int32_t limit, Io& io);
+int Get(Connection& connection, const std::string& job, Format format, Io& io);
+int Describe(Connection& connection, const std::string& job, Format format, Io& io);
+int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& io);
+
+struct LogsOptions {
+  std::string job;
+  std::vector<int32_t> ranks;  // empty: all
+  bool follow = false;
+  int32_t tail = 0;
+};
+int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io);
+
+int Events(Connection& connection, const std::string& job, Format format, Io& io);
+int Why(Connection& connection, const std::string& job, Format format, Io& io);
+int Cancel(Connection& connection, const std::string& job, Format format, Io& io);
+int Nodes(Connection& connection, Format format, Io& io);
+
+// Writes an error as people read it, one violation a line, and returns its exit code.
+int Fail(const absl::Status& status, Io& io);
+// The same for a job file that could not be loaded.
+int FailFile(const absl::Status& status, Io& io);
+
+}  // namespace phalanx::client

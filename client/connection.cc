@@ -1,0 +1,81 @@
+#include "client/connection.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/rpc_status.h"
+
+namespace phalanx::client {
+namespace {
+
+constexpr absl::Duration kBackoffMax = absl::Seconds(2);
+constexpr int kMessageBytesMax = 8 << 20;
+
+ConnectionOptions Filled(ConnectionOptions options) {
+  if (options.server.empty()) options.server = kDefaultServer;
+  return options;
+}
+
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // The channel's own reconnects must not be slower than the calls that wait for them.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+absl::Duration Backoff::Next() {
+  const absl::Duration wait = next_ * (0.5 + 0.5 * prng_.Uniform());
+  next_ = std::min(next_ * 2, kBackoffMax);
+  return wait;
+}
+
+Connection::Connection(ConnectionOptions options)
+    : options_(Filled(std::move(options))),
+      stub_(v1::JobService::NewStub(OpenChannel(options_.server))) {}
+
+uint64_t Connection::Draw() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+absl::Status Connection::Explain(const absl::Status& status) const {
+  if (status.code() != absl::StatusCode::kUnavailable &&
+      status.code() != absl::StatusCode::kDeadlineExceeded) {
+    return status;
+  }
+  return absl::Status(status.code(), absl::StrCat("the coordinator at ", options_.server,
+                                                  " does not answer: ", status.message()));
+}
+
+absl::Status Connection::Repeat(
+    absl::Duration total, const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
+  const absl::Time deadline = absl::Now() + total;
+  Backoff backoff(Draw());
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    const grpc::Status status = attempt(context);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return Explain(FromGrpc(status));
+    const absl::Duration asked = RetryDelayOf(status);
+    const absl::Duration wait = asked > absl::ZeroDuration() ? asked : backoff.Next();
+    if (absl::Now() + wait >= deadline) return Explain(FromGrpc(status));
+    absl::SleepFor(wait);
+  }
+}
+
+}  // namespace phalanx::client

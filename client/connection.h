@@ -1,0 +1,79 @@
+// client/connection.h: a coordinator, as the commands see it.
+//
+// Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with jittered
+// exponential backoff or after the delay that the server asks for; nothing else is repeated. All
+// calls of JobService may be: a submit carries a request id.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/base/prng.h"
+#include "phalanx/v1/job_service.grpc.pb.h"
+
+namespace phalanx::client {
+
+struct ConnectionOptions {
+  // "HOST:PORT". Empty: the address a coordinator listens on by default.
+  std::string server;
+  // A unary call with its repetitions; submits take six times as long at most.
+  absl::Duration timeout = absl::Seconds(5);
+};
+
+inline constexpr char kDefaultServer[] = "127.0.0.1:4444";
+
+// Waits between attempts: doubling from 50 ms to 2 s, each drawn between half and the whole.
+class Backoff {
+ public:
+  explicit Backoff(uint64_t seed) : prng_(seed) {}
+  absl::Duration Next();
+  void Reset() { next_ = kFirst; }
+
+ private:
+  static constexpr absl::Duration kFirst = absl::Milliseconds(50);
+  absl::Duration next_ = kFirst;
+  Prng prng_;
+};
+
+// Thread-safe, except that calls share one stub and hence one channel.
+class Connection {
+ public:
+  explicit Connection(ConnectionOptions options);
+
+  template <typename Request, typename Response>
+  using Method = grpc::Status (v1::JobService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                        Response*);
+
+  // Errors: what the server says; Unavailable or DeadlineExceeded, with the address, if it says
+  // nothing.
+  template <typename Request, typename Response>
+  absl::Status Call(Method<Request, Response> method, const Request& request, Response* response,
+                    int patience = 1) {
+    return Repeat(options_.timeout * patience, [&](grpc::ClientContext& context) {
+      return ((*stub_).*method)(&context, request, response);
+    });
+  }
+
+  v1::JobService::Stub& stub() { return *stub_; }
+  const std::string& server() const { return options_.server; }
+  absl::Duration timeout() const { return options_.timeout; }
+  // Random, for request ids and for the seeds of backoffs.
+  static uint64_t Draw();
+  // Adds the server's address where the error is that it does not answer.
+  absl::Status Explain(const absl::Status& status) const;
+
+ private:
+  absl::Status Repeat(absl::Duration total,
+                      const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
+
+  const ConnectionOptions options_;
+  const std::unique_ptr<v1::JobService::Stub> stub_;
+};
+
+}  // namespace phalanx::client

@@ -1,0 +1,81 @@
+#include "client/job_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/wire/job_yaml.h"
+
+namespace phalanx::client {
+namespace {
+
+absl::StatusOr<std::string> ReadAll(const std::string& path) {
+  // One byte more than is allowed, so that the reader sees a document that is too long as such.
+  std::string text(wire::kDocumentBytesMax + 1, '\0');
+  if (path == "-") {
+    std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(std::cin.gcount()));
+    return text;
+  }
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path, ": is a folder"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
+    return errno == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
+  }
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  std::string normal = (error ? std::filesystem::path(path) : absolute).lexically_normal().string();
+  if (normal.size() > 1 && normal.back() == '/') normal.pop_back();
+  return normal;
+}
+
+absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpose) {
+  JobFile file;
+  ASSIGN_OR_RETURN(std::string text, ReadAll(path));
+  ASSIGN_OR_RETURN(file.job, wire::ReadJobFile(text, purpose));
+  file.document.set_text(std::move(text));
+  const std::string folder =
+      path == "-" ? std::string(".") : std::filesystem::path(path).parent_path().string();
+  file.document.set_directory(AbsolutePath(folder.empty() ? "." : folder));
+  return file;
+}
+
+absl::StatusOr<std::string> WithOutput(const std::string& text, const std::string& output) {
+  ASSIGN_OR_RETURN(job::Tree tree, wire::ParseYaml(text));
+  job::Tree value;
+  value.kind = job::Tree::Kind::kScalar;
+  value.scalar = output;
+  value.quoted = true;
+  for (auto& [name, spec] : tree.entries) {
+    if (name != "spec") continue;
+    for (auto& [field, old] : spec.entries) {
+      if (field != "output") continue;
+      old = value;
+      return wire::EmitYaml(tree);
+    }
+    spec.entries.emplace_back("output", value);
+    return wire::EmitYaml(tree);
+  }
+  return absl::InvalidArgumentError("the document has no spec");
+}
+
+}  // namespace phalanx::client

@@ -1,0 +1,28 @@
+// client/job_file.h: a job file from disk or standard input, checked before anything is sent.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/job/job_reader.h"
+#include "phalanx/v1/common.pb.h"
+
+namespace phalanx::client {
+
+struct JobFile {
+  v1::JobDocument document;  // the text, and the absolute folder that its paths start from
+  job::ReadJob job;
+};
+
+// `path` "-" is standard input, whose paths start from the working folder.
+// Errors: NotFound or PermissionDenied for a file that cannot be read; InvalidArgument with every
+// violation.
+absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpose);
+
+// The document with spec.output replaced by the absolute path `output`.
+absl::StatusOr<std::string> WithOutput(const std::string& text, const std::string& output);
+
+// Absolute and without "." and "..", whether or not it exists.
+std::string AbsolutePath(const std::string& path);
+
+}  // namespace phalanx::client

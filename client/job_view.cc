@@ -1,0 +1,217 @@
+#include "client/job_view.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace phalanx::client {
+namespace {
+
+constexpr int kCaptionsShown = 12;
+
+std::string StepText(const v1::JobStatus& job) {
+  return absl::StrCat(job.has_last_step() ? job.last_step().step() : 0, "/", job.steps());
+}
+
+std::string LossText(const v1::JobStatus& job) {
+  return job.has_last_step() ? FormatLoss(job.last_step().loss()) : "-";
+}
+
+std::string AgeText(const google::protobuf::Timestamp& since, absl::Time now) {
+  return since.seconds() == 0 ? "-" : FormatAge(now - ToTime(since));
+}
+
+std::string TimeText(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(time), absl::LocalTimeZone());
+}
+
+std::string PlacementText(const v1::JobStatus& job) {
+  std::vector<std::string> nodes;
+  for (const v1::NodeDevices& part : job.placement().nodes()) {
+    nodes.push_back(absl::StrCat(part.node(), "[", absl::StrJoin(part.devices(), ","), "]"));
+  }
+  return nodes.empty() ? "-" : absl::StrJoin(nodes, " ");
+}
+
+std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time now) {
+  std::vector<std::string> row = {job.name(),    JobName(job),  PhaseWord(job.phase()),
+                                  StepText(job), LossText(job), AgeText(job.submitted(), now)};
+  if (wide) {
+    row.insert(row.end(), {absl::StrCat(job.epoch()), absl::StrCat(job.world()),
+                           PlacementText(job), job.reason()});
+  }
+  return row;
+}
+
+Table JobTable(bool wide) {
+  std::vector<std::string> header = {"NAME", "ID", "STATE", "STEP", "LOSS", "AGE"};
+  if (wide) header.insert(header.end(), {"EPOCH", "RANKS", "DEVICES", "REASON"});
+  return Table(std::move(header));
+}
+
+void PrintField(const char* name, const std::string& value, std::ostream& out) {
+  if (!value.empty()) out << absl::StreamFormat("%-14s %s\n", absl::StrCat(name, ":"), value);
+}
+
+}  // namespace
+
+std::string JobName(const v1::JobStatus& job) { return absl::StrCat("job-", job.id()); }
+
+std::string PhaseWord(v1::JobPhase phase) {
+  const auto* value = v1::JobPhase_descriptor()->FindValueByNumber(phase);
+  return value == nullptr ? "Unknown" : EnumWord(*value);
+}
+
+bool IsTerminal(v1::JobPhase phase) {
+  return phase == v1::JOB_PHASE_SUCCEEDED || phase == v1::JOB_PHASE_FAILED ||
+         phase == v1::JOB_PHASE_CANCELLED;
+}
+
+void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, absl::Time now,
+               std::ostream& out) {
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree("jobs", jobs), format, out);
+    return;
+  }
+  if (format == Format::kName) {
+    for (const v1::JobStatus& job : jobs) out << JobName(job) << "\n";
+    return;
+  }
+  Table table = JobTable(format == Format::kWide);
+  for (const v1::JobStatus& job : jobs) table.Add(JobRow(job, format == Format::kWide, now));
+  table.Print(out);
+}
+
+void PrintJob(const v1::JobStatus& job, Format format, absl::Time now, std::ostream& out) {
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree(job), format, out);
+    return;
+  }
+  PrintJobs({job}, format, now, out);
+}
+
+std::vector<std::string> FailureLines(const v1::JobStatus& job) {
+  std::vector<std::string> lines;
+  if (!job.has_failure()) return lines;
+  const v1::FailureCause& failure = job.failure();
+  std::string what = failure.cause();
+  if (failure.rank() >= 0) absl::StrAppend(&what, " rank ", failure.rank());
+  if (!failure.node().empty()) absl::StrAppend(&what, " on ", failure.node());
+  if (failure.signal() != 0) absl::StrAppend(&what, ", signal ", failure.signal());
+  if (failure.exit_code() != 0) absl::StrAppend(&what, ", exit code ", failure.exit_code());
+  lines.push_back(std::move(what));
+  for (absl::string_view line : absl::StrSplit(failure.message(), '\n', absl::SkipEmpty())) {
+    lines.push_back(std::string(line));
+  }
+  return lines;
+}
+
+void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reasons,
+                 const std::vector<v1::JobEvent>& events, absl::Time now, std::ostream& out) {
+  PrintField("Name", job.name(), out);
+  PrintField("Id", JobName(job), out);
+  std::vector<std::string> labels;
+  for (const auto& [key, value] : job.labels()) labels.push_back(absl::StrCat(key, "=", value));
+  std::sort(labels.begin(), labels.end());
+  PrintField("Labels", absl::StrJoin(labels, ", "), out);
+  PrintField("State", PhaseWord(job.phase()), out);
+  PrintField("Reason", job.reason(), out);
+  PrintField("Step", StepText(job), out);
+  if (job.has_last_step()) {
+    const v1::StepReport& step = job.last_step();
+    PrintField("Loss", FormatLoss(step.loss()), out);
+    PrintField("Gradient norm", FormatLoss(step.gradient_norm()), out);
+    PrintField("Learning rate", absl::StrFormat("%.4g", step.learning_rate()), out);
+    if (step.seconds() > 0) {
+      PrintField("Tokens/s", FormatCount(static_cast<double>(step.tokens()) / step.seconds()), out);
+    }
+  }
+  PrintField("Epoch", absl::StrCat(job.epoch()), out);
+  PrintField("Ranks", absl::StrCat(job.world()), out);
+  PrintField("Devices", PlacementText(job), out);
+  PrintField("Plan digest", job.plan_digest(), out);
+  if (job.has_submitted()) {
+    PrintField("Submitted", absl::StrCat(TimeText(job.submitted()), " (",
+                                         AgeText(job.submitted(), now), " ago)"), out);
+  }
+  if (job.has_started()) PrintField("Started", TimeText(job.started()), out);
+  if (job.has_ended()) PrintField("Ended", TimeText(job.ended()), out);
+  PrintField("Output", job.output(), out);
+  for (const std::string& warning : job.warnings()) PrintField("Warning", warning, out);
+  for (const std::string& line : FailureLines(job)) PrintField("Failure", line, out);
+  for (const std::string& reason : reasons) PrintField("Why", reason, out);
+  if (events.empty()) return;
+  out << "Events:\n";
+  PrintEvents(events, Format::kTable, out);
+}
+
+void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::ostream& out) {
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree("events", events), format, out);
+    return;
+  }
+  if (format == Format::kName) {
+    for (const v1::JobEvent& event : events) out << event.type() << "\n";
+    return;
+  }
+  Table table({"TIME", "EPOCH", "TYPE", "MESSAGE"});
+  for (const v1::JobEvent& event : events) {
+    table.Add({TimeText(event.time()), absl::StrCat(event.epoch()), event.type(),
+               event.message()});
+  }
+  table.Print(out);
+}
+
+void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::Time now,
+                std::ostream& out) {
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree("nodes", nodes), format, out);
+    return;
+  }
+  if (format == Format::kName) {
+    for (const v1::NodeStatus& node : nodes) out << node.name() << "\n";
+    return;
+  }
+  const bool wide = format == Format::kWide;
+  std::vector<std::string> header = {"NAME", "STATE", "KIND", "DEVICES", "FREE", "HEARTBEAT"};
+  if (wide) header.insert(header.end(), {"JOBS", "LABELS", "VERSION"});
+  Table table(std::move(header));
+  for (const v1::NodeStatus& node : nodes) {
+    const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
+    const auto used = std::count_if(node.device_jobs().begin(), node.device_jobs().end(),
+                                    [](int64_t job) { return job != 0; });
+    std::vector<std::string> row = {node.name(),
+                                    state == nullptr ? "Unknown" : EnumWord(*state),
+                                    node.device_kind(),
+                                    absl::StrCat(node.devices()),
+                                    absl::StrCat(node.devices() - used),
+                                    AgeText(node.last_heartbeat(), now)};
+    if (wide) {
+      std::vector<std::string> labels;
+      for (const auto& [key, value] : node.labels()) labels.push_back(absl::StrCat(key, "=", value));
+      std::sort(labels.begin(), labels.end());
+      row.insert(row.end(), {absl::StrJoin(node.device_jobs(), ","), absl::StrJoin(labels, ","),
+                             node.version()});
+    }
+    table.Add(std::move(row));
+  }
+  table.Print(out);
+}
+
+void PrintEvaluation(const v1::EvaluationReport& evaluation, std::ostream& out) {
+  out << "validation loss " << FormatLoss(evaluation.loss()) << " over "
+      << evaluation.counted_tokens() << " tokens; a uniform guess has "
+      << FormatLoss(evaluation.uniform_loss()) << "\n";
+  if (evaluation.captions().empty()) return;
+  Table table({"SAMPLE", "TRUE", "DECODED"});
+  for (int i = 0; i < std::min(kCaptionsShown, evaluation.captions_size()); ++i) {
+    const auto& caption = evaluation.captions(i);
+    table.Add({caption.sample(), caption.truth(), caption.decoded()});
+  }
+  table.Print(out);
+}
+
+}  // namespace phalanx::client

@@ -1,0 +1,34 @@
+// client/job_view.h: jobs, nodes and what happened to them, for people and for scripts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/format.h"
+#include "phalanx/v1/common.pb.h"
+#include "phalanx/v1/job_service.pb.h"
+
+namespace phalanx::client {
+
+// "job-7".
+std::string JobName(const v1::JobStatus& job);
+std::string PhaseWord(v1::JobPhase phase);
+bool IsTerminal(v1::JobPhase phase);
+
+void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, absl::Time now,
+               std::ostream& out);
+// One job: the object for json and yaml, else a row.
+void PrintJob(const v1::JobStatus& job, Format format, absl::Time now, std::ostream& out);
+// The whole story of one job.
+void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reasons,
+                 const std::vector<v1::JobEvent>& events, absl::Time now, std::ostream& out);
+void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::ostream& out);
+void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::Time now,
+                std::ostream& out);
+// Validation loss beside the uniform guess, decoded captions beside the true ones.
+void PrintEvaluation(const v1::EvaluationReport& evaluation, std::ostream& out);
+// What ended a job that did not succeed, a line each.
+std::vector<std::string> FailureLines(const v1::JobStatus& job);
+
+}  // namespace phalanx::client

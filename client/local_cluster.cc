@@ -1,0 +1,121 @@
+#include "client/local_cluster.h"
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/wire/job_yaml.h"
+
+namespace phalanx::client {
+namespace {
+
+constexpr absl::Duration kReadyInterval = absl::Milliseconds(10);
+constexpr size_t kTailLines = 15;
+
+std::string TailOf(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::deque<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(std::move(line));
+    if (lines.size() > kTailLines) lines.pop_front();
+  }
+  std::string text;
+  for (const std::string& line : lines) absl::StrAppend(&text, name, ": ", line, "\n");
+  return text;
+}
+
+}  // namespace
+
+absl::Status LocalCluster::MakeFolder() {
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  std::string pattern = (error ? std::filesystem::path("/tmp") : parent) / "phalanx-run-XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot make a temporary folder ", pattern, ": ", std::strerror(errno)));
+  }
+  folder_ = pattern;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const std::string& name,
+                                                      const std::string& ready,
+                                                      const Stopper& stopper) const {
+  const absl::Time deadline = absl::Now() + options_.start_timeout;
+  while (true) {
+    // Written elsewhere and renamed, so it is there as a whole or not at all.
+    if (std::ifstream file(ready); file) {
+      return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    }
+    if (child.Ended()) {
+      return absl::FailedPreconditionError(absl::StrCat(name, " ended at its start\n", LogTails()));
+    }
+    if (stopper.stopped()) return absl::CancelledError("interrupted");
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          name, " was not ready within ", absl::FormatDuration(options_.start_timeout), "\n",
+          LogTails()));
+    }
+    absl::SleepFor(kReadyInterval);
+  }
+}
+
+absl::Status LocalCluster::Start(const Stopper& stopper) {
+  RETURN_IF_ERROR(MakeFolder());
+  const std::string coordinator_ready = folder_ + "/coordinator.json";
+  ASSIGN_OR_RETURN(coordinator_,
+                   Child::Start({options_.programs + "/phalanx-coordinator", "--listen",
+                                 "127.0.0.1:0", "--http", "127.0.0.1:0", "--store",
+                                 folder_ + "/store", "--ready-file", coordinator_ready},
+                                folder_ + "/coordinator.log"));
+  coordinator_pid_ = coordinator_.pid();
+  ASSIGN_OR_RETURN(const std::string ready,
+                   WaitForFile(coordinator_, "phalanx-coordinator", coordinator_ready, stopper));
+  ASSIGN_OR_RETURN(const job::Tree addresses, wire::ParseYaml(ready));
+  for (const auto& [name, value] : addresses.entries) {
+    if (name == "grpc") server_ = value.scalar;
+  }
+  if (server_.empty()) return absl::InternalError("phalanx-coordinator did not say where it is");
+  const std::string worker_ready = folder_ + "/worker.json";
+  ASSIGN_OR_RETURN(
+      worker_, Child::Start({options_.programs + "/phalanx-worker", "--coordinator", server_,
+                             "--node", "local", "--device", options_.device, "--devices",
+                             absl::StrCat(options_.devices), "--state", folder_ + "/state",
+                             "--ready-file", worker_ready},
+                            folder_ + "/worker.log"));
+  worker_pid_ = worker_.pid();
+  return WaitForFile(worker_, "phalanx-worker", worker_ready, stopper).status();
+}
+
+bool LocalCluster::AnyEnded() const {
+  const pid_t coordinator = coordinator_pid_, worker = worker_pid_;
+  return (coordinator != 0 && Child::HasEnded(coordinator)) ||
+         (worker != 0 && Child::HasEnded(worker));
+}
+
+std::string LocalCluster::LogTails() const {
+  return TailOf(folder_ + "/coordinator.log", "phalanx-coordinator") +
+         TailOf(folder_ + "/worker.log", "phalanx-worker");
+}
+
+void LocalCluster::Stop() {
+  worker_pid_ = 0;
+  coordinator_pid_ = 0;
+  worker_.End(options_.worker_grace, &hurry_);
+  coordinator_.End(options_.coordinator_grace, &hurry_);
+  if (folder_.empty()) return;
+  std::error_code error;
+  std::filesystem::remove_all(folder_, error);
+  folder_.clear();
+}
+
+}  // namespace phalanx::client

@@ -1,0 +1,107 @@
+// The commands that need no server: validate and plan.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/child.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/job_file.h"
+#include "core/base/status.h"
+#include "core/job/job_reader.h"
+#include "core/job/schema.h"
+#include "core/plan/plan.h"
+#include "core/schedule/simulator.h"
+#include "core/wire/job_yaml.h"
+#include "core/wire/plan_json.h"
+
+namespace phalanx::client {
+namespace {
+
+// "4x8" -> 4 nodes of 8 devices.
+absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::JobSpec& spec) {
+  if (nodes.empty()) return plan::MakeCluster(1, std::max(spec.World(), spec.resources.devices));
+  const std::vector<std::string> parts = absl::StrSplit(nodes, 'x');
+  int32_t count = 0, devices = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &count) ||
+      !absl::SimpleAtoi(parts[1], &devices) || count < 1 || devices < 1 ||
+      int64_t{count} * devices > plan::kWorldMax) {
+    return absl::OutOfRangeError(absl::StrCat("--nodes ", nodes, ": must be NODESxDEVICES, such as "
+                                              "4x8, with at most ", plan::kWorldMax, " devices"));
+  }
+  return plan::MakeCluster(count, devices);
+}
+
+}  // namespace
+
+int Validate(const ValidateOptions& options, Io& io) {
+  const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
+  if (!file.ok()) return FailFile(file.status(), io);
+  for (const std::string& warning : file->job.warnings) io.talk << "warning: " << warning << "\n";
+  if (options.check_data) {
+    if (options.file == "-") {
+      io.talk << "error: --check-data needs a file: paths are relative to its folder\n";
+      return kUsage;
+    }
+    const absl::StatusOr<int> code =
+        RunAndWait({options.worker, "--check-data", AbsolutePath(options.file)});
+    if (!code.ok()) return Fail(code.status(), io);
+    if (*code != 0) return *code;
+  }
+  if (options.format == Format::kJson || options.format == Format::kYaml) {
+    PrintTree(job::WriteJobSpec(file->job.spec), options.format, io.out);
+  } else if (options.format == Format::kName) {
+    io.out << file->job.spec.name << "\n";
+  } else {
+    io.talk << options.file << " is valid\n";
+  }
+  return kSuccess;
+}
+
+int Plan(const PlanOptions& options, Io& io) {
+  const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kPlan);
+  if (!file.ok()) return FailFile(file.status(), io);
+  const job::JobSpec& spec = file->job.spec;
+  const absl::StatusOr<plan::Cluster> cluster = ClusterOf(options.nodes, spec);
+  if (!cluster.ok()) {
+    io.talk << "error: " << cluster.status().message() << "\n";
+    return kUsage;
+  }
+  const absl::StatusOr<plan::Plan> plan = plan::MakePlan(spec, *cluster, Epoch{1});
+  if (!plan.ok()) return Fail(plan.status(), io);
+  wire::PlanFigures figures;
+  if (spec.schedule.name != job::ScheduleName::kAuto) {
+    figures.schedule =
+        std::string(job::ScheduleNames()[static_cast<size_t>(spec.schedule.name)]);
+  }
+  const absl::StatusOr<schedule::Simulation> simulation =
+      schedule::SimulatePlan(*plan, schedule::CostFromShapes(*plan));
+  if (!simulation.ok()) return Fail(simulation.status(), io);
+  figures.bubble = simulation->bubble;
+  figures.lower_bound = simulation->lower_bound;
+  switch (options.format) {
+    case Format::kJson:
+      io.out << wire::PlanJson(*plan, figures);
+      break;
+    case Format::kYaml: {
+      const absl::StatusOr<job::Tree> tree = wire::ParseYaml(wire::PlanJson(*plan, figures));
+      if (!tree.ok()) {
+        io.talk << "error: this plan is too large for yaml: use -o json\n";
+        return kFailure;
+      }
+      PrintTree(*tree, Format::kYaml, io.out);
+      break;
+    }
+    case Format::kName:
+      io.out << plan->digest << "\n";
+      break;
+    default:
+      io.out << wire::PlanTable(*plan, figures);
+  }
+  return kSuccess;
+}
+
+}  // namespace phalanx::client

@@ -1,0 +1,266 @@
+// client/main.cc: the `phalanx` command: flags in, exit code out.
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/commands.h"
+#include "client/completion.h"
+#include "client/exit_code.h"
+#include "client/interrupt.h"
+#include "client/run.h"
+#include "core/job/scalar.h"
+
+namespace phalanx::client {
+namespace {
+
+#ifndef PHALANX_VERSION
+#define PHALANX_VERSION "unknown"
+#endif
+
+struct Flags {
+  std::string server;
+  std::string timeout = "5s";
+  std::string format = "table";
+  std::string file;
+  std::string job;
+  std::string output;
+  std::string nodes;
+  std::string shell;
+  std::vector<int32_t> ranks;
+  int32_t tail = 0;
+  int32_t limit = 0;
+  bool wait = false, dry_run = false, check_data = false, follow = false;
+};
+
+// The folder that this program lies in, where the others are.
+std::string ProgramFolder() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : self.parent_path().string();
+}
+
+Io TerminalIo() {
+  Io io{.out = std::cout, .talk = std::cerr};
+  io.terminal = isatty(STDERR_FILENO) == 1;
+  winsize size{};
+  if (io.terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    io.columns = size.ws_col;
+  }
+  return io;
+}
+
+void AddFormat(CLI::App* command, Flags& flags) {
+  command->add_option("-o", flags.format, "table, wide, json, yaml or name")
+      ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name"}))
+      ->type_name("FORMAT");
+}
+
+// FILE, or -f FILE; one of the two.
+void AddFile(CLI::App* command, Flags& flags) {
+  auto* file = command->add_option("JOB,-f,--filename", flags.file, "job file; - is standard input");
+  file->required();
+}
+
+void AddJob(CLI::App* command, Flags& flags) {
+  command->add_option("JOB", flags.job, "job-N, N, or a name (the newest job that has it)")
+      ->required();
+}
+
+class Program {
+ public:
+  int Main(int argc, char** argv);
+
+ private:
+  using Action = std::function<int(Io&)>;
+
+  CLI::App* Add(const std::string& name, const std::string& description, Action action);
+  void AddLocalCommands();
+  void AddJobCommands();
+  void AddOtherCommands();
+  // A command that waits can be interrupted; the others end at once, as programs do.
+  int Interruptible(const std::function<int(Stopper&)>& command);
+  ConnectionOptions Server() const;
+  Format format() const { return *ParseFormat(flags_.format); }
+  std::vector<CommandWords> Words() const;
+
+  CLI::App app_{"Phalanx trains multimodal models on many devices.", "phalanx"};
+  Flags flags_;
+  Action chosen_;
+};
+
+CLI::App* Program::Add(const std::string& name, const std::string& description, Action action) {
+  CLI::App* command = app_.add_subcommand(name, description);
+  // The global flags may also stand after the command.
+  command->fallthrough();
+  command->callback([this, action = std::move(action)] { chosen_ = action; });
+  return command;
+}
+
+ConnectionOptions Program::Server() const {
+  ConnectionOptions options{.server = flags_.server};
+  if (const auto timeout = job::ParseDuration(flags_.timeout)) options.timeout = *timeout;
+  return options;
+}
+
+int Program::Interruptible(const std::function<int(Stopper&)>& command) {
+  Stopper stopper;
+  const Interrupt interrupt({SIGINT, SIGTERM}, [&stopper](int) { stopper.Stop(); });
+  return command(stopper);
+}
+
+void Program::AddLocalCommands() {
+  CLI::App* run = Add("run", "Train a job here: starts a coordinator and a worker of its own", [this](Io& io) {
+    return Run({.file = flags_.file, .output = flags_.output, .programs = ProgramFolder()}, io);
+  });
+  AddFile(run, flags_);
+  run->add_option("--output", flags_.output, "folder for the results; default: the job's")
+      ->type_name("DIR");
+  CLI::App* plan = Add("plan", "Show where every part of a job would run; needs no server", [this](Io& io) {
+    return Plan({.file = flags_.file, .format = format(), .nodes = flags_.nodes}, io);
+  });
+  AddFile(plan, flags_);
+  AddFormat(plan, flags_);
+  plan->add_option("--nodes", flags_.nodes, "lay the job on so many nodes of so many devices")
+      ->type_name("NODESxDEVICES");
+  CLI::App* validate = Add("validate", "Check a job file; -o yaml prints it with every default", [this](Io& io) {
+    return Validate({.file = flags_.file, .format = format(), .check_data = flags_.check_data,
+                     .worker = ProgramFolder() + "/phalanx-worker"}, io);
+  });
+  AddFile(validate, flags_);
+  AddFormat(validate, flags_);
+  validate->add_flag("--check-data", flags_.check_data, "also read the shards and the tokenizer");
+}
+
+void Program::AddJobCommands() {
+  CLI::App* submit = Add("submit", "Queue a job; prints its id", [this](Io& io) {
+    return Interruptible([&](Stopper& stopper) {
+      Connection connection(Server());
+      return Submit(connection, {.file = flags_.file, .format = format(), .wait = flags_.wait,
+                                 .dry_run = flags_.dry_run}, stopper, io);
+    });
+  });
+  AddFile(submit, flags_);
+  AddFormat(submit, flags_);
+  submit->add_flag("--wait", flags_.wait, "watch the job; the exit code is its outcome");
+  submit->add_flag("--dry-run", flags_.dry_run, "check the job file and submit nothing");
+  CLI::App* list = Add("list", "List jobs, newest first", [this](Io& io) {
+    Connection connection(Server());
+    return List(connection, format(), flags_.limit, io);
+  });
+  AddFormat(list, flags_);
+  list->add_option("--limit", flags_.limit, "at most so many; 0: all")->check(CLI::NonNegativeNumber);
+  const auto add = [this](const char* name, const char* description,
+                          int (*command)(Connection&, const std::string&, Format, Io&)) {
+    CLI::App* app = Add(name, description, [this, command](Io& io) {
+      Connection connection(Server());
+      return command(connection, flags_.job, format(), io);
+    });
+    AddJob(app, flags_);
+    AddFormat(app, flags_);
+  };
+  add("get", "Show one job", Get);
+  add("describe", "Tell a job's whole story", Describe);
+  add("events", "Show what happened to a job", Events);
+  add("why", "Explain why a job is where it is", Why);
+  add("cancel", "End a job", Cancel);
+  CLI::App* watch = Add("watch", "Follow a job to its end; the exit code is its outcome", [this](Io& io) {
+    return Interruptible([&](Stopper& stopper) {
+      Connection connection(Server());
+      return Watch(connection, flags_.job, stopper, io);
+    });
+  });
+  AddJob(watch, flags_);
+  CLI::App* logs = Add("logs", "Show what a job's ranks wrote", [this](Io& io) {
+    return Interruptible([&](Stopper& stopper) {
+      Connection connection(Server());
+      return Logs(connection, {.job = flags_.job, .ranks = flags_.ranks, .follow = flags_.follow,
+                               .tail = flags_.tail}, stopper, io);
+    });
+  });
+  AddJob(logs, flags_);
+  logs->add_flag("--follow", flags_.follow, "wait for more until the job ends");
+  logs->add_option("--rank", flags_.ranks, "only this rank; repeatable")->check(CLI::NonNegativeNumber);
+  logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void Program::AddOtherCommands() {
+  CLI::App* nodes = Add("nodes", "List nodes and who has their devices", [this](Io& io) {
+    Connection connection(Server());
+    return Nodes(connection, format(), io);
+  });
+  AddFormat(nodes, flags_);
+  Add("version", "Print the version", [](Io& io) {
+    io.out << "phalanx " << PHALANX_VERSION << "\n";
+    return static_cast<int>(kSuccess);
+  });
+  CLI::App* completion = Add("completion", "Print a completion script for a shell", [this](Io& io) {
+    io.out << CompletionScript(flags_.shell, Words());
+    return static_cast<int>(kSuccess);
+  });
+  completion->add_option("SHELL", flags_.shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+std::vector<CommandWords> Program::Words() const {
+  std::vector<CommandWords> words;
+  for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
+    CommandWords one{command->get_name(), command->get_description(), {}};
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) one.options.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) one.options.push_back("-" + name);
+    }
+    words.push_back(std::move(one));
+  }
+  return words;
+}
+
+int Program::Main(int argc, char** argv) {
+  app_.add_option("--server", flags_.server, "address of the coordinator; default 127.0.0.1:4444")
+      ->envname("PHALANX_SERVER")
+      ->type_name("HOST:PORT");
+  app_.add_option("--timeout", flags_.timeout, "how long to wait for an answer")
+      ->check([](const std::string& text) {
+        return job::ParseDuration(text) ? "" : "must be a duration such as 5s";
+      })
+      ->type_name("DURATION");
+  app_.require_subcommand(1);
+  app_.set_help_all_flag("--help-all", "the help of every command");
+  AddLocalCommands();
+  AddJobCommands();
+  AddOtherCommands();
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help is data; everything else is a usage error.
+    return app_.exit(error, std::cout, std::cerr) == 0 ? kSuccess : kUsage;
+  }
+  Io io = TerminalIo();
+  const int code = chosen_(io);
+  std::cout.flush();
+  return code;
+}
+
+}  // namespace
+}  // namespace phalanx::client
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  try {
+    return phalanx::client::Program().Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return phalanx::client::kInternal;
+  }
+}

@@ -1,0 +1,58 @@
+#include "client/rpc_status.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "core/base/violation.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace phalanx::client {
+namespace {
+
+google::rpc::Status DetailsOf(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) details.Clear();
+  return details;
+}
+
+// A server describes a violation as "value: rule" or by its rule alone; either is shown as it is.
+std::vector<Violation> ViolationsIn(const google::rpc::Status& details) {
+  std::vector<Violation> violations;
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::BadRequest request;
+    if (!any.Is<google::rpc::BadRequest>() || !any.UnpackTo(&request)) continue;
+    for (const auto& field : request.field_violations()) {
+      violations.push_back({.field = field.field(), .value = "", .rule = field.description()});
+    }
+  }
+  return violations;
+}
+
+}  // namespace
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (code == absl::StatusCode::kInvalidArgument) {
+    const std::vector<Violation> violations = ViolationsIn(DetailsOf(status));
+    if (!violations.empty()) return ViolationsStatus(violations);
+  }
+  return absl::Status(code, status.error_message());
+}
+
+absl::Duration RetryDelayOf(const grpc::Status& status) {
+  const google::rpc::Status details = DetailsOf(status);
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::RetryInfo info;
+    if (any.Is<google::rpc::RetryInfo>() && any.UnpackTo(&info)) {
+      return absl::Seconds(info.retry_delay().seconds()) +
+             absl::Nanoseconds(info.retry_delay().nanos());
+    }
+  }
+  return absl::ZeroDuration();
+}
+
+}  // namespace phalanx::client

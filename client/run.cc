@@ -1,0 +1,166 @@
+#include "client/run.h"
+
+#include <signal.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/connection.h"
+#include "client/exit_code.h"
+#include "client/interrupt.h"
+#include "client/job_file.h"
+#include "client/job_view.h"
+#include "client/local_cluster.h"
+#include "client/watch.h"
+#include "core/base/status.h"
+#include "core/job/schema.h"
+
+namespace phalanx::client {
+namespace {
+
+// With a coordinator of one's own, silence is a fault rather than a restart.
+constexpr absl::Duration kPatience = absl::Seconds(10);
+constexpr absl::Duration kLogTimeout = absl::Seconds(10);
+
+std::string OutputFolder(const RunOptions& options, const JobFile& file) {
+  if (!options.output.empty()) return AbsolutePath(options.output);
+  const std::filesystem::path folder = file.document.directory();
+  return AbsolutePath((folder / file.job.spec.output).string());
+}
+
+void WriteText(const std::string& path, const job::Tree& tree) {
+  std::ofstream file(path);
+  PrintTree(tree, Format::kJson, file);
+}
+
+// What every rank wrote, a file each. Best effort: the job is over.
+void StoreLogs(Connection& connection, const std::string& job, const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kLogTimeout));
+  v1::GetLogsRequest request;
+  request.set_job(job);
+  const auto stream = connection.stub().GetLogs(&context, request);
+  std::map<int32_t, std::ofstream> files;
+  v1::GetLogsResponse response;
+  while (stream->Read(&response)) {
+    auto [file, inserted] = files.try_emplace(response.rank());
+    if (inserted) file->second.open(absl::StrCat(folder, "/rank-", response.rank(), ".log"));
+    file->second << response.text();
+  }
+  stream->Finish();
+}
+
+absl::StatusOr<v1::JobStatus> SubmitDocument(Connection& connection, v1::JobDocument document) {
+  v1::SubmitJobRequest request;
+  *request.mutable_document() = std::move(document);
+  request.set_request_id(absl::StrCat(absl::Hex(Connection::Draw(), absl::kZeroPad16)));
+  v1::SubmitJobResponse response;
+  RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::SubmitJob, request, &response));
+  return response.job();
+}
+
+void PrintOutcome(const v1::JobStatus& job, const std::string& output, Io& io) {
+  io.out << job.name() << " " << PhaseWord(job.phase());
+  if (job.has_last_step()) {
+    io.out << " after " << job.last_step().step() << " of " << job.steps() << " steps";
+    if (job.has_started() && job.has_ended()) {
+      io.out << " in " << FormatAge(ToTime(job.ended()) - ToTime(job.started()));
+    }
+    io.out << "\nloss " << FormatLoss(job.last_step().loss());
+  }
+  io.out << "\n";
+  io.talk << "results are in " << output << "\n";
+}
+
+// The part of a run that has a cluster.
+int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::string& output,
+            Stopper& stopper, Io& io) {
+  Connection connection({.server = cluster.server(), .timeout = absl::Seconds(10)});
+  const absl::StatusOr<v1::JobStatus> submitted =
+      SubmitDocument(connection, std::move(document));
+  if (!submitted.ok()) return Fail(submitted.status(), io);
+  const std::string job = JobName(*submitted);
+  absl::StatusOr<Watched> watched = WatchJob(connection, job, stopper, io, kPatience);
+  if (!watched.ok() || (watched->detached && cluster.AnyEnded())) {
+    if (!watched.ok()) Fail(watched.status(), io);
+    io.talk << "error: the local cluster broke down\n" << cluster.LogTails();
+    return kFailure;
+  }
+  if (watched->detached) {
+    io.talk << "interrupted: cancelling " << job << "\n";
+    v1::CancelJobRequest request;
+    request.set_job(job);
+    v1::CancelJobResponse response;
+    if (connection.Call(&v1::JobService::Stub::CancelJob, request, &response).ok()) {
+      watched->job = response.job();
+    }
+  }
+  const v1::JobStatus& last = watched->job;
+  StoreLogs(connection, job, output + "/logs");
+  WriteText(output + "/job.json", ToTree(last));
+  for (const std::string& line : FailureLines(last)) io.talk << line << "\n";
+  PrintOutcome(last, output, io);
+  if (watched->evaluation.has_value()) {
+    WriteText(output + "/evaluation.json", ToTree(*watched->evaluation));
+    PrintEvaluation(*watched->evaluation, io.out);
+  }
+  return watched->detached ? kJobCancelled : ExitCodeOf(last.phase());
+}
+
+}  // namespace
+
+int Run(const RunOptions& options, Io& io) {
+  absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
+  if (!file.ok()) return FailFile(file.status(), io);
+  for (const std::string& warning : file->job.warnings) io.talk << "warning: " << warning << "\n";
+  const std::string output = OutputFolder(options, *file);
+  std::error_code error;
+  std::filesystem::create_directories(output, error);
+  if (error) {
+    io.talk << "error: cannot make " << output << ": " << error.message() << "\n";
+    return kCannotCreate;
+  }
+  const absl::StatusOr<std::string> text = WithOutput(file->document.text(), output);
+  if (!text.ok()) return FailFile(text.status(), io);
+  file->document.set_text(*text);
+
+  const job::Resources& resources = file->job.spec.resources;
+  LocalCluster cluster(
+      {.programs = options.programs,
+       .device = std::string(job::DeviceNames()[static_cast<size_t>(resources.device)]),
+       .devices = resources.devices});
+  Stopper stopper;
+  const Interrupt interrupt({SIGINT, SIGTERM, SIGHUP, SIGCHLD}, [&](int signal) {
+    if (signal == SIGCHLD) {
+      if (cluster.AnyEnded()) stopper.Stop();
+    } else if (stopper.stopped()) {
+      cluster.Hurry();
+    } else {
+      stopper.Stop();
+    }
+  });
+  io.talk << "starting a coordinator and a worker with " << resources.devices << " "
+          << job::DeviceNames()[static_cast<size_t>(resources.device)] << " devices\n";
+  int code = kFailure;
+  if (const absl::Status started = cluster.Start(stopper); started.ok()) {
+    code = TrainOn(cluster, std::move(file->document), output, stopper, io);
+  } else {
+    Fail(started, io);
+    if (absl::IsCancelled(started)) code = kJobCancelled;
+  }
+  cluster.Stop();
+  return code;
+}
+
+}  // namespace phalanx::client

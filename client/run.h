@@ -1,0 +1,22 @@
+// client/run.h: `phalanx run`: a whole cluster for one job, gone when the job is.
+#pragma once
+
+#include <string>
+
+#include "client/format.h"
+
+namespace phalanx::client {
+
+struct RunOptions {
+  std::string file;
+  std::string output;    // empty: what the job file says
+  std::string programs;  // folder of phalanx-coordinator and phalanx-worker
+};
+
+// Starts, submits, watches, stores what came out (job.json, evaluation.json, logs/rank-N.log beside
+// what the ranks write) and ends everything. SIGINT, SIGTERM and SIGHUP cancel the job; a second one
+// does not wait for its end. Must be called before the process has other threads.
+// Returns the outcome of the job as an exit code.
+int Run(const RunOptions& options, Io& io);
+
+}  // namespace phalanx::client

@@ -1,0 +1,86 @@
+#include "client/watch.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "client/job_view.h"
+#include "client/progress.h"
+#include "client/rpc_status.h"
+
+namespace phalanx::client {
+
+void Stopper::Stop() {
+  absl::MutexLock lock(&mu_);
+  stopped_ = true;
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+bool Stopper::stopped() const {
+  absl::MutexLock lock(&mu_);
+  return stopped_;
+}
+
+StopScope::StopScope(Stopper& stopper, grpc::ClientContext& context) : stopper_(stopper) {
+  absl::MutexLock lock(&stopper_.mu_);
+  stopper_.context_ = &context;
+  if (stopper_.stopped_) context.TryCancel();
+}
+
+StopScope::~StopScope() {
+  absl::MutexLock lock(&stopper_.mu_);
+  stopper_.context_ = nullptr;
+}
+
+absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job, Stopper& stopper,
+                                 Io& io, absl::Duration patience) {
+  Watched watched;
+  Progress progress(io);
+  Backoff backoff(Connection::Draw());
+  absl::Time heard = absl::Now();
+  bool lost = false;
+  while (true) {
+    grpc::ClientContext context;
+    grpc::Status status;
+    {
+      const StopScope scope(stopper, context);
+      v1::WatchJobRequest request;
+      request.set_job(job);
+      const std::unique_ptr<grpc::ClientReader<v1::WatchJobResponse>> stream =
+          connection.stub().WatchJob(&context, request);
+      v1::WatchJobResponse response;
+      while (stream->Read(&response)) {
+        heard = absl::Now();
+        backoff.Reset();
+        lost = false;
+        progress.Show(response, heard);
+        if (response.has_evaluation()) watched.evaluation = response.evaluation();
+        watched.job = std::move(*response.mutable_job());
+      }
+      status = stream->Finish();
+    }
+    if (IsTerminal(watched.job.phase())) break;
+    if (stopper.stopped()) {
+      watched.detached = true;
+      break;
+    }
+    const bool broken = status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE;
+    // Somebody who never answered is not worth as long a wait as somebody who restarts.
+    const absl::Duration limit = watched.job.id() == 0 ? connection.timeout() : patience;
+    if (!broken || absl::Now() - heard > limit) {
+      progress.Finish();
+      return connection.Explain(status.ok() ? absl::UnavailableError("the stream ended early")
+                                            : FromGrpc(status));
+    }
+    if (!lost) {
+      progress.Finish();
+      io.talk << "the coordinator at " << connection.server() << " does not answer; trying again\n";
+    }
+    lost = true;
+    absl::SleepFor(backoff.Next());
+  }
+  progress.Finish();
+  return watched;
+}
+
+}  // namespace phalanx::client
