@@ -203,6 +203,12 @@ absl::Status EpochRun::Run() {
   return Report(std::move(report));
 }
 
+void EpochRun::Release() {
+  absl::MutexLock lock(&mu_);
+  connected_ = false;
+  communicators_.clear();
+}
+
 void EpochRun::Stop(absl::Status reason) {
   absl::MutexLock lock(&mu_);
   if (!stopped_.ok()) return;

@@ -29,6 +29,7 @@ class EpochRun {
         order_(std::move(order)),
         rendezvous_(channel, order_.assign().job(), order_.assign().epoch(), order_.rank()) {}
 
+  const v1::RunEpoch& order() const { return order_; }
   int64_t epoch() const { return order_.assign().epoch(); }
 
   // Trains to the last step. Sends every report of the epoch but the failure's.
@@ -36,6 +37,8 @@ class EpochRun {
   absl::Status Run();
 
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
+  // After Run(): gives communicators and memory back.
+  void Release();
   // Ends Run() soon: every wait on a peer is woken.
   void Stop(absl::Status reason);
 

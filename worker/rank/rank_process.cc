@@ -31,22 +31,25 @@ std::string CauseOf(const absl::Status& status) {
 }  // namespace
 
 void RankProcess::Handle(const v1::ToRank& order) {
-  std::shared_ptr<EpochRun> current;
+  std::shared_ptr<EpochRun> runs[2];
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    current = current_;
-    if (order.has_run()) next_ = order.run();
+    if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run());
     if (order.has_quit()) quit_ = true;
+    runs[0] = current_;
+    runs[1] = next_;
   }
   changed_.notify_all();
-  if (current == nullptr) return;
-  if (order.has_rendezvous()) current->Deliver(order.rendezvous());
-  if (order.has_quit()) current->Stop(absl::CancelledError(order.quit().reason()));
-  if (order.has_stop() && order.stop().epoch() >= current->epoch()) {
-    current->Stop(absl::CancelledError("the epoch is stopped"));
-  }
-  if (order.has_run() && order.run().assign().epoch() > current->epoch()) {
-    current->Stop(absl::CancelledError("a newer epoch replaces this one"));
+  for (const std::shared_ptr<EpochRun>& run : runs) {
+    if (run == nullptr) continue;
+    if (order.has_rendezvous()) run->Deliver(order.rendezvous());
+    if (order.has_quit()) run->Stop(absl::CancelledError(order.quit().reason()));
+    if (order.has_stop() && order.stop().epoch() >= run->epoch()) {
+      run->Stop(absl::CancelledError("the epoch is stopped"));
+    }
+    if (order.has_run() && order.run().assign().epoch() > run->epoch()) {
+      run->Stop(absl::CancelledError("a newer epoch replaces this one"));
+    }
   }
 }
 
@@ -92,25 +95,24 @@ int RankProcess::Run() {
   int exit_code = 0;
   while (true) {
     std::shared_ptr<EpochRun> run;
-    v1::RunEpoch order;
     {
       std::unique_lock<std::mutex> lock(mu_);
-      changed_.wait(lock, [this] { return quit_ || daemon_gone_ || next_.has_value(); });
+      changed_.wait(lock, [this] { return quit_ || daemon_gone_ || next_ != nullptr; });
       if (quit_ || daemon_gone_) {
         exit_code = daemon_gone_ && !quit_ ? 2 : 0;
         break;
       }
-      order = *std::exchange(next_, std::nullopt);
-      run = current_ = std::make_shared<EpochRun>(channel_, order);
+      run = current_ = std::exchange(next_, nullptr);
     }
+    const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());
     const absl::Status status = run->Run();
+    run->Release();
     {
       const std::lock_guard<std::mutex> lock(mu_);
       current_ = nullptr;
     }
-    run.reset();
     spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(), status.ToString());
     if (status.code() == absl::StatusCode::kCancelled) {
       v1::ToDaemon stopped;

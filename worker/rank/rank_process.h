@@ -9,7 +9,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -34,10 +33,11 @@ class RankProcess {
   channel::FrameSocket& channel_;
   std::mutex mu_;
   std::condition_variable changed_;
-  std::optional<v1::RunEpoch> next_;      // guarded by mu_
-  std::shared_ptr<EpochRun> current_;     // guarded by mu_
-  bool quit_ = false;                     // guarded by mu_
-  bool daemon_gone_ = false;              // guarded by mu_
+  // Made when the order arrives, so that what follows it finds the epoch.
+  std::shared_ptr<EpochRun> next_;     // guarded by mu_
+  std::shared_ptr<EpochRun> current_;  // guarded by mu_
+  bool quit_ = false;                  // guarded by mu_
+  bool daemon_gone_ = false;           // guarded by mu_
 };
 
 }  // namespace phalanx::rank

@@ -57,6 +57,7 @@ absl::Status Trainer::Settle() {
                       .learning_rate = LearningRate(plan_.spec.optimizer, pending_step_, plan_.spec.steps),
                       .tokens = pending_tokens_,
                       .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
+                      .items = pending_items_,
                       .seconds = absl::ToDoubleSeconds(now - last_decided_),
                       .skipped = decision.verdict == Verdict::kSkipped,
                       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
@@ -76,13 +77,17 @@ absl::Status Trainer::Enqueue(int64_t step) {
   microbatches_ = batches_->OfStep(step);
   const std::vector<Microbatch> next = step < plan_.spec.steps ? batches_->OfStep(step + 1) : std::vector<Microbatch>();
   batches_->Announce(executor_->places(), microbatches_, next);
-  int64_t tokens = 0;
+  int64_t tokens = 0, items = 0;
   for (const Microbatch& microbatch : microbatches_) {
-    for (const data::SampleShape& shape : microbatch.shapes) tokens += shape.positions;
+    for (const data::SampleShape& shape : microbatch.shapes) {
+      tokens += shape.positions;
+      items += shape.items;
+    }
   }
   RETURN_IF_ERROR(executor_->RunStep(step, *batches_, microbatches_, [this] { return Settle(); }));
   pending_step_ = step;
   pending_tokens_ = tokens;
+  pending_items_ = items;
   return absl::OkStatus();
 }
 

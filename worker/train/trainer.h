@@ -22,7 +22,7 @@ namespace phalanx::train {
 struct StepSummary {
   int64_t step = 0;
   double loss = 0, gradient_norm = 0, learning_rate = 0;
-  int64_t tokens = 0, counted_tokens = 0;
+  int64_t tokens = 0, counted_tokens = 0, items = 0;
   double seconds = 0;
   bool skipped = false;
   int64_t corrupt_samples = 0;
@@ -92,7 +92,7 @@ class Trainer {
   std::atomic<bool> stop_{false};
 
   int64_t pending_step_ = 0;   // run, decision not yet read; 0: none
-  int64_t pending_tokens_ = 0;
+  int64_t pending_tokens_ = 0, pending_items_ = 0;
   Decision last_decision_;
   int64_t skipped_in_a_row_ = 0;
   absl::Time last_decided_;
