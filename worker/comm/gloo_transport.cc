@@ -301,8 +301,9 @@ absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
                                      absl::Span<const Inbound> receives, PendingSends& pending,
                                      Consume consume) {
   if (absl::Status failed = failure(); !failed.ok()) return failed;
-  std::vector<std::unique_ptr<GlooBuffer>> buffers(receives.size());
+  // The buffers go before the memory that Gloo's thread may be writing through them.
   std::vector<std::vector<char>> lent;
+  std::vector<std::unique_ptr<GlooBuffer>> buffers(receives.size());
   std::vector<Outbound> shared;
   int32_t peer = -1;
   try {

@@ -230,7 +230,11 @@ absl::Status PeerCommunicator::Exchange(absl::Span<const Outgoing> sends,
     const uint64_t tag = TagOf(index_, false, received_[static_cast<size_t>(receive.peer)]++);
     inbound_.push_back({members_[receive.peer], tag, receive.data, receive.bytes});
   }
-  RETURN_IF_ERROR(Named(transport_->Transfer(outbound_, inbound_, pending_messages_, Ignore)));
+  absl::Status status = transport_->Transfer(outbound_, inbound_, pending_messages_, Ignore);
+  if (!status.ok()) {
+    transport_->Settle(pending_messages_).IgnoreError();  // lets go of the caller's memory
+    return Named(status);
+  }
   // A caller that never flushes pays here rather than in memory.
   if (pending_messages_.size() <= kPendingMessagesMax) return absl::OkStatus();
   PendingSends oldest;
