@@ -20,7 +20,7 @@
 namespace phalanx::support {
 namespace {
 
-constexpr std::array<absl::string_view, 8> kColours = {"black", "red",     "green", "blue",
+constexpr std::array<absl::string_view, 8> kColours = {"black", "red",     "green",  "blue",
                                                        "cyan",  "magenta", "yellow", "white"};
 constexpr std::array<absl::string_view, 4> kNouns = {"square", "tile", "field", "sky"};
 
@@ -63,7 +63,8 @@ std::vector<uint8_t> PngRow(const PngOptions& options, const std::vector<uint8_t
   row.resize(static_cast<size_t>((options.width * options.depth + 7) / 8));
   for (int32_t x = 0; x < options.width; ++x) {
     const int32_t bit = x * options.depth;
-    row[static_cast<size_t>(bit / 8)] |= static_cast<uint8_t>(sample << (8 - options.depth - bit % 8));
+    row[static_cast<size_t>(bit / 8)] |=
+        static_cast<uint8_t>(sample << (8 - options.depth - bit % 8));
   }
   return row;
 }
@@ -76,11 +77,13 @@ ShardFiles WriteShards(const std::string& folder, const ShardOptions& options) {
   int32_t next = 0;
   for (int32_t shard = 0; shard < options.shards; ++shard) {
     TarBuilder tar;
-    const int32_t end = static_cast<int32_t>(int64_t{options.samples} * (shard + 1) / options.shards);
+    const int32_t end =
+        static_cast<int32_t>(int64_t{options.samples} * (shard + 1) / options.shards);
     for (; next < end; ++next) {
       const std::string key = absl::StrFormat("%06d", next);
-      const int32_t images = options.images_min + static_cast<int32_t>(prng.Below(static_cast<uint64_t>(
-                                                      options.images_max - options.images_min + 1)));
+      const int32_t images =
+          options.images_min + static_cast<int32_t>(prng.Below(static_cast<uint64_t>(
+                                   options.images_max - options.images_min + 1)));
       std::string marks, text;
       for (int32_t image = 0; image < images; ++image) {
         const size_t colour = prng.Below(kColours.size());
@@ -136,9 +139,12 @@ std::string ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-TarBuilder& TarBuilder::Header(absl::string_view name, char type, uint64_t declared, absl::string_view link) {
+TarBuilder& TarBuilder::Header(absl::string_view name, char type, uint64_t declared,
+                               absl::string_view link) {
   std::string header(512, '\0');
-  const auto put = [&header](size_t at, absl::string_view text) { header.replace(at, text.size(), text.data(), text.size()); };
+  const auto put = [&header](size_t at, absl::string_view text) {
+    header.replace(at, text.size(), text.data(), text.size());
+  };
   put(0, name.substr(0, 100));
   put(100, "0000644");
   put(108, "0000000");
@@ -182,16 +188,17 @@ TarBuilder& TarBuilder::SymbolicLink(absl::string_view name, absl::string_view t
 std::string TarBuilder::Finish() const { return bytes_ + std::string(1024, '\0'); }
 
 std::string EncodePng(const PngOptions& options, const std::vector<uint8_t>& value) {
-  static constexpr int kTypes[] = {0, PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
-                                   PNG_COLOR_TYPE_RGB_ALPHA};
+  static constexpr int kTypes[] = {0, PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA,
+                                   PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGB_ALPHA};
   std::string bytes;
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
   png_infop info = png_create_info_struct(png);
   png_set_write_fn(png, &bytes, &AppendPng, nullptr);
-  png_set_IHDR(png, info, static_cast<png_uint_32>(options.width), static_cast<png_uint_32>(options.height),
-               options.depth, options.palette ? PNG_COLOR_TYPE_PALETTE : kTypes[options.channels],
-               options.interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
-               PNG_FILTER_TYPE_DEFAULT);
+  png_set_IHDR(png, info, static_cast<png_uint_32>(options.width),
+               static_cast<png_uint_32>(options.height), options.depth,
+               options.palette ? PNG_COLOR_TYPE_PALETTE : kTypes[options.channels],
+               options.interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
   png_color palette[2] = {{0, 0, 0}, {0, 0, 0}};
   if (options.palette) {
     palette[1] = {value[0], value[1], value[2]};
@@ -218,14 +225,17 @@ std::string EncodeJpeg(const JpegOptions& options, const std::vector<uint8_t>& v
   info.image_width = static_cast<JDIMENSION>(options.width);
   info.image_height = static_cast<JDIMENSION>(options.height);
   info.input_components = options.channels;
-  info.in_color_space = options.channels == 1 ? JCS_GRAYSCALE : options.channels == 3 ? JCS_RGB : JCS_CMYK;
+  info.in_color_space = options.channels == 1   ? JCS_GRAYSCALE
+                        : options.channels == 3 ? JCS_RGB
+                                                : JCS_CMYK;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, 95, TRUE);
   if (options.channels == 4) info.write_Adobe_marker = TRUE;
   if (options.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
   std::vector<uint8_t> row;
-  for (int32_t x = 0; x < options.width; ++x) row.insert(row.end(), value.begin(), value.begin() + options.channels);
+  for (int32_t x = 0; x < options.width; ++x)
+    row.insert(row.end(), value.begin(), value.begin() + options.channels);
   for (int32_t y = 0; y < options.height; ++y) {
     JSAMPROW pointer = row.data();
     jpeg_write_scanlines(&info, &pointer, 1);
@@ -239,7 +249,8 @@ std::string EncodeJpeg(const JpegOptions& options, const std::vector<uint8_t>& v
 
 std::string TokenizerModel(int32_t filler) {
   data::tokenizer_model::Model model;
-  const auto add = [&model](absl::string_view text, float score, data::tokenizer_model::Piece::Type type) {
+  const auto add = [&model](absl::string_view text, float score,
+                            data::tokenizer_model::Piece::Type type) {
     data::tokenizer_model::Piece* piece = model.add_pieces();
     piece->set_piece(std::string(text));
     piece->set_score(score);
@@ -247,8 +258,10 @@ std::string TokenizerModel(int32_t filler) {
   };
   add("<unk>", 0, data::tokenizer_model::Piece::UNKNOWN);
   add("</s>", 0, data::tokenizer_model::Piece::CONTROL);
-  for (const absl::string_view word : kColours) add(absl::StrCat("\xE2\x96\x81", word), -2, data::tokenizer_model::Piece::NORMAL);
-  for (const absl::string_view word : kNouns) add(absl::StrCat("\xE2\x96\x81", word), -2, data::tokenizer_model::Piece::NORMAL);
+  for (const absl::string_view word : kColours)
+    add(absl::StrCat("\xE2\x96\x81", word), -2, data::tokenizer_model::Piece::NORMAL);
+  for (const absl::string_view word : kNouns)
+    add(absl::StrCat("\xE2\x96\x81", word), -2, data::tokenizer_model::Piece::NORMAL);
   add("\xE2\x96\x81", -3, data::tokenizer_model::Piece::NORMAL);
   for (char letter = 'a'; letter <= 'z'; ++letter) {
     add(absl::string_view(&letter, 1), -4, data::tokenizer_model::Piece::NORMAL);

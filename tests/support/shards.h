@@ -1,8 +1,8 @@
-// tests/support/shards.h: small data sets for tests: tar shards, pictures and a tokenizer, made on the
-// spot from a seed, without any tool of the machine.
+// tests/support/shards.h: small data sets for tests: tar shards, pictures and a tokenizer, made on
+// the spot from a seed, without any tool of the machine.
 //
-// WriteShards makes a set that can be learned: each picture has one of eight colours, and the text names
-// them. The rest are the parts that it is made of, for tests that need a set out of order.
+// WriteShards makes a set that can be learned: each picture has one of eight colours, and the text
+// names them. The rest are the parts that it is made of, for tests that need a set out of order.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 namespace phalanx::support {
 
 struct ShardOptions {
-  int32_t samples = 32;                   // over all shards
+  int32_t samples = 32;  // over all shards
   int32_t shards = 2;
-  int32_t images_min = 1, images_max = 1; // of a sample, drawn from the seed
+  int32_t images_min = 1, images_max = 1;  // of a sample, drawn from the seed
   int32_t image_side = 16;
-  int32_t words = 2;                      // after the last image
+  int32_t words = 2;  // after the last image
   uint64_t seed = 1;
-  std::string name = "set";               // set-000.tar, set-001.tar, ..., set.model
+  std::string name = "set";  // set-000.tar, set-001.tar, ..., set.model
 };
 struct ShardFiles {
   std::vector<std::string> shards;  // absolute paths
   std::string tokenizer;
-  int32_t vocabulary = 0;           // pieces of the tokenizer
+  int32_t vocabulary = 0;  // pieces of the tokenizer
 };
 // Writes into `folder`, which exists. Samples are 000000, 000001, ..., dealt out in runs.
 ShardFiles WriteShards(const std::string& folder, const ShardOptions& options);
@@ -44,7 +44,8 @@ class TarBuilder {
   TarBuilder& Directory(absl::string_view name);
   TarBuilder& SymbolicLink(absl::string_view name, absl::string_view target);
   // One header without content: `declared` is the size it states.
-  TarBuilder& Header(absl::string_view name, char type, uint64_t declared, absl::string_view link = "");
+  TarBuilder& Header(absl::string_view name, char type, uint64_t declared,
+                     absl::string_view link = "");
   // Without the end-of-archive mark.
   const std::string& bytes() const { return bytes_; }
   std::string Finish() const;
@@ -55,22 +56,22 @@ class TarBuilder {
 
 struct PngOptions {
   int32_t width = 16, height = 16;
-  int32_t channels = 3;     // 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
-  int32_t depth = 8;        // 1, 2, 4 (grey or palette), 8, 16
-  bool palette = false;     // with channels 3: 4 colours
+  int32_t channels = 3;  // 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
+  int32_t depth = 8;     // 1, 2, 4 (grey or palette), 8, 16
+  bool palette = false;  // with channels 3: 4 colours
   bool interlaced = false;
 };
 struct JpegOptions {
   int32_t width = 16, height = 16;
-  int32_t channels = 3;     // 1 grey, 3 YCbCr, 4 CMYK as Adobe writes it
+  int32_t channels = 3;  // 1 grey, 3 YCbCr, 4 CMYK as Adobe writes it
   bool progressive = false;
 };
 // A picture of one colour. `value` holds one number of [0, 255] a channel; for palettes, RGB.
 std::string EncodePng(const PngOptions& options, const std::vector<uint8_t>& value);
 std::string EncodeJpeg(const JpegOptions& options, const std::vector<uint8_t>& value);
 
-// A unigram model: 0 is <unk>, 1 is </s>, then the words of WriteShards, letters and a space. `filler`
-// adds so many pieces that no text contains.
+// A unigram model: 0 is <unk>, 1 is </s>, then the words of WriteShards, letters and a space.
+// `filler` adds so many pieces that no text contains.
 std::string TokenizerModel(int32_t filler = 0);
 
 }  // namespace phalanx::support

@@ -1,22 +1,22 @@
 // worker/data/data_set.h: WebDataset tar shards, indexed once, then read at random.
 //
 // A sample is the members KEY.txt and KEY.N.png|jpg|jpeg (N from 0 without gaps; KEY.png counts as
-// KEY.0.png) of one shard, KEY reaching up to the first dot of the file name; other members are left
-// alone. `<image>` in the text marks where items go; without marks they go first. The index holds the
-// offset of every member and the shape of every sample, so every rank knows every shape without
-// decoding or asking; its digest is part of what ranks agree on.
+// KEY.0.png) of one shard, KEY reaching up to the first dot of the file name; other members are
+// left alone. `<image>` in the text marks where items go; without marks they go first. The index
+// holds the offset of every member and the shape of every sample, so every rank knows every shape
+// without decoding or asking; its digest is part of what ranks agree on.
 //
-// A sample as the language module sees it is a sequence: text pieces and item rows in order, then the
-// tokenizer's end token. Its input positions are all but the last, 0 .. length - 2, and position t
-// predicts what stands at t + 1. A prediction counts if that is a text or end token after the last
-// item; in a sample without items, all count. A sequence has at least two tokens: the end token of
-// an empty one is written twice. Text is cut from its end so that the input positions fit `context`;
-// items and the end token stay.
+// A sample as the language module sees it is a sequence: text pieces and item rows in order, then
+// the tokenizer's end token. Its input positions are all but the last, 0 .. length - 2, and
+// position t predicts what stands at t + 1. A prediction counts if that is a text or end token
+// after the last item; in a sample without items, all count. A sequence has at least two tokens:
+// the end token of an empty one is written twice. Text is cut from its end so that the input
+// positions fit `context`; items and the end token stay.
 //
 // A sample whose items alone do not fit, whose marks do not match its images, that has more than
-// `items_max` of them, or that lacks a member is corrupt: it keeps a shape (its text alone, items 0)
-// and counts in no loss. An image that does not decode is found later and by those only who decode:
-// the sample keeps its shape, Sample::corrupt says so.
+// `items_max` of them, or that lacks a member is corrupt: it keeps a shape (its text alone, items
+// 0) and counts in no loss. An image that does not decode is found later and by those only who
+// decode: the sample keeps its shape, Sample::corrupt says so.
 //
 // `rows_per_item` 0 is a job without a vision module: images and their marks are left out as if the
 // sample were text.
@@ -37,9 +37,9 @@
 
 namespace phalanx::data {
 
-inline constexpr int64_t kTextBytesMax = int64_t{1} << 20;      // of one sample
-inline constexpr int64_t kItemBytesMax = int64_t{64} << 20;     // of one image file
-inline constexpr int64_t kImagePixelsMax = int64_t{1} << 25;    // of one image, as its header says
+inline constexpr int64_t kTextBytesMax = int64_t{1} << 20;    // of one sample
+inline constexpr int64_t kItemBytesMax = int64_t{64} << 20;   // of one image file
+inline constexpr int64_t kImagePixelsMax = int64_t{1} << 25;  // of one image, as its header says
 inline constexpr int64_t kTokenizerBytesMax = int64_t{256} << 20;
 
 struct DataSetSpec {
@@ -67,22 +67,23 @@ struct SampleShape {
 // Immutable; safe to read from any thread.
 class Index {
  public:
-  // Reads headers and texts of all shards, several at a time. The result does not depend on how many.
-  // Errors: InvalidArgument with violations (ViolationsOf, core/base/violation.h), all of them at
-  // once, for what makes the set unusable: unreadable, compressed, damaged or truncated shards, no
-  // samples, a tokenizer that is none, has no end token or does not fit. Single bad samples are marked
-  // corrupt instead, listed in corrupt_samples().
+  // Reads headers and texts of all shards, several at a time. The result does not depend on how
+  // many. Errors: InvalidArgument with violations (ViolationsOf, core/base/violation.h), all of
+  // them at once, for what makes the set unusable: unreadable, compressed, damaged or truncated
+  // shards, no samples, a tokenizer that is none, has no end token or does not fit. Single bad
+  // samples are marked corrupt instead, listed in corrupt_samples().
   static absl::StatusOr<Index> Build(const DataSetSpec& spec);
-  // The same from a file that Save wrote. Errors: FailedPrecondition if the spec is another or shards
-  // or tokenizer have changed since (size or mtime), DataLoss if the file is damaged, NotFound.
+  // The same from a file that Save wrote. Errors: FailedPrecondition if the spec is another or
+  // shards or tokenizer have changed since (size or mtime), DataLoss if the file is damaged,
+  // NotFound.
   static absl::StatusOr<Index> Load(const std::string& path, const DataSetSpec& spec);
   // Written aside, synchronised, then renamed. Errors: Unavailable.
   absl::Status Save(const std::string& path) const;
 
   int64_t size() const;
   const SampleShape& shape(int64_t sample) const;
-  // Of file names, sizes, keys, shapes and tokens; neither of paths nor of times, so that nodes that
-  // hold the same shards agree. 32 hexadecimal digits.
+  // Of file names, sizes, keys, shapes and tokens; neither of paths nor of times, so that nodes
+  // that hold the same shards agree. 32 hexadecimal digits.
   const std::string& digest() const;
   struct Corrupt {
     std::string shard, key, reason;
@@ -107,14 +108,14 @@ struct Sample {
   std::vector<int32_t> tokens;
   // [positions]: what position t predicts; 0 where that is a row of an item.
   std::vector<int32_t> labels;
-  // [positions]: 1 where the prediction counts. A function of the index alone (all 0 if the sample was
-  // found corrupt while indexing), so ranks that do not decode have the same.
+  // [positions]: 1 where the prediction counts. A function of the index alone (all 0 if the sample
+  // was found corrupt while indexing), so ranks that do not decode have the same.
   std::vector<uint8_t> label_counts;
   // [items * rows_per_item]: position of each item row, in item order.
   std::vector<int32_t> row_positions;
   // [items][3 * image_size * image_size]: RGB over white, resized (area average down, bilinear up,
-  // to a square), normalised with CLIP's mean and deviation; zeros for an item that does not decode.
-  // Empty without LoaderOptions::images.
+  // to a square), normalised with CLIP's mean and deviation; zeros for an item that does not
+  // decode. Empty without LoaderOptions::images.
   std::vector<std::vector<float>> pixels;
   // Found while indexing, or some item did not decode: the loss is to leave the sample out.
   bool corrupt = false;
@@ -125,7 +126,7 @@ struct LoaderOptions {
   int32_t threads = 1;      // 0: Take decodes
   int32_t ready_max = 256;  // decoded samples kept at most
   int64_t image_size = 0;
-  bool images = true;       // false: a rank without a vision module never opens an image
+  bool images = true;  // false: a rank without a vision module never opens an image
 };
 
 // Reads and decodes ahead of need. One consumer thread; decoding on threads of its own.
@@ -146,9 +147,10 @@ class Loader {
 
 // Text to tokens and back. Thread-safe.
 //
-// Reads the models of the sentencepiece package (unigram and BPE, with their normalisation tables) and
-// splits text as its spm_encode does. The package's library is not linked: it exports the symbols of a
-// protobuf of its own, which no process may hold beside ours (docs/decisions/0004-tokenizer.md).
+// Reads the models of the sentencepiece package (unigram and BPE, with their normalisation tables)
+// and splits text as its spm_encode does. The package's library is not linked: it exports the
+// symbols of a protobuf of its own, which no process may hold beside ours
+// (docs/decisions/0004-tokenizer.md).
 class Tokenizer {
  public:
   // Errors: InvalidArgument if the file is unreadable or not such a model.

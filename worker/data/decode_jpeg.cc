@@ -1,9 +1,12 @@
+// jpeglib.h needs <cstdio> before it, jerror.h needs jpeglib.h.
+// clang-format off
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
 
 #include <jpeglib.h>
 #include <jerror.h>
+// clang-format on
 
 #include "absl/strings/str_cat.h"
 #include "worker/data/data_set.h"
@@ -21,7 +24,8 @@ struct ErrorState {
   char message[JMSG_LENGTH_MAX] = {};
 };
 
-// libjpeg reports errors by jumping, so nothing with a destructor may live between the jump and DecodeJpeg.
+// libjpeg reports errors by jumping, so nothing with a destructor may live between the jump and
+// DecodeJpeg.
 [[noreturn]] void Fail(j_common_ptr info) {
   ErrorState* state = reinterpret_cast<ErrorState*>(info->err);
   (*info->err->format_message)(info, state->message);
@@ -31,7 +35,8 @@ struct ErrorState {
 // Warnings tell of data that was lost, but for two that do not touch pixels.
 void OnMessage(j_common_ptr info, int level) {
   if (level >= 0) return;
-  if (info->err->msg_code == JWRN_EXTRANEOUS_DATA || info->err->msg_code == JWRN_ADOBE_XFORM) return;
+  if (info->err->msg_code == JWRN_EXTRANEOUS_DATA || info->err->msg_code == JWRN_ADOBE_XFORM)
+    return;
   Fail(info);
 }
 
@@ -54,8 +59,8 @@ unsigned ScaleDenominator(const jpeg_decompress_struct& info, int32_t size) {
   return denominator;
 }
 
-bool ReadPixels(jpeg_decompress_struct& info, ErrorState& state, absl::string_view bytes, int32_t size,
-                Image& image, std::vector<uint8_t>& pixels) {
+bool ReadPixels(jpeg_decompress_struct& info, ErrorState& state, absl::string_view bytes,
+                int32_t size, Image& image, std::vector<uint8_t>& pixels) {
   jpeg_progress_mgr progress = {};
   if (setjmp(state.jump) != 0) return false;
   jpeg_create_decompress(&info);
@@ -91,7 +96,8 @@ void ConvertCmyk(const std::vector<uint8_t>& cmyk, bool inverted, std::vector<ui
     const auto light = [&](size_t ink) -> uint32_t {
       return inverted ? cmyk[i * 4 + ink] : 255u - cmyk[i * 4 + ink];
     };
-    for (size_t c = 0; c < 3; ++c) rgb[i * 3 + c] = static_cast<uint8_t>((light(c) * light(3) + 127) / 255);
+    for (size_t c = 0; c < 3; ++c)
+      rgb[i * 3 + c] = static_cast<uint8_t>((light(c) * light(3) + 127) / 255);
   }
 }
 
@@ -110,7 +116,8 @@ absl::StatusOr<Image> DecodeJpeg(absl::string_view bytes, int32_t size) {
   const bool inverted = complete && info.saw_Adobe_marker;
   info.progress = nullptr;
   jpeg_destroy_decompress(&info);
-  if (!complete) return absl::InvalidArgumentError(absl::StrCat("is a damaged JPEG: ", state.message));
+  if (!complete)
+    return absl::InvalidArgumentError(absl::StrCat("is a damaged JPEG: ", state.message));
   if (four) {
     ConvertCmyk(pixels, inverted, image.rgb);
   } else {

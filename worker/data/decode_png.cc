@@ -20,7 +20,8 @@ struct Reading {
   char message[128] = {};
 };
 
-// libpng reports errors by jumping, so nothing with a destructor may live between the jump and DecodePng.
+// libpng reports errors by jumping, so nothing with a destructor may live between the jump and
+// DecodePng.
 [[noreturn]] void OnError(png_structp png, png_const_charp message) {
   Reading* reading = static_cast<Reading*>(png_get_error_ptr(png));
   std::strncpy(reading->message, message, sizeof(reading->message) - 1);
@@ -52,8 +53,8 @@ void SetTransforms(png_structp png, png_infop info) {
 }
 
 // `rgba` and `rows` belong to the caller, so that an error leaks nothing.
-bool ReadPixels(png_structp png, png_infop info, Reading& reading, Image& image, std::vector<uint8_t>& rgba,
-                std::vector<png_bytep>& rows) {
+bool ReadPixels(png_structp png, png_infop info, Reading& reading, Image& image,
+                std::vector<uint8_t>& rgba, std::vector<png_bytep>& rows) {
   const uint64_t file_bytes = reading.rest.size();
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_read_fn(png, &reading, &OnRead);
@@ -63,7 +64,8 @@ bool ReadPixels(png_structp png, png_infop info, Reading& reading, Image& image,
   png_read_info(png, info);
   const uint64_t width = png_get_image_width(png, info);
   const uint64_t height = png_get_image_height(png, info);
-  if (width * height > static_cast<uint64_t>(kImagePixelsMax)) png_error(png, "it declares too many pixels");
+  if (width * height > static_cast<uint64_t>(kImagePixelsMax))
+    png_error(png, "it declares too many pixels");
   if (png_get_rowbytes(png, info) * height > kInflationMax * file_bytes) {
     png_error(png, "it declares more pixels than the file can hold");
   }
@@ -91,7 +93,8 @@ absl::StatusOr<Image> DecodePng(absl::string_view bytes) {
   std::vector<png_bytep> rows;
   const bool complete = info != nullptr && ReadPixels(png, info, reading, image, rgba, rows);
   png_destroy_read_struct(&png, &info, nullptr);
-  if (!complete) return absl::InvalidArgumentError(absl::StrCat("is a damaged PNG: ", reading.message));
+  if (!complete)
+    return absl::InvalidArgumentError(absl::StrCat("is a damaged PNG: ", reading.message));
   const size_t pixels = rgba.size() / 4;
   image.rgb.resize(pixels * 3);
   for (size_t i = 0; i < pixels; ++i) {

@@ -21,7 +21,8 @@ absl::Status SystemError(absl::string_view what) {
 
 absl::StatusOr<FileStamp> CheckedStamp(const struct stat& status) {
   if (!S_ISREG(status.st_mode)) return absl::InvalidArgumentError("is not a regular file");
-  return FileStamp{status.st_size, int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+  return FileStamp{status.st_size,
+                   int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
 }  // namespace
@@ -62,11 +63,14 @@ absl::Status File::Read(int64_t offset, int64_t bytes, std::string& to) const {
   to.resize(static_cast<size_t>(bytes));
   int64_t done = 0;
   while (done < bytes) {
-    const ssize_t got = pread(descriptor_, to.data() + done, static_cast<size_t>(bytes - done), offset + done);
+    const ssize_t got =
+        pread(descriptor_, to.data() + done, static_cast<size_t>(bytes - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::UnavailableError(absl::StrCat("cannot be read: ", std::strerror(errno)));
+    if (got < 0)
+      return absl::UnavailableError(absl::StrCat("cannot be read: ", std::strerror(errno)));
     if (got == 0) {
-      return absl::UnavailableError(absl::StrCat("ends at byte ", offset + done, ", before ", offset + bytes));
+      return absl::UnavailableError(
+          absl::StrCat("ends at byte ", offset + done, ", before ", offset + bytes));
     }
     done += got;
   }

@@ -20,14 +20,16 @@ struct FileStamp {
 // An open file. Safe to read from any thread.
 class File {
  public:
-  // Errors: InvalidArgument, with the system's reason, if it cannot be opened or is not a regular file.
+  // Errors: InvalidArgument, with the system's reason, if it cannot be opened or is not a regular
+  // file.
   static absl::StatusOr<File> Open(const std::string& path);
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();
   const FileStamp& stamp() const { return stamp_; }
   int descriptor() const { return descriptor_; }
-  // Exactly `bytes` from `offset`, into `to`. Errors: Unavailable if the file ends before or cannot be read.
+  // Exactly `bytes` from `offset`, into `to`. Errors: Unavailable if the file ends before or cannot
+  // be read.
   absl::Status Read(int64_t offset, int64_t bytes, std::string& to) const;
 
  private:

@@ -96,22 +96,26 @@ std::string MemberFault(const Entry& entry, const DataSetSpec& spec) {
   if (!entry.text.has_value()) return "lacks its text member";
   if (entry.repeated) return "has a member twice";
   if (entry.text->bytes > kTextBytesMax) {
-    return absl::StrCat("has a text of ", entry.text->bytes, " bytes; must have at most ", kTextBytesMax);
+    return absl::StrCat("has a text of ", entry.text->bytes, " bytes; must have at most ",
+                        kTextBytesMax);
   }
   if (spec.rows_per_item == 0) return "";
   for (size_t i = 0; i < entry.images.size(); ++i) {
-    if (entry.images[i].first != static_cast<int32_t>(i)) return absl::StrCat("lacks its image ", i);
+    if (entry.images[i].first != static_cast<int32_t>(i))
+      return absl::StrCat("lacks its image ", i);
     if (entry.images[i].second.bytes > kItemBytesMax) {
-      return absl::StrCat("has an image of ", entry.images[i].second.bytes, " bytes; must have at most ",
-                          kItemBytesMax);
+      return absl::StrCat("has an image of ", entry.images[i].second.bytes,
+                          " bytes; must have at most ", kItemBytesMax);
     }
   }
   return "";
 }
 
-void AppendSample(const Entry& entry, Sequence&& sequence, const std::string& shard, SampleTable& table) {
+void AppendSample(const Entry& entry, Sequence&& sequence, const std::string& shard,
+                  SampleTable& table) {
   if (sequence.shape.corrupt) {
-    table.corrupt.push_back({shard, Printable(entry.key), std::move(sequence.corrupt_reason), table.size()});
+    table.corrupt.push_back(
+        {shard, Printable(entry.key), std::move(sequence.corrupt_reason), table.size()});
   }
   table.shapes.push_back(sequence.shape);
   table.keys.append(entry.key);
@@ -123,23 +127,26 @@ void AppendSample(const Entry& entry, Sequence&& sequence, const std::string& sh
   table.item_ends.push_back(table.items.size());
 }
 
-// A digest of all samples up to this one, from that of those before: a chain, so that nothing of the
-// size of the shard is kept.
+// A digest of all samples up to this one, from that of those before: a chain, so that nothing of
+// the size of the shard is kept.
 std::string Chain(const std::string& before, const Entry& entry, const Sequence& sequence) {
   std::string record = absl::StrCat(before, "\n", entry.key, "\n", sequence.shape.items, ",",
                                     sequence.shape.positions, ",", sequence.shape.counted, ",",
                                     sequence.shape.corrupt ? 1 : 0);
   for (const auto& [number, extent] : entry.images) absl::StrAppend(&record, ",", extent.bytes);
   record.push_back('\n');
-  record.append(reinterpret_cast<const char*>(sequence.tokens.data()), sequence.tokens.size() * sizeof(int32_t));
+  record.append(reinterpret_cast<const char*>(sequence.tokens.data()),
+                sequence.tokens.size() * sizeof(int32_t));
   return Digest(record);
 }
 
-absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec, const Tokenizer& tokenizer) {
+absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec,
+                                const Tokenizer& tokenizer) {
   ASSIGN_OR_RETURN(const File file, File::Open(path));
   ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file));
   const std::string name = BaseName(path);
-  Shard shard{.stamp = file.stamp(), .digest = Digest(absl::StrCat(name, "\n", file.stamp().bytes))};
+  Shard shard{.stamp = file.stamp(),
+              .digest = Digest(absl::StrCat(name, "\n", file.stamp().bytes))};
   std::string text;
   for (Entry& entry : Group(members)) {
     std::string fault = MemberFault(entry, spec);
@@ -149,8 +156,8 @@ absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec
       const absl::Status read = file.Read(entry.text->offset, entry.text->bytes, text);
       if (!read.ok()) return absl::InvalidArgumentError(read.message());
     }
-    Sequence sequence = MakeSequence(text, static_cast<int32_t>(entry.images.size()), spec, tokenizer,
-                                     std::move(fault));
+    Sequence sequence = MakeSequence(text, static_cast<int32_t>(entry.images.size()), spec,
+                                     tokenizer, std::move(fault));
     shard.digest = Chain(shard.digest, entry, sequence);
     AppendSample(entry, std::move(sequence), name, shard.samples);
   }
@@ -196,7 +203,8 @@ void AddViolations(const DataSetSpec& spec, const std::vector<absl::StatusOr<Sha
                           std::string(shards[i].status().message())});
   }
   if (faulty > kViolationsMax) {
-    violations.push_back({spec.shards_field, "", absl::StrCat(faulty - kViolationsMax, " more shards cannot be used")});
+    violations.push_back({spec.shards_field, "",
+                          absl::StrCat(faulty - kViolationsMax, " more shards cannot be used")});
   }
 }
 
@@ -208,8 +216,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec
   if (!tokenizer.ok()) {
     rule = std::string(tokenizer.status().message());
   } else if (spec.vocabulary > 0 && (*tokenizer)->size() > spec.vocabulary) {
-    rule = absl::StrCat("has ", (*tokenizer)->size(), " pieces; must fit ", spec.vocabulary_field, " (",
-                        spec.vocabulary, ")");
+    rule = absl::StrCat("has ", (*tokenizer)->size(), " pieces; must fit ", spec.vocabulary_field,
+                        " (", spec.vocabulary, ")");
   } else if ((*tokenizer)->end_token() < 0) {
     rule = "has no end token (</s>); must have one";
   } else {
@@ -219,8 +227,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec
 }
 
 std::string DigestOfSpec(const DataSetSpec& spec) {
-  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", spec.rows_per_item, ",",
-                                  spec.context, ",", spec.vocabulary);
+  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", spec.rows_per_item,
+                                  ",", spec.context, ",", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }
@@ -229,7 +237,8 @@ absl::StatusOr<Index> Index::Build(const DataSetSpec& spec) {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(spec);
   // Shards are looked at whatever the tokenizer is: every violation is reported at once.
   std::vector<Violation> violations = ViolationsOf(tokenizer.status());
-  std::vector<absl::StatusOr<Shard>> shards = tokenizer.ok() ? ReadShards(spec, **tokenizer) : CheckShards(spec);
+  std::vector<absl::StatusOr<Shard>> shards =
+      tokenizer.ok() ? ReadShards(spec, **tokenizer) : CheckShards(spec);
   AddViolations(spec, shards, violations);
   RETURN_IF_ERROR(ViolationsStatus(violations));
 
@@ -269,13 +278,13 @@ void SampleTable::Append(SampleTable&& other) {
 
 int64_t Index::size() const { return impl_->samples.size(); }
 
-const SampleShape& Index::shape(int64_t sample) const { return impl_->samples.shapes[static_cast<size_t>(sample)]; }
+const SampleShape& Index::shape(int64_t sample) const {
+  return impl_->samples.shapes[static_cast<size_t>(sample)];
+}
 
 const std::string& Index::digest() const { return impl_->digest; }
 
-const std::vector<Index::Corrupt>& Index::corrupt_samples() const {
-  return impl_->samples.corrupt;
-}
+const std::vector<Index::Corrupt>& Index::corrupt_samples() const { return impl_->samples.corrupt; }
 
 std::string Index::NameOf(int64_t sample) const {
   return absl::StrCat(BaseName(impl_->shards[impl_->ShardOf(sample)].path), ": ",
@@ -289,8 +298,9 @@ absl::string_view Index::Impl::KeyOf(int64_t sample) const {
 }
 
 size_t Index::Impl::ShardOf(int64_t sample) const {
-  const auto after = std::upper_bound(shards.begin(), shards.end(), sample,
-                                      [](int64_t s, const ShardEntry& shard) { return s < shard.first_sample; });
+  const auto after =
+      std::upper_bound(shards.begin(), shards.end(), sample,
+                       [](int64_t s, const ShardEntry& shard) { return s < shard.first_sample; });
   return static_cast<size_t>(after - shards.begin()) - 1;
 }
 

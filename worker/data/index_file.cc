@@ -18,8 +18,8 @@
 namespace phalanx::data {
 namespace {
 
-// The layout of the file: magic, fields in the order of Visit, digest of all before. Numbers are as in
-// memory: the file is a cache of one machine.
+// The layout of the file: magic, fields in the order of Visit, digest of all before. Numbers are as
+// in memory: the file is a cache of one machine.
 constexpr absl::string_view kMagic = "phalanx index 1\n";
 constexpr int64_t kFileBytesMax = int64_t{64} << 30;
 constexpr size_t kDigestBytes = 32;
@@ -50,7 +50,9 @@ class Writer {
 
  private:
   void Number(uint64_t number) { Append(&number, sizeof(number)); }
-  void Append(const void* from, size_t bytes) { bytes_.append(static_cast<const char*>(from), bytes); }
+  void Append(const void* from, size_t bytes) {
+    bytes_.append(static_cast<const char*>(from), bytes);
+  }
   std::string bytes_;
 };
 
@@ -99,23 +101,25 @@ class Reader {
 };
 
 template <typename Shard, typename Visitor>
-  requires std::is_same_v<std::remove_const_t<Shard>, ShardEntry>
+requires std::is_same_v<std::remove_const_t<Shard>, ShardEntry>
 bool Fields(Shard& shard, Visitor& visit) {
   return visit(shard.path) && visit(shard.stamp) && visit(shard.first_sample);
 }
 
 template <typename Corrupt, typename Visitor>
-  requires std::is_same_v<std::remove_const_t<Corrupt>, Index::Corrupt>
+requires std::is_same_v<std::remove_const_t<Corrupt>, Index::Corrupt>
 bool Fields(Corrupt& corrupt, Visitor& visit) {
-  return visit(corrupt.shard) && visit(corrupt.key) && visit(corrupt.reason) && visit(corrupt.sample);
+  return visit(corrupt.shard) && visit(corrupt.key) && visit(corrupt.reason) &&
+         visit(corrupt.sample);
 }
 
 template <typename Impl, typename Visitor>
 bool VisitAll(Impl& impl, Visitor& visit) {
   auto& samples = impl.samples;
-  return visit(impl.spec_digest) && visit(impl.tokenizer) && visit(impl.shards) && visit(samples.shapes) &&
-         visit(samples.keys) && visit(samples.key_ends) && visit(samples.texts) && visit(samples.items) &&
-         visit(samples.item_ends) && visit(samples.corrupt) && visit(impl.digest);
+  return visit(impl.spec_digest) && visit(impl.tokenizer) && visit(impl.shards) &&
+         visit(samples.shapes) && visit(samples.keys) && visit(samples.key_ends) &&
+         visit(samples.texts) && visit(samples.items) && visit(samples.item_ends) &&
+         visit(samples.corrupt) && visit(impl.digest);
 }
 
 absl::Status SystemError(absl::string_view what, const std::string& path) {
@@ -163,18 +167,21 @@ absl::Status Index::Save(const std::string& path) const {
   writer.bytes().append(Digest(writer.bytes()));
   const std::string aside = absl::StrCat(path, ".", getpid(), ".tmp");
   absl::Status status = WriteAll(aside, writer.bytes());
-  if (status.ok() && rename(aside.c_str(), path.c_str()) != 0) status = SystemError("cannot rename to", path);
+  if (status.ok() && rename(aside.c_str(), path.c_str()) != 0)
+    status = SystemError("cannot rename to", path);
   if (!status.ok()) unlink(aside.c_str());
   return status;
 }
 
 absl::StatusOr<Index> Index::Load(const std::string& path, const DataSetSpec& spec) {
-  if (access(path.c_str(), F_OK) != 0) return absl::NotFoundError(absl::StrCat("no index file ", path));
+  if (access(path.c_str(), F_OK) != 0)
+    return absl::NotFoundError(absl::StrCat("no index file ", path));
   absl::StatusOr<std::string> bytes = ReadWholeFile(path, kFileBytesMax);
   if (!bytes.ok()) return absl::DataLossError(absl::StrCat(path, ": ", bytes.status().message()));
   absl::string_view body = *bytes;
   const bool sized = body.size() >= kMagic.size() + kDigestBytes && absl::StartsWith(body, kMagic);
-  const absl::string_view digest = sized ? body.substr(body.size() - kDigestBytes) : absl::string_view();
+  const absl::string_view digest =
+      sized ? body.substr(body.size() - kDigestBytes) : absl::string_view();
   if (sized) body.remove_suffix(kDigestBytes);
   auto impl = std::make_shared<Impl>();
   if (sized && Digest(body) == digest) {

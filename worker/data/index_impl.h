@@ -27,11 +27,11 @@ struct ShardEntry {
 // Samples one after the other, of one shard or of all.
 struct SampleTable {
   std::vector<SampleShape> shapes;
-  std::string keys;                // one after the other
-  std::vector<uint64_t> key_ends;  // of each sample
-  std::vector<Extent> texts;       // of each sample; no bytes: has none that is usable
-  std::vector<Extent> items;       // of sample after sample
-  std::vector<uint64_t> item_ends; // of each sample
+  std::string keys;                 // one after the other
+  std::vector<uint64_t> key_ends;   // of each sample
+  std::vector<Extent> texts;        // of each sample; no bytes: has none that is usable
+  std::vector<Extent> items;        // of sample after sample
+  std::vector<uint64_t> item_ends;  // of each sample
   std::vector<Index::Corrupt> corrupt;
 
   int64_t size() const { return static_cast<int64_t>(shapes.size()); }

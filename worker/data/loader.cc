@@ -74,7 +74,8 @@ class ThreadedLoader final : public Loader {
         ++held_;
       }
     }
-    // No thread has begun it: waiting for one could be waiting for ever, since they stop at ready_max.
+    // No thread has begun it: waiting for one could be waiting for ever, since they stop at
+    // ready_max.
     Result result = reader_->Read(sample);
     if (slot != nullptr) {
       MutexLock lock(&mu_);
@@ -149,7 +150,8 @@ class ThreadedLoader final : public Loader {
 
 absl::StatusOr<std::unique_ptr<Loader>> Loader::Create(Index index, const DataSetSpec& spec,
                                                        const LoaderOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<SampleReader> reader, SampleReader::Create(std::move(index), spec, options));
+  ASSIGN_OR_RETURN(std::unique_ptr<SampleReader> reader,
+                   SampleReader::Create(std::move(index), spec, options));
   return std::make_unique<ThreadedLoader>(std::move(reader), options);
 }
 

@@ -47,7 +47,8 @@ size_t CharacterBytes(absl::string_view text) {
   return std::min(bytes, text.size());
 }
 
-absl::StatusOr<Normalizer> Normalizer::Create(absl::string_view table, std::vector<std::string> verbatim,
+absl::StatusOr<Normalizer> Normalizer::Create(absl::string_view table,
+                                              std::vector<std::string> verbatim,
                                               const NormalizerOptions& options) {
   Normalizer normalizer;
   normalizer.options_ = options;
@@ -105,7 +106,8 @@ std::pair<absl::string_view, size_t> Normalizer::NormalizePrefix(absl::string_vi
   if (longest > 0 && value < replacements_.size()) {
     return {absl::string_view(replacements_.data() + value), longest};  // the last byte is a zero
   }
-  if (const size_t bytes = ValidCharacterBytes(text); bytes > 0) return {text.substr(0, bytes), bytes};
+  if (const size_t bytes = ValidCharacterBytes(text); bytes > 0)
+    return {text.substr(0, bytes), bytes};
   return {kReplacementCharacter, 1};
 }
 

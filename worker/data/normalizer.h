@@ -1,8 +1,8 @@
 // worker/data/normalizer.h: text to the form that a sentencepiece model's pieces are made of.
 //
-// Replaces by the model's table of longest prefixes (a double-array trie inside the model file), turns
-// spaces into U+2581, drops spaces at the ends and repeated ones, puts one in front, as the model says.
-// Bytes that are no UTF-8 become U+FFFD.
+// Replaces by the model's table of longest prefixes (a double-array trie inside the model file),
+// turns spaces into U+2581, drops spaces at the ends and repeated ones, puts one in front, as the
+// model says. Bytes that are no UTF-8 become U+FFFD.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ inline constexpr absl::string_view kSpaceSymbol = "\xE2\x96\x81";
 // left. `text` is not empty.
 size_t CharacterBytes(absl::string_view text);
 
-// Bytes of the well-formed UTF-8 character at the front of `text`, 0 if there is none. `text` is not
-// empty.
+// Bytes of the well-formed UTF-8 character at the front of `text`, 0 if there is none. `text` is
+// not empty.
 size_t ValidCharacterBytes(absl::string_view text);
 
 struct NormalizerOptions {
@@ -37,7 +37,8 @@ class Normalizer {
  public:
   // `table` is the model's precompiled_charsmap, may be empty; `verbatim` are strings that pass
   // unchanged. Errors: InvalidArgument if the table's sizes contradict each other.
-  static absl::StatusOr<Normalizer> Create(absl::string_view table, std::vector<std::string> verbatim,
+  static absl::StatusOr<Normalizer> Create(absl::string_view table,
+                                           std::vector<std::string> verbatim,
                                            const NormalizerOptions& options);
   std::string Normalize(absl::string_view text) const;
   // Bytes of the longest verbatim string at the front of `text`; 0 for none.

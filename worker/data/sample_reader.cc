@@ -38,7 +38,8 @@ SampleReader::SampleReader(Index index, const DataSetSpec& spec, const LoaderOpt
       tokenizer_(std::move(tokenizer)),
       files_(index_.impl().shards.size()) {}
 
-absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index, const DataSetSpec& spec,
+absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index,
+                                                                   const DataSetSpec& spec,
                                                                    const LoaderOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(spec));
   return std::make_unique<SampleReader>(std::move(index), spec, options, std::move(tokenizer));
@@ -51,7 +52,8 @@ absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard
   }
   const ShardEntry& entry = index_.impl().shards[shard];
   absl::StatusOr<File> file = File::Open(entry.path);
-  if (!file.ok()) return absl::UnavailableError(absl::StrCat(entry.path, " ", file.status().message()));
+  if (!file.ok())
+    return absl::UnavailableError(absl::StrCat(entry.path, " ", file.status().message()));
   if (file->stamp() != entry.stamp) {
     return absl::UnavailableError(absl::StrCat(entry.path, " has changed since it was indexed"));
   }
@@ -73,12 +75,14 @@ absl::Status SampleReader::ReadPixels(const File& file, int64_t sample, Sample& 
   for (size_t item = 0; item < to.pixels.size(); ++item) {
     const Extent& extent = impl.samples.items[first + item];
     RETURN_IF_ERROR(file.Read(extent.offset, extent.bytes, bytes));
-    const absl::StatusOr<Image> image = DecodeImage(bytes, static_cast<int32_t>(options_.image_size));
+    const absl::StatusOr<Image> image =
+        DecodeImage(bytes, static_cast<int32_t>(options_.image_size));
     if (image.ok()) {
       ResizeAndNormalize(*image, static_cast<int32_t>(options_.image_size), to.pixels[item]);
       continue;
     }
-    to.pixels[item].assign(static_cast<size_t>(3 * options_.image_size * options_.image_size), 0.0f);
+    to.pixels[item].assign(static_cast<size_t>(3 * options_.image_size * options_.image_size),
+                           0.0f);
     if (!to.corrupt) {
       to.corrupt = true;
       to.corrupt_reason =
@@ -100,13 +104,15 @@ absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample)
   std::string known;
   if (shape.corrupt) {
     const std::vector<Index::Corrupt>& corrupt = index_.corrupt_samples();
-    const auto found = std::lower_bound(corrupt.begin(), corrupt.end(), sample,
-                                        [](const Index::Corrupt& c, int64_t s) { return c.sample < s; });
+    const auto found =
+        std::lower_bound(corrupt.begin(), corrupt.end(), sample,
+                         [](const Index::Corrupt& c, int64_t s) { return c.sample < s; });
     known = found->reason;
   }
   const Sequence sequence = MakeSequence(text, shape.items, spec_, *tokenizer_, known);
   if (!(sequence.shape == shape)) {
-    return absl::UnavailableError(absl::StrCat(index_.NameOf(sample), " has changed since it was indexed"));
+    return absl::UnavailableError(
+        absl::StrCat(index_.NameOf(sample), " has changed since it was indexed"));
   }
   auto decoded = std::make_shared<Sample>();
   FillTables(sequence, *decoded);

@@ -21,8 +21,8 @@ class SampleReader {
                                                               const LoaderOptions& options);
   SampleReader(Index index, const DataSetSpec& spec, const LoaderOptions& options,
                std::unique_ptr<Tokenizer> tokenizer);
-  // A function of the index alone, whichever thread calls. Errors: Unavailable if the shard cannot be
-  // read or is not the one that was indexed.
+  // A function of the index alone, whichever thread calls. Errors: Unavailable if the shard cannot
+  // be read or is not the one that was indexed.
   absl::StatusOr<std::shared_ptr<const Sample>> Read(int64_t sample) const;
 
  private:

@@ -35,7 +35,8 @@ class PairMerger {
       agenda_.pop();
       Symbol& left = At(top.left);
       Symbol& right = At(top.right);
-      if (left.text.empty() || right.text.empty() || left.text.size() + right.text.size() != top.bytes) {
+      if (left.text.empty() || right.text.empty() ||
+          left.text.size() + right.text.size() != top.bytes) {
         continue;  // one of them has been joined since
       }
       left.text = Joined(left.text, right.text);
@@ -123,7 +124,8 @@ Vocabulary::Vocabulary(std::vector<Piece> pieces) : pieces_(std::move(pieces)), 
     uint32_t node = 0;
     for (const char c : piece.text) {
       const uint64_t key = static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(c);
-      const auto [child, added] = children_.try_emplace(key, static_cast<uint32_t>(piece_at_.size()));
+      const auto [child, added] =
+          children_.try_emplace(key, static_cast<uint32_t>(piece_at_.size()));
       if (added) piece_at_.push_back(-1);
       node = child->second;
     }

@@ -1,4 +1,5 @@
-// worker/data/segmenter.h: normalised text to pieces, by the two algorithms of sentencepiece models.
+// worker/data/segmenter.h: normalised text to pieces, by the two algorithms of sentencepiece
+// models.
 //
 // Unigram: the run of pieces with the highest sum of scores (Viterbi); a character that no piece
 // covers is unknown. BPE: starting from characters, the pair whose union has the highest score is
@@ -41,7 +42,8 @@ class Vocabulary {
   void ForEachPrefix(absl::string_view text, Found&& found) const {
     uint32_t node = 0;
     for (size_t i = 0; i < text.size(); ++i) {
-      const auto child = children_.find(static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(text[i]));
+      const auto child =
+          children_.find(static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(text[i]));
       if (child == children_.end()) return;
       node = child->second;
       if (piece_at_[node] >= 0) found(piece_at_[node], i + 1);

@@ -26,7 +26,8 @@ std::string Plural(int64_t count, absl::string_view noun) {
 std::string Fault(absl::string_view text, int64_t marks, int64_t images, const DataSetSpec& spec) {
   if (absl::StrContains(text, kAudioMark)) return "has an <audio> mark; only images are read";
   if (images > spec.items_max) {
-    return absl::StrCat("has ", Plural(images, "image"), "; must have at most items_max (", spec.items_max, ")");
+    return absl::StrCat("has ", Plural(images, "image"), "; must have at most items_max (",
+                        spec.items_max, ")");
   }
   if (marks > 0 && marks != images) {
     return absl::StrCat("has ", Plural(marks, "<image> mark"), " and ", Plural(images, "image"));
@@ -64,7 +65,8 @@ Sequence MakeSequence(absl::string_view text, int32_t images, const DataSetSpec&
   sequence.corrupt_reason = std::move(corrupt_reason);
   const bool text_only = spec.rows_per_item == 0;
   if (sequence.corrupt_reason.empty()) {
-    sequence.corrupt_reason = text_only ? Fault(text, 0, 0, spec) : Fault(text, marks, images, spec);
+    sequence.corrupt_reason =
+        text_only ? Fault(text, 0, 0, spec) : Fault(text, marks, images, spec);
   }
   SampleShape& shape = sequence.shape;
   shape.corrupt = !sequence.corrupt_reason.empty();

@@ -32,10 +32,8 @@ absl::Status CheckStart(const File& file) {
   RETURN_IF_ERROR(file.Read(0, std::min<int64_t>(file.stamp().bytes, 6), start));
   static constexpr struct {
     absl::string_view magic, name;
-  } kCompressions[] = {{"\x1F\x8B", "gzip"},
-                       {"\x28\xB5\x2F\xFD", "zstd"},
-                       {"BZh", "bzip2"},
-                       {"\xFD\x37zXZ", "xz"}};
+  } kCompressions[] = {
+      {"\x1F\x8B", "gzip"}, {"\x28\xB5\x2F\xFD", "zstd"}, {"BZh", "bzip2"}, {"\xFD\x37zXZ", "xz"}};
   for (const auto& compression : kCompressions) {
     if (absl::StartsWith(start, compression.magic)) {
       return absl::InvalidArgumentError(
@@ -83,18 +81,21 @@ absl::StatusOr<std::vector<TarMember>> ListTar(const File& file) {
     // A warning is a name in a character set that this locale lacks, or a date out of range.
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
       return absl::InvalidArgumentError(
-          last == "the start" ? absl::StrCat("is not a tar file: ", MessageOf(reader.get()))
-                              : absl::StrCat("is damaged after ", last, ": ", MessageOf(reader.get())));
+          last == "the start"
+              ? absl::StrCat("is not a tar file: ", MessageOf(reader.get()))
+              : absl::StrCat("is damaged after ", last, ": ", MessageOf(reader.get())));
     }
-    TarMember member{NameOf(entry), archive_filter_bytes(reader.get(), 0), archive_entry_size(entry)};
+    TarMember member{NameOf(entry), archive_filter_bytes(reader.get(), 0),
+                     archive_entry_size(entry)};
     last = absl::StrCat("member ", Printable(member.name));
     // What others than plain files occupy is libarchive's business.
     plain = archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr &&
             archive_entry_sparse_count(entry) == 0 && member.bytes >= 0;
     if (!plain) continue;
     if (member.bytes > file.stamp().bytes - member.offset) {
-      return absl::InvalidArgumentError(absl::StrCat("is truncated: ", last, " has ", member.bytes, " bytes at ",
-                                                     member.offset, " of ", file.stamp().bytes));
+      return absl::InvalidArgumentError(absl::StrCat("is truncated: ", last, " has ", member.bytes,
+                                                     " bytes at ", member.offset, " of ",
+                                                     file.stamp().bytes));
     }
     end = member.offset + member.bytes;
     members.push_back(std::move(member));

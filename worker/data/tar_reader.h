@@ -1,7 +1,8 @@
 // worker/data/tar_reader.h: where the members of a tar shard lie.
 //
-// Headers are read with libarchive (ustar, pax, GNU, old tar); contents are then read at their offsets
-// without it. Only plain files are listed: directories, links, devices and sparse files are not.
+// Headers are read with libarchive (ustar, pax, GNU, old tar); contents are then read at their
+// offsets without it. Only plain files are listed: directories, links, devices and sparse files are
+// not.
 #pragma once
 
 #include <cstdint>

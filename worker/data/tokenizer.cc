@@ -43,8 +43,8 @@ PieceType TypeOf(tokenizer_model::Piece::Type type) {
 // The value of a byte piece, "<0x0A>"; -1 if it is none.
 int32_t ByteOf(absl::string_view piece) {
   uint32_t value = 0;
-  if (piece.size() != 6 || !absl::ConsumePrefix(&piece, "<0x") || !absl::ConsumeSuffix(&piece, ">") ||
-      !absl::SimpleHexAtoi(piece, &value)) {
+  if (piece.size() != 6 || !absl::ConsumePrefix(&piece, "<0x") ||
+      !absl::ConsumeSuffix(&piece, ">") || !absl::SimpleHexAtoi(piece, &value)) {
     return -1;
   }
   return static_cast<int32_t>(value);
@@ -56,9 +56,11 @@ absl::StatusOr<std::vector<Vocabulary::Piece>> PiecesOf(const Model& model) {
   int32_t unknowns = 0;
   for (const tokenizer_model::Piece& piece : model.pieces()) {
     const int32_t id = static_cast<int32_t>(pieces.size());
-    if (piece.piece().empty()) return absl::InvalidArgumentError(absl::StrCat("its piece ", id, " is empty"));
+    if (piece.piece().empty())
+      return absl::InvalidArgumentError(absl::StrCat("its piece ", id, " is empty"));
     if (!std::isfinite(piece.score())) {
-      return absl::InvalidArgumentError(absl::StrCat("the score of its piece ", id, " is no number"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the score of its piece ", id, " is no number"));
     }
     if (!names.insert(piece.piece()).second) {
       return absl::InvalidArgumentError(absl::StrCat("its piece ", id, " appears twice"));
@@ -67,13 +69,15 @@ absl::StatusOr<std::vector<Vocabulary::Piece>> PiecesOf(const Model& model) {
     pieces.push_back({piece.piece(), piece.score(), TypeOf(piece.type())});
   }
   if (pieces.empty()) return absl::InvalidArgumentError("it has no pieces");
-  if (unknowns != 1) return absl::InvalidArgumentError("it needs exactly one piece for unknown text");
+  if (unknowns != 1)
+    return absl::InvalidArgumentError("it needs exactly one piece for unknown text");
   return pieces;
 }
 
 class PieceTokenizer final : public Tokenizer {
  public:
-  PieceTokenizer(Vocabulary vocabulary, Normalizer normalizer, const Trainer& trainer, bool dummy_prefix)
+  PieceTokenizer(Vocabulary vocabulary, Normalizer normalizer, const Trainer& trainer,
+                 bool dummy_prefix)
       : vocabulary_(std::move(vocabulary)),
         normalizer_(std::move(normalizer)),
         bpe_(trainer.model_type() == Trainer::BPE),
@@ -85,16 +89,18 @@ class PieceTokenizer final : public Tokenizer {
       const Vocabulary::Piece& piece = vocabulary_.piece(id);
       if (piece.type == PieceType::kControl && piece.text == trainer.eos_piece()) end_token_ = id;
       if (piece.type != PieceType::kByte) continue;
-      if (const int32_t byte = ByteOf(piece.text); byte >= 0) byte_ids_[static_cast<size_t>(byte)] = id;
+      if (const int32_t byte = ByteOf(piece.text); byte >= 0)
+        byte_ids_[static_cast<size_t>(byte)] = id;
     }
   }
 
   std::vector<int32_t> Encode(absl::string_view text) const override {
     const std::string normalized = normalizer_.Normalize(text);
     const std::vector<Segment> segments =
-        bpe_ ? SegmentBpe(vocabulary_, normalized,
-                          [this](absl::string_view rest) { return normalizer_.VerbatimBytes(rest); })
-             : SegmentUnigram(vocabulary_, normalized);
+        bpe_
+            ? SegmentBpe(vocabulary_, normalized,
+                         [this](absl::string_view rest) { return normalizer_.VerbatimBytes(rest); })
+            : SegmentUnigram(vocabulary_, normalized);
     std::vector<int32_t> ids;
     bool after_unknown = false;
     for (const Segment& segment : segments) {
@@ -124,7 +130,8 @@ class PieceTokenizer final : public Tokenizer {
       if (piece.type == PieceType::kControl) continue;
       if (piece.type == PieceType::kUnknown) {
         absl::StrAppend(&text, unknown_surface_);
-      } else if (const int32_t byte = piece.type == PieceType::kByte ? ByteOf(piece.text) : -1; byte >= 0) {
+      } else if (const int32_t byte = piece.type == PieceType::kByte ? ByteOf(piece.text) : -1;
+                 byte >= 0) {
         text.push_back(static_cast<char>(byte));
       } else {
         absl::string_view surface = piece.text;
@@ -153,11 +160,14 @@ class PieceTokenizer final : public Tokenizer {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path, kTokenizerBytesMax));
   Model model;
-  if (!model.ParseFromString(bytes)) return absl::InvalidArgumentError("is not a sentencepiece model");
-  if (model.pieces_size() == 0) return absl::InvalidArgumentError("is not a sentencepiece model: it has no pieces");
+  if (!model.ParseFromString(bytes))
+    return absl::InvalidArgumentError("is not a sentencepiece model");
+  if (model.pieces_size() == 0)
+    return absl::InvalidArgumentError("is not a sentencepiece model: it has no pieces");
   const Trainer& trainer = model.trainer_spec();
   if (trainer.model_type() != Trainer::UNIGRAM && trainer.model_type() != Trainer::BPE) {
-    return absl::InvalidArgumentError("is a sentencepiece model of words or characters; must be unigram or bpe");
+    return absl::InvalidArgumentError(
+        "is a sentencepiece model of words or characters; must be unigram or bpe");
   }
   absl::StatusOr<std::vector<Vocabulary::Piece>> pieces = PiecesOf(model);
   if (!pieces.ok()) return Annotate(pieces.status(), "is not a sentencepiece model");
@@ -166,15 +176,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
     if (piece.type == PieceType::kUserDefined) verbatim.push_back(piece.text);
   }
   const tokenizer_model::Normalizer& spec = model.normalizer_spec();
-  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(
-      spec.precompiled_charsmap(), std::move(verbatim),
-      {.dummy_prefix = spec.add_dummy_prefix(),
-       .whitespace_as_suffix = trainer.treat_whitespace_as_suffix(),
-       .remove_extra_whitespaces = spec.remove_extra_whitespaces(),
-       .escape_whitespaces = spec.escape_whitespaces()});
+  absl::StatusOr<Normalizer> normalizer =
+      Normalizer::Create(spec.precompiled_charsmap(), std::move(verbatim),
+                         {.dummy_prefix = spec.add_dummy_prefix(),
+                          .whitespace_as_suffix = trainer.treat_whitespace_as_suffix(),
+                          .remove_extra_whitespaces = spec.remove_extra_whitespaces(),
+                          .escape_whitespaces = spec.escape_whitespaces()});
   if (!normalizer.ok()) return Annotate(normalizer.status(), "is not a sentencepiece model");
-  return std::make_unique<PieceTokenizer>(Vocabulary(*std::move(pieces)), *std::move(normalizer), trainer,
-                                          spec.add_dummy_prefix());
+  return std::make_unique<PieceTokenizer>(Vocabulary(*std::move(pieces)), *std::move(normalizer),
+                                          trainer, spec.add_dummy_prefix());
 }
 
 }  // namespace phalanx::data

@@ -2,8 +2,8 @@
 //
 //   build/release/bench/bench_data --benchmark_min_time=1
 //
-// PHALANX_EMOJI names a folder that examples/make_emoji.py filled; without it, generated shards stand
-// in for the emoji ones.
+// PHALANX_EMOJI names a folder that examples/make_emoji.py filled; without it, generated shards
+// stand in for the emoji ones.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -24,11 +24,13 @@ using ::phalanx::support::WriteShards;
 
 DataSetSpec EmojiOrLike() {
   if (const char* folder = std::getenv("PHALANX_EMOJI"); folder != nullptr) {
-    DataSetSpec spec{.tokenizer = absl::StrCat(folder, "/emoji.model"), .rows_per_item = 16, .context = 64};
+    DataSetSpec spec{
+        .tokenizer = absl::StrCat(folder, "/emoji.model"), .rows_per_item = 16, .context = 64};
     for (int i = 0; i < 4; ++i) spec.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
     return spec;
   }
-  const auto files = WriteShards(MakeFolder("bench"), {.samples = 3500, .shards = 4, .image_side = 128});
+  const auto files =
+      WriteShards(MakeFolder("bench"), {.samples = 3500, .shards = 4, .image_side = 128});
   return {.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 16, .context = 64};
 }
 
@@ -42,20 +44,28 @@ BENCHMARK(BM_BuildIndex)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 // Text alone, so that the cost a sample shows: two million members take their time in headers.
 void BM_BuildLargeIndex(benchmark::State& state) {
-  const auto files = WriteShards(MakeFolder("bench"), {.samples = static_cast<int32_t>(state.range(0)), .shards = 8,
-                                                       .images_max = 1, .image_side = 2});
-  const DataSetSpec spec{.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 16, .context = 64};
+  const auto files =
+      WriteShards(MakeFolder("bench"), {.samples = static_cast<int32_t>(state.range(0)),
+                                        .shards = 8,
+                                        .images_max = 1,
+                                        .image_side = 2});
+  const DataSetSpec spec{
+      .shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 16, .context = 64};
   int64_t samples = 0;
   for (auto _ : state) samples += Index::Build(spec)->size();
   state.SetItemsProcessed(samples);
 }
-BENCHMARK(BM_BuildLargeIndex)->Arg(200'000)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(1);
+BENCHMARK(BM_BuildLargeIndex)
+    ->Arg(200'000)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime()
+    ->Iterations(1);
 
 void BM_TakeSamples(benchmark::State& state) {
   const DataSetSpec spec = EmojiOrLike();
   const Index index = *Index::Build(spec);
-  const auto loader =
-      *Loader::Create(index, spec, {.threads = static_cast<int32_t>(state.range(0)), .image_size = 64});
+  const auto loader = *Loader::Create(
+      index, spec, {.threads = static_cast<int32_t>(state.range(0)), .image_size = 64});
   std::vector<int64_t> order(static_cast<size_t>(index.size()));
   std::iota(order.begin(), order.end(), 0);
   loader->Announce(order);
@@ -83,7 +93,8 @@ void BM_DecodeJpeg336(benchmark::State& state) {
 BENCHMARK(BM_DecodeJpeg336);
 
 void BM_DecodePng136(benchmark::State& state) {
-  const std::string bytes = EncodePng({.width = 136, .height = 128, .channels = 4}, {200, 20, 30, 100});
+  const std::string bytes =
+      EncodePng({.width = 136, .height = 128, .channels = 4}, {200, 20, 30, 100});
   std::vector<float> pixels;
   for (auto _ : state) {
     ResizeAndNormalize(*DecodeImage(bytes, 64), 64, pixels);

@@ -1,8 +1,10 @@
-// Hostile shards, pictures and tokenizers, from a seed: whatever the bytes, there is an answer, and it
-// takes no more memory than the limits of data_set.h allow.
+// Hostile shards, pictures and tokenizers, from a seed: whatever the bytes, there is an answer, and
+// it takes no more memory than the limits of data_set.h allow.
 //
 // PHALANX_FUZZ_SEED and PHALANX_FUZZ_ROUNDS (default 1 and 400) reach further. A failing round is
 // named by its seed.
+#include "tests/support/shards.h"
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -14,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/prng.h"
-#include "tests/support/shards.h"
 #include "worker/data/data_set.h"
 #include "worker/data/image.h"
 
@@ -95,7 +96,8 @@ void MendPng(std::string& bytes) {
       crc ^= static_cast<unsigned char>(bytes[i]);
       for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) ? 0xEDB88320u : 0);
     }
-    for (size_t i = 0; i < 4; ++i) bytes[at + 8 + length + i] = static_cast<char>(~crc >> (24 - 8 * i));
+    for (size_t i = 0; i < 4; ++i)
+      bytes[at + 8 + length + i] = static_cast<char>(~crc >> (24 - 8 * i));
     at += 12 + length;
   }
 }
@@ -119,8 +121,11 @@ TEST_F(ShardFuzz, Shards_AreIndexedAndReadOrRefused) {
                                 .File("b.jpg", EncodeJpeg({}, {9, 8, 7}))
                                 .File("b.txt", "green")
                                 .Finish();
-  const DataSetSpec spec{.shards = {folder_ + "/s.tar"}, .tokenizer = folder_ + "/t.model", .rows_per_item = 4,
-                         .context = 32, .vocabulary = 64};
+  const DataSetSpec spec{.shards = {folder_ + "/s.tar"},
+                         .tokenizer = folder_ + "/t.model",
+                         .rows_per_item = 4,
+                         .context = 32,
+                         .vocabulary = 64};
   WriteFile(spec.tokenizer, TokenizerModel());
   uint64_t accepted = 0;
   for (uint64_t round = 0; round < rounds_; ++round) {
@@ -150,13 +155,14 @@ TEST_F(ShardFuzz, Shards_AreIndexedAndReadOrRefused) {
 }
 
 TEST_F(ShardFuzz, Pictures_AreDecodedOrRefused) {
-  std::vector<std::string> pictures = {EncodePng({.width = 24, .height = 24}, {1, 2, 3}),
-                                       EncodePng({.width = 24, .height = 24, .channels = 4, .interlaced = true}, {1, 2, 3, 4}),
-                                       EncodePng({.width = 24, .height = 24, .depth = 4, .palette = true}, {1, 2, 3}),
-                                       EncodePng({.width = 24, .height = 24, .channels = 2, .depth = 16}, {1, 2}),
-                                       EncodeJpeg({.width = 24, .height = 24}, {1, 2, 3}),
-                                       EncodeJpeg({.width = 24, .height = 24, .progressive = true}, {1, 2, 3}),
-                                       EncodeJpeg({.width = 24, .height = 24, .channels = 4}, {1, 2, 3, 4})};
+  std::vector<std::string> pictures = {
+      EncodePng({.width = 24, .height = 24}, {1, 2, 3}),
+      EncodePng({.width = 24, .height = 24, .channels = 4, .interlaced = true}, {1, 2, 3, 4}),
+      EncodePng({.width = 24, .height = 24, .depth = 4, .palette = true}, {1, 2, 3}),
+      EncodePng({.width = 24, .height = 24, .channels = 2, .depth = 16}, {1, 2}),
+      EncodeJpeg({.width = 24, .height = 24}, {1, 2, 3}),
+      EncodeJpeg({.width = 24, .height = 24, .progressive = true}, {1, 2, 3}),
+      EncodeJpeg({.width = 24, .height = 24, .channels = 4}, {1, 2, 3, 4})};
   uint64_t accepted = 0;
   for (uint64_t round = 0; round < rounds_ * 20; ++round) {
     SCOPED_TRACE(absl::StrCat("seed ", seed_, " round ", round));
@@ -170,7 +176,8 @@ TEST_F(ShardFuzz, Pictures_AreDecodedOrRefused) {
       continue;
     }
     ++accepted;
-    ASSERT_EQ(image->rgb.size(), static_cast<size_t>(image->width) * static_cast<size_t>(image->height) * 3);
+    ASSERT_EQ(image->rgb.size(),
+              static_cast<size_t>(image->width) * static_cast<size_t>(image->height) * 3);
     std::vector<float> pixels;
     ResizeAndNormalize(*image, 8, pixels);
   }

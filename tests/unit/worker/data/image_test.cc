@@ -26,14 +26,15 @@ std::string Fault(absl::string_view bytes) {
 }
 
 // Every pixel is `expected`, to `tolerance` levels.
-void ExpectColour(absl::string_view bytes, int32_t width, int32_t height, const std::vector<int>& expected,
-                  int tolerance) {
+void ExpectColour(absl::string_view bytes, int32_t width, int32_t height,
+                  const std::vector<int>& expected, int tolerance) {
   const absl::StatusOr<Image> image = DecodeImage(bytes, 0);
   ASSERT_TRUE(image.ok()) << image.status();
   ASSERT_EQ(image->width, width);
   ASSERT_EQ(image->height, height);
   ASSERT_EQ(image->rgb.size(), static_cast<size_t>(width) * static_cast<size_t>(height) * 3);
-  for (size_t i = 0; i < image->rgb.size(); ++i) ASSERT_NEAR(image->rgb[i], expected[i % 3], tolerance) << i;
+  for (size_t i = 0; i < image->rgb.size(); ++i)
+    ASSERT_NEAR(image->rgb[i], expected[i % 3], tolerance) << i;
 }
 
 uint32_t BigEndian(absl::string_view bytes, size_t at) {
@@ -62,7 +63,11 @@ TEST(ImageTest, Png_EveryColourTypeAndDepthGivesRgb) {
   for (const bool interlaced : {false, true}) {
     for (const int32_t depth : {8, 16}) {
       const auto encode = [&](int32_t channels, std::vector<uint8_t> value) {
-        return EncodePng({.width = 9, .height = 5, .channels = channels, .depth = depth, .interlaced = interlaced},
+        return EncodePng({.width = 9,
+                          .height = 5,
+                          .channels = channels,
+                          .depth = depth,
+                          .interlaced = interlaced},
                          value);
       };
       ExpectColour(encode(1, {90}), 9, 5, {90, 90, 90}, 0);
@@ -71,13 +76,18 @@ TEST(ImageTest, Png_EveryColourTypeAndDepthGivesRgb) {
       ExpectColour(encode(4, {10, 20, 30, 255}), 9, 5, {10, 20, 30}, 0);
     }
     for (const int32_t depth : {1, 2, 4}) {
-      ExpectColour(EncodePng({.width = 9, .height = 5, .channels = 1, .depth = depth, .interlaced = interlaced}, {255}),
-                   9, 5, {255, 255, 255}, 0);
+      ExpectColour(
+          EncodePng(
+              {.width = 9, .height = 5, .channels = 1, .depth = depth, .interlaced = interlaced},
+              {255}),
+          9, 5, {255, 255, 255}, 0);
     }
     for (const int32_t depth : {1, 2, 4, 8}) {
-      ExpectColour(EncodePng({.width = 9, .height = 5, .depth = depth, .palette = true, .interlaced = interlaced},
-                             {10, 20, 30}),
-                   9, 5, {10, 20, 30}, 0);
+      ExpectColour(
+          EncodePng(
+              {.width = 9, .height = 5, .depth = depth, .palette = true, .interlaced = interlaced},
+              {10, 20, 30}),
+          9, 5, {10, 20, 30}, 0);
     }
   }
 }
@@ -91,7 +101,8 @@ TEST(ImageTest, PngWithAlpha_IsLaidOverWhite) {
 TEST(ImageTest, Jpeg_EveryColourSpaceGivesRgb) {
   for (const bool progressive : {false, true}) {
     const auto encode = [&](int32_t channels, std::vector<uint8_t> value) {
-      return EncodeJpeg({.width = 19, .height = 11, .channels = channels, .progressive = progressive}, value);
+      return EncodeJpeg(
+          {.width = 19, .height = 11, .channels = channels, .progressive = progressive}, value);
     };
     ExpectColour(encode(1, {90}), 19, 11, {90, 90, 90}, 2);
     ExpectColour(encode(3, {200, 20, 30}), 19, 11, {200, 20, 30}, 3);
@@ -113,12 +124,14 @@ TEST(ImageTest, LargeJpeg_IsDecodedAtAFractionOfItsSize) {
 }
 
 TEST(ImageTest, TruncatedAnywhere_IsDamaged) {
-  for (const std::string& bytes : {EncodePng({.width = 40, .height = 40}, {1, 2, 3}),
-                                   EncodePng({.width = 40, .height = 40, .interlaced = true}, {1, 2, 3}),
-                                   EncodeJpeg({.width = 40, .height = 40}, {1, 2, 3}),
-                                   EncodeJpeg({.width = 40, .height = 40, .progressive = true}, {1, 2, 3})}) {
+  for (const std::string& bytes :
+       {EncodePng({.width = 40, .height = 40}, {1, 2, 3}),
+        EncodePng({.width = 40, .height = 40, .interlaced = true}, {1, 2, 3}),
+        EncodeJpeg({.width = 40, .height = 40}, {1, 2, 3}),
+        EncodeJpeg({.width = 40, .height = 40, .progressive = true}, {1, 2, 3})}) {
     for (size_t length = 0; length < bytes.size(); ++length) {
-      EXPECT_NE(Fault(absl::string_view(bytes).substr(0, length)), "") << length << " of " << bytes.size();
+      EXPECT_NE(Fault(absl::string_view(bytes).substr(0, length)), "")
+          << length << " of " << bytes.size();
     }
     EXPECT_EQ(Fault(bytes), "");
   }
@@ -142,9 +155,11 @@ TEST(ImageTest, HugePng_IsRefusedBeforeMemoryIsTaken) {
   const std::string png = EncodePng({}, {1, 2, 3});
   EXPECT_THAT(Fault(WithDimensions(png, 60000, 60000)), HasSubstr("too many pixels"));
   EXPECT_THAT(Fault(WithDimensions(png, 0x7FFFFFFF, 1)), HasSubstr("damaged PNG"));
-  EXPECT_THAT(Fault(WithDimensions(png, 5000, 5000)), HasSubstr("more pixels than the file can hold"));
+  EXPECT_THAT(Fault(WithDimensions(png, 5000, 5000)),
+              HasSubstr("more pixels than the file can hold"));
   EXPECT_THAT(Fault(WithDimensions(png, 0, 16)), HasSubstr("damaged PNG"));
-  ASSERT_EQ(BigEndian(WithDimensions(png, 16, 16), 29), BigEndian(png, 29));  // the helper's checksum is right
+  ASSERT_EQ(BigEndian(WithDimensions(png, 16, 16), 29),
+            BigEndian(png, 29));  // the helper's checksum is right
 }
 
 TEST(ImageTest, HugeJpeg_IsRefused) {
@@ -173,7 +188,8 @@ TEST(ResizeTest, OneColour_StaysThatColour) {
 }
 
 // Grey levels of an output of [size, size], normalisation undone.
-std::vector<float> Resized(const std::vector<uint8_t>& levels, int32_t width, int32_t height, int32_t size) {
+std::vector<float> Resized(const std::vector<uint8_t>& levels, int32_t width, int32_t height,
+                           int32_t size) {
   Image image{width, height, {}};
   for (const uint8_t level : levels) image.rgb.insert(image.rgb.end(), 3, level);
   std::vector<float> pixels;

@@ -28,14 +28,20 @@ using ::testing::SizeIs;
 class IndexTest : public ::testing::Test {
  protected:
   DataSetSpec SpecOf(const ShardFiles& files) {
-    return {.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 4, .context = 32,
+    return {.shards = files.shards,
+            .tokenizer = files.tokenizer,
+            .rows_per_item = 4,
+            .context = 32,
             .vocabulary = files.vocabulary};
   }
 
   // A spec of one shard with these bytes.
   DataSetSpec OneShard(absl::string_view bytes, const std::string& name = "one.tar") {
-    const DataSetSpec spec{.shards = {absl::StrCat(folder_, "/", name)}, .tokenizer = folder_ + "/t.model",
-                           .rows_per_item = 4, .context = 32, .vocabulary = 64};
+    const DataSetSpec spec{.shards = {absl::StrCat(folder_, "/", name)},
+                           .tokenizer = folder_ + "/t.model",
+                           .rows_per_item = 4,
+                           .context = 32,
+                           .vocabulary = 64};
     WriteFile(spec.shards[0], bytes);
     WriteFile(spec.tokenizer, TokenizerModel());
     return spec;
@@ -52,7 +58,8 @@ class IndexTest : public ::testing::Test {
 
   std::vector<std::string> ViolationsIn(const DataSetSpec& spec) {
     std::vector<std::string> texts;
-    for (const Violation& violation : ViolationsOf(Index::Build(spec).status())) texts.push_back(ToString(violation));
+    for (const Violation& violation : ViolationsOf(Index::Build(spec).status()))
+      texts.push_back(ToString(violation));
     return texts;
   }
 
@@ -72,8 +79,8 @@ class IndexTest : public ::testing::Test {
 };
 
 TEST_F(IndexTest, Build_KnowsEveryShape) {
-  const Index index = BuildOrDie(SpecOf(WriteShards(folder_, {.samples = 30, .shards = 3, .images_min = 0, .images_max = 2,
-                                                             .words = 3})));
+  const Index index = BuildOrDie(SpecOf(WriteShards(
+      folder_, {.samples = 30, .shards = 3, .images_min = 0, .images_max = 2, .words = 3})));
   ASSERT_EQ(index.size(), 30);
   EXPECT_THAT(index.corrupt_samples(), SizeIs(0));
   bool seen[3] = {};
@@ -112,14 +119,20 @@ TEST_F(IndexTest, Members_AreGroupedByKeyWhereverTheyStand) {
 
 TEST_F(IndexTest, FaultySamples_AreCorruptAndNamed) {
   ExpectCorrupt(TarBuilder().File("a.png", png_).Finish(), "lacks its text member");
-  ExpectCorrupt(TarBuilder().File("a.txt", "<image> red").Finish(), "has 1 <image> mark and 0 images");
-  ExpectCorrupt(TarBuilder().File("a.txt", "red").File("a.1.png", png_).Finish(), "lacks its image 0");
-  ExpectCorrupt(TarBuilder().File("a.txt", "red").File("a.0.png", png_).File("a.2.png", png_).Finish(),
-                "lacks its image 1");
-  ExpectCorrupt(TarBuilder().File("a.txt", "red").File("a.png", png_).File("a.0.jpg", png_).Finish(),
+  ExpectCorrupt(TarBuilder().File("a.txt", "<image> red").Finish(),
+                "has 1 <image> mark and 0 images");
+  ExpectCorrupt(TarBuilder().File("a.txt", "red").File("a.1.png", png_).Finish(),
+                "lacks its image 0");
+  ExpectCorrupt(
+      TarBuilder().File("a.txt", "red").File("a.0.png", png_).File("a.2.png", png_).Finish(),
+      "lacks its image 1");
+  ExpectCorrupt(
+      TarBuilder().File("a.txt", "red").File("a.png", png_).File("a.0.jpg", png_).Finish(),
+      "has a member twice");
+  ExpectCorrupt(TarBuilder().File("a.txt", "red").File("a.txt", "blue").Finish(),
                 "has a member twice");
-  ExpectCorrupt(TarBuilder().File("a.txt", "red").File("a.txt", "blue").Finish(), "has a member twice");
-  ExpectCorrupt(TarBuilder().File("a.txt", std::string(kTextBytesMax + 1, 'a')).Finish(), "must have at most 1048576");
+  ExpectCorrupt(TarBuilder().File("a.txt", std::string(kTextBytesMax + 1, 'a')).Finish(),
+                "must have at most 1048576");
   TarBuilder many;
   many.File("a.txt", "red");
   for (int i = 0; i < 9; ++i) many.File(absl::StrCat("a.", i, ".png"), png_);
@@ -127,8 +140,11 @@ TEST_F(IndexTest, FaultySamples_AreCorruptAndNamed) {
 }
 
 TEST_F(IndexTest, CorruptSample_NamesShardAndKeyAmongOthers) {
-  const Index index = BuildOrDie(
-      OneShard(TarBuilder().File("good.txt", "red").File("bad.png", png_).File("fine.txt", "blue").Finish()));
+  const Index index = BuildOrDie(OneShard(TarBuilder()
+                                              .File("good.txt", "red")
+                                              .File("bad.png", png_)
+                                              .File("fine.txt", "blue")
+                                              .Finish()));
   ASSERT_THAT(index.corrupt_samples(), SizeIs(1));
   EXPECT_EQ(index.corrupt_samples()[0].shard, "one.tar");
   EXPECT_EQ(index.corrupt_samples()[0].key, "bad");
@@ -136,7 +152,8 @@ TEST_F(IndexTest, CorruptSample_NamesShardAndKeyAmongOthers) {
 }
 
 TEST_F(IndexTest, KeysThatAreNoText_ArePrintable) {
-  const Index index = BuildOrDie(OneShard(TarBuilder().File("bad\n\xFFkey\xC3\xA9.png", png_).Finish()));
+  const Index index =
+      BuildOrDie(OneShard(TarBuilder().File("bad\n\xFFkey\xC3\xA9.png", png_).Finish()));
   EXPECT_EQ(index.NameOf(0), "one.tar: bad\\x0a\\xffkey\xC3\xA9");
   EXPECT_EQ(index.corrupt_samples()[0].key, "bad\\x0a\\xffkey\xC3\xA9");
 }
@@ -159,13 +176,16 @@ TEST_F(IndexTest, EveryViolation_IsReportedAtOnce) {
   DataSetSpec spec = SpecOf(files);
   spec.vocabulary = 512;
   spec.vocabulary_field = "spec.modules[1].architecture.vocabulary";
-  EXPECT_THAT(ViolationsIn(spec),
-              ElementsAre(absl::StrCat("spec.data.tokenizer: ", files.tokenizer,
-                                       ": has 600 pieces; must fit spec.modules[1].architecture.vocabulary (512)"),
-                          absl::StrCat("spec.data.shards[0]: ", files.shards[0], ": is empty"),
-                          HasSubstr(absl::StrCat("spec.data.shards[1]: ", files.shards[1], ": is truncated: member")),
-                          absl::StrCat("spec.data.shards[3]: ", files.shards[3],
-                                       ": cannot be opened: No such file or directory")));
+  EXPECT_THAT(
+      ViolationsIn(spec),
+      ElementsAre(
+          absl::StrCat("spec.data.tokenizer: ", files.tokenizer,
+                       ": has 600 pieces; must fit spec.modules[1].architecture.vocabulary (512)"),
+          absl::StrCat("spec.data.shards[0]: ", files.shards[0], ": is empty"),
+          HasSubstr(
+              absl::StrCat("spec.data.shards[1]: ", files.shards[1], ": is truncated: member")),
+          absl::StrCat("spec.data.shards[3]: ", files.shards[3],
+                       ": cannot be opened: No such file or directory")));
 }
 
 TEST_F(IndexTest, Tokenizer_ThatIsNoneOrHasNoEndIsAViolation) {
@@ -248,7 +268,8 @@ TEST_F(IndexTest, Load_OfAnotherSpecOrChangedFilesIsRefused) {
   other.context = 16;
   EXPECT_EQ(Index::Load(path, other).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Index::Load(path, spec).ok());
-  std::filesystem::last_write_time(spec.shards[1], std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  std::filesystem::last_write_time(
+      spec.shards[1], std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
   EXPECT_EQ(Index::Load(path, spec).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Index::Load(folder_ + "/none", spec).status().code(), absl::StatusCode::kNotFound);
 }

@@ -32,11 +32,17 @@ class LoaderTest : public ::testing::Test {
  protected:
   void UseShards(const phalanx::support::ShardOptions& options) {
     const ShardFiles files = WriteShards(folder_, options);
-    spec_ = {.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 4, .context = 32,
+    spec_ = {.shards = files.shards,
+             .tokenizer = files.tokenizer,
+             .rows_per_item = 4,
+             .context = 32,
              .vocabulary = files.vocabulary};
   }
   void UseShard(absl::string_view bytes) {
-    spec_ = {.shards = {folder_ + "/one.tar"}, .tokenizer = folder_ + "/t.model", .rows_per_item = 4, .context = 32,
+    spec_ = {.shards = {folder_ + "/one.tar"},
+             .tokenizer = folder_ + "/t.model",
+             .rows_per_item = 4,
+             .context = 32,
              .vocabulary = 64};
     WriteFile(spec_.shards[0], bytes);
     WriteFile(spec_.tokenizer, TokenizerModel());
@@ -45,7 +51,8 @@ class LoaderTest : public ::testing::Test {
   std::unique_ptr<Loader> Make(const LoaderOptions& options = {.threads = 1, .image_size = 8}) {
     absl::StatusOr<Index> index = Index::Build(spec_);
     EXPECT_TRUE(index.ok()) << index.status();
-    absl::StatusOr<std::unique_ptr<Loader>> loader = Loader::Create(*std::move(index), spec_, options);
+    absl::StatusOr<std::unique_ptr<Loader>> loader =
+        Loader::Create(*std::move(index), spec_, options);
     EXPECT_TRUE(loader.ok()) << loader.status();
     return *std::move(loader);
   }
@@ -92,7 +99,8 @@ TEST_F(LoaderTest, Sample_AgreesWithTheIndex) {
     const SampleShape& shape = index->shape(i);
     EXPECT_THAT(sample->tokens, SizeIs(shape.positions));
     EXPECT_THAT(sample->labels, SizeIs(shape.positions));
-    EXPECT_EQ(std::accumulate(sample->label_counts.begin(), sample->label_counts.end(), 0), shape.counted);
+    EXPECT_EQ(std::accumulate(sample->label_counts.begin(), sample->label_counts.end(), 0),
+              shape.counted);
     EXPECT_THAT(sample->row_positions, SizeIs(4 * shape.items));
     EXPECT_THAT(sample->pixels, SizeIs(shape.items));
   }
@@ -164,11 +172,13 @@ TEST_F(LoaderTest, RandomCalls_NeverStall) {
   Prng prng(9);
   for (int round = 0; round < 200; ++round) {
     std::vector<int64_t> announced;
-    for (uint64_t n = prng.Below(8); n > 0; --n) announced.push_back(static_cast<int64_t>(prng.Below(30)));
+    for (uint64_t n = prng.Below(8); n > 0; --n)
+      announced.push_back(static_cast<int64_t>(prng.Below(30)));
     loader->Announce(announced);
     for (uint64_t n = prng.Below(5); n > 0; --n) {
-      const int64_t sample = announced.empty() || prng.Below(3) == 0 ? static_cast<int64_t>(prng.Below(30))
-                                                                     : announced[prng.Below(announced.size())];
+      const int64_t sample = announced.empty() || prng.Below(3) == 0
+                                 ? static_cast<int64_t>(prng.Below(30))
+                                 : announced[prng.Below(announced.size())];
       ASSERT_NE(TakeOrDie(*loader, sample), nullptr);
     }
   }

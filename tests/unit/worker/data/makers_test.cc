@@ -20,10 +20,11 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // What the maker says; its exit status must be 0.
-std::string RunMaker(const std::string& maker, const std::string& folder, const std::string& arguments = "") {
+std::string RunMaker(const std::string& maker, const std::string& folder,
+                     const std::string& arguments = "") {
   const std::string log = folder + ".log";
-  const std::string command = absl::StrCat("/usr/bin/python3 " PHALANX_SOURCE_DIR "/examples/", maker, " ", folder,
-                                           " ", arguments, " >", log, " 2>&1");
+  const std::string command = absl::StrCat("/usr/bin/python3 " PHALANX_SOURCE_DIR "/examples/",
+                                           maker, " ", folder, " ", arguments, " >", log, " 2>&1");
   const int status = std::system(command.c_str());
   const std::string said = ReadFile(log);
   EXPECT_EQ(status, 0) << said;
@@ -31,16 +32,19 @@ std::string RunMaker(const std::string& maker, const std::string& folder, const 
 }
 
 TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
-  for (const char* needed : {"/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf",
-                             "/usr/share/unicode/cldr/common/annotations/en.xml", "/usr/bin/spm_train"}) {
+  for (const char* needed :
+       {"/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf",
+        "/usr/share/unicode/cldr/common/annotations/en.xml", "/usr/bin/spm_train"}) {
     if (access(needed, R_OK) != 0) GTEST_SKIP() << "no " << needed;
   }
   const std::string folder = MakeFolder("emoji") + "/set";
   EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("training and"));
   EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("up to date"));
 
-  DataSetSpec training{.tokenizer = folder + "/emoji.model", .rows_per_item = 16, .context = 64, .vocabulary = 512};
-  for (int i = 0; i < 4; ++i) training.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
+  DataSetSpec training{
+      .tokenizer = folder + "/emoji.model", .rows_per_item = 16, .context = 64, .vocabulary = 512};
+  for (int i = 0; i < 4; ++i)
+    training.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
   DataSetSpec validation = training;
   validation.shards = {folder + "/emoji-validation.tar"};
 
@@ -62,7 +66,8 @@ TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
     }
     for (int64_t i = 0; i < index->size(); ++i) {
       const std::string name = index->NameOf(i);
-      EXPECT_TRUE(keys.insert(name.substr(name.find(": "))).second) << name << " is in both sets or twice";
+      EXPECT_TRUE(keys.insert(name.substr(name.find(": "))).second)
+          << name << " is in both sets or twice";
     }
   }
   EXPECT_GT(samples, 1500);
@@ -81,9 +86,12 @@ TEST(MakersTest, Emoji_GivesTheSameBytesEveryTime) {
 
 TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
   const std::string folder = MakeFolder("synthetic") + "/set";
-  RunMaker("make_synthetic.py", folder, "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100");
+  RunMaker("make_synthetic.py", folder,
+           "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100");
   const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
-                         .tokenizer = folder + "/synthetic.model", .rows_per_item = 16, .context = 100};
+                         .tokenizer = folder + "/synthetic.model",
+                         .rows_per_item = 16,
+                         .context = 100};
   const absl::StatusOr<Index> index = Index::Build(spec);
   ASSERT_TRUE(index.ok()) << index.status();
   ASSERT_EQ(index->size(), 3);
@@ -92,7 +100,8 @@ TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
     EXPECT_EQ(index->shape(i), (SampleShape{.items = 2, .positions = 100, .counted = 69}));
     EXPECT_FALSE((*(*loader)->Take(i))->corrupt);
   }
-  EXPECT_THAT(RunMaker("make_synthetic.py", folder, "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100"),
+  EXPECT_THAT(RunMaker("make_synthetic.py", folder,
+                       "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100"),
               HasSubstr("up to date"));
 }
 

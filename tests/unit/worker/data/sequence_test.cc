@@ -21,14 +21,16 @@ class WordTokenizer final : public Tokenizer {
   std::string Decode(absl::Span<const int32_t>) const override { return ""; }
   std::vector<int32_t> Encode(absl::string_view text) const override {
     std::vector<int32_t> ids;
-    for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) ids.push_back(word[0]);
+    for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty()))
+      ids.push_back(word[0]);
     return ids;
   }
   int32_t end_token() const override { return kEnd; }
   int32_t size() const override { return 256; }
 };
 
-Sequence Make(absl::string_view text, int32_t images, const DataSetSpec& spec = {.rows_per_item = 2, .context = 10},
+Sequence Make(absl::string_view text, int32_t images,
+              const DataSetSpec& spec = {.rows_per_item = 2, .context = 10},
               std::string fault = "") {
   return MakeSequence(text, images, spec, WordTokenizer(), fault);
 }
@@ -60,7 +62,11 @@ TEST(SequenceTest, EmptyText_HasTwoEndTokens) {
 }
 
 TEST(SequenceTest, ByteOrderMarkAndLineEnds_AreNoText) {
-  EXPECT_THAT(Make("\xEF\xBB\xBF" "a b\r\n", 0).tokens, ElementsAre('a', 'b', kEnd));
+  EXPECT_THAT(Make("\xEF\xBB\xBF"
+                   "a b\r\n",
+                   0)
+                  .tokens,
+              ElementsAre('a', 'b', kEnd));
 }
 
 TEST(SequenceTest, TooLong_TextIsCutFromItsEnd) {
@@ -70,7 +76,8 @@ TEST(SequenceTest, TooLong_TextIsCutFromItsEnd) {
 }
 
 TEST(SequenceTest, TooLong_ItemsAfterTheTextStay) {
-  const Sequence sequence = Make("a b c d <image> e <image> f", 2, {.rows_per_item = 4, .context = 10});
+  const Sequence sequence =
+      Make("a b c d <image> e <image> f", 2, {.rows_per_item = 4, .context = 10});
   EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', R, R, R, R, R, R, R, R, kEnd));
   EXPECT_EQ(sequence.shape.counted, 1);
 }
@@ -96,7 +103,8 @@ TEST(SequenceTest, MarksThatDoNotMatch_AreCorrupt) {
 }
 
 TEST(SequenceTest, TooManyItems_AreCorrupt) {
-  ExpectCorrupt(Make("a", 9, {.rows_per_item = 1, .context = 100}), "has 9 images; must have at most items_max (8)");
+  ExpectCorrupt(Make("a", 9, {.rows_per_item = 1, .context = 100}),
+                "has 9 images; must have at most items_max (8)");
   EXPECT_FALSE(Make("a", 8, {.rows_per_item = 1, .context = 100}).shape.corrupt);
 }
 
@@ -106,7 +114,9 @@ TEST(SequenceTest, ItemsBeyondTheContext_AreCorrupt) {
 
 TEST(SequenceTest, AudioMark_IsCorrupt) { ExpectCorrupt(Make("<audio> a", 0), "<audio>"); }
 
-TEST(SequenceTest, KnownFault_IsKept) { ExpectCorrupt(Make("a b", 1, {.rows_per_item = 2}, "lacks image 0"), "lacks image 0"); }
+TEST(SequenceTest, KnownFault_IsKept) {
+  ExpectCorrupt(Make("a b", 1, {.rows_per_item = 2}, "lacks image 0"), "lacks image 0");
+}
 
 TEST(SequenceTest, WithoutVision_ImagesAndMarksAreLeftOut) {
   const Sequence sequence = Make("a <image> b", 1, {.rows_per_item = 0, .context = 10});

@@ -1,14 +1,12 @@
 // Tar shards in all their variants, read through ListTar.
-#include "worker/data/tar_reader.h"
-
+#include <archive.h>
+#include <archive_entry.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <archive.h>
-#include <archive_entry.h>
-
 #include "absl/strings/str_cat.h"
 #include "tests/support/shards.h"
+#include "worker/data/tar_reader.h"
 
 namespace phalanx::data {
 namespace {
@@ -74,7 +72,11 @@ std::string WriteWithLibarchive(int (*set_format)(archive*), const std::string& 
 
 TEST_F(TarTest, Ustar_ListsMembersWithTheirOffsets) {
   const std::string long_content(1500, 'z');
-  EXPECT_THAT(Contents(TarBuilder().File("a.txt", "alpha").File("b.png", "").File("c.txt", long_content).Finish()),
+  EXPECT_THAT(Contents(TarBuilder()
+                           .File("a.txt", "alpha")
+                           .File("b.png", "")
+                           .File("c.txt", long_content)
+                           .Finish()),
               ElementsAre(Pair("a.txt", "alpha"), Pair("b.png", ""), Pair("c.txt", long_content)));
 }
 
@@ -90,8 +92,9 @@ TEST_F(TarTest, Pax_NamesOutsideAsciiAreKept) {
 }
 
 TEST_F(TarTest, FormatsOfLibarchive_AreAllRead) {
-  for (const auto set_format : {&archive_write_set_format_ustar, &archive_write_set_format_pax,
-                                &archive_write_set_format_gnutar, &archive_write_set_format_v7tar}) {
+  for (const auto set_format :
+       {&archive_write_set_format_ustar, &archive_write_set_format_pax,
+        &archive_write_set_format_gnutar, &archive_write_set_format_v7tar}) {
     EXPECT_THAT(Contents(WriteWithLibarchive(set_format, "name")),
                 ElementsAre(Pair("name5", "first"), Pair("name700", std::string(700, 'x'))));
   }
@@ -108,7 +111,9 @@ TEST_F(TarTest, DirectoriesAndLinks_AreNoMembers) {
               ElementsAre(Pair("d/a.txt", "in")));
 }
 
-TEST_F(TarTest, EmptyArchive_HasNoMembers) { EXPECT_THAT(Contents(TarBuilder().Finish()), ElementsAre()); }
+TEST_F(TarTest, EmptyArchive_HasNoMembers) {
+  EXPECT_THAT(Contents(TarBuilder().Finish()), ElementsAre());
+}
 
 TEST_F(TarTest, ZeroBytes_AreNoArchive) { EXPECT_EQ(Fault(""), "is empty"); }
 
@@ -133,12 +138,15 @@ TEST_F(TarTest, Truncated_AtAnyByteIsAnError) {
 }
 
 TEST_F(TarTest, TruncatedInContent_NamesTheMember) {
-  const std::string whole = TarBuilder().File("a.txt", "alpha").File("b.txt", std::string(5000, 'b')).Finish();
-  EXPECT_EQ(Fault(whole.substr(0, 3000)), "is truncated: member b.txt has 5000 bytes at 1536 of 3000");
+  const std::string whole =
+      TarBuilder().File("a.txt", "alpha").File("b.txt", std::string(5000, 'b')).Finish();
+  EXPECT_EQ(Fault(whole.substr(0, 3000)),
+            "is truncated: member b.txt has 5000 bytes at 1536 of 3000");
 }
 
 TEST_F(TarTest, DeclaredSizeBeyondTheFile_IsAnError) {
-  EXPECT_THAT(Fault(TarBuilder().Header("a.txt", '0', (uint64_t{1} << 33) - 1).Finish()), HasSubstr("is truncated"));
+  EXPECT_THAT(Fault(TarBuilder().Header("a.txt", '0', (uint64_t{1} << 33) - 1).Finish()),
+              HasSubstr("is truncated"));
 }
 
 TEST_F(TarTest, DamagedHeader_NamesTheMemberBefore) {

@@ -79,16 +79,18 @@ TEST(TokenizerTest, RunOfUnknownCharacters_IsOneToken) {
 TEST(TokenizerTest, Unigram_TakesTheHighestSum) {
   const auto tokenizer = Load(
       ModelOf(tokenizer_model::Trainer::UNIGRAM,
-              {{"\xE2\x96\x81", -1}, {"a", -2}, {"b", -2}, {"ab", -3.5}, {"abb", -6}, {"bb", -1}}).SerializeAsString());
+              {{"\xE2\x96\x81", -1}, {"a", -2}, {"b", -2}, {"ab", -3.5}, {"abb", -6}, {"bb", -1}})
+          .SerializeAsString());
   EXPECT_THAT(tokenizer->Encode("ab"), ElementsAre(2, 5));
   EXPECT_THAT(tokenizer->Encode("abb"), ElementsAre(2, 3, 7));
 }
 
 TEST(TokenizerTest, Bpe_JoinsTheBestPairFirst) {
-  const auto tokenizer = Load(ModelOf(tokenizer_model::Trainer::BPE,
-                                      {{"\xE2\x96\x81", 0}, {"a", 0}, {"b", 0}, {"c", 0}, {"bc", -1}, {"ab", -2},
-                                       {"abc", -3}})
-                                  .SerializeAsString());
+  const auto tokenizer = Load(
+      ModelOf(
+          tokenizer_model::Trainer::BPE,
+          {{"\xE2\x96\x81", 0}, {"a", 0}, {"b", 0}, {"c", 0}, {"bc", -1}, {"ab", -2}, {"abc", -3}})
+          .SerializeAsString());
   EXPECT_THAT(tokenizer->Encode("abc"), ElementsAre(2, 8));
   EXPECT_THAT(tokenizer->Encode("abab"), ElementsAre(2, 7, 7));
 }
@@ -99,7 +101,8 @@ TEST(TokenizerTest, ByteFallback_SpellsUnknownCharacters) {
   for (int byte = 0; byte < 256; ++byte) {
     static constexpr char kDigits[] = "0123456789ABCDEF";
     tokenizer_model::Piece* piece = model.add_pieces();
-    piece->set_piece(absl::StrCat("<0x", std::string(1, kDigits[byte / 16]), std::string(1, kDigits[byte % 16]), ">"));
+    piece->set_piece(absl::StrCat("<0x", std::string(1, kDigits[byte / 16]),
+                                  std::string(1, kDigits[byte % 16]), ">"));
     piece->set_type(tokenizer_model::Piece::BYTE);
   }
   const auto tokenizer = Load(model.SerializeAsString());
@@ -112,7 +115,8 @@ TEST(TokenizerTest, OtherFiles_AreNoModel) {
   EXPECT_THAT(LoadFault("garbage that is no protobuf"), HasSubstr("is not a sentencepiece model"));
   EXPECT_THAT(LoadFault(std::string(5000, '\x7f')), HasSubstr("is not a sentencepiece model"));
   EXPECT_THAT(Tokenizer::Load("/nonexistent.model").status().message(), HasSubstr("No such file"));
-  EXPECT_THAT(Tokenizer::Load(MakeFolder("tokenizer")).status().message(), HasSubstr("not a regular file"));
+  EXPECT_THAT(Tokenizer::Load(MakeFolder("tokenizer")).status().message(),
+              HasSubstr("not a regular file"));
 }
 
 TEST(TokenizerTest, BrokenModels_AreNamed) {
@@ -133,7 +137,8 @@ TEST(TokenizerTest, DamagedModels_NeverCrash) {
   Prng prng(11);
   for (int round = 0; round < 300; ++round) {
     std::string damaged = model;
-    for (int i = 0; i < 4; ++i) damaged[prng.Below(damaged.size())] = static_cast<char>(prng.Next());
+    for (int i = 0; i < 4; ++i)
+      damaged[prng.Below(damaged.size())] = static_cast<char>(prng.Next());
     WriteFile(path, damaged);
     const auto tokenizer = Tokenizer::Load(path);
     if (tokenizer.ok()) (*tokenizer)->Encode("red tile \xFF\xFE under sky");
@@ -144,8 +149,10 @@ TEST(TokenizerTest, DamagedModels_NeverCrash) {
 std::string HardText() {
   std::string text =
       "  leading and   double  spaces  \n"
-      "\xEF\xAC\x81ne \xC2\xBD \xE2\x91\xA0\xE2\x91\xA1 \xEF\xBE\x8A\xEF\xBE\x9D \xEF\xBC\xA1\ttab\n"
-      "a\xE2\x96\x81" "b literal <unk> </s> <sep> skin tone <0x41>\n"
+      "\xEF\xAC\x81ne \xC2\xBD \xE2\x91\xA0\xE2\x91\xA1 \xEF\xBE\x8A\xEF\xBE\x9D "
+      "\xEF\xBC\xA1\ttab\n"
+      "a\xE2\x96\x81"
+      "b literal <unk> </s> <sep> skin tone <0x41>\n"
       "bad \xFF\xFE utf \xC3( \xE2\x82 end\xF0\x9F\n\n";
   Prng prng(3);
   for (int line = 0; line < 400; ++line) {
@@ -157,7 +164,8 @@ std::string HardText() {
       } else if (kind < 7) {
         text.push_back(static_cast<char>(0x20 + prng.Below(0x5F)));
       } else {
-        const uint32_t code = static_cast<uint32_t>(kind < 9 ? 0xA0 + prng.Below(0x700) : 0x2030 + prng.Below(0xD000));
+        const uint32_t code = static_cast<uint32_t>(kind < 9 ? 0xA0 + prng.Below(0x700)
+                                                             : 0x2030 + prng.Below(0xD000));
         if (code >= 0xD800 && code < 0xE000) continue;
         if (code < 0x800) {
           text.push_back(static_cast<char>(0xC0 | code >> 6));
@@ -180,24 +188,32 @@ TEST(TokenizerTest, EveryKindOfModel_SplitsAsSpmEncodeDoes) {
   const std::string folder = MakeFolder("tokenizer");
   std::string corpus;
   for (int i = 0; i < 20; ++i) {
-    corpus += "grinning face with big eyes\nwaving hand: light skin tone\nwoman: red hair, curly\n"
-              "flag: C\xC3\xB4te d\xE2\x80\x99Ivoire\nbutton (blood type)\nsmiling cat with heart-eyes\n";
+    corpus +=
+        "grinning face with big eyes\nwaving hand: light skin tone\nwoman: red hair, curly\n"
+        "flag: C\xC3\xB4te d\xE2\x80\x99Ivoire\nbutton (blood type)\nsmiling cat with heart-eyes\n";
   }
   WriteFile(folder + "/corpus.txt", corpus);
   const std::string text = HardText();
   WriteFile(folder + "/text.txt", text);
   for (const std::string options :
-       {"--model_type=unigram --vocab_size=90", "--model_type=bpe --vocab_size=350 --byte_fallback=true",
-        "--model_type=unigram --vocab_size=350 --byte_fallback=true --normalization_rule_name=identity "
+       {"--model_type=unigram --vocab_size=90",
+        "--model_type=bpe --vocab_size=350 --byte_fallback=true",
+        "--model_type=unigram --vocab_size=350 --byte_fallback=true "
+        "--normalization_rule_name=identity "
         "--remove_extra_whitespaces=false '--user_defined_symbols=<sep>,skin tone'",
-        "--model_type=bpe --vocab_size=90 --add_dummy_prefix=false --normalization_rule_name=nfkc_cf "
+        "--model_type=bpe --vocab_size=90 --add_dummy_prefix=false "
+        "--normalization_rule_name=nfkc_cf "
         "'--user_defined_symbols=<sep>,skin tone'",
         "--model_type=unigram --vocab_size=90 --treat_whitespace_as_suffix=true"}) {
-    const std::string command =
-        absl::StrCat("cd ", folder, " && spm_train --input=corpus.txt --model_prefix=m --hard_vocab_limit=false ",
-                     options, " >train.log 2>&1 && spm_encode --model=m.model --output_format=id <text.txt >ids.txt 2>/dev/null");
-    ASSERT_EQ(std::system(command.c_str()), 0) << options << "\n" << ReadFile(folder + "/train.log");
-    const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(folder + "/m.model");
+    const std::string command = absl::StrCat(
+        "cd ", folder,
+        " && spm_train --input=corpus.txt --model_prefix=m --hard_vocab_limit=false ", options,
+        " >train.log 2>&1 && spm_encode --model=m.model --output_format=id <text.txt >ids.txt "
+        "2>/dev/null");
+    ASSERT_EQ(std::system(command.c_str()), 0) << options << "\n"
+                                               << ReadFile(folder + "/train.log");
+    const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+        Tokenizer::Load(folder + "/m.model");
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
     std::istringstream lines(text), expected(ReadFile(folder + "/ids.txt"));
     std::string line, ids;
