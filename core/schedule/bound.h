@@ -1,10 +1,10 @@
 // core/schedule/bound.h: the time that no schedule of a pipeline can beat.
 //
 // For a device and any run of consecutive parts that it holds,
-//   T >= h + t + max(work, sum over parts of m * tau / limit)
+//   T >= h + t + max(work, m * tau / limit of each part)
 // with h the least forward time upstream of its first operation, t the least work that must follow
-// its last one, tau the least life of an activation and limit how many may be alive. T is the
-// maximum over devices, runs, and the longest path of one microbatch. Messages take no time here.
+// its last one, tau the least life of an activation and limit how many a part may keep alive. T is
+// the maximum over devices, runs, and the longest path of one microbatch. Messages take no time.
 //
 // Schedules that put kBackwardWeight right behind kBackwardInput (1F1B) have t = the backward chain
 // upstream, of which the last weight pass is hidden. Those that may delay it are bounded twice:

@@ -1,5 +1,4 @@
-// core/schedule/execution.h: runs the programs of a step together, with times or to find what
-// blocks.
+// core/schedule/execution.h: runs the programs of a step together: how long, or what blocks.
 //
 // Two models of the same programs.
 //   kStreams   a device: each member has a compute queue and one queue for each of the two message

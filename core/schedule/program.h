@@ -8,17 +8,14 @@
 // How a rank executes a program:
 //   - Two message communicators: kSendForward and kReceiveForward run on one, kSendBackward and
 //     kReceiveBackward on the other, each in program order, which is ticket order.
-//   - A receive may stand some instructions before the pass that needs it: where it waits any
-//   longer,
-//     a message behind it in the same communicator would be held up. It needs no pass of this rank,
-//     so on a device it is enqueued on a stream without compute; a pass waits for its own receives.
+//   - A receive may stand some instructions before the pass that needs it: any later, and a message
+//     behind it in the same communicator would be held up. It needs no pass of this rank, so on a
+//     device it is enqueued on a stream without compute; a pass waits for its own receives.
 //   - A send waits for its pass and does not hold up the passes behind it.
 //   - A send and a receive with the same ticket stand next to each other: the rank is on both ends
-//   of
-//     the link, and the two are one exchange (some of it with itself).
+//     of the link, and the two are one exchange (some of it with itself).
 //   - A message may have no peers in a microbatch (plan::LinkMessages); the instruction is there
-//   all
-//     the same and does nothing, so programs do not depend on data.
+//     all the same and does nothing, so programs do not depend on data.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
 //     communicator; parameters that live on several stages (a tied head) are summed in kReduce.
 //

@@ -34,10 +34,9 @@ struct TimedInstruction {
   double begin = 0, end = 0;  // seconds from the start of the step
 };
 struct Simulation {
-  double step = 0;    // seconds
-  double bubble = 0;  // 1 - busy / (ranks x step), idle ranks left out
-  double lower_bound =
-      0;  // bubble at the bound T of the pipeline (bound.h) for the plan's schedule
+  double step = 0;         // seconds
+  double bubble = 0;       // 1 - busy / (ranks x step), idle ranks left out
+  double lower_bound = 0;  // the bubble at the bound T of the plan's schedule (bound.h)
   std::vector<TimedInstruction> timeline;  // rank by rank, in program order
 };
 // `programs` must pass CheckStep (or be as BuildStep made them).

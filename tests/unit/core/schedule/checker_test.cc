@@ -220,6 +220,7 @@ TEST(CheckerTest, CheckStep_AnyOneInstructionMissing_IsRejected) {
   for (const NamedPlan& graph : Graphs()) {
     const std::vector<Program> right = Programs(graph.plan);
     for (size_t rank = 0; rank < right.size(); ++rank) {
+      if (rank > 0 && right[rank] == right[rank - 1]) continue;  // another rank of the same part
       for (size_t i = 0; i < right[rank].size(); ++i) {
         std::vector<Program> programs = right;
         programs[rank].erase(programs[rank].begin() + static_cast<int64_t>(i));
@@ -234,6 +235,7 @@ TEST(CheckerTest, CheckStep_AnyTwoMessagesOfACommunicatorSwapped_AreRejected) {
   for (const NamedPlan& graph : Graphs()) {
     const std::vector<Program> right = Programs(graph.plan);
     for (size_t rank = 0; rank < right.size(); ++rank) {
+      if (rank > 0 && right[rank] == right[rank - 1]) continue;
       int64_t before[2] = {-1, -1};
       for (size_t i = 0; i < right[rank].size(); ++i) {
         const Instruction& instruction = right[rank][i];

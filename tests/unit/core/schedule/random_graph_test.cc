@@ -10,9 +10,11 @@
 #include "core/base/prng.h"
 #include "core/schedule/builder.h"
 #include "core/schedule/checker.h"
+#include "core/schedule/execution.h"
 #include "core/schedule/program.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/timeline.h"
+#include "core/schedule/wiring.h"
 #include "tests/unit/core/schedule/plans.h"
 
 namespace phalanx::schedule {
@@ -94,8 +96,24 @@ TEST(RandomGraphTest, Simulate_UnequalGraphs_StayNearTheBound) {
   EXPECT_LE(ratios.guessed.back(), 1.3);
 }
 
+double BlockingStep(const plan::Plan& plan, const std::vector<Program>& programs,
+                    const CostModel& costs) {
+  const Pipeline pipeline = MakePipeline(plan);
+  std::vector<PartSeconds> seconds;
+  for (const Part& part : pipeline.parts) {
+    const PartCost& cost =
+        costs.parts[static_cast<size_t>(part.module)][static_cast<size_t>(part.stage)];
+    seconds.push_back({cost.forward, cost.backward_input, cost.backward_weight});
+  }
+  std::vector<const Program*> pointers;
+  for (const Program& program : programs) pointers.push_back(&program);
+  const Execution execution =
+      Execute(ExecutionModel::kBlocking, pipeline, WireRanks(plan, pipeline), pointers, seconds, 0);
+  return *std::max_element(execution.end.begin(), execution.end.end());
+}
+
 // The order of messages holds nothing up: with the costs that it was made under, programs on FIFO
-// queues with rendezvous take no longer than data flow alone would.
+// queues with rendezvous take no longer than data flow alone would, nor on a host that blocks.
 TEST(RandomGraphTest, Simulate_UnderTheBuildersCosts_IsTheTimeOfDataFlow) {
   constexpr double kTicks = 1 << 20;  // of the longest pass
   for (uint64_t i = 0; i < GraphCount(); ++i) {
@@ -127,8 +145,9 @@ TEST(RandomGraphTest, Simulate_UnderTheBuildersCosts_IsTheTimeOfDataFlow) {
     }
     const Timeline timeline = MakeTimeline(pipeline, orders, ticks);
     const int64_t end = *std::max_element(timeline.class_end.begin(), timeline.class_end.end());
-    const Simulation simulation = Simulate(plan, *BuildStepWithCosts(plan, costs), costs);
-    ASSERT_NEAR(simulation.step, static_cast<double>(end), 0.5) << "graph " << i;
+    const std::vector<Program> programs = *BuildStepWithCosts(plan, costs);
+    ASSERT_NEAR(Simulate(plan, programs, costs).step, static_cast<double>(end), 0.5) << i;
+    ASSERT_NEAR(BlockingStep(plan, programs, costs), static_cast<double>(end), 0.5) << i;
   }
 }
 

@@ -44,7 +44,7 @@ TEST(SimulatorTest, Simulate_DividedBackward_HidesTheWeightPassesOfTheDrain) {
 
 TEST(SimulatorTest, Simulate_EqualStages_IsWithinFivePercentOfTheBoundAndLivesAsStated) {
   for (int32_t p = 1; p <= 16; ++p) {
-    for (int64_t m = 1; m <= 64; ++m) {
+    for (int64_t m = 1; m <= 64; m += m < 18 ? 1 : 23) {  // to 18, then 41 and 64
       const plan::Plan plan = Chain(p, m);
       const std::vector<Program> programs = Programs(plan);
       const auto report = CheckStep(plan, programs);
