@@ -170,6 +170,7 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
 
   // On an error past this point, dropping `result` aborts in the background what was begun.
   std::vector<ncclConfig_t> configs;
+  configs.reserve(memberships.size());
   RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "create"));
   ncclResult_t created = ncclSuccess;
   for (size_t i = 0; i < memberships.size(); ++i) {

@@ -27,7 +27,7 @@ absl::Status ReceiveOne(Communicator& group, int32_t peer) {
 }
 
 TEST_P(FailureTest, Abort_FromAnotherThread_WakesAReceive) {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 8; ++round) {
     std::latch done(2);
     RunWorld(GetParam(), 2, Everyone(2), [&](Member& me) {
       if (me.rank == 0) {
@@ -120,7 +120,7 @@ TEST_P(FailureTest, AHealthyRankThatLeaves_FailsOnlyThoseWhoStillNeedIt) {
     }
     left.wait();
     const int32_t peer = 1 - me.rank;
-    for (int64_t i = 0; i < 100; ++i) {
+    for (int64_t i = 0; i < 20; ++i) {
       int64_t mine = me.rank + i, other = -1;
       ASSERT_TRUE(me.all()
                       .Exchange({{.peer = peer, .data = &mine, .bytes = 8}},
