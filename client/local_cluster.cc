@@ -37,7 +37,8 @@ std::string TailOf(const std::string& path, const std::string& name) {
 
 absl::Status LocalCluster::MakeFolder() {
   std::error_code error;
-  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  std::filesystem::path parent = options_.temporary;
+  if (parent.empty()) parent = std::filesystem::temp_directory_path(error);
   std::string pattern = (error ? std::filesystem::path("/tmp") : parent) / "phalanx-run-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) {
     return absl::FailedPreconditionError(

@@ -243,6 +243,11 @@ int Program::Main(int argc, char** argv) {
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> rest = app_.remaining();
+    if (app_.get_subcommands().empty() && !rest.empty() && rest[0][0] != '-') {
+      std::cerr << "unknown command '" << rest[0] << "'; phalanx --help lists them\n";
+      return kUsage;
+    }
     // Help is data; everything else is a usage error.
     return app_.exit(error, std::cout, std::cerr) == 0 ? kSuccess : kUsage;
   }

@@ -1,0 +1,339 @@
+// Commands against a server of the test's own: what they print and how they end.
+#include "client/commands.h"
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "client/exit_code.h"
+#include "core/wire/job_yaml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace phalanx::client {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+const std::string kExample = std::string(PHALANX_SOURCE_DIR) + "/examples/emoji-captions.yaml";
+
+std::string Written(const std::string& name, const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+grpc::Status ListTwo(const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
+  *response->add_jobs() = AJob(v1::JOB_PHASE_RUNNING, 12);
+  *response->add_jobs() = AJob(v1::JOB_PHASE_QUEUED);
+  return grpc::Status::OK;
+}
+
+TEST(ListTest, Table_HasAColumnForEachThingPeopleAsk) {
+  FakeServer server;
+  server.list = ListTwo;
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(List(connection, Format::kTable, 0, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), StartsWith("NAME  ID     STATE    STEP    LOSS  AGE\n"
+                                             "demo  job-7  Running  12/300  1.25  "));
+  EXPECT_EQ(captured.talk.str(), "");
+}
+
+TEST(ListTest, Json_HasNumbersAndWords) {
+  FakeServer server;
+  server.list = ListTwo;
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(List(connection, Format::kJson, 0, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("\"phase\": \"Running\""));
+  EXPECT_THAT(captured.out.str(), HasSubstr("\"id\": 7,"));
+  EXPECT_THAT(captured.out.str(), HasSubstr("\"submitted\": \"2023-11-14T22:13:20.000Z\""));
+  EXPECT_TRUE(wire::ParseYaml(captured.out.str()).ok());
+}
+
+TEST(ListTest, YamlAndJson_SayTheSame) {
+  FakeServer server;
+  server.list = ListTwo;
+  Connection connection = server.Connect();
+  Captured json, yaml;
+  List(connection, Format::kJson, 0, json.io);
+  List(connection, Format::kYaml, 0, yaml.io);
+  EXPECT_EQ(wire::EmitJson(*wire::ParseYaml(yaml.out.str())), json.out.str());
+}
+
+TEST(ListTest, Name_IsOneIdALine) {
+  FakeServer server;
+  server.list = ListTwo;
+  Connection connection = server.Connect();
+  Captured captured;
+  List(connection, Format::kName, 0, captured.io);
+  EXPECT_EQ(captured.out.str(), "job-7\njob-7\n");
+}
+
+TEST(ListTest, Pages_AreFollowedToTheEnd) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
+    if (request.page_token().empty()) response->set_next_page_token("more");
+    return ListTwo(request, response);
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  List(connection, Format::kName, 0, captured.io);
+  EXPECT_EQ(captured.out.str(), "job-7\njob-7\njob-7\njob-7\n");
+}
+
+TEST(ListTest, NoJobs_IsSaidAsideAndIsEmptyJson) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse*) { return grpc::Status::OK; };
+  Connection connection = server.Connect();
+  Captured table, json;
+  EXPECT_EQ(List(connection, Format::kTable, 0, table.io), kSuccess);
+  EXPECT_EQ(table.out.str(), "");
+  EXPECT_EQ(table.talk.str(), "no jobs\n");
+  List(connection, Format::kJson, 0, json.io);
+  EXPECT_EQ(json.out.str(), "{\n  \"jobs\": []\n}\n");
+}
+
+struct Ending {
+  grpc::StatusCode code;
+  int exit_code;
+};
+class EndingTest : public ::testing::TestWithParam<Ending> {};
+
+TEST_P(EndingTest, ServersCode_BecomesAnExitCode) {
+  FakeServer server;
+  server.get = [](const v1::GetJobRequest&, v1::GetJobResponse*) {
+    return grpc::Status(GetParam().code, "no");
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Get(connection, "job-7", Format::kTable, captured.io), GetParam().exit_code);
+  EXPECT_EQ(captured.out.str(), "");
+  EXPECT_THAT(captured.talk.str(), HasSubstr("no"));
+}
+INSTANTIATE_TEST_SUITE_P(Codes, EndingTest,
+                         ::testing::Values(Ending{grpc::StatusCode::NOT_FOUND, kFailure},
+                                           Ending{grpc::StatusCode::PERMISSION_DENIED, kNotAllowed},
+                                           Ending{grpc::StatusCode::UNAUTHENTICATED, kNotAllowed},
+                                           Ending{grpc::StatusCode::INTERNAL, kInternal},
+                                           Ending{grpc::StatusCode::FAILED_PRECONDITION, kFailure}));
+
+TEST(ConnectionTest, NobodyThere_IsUnreachable) {
+  Connection connection({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(200)});
+  Captured captured;
+  EXPECT_EQ(List(connection, Format::kTable, 0, captured.io), kUnreachable);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(ConnectionTest, Unavailable_IsTriedAgainWithTheSameRequestId) {
+  FakeServer server;
+  std::vector<std::string> ids;
+  server.submit = [&](const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
+    ids.push_back(request.request_id());
+    if (ids.size() < 3) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "starting");
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kSuccess);
+  ASSERT_THAT(ids, SizeIs(3));
+  EXPECT_EQ(std::set<std::string>(ids.begin(), ids.end()).size(), 1u);
+  EXPECT_THAT(ids[0], SizeIs(32));
+}
+
+TEST(ConnectionTest, OtherErrors_AreNotTriedAgain) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.get = [&](const v1::GetJobRequest&, v1::GetJobResponse*) {
+    ++calls;
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full");
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Get(connection, "7", Format::kTable, captured.io);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(SubmitTest, Id_GoesToStdoutAlone) {
+  FakeServer server;
+  v1::JobDocument sent;
+  server.submit = [&](const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
+    sent = request.document();
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "job-7\n");
+  EXPECT_EQ(captured.talk.str(), "submitted demo as job-7\n");
+  EXPECT_EQ(sent.directory(), std::string(PHALANX_SOURCE_DIR) + "/examples");
+}
+
+TEST(SubmitTest, BadFile_IsNeverSent) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.submit = [&](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
+    ++calls;
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  const std::string bad = Written("bad.yaml", "metadata: {name: X}\nspec: {stepz: 1}\n");
+  EXPECT_EQ(Submit(connection, {.file = bad}, stopper, captured.io), kBadJobFile);
+  EXPECT_EQ(calls, 0);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("spec.stepz: 1: unknown field; did you mean steps?\n"));
+  EXPECT_THAT(captured.talk.str(), HasSubstr("metadata.name: X: "));
+}
+
+TEST(SubmitTest, ServersViolations_AreShownFieldByField) {
+  FakeServer server;
+  server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
+    google::rpc::BadRequest bad;
+    for (const char* field : {"spec.steps", "spec.batch.global"}) {
+      auto* violation = bad.add_field_violations();
+      violation->set_field(field);
+      violation->set_description("0: must be more");
+    }
+    return WithDetails(grpc::StatusCode::INVALID_ARGUMENT, bad);
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kBadJobFile);
+  EXPECT_EQ(captured.talk.str(),
+            "spec.steps: 0: must be more\nspec.batch.global: 0: must be more\n2 violations\n");
+}
+
+TEST(SubmitTest, DryRun_AsksNobody) {
+  Connection nobody({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(100)});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(nobody, {.file = kExample, .dry_run = true}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "");
+}
+
+TEST(SubmitTest, Wait_EndsWithTheJobsOutcome) {
+  FakeServer server;
+  server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  server.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer) {
+    v1::WatchJobResponse response;
+    *response.mutable_job() = AJob(v1::JOB_PHASE_FAILED, 3);
+    response.mutable_job()->mutable_failure()->set_cause("RankKilled");
+    response.mutable_job()->mutable_failure()->set_rank(2);
+    response.mutable_job()->mutable_failure()->set_node("n1");
+    response.mutable_job()->mutable_failure()->set_signal(9);
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample, .wait = true}, stopper, captured.io), kJobFailed);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("RankKilled rank 2 on n1, signal 9\n"));
+}
+
+TEST(LogsTest, Lines_NameTheirRank_UnlessThereIsOne) {
+  FakeServer server;
+  v1::GetLogsRequest asked;
+  server.logs = [&](const v1::GetLogsRequest& request, grpc::ServerWriter<v1::GetLogsResponse>* writer) {
+    asked = request;
+    v1::GetLogsResponse response;
+    response.set_rank(3);
+    response.set_text("one\n\ntwo\n");
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured all, one;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .tail = 5}, stopper, all.io), kSuccess);
+  EXPECT_EQ(all.out.str(), "[3] one\n[3] \n[3] two\n");
+  EXPECT_EQ(asked.tail(), 5);
+  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {3}}, stopper, one.io), kSuccess);
+  EXPECT_EQ(one.out.str(), "one\n\ntwo\n");
+}
+
+TEST(DescribeTest, TellsTheWholeStory) {
+  FakeServer server;
+  server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    response->add_reasons("waits for 2 more devices; job-3 has them");
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse* response) {
+    response->add_events()->set_type("Submitted");
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured, why;
+  EXPECT_EQ(Describe(connection, "7", Format::kTable, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("Why:           waits for 2 more devices; job-3 has them\n"));
+  EXPECT_THAT(captured.out.str(), HasSubstr("Submitted"));
+  EXPECT_EQ(Why(connection, "7", Format::kTable, why.io), kSuccess);
+  EXPECT_EQ(why.out.str(), "job-7 is Queued\nwaits for 2 more devices; job-3 has them\n");
+}
+
+TEST(NodesTest, Free_CountsDevicesWithoutAJob) {
+  FakeServer server;
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    auto* node = response->add_nodes();
+    node->set_name("n1");
+    node->set_state(v1::NodeStatus::STATE_READY);
+    node->set_device_kind("cpu");
+    node->set_devices(3);
+    node->add_device_jobs(7);
+    node->add_device_jobs(0);
+    node->add_device_jobs(0);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Nodes(connection, Format::kTable, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT\n"
+                                "n1    Ready  cpu   3        2     -\n");
+}
+
+TEST(ValidateTest, Yaml_IsTheCompleteDocument) {
+  Captured captured;
+  EXPECT_EQ(Validate({.file = kExample, .format = Format::kYaml}, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("  batch:\n    global: 48\n"));
+  EXPECT_TRUE(wire::ReadJobFile(captured.out.str(), job::Purpose::kSubmit).ok());
+}
+
+TEST(ValidateTest, MissingFile_IsNoInput) {
+  Captured captured;
+  EXPECT_EQ(Validate({.file = "/nowhere/job.yaml"}, captured.io), kNoInput);
+}
+
+TEST(ValidateTest, CheckData_EndsLikeTheProgramThatReadsIt) {
+  Captured good, bad;
+  EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/true"}, good.io), kSuccess);
+  EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/false"}, bad.io), 1);
+}
+
+TEST(PlanTest, NeedsNoServer) {
+  Captured json, table, small;
+  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .nodes = "2x4"}, json.io), kSuccess);
+  EXPECT_THAT(json.out.str(), HasSubstr("\"kind\": \"Plan\""));
+  EXPECT_EQ(Plan({.file = kExample}, table.io), kSuccess);
+  EXPECT_THAT(table.out.str(), HasSubstr("emoji-captions"));
+  EXPECT_EQ(Plan({.file = kExample, .nodes = "1x4"}, small.io), kFailure);
+  EXPECT_EQ(Plan({.file = kExample, .nodes = "many"}, small.io), kUsage);
+}
+
+}  // namespace
+}  // namespace phalanx::client

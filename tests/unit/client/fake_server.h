@@ -1,0 +1,128 @@
+// tests/unit/client/fake_server.h: a JobService on loopback that answers as a test tells it to.
+#pragma once
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/connection.h"
+#include "client/format.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "phalanx/v1/job_service.grpc.pb.h"
+
+namespace phalanx::client {
+
+// Each call counts and answers with its member; a member that is not set answers UNIMPLEMENTED.
+class FakeServer final : public v1::JobService::Service {
+ public:
+  FakeServer() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeServer() override { server_->Shutdown(); }
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  Connection Connect() const {
+    return Connection({.server = address(), .timeout = absl::Seconds(10)});
+  }
+
+  std::function<grpc::Status(const v1::SubmitJobRequest&, v1::SubmitJobResponse*)> submit;
+  std::function<grpc::Status(const v1::GetJobRequest&, v1::GetJobResponse*)> get;
+  std::function<grpc::Status(const v1::ListJobsRequest&, v1::ListJobsResponse*)> list;
+  std::function<grpc::Status(const v1::CancelJobRequest&, v1::CancelJobResponse*)> cancel;
+  std::function<grpc::Status(const v1::ExplainJobRequest&, v1::ExplainJobResponse*)> explain;
+  std::function<grpc::Status(const v1::ListEventsRequest&, v1::ListEventsResponse*)> events;
+  std::function<grpc::Status(const v1::ListNodesRequest&, v1::ListNodesResponse*)> nodes;
+  std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)> watch;
+  std::function<grpc::Status(const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>*)> logs;
+
+  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
+                         v1::SubmitJobResponse* response) override {
+    return Answer(submit, request, response);
+  }
+  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                      v1::GetJobResponse* response) override {
+    return Answer(get, request, response);
+  }
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    return Answer(list, request, response);
+  }
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse* response) override {
+    return Answer(cancel, request, response);
+  }
+  grpc::Status ExplainJob(grpc::ServerContext*, const v1::ExplainJobRequest* request,
+                          v1::ExplainJobResponse* response) override {
+    return Answer(explain, request, response);
+  }
+  grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest* request,
+                          v1::ListEventsResponse* response) override {
+    return Answer(events, request, response);
+  }
+  grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* request,
+                         v1::ListNodesResponse* response) override {
+    return Answer(nodes, request, response);
+  }
+  grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest*,
+                        grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
+    return watch ? watch(context, writer) : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  }
+  grpc::Status GetLogs(grpc::ServerContext*, const v1::GetLogsRequest* request,
+                       grpc::ServerWriter<v1::GetLogsResponse>* writer) override {
+    return logs ? logs(*request, writer) : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  }
+
+ private:
+  template <typename Function, typename Request, typename Response>
+  grpc::Status Answer(const Function& function, const Request* request, Response* response) {
+    return function ? function(*request, response)
+                    : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// What a command wrote.
+struct Captured {
+  std::ostringstream out, talk;
+  Io io{.out = out, .talk = talk};
+};
+
+inline v1::JobStatus AJob(v1::JobPhase phase, int64_t step = 0) {
+  v1::JobStatus job;
+  job.set_id(7);
+  job.set_name("demo");
+  job.set_phase(phase);
+  job.set_steps(300);
+  job.set_epoch(1);
+  job.set_world(6);
+  job.mutable_submitted()->set_seconds(1'700'000'000);
+  if (step > 0) {
+    job.mutable_last_step()->set_step(step);
+    job.mutable_last_step()->set_loss(1.25);
+    job.mutable_last_step()->set_tokens(1000);
+    job.mutable_last_step()->set_seconds(0.5);
+  }
+  return job;
+}
+
+inline grpc::Status WithDetails(grpc::StatusCode code, const google::protobuf::Message& detail) {
+  google::rpc::Status details;
+  details.set_code(code);
+  details.add_details()->PackFrom(detail);
+  return grpc::Status(code, "summary", details.SerializeAsString());
+}
+
+}  // namespace phalanx::client
