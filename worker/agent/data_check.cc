@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/wire/job_yaml.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/machine/machine.h"
 
 namespace phalanx::agent {
 namespace {
@@ -158,7 +159,7 @@ void DataPreparer::Work() {
     }
     DataOutcome outcome = check_(order.document);
     spdlog::info("{} data digest={} corrupt_samples={} {}", ToString(order.job), outcome.digest,
-                 outcome.corrupt_samples, outcome.status.ToString());
+                 outcome.corrupt_samples, OneLine(outcome.status));
     {
       MutexLock lock(&mutex_);
       orders_.pop_front();

@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/agent.h"
@@ -99,9 +100,11 @@ int Main(int argc, char** argv) {
   options.threads = 0;
   std::vector<std::string> labels;
   std::string job_file;
+  double grace = absl::ToDoubleSeconds(options.machine.shutdown_grace);
 
   CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
+  app.option_defaults()->take_last();  // a script's option may be overridden behind it
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
       ->capture_default_str();
@@ -114,12 +117,15 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
       ->capture_default_str();
-  app.add_option("--label", labels, "KEY=VALUE for a job's node_selector; repeatable");
+  app.add_option("--label", labels, "KEY=VALUE for a job's node_selector; repeatable")->take_all();
   app.add_option("--threads", options.threads,
                  "threads of a rank on CPU; default: the CPUs shared out over the devices");
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  app.add_option("--grace", grace, "seconds that ranks have to end in when this daemon does")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--check-data", job_file,
                  "check a job file with its shards and tokenizer, print what is wrong, and end");
   try {
@@ -131,6 +137,7 @@ int Main(int argc, char** argv) {
     return kUsage;
   }
 
+  options.machine.shutdown_grace = absl::Seconds(grace);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker"));
   spdlog::flush_on(spdlog::level::info);
   if (!job_file.empty()) {

@@ -53,8 +53,8 @@ absl::Status WaitFor(int fd, short events, absl::Time deadline) {
 absl::Status AppendFrame(const google::protobuf::MessageLite& message, std::string* out) {
   const size_t bytes = message.ByteSizeLong();
   if (bytes > kFrameBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("a message of ", bytes, " bytes exceeds the ",
-                                                     kFrameBytesMax, " of a frame"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a message of ", bytes, " bytes exceeds the ", kFrameBytesMax, " of a frame"));
   }
   const auto length = static_cast<uint32_t>(bytes);
   for (int shift = 0; shift < 32; shift += 8) {
@@ -69,8 +69,8 @@ absl::StatusOr<std::optional<std::string>> FrameDecoder::Next() {
   if (available < kHeaderBytes) return std::nullopt;
   const uint32_t length = LengthAt(buffer_.data() + begin_);
   if (length > kFrameBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("rank channel: a frame of ", length,
-                                                   " bytes exceeds ", kFrameBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank channel: a frame of ", length, " bytes exceeds ", kFrameBytesMax));
   }
   if (available < kHeaderBytes + length) return std::nullopt;
   std::string frame = buffer_.substr(begin_ + kHeaderBytes, length);

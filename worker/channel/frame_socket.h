@@ -1,8 +1,8 @@
 // worker/channel/frame_socket.h: messages on a local stream socket, between a daemon and its ranks.
 //
 // A frame is a 4-byte little-endian length, at most kFrameBytesMax, and that many bytes of one
-// protobuf message. proto/phalanx/v1/rank.proto says which messages travel: the daemon sends ToRank,
-// the rank ToDaemon. No gRPC here: the rank process links this and LibTorch, never gRPC.
+// protobuf message. proto/phalanx/v1/rank.proto says which messages travel: the daemon sends
+// ToRank, the rank ToDaemon. No gRPC here: the rank process links this and LibTorch, never gRPC.
 //
 // The rank's end is file descriptor kRankChannelFd. A rank reads it with
 //   FrameSocket channel(kRankChannelFd);
@@ -66,7 +66,8 @@ class FrameSocket {
   // message is too large.
   absl::Status Send(const google::protobuf::MessageLite& message, absl::Duration timeout);
 
-  // Waits for one message. After DeadlineExceeded the call may be repeated: nothing is lost.
+  // Waits for one message. More may have been read with it than the socket now shows: who polls fd()
+  // calls this with no time to wait until it has nothing more. After DeadlineExceeded the call may be repeated: nothing is lost.
   // Errors: InvalidArgument if the frame is too large or is no message of this type.
   absl::Status Receive(google::protobuf::MessageLite* message, absl::Duration timeout);
 

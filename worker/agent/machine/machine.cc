@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace phalanx::agent {
 namespace {
@@ -28,6 +29,11 @@ void ForgetLowest(Map& map, size_t size_max) {
 }
 
 }  // namespace
+
+std::string OneLine(const absl::Status& status) {
+  return absl::StrReplaceAll(status.ToString(absl::StatusToStringMode::kWithNoExtraData),
+                             {{"\n", "; "}});
+}
 
 Machine::Machine(const MachineOptions& options, Instant start)
     : options_(options), prng_(options.seed), now_(start), session_deadline_(start) {}
@@ -126,7 +132,7 @@ void Machine::Apply(const SessionClosed& event) {
   if (IsFatal(event.status)) {
     // Another process has this node's name, or no coordinator will ever serve this one: its ranks
     // have no master any more.
-    Drain(absl::StrCat("the coordinator refused the session: ", event.status.ToString()),
+    Drain(absl::StrCat("the coordinator refused the session: ", OneLine(event.status)),
           /*failed=*/true, absl::ZeroDuration());
     return;
   }
@@ -136,7 +142,7 @@ void Machine::Apply(const SessionClosed& event) {
   ++failed_attempts_;
   session_deadline_ = now_ + delay * (0.5 + 0.5 * prng_.Uniform());
   if (was_open || failed_attempts_ == 1) {
-    Log(absl::StrCat("session=", session_.value, " closed status=\"", event.status.ToString(),
+    Log(absl::StrCat("session=", session_.value, " closed status=\"", OneLine(event.status),
                      "\" processes=", processes_.size()));
   }
 }

@@ -47,6 +47,9 @@
 
 namespace phalanx::agent {
 
+// For the log: code and message, whatever else the status carries, without line breaks.
+std::string OneLine(const absl::Status& status);
+
 struct MachineOptions {
   NodeName node;
   int32_t devices = 0;

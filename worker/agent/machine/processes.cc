@@ -69,8 +69,10 @@ void Machine::Apply(const ChannelFailed& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || found->second.killed) return;
   Process& process = found->second;
-  Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
-                   " channel failed: ", event.reason));
+  if (process.state != ProcessState::kEnding) {
+    Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
+                     " channel failed: ", event.reason));
+  }
   process.kill_at = std::min(process.kill_at, now_ + options_.channel_grace);
 }
 
@@ -210,7 +212,7 @@ void Machine::FailAssignment(JobId job, const absl::Status& status) {
   const auto assigned = assignments_.find(job);
   if (assigned == assignments_.end()) return;
   Log(absl::StrCat(ToString(job), " epoch=", assigned->second.command->epoch.value,
-                   " cannot run here: ", status.ToString()));
+                   " cannot run here: ", OneLine(status)));
   AnswerAssign(assigned->second, status);
   assignments_.erase(assigned);
   EndAll(job, options_.shutdown_grace, status.message());

@@ -141,7 +141,8 @@ TEST(FrameSocketTest, Frame_ThatIsNoMessage_IsInvalid) {
 
 TEST(FrameDecoderTest, Bytes_OneAtATime_GiveTheSameFrames) {
   std::string stream;
-  for (int i = 0; i < 50; ++i) ASSERT_TRUE(AppendFrame(QuitBecause(std::string(i * 37, 'y')), &stream).ok());
+  for (int i = 0; i < 50; ++i)
+    ASSERT_TRUE(AppendFrame(QuitBecause(std::string(i * 37, 'y')), &stream).ok());
   FrameDecoder decoder;
   int frames = 0;
   for (char c : stream) {

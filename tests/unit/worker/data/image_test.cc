@@ -96,6 +96,8 @@ TEST(ImageTest, PngWithAlpha_IsLaidOverWhite) {
   ExpectColour(EncodePng({.channels = 4}, {10, 20, 30, 0}), 16, 16, {255, 255, 255}, 0);
   ExpectColour(EncodePng({.channels = 4}, {0, 100, 200, 51}), 16, 16, {204, 224, 244}, 0);
   ExpectColour(EncodePng({.channels = 2}, {0, 102}), 16, 16, {153, 153, 153}, 0);
+  ExpectColour(EncodePng({.depth = 4, .palette = true, .palette_alpha = 51}, {0, 100, 200}), 16, 16,
+               {204, 224, 244}, 0);
 }
 
 TEST(ImageTest, Jpeg_EveryColourSpaceGivesRgb) {

@@ -1,0 +1,117 @@
+// What phalanx-worker says about data: as a daemon and as `--check-data`.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/agent/fake_coordinator.h"
+#include "tests/e2e/agent/worker_process.h"
+#include "tests/support/shards.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kInvalidArgument = 3;
+
+v1::JobDocument With(v1::JobDocument document, const std::string& from, const std::string& to) {
+  document.set_text(absl::StrReplaceAll(document.text(), {{from, to}}));
+  return document;
+}
+
+TEST(WorkerDataTest, GoodData_IsAnsweredWithItsDigest_TheSameTheSecondTime) {
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  const v1::CommandResult first =
+      coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, Job("wait"))));
+  EXPECT_EQ(first.code(), 0) << first.message();
+  EXPECT_EQ(first.data_digest().size(), 32u);
+  EXPECT_EQ(first.corrupt_samples(), 0);
+  const v1::CommandResult second =
+      coordinator.AwaitResult(coordinator.Send(PrepareCommand(8, Job("wait"))));
+  EXPECT_EQ(second.data_digest(), first.data_digest());
+}
+
+TEST(WorkerDataTest, BadData_IsAnsweredWithEveryViolation) {
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  const v1::JobDocument job = With(With(Job("wait"), "set-{000..001}", "none-{000..001}"),
+                                   "\"set-001.tar\"", "\"none-002.tar\"");
+  const v1::CommandResult result =
+      coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job)));
+  EXPECT_EQ(result.code(), kInvalidArgument);
+  ASSERT_EQ(result.data_violations_size(), 3);
+  EXPECT_THAT(result.data_violations(0).field(), HasSubstr("spec.data.shards"));
+  EXPECT_THAT(result.data_violations(0).value(), HasSubstr("none-000.tar"));
+  EXPECT_THAT(result.data_violations(2).field(), HasSubstr("spec.data.validation"));
+  // And the assignment of such a job fails the same way, before any process.
+  const v1::CommandResult assigned =
+      coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, 1, job, {0})));
+  EXPECT_EQ(assigned.code(), kInvalidArgument);
+  EXPECT_EQ(worker.Children(), 0);
+}
+
+TEST(WorkerDataTest, ShardsThatChanged_AreIndexedAgain) {
+  const std::string folder = support::MakeFolder("agent-changing");
+  support::WriteShards(folder, {.samples = 4, .shards = 2});
+  v1::JobDocument job = Job("wait");
+  job.set_directory(folder);
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  const auto digest = [&] {
+    return coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job))).data_digest();
+  };
+  const std::string before = digest();
+  support::WriteShards(folder, {.samples = 6, .shards = 2});
+  EXPECT_NE(digest(), before);
+}
+
+class CheckDataTest : public ::testing::Test {
+ protected:
+  Finished Check(const v1::JobDocument& document) {
+    const std::string path = document.directory() + "/job.yaml";
+    support::WriteFile(path, document.text());
+    return RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--check-data", path});
+  }
+};
+
+TEST_F(CheckDataTest, GoodJob_Exits0_AndPrintsNothing) {
+  const Finished finished = Check(Job("wait"));
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  EXPECT_EQ(finished.output, "");
+}
+
+TEST_F(CheckDataTest, MissingShards_Exit65_OneLineEach) {
+  const Finished finished = Check(With(Job("wait"), "set-{000..001}", "none-{000..001}"));
+  EXPECT_EQ(finished.exit_code, 65);
+  EXPECT_THAT(finished.output, HasSubstr("none-000.tar"));
+  EXPECT_THAT(finished.output, HasSubstr("none-001.tar"));
+}
+
+TEST_F(CheckDataTest, TokenizerThatDoesNotFit_Exits65_NamingTheField) {
+  const std::string text = Job("wait").text();
+  const size_t begin = text.find("vocabulary: ");
+  const std::string vocabulary = text.substr(begin, text.find(',', begin) - begin);
+  const Finished finished = Check(With(Job("wait"), vocabulary, "vocabulary: 16"));
+  EXPECT_EQ(finished.exit_code, 65);
+  EXPECT_THAT(finished.output, HasSubstr("spec.modules[1].architecture.vocabulary"));
+}
+
+TEST_F(CheckDataTest, JobFileThatIsWrong_Exits65_WithItsViolations) {
+  const Finished finished = Check(With(Job("wait"), "steps: 5", "stepz: 5"));
+  EXPECT_EQ(finished.exit_code, 65);
+  EXPECT_THAT(finished.output, HasSubstr("stepz"));
+}
+
+TEST_F(CheckDataTest, FileThatIsNotThere_Exits66) {
+  EXPECT_EQ(RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--check-data", "/nonexistent"}).exit_code,
+            66);
+}
+
+}  // namespace
+}  // namespace phalanx::agent

@@ -1,0 +1,299 @@
+// phalanx-worker as a process: what it does with ranks, signals, logs and descriptors.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/agent/fake_coordinator.h"
+#include "tests/e2e/agent/worker_process.h"
+#include "tests/support/shards.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// What a fake rank said when it began an epoch.
+struct Up {
+  pid_t pid = 0, child = 0;
+  std::string descriptors, index;
+};
+pid_t NumberOf(absl::string_view text) {
+  pid_t number = -1;
+  EXPECT_TRUE(absl::SimpleAtoi(text, &number)) << text;
+  return number;
+}
+Up UpOf(const v1::RankReport& report) {
+  Up up;
+  for (absl::string_view part : absl::StrSplit(report.event().message(), ' ')) {
+    const std::pair<absl::string_view, absl::string_view> entry = absl::StrSplit(part, '=');
+    if (entry.first == "pid") up.pid = NumberOf(entry.second);
+    if (entry.first == "child") up.child = NumberOf(entry.second);
+    if (entry.first == "fds") up.descriptors = std::string(entry.second);
+    if (entry.first == "index") up.index = std::string(entry.second);
+  }
+  return up;
+}
+
+class WorkerTest : public ::testing::Test {
+ protected:
+  void Start(std::vector<std::string> arguments = {}) {
+    worker = std::make_unique<WorkerProcess>(coordinator.address(), std::move(arguments));
+    coordinator.AwaitHello();
+  }
+
+  Up AwaitUp(int64_t epoch = 1) {
+    return UpOf(coordinator.AwaitReport(
+        [&](const auto& r) { return r.event().type() == "Up" && r.epoch() == epoch; }));
+  }
+  void AwaitReady(int64_t epoch = 1) {
+    coordinator.AwaitReport([&](const auto& r) { return r.has_ready() && r.epoch() == epoch; });
+  }
+  v1::RankExited AwaitExit() {
+    return coordinator.AwaitReport([](const auto& r) { return r.has_exited(); }).exited();
+  }
+
+  // One rank that behaves like this and has begun.
+  Up RunOne(const std::string& behaviour, int64_t job = 7, int64_t epoch = 1) {
+    const uint64_t number = coordinator.Send(AssignCommandOf(job, epoch, Job(behaviour), {0}));
+    EXPECT_EQ(coordinator.AwaitResult(number).code(), 0);
+    return AwaitUp(epoch);
+  }
+
+  FakeCoordinator coordinator;
+  std::unique_ptr<WorkerProcess> worker;
+};
+
+TEST_F(WorkerTest, Hello_SaysWhatTheNodeHas) {
+  worker = std::make_unique<WorkerProcess>(coordinator.address());
+  const v1::WorkerHello hello = coordinator.AwaitHello();
+  EXPECT_EQ(hello.node(), "here");
+  EXPECT_EQ(hello.device_kind(), "cpu");
+  EXPECT_EQ(hello.devices(), 4);
+  EXPECT_EQ(hello.labels().at("zone"), "a");
+  EXPECT_EQ(hello.protocol_version(), 1u);
+  EXPECT_NE(hello.incarnation(), 0u);
+}
+
+TEST_F(WorkerTest, Rank_HasItsFourDescriptorsAndTheIndex) {
+  Start();
+  const Up up = RunOne("wait");
+  EXPECT_EQ(up.descriptors, "0,1,2,3");
+  EXPECT_THAT(up.index, StartsWith(worker->state() + "/indexes/"));
+  EXPECT_TRUE(std::filesystem::exists(up.index));
+}
+
+TEST_F(WorkerTest, Rank_Killed_IsReportedWithItsSignalWithinATenthOfASecond) {
+  Start();
+  std::vector<absl::Duration> delays;
+  for (int64_t job = 1; job <= 9; ++job) {
+    const Up up = RunOne("wait", job);
+    AwaitReady();
+    const absl::Time killed = absl::Now();
+    kill(up.pid, SIGKILL);
+    const v1::RankExited exited = AwaitExit();
+    delays.push_back(absl::Now() - killed);
+    EXPECT_EQ(exited.signal(), SIGKILL);
+    EXPECT_FALSE(exited.expected());
+    coordinator.AwaitResult(coordinator.Send(StopCommandOf(job, 1, 0)));
+  }
+  std::sort(delays.begin(), delays.end());
+  RecordProperty("delay_median_us", static_cast<int>(absl::ToInt64Microseconds(delays[4])));
+  RecordProperty("delay_max_us", static_cast<int>(absl::ToInt64Microseconds(delays[8])));
+  // The median: other programs of a busy machine may hold up one or the other.
+  EXPECT_THAT(delays[4], Le(absl::Milliseconds(100)));
+}
+
+TEST_F(WorkerTest, Rank_ThatExits_IsReportedWithCodeAndLogTail) {
+  Start();
+  RunOne("exit-3");
+  const v1::RankExited exited = AwaitExit();
+  EXPECT_EQ(exited.exit_code(), 3);
+  EXPECT_EQ(exited.signal(), 0);
+  EXPECT_EQ(exited.log_tail(), "about to exit with 3\n");
+}
+
+TEST_F(WorkerTest, Rank_ThatCrashes_IsReportedWithItsSignal) {
+  Start();
+  RunOne("crash");
+  EXPECT_EQ(AwaitExit().signal(), SIGSEGV);
+}
+
+TEST_F(WorkerTest, LogTail_ThatIsNoText_DoesNotBreakTheSession) {
+  Start();
+  RunOne("binary");
+  EXPECT_EQ(AwaitExit().log_tail(), "?? is no text\n");
+}
+
+TEST_F(WorkerTest, Stop_EndsARankInGoodOrder) {
+  Start();
+  const Up up = RunOne("wait");
+  const uint64_t stop = coordinator.Send(StopCommandOf(7, 1, 20));
+  const v1::RankExited exited = AwaitExit();
+  EXPECT_EQ(exited.exit_code(), 0);
+  EXPECT_EQ(exited.signal(), 0);
+  EXPECT_TRUE(exited.expected());
+  EXPECT_EQ(coordinator.AwaitResult(stop).code(), 0);
+  EXPECT_TRUE(ProcessWatch(up.pid).AwaitEnd());
+}
+
+TEST_F(WorkerTest, Stop_KillsARankThatDoesNotListen) {
+  Start();
+  RunOne("hang");
+  const uint64_t stop = coordinator.Send(StopCommandOf(7, 1, 0.2));
+  EXPECT_EQ(AwaitExit().signal(), SIGKILL);
+  EXPECT_EQ(coordinator.AwaitResult(stop).code(), 0);
+}
+
+TEST_F(WorkerTest, Stop_TakesTheRanksChildrenToo) {
+  Start();
+  const Up up = RunOne("fork");
+  ASSERT_GT(up.child, 0);
+  const ProcessWatch child(up.child);
+  coordinator.AwaitResult(coordinator.Send(StopCommandOf(7, 1, 20)));
+  EXPECT_TRUE(child.AwaitEnd());
+}
+
+TEST_F(WorkerTest, RankKilled_TakesItsChildrenWithIt) {
+  Start();
+  const Up up = RunOne("fork");
+  const ProcessWatch child(up.child);
+  kill(up.pid, SIGKILL);
+  EXPECT_EQ(AwaitExit().signal(), SIGKILL);
+  EXPECT_TRUE(child.AwaitEnd());
+}
+
+TEST_F(WorkerTest, NewerEpoch_RunsInTheSameProcess) {
+  Start();
+  const Up first = RunOne("wait", 7, 1);
+  const Up second = RunOne("wait", 7, 2);
+  EXPECT_EQ(first.pid, second.pid);
+  EXPECT_TRUE(std::filesystem::exists(worker->state() + "/jobs/7/2/rank-0.log"));
+}
+
+TEST_F(WorkerTest, DaemonKilled_TakesItsRanksWithIt) {
+  Start();
+  const Up up = RunOne("wait");
+  const ProcessWatch rank(up.pid);
+  worker->Signal(SIGKILL);
+  EXPECT_TRUE(rank.AwaitEnd());
+}
+
+TEST_F(WorkerTest, Terminated_EndsRanks_SaysSo_AndExitsWith0) {
+  Start({"--grace", "0.5"});
+  const ProcessWatch waiting(RunOne("wait").pid);
+  const uint64_t number = coordinator.Send(AssignCommandOf(8, 1, Job("hang"), {1}));
+  coordinator.AwaitResult(number);
+  const ProcessWatch hanging(AwaitUp().pid);
+  worker->Signal(SIGTERM);
+  coordinator.AwaitHeartbeat([](const auto& heartbeat) { return heartbeat.draining(); });
+  coordinator.AwaitReport([](const auto& r) { return r.job() == 7 && r.exited().expected(); });
+  coordinator.AwaitReport([](const auto& r) { return r.job() == 8 && r.exited().expected(); });
+  coordinator.AwaitClose();
+  const int status = worker->AwaitEnd();
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(waiting.AwaitEnd());
+  EXPECT_TRUE(hanging.AwaitEnd());
+}
+
+TEST_F(WorkerTest, Log_KeepsItsNewestPartWithinTheCap) {
+  constexpr int64_t kCap = 200'000;
+  Start({"--log-bytes", absl::StrCat(kCap)});
+  RunOne("chatty");
+  AwaitReady();
+  coordinator.AwaitResult(coordinator.Send(StopCommandOf(7, 1, 20)));
+  const std::string path = worker->state() + "/jobs/7/1/rank-0.log";
+  const std::string kept = support::ReadFile(path + ".1") + support::ReadFile(path);
+  EXPECT_LE(static_cast<int64_t>(kept.size()), kCap);
+  EXPECT_GE(static_cast<int64_t>(kept.size()), kCap / 2);
+  EXPECT_TRUE(absl::EndsWith(kept, "line 39999 of much talk about nothing\n"));
+  EXPECT_THAT(AwaitExit().log_tail(), StartsWith("line "));
+}
+
+TEST_F(WorkerTest, Cycles_LeaveNoZombieAndNoDescriptor) {
+  Start();
+  const v1::JobDocument job = Job("wait");
+  int32_t before = 0;
+  for (int64_t epoch = 1; epoch <= 101; ++epoch) {
+    coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, epoch, job, {0, 3})));
+    coordinator.AwaitResult(coordinator.Send(StopCommandOf(7, epoch, 20)));
+    if (epoch == 1) before = worker->OpenDescriptors();
+  }
+  EXPECT_EQ(worker->Children(), 0);
+  EXPECT_EQ(worker->OpenDescriptors(), before);
+}
+
+TEST_F(WorkerTest, Daemon_WithFourRanks_StaysUnder30MB) {
+  Start();
+  coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, 1, Job("wait"), {0, 1, 2, 3})));
+  for (int rank = 0; rank < 4; ++rank) AwaitReady();
+  RecordProperty("resident_bytes", static_cast<int>(worker->ResidentBytes()));
+  EXPECT_LT(worker->ResidentBytes(), 30'000'000);
+}
+
+TEST_F(WorkerTest, RankProgram_ThatIsGone_FailsTheAssignment) {
+  const std::string folder = support::MakeFolder("agent-program");
+  const std::string program = folder + "/rank";
+  std::filesystem::create_symlink(PHALANX_FAKE_RANK, program);
+  Start({"--rank-program", program});
+  std::filesystem::remove(program);
+  const uint64_t number = coordinator.Send(AssignCommandOf(7, 1, Job("wait"), {0}));
+  const v1::CommandResult result = coordinator.AwaitResult(number);
+  EXPECT_EQ(result.code(), static_cast<int>(absl::StatusCode::kNotFound));
+  EXPECT_THAT(result.message(), HasSubstr(program));
+  EXPECT_EQ(worker->Children(), 0);
+}
+
+TEST_F(WorkerTest, ReadyFile_IsWrittenOnceWelcomed) {
+  const std::string path = support::MakeFolder("agent-ready") + "/ready";
+  Start({"--ready-file", path});
+  // The first heartbeat leaves after the file was written.
+  coordinator.AwaitHeartbeat([](const auto&) { return true; });
+  EXPECT_THAT(support::ReadFile(path), StartsWith(absl::StrCat("{\"pid\": ", worker->pid())));
+}
+
+TEST_F(WorkerTest, StateFolder_OfAnotherWorker_IsRefused) {
+  Start();
+  const Finished second =
+      RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--coordinator", coordinator.address(),
+                "--state", worker->state(), "--rank-program", PHALANX_FAKE_RANK});
+  EXPECT_EQ(second.exit_code, 73);
+}
+
+TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--devices", "0"},
+                                             {"--node", "a/b"},
+                                             {"--label", "x"},
+                                             {"--nonsense"},
+                                             {"--device", "tpu"}}) {
+    std::vector<std::string> command = {PHALANX_BIN_DIR "/phalanx-worker",
+                                        "--coordinator",
+                                        "h:1",
+                                        "--state",
+                                        "/nonexistent/state",
+                                        "--rank-program",
+                                        PHALANX_FAKE_RANK};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    EXPECT_EQ(RunToEnd(command).exit_code, 2) << arguments[0];
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::agent

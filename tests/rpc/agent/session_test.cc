@@ -1,0 +1,126 @@
+// The daemon's session with a coordinator that goes, comes back, or refuses it.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/agent/fake_coordinator.h"
+#include "tests/e2e/agent/worker_process.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::ElementsAre;
+
+bool IsStep(const v1::RankReport& report) { return report.has_step(); }
+
+pid_t PidOf(const v1::RankReport& up) {
+  pid_t pid = 0;
+  const std::string& text = up.event().message();
+  EXPECT_TRUE(absl::SimpleAtoi(text.substr(4, text.find(' ') - 4), &pid)) << text;
+  return pid;
+}
+
+// A rank of job 7 that has begun.
+pid_t RunOne(FakeCoordinator& coordinator) {
+  coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, 1, Job("wait"), {0})));
+  const pid_t pid =
+      PidOf(coordinator.AwaitReport([](const auto& r) { return r.event().type() == "Up"; }));
+  coordinator.AwaitReport([](const auto& r) { return r.has_ready(); });
+  return pid;
+}
+
+TEST(SessionTest, Coordinator_ThatComesUpLate_IsFound) {
+  int port = 0;
+  { port = FakeCoordinator().port(); }
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  WorkerProcess worker(address);
+  FakeCoordinator coordinator(port);
+  EXPECT_EQ(coordinator.AwaitHello().node(), "here");
+}
+
+TEST(SessionTest, RestartedCoordinator_GetsTheSameIncarnation_TheRunningJob_AndTheMissedSteps) {
+  auto coordinator = std::make_unique<FakeCoordinator>(0, /*incarnation=*/1);
+  WorkerProcess worker(coordinator->address());
+  const v1::WorkerHello first = coordinator->AwaitHello();
+  const pid_t rank = RunOne(*coordinator);
+  const ProcessWatch watch(rank);
+  kill(rank, SIGUSR1);
+  EXPECT_EQ(coordinator->AwaitReport(IsStep).step().step(), 1);
+
+  const int port = coordinator->port();
+  coordinator.reset();
+  kill(rank, SIGUSR1);  // training goes on
+  coordinator = std::make_unique<FakeCoordinator>(port, /*incarnation=*/2);
+  const v1::WorkerHello second = coordinator->AwaitHello();
+  EXPECT_EQ(second.incarnation(), first.incarnation());
+  EXPECT_EQ(second.last_command_number(), 1u);
+  ASSERT_EQ(second.running_size(), 1);
+  EXPECT_EQ(second.running(0).job(), 7);
+  EXPECT_EQ(second.running(0).epoch(), 1);
+  // Step 1 may have died with the first coordinator, so it comes again.
+  std::vector<int64_t> steps;
+  for (int i = 0; i < 2; ++i) steps.push_back(coordinator->AwaitReport(IsStep).step().step());
+  EXPECT_THAT(steps, ElementsAre(1, 2));
+  coordinator->AwaitHeartbeat([](const auto& heartbeat) {
+    return heartbeat.progress_size() == 1 && heartbeat.progress(0).step() == 2;
+  });
+  // The new coordinator has the job in its hands.
+  coordinator->ContinueNumbersFrom(second.last_command_number());
+  const uint64_t stop = coordinator->Send(StopCommandOf(7, 1, 20));
+  EXPECT_EQ(coordinator->AwaitResult(stop).code(), 0);
+  EXPECT_TRUE(watch.AwaitEnd());
+}
+
+TEST(SessionTest, RankThatDiesWhileTheCoordinatorIsAway_IsReportedAfterwards) {
+  auto coordinator = std::make_unique<FakeCoordinator>(0, /*incarnation=*/1);
+  WorkerProcess worker(coordinator->address());
+  coordinator->AwaitHello();
+  const pid_t rank = RunOne(*coordinator);
+  const int port = coordinator->port();
+  coordinator.reset();
+  const ProcessWatch watch(rank);
+  kill(rank, SIGKILL);
+  ASSERT_TRUE(watch.AwaitEnd());
+  coordinator = std::make_unique<FakeCoordinator>(port, /*incarnation=*/2);
+  const v1::RankReport report =
+      coordinator->AwaitReport([](const auto& r) { return r.has_exited(); });
+  EXPECT_EQ(report.exited().signal(), SIGKILL);
+  EXPECT_EQ(report.job(), 7);
+  EXPECT_EQ(report.rank(), 0);
+}
+
+TEST(SessionTest, Aborted_EndsTheDaemonWithAnErrorAndItsRanksWithIt) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  WorkerProcess worker(coordinator->address());
+  coordinator->AwaitHello();
+  const ProcessWatch rank(RunOne(*coordinator));
+  const int port = coordinator->port();
+  coordinator.reset();
+  FakeCoordinator refusing(port, 2, grpc::Status(grpc::StatusCode::ABORTED, "a newer incarnation"));
+  const int status = worker.AwaitEnd();
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_TRUE(rank.AwaitEnd());
+}
+
+TEST(SessionTest, Terminated_WithoutACoordinator_StillEndsInGoodOrder) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  WorkerProcess worker(coordinator->address());
+  coordinator->AwaitHello();
+  const ProcessWatch rank(RunOne(*coordinator));
+  coordinator.reset();
+  worker.Signal(SIGTERM);
+  const int status = worker.AwaitEnd();
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(rank.AwaitEnd());
+}
+
+}  // namespace
+}  // namespace phalanx::agent

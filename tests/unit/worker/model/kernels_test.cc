@@ -1,0 +1,189 @@
+// Every kernel against LibTorch autograd on its definition.
+#include "worker/model/kernels.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+namespace phalanx::model {
+namespace {
+
+// Rows that no vector width divides, so that loops have tails.
+constexpr int64_t kRows = 5, kFeatures = 37;
+
+struct Precision {
+  at::ScalarType type;
+  double tolerance;
+};
+void PrintTo(const Precision& precision, std::ostream* out) { *out << precision.type; }
+
+class KernelsTest : public testing::TestWithParam<Precision> {
+ protected:
+  KernelsTest() { at::manual_seed(3); }
+  at::Tensor Random(at::IntArrayRef shape) const {
+    return at::randn(shape, at::kDouble).to(GetParam().type);
+  }
+  void ExpectClose(const at::Tensor& actual, const at::Tensor& expected) const {
+    ASSERT_EQ(actual.sizes(), expected.sizes());
+    const at::Tensor wide = expected.to(at::kDouble);
+    const double scale = std::max(1e-3, wide.abs().max().item<double>());
+    EXPECT_LE((actual.to(at::kDouble) - wide).abs().max().item<double>(),
+              GetParam().tolerance * scale);
+  }
+  // Gradients of sum(f(leaves) * upstream), in fp64.
+  static std::vector<at::Tensor> Gradients(
+      std::vector<at::Tensor> leaves, const at::Tensor& upstream,
+      const std::function<at::Tensor(const std::vector<at::Tensor>&)>& f) {
+    for (at::Tensor& leaf : leaves)
+      leaf = leaf.to(at::kDouble).detach().clone().set_requires_grad(true);
+    (f(leaves) * upstream.to(at::kDouble)).sum().backward();
+    for (at::Tensor& leaf : leaves) leaf = leaf.grad();
+    return leaves;
+  }
+};
+
+at::Tensor PlainRmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  return x * at::rsqrt(x.square().mean(1, true) + epsilon) * weight;
+}
+
+TEST_P(KernelsTest, RmsNorm_EqualsDefinition) {
+  const at::Tensor x = Random({kRows, kFeatures}), weight = Random({kFeatures});
+  ExpectClose(RmsNorm(x, weight, 1e-2).y,
+              PlainRmsNorm(x.to(at::kDouble), weight.to(at::kDouble), 1e-2));
+}
+
+TEST_P(KernelsTest, AddRmsNorm_AddsInPlaceThenNorms) {
+  const at::Tensor residual = Random({kRows, kFeatures}), branch = Random({kRows, kFeatures});
+  const at::Tensor weight = Random({kFeatures}), sum = residual + branch;
+  const RmsNormed normed = AddRmsNorm(residual, branch, weight, 1e-5);
+  ExpectClose(branch, sum);
+  ExpectClose(normed.y, RmsNorm(sum, weight, 1e-5).y);
+}
+
+TEST_P(KernelsTest, RmsNormBackward_EqualsAutograd) {
+  const at::Tensor x = Random({kRows, kFeatures}), weight = Random({kFeatures});
+  const at::Tensor upstream = Random({kRows, kFeatures}), residual = Random({kRows, kFeatures});
+  const RmsNormed normed = RmsNorm(x, weight, 1e-2);
+  const auto expected = Gradients({x, weight}, upstream, [](const std::vector<at::Tensor>& leaves) {
+    return PlainRmsNorm(leaves[0], leaves[1], 1e-2);
+  });
+  const NormGradient plain = RmsNormBackward(upstream, x, normed.rstd, weight, {});
+  ExpectClose(plain.x, expected[0]);
+  ExpectClose(plain.weight, expected[1]);
+  const NormGradient joined = RmsNormBackward(upstream, x, normed.rstd, weight, residual);
+  ExpectClose(joined.x, expected[0] + residual.to(at::kDouble));
+}
+
+TEST_P(KernelsTest, LayerNormBackward_EqualsAutograd) {
+  const at::Tensor x = Random({kRows, kFeatures}), weight = Random({kFeatures}),
+                   bias = Random({kFeatures});
+  const at::Tensor upstream = Random({kRows, kFeatures}), residual = Random({kRows, kFeatures});
+  const auto expected =
+      Gradients({x, weight, bias}, upstream, [](const std::vector<at::Tensor>& leaves) {
+        return at::layer_norm(leaves[0], {kFeatures}, leaves[1], leaves[2], 1e-5);
+      });
+  const LayerNormed normed = LayerNorm(x, weight, bias, 1e-5);
+  const NormGradient gradient = LayerNormBackward(upstream, x, normed, weight, bias, residual);
+  ExpectClose(gradient.x, expected[0] + residual.to(at::kDouble));
+  ExpectClose(gradient.weight, expected[1]);
+  ExpectClose(gradient.bias, expected[2]);
+}
+
+TEST_P(KernelsTest, Rotate_TurnsTheFirstHeadsAndBack) {
+  const int64_t batch = 2, length = 3, heads = 3, half = 5;
+  const at::ScalarType sums = SumType(GetParam().type);
+  const at::Tensor angles = at::randn({length + 2, half}, at::kDouble);
+  const at::Tensor cos = angles.cos().to(sums), sin = angles.sin().to(sums);
+  const at::Tensor x = Random({batch, length, heads, 2 * half});
+  const at::Tensor turned = x.clone();
+  Rotate(turned, 2, cos, sin, /*inverse=*/false);
+  const at::Tensor wide = x.to(at::kDouble).narrow(2, 0, 2);
+  const at::Tensor a = wide.narrow(3, 0, half), b = wide.narrow(3, half, half);
+  const at::Tensor c = angles.narrow(0, 0, length).cos().unsqueeze(1),
+                   s = angles.narrow(0, 0, length).sin().unsqueeze(1);
+  ExpectClose(turned.narrow(2, 0, 2), at::cat({a * c - b * s, b * c + a * s}, 3));
+  EXPECT_TRUE(at::equal(turned.select(2, 2), x.select(2, 2)));
+  Rotate(turned, 2, cos, sin, /*inverse=*/true);
+  ExpectClose(turned, x);
+}
+
+TEST_P(KernelsTest, SwiGlu_EqualsDefinitionAndAutograd) {
+  const int64_t block = 7, blocks = 3;
+  const at::Tensor gate_up = Random({kRows, 2 * block * blocks}).mul_(3);
+  const at::Tensor upstream = Random({kRows, block * blocks});
+  const auto definition = [&](const std::vector<at::Tensor>& leaves) {
+    const at::Tensor pairs = leaves[0].view({kRows, blocks, 2, block});
+    return (at::silu(pairs.select(2, 0)) * pairs.select(2, 1)).reshape({kRows, blocks * block});
+  };
+  ExpectClose(SwiGlu(gate_up, block), definition({gate_up.to(at::kDouble)}));
+  ExpectClose(SwiGluBackward(upstream, gate_up, block),
+              Gradients({gate_up}, upstream, definition)[0]);
+}
+
+TEST_P(KernelsTest, QuickGelu_EqualsDefinitionAndAutograd) {
+  const at::Tensor x = Random({kRows, kFeatures}).mul_(3), upstream = Random({kRows, kFeatures});
+  const auto definition = [](const std::vector<at::Tensor>& leaves) {
+    return leaves[0] * at::sigmoid(leaves[0] * 1.702);
+  };
+  ExpectClose(QuickGelu(x), definition({x.to(at::kDouble)}));
+  ExpectClose(QuickGeluBackward(upstream, x), Gradients({x}, upstream, definition)[0]);
+}
+
+TEST_P(KernelsTest, Activations_OfLargeInputs_StayFinite) {
+  const at::Tensor x = at::tensor({-1e4, -90.0, -88.0, 88.0, 90.0, 1e4}, at::kDouble)
+                           .to(GetParam().type)
+                           .unsqueeze(0);
+  ExpectClose(QuickGelu(x), x.to(at::kDouble).clamp_min(0));
+  const at::Tensor gate_up = at::cat({x, at::ones_like(x)}, 1);
+  ExpectClose(SwiGlu(gate_up, 6), x.to(at::kDouble).clamp_min(0));
+  EXPECT_TRUE(at::isfinite(SwiGluBackward(at::ones_like(x), gate_up, 6)).all().item<bool>());
+}
+
+TEST_P(KernelsTest, Rows_TakenAndAdded_LeaveOutWhatIsNotKept) {
+  const at::Tensor table = Random({4, kFeatures});
+  const at::Tensor index = at::tensor({3, 0, 3, 1}, at::kLong),
+                   keep = at::tensor({1, 1, 1, 0}, at::kBool);
+  ExpectClose(TakeRows(table, index, {}), table.index_select(0, index));
+  const at::Tensor taken = TakeRows(table, index, keep);
+  ExpectClose(taken[0], table[3]);
+  EXPECT_EQ(taken[3].abs().max().item<double>(), 0);
+  const at::Tensor sum = at::zeros({4, kFeatures}, SumType(GetParam().type));
+  AddRows(sum, index, keep, taken);
+  ExpectClose(
+      sum, at::stack({table[0], at::zeros_like(table[0]), at::zeros_like(table[0]), table[3] * 2}));
+}
+
+// The loss and the logits' gradient of a vocabulary cut in two, with labels in both parts.
+TEST_P(KernelsTest, CrossEntropy_OverTwoRanks_EqualsAutograd) {
+  const int64_t vocabulary = 45, cut = 26;
+  const at::Tensor logits = Random({kRows, vocabulary}).mul_(4);
+  const at::Tensor labels = at::tensor({3, 25, 26, 44, 0}, at::kLong);
+  const at::Tensor weights =
+      at::tensor({1.0, 1.0, 1.0, 1.0, 0.0}, at::kDouble).to(SumType(GetParam().type));
+  at::Tensor expected;
+  const at::Tensor gradient =
+      Gradients({logits}, at::ones({}), [&](const std::vector<at::Tensor>& leaves) {
+        expected = at::cross_entropy_loss(leaves[0], labels, {}, at::Reduction::None)
+                       .dot(weights.to(at::kDouble));
+        return expected;
+      })[0];
+  const LocalSoftmax low = SoftmaxStatistics(logits.narrow(1, 0, cut).contiguous(), labels, 0);
+  const LocalSoftmax high =
+      SoftmaxStatistics(logits.narrow(1, cut, vocabulary - cut).contiguous(), labels, cut);
+  const at::Tensor gathered = at::stack({low.statistics, high.statistics});
+  const LossAndGradient a = CrossEntropy(low, gathered, labels, weights, 0, GetParam().type, true);
+  const LossAndGradient b =
+      CrossEntropy(high, gathered, labels, weights, cut, GetParam().type, true);
+  EXPECT_TRUE(at::equal(a.loss_sum, b.loss_sum));
+  ExpectClose(a.loss_sum, expected.detach());
+  ExpectClose(at::cat({a.logits_gradient, b.logits_gradient}, 1), gradient);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, KernelsTest,
+                         testing::Values(Precision{at::kDouble, 1e-12}, Precision{at::kFloat, 2e-6},
+                                         Precision{at::kBFloat16, 3e-2}));
+
+}  // namespace
+}  // namespace phalanx::model

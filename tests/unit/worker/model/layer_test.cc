@@ -1,0 +1,215 @@
+// Each layer's backward passes alone against differences of its forward pass, in fp64.
+#include "worker/model/layer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "tests/support/specs.h"
+#include "worker/model/patches.h"
+#include "worker/model/projector.h"
+#include "worker/model/vocabulary.h"
+
+namespace phalanx::model {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+
+// Parameters of one module on one rank, with random values.
+class Rig {
+ public:
+  Rig(const job::JobSpec& spec, int32_t module)
+      : plan_(*plan::MakePlan(spec, plan::MakeCluster(1, static_cast<int32_t>(spec.modules.size())),
+                              Epoch{1})),
+        parameters_(plan::ParametersOf(plan_, {.module = module})) {
+    at::manual_seed(11);
+    weights_ = at::randn({parameters_.elements}, at::kDouble).mul_(0.3);
+    gradients_ = at::zeros_like(weights_);
+    const job::Architecture& a = plan_.module_spec(module).architecture;
+    context_.architecture = a;
+    const plan::Shard shard = plan::ShardOf(a, 1, 0);
+    context_.heads = MakeHeadMap(shard, a.heads / plan::KvHeads(a), plan::HeadSize(a), at::kCPU);
+    const at::Tensor angles = at::randn({32, plan::HeadSize(a) / 2}, at::kDouble);
+    context_.cos = angles.cos();
+    context_.sin = angles.sin();
+    rows_ = RowsOf(shard, a);
+  }
+
+  ParameterTable table() const { return {parameters_, weights_, gradients_}; }
+  const LayerContext& context() const { return context_; }
+  VocabularyRows rows() const { return rows_; }
+
+  // `forward` maps an input to an output under the present weights; `backward` fills the gradient
+  // buffer and returns the input's gradient, undefined where there is none.
+  void ExpectGradients(at::Tensor input,
+                       const std::function<at::Tensor(const at::Tensor&)>& forward,
+                       const std::function<at::Tensor(const at::Tensor& upstream)>& backward) {
+    constexpr double kStep = 1e-5;
+    const at::Tensor upstream = at::randn_like(forward(input));
+    const at::Tensor input_gradient = backward(upstream);
+    const auto value = [&](const at::Tensor& x) {
+      return (forward(x) * upstream).sum().item<double>();
+    };
+    if (input_gradient.defined()) {
+      const at::Tensor direction = at::randn_like(input);
+      const double difference = value(input + direction * kStep) - value(input - direction * kStep);
+      ExpectNear(difference / (2 * kStep), (input_gradient * direction).sum().item<double>(),
+                 "input");
+    }
+    for (const plan::LocalMatrix& matrix : parameters_.matrices) {
+      const auto part = [&](const at::Tensor& buffer) {
+        return buffer.narrow(0, matrix.offset, matrix.rows * matrix.cols);
+      };
+      const at::Tensor direction = at::randn_like(part(weights_)), weights = part(weights_).clone();
+      part(weights_).copy_(weights + direction * kStep);
+      const double above = value(input);
+      part(weights_).copy_(weights - direction * kStep);
+      const double below = value(input);
+      part(weights_).copy_(weights);
+      ExpectNear((above - below) / (2 * kStep), (part(gradients_) * direction).sum().item<double>(),
+                 matrix.role);
+    }
+  }
+
+ private:
+  static void ExpectNear(double difference, double gradient, const std::string& what) {
+    EXPECT_NEAR(difference, gradient, 1e-6 * (1 + std::abs(gradient))) << what;
+  }
+
+  plan::Plan plan_;
+  plan::StageParameters parameters_;
+  at::Tensor weights_, gradients_;
+  LayerContext context_;
+  VocabularyRows rows_;
+};
+
+void ExpectLayerGradients(Rig& rig, const Layer& layer, const SequenceShape& shape) {
+  const at::Tensor input =
+      at::randn({shape.rows(), rig.context().architecture.hidden_size}, at::kDouble);
+  const auto forward = [&](const at::Tensor& x) {
+    at::Tensor output;
+    EXPECT_TRUE(layer.Forward(x, shape, nullptr, &output).ok());
+    return output;
+  };
+  rig.ExpectGradients(input, forward, [&](const at::Tensor& upstream) {
+    LayerState state;
+    WeightWork work;
+    at::Tensor output, gradient;
+    EXPECT_TRUE(layer.Forward(input, shape, &state, &output).ok());
+    EXPECT_TRUE(at::equal(output, forward(input)));
+    EXPECT_TRUE(layer.BackwardInput(upstream, shape, &state, &work, &gradient).ok());
+    work.Run();
+    return gradient;
+  });
+}
+
+TEST(LayerTest, Decoder_Gradients_EqualDifferences) {
+  Rig rig(AJob().Module("language", Llama({.layers = 1, .mlp_size = 61})), 0);
+  ExpectLayerGradients(rig, *MakeDecoderLayer(rig.context(), rig.table(), 0, false), {2, 5});
+}
+
+job::JobSpec VisionJob() {
+  return AJob()
+      .Module("vision", ClipVision({.layers = 1, .mlp_size = 61}))
+      .Module("language", Llama())
+      .Edge("vision", "language", {.projector = 45});
+}
+
+TEST(LayerTest, Encoder_Gradients_EqualDifferences) {
+  Rig rig(VisionJob(), 0);
+  ExpectLayerGradients(rig, *MakeEncoderLayer(rig.context(), rig.table(), 0, false), {2, 5});
+}
+
+TEST(LayerTest, Projector_Gradients_EqualDifferences) {
+  Rig rig(VisionJob(), 0);
+  const Projector projector(TensorGroup(nullptr), rig.table(), 0, false);
+  const at::Tensor input = at::randn({6, 32}, at::kDouble);
+  const auto forward = [&](const at::Tensor& x) {
+    at::Tensor output;
+    EXPECT_TRUE(projector.Forward(x, nullptr, &output).ok());
+    return output;
+  };
+  rig.ExpectGradients(input, forward, [&](const at::Tensor& upstream) {
+    ProjectorState state;
+    WeightWork work;
+    at::Tensor output, gradient;
+    EXPECT_TRUE(projector.Forward(input, &state, &output).ok());
+    EXPECT_TRUE(projector.BackwardInput(upstream, &state, &work, &gradient).ok());
+    work.Run();
+    return gradient;
+  });
+}
+
+TEST(LayerTest, PatchEmbedding_Gradients_EqualDifferences) {
+  Rig rig(VisionJob(), 0);
+  const PatchEmbedding patches(rig.context(), rig.table(), false);
+  const at::Tensor pixels = at::randn({2, 3, 8, 8}, at::kDouble);
+  const auto forward = [&](const at::Tensor& x) { return patches.Forward(x, nullptr); };
+  rig.ExpectGradients(pixels, forward, [&](const at::Tensor& upstream) {
+    PatchState state;
+    WeightWork work;
+    patches.Forward(pixels, &state);
+    patches.Backward(upstream, &state, &work);
+    work.Run();
+    return at::Tensor();  // nobody asks for the gradient of pixels
+  });
+}
+
+TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
+  Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
+  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding", false),
+                            rig.rows());
+  const at::Tensor tokens = at::tensor({4, 92, 4, 0, 7}, at::kLong),
+                   positions = at::tensor({3, 1}, at::kLong);
+  const at::Tensor items = at::randn({2, 32}, at::kDouble);
+  const auto forward = [&](const at::Tensor& x) {
+    at::Tensor output;
+    EXPECT_TRUE(embedding.Forward(tokens, x, positions, nullptr, &output).ok());
+    return output;
+  };
+  rig.ExpectGradients(items, forward, [&](const at::Tensor& upstream) {
+    EmbeddingState state;
+    WeightWork work;
+    at::Tensor output;
+    EXPECT_TRUE(embedding.Forward(tokens, items, positions, &state, &output).ok());
+    const at::Tensor gradient = embedding.Backward(upstream, &state, &work);
+    work.Run();
+    return gradient;
+  });
+}
+
+TEST(LayerTest, Head_Gradients_EqualDifferences) {
+  Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
+  const ParameterTable table = rig.table();
+  const Head head(TensorGroup(nullptr), table.Vector("final_norm", false),
+                  table.Matrix("head", false), rig.rows(), 1e-5);
+  const at::Tensor input = at::randn({4, 32}, at::kDouble);
+  const at::Tensor labels = at::tensor({4, 92, 0, 7}, at::kLong),
+                   weights = at::tensor({1.0, 1.0, 0.0, 1.0}, at::kDouble);
+  const auto forward = [&](const at::Tensor& x) {
+    at::Tensor loss;
+    EXPECT_TRUE(head.Forward(x, labels, weights, nullptr, &loss).ok());
+    return loss.clone();
+  };
+  at::Tensor scale;
+  rig.ExpectGradients(
+      input, [&](const at::Tensor& x) { return scale.defined() ? forward(x) * scale : forward(x); },
+      [&](const at::Tensor& upstream) {
+        // A loss takes no gradient from above: what the check scales by is undone.
+        scale = 1 / upstream;
+        HeadState state;
+        WeightWork work;
+        at::Tensor loss, gradient;
+        EXPECT_TRUE(head.Forward(input, labels, weights, &state, &loss).ok());
+        EXPECT_TRUE(head.Backward(&state, &work, &gradient).ok());
+        work.Run();
+        return gradient;
+      });
+}
+
+}  // namespace
+}  // namespace phalanx::model

@@ -1,0 +1,43 @@
+#include "worker/model/weight_work.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace phalanx::model {
+namespace {
+
+TEST(WeightWorkTest, Run_AddsToWhatIsThere) {
+  const at::Tensor dy = at::tensor({1.0, 2.0, 3.0, 4.0}).view({2, 2}),
+                   x = at::tensor({5.0, 6.0}).view({2, 1});
+  const Parameter matrix{at::zeros({2, 1}), at::ones({2, 1})}, bias{at::zeros({2}), at::ones({2})};
+  WeightWork work;
+  work.Matrix(matrix, dy, x);
+  work.Bias(bias, dy);
+  work.Sum(bias, at::full({2}, 10.0));
+  EXPECT_TRUE(at::equal(matrix.gradient, at::ones({2, 1}))) << "nothing is added before Run";
+  work.Run();
+  EXPECT_TRUE(at::equal(matrix.gradient, at::tensor({24.0f, 35.0f}).view({2, 1})));
+  EXPECT_TRUE(at::equal(bias.gradient, at::tensor({15.0f, 17.0f})));
+  work.Run();
+  EXPECT_TRUE(at::equal(bias.gradient, at::tensor({15.0f, 17.0f}))) << "nothing is added twice";
+}
+
+TEST(WeightWorkTest, Bf16Operands_AccumulateInFp32) {
+  const Parameter matrix{at::zeros({1, 1}, at::kBFloat16), at::zeros({1, 1})};
+  const at::Tensor operand = at::full({1, 1}, 1 + 1.0 / 128, at::kBFloat16);
+  WeightWork work;
+  for (int i = 0; i < 3; ++i) work.Matrix(matrix, operand, operand);
+  work.Run();
+  EXPECT_EQ(matrix.gradient.item<double>(),
+            3 * (1 + 1.0 / 128) * (1 + 1.0 / 128));  // not a bf16 number
+}
+
+TEST(WeightWorkTest, FrozenParameter_IsLeftAlone) {
+  WeightWork work;
+  work.Matrix({at::zeros({1, 1}), {}}, at::ones({1, 1}), at::ones({1, 1}));
+  work.Rows({at::zeros({1, 1}), {}}, at::zeros({1}, at::kLong), {}, at::ones({1, 1}));
+  work.Run();
+}
+
+}  // namespace
+}  // namespace phalanx::model
