@@ -53,14 +53,18 @@ absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const 
                                                       const Stopper& stopper) const {
   const absl::Time deadline = absl::Now() + options_.start_timeout;
   while (true) {
+    // Asked for first: a death that stops us is then seen as a death below.
+    const bool stopped = stopper.stopped();
     // Written elsewhere and renamed, so it is there as a whole or not at all.
     if (std::ifstream file(ready); file) {
       return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
-    if (child.Ended()) {
-      return absl::FailedPreconditionError(absl::StrCat(name, " ended at its start\n", LogTails()));
+    if (child.Ended() || AnyEnded()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(child.Ended() ? name : "phalanx-coordinator", " ended at the start\n",
+                       LogTails()));
     }
-    if (stopper.stopped()) return absl::CancelledError("interrupted");
+    if (stopped) return absl::CancelledError("interrupted");
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           name, " was not ready within ", absl::FormatDuration(options_.start_timeout), "\n",
