@@ -203,6 +203,8 @@ std::string EncodePng(const PngOptions& options, const std::vector<uint8_t>& val
   if (options.palette) {
     palette[1] = {value[0], value[1], value[2]};
     png_set_PLTE(png, info, palette, 2);
+    const png_byte alpha[2] = {0, options.palette_alpha};
+    if (options.palette_alpha < 255) png_set_tRNS(png, info, alpha, 2, nullptr);
   }
   png_write_info(png, info);
   std::vector<uint8_t> row = PngRow(options, value);

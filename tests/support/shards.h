@@ -56,9 +56,10 @@ class TarBuilder {
 
 struct PngOptions {
   int32_t width = 16, height = 16;
-  int32_t channels = 3;  // 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
-  int32_t depth = 8;     // 1, 2, 4 (grey or palette), 8, 16
-  bool palette = false;  // with channels 3: 4 colours
+  int32_t channels = 3;         // 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
+  int32_t depth = 8;            // 1, 2, 4 (grey or palette), 8, 16
+  bool palette = false;         // with channels 3: 4 colours
+  uint8_t palette_alpha = 255;  // below 255: with a transparency chunk
   bool interlaced = false;
 };
 struct JpegOptions {
