@@ -209,7 +209,9 @@ void PrintEvaluation(const v1::EvaluationReport& evaluation, std::ostream& out) 
   Table table({"SAMPLE", "TRUE", "DECODED"});
   for (int i = 0; i < std::min(kCaptionsShown, evaluation.captions_size()); ++i) {
     const auto& caption = evaluation.captions(i);
-    table.Add({caption.sample(), caption.truth(), caption.decoded()});
+    // "shard.tar: key" in full is for scripts.
+    const std::vector<std::string> name = absl::StrSplit(caption.sample(), ": ");
+    table.Add({name.back(), caption.truth(), caption.decoded()});
   }
   table.Print(out);
 }

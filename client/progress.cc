@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/job_view.h"
+#include "core/job/job_phase.h"
 
 namespace phalanx::client {
 namespace {
@@ -68,6 +69,8 @@ void Progress::ShowEvents(const v1::WatchJobResponse& response) {
   for (const v1::JobEvent& event : response.events()) {
     if (event.number() <= event_number_) continue;
     event_number_ = event.number();
+    // Phases have lines of their own.
+    if (job::ParseJobPhase(event.type()).has_value()) continue;
     Finish();
     io_.talk << event.type() << (event.message().empty() ? "" : ": ") << event.message() << "\n";
   }
