@@ -74,7 +74,7 @@ void Coordinator::RecoverRun(Job& job) {
       }
       node.device_jobs[static_cast<size_t>(device)] = state.id;
     }
-    part.assigned = part.reattached = was_assigned;
+    part.assigned = was_assigned;
   }
   if (!plan.ok() || plan->digest != state.plan_digest) {
     return Fail(job, {.cause = "PlanInvalid",

@@ -143,7 +143,7 @@ class Coordinator {
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;
-  void Reconcile(Node& node, const std::vector<RunningAssignment>& running);
+  void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
   void LoseRanks(Node& node, const std::string& cause, const std::string& message, bool processes_gone);
   void SendTo(Node& node, Command command);
   void Disconnect(Node& node);

@@ -61,7 +61,7 @@ void Coordinator::On(const SessionOpened& event) {
   Log(absl::StrCat("node=", node.name, " connected incarnation=", absl::Hex(node.incarnation.value),
                    " devices=", hello.devices, same_process ? " reason=\"came back\"" : ""));
   actions_.push_back(SendWelcome{event.session});
-  Reconcile(node, hello.running);
+  Reconcile(node, hello.running, hello.last_command_number);
   Resend(node, hello.last_command_number);
   // A node that came back without anything may be asked again for what it had not done.
   if (!same_process) {
@@ -149,24 +149,29 @@ bool Coordinator::IsObsolete(const Command& command) const {
 
 // Every command that was not answered is sent again: under its number where the worker has not
 // carried it out, else (only the answer is missing) under a new one. All commands bear repetition.
+// Numbers never fall within one process: it takes a number that it has seen for a repetition.
 void Coordinator::Resend(Node& node, uint64_t carried_out) {
-  const std::vector<Outstanding> before = std::exchange(node.outstanding, {});
-  std::vector<Command> numbered, repeated;
-  for (const Outstanding& outstanding : before) {
+  std::vector<Outstanding> before = std::exchange(node.outstanding, {});
+  std::vector<Command> renumbered;
+  for (Outstanding& outstanding : before) {
     const bool obsolete = IsObsolete(outstanding.command);
     if (outstanding.number > carried_out) {
       // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any more.
-      numbered.push_back(obsolete ? Command(StopRanks{.reason = "superseded"}) : outstanding.command);
-    } else if (!obsolete) {
-      repeated.push_back(outstanding.command);
+      if (obsolete) outstanding.command = StopRanks{.reason = "superseded"};
+      actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
+      node.outstanding.push_back(std::move(outstanding));
+    } else if (!obsolete && (outstanding.number == 0 ||
+                             !std::holds_alternative<Assign>(outstanding.command))) {
+      // An assignment that was carried out is not repeated: its ranks are there, or were lost.
+      renumbered.push_back(std::move(outstanding.command));
     }
   }
-  node.last_command_number = carried_out;
-  for (Command& command : numbered) SendTo(node, std::move(command));
-  for (Command& command : repeated) SendTo(node, std::move(command));
+  node.last_command_number = std::max(node.last_command_number, carried_out);
+  for (Command& command : renumbered) SendTo(node, std::move(command));
 }
 
-void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& running) {
+void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& running,
+                            uint64_t carried_out) {
   std::set<std::pair<JobId, Epoch>> listed;
   node.foreign.clear();
   for (const RunningAssignment& assignment : running) {
@@ -178,7 +183,6 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     if (current) part->seen = true;
     if (current && !job->state.IsTerminal()) continue;
     if (part == nullptr || part->released) node.foreign.insert({assignment.job, assignment.epoch});
-    if (current) part->reattached = true;
     node.outstanding.push_back({0, StopRanks{.job = assignment.job,
                                              .epoch = assignment.epoch,
                                              .grace = options_.failure_grace,
@@ -189,27 +193,35 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     Part* part = job.run->PartOf(node.name);
     if (part == nullptr || part->released || !part->assigned) continue;
     if (listed.contains({id, job.state.epoch})) continue;
-    const bool on_its_way = std::any_of(
-        node.outstanding.begin(), node.outstanding.end(), [&job](const Outstanding& outstanding) {
-          const Assign* assign = std::get_if<Assign>(&outstanding.command);
-          return assign != nullptr && assign->job == job.state.id && assign->epoch == job.state.epoch;
-        });
+    bool assign_on_its_way = false, stop_unanswered = false;
+    for (const Outstanding& outstanding : node.outstanding) {
+      const Assign* assign = std::get_if<Assign>(&outstanding.command);
+      const StopRanks* stop = std::get_if<StopRanks>(&outstanding.command);
+      const bool on_its_way = outstanding.number == 0 || outstanding.number > carried_out;
+      assign_on_its_way |= on_its_way && assign != nullptr && assign->job == id &&
+                           assign->epoch == job.state.epoch;
+      stop_unanswered |= stop != nullptr && stop->job == id;
+    }
     if (job.state.IsTerminal()) {
-      ReleasePart(job, *part);
-    } else if (!on_its_way && job.run->stage != Run::Stage::kReattaching) {
+      // A worker does not list ranks that it is ending; its answer to the stop will say when they are gone.
+      if (!stop_unanswered) ReleasePart(job, *part);
+    } else if (!assign_on_its_way && job.run->stage != Run::Stage::kReattaching) {
       part->missing_deadline = now_ + options_.report_grace;
     }
   }
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
     if (job.state.IsTerminal() || job.run->stage != Run::Stage::kReattaching) continue;
-    // Its ranks may be running already, or be stuck in a rendezvous of which this coordinator has
-    // nothing: progress tells, and without it a new epoch starts.
-    const bool all_back = std::all_of(job.run->parts.begin(), job.run->parts.end(), [&](const Part& part) {
-      const auto it = nodes_.find(part.node);
-      return it != nodes_.end() && it->second.connected();
-    });
-    if (all_back && job.run->reattach_deadline == absl::InfiniteFuture()) {
+    const auto all = [&](auto predicate) {
+      return std::all_of(job.run->parts.begin(), job.run->parts.end(), predicate);
+    };
+    if (all([](const Part& p) { return p.seen; })) {
+      // Workers say again what their ranks have said, so the rendezvous goes on where it was.
+      job.run->stage = Run::Stage::kAssigned;
+      job.run->reattach_deadline = absl::InfiniteFuture();
+      job.run->start_deadline = now_ + options_.start_timeout;
+    } else if (all([this](const Part& p) { return nodes_.at(p.node).connected(); })) {
+      // Some node never got its assignment, or has lost its ranks: the last reports will say which.
       job.run->reattach_deadline = now_ + options_.report_grace;
     }
   }
@@ -270,8 +282,8 @@ void Coordinator::On(const CommandFinished& event) {
     Job* job = FindJob(stop->job);
     if (job == nullptr || !job->run.has_value() || !job->state.IsTerminal()) return;
     Part* part = job->run->PartOf(node->name);
-    // Exits may have been told to a coordinator before this one, or never have had a process.
-    if (part != nullptr && (part->reattached || part->assign_failed)) ReleasePart(*job, *part);
+    // Answered when the processes are gone: exits may have been told to a coordinator before this one.
+    if (part != nullptr && !part->released && event.code == 0) ReleasePart(*job, *part);
   }
 }
 
@@ -288,7 +300,6 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   if (job == nullptr || !job->run.has_value() || assign->epoch != job->state.epoch) return;
   Part* part = job->run->PartOf(node.name);
   if (part == nullptr) return;
-  part->assign_failed = true;
   if (!job->state.IsTerminal()) {
     Fail(*job, CauseOf(*job, part->first_rank, "StartFailed",
                        absl::StrCat("node ", node.name, " could not start its ranks: ", result.message)));

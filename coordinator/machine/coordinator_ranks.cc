@@ -257,10 +257,8 @@ void Coordinator::StartNextEpoch(Job& job) {
                       .time = now_});
   }
   const std::string data_digest = job.run->data_digest;
-  std::vector<Part> before = std::move(job.run->parts);
   job.run = MakeRun(job.state.placement, *plan);
   job.run->data_digest = data_digest;
-  for (size_t i = 0; i < before.size(); ++i) job.run->parts[i].reattached = before[i].seen;
   Commit(job, EpochPlanned{epoch, job.state.placement, plan->digest, data_digest});
   AssignAll(job);
 }

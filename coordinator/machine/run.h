@@ -29,9 +29,7 @@ struct Part {
   int32_t first_rank = 0;
   bool prepared = false;    // its data is checked and indexed
   bool assigned = false;    // it was told to start its ranks, so they may be there
-  bool assign_failed = false;
-  bool reattached = false;  // assigned by a coordinator before this one: exits may have been told to that one
-  bool seen = false;        // reattached, and its node has said that the ranks are there
+  bool seen = false;        // after a restart of the coordinator: its node says that the ranks are there
   bool released = false;    // its ranks are gone for certain; its devices are free
   // The node is back and does not list the ranks: their last reports must come until then.
   Instant missing_deadline = absl::InfiniteFuture();

@@ -8,8 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/job/schema.h"
 #include "core/plan/plan.h"
+#include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
+#include "core/wire/plan_json.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -90,7 +93,13 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
   }
   ASSIGN_OR_RETURN(const plan::Plan plan,
                    plan::MakePlan(read.spec, ClusterOf(*placement), Epoch{1}));
-  return plan.digest;
+  ASSIGN_OR_RETURN(const schedule::Simulation simulation,
+                   schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
+  wire::PlanFigures figures{.bubble = simulation.bubble, .lower_bound = simulation.lower_bound};
+  if (read.spec.schedule.name != job::ScheduleName::kAuto) {
+    figures.schedule = job::ScheduleNames()[static_cast<size_t>(read.spec.schedule.name)];
+  }
+  return wire::PlanJson(plan, figures);
 }
 
 }  // namespace phalanx::coordinator

@@ -1,0 +1,244 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+NodeDevices On(const NodeName& node, std::vector<int32_t> devices) { return {node, std::move(devices)}; }
+
+TEST(SubmitTest, Submit_BeforeItIsStored_IsNotAnswered) {
+  Harness h;
+  h.store_held = true;
+  h.Submit(AJob("a", 1));
+  EXPECT_THAT(h.answers, IsEmpty());
+  EXPECT_THAT(h.views, IsEmpty());
+  h.Commit();
+  EXPECT_EQ(h.answers.size(), 1u);
+  EXPECT_EQ(h.Published(JobId{1}), JobPhase::kQueued);
+}
+
+TEST(SubmitTest, Submit_SameRequestIdAgain_GivesTheFirstJob) {
+  Harness h;
+  const JobId first = h.Submit(AJob("a", 1), "r1");
+  EXPECT_EQ(h.Submit(AJob("a", 1), "r1"), first);
+  EXPECT_EQ(h.machine().jobs().size(), 1u);
+}
+
+TEST(SubmitTest, Submit_SameRequestIdAfterRestart_GivesTheFirstJob) {
+  Harness h;
+  const JobId first = h.Submit(AJob("a", 1), "r1");
+  h.Restart();
+  EXPECT_EQ(h.Submit(AJob("a", 1), "r1"), first);
+}
+
+TEST(SubmitTest, Submit_SameRequestIdWhileTheFirstIsBeingStored_WaitsForIt) {
+  Harness h;
+  h.store_held = true;
+  h.Submit(AJob("a", 1), "r1");
+  h.Submit(AJob("a", 1), "r1");
+  EXPECT_THAT(h.answers, IsEmpty());
+  h.Commit();
+  EXPECT_EQ(h.answers.size(), 2u);
+}
+
+TEST(SubmitTest, Submit_NameOfALiveJob_IsRefused) {
+  Harness h;
+  h.Submit(AJob("a", 1));
+  EXPECT_EQ(h.Submit(AJob("a", 1)), JobId{});
+  EXPECT_EQ(h.answers.rbegin()->second.status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(SubmitTest, Submit_NameOfAnEndedJob_IsANewJob) {
+  Harness h;
+  const JobId first = h.Submit(AJob("a", 1));
+  ASSERT_TRUE(h.Cancel(first).ok());
+  EXPECT_EQ(h.Submit(AJob("a", 1)), JobId{2});
+}
+
+TEST(SubmitTest, Submit_TooManyLiveJobs_IsRefused) {
+  CoordinatorOptions options = Harness::Options();
+  options.live_jobs_max = 1;
+  Harness h(options);
+  h.Submit(AJob("a", 1));
+  h.Submit(AJob("b", 1));
+  EXPECT_EQ(h.answers.rbegin()->second.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(AdmissionTest, Job_WithFreeDevices_StartsAtOnce) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 2));
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  EXPECT_THAT(h.State(job).placement, ElementsAre(On("n", {0, 1})));
+  EXPECT_EQ(h.Commands<PrepareData>(node).size(), 1u);
+  EXPECT_EQ(h.Free("n"), 0);
+}
+
+TEST(AdmissionTest, Job_WaitsForAllItsDevices) {
+  Harness h;
+  h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 3));
+  EXPECT_EQ(h.Phase(job), JobPhase::kQueued);
+  h.Open("m", 1);
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+}
+
+TEST(AdmissionTest, LaterJob_ThatWouldFit_DoesNotOvertake) {
+  Harness h;
+  h.Open("n", 2);
+  const JobId large = h.Submit(AJob("large", 3));
+  const JobId small = h.Submit(AJob("small", 1));
+  EXPECT_EQ(h.Phase(small), JobPhase::kQueued);
+  ASSERT_TRUE(h.Cancel(large).ok());
+  EXPECT_EQ(h.Phase(small), JobPhase::kStarting);
+}
+
+TEST(AdmissionTest, LaterJob_OnNodesTheEarlierCannotUse_Starts) {
+  Harness h;
+  h.Open("n", 2);
+  auto gpu = std::make_shared<JobRequest>(*AJob("gpu", 8));
+  gpu->device_kind = job::DeviceKind::kGpu;
+  const JobId first = h.Submit(gpu);
+  const JobId second = h.Submit(AJob("cpu", 2));
+  EXPECT_EQ(h.Phase(first), JobPhase::kQueued);
+  EXPECT_EQ(h.Phase(second), JobPhase::kStarting);
+}
+
+TEST(AdmissionTest, NodeSelector_TakesOnlyNodesWithTheLabels) {
+  Harness h;
+  h.Open("n", 2);
+  auto picky = std::make_shared<JobRequest>(*AJob("a", 1));
+  picky->node_selector = {{"zone", "b"}};
+  const JobId job = h.Submit(picky);
+  EXPECT_EQ(h.Phase(job), JobPhase::kQueued);
+  h.Feed(SessionOpened{SessionId{77}, WorkerHello{.node = "m",
+                                                  .incarnation = Incarnation{5},
+                                                  .devices = 1,
+                                                  .labels = {{"zone", "b"}}}});
+  EXPECT_THAT(h.State(job).placement, ElementsAre(On("m", {0})));
+}
+
+TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
+  Harness h;
+  h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 2, "unplannable"));
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->cause, "PlanInvalid");
+  EXPECT_EQ(h.Free("n"), 2);
+}
+
+TEST(AdmissionTest, DrainingNode_GetsNothing) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  h.Feed(HeartbeatReceived{.session = node, .draining = true});
+  const JobId job = h.Submit(AJob("a", 1));
+  EXPECT_EQ(h.Phase(job), JobPhase::kQueued);
+}
+
+TEST(ExplainTest, Queued_NamesWhatIsMissingAndWhoHoldsIt) {
+  Harness h;
+  h.Open("n", 4);
+  h.Submit(AJob("holder", 3));
+  const JobId job = h.Submit(AJob("waiter", 2));
+  EXPECT_THAT(h.Explain(job), ElementsAre("it needs 2 cpu devices at once; 1 of 4 are free",
+                                          "job-1 (holder) holds 3"));
+}
+
+TEST(ExplainTest, QueuedBehindAnother_NamesIt) {
+  Harness h;
+  h.Open("n", 2);
+  h.Submit(AJob("large", 3));
+  const JobId job = h.Submit(AJob("small", 1));
+  EXPECT_THAT(h.Explain(job), Contains(HasSubstr("job-1 (large) came first and waits for 3")));
+}
+
+TEST(ExplainTest, QueuedWithoutAnyNode_SaysSo) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  EXPECT_THAT(h.Explain(job), Contains(HasSubstr("no connected node has cpu devices")));
+}
+
+TEST(ExplainTest, QueuedTooLargeForTheCluster_SaysHowLargeThatIs) {
+  Harness h;
+  h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 5));
+  EXPECT_THAT(h.Explain(job), ElementsAre(HasSubstr("the 1 connected nodes that match have 2")));
+}
+
+TEST(PlacementTest, OneNodeThatFitsBest_IsPreferred) {
+  Harness h;
+  h.Open("large", 8);
+  h.Open("middle", 4);
+  h.Open("small", 2);
+  const JobId job = h.Submit(AJob("a", 3));
+  EXPECT_THAT(h.State(job).placement, ElementsAre(On("middle", {0, 1, 2})));
+}
+
+TEST(PlacementTest, SeveralNodes_WholeOnesFirstAndAsFewAsPossible) {
+  Harness h;
+  h.Open("a", 2);
+  h.Open("b", 4);
+  h.Open("c", 1);
+  const JobId job = h.Submit(AJob("a", 5));
+  EXPECT_THAT(h.State(job).placement, ElementsAre(On("b", {0, 1, 2, 3}), On("c", {0})));
+}
+
+TEST(CancelTest, Queued_EndsAtOnce) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  EXPECT_TRUE(h.Cancel(job).ok());
+  EXPECT_EQ(h.Published(job), JobPhase::kCancelled);
+  EXPECT_TRUE(h.Cancel(job).ok()) << "cancel is idempotent";
+}
+
+TEST(CancelTest, Preparing_FreesTheDevicesAtOnce) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 2));
+  EXPECT_TRUE(h.Cancel(job).ok());
+  EXPECT_EQ(h.Free("n"), 2);
+  EXPECT_THAT(h.Commands<StopRanks>(node), IsEmpty());
+  // The answer that is still on its way changes nothing.
+  h.Prepare(node);
+  EXPECT_THAT(h.Commands<Assign>(node), IsEmpty());
+}
+
+TEST(CancelTest, Running_StopsTheRanksAndFreesTheDevicesWhenTheyAreGone) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Run(node, AJob("a", 2));
+  EXPECT_TRUE(h.Cancel(job).ok());
+  EXPECT_EQ(h.Published(job), JobPhase::kCancelled);
+  const auto stops = h.Commands<StopRanks>(node);
+  ASSERT_EQ(stops.size(), 1u);
+  EXPECT_EQ(stops[0].second.grace, absl::Seconds(10));
+  EXPECT_EQ(h.Free("n"), 0);
+  h.Report(node, job, 0, RankExited{.signal = 15, .expected = true});
+  EXPECT_EQ(h.Free("n"), 0);
+  h.Report(node, job, 1, RankExited{.signal = 15, .expected = true});
+  EXPECT_EQ(h.Free("n"), 2);
+  EXPECT_EQ(h.Phase(job), JobPhase::kCancelled);
+}
+
+TEST(CancelTest, Failed_IsRefused) {
+  Harness h;
+  h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 2, "unplannable"));
+  EXPECT_EQ(h.Cancel(job).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CancelTest, UnknownJob_IsNotFound) {
+  Harness h;
+  EXPECT_EQ(h.Cancel(JobId{9}).code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,267 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+TEST(StartTest, NothingIsToldBeforeThePlanIsStored) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  h.store_held = true;
+  h.Submit(AJob("a", 1));
+  EXPECT_THAT(h.Commands<PrepareData>(node), IsEmpty());
+  h.Commit();
+  EXPECT_EQ(h.Commands<PrepareData>(node).size(), 1u);
+}
+
+TEST(StartTest, RanksAreAssignedOnlyAfterTheDataDigestIsStored) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.store_held = true;
+  h.Prepare(node, "d1");
+  EXPECT_THAT(h.Commands<Assign>(node), IsEmpty());
+  h.Commit();
+  const auto assigned = h.Commands<Assign>(node);
+  ASSERT_EQ(assigned.size(), 1u);
+  EXPECT_EQ(assigned[0].second.data_digest, "d1");
+  EXPECT_EQ(assigned[0].second.plan_digest, h.State(job).plan_digest);
+  EXPECT_EQ(assigned[0].second.epoch, Epoch{1});
+}
+
+TEST(StartTest, TheOtherNodesPrepareAfterTheFirst) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  h.Submit(AJob("j", 3));
+  EXPECT_EQ(h.Commands<PrepareData>(a).size(), 1u);
+  EXPECT_THAT(h.Commands<PrepareData>(b), IsEmpty());
+  h.Prepare(a);
+  EXPECT_EQ(h.Commands<PrepareData>(b).size(), 1u);
+  EXPECT_THAT(h.Commands<Assign>(a), IsEmpty());
+  h.Prepare(b);
+  EXPECT_EQ(h.Commands<Assign>(a).size(), 1u);
+  EXPECT_EQ(h.Commands<Assign>(b).size(), 1u);
+}
+
+TEST(StartTest, NodesThatReadOtherData_FailTheJob) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Prepare(a, "d1");
+  h.Prepare(b, "d2");
+  EXPECT_EQ(h.State(job).failure->cause, "DataInvalid");
+  EXPECT_EQ(h.Free("a"), 2);
+}
+
+TEST(StartTest, DataViolations_FailTheJobBeforeAnyRank) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Answer<PrepareData>(node, {.code = 3,
+                               .data_violations = {{"spec.data.shards", "x.tar", "must be readable"},
+                                                   {"spec.data.tokenizer", "t", "must fit"}}});
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->cause, "DataInvalid");
+  EXPECT_EQ(h.State(job).failure->message,
+            "spec.data.shards: x.tar: must be readable\nspec.data.tokenizer: t: must fit");
+  EXPECT_THAT(h.Commands<Assign>(node), IsEmpty());
+}
+
+TEST(StartTest, CorruptSamples_BecomeEvents) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Answer<PrepareData>(node, {.data_digest = "d", .corrupt_messages = {"a.tar: 7: no PNG"}});
+  EXPECT_EQ(h.events[job].back().type, "CorruptSample");
+  EXPECT_EQ(h.events[job].back().message, "a.tar: 7: no PNG");
+}
+
+TEST(StartTest, AssignThatFails_FailsTheJob) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(node);
+  h.Answer<Assign>(node, {.code = 13, .message = "no such program"});
+  EXPECT_EQ(h.State(job).failure->cause, "StartFailed");
+  h.Answer<StopRanks>(node);
+  EXPECT_EQ(h.Free("n"), 1);
+}
+
+TEST(StartTest, RanksThatAreNotReadyInTime_AreNamed) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 2));
+  h.Prepare(node);
+  h.Report(node, job, 0, RankReady{});
+  for (int i = 0; i < 61; ++i) {
+    h.Advance(absl::Seconds(10));
+    h.Feed(HeartbeatReceived{.session = node});
+  }
+  EXPECT_EQ(h.State(job).failure->cause, "StartTimeout");
+  EXPECT_EQ(h.State(job).failure->rank, 1);
+}
+
+TEST(RendezvousTest, Entries_ReachEveryNodeInOneCommand) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Report(a, job, 0, RendezvousEntry{"k0", "v0"});
+  h.Report(b, job, 2, RendezvousEntry{"k2", "v2"});
+  EXPECT_THAT(h.Commands<Rendezvous>(b), IsEmpty());
+  h.Advance(absl::Milliseconds(2));
+  ASSERT_EQ(h.Commands<Rendezvous>(b).size(), 1u);
+  EXPECT_THAT(h.Commands<Rendezvous>(b)[0].second.entries,
+              UnorderedElementsAre(Pair("k0", "v0"), Pair("k2", "v2")));
+  EXPECT_EQ(h.Commands<Rendezvous>(a).size(), 1u);
+}
+
+TEST(RendezvousTest, RepeatedEntry_IsNotSentAgain) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(node);
+  h.Report(node, job, 0, RendezvousEntry{"k", "v"});
+  h.Advance(absl::Milliseconds(2));
+  h.Report(node, job, 0, RendezvousEntry{"k", "v"});
+  h.Advance(absl::Milliseconds(2));
+  EXPECT_EQ(h.Commands<Rendezvous>(node).size(), 1u);
+}
+
+TEST(RendezvousTest, EntryOfAnOlderEpoch_IsDropped) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(node);
+  h.Report(node, job, 0, RendezvousEntry{"k", "v"}, 0);
+  h.Advance(absl::Milliseconds(2));
+  EXPECT_THAT(h.Commands<Rendezvous>(node), IsEmpty());
+}
+
+TEST(RunTest, AllRanksReady_IsRunning) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 2));
+  h.Prepare(node);
+  h.Report(node, job, 0, RankReady{});
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  h.Report(node, job, 1, RankReady{});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
+TEST(RunTest, IdleRank_IsNotWaitedFor) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Submit(AJob("a", 2, "last rank idle"));
+  h.Prepare(node);
+  h.Report(node, job, 0, RankReady{});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Report(node, job, 0, RankSucceeded{10});
+  EXPECT_EQ(h.Phase(job), JobPhase::kSucceeded);
+}
+
+TEST(RunTest, Step_IsPublishedAndNeverFalls) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  h.Report(node, job, 0, StepReport{.step = 3, .loss = 1.5, .epoch = Epoch{1}});
+  h.Report(node, job, 0, StepReport{.step = 2, .loss = 9, .epoch = Epoch{1}});
+  ASSERT_TRUE(h.views[job]->last_step.has_value());
+  EXPECT_EQ(h.views[job]->last_step->step, 3);
+}
+
+TEST(RunTest, Steps_AreStoredRarely) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  const size_t before = h.records.size();
+  for (int64_t step = 1; step <= 9; ++step) {
+    h.Advance(absl::Milliseconds(100));
+    h.Report(node, job, 0, StepReport{.step = step, .epoch = Epoch{1}});
+  }
+  EXPECT_EQ(h.records.size(), before + 1);
+}
+
+TEST(RunTest, AllRanksSucceeded_JobSucceedsAndItsProcessesAreStopped) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Run(node, AJob("a", 2));
+  h.Report(node, job, 0, StepReport{.step = 10, .loss = 0.5, .epoch = Epoch{1}});
+  h.Report(node, job, 0, EvaluationReport{.loss = 0.7});
+  h.Report(node, job, 0, RankSucceeded{10});
+  h.Report(node, job, 1, RankSucceeded{10});
+  EXPECT_THAT(h.phases[job], ElementsAre(JobPhase::kQueued, JobPhase::kStarting, JobPhase::kRunning,
+                                         JobPhase::kSucceeded));
+  EXPECT_EQ(h.State(job).stored_step->step, 10);
+  EXPECT_EQ(h.State(job).evaluation->loss, 0.7);
+  EXPECT_EQ(h.Commands<StopRanks>(node).size(), 1u);
+  EXPECT_EQ(h.Free("n"), 0);
+  h.Answer<StopRanks>(node);
+  EXPECT_EQ(h.Free("n"), 2);
+}
+
+TEST(RunTest, RankThatSucceedsEarly_FailsTheJob) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  h.Report(node, job, 0, RankSucceeded{9});
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+}
+
+TEST(RunTest, RankEvents_AreKeptWithinABound) {
+  CoordinatorOptions options = Harness::Options();
+  options.rank_events_max = 3;
+  Harness h(options);
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  const size_t before = h.events[job].size();
+  for (int i = 0; i < 10; ++i) h.Report(node, job, 0, RankEvent{"CorruptSample", "x"});
+  EXPECT_EQ(h.events[job].size(), before + 4);
+  EXPECT_EQ(h.events[job].back().type, "EventsDropped");
+}
+
+TEST(RunTest, FreedDevices_GoToTheNextJob) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId first = h.Run(node, AJob("a", 1));
+  const JobId second = h.Submit(AJob("b", 1));
+  EXPECT_EQ(h.Phase(second), JobPhase::kQueued);
+  h.Report(node, first, 0, RankSucceeded{10});
+  EXPECT_EQ(h.Phase(second), JobPhase::kQueued) << "the process is still there";
+  h.Report(node, first, 0, RankExited{.expected = true});
+  EXPECT_EQ(h.Phase(second), JobPhase::kStarting);
+}
+
+TEST(LogsTest, Fetch_AsksTheNodesOfTheRanks) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Feed(LogsRequested{.token = Token{500}, .job = job, .ranks = {2}});
+  ASSERT_EQ(h.sources.size(), 1u);
+  EXPECT_EQ(h.sources[0].node, "b");
+  EXPECT_THAT(h.Commands<FetchLogs>(a), IsEmpty());
+  ASSERT_EQ(h.Commands<FetchLogs>(b).size(), 1u);
+  EXPECT_EQ(h.Commands<FetchLogs>(b)[0].second.fetch_id, h.sources[0].fetch_id);
+}
+
+TEST(LogsTest, BrokenSession_EndsTheFetchesThatItHasNotAnswered) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Feed(LogsRequested{.token = Token{500}, .job = job});
+  h.Feed(SessionClosed{node});
+  ASSERT_EQ(h.ended_logs.size(), 1u);
+  EXPECT_EQ(h.ended_logs[0].fetch_id, h.sources[0].fetch_id);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

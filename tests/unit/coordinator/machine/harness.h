@@ -1,0 +1,214 @@
+// tests/unit/coordinator/machine/harness.h: the machine with a store that commits when told to, and
+// workers that do what a test says.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/machine/coordinator.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::coordinator {
+
+inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Placement& placement,
+                                            Epoch epoch) {
+  if (document.text == "unplannable") return absl::InvalidArgumentError("stages do not fit");
+  std::string digest = absl::StrCat("plan:", epoch.value, ":", ToString(placement));
+  PlanSummary summary{.digest = std::move(digest)};
+  if (document.text == "last rank idle") {
+    int32_t world = 0;
+    for (const NodeDevices& part : placement) world += static_cast<int32_t>(part.devices.size());
+    summary.idle_ranks.insert(world - 1);
+  }
+  return summary;
+}
+
+inline JobRequestPtr AJob(const std::string& name, int32_t devices, const std::string& text = "text") {
+  return std::make_shared<const JobRequest>(JobRequest{.document = {.text = text, .directory = "/d"},
+                                                       .name = name,
+                                                       .steps = 10,
+                                                       .world = devices,
+                                                       .devices = devices});
+}
+
+class Harness {
+ public:
+  static CoordinatorOptions Options() {
+    CoordinatorOptions options;
+    options.plan = FakePlan;
+    return options;
+  }
+  explicit Harness(CoordinatorOptions options = Options()) : options_(std::move(options)) {
+    machine_.emplace(options_);
+    Take(machine_->Recover(now_, {}));
+  }
+
+  // Feeds an event and, unless the store is held, the commit of what it stored.
+  void Feed(const Event& event) {
+    Take(machine_->Step(now_, event));
+    if (!store_held) Commit();
+  }
+  void Commit() {
+    while (stored_ < records.size()) {
+      stored_ = records.size();
+      Take(machine_->Step(now_, RecordStored{stored_}));
+    }
+  }
+  // Time passes, deadline by deadline.
+  void Advance(absl::Duration duration) {
+    const Instant end = now_ + duration;
+    while (machine_->NextDeadline() <= end) {
+      now_ = std::max(now_, machine_->NextDeadline());
+      const Instant before = machine_->NextDeadline();
+      Feed(DeadlineReached{});
+      ASSERT_GT(machine_->NextDeadline(), before) << "a deadline that changes nothing";
+    }
+    now_ = end;
+  }
+  // The coordinator dies and starts again on what is stored.
+  void Restart() {
+    records.resize(stored_);
+    Clear();
+    machine_.emplace(options_);
+    Take(machine_->Recover(now_, records));
+  }
+
+  JobId Submit(const JobRequestPtr& request, const std::string& request_id = "") {
+    Feed(SubmitRequested{Token{++token_}, request, request_id});
+    const auto answer = answers.find(token_);
+    if (answer == answers.end() || !answer->second.ok()) return JobId{};
+    return (*answer->second)->id;
+  }
+  absl::Status Cancel(JobId job) {
+    Feed(CancelRequested{Token{++token_}, job});
+    return answers.at(token_).status();
+  }
+  std::vector<std::string> Explain(JobId job) {
+    Feed(ExplainRequested{Token{++token_}, job});
+    return reasons;
+  }
+
+  SessionId Open(const NodeName& node, int32_t devices, uint64_t incarnation = 1,
+                 std::vector<RunningAssignment> running = {}, uint64_t last_command_number = 0) {
+    const SessionId session{++session_};
+    Feed(SessionOpened{session, WorkerHello{.node = node,
+                                            .incarnation = Incarnation{incarnation},
+                                            .last_command_number = last_command_number,
+                                            .devices = devices,
+                                            .running = std::move(running)}});
+    return session;
+  }
+  template <typename T>
+  void Report(SessionId session, JobId job, int32_t rank, T report, int64_t epoch = 1) {
+    Feed(RankReported{session, job, Epoch{epoch}, rank, std::move(report)});
+  }
+
+  // Commands of a kind sent to a session and not taken yet, in order.
+  template <typename T>
+  std::vector<std::pair<uint64_t, T>> Commands(SessionId session) {
+    std::vector<std::pair<uint64_t, T>> found;
+    for (const SendCommand& sent : commands) {
+      if (sent.session != session) continue;
+      if (const T* command = std::get_if<T>(&sent.command)) found.emplace_back(sent.command_number, *command);
+    }
+    return found;
+  }
+  // Answers the newest command of a kind.
+  template <typename T>
+  void Answer(SessionId session, CommandFinished result = {}) {
+    const auto found = Commands<T>(session);
+    ASSERT_FALSE(found.empty());
+    result.session = session;
+    result.command_number = found.back().first;
+    Feed(result);
+  }
+  void Prepare(SessionId session, const std::string& digest = "data") {
+    Answer<PrepareData>(session, {.data_digest = digest});
+  }
+  void Ready(SessionId session, JobId job, int32_t first, int32_t end, int64_t epoch = 1) {
+    for (int32_t rank = first; rank < end; ++rank) Report(session, job, rank, RankReady{}, epoch);
+  }
+  // A job on one node, training.
+  JobId Run(SessionId session, const JobRequestPtr& request) {
+    const JobId job = Submit(request);
+    Prepare(session);
+    Answer<Assign>(session);
+    Ready(session, job, 0, request->devices);
+    return job;
+  }
+
+  const JobState& State(JobId job) const { return machine_->jobs().at(job).state; }
+  job::JobPhase Phase(JobId job) const { return State(job).phase; }
+  // As told to the outside.
+  std::optional<job::JobPhase> Published(JobId job) const {
+    const auto it = views.find(job);
+    if (it == views.end()) return std::nullopt;
+    return it->second->phase;
+  }
+  const Node& NodeNamed(const NodeName& name) const { return machine_->nodes().at(name); }
+  int32_t Free(const NodeName& name) const { return NodeNamed(name).FreeDevices(); }
+  Coordinator& machine() { return *machine_; }
+  Instant now() const { return now_; }
+  void Clear() {
+    commands.clear();
+    closed.clear();
+  }
+
+  bool store_held = false;
+  std::vector<Record> records;  // stored or about to be
+  std::vector<SendCommand> commands;
+  std::map<SessionId, absl::Status> closed;
+  std::map<JobId, JobViewPtr> views;
+  std::map<JobId, std::vector<job::JobPhase>> phases;  // published, each once
+  std::map<JobId, std::vector<JobEvent>> events;
+  std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
+  std::vector<std::string> reasons;
+  std::vector<LogSource> sources;
+  std::vector<EndLogs> ended_logs;
+  std::vector<SessionId> welcomed;
+
+ private:
+  void Take(std::vector<Action> actions) {
+    for (Action& action : actions) {
+      if (auto* a = std::get_if<StoreRecord>(&action)) {
+        EXPECT_EQ(a->record_number, records.size() + 1);
+        records.push_back(std::move(a->record));
+      } else if (auto* a = std::get_if<SendCommand>(&action)) {
+        commands.push_back(std::move(*a));
+      } else if (auto* a = std::get_if<CloseSession>(&action)) {
+        closed[a->session] = a->status;
+      } else if (auto* a = std::get_if<PublishJob>(&action)) {
+        views[a->job->id] = a->job;
+        auto& list = phases[a->job->id];
+        if (list.empty() || list.back() != a->job->phase) list.push_back(a->job->phase);
+      } else if (auto* a = std::get_if<PublishEvent>(&action)) {
+        events[a->job].push_back(a->event);
+      } else if (auto* a = std::get_if<AnswerJob>(&action)) {
+        answers.emplace(a->token.value, a->job);
+      } else if (auto* a = std::get_if<AnswerExplain>(&action)) {
+        reasons = a->reasons.ok() ? *a->reasons : std::vector<std::string>();
+      } else if (auto* a = std::get_if<AnswerLogs>(&action)) {
+        if (a->sources.ok()) sources = *a->sources;
+      } else if (auto* a = std::get_if<EndLogs>(&action)) {
+        ended_logs.push_back(*a);
+      } else if (auto* a = std::get_if<SendWelcome>(&action)) {
+        welcomed.push_back(a->session);
+      }
+    }
+  }
+
+  const CoordinatorOptions options_;
+  std::optional<Coordinator> machine_;
+  Instant now_ = absl::FromUnixSeconds(1'700'000'000);
+  size_t stored_ = 0;
+  uint64_t token_ = 0;
+  uint64_t session_ = 0;
+};
+
+}  // namespace phalanx::coordinator

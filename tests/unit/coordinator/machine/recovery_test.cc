@@ -1,0 +1,205 @@
+// A coordinator dies at some moment and another one replays its store.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using ::testing::IsEmpty;
+
+TEST(RecoveryTest, QueuedJob_StartsWhenNodesComeBack) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Restart();
+  EXPECT_EQ(h.Phase(job), JobPhase::kQueued);
+  h.Open("n", 1);
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+}
+
+TEST(RecoveryTest, DecisionThatWasNotStored_NeverHappened) {
+  Harness h;
+  h.Open("n", 1);
+  h.store_held = true;
+  h.Submit(AJob("a", 1));
+  h.Restart();
+  EXPECT_THAT(h.machine().jobs(), IsEmpty());
+  EXPECT_THAT(h.commands, IsEmpty());
+}
+
+TEST(RecoveryTest, RunningJob_GoesOnAndNothingIsSent) {
+  Harness h;
+  const SessionId before = h.Open("n", 2);
+  const JobId job = h.Run(before, AJob("a", 2));
+  h.Restart();
+  EXPECT_EQ(h.Published(job), JobPhase::kRunning);
+  const SessionId after = h.Open("n", 2, 1, {{job, Epoch{1}}}, 2);
+  EXPECT_THAT(h.commands, IsEmpty());
+  h.Report(after, job, 0, StepReport{.step = 7, .epoch = Epoch{1}});
+  EXPECT_EQ(h.views[job]->last_step->step, 7);
+  h.Report(after, job, 0, RankSucceeded{10});
+  h.Report(after, job, 1, RankSucceeded{10});
+  EXPECT_EQ(h.Phase(job), JobPhase::kSucceeded);
+}
+
+TEST(RecoveryTest, DevicesOfARunningJob_AreNotGivenAwayBeforeItsNodeIsBack) {
+  Harness h;
+  const SessionId before = h.Open("n", 2);
+  const JobId job = h.Run(before, AJob("a", 1));
+  h.Restart();
+  h.Open("n", 2, 1, {{job, Epoch{1}}}, 2);
+  const JobId other = h.Submit(AJob("b", 2));
+  EXPECT_EQ(h.Phase(other), JobPhase::kQueued);
+  EXPECT_EQ(h.Free("n"), 1);
+}
+
+TEST(RecoveryTest, RunningJobWhoseNodeStaysAway_IsLostAfterTheTimeout) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Run(before, AJob("a", 1));
+  h.Restart();
+  h.Advance(absl::Seconds(14));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Advance(absl::Seconds(1));
+  EXPECT_EQ(h.State(job).failure->cause, "NodeLost");
+}
+
+TEST(RecoveryTest, DaemonThatDiedMeanwhile_LosesTheRanks) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Run(before, AJob("a", 1));
+  h.Restart();
+  h.Open("n", 1, 2);
+  h.Advance(absl::Seconds(2));
+  EXPECT_EQ(h.State(job).failure->cause, "RanksLost");
+}
+
+TEST(RecoveryTest, RanksThatSucceededBeforeTheCrash_AreRemembered) {
+  Harness h;
+  const SessionId before = h.Open("n", 2);
+  const JobId job = h.Run(before, AJob("a", 2));
+  h.Report(before, job, 0, RankSucceeded{10});
+  h.Report(before, job, 0, RankExited{});
+  h.Restart();
+  const SessionId after = h.Open("n", 2, 1, {{job, Epoch{1}}}, 2);
+  h.Report(after, job, 1, RankSucceeded{10});
+  EXPECT_EQ(h.Phase(job), JobPhase::kSucceeded);
+}
+
+TEST(RecoveryTest, AllRanksSucceededButTheJobNotYetEnded_EndsOnReplay) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Run(before, AJob("a", 1));
+  h.store_held = true;
+  h.Report(before, job, 0, RankSucceeded{10});
+  // Only the first record of that step reached the disk.
+  ASSERT_TRUE(std::holds_alternative<RanksSucceeded>(h.records[h.records.size() - 2].body));
+  const std::vector<Record> stored(h.records.begin(), h.records.end() - 1);
+  Coordinator machine(Harness::Options());
+  static_cast<void>(machine.Recover(h.now(), stored));
+  EXPECT_EQ(machine.jobs().at(job).state.phase, JobPhase::kSucceeded);
+}
+
+TEST(RecoveryTest, Preparing_AsksAgain) {
+  Harness h;
+  h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Restart();
+  const SessionId after = h.Open("n", 1, 1, {}, 1);
+  ASSERT_EQ(h.Commands<PrepareData>(after).size(), 1u);
+  EXPECT_EQ(h.Commands<PrepareData>(after)[0].first, 2u) << "the worker has seen number 1";
+  h.Prepare(after);
+  EXPECT_EQ(h.Commands<Assign>(after).size(), 1u);
+  EXPECT_EQ(h.State(job).epoch, Epoch{1});
+}
+
+TEST(RecoveryTest, StartingOnAllNodes_GoesOnInItsEpoch) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(before);
+  h.Restart();
+  const SessionId after = h.Open("n", 1, 1, {{job, Epoch{1}}}, 2);
+  h.Advance(absl::Seconds(5));
+  EXPECT_EQ(h.State(job).epoch, Epoch{1});
+  h.Report(after, job, 0, RankReady{});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
+TEST(RecoveryTest, StartingOnSomeNodesOnly_StartsANewEpochOnAll) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Restart();
+  const SessionId a2 = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  const SessionId b2 = h.Open("b", 1, 1, {}, 1);  // the assignment never reached it
+  h.Advance(absl::Seconds(2));
+  EXPECT_EQ(h.State(job).epoch, Epoch{2});
+  ASSERT_EQ(h.Commands<Assign>(a2).size(), 1u);
+  ASSERT_EQ(h.Commands<Assign>(b2).size(), 1u);
+  EXPECT_EQ(h.Commands<Assign>(b2)[0].second.epoch, Epoch{2});
+  h.Report(a2, job, 0, RankReady{}, 1);
+  h.Ready(a2, job, 0, 2, 2);
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  h.Ready(b2, job, 2, 3, 2);
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
+TEST(RecoveryTest, StartingButTraining_IsRunning) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(before);
+  h.Restart();
+  const SessionId after = h.Open("n", 1, 1, {{job, Epoch{1}}}, 2);
+  h.Feed(HeartbeatReceived{.session = after, .progress = {{job, Epoch{1}, 3}}});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
+TEST(RecoveryTest, CancelledWhileItsNodeWasAway_IsStoppedWhenItReturns) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Run(before, AJob("a", 1));
+  h.Restart();
+  ASSERT_TRUE(h.Cancel(job).ok());
+  h.Restart();
+  const SessionId after = h.Open("n", 1, 1, {{job, Epoch{1}}}, 2);
+  ASSERT_EQ(h.Commands<StopRanks>(after).size(), 1u);
+  const JobId next = h.Submit(AJob("b", 1));
+  EXPECT_EQ(h.Phase(next), JobPhase::kQueued) << "the device is not free before the ranks are gone";
+  h.Answer<StopRanks>(after);
+  EXPECT_EQ(h.Phase(next), JobPhase::kStarting);
+}
+
+TEST(RecoveryTest, PlanThatComesOutOtherwise_FailsTheJob) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Run(before, AJob("a", 1));
+  CoordinatorOptions options = Harness::Options();
+  options.plan = [](const Document&, const Placement&, Epoch) {
+    return absl::StatusOr<PlanSummary>(PlanSummary{.digest = "another"});
+  };
+  Coordinator machine(options);
+  static_cast<void>(machine.Recover(h.now(), h.records));
+  EXPECT_EQ(machine.jobs().at(job).state.failure->cause, "PlanInvalid");
+}
+
+TEST(RecoveryTest, EventNumbers_GoOnWithoutGaps) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Run(before, AJob("a", 1));
+  h.events.clear();
+  h.Restart();
+  ASSERT_TRUE(h.Cancel(job).ok());
+  for (size_t i = 0; i < h.events[job].size(); ++i) {
+    EXPECT_EQ(h.events[job][i].number, static_cast<int64_t>(i) + 1);
+  }
+  EXPECT_GE(h.events[job].size(), 4u);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,164 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(SessionTest, Hello_IsWelcomed) {
+  Harness h;
+  const SessionId session = h.Open("n", 1);
+  EXPECT_THAT(h.welcomed, ElementsAre(session));
+}
+
+TEST(SessionTest, NewIncarnation_AbortsTheSessionOfTheOld) {
+  Harness h;
+  const SessionId old_session = h.Open("n", 1, 1);
+  h.Open("n", 1, 2);
+  EXPECT_EQ(h.closed.at(old_session).code(), absl::StatusCode::kAborted);
+}
+
+TEST(SessionTest, OldIncarnationThatComesBack_IsAborted) {
+  Harness h;
+  h.Open("n", 1, 1);
+  h.Open("n", 1, 2);
+  const SessionId late = h.Open("n", 1, 1);
+  EXPECT_EQ(h.closed.at(late).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(h.NodeNamed("n").incarnation, Incarnation{2});
+}
+
+TEST(SessionTest, SecondStreamOfOneProcess_ReplacesTheFirstWithoutAborting) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
+  const SessionId second = h.Open("n", 1, 1);
+  EXPECT_EQ(h.closed.at(first).code(), absl::StatusCode::kUnavailable);
+  h.Feed(SessionClosed{first});
+  EXPECT_EQ(h.NodeNamed("n").session, second) << "news of the old stream's end overtook nothing";
+}
+
+TEST(SessionTest, HeartbeatOfAReplacedStream_DoesNotKeepTheNodeAlive) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
+  const SessionId second = h.Open("n", 1, 1);
+  h.Advance(absl::Seconds(14));
+  h.Feed(HeartbeatReceived{.session = first});
+  h.Advance(absl::Seconds(2));
+  EXPECT_EQ(h.closed.at(second).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(SessionTest, ReportOnAReplacedStreamOfTheSameProcess_Counts) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
+  const JobId job = h.Run(first, AJob("a", 1));
+  h.Open("n", 1, 1, {{job, Epoch{1}}});
+  h.Report(first, job, 0, StepReport{.step = 4, .epoch = Epoch{1}});
+  EXPECT_EQ(h.views[job]->last_step->step, 4);
+}
+
+TEST(SessionTest, ReportOfAnOldIncarnation_IsFenced) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Open("n", 1, 2);
+  h.Feed(CommandFinished{.session = first, .command_number = 1, .data_digest = "d"});
+  EXPECT_TRUE(h.State(job).data_digest.empty());
+}
+
+TEST(CommandTest, NumbersCountFromOneWithoutGaps) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  h.Submit(AJob("a", 1));
+  h.Submit(AJob("b", 1));
+  ASSERT_EQ(h.commands.size(), 2u);
+  EXPECT_EQ(h.commands[0].command_number, 1u);
+  EXPECT_EQ(h.commands[1].command_number, 2u);
+  static_cast<void>(node);
+}
+
+TEST(CommandTest, NotCarriedOut_IsSentAgainUnderItsNumber) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  h.Submit(AJob("a", 1));
+  h.Feed(SessionClosed{node});
+  const SessionId again = h.Open("n", 1, 1, {}, 0);
+  ASSERT_EQ(h.Commands<PrepareData>(again).size(), 1u);
+  EXPECT_EQ(h.Commands<PrepareData>(again)[0].first, 1u);
+}
+
+TEST(CommandTest, CarriedOutWithItsAnswerLost_IsAskedAgainUnderANewNumber) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Feed(SessionClosed{node});
+  const SessionId again = h.Open("n", 1, 1, {}, 1);
+  ASSERT_EQ(h.Commands<PrepareData>(again).size(), 1u);
+  EXPECT_EQ(h.Commands<PrepareData>(again)[0].first, 2u);
+  h.Prepare(again);
+  EXPECT_EQ(h.State(job).data_digest, "data");
+}
+
+TEST(CommandTest, NumbersNeverFallWithinOneProcess) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  h.Submit(AJob("a", 1));
+  h.Submit(AJob("b", 1));
+  h.Feed(CommandFinished{.session = node, .command_number = 2, .data_digest = "d"});
+  h.Feed(SessionClosed{node});
+  // The first is still under way, so the worker cannot say more than 0.
+  const SessionId again = h.Open("n", 2, 1, {}, 0);
+  const uint64_t before = h.NodeNamed("n").last_command_number;
+  h.Feed(LogsRequested{.token = Token{500}, .job = JobId{1}});
+  EXPECT_EQ(h.Commands<FetchLogs>(again).back().first, before + 1);
+  EXPECT_GT(before, 2u);
+}
+
+TEST(CommandTest, ObsoleteAssignment_IsNotSentAgain) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(node);
+  h.Feed(SessionClosed{node});
+  ASSERT_TRUE(h.Cancel(job).ok());
+  const SessionId again = h.Open("n", 1, 1, {}, 1);
+  EXPECT_THAT(h.Commands<Assign>(again), IsEmpty());
+  ASSERT_EQ(h.Commands<StopRanks>(again).size(), 2u) << "one takes the number of the assignment";
+  EXPECT_EQ(h.Commands<StopRanks>(again)[0].first, 2u);
+}
+
+TEST(CommandTest, NewProcessWhilePreparing_IsAskedAgain) {
+  Harness h;
+  h.Open("n", 1, 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  const SessionId again = h.Open("n", 1, 2);
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  ASSERT_EQ(h.Commands<PrepareData>(again).size(), 1u);
+  EXPECT_EQ(h.Commands<PrepareData>(again)[0].first, 1u);
+}
+
+TEST(ForeignTest, RanksOfAnUnknownJob_AreStoppedBeforeTheNodeIsUsed) {
+  Harness h;
+  const SessionId node = h.Open("n", 1, 1, {{JobId{42}, Epoch{3}}});
+  const JobId job = h.Submit(AJob("a", 1));
+  EXPECT_EQ(h.Phase(job), JobPhase::kQueued);
+  ASSERT_EQ(h.Commands<StopRanks>(node).size(), 1u);
+  EXPECT_EQ(h.Commands<StopRanks>(node)[0].second.epoch, Epoch{3});
+  h.Answer<StopRanks>(node);
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+}
+
+TEST(ForgetTest, NodeThatIsAwayForLong_IsForgotten) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  h.Feed(SessionClosed{node});
+  h.Advance(absl::Hours(2));
+  EXPECT_THAT(h.machine().nodes(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

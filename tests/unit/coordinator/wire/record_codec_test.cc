@@ -1,0 +1,106 @@
+#include "coordinator/wire/record_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "coordinator/machine/job_state.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+const Instant kTime = absl::FromUnixMicros(1'700'000'000'123'456);
+
+JobRequestPtr FullRequest() {
+  return std::make_shared<const JobRequest>(
+      JobRequest{.document = {.text = "kind: TrainingJob\n", .directory = "/home/me"},
+                 .name = "a",
+                 .labels = {{"team", "x"}, {"tier", "y"}},
+                 .node_selector = {{"zone", "b"}},
+                 .output = "/home/me/runs",
+                 .warnings = {"spec.trace: not in force yet"},
+                 .steps = 300,
+                 .priority = 2,
+                 .world = 6,
+                 .devices = 8,
+                 .device_kind = job::DeviceKind::kGpu});
+}
+
+std::vector<Record> OneOfEach() {
+  const auto of = [](decltype(Record::body) body) {
+    return Record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
+  };
+  const StepReport step{.step = 5,
+                        .loss = 0.1,
+                        .gradient_norm = 2,
+                        .learning_rate = 1e-3,
+                        .tokens = 640,
+                        .counted_tokens = 600,
+                        .seconds = 0.2,
+                        .epoch = Epoch{1},
+                        .skipped = true,
+                        .corrupt_samples = 1};
+  return {of(JobSubmitted{FullRequest(), "request"}),
+          of(EpochPlanned{Epoch{1}, {{"n", {0, 2}}, {"m", {1}}}, "plan", "data"}),
+          of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
+          of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
+          of(StepReached{step}),
+          of(Evaluated{{.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
+          of(RanksSucceeded{Epoch{1}, {0, 2}}),
+          of(PhaseChanged{job::JobPhase::kFailed, "killed",
+                          FailureCause{"RankKilled", 2, "n", 9, 0, "message", kTime}})};
+}
+
+// Everything that a record says is in the state or in the events it brings about.
+JobState Replay(const std::vector<Record>& records, std::vector<JobEvent>& events) {
+  JobState state;
+  for (const Record& record : records) {
+    state.id = record.job;
+    for (JobEvent& event : state.Apply(record)) events.push_back(std::move(event));
+  }
+  return state;
+}
+
+TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
+  const std::vector<Record> records = OneOfEach();
+  std::vector<Record> decoded;
+  for (const Record& record : records) decoded.push_back(*DecodeRecord(EncodeRecord(record)));
+  std::vector<JobEvent> events, decoded_events;
+  const JobState before = Replay(records, events), after = Replay(decoded, decoded_events);
+  EXPECT_EQ(events, decoded_events);
+  EXPECT_EQ(*before.request, *after.request);
+  EXPECT_EQ(before.request_id, after.request_id);
+  EXPECT_EQ(before.phase, after.phase);
+  EXPECT_EQ(before.reason, after.reason);
+  EXPECT_EQ(before.epoch, after.epoch);
+  EXPECT_EQ(before.placement, after.placement);
+  EXPECT_EQ(before.plan_digest, after.plan_digest);
+  EXPECT_EQ(before.data_digest, after.data_digest);
+  EXPECT_EQ(before.submitted, after.submitted);
+  EXPECT_EQ(before.ended, after.ended);
+  EXPECT_EQ(before.stored_step, after.stored_step);
+  EXPECT_EQ(before.evaluation, after.evaluation);
+  EXPECT_EQ(before.failure, after.failure);
+  EXPECT_EQ(before.succeeded, after.succeeded);
+}
+
+TEST(RecordCodecTest, SameRecord_SameBytes) {
+  EXPECT_EQ(EncodeRecord(OneOfEach()[0]), EncodeRecord(OneOfEach()[0]));
+}
+
+TEST(RecordCodecTest, BytesThatAreNoRecord_AreRefused) {
+  EXPECT_EQ(DecodeRecord("\xFF\xFF\xFF").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord("").status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(RecordCodecTest, TruncatedRecord_NeverCrashes) {
+  for (const Record& record : OneOfEach()) {
+    const std::string bytes = EncodeRecord(record);
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      static_cast<void>(DecodeRecord(bytes.substr(0, size)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
