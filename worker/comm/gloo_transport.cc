@@ -1,7 +1,6 @@
 #include "worker/comm/gloo_transport.h"
 
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <netdb.h>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "worker/comm/gloo_store.h"
 #include "worker/comm/shared_memory.h"
 
 namespace phalanx::comm {
@@ -61,37 +61,6 @@ absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout)
   return absl::DeadlineExceededError(absl::StrCat(what, " rank ", peer, ": nothing in ",
                                                   absl::FormatDuration(absl::FromChrono(timeout))));
 }
-
-// Carries a Status through Gloo's code.
-struct StatusException final : std::exception {
-  explicit StatusException(absl::Status status) : status(std::move(status)) {}
-  const char* what() const noexcept override { return "rendezvous failed"; }
-  absl::Status status;
-};
-
-class RendezvousStore final : public ::gloo::rendezvous::Store {
- public:
-  RendezvousStore(Rendezvous& rendezvous, absl::Time deadline)
-      : rendezvous_(rendezvous), deadline_(deadline) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    const absl::Status put =
-        rendezvous_.Put(absl::StrCat("gloo/", key), std::string(data.begin(), data.end()));
-    if (!put.ok()) throw StatusException(put);
-  }
-  std::vector<char> get(const std::string& key) override {
-    absl::StatusOr<std::string> value = rendezvous_.Get(absl::StrCat("gloo/", key), deadline_);
-    if (!value.ok()) throw StatusException(value.status());
-    return std::vector<char>(value->begin(), value->end());
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) get(key);
-  }
-  void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
-
- private:
-  Rendezvous& rendezvous_;
-  const absl::Time deadline_;
-};
 
 class GlooTransport final : public Transport {
  public:
