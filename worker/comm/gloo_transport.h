@@ -5,7 +5,7 @@
 // one receive open on every connection. A peer that leaves in order completes it; a peer that dies
 // breaks it, and the watcher then fails the whole transport with that peer's rank. Between ranks of
 // one host the messages themselves go through shared memory: over TCP each takes four system calls
-// and two helper threads, which cost most where ranks outnumber cores.
+// and wakes two more threads, which costs most where ranks outnumber cores.
 //
 // Gloo throws; nothing leaves these files.
 #pragma once
