@@ -97,7 +97,7 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
   wire::PlanFigures figures{.bubble = simulation.bubble, .lower_bound = simulation.lower_bound};
   if (read.spec.schedule.name != job::ScheduleName::kAuto) {
-    figures.schedule = job::ScheduleNames()[static_cast<size_t>(read.spec.schedule.name)];
+    figures.schedule = std::string(job::ScheduleNames()[static_cast<size_t>(read.spec.schedule.name)]);
   }
   return wire::PlanJson(plan, figures);
 }
