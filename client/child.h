@@ -1,8 +1,8 @@
 // client/child.h: processes that must not outlive the one that made them.
 //
-// A child gets the signal mask of a fresh process, a process group of its own (Ctrl-C on the terminal
-// reaches the parent alone, which ends its children in order), and SIGKILL when the thread that made
-// it ends: so make children on a thread that lives as long as they do, the main one.
+// A child gets the signal mask of a fresh process, a process group of its own (Ctrl-C on the
+// terminal reaches the parent alone, which ends its children in order), and SIGKILL when the thread
+// that made it ends: so make children on a thread that lives as long as they do, the main one.
 #pragma once
 
 #include <sys/types.h>

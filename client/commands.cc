@@ -217,8 +217,7 @@ int Cancel(Connection& connection, const std::string& job, Format format, Io& io
   v1::CancelJobRequest request;
   request.set_job(job);
   v1::CancelJobResponse response;
-  const absl::Status status =
-      connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
+  const absl::Status status = connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
   if (!status.ok()) return Fail(status, io);
   if (format == Format::kTable || format == Format::kWide) {
     io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";

@@ -1,7 +1,7 @@
 // client/commands.h: what `phalanx` does, but for `run` (client/run.h).
 //
-// Each command returns the process's exit code (client/exit_code.h). Data goes to io.out, everything
-// else to io.talk. Nothing here knows of argv.
+// Each command returns the process's exit code (client/exit_code.h). Data goes to io.out,
+// everything else to io.talk. Nothing here knows of argv.
 #pragma once
 
 #include <cstdint>

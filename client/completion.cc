@@ -1,9 +1,9 @@
 #include "client/completion.h"
 
-#include "absl/strings/strip.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 
 namespace phalanx::client {
 namespace {
@@ -18,15 +18,21 @@ std::string NamesOf(const std::vector<CommandWords>& commands) {
 std::string BashFunction(const std::vector<CommandWords>& commands) {
   std::string text = absl::StrCat(
       "_phalanx() {\n"
-      "  local word=\"${COMP_WORDS[COMP_CWORD]}\" before=\"${COMP_WORDS[COMP_CWORD-1]}\" command= i\n"
+      "  local word=\"${COMP_WORDS[COMP_CWORD]}\" before=\"${COMP_WORDS[COMP_CWORD-1]}\" command= "
+      "i\n"
       "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
-      "    case \" ", NamesOf(commands), " \" in *\" ${COMP_WORDS[i]} \"*) command=\"${COMP_WORDS[i]}\"; break;; esac\n"
+      "    case \" ",
+      NamesOf(commands),
+      " \" in *\" ${COMP_WORDS[i]} \"*) command=\"${COMP_WORDS[i]}\"; break;; esac\n"
       "  done\n"
-      "  case \"$before\" in -o|--output-format) COMPREPLY=($(compgen -W 'table wide json yaml name' -- \"$word\")); return;; esac\n"
+      "  case \"$before\" in -o|--output-format) COMPREPLY=($(compgen -W 'table wide json yaml "
+      "name' -- \"$word\")); return;; esac\n"
       "  case \"$command\" in\n"
-      "    '') COMPREPLY=($(compgen -W '", NamesOf(commands), " --server --timeout --help' -- \"$word\"));;\n");
+      "    '') COMPREPLY=($(compgen -W '",
+      NamesOf(commands), " --server --timeout --help' -- \"$word\"));;\n");
   for (const CommandWords& command : commands) {
-    absl::StrAppend(&text, "    ", command.name, ") if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '",
+    absl::StrAppend(&text, "    ", command.name,
+                    ") if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '",
                     absl::StrJoin(command.options, " "),
                     "' -- \"$word\")); else COMPREPLY=($(compgen -f -- \"$word\")); fi;;\n");
   }
@@ -53,7 +59,8 @@ std::string FishScript(const std::vector<CommandWords>& commands) {
 }  // namespace
 
 std::string CompletionScript(absl::string_view shell, const std::vector<CommandWords>& commands) {
-  if (shell == "bash") return BashFunction(commands) + "complete -o filenames -F _phalanx phalanx\n";
+  if (shell == "bash")
+    return BashFunction(commands) + "complete -o filenames -F _phalanx phalanx\n";
   if (shell == "zsh") {
     return "#compdef phalanx\nautoload -U +X bashcompinit && bashcompinit\n" +
            BashFunction(commands) + "complete -o filenames -F _phalanx phalanx\n";

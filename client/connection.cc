@@ -62,8 +62,8 @@ absl::Status Connection::Explain(const absl::Status& status) const {
                                                   " does not answer: ", status.message()));
 }
 
-absl::Status Connection::Repeat(
-    absl::Duration total, const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
+absl::Status Connection::Repeat(absl::Duration total,
+                                const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
   const absl::Time deadline = absl::Now() + total;
   Backoff backoff(Draw());
   while (true) {

@@ -1,8 +1,8 @@
 // client/connection.h: a coordinator, as the commands see it.
 //
-// Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with jittered
-// exponential backoff or after the delay that the server asks for; nothing else is repeated. All
-// calls of JobService may be: a submit carries a request id.
+// Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with
+// jittered exponential backoff or after the delay that the server asks for; nothing else is
+// repeated. All calls of JobService may be: a submit carries a request id.
 #pragma once
 
 #include <grpcpp/channel.h>

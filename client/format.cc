@@ -40,10 +40,12 @@ Tree ValueOf(const Message& message, const FieldDescriptor& field, int index) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
       return Scalar(absl::StrCat(one ? reflection.GetInt32(message, &field)
-                                     : reflection.GetRepeatedInt32(message, &field, index)), false);
+                                     : reflection.GetRepeatedInt32(message, &field, index)),
+                    false);
     case FieldDescriptor::CPPTYPE_INT64:
       return Scalar(absl::StrCat(one ? reflection.GetInt64(message, &field)
-                                     : reflection.GetRepeatedInt64(message, &field, index)), false);
+                                     : reflection.GetRepeatedInt64(message, &field, index)),
+                    false);
     case FieldDescriptor::CPPTYPE_UINT32:
       return Scalar(absl::StrCat(one ? reflection.GetUInt32(message, &field)
                                      : reflection.GetRepeatedUInt32(message, &field, index)),
@@ -64,7 +66,9 @@ Tree ValueOf(const Message& message, const FieldDescriptor& field, int index) {
     }
     case FieldDescriptor::CPPTYPE_BOOL:
       return Scalar((one ? reflection.GetBool(message, &field)
-                         : reflection.GetRepeatedBool(message, &field, index)) ? "true" : "false",
+                         : reflection.GetRepeatedBool(message, &field, index))
+                        ? "true"
+                        : "false",
                     false);
     case FieldDescriptor::CPPTYPE_ENUM:
       return Text(EnumWord(one ? *reflection.GetEnum(message, &field)

@@ -39,7 +39,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// A message as a document: fields under their proto names, numbers as numbers, enumerations as words
+// A message as a document: fields under their proto names, numbers as numbers, enumerations as
+// words
 // ("Running"), timestamps in RFC 3339, absent messages left out, other fields always there.
 job::Tree ToTree(const google::protobuf::Message& message);
 // `key: [messages]`.

@@ -1,7 +1,8 @@
 // client/interrupt.h: signals as events, for commands that wait.
 //
 // While an Interrupt lives, its signals do not end the process; a thread of its own calls `notify`
-// with each that arrives. Children made meanwhile must restore the signal mask (client/child.h does).
+// with each that arrives. Children made meanwhile must restore the signal mask (client/child.h
+// does).
 #pragma once
 
 #include <signal.h>

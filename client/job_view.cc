@@ -40,8 +40,8 @@ std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time 
   std::vector<std::string> row = {job.name(),    JobName(job),  PhaseWord(job.phase()),
                                   StepText(job), LossText(job), AgeText(job.submitted(), now)};
   if (wide) {
-    row.insert(row.end(), {absl::StrCat(job.epoch()), absl::StrCat(job.world()),
-                           PlacementText(job), job.reason()});
+    row.insert(row.end(), {absl::StrCat(job.epoch()), absl::StrCat(job.world()), PlacementText(job),
+                           job.reason()});
   }
   return row;
 }
@@ -134,8 +134,9 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
   PrintField("Devices", PlacementText(job), out);
   PrintField("Plan digest", job.plan_digest(), out);
   if (job.has_submitted()) {
-    PrintField("Submitted", absl::StrCat(TimeText(job.submitted()), " (",
-                                         AgeText(job.submitted(), now), " ago)"), out);
+    PrintField(
+        "Submitted",
+        absl::StrCat(TimeText(job.submitted()), " (", AgeText(job.submitted(), now), " ago)"), out);
   }
   if (job.has_started()) PrintField("Started", TimeText(job.started()), out);
   if (job.has_ended()) PrintField("Ended", TimeText(job.ended()), out);
@@ -159,8 +160,7 @@ void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::os
   }
   Table table({"TIME", "EPOCH", "TYPE", "MESSAGE"});
   for (const v1::JobEvent& event : events) {
-    table.Add({TimeText(event.time()), absl::StrCat(event.epoch()), event.type(),
-               event.message()});
+    table.Add({TimeText(event.time()), absl::StrCat(event.epoch()), event.type(), event.message()});
   }
   table.Print(out);
 }
@@ -191,7 +191,8 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
                                     AgeText(node.last_heartbeat(), now)};
     if (wide) {
       std::vector<std::string> labels;
-      for (const auto& [key, value] : node.labels()) labels.push_back(absl::StrCat(key, "=", value));
+      for (const auto& [key, value] : node.labels())
+        labels.push_back(absl::StrCat(key, "=", value));
       std::sort(labels.begin(), labels.end());
       row.insert(row.end(), {absl::StrJoin(node.device_jobs(), ","), absl::StrJoin(labels, ","),
                              node.version()});

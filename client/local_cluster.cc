@@ -60,15 +60,14 @@ absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const 
       return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
     if (child.Ended() || AnyEnded()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(child.Ended() ? name : "phalanx-coordinator", " ended at the start\n",
-                       LogTails()));
+      return absl::FailedPreconditionError(absl::StrCat(
+          child.Ended() ? name : "phalanx-coordinator", " ended at the start\n", LogTails()));
     }
     if (stopped) return absl::CancelledError("interrupted");
     if (absl::Now() > deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          name, " was not ready within ", absl::FormatDuration(options_.start_timeout), "\n",
-          LogTails()));
+      return absl::DeadlineExceededError(absl::StrCat(name, " was not ready within ",
+                                                      absl::FormatDuration(options_.start_timeout),
+                                                      "\n", LogTails()));
     }
     absl::SleepFor(kReadyInterval);
   }
@@ -91,12 +90,11 @@ absl::Status LocalCluster::Start(const Stopper& stopper) {
   }
   if (server_.empty()) return absl::InternalError("phalanx-coordinator did not say where it is");
   const std::string worker_ready = folder_ + "/worker.json";
-  ASSIGN_OR_RETURN(
-      worker_, Child::Start({options_.programs + "/phalanx-worker", "--coordinator", server_,
-                             "--node", "local", "--device", options_.device, "--devices",
-                             absl::StrCat(options_.devices), "--state", folder_ + "/state",
-                             "--ready-file", worker_ready},
-                            folder_ + "/worker.log"));
+  ASSIGN_OR_RETURN(worker_, Child::Start({options_.programs + "/phalanx-worker", "--coordinator",
+                                          server_, "--node", "local", "--device", options_.device,
+                                          "--devices", absl::StrCat(options_.devices), "--state",
+                                          folder_ + "/state", "--ready-file", worker_ready},
+                                         folder_ + "/worker.log"));
   worker_pid_ = worker_.pid();
   return WaitForFile(worker_, "phalanx-worker", worker_ready, stopper).status();
 }

@@ -1,7 +1,8 @@
 // client/local_cluster.h: a coordinator and a worker of one's own, on loopback, for one job.
 //
-// Store, daemon state and logs live in a temporary folder that goes with the cluster. Neither process
-// outlives this one: they are ended in order when all is well, and killed by the kernel when not.
+// Store, daemon state and logs live in a temporary folder that goes with the cluster. Neither
+// process outlives this one: they are ended in order when all is well, and killed by the kernel
+// when not.
 #pragma once
 
 #include <sys/types.h>
@@ -18,10 +19,10 @@
 namespace phalanx::client {
 
 struct LocalClusterOptions {
-  std::string programs;         // folder of phalanx-coordinator and phalanx-worker
-  std::string device = "cpu";   // or gpu
+  std::string programs;        // folder of phalanx-coordinator and phalanx-worker
+  std::string device = "cpu";  // or gpu
   int32_t devices = 1;
-  std::string temporary;        // where the folder is made; empty: TMPDIR or /tmp
+  std::string temporary;  // where the folder is made; empty: TMPDIR or /tmp
   absl::Duration start_timeout = absl::Seconds(60);
   absl::Duration worker_grace = absl::Seconds(15), coordinator_grace = absl::Seconds(5);
 };

@@ -29,8 +29,10 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &count) ||
       !absl::SimpleAtoi(parts[1], &devices) || count < 1 || devices < 1 ||
       int64_t{count} * devices > plan::kWorldMax) {
-    return absl::OutOfRangeError(absl::StrCat("--nodes ", nodes, ": must be NODESxDEVICES, such as "
-                                              "4x8, with at most ", plan::kWorldMax, " devices"));
+    return absl::OutOfRangeError(absl::StrCat("--nodes ", nodes,
+                                              ": must be NODESxDEVICES, such as "
+                                              "4x8, with at most ",
+                                              plan::kWorldMax, " devices"));
   }
   return plan::MakeCluster(count, devices);
 }
@@ -74,8 +76,7 @@ int Plan(const PlanOptions& options, Io& io) {
   if (!plan.ok()) return Fail(plan.status(), io);
   wire::PlanFigures figures;
   if (spec.schedule.name != job::ScheduleName::kAuto) {
-    figures.schedule =
-        std::string(job::ScheduleNames()[static_cast<size_t>(spec.schedule.name)]);
+    figures.schedule = std::string(job::ScheduleNames()[static_cast<size_t>(spec.schedule.name)]);
   }
   const absl::StatusOr<schedule::Simulation> simulation =
       schedule::SimulatePlan(*plan, schedule::CostFromShapes(*plan));

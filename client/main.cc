@@ -67,7 +67,8 @@ void AddFormat(CLI::App* command, Flags& flags) {
 
 // FILE, or -f FILE; one of the two.
 void AddFile(CLI::App* command, Flags& flags) {
-  auto* file = command->add_option("JOB,-f,--filename", flags.file, "job file; - is standard input");
+  auto* file =
+      command->add_option("JOB,-f,--filename", flags.file, "job file; - is standard input");
   file->required();
 }
 
@@ -119,23 +120,29 @@ int Program::Interruptible(const std::function<int(Stopper&)>& command) {
 }
 
 void Program::AddLocalCommands() {
-  CLI::App* run = Add("run", "Train a job here: starts a coordinator and a worker of its own", [this](Io& io) {
-    return Run({.file = flags_.file, .output = flags_.output, .programs = ProgramFolder()}, io);
-  });
+  CLI::App* run =
+      Add("run", "Train a job here: starts a coordinator and a worker of its own", [this](Io& io) {
+        return Run({.file = flags_.file, .output = flags_.output, .programs = ProgramFolder()}, io);
+      });
   AddFile(run, flags_);
   run->add_option("--output", flags_.output, "folder for the results; default: the job's")
       ->type_name("DIR");
-  CLI::App* plan = Add("plan", "Show where every part of a job would run; needs no server", [this](Io& io) {
-    return Plan({.file = flags_.file, .format = format(), .nodes = flags_.nodes}, io);
-  });
+  CLI::App* plan =
+      Add("plan", "Show where every part of a job would run; needs no server", [this](Io& io) {
+        return Plan({.file = flags_.file, .format = format(), .nodes = flags_.nodes}, io);
+      });
   AddFile(plan, flags_);
   AddFormat(plan, flags_);
   plan->add_option("--nodes", flags_.nodes, "lay the job on so many nodes of so many devices")
       ->type_name("NODESxDEVICES");
-  CLI::App* validate = Add("validate", "Check a job file; -o yaml prints it with every default", [this](Io& io) {
-    return Validate({.file = flags_.file, .format = format(), .check_data = flags_.check_data,
-                     .worker = ProgramFolder() + "/phalanx-worker"}, io);
-  });
+  CLI::App* validate =
+      Add("validate", "Check a job file; -o yaml prints it with every default", [this](Io& io) {
+        return Validate({.file = flags_.file,
+                         .format = format(),
+                         .check_data = flags_.check_data,
+                         .worker = ProgramFolder() + "/phalanx-worker"},
+                        io);
+      });
   AddFile(validate, flags_);
   AddFormat(validate, flags_);
   validate->add_flag("--check-data", flags_.check_data, "also read the shards and the tokenizer");
@@ -145,8 +152,10 @@ void Program::AddJobCommands() {
   CLI::App* submit = Add("submit", "Queue a job; prints its id", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
       Connection connection(Server());
-      return Submit(connection, {.file = flags_.file, .format = format(), .wait = flags_.wait,
-                                 .dry_run = flags_.dry_run}, stopper, io);
+      return Submit(
+          connection,
+          {.file = flags_.file, .format = format(), .wait = flags_.wait, .dry_run = flags_.dry_run},
+          stopper, io);
     });
   });
   AddFile(submit, flags_);
@@ -158,7 +167,8 @@ void Program::AddJobCommands() {
     return List(connection, format(), flags_.limit, io);
   });
   AddFormat(list, flags_);
-  list->add_option("--limit", flags_.limit, "at most so many; 0: all")->check(CLI::NonNegativeNumber);
+  list->add_option("--limit", flags_.limit, "at most so many; 0: all")
+      ->check(CLI::NonNegativeNumber);
   const auto add = [this](const char* name, const char* description,
                           int (*command)(Connection&, const std::string&, Format, Io&)) {
     CLI::App* app = Add(name, description, [this, command](Io& io) {
@@ -173,23 +183,27 @@ void Program::AddJobCommands() {
   add("events", "Show what happened to a job", Events);
   add("why", "Explain why a job is where it is", Why);
   add("cancel", "End a job", Cancel);
-  CLI::App* watch = Add("watch", "Follow a job to its end; the exit code is its outcome", [this](Io& io) {
-    return Interruptible([&](Stopper& stopper) {
-      Connection connection(Server());
-      return Watch(connection, flags_.job, stopper, io);
-    });
-  });
+  CLI::App* watch =
+      Add("watch", "Follow a job to its end; the exit code is its outcome", [this](Io& io) {
+        return Interruptible([&](Stopper& stopper) {
+          Connection connection(Server());
+          return Watch(connection, flags_.job, stopper, io);
+        });
+      });
   AddJob(watch, flags_);
   CLI::App* logs = Add("logs", "Show what a job's ranks wrote", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
       Connection connection(Server());
-      return Logs(connection, {.job = flags_.job, .ranks = flags_.ranks, .follow = flags_.follow,
-                               .tail = flags_.tail}, stopper, io);
+      return Logs(
+          connection,
+          {.job = flags_.job, .ranks = flags_.ranks, .follow = flags_.follow, .tail = flags_.tail},
+          stopper, io);
     });
   });
   AddJob(logs, flags_);
   logs->add_flag("--follow", flags_.follow, "wait for more until the job ends");
-  logs->add_option("--rank", flags_.ranks, "only this rank; repeatable")->check(CLI::NonNegativeNumber);
+  logs->add_option("--rank", flags_.ranks, "only this rank; repeatable")
+      ->check(CLI::NonNegativeNumber);
   logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")
       ->check(CLI::NonNegativeNumber);
 }

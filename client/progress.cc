@@ -49,7 +49,8 @@ void Progress::ShowStep(const v1::StepReport& step, bool last, absl::Time now) {
   }
   step_ = step;
   const bool end = step.step() == steps_;
-  if (!first && !end && (!last || now - shown_at_ < (io_.terminal ? kRedrawInterval : kLineInterval))) {
+  if (!first && !end &&
+      (!last || now - shown_at_ < (io_.terminal ? kRedrawInterval : kLineInterval))) {
     return;
   }
   shown_at_ = now;
@@ -87,8 +88,9 @@ void Progress::Show(const v1::WatchJobResponse& response, absl::Time now) {
   if (job.phase() == phase_) return;
   phase_ = job.phase();
   Finish();
-  io_.talk << JobName(job) << " " << PhaseWord(phase_)
-           << (job.reason().empty() ? "" : ": ") << job.reason() << "\n" << std::flush;
+  io_.talk << JobName(job) << " " << PhaseWord(phase_) << (job.reason().empty() ? "" : ": ")
+           << job.reason() << "\n"
+           << std::flush;
 }
 
 }  // namespace phalanx::client

@@ -1,8 +1,8 @@
 // client/progress.h: a job's way, as somebody watches it.
 //
-// On a terminal one line is redrawn: bar, step, loss, tokens a second, time left. Elsewhere a line is
-// written for the first step, the last, and every few seconds between, so that a log stays readable.
-// Phases and events are lines either way.
+// On a terminal one line is redrawn: bar, step, loss, tokens a second, time left. Elsewhere a line
+// is written for the first step, the last, and every few seconds between, so that a log stays
+// readable. Phases and events are lines either way.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Progress {
  public:
   explicit Progress(Io& io) : io_(io) {}
 
-  // Shows what is new in `response`, received at `now`. What was shown before, as after a reconnect,
-  // is not shown again.
+  // Shows what is new in `response`, received at `now`. What was shown before, as after a
+  // reconnect, is not shown again.
   void Show(const v1::WatchJobResponse& response, absl::Time now);
   // Ends the line being redrawn, if any; before anything else is written.
   void Finish();

@@ -87,8 +87,7 @@ void PrintOutcome(const v1::JobStatus& job, const std::string& output, Io& io) {
 int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::string& output,
             Stopper& stopper, Io& io) {
   Connection connection({.server = cluster.server(), .timeout = absl::Seconds(10)});
-  const absl::StatusOr<v1::JobStatus> submitted =
-      SubmitDocument(connection, std::move(document));
+  const absl::StatusOr<v1::JobStatus> submitted = SubmitDocument(connection, std::move(document));
   if (!submitted.ok()) return Fail(submitted.status(), io);
   const std::string job = JobName(*submitted);
   absl::StatusOr<Watched> watched = WatchJob(connection, job, stopper, io, kPatience);

@@ -48,9 +48,8 @@ struct Watched {
 };
 
 // Follows `job` until its phase is terminal, showing progress on io.talk. A broken stream is opened
-// again, while less than `patience` has passed without an answer (the connection's timeout before the
-// first one).
-// Errors: NotFound; Unavailable after that time; what else the server says.
+// again, while less than `patience` has passed without an answer (the connection's timeout before
+// the first one). Errors: NotFound; Unavailable after that time; what else the server says.
 absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job, Stopper& stopper,
                                  Io& io, absl::Duration patience = absl::Seconds(60));
 

@@ -168,8 +168,7 @@ void Reader::ReadSpec() {
   ReadRecovery();
   ReadResources();
   const Record precision = At("spec.precision");
-  spec_.compute =
-      spec_.resources.device == DeviceKind::kGpu ? Precision::kBf16 : Precision::kFp32;
+  spec_.compute = spec_.resources.device == DeviceKind::kGpu ? Precision::kBf16 : Precision::kFp32;
   precision.GetEnum("compute", &spec_.compute);
   spec_.output = absl::StrCat("runs/", spec_.name);
   spec.Get("output", &spec_.output);

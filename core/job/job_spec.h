@@ -23,7 +23,14 @@ enum class Precision : uint8_t { kBf16, kFp32, kFp64 };
 enum class Family : uint8_t { kNone, kClipVision, kWhisper, kLlama, kRegressor };
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 enum class MeshAxis : uint8_t { kTensor, kContext, kData, kPipeline };  // tp, cp, dp, pp
-enum class ScheduleName : uint8_t { kAuto, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV, kThreePhase };
+enum class ScheduleName : uint8_t {
+  kAuto,
+  k1F1B,
+  kInterleaved,
+  kZeroBubbleH1,
+  kZeroBubbleV,
+  kThreePhase
+};
 enum class DeviceKind : uint8_t { kCpu, kGpu };
 enum class Rung : uint8_t { kSpare, kShrink, kDropReplica, kRestart, kWait };
 enum class Widths : uint8_t { kOwn, kParity };
@@ -33,20 +40,20 @@ enum class StateHome : uint8_t { kAuto, kMirror, kHost };
 struct Architecture {
   Family family = Family::kNone;  // kNone: `phalanx plan` without cost, memory or unit figures
   int64_t hidden_size = 0;
-  int32_t layers = 0;             // also with family kNone, where given
+  int32_t layers = 0;  // also with family kNone, where given
   int32_t heads = 0;
-  int32_t kv_heads = 0;           // llama, regressor: divides heads; default heads
-  int64_t head_size = 0;          // hidden_size / heads unless written
+  int32_t kv_heads = 0;   // llama, regressor: divides heads; default heads
+  int64_t head_size = 0;  // hidden_size / heads unless written
   int64_t mlp_size = 0;
-  int64_t block = 128;            // columns of an MLP unit, rows of a vocabulary unit
-  int64_t vocabulary = 0;         // llama
-  int64_t context = 0;            // llama, regressor: positions of a sequence at most
-  bool tied_head = false;         // llama
-  double rope_theta = 10000.0;    // llama, regressor
+  int64_t block = 128;          // columns of an MLP unit, rows of a vocabulary unit
+  int64_t vocabulary = 0;       // llama
+  int64_t context = 0;          // llama, regressor: positions of a sequence at most
+  bool tied_head = false;       // llama
+  double rope_theta = 10000.0;  // llama, regressor
   double norm_epsilon = 1e-5;
-  int64_t image_size = 0;         // clip_vision: pixels of a side, a multiple of patch_size
+  int64_t image_size = 0;  // clip_vision: pixels of a side, a multiple of patch_size
   int64_t patch_size = 0;
-  int64_t mel_bins = 0;           // whisper
+  int64_t mel_bins = 0;  // whisper
   int64_t frames = 0;
 };
 
@@ -57,7 +64,7 @@ struct Parallel {
   int32_t expt_dp = 1;  // derived: ranks / (expt_tp * ep * pp)
   std::array<MeshAxis, 4> order = {MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData,
                                    MeshAxis::kPipeline};  // fastest first
-  std::vector<int32_t> layers;  // of each stage; empty: by cost
+  std::vector<int32_t> layers;                            // of each stage; empty: by cost
 };
 
 struct Module {
@@ -95,7 +102,8 @@ struct Schedule {
 };
 
 struct Data {
-  std::vector<std::string> shards;  // expanded from the brace pattern, as written (relative to the job file)
+  std::vector<std::string>
+      shards;  // expanded from the brace pattern, as written (relative to the job file)
   std::vector<std::string> validation;
   std::string tokenizer;
   int32_t items_max = 8;

@@ -196,8 +196,7 @@ void ModuleReader::ReadModules(const Record& spec) {
   for (size_t i = 0; i < count; ++i) CheckModule(spec_.modules[i], i, report_);
 }
 
-std::optional<int32_t> ModuleReader::ModuleNamed(const std::string& path,
-                                                 const std::string& name) {
+std::optional<int32_t> ModuleReader::ModuleNamed(const std::string& path, const std::string& name) {
   std::vector<absl::string_view> names;
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
     if (spec_.modules[i].name == name) return static_cast<int32_t>(i);

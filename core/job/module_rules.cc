@@ -17,18 +17,16 @@ int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Whether all of `fields`, below `path`, are sound.
 bool AllSound(const Report& report, const std::string& path,
               std::initializer_list<absl::string_view> fields) {
-  return std::all_of(fields.begin(), fields.end(), [&](absl::string_view field) {
-    return report.Sound(JoinPath(path, field));
-  });
+  return std::all_of(fields.begin(), fields.end(),
+                     [&](absl::string_view field) { return report.Sound(JoinPath(path, field)); });
 }
 
 void CheckShape(const Architecture& a, const std::string& path, Report& report) {
   const bool decoder = a.family == Family::kLlama || a.family == Family::kRegressor;
   if (AllSound(report, path, {"hidden_size", "heads", "head_size"})) {
     if (report.Find(path + ".head_size") == nullptr && a.hidden_size % a.heads != 0) {
-      report.Add(path + ".heads",
-                 absl::StrCat("must divide hidden_size (", a.hidden_size,
-                              "), or head_size must be written"));
+      report.Add(path + ".heads", absl::StrCat("must divide hidden_size (", a.hidden_size,
+                                               "), or head_size must be written"));
     } else if (decoder && a.head_size % 2 != 0) {
       const bool written = report.Find(path + ".head_size") != nullptr;
       report.Add(path + (written ? ".head_size" : ".heads"),
@@ -67,15 +65,15 @@ std::optional<AxisLength> FirstThatDoesNotDivide(int64_t ranks,
 
 void CheckMesh(const Parallel& p, const std::string& path, Report& report) {
   if (AllSound(report, path, {"ranks", "tp", "cp", "pp"})) {
-    if (const std::optional<AxisLength> axis = FirstThatDoesNotDivide(
-            p.ranks, {{"tp", p.tp}, {"cp", p.cp}, {"pp", p.pp}})) {
+    if (const std::optional<AxisLength> axis =
+            FirstThatDoesNotDivide(p.ranks, {{"tp", p.tp}, {"cp", p.cp}, {"pp", p.pp}})) {
       report.Add(JoinPath(path, axis->name),
                  absl::StrCat("tp*cp*pp must divide ranks (", p.ranks, ")"));
     }
   }
   if (AllSound(report, path, {"ranks", "expt_tp", "ep", "pp"}) && (p.expt_tp > 1 || p.ep > 1)) {
-    if (const std::optional<AxisLength> axis = FirstThatDoesNotDivide(
-            p.ranks, {{"pp", p.pp}, {"expt_tp", p.expt_tp}, {"ep", p.ep}})) {
+    if (const std::optional<AxisLength> axis =
+            FirstThatDoesNotDivide(p.ranks, {{"pp", p.pp}, {"expt_tp", p.expt_tp}, {"ep", p.ep}})) {
       report.Add(JoinPath(path, axis->name),
                  absl::StrCat("expt_tp*ep*pp must divide ranks (", p.ranks, ")"));
     }
@@ -95,9 +93,9 @@ void CheckWidth(const Module& module, const std::string& path, Report& report) {
     report.Add(tp, absl::StrCat("may not exceed the query heads (", a.heads, ")"));
   } else if (AllSound(report, shape, {"mlp_size", "block"}) &&
              width > CeilDivide(a.mlp_size, a.block)) {
-    report.Add(tp, absl::StrCat("may not exceed the blocks of the MLP (mlp_size ", a.mlp_size,
-                                " in blocks of ", a.block, ": ",
-                                CeilDivide(a.mlp_size, a.block), ")"));
+    report.Add(tp,
+               absl::StrCat("may not exceed the blocks of the MLP (mlp_size ", a.mlp_size,
+                            " in blocks of ", a.block, ": ", CeilDivide(a.mlp_size, a.block), ")"));
   } else if (a.family == Family::kLlama && AllSound(report, shape, {"vocabulary", "block"}) &&
              width > CeilDivide(a.vocabulary, a.block)) {
     report.Add(tp, absl::StrCat("may not exceed the blocks of the vocabulary (", a.vocabulary,
@@ -130,8 +128,8 @@ void CheckStages(const Module& module, const std::string& path, Report& report) 
   }
   const int64_t sum = std::accumulate(p.layers.begin(), p.layers.end(), int64_t{0});
   if (known && sum != layers) {
-    report.Add(parallel + ".layers", absl::StrCat("must add up to the module's layers (", layers,
-                                                  "), not to ", sum));
+    report.Add(parallel + ".layers",
+               absl::StrCat("must add up to the module's layers (", layers, "), not to ", sum));
   }
 }
 
@@ -214,8 +212,7 @@ int64_t RowsOfItem(const Architecture& a) {
 
 void CheckModule(const Module& module, size_t index, Report& report) {
   const std::string path = ModulePath(index);
-  if (report.Sound(path + ".architecture.family") &&
-      module.architecture.family != Family::kNone) {
+  if (report.Sound(path + ".architecture.family") && module.architecture.family != Family::kNone) {
     CheckShape(module.architecture, path + ".architecture", report);
   }
   CheckMesh(module.parallel, path + ".parallel", report);

@@ -12,7 +12,7 @@ namespace {
 struct SpecRefusal {
   const char* field;  // below "spec."
   bool (*asked)(const JobSpec&);
-  const char* what;   // "this release does not WHAT yet"
+  const char* what;  // "this release does not WHAT yet"
 };
 struct ModuleRefusal {
   const char* field;  // below "spec.modules[i]."
@@ -34,8 +34,7 @@ bool SharesRanks(const JobSpec& spec, const Module& module) {
 bool LeavesGap(const JobSpec& spec, const Module& module) {
   if (module.offset == 0) return false;
   for (const Module& other : spec.modules) {
-    if (other.offset < module.offset &&
-        other.offset + other.parallel.ranks >= module.offset) {
+    if (other.offset < module.offset && other.offset + other.parallel.ranks >= module.offset) {
       return false;
     }
   }
@@ -43,8 +42,7 @@ bool LeavesGap(const JobSpec& spec, const Module& module) {
 }
 
 constexpr SpecRefusal kSpecRefusals[] = {
-    {"priority", [](const JobSpec& s) { return s.priority != 0; },
-     "order its queue by priority"},
+    {"priority", [](const JobSpec& s) { return s.priority != 0; }, "order its queue by priority"},
     {"preemptible", [](const JobSpec& s) { return s.preemptible; }, "preempt jobs"},
     {"schedule.name",
      [](const JobSpec& s) {
@@ -75,8 +73,7 @@ constexpr ModuleRefusal kModuleRefusals[] = {
     {"offset", SharesRanks, "train modules that share ranks"},
     {"offset", LeavesGap, "train with ranks that no module uses"},
     {"frozen", [](const JobSpec&, const Module& m) { return m.frozen; }, "train frozen modules"},
-    {"recompute",
-     [](const JobSpec&, const Module& m) { return m.recompute != Recompute::kNone; },
+    {"recompute", [](const JobSpec&, const Module& m) { return m.recompute != Recompute::kNone; },
      "recompute activations"},
     {"weights", [](const JobSpec&, const Module& m) { return m.weights.has_value(); },
      "load weights"},

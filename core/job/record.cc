@@ -79,17 +79,17 @@ void Record::CheckRequired(const Field& field, Purpose purpose, std::optional<Fa
   const uint8_t bit = family.has_value() ? FamilyBit(*family) : 0;
   if (Has(field.name)) {
     if (bit != 0 && (field.families & bit) == 0) {
-      report_.Add(path, *family == Family::kNone
-                            ? "needs architecture.family"
-                            : absl::StrCat("family ", FamilyNames()[static_cast<size_t>(*family) - 1],
-                                           " has no such field"));
+      report_.Add(path,
+                  *family == Family::kNone
+                      ? "needs architecture.family"
+                      : absl::StrCat("family ", FamilyNames()[static_cast<size_t>(*family) - 1],
+                                     " has no such field"));
     }
     return;
   }
-  const bool required =
-      field.absence == Absence::kRequired ||
-      (field.absence == Absence::kRequiredToRun && purpose == Purpose::kSubmit) ||
-      (field.required_of & bit) != 0;
+  const bool required = field.absence == Absence::kRequired ||
+                        (field.absence == Absence::kRequiredToRun && purpose == Purpose::kSubmit) ||
+                        (field.required_of & bit) != 0;
   if (required) report_.Add(path, absl::StrCat("is required: ", DescribeValue(field)));
 }
 
@@ -291,8 +291,7 @@ void Record::GetPatterns(absl::string_view name, std::vector<std::string>* out) 
   if (count == 0) report_.Add(PathOf(name), "may not be empty");
   for (size_t i = 0; i < count; ++i) {
     const Tree& item = list ? node->items[i] : *node;
-    const std::string path =
-        list ? absl::StrCat(PathOf(name), "[", i, "]") : PathOf(name);
+    const std::string path = list ? absl::StrCat(PathOf(name), "[", i, "]") : PathOf(name);
     if (!IsString(item)) {
       report_.Add(path, "must be a string");
       continue;

@@ -37,7 +37,8 @@ std::string FamiliesOf(const Field& field) {
 
 void AppendTable(const std::string& path, const std::string& title, absl::Span<const Field> fields,
                  std::string* out) {
-  absl::StrAppend(out, "\n## ", title, "\n\n| Field | Value | Default | Meaning |\n|---|---|---|---|\n");
+  absl::StrAppend(out, "\n## ", title,
+                  "\n\n| Field | Value | Default | Meaning |\n|---|---|---|---|\n");
   for (const Field& field : fields) {
     const std::string families = FamiliesOf(field);
     absl::StrAppend(out, "| `", field.name, "` | ", DescribeValue(field), " | ", DefaultOf(field),
@@ -46,8 +47,8 @@ void AppendTable(const std::string& path, const std::string& title, absl::Span<c
   }
   for (const Field& field : fields) {
     if (field.fields.empty()) continue;
-    const std::string inner = path.empty() ? std::string(field.name)
-                                           : absl::StrCat(path, ".", field.name);
+    const std::string inner =
+        path.empty() ? std::string(field.name) : absl::StrCat(path, ".", field.name);
     const std::string list = field.type == FieldType::kMappings ? "[]" : "";
     AppendTable(inner + list, absl::StrCat("`", inner, list, "`"), field.fields, out);
   }

@@ -114,8 +114,8 @@ void Report::Add(const std::string& path, std::string rule) {
     ++left_out_;
     return;
   }
-  entries_.push_back({Violation{path, show ? ShowValue(*node) : "", std::move(rule), where.line},
-                      where.column});
+  entries_.push_back(
+      {Violation{path, show ? ShowValue(*node) : "", std::move(rule), where.line}, where.column});
 }
 
 void Report::AddAt(const std::string& path, const Tree& node, std::string rule) {

@@ -187,10 +187,10 @@ std::optional<absl::string_view> NearestName(absl::string_view word,
   std::optional<absl::string_view> nearest;
   size_t best = std::max<size_t>(1, word.size() / 3) + 1;
   for (absl::string_view candidate : candidates) {
-    const bool begins = word.size() >= 3 && (absl::StartsWith(candidate, word) ||
-                                             absl::StartsWith(word, candidate));
-    const size_t distance = begins ? std::min<size_t>(1, EditDistance(word, candidate))
-                                   : EditDistance(word, candidate);
+    const bool begins = word.size() >= 3 &&
+                        (absl::StartsWith(candidate, word) || absl::StartsWith(word, candidate));
+    const size_t distance =
+        begins ? std::min<size_t>(1, EditDistance(word, candidate)) : EditDistance(word, candidate);
     if (distance < best) {
       best = distance;
       nearest = candidate;

@@ -36,11 +36,12 @@ std::optional<absl::Duration> ParseDuration(absl::string_view text);
 std::string FormatNumber(double value);
 std::string FormatDuration(absl::Duration value);
 
-// True if unquoted `text` would be read as a number, a boolean or null: as a string it needs quotes.
+// True if unquoted `text` would be read as a number, a boolean or null: as a string it needs
+// quotes.
 bool NeedsQuotes(absl::string_view text);
 
-// "emoji-{000..003}.tar" -> emoji-000.tar ... emoji-003.tar; "{train,extra}.tar" -> two names. Several
-// braces multiply, the last one varying fastest. Numbers keep the width of the longer end.
+// "emoji-{000..003}.tar" -> emoji-000.tar ... emoji-003.tar; "{train,extra}.tar" -> two names.
+// Several braces multiply, the last one varying fastest. Numbers keep the width of the longer end.
 // Errors: InvalidArgument for an unclosed or nested brace, a range that runs backwards, a pattern
 // beyond kPatternMax, or more than kExpansionMax names.
 absl::StatusOr<std::vector<std::string>> ExpandBraces(absl::string_view pattern);

@@ -35,11 +35,13 @@ constexpr uint8_t kClip = FamilyBit(Family::kClipVision), kWhisper = FamilyBit(F
 constexpr uint8_t kDecoders = kLlama | kRegressor;
 constexpr uint8_t kFamilies = kClip | kWhisper | kDecoders;
 
-constexpr double kWidthMax = 1 << 20;    // hidden sizes and the like
-constexpr double kRanksMax = 1 << 20;    // plan::kWorldMax
+constexpr double kWidthMax = 1 << 20;  // hidden sizes and the like
+constexpr double kRanksMax = 1 << 20;  // plan::kWorldMax
 constexpr double kStepsMax = 1e12;
 constexpr double kLayersMax = 4096;
 
+// One field after the other, each as compact as it reads: a page a section.
+// clang-format off
 constexpr Field kArchitecture[] = {
     {.name = "family", .type = T::kChoice, .absence = Absence::kRequiredToRun,
      .otherwise = "none (planning only: no cost, memory or unit figures)",
@@ -307,6 +309,8 @@ constexpr Field kDocument[] = {
     {.name = "spec", .type = T::kMapping, .absence = Absence::kRequired, .fields = kSpec,
      .doc = "What the job is."},
 };
+
+// clang-format on
 
 std::string Bounds(const Field& field) {
   if (field.low == 0 && field.high == 0) return "";

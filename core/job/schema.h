@@ -18,8 +18,8 @@ namespace phalanx::job {
 
 enum class FieldType : uint8_t {
   kString,
-  kChoice,    // one of Field::choices
-  kChoices,   // a list of them, without repetition
+  kChoice,   // one of Field::choices
+  kChoices,  // a list of them, without repetition
   kInteger,
   kUnsigned,  // 64 bits
   kSize,      // an integer that may carry Ki, Mi, Gi, Ti

@@ -14,11 +14,12 @@ namespace phalanx::job {
 
 struct Tree {
   enum class Kind : uint8_t { kNull, kScalar, kSequence, kMapping } kind = Kind::kNull;
-  std::string scalar;   // kScalar: the text
-  bool quoted = false;  // kScalar: written in quotes, hence a string whatever it looks like
-  std::vector<Tree> items;                            // kSequence
-  std::vector<std::pair<std::string, Tree>> entries;  // kMapping, in the document's order, duplicates kept
-  int32_t line = 0;     // from 1; 0: unknown
+  std::string scalar;       // kScalar: the text
+  bool quoted = false;      // kScalar: written in quotes, hence a string whatever it looks like
+  std::vector<Tree> items;  // kSequence
+  std::vector<std::pair<std::string, Tree>>
+      entries;       // kMapping, in the document's order, duplicates kept
+  int32_t line = 0;  // from 1; 0: unknown
   int32_t column = 0;
 };
 

@@ -179,8 +179,12 @@ class TreeBuilder final : public YAML::EventHandler {
 bool IsUtf8(absl::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const unsigned char lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3
-                          : lead < 0xF5 ? 4 : 0;
+    const size_t length = lead < 0x80   ? 1
+                          : lead < 0xC2 ? 0
+                          : lead < 0xE0 ? 2
+                          : lead < 0xF0 ? 3
+                          : lead < 0xF5 ? 4
+                                        : 0;
     if (length == 0 || i + length > text.size()) return false;
     uint32_t code = length == 1 ? lead : lead & (0xFFu >> (length + 1));
     for (size_t k = 1; k < length; ++k) {
@@ -201,7 +205,8 @@ bool IsUtf8(absl::string_view text) {
 absl::Status CheckText(absl::string_view text) {
   if (text.size() > kDocumentBytesMax) {
     return At(absl::StrCat("the document has ", text.size(), " bytes; at most ", kDocumentBytesMax,
-                           " are allowed"), 0, 0);
+                           " are allowed"),
+              0, 0);
   }
   int32_t line = 1, column = 1;
   for (const char c : text) {
@@ -260,11 +265,21 @@ std::string JsonString(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\t': out += "\\t"; break;
-      case '\r': out += "\\r"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           absl::StrAppend(&out, "\\u00", absl::Hex(c, absl::kZeroPad2));

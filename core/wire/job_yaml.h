@@ -1,8 +1,8 @@
 // core/wire/job_yaml.h: job files as text.
 //
 // YAML (and so JSON) to the neutral tree of core/job/tree.h, and back. yaml-cpp's exceptions end
-// here. Input may come from anybody: its size, depth and the number of nodes that aliases blow it up
-// to are bounded, and whatever the text is, the answer is a tree or violations.
+// here. Input may come from anybody: its size, depth and the number of nodes that aliases blow it
+// up to are bounded, and whatever the text is, the answer is a tree or violations.
 //
 // Thread-safe: functions of their arguments.
 #pragma once
@@ -26,8 +26,8 @@ inline constexpr size_t kDocumentNodesMax = 100'000;
 // Errors: InvalidArgument with one violation, which names line and column in its rule.
 absl::StatusOr<job::Tree> ParseYaml(absl::string_view text);
 
-// Block style, short lists of scalars in one line. ParseYaml reads it back as the same tree, but for
-// positions.
+// Block style, short lists of scalars in one line. ParseYaml reads it back as the same tree, but
+// for positions.
 std::string EmitYaml(const job::Tree& tree);
 
 // JSON with two spaces of indentation; unquoted scalars that JSON does not have become strings.

@@ -20,7 +20,8 @@ std::string CheckRead(absl::string_view text, job::Purpose purpose) {
   if (complete.size() > wire::kDocumentBytesMax) return "";  // patterns expand
   const auto again = wire::ReadJobFile(complete, purpose);
   if (!again.ok()) return "refuses its own writing: " + again.status().ToString() + complete;
-  if (wire::EmitYaml(job::WriteJobSpec(again->spec)) != complete) return "reads its own writing otherwise";
+  if (wire::EmitYaml(job::WriteJobSpec(again->spec)) != complete)
+    return "reads its own writing otherwise";
   return "";
 }
 

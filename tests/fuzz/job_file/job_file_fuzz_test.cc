@@ -1,4 +1,6 @@
 // A smoke run: mutations of valid documents, from a seed that a failure prints.
+#include "tests/fuzz/job_file/job_file_fuzz.h"
+
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -7,7 +9,6 @@
 
 #include "core/base/prng.h"
 #include "gtest/gtest.h"
-#include "tests/fuzz/job_file/job_file_fuzz.h"
 
 namespace phalanx::fuzz {
 namespace {
@@ -25,11 +26,12 @@ std::string ReadExample(const std::string& name) {
 std::vector<std::string> Tokens(const std::string& text) {
   std::vector<std::string> tokens;
   for (const char c : text) {
-    const bool word = std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
-    const bool joins = word && !tokens.empty() && !tokens.back().empty() &&
-                       (std::isalnum(static_cast<unsigned char>(tokens.back().back())) ||
-                        tokens.back().back() == '_' || tokens.back().back() == '.' ||
-                        tokens.back().back() == '-');
+    const bool word =
+        std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
+    const bool joins =
+        word && !tokens.empty() && !tokens.back().empty() &&
+        (std::isalnum(static_cast<unsigned char>(tokens.back().back())) ||
+         tokens.back().back() == '_' || tokens.back().back() == '.' || tokens.back().back() == '-');
     if (joins) {
       tokens.back() += c;
     } else {
@@ -41,10 +43,15 @@ std::vector<std::string> Tokens(const std::string& text) {
 
 std::string Mutate(std::vector<std::string> tokens, Prng& prng) {
   static const std::vector<std::string> kWords = {
-      "0", "-1", "1e999", ".nan", ".inf", "99999999999999999999", "1048576", "null", "~", "true",
-      "\"", "'", "{", "}", "[", "]", ":", ": ", ",", "\n", "  ", "&a ", "*a", "!!str ", "|\n", ">\n", "? ",
-      "---\n", "...\n", "#", "%YAML", "\t", "vision", "language", "dp", "{000..999}", "{a,b}", "2", "3",
-      "\\", "\xC3\xA9", "\xFF", "<<", "16Gi", "3h", "llama", "whisper", "regressor", "none", "tp", "- "};
+      "0",       "-1",   "1e999",  ".nan",     ".inf",     "99999999999999999999",
+      "1048576", "null", "~",      "true",     "\"",       "'",
+      "{",       "}",    "[",      "]",        ":",        ": ",
+      ",",       "\n",   "  ",     "&a ",      "*a",       "!!str ",
+      "|\n",     ">\n",  "? ",     "---\n",    "...\n",    "#",
+      "%YAML",   "\t",   "vision", "language", "dp",       "{000..999}",
+      "{a,b}",   "2",    "3",      "\\",       "\xC3\xA9", "\xFF",
+      "<<",      "16Gi", "3h",     "llama",    "whisper",  "regressor",
+      "none",    "tp",   "- "};
   const uint64_t edits = 1 + prng.Below(4);
   for (uint64_t i = 0; i < edits && !tokens.empty(); ++i) {
     const size_t at = prng.Below(tokens.size());
@@ -56,13 +63,15 @@ std::string Mutate(std::vector<std::string> tokens, Prng& prng) {
         tokens.erase(tokens.begin() + static_cast<std::ptrdiff_t>(at));
         break;
       case 2:
-        tokens.insert(tokens.begin() + static_cast<std::ptrdiff_t>(at), kWords[prng.Below(kWords.size())]);
+        tokens.insert(tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                      kWords[prng.Below(kWords.size())]);
         break;
       case 3:
         tokens[at] = tokens[prng.Below(tokens.size())];
         break;
       case 4:
-        if (!tokens[at].empty()) tokens[at][prng.Below(tokens[at].size())] ^= static_cast<char>(1 << prng.Below(8));
+        if (!tokens[at].empty())
+          tokens[at][prng.Below(tokens[at].size())] ^= static_cast<char>(1 << prng.Below(8));
         break;
     }
   }

@@ -122,7 +122,8 @@ INSTANTIATE_TEST_SUITE_P(Codes, EndingTest,
                                            Ending{grpc::StatusCode::PERMISSION_DENIED, kNotAllowed},
                                            Ending{grpc::StatusCode::UNAUTHENTICATED, kNotAllowed},
                                            Ending{grpc::StatusCode::INTERNAL, kInternal},
-                                           Ending{grpc::StatusCode::FAILED_PRECONDITION, kFailure}));
+                                           Ending{grpc::StatusCode::FAILED_PRECONDITION,
+                                                  kFailure}));
 
 TEST(ConnectionTest, NobodyThere_IsUnreachable) {
   Connection connection({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(200)});
@@ -192,7 +193,8 @@ TEST(SubmitTest, BadFile_IsNeverSent) {
   const std::string bad = Written("bad.yaml", "metadata: {name: X}\nspec: {stepz: 1}\n");
   EXPECT_EQ(Submit(connection, {.file = bad}, stopper, captured.io), kBadJobFile);
   EXPECT_EQ(calls, 0);
-  EXPECT_THAT(captured.talk.str(), HasSubstr("spec.stepz: 1: unknown field; did you mean steps?\n"));
+  EXPECT_THAT(captured.talk.str(),
+              HasSubstr("spec.stepz: 1: unknown field; did you mean steps?\n"));
   EXPECT_THAT(captured.talk.str(), HasSubstr("metadata.name: X: "));
 }
 
@@ -249,7 +251,8 @@ TEST(SubmitTest, Wait_EndsWithTheJobsOutcome) {
 TEST(LogsTest, Lines_NameTheirRank_UnlessThereIsOne) {
   FakeServer server;
   v1::GetLogsRequest asked;
-  server.logs = [&](const v1::GetLogsRequest& request, grpc::ServerWriter<v1::GetLogsResponse>* writer) {
+  server.logs = [&](const v1::GetLogsRequest& request,
+                    grpc::ServerWriter<v1::GetLogsResponse>* writer) {
     asked = request;
     v1::GetLogsResponse response;
     response.set_rank(3);
@@ -281,7 +284,8 @@ TEST(DescribeTest, TellsTheWholeStory) {
   Connection connection = server.Connect();
   Captured captured, why;
   EXPECT_EQ(Describe(connection, "7", Format::kTable, captured.io), kSuccess);
-  EXPECT_THAT(captured.out.str(), HasSubstr("Why:           waits for 2 more devices; job-3 has them\n"));
+  EXPECT_THAT(captured.out.str(),
+              HasSubstr("Why:           waits for 2 more devices; job-3 has them\n"));
   EXPECT_THAT(captured.out.str(), HasSubstr("Submitted"));
   EXPECT_EQ(Why(connection, "7", Format::kTable, why.io), kSuccess);
   EXPECT_EQ(why.out.str(), "job-7 is Queued\nwaits for 2 more devices; job-3 has them\n");
@@ -303,8 +307,9 @@ TEST(NodesTest, Free_CountsDevicesWithoutAJob) {
   Connection connection = server.Connect();
   Captured captured;
   EXPECT_EQ(Nodes(connection, Format::kTable, captured.io), kSuccess);
-  EXPECT_EQ(captured.out.str(), "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT\n"
-                                "n1    Ready  cpu   3        2     -\n");
+  EXPECT_EQ(captured.out.str(),
+            "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT\n"
+            "n1    Ready  cpu   3        2     -\n");
 }
 
 TEST(ValidateTest, Yaml_IsTheCompleteDocument) {
@@ -321,7 +326,8 @@ TEST(ValidateTest, MissingFile_IsNoInput) {
 
 TEST(ValidateTest, CheckData_EndsLikeTheProgramThatReadsIt) {
   Captured good, bad;
-  EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/true"}, good.io), kSuccess);
+  EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/true"}, good.io),
+            kSuccess);
   EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/false"}, bad.io), 1);
 }
 

@@ -43,8 +43,10 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::ExplainJobRequest&, v1::ExplainJobResponse*)> explain;
   std::function<grpc::Status(const v1::ListEventsRequest&, v1::ListEventsResponse*)> events;
   std::function<grpc::Status(const v1::ListNodesRequest&, v1::ListNodesResponse*)> nodes;
-  std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)> watch;
-  std::function<grpc::Status(const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>*)> logs;
+  std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)>
+      watch;
+  std::function<grpc::Status(const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>*)>
+      logs;
 
   grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
                          v1::SubmitJobResponse* response) override {

@@ -12,9 +12,9 @@
 #include <fstream>
 #include <string>
 
+#include "absl/synchronization/notification.h"
 #include "client/completion.h"
 #include "client/interrupt.h"
-#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -37,9 +37,10 @@ class LocalClusterTest : public ::testing::Test {
   // Finds --ready-file among the arguments, then runs `body` with $ready.
   void Program(const std::string& name, const std::string& body) {
     const std::string path = folder_ + "/" + name;
-    std::ofstream(path) << "#!/bin/sh\n"
-                        << "while [ $# -gt 0 ]; do [ \"$1\" = --ready-file ] && ready=$2; shift; done\n"
-                        << body << "\n";
+    std::ofstream(path)
+        << "#!/bin/sh\n"
+        << "while [ $# -gt 0 ]; do [ \"$1\" = --ready-file ] && ready=$2; shift; done\n"
+        << body << "\n";
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   }
   static std::string Ready(const std::string& json) {
@@ -47,7 +48,9 @@ class LocalClusterTest : public ::testing::Test {
   }
   // Nothing that this process started is left, not even to be reaped.
   static bool NoChildren() { return waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD; }
-  LocalClusterOptions Options() { return {.programs = folder_, .temporary = folder_ + "/tmp", .start_timeout = absl::Seconds(30)}; }
+  LocalClusterOptions Options() {
+    return {.programs = folder_, .temporary = folder_ + "/tmp", .start_timeout = absl::Seconds(30)};
+  }
 
   std::string folder_;
 };

@@ -38,15 +38,15 @@ TEST(DefaultsTest, Offset_IsAfterTheModuleBefore) {
 }
 
 TEST(DefaultsTest, Offset_ByName_IsWhereThatModuleIs) {
-  const std::string text = With("ranks: 4, tp: 2, pp: 2}\n      offset: 2",
-                                "ranks: 2, tp: 2}\n      offset: vision");
+  const std::string text =
+      With("ranks: 4, tp: 2, pp: 2}\n      offset: 2", "ranks: 2, tp: 2}\n      offset: vision");
   EXPECT_EQ(Right(text, Purpose::kPlan).modules[1].offset, 0);
 }
 
 TEST(DefaultsTest, Offset_MayNameALaterModule) {
-  const std::string text = With("tp: 1}", "tp: 1}\n      offset: language",
-                                With("ranks: 4, tp: 2, pp: 2}\n      offset: 2",
-                                     "ranks: 2, tp: 2}\n      offset: 5"));
+  const std::string text =
+      With("tp: 1}", "tp: 1}\n      offset: language",
+           With("ranks: 4, tp: 2, pp: 2}\n      offset: 2", "ranks: 2, tp: 2}\n      offset: 5"));
   EXPECT_EQ(Right(text, Purpose::kPlan).modules[0].offset, 5);
 }
 
@@ -72,7 +72,8 @@ spec:
   modules:
     - {name: language, parallel: {ranks: 8, tp: 2, cp: 2, pp: 2}}
   batch: {global: 8}
-)", Purpose::kPlan);
+)",
+                             Purpose::kPlan);
   EXPECT_EQ(spec.modules[0].architecture.family, Family::kNone);
   EXPECT_FALSE(spec.data.has_value());
 }
@@ -134,7 +135,8 @@ TEST(RoundTripTest, EveryWrittenField_Survives) {
   recovery: {ladder: [wait], widths: parity, state_home: host, budget: {window: 90s}}
   resources: {devices: 9}
   output: "17"
-  trace: true)", With("  optimizer: {learning_rate: 1e-3, warmup_steps: 20}\n", ""));
+  trace: true)",
+                                With("  optimizer: {learning_rate: 1e-3, warmup_steps: 20}\n", ""));
   const JobSpec spec = Right(text);
   const JobSpec again = Right(Complete(spec));
   EXPECT_EQ(Complete(again), Complete(spec));
@@ -160,7 +162,8 @@ spec:
     - {name: vision}
   edges: [{from: vision, to: language, projector: {}}]
   batch: {global: 8}
-)", Purpose::kPlan);
+)",
+                             Purpose::kPlan);
   EXPECT_EQ(Complete(Right(Complete(spec), Purpose::kPlan)), Complete(spec));
 }
 

@@ -46,9 +46,11 @@ constexpr Later kLater[] = {
     {"Expert", "tp: 2, pp: 2", "tp: 2, ep: 2",
      "spec.modules[1].parallel.ep: 2: this release does not train with expert parallelism yet"},
     {"ExpertTensor", "tp: 2, pp: 2", "tp: 2, expt_tp: 2",
-     "spec.modules[1].parallel.expt_tp: 2: this release does not train with tensor-parallel experts "
+     "spec.modules[1].parallel.expt_tp: 2: this release does not train with tensor-parallel "
+     "experts "
      "yet"},
-    {"Colocated", "ranks: 4, tp: 2, pp: 2}\n      offset: 2", "ranks: 2, tp: 2}\n      offset: vision",
+    {"Colocated", "ranks: 4, tp: 2, pp: 2}\n      offset: 2",
+     "ranks: 2, tp: 2}\n      offset: vision",
      "spec.modules[1].offset: vision: this release does not train modules that share ranks yet"},
     {"Gap", "offset: 2", "offset: 3",
      "spec.modules[1].offset: 3: this release does not train with ranks that no module uses yet"},
@@ -60,9 +62,13 @@ constexpr Later kLater[] = {
      "spec.modules[0].weights: clip: this release does not load weights yet"},
     {"FrozenProjector", "type: mlp, hidden_size: 192", "frozen: true",
      "spec.edges[0].projector.frozen: true: this release does not train frozen projectors yet"},
-    {"Whisper", "family: clip_vision, hidden_size: 128, layers: 4, heads: 4, mlp_size: 512, image_size: 64, patch_size: 16",
-     "family: whisper, hidden_size: 128, layers: 4, heads: 4, mlp_size: 512, mel_bins: 80, frames: 20",
-     "spec.modules[0].architecture.family: whisper: this release does not train audio encoders yet"},
+    {"Whisper",
+     "family: clip_vision, hidden_size: 128, layers: 4, heads: 4, mlp_size: 512, image_size: 64, "
+     "patch_size: 16",
+     "family: whisper, hidden_size: 128, layers: 4, heads: 4, mlp_size: 512, mel_bins: 80, frames: "
+     "20",
+     "spec.modules[0].architecture.family: whisper: this release does not train audio encoders "
+     "yet"},
     {"Regressor", "  edges:\n",
      "    - name: denoiser\n      architecture: {family: regressor, hidden_size: 192, layers: 1, "
      "heads: 6, mlp_size: 512, context: 64}\n  edges:\n    - {from: language, to: denoiser}\n",
@@ -76,21 +82,22 @@ TEST(NotYetTest, WrittenDefaults_AreNotRefused) {
                           "steps: 300\n  priority: 0\n  preemptible: false\n"
                           "  schedule: {name: auto, chunks: 1, encoder_chunks: 1}\n"
                           "  resources: {spares: 0, node_selector: {}}\n  trace: false");
-  text = With("- name: vision",
-              "- name: vision\n      frozen: false\n      recompute: none\n      weights: null", text);
+  text =
+      With("- name: vision",
+           "- name: vision\n      frozen: false\n      recompute: none\n      weights: null", text);
   text = With("tp: 2, pp: 2", "tp: 2, cp: 1, pp: 2, ep: 1, expt_tp: 1", text);
   EXPECT_THAT(Wrong(text), IsEmpty());
 }
 
 TEST(NotYetTest, SafetySections_AreAcceptedWithOneWarningEach) {
-  const auto job = wire::ReadJobFile(
-      With("steps: 300", "steps: 300\n  time_limit: 1h\n  checkpoint: {every: 50}\n  recovery: {widths: own}\n  trace: true"),
-      Purpose::kSubmit);
+  const auto job = wire::ReadJobFile(With("steps: 300",
+                                          "steps: 300\n  time_limit: 1h\n  checkpoint: {every: "
+                                          "50}\n  recovery: {widths: own}\n  trace: true"),
+                                     Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_THAT(job->warnings,
               ElementsAre("spec.time_limit: not in force yet", "spec.checkpoint: not in force yet",
-                          "spec.recovery: not in force yet",
-                          "spec.trace: not in force yet"));
+                          "spec.recovery: not in force yet", "spec.trace: not in force yet"));
 }
 
 TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {
@@ -100,11 +107,12 @@ TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {
 }
 
 TEST(NotYetTest, SeveralEncoders_AreAccepted) {
-  const std::string text = With(
-      "  edges:\n",
-      "    - name: close_up\n      architecture: {family: clip_vision, hidden_size: 192, layers: 1, "
-      "heads: 4, mlp_size: 128, image_size: 32, patch_size: 16}\n  edges:\n"
-      "    - {from: close_up, to: language}\n");
+  const std::string text =
+      With("  edges:\n",
+           "    - name: close_up\n      architecture: {family: clip_vision, hidden_size: 192, "
+           "layers: 1, "
+           "heads: 4, mlp_size: 128, image_size: 32, patch_size: 16}\n  edges:\n"
+           "    - {from: close_up, to: language}\n");
   EXPECT_EQ(Right(text).modules[2].offset, 6);
 }
 

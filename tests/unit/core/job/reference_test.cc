@@ -13,14 +13,16 @@ TEST(ReferenceTest, Document_IsUpToDate) {
   std::ifstream file(std::string(PHALANX_SOURCE_DIR) + "/docs/job-reference.md");
   std::stringstream text;
   text << file.rdbuf();
-  EXPECT_EQ(text.str(), JobReference()) << "run: build/release/bin/phalanx-job-reference > docs/job-reference.md";
+  EXPECT_EQ(text.str(), JobReference())
+      << "run: build/release/bin/phalanx-job-reference > docs/job-reference.md";
 }
 
 TEST(ReferenceTest, EveryField_HasItsSentence) {
-  for (const char* path : {"", "metadata", "spec", "spec.modules", "spec.modules.architecture",
-                           "spec.modules.parallel", "spec.edges", "spec.edges.projector", "spec.batch",
-                           "spec.schedule", "spec.data", "spec.optimizer", "spec.checkpoint",
-                           "spec.recovery", "spec.recovery.budget", "spec.resources"}) {
+  for (const char* path :
+       {"", "metadata", "spec", "spec.modules", "spec.modules.architecture",
+        "spec.modules.parallel", "spec.edges", "spec.edges.projector", "spec.batch",
+        "spec.schedule", "spec.data", "spec.optimizer", "spec.checkpoint", "spec.recovery",
+        "spec.recovery.budget", "spec.resources"}) {
     for (const Field& field : FieldsOf(path)) {
       EXPECT_TRUE(!field.doc.empty() && field.doc.back() == '.') << path << "." << field.name;
     }

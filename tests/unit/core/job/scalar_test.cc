@@ -18,7 +18,8 @@ using ::testing::SizeIs;
 TEST(ScalarTest, Integer_IsDigitsOnly) {
   EXPECT_THAT(ParseInteger("-12"), Optional(-12));
   EXPECT_THAT(ParseInteger("9223372036854775807"), Optional(std::numeric_limits<int64_t>::max()));
-  for (const char* text : {"", "-", "1.0", "1e3", "0x10", " 1", "1 ", "9223372036854775808", "1_000"}) {
+  for (const char* text :
+       {"", "-", "1.0", "1e3", "0x10", " 1", "1 ", "9223372036854775808", "1_000"}) {
     EXPECT_THAT(ParseInteger(text), Eq(std::nullopt)) << text;
   }
 }
@@ -65,11 +66,13 @@ TEST(ExpandBracesTest, SeveralBraces_Multiply) {
   EXPECT_THAT(*ExpandBraces("{x,y}{0..1}"), ElementsAre("x0", "x1", "y0", "y1"));
 }
 
-TEST(ExpandBracesTest, WithoutBraces_IsItself) { EXPECT_THAT(*ExpandBraces("a.tar"), ElementsAre("a.tar")); }
+TEST(ExpandBracesTest, WithoutBraces_IsItself) {
+  EXPECT_THAT(*ExpandBraces("a.tar"), ElementsAre("a.tar"));
+}
 
 TEST(ExpandBracesTest, Malformed_IsRefused) {
-  for (const char* text : {"{", "}", "{a", "{a,{b,c}}", "{a}", "{}", "{3..1}", "{a..c}", "{0..65536}",
-                           "{0..999}{0..999}", "{1..99999999999999999999}"}) {
+  for (const char* text : {"{", "}", "{a", "{a,{b,c}}", "{a}", "{}", "{3..1}", "{a..c}",
+                           "{0..65536}", "{0..999}{0..999}", "{1..99999999999999999999}"}) {
     EXPECT_FALSE(ExpandBraces(text).ok()) << text;
   }
   EXPECT_FALSE(ExpandBraces(std::string(5000, 'a')).ok());

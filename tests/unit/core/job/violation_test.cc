@@ -45,8 +45,8 @@ constexpr Spoiled kFields[] = {
      "spec.steps: 1.5: must be an integer from 1 to 1000000000000"},
     {"WrongTypeMapping", "batch: {global: 48, micro: 2}", "batch: 48",
      "spec.batch: 48: must be a mapping"},
-    {"WrongTypeList", "modules:\n    - name: vision", "edge_list: []\n  modules:\n    - name: vision",
-     "spec.edge_list: []: unknown field"},
+    {"WrongTypeList", "modules:\n    - name: vision",
+     "edge_list: []\n  modules:\n    - name: vision", "spec.edge_list: []: unknown field"},
     {"WrongTypeBoolean", "steps: 300", "steps: 300\n  preemptible: yes",
      "spec.preemptible: yes: must be true or false"},
     {"WrongTypeString", "tokenizer: emoji.model", "tokenizer: 17",
@@ -138,7 +138,8 @@ constexpr Spoiled kModels[] = {
      "spec.modules[1].architecture.heads: 6: must divide hidden_size (193), or head_size must be "
      "written"},
     {"OddHeadSize", "hidden_size: 192, layers", "hidden_size: 192, head_size: 31, layers",
-     "spec.modules[1].architecture.head_size: 31: heads must be of even size, for rotary positions; "
+     "spec.modules[1].architecture.head_size: 31: heads must be of even size, for rotary "
+     "positions; "
      "this gives 31"},
     {"KvHeadsDoNotDivideHeads", "kv_heads: 2", "kv_heads: 4",
      "spec.modules[1].architecture.kv_heads: 4: must divide heads (6)"},
@@ -147,16 +148,17 @@ constexpr Spoiled kModels[] = {
     {"ItemDoesNotFitContext", "context: 64", "context: 16",
      "spec.modules[1].architecture.context: 16: must exceed the 16 rows of one item of 'vision'"},
     {"SameName", "  edges:",
-     "    - {name: vision, architecture: {family: clip_vision, hidden_size: 8, layers: 1, heads: 1, "
+     "    - {name: vision, architecture: {family: clip_vision, hidden_size: 8, layers: 1, heads: "
+     "1, "
      "mlp_size: 8, image_size: 8, patch_size: 8}}\n  edges:",
      "spec.modules[2].name: vision: must be unique; spec.modules[0] has it too"},
     {"DanglingFrom", "from: vision", "from: visions",
      "spec.edges[0].from: visions: names no module; did you mean vision?"},
     {"DanglingTo", "to: language", "to: nobody",
      "spec.edges[0].to: nobody: names no module; there are vision, language"},
-    {"DuplicateEdge", "  batch:",
-     "    - {from: vision, to: language, projector: {}}\n  batch:",
-     "spec.edges[1]: {from: vision, to: language, projector: {}}: is the same edge as spec.edges[0]"},
+    {"DuplicateEdge", "  batch:", "    - {from: vision, to: language, projector: {}}\n  batch:",
+     "spec.edges[1]: {from: vision, to: language, projector: {}}: is the same edge as "
+     "spec.edges[0]"},
     {"NoProjector", ", projector: {type: mlp, hidden_size: 192}", "",
      "spec.edges[0].projector: is required where hidden sizes differ: 128 of 'vision', 192 of "
      "'language'"},
@@ -169,7 +171,8 @@ constexpr Spoiled kModels[] = {
      "spec.optimizer.warmup_steps: 301: may not exceed steps (300)"},
     {"Betas", "warmup_steps: 20", "betas: [0.9, 1]",
      "spec.optimizer.betas: [0.9, 1]: must be two numbers from 0 to below 1"},
-    {"Fp64OnGpu", "steps: 300", "steps: 300\n  precision: {compute: fp64}\n  resources: {device: gpu}",
+    {"Fp64OnGpu", "steps: 300",
+     "steps: 300\n  precision: {compute: fp64}\n  resources: {device: gpu}",
      "spec.precision.compute: fp64: fp64 needs resources.device: cpu"},
     {"BraceUnclosed", "emoji-{000..003}.tar", "emoji-{000..003.tar",
      "spec.data.shards: \"emoji-{000..003.tar\": braces must be closed and may not be nested"},
@@ -181,14 +184,16 @@ INSTANTIATE_TEST_SUITE_P(Models, ViolationTest, ::testing::ValuesIn(kModels), Na
 TEST(ViolationsTest, Document_WithoutMistakes_HasNone) { EXPECT_THAT(Wrong(kDocument), IsEmpty()); }
 
 TEST(ViolationsTest, TwoLanguageModules_AreRefused) {
-  const std::string two = With("family: clip_vision", "family: llama",
-                               With("image_size: 64, patch_size: 16", "vocabulary: 512, context: 64"));
+  const std::string two =
+      With("family: clip_vision", "family: llama",
+           With("image_size: 64, patch_size: 16", "vocabulary: 512, context: 64"));
   EXPECT_THAT(Wrong(two), ElementsAre("spec.modules[0].architecture.family: llama: exactly one "
                                       "module may be a language module, and 'language' is it"));
 }
 
 TEST(ViolationsTest, NoLanguageModule_IsRefused) {
-  const std::string none = With("to: language", "to: text", With("- name: language", "- name: text"));
+  const std::string none =
+      With("to: language", "to: text", With("- name: language", "- name: text"));
   EXPECT_THAT(Wrong(none), ElementsAre("spec.language: is required where no module is called "
                                        "'language': the language module's name"));
 }
@@ -200,8 +205,8 @@ TEST(ViolationsTest, LanguageModule_OfAnotherFamily_IsRefused) {
 }
 
 TEST(ViolationsTest, Projector_NarrowerThanItsTensorRanks_IsRefused) {
-  const std::string narrow = With("tp: 1}", "tp: 2}", With("type: mlp, hidden_size: 192",
-                                                            "type: mlp, hidden_size: 100"));
+  const std::string narrow =
+      With("tp: 1}", "tp: 2}", With("type: mlp, hidden_size: 192", "type: mlp, hidden_size: 100"));
   EXPECT_THAT(Wrong(narrow),
               ElementsAre("spec.modules[0].parallel.tp: 2: may not exceed the blocks of the "
                           "projector of spec.edges[0] (hidden_size 100 in blocks of 128: 1)"));
@@ -218,13 +223,15 @@ spec:
   edges: [{from: b, to: c}, {from: c, to: b}, {from: b, to: language}]
   batch: {global: 1}
 )";
-  EXPECT_THAT(Wrong(kThree, Purpose::kPlan),
-              ElementsAre(HasSubstr("must have no cycle; one runs through or before language, b, c")));
+  EXPECT_THAT(
+      Wrong(kThree, Purpose::kPlan),
+      ElementsAre(HasSubstr("must have no cycle; one runs through or before language, b, c")));
 }
 
 TEST(ViolationsTest, EncoderAsTarget_IsRefused) {
-  const std::string backwards = With("{from: vision, to: language, projector: {type: mlp, hidden_size: 192}}",
-                                     "{from: language, to: vision, projector: {}}");
+  const std::string backwards =
+      With("{from: vision, to: language, projector: {type: mlp, hidden_size: 192}}",
+           "{from: language, to: vision, projector: {}}");
   EXPECT_THAT(Wrong(backwards),
               ::testing::Contains("spec.edges[0].to: vision: must be a decoder: encoders read "
                                   "items, not rows"));
@@ -242,11 +249,11 @@ TEST(ViolationsTest, ManyMistakes_AreReportedAtOnceInTheDocumentsOrder) {
        ViolationsOf(wire::ReadJobFile(text, Purpose::kSubmit).status())) {
     fields.push_back(violation.field);
   }
-  EXPECT_THAT(fields, ElementsAre("metadata.name", "spec.steps",
-                                  "spec.modules[0].architecture.layers",
-                                  "spec.modules[1].parallel.tp", "spec.modules[1].parallel.dp",
-                                  "spec.batch.micor", "spec.optimizer.warmup_steps",
-                                  "spec.optimizer.epsilon"));
+  EXPECT_THAT(
+      fields,
+      ElementsAre("metadata.name", "spec.steps", "spec.modules[0].architecture.layers",
+                  "spec.modules[1].parallel.tp", "spec.modules[1].parallel.dp", "spec.batch.micor",
+                  "spec.optimizer.warmup_steps", "spec.optimizer.epsilon"));
 }
 
 TEST(ViolationsTest, Violation_KnowsItsLine) {
@@ -258,13 +265,14 @@ TEST(ViolationsTest, Violation_KnowsItsLine) {
 
 TEST(ViolationsTest, EmptyDocument_NamesWhatIsRequired) {
   EXPECT_THAT(Wrong(""), ElementsAre("must be a mapping"));
-  EXPECT_THAT(Wrong("{}"), ElementsAre("metadata: is required: a mapping",
-                                       "spec: is required: a mapping"));
+  EXPECT_THAT(Wrong("{}"),
+              ElementsAre("metadata: is required: a mapping", "spec: is required: a mapping"));
   EXPECT_THAT(Wrong("[1, 2]"), ElementsAre("must be a mapping"));
 }
 
 TEST(ViolationsTest, LongValue_IsCut) {
-  const std::vector<std::string> wrong = Wrong(With("steps: 300", "steps: " + std::string(500, 'x')));
+  const std::vector<std::string> wrong =
+      Wrong(With("steps: 300", "steps: " + std::string(500, 'x')));
   ASSERT_THAT(wrong, SizeIs(1));
   EXPECT_LT(wrong[0].size(), 200u);
 }

@@ -58,12 +58,11 @@ TEST(ParseYamlTest, AliasBomb_IsRefused) {
   EXPECT_THAT(Rule(text), HasSubstr("more than 100000 values"));
 }
 
-TEST(ParseYamlTest, SelfReference_IsRefused) {
-  EXPECT_FALSE(ParseYaml("a: &x [*x]").ok());
-}
+TEST(ParseYamlTest, SelfReference_IsRefused) { EXPECT_FALSE(ParseYaml("a: &x [*x]").ok()); }
 
 TEST(ParseYamlTest, DeepNesting_IsRefused) {
-  EXPECT_THAT(Rule(std::string(100, '[') + std::string(100, ']')), HasSubstr("nested deeper than 32"));
+  EXPECT_THAT(Rule(std::string(100, '[') + std::string(100, ']')),
+              HasSubstr("nested deeper than 32"));
   EXPECT_FALSE(ParseYaml(std::string(200'000, '[')).ok());
   EXPECT_FALSE(ParseYaml(std::string(200'000, '{')).ok());
   std::string indented;
@@ -89,8 +88,9 @@ TEST(ParseYamlTest, ComplexKeys_AreRefused) {
 }
 
 TEST(EmitYamlTest, AwkwardStrings_ReadBackAsThemselves) {
-  for (const char* text : {"", "~", "true", "17", "a: b", "- a", "#x", "\"q\"", "a\nb", "  pad  ",
-                           "*x", "&x", "!x", "%x", "@x", "`x`", "{a}", "[a]", "\xC3\xA9", "'", "a #b"}) {
+  for (const char* text :
+       {"",   "~",  "true", "17", "a: b", "- a", "#x",  "\"q\"",    "a\nb", "  pad  ", "*x",
+        "&x", "!x", "%x",   "@x", "`x`",  "{a}", "[a]", "\xC3\xA9", "'",    "a #b"}) {
     job::Tree tree;
     tree.kind = job::Tree::Kind::kScalar;
     tree.scalar = text;
@@ -107,9 +107,10 @@ TEST(EmitYamlTest, AwkwardStrings_ReadBackAsThemselves) {
 TEST(EmitJsonTest, OnlyJsonsOwnNumbers_AreBare) {
   const auto tree = ParseYaml("[1, -0.5, 1e-3, .5, +1, 007, true, null, word, \"1\"]");
   ASSERT_TRUE(tree.ok());
-  EXPECT_EQ(EmitJson(*tree),
-            "[\n  1,\n  -0.5,\n  1e-3,\n  \".5\",\n  \"+1\",\n  \"007\",\n  true,\n  null,\n  \"word\",\n"
-            "  \"1\"\n]\n");
+  EXPECT_EQ(
+      EmitJson(*tree),
+      "[\n  1,\n  -0.5,\n  1e-3,\n  \".5\",\n  \"+1\",\n  \"007\",\n  true,\n  null,\n  \"word\",\n"
+      "  \"1\"\n]\n");
 }
 
 TEST(ReadJobFileTest, Examples_AreRight) {
