@@ -73,7 +73,8 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .device_kind = options.device_kind,
           .address = options.address,
           .threads = options.threads,
-          .log_bytes_max = options.log_bytes_max};
+          .log_bytes_max = options.log_bytes_max,
+          .end_orphans = options.end_orphans};
 }
 
 }  // namespace
@@ -188,10 +189,7 @@ void Agent::Carry(const StartProcess& action) {
 }
 
 void Agent::Carry(const UploadLogs& action) {
-  const absl::Status started = uploader_.Start(action.fetch);
-  if (!started.ok()) {
-    spdlog::warn("{} logs are not sent: {}", ToString(action.fetch.job), started.ToString());
-  }
+  events_.push_back(UploadStarted{action.command_number, uploader_.Start(action.fetch)});
 }
 
 void Agent::Carry(const Exit& action) { exit_ = action; }

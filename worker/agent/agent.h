@@ -36,7 +36,8 @@ struct AgentOptions {
   std::string version;
   int32_t threads = 1;  // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;
-  MachineOptions machine;  // node, devices and seed are set from the above
+  bool end_orphans = false;  // supervisor.h; for a process of its own
+  MachineOptions machine;    // node, devices and seed are set from the above
 };
 
 // Errors: InvalidArgument naming the option.

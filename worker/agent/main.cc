@@ -1,4 +1,5 @@
 // phalanx-worker: the daemon of one node. Joins a coordinator and runs ranks for it.
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -69,6 +70,8 @@ int ServeNode(const AgentOptions& options) {
   sigaddset(&ending, SIGINT);
   sigprocmask(SIG_BLOCK, &ending, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  // Whatever ranks leave behind comes to us, as the first process of a container and elsewhere.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 
   const std::string indexes = options.state + "/indexes";
@@ -98,6 +101,7 @@ int Main(int argc, char** argv) {
   options.version = PHALANX_VERSION;
   options.rank_program = OwnFolder() + "/phalanx-rank";
   options.threads = 0;
+  options.end_orphans = true;
   std::vector<std::string> labels;
   std::string job_file;
   double grace = absl::ToDoubleSeconds(options.machine.shutdown_grace);

@@ -3,10 +3,15 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -295,8 +300,25 @@ void Supervisor::Reap(ProcessNumber number) {
   if (process.log != nullptr) exited.log_tail = process.log->Tail(kLogTailBytes);
   const JobId job = process.job;
   processes_.erase(found);
+  if (options_.end_orphans) EndOrphans();
   activity_.ProcessEnded(job);
   events_.push_back(std::move(exited));
+}
+
+void Supervisor::EndOrphans() const {
+  std::set<pid_t> ranks;
+  for (const auto& [number, process] : processes_) ranks.insert(process.spawned.pid);
+  std::error_code error;
+  for (std::filesystem::directory_iterator task("/proc/self/task", error), end;
+       !error && task != end; task.increment(error)) {
+    std::ifstream children(task->path() / "children");
+    for (pid_t pid; children >> pid;) {
+      if (ranks.contains(pid) || ranks.contains(getpgid(pid))) continue;
+      kill(pid, SIGKILL);
+      while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }
+  }
 }
 
 }  // namespace phalanx::agent

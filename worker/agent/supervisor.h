@@ -33,6 +33,9 @@ struct SupervisorOptions {
   std::string address;                        // at which other nodes reach the ranks
   int32_t threads = 1;                        // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch
+  // This process is the reaper of its descendants and has no children but ranks: what a rank leaves
+  // behind outside its process group becomes our child, and is killed when a rank ends.
+  bool end_orphans = false;
 };
 
 class Supervisor {
@@ -74,6 +77,7 @@ class Supervisor {
   bool ReadChannel(ProcessNumber number, Process& process, size_t bytes_max);
   bool ReadOutput(Process& process, size_t bytes_max);
   void Deliver(ProcessNumber number, Process& process, const std::string& frame);
+  void EndOrphans() const;
   // Drains, reaps, reports and forgets it.
   void Reap(ProcessNumber number);
 

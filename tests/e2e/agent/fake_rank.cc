@@ -5,6 +5,7 @@
 //   crash    dies of SIGSEGV when it is to run
 //   hang     ready, then ignores SIGTERM and never reads again
 //   fork     ready; has a child that only waits
+//   detach   as fork, but the child leaves the process group
 //   chatty   prints 40,000 numbered lines, then is ready
 //   binary   prints bytes that are no text and exits with 1
 //
@@ -130,8 +131,9 @@ class FakeRank {
     step_ = 0;
     const std::string behaviour = BehaviourOf(run);
     pid_t child = 0;
-    if (behaviour == "fork") {
+    if (behaviour == "fork" || behaviour == "detach") {
       child = fork();
+      if (child == 0 && behaviour == "detach") setsid();
       while (child == 0) pause();
     }
     if (behaviour == "hang") std::signal(SIGTERM, SIG_IGN);

@@ -178,6 +178,17 @@ TEST_F(WorkerTest, RankKilled_TakesItsChildrenWithIt) {
   EXPECT_TRUE(child.AwaitEnd());
 }
 
+TEST_F(WorkerTest, RankKilled_TakesChildrenThatLeftItsProcessGroup) {
+  Start();
+  const Up up = RunOne("detach");
+  const ProcessWatch child(up.child);
+  AwaitReady();
+  kill(up.pid, SIGKILL);
+  EXPECT_TRUE(child.AwaitEnd());
+  AwaitExit();
+  EXPECT_EQ(worker->Children(), 0);
+}
+
 TEST_F(WorkerTest, NewerEpoch_RunsInTheSameProcess) {
   Start();
   const Up first = RunOne("wait", 7, 1);

@@ -99,7 +99,9 @@ struct TerminateProcess {  // SIGTERM
 struct KillProcess {  // SIGKILL, to the whole process group
   ProcessNumber process;
 };
+// Answered with UploadStarted.
 struct UploadLogs {
+  uint64_t command_number = 0;
   FetchLogsCommand fetch;
 };
 // The daemon is done. Nothing follows.

@@ -146,13 +146,19 @@ struct DataPrepared {
   DataOutcome outcome;
 };
 
+// The answer to UploadLogs: the upload is under way, or why it is not.
+struct UploadStarted {
+  uint64_t command_number = 0;
+  absl::Status status;
+};
+
 // The user wants the daemon to end; the second time, at once.
 struct TerminationRequested {};
 struct DeadlineReached {};
 
-using Event =
-    std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
-                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, EpochStopped,
-                 ChannelFailed, ProcessExited, DataPrepared, TerminationRequested, DeadlineReached>;
+using Event = std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived,
+                           SessionClosed, ProcessStarted, RankHelloReceived, RankReported,
+                           RankProgressed, EpochStopped, ChannelFailed, ProcessExited, DataPrepared,
+                           UploadStarted, TerminationRequested, DeadlineReached>;
 
 }  // namespace phalanx::agent

@@ -169,6 +169,8 @@ void Machine::Apply(const DataPrepared& event) {
   Adopt(use.job, assigned->second);
 }
 
+void Machine::Apply(const UploadStarted& event) { Answer(event.command_number, event.status); }
+
 void Machine::Apply(const TerminationRequested&) {
   Drain("asked to end", /*failed=*/false,
         draining_ ? absl::ZeroDuration() : options_.shutdown_grace);
@@ -269,8 +271,7 @@ void Machine::Run(uint64_t number, const StopCommand& command) {
 }
 
 void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
-  actions_.push_back(UploadLogs{command});
-  Answer(number, absl::OkStatus());
+  actions_.push_back(UploadLogs{number, command});
 }
 
 void Machine::Answer(uint64_t number, absl::Status status,

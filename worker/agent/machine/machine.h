@@ -136,6 +136,7 @@ class Machine {
   void Apply(const GoodbyeReceived& event);
   void Apply(const SessionClosed& event);
   void Apply(const DataPrepared& event);
+  void Apply(const UploadStarted& event);
   void Apply(const TerminationRequested& event);
   void Apply(const DeadlineReached&) {}
   void Run(uint64_t number, const UnknownCommand& command);

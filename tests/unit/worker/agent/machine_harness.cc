@@ -102,9 +102,16 @@ std::vector<std::string> Harness::Feed(const Event& event) {
         std::holds_alternative<SendReport>(action)) {
       ++unconfirmed;
     }
+    if (const auto* upload = std::get_if<UploadLogs>(&action)) uploads.push_back(*upload);
     if (const auto* data = std::get_if<PrepareData>(&action)) last_request = data->request.value;
     if (const auto* start = std::get_if<StartProcess>(&action)) {
       started.push_back(start->process.value);
+    }
+  }
+  // The shell answers these at once.
+  for (const UploadLogs& upload : std::exchange(uploads, {})) {
+    for (std::string& line : Feed(UploadStarted{upload.command_number, upload_status})) {
+      lines.push_back(std::move(line));
     }
   }
   return lines;

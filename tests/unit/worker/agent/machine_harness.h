@@ -44,7 +44,9 @@ class Harness {
   SessionNumber session;
   int32_t unconfirmed = 0;
   uint64_t last_request = 0;
-  std::vector<int64_t> started;  // processes whose start was ordered
+  std::vector<UploadLogs> uploads;  // not yet answered
+  absl::Status upload_status;       // how they are answered
+  std::vector<int64_t> started;     // processes whose start was ordered
 };
 
 }  // namespace phalanx::agent

@@ -88,6 +88,14 @@ TEST(AgentMachineTest, Command_SentAgain_IsAnsweredAgainAndCarriedOutOnce) {
   EXPECT_THAT(h.Command(1, FetchLogsCommand{.fetch_id = "f"}), ElementsAre("Result 1 OK"));
 }
 
+TEST(AgentMachineTest, FetchLogs_ThatCannotBegin_IsAnsweredWithThat) {
+  Harness h;
+  h.upload_status = absl::ResourceExhaustedError("too many");
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, FetchLogsCommand{.fetch_id = "f"}),
+              ElementsAre("UploadLogs f", "Result 1 RESOURCE_EXHAUSTED"));
+}
+
 TEST(AgentMachineTest, Command_SentAgainWhileUnderWay_IsAnsweredOnce) {
   Harness h;
   h.Welcome();
