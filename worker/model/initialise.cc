@@ -37,12 +37,13 @@ void Fill(const Task& task, uint64_t seed, const std::string& module,
           const plan::StageParameters& parameters, T* weights) {
   const plan::Piece& piece = *task.piece;
   const plan::LogicalTensor& logical = parameters.logical[static_cast<size_t>(piece.logical)];
+  const plan::InitialValues values(seed, module, logical);
   for (int64_t row = task.first_row; row < task.first_row + task.rows; ++row) {
     T* to = weights + task.matrix->offset + (piece.local_row + row) * task.matrix->cols +
             piece.local_col;
     const int64_t index = (piece.logical_row + row) * logical.cols + piece.logical_col;
     for (int64_t col = 0; col < piece.cols; ++col) {
-      to[col] = static_cast<T>(plan::InitialValue(seed, module, logical, index + col));
+      to[col] = static_cast<T>(values(index + col));
     }
   }
 }

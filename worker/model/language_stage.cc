@@ -63,14 +63,14 @@ class LanguageStage final : public Stage {
 LanguageStage::LanguageStage(const StageParts& parts) : compute_(parts.options.compute) {
   const job::Architecture& architecture = parts.module.architecture;
   const bool frozen = parts.module.frozen;
+  const int64_t head_size = plan::HeadSize(architecture);
   context_.architecture = architecture;
   context_.group = parts.group;
-  context_.heads = MakeHeadMap(parts.shard, architecture.heads / architecture.kv_heads,
-                               architecture.head_size, parts.options.device);
+  context_.heads = MakeHeadMap(parts.shard, architecture.heads / plan::KvHeads(architecture),
+                               head_size, parts.options.device);
   // In fp64 until the last: angles of late positions need more digits than fp32 has.
   const at::TensorOptions fp64 = at::TensorOptions().dtype(at::kDouble);
-  const at::Tensor exponents =
-      at::arange(0, architecture.head_size, 2, fp64) / architecture.head_size;
+  const at::Tensor exponents = at::arange(0, head_size, 2, fp64) / head_size;
   const at::Tensor angles = at::outer(at::arange(architecture.context, fp64),
                                       at::pow(architecture.rope_theta, exponents.neg()));
   const at::TensorOptions sums =

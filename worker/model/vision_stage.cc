@@ -55,9 +55,10 @@ class VisionStage final : public Stage {
 VisionStage::VisionStage(const StageParts& parts) {
   const job::Architecture& architecture = parts.module.architecture;
   const bool frozen = parts.module.frozen;
+  const int64_t head_size = plan::HeadSize(architecture);
   context_.architecture = architecture;
   context_.group = parts.group;
-  context_.heads = MakeHeadMap(parts.shard, 1, architecture.head_size, parts.options.device);
+  context_.heads = MakeHeadMap(parts.shard, 1, head_size, parts.options.device);
   if (parts.table.Has("patch")) patches_.emplace(context_, parts.table, frozen);
   for (int32_t layer = parts.first_layer; layer < parts.end_layer; ++layer) {
     layers_.push_back(MakeEncoderLayer(context_, parts.table, layer, frozen));
@@ -134,6 +135,7 @@ absl::Status VisionStage::BackwardEdges(const std::vector<at::Tensor>& output_gr
   at::Tensor sum;
   for (size_t i = 0; i < edges_.size(); ++i) {
     at::Tensor part = output_gradient.at(i);
+    if (!part.defined()) continue;  // nobody at the far end used these features
     if (edges_[i].has_value()) {
       at::Tensor through;
       RETURN_IF_ERROR(
@@ -142,6 +144,7 @@ absl::Status VisionStage::BackwardEdges(const std::vector<at::Tensor>& output_gr
     }
     sum = sum.defined() ? sum.add(part) : part;
   }
+  if (!sum.defined()) return absl::OkStatus();
   *gradient = at::zeros({state->shape.batch, rows, width}, sum.options());
   gradient->narrow(1, 1, rows - 1).copy_(sum.view({state->shape.batch, rows - 1, width}));
   *gradient = gradient->view({-1, width});
@@ -155,6 +158,7 @@ absl::Status VisionStage::RunBackward(const std::vector<at::Tensor>& output_grad
   at::Tensor gradient;
   if (last_) {
     RETURN_IF_ERROR(BackwardEdges(output_gradient, state, &gradient));
+    if (!gradient.defined()) return absl::OkStatus();
   } else {
     gradient = output_gradient.at(0).reshape({-1, context_.architecture.hidden_size});
   }

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Writes the fixtures of tests/oracle: tiny models of Hugging Face transformers, run once.
+
+Each fixture holds a model's weights, an input, and what transformers makes of it in fp32: outputs, the
+sum of losses, and every gradient. The tests compare the oracle and the engine with it.
+
+    python3 -m venv venv && venv/bin/pip install torch==2.11.0 numpy transformers
+    venv/bin/python scripts/make_fixtures.py tests/oracle/fixtures
+
+A fixture is a text header, one line a tensor: "name type dim dim ...", an empty line, then the
+tensors' bytes in that order, row-major and little-endian. Types: f32, i64.
+"""
+
+import pathlib
+import sys
+
+import torch
+from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM
+
+TYPES = {torch.float32: "f32", torch.int64: "i64"}
+
+
+def write(path, tensors):
+    lines = []
+    for name, tensor in tensors.items():
+        lines.append(" ".join([name, TYPES[tensor.dtype], *map(str, tensor.shape)]))
+    with open(path, "wb") as file:
+        file.write(("\n".join(lines) + "\n\n").encode())
+        for tensor in tensors.values():
+            file.write(tensor.detach().contiguous().numpy().tobytes())
+    print(f"{path}: {path.stat().st_size} bytes, {len(tensors)} tensors")
+
+
+def randomise(model, generator):
+    """Values far from their defaults, so that a norm's weight or a bias left out is seen."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            is_norm = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(1 + 0.2 * values if is_norm else 0.25 * values)
+
+
+def with_gradients(model, tensors, prefix="", left_out=None):
+    for name, parameter in model.named_parameters():
+        if left_out is not None and left_out in name:
+            continue
+        name = name if name.startswith(prefix) else prefix + name
+        tensors["weight/" + name] = parameter
+        tensors["gradient/" + name] = parameter.grad
+    return tensors
+
+
+def llama(path, tied, seed):
+    generator = torch.Generator().manual_seed(seed)
+    config = LlamaConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=24, vocab_size=32, max_position_embeddings=16, rms_norm_eps=1e-5,
+        tie_word_embeddings=tied, attention_bias=False, mlp_bias=False, hidden_act="silu",
+    )
+    config._attn_implementation = "eager"
+    model = LlamaForCausalLM(config).float()
+    randomise(model, generator)
+    tokens = torch.randint(config.vocab_size, (2, 9), generator=generator)
+    labels = torch.randint(config.vocab_size, (2, 9), generator=generator)
+    weights = (torch.rand((2, 9), generator=generator) < 0.7).float()
+    logits = model(input_ids=tokens).logits
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    loss = (losses * weights.flatten()).sum()
+    loss.backward()
+    write(path, with_gradients(model, {
+        "tokens": tokens, "labels": labels, "label_weights": weights, "logits": logits,
+        "loss": loss.reshape(1),
+    }))
+
+
+def clip_vision(path, seed):
+    generator = torch.Generator().manual_seed(seed)
+    config = CLIPVisionConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+        image_size=8, patch_size=4, layer_norm_eps=1e-5, hidden_act="quick_gelu",
+    )
+    config._attn_implementation = "eager"
+    model = CLIPVisionModel(config).float()
+    randomise(model, generator)
+    pixels = torch.randn((3, 3, 8, 8), generator=generator)
+    features = model(pixel_values=pixels).last_hidden_state[:, 1:]
+    upstream = torch.randn(features.shape, generator=generator)
+    features.backward(upstream)
+    # The norm behind the pooled class token takes no part in the features.
+    write(path, with_gradients(model, {
+        "pixels": pixels, "features": features, "features_gradient": upstream,
+    }, prefix="vision_model.", left_out="post_layernorm"))
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/oracle/fixtures")
+    folder.mkdir(parents=True, exist_ok=True)
+    llama(folder / "llama.bin", tied=False, seed=1)
+    llama(folder / "llama_tied.bin", tied=True, seed=2)
+    clip_vision(folder / "clip_vision.bin", seed=3)
+
+
+if __name__ == "__main__":
+    main()

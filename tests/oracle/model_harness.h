@@ -1,0 +1,96 @@
+// tests/oracle/model_harness.h: every stage of a plan run on threads of this process, against the
+// plain model.
+//
+// Modules have one replica each. A microbatch goes forward through all stages, then backward, all
+// tensor ranks of a stage at a time; what stages and modules send each other is handed over.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/job/job_spec.h"
+#include "core/plan/plan.h"
+#include "tests/oracle/plain_model.h"
+#include "worker/comm/communicator.h"
+#include "worker/model/stage_io.h"
+
+namespace phalanx::oracle {
+
+class StageWorld {
+ public:
+  // Weights are the job's initial values.
+  StageWorld(const job::JobSpec& spec, at::ScalarType type);
+
+  // The same weights as the oracle's, for tests that change those.
+  void LoadWeights(const NamedTensors& parameters);
+
+  // All passes of one microbatch in a slot; returns the loss sum that every rank of the last stage
+  // agrees on.
+  double RunStep(int32_t slot, const PlainMicrobatch& batch);
+  // The passes one by one.
+  double Forward(int32_t slot, const PlainMicrobatch& batch);
+  void BackwardInput(int32_t slot);
+  void BackwardWeight(int32_t slot);  // of every module
+  void BackwardWeight(int32_t module, int32_t slot);
+  model::StageOutput Evaluate(const PlainMicrobatch& batch);
+
+  // A module alone: through its stages, and back from the gradients of what its last stage put out.
+  // Returns the outputs of the last stage, and the gradient of the first stage's incoming rows.
+  model::StageOutput ForwardModule(int32_t module, int32_t slot, const PlainMicrobatch& batch,
+                                   const at::Tensor& rows = {}) {
+    return RunModule(module, Pass::kForward, slot, batch, rows);
+  }
+  at::Tensor BackwardModule(int32_t module, int32_t slot,
+                            const std::vector<at::Tensor>& output_gradient);
+
+  // Of the sum of losses. Fails the test where duplicates differ or padding has a gradient.
+  NamedTensors Gradients() const;
+  NamedTensors Weights() const;
+
+  const plan::Plan& plan() const { return plan_; }
+
+ private:
+  struct RankStage {
+    plan::Place place;
+    plan::StageParameters parameters;
+    at::Tensor weights, gradients;
+    std::unique_ptr<model::Stage> stage;
+  };
+  using Part = std::vector<RankStage*>;  // the tensor ranks of one stage
+
+  enum class Pass { kForward, kEvaluate };
+  std::vector<Part> PartsOf(int32_t module);
+  // Runs `body` for every rank of the part at once.
+  template <typename Body>
+  void OnEachRank(const Part& part, const Body& body);
+  model::StageOutput RunModule(int32_t module, Pass pass, int32_t slot,
+                               const PlainMicrobatch& batch, const at::Tensor& rows);
+  at::Tensor RowsFor(Pass pass, int32_t slot, const PlainMicrobatch& batch);
+  NamedTensors Assemble(at::Tensor RankStage::*buffer, bool sum_partials) const;
+
+  plan::Plan plan_;
+  const at::ScalarType type_;
+  comm::InProcessWorld world_;
+  std::vector<comm::Communicators> communicators_;  // of each rank
+  std::vector<std::unique_ptr<RankStage>> stages_;
+  std::map<int32_t, std::vector<int64_t>> row_counts_;  // by slot: rows of each edge
+};
+
+// A microbatch of random tokens, with `items` images for every vision module that feeds the
+// language module, their rows before the text. Labels of those rows and of the last `padding`
+// positions of each odd sample do not count.
+struct MicrobatchShape {
+  int64_t samples = 2, text = 7, padding = 2;
+  int64_t items = 2;  // in all; sample i takes item i mod samples
+  uint64_t seed = 1;
+};
+PlainMicrobatch RandomMicrobatch(const job::JobSpec& spec, const MicrobatchShape& shape,
+                                 at::ScalarType type);
+
+// The largest error over all tensors by the measure of rules.md 9: max|a - b| / max(max|b|, s), s
+// the largest |b| over the module's tensors of that kind (the name without the layer's number).
+double LargestError(const NamedTensors& a, const NamedTensors& b);
+
+}  // namespace phalanx::oracle
