@@ -29,6 +29,9 @@ plan::Cluster ClusterOf(const v1::Placement& placement) {
   return cluster;
 }
 
+// CPU slots share few cores; beside a GPU there are some to spare.
+int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
+
 }  // namespace
 
 absl::Status EpochRun::Report(v1::RankReport report) {
@@ -60,7 +63,7 @@ absl::Status EpochRun::OpenData() {
     images |= place.pp == 0 && place.module != plan_.spec.language;
   }
   ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(), train::DataSpecOf(plan_.spec, directory, false),
-                                                     train::ImageSize(plan_.spec), images));
+                                                     train::ImageSize(plan_.spec), images, DecodeThreads(order_)));
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
   if (!reporter_) return absl::OkStatus();
@@ -163,7 +166,7 @@ absl::Status EpochRun::Train() {
   bool images = false;
   for (const plan::Place& place : trainer->executor().places()) images |= place.module != plan_.spec.language;
   ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> validation,
-                   train::ShardSource::Open(order_.validation_index(), spec, train::ImageSize(plan_.spec), images));
+                   train::ShardSource::Open(order_.validation_index(), spec, train::ImageSize(plan_.spec), images, DecodeThreads(order_)));
   ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer, data::Tokenizer::Load(spec.tokenizer));
   ASSIGN_OR_RETURN(const train::EvaluationSummary summary,
                    trainer->Evaluate(*validation, kCaptions, reporter_ ? tokenizer.get() : nullptr,

@@ -62,11 +62,12 @@ data::DataSetSpec DataSpecOf(const job::JobSpec& spec, const std::string& direct
 
 absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(const std::string& index_path,
                                                                 const data::DataSetSpec& spec, int64_t image_size,
-                                                                bool images) {
+                                                                bool images, int32_t threads) {
   ASSIGN_OR_RETURN(data::Index index, data::Index::Load(index_path, spec));
   data::LoaderOptions options;
   options.image_size = image_size;
   options.images = images;
+  options.threads = threads;
   ASSIGN_OR_RETURN(std::unique_ptr<data::Loader> loader, data::Loader::Create(index, spec, options));
   return std::unique_ptr<SampleSource>(new ShardSource(std::move(index), std::move(loader)));
 }

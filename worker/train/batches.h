@@ -36,10 +36,10 @@ class SampleSource {
 
 class ShardSource final : public SampleSource {
  public:
-  // `images`: whether this rank needs pixels.
+  // `images`: whether this rank needs pixels; `threads`: to decode with.
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const std::string& index_path,
                                                             const data::DataSetSpec& spec, int64_t image_size,
-                                                            bool images);
+                                                            bool images, int32_t threads);
   int64_t size() const override { return index_.size(); }
   data::SampleShape shape(int64_t sample) const override { return index_.shape(sample); }
   std::string NameOf(int64_t sample) const override { return index_.NameOf(sample); }

@@ -215,6 +215,7 @@ absl::Status Executor::Forward(Part& part, int32_t index, const StepContext& con
       plan::LaneSamples(plan_, part.place.module, part.place.dp, microbatch.positions);
   const bool language = part.place.module == plan_.spec.language;
   if (lane.count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(TakeForward(part, flight));
   model::StageInput input;
   RETURN_IF_ERROR(FillInput(part, microbatch, lane, flight, context, input));
   // A lane without items has nothing to encode; its samples are valid all the same.
@@ -245,6 +246,7 @@ void Executor::AccountLoss(const Part& part, const Flight& flight, const model::
 absl::Status Executor::BackwardInput(Part& part, int32_t index) {
   Flight& flight = FlightOf(part.place.module, index);
   if (!flight.ran) return absl::OkStatus();
+  RETURN_IF_ERROR(TakeBackward(part, flight));
   std::vector<at::Tensor> gradients;
   for (int32_t link : part.links_out) gradients.push_back(flight.received_gradients[link]);
   ASSIGN_OR_RETURN(flight.input_gradients, part.stage->BackwardInput(index, gradients));

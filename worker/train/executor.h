@@ -86,8 +86,23 @@ class Executor {
     bool sink = false;  // has the loss
     bool last_stage = false;
   };
-  // What a part holds of one microbatch between instructions.
+  // A message of activations that has been asked for.
+  struct Arrival {
+    plan::LinkMessage message;
+    at::Tensor payload, flags;
+    int64_t rows = 0;  // along an edge: of the whole lane pair
+  };
+  // Gradients of one lane pair of an edge (or of a whole stage boundary) that have been asked for.
+  struct ArrivingGradients {
+    int64_t first = 0, rows = 0;
+    int32_t slices = 1;
+    std::vector<at::Tensor> own;  // the slices that come to this rank
+  };
+  // What a part holds of one microbatch between instructions. Receives may stand long before the pass
+  // that needs them, so the compute stream joins them only there (TakeForward, TakeBackward).
   struct Flight {
+    std::map<int32_t, std::vector<Arrival>> arriving;                      // by link
+    std::map<int32_t, std::vector<ArrivingGradients>> arriving_gradients;  // by link
     std::map<int32_t, at::Tensor> received;            // link -> activations
     std::map<int32_t, at::Tensor> received_gradients;  // link -> gradient of what was sent
     model::StageOutput output;
@@ -119,6 +134,8 @@ class Executor {
   absl::Status ReceiveForward(int32_t link, int32_t microbatch, const StepContext& context);
   absl::Status SendBackward(int32_t link, int32_t microbatch, const StepContext& context);
   absl::Status ReceiveBackward(int32_t link, int32_t microbatch, const StepContext& context);
+  absl::Status TakeForward(const Part& part, Flight& flight);
+  absl::Status TakeBackward(const Part& part, Flight& flight);
   absl::Status RecordStep(const StepContext& context);
   absl::Status OptimizeModule(Part& part, const StepContext& context);
 

@@ -84,12 +84,7 @@ absl::Status Executor::ReceiveForward(int32_t index, int32_t number, const StepC
   if (lane.count == 0) return absl::OkStatus();
   const at::TensorOptions data = sums_.options().dtype(options_.compute);
   const at::TensorOptions fp32 = sums_.options().dtype(at::kFloat);
-  struct Arrival {
-    plan::LinkMessage message;
-    at::Tensor payload, flags;
-    int64_t rows = 0;
-  };
-  std::vector<Arrival> arrivals;
+  std::vector<Arrival>& arrivals = flight.arriving[index];
   std::vector<comm::Incoming> receives;
   for (const plan::LinkMessage& message : plan::LinkMessages(plan_, index, microbatch.positions)) {
     if (message.to != rank_ || message.count == 0) continue;
@@ -112,25 +107,33 @@ absl::Status Executor::ReceiveForward(int32_t index, int32_t number, const StepC
     arrivals.push_back(std::move(arrival));
   }
   if (receives.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(forward_->Exchange({}, receives));
+  return forward_->Exchange({}, receives);
+}
+
+absl::Status Executor::TakeForward(const Part& part, Flight& flight) {
+  if (flight.arriving.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(forward_->Join());
-  std::vector<at::Tensor> rows, flags;
-  for (Arrival& arrival : arrivals) {
-    if (flags_travel_) flags.push_back(arrival.flags);
-    if (link.edge < 0) {
-      flight.received[index] = arrival.payload;
-    } else if (arrival.rows > 0) {
-      ASSIGN_OR_RETURN(at::Tensor gathered,
-                       GatherSlices(part.tensor, {arrival.payload}, arrival.rows, arrival.message.slices,
-                                    plan_.module_spec(link.to_module).architecture.hidden_size));
-      rows.push_back(std::move(gathered));
+  for (auto& [index, arrivals] : flight.arriving) {
+    const plan::Link& link = plan_.links[static_cast<size_t>(index)];
+    std::vector<at::Tensor> rows, flags;
+    for (Arrival& arrival : arrivals) {
+      if (flags_travel_) flags.push_back(arrival.flags);
+      if (link.edge < 0) {
+        flight.received[index] = arrival.payload;
+      } else if (arrival.rows > 0) {
+        ASSIGN_OR_RETURN(at::Tensor gathered,
+                         GatherSlices(part.tensor, {arrival.payload}, arrival.rows, arrival.message.slices,
+                                      plan_.module_spec(link.to_module).architecture.hidden_size));
+        rows.push_back(std::move(gathered));
+      }
+    }
+    if (!rows.empty()) flight.received[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
+    if (!flags.empty()) {
+      at::Tensor valid = flags.size() == 1 ? flags[0] : at::cat(flags);
+      flight.valid = flight.valid.defined() ? flight.valid * valid : valid;
     }
   }
-  if (!rows.empty()) flight.received[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
-  if (flags_travel_) {
-    at::Tensor valid = flags.size() == 1 ? flags[0] : at::cat(flags);
-    flight.valid = flight.valid.defined() ? flight.valid * valid : valid;
-  }
+  flight.arriving.clear();
   return absl::OkStatus();
 }
 
@@ -174,14 +177,7 @@ absl::Status Executor::ReceiveBackward(int32_t index, int32_t number, const Step
   Flight& flight = FlightOf(link.from_module, number);
   if (!flight.ran) return absl::OkStatus();
   const at::TensorOptions data = sums_.options().dtype(options_.compute);
-  const int64_t hidden = plan_.module_spec(link.to_module).architecture.hidden_size;
-  // One lane pair after the other: the slices of each that come to this rank.
-  struct Pair {
-    int64_t first = 0, rows = 0;
-    int32_t slices = 1;
-    std::vector<at::Tensor> own;
-  };
-  std::vector<Pair> pairs;
+  std::vector<ArrivingGradients>& pairs = flight.arriving_gradients[index];
   std::vector<comm::Incoming> receives;
   const plan::RankList lane_ranks =
       plan_.TensorGroup(link.from_module, part.place.dp, link.from_stage, part.place.cp);
@@ -204,21 +200,29 @@ absl::Status Executor::ReceiveBackward(int32_t index, int32_t number, const Step
     Keep(payload);
     pairs.back().own.push_back(payload);
   }
-  if (!receives.empty()) {
-    RETURN_IF_ERROR(backward_->Exchange({}, receives));
-    RETURN_IF_ERROR(backward_->Join());
+  return receives.empty() ? absl::OkStatus() : backward_->Exchange({}, receives);
+}
+
+absl::Status Executor::TakeBackward(const Part& part, Flight& flight) {
+  if (flight.arriving_gradients.empty()) return absl::OkStatus();
+  if (backward_ != nullptr) RETURN_IF_ERROR(backward_->Join());
+  for (auto& [index, pairs] : flight.arriving_gradients) {
+    const plan::Link& link = plan_.links[static_cast<size_t>(index)];
+    if (link.edge < 0) {
+      flight.received_gradients[index] = pairs.at(0).own.at(0);
+      continue;
+    }
+    std::vector<at::Tensor> rows;
+    for (ArrivingGradients& pair : pairs) {
+      if (pair.rows == 0) continue;
+      ASSIGN_OR_RETURN(at::Tensor gathered,
+                       GatherSlices(part.tensor, pair.own, pair.rows, pair.slices,
+                                    plan_.module_spec(link.to_module).architecture.hidden_size));
+      rows.push_back(std::move(gathered));
+    }
+    if (!rows.empty()) flight.received_gradients[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
   }
-  if (link.edge < 0) {
-    flight.received_gradients[index] = pairs.at(0).own.at(0);
-    return absl::OkStatus();
-  }
-  std::vector<at::Tensor> rows;
-  for (Pair& pair : pairs) {
-    if (pair.rows == 0) continue;
-    ASSIGN_OR_RETURN(at::Tensor gathered, GatherSlices(part.tensor, pair.own, pair.rows, pair.slices, hidden));
-    rows.push_back(std::move(gathered));
-  }
-  if (!rows.empty()) flight.received_gradients[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
+  flight.arriving_gradients.clear();
   return absl::OkStatus();
 }
 
