@@ -42,7 +42,7 @@ void BM_BuildIndex(benchmark::State& state) {
 }
 BENCHMARK(BM_BuildIndex)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-// Text alone, so that the cost a sample shows: two million members take their time in headers.
+// Many tiny samples: headers and texts are what an index costs.
 void BM_BuildLargeIndex(benchmark::State& state) {
   const auto files =
       WriteShards(MakeFolder("bench"), {.samples = static_cast<int32_t>(state.range(0)),
