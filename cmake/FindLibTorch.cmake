@@ -22,6 +22,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_link_options(LibTorch::cpu INTERFACE
     -Wl,--allow-shlib-undefined -Wl,-rpath,${LibTorch_ROOT}/lib -Wl,-rpath-link,${LibTorch_ROOT}/lib)
   add_library(LibTorch::cuda INTERFACE IMPORTED)
+  # Nothing refers to torch_cuda by name: loading it is what registers the kernels.
   target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu
-    ${LibTorch_ROOT}/lib/libtorch_cuda.so ${LibTorch_ROOT}/lib/libc10_cuda.so)
+    -Wl,--push-state,--no-as-needed,${LibTorch_ROOT}/lib/libtorch_cuda.so,${LibTorch_ROOT}/lib/libc10_cuda.so,--pop-state)
 endif()

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "spdlog/spdlog.h"
+#include "worker/model/torch_boundary.h"
 
 namespace phalanx::rank {
 namespace {
@@ -107,7 +108,7 @@ int RankProcess::Run() {
     const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());
-    const absl::Status status = run->Run();
+    const absl::Status status = model::CallTorch("training", [&run] { return run->Run(); });
     run->Release();
     {
       const std::lock_guard<std::mutex> lock(mu_);
