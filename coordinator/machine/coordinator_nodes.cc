@@ -49,9 +49,9 @@ void Coordinator::On(const SessionOpened& event) {
   node.incarnation = hello.incarnation;
   node.session = event.session;
   node.device_kind = hello.device_kind;
-  if (node.device_jobs.size() < static_cast<size_t>(hello.devices) || node.Idle()) {
-    node.device_jobs.resize(static_cast<size_t>(hello.devices));
-  }
+  // A device that some job still has is kept even if the worker does not offer it any more.
+  while (!node.device_jobs.empty() && node.device_jobs.back() == JobId{}) node.device_jobs.pop_back();
+  node.device_jobs.resize(std::max(node.device_jobs.size(), static_cast<size_t>(hello.devices)));
   node.labels = hello.labels;
   node.version = hello.version;
   node.last_heard = now_;

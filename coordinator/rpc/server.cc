@@ -1,5 +1,6 @@
 #include "coordinator/rpc/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -163,6 +164,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
     return absl::InvalidArgumentError(
         "the heartbeat timeout must be at least twice the heartbeat interval");
   }
+  // Kept for the life of the process: when its last user goes, gRPC 1.51 takes itself down and may wait
+  // 10 s for a poller of its own.
+  static const bool kept = (grpc_init(), true);
+  static_cast<void>(kept);
   auto server = std::make_unique<ServerImpl>(std::move(options));
   if (absl::Status status = server->Begin(std::move(backend)); !status.ok()) return status;
   return server;

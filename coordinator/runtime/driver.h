@@ -72,8 +72,8 @@ class Driver {
   // An event of a session; `done` is called once the machine has seen it.
   void Post(Event event, std::function<void()> done = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Answers what waits with Unavailable and ends the thread. Idempotent; no other call may follow or
-  // run meanwhile but Post, which is then ignored.
+  // Answers what waits, and whatever comes later, with Unavailable and ends the thread; events are
+  // ignored from then on. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   size_t inbox_size() const ABSL_LOCKS_EXCLUDED(mu_);

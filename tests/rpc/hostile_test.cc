@@ -1,0 +1,119 @@
+// Garbage on the ports harms nothing: after it the coordinator answers as before.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "coordinator/http/http_server.h"
+#include "core/base/prng.h"
+#include "tests/rpc/fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+enum class Then { kListen, kHangUp };  // kHangUp: says that it will send no more
+
+// Sends `bytes` to a local port and reads until the peer closes.
+std::string Exchange(int port, const std::string& bytes, Then then) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  timeval timeout{.tv_sec = 1, .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  std::string answer;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      const ssize_t n = send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n <= 0) break;
+      sent += static_cast<size_t>(n);
+    }
+    if (then == Then::kHangUp) shutdown(fd, SHUT_WR);
+    char buffer[4096];
+    for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
+      answer.append(buffer, static_cast<size_t>(n));
+    }
+  }
+  close(fd);
+  return answer;
+}
+
+std::vector<std::string> Garbage() {
+  Prng prng(1);
+  std::vector<std::string> list = {"", "\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                                   "GET " + std::string(100'000, 'a'), std::string(1000, '\0'),
+                                   "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"};
+  for (int i = 0; i < 30; ++i) {
+    std::string bytes = i % 2 == 0 ? "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" : "";
+    for (uint64_t n = prng.Below(2000); n > 0; --n) bytes.push_back(static_cast<char>(prng.Next()));
+    list.push_back(std::move(bytes));
+  }
+  return list;
+}
+
+TEST_F(RpcTest, GarbageOnTheGrpcPort_HarmsNothing) {
+  for (const std::string& bytes : Garbage()) Exchange(server_->port(), bytes, Then::kHangUp);
+  EXPECT_EQ(MustSubmit(JobText("a")), 1);
+}
+
+TEST_F(RpcTest, GarbageInASession_HarmsNothing) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  Prng prng(2);
+  for (int i = 0; i < 200; ++i) {
+    std::string bytes;
+    for (uint64_t n = prng.Below(40); n > 0; --n) bytes.push_back(static_cast<char>(prng.Next()));
+    v1::OpenSessionRequest request;
+    if (!request.ParseFromString(bytes)) {
+      v1::RankReport* report = request.mutable_rank_report();
+      report->set_job(static_cast<int64_t>(prng.Below(3)));
+      report->set_epoch(static_cast<int64_t>(prng.Next()));
+      report->set_rank(static_cast<int32_t>(prng.Next()));
+      report->mutable_ready();
+    }
+    ASSERT_TRUE(worker.Write(request));
+  }
+  MustSubmit(JobText("a"));
+  EXPECT_TRUE(worker.Command().has_prepare_data());
+}
+
+class HttpTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    RpcTest::SetUp();
+    http_ = *HttpServer::Start({.metrics = [this] { return server_->MetricsText(); },
+                                .ready = [this] { return server_->serving(); }});
+  }
+  void TearDown() override {
+    http_.reset();
+    RpcTest::TearDown();
+  }
+  std::string Get(const std::string& path) {
+    return Exchange(http_->port(),
+                    absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+                    Then::kListen);
+  }
+  std::unique_ptr<HttpServer> http_;
+};
+
+TEST_F(HttpTest, Pages_AnswerAndReadinessFollowsTheServer) {
+  MustSubmit(JobText("a"));
+  EXPECT_THAT(Get("/healthz"), ::testing::HasSubstr("200 OK"));
+  EXPECT_THAT(Get("/readyz"), ::testing::HasSubstr("200 OK"));
+  EXPECT_THAT(Get("/metrics"), ::testing::HasSubstr("phalanx_jobs{phase=\"queued\"} 1"));
+  EXPECT_THAT(Get("/metrics"),
+              ::testing::HasSubstr("phalanx_rpc_handled_total{code=\"OK\",method=\"SubmitJob\"} 1"));
+  EXPECT_THAT(Get("/../etc/passwd"), ::testing::HasSubstr("404"));
+  server_->Shutdown(absl::Seconds(1));
+  EXPECT_THAT(Get("/readyz"), ::testing::HasSubstr("503"));
+}
+
+TEST_F(HttpTest, GarbageOnTheHttpPort_HarmsNothing) {
+  for (const std::string& bytes : Garbage()) Exchange(http_->port(), bytes, Then::kHangUp);
+  EXPECT_THAT(Get("/healthz"), ::testing::HasSubstr("200 OK"));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,210 @@
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "phalanx/v1/journal.pb.h"
+#include "tests/rpc/fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+template <typename Detail>
+std::optional<Detail> DetailOf(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return std::nullopt;
+  for (const google::protobuf::Any& any : details.details()) {
+    Detail detail;
+    if (any.UnpackTo(&detail)) return detail;
+  }
+  return std::nullopt;
+}
+
+TEST_F(RpcTest, Submit_IsStoredWhenItIsAcknowledged) {
+  v1::SubmitJobResponse response;
+  ASSERT_TRUE(Submit(JobText("a"), response).ok());
+  EXPECT_EQ(response.job().id(), 1);
+  EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_QUEUED);
+  ASSERT_EQ(disk->records.size(), 1u);
+  v1::JournalRecord record;
+  ASSERT_TRUE(record.ParseFromString(disk->records[0].bytes));
+  EXPECT_EQ(record.job_submitted().document().text(), JobText("a"));
+}
+
+TEST_F(RpcTest, Submit_SameRequestId_GivesTheSameJobAlsoAfterARestart) {
+  v1::SubmitJobResponse first, second, third;
+  ASSERT_TRUE(Submit(JobText("a"), first, "r").ok());
+  ASSERT_TRUE(Submit(JobText("a"), second, "r").ok());
+  EXPECT_EQ(second.job().id(), first.job().id());
+  Restart();
+  ASSERT_TRUE(Submit(JobText("a"), third, "r").ok());
+  EXPECT_EQ(third.job().id(), first.job().id());
+}
+
+TEST_F(RpcTest, Submit_BadDocument_ListsEveryViolationAndKeepsNothing) {
+  std::string text = JobText("a");
+  text.replace(text.find("steps: 10"), 9, "steps: -1");
+  text.replace(text.find("global: 4"), 9, "globl: 44");
+  v1::SubmitJobResponse response;
+  const grpc::Status status = Submit(text, response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  const auto info = DetailOf<google::rpc::ErrorInfo>(status);
+  ASSERT_TRUE(info.has_value());
+  EXPECT_EQ(info->domain(), "phalanx");
+  EXPECT_EQ(info->reason(), "INVALID_DOCUMENT");
+  const auto bad = DetailOf<google::rpc::BadRequest>(status);
+  ASSERT_TRUE(bad.has_value());
+  std::set<std::string> fields;
+  for (const auto& violation : bad->field_violations()) fields.insert(violation.field());
+  EXPECT_THAT(fields, Contains("spec.steps"));
+  EXPECT_THAT(fields, Contains("spec.batch.globl"));
+  EXPECT_TRUE(disk->records.empty());
+}
+
+TEST_F(RpcTest, Submit_ManyViolations_StillFitTheClientsDefaultLimits) {
+  std::string text = JobText("a");
+  for (int i = 0; i < 500; ++i) absl::StrAppend(&text, "  unknown_field_number_", i, ": 1\n");
+  v1::SubmitJobResponse response;
+  const grpc::Status status = Submit(text, response);
+  ASSERT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  const auto bad = DetailOf<google::rpc::BadRequest>(status);
+  ASSERT_TRUE(bad.has_value());
+  EXPECT_THAT(bad->field_violations().rbegin()->description(), HasSubstr("more violations"));
+}
+
+TEST_F(RpcTest, Submit_RelativeDirectory_IsRefused) {
+  v1::SubmitJobRequest request;
+  request.mutable_document()->set_text(JobText("a"));
+  request.mutable_document()->set_directory("here");
+  v1::SubmitJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  EXPECT_EQ(jobs->SubmitJob(&context, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RpcTest, Submit_LongRequestId_IsRefused) {
+  v1::SubmitJobResponse response;
+  EXPECT_EQ(Submit(JobText("a"), response, std::string(129, 'r')).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RpcTest, Submit_NameOfALiveJob_IsAlreadyExists) {
+  MustSubmit(JobText("a"));
+  v1::SubmitJobResponse response;
+  EXPECT_EQ(Submit(JobText("a"), response).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+TEST_F(RpcTest, Submit_TooLargeAMessage_IsResourceExhausted) {
+  v1::SubmitJobResponse response;
+  EXPECT_EQ(Submit(std::string(9 << 20, '#'), response).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  MustSubmit(JobText("a"));
+}
+
+TEST_F(RpcTest, Get_ByNumberByIdAndByName) {
+  MustSubmit(JobText("a"));
+  EXPECT_EQ(Get("1").name(), "a");
+  EXPECT_EQ(Get("job-1").name(), "a");
+  EXPECT_EQ(Get("a").id(), 1);
+  EXPECT_EQ(Get("a").output().substr(0, 5), "/tmp/");
+  v1::GetJobRequest request;
+  request.set_job("b");
+  v1::GetJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  EXPECT_EQ(jobs->GetJob(&context, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(RpcTest, List_PagesNewestFirst) {
+  for (int i = 0; i < 5; ++i) MustSubmit(JobText(absl::StrCat("job", i)));
+  std::vector<int64_t> ids;
+  v1::ListJobsRequest request;
+  request.set_page_size(2);
+  do {
+    v1::ListJobsResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    ASSERT_TRUE(jobs->ListJobs(&context, request, &response).ok());
+    for (const v1::JobStatus& job : response.jobs()) ids.push_back(job.id());
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_THAT(ids, ::testing::ElementsAre(5, 4, 3, 2, 1));
+  request.set_page_token("nonsense");
+  v1::ListJobsResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  EXPECT_EQ(jobs->ListJobs(&context, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RpcTest, Cancel_IsIdempotentAndPersists) {
+  MustSubmit(JobText("a"));
+  v1::CancelJobRequest request;
+  request.set_job("a");
+  for (int i = 0; i < 2; ++i) {
+    v1::CancelJobResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    ASSERT_TRUE(jobs->CancelJob(&context, request, &response).ok());
+    EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_CANCELLED);
+  }
+  Restart();
+  EXPECT_EQ(Get("a").phase(), v1::JOB_PHASE_CANCELLED);
+}
+
+TEST_F(RpcTest, Explain_SaysWhatAQueuedJobWaitsFor) {
+  MustSubmit(JobText("a"));
+  v1::ExplainJobRequest request;
+  request.set_job("a");
+  v1::ExplainJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->ExplainJob(&context, request, &response).ok());
+  ASSERT_GE(response.reasons_size(), 1);
+  EXPECT_THAT(response.reasons(0), HasSubstr("no connected node has cpu devices"));
+}
+
+TEST_F(RpcTest, Events_AreNumberedAndContinueAfterANumber) {
+  MustSubmit(JobText("a"));
+  v1::CancelJobRequest cancel;
+  cancel.set_job("a");
+  v1::CancelJobResponse cancelled;
+  grpc::ClientContext cancel_context;
+  ASSERT_TRUE(jobs->CancelJob(&cancel_context, cancel, &cancelled).ok());
+  v1::ListEventsRequest request;
+  request.set_job("a");
+  request.set_after_number(1);
+  v1::ListEventsResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->ListEvents(&context, request, &response).ok());
+  ASSERT_EQ(response.events_size(), 1);
+  EXPECT_EQ(response.events(0).number(), 2);
+  EXPECT_EQ(response.events(0).type(), "Cancelled");
+}
+
+TEST_F(RpcTest, Plan_OnTheConnectedNodes) {
+  FakeWorker worker(channel);
+  worker.Join("n", 2);
+  v1::PlanJobRequest request;
+  request.mutable_document()->set_text(JobText("a", 2));
+  v1::PlanJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const grpc::Status status = jobs->PlanJob(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(response.plan_json(), HasSubstr("\"world\": 2"));
+  request.mutable_document()->set_text(JobText("a", 4));
+  grpc::ClientContext second;
+  SetDeadline(second);
+  EXPECT_EQ(jobs->PlanJob(&second, request, &response).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,97 @@
+#include <gmock/gmock.h>
+
+#include "tests/rpc/fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+class LogTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    RpcTest::SetUp();
+    worker_.emplace(channel);
+    worker_->Join("n", 1);
+    MustSubmit(JobText("a"));
+    worker_->TakeAssignment();
+    workers_ = v1::WorkerService::NewStub(channel);
+    SetDeadline(context_);
+    v1::GetLogsRequest request;
+    request.set_job("a");
+    request.set_tail(5);
+    logs_ = jobs->GetLogs(&context_, request);
+  }
+  void TearDown() override {
+    context_.TryCancel();
+    worker_.reset();
+    RpcTest::TearDown();
+  }
+  std::optional<FakeWorker> worker_;
+  std::unique_ptr<v1::WorkerService::Stub> workers_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>> logs_;
+};
+
+TEST_F(LogTest, Lines_TravelFromTheUploadToTheCaller) {
+  const v1::Command fetch = worker_->Command();
+  ASSERT_TRUE(fetch.has_fetch_logs());
+  EXPECT_EQ(fetch.fetch_logs().tail(), 5);
+  worker_->Done(fetch);
+  grpc::ClientContext upload_context;
+  SetDeadline(upload_context);
+  v1::UploadLogsResponse uploaded;
+  auto upload = workers_->UploadLogs(&upload_context, &uploaded);
+  std::string all;
+  for (int i = 0; i < 100; ++i) {  // more than the relay holds at a time
+    v1::UploadLogsRequest chunk;
+    chunk.set_fetch_id(fetch.fetch_logs().fetch_id());
+    chunk.set_text(absl::StrCat("line ", i, "\n"));
+    absl::StrAppend(&all, chunk.text());
+    ASSERT_TRUE(upload->Write(chunk));
+  }
+  upload->WritesDone();
+  std::string seen;
+  v1::GetLogsResponse response;
+  while (logs_->Read(&response)) {
+    EXPECT_EQ(response.node(), "n");
+    seen += response.text();
+  }
+  EXPECT_EQ(seen, all);
+  EXPECT_TRUE(logs_->Finish().ok());
+  EXPECT_TRUE(upload->Finish().ok());
+}
+
+TEST_F(LogTest, RefusedFetch_EndsTheCallWithTheReason) {
+  const v1::Command fetch = worker_->Command();
+  v1::OpenSessionRequest result;
+  result.mutable_command_result()->set_command_number(fetch.command_number());
+  result.mutable_command_result()->set_code(5);
+  result.mutable_command_result()->set_message("no logs of this job");
+  worker_->Write(result);
+  v1::GetLogsResponse response;
+  EXPECT_FALSE(logs_->Read(&response));
+  const grpc::Status status = logs_->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("no logs of this job"));
+}
+
+TEST_F(LogTest, UploadThatNobodyWaitsFor_IsNotFound) {
+  grpc::ClientContext upload_context;
+  SetDeadline(upload_context);
+  v1::UploadLogsResponse uploaded;
+  auto upload = workers_->UploadLogs(&upload_context, &uploaded);
+  v1::UploadLogsRequest chunk;
+  chunk.set_fetch_id("no such fetch");
+  upload->Write(chunk);
+  EXPECT_EQ(upload->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(LogTest, BrokenSession_EndsTheCall) {
+  worker_->Command();
+  worker_->Break();
+  v1::GetLogsResponse response;
+  EXPECT_FALSE(logs_->Read(&response));
+  EXPECT_EQ(logs_->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,152 @@
+#include <gmock/gmock.h>
+
+#include "tests/rpc/fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+v1::ListNodesResponse Nodes(v1::JobService::Stub& jobs) {
+  v1::ListNodesResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  EXPECT_TRUE(jobs.ListNodes(&context, {}, &response).ok());
+  return response;
+}
+
+TEST_F(RpcTest, Hello_IsWelcomedWithTheTimesOfThisCoordinator) {
+  FakeWorker worker(channel);
+  const v1::Welcome welcome = worker.Join("n", 3);
+  EXPECT_EQ(welcome.heartbeat_interval().seconds(), 1);
+  EXPECT_EQ(welcome.heartbeat_timeout().seconds(), 15);
+  EXPECT_NE(welcome.coordinator_incarnation(), 0u);
+  const v1::ListNodesResponse nodes = Nodes(*jobs);
+  ASSERT_EQ(nodes.nodes_size(), 1);
+  EXPECT_EQ(nodes.nodes(0).devices(), 3);
+  EXPECT_EQ(nodes.nodes(0).state(), v1::NodeStatus::STATE_READY);
+}
+
+TEST_F(RpcTest, FirstMessageThatIsNoHello_IsInvalidArgument) {
+  FakeWorker worker(channel);
+  v1::OpenSessionRequest request;
+  request.mutable_heartbeat();
+  worker.Write(request);
+  EXPECT_FALSE(worker.Read().has_value());
+  EXPECT_EQ(worker.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RpcTest, NoHelloInTime_IsInvalidArgument) {
+  ServerOptions options;
+  options.sessions.hello_timeout = absl::Milliseconds(20);
+  server_.reset();
+  Start(options);
+  FakeWorker worker(channel);
+  EXPECT_FALSE(worker.Read().has_value());
+  EXPECT_EQ(worker.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RpcTest, OtherProtocolVersion_IsFailedPrecondition) {
+  FakeWorker worker(channel);
+  v1::WorkerHello hello = FakeWorker::Hello("n", 1, 1);
+  hello.set_protocol_version(99);
+  worker.SayHello(hello);
+  EXPECT_FALSE(worker.Read().has_value());
+  EXPECT_EQ(worker.Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(RpcTest, NewerIncarnation_AbortsTheOlderNowAndLater) {
+  FakeWorker old_worker(channel);
+  old_worker.Join("n", 1, 1);
+  FakeWorker new_worker(channel);
+  new_worker.Join("n", 1, 2);
+  EXPECT_FALSE(old_worker.Read().has_value());
+  EXPECT_EQ(old_worker.Finish().error_code(), grpc::StatusCode::ABORTED);
+  FakeWorker late(channel);
+  late.SayHello(FakeWorker::Hello("n", 1, 1));
+  EXPECT_FALSE(late.Read().has_value());
+  EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(RpcTest, TooManySessions_AreResourceExhausted) {
+  ServerOptions options;
+  options.sessions.sessions_max = 1;
+  server_.reset();
+  Start(options);
+  FakeWorker first(channel);
+  first.Join("a", 1);
+  FakeWorker second(channel);
+  EXPECT_FALSE(second.Read().has_value());
+  EXPECT_EQ(second.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(RpcTest, Job_GoesThroughAllItsPhases) {
+  FakeWorker worker(channel);
+  worker.Join("n", 2);
+  MustSubmit(JobText("a", 2));
+  const v1::Assign assign = worker.TakeAssignment();
+  EXPECT_EQ(assign.placement().nodes(0).devices_size(), 2);
+  EXPECT_EQ(assign.document().directory(), "/tmp");
+  v1::OpenSessionRequest entry;
+  worker.Report(entry, assign, 0)->mutable_rendezvous()->set_key("k");
+  entry.mutable_rank_report()->mutable_rendezvous()->set_value("v");
+  worker.Write(entry);
+  const v1::Command rendezvous = worker.Command();
+  ASSERT_TRUE(rendezvous.has_rendezvous());
+  EXPECT_EQ(rendezvous.rendezvous().entries().at("k"), "v");
+  worker.Done(rendezvous);
+  worker.Ready(assign, 0);
+  worker.Ready(assign, 1);
+  worker.Step(assign, 10);
+  worker.Succeed(assign, 0);
+  worker.Succeed(assign, 1);
+  const v1::Command stop = worker.Command();
+  ASSERT_TRUE(stop.has_stop());
+  worker.Done(stop);
+  const v1::JobStatus job = WaitFor("a", v1::JOB_PHASE_SUCCEEDED);
+  EXPECT_EQ(job.last_step().step(), 10);
+  EXPECT_EQ(job.plan_digest(), assign.plan_digest());
+}
+
+TEST_F(RpcTest, RestartedCoordinator_FindsTheJobRunningAndSendsNothing) {
+  uint64_t before = 0;
+  v1::Assign assign;
+  {
+    FakeWorker worker(channel);
+    before = worker.Join("n", 1).coordinator_incarnation();
+    MustSubmit(JobText("a"));
+    assign = worker.TakeAssignment();
+    worker.Ready(assign, 0);
+    WaitFor("a", v1::JOB_PHASE_RUNNING);
+    server_.reset();
+    EXPECT_FALSE(worker.Read().has_value());
+    EXPECT_EQ(worker.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+  Start();
+  EXPECT_EQ(Get("a").phase(), v1::JOB_PHASE_RUNNING);
+  FakeWorker worker(channel);
+  v1::WorkerHello hello = FakeWorker::Hello("n", 1, 1);
+  hello.set_last_command_number(2);
+  hello.add_running()->set_job(assign.job());
+  hello.mutable_running(0)->set_epoch(assign.epoch());
+  worker.SayHello(hello);
+  const auto welcome = worker.Read();
+  ASSERT_TRUE(welcome.has_value() && welcome->has_welcome());
+  EXPECT_NE(welcome->welcome().coordinator_incarnation(), before);
+  worker.Succeed(assign, 0);
+  const v1::Command stop = worker.Command();
+  EXPECT_TRUE(stop.has_stop()) << "the first command after the restart is the end of the job";
+  EXPECT_EQ(stop.command_number(), 3u);
+  WaitFor("a", v1::JOB_PHASE_SUCCEEDED);
+}
+
+TEST_F(RpcTest, BrokenSession_ShowsTheNodeDisconnected) {
+  {
+    FakeWorker worker(channel);
+    worker.Join("n", 1);
+  }
+  // The stream's end reaches the coordinator when it does; each call gives it time.
+  while (Nodes(*jobs).nodes(0).state() != v1::NodeStatus::STATE_DISCONNECTED) continue;
+  SUCCEED();
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,53 @@
+// The coordinator's machine under random faults. A failing seed prints and replays:
+//   PHALANX_SIM_SEED=N runs that one; PHALANX_SIM_SEEDS=N runs so many.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "tests/sim/coordinator/world.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr int kActions = 1500;
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  int64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
+  const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
+  const int64_t first = only >= 0 ? only : 1;
+  const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 400);
+  int64_t crashes = 0, ended = 0;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    World world(static_cast<uint64_t>(seed));
+    for (int i = 0; i < kActions && world.violations().empty(); ++i) world.Act();
+    ASSERT_TRUE(world.violations().empty())
+        << "seed " << seed << ": " << world.violations().front() << "\n" << world.Describe();
+    ASSERT_TRUE(world.Heal()) << "seed " << seed << " is stuck:\n" << world.Describe();
+    ASSERT_TRUE(world.violations().empty()) << "seed " << seed << ": " << world.violations().front();
+    crashes += world.crashes();
+    ended += world.ended();
+  }
+  if (only < 0) {
+    EXPECT_GT(crashes, count) << "the faults are too rare to mean anything";
+    EXPECT_GT(ended, 5 * count) << "too few jobs get anywhere";
+  }
+}
+
+TEST(CoordinatorSimulation, OneSeed_GivesOneRun) {
+  const auto run = [](uint64_t seed) {
+    World world(seed);
+    for (int i = 0; i < kActions; ++i) world.Act();
+    return world.fingerprint();
+  };
+  EXPECT_EQ(run(7), run(7));
+  EXPECT_NE(run(7), run(8));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

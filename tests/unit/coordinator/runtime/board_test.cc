@@ -1,0 +1,111 @@
+#include "coordinator/runtime/board.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using ::testing::ElementsAre;
+
+JobViewPtr View(int64_t id, JobPhase phase, const std::string& name = "a") {
+  auto request = std::make_shared<JobRequest>();
+  request->name = name;
+  return std::make_shared<const JobView>(JobView{.id = JobId{id}, .request = request, .phase = phase});
+}
+
+std::vector<JobPhase> TakeAll(Subscription& subscription) {
+  std::vector<JobPhase> phases;
+  while (auto update = subscription.Take()) phases.push_back(update->job->phase);
+  return phases;
+}
+
+TEST(BoardTest, Find_ByName_GivesTheNewest) {
+  Board board;
+  board.Publish(PublishJob{View(1, JobPhase::kFailed)});
+  board.Publish(PublishJob{View(2, JobPhase::kQueued)});
+  board.Publish(PublishJob{View(1, JobPhase::kFailed)});
+  EXPECT_EQ((*board.Find("a"))->id, JobId{2});
+  EXPECT_EQ((*board.Find("job-1"))->id, JobId{1});
+  EXPECT_EQ(board.Find("3").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(BoardTest, SlowWatcher_SkipsNoPhase) {
+  Board board;
+  board.Publish(PublishJob{View(1, JobPhase::kQueued)});
+  auto subscription = std::make_shared<Subscription>([] {});
+  board.Subscribe(JobId{1}, subscription);
+  for (JobPhase phase : {JobPhase::kQueued, JobPhase::kStarting, JobPhase::kRunning, JobPhase::kRunning,
+                         JobPhase::kFailed}) {
+    board.Publish(PublishJob{View(1, phase)});
+  }
+  EXPECT_THAT(TakeAll(*subscription), ElementsAre(JobPhase::kQueued, JobPhase::kStarting,
+                                                  JobPhase::kRunning, JobPhase::kFailed));
+}
+
+TEST(BoardTest, SlowWatcher_KeepsTheNewestSteps) {
+  Board board;
+  board.Publish(PublishJob{View(1, JobPhase::kRunning)});
+  auto subscription = std::make_shared<Subscription>([] {});
+  board.Subscribe(JobId{1}, subscription);
+  for (int64_t step = 1; step <= 1000; ++step) board.Publish(PublishStep{JobId{1}, {.step = step}});
+  const auto update = subscription->Take();
+  ASSERT_TRUE(update.has_value());
+  EXPECT_EQ(update->steps.size(), kPendingStepsMax);
+  EXPECT_EQ(update->steps.back().step, 1000);
+}
+
+TEST(BoardTest, LateWatcher_GetsTheEvaluation) {
+  Board board;
+  board.Publish(PublishJob{View(1, JobPhase::kRunning)});
+  board.Publish(PublishEvaluation{JobId{1}, std::make_shared<const EvaluationReport>(
+                                                EvaluationReport{.loss = 2})});
+  auto subscription = std::make_shared<Subscription>([] {});
+  board.Subscribe(JobId{1}, subscription);
+  EXPECT_EQ(subscription->Take()->evaluation->loss, 2);
+}
+
+TEST(BoardTest, Events_AreBoundedAndTheNewestStay) {
+  Board board;
+  for (int64_t number = 1; number <= static_cast<int64_t>(kEventsMax) + 10; ++number) {
+    board.Publish(PublishEvent{JobId{1}, {.number = number}});
+  }
+  EXPECT_EQ(board.Events(JobId{1}, 0).size(), kEventsMax);
+  EXPECT_EQ(board.Events(JobId{1}, 0).back().number, static_cast<int64_t>(kEventsMax) + 10);
+}
+
+TEST(BoardTest, Gauges_CountJobsOfEachPhase) {
+  Board board;
+  board.Publish(PublishJob{View(1, JobPhase::kQueued)});
+  board.Publish(PublishJob{View(2, JobPhase::kQueued)});
+  board.Publish(PublishJob{View(1, JobPhase::kStarting)});
+  Gauges gauges;
+  board.Count(gauges);
+  EXPECT_EQ(gauges.jobs[JobPhase::kQueued], 1);
+  EXPECT_EQ(gauges.jobs[JobPhase::kStarting], 1);
+}
+
+TEST(BoardTest, WatchersComeAndGoWhileJobsMove) {
+  Board board;
+  board.Publish(PublishJob{View(1, JobPhase::kQueued)});
+  std::thread publisher([&board] {
+    for (int64_t step = 1; step <= 2000; ++step) {
+      board.Publish(PublishStep{JobId{1}, {.step = step}});
+      board.Publish(PublishJob{View(1, JobPhase::kRunning)});
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    auto subscription = std::make_shared<Subscription>([] {});
+    board.Subscribe(JobId{1}, subscription);
+    EXPECT_TRUE(subscription->Take().has_value());
+    board.Unsubscribe(JobId{1}, subscription.get());
+  }
+  publisher.join();
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
