@@ -46,8 +46,8 @@ at::Tensor Rectangle(const at::Tensor& logical, const plan::Piece& piece) {
 
 }  // namespace
 
-StageWorld::StageWorld(const job::JobSpec& spec, at::ScalarType type)
-    : plan_(PlanOf(spec)), type_(type), world_(plan_.world) {
+StageWorld::StageWorld(const job::JobSpec& spec, at::ScalarType type, at::Device device)
+    : plan_(PlanOf(spec)), type_(type), device_(device), world_(plan_.world) {
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
   for (int32_t rank = 0; rank < plan_.world; ++rank) {
     communicators_.push_back(world_.Connect(specs, Rank{rank}));
@@ -55,9 +55,11 @@ StageWorld::StageWorld(const job::JobSpec& spec, at::ScalarType type)
       auto stage = std::make_unique<RankStage>();
       stage->place = place;
       stage->parameters = plan::ParametersOf(plan_, place);
-      stage->weights = at::empty({stage->parameters.elements}, type);
+      stage->weights =
+          at::empty({stage->parameters.elements}, at::TensorOptions(device).dtype(type));
       const at::ScalarType gradient = type == at::kDouble ? at::kDouble : at::kFloat;
-      stage->gradients = at::zeros({stage->parameters.elements}, gradient);
+      stage->gradients =
+          at::zeros({stage->parameters.elements}, at::TensorOptions(device).dtype(gradient));
       model::InitialiseWeights(plan_, place, stage->parameters, stage->weights, 1);
       const int32_t group =
           plan::FindCommunicator(specs, plan::CommunicatorSpec::Use::kTensor,
@@ -66,7 +68,7 @@ StageWorld::StageWorld(const job::JobSpec& spec, at::ScalarType type)
           group < 0 ? nullptr : communicators_.back()[static_cast<size_t>(group)].get();
       auto made =
           model::MakeStage(plan_, place, 0, stage->parameters, stage->weights, stage->gradients,
-                           tensor_group, {.compute = type, .gradient = gradient});
+                           tensor_group, {.device = device, .compute = type, .gradient = gradient});
       EXPECT_TRUE(made.ok()) << made.status();
       stage->stage = *std::move(made);
       stages_.push_back(std::move(stage));
@@ -110,14 +112,17 @@ void StageWorld::OnEachRank(const Part& part, const Body& body) {
 
 model::StageOutput StageWorld::RunModule(int32_t module, Pass pass, int32_t slot,
                                          const PlainMicrobatch& batch, const at::Tensor& rows) {
+  const auto there = [this](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(device_) : tensor;
+  };
   model::StageInput input;
-  input.tokens = batch.tokens;
-  input.labels = batch.labels;
-  input.label_weights = batch.label_weights;
-  input.row_positions = rows.defined() ? batch.row_positions : at::Tensor();
+  input.tokens = there(batch.tokens);
+  input.labels = there(batch.labels);
+  input.label_weights = there(batch.label_weights);
+  input.row_positions = rows.defined() ? there(batch.row_positions) : at::Tensor();
   input.rows = rows;
   if (static_cast<size_t>(module) < batch.pixels.size())
-    input.pixels = batch.pixels[static_cast<size_t>(module)];
+    input.pixels = there(batch.pixels[static_cast<size_t>(module)]);
   model::StageOutput result;
   for (const Part& part : PartsOf(module)) {
     std::vector<model::StageOutput> outputs(part.size());
@@ -215,9 +220,9 @@ NamedTensors StageWorld::Assemble(at::Tensor RankStage::*buffer, bool sum_partia
   NamedTensors whole, counted;
   for (const auto& stage : stages_) {
     const std::string module = plan_.module_spec(stage->place.module).name + "/";
-    const at::Tensor padding = ((*stage).*buffer).clone();
+    const at::Tensor held = ((*stage).*buffer).cpu(), padding = held.clone();
     ForEachPiece(
-        stage->parameters, (*stage).*buffer,
+        stage->parameters, held,
         [&](const plan::LogicalTensor& logical, const plan::Piece& piece, const at::Tensor& local) {
           const std::string name = module + logical.name;
           const auto shape = {logical.rows, logical.cols};

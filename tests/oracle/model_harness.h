@@ -20,8 +20,9 @@ namespace phalanx::oracle {
 
 class StageWorld {
  public:
-  // Weights are the job's initial values.
-  StageWorld(const job::JobSpec& spec, at::ScalarType type);
+  // Weights are the job's initial values. On CUDA every module has tensor width 1: threads of one
+  // process share host memory only.
+  StageWorld(const job::JobSpec& spec, at::ScalarType type, at::Device device = at::kCPU);
 
   // The same weights as the oracle's, for tests that change those.
   void LoadWeights(const NamedTensors& parameters);
@@ -72,6 +73,7 @@ class StageWorld {
 
   plan::Plan plan_;
   const at::ScalarType type_;
+  const at::Device device_;
   comm::InProcessWorld world_;
   std::vector<comm::Communicators> communicators_;  // of each rank
   std::vector<std::unique_ptr<RankStage>> stages_;

@@ -56,8 +56,25 @@ PHALANX_INLINE T Sum(int64_t count, const Term& term) {
 }
 
 template <typename T>
-PHALANX_INLINE void RmsNormLoop(int64_t rows, int64_t features, const T* x, T* branch,
-                                const T* weight, T epsilon, T* y, T* rstd) {
+PHALANX_INLINE T Largest(int64_t count, const T* values) {
+  T lanes[kLanes];
+  std::fill_n(lanes, kLanes, std::numeric_limits<T>::lowest());
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) {
+      lanes[j] = values[i + j] > lanes[j] ? values[i + j] : lanes[j];
+    }
+  }
+  T largest = *std::max_element(lanes, lanes + kLanes);
+  for (; i < count; ++i) largest = std::max(largest, values[i]);
+  return largest;
+}
+
+}  // namespace
+
+template <typename T>
+PHALANX_CLONES void RmsNorm(int64_t rows, int64_t features, const T* x, T* branch, const T* weight,
+                            T epsilon, T* y, T* rstd) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* in = x + r * features;
     if (branch != nullptr) {
@@ -74,9 +91,9 @@ PHALANX_INLINE void RmsNormLoop(int64_t rows, int64_t features, const T* x, T* b
 }
 
 template <typename T>
-PHALANX_INLINE void RmsNormBackwardLoop(int64_t rows, int64_t features, const T* output_gradient,
-                                        const T* x, const T* rstd, const T* weight,
-                                        const T* residual, T* input_gradient, T* weight_gradient) {
+PHALANX_CLONES void RmsNormBackward(int64_t rows, int64_t features, const T* output_gradient,
+                                    const T* x, const T* rstd, const T* weight, const T* residual,
+                                    T* input_gradient, T* weight_gradient) {
   std::fill_n(weight_gradient, features, T(0));
   for (int64_t r = 0; r < rows; ++r) {
     const T* dy = output_gradient + r * features;
@@ -97,8 +114,8 @@ PHALANX_INLINE void RmsNormBackwardLoop(int64_t rows, int64_t features, const T*
 }
 
 template <typename T>
-PHALANX_INLINE void RotateLoop(int64_t rows, int64_t length, int64_t stride, int64_t heads,
-                               int64_t half, const T* cos, const T* sin, T sign, T* x) {
+PHALANX_CLONES void Rotate(int64_t rows, int64_t length, int64_t stride, int64_t heads,
+                           int64_t half, const T* cos, const T* sin, T sign, T* x) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* c = cos + (r % length) * half;
     const T* s = sin + (r % length) * half;
@@ -115,8 +132,7 @@ PHALANX_INLINE void RotateLoop(int64_t rows, int64_t length, int64_t stride, int
 }
 
 template <typename T>
-PHALANX_INLINE void SwiGluLoop(int64_t rows, int64_t blocks, int64_t block, const T* gate_up,
-                               T* y) {
+PHALANX_CLONES void SwiGlu(int64_t rows, int64_t blocks, int64_t block, const T* gate_up, T* y) {
   for (int64_t n = 0; n < rows * blocks; ++n) {
     const T* gate = gate_up + n * 2 * block;
     const T* up = gate + block;
@@ -126,8 +142,8 @@ PHALANX_INLINE void SwiGluLoop(int64_t rows, int64_t blocks, int64_t block, cons
 }
 
 template <typename T>
-PHALANX_INLINE void SwiGluBackwardLoop(int64_t rows, int64_t blocks, int64_t block,
-                                       const T* output_gradient, const T* gate_up, T* gradient) {
+PHALANX_CLONES void SwiGluBackward(int64_t rows, int64_t blocks, int64_t block,
+                                   const T* output_gradient, const T* gate_up, T* gradient) {
   for (int64_t n = 0; n < rows * blocks; ++n) {
     const T* gate = gate_up + n * 2 * block;
     const T* up = gate + block;
@@ -144,13 +160,13 @@ PHALANX_INLINE void SwiGluBackwardLoop(int64_t rows, int64_t blocks, int64_t blo
 }
 
 template <typename T>
-PHALANX_INLINE void QuickGeluLoop(int64_t count, const T* x, T* y) {
+PHALANX_CLONES void QuickGelu(int64_t count, const T* x, T* y) {
   for (int64_t i = 0; i < count; ++i) y[i] = x[i] / (T(1) + Exp(T(-1.702) * x[i]));
 }
 
 template <typename T>
-PHALANX_INLINE void QuickGeluBackwardLoop(int64_t count, const T* output_gradient, const T* x,
-                                          T* gradient) {
+PHALANX_CLONES void QuickGeluBackward(int64_t count, const T* output_gradient, const T* x,
+                                      T* gradient) {
   for (int64_t i = 0; i < count; ++i) {
     const T sigmoid = T(1) / (T(1) + Exp(T(-1.702) * x[i]));
     gradient[i] = output_gradient[i] * sigmoid * (T(1) + T(1.702) * x[i] * (T(1) - sigmoid));
@@ -158,8 +174,8 @@ PHALANX_INLINE void QuickGeluBackwardLoop(int64_t count, const T* output_gradien
 }
 
 template <typename T>
-PHALANX_INLINE void TakeRowsLoop(int64_t rows, int64_t features, const T* table,
-                                 const int64_t* index, const bool* keep, T* y) {
+PHALANX_CLONES void TakeRows(int64_t rows, int64_t features, const T* table, const int64_t* index,
+                             const bool* keep, T* y) {
   const size_t bytes = static_cast<size_t>(features) * sizeof(T);
   for (int64_t r = 0; r < rows; ++r) {
     if (keep == nullptr || keep[r]) {
@@ -171,8 +187,8 @@ PHALANX_INLINE void TakeRowsLoop(int64_t rows, int64_t features, const T* table,
 }
 
 template <typename T>
-PHALANX_INLINE void AddRowsLoop(int64_t rows, int64_t features, const int64_t* index,
-                                const bool* keep, const T* values, T* sum) {
+PHALANX_CLONES void AddRows(int64_t rows, int64_t features, const int64_t* index, const bool* keep,
+                            const T* values, T* sum) {
   for (int64_t r = 0; r < rows; ++r) {
     if (keep != nullptr && !keep[r]) continue;
     T* to = sum + index[r] * features;
@@ -182,34 +198,31 @@ PHALANX_INLINE void AddRowsLoop(int64_t rows, int64_t features, const int64_t* i
 }
 
 template <typename T>
-PHALANX_INLINE void SoftmaxStatisticsLoop(int64_t rows, int64_t columns, const int64_t* labels,
-                                          int64_t first, T* logits, T* statistics) {
+PHALANX_CLONES void SoftmaxStatistics(int64_t rows, int64_t columns, const T* logits,
+                                      const int64_t* labels, const T* weights, int64_t first,
+                                      T* statistics) {
   for (int64_t r = 0; r < rows; ++r) {
-    T* row = logits + r * columns;
-    T lanes[kLanes];
-    std::fill_n(lanes, kLanes, std::numeric_limits<T>::lowest());
-    int64_t i = 0;
-    for (; i + kLanes <= columns; i += kLanes) {
-      for (int64_t j = 0; j < kLanes; ++j) lanes[j] = row[i + j] > lanes[j] ? row[i + j] : lanes[j];
+    T* to = statistics + r * 3;
+    if (weights[r] == T(0)) {
+      to[0] = T(0), to[1] = T(1), to[2] = T(0);
+      continue;
     }
-    T largest = *std::max_element(lanes, lanes + kLanes);
-    for (; i < columns; ++i) largest = std::max(largest, row[i]);
+    const T* row = logits + r * columns;
+    const T largest = Largest(columns, row);
     const int64_t label = labels[r] - first;
-    statistics[r * 3 + 2] = label >= 0 && label < columns ? row[label] : T(0);
-    for (i = 0; i < columns; ++i) row[i] = Exp(row[i] - largest);
-    statistics[r * 3] = largest;
-    statistics[r * 3 + 1] = Sum<T>(columns, [row](int64_t c) { return row[c]; });
+    to[0] = largest;
+    to[1] = Sum<T>(columns, [row, largest](int64_t i) { return Exp(row[i] - largest); });
+    to[2] = label >= 0 && label < columns ? row[label] : T(0);
   }
 }
 
 template <typename T>
-PHALANX_INLINE T CrossEntropyLoop(int64_t rows, int64_t columns, int64_t width, const T* gathered,
-                                  const T* statistics, const int64_t* labels, const T* weights,
-                                  int64_t first, T* exponentials) {
+PHALANX_CLONES T CrossEntropy(int64_t rows, int64_t columns, int64_t width, const T* gathered,
+                              const int64_t* labels, const T* weights, int64_t first, T* logits) {
   double total = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const T weight = weights[r];
-    T* row = exponentials == nullptr ? nullptr : exponentials + r * columns;
+    T* row = logits == nullptr ? nullptr : logits + r * columns;
     if (weight == T(0)) {
       if (row != nullptr) std::fill_n(row, columns, T(0));
       continue;
@@ -218,130 +231,38 @@ PHALANX_INLINE T CrossEntropyLoop(int64_t rows, int64_t columns, int64_t width, 
     for (int64_t w = 1; w < width; ++w) largest = std::max(largest, gathered[(w * rows + r) * 3]);
     T sum = 0, label_logit = 0;
     for (int64_t w = 0; w < width; ++w) {
-      const T* s = gathered + (w * rows + r) * 3;
-      sum += s[1] * std::exp(s[0] - largest);
-      label_logit += s[2];
+      const T* statistics = gathered + (w * rows + r) * 3;
+      sum += statistics[1] * std::exp(statistics[0] - largest);
+      label_logit += statistics[2];
     }
     total += static_cast<double>(weight * (largest + std::log(sum) - label_logit));
     if (row == nullptr) continue;
-    const T scale = weight * std::exp(statistics[r * 3] - largest) / sum;
-    for (int64_t i = 0; i < columns; ++i) row[i] *= scale;
+    const T scale = weight / sum;
+    for (int64_t i = 0; i < columns; ++i) row[i] = Exp(row[i] - largest) * scale;
     const int64_t label = labels[r] - first;
     if (label >= 0 && label < columns) row[label] -= weight;
   }
   return static_cast<T>(total);
 }
 
-}  // namespace
+#define PHALANX_INSTANTIATE(T)                                                                    \
+  template void RmsNorm(int64_t, int64_t, const T*, T*, const T*, T, T*, T*);                     \
+  template void RmsNormBackward(int64_t, int64_t, const T*, const T*, const T*, const T*,         \
+                                const T*, T*, T*);                                                \
+  template void Rotate(int64_t, int64_t, int64_t, int64_t, int64_t, const T*, const T*, T, T*);   \
+  template void SwiGlu(int64_t, int64_t, int64_t, const T*, T*);                                  \
+  template void SwiGluBackward(int64_t, int64_t, int64_t, const T*, const T*, T*);                \
+  template void QuickGelu(int64_t, const T*, T*);                                                 \
+  template void QuickGeluBackward(int64_t, const T*, const T*, T*);                               \
+  template void TakeRows(int64_t, int64_t, const T*, const int64_t*, const bool*, T*);            \
+  template void AddRows(int64_t, int64_t, const int64_t*, const bool*, const T*, T*);             \
+  template void SoftmaxStatistics(int64_t, int64_t, const T*, const int64_t*, const T*, int64_t,  \
+                                  T*);                                                            \
+  template T CrossEntropy(int64_t, int64_t, int64_t, const T*, const int64_t*, const T*, int64_t, \
+                          T*);
 
-// A template cannot be compiled for several instruction sets, so each type gets its functions.
-#define PHALANX_KERNELS_FOR(T, On)                                                                 \
-  PHALANX_CLONES void RmsNorm##On(int64_t rows, int64_t features, const T* x, T* branch,           \
-                                  const T* weight, T epsilon, T* y, T* rstd) {                     \
-    return RmsNormLoop(rows, features, x, branch, weight, epsilon, y, rstd);                       \
-  }                                                                                                \
-  template <>                                                                                      \
-  void RmsNorm<T>(int64_t rows, int64_t features, const T* x, T* branch, const T* weight,          \
-                  T epsilon, T* y, T* rstd) {                                                      \
-    return RmsNorm##On(rows, features, x, branch, weight, epsilon, y, rstd);                       \
-  }                                                                                                \
-  PHALANX_CLONES void RmsNormBackward##On(                                                         \
-      int64_t rows, int64_t features, const T* output_gradient, const T* x, const T* rstd,         \
-      const T* weight, const T* residual, T* input_gradient, T* weight_gradient) {                 \
-    return RmsNormBackwardLoop(rows, features, output_gradient, x, rstd, weight, residual,         \
-                               input_gradient, weight_gradient);                                   \
-  }                                                                                                \
-  template <>                                                                                      \
-  void RmsNormBackward<T>(int64_t rows, int64_t features, const T* output_gradient, const T* x,    \
-                          const T* rstd, const T* weight, const T* residual, T* input_gradient,    \
-                          T* weight_gradient) {                                                    \
-    return RmsNormBackward##On(rows, features, output_gradient, x, rstd, weight, residual,         \
-                               input_gradient, weight_gradient);                                   \
-  }                                                                                                \
-  PHALANX_CLONES void Rotate##On(int64_t rows, int64_t length, int64_t stride, int64_t heads,      \
-                                 int64_t half, const T* cos, const T* sin, T sign, T* x) {         \
-    return RotateLoop(rows, length, stride, heads, half, cos, sin, sign, x);                       \
-  }                                                                                                \
-  template <>                                                                                      \
-  void Rotate<T>(int64_t rows, int64_t length, int64_t stride, int64_t heads, int64_t half,        \
-                 const T* cos, const T* sin, T sign, T* x) {                                       \
-    return Rotate##On(rows, length, stride, heads, half, cos, sin, sign, x);                       \
-  }                                                                                                \
-  PHALANX_CLONES void SwiGlu##On(int64_t rows, int64_t blocks, int64_t block, const T* gate_up,    \
-                                 T* y) {                                                           \
-    return SwiGluLoop(rows, blocks, block, gate_up, y);                                            \
-  }                                                                                                \
-  template <>                                                                                      \
-  void SwiGlu<T>(int64_t rows, int64_t blocks, int64_t block, const T* gate_up, T* y) {            \
-    return SwiGlu##On(rows, blocks, block, gate_up, y);                                            \
-  }                                                                                                \
-  PHALANX_CLONES void SwiGluBackward##On(int64_t rows, int64_t blocks, int64_t block,              \
-                                         const T* output_gradient, const T* gate_up,               \
-                                         T* gradient) {                                            \
-    return SwiGluBackwardLoop(rows, blocks, block, output_gradient, gate_up, gradient);            \
-  }                                                                                                \
-  template <>                                                                                      \
-  void SwiGluBackward<T>(int64_t rows, int64_t blocks, int64_t block, const T* output_gradient,    \
-                         const T* gate_up, T* gradient) {                                          \
-    return SwiGluBackward##On(rows, blocks, block, output_gradient, gate_up, gradient);            \
-  }                                                                                                \
-  PHALANX_CLONES void QuickGelu##On(int64_t count, const T* x, T* y) {                             \
-    return QuickGeluLoop(count, x, y);                                                             \
-  }                                                                                                \
-  template <>                                                                                      \
-  void QuickGelu<T>(int64_t count, const T* x, T* y) {                                             \
-    return QuickGelu##On(count, x, y);                                                             \
-  }                                                                                                \
-  PHALANX_CLONES void QuickGeluBackward##On(int64_t count, const T* output_gradient, const T* x,   \
-                                            T* gradient) {                                         \
-    return QuickGeluBackwardLoop(count, output_gradient, x, gradient);                             \
-  }                                                                                                \
-  template <>                                                                                      \
-  void QuickGeluBackward<T>(int64_t count, const T* output_gradient, const T* x, T* gradient) {    \
-    return QuickGeluBackward##On(count, output_gradient, x, gradient);                             \
-  }                                                                                                \
-  PHALANX_CLONES void TakeRows##On(int64_t rows, int64_t features, const T* table,                 \
-                                   const int64_t* index, const bool* keep, T* y) {                 \
-    return TakeRowsLoop(rows, features, table, index, keep, y);                                    \
-  }                                                                                                \
-  template <>                                                                                      \
-  void TakeRows<T>(int64_t rows, int64_t features, const T* table, const int64_t* index,           \
-                   const bool* keep, T* y) {                                                       \
-    return TakeRows##On(rows, features, table, index, keep, y);                                    \
-  }                                                                                                \
-  PHALANX_CLONES void AddRows##On(int64_t rows, int64_t features, const int64_t* index,            \
-                                  const bool* keep, const T* values, T* sum) {                     \
-    return AddRowsLoop(rows, features, index, keep, values, sum);                                  \
-  }                                                                                                \
-  template <>                                                                                      \
-  void AddRows<T>(int64_t rows, int64_t features, const int64_t* index, const bool* keep,          \
-                  const T* values, T* sum) {                                                       \
-    return AddRows##On(rows, features, index, keep, values, sum);                                  \
-  }                                                                                                \
-  PHALANX_CLONES void SoftmaxStatistics##On(int64_t rows, int64_t columns, const int64_t* labels,  \
-                                            int64_t first, T* logits, T* statistics) {             \
-    return SoftmaxStatisticsLoop(rows, columns, labels, first, logits, statistics);                \
-  }                                                                                                \
-  template <>                                                                                      \
-  void SoftmaxStatistics<T>(int64_t rows, int64_t columns, const int64_t* labels, int64_t first,   \
-                            T* logits, T* statistics) {                                            \
-    return SoftmaxStatistics##On(rows, columns, labels, first, logits, statistics);                \
-  }                                                                                                \
-  PHALANX_CLONES T CrossEntropy##On(int64_t rows, int64_t columns, int64_t width,                  \
-                                    const T* gathered, const T* statistics, const int64_t* labels, \
-                                    const T* weights, int64_t first, T* exponentials) {            \
-    return CrossEntropyLoop(rows, columns, width, gathered, statistics, labels, weights, first,    \
-                            exponentials);                                                         \
-  }                                                                                                \
-  template <>                                                                                      \
-  T CrossEntropy<T>(int64_t rows, int64_t columns, int64_t width, const T* gathered,               \
-                    const T* statistics, const int64_t* labels, const T* weights, int64_t first,   \
-                    T* exponentials) {                                                             \
-    return CrossEntropy##On(rows, columns, width, gathered, statistics, labels, weights, first,    \
-                            exponentials);                                                         \
-  }
-
-PHALANX_KERNELS_FOR(float, F32)
-PHALANX_KERNELS_FOR(double, F64)
+PHALANX_INSTANTIATE(float)
+PHALANX_INSTANTIATE(double)
+#undef PHALANX_INSTANTIATE
 
 }  // namespace phalanx::model::cpu

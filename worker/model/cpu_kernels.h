@@ -38,14 +38,14 @@ void TakeRows(int64_t rows, int64_t features, const T* table, const int64_t* ind
 template <typename T>
 void AddRows(int64_t rows, int64_t features, const int64_t* index, const bool* keep,
              const T* values, T* sum);
-// Logits become exp(logit - largest), in place; statistics [rows, 3] as in kernels.h.
+// Statistics [rows, 3] as in kernels.h; rows of weight 0 get harmless ones.
 template <typename T>
-void SoftmaxStatistics(int64_t rows, int64_t columns, const int64_t* labels, int64_t first,
-                       T* logits, T* statistics);
-// `gathered` [width, rows, 3]. Exponentials become the gradient, in place, unless nullptr. Returns
-// the weighted sum of losses.
+void SoftmaxStatistics(int64_t rows, int64_t columns, const T* logits, const int64_t* labels,
+                       const T* weights, int64_t first, T* statistics);
+// `gathered` [width, rows, 3]. `logits` become the gradient, in place, unless nullptr. Returns the
+// weighted sum of losses.
 template <typename T>
-T CrossEntropy(int64_t rows, int64_t columns, int64_t width, const T* gathered, const T* statistics,
-               const int64_t* labels, const T* weights, int64_t first, T* exponentials);
+T CrossEntropy(int64_t rows, int64_t columns, int64_t width, const T* gathered,
+               const int64_t* labels, const T* weights, int64_t first, T* logits);
 
 }  // namespace phalanx::model::cpu

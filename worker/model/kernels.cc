@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <tuple>
+
 #include "worker/model/cpu_kernels.h"
 
 namespace phalanx::model {
@@ -30,6 +33,21 @@ const T* In(const at::Tensor& tensor) {
 template <typename T>
 T* Out(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<T>() : nullptr;
+}
+
+// Rows of logits that are worked on together: bounds what a vocabulary in the sum type takes.
+constexpr int64_t kRowsAtOnce = 1024;
+
+// Where the labels of some rows stand among the columns [first, first + columns), each [rows, 1].
+struct LabelColumns {
+  at::Tensor column;  // clamped to a column that is here
+  at::Tensor here;    // 1 or 0, in the type of `like`
+};
+LabelColumns ColumnsOf(const at::Tensor& labels, int64_t first, int64_t columns,
+                       const at::Tensor& like) {
+  const at::Tensor index = (labels - first).unsqueeze(1);
+  const at::Tensor here = at::logical_and(index.ge(0), index.lt(columns));
+  return {index.clamp(0, columns - 1), here.to(like.scalar_type())};
 }
 
 at::Tensor InSumType(const at::Tensor& tensor) { return tensor.to(SumType(tensor.scalar_type())); }
@@ -225,61 +243,61 @@ void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& k
   sum.index_add_(0, index, addend);
 }
 
-LocalSoftmax SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels, int64_t first) {
-  LocalSoftmax local;
+at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& weights, int64_t first) {
   const int64_t rows = logits.size(0), columns = logits.size(1);
+  at::Tensor statistics =
+      at::empty({rows, kStatistics}, logits.options().dtype(SumType(logits.scalar_type())));
   if (IsPlain(logits)) {
-    local.exponentials = logits;
-    local.statistics = at::empty({rows, kStatistics}, logits.options());
     ForType(logits, [&]<typename T>() {
-      cpu::SoftmaxStatistics<T>(rows, columns, In<int64_t>(labels), first, Out<T>(logits),
-                                Out<T>(local.statistics));
+      cpu::SoftmaxStatistics<T>(rows, columns, In<T>(logits), In<int64_t>(labels), In<T>(weights),
+                                first, Out<T>(statistics));
     });
-    return local;
+    return statistics;
   }
-  const at::Tensor wide = InSumType(logits);
-  const at::Tensor index = labels - first;
-  const at::Tensor here = at::logical_and(index.ge(0), index.lt(columns));
-  const at::Tensor label_logit =
-      wide.gather(1, index.clamp(0, columns - 1).unsqueeze(1)).squeeze(1) *
-      here.to(wide.scalar_type());
-  const at::Tensor largest = wide.amax(1);
-  local.exponentials = at::exp(wide - largest.unsqueeze(1));
-  local.statistics = at::stack({largest, local.exponentials.sum(1), label_logit}, 1);
-  return local;
+  for (int64_t row = 0; row < rows; row += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, rows - row);
+    const at::Tensor wide = InSumType(logits.narrow(0, row, count));
+    const LabelColumns label = ColumnsOf(labels.narrow(0, row, count), first, columns, wide);
+    const at::Tensor largest = wide.amax(1, /*keepdim=*/true);
+    const at::Tensor to = statistics.narrow(0, row, count);
+    to.narrow(1, 0, 1).copy_(largest);
+    to.narrow(1, 1, 1).copy_((wide - largest).exp_().sum(1, /*keepdim=*/true));
+    to.narrow(1, 2, 1).copy_(wide.gather(1, label.column) * label.here);
+  }
+  return statistics;
 }
 
-LossAndGradient CrossEntropy(const LocalSoftmax& local, const at::Tensor& gathered,
-                             const at::Tensor& labels, const at::Tensor& weights, int64_t first,
-                             at::ScalarType type, bool gradient) {
-  LossAndGradient result;
-  const at::Tensor& exponentials = local.exponentials;
-  const int64_t rows = exponentials.size(0), columns = exponentials.size(1);
-  if (IsPlain(exponentials) && exponentials.scalar_type() == type &&
-      weights.scalar_type() == type) {
-    result.loss_sum = at::empty({}, exponentials.options());
-    ForType(exponentials, [&]<typename T>() {
-      *Out<T>(result.loss_sum) = cpu::CrossEntropy<T>(
-          rows, columns, gathered.size(0), In<T>(gathered), In<T>(local.statistics),
-          In<int64_t>(labels), In<T>(weights), first, gradient ? Out<T>(exponentials) : nullptr);
+at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,
+                        const at::Tensor& labels, const at::Tensor& weights, int64_t first,
+                        bool gradient) {
+  const int64_t rows = logits.size(0), columns = logits.size(1);
+  if (IsPlain(logits)) {
+    at::Tensor loss_sum = at::empty({}, logits.options());
+    ForType(logits, [&]<typename T>() {
+      *Out<T>(loss_sum) = cpu::CrossEntropy<T>(rows, columns, gathered.size(0), In<T>(gathered),
+                                               In<int64_t>(labels), In<T>(weights), first,
+                                               gradient ? Out<T>(logits) : nullptr);
     });
-    if (gradient) result.logits_gradient = exponentials;
-    return result;
+    return loss_sum;
   }
   const at::Tensor largest_of = gathered.select(2, 0);  // [width, rows]
   const at::Tensor largest = largest_of.amax(0);        // [rows]
   const at::Tensor sum = (gathered.select(2, 1) * at::exp(largest_of - largest)).sum(0);  // [rows]
-  const at::Tensor losses = largest + at::log(sum) - gathered.select(2, 2).sum(0);
-  result.loss_sum = (losses * weights).sum();
-  if (!gradient) return result;
-  const at::Tensor scale = weights * at::exp(local.statistics.select(1, 0) - largest) / sum;
-  const at::Tensor wide = exponentials * scale.unsqueeze(1);
-  const at::Tensor index = labels - first;
-  const at::Tensor here = at::logical_and(index.ge(0), index.lt(columns)).to(wide.scalar_type());
-  wide.scatter_add_(1, index.clamp(0, columns - 1).unsqueeze(1),
-                    (weights * here).neg().unsqueeze(1));
-  result.logits_gradient = wide.to(type);
-  return result;
+  const at::Tensor log_sum = largest + at::log(sum);
+  at::Tensor loss_sum = ((log_sum - gathered.select(2, 2).sum(0)) * weights).sum();
+  if (!gradient) return loss_sum;
+  for (int64_t row = 0; row < rows; row += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, rows - row);
+    const at::Tensor part = logits.narrow(0, row, count);
+    const at::Tensor weight = weights.narrow(0, row, count).unsqueeze(1);
+    const at::Tensor wide =
+        (InSumType(part) - log_sum.narrow(0, row, count).unsqueeze(1)).exp_().mul_(weight);
+    const LabelColumns label = ColumnsOf(labels.narrow(0, row, count), first, columns, wide);
+    wide.scatter_add_(1, label.column, (weight * label.here).neg());
+    part.copy_(wide);
+  }
+  return loss_sum;
 }
 
 }  // namespace phalanx::model

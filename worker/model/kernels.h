@@ -61,25 +61,17 @@ void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& k
              const at::Tensor& values);
 
 // Cross-entropy over logits of which this rank holds the columns [first, first + logits.size(1)).
-// Statistics are [rows, kStatistics] in the norm type: the largest logit here, the sum of
-// exp(logit - largest) here, the label's logit (0 if it is not here).
+// Statistics are [rows, kStatistics] in the sum type: the largest logit here, the sum of
+// exp(logit - largest) here, the label's logit (0 if it is not here). Rows of weight 0 may have
+// any.
 inline constexpr int64_t kStatistics = 3;
-// `logits` may be overwritten.
-struct LocalSoftmax {
-  at::Tensor exponentials;  // exp(logit - largest), [rows, columns]
-  at::Tensor statistics;    // [rows, kStatistics]
-};
-LocalSoftmax SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels, int64_t first);
-// From the statistics of all ranks [width, rows, kStatistics]: the weighted sum of losses (a scalar
-// of the weights' type) and the gradient of this rank's logits (of `type`), which may reuse the
-// exponentials' memory.
-struct LossAndGradient {
-  at::Tensor loss_sum;
-  at::Tensor logits_gradient;  // undefined unless asked for
-};
-LossAndGradient CrossEntropy(const LocalSoftmax& local, const at::Tensor& gathered,
-                             const at::Tensor& labels, const at::Tensor& weights, int64_t first,
-                             at::ScalarType type, bool gradient);
+at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& weights, int64_t first);
+// From the statistics of all ranks [width, rows, kStatistics]: the weighted sum of losses, a scalar
+// of the sum type. With `gradient`, `logits` become the gradient of that sum, in place.
+at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,
+                        const at::Tensor& labels, const at::Tensor& weights, int64_t first,
+                        bool gradient);
 
 // The type of sums and norms: fp64 under fp64, else fp32.
 at::ScalarType SumType(at::ScalarType compute);

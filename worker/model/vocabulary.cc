@@ -71,16 +71,11 @@ Head::Head(TensorGroup group, Parameter norm, Parameter table, VocabularyRows ro
       epsilon_(epsilon) {}
 
 absl::Status Head::Loss(const at::Tensor& logits, const at::Tensor& labels,
-                        const at::Tensor& weights, at::Tensor* loss_sum,
-                        at::Tensor* logits_gradient) const {
-  const at::ScalarType type = logits.scalar_type();
-  const LocalSoftmax softmax = SoftmaxStatistics(logits, labels, rows_.first);
+                        const at::Tensor& weights, bool gradient, at::Tensor* loss_sum) const {
   at::Tensor gathered;
-  RETURN_IF_ERROR(group_.AllGather(softmax.statistics, &gathered));
-  LossAndGradient result = CrossEntropy(softmax, gathered, labels, weights, rows_.first, type,
-                                        logits_gradient != nullptr);
-  *loss_sum = std::move(result.loss_sum);
-  if (logits_gradient != nullptr) *logits_gradient = std::move(result.logits_gradient);
+  RETURN_IF_ERROR(
+      group_.AllGather(SoftmaxStatistics(logits, labels, weights, rows_.first), &gathered));
+  *loss_sum = CrossEntropy(logits, gathered, labels, weights, rows_.first, gradient);
   return absl::OkStatus();
 }
 
@@ -88,10 +83,10 @@ absl::Status Head::Forward(const at::Tensor& input, const at::Tensor& labels,
                            const at::Tensor& weights, HeadState* state,
                            at::Tensor* loss_sum) const {
   RmsNormed normed = RmsNorm(input, norm_.weight, epsilon_);
-  const at::Tensor logits = Linear(normed.y, table_);
-  RETURN_IF_ERROR(Loss(logits, labels, weights, loss_sum,
-                       state == nullptr ? nullptr : &state->logits_gradient));
+  at::Tensor logits = Linear(normed.y, table_);
+  RETURN_IF_ERROR(Loss(logits, labels, weights, state != nullptr, loss_sum));
   if (state == nullptr) return absl::OkStatus();
+  state->logits_gradient = std::move(logits);
   state->input = input;
   state->normed = std::move(normed.y);
   state->rstd = std::move(normed.rstd);
@@ -123,7 +118,7 @@ absl::Status Head::Evaluate(const at::Tensor& input, const at::Tensor& labels,
   const at::Tensor rank = gathered.select(2, 0).argmax(0, /*keepdim=*/true);
   *predicted = gathered.select(2, 1).gather(0, rank).squeeze(0).to(at::kLong);
   if (!labels.defined()) return absl::OkStatus();
-  return Loss(logits, labels, weights, loss_sum, nullptr);
+  return Loss(logits, labels, weights, /*gradient=*/false, loss_sum);
 }
 
 }  // namespace phalanx::model

@@ -67,8 +67,9 @@ class Head {
                         at::Tensor* predicted) const;
 
  private:
+  // With `gradient`, `logits` become their gradient.
   absl::Status Loss(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
-                    at::Tensor* loss_sum, at::Tensor* logits_gradient) const;
+                    bool gradient, at::Tensor* loss_sum) const;
 
   TensorGroup group_;
   Parameter norm_;

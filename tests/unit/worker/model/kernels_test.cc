@@ -144,7 +144,7 @@ TEST_P(KernelsTest, Activations_OfLargeInputs_StayFinite) {
 TEST_P(KernelsTest, Rows_TakenAndAdded_LeaveOutWhatIsNotKept) {
   const at::Tensor table = Random({4, kFeatures});
   const at::Tensor index = at::tensor({3, 0, 3, 1}, at::kLong),
-                   keep = at::tensor({1, 1, 1, 0}, at::kBool);
+                   keep = at::tensor({1, 1, 1, 0}, at::kLong).to(at::kBool);
   ExpectClose(TakeRows(table, index, {}), table.index_select(0, index));
   const at::Tensor taken = TakeRows(table, index, keep);
   ExpectClose(taken[0], table[3]);
@@ -169,16 +169,17 @@ TEST_P(KernelsTest, CrossEntropy_OverTwoRanks_EqualsAutograd) {
                        .dot(weights.to(at::kDouble));
         return expected;
       })[0];
-  const LocalSoftmax low = SoftmaxStatistics(logits.narrow(1, 0, cut).contiguous(), labels, 0);
-  const LocalSoftmax high =
-      SoftmaxStatistics(logits.narrow(1, cut, vocabulary - cut).contiguous(), labels, cut);
-  const at::Tensor gathered = at::stack({low.statistics, high.statistics});
-  const LossAndGradient a = CrossEntropy(low, gathered, labels, weights, 0, GetParam().type, true);
-  const LossAndGradient b =
-      CrossEntropy(high, gathered, labels, weights, cut, GetParam().type, true);
-  EXPECT_TRUE(at::equal(a.loss_sum, b.loss_sum));
-  ExpectClose(a.loss_sum, expected.detach());
-  ExpectClose(at::cat({a.logits_gradient, b.logits_gradient}, 1), gradient);
+  const at::Tensor low = logits.narrow(1, 0, cut).contiguous();
+  const at::Tensor high = logits.narrow(1, cut, vocabulary - cut).contiguous();
+  const at::Tensor gathered = at::stack(
+      {SoftmaxStatistics(low, labels, weights, 0), SoftmaxStatistics(high, labels, weights, cut)});
+  const at::Tensor alone = CrossEntropy(low, gathered, labels, weights, 0, /*gradient=*/false);
+  EXPECT_TRUE(at::equal(low, logits.narrow(1, 0, cut))) << "without a gradient, logits stay";
+  const at::Tensor loss = CrossEntropy(low, gathered, labels, weights, 0, /*gradient=*/true);
+  EXPECT_TRUE(at::equal(loss, alone));
+  EXPECT_TRUE(at::equal(loss, CrossEntropy(high, gathered, labels, weights, cut, true)));
+  ExpectClose(loss, expected.detach());
+  ExpectClose(at::cat({low, high}, 1), gradient);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KernelsTest,

@@ -1,0 +1,164 @@
+// The same stages on CUDA: equal to the plain model on CPU, and never waiting for the device.
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <gtest/gtest.h>
+
+#include "tests/oracle/model_harness.h"
+#include "tests/support/specs.h"
+#include "worker/model/attention.h"
+
+namespace phalanx::oracle {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+
+// While it lives, an ATen operation that waits for the device throws.
+class NoWaiting {
+ public:
+  NoWaiting() { Set(c10::cuda::SyncDebugMode::L_ERROR); }
+  ~NoWaiting() { Set(c10::cuda::SyncDebugMode::L_DISABLED); }
+
+ private:
+  static void Set(c10::cuda::SyncDebugMode mode) {
+    c10::cuda::warning_state().set_sync_debug_mode(mode);
+  }
+};
+
+class StageCudaTest : public testing::Test {
+ protected:
+  StageCudaTest() {
+    at::globalContext().setAllowTF32CuBLAS(false);
+    at::globalContext().lazyInitDevice(at::kCUDA);
+  }
+};
+
+// Head sizes that the flash and memory-efficient kernels take: 192 / 6 and 128 / 4.
+job::JobSpec MultimodalSpec() {
+  return AJob()
+      .Module("vision", ClipVision({.hidden_size = 128, .heads = 4, .mlp_size = 250, .block = 32}))
+      .Module("language", Llama({.hidden_size = 192,
+                                 .heads = 6,
+                                 .kv_heads = 2,
+                                 .mlp_size = 250,
+                                 .block = 32,
+                                 .vocabulary = 500}))
+      .Edge("vision", "language", {.projector = 96});
+}
+
+struct Case {
+  at::ScalarType type;
+  double loss, gradients;
+};
+
+void ExpectFollowsPlain(const job::JobSpec& spec, const Case& tolerance) {
+  PlainModel plain(spec, at::kDouble);
+  StageWorld world(spec, tolerance.type, at::kCUDA);
+  const PlainMicrobatch batch = RandomMicrobatch(spec, {.samples = 3, .items = 4}, tolerance.type);
+  PlainMicrobatch exact = batch;
+  for (at::Tensor& pixels : exact.pixels)
+    pixels = pixels.defined() ? pixels.to(at::kDouble) : pixels;
+  plain.Accumulate(exact);
+  EXPECT_NEAR(world.RunStep(0, batch) / plain.Loss(exact).item<double>(), 1, tolerance.loss);
+  const NamedTensors gradients = world.Gradients();
+  for (const auto& [name, expected] : plain.Gradients()) {
+    if (name.find("k_proj.bias") != std::string::npos) continue;  // a true gradient of zero
+    const at::Tensor error =
+        (gradients.at(name).to(at::kDouble) - expected).norm() / expected.norm();
+    EXPECT_LT(error.item<double>(), tolerance.gradients) << name;
+  }
+}
+
+TEST_F(StageCudaTest, Fp32_EqualsPlainModel) {
+  ExpectFollowsPlain(MultimodalSpec(), {at::kFloat, 1e-5, 1e-4});
+}
+TEST_F(StageCudaTest, Fp64_EqualsPlainModel) {
+  ExpectFollowsPlain(MultimodalSpec(), {at::kDouble, 1e-9, 1e-9});
+}
+TEST_F(StageCudaTest, Bf16_FollowsPlainModel) {
+  ExpectFollowsPlain(MultimodalSpec(), {at::kBFloat16, 1e-2, 5e-2});
+}
+
+TEST_F(StageCudaTest, TiedHeadInStages_EqualsPlainModel) {
+  const job::Architecture architecture = Llama({.vocabulary = 93, .tied_head = true});
+  ExpectFollowsPlain(AJob().Module("language", architecture), {at::kFloat, 1e-5, 1e-4});
+  ExpectFollowsPlain(AJob().Module("language", architecture, {.pp = 2}), {at::kFloat, 1e-5, 1e-4});
+}
+
+TEST_F(StageCudaTest, Predictions_EqualPlainModel) {
+  const job::JobSpec spec = MultimodalSpec();
+  const PlainModel plain(spec, at::kDouble);
+  StageWorld world(spec, at::kDouble, at::kCUDA);
+  const PlainMicrobatch batch = RandomMicrobatch(spec, {}, at::kDouble);
+  EXPECT_TRUE(at::equal(world.Evaluate(batch).predicted.cpu(),
+                        plain.Logits(plain.Hidden(batch)).argmax(-1)));
+}
+
+// Query heads [3, 6) of groups of four: one of one KV head, two of the next.
+TEST_F(StageCudaTest, UnequalGroups_EqualCpu) {
+  plan::Shard shard;
+  shard.query_heads = {3, 3};
+  shard.kv_heads = {0, 2};
+  const model::HeadMap there = model::MakeHeadMap(shard, 4, 64, at::kCUDA);
+  const model::HeadMap here = model::MakeHeadMap(shard, 4, 64, at::kCPU);
+  for (const auto& [type, tolerance] :
+       {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 2e-2}, {at::kDouble, 1e-12}}) {
+    const at::Tensor qkv = at::randn({2, 40, there.columns()}, at::kDouble).to(type);
+    const at::Tensor upstream = at::randn({80, 3 * 64}, at::kDouble).to(type);
+    model::AttentionState state, reference;
+    const at::Tensor output = model::Attention(qkv.cuda(), there, true, &state);
+    const at::Tensor gradient = model::AttentionBackward(upstream.cuda(), there, true, state);
+    const at::Tensor expected = model::Attention(qkv.to(at::kDouble), here, true, &reference);
+    const at::Tensor expected_gradient =
+        model::AttentionBackward(upstream.to(at::kDouble), here, true, reference);
+    EXPECT_LT((output.cpu() - expected).abs().max().item<double>(), tolerance * 3) << type;
+    EXPECT_LT((gradient.cpu() - expected_gradient).abs().max().item<double>(), tolerance * 10)
+        << type;
+  }
+}
+
+TEST_F(StageCudaTest, Passes_NeverWaitForTheDevice) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const job::JobSpec spec = MultimodalSpec();
+    const plan::Plan plan = *plan::MakePlan(spec, plan::MakeCluster(1, 2), Epoch{1});
+    PlainMicrobatch batch = RandomMicrobatch(spec, {}, type);
+    at::Tensor rows;
+    for (int32_t module = 0; module < 2; ++module) {
+      const plan::Place place{.module = module};
+      const plan::StageParameters parameters = plan::ParametersOf(plan, place);
+      const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(type);
+      const at::Tensor weights = at::empty({parameters.elements}, options);
+      const at::Tensor gradients = at::zeros({parameters.elements}, options.dtype(at::kFloat));
+      model::InitialiseWeights(plan, place, parameters, weights, 2);
+      auto stage = model::MakeStage(plan, place, 0, parameters, weights, gradients, nullptr,
+                                    {.device = at::kCUDA, .compute = type});
+      ASSERT_TRUE(stage.ok()) << stage.status();
+      model::StageInput input;
+      if (module == 0) {
+        input.pixels = batch.pixels[0].cuda();
+      } else {
+        input.tokens = batch.tokens.cuda();
+        input.labels = batch.labels.cuda();
+        input.label_weights = batch.label_weights.cuda();
+        input.row_positions = batch.row_positions.cuda();
+        input.rows = rows;
+      }
+      const NoWaiting guard;
+      auto output = (*stage)->Forward(0, input);
+      ASSERT_TRUE(output.ok()) << output.status();
+      if (module == 0) rows = output->hidden[0];
+      const auto back =
+          (*stage)->BackwardInput(0, {module == 0 ? at::zeros_like(rows) : at::Tensor()});
+      ASSERT_TRUE(back.ok()) << back.status();
+      const absl::Status weight = (*stage)->BackwardWeight(0);
+      EXPECT_TRUE(weight.ok()) << weight;
+      const auto evaluated = (*stage)->Evaluate(input);
+      EXPECT_TRUE(evaluated.ok()) << evaluated.status();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::oracle
