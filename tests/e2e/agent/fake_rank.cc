@@ -142,7 +142,10 @@ class FakeRank {
     up.mutable_report()->mutable_event()->set_message(absl::StrCat(
         "pid=", getpid(), " child=", child, " fds=", descriptors_, " index=", run.data_index()));
     Send(up);
-    if (behaviour == "crash") raise(SIGSEGV);
+    if (behaviour == "crash") {
+      std::signal(SIGSEGV, SIG_DFL);  // a sanitizer's handler would exit instead
+      raise(SIGSEGV);
+    }
     int code = 0;
     if (absl::StartsWith(behaviour, "exit-") && absl::SimpleAtoi(behaviour.substr(5), &code)) {
       std::fprintf(stderr, "about to exit with %d\n", code);

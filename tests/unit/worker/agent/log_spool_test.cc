@@ -1,0 +1,138 @@
+#include "worker/agent/log_spool.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/shards.h"
+#include "worker/agent/log_upload.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr JobId kJob{7};
+
+std::unique_ptr<LogSpool> OpenSpool(const std::string& state, int64_t epoch, int64_t bytes_max) {
+  auto spool = LogSpool::Open(state, kJob, Epoch{epoch}, 3, bytes_max);
+  EXPECT_TRUE(spool.ok()) << spool.status();
+  return *std::move(spool);
+}
+
+std::string ReadAll(LogReader& reader, bool final) {
+  std::string text;
+  for (std::string part; !(part = reader.Next(final)).empty();) text += part;
+  return text;
+}
+
+TEST(LogSpoolTest, Text_BeyondTheCap_LosesTheOldest) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 20);
+  spool->Append("0123456789");
+  spool->Append("abcdefghij");
+  spool->Append("ABC");
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(reader, true), "abcdefghijABC");
+}
+
+TEST(LogSpoolTest, OneAppend_LargerThanTheCap_KeepsItsEnd) {
+  const std::string state = support::MakeFolder("spool");
+  OpenSpool(state, 1, 10)->Append("0123456789abcdefghijABC");
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(reader, true), "fghijABC");
+}
+
+TEST(LogSpoolTest, OpenedAgain_GoesOnWhereItWas) {
+  const std::string state = support::MakeFolder("spool");
+  OpenSpool(state, 1, 10)->Append("0123");
+  OpenSpool(state, 1, 10)->Append("456");
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(reader, true), "0123456");
+}
+
+TEST(LogSpoolTest, Tail_GivesWholeLines_AcrossRotation) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 20);
+  spool->Append("one\ntwo\nt");
+  spool->Append("hree\nfour\n");
+  EXPECT_EQ(spool->Tail(100), "one\ntwo\nthree\nfour\n");
+  EXPECT_EQ(spool->Tail(11), "three\nfour\n");
+  EXPECT_EQ(spool->Tail(10), "four\n");
+  EXPECT_EQ(spool->Tail(3), "ur\n");
+}
+
+TEST(LogReaderTest, Reader_HoldsBackALineUntilItEnds) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 1000);
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(reader.Next(false), "");
+  spool->Append("one\ntw");
+  EXPECT_EQ(ReadAll(reader, false), "one\n");
+  spool->Append("o\n");
+  EXPECT_EQ(ReadAll(reader, false), "two\n");
+  spool->Append("three");
+  EXPECT_EQ(ReadAll(reader, true), "three");
+}
+
+TEST(LogReaderTest, Reader_FollowsRotationAndNewEpochs) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 20);
+  LogReader reader(state, kJob, 3, 0);
+  spool->Append("111111111\n");
+  EXPECT_EQ(ReadAll(reader, false), "111111111\n");
+  spool->Append("222222222\n");
+  spool->Append("333\n");
+  EXPECT_EQ(ReadAll(reader, false), "222222222\n333\n");
+  OpenSpool(state, 2, 20)->Append("444\n");
+  EXPECT_EQ(ReadAll(reader, false), "444\n");
+}
+
+TEST(LogReaderTest, Reader_WhoseFileWasRotatedAway_GoesOnWithTheOldestLeft) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 8);
+  spool->Append("one\n");
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(reader, false), "one\n");
+  for (const char* text : {"two\n", "thr\n", "fou\n"}) spool->Append(text);
+  EXPECT_EQ(ReadAll(reader, false), "thr\nfou\n");
+}
+
+TEST(LogReaderTest, Tail_CountsLinesOverFilesAndEpochs) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 8);
+  for (const char* text : {"one\n", "two\n"}) spool->Append(text);
+  OpenSpool(state, 2, 8)->Append("thr\nx");
+  const auto tail = [&](int32_t lines) {
+    LogReader reader(state, kJob, 3, lines);
+    return ReadAll(reader, true);
+  };
+  EXPECT_EQ(tail(1), "x");
+  EXPECT_EQ(tail(2), "thr\nx");
+  EXPECT_EQ(tail(3), "two\nthr\nx");
+  EXPECT_EQ(tail(100), "one\ntwo\nthr\nx");
+}
+
+TEST(LogFilesTest, OldJobs_LoseTheirLogs_ButNotThoseToKeep) {
+  const std::string state = support::MakeFolder("spool");
+  for (size_t job = 1; job <= kJobsMax + 2; ++job) {
+    std::filesystem::create_directories(absl::StrCat(state, "/jobs/", job));
+  }
+  RemoveOldLogs(state, {JobId{1}});
+  EXPECT_TRUE(std::filesystem::exists(state + "/jobs/1"));
+  EXPECT_FALSE(std::filesystem::exists(state + "/jobs/2"));
+  EXPECT_TRUE(std::filesystem::exists(state + "/jobs/3"));
+}
+
+TEST(LogFilesTest, LoggedRanks_AreListedOnce) {
+  const std::string state = support::MakeFolder("spool");
+  for (int64_t epoch = 1; epoch <= 2; ++epoch) OpenSpool(state, epoch, 20)->Append("x");
+  ASSERT_TRUE(LogSpool::Open(state, kJob, Epoch{2}, 0, 20).ok());
+  EXPECT_THAT(LoggedRanks(state, kJob), ElementsAre(0, 3));
+}
+
+}  // namespace
+}  // namespace phalanx::agent

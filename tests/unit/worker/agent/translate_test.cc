@@ -1,0 +1,63 @@
+#include "worker/agent/translate.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::agent {
+namespace {
+
+TEST(Utf8Test, Text_StaysAsItIs) {
+  EXPECT_EQ(Utf8Of("plain, \xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x98\x80", 100),
+            "plain, \xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x98\x80");
+}
+
+TEST(Utf8Test, BytesThatAreNoText_BecomeQuestionMarks) {
+  EXPECT_EQ(Utf8Of("a\xFF\x80z", 100), "a??z");
+  EXPECT_EQ(Utf8Of("\xC0\xAF", 100), "??");            // overlong
+  EXPECT_EQ(Utf8Of("\xED\xA0\x80", 100), "???");       // surrogate
+  EXPECT_EQ(Utf8Of("\xF4\x90\x80\x80", 100), "????");  // beyond the last code point
+  EXPECT_EQ(Utf8Of("\xE2\x82", 100), "??");            // cut off
+}
+
+TEST(Utf8Test, Cut_InsideACharacter_LeavesText) { EXPECT_EQ(Utf8Of("ab\xE2\x82\xAC", 4), "ab??"); }
+
+TEST(TranslateTest, Report_CarriesTheRankThatTheDaemonKnows_NotTheOneWritten) {
+  v1::RankReport claimed;
+  claimed.set_job(99);
+  claimed.set_rank(5);
+  claimed.mutable_ready();
+  const v1::RankReport report =
+      MessageOf(SendReport{JobId{7}, Epoch{2}, 1, claimed.SerializeAsString()}).rank_report();
+  EXPECT_EQ(report.job(), 7);
+  EXPECT_EQ(report.epoch(), 2);
+  EXPECT_EQ(report.rank(), 1);
+  EXPECT_TRUE(report.has_ready());
+}
+
+TEST(TranslateTest, Stop_WithoutAGrace_HasTheDefault) {
+  v1::OpenSessionResponse response;
+  response.mutable_command()->set_command_number(4);
+  response.mutable_command()->mutable_stop()->set_job(7);
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  const auto& stop = std::get<StopCommand>(std::get<CommandReceived>(*event).command);
+  EXPECT_EQ(stop.grace, absl::Seconds(10));
+  response.mutable_command()->mutable_stop()->mutable_grace();
+  const auto at_once = EventOf(SessionNumber{1}, response);
+  EXPECT_EQ(std::get<StopCommand>(std::get<CommandReceived>(*at_once).command).grace,
+            absl::ZeroDuration());
+}
+
+TEST(TranslateTest, Command_OfANewerCoordinator_IsUnknown_AndAnEmptyMessageNothing) {
+  v1::OpenSessionResponse response;
+  EXPECT_FALSE(EventOf(SessionNumber{1}, response).has_value());
+  response.mutable_command()->set_command_number(4);
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_TRUE(std::holds_alternative<UnknownCommand>(std::get<CommandReceived>(*event).command));
+}
+
+}  // namespace
+}  // namespace phalanx::agent
