@@ -112,7 +112,9 @@ absl::Status Executor::ReceiveForward(int32_t index, int32_t number, const StepC
 
 absl::Status Executor::TakeForward(const Part& part, Flight& flight) {
   if (flight.arriving.empty()) return absl::OkStatus();
+  const int32_t before = timer_->Mark();
   RETURN_IF_ERROR(forward_->Join());
+  timer_->Add(StepTimer::Kind::kCommInsideCompute, before, timer_->Mark());
   for (auto& [index, arrivals] : flight.arriving) {
     const plan::Link& link = plan_.links[static_cast<size_t>(index)];
     std::vector<at::Tensor> rows, flags;
@@ -205,7 +207,9 @@ absl::Status Executor::ReceiveBackward(int32_t index, int32_t number, const Step
 
 absl::Status Executor::TakeBackward(const Part& part, Flight& flight) {
   if (flight.arriving_gradients.empty()) return absl::OkStatus();
+  const int32_t before = timer_->Mark();
   if (backward_ != nullptr) RETURN_IF_ERROR(backward_->Join());
+  timer_->Add(StepTimer::Kind::kCommInsideCompute, before, timer_->Mark());
   for (auto& [index, pairs] : flight.arriving_gradients) {
     const plan::Link& link = plan_.links[static_cast<size_t>(index)];
     if (link.edge < 0) {
