@@ -13,7 +13,6 @@ pkg_check_modules(archive REQUIRED IMPORTED_TARGET libarchive)
 pkg_check_modules(png REQUIRED IMPORTED_TARGET libpng)
 pkg_check_modules(jpeg REQUIRED IMPORTED_TARGET libjpeg)
 pkg_check_modules(sqlite REQUIRED IMPORTED_TARGET sqlite3)
-pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 find_package(prometheus-cpp CONFIG REQUIRED)
 
 if(PHALANX_WITH_TORCH)

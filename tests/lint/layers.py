@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Includes point one way: fails for each include of a project header that the table below does not allow.
+
+layers.py SOURCE_ROOT
+"""
+import pathlib
+import re
+import sys
+
+# folder -> folders it may include besides itself (a prefix stands for all below it)
+CORE = ["core/base", "core/job", "core/plan", "core/schedule"]
+PROTO = ["phalanx/v1", "google/rpc"]
+ALLOWED = {
+    "core/base": [],
+    "core/job": ["core/base"],
+    "core/plan": ["core/base", "core/job"],
+    "core/schedule": ["core/base", "core/job", "core/plan"],
+    "core/wire": CORE + PROTO,
+    "coordinator": ["core"] + PROTO,
+    "client": ["core"] + PROTO,
+    "worker/channel": ["core/base"] + PROTO,
+    "worker/data": ["core"],
+    "worker/agent": ["core", "worker/channel", "worker/data"] + PROTO,
+    "worker/comm": CORE,
+    "worker/device": ["core/base"],
+    "worker/model": CORE + ["worker/comm", "worker/device"],
+    "worker/train": CORE + ["worker/comm", "worker/data", "worker/device", "worker/model"],
+    "worker/rank": ["core", "worker/channel", "worker/comm", "worker/data", "worker/device", "worker/model",
+                    "worker/train", "tensorboard"] + PROTO,
+}
+# Pure folders know no transport, no parser and no LibTorch.
+PURE = ["core/base", "core/job", "core/plan", "core/schedule", "coordinator/machine", "worker/agent/machine"]
+FORBIDDEN_IN_PURE = re.compile(r'#include\s+[<"](grpc|google/protobuf|phalanx/v1|ATen|torch|yaml-cpp|sqlite3|thread>|mutex>)')
+# The daemon starts in milliseconds and survives a wedged driver.
+FORBIDDEN_IN_AGENT = re.compile(r'#include\s+[<"](ATen|torch|c10|cuda|nccl)')
+INCLUDE = re.compile(r'#include\s+"([^"]+)"')
+
+
+def under(path, folder):
+    return path == folder or path.startswith(folder + "/")
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    errors, files = [], 0
+    for top in ("core", "coordinator", "worker", "client"):
+        for source in sorted((root / top).rglob("*")):
+            if source.suffix not in (".h", ".cc", ".cu", ".cuh"):
+                continue
+            files += 1
+            folder = source.parent.relative_to(root).as_posix()
+            owner = max((f for f in ALLOWED if under(folder, f)), key=len, default=None)
+            if owner is None:
+                errors.append(f"{folder}: no line in the table of layers")
+                continue
+            for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1):
+                where = f"{source.relative_to(root)}:{number}"
+                if any(under(folder, pure) for pure in PURE) and FORBIDDEN_IN_PURE.match(line):
+                    errors.append(f"{where}: a pure folder may not have {line}")
+                if under(folder, "worker/agent") and FORBIDDEN_IN_AGENT.match(line):
+                    errors.append(f"{where}: the daemon may not have {line}")
+                match = INCLUDE.match(line)
+                if not match or not (root / match.group(1)).exists() and not under(match.group(1), "phalanx/v1"):
+                    continue
+                target = pathlib.PurePosixPath(match.group(1)).parent.as_posix()
+                if not any(under(target, allowed) for allowed in [owner] + ALLOWED[owner]):
+                    errors.append(f"{where}: {owner} may not include {match.group(1)}")
+    print("\n".join(errors) or f"{files} files, every include points down")
+    return 1 if errors or files == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
