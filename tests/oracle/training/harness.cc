@@ -159,7 +159,8 @@ class Collector {
 };
 
 PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spec, int32_t vision,
-                             const DataShape& data, at::ScalarType type) {
+                             at::ScalarType type) {
+  const int64_t image_size = train::ImageSize(spec);
   PlainMicrobatch batch;
   const int64_t length = static_cast<int64_t>(sample.tokens.size());
   auto row = [length](const auto& values) {
@@ -172,7 +173,7 @@ PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spe
   batch.label_weights = row(sample.label_counts).to(type);
   batch.pixels.resize(spec.modules.size());
   if (sample.pixels.empty() || vision < 0) return batch;
-  at::Tensor pixels = at::empty({static_cast<int64_t>(sample.pixels.size()), 3, data.image_size, data.image_size});
+  at::Tensor pixels = at::empty({static_cast<int64_t>(sample.pixels.size()), 3, image_size, image_size});
   for (size_t i = 0; i < sample.pixels.size(); ++i) {
     std::copy(sample.pixels[i].begin(), sample.pixels[i].end(),
               pixels.mutable_data_ptr<float>() + i * sample.pixels[i].size());
@@ -250,9 +251,12 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
 }
 
 std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& data, int64_t steps) {
+  return TrainPlain(spec, *MakeData(data), steps);
+}
+
+std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source, int64_t steps) {
   const at::ScalarType type = train::ComputeType(spec.compute);
   PlainModel model(spec, type);
-  std::unique_ptr<train::SampleSource> source = MakeData(data);
   int32_t vision = -1;
   for (size_t m = 0; m < spec.modules.size(); ++m) {
     if (spec.modules[m].architecture.family == job::Family::kClipVision) vision = static_cast<int32_t>(m);
@@ -262,10 +266,10 @@ std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& d
     TrainedStep trained;
     for (int64_t i = 0; i < spec.batch.global; ++i) {
       const int64_t number =
-          plan::SampleAt(spec.seed, data.samples, (step - 1) * spec.batch.global + i);
-      const std::shared_ptr<const data::Sample> sample = *source->Take(number);
+          plan::SampleAt(spec.seed, source.size(), (step - 1) * spec.batch.global + i);
+      const std::shared_ptr<const data::Sample> sample = *source.Take(number);
       if (sample->corrupt) continue;
-      model.Accumulate(PlainBatchOf(*sample, spec, vision, data, type));
+      model.Accumulate(PlainBatchOf(*sample, spec, vision, type));
     }
     trained.gradients = Flattened(model.Gradients());
     job::Optimizer optimizer = spec.optimizer;

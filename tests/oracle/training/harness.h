@@ -45,6 +45,8 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
 
 // The same steps by the plain model in one process.
 std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& data, int64_t steps);
+// The same on any samples, such as those that a job reads.
+std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source, int64_t steps);
 
 // The largest error over all tensors, max|a - b| / max(max|b|, s), s the largest |b| over the module's
 // tensors of that kind (matrices, vectors). Fails the test if the names differ.

@@ -1,0 +1,97 @@
+// What users get wrong.
+#include <algorithm>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<std::string> MessagesOf(const std::vector<v1::JobEvent>& events, const std::string& type) {
+  std::vector<std::string> messages;
+  for (const v1::JobEvent& event : events) {
+    if (event.type() == type) messages.push_back(event.message());
+  }
+  return messages;
+}
+
+TEST(BadInputTest, JobFile_EveryViolationIsListed_AndNoJobIsThere) {
+  const DataFolder data = MakeData();
+  const std::string text = absl::StrReplaceAll(
+      JobText(data, {.language = "ranks: 4, tp: 3"}),
+      {{"steps: 6", "steps: -6"}, {"micro: 2", "mcro: 2"}, {"to: language", "to: langage"}});
+  support::WriteFile(data.path + "/job.yaml", text);
+  Cluster cluster({.devices = 1});
+  const Finished submit = cluster.Phalanx({"submit", data.path + "/job.yaml"});
+  EXPECT_EQ(submit.exit_code, 65);
+  EXPECT_THAT(submit.talk, AllOf(HasSubstr("spec.steps: -6"), HasSubstr("spec.batch.mcro"),
+                                 HasSubstr("spec.modules[1].parallel.tp: 3"), HasSubstr("spec.edges[0].to: langage")));
+  EXPECT_EQ(submit.out, "");
+  // A client that does not look gets the same answer from the server, and leaves no state there either.
+  v1::SubmitJobRequest request;
+  request.mutable_document()->set_text(text);
+  request.mutable_document()->set_directory(data.path);
+  grpc::ClientContext context;
+  v1::SubmitJobResponse response;
+  const grpc::Status status = cluster.stub().SubmitJob(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(cluster.List().empty());
+  EXPECT_EQ(cluster.Phalanx({"list", "-o", "name"}).out, "");
+}
+
+TEST(BadInputTest, TruncatedShard_FailsTheJobBeforeAnyRankStarts) {
+  const DataFolder data = MakeData();
+  const std::string bytes = support::ReadFile(data.files.shards[1]);
+  support::WriteFile(data.files.shards[1], bytes.substr(0, bytes.size() / 2 + 100));
+  support::WriteFile(data.path + "/job.yaml", JobText(data, {}));
+  Cluster cluster({.devices = 2});
+  const int64_t job = cluster.Submit(Document(data, {})).id();
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().cause(), "DataInvalid");
+  EXPECT_THAT(failed.failure().message(), AllOf(HasSubstr("spec.data.shards"), HasSubstr("set-001.tar")));
+  EXPECT_THAT(cluster.WorkerLog(), Not(HasSubstr("started pid=")));
+  // Where the client can read the shards it says the same.
+  const Finished checked = RunToEnd({Program("phalanx"), "validate", "--check-data", data.path + "/job.yaml"});
+  EXPECT_EQ(checked.exit_code, 65);
+  EXPECT_THAT(checked.out + checked.talk, HasSubstr("set-001.tar"));
+}
+
+TEST(BadInputTest, CorruptPicture_IsLeftOutAndNamedOnce) {
+  const DataFolder data = MakeData({.samples = 16});
+  DamagePicture(data, 9);
+  Cluster cluster({.devices = 4});
+  // Both vision lanes and both encoder passes of a second epoch over the data come across it.
+  const int64_t job = cluster.Submit(Document(data, {.steps = 4, .vision = "ranks: 2", .language = "ranks: 2, tp: 2"})).id();
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  EXPECT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason();
+  const std::vector<std::string> corrupt = MessagesOf(cluster.Events(job), "CorruptSample");
+  ASSERT_EQ(corrupt.size(), 1u);
+  EXPECT_THAT(corrupt[0], AllOf(HasSubstr("set-001.tar"), HasSubstr("000009")));
+  int64_t left_out = 0;
+  for (const Metric& metric : ReadMetrics(data.path + "/out")) left_out += metric.corrupt_samples;
+  EXPECT_EQ(left_out, 2) << "four steps of eight samples pass twice over sixteen";
+}
+
+TEST(BadInputTest, MoreCorruptSamplesThanAllowed_FailTheJob) {
+  const DataFolder data = MakeData({.samples = 16});
+  for (const int32_t picture : {2, 1, 0}) DamagePicture(data, picture);
+  Cluster cluster({.devices = 2});
+  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver, .corrupt_max = 2})).id();
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().cause(), "DataCorrupt");
+  EXPECT_THAT(failed.failure().message(),
+              AllOf(HasSubstr("3 corrupt samples"), HasSubstr("spec.data.corrupt_max"), HasSubstr("set-000.tar")));
+  EXPECT_EQ(MessagesOf(cluster.Events(job), "CorruptSample").size(), 3u);
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

@@ -1,0 +1,227 @@
+#include "tests/e2e/jobs/cluster.h"
+
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/shards.h"
+
+namespace phalanx::e2e {
+namespace {
+
+std::string JobName(int64_t job) { return absl::StrCat("job-", job); }
+
+void Prepare(grpc::ClientContext& context, absl::Time deadline) {
+  context.set_deadline(absl::ToChronoTime(deadline));
+  context.set_wait_for_ready(true);
+}
+
+template <typename Request, typename Response>
+Response Call(v1::JobService::Stub& stub,
+              grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+              const Request& request) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (true) {
+    grpc::ClientContext context;
+    Prepare(context, deadline);
+    Response response;
+    const grpc::Status status = (stub.*method)(&context, request, &response);
+    // The coordinator went away meanwhile; every call may be repeated.
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && absl::Now() < deadline) continue;
+    Require(status.ok(), absl::StrCat("call failed: ", status.error_message()));
+    return response;
+  }
+}
+
+}  // namespace
+
+bool IsTerminal(v1::JobPhase phase) {
+  return phase == v1::JOB_PHASE_SUCCEEDED || phase == v1::JOB_PHASE_FAILED ||
+         phase == v1::JOB_PHASE_CANCELLED;
+}
+
+std::string Program(const std::string& name) { return absl::StrCat(PHALANX_BIN_DIR, "/", name); }
+
+Finished RunToEnd(const std::vector<std::string>& argv) {
+  const std::string folder = support::MakeFolder("e2e-run");
+  Process process(argv, NewMark(), folder + "/out", folder + "/talk");
+  Finished finished{.exit_code = process.WaitExitCode()};
+  finished.out = ReadText(folder + "/out");
+  finished.talk = ReadText(folder + "/talk");
+  return finished;
+}
+
+Cluster::Cluster(ClusterOptions options)
+    : options_(std::move(options)), folder_(support::MakeFolder("e2e-cluster")) {
+  StartCoordinator();
+  StartWorker();
+}
+
+Cluster::~Cluster() {
+  // Ranks get SIGKILL with their daemon; whoever looks for what is left is not to find those.
+  std::vector<ProcessWatch> watches;
+  for (pid_t pid : Processes()) watches.emplace_back(pid);
+  worker_.reset();
+  coordinator_.reset();
+  for (const ProcessWatch& watch : watches) watch.AwaitEnd(absl::Seconds(10));
+}
+
+void Cluster::StartCoordinator() {
+  const std::string ready = absl::StrCat(folder_, "/coordinator-", ++starts_, ".json");
+  std::vector<std::string> argv = {Program("phalanx-coordinator"),
+                                   "--listen", grpc_.empty() ? "127.0.0.1:0" : grpc_,
+                                   "--http", http_.empty() ? "127.0.0.1:0" : http_,
+                                   "--store", folder_ + "/store",
+                                   "--ready-file", ready};
+  argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
+  const std::string log = folder_ + "/coordinator.log";
+  coordinator_ = std::make_unique<Process>(argv, mark_, log, log);
+  AwaitFile(ready, *coordinator_);
+  const nlohmann::json addresses = nlohmann::json::parse(ReadText(ready));
+  grpc_ = addresses.at("grpc").get<std::string>();
+  http_ = addresses.at("http").get<std::string>();
+  grpc::ChannelArguments arguments;
+  // A channel of its own: one that knows the coordinator before would wait before it asks again.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  stub_ = v1::JobService::NewStub(
+      grpc::CreateCustomChannel(grpc_, grpc::InsecureChannelCredentials(), arguments));
+}
+
+void Cluster::StartWorker() {
+  const std::string ready = absl::StrCat(folder_, "/worker-", ++starts_, ".json");
+  std::vector<std::string> argv = {Program("phalanx-worker"), "--coordinator", grpc_,
+                                   "--node", "here", "--devices", absl::StrCat(options_.devices),
+                                   "--state", folder_ + "/state", "--threads", "1",
+                                   "--ready-file", ready};
+  argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
+  const std::string log = folder_ + "/worker.log";
+  worker_ = std::make_unique<Process>(argv, mark_, log, log);
+  AwaitFile(ready, *worker_);
+}
+
+void Cluster::KillCoordinator() {
+  coordinator_->Signal(SIGKILL);
+  coordinator_->Wait();
+}
+
+void Cluster::KillWorker() {
+  worker_->Signal(SIGKILL);
+  worker_->Wait();
+}
+
+std::map<int32_t, ProcessWatch> Cluster::Ranks(int64_t job) const {
+  // "... job-1 epoch=1 rank=0 device=0 started pid=123"
+  std::map<int32_t, pid_t> pids;
+  std::istringstream log(WorkerLog());
+  const std::string name = absl::StrCat(" ", JobName(job), " ");
+  for (std::string line; std::getline(log, line);) {
+    const size_t rank_at = line.find(" rank="), pid_at = line.find(" started pid=");
+    if (line.find(name) == std::string::npos || rank_at == std::string::npos || pid_at == std::string::npos) {
+      continue;
+    }
+    pids[std::stoi(line.substr(rank_at + 6))] = std::stoi(line.substr(pid_at + 13));
+  }
+  std::map<int32_t, ProcessWatch> ranks;
+  for (const auto& [rank, pid] : pids) {
+    ProcessWatch watch(pid);
+    if (!watch.HasEnded()) ranks.emplace(rank, std::move(watch));
+  }
+  return ranks;
+}
+
+v1::JobStatus Cluster::Submit(const v1::JobDocument& document, const std::string& request_id) {
+  v1::SubmitJobRequest request;
+  *request.mutable_document() = document;
+  request.set_request_id(request_id);
+  return Call(*stub_, &v1::JobService::Stub::SubmitJob, request).job();
+}
+
+v1::JobStatus Cluster::Get(int64_t job) {
+  v1::GetJobRequest request;
+  request.set_job(JobName(job));
+  return Call(*stub_, &v1::JobService::Stub::GetJob, request).job();
+}
+
+v1::JobStatus Cluster::Cancel(int64_t job) {
+  v1::CancelJobRequest request;
+  request.set_job(JobName(job));
+  return Call(*stub_, &v1::JobService::Stub::CancelJob, request).job();
+}
+
+std::vector<v1::JobEvent> Cluster::Events(int64_t job) {
+  v1::ListEventsRequest request;
+  request.set_job(JobName(job));
+  const v1::ListEventsResponse response = Call(*stub_, &v1::JobService::Stub::ListEvents, request);
+  return {response.events().begin(), response.events().end()};
+}
+
+std::string Cluster::Why(int64_t job) {
+  v1::ExplainJobRequest request;
+  request.set_job(JobName(job));
+  const v1::ExplainJobResponse response = Call(*stub_, &v1::JobService::Stub::ExplainJob, request);
+  std::string text;
+  for (const std::string& reason : response.reasons()) absl::StrAppend(&text, reason, "\n");
+  return text;
+}
+
+std::vector<v1::JobStatus> Cluster::List() {
+  v1::ListJobsRequest request;
+  std::vector<v1::JobStatus> jobs;
+  do {
+    const v1::ListJobsResponse response = Call(*stub_, &v1::JobService::Stub::ListJobs, request);
+    jobs.insert(jobs.end(), response.jobs().begin(), response.jobs().end());
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return jobs;
+}
+
+v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::JobStatus&)>& enough) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  v1::JobStatus last;
+  while (absl::Now() < deadline) {
+    grpc::ClientContext context;
+    Prepare(context, deadline);
+    v1::WatchJobRequest request;
+    request.set_job(JobName(job));
+    const auto stream = stub_->WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    while (stream->Read(&response)) {
+      last = response.job();
+      if (!enough(last)) continue;
+      context.TryCancel();
+      return last;
+    }
+    const grpc::Status status = stream->Finish();
+    Require(status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE,
+            absl::StrCat("watch failed: ", status.error_message()));
+    if (IsTerminal(last.phase())) break;
+  }
+  throw std::runtime_error(absl::StrCat(JobName(job), " does not get there: ", last.ShortDebugString(), "\n",
+                                        CoordinatorLog(), WorkerLog()));
+}
+
+v1::JobStatus Cluster::AwaitStep(int64_t job, int64_t step) {
+  return Await(job, [step](const v1::JobStatus& status) { return status.last_step().step() >= step; });
+}
+
+v1::JobStatus Cluster::AwaitEnd(int64_t job) {
+  return Await(job, [](const v1::JobStatus& status) { return IsTerminal(status.phase()); });
+}
+
+Finished Cluster::Phalanx(std::vector<std::string> arguments) const {
+  std::vector<std::string> argv = {Program("phalanx"), "--server", grpc_};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return RunToEnd(argv);
+}
+
+}  // namespace phalanx::e2e

@@ -1,0 +1,90 @@
+// tests/e2e/jobs/cluster.h: a coordinator and a worker as real processes on loopback.
+//
+// Not thread-safe. Everything waits on streams and process descriptors, with kPatience, and throws
+// std::runtime_error past it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "phalanx/v1/job_service.grpc.pb.h"
+#include "tests/e2e/jobs/process.h"
+
+namespace phalanx::e2e {
+
+struct Finished {
+  int exit_code = 0;  // -1: a signal ended it
+  std::string out, talk;
+};
+
+// PHALANX_BIN_DIR/`name`, and what it left.
+std::string Program(const std::string& name);
+Finished RunToEnd(const std::vector<std::string>& argv);
+
+struct ClusterOptions {
+  int32_t devices = 6;
+  std::vector<std::string> coordinator_flags, worker_flags;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options = {});
+  ~Cluster();
+
+  // On a free port the first time, on the same one and the same store later. The one before must have
+  // ended.
+  void StartCoordinator();
+  // Returns once the coordinator has let it in.
+  void StartWorker();
+  Process& coordinator() { return *coordinator_; }
+  Process& worker() { return *worker_; }
+  // kill -9, and reaps.
+  void KillCoordinator();
+  void KillWorker();
+
+  const std::string& grpc() const { return grpc_; }  // HOST:PORT
+  const std::string& http() const { return http_; }
+  std::string CoordinatorLog() const { return ReadText(folder_ + "/coordinator.log"); }
+  std::string WorkerLog() const { return ReadText(folder_ + "/worker.log"); }
+  // All processes of this cluster, ranks included.
+  std::vector<pid_t> Processes() const { return ProcessesMarked(mark_); }
+
+  // Processes of the ranks of a job's newest epoch, by rank; those that still run.
+  std::map<int32_t, ProcessWatch> Ranks(int64_t job) const;
+
+  // A call to the coordinator; waits while there is none.
+  v1::JobStatus Submit(const v1::JobDocument& document, const std::string& request_id = "");
+  v1::JobStatus Get(int64_t job);
+  v1::JobStatus Cancel(int64_t job);
+  std::vector<v1::JobEvent> Events(int64_t job);
+  std::string Why(int64_t job);  // one reason a line
+  std::vector<v1::JobStatus> List();
+
+  // Follows the job until `enough`, over restarts of the coordinator; fails if it ends otherwise.
+  v1::JobStatus Await(int64_t job, const std::function<bool(const v1::JobStatus&)>& enough);
+  v1::JobStatus AwaitStep(int64_t job, int64_t step);
+  v1::JobStatus AwaitEnd(int64_t job);
+
+  // `phalanx` with --server, to its end.
+  Finished Phalanx(std::vector<std::string> arguments) const;
+
+  v1::JobService::Stub& stub() { return *stub_; }
+
+ private:
+  const ClusterOptions options_;
+  const std::string mark_ = NewMark();
+  const std::string folder_;
+  std::string grpc_, http_;
+  int starts_ = 0;
+  std::unique_ptr<Process> coordinator_, worker_;
+  std::unique_ptr<v1::JobService::Stub> stub_;
+};
+
+bool IsTerminal(v1::JobPhase phase);
+
+}  // namespace phalanx::e2e

@@ -1,0 +1,90 @@
+// Real processes over Gloo compute what one process computes.
+#include <dirent.h>
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/wire/job_yaml.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+#include "tests/oracle/training/harness.h"
+#include "worker/train/batches.h"
+
+namespace phalanx::e2e {
+namespace {
+
+std::vector<oracle::TrainedStep> Oracle(const DataFolder& data, const JobOptions& options) {
+  const auto read = wire::ReadJobFile(JobText(data, options), job::Purpose::kSubmit);
+  EXPECT_TRUE(read.ok()) << read.status();
+  if (!read.ok()) return {};
+  const data::DataSetSpec spec = train::DataSpecOf(read->spec, data.path, false);
+  const auto index = data::Index::Build(spec);
+  EXPECT_TRUE(index.ok()) << index.status();
+  const std::string path = data.path + "/oracle.index";
+  if (!index.ok() || !index->Save(path).ok()) return {};
+  auto source = train::ShardSource::Open(path, spec, train::ImageSize(read->spec), true, 0);
+  EXPECT_TRUE(source.ok()) << source.status();
+  if (!source.ok()) return {};
+  return oracle::TrainPlain(read->spec, **source, read->spec.steps);
+}
+
+bool HasEventFile(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (absl::StartsWith(entry.path().filename().string(), "events.out.tfevents.") && entry.file_size() > 100) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
+  const DataFolder data = MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
+  const JobOptions options{.steps = 6,
+                           .precision = "fp64",
+                           .vision = "ranks: 2",
+                           .language = "ranks: 4, tp: 2, pp: 2",
+                           .batch = 7,
+                           .validation = true};
+  support::WriteFile(data.path + "/job.yaml", JobText(data, options));
+  const std::string mark = NewMark(), output = data.path + "/results";
+  Process run({Program("phalanx"), "run", data.path + "/job.yaml", "--output", output}, mark,
+              data.path + "/run.out", data.path + "/run.talk");
+  EXPECT_EQ(run.WaitExitCode(), 0) << ReadText(data.path + "/run.talk");
+  EXPECT_TRUE(ProcessesMarked(mark).empty());
+
+  const std::vector<Metric> metrics = ReadMetrics(output);
+  ASSERT_EQ(StepsFault(metrics, options.steps), "");
+  const std::vector<oracle::TrainedStep> plain = Oracle(data, options);
+  ASSERT_EQ(plain.size(), metrics.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("step ", i + 1));
+    EXPECT_NEAR(metrics[i].loss, plain[i].decision.loss, 1e-9 * plain[i].decision.loss);
+    EXPECT_NEAR(metrics[i].gradient_norm, plain[i].decision.gradient_norm,
+                1e-9 * plain[i].decision.gradient_norm);
+  }
+  EXPECT_TRUE(HasEventFile(output));
+  EXPECT_TRUE(std::filesystem::exists(output + "/evaluation.json"));
+  EXPECT_TRUE(std::filesystem::exists(output + "/logs/rank-5.log"));
+}
+
+TEST(NumbersTest, ThreeTensorRanksOfEightHeads_LossFalls) {
+  const DataFolder data = MakeData();
+  const JobOptions options{.steps = 40,
+                           .vision = "",
+                           .language = "ranks: 3, tp: 3",
+                           .heads = 8,
+                           .kv_heads = 2,
+                           .micro = 8,
+                           .learning_rate = 1e-2};
+  Cluster cluster({.devices = 3});
+  const v1::JobStatus job = cluster.Submit(Document(data, options));
+  ASSERT_EQ(cluster.AwaitEnd(job.id()).phase(), v1::JOB_PHASE_SUCCEEDED) << cluster.WorkerLog();
+  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
+  ASSERT_EQ(StepsFault(metrics, options.steps), "");
+  EXPECT_LT(metrics.back().loss, 0.7 * metrics.front().loss);
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

@@ -1,0 +1,54 @@
+// A rank that dies.
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
+  const DataFolder data = MakeData();
+  Cluster cluster;
+  const JobOptions options{.name = "victim",
+                           .steps = kForEver,
+                           .vision = "ranks: 2",
+                           .language = "ranks: 4, tp: 2, pp: 2"};
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 3);
+  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  ASSERT_EQ(ranks.size(), 6u) << cluster.WorkerLog();
+  kill(ranks.at(4).pid(), SIGKILL);
+
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().cause(), "RankKilled");
+  EXPECT_EQ(failed.failure().rank(), 4);
+  EXPECT_EQ(failed.failure().node(), "here");
+  EXPECT_EQ(failed.failure().signal(), 9);
+  for (const auto& [rank, watch] : ranks) EXPECT_TRUE(watch.AwaitEnd()) << "rank " << rank;
+
+  const auto names_it = AllOf(HasSubstr("rank 4"), HasSubstr("node here"), HasSubstr("signal 9"));
+  EXPECT_THAT(cluster.Why(job), names_it);
+  const Finished why = cluster.Phalanx({"why", "victim"}), story = cluster.Phalanx({"describe", "victim"});
+  EXPECT_EQ(why.exit_code, 0);
+  EXPECT_THAT(why.out, names_it);
+  EXPECT_EQ(story.exit_code, 0);
+  EXPECT_THAT(story.out, names_it);
+  EXPECT_EQ(cluster.Phalanx({"watch", "victim"}).exit_code, 100);
+
+  // All six devices again.
+  JobOptions second = options;
+  second.name = "second";
+  second.steps = 2;
+  EXPECT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, second)).id()).phase(), v1::JOB_PHASE_SUCCEEDED);
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

@@ -1,0 +1,78 @@
+// SIGTERM ends everything in good order.
+#include <signal.h>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+namespace {
+
+// The grace that programs have by default, and what a busy machine needs on top.
+constexpr absl::Duration kGrace = absl::Seconds(20);
+
+TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
+  cluster.AwaitStep(job, 2);
+  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  ASSERT_EQ(ranks.size(), 2u);
+
+  const absl::Time begin = absl::Now();
+  cluster.coordinator().Signal(SIGTERM);
+  EXPECT_EQ(cluster.coordinator().WaitExitCode(), 0);
+  EXPECT_LT(absl::Now() - begin, kGrace);
+  for (const auto& [rank, watch] : ranks) EXPECT_FALSE(watch.HasEnded()) << "training never stops for it";
+  cluster.StartCoordinator();
+  const int64_t step = cluster.Get(job).last_step().step();
+  cluster.AwaitStep(job, step + 1);
+
+  const absl::Time later = absl::Now();
+  cluster.worker().Signal(SIGTERM);
+  EXPECT_EQ(cluster.worker().WaitExitCode(), 0);
+  EXPECT_LT(absl::Now() - later, kGrace);
+  for (const auto& [rank, watch] : ranks) EXPECT_TRUE(watch.HasEnded()) << "rank " << rank;
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().cause(), "NodeStopped") << failed.failure().message();
+  cluster.coordinator().Signal(SIGTERM);
+  EXPECT_EQ(cluster.coordinator().WaitExitCode(), 0);
+  EXPECT_TRUE(cluster.Processes().empty());
+}
+
+TEST(SignalTest, TermToRun_CancelsAndLeavesNothing) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
+  const std::string mark = NewMark();
+  Process run({Program("phalanx"), "run", data.path + "/job.yaml"}, mark, data.path + "/run.out",
+              data.path + "/run.talk");
+  // The first rank of the last stage makes it when training is about to begin.
+  AwaitFile(data.path + "/out", run);
+  AwaitFile(data.path + "/out/metrics.jsonl", run);
+  const absl::Time begin = absl::Now();
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.WaitExitCode(), 103) << ReadText(data.path + "/run.talk");
+  EXPECT_LT(absl::Now() - begin, kGrace);
+  EXPECT_TRUE(ProcessesMarked(mark).empty());
+}
+
+TEST(SignalTest, KillOfRun_TakesEverythingAlong) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
+  const std::string mark = NewMark();
+  Process run({Program("phalanx"), "run", data.path + "/job.yaml"}, mark, data.path + "/run.out",
+              data.path + "/run.talk");
+  AwaitFile(data.path + "/out", run);
+  AwaitFile(data.path + "/out/metrics.jsonl", run);
+  std::vector<ProcessWatch> watches;
+  for (const pid_t pid : ProcessesMarked(mark)) watches.emplace_back(pid);
+  EXPECT_EQ(watches.size(), 5u) << "run, coordinator, worker, two ranks";
+  run.Signal(SIGKILL);
+  run.Wait();
+  for (const ProcessWatch& watch : watches) EXPECT_TRUE(watch.AwaitEnd()) << watch.pid();
+}
+
+}  // namespace
+}  // namespace phalanx::e2e
