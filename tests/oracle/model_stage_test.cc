@@ -1,6 +1,8 @@
 // Stages on any layout give the plain model's loss and gradients, in fp64 to 1e-9.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "tests/oracle/model_harness.h"
 #include "tests/support/specs.h"
 
@@ -32,7 +34,9 @@ void ExpectSameAsPlain(const job::JobSpec& spec, int64_t items = 3) {
   world.BackwardWeight(1);
   world.BackwardWeight(0);
   EXPECT_NEAR(loss, expected, kTolerance * expected);
-  EXPECT_LT(LargestError(world.Gradients(), plain.Gradients()), kTolerance);
+  const double error = LargestError(world.Gradients(), plain.Gradients());
+  testing::Test::RecordProperty("gradient_error", std::to_string(error * 1e15) + "e-15");
+  EXPECT_LT(error, kTolerance);
 }
 
 TEST(StageTest, Language_OneRank_EqualsPlainModel) {
