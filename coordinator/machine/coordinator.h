@@ -167,6 +167,10 @@ class Coordinator {
   void MarkRunning(Job& job);
   void CheckReady(Job& job);
   void CheckSucceeded(Job& job);
+  // Records it unless it is known.
+  void NoteCorrupt(Job& job, const std::string& message);
+  // Fails the job if it has more corrupt samples than it allows, `unnamed` ones included.
+  bool FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed);
   void Suspect(Job& job, FailureCause cause);
   void Fail(Job& job, FailureCause cause);
   void End(Job& job, job::JobPhase phase, std::string reason, std::optional<FailureCause> failure,

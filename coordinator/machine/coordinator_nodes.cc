@@ -308,7 +308,7 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
 
 void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result) {
   for (const std::string& message : result.corrupt_messages) {
-    Commit(job, EventRecorded{"CorruptSample", message, job.state.epoch});
+    NoteCorrupt(job, message);
   }
   if (!result.data_violations.empty() || result.code != 0 || result.data_digest.empty()) {
     std::vector<std::string> lines;
@@ -323,6 +323,9 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
                       .message = absl::StrJoin(lines, "\n"),
                       .time = now_});
   }
+  // A worker names only the first of many.
+  const int64_t unnamed = result.corrupt_samples - static_cast<int64_t>(result.corrupt_messages.size());
+  if (FailIfCorrupt(job, part.node, std::max<int64_t>(0, unnamed))) return;
   Run& run = *job.run;
   if (run.data_digest.empty()) {
     run.data_digest = result.data_digest;

@@ -16,6 +16,9 @@ constexpr size_t kRendezvousBytes = 1 << 20;
 // Entries of one epoch; a rank that says more is out of its mind.
 constexpr size_t kRendezvousEntriesMax = 1 << 20;
 
+// Corrupt samples that a failure lists; the others have their events.
+constexpr size_t kCorruptNamedMax = 32;
+
 std::string SignalName(int32_t signal) {
   switch (signal) {
     case 4: return "SIGILL";
@@ -202,11 +205,38 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   Fail(job, std::move(cause));
 }
 
+void Coordinator::NoteCorrupt(Job& job, const std::string& message) {
+  if (job.state.corrupt_samples.contains(message)) return;
+  Commit(job, EventRecorded{kCorruptSample, message, job.state.epoch});
+}
+
+bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed) {
+  const int64_t count = static_cast<int64_t>(job.state.corrupt_samples.size()) + unnamed;
+  const int64_t limit = job.state.request->corrupt_max;
+  if (count <= limit) return false;
+  std::string message = absl::StrCat(count, " corrupt samples; spec.data.corrupt_max allows ", limit);
+  size_t named = 0;
+  for (const std::string& sample : job.state.corrupt_samples) {
+    if (++named > kCorruptNamedMax) break;
+    absl::StrAppend(&message, "\n", sample);
+  }
+  Fail(job, {.cause = "DataCorrupt", .node = node, .message = std::move(message), .time = now_});
+  return true;
+}
+
 void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
+  // Several ranks may come across one sample.
+  const bool corrupt = report.type == kCorruptSample;
+  if (corrupt && job.state.corrupt_samples.contains(report.message)) return;
   if (job.state.IsTerminal() || job.rank_events > options_.rank_events_max) return;
   if (++job.rank_events > options_.rank_events_max) {
     Commit(job, EventRecorded{"EventsDropped", "further events of its ranks are left out",
                               job.state.epoch});
+    return;
+  }
+  if (corrupt) {
+    NoteCorrupt(job, report.message);
+    FailIfCorrupt(job, CauseOf(job, rank, "", "").node, 0);
     return;
   }
   Commit(job, EventRecorded{report.type, absl::StrCat("rank ", rank, ": ", report.message),

@@ -47,7 +47,10 @@ class Applier {
     }
   }
 
-  void operator()(const EventRecorded& body) { Add(body.type, body.message); }
+  void operator()(const EventRecorded& body) {
+    if (body.type == kCorruptSample) state_.corrupt_samples.insert(body.message);
+    Add(body.type, body.message);
+  }
   void operator()(const Evaluated& body) {
     state_.evaluation = body.evaluation;
     Add("Evaluated", absl::StrCat("validation loss ", body.evaluation.loss, ", uniform guess ",

@@ -38,6 +38,7 @@ struct JobRequest {
   std::string output;  // absolute path
   std::vector<std::string> warnings;
   int64_t steps = 0;
+  int64_t corrupt_max = 16;  // distinct corrupt samples; one more and the job fails
   int32_t priority = 0;
   int32_t world = 0;    // ranks
   int32_t devices = 0;  // to be reserved, all at once; at least world

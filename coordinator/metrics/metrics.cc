@@ -25,9 +25,9 @@ const Histogram::BucketBoundaries kFastSeconds = {0.0005, 0.001, 0.0025, 0.005, 
 const Histogram::BucketBoundaries kSlowSeconds = {0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400};
 
 // Causes come from ranks too, and a label takes only values that are known here.
-constexpr std::array<absl::string_view, 10> kCauses = {
+constexpr std::array<absl::string_view, 11> kCauses = {
     "RankKilled", "RankExited",   "RankError",   "RanksLost",   "NodeLost",
-    "NodeStopped", "DataInvalid", "PrepareFailed", "StartFailed", "PlanInvalid"};
+    "NodeStopped", "DataInvalid", "DataCorrupt", "PrepareFailed", "StartFailed", "PlanInvalid"};
 
 std::string PhaseLabel(job::JobPhase phase) {
   return absl::AsciiStrToLower(job::ToString(phase));

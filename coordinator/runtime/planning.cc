@@ -47,6 +47,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
                      .output = Resolve(document.directory, spec.output),
                      .warnings = std::move(read.warnings),
                      .steps = spec.steps,
+                     .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .priority = spec.priority,
                      .world = spec.World(),
                      .devices = std::max(spec.resources.devices, spec.World()),

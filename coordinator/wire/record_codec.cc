@@ -27,6 +27,7 @@ class Encoder {
     summary->set_output(request.output);
     summary->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
     summary->set_steps(request.steps);
+    summary->set_corrupt_max(request.corrupt_max);
     summary->set_priority(request.priority);
     summary->set_world(request.world);
     summary->set_devices(request.devices);
@@ -73,6 +74,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.output = summary.output();
   request.warnings.assign(summary.warnings().begin(), summary.warnings().end());
   request.steps = summary.steps();
+  request.corrupt_max = summary.corrupt_max();
   request.priority = summary.priority();
   request.world = summary.world();
   request.devices = summary.devices();

@@ -135,7 +135,7 @@ absl::Status EpochRun::Train() {
     v1::RankReport report;
     report.mutable_event()->set_type("CorruptSample");
     report.mutable_event()->set_epoch(epoch());
-    report.mutable_event()->set_message(absl::StrCat(source_->NameOf(sample.sample), ": ", sample.reason));
+    report.mutable_event()->set_message(sample.reason);  // it names shard and sample
     report_status_.Update(Report(std::move(report)));
   };
   ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,

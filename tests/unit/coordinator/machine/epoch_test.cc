@@ -224,7 +224,7 @@ TEST(RunTest, RankEvents_AreKeptWithinABound) {
   const SessionId node = h.Open("n", 1);
   const JobId job = h.Run(node, AJob("a", 1));
   const size_t before = h.events[job].size();
-  for (int i = 0; i < 10; ++i) h.Report(node, job, 0, RankEvent{"CorruptSample", "x"});
+  for (int i = 0; i < 10; ++i) h.Report(node, job, 0, RankEvent{"Note", "x"});
   EXPECT_EQ(h.events[job].size(), before + 4);
   EXPECT_EQ(h.events[job].back().type, "EventsDropped");
 }

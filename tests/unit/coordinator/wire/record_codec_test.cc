@@ -20,6 +20,7 @@ JobRequestPtr FullRequest() {
                  .output = "/home/me/runs",
                  .warnings = {"spec.trace: not in force yet"},
                  .steps = 300,
+                 .corrupt_max = 5,
                  .priority = 2,
                  .world = 6,
                  .devices = 8,
