@@ -213,8 +213,12 @@ void Coordinator::CheckRunDeadlines(Job& job) {
     return;
   }
   if (now_ >= run.settle_deadline && run.suspected.has_value()) return Fail(job, *run.suspected);
-  for (const Part& part : run.parts) {
+  for (Part& part : run.parts) {
     if (now_ < part.missing_deadline) continue;
+    if (run.Succeeded(part)) {
+      part.missing_deadline = absl::InfiniteFuture();
+      continue;
+    }
     return Fail(job, CauseOf(job, part.first_rank, "RanksLost",
                              absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
                                           job.state.epoch.value)));

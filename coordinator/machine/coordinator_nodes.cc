@@ -239,14 +239,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& cause, const std::str
       continue;
     }
     if (!job.state.IsTerminal()) {
-      const bool done = [&] {
-        for (size_t i = 0; i < part->devices.size(); ++i) {
-          const RankState& rank = job.run->ranks[static_cast<size_t>(part->first_rank) + i];
-          if (rank.used && !rank.succeeded) return false;
-        }
-        return true;
-      }();
-      if (done) {
+      if (job.run->Succeeded(*part)) {
         for (size_t i = 0; processes_gone && i < part->devices.size(); ++i) {
           job.run->ranks[static_cast<size_t>(part->first_rank) + i].exited = true;
         }

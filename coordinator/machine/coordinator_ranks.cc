@@ -107,6 +107,14 @@ void Coordinator::CheckReady(Job& job) {
   Run& run = *job.run;
   if (job.state.phase != JobPhase::kStarting || run.stage == Run::Stage::kPreparing) return;
   if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  if (run.stage == Run::Stage::kReattaching) {
+    // It runs after all; so a node that came back without ranks has lost them.
+    for (Part& part : run.parts) {
+      if (!part.seen && nodes_.at(part.node).connected()) {
+        part.missing_deadline = now_ + options_.report_grace;
+      }
+    }
+  }
   run.stage = Run::Stage::kAssigned;
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
   Commit(job, PhaseChanged{JobPhase::kRunning, absl::StrCat("trains on ", ToString(job.state.placement)),

@@ -64,6 +64,14 @@ struct Run {
     }
     return true;
   }
+  // All ranks of the part that have work have done all steps.
+  bool Succeeded(const Part& part) const {
+    for (size_t i = 0; i < part.devices.size(); ++i) {
+      const RankState& rank = ranks[static_cast<size_t>(part.first_rank) + i];
+      if (rank.used && !rank.succeeded) return false;
+    }
+    return true;
+  }
   Instant NextDeadline() const;
 };
 

@@ -47,6 +47,16 @@ std::string World::Describe() const {
                     " of ", node.device_jobs.size(), " foreign ", node.foreign.size(), " outstanding ",
                     node.outstanding.size(), "\n");
   }
+  for (const FakeNode& node : nodes_) {
+    for (const auto& [job, ranks] : node.running) {
+      absl::StrAppend(&text, node.name, " runs ", ToString(job), " epoch ", ranks.epoch.value, ":");
+      for (const auto& [rank, device] : ranks.device_of) {
+        absl::StrAppend(&text, " ", rank, ranks.succeeded.contains(rank) ? "(succeeded)" : "",
+                        ranks.ready.contains(rank) ? "" : "(not ready)");
+      }
+      absl::StrAppend(&text, "\n");
+    }
+  }
   return text;
 }
 

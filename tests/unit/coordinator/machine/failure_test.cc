@@ -136,6 +136,16 @@ TEST_F(FailureTest, NodeThatComesBackWithoutItsRanks_HasLostThem) {
   EXPECT_EQ(h.State(job).failure->cause, "RanksLost");
 }
 
+TEST_F(FailureTest, NodeThatComesBackAfterItsRanksHaveSucceeded_HasLostNothing) {
+  h.Answer<Assign>(b);
+  h.Report(b, job, 2, RankSucceeded{10});
+  h.Report(b, job, 2, RankExited{});
+  h.Feed(SessionClosed{b});
+  h.Open("b", 1, 1, {}, 2);
+  h.Advance(absl::Seconds(3));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
 TEST_F(FailureTest, NodeThatLostItsRanksAndTheAnswerToTheAssignment_IsNotAssignedAgain) {
   h.Feed(SessionClosed{b});
   const SessionId again = h.Open("b", 1, 1, {}, 2);

@@ -160,6 +160,23 @@ TEST(RecoveryTest, StartingButTraining_IsRunning) {
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
 }
 
+// Found by simulation, seed 1971: the job stayed Running for ever.
+TEST(RecoveryTest, StartingButTrainingWhileANodeHasLostItsRanks_Fails) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Restart();
+  h.Open("b", 1, 2);
+  const SessionId a2 = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  h.Report(a2, job, 0, StepReport{.step = 1, .epoch = Epoch{1}});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Advance(absl::Seconds(2));
+  EXPECT_EQ(h.State(job).failure->cause, "RanksLost");
+  EXPECT_EQ(h.State(job).failure->node, "b");
+}
+
 TEST(RecoveryTest, CancelledWhileItsNodeWasAway_IsStoppedWhenItReturns) {
   Harness h;
   const SessionId before = h.Open("n", 1);
