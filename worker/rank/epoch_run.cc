@@ -64,6 +64,11 @@ absl::Status EpochRun::OpenData() {
   }
   ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(), train::DataSpecOf(plan_.spec, directory, false),
                                                      train::ImageSize(plan_.spec), images, DecodeThreads(order_)));
+  if (source_->digest() != order_.assign().data_digest()) {
+    return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", source_->digest(),
+                                                      ", the plan's ", order_.assign().data_digest(),
+                                                      ": the shards differ between nodes"));
+  }
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
   if (!reporter_) return absl::OkStatus();

@@ -41,6 +41,7 @@ void RankProcess::Handle(const v1::ToRank& order) {
     runs[1] = next_;
   }
   changed_.notify_all();
+  if (order.has_stop() && runs[0] == nullptr && runs[1] == nullptr) TellStopped(order.stop().epoch());
   for (const std::shared_ptr<EpochRun>& run : runs) {
     if (run == nullptr) continue;
     if (order.has_rendezvous()) run->Deliver(order.rendezvous());
@@ -71,6 +72,12 @@ void RankProcess::ReadOrders() {
     }
     Handle(order);
   }
+}
+
+void RankProcess::TellStopped(int64_t epoch) {
+  v1::ToDaemon stopped;
+  stopped.mutable_stopped()->set_epoch(epoch);
+  channel_.Send(stopped, kSendTimeout).IgnoreError();
 }
 
 void RankProcess::TellError(const absl::Status& status, int64_t job, int64_t epoch, int32_t rank) {
@@ -116,9 +123,7 @@ int RankProcess::Run() {
     }
     spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(), status.ToString());
     if (status.code() == absl::StatusCode::kCancelled) {
-      v1::ToDaemon stopped;
-      stopped.mutable_stopped()->set_epoch(assign.epoch());
-      channel_.Send(stopped, kSendTimeout).IgnoreError();
+      TellStopped(assign.epoch());
       continue;
     }
     if (!status.ok()) {

@@ -28,6 +28,7 @@ class RankProcess {
  private:
   void ReadOrders();
   void Handle(const v1::ToRank& order);
+  void TellStopped(int64_t epoch);
   void TellError(const absl::Status& status, int64_t job, int64_t epoch, int32_t rank);
 
   channel::FrameSocket& channel_;

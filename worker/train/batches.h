@@ -28,6 +28,8 @@ class SampleSource {
  public:
   virtual ~SampleSource() = default;
   virtual int64_t size() const = 0;
+  // Of the index, where there is one: ranks that train together have the same.
+  virtual std::string digest() const { return {}; }
   virtual data::SampleShape shape(int64_t sample) const = 0;
   virtual std::string NameOf(int64_t sample) const = 0;
   virtual void Announce(absl::Span<const int64_t> samples) = 0;
@@ -41,6 +43,7 @@ class ShardSource final : public SampleSource {
                                                             const data::DataSetSpec& spec, int64_t image_size,
                                                             bool images, int32_t threads);
   int64_t size() const override { return index_.size(); }
+  std::string digest() const override { return index_.digest(); }
   data::SampleShape shape(int64_t sample) const override { return index_.shape(sample); }
   std::string NameOf(int64_t sample) const override { return index_.NameOf(sample); }
   void Announce(absl::Span<const int64_t> samples) override { loader_->Announce(samples); }
