@@ -14,7 +14,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<std::string> MessagesOf(const std::vector<v1::JobEvent>& events, const std::string& type) {
+std::vector<std::string> MessagesOf(const std::vector<v1::JobEvent>& events,
+                                    const std::string& type) {
   std::vector<std::string> messages;
   for (const v1::JobEvent& event : events) {
     if (event.type() == type) messages.push_back(event.message());
@@ -32,9 +33,11 @@ TEST(BadInputTest, JobFile_EveryViolationIsListed_AndNoJobIsThere) {
   const Finished submit = cluster.Phalanx({"submit", data.path + "/job.yaml"});
   EXPECT_EQ(submit.exit_code, 65);
   EXPECT_THAT(submit.talk, AllOf(HasSubstr("spec.steps: -6"), HasSubstr("spec.batch.mcro"),
-                                 HasSubstr("spec.modules[1].parallel.tp: 3"), HasSubstr("spec.edges[0].to: langage")));
+                                 HasSubstr("spec.modules[1].parallel.tp: 3"),
+                                 HasSubstr("spec.edges[0].to: langage")));
   EXPECT_EQ(submit.out, "");
-  // A client that does not look gets the same answer from the server, and leaves no state there either.
+  // A client that does not look gets the same answer from the server, and leaves no state there
+  // either.
   v1::SubmitJobRequest request;
   request.mutable_document()->set_text(text);
   request.mutable_document()->set_directory(data.path);
@@ -56,10 +59,12 @@ TEST(BadInputTest, TruncatedShard_FailsTheJobBeforeAnyRankStarts) {
   const v1::JobStatus failed = cluster.AwaitEnd(job);
   EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
   EXPECT_EQ(failed.failure().cause(), "DataInvalid");
-  EXPECT_THAT(failed.failure().message(), AllOf(HasSubstr("spec.data.shards"), HasSubstr("set-001.tar")));
+  EXPECT_THAT(failed.failure().message(),
+              AllOf(HasSubstr("spec.data.shards"), HasSubstr("set-001.tar")));
   EXPECT_THAT(cluster.WorkerLog(), Not(HasSubstr("started pid=")));
   // Where the client can read the shards it says the same.
-  const Finished checked = RunToEnd({Program("phalanx"), "validate", "--check-data", data.path + "/job.yaml"});
+  const Finished checked =
+      RunToEnd({Program("phalanx"), "validate", "--check-data", data.path + "/job.yaml"});
   EXPECT_EQ(checked.exit_code, 65);
   EXPECT_THAT(checked.out + checked.talk, HasSubstr("set-001.tar"));
 }
@@ -69,7 +74,10 @@ TEST(BadInputTest, CorruptPicture_IsLeftOutAndNamedOnce) {
   DamagePicture(data, 9);
   Cluster cluster({.devices = 4});
   // Both vision lanes and both encoder passes of a second epoch over the data come across it.
-  const int64_t job = cluster.Submit(Document(data, {.steps = 4, .vision = "ranks: 2", .language = "ranks: 2, tp: 2"})).id();
+  const int64_t job =
+      cluster
+          .Submit(Document(data, {.steps = 4, .vision = "ranks: 2", .language = "ranks: 2, tp: 2"}))
+          .id();
   const v1::JobStatus ended = cluster.AwaitEnd(job);
   EXPECT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason();
   const std::vector<std::string> corrupt = MessagesOf(cluster.Events(job), "CorruptSample");
@@ -89,7 +97,8 @@ TEST(BadInputTest, MoreCorruptSamplesThanAllowed_FailTheJob) {
   EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
   EXPECT_EQ(failed.failure().cause(), "DataCorrupt");
   EXPECT_THAT(failed.failure().message(),
-              AllOf(HasSubstr("3 corrupt samples"), HasSubstr("spec.data.corrupt_max"), HasSubstr("set-000.tar")));
+              AllOf(HasSubstr("3 corrupt samples"), HasSubstr("spec.data.corrupt_max"),
+                    HasSubstr("set-000.tar")));
   EXPECT_EQ(MessagesOf(cluster.Events(job), "CorruptSample").size(), 3u);
 }
 

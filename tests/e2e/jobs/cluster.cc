@@ -25,7 +25,8 @@ void Prepare(grpc::ClientContext& context, absl::Time deadline) {
 
 template <typename Request, typename Response>
 Response Call(v1::JobService::Stub& stub,
-              grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+              grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Response*),
               const Request& request) {
   const absl::Time deadline = absl::Now() + kPatience;
   while (true) {
@@ -76,10 +77,14 @@ Cluster::~Cluster() {
 void Cluster::StartCoordinator() {
   const std::string ready = absl::StrCat(folder_, "/coordinator-", ++starts_, ".json");
   std::vector<std::string> argv = {Program("phalanx-coordinator"),
-                                   "--listen", grpc_.empty() ? "127.0.0.1:0" : grpc_,
-                                   "--http", http_.empty() ? "127.0.0.1:0" : http_,
-                                   "--store", folder_ + "/store",
-                                   "--ready-file", ready};
+                                   "--listen",
+                                   grpc_.empty() ? "127.0.0.1:0" : grpc_,
+                                   "--http",
+                                   http_.empty() ? "127.0.0.1:0" : http_,
+                                   "--store",
+                                   folder_ + "/store",
+                                   "--ready-file",
+                                   ready};
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   const std::string log = folder_ + "/coordinator.log";
   coordinator_ = std::make_unique<Process>(argv, mark_, log, log);
@@ -99,10 +104,19 @@ void Cluster::StartCoordinator() {
 
 void Cluster::StartWorker() {
   const std::string ready = absl::StrCat(folder_, "/worker-", ++starts_, ".json");
-  std::vector<std::string> argv = {Program("phalanx-worker"), "--coordinator", grpc_,
-                                   "--node", "here", "--devices", absl::StrCat(options_.devices),
-                                   "--state", folder_ + "/state", "--threads", "1",
-                                   "--ready-file", ready};
+  std::vector<std::string> argv = {Program("phalanx-worker"),
+                                   "--coordinator",
+                                   grpc_,
+                                   "--node",
+                                   "here",
+                                   "--devices",
+                                   absl::StrCat(options_.devices),
+                                   "--state",
+                                   folder_ + "/state",
+                                   "--threads",
+                                   "1",
+                                   "--ready-file",
+                                   ready};
   argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   const std::string log = folder_ + "/worker.log";
   worker_ = std::make_unique<Process>(argv, mark_, log, log);
@@ -126,7 +140,8 @@ std::map<int32_t, ProcessWatch> Cluster::Ranks(int64_t job) const {
   const std::string name = absl::StrCat(" ", JobName(job), " ");
   for (std::string line; std::getline(log, line);) {
     const size_t rank_at = line.find(" rank="), pid_at = line.find(" started pid=");
-    if (line.find(name) == std::string::npos || rank_at == std::string::npos || pid_at == std::string::npos) {
+    if (line.find(name) == std::string::npos || rank_at == std::string::npos ||
+        pid_at == std::string::npos) {
       continue;
     }
     pids[std::stoi(line.substr(rank_at + 6))] = std::stoi(line.substr(pid_at + 13));
@@ -206,12 +221,14 @@ v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::Job
             absl::StrCat("watch failed: ", status.error_message()));
     if (IsTerminal(last.phase())) break;
   }
-  throw std::runtime_error(absl::StrCat(JobName(job), " does not get there: ", last.ShortDebugString(), "\n",
+  throw std::runtime_error(absl::StrCat(JobName(job),
+                                        " does not get there: ", last.ShortDebugString(), "\n",
                                         CoordinatorLog(), WorkerLog()));
 }
 
 v1::JobStatus Cluster::AwaitStep(int64_t job, int64_t step) {
-  return Await(job, [step](const v1::JobStatus& status) { return status.last_step().step() >= step; });
+  return Await(job,
+               [step](const v1::JobStatus& status) { return status.last_step().step() >= step; });
 }
 
 v1::JobStatus Cluster::AwaitEnd(int64_t job) {

@@ -36,8 +36,8 @@ class Cluster {
   explicit Cluster(ClusterOptions options = {});
   ~Cluster();
 
-  // On a free port the first time, on the same one and the same store later. The one before must have
-  // ended.
+  // On a free port the first time, on the same one and the same store later. The one before must
+  // have ended.
   void StartCoordinator();
   // Returns once the coordinator has let it in.
   void StartWorker();

@@ -26,8 +26,8 @@ TEST(CoordinatorTest, KilledWhileRanksTrain_FindsThemAgain_AndNoStepIsLost) {
   ASSERT_EQ(ranks.size(), 6u);
   cluster.KillCoordinator();
   cluster.StartCoordinator();
-  const v1::JobStatus later =
-      cluster.Await(job, [](const v1::JobStatus& status) { return status.last_step().step() > 30; });
+  const v1::JobStatus later = cluster.Await(
+      job, [](const v1::JobStatus& status) { return status.last_step().step() > 30; });
   EXPECT_EQ(later.epoch(), 1);
   for (const auto& [rank, watch] : ranks) {
     EXPECT_TRUE(later.phase() == v1::JOB_PHASE_SUCCEEDED || !watch.HasEnded()) << "rank " << rank;
@@ -44,7 +44,8 @@ void Say(const std::string& address, const std::string& bytes) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(std::atoi(address.substr(address.rfind(':') + 1).c_str())));
+  to.sin_port =
+      htons(static_cast<uint16_t>(std::atoi(address.substr(address.rfind(':') + 1).c_str())));
   inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
   ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0) << address;
   // The other side may hang up first.

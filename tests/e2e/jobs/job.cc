@@ -34,28 +34,34 @@ void DamagePicture(const DataFolder& data, int32_t number) {
 }
 
 std::string JobText(const DataFolder& data, const JobOptions& options) {
-  std::string text = absl::StrCat(
-      "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", options.name, "}\nspec:\n",
-      "  seed: 3\n  steps: ", options.steps, "\n  precision: {compute: ", options.precision, "}\n  modules:\n");
+  std::string text =
+      absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", options.name,
+                   "}\nspec:\n", "  seed: 3\n  steps: ", options.steps,
+                   "\n  precision: {compute: ", options.precision, "}\n  modules:\n");
+  if (!options.vision.empty()) {
+    absl::StrAppend(
+        &text,
+        "    - name: vision\n      architecture: {family: clip_vision, hidden_size: 32, "
+        "layers: 2, heads: 4, mlp_size: 64, block: 8, image_size: 16, patch_size: 8}\n"
+        "      parallel: {",
+        options.vision, "}\n");
+  }
+  absl::StrAppend(
+      &text, "    - name: language\n      architecture: {family: llama, hidden_size: 32, layers: ",
+      options.layers, ", heads: ", options.heads, ", kv_heads: ", options.kv_heads,
+      ", mlp_size: 64, block: 8, vocabulary: ", data.files.vocabulary,
+      ", context: 32}\n      parallel: {", options.language, "}\n");
   if (!options.vision.empty()) {
     absl::StrAppend(&text,
-                    "    - name: vision\n      architecture: {family: clip_vision, hidden_size: 32, "
-                    "layers: 2, heads: 4, mlp_size: 64, block: 8, image_size: 16, patch_size: 8}\n"
-                    "      parallel: {", options.vision, "}\n");
-  }
-  absl::StrAppend(&text, "    - name: language\n      architecture: {family: llama, hidden_size: 32, layers: ",
-                  options.layers, ", heads: ", options.heads, ", kv_heads: ", options.kv_heads,
-                  ", mlp_size: 64, block: 8, vocabulary: ", data.files.vocabulary,
-                  ", context: 32}\n      parallel: {", options.language, "}\n");
-  if (!options.vision.empty()) {
-    absl::StrAppend(&text, "  edges:\n    - {from: vision, to: language, projector: {type: mlp, "
-                           "hidden_size: 32}}\n");
+                    "  edges:\n    - {from: vision, to: language, projector: {type: mlp, "
+                    "hidden_size: 32}}\n");
   }
   absl::StrAppend(&text, "  batch: {global: ", options.batch, ", micro: ", options.micro, "}\n",
                   "  data: {shards: \"set-{000..001}.tar\", tokenizer: set.model, corrupt_max: ",
-                  options.corrupt_max, options.validation ? ", validation: validation-000.tar" : "", "}\n",
-                  "  optimizer: {learning_rate: ", options.learning_rate, ", warmup_steps: 2}\n",
-                  "  resources: {device: cpu}\n  output: ", options.output, "\n");
+                  options.corrupt_max, options.validation ? ", validation: validation-000.tar" : "",
+                  "}\n", "  optimizer: {learning_rate: ", options.learning_rate,
+                  ", warmup_steps: 2}\n", "  resources: {device: cpu}\n  output: ", options.output,
+                  "\n");
   return text;
 }
 

@@ -17,8 +17,8 @@ struct DataFolder {
 };
 DataFolder MakeData(const support::ShardOptions& options = {});
 
-// Damages the picture of sample `number` (images are numbered through the shards in order): its header
-// stays, its pixels do not decode.
+// Damages the picture of sample `number` (images are numbered through the shards in order): its
+// header stays, its pixels do not decode.
 void DamagePicture(const DataFolder& data, int32_t number);
 
 // parallel and architecture values as the job file has them.

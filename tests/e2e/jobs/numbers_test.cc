@@ -32,7 +32,8 @@ std::vector<oracle::TrainedStep> Oracle(const DataFolder& data, const JobOptions
 
 bool HasEventFile(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (absl::StartsWith(entry.path().filename().string(), "events.out.tfevents.") && entry.file_size() > 100) {
+    if (absl::StartsWith(entry.path().filename().string(), "events.out.tfevents.") &&
+        entry.file_size() > 100) {
       return true;
     }
   }

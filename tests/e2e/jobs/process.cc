@@ -86,8 +86,8 @@ bool ProcessWatch::AwaitEnd(absl::Duration patience) const {
   }
 }
 
-Process::Process(const std::vector<std::string>& argv, const std::string& mark, const std::string& out,
-                 const std::string& talk)
+Process::Process(const std::vector<std::string>& argv, const std::string& mark,
+                 const std::string& out, const std::string& talk)
     : watch_(Start(argv, mark, out, talk)) {}
 
 Process::~Process() {

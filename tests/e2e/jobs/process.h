@@ -1,8 +1,9 @@
 // tests/e2e/jobs/process.h: processes under test.
 //
 // What goes wrong throws std::runtime_error: a test fails, the benchmark ends. Every process gets
-// SIGKILL when this program ends, however it ends, so make them on the main thread. Each carries a mark
-// in its environment, which its own children inherit: what it leaves behind can be found by it.
+// SIGKILL when this program ends, however it ends, so make them on the main thread. Each carries a
+// mark in its environment, which its own children inherit: what it leaves behind can be found by
+// it.
 #pragma once
 
 #include <sys/types.h>
@@ -63,8 +64,8 @@ class Process {
   int status_ = 0;
 };
 
-// Waits until `path` is there, as writers of ready files put it: whole, by rename. Throws if `writer`
-// ends before.
+// Waits until `path` is there, as writers of ready files put it: whole, by rename. Throws if
+// `writer` ends before.
 void AwaitFile(const std::string& path, const Process& writer);
 
 // Living processes whose environment carries the mark; zombies are none.

@@ -36,7 +36,8 @@ TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
 
   const auto names_it = AllOf(HasSubstr("rank 4"), HasSubstr("node here"), HasSubstr("signal 9"));
   EXPECT_THAT(cluster.Why(job), names_it);
-  const Finished why = cluster.Phalanx({"why", "victim"}), story = cluster.Phalanx({"describe", "victim"});
+  const Finished why = cluster.Phalanx({"why", "victim"}),
+                 story = cluster.Phalanx({"describe", "victim"});
   EXPECT_EQ(why.exit_code, 0);
   EXPECT_THAT(why.out, names_it);
   EXPECT_EQ(story.exit_code, 0);
@@ -47,7 +48,8 @@ TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
   JobOptions second = options;
   second.name = "second";
   second.steps = 2;
-  EXPECT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, second)).id()).phase(), v1::JOB_PHASE_SUCCEEDED);
+  EXPECT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, second)).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
   cluster.coordinator().Signal(SIGTERM);
   EXPECT_EQ(cluster.coordinator().WaitExitCode(), 0);
   EXPECT_LT(absl::Now() - begin, kGrace);
-  for (const auto& [rank, watch] : ranks) EXPECT_FALSE(watch.HasEnded()) << "training never stops for it";
+  for (const auto& [rank, watch] : ranks)
+    EXPECT_FALSE(watch.HasEnded()) << "training never stops for it";
   cluster.StartCoordinator();
   const int64_t step = cluster.Get(job).last_step().step();
   cluster.AwaitStep(job, step + 1);

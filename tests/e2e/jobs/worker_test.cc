@@ -32,8 +32,9 @@ TEST(WorkerTest, KilledAndBack_ItsJobFailsAtOnce_AndTheNextOneRuns) {
 
 TEST(WorkerTest, KilledForGood_ItsJobFailsWhenTheHeartbeatTimeoutPasses) {
   const DataFolder data = MakeData();
-  Cluster cluster({.devices = 2,
-                   .coordinator_flags = {"--heartbeat-interval", "200ms", "--heartbeat-timeout", "3s"}});
+  Cluster cluster(
+      {.devices = 2,
+       .coordinator_flags = {"--heartbeat-interval", "200ms", "--heartbeat-timeout", "3s"}});
   const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
   cluster.AwaitStep(job, 2);
   cluster.KillWorker();

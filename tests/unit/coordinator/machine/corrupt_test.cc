@@ -41,8 +41,9 @@ TEST(CorruptTest, OneSampleTooMany_FailsTheJobWithCountLimitAndNames) {
   EXPECT_EQ(h.State(job).failure->cause, "DataCorrupt");
   EXPECT_EQ(h.State(job).failure->node, "a");
   EXPECT_EQ(h.State(job).failure->rank, -1);
-  EXPECT_EQ(h.State(job).failure->message,
-            "2 corrupt samples; spec.data.corrupt_max allows 1\na.tar: 7: no PNG\na.tar: 8: no PNG");
+  EXPECT_EQ(
+      h.State(job).failure->message,
+      "2 corrupt samples; spec.data.corrupt_max allows 1\na.tar: 7: no PNG\na.tar: 8: no PNG");
   EXPECT_EQ(h.Commands<StopRanks>(node).size(), 1u);
 }
 
@@ -50,9 +51,9 @@ TEST(CorruptTest, CountOutlivesTheCoordinator_AndIndexedOnesAreIncluded) {
   Harness h;
   SessionId node = h.Open("a", 2);
   const JobId job = h.Submit(Allowing(2));
-  h.Answer<PrepareData>(node, {.data_digest = "d",
-                               .corrupt_samples = 1,
-                               .corrupt_messages = {"a.tar: 1: has no text"}});
+  h.Answer<PrepareData>(
+      node,
+      {.data_digest = "d", .corrupt_samples = 1, .corrupt_messages = {"a.tar: 1: has no text"}});
   h.Answer<Assign>(node);
   h.Ready(node, job, 0, 2);
   h.Report(node, job, 0, RankEvent{"CorruptSample", "a.tar: 7: no PNG"});
@@ -68,11 +69,13 @@ TEST(CorruptTest, MoreThanAllowedWhileIndexing_FailsBeforeAnyRank_UnnamedOnesToo
   Harness h;
   const SessionId node = h.Open("a", 2);
   const JobId job = h.Submit(Allowing(16));
-  h.Answer<PrepareData>(node, {.data_digest = "d",
-                               .corrupt_samples = 17,
-                               .corrupt_messages = {"a.tar: 1: has no text", "a.tar: 2: has no text"}});
+  h.Answer<PrepareData>(node,
+                        {.data_digest = "d",
+                         .corrupt_samples = 17,
+                         .corrupt_messages = {"a.tar: 1: has no text", "a.tar: 2: has no text"}});
   EXPECT_EQ(h.State(job).failure->cause, "DataCorrupt");
-  EXPECT_THAT(h.State(job).failure->message, HasSubstr("17 corrupt samples; spec.data.corrupt_max allows 16"));
+  EXPECT_THAT(h.State(job).failure->message,
+              HasSubstr("17 corrupt samples; spec.data.corrupt_max allows 16"));
   EXPECT_TRUE(h.Commands<Assign>(node).empty());
   EXPECT_EQ(h.Free("a"), 2);
 }
@@ -83,7 +86,8 @@ TEST(CorruptTest, TwoNodesThatIndexTheSameData_CountItOnce) {
   const JobId job = h.Submit(Allowing(1));
   for (const SessionId node : {a, b}) {
     h.Answer<PrepareData>(
-        node, {.data_digest = "d", .corrupt_samples = 1, .corrupt_messages = {"a.tar: 1: has no text"}});
+        node,
+        {.data_digest = "d", .corrupt_samples = 1, .corrupt_messages = {"a.tar: 1: has no text"}});
   }
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
   EXPECT_EQ(h.Commands<Assign>(a).size(), 1u);

@@ -1,0 +1,244 @@
+// phalanx-bench-faults: what faults cost, and whether anything is lost, with the real processes.
+//
+//   phalanx-bench-faults ranks [TRIES]          kill -9 of a rank, until a watcher has read
+//   "Failed" phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream
+//   of submits, while
+//                                               a job trains
+//
+// Each prints one line of JSON and exits with 0 if what must hold held, else with 1.
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/mutex.h"
+#include "core/base/prng.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+namespace {
+
+constexpr double kToldLimitMilliseconds = 500;  // p99
+
+double Percentile(const std::vector<double>& sorted, double part) {
+  const auto index = static_cast<size_t>(std::ceil(part * static_cast<double>(sorted.size()))) - 1;
+  return sorted[std::min(index, sorted.size() - 1)];
+}
+
+// A stream that is open before the fault, as a watcher's is.
+class Watcher {
+ public:
+  Watcher(Cluster& cluster, int64_t job) {
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    v1::WatchJobRequest request;
+    request.set_job(absl::StrCat("job-", job));
+    stream_ = cluster.stub().WatchJob(&context_, request);
+  }
+  v1::JobStatus AwaitStep(int64_t step) {
+    while (Read().last_step().step() < step) Require(!IsTerminal(last_.phase()), last_.reason());
+    return last_;
+  }
+  v1::JobStatus AwaitEnd() {
+    while (!IsTerminal(Read().phase())) {
+    }
+    return last_;
+  }
+
+ private:
+  const v1::JobStatus& Read() {
+    v1::WatchJobResponse response;
+    Require(stream_->Read(&response), "the stream ended");
+    last_ = std::move(*response.mutable_job());
+    return last_;
+  }
+
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::WatchJobResponse>> stream_;
+  v1::JobStatus last_;
+};
+
+bool KillRanks(int64_t tries) {
+  const DataFolder data = MakeData();
+  Cluster cluster;
+  Prng prng(1);
+  std::vector<double> milliseconds;
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < tries; ++i) {
+    const v1::JobStatus job = cluster.Submit(Document(
+        data, {.steps = kForEver, .vision = "ranks: 2", .language = "ranks: 4, tp: 2, pp: 2"}));
+    Watcher watcher(cluster, job.id());
+    watcher.AwaitStep(1 + static_cast<int64_t>(prng.Below(10)));
+    const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job.id());
+    const auto victim = std::next(ranks.begin(), static_cast<int64_t>(prng.Below(ranks.size())));
+    const absl::Time killed = absl::Now();
+    kill(victim->second.pid(), SIGKILL);
+    const v1::JobStatus ended = watcher.AwaitEnd();
+    milliseconds.push_back(absl::ToDoubleMilliseconds(absl::Now() - killed));
+    const v1::FailureCause& failure = ended.failure();
+    wrong += ended.phase() != v1::JOB_PHASE_FAILED || failure.rank() != victim->first ||
+             failure.signal() != 9;
+    for (const auto& [rank, watch] : ranks) wrong += !watch.AwaitEnd();
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  const double p99 = Percentile(milliseconds, 0.99);
+  const nlohmann::ordered_json line = {{"benchmark", "rank_kill_to_watcher"},     {"tries", tries},
+                                       {"p50_ms", Percentile(milliseconds, 0.5)}, {"p99_ms", p99},
+                                       {"max_ms", milliseconds.back()},           {"wrong", wrong}};
+  std::printf("%s\n", line.dump().c_str());
+  return wrong == 0 && p99 <= kToldLimitMilliseconds;
+}
+
+// Submits jobs that no node can take, one after the other, and remembers what was acknowledged.
+// Calls that a kill cuts off are repeated under the same request id.
+class Submitter {
+ public:
+  Submitter(const std::string& server, const DataFolder& data, int32_t number)
+      : stub_(v1::JobService::NewStub(Channel(server))),
+        data_(data),
+        number_(number),
+        thread_([this] { Work(); }) {}
+  // Ends the stream of submits; what was acknowledged, by request id. Call once.
+  std::map<std::string, int64_t> Finish() {
+    {
+      MutexLock lock(&mu_);
+      stopping_ = true;
+    }
+    thread_.join();
+    return acknowledged_;
+  }
+
+ private:
+  static std::shared_ptr<grpc::Channel> Channel(const std::string& server) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 50);
+    return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  }
+  bool stopping() {
+    MutexLock lock(&mu_);
+    return stopping_;
+  }
+  void Work() {
+    for (int64_t count = 0; !stopping(); ++count) {
+      const std::string name = absl::StrCat("waits-", number_, "-", count);
+      v1::SubmitJobRequest request;
+      *request.mutable_document() = Document(data_, {.name = name, .language = "ranks: 4, tp: 4"});
+      request.set_request_id(name);
+      while (!stopping()) {
+        grpc::ClientContext context;
+        context.set_wait_for_ready(true);
+        context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
+        v1::SubmitJobResponse response;
+        if (!stub_->SubmitJob(&context, request, &response).ok()) continue;
+        acknowledged_[name] = response.job().id();
+        break;
+      }
+    }
+  }
+
+  const std::unique_ptr<v1::JobService::Stub> stub_;
+  const DataFolder& data_;
+  const int32_t number_;
+  Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, int64_t> acknowledged_;  // of the thread, then of Finish
+  std::thread thread_;
+};
+
+bool KillCoordinators(int64_t kills) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 3, .coordinator_flags = {"--jobs-max", "1000000"}});
+  // Ends only when it is cancelled; its steps are counted at the end.
+  const int64_t job =
+      cluster
+          .Submit(
+              Document(data, {.name = "trains", .steps = kForEver, .language = "ranks: 2, tp: 2"}))
+          .id();
+  cluster.AwaitStep(job, 1);
+  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  std::vector<std::unique_ptr<Submitter>> submitters;
+  for (int32_t i = 0; i < 2; ++i) {
+    submitters.push_back(std::make_unique<Submitter>(cluster.grpc(), data, i));
+  }
+  Prng prng(2);
+  std::vector<double> back;
+  for (int64_t i = 0; i < kills; ++i) {
+    // Anywhere between the start and some hundred commits later.
+    const absl::Duration life = absl::Microseconds(static_cast<int64_t>(prng.Below(150'000)));
+    cluster.coordinator().watch().AwaitEnd(life);
+    cluster.KillCoordinator();
+    const absl::Time killed = absl::Now();
+    cluster.StartCoordinator();
+    back.push_back(absl::ToDoubleMilliseconds(absl::Now() - killed));
+  }
+  std::map<std::string, int64_t> acknowledged;
+  for (const auto& submitter : submitters) acknowledged.merge(submitter->Finish());
+  std::map<std::string, std::vector<int64_t>> stored;
+  for (const v1::JobStatus& status : cluster.List()) stored[status.name()].push_back(status.id());
+  int64_t missing = 0, doubled = 0;
+  for (const auto& [name, id] : acknowledged) {
+    const std::vector<int64_t>& ids = stored[name];
+    missing += std::count(ids.begin(), ids.end(), id) != 1;
+    doubled += ids.size() > 1;
+  }
+  const int64_t step = cluster.Get(job).last_step().step();
+  const v1::JobStatus later = cluster.AwaitStep(job, step + 1);
+  int64_t ranks_lost = ranks.size() == 3 ? 0 : 1;
+  for (const auto& [rank, watch] : ranks) ranks_lost += watch.HasEnded();
+  cluster.Cancel(job);
+  for (const auto& [rank, watch] : ranks) watch.AwaitEnd();
+  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
+  const std::string fault = StepsFault(metrics, static_cast<int64_t>(metrics.size()));
+  std::sort(back.begin(), back.end());
+  const nlohmann::ordered_json line = {{"benchmark", "coordinator_kills"},
+                                       {"kills", kills},
+                                       {"submits", acknowledged.size()},
+                                       {"missing", missing},
+                                       {"doubled", doubled},
+                                       {"steps", metrics.size()},
+                                       {"step_fault", fault},
+                                       {"epoch", later.epoch()},
+                                       {"ranks_lost", ranks_lost},
+                                       {"back_p50_ms", Percentile(back, 0.5)},
+                                       {"back_max_ms", back.back()}};
+  std::printf("%s\n", line.dump().c_str());
+  return missing == 0 && doubled == 0 && ranks_lost == 0 && fault.empty() && later.epoch() == 1 &&
+         static_cast<int64_t>(metrics.size()) >= later.last_step().step();
+}
+
+int Usage() {
+  std::fprintf(stderr, "usage: phalanx-bench-faults ranks|coordinators [COUNT]\n");
+  return 2;
+}
+
+int Main(int argc, char** argv) {
+  const std::string what = argc >= 2 ? argv[1] : "";
+  int64_t count = what == "ranks" ? 200 : 100;
+  if (argc > 3 || (what != "ranks" && what != "coordinators")) return Usage();
+  if (argc == 3 && (!absl::SimpleAtoi(argv[2], &count) || count < 1)) return Usage();
+  try {
+    return (what == "ranks" ? KillRanks(count) : KillCoordinators(count)) ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::e2e
+
+int main(int argc, char** argv) { return phalanx::e2e::Main(argc, argv); }
