@@ -1,8 +1,8 @@
 // phalanx-coordinator: plans jobs, tells nodes what to run, keeps what it has decided.
 //
-// Once it serves it writes {"grpc":"HOST:PORT","http":"HOST:PORT"} to --ready-file. SIGTERM and SIGINT
-// end it in good order; a second one ends it at once. Exit codes: 0 ended in good order, 1 could not
-// serve, 2 usage.
+// Once it serves it writes {"grpc":"HOST:PORT","http":"HOST:PORT"} to --ready-file. SIGTERM and
+// SIGINT end it in good order; a second one ends it at once. Exit codes: 0 ended in good order, 1
+// could not serve, 2 usage.
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -41,8 +41,8 @@ struct Flags {
 absl::StatusOr<std::pair<std::string, int>> SplitAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = -1;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
-      port < 0 || port > 65535) {
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no HOST:PORT"));
   }
   return std::make_pair(address.substr(0, colon), port);
@@ -51,7 +51,8 @@ absl::StatusOr<std::pair<std::string, int>> SplitAddress(const std::string& addr
 absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::string_view flag) {
   absl::Duration duration;
   if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": \"", text, "\" is no duration such as 15s"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": \"", text, "\" is no duration such as 15s"));
   }
   return duration;
 }
@@ -78,12 +79,15 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   if (!http.ok()) return http.status();
   absl::StatusOr<absl::Duration> grace = ParsePositive(flags.grace, "--grace");
   if (!grace.ok()) return grace.status();
-  absl::StatusOr<absl::Duration> interval = ParsePositive(flags.heartbeat_interval, "--heartbeat-interval");
+  absl::StatusOr<absl::Duration> interval =
+      ParsePositive(flags.heartbeat_interval, "--heartbeat-interval");
   if (!interval.ok()) return interval.status();
-  absl::StatusOr<absl::Duration> timeout = ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout");
+  absl::StatusOr<absl::Duration> timeout =
+      ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout");
   if (!timeout.ok()) return timeout.status();
   spdlog::info("starting listen={} http={} store={} heartbeat_interval={} heartbeat_timeout={}",
-               flags.listen, flags.http, flags.store, flags.heartbeat_interval, flags.heartbeat_timeout);
+               flags.listen, flags.http, flags.store, flags.heartbeat_interval,
+               flags.heartbeat_timeout);
 
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
@@ -101,7 +105,8 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   };
   options.sessions.heartbeat_interval = *interval;
   options.sessions.heartbeat_timeout = *timeout;
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(std::move(options), *std::move(backend));
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(std::move(options), *std::move(backend));
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<HttpServer>> http_server =
       HttpServer::Start({.host = http->first,
@@ -111,8 +116,8 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   if (!http_server.ok()) return http_server.status();
 
   const std::string ready =
-      absl::StrCat("{\"grpc\":\"", listen->first, ":", (*server)->port(), "\",\"http\":\"", http->first,
-                   ":", (*http_server)->port(), "\"}");
+      absl::StrCat("{\"grpc\":\"", listen->first, ":", (*server)->port(), "\",\"http\":\"",
+                   http->first, ":", (*http_server)->port(), "\"}");
   spdlog::info("serving {}", ready);
   if (!flags.ready_file.empty()) {
     if (absl::Status status = WriteReadyFile(flags.ready_file, ready); !status.ok()) return status;
@@ -139,14 +144,17 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--http", flags.http, "HOST:PORT for /metrics, /healthz and /readyz")
       ->capture_default_str();
-  app.add_option("--store", flags.store, "folder of the journal; made if it is not there")->required();
+  app.add_option("--store", flags.store, "folder of the journal; made if it is not there")
+      ->required();
   app.add_option("--ready-file", flags.ready_file, "written with the addresses once serving");
-  app.add_option("--heartbeat-interval", flags.heartbeat_interval, "workers say that they live so often")
+  app.add_option("--heartbeat-interval", flags.heartbeat_interval,
+                 "workers say that they live so often")
       ->capture_default_str();
   app.add_option("--heartbeat-timeout", flags.heartbeat_timeout,
                  "silence after which a node is given up; at least twice the interval")
       ->capture_default_str();
-  app.add_option("--grace", flags.grace, "time to end open calls on SIGTERM")->capture_default_str();
+  app.add_option("--grace", flags.grace, "time to end open calls on SIGTERM")
+      ->capture_default_str();
   app.add_option("--jobs-max", flags.live_jobs_max, "jobs that may be queued or run at a time")
       ->capture_default_str();
   try {

@@ -54,7 +54,8 @@ class HttpServerImpl final : public HttpServer {
       port_ = -1;
     }
     if (port_ <= 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.host, ":", options_.port));
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", options_.host, ":", options_.port));
     }
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "http");

@@ -1,4 +1,5 @@
-// coordinator/http/http_server.h: /metrics, /healthz (the process lives) and /readyz (it accepts work).
+// coordinator/http/http_server.h: /metrics, /healthz (the process lives) and /readyz (it accepts
+// work).
 #pragma once
 
 #include <functional>

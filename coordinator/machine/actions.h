@@ -143,8 +143,9 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<StoreRecord, SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
-                            PublishEvent, PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode,
-                            AnswerJob, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+using Action =
+    std::variant<StoreRecord, SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
+                 PublishEvent, PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode,
+                 AnswerJob, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

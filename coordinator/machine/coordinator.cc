@@ -39,8 +39,8 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>&
     if (!job.state.request_id.empty()) request_ids_.emplace(job.state.request_id, id);
     job.last_step = job.state.stored_step;
     if (job.state.evaluation.has_value()) {
-      actions_.push_back(PublishEvaluation{
-          id, std::make_shared<const EvaluationReport>(*job.state.evaluation)});
+      actions_.push_back(
+          PublishEvaluation{id, std::make_shared<const EvaluationReport>(*job.state.evaluation)});
     }
     Publish(job);
     if (job.state.IsTerminal()) continue;
@@ -77,11 +77,12 @@ void Coordinator::RecoverRun(Job& job) {
     part.assigned = was_assigned;
   }
   if (!plan.ok() || plan->digest != state.plan_digest) {
-    return Fail(job, {.cause = "PlanInvalid",
-                      .message = plan.ok() ? "this coordinator lays the job out differently from the "
-                                             "one that started it"
-                                           : std::string(plan.status().message()),
-                      .time = now_});
+    return Fail(job,
+                {.cause = "PlanInvalid",
+                 .message = plan.ok() ? "this coordinator lays the job out differently from the "
+                                        "one that started it"
+                                      : std::string(plan.status().message()),
+                 .time = now_});
   }
   for (int32_t rank : state.succeeded) {
     if (rank >= 0 && rank < static_cast<int32_t>(run.ranks.size())) {
@@ -102,8 +103,8 @@ void Coordinator::Commit(Job& job, decltype(Record::body) body) {
   job.last_record = ++last_record_;
   actions_.push_back(StoreRecord{last_record_, std::move(record)});
   for (const JobEvent& event : events) {
-    Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value, " event=",
-                     event.type, " reason=\"", event.message, "\""));
+    Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
+                     " event=", event.type, " reason=\"", event.message, "\""));
     Tell(job, Action(PublishEvent{job.state.id, event}));
   }
   Publish(job);
@@ -219,9 +220,10 @@ void Coordinator::CheckRunDeadlines(Job& job) {
       part.missing_deadline = absl::InfiniteFuture();
       continue;
     }
-    return Fail(job, CauseOf(job, part.first_rank, "RanksLost",
-                             absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
-                                          job.state.epoch.value)));
+    return Fail(job,
+                CauseOf(job, part.first_rank, "RanksLost",
+                        absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
+                                     job.state.epoch.value)));
   }
   if (now_ >= run.reattach_deadline) return StartNextEpoch(job);
   if (now_ >= run.start_deadline) {

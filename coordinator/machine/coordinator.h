@@ -1,27 +1,28 @@
 // coordinator/machine/coordinator.h: every decision the coordinator makes, and nothing else.
 //
 // A deterministic state machine. The driver feeds it one Event at a time together with the instant
-// it was observed; the machine returns the Actions that the driver must carry out, in order. It owns
-// no thread, lock, socket, file, timer or clock, so a run is a pure function of (options, events) and
-// can be replayed.
+// it was observed; the machine returns the Actions that the driver must carry out, in order. It
+// owns no thread, lock, socket, file, timer or clock, so a run is a pure function of (options,
+// events) and can be replayed.
 //
-// Stored before told: a decision is a Record; what follows from it for the outside (commands, answers,
-// published views) comes out of the Step that receives RecordStored for it. Recover() replays stored
-// records through the same code, so a coordinator that restarts has the state that it had told of.
+// Stored before told: a decision is a Record; what follows from it for the outside (commands,
+// answers, published views) comes out of the Step that receives RecordStored for it. Recover()
+// replays stored records through the same code, so a coordinator that restarts has the state that
+// it had told of.
 //
 // One job:
 //   Queued    waits until all its devices are free. First come, first served: a later job may start
 //             only on nodes that no earlier waiting job could use.
 //   Starting  its epoch is planned and stored; the data is prepared on the first node, then on the
-//             others, and their digests agree; all ranks are assigned; what ranks say for the others
-//             (rendezvous) is forwarded to every node.
+//             others, and their digests agree; all ranks are assigned; what ranks say for the
+//             others (rendezvous) is forwarded to every node.
 //   Running   all ranks are ready. Steps come from the reporter rank.
-//   then Succeeded when all ranks are; Failed at the first evidence; Cancelled on request. The devices
-//             of an ended job are free once its ranks are gone for certain.
+//   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request.
+// The devices of an ended job are free once its ranks are gone for certain.
 //
-// A broken session ends no job: the ranks train on, and the worker comes back with its incarnation and
-// says what it runs. A new incarnation of a node, or a node that is silent or away for longer than the
-// heartbeat timeout, has lost its ranks.
+// A broken session ends no job: the ranks train on, and the worker comes back with its incarnation
+// and says what it runs. A new incarnation of a node, or a node that is silent or away for longer
+// than the heartbeat timeout, has lost its ranks.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +45,8 @@
 namespace phalanx::coordinator {
 
 // Pure: the same document, placement and epoch give the same answer. Errors: InvalidArgument.
-using PlanFunction = std::function<absl::StatusOr<PlanSummary>(const Document& document,
-                                                              const Placement& placement, Epoch epoch)>;
+using PlanFunction = std::function<absl::StatusOr<PlanSummary>(
+    const Document& document, const Placement& placement, Epoch epoch)>;
 
 struct CoordinatorOptions {
   PlanFunction plan;
@@ -81,9 +82,9 @@ class Coordinator {
   // about them (views to publish). Running jobs then wait for their nodes.
   [[nodiscard]] std::vector<Action> Recover(Instant now, const std::vector<Record>& records);
 
-  // Applies `event`, observed at `now`, and returns what to do about it. Total: an event that no longer
-  // applies (an old incarnation, an older epoch, a repeated report) changes nothing. `now` never
-  // decreases from one call to the next.
+  // Applies `event`, observed at `now`, and returns what to do about it. Total: an event that no
+  // longer applies (an old incarnation, an older epoch, a repeated report) changes nothing. `now`
+  // never decreases from one call to the next.
   [[nodiscard]] std::vector<Action> Step(Instant now, const Event& event);
 
   // The earliest instant at which DeadlineReached would change anything.
@@ -144,7 +145,8 @@ class Coordinator {
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;
   void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
-  void LoseRanks(Node& node, const std::string& cause, const std::string& message, bool processes_gone);
+  void LoseRanks(Node& node, const std::string& cause, const std::string& message,
+                 bool processes_gone);
   void SendTo(Node& node, Command command);
   void Disconnect(Node& node);
   void PublishView(const Node& node);

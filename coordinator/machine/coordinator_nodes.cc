@@ -14,7 +14,8 @@ Node* Coordinator::NodeOf(SessionId session) {
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) return nullptr;
   const auto node = nodes_.find(it->second.first);
-  // Same process: what it said on a stream that has been replaced since still counts, for it is said once.
+  // Same process: what it said on a stream that has been replaced since still counts, for it is
+  // said once.
   if (node == nodes_.end() || node->second.incarnation != it->second.second) return nullptr;
   return &node->second;
 }
@@ -25,23 +26,25 @@ void Coordinator::On(const SessionOpened& event) {
   node.name = hello.node;
   if (std::count(node.superseded.begin(), node.superseded.end(), hello.incarnation) != 0) {
     actions_.push_back(CloseSession{
-        event.session, absl::AbortedError(absl::StrCat("a newer worker has taken over node ", hello.node))});
+        event.session,
+        absl::AbortedError(absl::StrCat("a newer worker has taken over node ", hello.node))});
     return;
   }
   const bool same_process = node.incarnation == hello.incarnation;
   if (node.connected()) {
     actions_.push_back(CloseSession{
         node.session,
-        same_process ? absl::UnavailableError("replaced by a newer stream of the same worker")
-                     : absl::AbortedError(
-                           absl::StrCat("a newer worker has taken over node ", hello.node))});
+        same_process
+            ? absl::UnavailableError("replaced by a newer stream of the same worker")
+            : absl::AbortedError(absl::StrCat("a newer worker has taken over node ", hello.node))});
   }
   if (!same_process && node.incarnation != Incarnation{}) {
     node.superseded.push_back(node.incarnation);
     if (node.superseded.size() > kSupersededMax) node.superseded.erase(node.superseded.begin());
-    LoseRanks(node, "NodeLost",
-              absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
-              true);
+    LoseRanks(
+        node, "NodeLost",
+        absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
+        true);
     node.outstanding.clear();
     node.foreign.clear();
     node.last_command_number = 0;
@@ -50,7 +53,8 @@ void Coordinator::On(const SessionOpened& event) {
   node.session = event.session;
   node.device_kind = hello.device_kind;
   // A device that some job still has is kept even if the worker does not offer it any more.
-  while (!node.device_jobs.empty() && node.device_jobs.back() == JobId{}) node.device_jobs.pop_back();
+  while (!node.device_jobs.empty() && node.device_jobs.back() == JobId{})
+    node.device_jobs.pop_back();
   node.device_jobs.resize(std::max(node.device_jobs.size(), static_cast<size_t>(hello.devices)));
   node.labels = hello.labels;
   node.version = hello.version;
@@ -76,7 +80,8 @@ void Coordinator::On(const SessionOpened& event) {
           });
       // The first node is asked before the others; those whose turn has not come wait.
       const bool first = part == &job.run->parts.front();
-      if (part != nullptr && !asked && (first || job.run->parts.front().prepared)) Prepare(job, *part);
+      if (part != nullptr && !asked && (first || job.run->parts.front().prepared))
+        Prepare(job, *part);
     }
   }
   PublishView(node);
@@ -99,7 +104,8 @@ void Coordinator::Disconnect(Node& node) {
   // Logs are asked for by people who wait: they are told, not kept waiting.
   for (const Outstanding& outstanding : node.outstanding) {
     if (const FetchLogs* fetch = std::get_if<FetchLogs>(&outstanding.command)) {
-      actions_.push_back(EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, " disconnected")});
+      actions_.push_back(
+          EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, " disconnected")});
     }
   }
   PublishView(node);
@@ -143,7 +149,8 @@ bool Coordinator::IsObsolete(const Command& command) const {
   };
   if (const auto* prepare = std::get_if<PrepareData>(&command)) return check(prepare->job, {});
   if (const auto* assign = std::get_if<Assign>(&command)) return check(assign->job, assign->epoch);
-  if (const auto* entries = std::get_if<Rendezvous>(&command)) return check(entries->job, entries->epoch);
+  if (const auto* entries = std::get_if<Rendezvous>(&command))
+    return check(entries->job, entries->epoch);
   return std::holds_alternative<FetchLogs>(command);
 }
 
@@ -156,12 +163,13 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
   for (Outstanding& outstanding : before) {
     const bool obsolete = IsObsolete(outstanding.command);
     if (outstanding.number > carried_out) {
-      // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any more.
+      // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any
+      // more.
       if (obsolete) outstanding.command = StopRanks{.reason = "superseded"};
       actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
       node.outstanding.push_back(std::move(outstanding));
-    } else if (!obsolete && (outstanding.number == 0 ||
-                             !std::holds_alternative<Assign>(outstanding.command))) {
+    } else if (!obsolete &&
+               (outstanding.number == 0 || !std::holds_alternative<Assign>(outstanding.command))) {
       // An assignment that was carried out is not repeated: its ranks are there, or were lost.
       renumbered.push_back(std::move(outstanding.command));
     }
@@ -198,12 +206,13 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       const Assign* assign = std::get_if<Assign>(&outstanding.command);
       const StopRanks* stop = std::get_if<StopRanks>(&outstanding.command);
       const bool on_its_way = outstanding.number == 0 || outstanding.number > carried_out;
-      assign_on_its_way |= on_its_way && assign != nullptr && assign->job == id &&
-                           assign->epoch == job.state.epoch;
+      assign_on_its_way |=
+          on_its_way && assign != nullptr && assign->job == id && assign->epoch == job.state.epoch;
       stop_unanswered |= stop != nullptr && stop->job == id;
     }
     if (job.state.IsTerminal()) {
-      // A worker does not list ranks that it is ending; its answer to the stop will say when they are gone.
+      // A worker does not list ranks that it is ending; its answer to the stop will say when they
+      // are gone.
       if (!stop_unanswered) ReleasePart(job, *part);
     } else if (!assign_on_its_way && job.run->stage != Run::Stage::kReattaching) {
       part->missing_deadline = now_ + options_.report_grace;
@@ -267,7 +276,8 @@ void Coordinator::On(const CommandFinished& event) {
     Job* job = FindJob(prepare->job);
     if (job == nullptr || !job->run.has_value() || job->state.IsTerminal()) return;
     Part* part = job->run->PartOf(node->name);
-    if (part != nullptr && job->run->stage == Run::Stage::kPreparing) OnPrepared(*job, *part, event);
+    if (part != nullptr && job->run->stage == Run::Stage::kPreparing)
+      OnPrepared(*job, *part, event);
   } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {
     OnCommandFailed(*node, command, event);
   } else if (const auto* stop = std::get_if<StopRanks>(&command)) {
@@ -275,7 +285,8 @@ void Coordinator::On(const CommandFinished& event) {
     Job* job = FindJob(stop->job);
     if (job == nullptr || !job->run.has_value() || !job->state.IsTerminal()) return;
     Part* part = job->run->PartOf(node->name);
-    // Answered when the processes are gone: exits may have been told to a coordinator before this one.
+    // Answered when the processes are gone: exits may have been told to a coordinator before this
+    // one.
     if (part != nullptr && !part->released && event.code == 0) ReleasePart(*job, *part);
   }
 }
@@ -285,7 +296,8 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   Log(absl::StrCat("node=", node.name, " command=", result.command_number, " code=", result.code,
                    " reason=\"", result.message, "\""));
   if (const auto* fetch = std::get_if<FetchLogs>(&command)) {
-    actions_.push_back(EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, ": ", result.message)});
+    actions_.push_back(
+        EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, ": ", result.message)});
     return;
   }
   const auto* assign = std::get_if<Assign>(&command);
@@ -294,8 +306,9 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   Part* part = job->run->PartOf(node.name);
   if (part == nullptr) return;
   if (!job->state.IsTerminal()) {
-    Fail(*job, CauseOf(*job, part->first_rank, "StartFailed",
-                       absl::StrCat("node ", node.name, " could not start its ranks: ", result.message)));
+    Fail(*job,
+         CauseOf(*job, part->first_rank, "StartFailed",
+                 absl::StrCat("node ", node.name, " could not start its ranks: ", result.message)));
   }
 }
 
@@ -307,7 +320,8 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
     std::vector<std::string> lines;
     for (const Violation& violation : result.data_violations) lines.push_back(ToString(violation));
     if (lines.empty()) {
-      lines.push_back(result.message.empty() ? "the worker gave no digest of the data" : result.message);
+      lines.push_back(result.message.empty() ? "the worker gave no digest of the data"
+                                             : result.message);
     }
     const bool invalid = !result.data_violations.empty() ||
                          result.code == static_cast<int32_t>(absl::StatusCode::kInvalidArgument);
@@ -317,7 +331,8 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
                       .time = now_});
   }
   // A worker names only the first of many.
-  const int64_t unnamed = result.corrupt_samples - static_cast<int64_t>(result.corrupt_messages.size());
+  const int64_t unnamed =
+      result.corrupt_samples - static_cast<int64_t>(result.corrupt_messages.size());
   if (FailIfCorrupt(job, part.node, std::max<int64_t>(0, unnamed))) return;
   Run& run = *job.run;
   if (run.data_digest.empty()) {
@@ -326,8 +341,8 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
     return Fail(job, {.cause = "DataInvalid",
                       .node = part.node,
                       .message = absl::StrCat("node ", part.node, " reads other data than node ",
-                                              run.parts.front().node, ": digest ", result.data_digest,
-                                              " instead of ", run.data_digest),
+                                              run.parts.front().node, ": digest ",
+                                              result.data_digest, " instead of ", run.data_digest),
                       .time = now_});
   }
   part.prepared = true;

@@ -36,8 +36,8 @@ void Coordinator::On(const SubmitRequested& event) {
     const auto known = request_ids_.find(event.request_id);
     if (known != request_ids_.end()) {
       Job& job = jobs_.at(known->second);
-      return Tell(job, Action(AnswerJob{
-                           event.token, std::make_shared<const JobView>(job.state.View(job.last_step))}));
+      return Tell(job, Action(AnswerJob{event.token, std::make_shared<const JobView>(
+                                                         job.state.View(job.last_step))}));
     }
   }
   const auto named = live_names_.find(event.request->name);
@@ -47,8 +47,8 @@ void Coordinator::On(const SubmitRequested& event) {
                      "\" and has not ended; cancel it or choose another name")));
   }
   if (static_cast<int64_t>(live_names_.size()) >= options_.live_jobs_max) {
-    return refuse(absl::ResourceExhaustedError(
-        absl::StrCat(live_names_.size(), " jobs have not ended; at most ", options_.live_jobs_max)));
+    return refuse(absl::ResourceExhaustedError(absl::StrCat(
+        live_names_.size(), " jobs have not ended; at most ", options_.live_jobs_max)));
   }
   const JobId id{jobs_.empty() ? 1 : jobs_.rbegin()->first.value + 1};
   Job& job = jobs_[id];
@@ -102,8 +102,8 @@ void Coordinator::On(const LogsRequested& event) {
   int32_t first = 0;
   for (const NodeDevices& part : job->state.placement) {
     const int32_t end = first + static_cast<int32_t>(part.devices.size());
-    FetchLogs fetch{.job = event.job, .follow = event.follow && !job->state.IsTerminal(),
-                    .tail = event.tail};
+    FetchLogs fetch{
+        .job = event.job, .follow = event.follow && !job->state.IsTerminal(), .tail = event.tail};
     for (int32_t rank : event.ranks) {
       if (rank >= first && rank < end) fetch.ranks.push_back(rank);
     }
@@ -128,8 +128,8 @@ void Coordinator::Schedule() {
     });
   };
   std::set<NodeName> closed;  // nodes that an earlier job waits for
-  const std::vector<JobId> queue = any_free() ? std::vector<JobId>(queue_.begin(), queue_.end())
-                                              : std::vector<JobId>();
+  const std::vector<JobId> queue =
+      any_free() ? std::vector<JobId>(queue_.begin(), queue_.end()) : std::vector<JobId>();
   for (JobId id : queue) {
     Job& job = jobs_.at(id);
     std::optional<Placement> placement = ChoosePlacement(nodes_, closed, *job.state.request);
@@ -149,9 +149,9 @@ void Coordinator::Start(Job& job, Placement placement) {
   const absl::StatusOr<PlanSummary> plan =
       options_.plan(job.state.request->document, placement, epoch);
   if (!plan.ok()) {
-    return Fail(job, {.cause = "PlanInvalid",
-                      .message = std::string(plan.status().message()),
-                      .time = now_});
+    return Fail(
+        job,
+        {.cause = "PlanInvalid", .message = std::string(plan.status().message()), .time = now_});
   }
   job.run = MakeRun(placement, *plan);
   active_.insert(job.state.id);
@@ -191,8 +191,8 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
         for (const Part& part : job.run->parts) {
           if (!part.prepared) missing.push_back(part.node);
         }
-        reasons.push_back(
-            absl::StrCat("its data is being checked and indexed on ", absl::StrJoin(missing, ", ")));
+        reasons.push_back(absl::StrCat("its data is being checked and indexed on ",
+                                       absl::StrJoin(missing, ", ")));
       }
       break;
     }
@@ -206,8 +206,8 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
         const FailureCause& failure = *state.failure;
         reasons.push_back(absl::StrCat(failure.cause, ": ", failure.message));
         if (failure.rank >= 0) {
-          reasons.push_back(absl::StrCat("the first rank to fail was ", failure.rank, " on node ",
-                                         failure.node));
+          reasons.push_back(
+              absl::StrCat("the first rank to fail was ", failure.rank, " on node ", failure.node));
         }
         break;
       }
@@ -219,9 +219,9 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     for (const Part& part : job.run->parts) {
       const auto node = nodes_.find(part.node);
       if (node != nodes_.end() && !node->second.connected()) {
-        reasons.push_back(absl::StrCat("node ", part.node, " is disconnected since ",
-                                       absl::FormatTime(node->second.disconnected_at,
-                                                        absl::UTCTimeZone())));
+        reasons.push_back(
+            absl::StrCat("node ", part.node, " is disconnected since ",
+                         absl::FormatTime(node->second.disconnected_at, absl::UTCTimeZone())));
       }
     }
   }
@@ -237,9 +237,9 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     if (!Matches(node, request)) continue;
     if (!node.Schedulable()) {
       unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
-                                         !node.connected()  ? "disconnected"
-                                         : node.draining    ? "stopping"
-                                                            : "still ending ranks of before"));
+                                         !node.connected() ? "disconnected"
+                                         : node.draining   ? "stopping"
+                                                           : "still ending ranks of before"));
       if (!node.connected()) continue;
     }
     ++count;
@@ -251,16 +251,18 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   }
   std::string selector = absl::StrJoin(request.node_selector, ", ", absl::PairFormatter("="));
   if (!selector.empty()) selector = absl::StrCat(" with ", selector);
-  const std::string need = absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
+  const std::string need =
+      absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
   std::vector<std::string> reasons;
   if (count == 0) {
     reasons.push_back(absl::StrCat("it needs ", need, "; no connected node has ",
                                    KindName(request.device_kind), " devices", selector));
   } else if (total < request.devices) {
-    reasons.push_back(absl::StrCat("it needs ", need, "; the ", count, " connected nodes that match",
-                                   selector, " have ", total));
+    reasons.push_back(absl::StrCat("it needs ", need, "; the ", count,
+                                   " connected nodes that match", selector, " have ", total));
   } else {
-    reasons.push_back(absl::StrCat("it needs ", need, " at once; ", free, " of ", total, " are free"));
+    reasons.push_back(
+        absl::StrCat("it needs ", need, " at once; ", free, " of ", total, " are free"));
   }
   size_t named = 0;
   for (const auto& [holder, devices] : holders) {
@@ -276,7 +278,8 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
       return Matches(entry.second, other) && Matches(entry.second, request);
     });
     if (!competes) continue;
-    reasons.push_back(absl::StrCat(Named(jobs_.at(ahead)), " came first and waits for ", other.devices));
+    reasons.push_back(
+        absl::StrCat(Named(jobs_.at(ahead)), " came first and waits for ", other.devices));
     if (++named > 2 * kNamedMax) break;
   }
   for (std::string& reason : unavailable) {

@@ -21,14 +21,22 @@ constexpr size_t kCorruptNamedMax = 32;
 
 std::string SignalName(int32_t signal) {
   switch (signal) {
-    case 4: return "SIGILL";
-    case 6: return "SIGABRT";
-    case 7: return "SIGBUS";
-    case 8: return "SIGFPE";
-    case 9: return "SIGKILL";
-    case 11: return "SIGSEGV";
-    case 15: return "SIGTERM";
-    default: return absl::StrCat("signal ", signal);
+    case 4:
+      return "SIGILL";
+    case 6:
+      return "SIGABRT";
+    case 7:
+      return "SIGBUS";
+    case 8:
+      return "SIGFPE";
+    case 9:
+      return "SIGKILL";
+    case 11:
+      return "SIGSEGV";
+    case 15:
+      return "SIGTERM";
+    default:
+      return absl::StrCat("signal ", signal);
   }
 }
 
@@ -117,8 +125,9 @@ void Coordinator::CheckReady(Job& job) {
   }
   run.stage = Run::Stage::kAssigned;
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
-  Commit(job, PhaseChanged{JobPhase::kRunning, absl::StrCat("trains on ", ToString(job.state.placement)),
-                           std::nullopt});
+  Commit(job,
+         PhaseChanged{JobPhase::kRunning, absl::StrCat("trains on ", ToString(job.state.placement)),
+                      std::nullopt});
 }
 
 void Coordinator::MarkRunning(Job& job) {
@@ -207,7 +216,8 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
     cause.message = absl::StrCat(who, " was killed by signal ", report.signal, " (",
                                  SignalName(report.signal), ")");
   } else {
-    cause.message = absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
+    cause.message =
+        absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
   }
   if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
   Fail(job, std::move(cause));
@@ -222,7 +232,8 @@ bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed)
   const int64_t count = static_cast<int64_t>(job.state.corrupt_samples.size()) + unnamed;
   const int64_t limit = job.state.request->corrupt_max;
   if (count <= limit) return false;
-  std::string message = absl::StrCat(count, " corrupt samples; spec.data.corrupt_max allows ", limit);
+  std::string message =
+      absl::StrCat(count, " corrupt samples; spec.data.corrupt_max allows ", limit);
   size_t named = 0;
   for (const std::string& sample : job.state.corrupt_samples) {
     if (++named > kCorruptNamedMax) break;
@@ -254,7 +265,8 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
 void Coordinator::OnReport(Job& job, int32_t, const EvaluationReport& report) {
   if (job.state.IsTerminal()) return;
   Commit(job, Evaluated{report});
-  Tell(job, Action(PublishEvaluation{job.state.id, std::make_shared<const EvaluationReport>(report)}));
+  Tell(job,
+       Action(PublishEvaluation{job.state.id, std::make_shared<const EvaluationReport>(report)}));
 }
 
 void Coordinator::Prepare(Job& job, Part& part) {
@@ -290,9 +302,9 @@ void Coordinator::StartNextEpoch(Job& job) {
   const absl::StatusOr<PlanSummary> plan =
       options_.plan(job.state.request->document, job.state.placement, epoch);
   if (!plan.ok()) {
-    return Fail(job, {.cause = "PlanInvalid",
-                      .message = std::string(plan.status().message()),
-                      .time = now_});
+    return Fail(
+        job,
+        {.cause = "PlanInvalid", .message = std::string(plan.status().message()), .time = now_});
   }
   const std::string data_digest = job.run->data_digest;
   job.run = MakeRun(job.state.placement, *plan);
@@ -372,7 +384,8 @@ void Coordinator::ReleasePart(Job& job, Part& part) {
   if (node != nodes_.end()) {
     for (int32_t device : part.devices) {
       const auto index = static_cast<size_t>(device);
-      if (index < node->second.device_jobs.size() && node->second.device_jobs[index] == job.state.id) {
+      if (index < node->second.device_jobs.size() &&
+          node->second.device_jobs[index] == job.state.id) {
         node->second.device_jobs[index] = JobId{};
       }
     }

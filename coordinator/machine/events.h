@@ -1,7 +1,8 @@
 // coordinator/machine/events.h: what the world tells the machine, one struct a fact.
 //
 // A *session* is one stream of one worker process; a process that reconnects has a new session and
-// its old incarnation. A *token* names a caller who waits for an answer; the machine only echoes it.
+// its old incarnation. A *token* names a caller who waits for an answer; the machine only echoes
+// it.
 #pragma once
 
 #include <cstdint>
@@ -112,8 +113,8 @@ struct RankReported {
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
-  std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankExited, RankEvent,
-               EvaluationReport>
+  std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankExited,
+               RankEvent, EvaluationReport>
       report;
 };
 

@@ -42,8 +42,8 @@ class Applier {
     state_.plan_digest = body.plan_digest;
     state_.data_digest = body.data_digest;
     if (is_new) {
-      Add("Planned", absl::StrCat("epoch ", body.epoch.value, ": ", ToString(body.placement), ", plan ",
-                                  body.plan_digest));
+      Add("Planned", absl::StrCat("epoch ", body.epoch.value, ": ", ToString(body.placement),
+                                  ", plan ", body.plan_digest));
     }
   }
 

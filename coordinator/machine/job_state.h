@@ -11,8 +11,8 @@
 
 namespace phalanx::coordinator {
 
-// Type of the events that count against data.corrupt_max. Each names shard and sample, in the same words
-// whoever finds it.
+// Type of the events that count against data.corrupt_max. Each names shard and sample, in the same
+// words whoever finds it.
 inline constexpr char kCorruptSample[] = "CorruptSample";
 
 // Not thread-safe.
@@ -32,7 +32,7 @@ struct JobState {
   std::optional<EvaluationReport> evaluation;
   std::optional<FailureCause> failure;
   std::set<std::string> corrupt_samples;  // as their events name them
-  std::set<int32_t> succeeded;  // ranks of this epoch that have done all steps
+  std::set<int32_t> succeeded;            // ranks of this epoch that have done all steps
   int64_t event_count = 0;
 
   // Applies `record`, which is of this job, and returns the events that it brings about. A record

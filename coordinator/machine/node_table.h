@@ -1,5 +1,5 @@
-// coordinator/machine/node_table.h: the nodes that have registered, their devices, and the choice of
-// devices for a job.
+// coordinator/machine/node_table.h: the nodes that have registered, their devices, and the choice
+// of devices for a job.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,10 @@ struct Node {
   Instant last_heard;       // while connected
   Instant disconnected_at;  // while not
   bool draining = false;
-  bool lost = false;        // silent or away for longer than the heartbeat timeout
+  bool lost = false;  // silent or away for longer than the heartbeat timeout
   uint64_t last_command_number = 0;
-  std::vector<Outstanding> outstanding;      // in order of number
-  std::vector<Incarnation> superseded;       // newest last, at most kSupersededMax
+  std::vector<Outstanding> outstanding;  // in order of number
+  std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax
   // Assignments that it runs and nobody here knows: until they are gone it gets nothing new.
   std::set<std::pair<JobId, Epoch>> foreign;
 
@@ -56,8 +56,8 @@ using NodeTable = std::map<NodeName, Node>;
 // Same device kind, and every label that the job selects.
 bool Matches(const Node& node, const JobRequest& request);
 
-// Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing. Fewest
-// nodes: the largest are taken whole, and what remains goes to the node that it fills best.
+// Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing.
+// Fewest nodes: the largest are taken whole, and what remains goes to the node that it fills best.
 std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<NodeName>& closed,
                                          const JobRequest& request);
 

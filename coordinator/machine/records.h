@@ -1,4 +1,5 @@
-// coordinator/machine/records.h: the facts that a coordinator keeps, and the words they are made of.
+// coordinator/machine/records.h: the facts that a coordinator keeps, and the words they are made
+// of.
 //
 // A record is one decision. Applying a store's records in order gives the durable part of the
 // coordinator's state (job_state.h), so a decision becomes a record first and is told to anybody
@@ -28,8 +29,8 @@ struct Document {
   friend bool operator==(const Document&, const Document&) = default;
 };
 
-// What the coordinator itself reads from a job file. The rest of the document is for the planner and
-// the ranks, who read the same text.
+// What the coordinator itself reads from a job file. The rest of the document is for the planner
+// and the ranks, who read the same text.
 struct JobRequest {
   Document document;
   std::string name;
@@ -131,8 +132,8 @@ struct Evaluated {
 struct StepReached {
   StepReport step;
 };
-// Ranks that have done all steps. Kept so that a coordinator that restarts between the first and the
-// last of them still knows about the first.
+// Ranks that have done all steps. Kept so that a coordinator that restarts between the first and
+// the last of them still knows about the first.
 struct RanksSucceeded {
   Epoch epoch;
   std::vector<int32_t> ranks;

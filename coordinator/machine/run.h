@@ -1,5 +1,5 @@
-// coordinator/machine/run.h: what a coordinator knows of the running of one epoch and keeps nowhere:
-// after a restart it asks the nodes again.
+// coordinator/machine/run.h: what a coordinator knows of the running of one epoch and keeps
+// nowhere: after a restart it asks the nodes again.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct Part {
   NodeName node;
   std::vector<int32_t> devices;
   int32_t first_rank = 0;
-  bool prepared = false;    // its data is checked and indexed
-  bool assigned = false;    // it was told to start its ranks, so they may be there
-  bool seen = false;        // after a restart of the coordinator: its node says that the ranks are there
-  bool released = false;    // its ranks are gone for certain; its devices are free
+  bool prepared = false;  // its data is checked and indexed
+  bool assigned = false;  // it was told to start its ranks, so they may be there
+  bool seen = false;  // after a restart of the coordinator: its node says that the ranks are there
+  bool released = false;  // its ranks are gone for certain; its devices are free
   // The node is back and does not list the ranks: their last reports must come until then.
   Instant missing_deadline = absl::InfiniteFuture();
   std::map<std::string, std::string> rendezvous;  // to be sent

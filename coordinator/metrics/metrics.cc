@@ -22,16 +22,15 @@ using prometheus::Histogram;
 
 const Histogram::BucketBoundaries kFastSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
                                                   0.05,   0.1,   0.25,   0.5,   1,    2.5};
-const Histogram::BucketBoundaries kSlowSeconds = {0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400};
+const Histogram::BucketBoundaries kSlowSeconds = {0.1, 0.5, 1,    5,     15,   60,
+                                                  300, 900, 3600, 14400, 86400};
 
 // Causes come from ranks too, and a label takes only values that are known here.
 constexpr std::array<absl::string_view, 11> kCauses = {
-    "RankKilled", "RankExited",   "RankError",   "RanksLost",   "NodeLost",
-    "NodeStopped", "DataInvalid", "DataCorrupt", "PrepareFailed", "StartFailed", "PlanInvalid"};
+    "RankKilled",  "RankExited",  "RankError",     "RanksLost",   "NodeLost",   "NodeStopped",
+    "DataInvalid", "DataCorrupt", "PrepareFailed", "StartFailed", "PlanInvalid"};
 
-std::string PhaseLabel(job::JobPhase phase) {
-  return absl::AsciiStrToLower(job::ToString(phase));
-}
+std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
 
 }  // namespace
 
@@ -41,13 +40,12 @@ struct Metrics::Series {
       BuildGauge().Name("phalanx_jobs").Help("Jobs by phase").Register(registry);
   prometheus::Family<prometheus::Gauge>& nodes =
       BuildGauge().Name("phalanx_nodes").Help("Nodes by state").Register(registry);
-  prometheus::Family<prometheus::Gauge>& devices =
-      BuildGauge().Name("phalanx_devices").Help("Devices of connected nodes by state").Register(registry);
-  prometheus::Gauge& sessions = BuildGauge()
-                                    .Name("phalanx_sessions")
-                                    .Help("Open worker sessions")
-                                    .Register(registry)
-                                    .Add({});
+  prometheus::Family<prometheus::Gauge>& devices = BuildGauge()
+                                                       .Name("phalanx_devices")
+                                                       .Help("Devices of connected nodes by state")
+                                                       .Register(registry);
+  prometheus::Gauge& sessions =
+      BuildGauge().Name("phalanx_sessions").Help("Open worker sessions").Register(registry).Add({});
   prometheus::Gauge& watchers =
       BuildGauge().Name("phalanx_watchers").Help("Open job watches").Register(registry).Add({});
   prometheus::Gauge& inbox = BuildGauge()
@@ -60,12 +58,15 @@ struct Metrics::Series {
                                    .Help("1 while the coordinator accepts work")
                                    .Register(registry)
                                    .Add({});
-  prometheus::Family<prometheus::Gauge>& build =
-      BuildGauge().Name("phalanx_build_info").Help("1, labelled with the version").Register(registry);
-  prometheus::Family<prometheus::Counter>& rpcs = BuildCounter()
-                                                      .Name("phalanx_rpc_handled_total")
-                                                      .Help("Calls that have ended, by method and code")
-                                                      .Register(registry);
+  prometheus::Family<prometheus::Gauge>& build = BuildGauge()
+                                                     .Name("phalanx_build_info")
+                                                     .Help("1, labelled with the version")
+                                                     .Register(registry);
+  prometheus::Family<prometheus::Counter>& rpcs =
+      BuildCounter()
+          .Name("phalanx_rpc_handled_total")
+          .Help("Calls that have ended, by method and code")
+          .Register(registry);
   prometheus::Family<prometheus::Histogram>& rpc_seconds =
       BuildHistogram().Name("phalanx_rpc_seconds").Help("Time of unary calls").Register(registry);
   prometheus::Histogram& commit_seconds = BuildHistogram()
@@ -98,10 +99,11 @@ struct Metrics::Series {
                                             .Help("Time to plan a job")
                                             .Register(registry)
                                             .Add({}, kFastSeconds);
-  prometheus::Family<prometheus::Counter>& ended = BuildCounter()
-                                                       .Name("phalanx_jobs_ended_total")
-                                                       .Help("Jobs that have ended, by phase and cause")
-                                                       .Register(registry);
+  prometheus::Family<prometheus::Counter>& ended =
+      BuildCounter()
+          .Name("phalanx_jobs_ended_total")
+          .Help("Jobs that have ended, by phase and cause")
+          .Register(registry);
   prometheus::Counter& steps = BuildCounter()
                                    .Name("phalanx_steps_total")
                                    .Help("Optimizer steps reported")
@@ -122,7 +124,8 @@ Metrics::~Metrics() = default;
 void Metrics::Rpc(absl::string_view method, absl::StatusCode code, absl::Duration duration) {
   const std::string name(method);
   series_->rpcs.Add({{"method", name}, {"code", absl::StatusCodeToString(code)}}).Increment();
-  series_->rpc_seconds.Add({{"method", name}}, kFastSeconds).Observe(absl::ToDoubleSeconds(duration));
+  series_->rpc_seconds.Add({{"method", name}}, kFastSeconds)
+      .Observe(absl::ToDoubleSeconds(duration));
 }
 
 void Metrics::Commit(bool ok, uint64_t records, absl::Duration duration) {
@@ -157,15 +160,16 @@ void Metrics::Planned(absl::Duration duration) {
 }
 
 std::string Metrics::Text(const Gauges& gauges) {
-  for (job::JobPhase phase : {job::JobPhase::kQueued, job::JobPhase::kStarting, job::JobPhase::kRunning,
-                              job::JobPhase::kSucceeded, job::JobPhase::kFailed,
-                              job::JobPhase::kCancelled}) {
+  for (job::JobPhase phase :
+       {job::JobPhase::kQueued, job::JobPhase::kStarting, job::JobPhase::kRunning,
+        job::JobPhase::kSucceeded, job::JobPhase::kFailed, job::JobPhase::kCancelled}) {
     const auto found = gauges.jobs.find(phase);
     series_->jobs.Add({{"phase", PhaseLabel(phase)}})
         .Set(found == gauges.jobs.end() ? 0 : static_cast<double>(found->second));
   }
   series_->nodes.Add({{"state", "ready"}}).Set(static_cast<double>(gauges.nodes_ready));
-  series_->nodes.Add({{"state", "disconnected"}}).Set(static_cast<double>(gauges.nodes_disconnected));
+  series_->nodes.Add({{"state", "disconnected"}})
+      .Set(static_cast<double>(gauges.nodes_disconnected));
   series_->devices.Add({{"state", "free"}}).Set(static_cast<double>(gauges.devices_free));
   series_->devices.Add({{"state", "used"}}).Set(static_cast<double>(gauges.devices_used));
   series_->sessions.Set(static_cast<double>(gauges.sessions));

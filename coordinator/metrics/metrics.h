@@ -1,5 +1,6 @@
-// coordinator/metrics/metrics.h: what Prometheus reads of a coordinator. docs/operations.md lists the
-// names. Labels are bounded: phases, states, methods, codes, known causes; never a job or a rank.
+// coordinator/metrics/metrics.h: what Prometheus reads of a coordinator. docs/operations.md lists
+// the names. Labels are bounded: phases, states, methods, codes, known causes; never a job or a
+// rank.
 #pragma once
 
 #include <cstdint>

@@ -159,7 +159,8 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
       if (self == nullptr) return;
       if (!sources.ok()) return self->Close(sources.status());
       if (sources->empty() && placed) {
-        return self->Close(absl::UnavailableError("the nodes that keep these logs are not connected"));
+        return self->Close(
+            absl::UnavailableError("the nodes that keep these logs are not connected"));
       }
       for (const LogSource& source : *sources) {
         pipe->AddSource(source.fetch_id);
@@ -235,8 +236,8 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* MakeWatchCall(Board& board, Open
   return reactor.get();
 }
 
-grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver, LogRelay& logs,
-                                                            OpenCalls& calls,
+grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver,
+                                                            LogRelay& logs, OpenCalls& calls,
                                                             const v1::GetLogsRequest& request) {
   auto reactor = std::make_shared<LogsReactor>(board, driver, logs, calls, request);
   reactor->Begin();

@@ -43,8 +43,8 @@ class OpenCalls {
 // Each returns a reactor that owns itself until its OnDone.
 grpc::ServerWriteReactor<v1::WatchJobResponse>* MakeWatchCall(Board& board, OpenCalls& calls,
                                                               const v1::WatchJobRequest& request);
-grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver, LogRelay& logs,
-                                                            OpenCalls& calls,
+grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver,
+                                                            LogRelay& logs, OpenCalls& calls,
                                                             const v1::GetLogsRequest& request);
 
 }  // namespace phalanx::coordinator

@@ -23,7 +23,10 @@ constexpr int32_t kPageMax = 1000;
 class Ending {
  public:
   Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics)
-      : reactor_(context->DefaultReactor()), method_(method), metrics_(&metrics), start_(absl::Now()) {}
+      : reactor_(context->DefaultReactor()),
+        method_(method),
+        metrics_(&metrics),
+        start_(absl::Now()) {}
   void operator()(const absl::Status& status) const {
     metrics_->Rpc(method_, status.code(), absl::Now() - start_);
     reactor_->Finish(ToGrpc(status));
@@ -43,13 +46,13 @@ class Ending {
 
 }  // namespace
 
-JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context, const v1::SubmitJobRequest* request,
+JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
+                                                   const v1::SubmitJobRequest* request,
                                                    v1::SubmitJobResponse* response) {
   const Ending end(context, "SubmitJob", metrics_);
   if (request->request_id().size() > kRequestIdBytesMax) {
-    return end.With(absl::InvalidArgumentError(
-        absl::StrCat("request_id has ", request->request_id().size(), " bytes; at most ",
-                     kRequestIdBytesMax)));
+    return end.With(absl::InvalidArgumentError(absl::StrCat(
+        "request_id has ", request->request_id().size(), " bytes; at most ", kRequestIdBytesMax)));
   }
   absl::StatusOr<JobRequestPtr> read = ReadRequest(FromProto(request->document()));
   if (!read.ok()) return end.With(read.status());
@@ -70,7 +73,8 @@ JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJ
   return end.With(job.status());
 }
 
-JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context, const v1::ListJobsRequest* request,
+JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
+                                                  const v1::ListJobsRequest* request,
                                                   v1::ListJobsResponse* response) {
   const Ending end(context, "ListJobs", metrics_);
   JobId before{std::numeric_limits<int64_t>::max()};
@@ -81,7 +85,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context, const v1::Li
   if (request->page_size() < 0) {
     return end.With(absl::InvalidArgumentError("page_size must not be negative"));
   }
-  const int32_t size = request->page_size() == 0 ? kPageDefault : std::min(request->page_size(), kPageMax);
+  const int32_t size =
+      request->page_size() == 0 ? kPageDefault : std::min(request->page_size(), kPageMax);
   const std::vector<JobViewPtr> jobs = board_.List(before, static_cast<size_t>(size));
   for (const JobViewPtr& job : jobs) ToProto(*job, false, response->add_jobs());
   if (jobs.size() == static_cast<size_t>(size) && jobs.back()->id.value > 1) {
@@ -90,7 +95,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context, const v1::Li
   return end.With(absl::OkStatus());
 }
 
-JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context, const v1::CancelJobRequest* request,
+JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
+                                                   const v1::CancelJobRequest* request,
                                                    v1::CancelJobResponse* response) {
   const Ending end(context, "CancelJob", metrics_);
   const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
@@ -102,7 +108,8 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context, const v1::C
   return end.reactor();
 }
 
-JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context, const v1::PlanJobRequest* request,
+JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
+                                                 const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
   const Instant start = absl::Now();
@@ -112,7 +119,8 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context, const v1::Pla
   return end.With(json.status());
 }
 
-JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context, const v1::ListEventsRequest* request,
+JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,
+                                                    const v1::ListEventsRequest* request,
                                                     v1::ListEventsResponse* response) {
   const Ending end(context, "ListEvents", metrics_);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
@@ -124,7 +132,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context, const v1::
   return end.With(job.status());
 }
 
-JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context, const v1::ExplainJobRequest* request,
+JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,
+                                                    const v1::ExplainJobRequest* request,
                                                     v1::ExplainJobResponse* response) {
   const Ending end(context, "ExplainJob", metrics_);
   const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());

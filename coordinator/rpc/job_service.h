@@ -34,7 +34,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Reactor* ListNodes(Context*, const v1::ListNodesRequest*, v1::ListNodesResponse*) override;
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(Context*,
                                                            const v1::WatchJobRequest*) override;
-  grpc::ServerWriteReactor<v1::GetLogsResponse>* GetLogs(Context*, const v1::GetLogsRequest*) override;
+  grpc::ServerWriteReactor<v1::GetLogsResponse>* GetLogs(Context*,
+                                                         const v1::GetLogsRequest*) override;
 
  private:
   Driver& driver_;

@@ -1,8 +1,8 @@
 // coordinator/rpc/log_relay.h: log lines on their way from a worker's upload to whoever asked.
 //
 // A LogPipe belongs to one GetLogs call and collects the uploads of several nodes, each named by a
-// fetch id. A pipe that is full tells the upload to wait and calls it back when there is room: a slow
-// reader slows the worker's upload, never its session.
+// fetch id. A pipe that is full tells the upload to wait and calls it back when there is room: a
+// slow reader slows the worker's upload, never its session.
 #pragma once
 
 #include <deque>
@@ -32,7 +32,8 @@ class LogPipe {
   void AddSource(const std::string& fetch_id) ABSL_LOCKS_EXCLUDED(mu_);
   // No source will be added any more.
   void Seal() ABSL_LOCKS_EXCLUDED(mu_);
-  // True: send more. False: wait for `resume`, which is called once. Chunks for a closed pipe vanish.
+  // True: send more. False: wait for `resume`, which is called once. Chunks for a closed pipe
+  // vanish.
   bool Push(v1::GetLogsResponse chunk, std::function<void()> resume) ABSL_LOCKS_EXCLUDED(mu_);
   void EndSource(const std::string& fetch_id, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // The reader is gone.
@@ -40,7 +41,8 @@ class LogPipe {
   bool closed() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The next chunk; or nothing, and then `end` is set if no more will come.
-  std::optional<v1::GetLogsResponse> Take(std::optional<absl::Status>& end) ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<v1::GetLogsResponse> Take(std::optional<absl::Status>& end)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const std::function<void()> wake_;

@@ -46,7 +46,8 @@ class ServerImpl final : public Server {
     DriverOptions driver = options_.driver;
     driver.machine.heartbeat_timeout = options_.sessions.heartbeat_timeout;
     if (!driver.machine.plan) {
-      driver.machine.plan = [this](const Document& document, const Placement& placement, Epoch epoch) {
+      driver.machine.plan = [this](const Document& document, const Placement& placement,
+                                   Epoch epoch) {
         const Instant start = absl::Now();
         absl::StatusOr<PlanSummary> plan = PlanDocument(document, placement, epoch);
         metrics_.Planned(absl::Now() - start);
@@ -93,7 +94,8 @@ class ServerImpl final : public Server {
 
  private:
   absl::Status Listen() {
-    job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_, log_calls_);
+    job_service_ =
+        std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_, log_calls_);
     worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -127,7 +129,8 @@ class ServerImpl final : public Server {
 
   void PublishHealthLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     serving_ = listening_ && !stopped_;
-    grpc::HealthCheckServiceInterface* health = listening_ ? server_->GetHealthCheckService() : nullptr;
+    grpc::HealthCheckServiceInterface* health =
+        listening_ ? server_->GetHealthCheckService() : nullptr;
     if (health == nullptr) return;
     health->SetServingStatus("phalanx.v1.JobService", serving_);
     health->SetServingStatus("phalanx.v1.WorkerService", serving_);
@@ -164,8 +167,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
     return absl::InvalidArgumentError(
         "the heartbeat timeout must be at least twice the heartbeat interval");
   }
-  // Kept for the life of the process: when its last user goes, gRPC 1.51 takes itself down and may wait
-  // 10 s for a poller of its own.
+  // Kept for the life of the process: when its last user goes, gRPC 1.51 takes itself down and may
+  // wait 10 s for a poller of its own.
   static const bool kept = (grpc_init(), true);
   static_cast<void>(kept);
   auto server = std::make_unique<ServerImpl>(std::move(options));

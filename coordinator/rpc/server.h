@@ -35,8 +35,8 @@ class Server {
   // As Shutdown with no grace.
   virtual ~Server() = default;
 
-  // Health off; sessions and streams end with UNAVAILABLE, callers who wait are answered so; what was
-  // appended is committed. Idempotent.
+  // Health off; sessions and streams end with UNAVAILABLE, callers who wait are answered so; what
+  // was appended is committed. Idempotent.
   virtual void Shutdown(absl::Duration grace) = 0;
 
   virtual int port() const = 0;

@@ -52,7 +52,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
   }
   details.set_message(message);
   google::rpc::ErrorInfo info;
-  info.set_reason(violations.empty() ? absl::StatusCodeToString(status.code()) : "INVALID_DOCUMENT");
+  info.set_reason(violations.empty() ? absl::StatusCodeToString(status.code())
+                                     : "INVALID_DOCUMENT");
   info.set_domain("phalanx");
   details.add_details()->PackFrom(info);
   if (!violations.empty()) AddViolations(violations, details);

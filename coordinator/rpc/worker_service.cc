@@ -18,11 +18,13 @@ constexpr size_t kOutboxMax = 4096;
 
 // One worker's stream. It reads its next message when the machine has seen the one before, so a
 // session has at most one event in the driver's inbox.
-class SessionReactor final : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
-                             public SessionStream,
-                             public std::enable_shared_from_this<SessionReactor> {
+class SessionReactor final
+    : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
+      public SessionStream,
+      public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(Driver& driver, SessionRegistry& sessions) : driver_(driver), sessions_(sessions) {}
+  SessionReactor(Driver& driver, SessionRegistry& sessions)
+      : driver_(driver), sessions_(sessions) {}
 
   // Called once, right after construction.
   void Begin() {
@@ -146,7 +148,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
       fetch_id_ = request_.fetch_id();
       source_ = *std::move(source);
     }
-    if (source_.pipe->closed()) return End(absl::NotFoundError("nobody waits for these logs any more"));
+    if (source_.pipe->closed())
+      return End(absl::NotFoundError("nobody waits for these logs any more"));
     v1::GetLogsResponse chunk;
     chunk.set_rank(request_.rank());
     chunk.set_node(source_.node);
@@ -185,8 +188,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>* WorkerServiceImpl::OpenSession(
-    grpc::CallbackServerContext*) {
+grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
+WorkerServiceImpl::OpenSession(grpc::CallbackServerContext*) {
   auto reactor = std::make_shared<SessionReactor>(driver_, sessions_);
   reactor->Begin();
   return reactor.get();

@@ -17,8 +17,8 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
 
   grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>* OpenSession(
       grpc::CallbackServerContext* context) override;
-  grpc::ServerReadReactor<v1::UploadLogsRequest>* UploadLogs(grpc::CallbackServerContext* context,
-                                                             v1::UploadLogsResponse* response) override;
+  grpc::ServerReadReactor<v1::UploadLogsRequest>* UploadLogs(
+      grpc::CallbackServerContext* context, v1::UploadLogsResponse* response) override;
 
  private:
   Driver& driver_;

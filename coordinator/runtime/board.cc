@@ -11,7 +11,8 @@ namespace phalanx::coordinator {
 
 std::optional<Subscription::Update> Subscription::Take() {
   MutexLock lock(&mu_);
-  if (jobs_.empty() && steps_.empty() && events_.empty() && evaluation_ == nullptr) return std::nullopt;
+  if (jobs_.empty() && steps_.empty() && events_.empty() && evaluation_ == nullptr)
+    return std::nullopt;
   if (!jobs_.empty()) {
     last_ = std::move(jobs_.front());
     jobs_.pop_front();
@@ -20,7 +21,8 @@ std::optional<Subscription::Update> Subscription::Take() {
   Update update{.job = last_};
   // What belongs to the last phase must not be lost behind it: the stream ends with a terminal one.
   update.steps.assign(steps_.begin(), steps_.end());
-  update.events.assign(std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
+  update.events.assign(std::make_move_iterator(events_.begin()),
+                       std::make_move_iterator(events_.end()));
   steps_.clear();
   events_.clear();
   update.evaluation = std::exchange(evaluation_, nullptr);

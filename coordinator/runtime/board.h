@@ -1,8 +1,8 @@
 // coordinator/runtime/board.h: what the coordinator has told, for everybody to read.
 //
-// The driver thread writes what the machine publishes, which is stored by then; calls read from here
-// and never wait for the driver. A watcher gets a Subscription, which gathers updates while its stream
-// is busy.
+// The driver thread writes what the machine publishes, which is stored by then; calls read from
+// here and never wait for the driver. A watcher gets a Subscription, which gathers updates while
+// its stream is busy.
 #pragma once
 
 #include <cstdint>

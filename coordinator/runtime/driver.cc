@@ -31,8 +31,9 @@ Driver::Driver(DriverOptions options, const Clock& clock, Board& board, Metrics&
       machine_(options_.machine) {}
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, const Clock& clock,
-                                                      std::unique_ptr<Backend> backend, Board& board,
-                                                      Metrics& metrics, SessionSink& sink) {
+                                                      std::unique_ptr<Backend> backend,
+                                                      Board& board, Metrics& metrics,
+                                                      SessionSink& sink) {
   std::vector<Record> records;
   {
     ASSIGN_OR_RETURN(const std::vector<StoredRecord> stored, backend->Load());
@@ -47,7 +48,8 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   }
   std::unique_ptr<Driver> driver(new Driver(std::move(options), clock, board, metrics, sink));
   driver->journal_ = std::make_unique<Journal>(
-      std::move(backend), [self = driver.get()](const CommitReport& report) { self->OnCommit(report); });
+      std::move(backend),
+      [self = driver.get()](const CommitReport& report) { self->OnCommit(report); });
   std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records);
   records = {};
   driver->Carry(std::move(actions));
@@ -147,8 +149,8 @@ void Driver::RefuseAll(const absl::Status& status) {
 void Driver::OnCommit(const CommitReport& report) {
   metrics_.Commit(report.status.ok(), report.records, report.duration);
   if (report.status.ok()) return Post(RecordStored{report.last});
-  const absl::Status refusal = absl::UnavailableError(
-      absl::StrCat("the store has failed: ", report.status.message()));
+  const absl::Status refusal =
+      absl::UnavailableError(absl::StrCat("the store has failed: ", report.status.message()));
   {
     MutexLock lock(&mu_);
     refusal_ = refusal;
@@ -191,34 +193,33 @@ void Driver::Carry(std::vector<Action> actions) {
 }
 
 void Driver::Carry(Action& action) {
-  std::visit(
-      Overloaded{
-          [&](StoreRecord& a) {
-            journal_->Append({.number = a.record_number, .bytes = EncodeRecord(a.record)});
-          },
-          [&](SendWelcome& a) { sink_.Welcome(a.session); },
-          [&](SendCommand& a) { sink_.Send(a.session, a.command_number, a.command); },
-          [&](CloseSession& a) { sink_.Close(a.session, a.status); },
-          [&](EndLogs& a) { sink_.EndLogs(a.fetch_id, a.reason); },
-          [&](PublishJob& a) {
-            CountPhase(*a.job);
-            board_.Publish(a);
-          },
-          [&](PublishStep& a) {
-            metrics_.Step();
-            board_.Publish(a);
-          },
-          [&](PublishHeartbeat& a) {
-            metrics_.Heartbeat();
-            board_.Publish(a);
-          },
-          [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
-          [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
-          [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
-          [&](LogLine& a) { options_.log(a.text); },
-          [&](auto& a) { board_.Publish(a); },
-      },
-      action);
+  std::visit(Overloaded{
+                 [&](StoreRecord& a) {
+                   journal_->Append({.number = a.record_number, .bytes = EncodeRecord(a.record)});
+                 },
+                 [&](SendWelcome& a) { sink_.Welcome(a.session); },
+                 [&](SendCommand& a) { sink_.Send(a.session, a.command_number, a.command); },
+                 [&](CloseSession& a) { sink_.Close(a.session, a.status); },
+                 [&](EndLogs& a) { sink_.EndLogs(a.fetch_id, a.reason); },
+                 [&](PublishJob& a) {
+                   CountPhase(*a.job);
+                   board_.Publish(a);
+                 },
+                 [&](PublishStep& a) {
+                   metrics_.Step();
+                   board_.Publish(a);
+                 },
+                 [&](PublishHeartbeat& a) {
+                   metrics_.Heartbeat();
+                   board_.Publish(a);
+                 },
+                 [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
+                 [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
+                 [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
+                 [&](LogLine& a) { options_.log(a.text); },
+                 [&](auto& a) { board_.Publish(a); },
+             },
+             action);
 }
 
 void Driver::CountPhase(const JobView& job) {

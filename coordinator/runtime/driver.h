@@ -1,7 +1,7 @@
 // coordinator/runtime/driver.h: the one thread that feeds the machine and carries out its actions.
 //
-// Events wait in a bounded inbox. Actions become journal records, messages on sessions, views on the
-// board and answers to callers. Callbacks run on the driver's thread and must not block.
+// Events wait in a bounded inbox. Actions become journal records, messages on sessions, views on
+// the board and answers to callers. Callbacks run on the driver's thread and must not block.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@
 
 namespace phalanx::coordinator {
 
-// Where the driver sends what is for workers. Calls come from the driver's thread and must not block.
+// Where the driver sends what is for workers. Calls come from the driver's thread and must not
+// block.
 class SessionSink {
  public:
   virtual ~SessionSink() = default;
@@ -37,7 +38,8 @@ class SessionSink {
 
 struct DriverOptions {
   CoordinatorOptions machine;
-  // Requests that may wait; the next is refused. (A session has one message in the inbox at a time.)
+  // Requests that may wait; the next is refused. (A session has one message in the inbox at a
+  // time.)
   size_t requests_max = 16'384;
   // Decisions, one line each.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
@@ -53,11 +55,12 @@ using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>
 class Driver {
  public:
   // Loads and replays the store, publishes what it says, and starts the thread. `clock`, `board`,
-  // `metrics` and `sink` outlive the driver. Errors: as Backend::Load; DataLoss for a record that this
-  // version does not know.
+  // `metrics` and `sink` outlive the driver. Errors: as Backend::Load; DataLoss for a record that
+  // this version does not know.
   static absl::StatusOr<std::unique_ptr<Driver>> Start(DriverOptions options, const Clock& clock,
-                                                       std::unique_ptr<Backend> backend, Board& board,
-                                                       Metrics& metrics, SessionSink& sink);
+                                                       std::unique_ptr<Backend> backend,
+                                                       Board& board, Metrics& metrics,
+                                                       SessionSink& sink);
   // Answers everybody who waits with Unavailable, commits what was appended, and ends.
   ~Driver();
 
@@ -85,7 +88,8 @@ class Driver {
     std::function<void()> done;
   };
 
-  Driver(DriverOptions options, const Clock& clock, Board& board, Metrics& metrics, SessionSink& sink);
+  Driver(DriverOptions options, const Clock& clock, Board& board, Metrics& metrics,
+         SessionSink& sink);
   void Run();
   void OnCommit(const CommitReport& report);
   void Carry(std::vector<Action> actions);

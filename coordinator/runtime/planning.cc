@@ -25,7 +25,8 @@ std::string Resolve(const std::string& directory, const std::string& path) {
 plan::Cluster ClusterOf(const Placement& placement) {
   plan::Cluster cluster;
   for (const NodeDevices& part : placement) {
-    for (int32_t device : part.devices) cluster.devices.push_back({.node = part.node, .index = device});
+    for (int32_t device : part.devices)
+      cluster.devices.push_back({.node = part.node, .index = device});
   }
   return cluster;
 }
@@ -58,7 +59,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
 
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
                                          Epoch epoch) {
-  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(const job::ReadJob read,
+                   wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   const plan::Cluster cluster = ClusterOf(placement);
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(read.spec, cluster, epoch));
   PlanSummary summary{.digest = plan.digest};
@@ -70,10 +72,9 @@ absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placeme
 
 absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector<NodeView>& nodes) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
-  const JobRequest request{
-      .node_selector = read.spec.resources.node_selector,
-      .devices = std::max(read.spec.resources.devices, read.spec.World()),
-      .device_kind = read.spec.resources.device};
+  const JobRequest request{.node_selector = read.spec.resources.node_selector,
+                           .devices = std::max(read.spec.resources.devices, read.spec.World()),
+                           .device_kind = read.spec.resources.device};
   NodeTable empty;
   int64_t devices = 0;
   for (const NodeView& view : nodes) {
@@ -88,9 +89,9 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
   }
   const std::optional<Placement> placement = ChoosePlacement(empty, {}, request);
   if (!placement.has_value()) {
-    return absl::ResourceExhaustedError(absl::StrCat("the job needs ", request.devices,
-                                                     " devices; the connected nodes that match have ",
-                                                     devices));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the job needs ", request.devices,
+                     " devices; the connected nodes that match have ", devices));
   }
   ASSIGN_OR_RETURN(const plan::Plan plan,
                    plan::MakePlan(read.spec, ClusterOf(*placement), Epoch{1}));
@@ -98,7 +99,8 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
   wire::PlanFigures figures{.bubble = simulation.bubble, .lower_bound = simulation.lower_bound};
   if (read.spec.schedule.name != job::ScheduleName::kAuto) {
-    figures.schedule = std::string(job::ScheduleNames()[static_cast<size_t>(read.spec.schedule.name)]);
+    figures.schedule =
+        std::string(job::ScheduleNames()[static_cast<size_t>(read.spec.schedule.name)]);
   }
   return wire::PlanJson(plan, figures);
 }

@@ -20,9 +20,9 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document);
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
                                          Epoch epoch);
 
-// The plan that the document's job would get on these nodes if all their devices were free, in the form
-// of `phalanx plan -o json`.
-// Errors: InvalidArgument with every violation; ResourceExhausted if the nodes have not enough devices.
+// The plan that the document's job would get on these nodes if all their devices were free, in the
+// form of `phalanx plan -o json`. Errors: InvalidArgument with every violation; ResourceExhausted
+// if the nodes have not enough devices.
 absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector<NodeView>& nodes);
 
 }  // namespace phalanx::coordinator

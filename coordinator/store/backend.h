@@ -1,8 +1,9 @@
 // coordinator/store/backend.h: where the journal lies.
 //
 // A backend keeps numbered records, 1, 2, 3, ... without gaps, and commits a batch of them at once:
-// after Commit returns OK they survive the process and the machine; if it fails, none of the batch is
-// promised and the backend must not be used any more (an fsync that failed once may lie the next time).
+// after Commit returns OK they survive the process and the machine; if it fails, none of the batch
+// is promised and the backend must not be used any more (an fsync that failed once may lie the next
+// time).
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@
 
 namespace phalanx::coordinator {
 
-// Called on the journal's thread after each commit. OK: all records up to `last` are on disk. An error
-// is final: nothing after it is ever stored.
+// Called on the journal's thread after each commit. OK: all records up to `last` are on disk. An
+// error is final: nothing after it is ever stored.
 struct CommitReport {
   absl::Status status;
   uint64_t last = 0;
@@ -35,7 +35,8 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  // Never blocks. The caller bounds what it appends: it has few decisions that nobody has been told of.
+  // Never blocks. The caller bounds what it appends: it has few decisions that nobody has been told
+  // of.
   void Append(StoredRecord record) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Records appended and not yet committed.

@@ -11,8 +11,8 @@ absl::Status MemoryBackend::Commit(absl::Span<const StoredRecord> records) {
   uint64_t next = disk_->records.size() + 1;
   for (const StoredRecord& record : records) {
     if (record.number != next++) {
-      return absl::InvalidArgumentError(absl::StrCat("record ", record.number, " does not follow ",
-                                                     next - 2));
+      return absl::InvalidArgumentError(
+          absl::StrCat("record ", record.number, " does not follow ", next - 2));
     }
   }
   disk_->records.insert(disk_->records.end(), records.begin(), records.end());

@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
   auto handles = std::make_unique<Handles>();
   const int code = sqlite3_open_v2(
       path.c_str(), &handles->db,
-      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+      nullptr);
   if (code != SQLITE_OK) {
     return absl::UnavailableError(absl::StrCat(path, ": ", sqlite3_errstr(code)));
   }
@@ -90,32 +91,36 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
   }
   RETURN_IF_ERROR(annotate(handles->Execute("BEGIN IMMEDIATE")));
   RETURN_IF_ERROR(annotate(handles->Execute(
-      absl::StrCat("CREATE TABLE IF NOT EXISTS journal(number INTEGER PRIMARY KEY, record BLOB NOT NULL);"
-                   "PRAGMA application_id=", kApplicationId, "; PRAGMA user_version=", kSchemaVersion)
+      absl::StrCat(
+          "CREATE TABLE IF NOT EXISTS journal(number INTEGER PRIMARY KEY, record BLOB NOT NULL);"
+          "PRAGMA application_id=",
+          kApplicationId, "; PRAGMA user_version=", kSchemaVersion)
           .c_str())));
   RETURN_IF_ERROR(annotate(handles->Execute("COMMIT")));
-  ASSIGN_OR_RETURN(const int64_t last, handles->Number("SELECT coalesce(max(number), 0) FROM journal"));
+  ASSIGN_OR_RETURN(const int64_t last,
+                   handles->Number("SELECT coalesce(max(number), 0) FROM journal"));
   handles->next = static_cast<uint64_t>(last) + 1;
-  RETURN_IF_ERROR(annotate(ToStatus(
-      handles->db,
-      sqlite3_prepare_v3(handles->db, "INSERT INTO journal(number, record) VALUES(?, ?)", -1,
-                         SQLITE_PREPARE_PERSISTENT, &handles->insert, nullptr),
-      "prepare")));
+  RETURN_IF_ERROR(annotate(
+      ToStatus(handles->db,
+               sqlite3_prepare_v3(handles->db, "INSERT INTO journal(number, record) VALUES(?, ?)",
+                                  -1, SQLITE_PREPARE_PERSISTENT, &handles->insert, nullptr),
+               "prepare")));
   return std::unique_ptr<SqliteBackend>(new SqliteBackend(std::move(handles)));
 }
 
 absl::StatusOr<std::vector<StoredRecord>> SqliteBackend::Load() {
   std::vector<StoredRecord> records;
   sqlite3_stmt* statement = nullptr;
-  int code = sqlite3_prepare_v2(handles_->db, "SELECT number, record FROM journal ORDER BY number", -1,
-                                &statement, nullptr);
+  int code = sqlite3_prepare_v2(handles_->db, "SELECT number, record FROM journal ORDER BY number",
+                                -1, &statement, nullptr);
   while (code == SQLITE_OK || code == SQLITE_ROW) {
     code = sqlite3_step(statement);
     if (code != SQLITE_ROW) break;
     const auto* bytes = static_cast<const char*>(sqlite3_column_blob(statement, 1));
     const int size = sqlite3_column_bytes(statement, 1);
-    records.push_back({.number = static_cast<uint64_t>(sqlite3_column_int64(statement, 0)),
-                       .bytes = std::string(bytes == nullptr ? "" : bytes, static_cast<size_t>(size))});
+    records.push_back(
+        {.number = static_cast<uint64_t>(sqlite3_column_int64(statement, 0)),
+         .bytes = std::string(bytes == nullptr ? "" : bytes, static_cast<size_t>(size))});
     if (records.back().number != records.size()) {
       sqlite3_finalize(statement);
       return absl::DataLossError(absl::StrCat("journal record ", records.size(), " is missing"));
@@ -139,7 +144,8 @@ absl::Status SqliteBackend::Commit(absl::Span<const StoredRecord> records) {
       break;
     }
     sqlite3_bind_int64(handles_->insert, 1, static_cast<sqlite3_int64>(record.number));
-    sqlite3_bind_blob64(handles_->insert, 2, record.bytes.data(), record.bytes.size(), SQLITE_STATIC);
+    sqlite3_bind_blob64(handles_->insert, 2, record.bytes.data(), record.bytes.size(),
+                        SQLITE_STATIC);
     const int code = sqlite3_step(handles_->insert);
     status = ToStatus(handles_->db, code, "insert");
     sqlite3_reset(handles_->insert);

@@ -13,8 +13,8 @@ namespace phalanx::coordinator {
 
 class SqliteBackend final : public Backend {
  public:
-  // Opens `path`, or creates it. Errors: FailedPrecondition if another process has it open, or a newer
-  // version wrote it; DataLoss if it is no journal; Unavailable if it cannot be opened.
+  // Opens `path`, or creates it. Errors: FailedPrecondition if another process has it open, or a
+  // newer version wrote it; DataLoss if it is no journal; Unavailable if it cannot be opened.
   static absl::StatusOr<std::unique_ptr<SqliteBackend>> Open(const std::string& path);
   ~SqliteBackend() override;
 

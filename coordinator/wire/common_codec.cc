@@ -27,7 +27,8 @@ v1::JobPhase ToProto(job::JobPhase phase) {
 }
 
 job::JobPhase FromProto(v1::JobPhase phase) {
-  if (phase < v1::JOB_PHASE_QUEUED || phase > v1::JOB_PHASE_CANCELLED) return job::JobPhase::kFailed;
+  if (phase < v1::JOB_PHASE_QUEUED || phase > v1::JOB_PHASE_CANCELLED)
+    return job::JobPhase::kFailed;
   return static_cast<job::JobPhase>(static_cast<int>(phase) - 1);
 }
 
@@ -51,7 +52,8 @@ void ToProto(const Placement& placement, v1::Placement* out) {
 Placement FromProto(const v1::Placement& placement) {
   Placement result;
   for (const v1::NodeDevices& node : placement.nodes()) {
-    result.push_back({.node = node.node(), .devices = {node.devices().begin(), node.devices().end()}});
+    result.push_back(
+        {.node = node.node(), .devices = {node.devices().begin(), node.devices().end()}});
   }
   return result;
 }

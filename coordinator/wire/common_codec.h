@@ -1,7 +1,8 @@
-// coordinator/wire/common_codec.h: proto/phalanx/v1/common.proto and the machine's own types, both ways.
+// coordinator/wire/common_codec.h: proto/phalanx/v1/common.proto and the machine's own types, both
+// ways.
 //
-// What a peer or a store sends is never trusted to be complete: an absent or unknown value becomes the
-// type's default, and what must hold is checked where a message is accepted (session_codec.h).
+// What a peer or a store sends is never trusted to be complete: an absent or unknown value becomes
+// the type's default, and what must hold is checked where a message is accepted (session_codec.h).
 #pragma once
 
 #include "coordinator/machine/records.h"

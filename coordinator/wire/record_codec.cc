@@ -23,7 +23,8 @@ class Encoder {
     v1::JobSummary* summary = to->mutable_summary();
     summary->set_name(request.name);
     summary->mutable_labels()->insert(request.labels.begin(), request.labels.end());
-    summary->mutable_node_selector()->insert(request.node_selector.begin(), request.node_selector.end());
+    summary->mutable_node_selector()->insert(request.node_selector.begin(),
+                                             request.node_selector.end());
     summary->set_output(request.output);
     summary->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
     summary->set_steps(request.steps);
@@ -114,7 +115,8 @@ absl::StatusOr<Record> DecodeRecord(absl::string_view bytes) {
     case v1::JournalRecord::kPhaseChanged: {
       PhaseChanged body{.phase = FromProto(from.phase_changed().phase()),
                         .reason = from.phase_changed().reason()};
-      if (from.phase_changed().has_failure()) body.failure = FromProto(from.phase_changed().failure());
+      if (from.phase_changed().has_failure())
+        body.failure = FromProto(from.phase_changed().failure());
       record.body = std::move(body);
       return record;
     }
@@ -136,9 +138,9 @@ absl::StatusOr<Record> DecodeRecord(absl::string_view bytes) {
       record.body = StepReached{FromProto(from.step_reached())};
       return record;
     case v1::JournalRecord::kRanksSucceeded:
-      record.body = RanksSucceeded{.epoch = Epoch{from.ranks_succeeded().epoch()},
-                                   .ranks = {from.ranks_succeeded().ranks().begin(),
-                                             from.ranks_succeeded().ranks().end()}};
+      record.body = RanksSucceeded{
+          .epoch = Epoch{from.ranks_succeeded().epoch()},
+          .ranks = {from.ranks_succeeded().ranks().begin(), from.ranks_succeeded().ranks().end()}};
       return record;
     case v1::JournalRecord::RECORD_NOT_SET:
       break;

@@ -17,7 +17,8 @@ constexpr int kLabelsMax = 64;
 bool IsNodeName(absl::string_view name) {
   return !name.empty() && name.size() <= kNodeNameBytesMax &&
          std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
+                  c == '-';
          });
 }
 
@@ -126,8 +127,8 @@ CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from
 absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
   if (from.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(
-        absl::StrCat("hello.protocol_version is ", from.protocol_version(), "; this coordinator serves ",
-                     kProtocolVersion));
+        absl::StrCat("hello.protocol_version is ", from.protocol_version(),
+                     "; this coordinator serves ", kProtocolVersion));
   }
   if (!IsNodeName(from.node())) {
     return absl::InvalidArgumentError(
@@ -145,15 +146,15 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       from.address().size() > kShortTextBytesMax) {
     return absl::InvalidArgumentError("hello.labels, version or address is too large");
   }
-  WorkerHello hello{.node = from.node(),
-                    .incarnation = Incarnation{from.incarnation()},
-                    .last_command_number = from.last_command_number(),
-                    .device_kind = from.device_kind() == "gpu" ? job::DeviceKind::kGpu
-                                                               : job::DeviceKind::kCpu,
-                    .devices = from.devices(),
-                    .labels = {from.labels().begin(), from.labels().end()},
-                    .version = from.version(),
-                    .address = from.address()};
+  WorkerHello hello{
+      .node = from.node(),
+      .incarnation = Incarnation{from.incarnation()},
+      .last_command_number = from.last_command_number(),
+      .device_kind = from.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu,
+      .devices = from.devices(),
+      .labels = {from.labels().begin(), from.labels().end()},
+      .version = from.version(),
+      .address = from.address()};
   for (const v1::RunningAssignment& running : from.running()) {
     hello.running.push_back({.job = JobId{running.job()}, .epoch = Epoch{running.epoch()}});
   }

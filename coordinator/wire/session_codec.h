@@ -1,4 +1,5 @@
-// coordinator/wire/session_codec.h: the messages of a worker's session as events, commands as messages.
+// coordinator/wire/session_codec.h: the messages of a worker's session as events, commands as
+// messages.
 #pragma once
 
 #include <optional>
@@ -16,8 +17,8 @@ inline constexpr int32_t kDevicesMax = 1024;
 // Errors: InvalidArgument naming the field; FailedPrecondition for a protocol version not served.
 absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& hello);
 
-// Any later message of a session; nothing for a kind that this version does not know or that names no
-// rank or job.
+// Any later message of a session; nothing for a kind that this version does not know or that names
+// no rank or job.
 std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message);
 
 void ToProto(uint64_t command_number, const Command& command, v1::Command* out);

@@ -1,9 +1,9 @@
 // core/base/mutex.h: locks that ThreadSanitizer can see.
 //
 // Debian's Abseil is built without ThreadSanitizer and waits on futexes of its own, so a sanitized
-// program that locks an absl::Mutex looks unlocked to it. These types are absl::Mutex, MutexLock and
-// CondVar that say what they do; in every other build they add nothing. Code that is meant to pass
-// under the tsan preset takes its locks from here.
+// program that locks an absl::Mutex looks unlocked to it. These types are absl::Mutex, MutexLock
+// and CondVar that say what they do; in every other build they add nothing. Code that is meant to
+// pass under the tsan preset takes its locks from here.
 #pragma once
 
 #include "absl/base/thread_annotations.h"

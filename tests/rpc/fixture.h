@@ -25,7 +25,8 @@ inline std::string JobText(const std::string& name, int tp = 1) {
   return absl::StrCat(
       "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", name,
       "}\nspec:\n  steps: 10\n  modules:\n    - name: language\n"
-      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, mlp_size: 128, "
+      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, "
+      "mlp_size: 128, "
       "vocabulary: 256, context: 64, block: 32}\n"
       "      parallel: {ranks: ",
       tp, ", tp: ", tp,
@@ -132,7 +133,8 @@ class FakeWorker {
  private:
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::OpenSessionRequest, v1::OpenSessionResponse>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::OpenSessionRequest, v1::OpenSessionResponse>>
+      stream_;
 };
 
 class RpcTest : public ::testing::Test {

@@ -42,9 +42,13 @@ std::string Exchange(int port, const std::string& bytes, Then then) {
 
 std::vector<std::string> Garbage() {
   Prng prng(1);
-  std::vector<std::string> list = {"", "\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-                                   "GET " + std::string(100'000, 'a'), std::string(1000, '\0'),
-                                   "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"};
+  std::vector<std::string> list = {
+      "",
+      "\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+      "GET " + std::string(100'000, 'a'),
+      std::string(1000, '\0'),
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"};
   for (int i = 0; i < 30; ++i) {
     std::string bytes = i % 2 == 0 ? "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" : "";
     for (uint64_t n = prng.Below(2000); n > 0; --n) bytes.push_back(static_cast<char>(prng.Next()));
@@ -103,8 +107,9 @@ TEST_F(HttpTest, Pages_AnswerAndReadinessFollowsTheServer) {
   EXPECT_THAT(Get("/healthz"), ::testing::HasSubstr("200 OK"));
   EXPECT_THAT(Get("/readyz"), ::testing::HasSubstr("200 OK"));
   EXPECT_THAT(Get("/metrics"), ::testing::HasSubstr("phalanx_jobs{phase=\"queued\"} 1"));
-  EXPECT_THAT(Get("/metrics"),
-              ::testing::HasSubstr("phalanx_rpc_handled_total{code=\"OK\",method=\"SubmitJob\"} 1"));
+  EXPECT_THAT(
+      Get("/metrics"),
+      ::testing::HasSubstr("phalanx_rpc_handled_total{code=\"OK\",method=\"SubmitJob\"} 1"));
   EXPECT_THAT(Get("/../etc/passwd"), ::testing::HasSubstr("404"));
   server_->Shutdown(absl::Seconds(1));
   EXPECT_THAT(Get("/readyz"), ::testing::HasSubstr("503"));

@@ -24,7 +24,8 @@ TEST_F(RpcTest, Watch_SeesEveryPhaseAndEnds) {
   v1::WatchJobResponse response;
   const auto read = [&] {
     if (!stream->Read(&response)) return false;
-    if (phases.empty() || phases.back() != response.job().phase()) phases.push_back(response.job().phase());
+    if (phases.empty() || phases.back() != response.job().phase())
+      phases.push_back(response.job().phase());
     for (const v1::JobEvent& event : response.events()) events.push_back(event.type());
     for (const v1::StepReport& step : response.steps()) steps.push_back(step.step());
     return true;
@@ -44,8 +45,8 @@ TEST_F(RpcTest, Watch_SeesEveryPhaseAndEnds) {
   worker.Succeed(assign, 0);
   while (read()) continue;
   EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_THAT(phases, ElementsAre(v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING, v1::JOB_PHASE_RUNNING,
-                                  v1::JOB_PHASE_SUCCEEDED));
+  EXPECT_THAT(phases, ElementsAre(v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING,
+                                  v1::JOB_PHASE_RUNNING, v1::JOB_PHASE_SUCCEEDED));
   EXPECT_THAT(steps, ElementsAre(9, 10));
   EXPECT_THAT(events, ElementsAre("Planned", "Starting", "Running", "Succeeded"));
 }

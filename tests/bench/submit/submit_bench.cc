@@ -1,6 +1,6 @@
 // Acknowledged durable submits a second: 64 clients, each waiting for its answer before it submits
-// again, against a coordinator in the same process over loopback, store in SQLite on the file system
-// of --benchmark_context=... or $PHALANX_BENCH_DIR (default: the current folder).
+// again, against a coordinator in the same process over loopback, store in SQLite on the file
+// system of --benchmark_context=... or $PHALANX_BENCH_DIR (default: the current folder).
 #include <benchmark/benchmark.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
@@ -82,8 +82,8 @@ void SubmitDurably(benchmark::State& state) {
         // A connection of its own, as separate processes have.
         grpc::ChannelArguments arguments;
         arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-        auto stub = v1::JobService::NewStub(grpc::CreateCustomChannel(
-            target, grpc::InsecureChannelCredentials(), arguments));
+        auto stub = v1::JobService::NewStub(
+            grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
         for (int i = 0; i < kSubmitsEach; ++i) {
           v1::SubmitJobRequest request;
           request.mutable_document()->set_text(JobText(absl::StrCat("job-n", ++names)));
@@ -92,7 +92,8 @@ void SubmitDurably(benchmark::State& state) {
           grpc::ClientContext context;
           const absl::Time start = absl::Now();
           if (!stub->SubmitJob(&context, request, &response).ok()) ++failures;
-          measured[static_cast<size_t>(client)].push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+          measured[static_cast<size_t>(client)].push_back(
+              absl::ToDoubleMilliseconds(absl::Now() - start));
         }
       });
     }
@@ -101,17 +102,24 @@ void SubmitDurably(benchmark::State& state) {
     submits += kClients * kSubmitsEach;
   }
   std::sort(latencies.begin(), latencies.end());
-  const auto at = [&](double q) { return latencies[static_cast<size_t>(q * static_cast<double>(latencies.size() - 1))]; };
+  const auto at = [&](double q) {
+    return latencies[static_cast<size_t>(q * static_cast<double>(latencies.size() - 1))];
+  };
   state.SetItemsProcessed(submits);
   state.counters["p50_ms"] = at(0.5);
   state.counters["p99_ms"] = at(0.99);
   state.counters["failures"] = static_cast<double>(failures.load());
   state.counters["job_bytes"] = static_cast<double>(JobText("job-n10000").size());
-  state.counters["resident_MB_grown"] = static_cast<double>(ResidentBytes() - resident_before) / 1e6;
+  state.counters["resident_MB_grown"] =
+      static_cast<double>(ResidentBytes() - resident_before) / 1e6;
   server->reset();
   std::filesystem::remove_all(folder);
 }
-BENCHMARK(SubmitDurably)->Iterations(1)->Repetitions(3)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(SubmitDurably)
+    ->Iterations(1)
+    ->Repetitions(3)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace phalanx::coordinator

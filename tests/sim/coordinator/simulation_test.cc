@@ -27,9 +27,11 @@ TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
     World world(static_cast<uint64_t>(seed));
     for (int i = 0; i < kActions && world.violations().empty(); ++i) world.Act();
     ASSERT_TRUE(world.violations().empty())
-        << "seed " << seed << ": " << world.violations().front() << "\n" << world.Describe();
+        << "seed " << seed << ": " << world.violations().front() << "\n"
+        << world.Describe();
     ASSERT_TRUE(world.Heal()) << "seed " << seed << " is stuck:\n" << world.Describe();
-    ASSERT_TRUE(world.violations().empty()) << "seed " << seed << ": " << world.violations().front();
+    ASSERT_TRUE(world.violations().empty())
+        << "seed " << seed << ": " << world.violations().front();
     crashes += world.crashes();
     ended += world.ended();
   }

@@ -22,7 +22,8 @@ World::World(uint64_t seed) : prng_(seed) {
   options_.heartbeat_timeout = absl::Seconds(3 + static_cast<int64_t>(prng_.Below(20)));
   const uint64_t count = 1 + prng_.Below(4);
   for (uint64_t i = 0; i < count; ++i) {
-    nodes_.push_back({.name = absl::StrCat("node-", i), .devices = 1 + static_cast<int32_t>(prng_.Below(4))});
+    nodes_.push_back(
+        {.name = absl::StrCat("node-", i), .devices = 1 + static_cast<int32_t>(prng_.Below(4))});
   }
   machine_.emplace(options_);
   Take(machine_->Recover(now_, {}));
@@ -43,9 +44,9 @@ std::string World::Describe() const {
                     job.state.reason, "\"", job.run.has_value() ? " has a run" : "", "\n");
   }
   for (const auto& [name, node] : machine_->nodes()) {
-    absl::StrAppend(&text, name, node.connected() ? " connected" : " away", " free ", node.FreeDevices(),
-                    " of ", node.device_jobs.size(), " foreign ", node.foreign.size(), " outstanding ",
-                    node.outstanding.size(), "\n");
+    absl::StrAppend(&text, name, node.connected() ? " connected" : " away", " free ",
+                    node.FreeDevices(), " of ", node.device_jobs.size(), " foreign ",
+                    node.foreign.size(), " outstanding ", node.outstanding.size(), "\n");
   }
   for (const FakeNode& node : nodes_) {
     for (const auto& [job, ranks] : node.running) {
@@ -93,7 +94,8 @@ void World::Take(const Action& action) {
       if (job::IsTerminal(before->second.phase) && before->second.phase != job.phase) {
         Violate(absl::StrCat(ToString(job.id), " left a terminal phase"));
       }
-      if (job.epoch < before->second.epoch) Violate(absl::StrCat(ToString(job.id), ": its epoch fell"));
+      if (job.epoch < before->second.epoch)
+        Violate(absl::StrCat(ToString(job.id), ": its epoch fell"));
     }
     published_[job.id] = job;
   } else if (const auto* answer = std::get_if<AnswerJob>(&action)) {
@@ -117,7 +119,8 @@ void World::CheckCommand(const Command& command) {
   } else if (const auto* assign = std::get_if<Assign>(&command)) {
     if (!stored(assign->job, [assign](const EpochPlanned& planned) {
           return planned.epoch == assign->epoch && planned.data_digest == assign->data_digest &&
-                 planned.plan_digest == assign->plan_digest && planned.placement == assign->placement;
+                 planned.plan_digest == assign->plan_digest &&
+                 planned.placement == assign->placement;
         })) {
       Violate("ranks are assigned before their epoch is stored");
     }
@@ -128,21 +131,23 @@ void World::Check() {
   std::map<std::pair<NodeName, int32_t>, JobId> holders;
   for (const auto& [id, job] : machine_->jobs()) {
     const bool live = !job.state.IsTerminal() && job.state.phase != job::JobPhase::kQueued;
-    if (live && !job.run.has_value()) Violate(absl::StrCat(ToString(id), " is live and has no run"));
+    if (live && !job.run.has_value())
+      Violate(absl::StrCat(ToString(id), " is live and has no run"));
     if (!job.run.has_value()) continue;
     for (const Part& part : job.run->parts) {
       for (int32_t device : part.devices) {
         if (part.released) continue;
         const auto [it, added] = holders.emplace(std::pair(part.node, device), id);
         if (!added) {
-          Violate(absl::StrCat(part.node, " device ", device, " has ", ToString(it->second), " and ",
-                               ToString(id)));
+          Violate(absl::StrCat(part.node, " device ", device, " has ", ToString(it->second),
+                               " and ", ToString(id)));
         }
       }
     }
   }
   for (JobId id : acknowledged_) {
-    if (!machine_->jobs().contains(id)) Violate(absl::StrCat(ToString(id), " was acknowledged and is gone"));
+    if (!machine_->jobs().contains(id))
+      Violate(absl::StrCat(ToString(id), " was acknowledged and is gone"));
   }
 }
 
@@ -157,10 +162,11 @@ void World::CheckReplay() {
   for (const auto& [id, job] : machine_->jobs()) {
     const JobState& a = job.state;
     const JobState& b = replayed[id];
-    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch || a.placement != b.placement ||
-        a.plan_digest != b.plan_digest || a.data_digest != b.data_digest || a.submitted != b.submitted ||
-        a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
-        a.succeeded != b.succeeded || a.event_count != b.event_count || !(*a.request == *b.request)) {
+    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
+        a.placement != b.placement || a.plan_digest != b.plan_digest ||
+        a.data_digest != b.data_digest || a.submitted != b.submitted || a.ended != b.ended ||
+        a.stored_step != b.stored_step || a.failure != b.failure || a.succeeded != b.succeeded ||
+        a.event_count != b.event_count || !(*a.request == *b.request)) {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }
@@ -244,7 +250,8 @@ void World::HandleCommand(FakeNode& node) {
   node.last_command_number = std::max(node.last_command_number, sent.command_number);
   if (std::holds_alternative<PrepareData>(sent.command)) {
     CommandFinished result{.command_number = sent.command_number, .data_digest = "data"};
-    if (prng_.Below(20) == 0) result.data_violations = {{"spec.data.shards", "x", "must be readable"}};
+    if (prng_.Below(20) == 0)
+      result.data_violations = {{"spec.data.shards", "x", "must be readable"}};
     return Finish(node, std::move(result));
   }
   if (const auto* assign = std::get_if<Assign>(&sent.command)) return Carry(node, sent, *assign);
@@ -257,7 +264,8 @@ void World::Carry(FakeNode& node, const SendCommand& sent, const Assign& assign)
   const auto present = node.running.find(assign.job);
   if ((stopped != node.stopped.end() && assign.epoch <= stopped->second) ||
       (present != node.running.end() && assign.epoch < present->second.epoch)) {
-    return Finish(node, {.command_number = sent.command_number, .code = 10, .message = "superseded"});
+    return Finish(node,
+                  {.command_number = sent.command_number, .code = 10, .message = "superseded"});
   }
   if (present == node.running.end() || present->second.epoch < assign.epoch) {
     std::erase_if(node.said, [&](const RankReported& r) { return r.job == assign.job; });
@@ -274,8 +282,8 @@ void World::Carry(FakeNode& node, const SendCommand& sent, const Assign& assign)
       for (const auto& [r, device] : ranks.device_of) {
         for (const auto& [other_rank, other_device] : other.device_of) {
           if (device == other_device) {
-            Violate(absl::StrCat(node.name, " device ", device, " is given to ", ToString(assign.job),
-                                 " while ", ToString(job), " runs on it"));
+            Violate(absl::StrCat(node.name, " device ", device, " is given to ",
+                                 ToString(assign.job), " while ", ToString(job), " runs on it"));
           }
         }
       }
@@ -287,7 +295,8 @@ void World::Carry(FakeNode& node, const SendCommand& sent, const Assign& assign)
 
 void World::Carry(FakeNode& node, const SendCommand& sent, const StopRanks& stop) {
   node.stopped[stop.job] = std::max(node.stopped[stop.job], stop.epoch);
-  std::erase_if(node.said, [&](const RankReported& r) { return r.job == stop.job && r.epoch <= stop.epoch; });
+  std::erase_if(node.said,
+                [&](const RankReported& r) { return r.job == stop.job && r.epoch <= stop.epoch; });
   const auto present = node.running.find(stop.job);
   if (present != node.running.end() && present->second.epoch <= stop.epoch) {
     const FakeNode::Ranks ranks = std::move(present->second);
@@ -309,7 +318,8 @@ void World::Say(FakeNode& node, JobId job, Epoch epoch, int32_t rank,
 
 void World::ActOnRank(FakeNode& node, bool faults) {
   if (node.running.empty()) return;
-  auto it = std::next(node.running.begin(), static_cast<std::ptrdiff_t>(prng_.Below(node.running.size())));
+  auto it = std::next(node.running.begin(),
+                      static_cast<std::ptrdiff_t>(prng_.Below(node.running.size())));
   const JobId job = it->first;
   FakeNode::Ranks& ranks = it->second;
   if (ranks.device_of.empty()) return;
@@ -327,21 +337,22 @@ void World::ActOnRank(FakeNode& node, bool faults) {
     return Say(node, job, epoch, rank, RankReady{});
   }
   const auto running = machine_->jobs().find(job);
-  const bool started = running != machine_->jobs().end() &&
-                       running->second.state.phase != job::JobPhase::kStarting;
+  const bool started =
+      running != machine_->jobs().end() && running->second.state.phase != job::JobPhase::kStarting;
   if (!started || ranks.succeeded.contains(rank)) return;
   if (rank == 0 && prng_.Below(3) != 0) {
-    return Say(node, job, epoch, rank, StepReport{.step = static_cast<int64_t>(prng_.Below(9)) + 1, .epoch = epoch});
+    return Say(node, job, epoch, rank,
+               StepReport{.step = static_cast<int64_t>(prng_.Below(9)) + 1, .epoch = epoch});
   }
   ranks.succeeded.insert(rank);
   Say(node, job, epoch, rank, RankSucceeded{10});
 }
 
 void World::Submit() {
-  auto request = std::make_shared<JobRequest>(
-      JobRequest{.name = absl::StrCat("job", prng_.Below(12)),
-                 .steps = 10,
-                 .devices = 1 + static_cast<int32_t>(prng_.Below(6))});
+  auto request =
+      std::make_shared<JobRequest>(JobRequest{.name = absl::StrCat("job", prng_.Below(12)),
+                                              .steps = 10,
+                                              .devices = 1 + static_cast<int32_t>(prng_.Below(6))});
   request->world = request->devices;
   Feed(SubmitRequested{Token{++token_}, request,
                        prng_.Below(4) == 0 ? absl::StrCat("request", prng_.Below(6)) : ""});
@@ -350,30 +361,40 @@ void World::Submit() {
 void World::Act() {
   FakeNode& node = nodes_[prng_.Below(nodes_.size())];
   switch (prng_.Below(20)) {
-    case 0: return Submit();
+    case 0:
+      return Submit();
     case 1:
       if (prng_.Below(4) == 0 && !machine_->jobs().empty()) {
-        Feed(CancelRequested{Token{++token_}, JobId{1 + static_cast<int64_t>(prng_.Below(
-                                                            machine_->jobs().size() + 1))}});
+        Feed(CancelRequested{
+            Token{++token_},
+            JobId{1 + static_cast<int64_t>(prng_.Below(machine_->jobs().size() + 1))}});
       }
       return;
-    case 2: return prng_.Below(4) == 0 ? Break(node) : void();
-    case 3: return prng_.Below(8) == 0 ? Restart(node) : void();
-    case 4: return prng_.Below(10) == 0 ? CrashCoordinator() : void();
-    case 5: return AdvanceTime(absl::Milliseconds(static_cast<int64_t>(prng_.Below(2000))));
-    case 6: return prng_.Below(6) == 0 ? AdvanceTime(absl::Seconds(5)) : void();
+    case 2:
+      return prng_.Below(4) == 0 ? Break(node) : void();
+    case 3:
+      return prng_.Below(8) == 0 ? Restart(node) : void();
+    case 4:
+      return prng_.Below(10) == 0 ? CrashCoordinator() : void();
+    case 5:
+      return AdvanceTime(absl::Milliseconds(static_cast<int64_t>(prng_.Below(2000))));
+    case 6:
+      return prng_.Below(6) == 0 ? AdvanceTime(absl::Seconds(5)) : void();
     case 7:
     case 8:
       if (node.session == SessionId{}) return Connect(node);
       return Feed(HeartbeatReceived{.session = node.session});
     case 9:
     case 10:
-    case 11: return Commit();
+    case 11:
+      return Commit();
     case 12:
     case 13:
     case 14:
-    case 15: return HandleCommand(node);
-    default: return ActOnRank(node, /*faults=*/true);
+    case 15:
+      return HandleCommand(node);
+    default:
+      return ActOnRank(node, /*faults=*/true);
   }
 }
 
@@ -398,7 +419,8 @@ bool World::Heal() {
       blocked = blocked || job.state.request->devices > devices;
       done = done && blocked && job.state.phase == job::JobPhase::kQueued;
     }
-    for (const auto& [name, node] : machine_->nodes()) done = done && node.Idle() && node.foreign.empty();
+    for (const auto& [name, node] : machine_->nodes())
+      done = done && node.Idle() && node.foreign.empty();
     if (done) return true;
   }
   return false;

@@ -1,5 +1,6 @@
-// tests/sim/coordinator/world.h: the coordinator's machine in a small world of one seed: nodes that die,
-// sessions that break, users who submit and cancel, a coordinator that crashes and replays its store.
+// tests/sim/coordinator/world.h: the coordinator's machine in a small world of one seed: nodes that
+// die, sessions that break, users who submit and cancel, a coordinator that crashes and replays its
+// store.
 //
 // Everything that the machine asks for is checked as it comes; see Check() for what must hold.
 #pragma once
@@ -31,8 +32,8 @@ struct FakeNode {
     std::set<int32_t> ready, succeeded;
   };
   std::map<JobId, Ranks> running;
-  std::map<JobId, Epoch> stopped;          // and older epochs
-  std::vector<RankReported> said;          // said again on each new session, until its epoch is over
+  std::map<JobId, Epoch> stopped;  // and older epochs
+  std::vector<RankReported> said;  // said again on each new session, until its epoch is over
 };
 
 class World {
@@ -69,7 +70,8 @@ class World {
   void Carry(FakeNode& node, const SendCommand& sent, const Assign& assign);
   void Carry(FakeNode& node, const SendCommand& sent, const StopRanks& stop);
   void ActOnRank(FakeNode& node, bool faults);
-  void Say(FakeNode& node, JobId job, Epoch epoch, int32_t rank, decltype(RankReported::report) report);
+  void Say(FakeNode& node, JobId job, Epoch epoch, int32_t rank,
+           decltype(RankReported::report) report);
   void Finish(FakeNode& node, CommandFinished result);
   void Submit();
   void Violate(std::string what);

@@ -12,7 +12,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-NodeDevices On(const NodeName& node, std::vector<int32_t> devices) { return {node, std::move(devices)}; }
+NodeDevices On(const NodeName& node, std::vector<int32_t> devices) {
+  return {node, std::move(devices)};
+}
 
 TEST(SubmitTest, Submit_BeforeItIsStored_IsNotAnswered) {
   Harness h;
@@ -119,10 +121,10 @@ TEST(AdmissionTest, NodeSelector_TakesOnlyNodesWithTheLabels) {
   picky->node_selector = {{"zone", "b"}};
   const JobId job = h.Submit(picky);
   EXPECT_EQ(h.Phase(job), JobPhase::kQueued);
-  h.Feed(SessionOpened{SessionId{77}, WorkerHello{.node = "m",
-                                                  .incarnation = Incarnation{5},
-                                                  .devices = 1,
-                                                  .labels = {{"zone", "b"}}}});
+  h.Feed(SessionOpened{
+      SessionId{77},
+      WorkerHello{
+          .node = "m", .incarnation = Incarnation{5}, .devices = 1, .labels = {{"zone", "b"}}}});
   EXPECT_THAT(h.State(job).placement, ElementsAre(On("m", {0})));
 }
 

@@ -65,9 +65,10 @@ TEST(StartTest, DataViolations_FailTheJobBeforeAnyRank) {
   Harness h;
   const SessionId node = h.Open("n", 1);
   const JobId job = h.Submit(AJob("a", 1));
-  h.Answer<PrepareData>(node, {.code = 3,
-                               .data_violations = {{"spec.data.shards", "x.tar", "must be readable"},
-                                                   {"spec.data.tokenizer", "t", "must fit"}}});
+  h.Answer<PrepareData>(node,
+                        {.code = 3,
+                         .data_violations = {{"spec.data.shards", "x.tar", "must be readable"},
+                                             {"spec.data.tokenizer", "t", "must fit"}}});
   EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
   EXPECT_EQ(h.State(job).failure->cause, "DataInvalid");
   EXPECT_EQ(h.State(job).failure->message,

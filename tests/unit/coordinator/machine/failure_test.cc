@@ -61,7 +61,8 @@ TEST_F(FailureTest, CollateralError_WaitsForTheRootCause) {
 }
 
 TEST_F(FailureTest, CollateralErrorAndItsExit_WithoutARootCause_FailAfterTheSettleDelay) {
-  h.Report(a, job, 0, RankError{.message = "peer went away", .cause = "PeerLost", .collateral = true});
+  h.Report(a, job, 0,
+           RankError{.message = "peer went away", .cause = "PeerLost", .collateral = true});
   h.Report(a, job, 0, RankExited{.exit_code = 1});
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
   h.Advance(absl::Milliseconds(50));
@@ -198,9 +199,9 @@ TEST_F(FailureTest, TerminalPhase_NeverChanges) {
 
 TEST_F(FailureTest, Explain_NamesCauseRankAndNode) {
   h.Report(b, job, 2, RankExited{.signal = 9});
-  EXPECT_THAT(h.Explain(job),
-              ::testing::ElementsAre("RankKilled: rank 2 on node b was killed by signal 9 (SIGKILL)",
-                                     "the first rank to fail was 2 on node b"));
+  EXPECT_THAT(h.Explain(job), ::testing::ElementsAre(
+                                  "RankKilled: rank 2 on node b was killed by signal 9 (SIGKILL)",
+                                  "the first rank to fail was 2 on node b"));
 }
 
 }  // namespace

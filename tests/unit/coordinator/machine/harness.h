@@ -29,12 +29,14 @@ inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Plac
   return summary;
 }
 
-inline JobRequestPtr AJob(const std::string& name, int32_t devices, const std::string& text = "text") {
-  return std::make_shared<const JobRequest>(JobRequest{.document = {.text = text, .directory = "/d"},
-                                                       .name = name,
-                                                       .steps = 10,
-                                                       .world = devices,
-                                                       .devices = devices});
+inline JobRequestPtr AJob(const std::string& name, int32_t devices,
+                          const std::string& text = "text") {
+  return std::make_shared<const JobRequest>(
+      JobRequest{.document = {.text = text, .directory = "/d"},
+                 .name = name,
+                 .steps = 10,
+                 .world = devices,
+                 .devices = devices});
 }
 
 class Harness {
@@ -115,7 +117,8 @@ class Harness {
     std::vector<std::pair<uint64_t, T>> found;
     for (const SendCommand& sent : commands) {
       if (sent.session != session) continue;
-      if (const T* command = std::get_if<T>(&sent.command)) found.emplace_back(sent.command_number, *command);
+      if (const T* command = std::get_if<T>(&sent.command))
+        found.emplace_back(sent.command_number, *command);
     }
     return found;
   }

@@ -15,7 +15,8 @@ using ::testing::ElementsAre;
 JobViewPtr View(int64_t id, JobPhase phase, const std::string& name = "a") {
   auto request = std::make_shared<JobRequest>();
   request->name = name;
-  return std::make_shared<const JobView>(JobView{.id = JobId{id}, .request = request, .phase = phase});
+  return std::make_shared<const JobView>(
+      JobView{.id = JobId{id}, .request = request, .phase = phase});
 }
 
 std::vector<JobPhase> TakeAll(Subscription& subscription) {
@@ -39,8 +40,8 @@ TEST(BoardTest, SlowWatcher_SkipsNoPhase) {
   board.Publish(PublishJob{View(1, JobPhase::kQueued)});
   auto subscription = std::make_shared<Subscription>([] {});
   board.Subscribe(JobId{1}, subscription);
-  for (JobPhase phase : {JobPhase::kQueued, JobPhase::kStarting, JobPhase::kRunning, JobPhase::kRunning,
-                         JobPhase::kFailed}) {
+  for (JobPhase phase : {JobPhase::kQueued, JobPhase::kStarting, JobPhase::kRunning,
+                         JobPhase::kRunning, JobPhase::kFailed}) {
     board.Publish(PublishJob{View(1, phase)});
   }
   EXPECT_THAT(TakeAll(*subscription), ElementsAre(JobPhase::kQueued, JobPhase::kStarting,
@@ -62,8 +63,8 @@ TEST(BoardTest, SlowWatcher_KeepsTheNewestSteps) {
 TEST(BoardTest, LateWatcher_GetsTheEvaluation) {
   Board board;
   board.Publish(PublishJob{View(1, JobPhase::kRunning)});
-  board.Publish(PublishEvaluation{JobId{1}, std::make_shared<const EvaluationReport>(
-                                                EvaluationReport{.loss = 2})});
+  board.Publish(PublishEvaluation{
+      JobId{1}, std::make_shared<const EvaluationReport>(EvaluationReport{.loss = 2})});
   auto subscription = std::make_shared<Subscription>([] {});
   board.Subscribe(JobId{1}, subscription);
   EXPECT_EQ(subscription->Take()->evaluation->loss, 2);

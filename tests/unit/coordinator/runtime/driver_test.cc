@@ -46,7 +46,8 @@ class FakeSink final : public SessionSink {
 };
 
 JobRequestPtr AJob(const std::string& name) {
-  return std::make_shared<const JobRequest>(JobRequest{.name = name, .steps = 1, .world = 1, .devices = 1});
+  return std::make_shared<const JobRequest>(
+      JobRequest{.name = name, .steps = 1, .world = 1, .devices = 1});
 }
 
 class DriverTest : public ::testing::Test {
@@ -55,12 +56,13 @@ class DriverTest : public ::testing::Test {
     options.machine.plan = [](const Document&, const Placement&, Epoch) {
       return absl::StatusOr<PlanSummary>(PlanSummary{.digest = "p"});
     };
-    driver_ = *Driver::Start(std::move(options), clock_, std::make_unique<MemoryBackend>(disk_), board_,
-                             metrics_, sink_);
+    driver_ = *Driver::Start(std::move(options), clock_, std::make_unique<MemoryBackend>(disk_),
+                             board_, metrics_, sink_);
   }
   absl::StatusOr<JobViewPtr> Submit(const std::string& name) {
     Promise<absl::StatusOr<JobViewPtr>> answer;
-    driver_->Submit(AJob(name), "", [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); });
+    driver_->Submit(AJob(name), "",
+                    [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); });
     return answer.Get();
   }
   std::shared_ptr<MemoryDisk> disk_ = std::make_shared<MemoryDisk>();
@@ -103,8 +105,8 @@ TEST_F(DriverTest, NextDriverOnTheSameStore_KnowsTheJobs) {
   driver_.reset();
   Board fresh;
   DriverOptions options;
-  const auto next = Driver::Start(options, clock_, std::make_unique<MemoryBackend>(disk_), fresh, metrics_,
-                                  sink_);
+  const auto next = Driver::Start(options, clock_, std::make_unique<MemoryBackend>(disk_), fresh,
+                                  metrics_, sink_);
   ASSERT_TRUE(next.ok());
   EXPECT_TRUE(fresh.Find("a").ok());
 }
@@ -138,7 +140,8 @@ TEST_F(DriverTest, Deadline_ComesWithoutAnEvent) {
   DriverOptions options;
   options.machine.heartbeat_timeout = absl::Milliseconds(30);
   Start(options);
-  driver_->Post(SessionOpened{SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}}});
+  driver_->Post(
+      SessionOpened{SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}}});
   EXPECT_EQ(sink_.welcomed.Get(), SessionId{1});
   EXPECT_EQ(sink_.closed.Get().code(), absl::StatusCode::kUnavailable);
 }

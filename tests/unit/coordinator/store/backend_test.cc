@@ -59,9 +59,7 @@ class BackendTest : public ::testing::TestWithParam<std::function<std::unique_pt
   const std::unique_ptr<Disk> disk_ = GetParam()();
 };
 
-TEST_P(BackendTest, NewStore_IsEmpty) {
-  EXPECT_THAT(*(*disk_->Open())->Load(), IsEmpty());
-}
+TEST_P(BackendTest, NewStore_IsEmpty) { EXPECT_THAT(*(*disk_->Open())->Load(), IsEmpty()); }
 
 TEST_P(BackendTest, Committed_IsThereAfterReopening) {
   const std::string binary("\0\xFF zero", 7);
@@ -71,8 +69,9 @@ TEST_P(BackendTest, Committed_IsThereAfterReopening) {
     ASSERT_TRUE(backend->Commit({Of(3, "")}).ok());
   }
   const auto records = *(*disk_->Open())->Load();
-  EXPECT_THAT(records, ElementsAre(Field(&StoredRecord::bytes, "one"), Field(&StoredRecord::bytes, binary),
-                                   Field(&StoredRecord::bytes, "")));
+  EXPECT_THAT(records,
+              ElementsAre(Field(&StoredRecord::bytes, "one"), Field(&StoredRecord::bytes, binary),
+                          Field(&StoredRecord::bytes, "")));
   EXPECT_EQ(records.back().number, 3u);
 }
 
@@ -86,7 +85,8 @@ TEST_P(BackendTest, Gap_IsRefusedAndNothingOfItsBatchStays) {
   {
     auto backend = *disk_->Open();
     ASSERT_TRUE(backend->Commit({Of(1, "one")}).ok());
-    EXPECT_EQ(backend->Commit({Of(2, "two"), Of(4, "four")}).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(backend->Commit({Of(2, "two"), Of(4, "four")}).code(),
+              absl::StatusCode::kInvalidArgument);
   }
   EXPECT_THAT(*(*disk_->Open())->Load(), SizeIs(1));
 }

@@ -41,15 +41,17 @@ std::vector<Record> OneOfEach() {
                         .epoch = Epoch{1},
                         .skipped = true,
                         .corrupt_samples = 1};
-  return {of(JobSubmitted{FullRequest(), "request"}),
-          of(EpochPlanned{Epoch{1}, {{"n", {0, 2}}, {"m", {1}}}, "plan", "data"}),
-          of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
-          of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
-          of(StepReached{step}),
-          of(Evaluated{{.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
-          of(RanksSucceeded{Epoch{1}, {0, 2}}),
-          of(PhaseChanged{job::JobPhase::kFailed, "killed",
-                          FailureCause{"RankKilled", 2, "n", 9, 0, "message", kTime}})};
+  return {
+      of(JobSubmitted{FullRequest(), "request"}),
+      of(EpochPlanned{Epoch{1}, {{"n", {0, 2}}, {"m", {1}}}, "plan", "data"}),
+      of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
+      of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
+      of(StepReached{step}),
+      of(Evaluated{
+          {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
+      of(RanksSucceeded{Epoch{1}, {0, 2}}),
+      of(PhaseChanged{job::JobPhase::kFailed, "killed",
+                      FailureCause{"RankKilled", 2, "n", 9, 0, "message", kTime}})};
 }
 
 // Everything that a record says is in the state or in the events it brings about.
