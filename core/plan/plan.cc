@@ -118,6 +118,33 @@ std::vector<Link> MakeLinks(const job::JobSpec& spec, const std::vector<ModulePl
   return links;
 }
 
+// Parts that something before trains, by data flow.
+void FindTrained(Plan& plan) {
+  for (ModulePlan& module : plan.modules) module.trains.resize(module.stage_layers.size());
+  for (int32_t m : DataFlowOrder(plan.spec)) {
+    ModulePlan& module = plan.modules[static_cast<size_t>(m)];
+    const bool layers_train = !plan.module_spec(m).frozen;
+    bool inputs = false;
+    for (const Link& link : plan.links) {
+      if (link.edge < 0 || link.to_module != m) continue;
+      inputs |= plan.modules[static_cast<size_t>(link.from_module)]
+                    .TrainsOf(link.from_stage, link.from_chunk)
+                    .any();
+    }
+    for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+      for (int32_t stage = 0; stage < module.pp(); ++stage) {
+        Trains& part = module.trains[static_cast<size_t>(stage * module.chunks + chunk)];
+        part.weights = layers_train;
+        part.inputs = inputs || (layers_train && !module.IsFirst(stage, chunk));
+        if (!module.IsLast(stage, chunk)) continue;
+        for (const job::Edge& edge : plan.spec.edges) {
+          part.weights |= edge.from == m && edge.projector && !edge.projector->frozen;
+        }
+      }
+    }
+  }
+}
+
 // Devices of no module: the gaps between spans first, then what is beyond the world.
 std::vector<Device> IdleDevices(const Plan& plan, const Cluster& cluster) {
   std::vector<std::pair<int32_t, int32_t>> spans;
@@ -276,6 +303,7 @@ absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, 
   }
   plan.stages = CountStages(spec, plan.modules);
   plan.links = MakeLinks(spec, plan.modules);
+  FindTrained(plan);
   plan.devices.assign(cluster.devices.begin(), cluster.devices.begin() + plan.world);
   plan.idle = IdleDevices(plan, cluster);
   const int64_t samples_max =

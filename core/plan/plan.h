@@ -42,6 +42,14 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
+// What a backward pass of a pipeline part has to compute.
+struct Trains {
+  bool weights = false;  // the part has parameters that train: its layers, or a projector
+  bool inputs = false;   // something before it in the module graph trains
+  bool any() const { return weights || inputs; }  // else it has no backward pass
+  friend bool operator==(const Trains&, const Trains&) = default;
+};
+
 struct ModulePlan {
   int32_t index = 0;  // into spec.modules
   Grid grid;          // axes tp, cp, dp, pp in the user's order
@@ -52,10 +60,14 @@ struct ModulePlan {
   // chunk simply [pp]. Covers all layers.
   std::vector<LayerRange> stage_layers;
   int32_t first_stage = 0;  // of the module graph: longest path of pipeline parts before it
+  std::vector<Trains> trains;  // parallel to stage_layers
 
   int32_t pp() const { return static_cast<int32_t>(stage_layers.size()) / chunks; }
   const LayerRange& layers(int32_t stage, int32_t chunk = 0) const {
     return stage_layers[static_cast<size_t>(stage * chunks + chunk)];
+  }
+  const Trains& TrainsOf(int32_t stage, int32_t chunk = 0) const {
+    return trains[static_cast<size_t>(stage * chunks + chunk)];
   }
   // Of a part, counted over the module graph: data passes chunk 0 of all stages, then chunk 1, ...
   int32_t GraphStage(int32_t stage, int32_t chunk = 0) const {
@@ -119,7 +131,13 @@ struct Plan {
   // Links into and out of a pipeline part, in the order of `links`.
   std::vector<int32_t> LinksInto(int32_t module, int32_t stage, int32_t chunk = 0) const;
   std::vector<int32_t> LinksOutOf(int32_t module, int32_t stage, int32_t chunk = 0) const;
-  bool IsSink(int32_t module) const;  // no outgoing edge: it has a loss
+  bool IsSink(int32_t module) const;  // no outgoing edge
+  // The language module (cross-entropy) and every regressor that is a sink (squared error). The
+  // last part of such a module computes the loss.
+  bool HasLoss(int32_t module) const {
+    return module == spec.language ||
+           (module_spec(module).architecture.family == job::Family::kRegressor && IsSink(module));
+  }
   // The rank that writes metrics: first rank of the last stage of replica 0 of the language module.
   Rank Reporter() const;
 };

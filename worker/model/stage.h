@@ -43,7 +43,8 @@ class Stage {
   virtual absl::StatusOr<StageOutput> Forward(int32_t slot, const StageInput& input) = 0;
   // Forward without keeping anything, for validation and decoding.
   virtual absl::StatusOr<StageOutput> Evaluate(const StageInput& input) = 0;
-  // `output_gradient` has the shape of StageOutput::hidden (sinks: ignored, may be undefined).
+  // `output_gradient` has the shape of StageOutput::hidden (sinks: ignored, may be empty); on a
+  // last stage with loss and outgoing edges the loss's own gradient is added.
   // Returns gradients of StageInput::hidden (not the first stage) and StageInput::rows (first stage
   // of a module with incoming edges); both undefined where the stage has neither.
   virtual absl::StatusOr<StageOutput> BackwardInput(

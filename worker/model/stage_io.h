@@ -13,13 +13,19 @@ struct StageInput {
   // From the stage before; not on the first. [B, T, H]; vision: [items, patches + 1, H], because
   // the class token takes part in every layer.
   at::Tensor hidden;
+  // B and T, where no tokens tell: first stage of a regressor.
+  int64_t batch = 0, length = 0;
   // First stage of the language module.
   // [B, T] int64; any valid id where a row of an item or padding stands.
   at::Tensor tokens;
-  // [R, H] from incoming edges, concatenated in edge order; undefined without items.
+  // First stage of a decoder. [R, H] from incoming edges, concatenated in edge order; undefined
+  // without items. Rows that stand at one position (several producers) are added.
   at::Tensor rows;
   // [R] int64: flat position b * T + t of each row.
   at::Tensor row_positions;
+  // Last stage of a decoder with outgoing edges: [R] int64, flat positions of the rows that leave,
+  // in their order: those of every sample without padding.
+  at::Tensor output_positions;
   // Last stage of the language module.
   // [B, T] int64: the token that position t predicts; any value where the weight is 0.
   at::Tensor labels;
@@ -27,18 +33,26 @@ struct StageInput {
   at::Tensor label_weights;
   // First stage of a vision module: [items, 3, image, image] of the compute type, normalised.
   at::Tensor pixels;
+  // First stage of an audio module: [items, mel bins, frames] of the compute type, log-mel.
+  at::Tensor sounds;
+  // Last stage of a regressor that has the loss: rows [R, H] to predict, of the compute type; the
+  // flat position of each; [R] fp32 (fp64 under fp64) weights, 0: does not count.
+  at::Tensor targets, target_positions, target_weights;
 };
 
 struct StageOutput {
   // Forward: [B, T, H] to the next stage (vision as StageInput::hidden). Last stage of a source
-  // module: one entry an outgoing edge in the order of spec.edges, [items * patches, H of the
-  // destination] after its projector. Entries are undefined where there are no items or samples.
+  // module: one entry an outgoing edge in the order of spec.edges, [rows, H of the destination]
+  // after its projector; rows: items * patches of vision, items * frames / 2 of audio,
+  // output_positions of a decoder. Entries are undefined where there are no items or samples.
   // BackwardInput: hidden[0] is the gradient of StageInput::hidden, undefined on the first stage.
   std::vector<at::Tensor> hidden;
   // BackwardInput: gradient of StageInput::rows.
   at::Tensor rows;
-  // Last stage of a sink: scalar, fp32 or fp64: sum of weighted token losses, the same on every
-  // tensor rank. Evaluate gives it where labels are given.
+  // Last stage of a module with a loss (Plan::HasLoss), outgoing edges or not: scalar, fp32 or
+  // fp64, the same on every tensor rank. Language: sum of weighted token losses. Regressor:
+  // loss_weight * sum over its rows of the weighted mean over H of the squared error. Evaluate
+  // gives it where labels or targets are given.
   at::Tensor loss_sum;
   // Evaluate on the last language stage: [B, T] int64, the most probable next token.
   at::Tensor predicted;

@@ -143,6 +143,31 @@ TEST(PlanTest, Stages_OfUnequalDepths_TakeTheLongestPath) {
   EXPECT_EQ(plan.modules[2].first_stage, 2);
 }
 
+// A frozen encoder whose projector trains needs a backward pass on its last stage alone, and what
+// it feeds has to hand gradients back.
+TEST(PlanTest, Trains_FrozenEncoderWithTrainedProjector_OnItsLastStageAlone) {
+  AJob job = VisionAndLanguage();
+  job.spec().modules[0].parallel = {.ranks = 2, .pp = 2};
+  job.spec().modules[0].frozen = true;
+  const Plan plan = MustPlan(job);
+  EXPECT_EQ(plan.modules[0].TrainsOf(0), (Trains{.weights = false, .inputs = false}));
+  EXPECT_EQ(plan.modules[0].TrainsOf(1), (Trains{.weights = true, .inputs = false}));
+  EXPECT_EQ(plan.modules[1].TrainsOf(0), (Trains{.weights = true, .inputs = true}));
+}
+
+TEST(PlanTest, Trains_FrozenLanguageBehindTrainedEncoder_PassesGradientsThrough) {
+  AJob job = VisionAndLanguage();
+  job.spec().modules[1].frozen = true;
+  const Plan plan = MustPlan(job);
+  EXPECT_EQ(plan.modules[0].TrainsOf(0), (Trains{.weights = true, .inputs = false}));
+  for (int32_t stage : {0, 1}) {
+    EXPECT_EQ(plan.modules[1].TrainsOf(stage), (Trains{.weights = false, .inputs = true}));
+  }
+  job.spec().modules[0].frozen = true;
+  job.spec().edges[0].projector->frozen = true;
+  EXPECT_FALSE(MustPlan(job).modules[1].TrainsOf(1).any());
+}
+
 TEST(PlanTest, StageLayers_Written_Win) {
   const Plan plan =
       MustPlan(AJob().Module("language", Llama({.layers = 7}), {.pp = 3, .layers = {4, 2, 1}}));
