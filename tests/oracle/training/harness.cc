@@ -87,25 +87,19 @@ class MemorySource final : public train::SampleSource {
   std::vector<std::shared_ptr<const data::Sample>> samples_;
 };
 
-// What the ranks of one step hold, put together under a lock.
+// What the ranks of one step hold, put together.
 class Collector {
  public:
   explicit Collector(const plan::Plan& plan) : plan_(plan) {}
 
-  void Add(train::ModuleState& state) {
-    const std::lock_guard<std::mutex> lock(mu_);
-    const std::string module = plan_.module_spec(state.place().module).name;
-    const auto key = std::make_tuple(state.place().module, state.place().pp, state.place().tp, state.chunk());
-    Flat& flat = flats_[key];
-    if (!flat.gradients.defined()) {
-      flat.parameters = state.parameters();
-      flat.gradients = at::full({state.parameters().elements}, NAN, at::kDouble);
-    }
-    for (const train::ShardRun& run : state.shard().runs) {
-      flat.gradients.narrow(0, run.gradient_offset, run.count)
-          .copy_(state.gradients().narrow(0, run.gradient_offset, run.count));
-    }
-    Scatter(module, state.parameters(), state.weights().to(at::kDouble), weights_);
+  void Add(const HeldPart& part) {
+    const std::string module = plan_.module_spec(part.place.module).name;
+    const auto key = std::make_tuple(part.place.module, part.place.pp, part.place.tp, part.chunk);
+    const auto [entry, first] = flats_.try_emplace(key);
+    Flat& flat = entry->second;
+    if (first) flat = {plan::ParametersOf(plan_, part.place, part.chunk), part.gradients.clone()};
+    flat.gradients = at::where(at::isnan(part.gradients), flat.gradients, part.gradients);
+    Scatter(module, flat.parameters, part.weights, weights_);
   }
 
   void Finish(TrainedStep& step) {
@@ -119,8 +113,6 @@ class Collector {
         EXPECT_FALSE(at::isnan(tensor).any().item<bool>()) << name << " is not held completely";
       }
     }
-    flats_.clear();
-    weights_.clear();
   }
 
  private:
@@ -153,7 +145,6 @@ class Collector {
   }
 
   const plan::Plan& plan_;
-  std::mutex mu_;
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, Flat> flats_;
   NamedTensors weights_;
 };
@@ -210,6 +201,25 @@ DataShape DataShapeOf(const job::JobSpec& spec) {
   return shape;
 }
 
+HeldPart HeldBy(train::ModuleState& state) {
+  HeldPart part{state.place(), state.chunk(), at::full({state.parameters().elements}, NAN, at::kDouble),
+                state.weights().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true)};
+  for (const train::ShardRun& run : state.shard().runs) {
+    part.gradients.narrow(0, run.gradient_offset, run.count)
+        .copy_(state.gradients().narrow(0, run.gradient_offset, run.count));
+  }
+  return part;
+}
+
+TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision, const std::vector<HeldPart>& parts) {
+  TrainedStep step;
+  step.decision = decision;
+  Collector collector(plan);
+  for (const HeldPart& part : parts) collector.Add(part);
+  collector.Finish(step);
+  return step;
+}
+
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data, int64_t steps) {
   job::JobSpec full = spec;
   full.steps = steps;
@@ -219,7 +229,9 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
   comm::InProcessWorld world(plan->world);
   std::vector<TrainedStep> result(static_cast<size_t>(steps));
-  Collector collector(*plan);
+  std::mutex mu;
+  train::Decision decided;      // guarded by mu
+  std::vector<HeldPart> parts;  // guarded by mu
   std::barrier barrier(plan->world);
   auto run = [&](int32_t rank) {
     comm::Communicators communicators = world.Connect(specs, Rank{rank});
@@ -235,12 +247,17 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
         EXPECT_TRUE(decision.ok()) << "rank " << rank << " step " << step << ": " << decision.status();
         if (!decision.ok()) world.Abort(decision.status());
         if (decision.ok()) {
-          if (rank == 0) result[static_cast<size_t>(step - 1)].decision = *decision;
-          for (const auto& state : (*trainer)->executor().modules()) collector.Add(*state);
+          const std::lock_guard<std::mutex> lock(mu);
+          decided = *decision;
+          for (const auto& state : (*trainer)->executor().modules()) parts.push_back(HeldBy(*state));
         }
       }
       barrier.arrive_and_wait();
-      if (rank == 0) collector.Finish(result[static_cast<size_t>(step - 1)]);
+      if (rank == 0) {
+        const std::lock_guard<std::mutex> lock(mu);
+        result[static_cast<size_t>(step - 1)] = PutTogether(*plan, decided, parts);
+        parts.clear();
+      }
       barrier.arrive_and_wait();
     }
   };

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "core/job/job_spec.h"
+#include "core/plan/plan.h"
 #include "tests/oracle/plain_model.h"
 #include "worker/train/batches.h"
 #include "worker/train/commit.h"
+#include "worker/train/module_state.h"
 
 namespace phalanx::oracle {
 
@@ -38,6 +40,18 @@ struct TrainedStep {
   NamedTensors gradients;   // of the mean loss, before clipping
   NamedTensors parameters;  // after the step
 };
+
+// One pipeline part as one rank holds it after a step: flat buffers in fp64, [elements] each.
+struct HeldPart {
+  plan::Place place;
+  int32_t chunk = 0;
+  at::Tensor gradients;  // of the rank's own shard, of the sum of losses; NaN elsewhere
+  at::Tensor weights;
+};
+HeldPart HeldBy(train::ModuleState& state);
+// Puts together what all ranks hold after one step. Fails the test if two holders of the same element
+// disagree, or if nobody holds one.
+TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision, const std::vector<HeldPart>& parts);
 
 // Runs `steps` steps of the spec on spec.World() threads. Fails the test if two holders of the same
 // element disagree.
