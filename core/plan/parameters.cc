@@ -15,6 +15,7 @@ namespace {
 using Init = LogicalTensor::Init;
 
 constexpr double kInitStd = 0.02;
+constexpr int32_t kNoTensor = -1;
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -43,10 +44,21 @@ class PartBuilder {
     if (!HasParameters(architecture_.family) || chunk_ >= layout_.chunks) return {};
     const bool last = layout_.IsLast(place_.pp, chunk_);
     if (last) AddProjectors();
-    if (architecture_.family == job::Family::kLlama) {
-      AddLlama(last);
-    } else {
-      AddClipVision();
+    switch (architecture_.family) {
+      case job::Family::kLlama:
+        AddLlama(last);
+        break;
+      case job::Family::kRegressor:
+        AddRegressor(last);
+        break;
+      case job::Family::kClipVision:
+        AddClipVision();
+        break;
+      case job::Family::kWhisper:
+        AddWhisper(last);
+        break;
+      case job::Family::kNone:
+        break;
     }
     const job::Parallel& parallel = plan_.parallel(place_.module);
     result_.replicas = parallel.dp * parallel.cp;
@@ -79,6 +91,8 @@ class PartBuilder {
     matrix.edge = edge;
     matrix.rows = rows;
     matrix.cols = cols;
+    matrix.trains =
+        edge < 0 ? !module_.frozen : !plan_.spec.edges[static_cast<size_t>(edge)].projector->frozen;
     result_.matrices.push_back(std::move(matrix));
     return result_.matrices.back();
   }
@@ -110,6 +124,7 @@ class PartBuilder {
 
   // Rows of this rank's KV heads, cut where the set of holders changes.
   void AddKvPieces(LocalMatrix& matrix, int32_t logical, int64_t local_row, int64_t cols) {
+    if (logical == kNoTensor) return;
     const int64_t head_size = HeadSize(architecture_);
     for (int64_t head = shard_.kv_heads.first; head < shard_.kv_heads.end();) {
       const UnitRange holders = HoldersOfKvHead(architecture_, place_.width, head);
@@ -129,7 +144,7 @@ class PartBuilder {
     }
   }
 
-  // Query, key and value rows of one matrix; `cols` 1 for a bias.
+  // Query, key and value rows of one matrix; `cols` 1 for a bias. Rows of kNoTensor are padding.
   void AddQkv(std::string role, const std::array<int32_t, 3>& logical, int64_t cols,
               int32_t layer) {
     const int64_t head_size = HeadSize(architecture_);
@@ -216,8 +231,7 @@ class PartBuilder {
       }
       AddReplicated("final_norm", Ones("model.norm.weight", hidden));
     }
-    const LayerRange layers = layout_.layers(place_.pp, chunk_);
-    for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) AddLlamaLayer(layer);
+    AddDecoderLayers();
     if (first) {
       AddBlockRows(
           "embedding", Weight("model.embed_tokens.weight", architecture_.vocabulary, hidden),
@@ -225,7 +239,25 @@ class PartBuilder {
     }
   }
 
-  void AddLlamaLayer(int32_t layer) {
+  void AddRegressor(bool last) {
+    const int64_t hidden = architecture_.hidden_size;
+    if (last) {
+      if (plan_.HasLoss(place_.module)) {
+        AddReplicated("predict", Weight("predict.weight", hidden, hidden));
+      }
+      AddReplicated("final_norm", Ones("model.norm.weight", hidden));
+    }
+    AddDecoderLayers();
+  }
+
+  void AddDecoderLayers() {
+    const LayerRange layers = layout_.layers(place_.pp, chunk_);
+    for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) {
+      AddDecoderLayer(layer);
+    }
+  }
+
+  void AddDecoderLayer(int32_t layer) {
     const int64_t hidden = architecture_.hidden_size, mlp = architecture_.mlp_size;
     const int64_t head_size = HeadSize(architecture_);
     const int64_t q_rows = architecture_.heads * head_size;
@@ -246,12 +278,15 @@ class PartBuilder {
   }
 
   void AddClipVision() {
-    const LayerRange layers = layout_.layers(place_.pp, chunk_);
-    for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) AddClipLayer(layer);
+    const std::string name = "vision_model.";
+    AddEncoderLayers({.prefix = name + "encoder.layers.",
+                      .norm1 = "layer_norm1",
+                      .norm2 = "layer_norm2",
+                      .mlp = "mlp.",
+                      .key_bias = true});
     if (!layout_.IsFirst(place_.pp, chunk_)) return;
     const int64_t hidden = architecture_.hidden_size, patch = architecture_.patch_size;
     const int64_t side = patch > 0 ? architecture_.image_size / patch : 0;
-    const std::string name = "vision_model.";
     AddReplicated("pre_norm_bias", Zeros(name + "pre_layrnorm.bias", hidden));
     AddReplicated("pre_norm", Ones(name + "pre_layrnorm.weight", hidden));
     AddReplicated("position",
@@ -261,30 +296,64 @@ class PartBuilder {
                   Weight(name + "embeddings.patch_embedding.weight", hidden, 3 * patch * patch));
   }
 
-  void AddClipLayer(int32_t layer) {
+  void AddWhisper(bool last) {
+    const int64_t hidden = architecture_.hidden_size;
+    const std::string name = "model.encoder.";
+    if (last) {
+      AddReplicated("final_norm_bias", Zeros(name + "layer_norm.bias", hidden));
+      AddReplicated("final_norm", Ones(name + "layer_norm.weight", hidden));
+    }
+    AddEncoderLayers({.prefix = name + "layers.",
+                      .norm1 = "self_attn_layer_norm",
+                      .norm2 = "final_layer_norm",
+                      .mlp = "",
+                      .key_bias = false});
+    if (!layout_.IsFirst(place_.pp, chunk_)) return;
+    AddReplicated("conv2_bias", Zeros(name + "conv2.bias", hidden));
+    AddReplicated("conv2", Weight(name + "conv2.weight", hidden, 3 * hidden));
+    AddReplicated("conv1_bias", Zeros(name + "conv1.bias", hidden));
+    AddReplicated("conv1", Weight(name + "conv1.weight", hidden, 3 * architecture_.mel_bins));
+  }
+
+  // What the encoders call the same things.
+  struct EncoderNames {
+    std::string prefix;  // before the layer's number
+    std::string norm1, norm2;
+    std::string mlp;  // before fc1 and fc2
+    bool key_bias;
+  };
+
+  void AddEncoderLayers(const EncoderNames& names) {
+    const LayerRange layers = layout_.layers(place_.pp, chunk_);
+    for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) {
+      AddEncoderLayer(names, layer);
+    }
+  }
+
+  void AddEncoderLayer(const EncoderNames& names, int32_t layer) {
     const int64_t hidden = architecture_.hidden_size, mlp = architecture_.mlp_size;
     const int64_t rows = architecture_.heads * HeadSize(architecture_);
-    const std::string name = absl::StrCat("vision_model.encoder.layers.", layer, ".");
-    const std::string attention = name + "self_attn.";
-    AddReplicated("down_bias", Zeros(name + "mlp.fc2.bias", hidden), layer);
-    AddBlockCols("down", Weight(name + "mlp.fc2.weight", hidden, mlp, OutputStd()),
-                 shard_.mlp_blocks, layer);
-    AddBlockRows("up_bias", Zeros(name + "mlp.fc1.bias", mlp), shard_.mlp_blocks, layer);
-    AddBlockRows("up", Weight(name + "mlp.fc1.weight", mlp, hidden), shard_.mlp_blocks, layer);
-    AddReplicated("norm2_bias", Zeros(name + "layer_norm2.bias", hidden), layer);
-    AddReplicated("norm2", Ones(name + "layer_norm2.weight", hidden), layer);
+    const std::string name = absl::StrCat(names.prefix, layer, ".");
+    const std::string attention = name + "self_attn.", fc = name + names.mlp;
+    AddReplicated("down_bias", Zeros(fc + "fc2.bias", hidden), layer);
+    AddBlockCols("down", Weight(fc + "fc2.weight", hidden, mlp, OutputStd()), shard_.mlp_blocks,
+                 layer);
+    AddBlockRows("up_bias", Zeros(fc + "fc1.bias", mlp), shard_.mlp_blocks, layer);
+    AddBlockRows("up", Weight(fc + "fc1.weight", mlp, hidden), shard_.mlp_blocks, layer);
+    AddReplicated("norm2_bias", Zeros(name + names.norm2 + ".bias", hidden), layer);
+    AddReplicated("norm2", Ones(name + names.norm2 + ".weight", hidden), layer);
     AddReplicated("o_bias", Zeros(attention + "out_proj.bias", hidden), layer);
     AddAttentionOutput(Weight(attention + "out_proj.weight", hidden, rows, OutputStd()), layer);
     std::array<int32_t, 3> weights{}, biases{};
     for (size_t i = 0; i < 3; ++i) {
       const std::string part = absl::StrCat(attention, std::string(1, "qkv"[i]), "_proj.");
       weights[i] = Weight(part + "weight", rows, hidden);
-      biases[i] = Zeros(part + "bias", rows);
+      biases[i] = i != 1 || names.key_bias ? Zeros(part + "bias", rows) : kNoTensor;
     }
     AddQkv("qkv_bias", biases, 1, layer);
     AddQkv("qkv", weights, hidden, layer);
-    AddReplicated("norm1_bias", Zeros(name + "layer_norm1.bias", hidden), layer);
-    AddReplicated("norm1", Ones(name + "layer_norm1.weight", hidden), layer);
+    AddReplicated("norm1_bias", Zeros(name + names.norm1 + ".bias", hidden), layer);
+    AddReplicated("norm1", Ones(name + names.norm1 + ".weight", hidden), layer);
   }
 
   void AddProjectors() {
@@ -351,8 +420,14 @@ class PartBuilder {
 
 }  // namespace
 
-bool HasParameters(job::Family family) {
-  return family == job::Family::kLlama || family == job::Family::kClipVision;
+bool HasParameters(job::Family family) { return family != job::Family::kNone; }
+
+int64_t StageParameters::TrainedElements() const {
+  int64_t elements = 0;
+  for (const LocalMatrix& matrix : matrices) {
+    if (matrix.trains) elements += matrix.rows * matrix.cols;
+  }
+  return elements;
 }
 
 const LocalMatrix* StageParameters::Find(const std::string& role, int32_t layer,

@@ -24,6 +24,8 @@
 //     model.layers.N.mlp.down_proj.weight           down        [hidden, block * blocks]
 //     model.norm.weight                             final_norm  last: [hidden]
 //     lm_head.weight                                head        last: as embedding
+//   regressor: as llama, but neither embedding nor head; where it has a loss (Plan::HasLoss)
+//     predict.weight                                predict     last: [hidden, hidden]
 //   A tied head: with one pipeline part there is no matrix "head", and "embedding" serves both
 //   ends; with several, "head" has pieces of model.embed_tokens.weight, partial at both ends.
 //
@@ -39,6 +41,16 @@
 //       self_attn.out_proj.{weight,bias}                  o, o_bias
 //       layer_norm2.{weight,bias}                         norm2, norm2_bias
 //       mlp.fc1.{weight,bias}, mlp.fc2.{weight,bias}      up, up_bias, down, down_bias
+//
+//   whisper (WhisperEncoder; its fixed positions are computed, not held; keys have no bias, so the
+//   key rows of qkv_bias are padding)
+//     model.encoder.conv1.{weight,bias}                   conv1     [hidden, 3 * mel_bins], conv1_bias
+//     model.encoder.conv2.{weight,bias}                   conv2     [hidden, 3 * hidden], conv2_bias
+//     model.encoder.layers.N.                             roles of clip_vision's layers
+//       self_attn_layer_norm.{weight,bias}, self_attn.{q,v}_proj.{weight,bias},
+//       self_attn.k_proj.weight, self_attn.out_proj.{weight,bias}, final_layer_norm.{weight,bias},
+//       fc1.{weight,bias}, fc2.{weight,bias}
+//     model.encoder.layer_norm.{weight,bias}              final_norm, final_norm_bias; last
 //
 //   projector of an edge, on the last stage of its source, tensor-parallel like an MLP
 //     projector.TO.linear_1.{weight,bias}                 projector_up, projector_up_bias
@@ -93,6 +105,8 @@ struct LocalMatrix {
   int32_t edge = -1;   // projector roles
   int64_t rows = 0, cols = 1;
   int64_t offset = 0;  // elements, in the flat buffers
+  // Whether it has a gradient and optimizer state: not in a frozen module or projector.
+  bool trains = true;
   std::vector<Piece> pieces;
 };
 
@@ -108,13 +122,16 @@ struct StageParameters {
   int64_t elements = 0;  // of the flat buffer, padding included
   int32_t replicas = 1;  // data-parallel shards of each bucket
 
+  // Elements of the matrices that train, padding between them left out. 0: the part needs no
+  // gradient buffer and has no optimizer state.
+  int64_t TrainedElements() const;
   // The matrix of a role, or nullptr. layer and edge as in LocalMatrix.
   const LocalMatrix* Find(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
 };
 
 // Parameters of `place`'s pipeline part (chunk of its stage). The same list, element for element,
-// on every rank with the same module, stage, width and tensor coordinate. Empty for families that
-// no worker trains yet (HasParameters) and for a chunk that the stage does not have.
+// on every rank with the same module, stage, width and tensor coordinate. Empty for a module
+// without an architecture (HasParameters) and for a chunk that the stage does not have.
 bool HasParameters(job::Family family);
 StageParameters ParametersOf(const Plan& plan, const Place& place, int32_t chunk = 0);
 

@@ -38,6 +38,29 @@ job::Architecture ClipVision(const ClipShape& shape) {
   return architecture;
 }
 
+job::Architecture Whisper(const WhisperShape& shape) {
+  job::Architecture architecture;
+  architecture.family = job::Family::kWhisper;
+  architecture.hidden_size = shape.hidden_size;
+  architecture.layers = shape.layers;
+  architecture.heads = shape.heads;
+  architecture.kv_heads = shape.heads;
+  architecture.head_size = shape.hidden_size / shape.heads;
+  architecture.mlp_size = shape.mlp_size;
+  architecture.block = shape.block;
+  architecture.mel_bins = shape.mel_bins;
+  architecture.frames = shape.frames;
+  return architecture;
+}
+
+job::Architecture Regressor(const LlamaShape& shape) {
+  job::Architecture architecture = Llama(shape);
+  architecture.family = job::Family::kRegressor;
+  architecture.vocabulary = 0;
+  architecture.tied_head = false;
+  return architecture;
+}
+
 job::Architecture NoArchitecture(int32_t layers) {
   job::Architecture architecture;
   architecture.layers = layers;
@@ -56,6 +79,7 @@ AJob& AJob::Module(const std::string& name, const job::Architecture& architectur
   module.name = name;
   module.architecture = architecture;
   module.frozen = layout.frozen;
+  module.recompute = layout.recompute;
   job::Parallel& parallel = module.parallel;
   parallel.tp = layout.tp;
   parallel.cp = layout.cp;

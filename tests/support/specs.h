@@ -33,6 +33,16 @@ struct ClipShape {
 };
 job::Architecture ClipVision(const ClipShape& shape = {});
 
+struct WhisperShape {
+  int64_t hidden_size = 32;
+  int32_t layers = 2, heads = 4;
+  int64_t mlp_size = 64, block = 8, mel_bins = 5, frames = 8;
+};
+job::Architecture Whisper(const WhisperShape& shape = {});
+
+// A decoder like Llama(shape) that predicts rows; its vocabulary and head do not count.
+job::Architecture Regressor(const LlamaShape& shape = {});
+
 // No shape at all: `phalanx plan` of a bare layout. `layers` may be given.
 job::Architecture NoArchitecture(int32_t layers = 0);
 
@@ -42,6 +52,7 @@ struct Layout {
   std::vector<int32_t> layers = {};
   int32_t offset = -1;  // -1: after the module before
   bool frozen = false;
+  job::Recompute recompute = job::Recompute::kNone;
 };
 
 struct EdgeShape {

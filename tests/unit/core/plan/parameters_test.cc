@@ -19,6 +19,8 @@ using support::AJob;
 using support::ClipVision;
 using support::Layout;
 using support::Llama;
+using support::Regressor;
+using support::Whisper;
 
 Plan MustPlan(const job::JobSpec& spec) {
   auto plan = MakePlan(spec, MakeCluster(1, 64), Epoch{1});
@@ -171,6 +173,68 @@ TEST(ParametersTest, ClipVisionWithProjectors_OfEveryWidth_CoversEveryElementOnc
   }
 }
 
+TEST(ParametersTest, Whisper_OfEveryWidth_CoversEveryElementOnce) {
+  for (int32_t tp = 1; tp <= 4; ++tp) {
+    for (int32_t pp = 1; pp <= 2; ++pp) {
+      const Plan plan =
+          MustPlan(AJob()
+                       .Module("audio", Whisper({.mlp_size = 60}), {.tp = tp, .pp = pp})
+                       .Module("language", Llama())
+                       .Edge("audio", "language"));
+      const int64_t h = 32, mlp = 60;
+      const int64_t layer = 4 * h * h + 3 * h + 2 * h * mlp + mlp + h + 4 * h;  // keys have no bias
+      const int64_t ends = 3 * 5 * h + h + 3 * h * h + h + 2 * h;
+      EXPECT_EQ(ExpectCovered(plan, 0), 2 * layer + ends);
+    }
+  }
+}
+
+TEST(ParametersTest, Regressor_WithAndWithoutLoss_CoversEveryElementOnce) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("language", Llama())
+                                 .Module("middle", Regressor(), {.tp = 3, .pp = 2})
+                                 .Module("last", Regressor(), {.tp = 2})
+                                 .Edge("language", "middle")
+                                 .Edge("middle", "last", {.projector = 40}));
+  const int64_t layers = 4 * (32 * (2 * 32 + 2 * 8) + 3 * 32 * 64 + 2 * 32) + 32;
+  const int64_t projector = 2 * 32 * 40 + 40 + 32;
+  EXPECT_EQ(ExpectCovered(plan, 1), layers + projector);
+  EXPECT_EQ(ExpectCovered(plan, 2), layers + 32 * 32);
+}
+
+TEST(ParametersTest, Trains_OfFrozenModulesAndProjectors_IsFalse) {
+  const auto trained = [](bool vision_frozen, bool projector_frozen) {
+    const Plan plan =
+        MustPlan(AJob()
+                     .Module("vision", ClipVision(), {.frozen = vision_frozen})
+                     .Module("language", Llama())
+                     .Edge("vision", "language", {.projector = 40, .frozen = projector_frozen}));
+    const StageParameters parameters = ParametersOf(plan, {.module = 0});
+    EXPECT_EQ(parameters.Find("qkv", 0)->trains, !vision_frozen);
+    EXPECT_EQ(parameters.Find("patch")->trains, !vision_frozen);
+    EXPECT_EQ(parameters.Find("projector_up", -1, 0)->trains, !projector_frozen);
+    return parameters.TrainedElements();
+  };
+  const int64_t projector = 2 * 32 * 40 + 40 + 32;
+  EXPECT_EQ(trained(true, true), 0);
+  EXPECT_EQ(trained(true, false), projector);
+  EXPECT_EQ(trained(false, false), trained(false, true) + projector);
+}
+
+// Stage 0 has both ends, in parts of its own.
+TEST(ParametersTest, TiedHead_OfTwoPartsOnOneRank_HasACopyInEach) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("language", Llama({.tied_head = true}), {.tp = 2})
+                                 .Schedule(job::ScheduleName::kInterleaved, 2));
+  const StageParameters first = ParametersOf(plan, {.module = 0, .width = 2}, 0);
+  const StageParameters last = ParametersOf(plan, {.module = 0, .width = 2}, 1);
+  EXPECT_EQ(first.Find("head"), nullptr);
+  EXPECT_EQ(last.Find("embedding"), nullptr);
+  EXPECT_EQ(first.Find("embedding")->pieces[0].holding, Holding::kPartial);
+  EXPECT_EQ(last.Find("head")->pieces[0].holding, Holding::kPartial);
+  EXPECT_EQ(ExpectCovered(plan, 0), LlamaElements(Llama({.tied_head = true})));
+}
+
 TEST(ParametersTest, Chunks_OfInterleavedStages_CoverEveryElementOnce) {
   const Plan plan = MustPlan(AJob()
                                  .Module("language", Llama({.layers = 6}), {.tp = 2, .pp = 3})
@@ -280,7 +344,7 @@ TEST(ParametersTest, Lists_OfDataParallelRanks_AreEqual) {
 TEST(ParametersTest, Families_WithoutParameters_AreEmpty) {
   const Plan plan = MustPlan(AJob().Module("language", support::NoArchitecture(4), {.pp = 2}));
   EXPECT_TRUE(ParametersOf(plan, {.module = 0}).matrices.empty());
-  EXPECT_FALSE(HasParameters(job::Family::kWhisper));
+  EXPECT_FALSE(HasParameters(job::Family::kNone));
 }
 
 TEST(InitialValueTest, Values_AreAPureFunctionOfNameAndIndex) {
