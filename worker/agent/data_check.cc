@@ -13,20 +13,18 @@
 #include "core/wire/job_yaml.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/machine/machine.h"
+#include "worker/data/data_set.h"
+#include "worker/data/job_data.h"
 
 namespace phalanx::agent {
 namespace {
 
 constexpr size_t kCorruptNamedMax = 100;
 
-std::string Resolve(const std::string& path, const std::string& directory) {
-  if (path.empty() || path.front() == '/' || directory.empty()) return path;
-  return absl::StrCat(directory, "/", path);
-}
-
 std::string KeyOf(const data::DataSetSpec& spec) {
-  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, "\n", spec.rows_per_item,
-                                  "\n", spec.context, "\n", spec.vocabulary);
+  std::string text =
+      absl::StrCat(spec.tokenizer, "\n", spec.items_max, "\n", spec.image_rows, "\n", spec.audio_rows,
+                   "\n", spec.target_hidden, "\n", spec.context, "\n", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }
@@ -68,7 +66,8 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
   if (!job->spec.data.has_value()) return outcome;
   for (const bool validation : {false, true}) {
     if (validation && job->spec.data->validation.empty()) continue;
-    const data::DataSetSpec spec = DataSetSpecOf(job->spec, document.directory, validation);
+    const data::DataSetSpec spec =
+        data::DataSetSpecOf(job->spec, document.directory, validation);
     std::string path;
     const absl::StatusOr<data::Index> index = LoadOrBuild(spec, folder, &path);
     if (!index.ok()) {
@@ -92,30 +91,6 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
 }
 
 }  // namespace
-
-data::DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory,
-                                bool validation) {
-  const job::Data& data = *spec.data;
-  data::DataSetSpec result;
-  for (const std::string& shard : validation ? data.validation : data.shards) {
-    result.shards.push_back(Resolve(shard, directory));
-  }
-  result.tokenizer = Resolve(data.tokenizer, directory);
-  result.items_max = data.items_max;
-  for (const job::Module& module : spec.modules) {
-    if (module.architecture.family != job::Family::kClipVision) continue;
-    const int64_t side = module.architecture.image_size / module.architecture.patch_size;
-    result.rows_per_item = side * side;
-    break;
-  }
-  const job::Module& language = spec.modules[static_cast<size_t>(spec.language)];
-  result.context = language.architecture.context;
-  result.vocabulary = language.architecture.vocabulary;
-  result.shards_field = validation ? "spec.data.validation" : "spec.data.shards";
-  result.vocabulary_field =
-      absl::StrCat("spec.modules[", spec.language, "].architecture.vocabulary");
-  return result;
-}
 
 DataOutcome CheckData(const Document& document, const std::string& indexes_folder) {
   return Check(document, indexes_folder);

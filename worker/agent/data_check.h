@@ -8,17 +8,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "core/base/mutex.h"
-#include "core/job/job_spec.h"
 #include "worker/agent/inbox.h"
 #include "worker/agent/machine/actions.h"
-#include "worker/data/data_set.h"
 
 namespace phalanx::agent {
-
-// What the data library is told about a job's training or validation set. Relative paths start from
-// `directory`. A job without a vision module has items of no rows.
-data::DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory,
-                                bool validation);
 
 // Reads the job file and indexes its training and validation sets; index files that are still true
 // are taken as they are. They are kept as STATE/indexes/KEY.index, KEY a digest of what the index

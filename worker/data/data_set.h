@@ -45,8 +45,11 @@ inline constexpr int64_t kTokenizerBytesMax = int64_t{256} << 20;
 struct DataSetSpec {
   std::vector<std::string> shards;  // absolute paths, in order
   std::string tokenizer;            // absolute path of a sentencepiece model (unigram or BPE)
-  int32_t items_max = 8;            // images a sample at most
-  int64_t rows_per_item = 0;        // positions that an item takes: patches of an image
+  int32_t items_max = 8;            // images and sounds of a sample, together, at most
+  int64_t image_rows = 0;           // positions that an image takes; 0: no vision module
+  int64_t audio_rows = 0;           // positions that a sound takes; 0: no audio module
+  bool targets = false;             // a regressor wants KEY.target.npy
+  int64_t target_hidden = 0;        // columns of a target
   int64_t context = 0;              // input positions of a sequence at most; 0: no bound
   int64_t vocabulary = 0;           // the tokenizer's pieces must fit; 0: no bound
   // How violations name these: the fields of the job file that the values came from.
@@ -57,10 +60,11 @@ struct DataSetSpec {
 
 // The shape of one sample, from the index alone.
 struct SampleShape {
-  int32_t items = 0;
-  int32_t positions = 0;  // input positions: sequence length - 1, at least 1
-  int32_t counted = 0;    // of them, those whose prediction counts in the loss; 0 if corrupt
-  bool corrupt = false;   // found while indexing
+  int32_t images = 0, sounds = 0;
+  int32_t positions = 0;    // input positions: sequence length - 1, at least 1
+  int32_t counted = 0;      // of them, those whose prediction counts in the loss; 0 if corrupt
+  int32_t target_rows = 0;  // at most positions; 0 without targets or if corrupt
+  bool corrupt = false;     // found while indexing
   friend bool operator==(const SampleShape&, const SampleShape&) = default;
 };
 
@@ -111,12 +115,19 @@ struct Sample {
   // [positions]: 1 where the prediction counts. A function of the index alone (all 0 if the sample
   // was found corrupt while indexing), so ranks that do not decode have the same.
   std::vector<uint8_t> label_counts;
-  // [items * rows_per_item]: position of each item row, in item order.
-  std::vector<int32_t> row_positions;
-  // [items][3 * image_size * image_size]: RGB over white, resized (area average down, bilinear up,
+  // [images * image_rows] and [sounds * audio_rows]: position of each row, image by image and sound
+  // by sound.
+  std::vector<int32_t> image_positions, sound_positions;
+  // [images][3 * image_size * image_size]: RGB over white, resized (area average down, bilinear up,
   // to a square), normalised with CLIP's mean and deviation; zeros for an item that does not
   // decode. Empty without LoaderOptions::images.
   std::vector<std::vector<float>> pixels;
+  // [sounds][mel_bins * frames]: log-mel features (audio.h), a row for each bin; zeros for an item
+  // that does not decode. Empty without LoaderOptions::sounds.
+  std::vector<std::vector<float>> sounds;
+  // [target_rows * target_hidden]: what a regressor is to predict at the last target_rows input
+  // positions; zeros if some value is not finite. Empty without LoaderOptions::targets.
+  std::vector<float> target;
   // Found while indexing, or some item did not decode: the loss is to leave the sample out.
   bool corrupt = false;
   std::string corrupt_reason;  // "emoji-000.tar: grinning_face: 0.png: ..."
@@ -125,8 +136,11 @@ struct Sample {
 struct LoaderOptions {
   int32_t threads = 1;      // 0: Take decodes
   int32_t ready_max = 256;  // decoded samples kept at most
+  // Shapes of decoded items, from the job's modules (job_data.h).
   int64_t image_size = 0;
-  bool images = true;  // false: a rank without a vision module never opens an image
+  int64_t mel_bins = 0, frames = 0;
+  // What this rank needs: one that runs no encoder of a kind never opens an item of that kind.
+  bool images = true, sounds = false, targets = false;
 };
 
 // Reads and decodes ahead of need. One consumer thread; decoding on threads of its own.

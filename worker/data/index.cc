@@ -99,7 +99,7 @@ std::string MemberFault(const Entry& entry, const DataSetSpec& spec) {
     return absl::StrCat("has a text of ", entry.text->bytes, " bytes; must have at most ",
                         kTextBytesMax);
   }
-  if (spec.rows_per_item == 0) return "";
+  if (spec.image_rows == 0) return "";
   for (size_t i = 0; i < entry.images.size(); ++i) {
     if (entry.images[i].first != static_cast<int32_t>(i))
       return absl::StrCat("lacks its image ", i);
@@ -121,7 +121,7 @@ void AppendSample(const Entry& entry, Sequence&& sequence, const std::string& sh
   table.keys.append(entry.key);
   table.key_ends.push_back(table.keys.size());
   table.texts.push_back(entry.text.value_or(Extent{}));
-  for (int32_t item = 0; item < sequence.shape.items; ++item) {
+  for (int32_t item = 0; item < sequence.shape.images; ++item) {
     table.items.push_back(entry.images[static_cast<size_t>(item)].second);
   }
   table.item_ends.push_back(table.items.size());
@@ -130,8 +130,8 @@ void AppendSample(const Entry& entry, Sequence&& sequence, const std::string& sh
 // A digest of all samples up to this one, from that of those before: a chain, so that nothing of
 // the size of the shard is kept.
 std::string Chain(const std::string& before, const Entry& entry, const Sequence& sequence) {
-  std::string record = absl::StrCat(before, "\n", entry.key, "\n", sequence.shape.items, ",",
-                                    sequence.shape.positions, ",", sequence.shape.counted, ",",
+  std::string record = absl::StrCat(before, "\n", entry.key, "\n", sequence.shape.images, ",",
+                                    sequence.shape.sounds, ",", sequence.shape.positions, ",", sequence.shape.counted, ",",
                                     sequence.shape.corrupt ? 1 : 0);
   for (const auto& [number, extent] : entry.images) absl::StrAppend(&record, ",", extent.bytes);
   record.push_back('\n');
@@ -227,8 +227,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec
 }
 
 std::string DigestOfSpec(const DataSetSpec& spec) {
-  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", spec.rows_per_item,
-                                  ",", spec.context, ",", spec.vocabulary);
+  std::string text =
+      absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", spec.image_rows, ",", spec.audio_rows,
+                   ",", spec.targets, ",", spec.target_hidden, ",", spec.context, ",", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }
@@ -245,7 +246,8 @@ absl::StatusOr<Index> Index::Build(const DataSetSpec& spec) {
   auto impl = std::make_shared<Impl>();
   impl->spec_digest = DigestOfSpec(spec);
   ASSIGN_OR_RETURN(impl->tokenizer, StampOf(spec.tokenizer));
-  std::string chain = absl::StrCat(spec.items_max, ",", spec.rows_per_item, ",", spec.context);
+  std::string chain = absl::StrCat(spec.items_max, ",", spec.image_rows, ",", spec.audio_rows, ",",
+                                   spec.targets, ",", spec.target_hidden, ",", spec.context);
   for (size_t i = 0; i < shards.size(); ++i) {
     absl::StrAppend(&chain, "\n", shards[i]->digest);
     impl->shards.push_back({spec.shards[i], shards[i]->stamp, impl->samples.size()});

@@ -20,7 +20,7 @@ namespace {
 
 // The layout of the file: magic, fields in the order of Visit, digest of all before. Numbers are as
 // in memory: the file is a cache of one machine.
-constexpr absl::string_view kMagic = "phalanx index 1\n";
+constexpr absl::string_view kMagic = "phalanx index 2\n";
 constexpr int64_t kFileBytesMax = int64_t{64} << 30;
 constexpr size_t kDigestBytes = 32;
 

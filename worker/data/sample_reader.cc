@@ -21,7 +21,7 @@ void FillTables(const Sequence& sequence, Sample& sample) {
   sample.labels.resize(positions);
   sample.label_counts.resize(positions);
   for (size_t t = 0; t < positions; ++t) {
-    if (sequence.tokens[t] == kItemToken) sample.row_positions.push_back(static_cast<int32_t>(t));
+    if (sequence.tokens[t] == kItemToken) sample.image_positions.push_back(static_cast<int32_t>(t));
     sample.tokens[t] = std::max(sequence.tokens[t], 0);
     sample.labels[t] = std::max(sequence.tokens[t + 1], 0);
     sample.label_counts[t] = t >= counted_from ? 1 : 0;
@@ -69,8 +69,7 @@ absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard
 absl::Status SampleReader::ReadPixels(const File& file, int64_t sample, Sample& to) const {
   const Index::Impl& impl = index_.impl();
   const uint64_t first = sample == 0 ? 0 : impl.samples.item_ends[static_cast<size_t>(sample) - 1];
-  const int32_t items = index_.shape(sample).items;
-  to.pixels.resize(static_cast<size_t>(items));
+  to.pixels.resize(static_cast<size_t>(index_.shape(sample).images));
   std::string bytes;
   for (size_t item = 0; item < to.pixels.size(); ++item) {
     const Extent& extent = impl.samples.items[first + item];
@@ -109,7 +108,7 @@ absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample)
                          [](const Index::Corrupt& c, int64_t s) { return c.sample < s; });
     known = found->reason;
   }
-  const Sequence sequence = MakeSequence(text, shape.items, spec_, *tokenizer_, known);
+  const Sequence sequence = MakeSequence(text, shape.images, spec_, *tokenizer_, known);
   if (!(sequence.shape == shape)) {
     return absl::UnavailableError(
         absl::StrCat(index_.NameOf(sample), " has changed since it was indexed"));

@@ -32,8 +32,8 @@ std::string Fault(absl::string_view text, int64_t marks, int64_t images, const D
   if (marks > 0 && marks != images) {
     return absl::StrCat("has ", Plural(marks, "<image> mark"), " and ", Plural(images, "image"));
   }
-  if (spec.context > 0 && images * spec.rows_per_item > spec.context) {
-    return absl::StrCat("has ", Plural(images, "image"), " of ", spec.rows_per_item,
+  if (spec.context > 0 && images * spec.image_rows > spec.context) {
+    return absl::StrCat("has ", Plural(images, "image"), " of ", spec.image_rows,
                         " rows; must fit the context (", spec.context, ")");
   }
   return "";
@@ -63,20 +63,20 @@ Sequence MakeSequence(absl::string_view text, int32_t images, const DataSetSpec&
   const int64_t marks = static_cast<int64_t>(parts.size()) - 1;
   Sequence sequence;
   sequence.corrupt_reason = std::move(corrupt_reason);
-  const bool text_only = spec.rows_per_item == 0;
+  const bool text_only = spec.image_rows == 0;
   if (sequence.corrupt_reason.empty()) {
     sequence.corrupt_reason =
         text_only ? Fault(text, 0, 0, spec) : Fault(text, marks, images, spec);
   }
   SampleShape& shape = sequence.shape;
   shape.corrupt = !sequence.corrupt_reason.empty();
-  shape.items = shape.corrupt || text_only ? 0 : images;
+  shape.images = shape.corrupt || text_only ? 0 : images;
 
   std::vector<int32_t>& tokens = sequence.tokens;
-  const size_t rows = static_cast<size_t>(spec.rows_per_item);
-  if (marks == 0) tokens.insert(tokens.end(), static_cast<size_t>(shape.items) * rows, kItemToken);
+  const size_t rows = static_cast<size_t>(spec.image_rows);
+  if (marks == 0) tokens.insert(tokens.end(), static_cast<size_t>(shape.images) * rows, kItemToken);
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0 && shape.items > 0) tokens.insert(tokens.end(), rows, kItemToken);
+    if (i > 0 && shape.images > 0) tokens.insert(tokens.end(), rows, kItemToken);
     const std::vector<int32_t> pieces = tokenizer.Encode(parts[i]);
     tokens.insert(tokens.end(), pieces.begin(), pieces.end());
   }

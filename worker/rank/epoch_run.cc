@@ -11,6 +11,7 @@
 #include "core/base/status.h"
 #include "core/wire/job_yaml.h"
 #include "spdlog/spdlog.h"
+#include "worker/data/job_data.h"
 #include "worker/device/cuda_device.h"
 #include "worker/train/module_state.h"
 
@@ -31,6 +32,19 @@ plan::Cluster ClusterOf(const v1::Placement& placement) {
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
+
+// What this rank's modules read of a sample.
+data::LoaderOptions OptionsOfLoader(const plan::Plan& plan, const v1::RunEpoch& order) {
+  data::LoaderOptions options = data::LoaderOptionsOf(plan.spec);
+  options.threads = DecodeThreads(order);
+  for (const plan::Place& place : plan.PlacesOf(Rank{order.rank()})) {
+    const job::Family family = plan.module_spec(place.module).architecture.family;
+    options.images |= place.pp == 0 && family == job::Family::kClipVision;
+    options.sounds |= place.pp == 0 && family == job::Family::kWhisper;
+    options.targets |= family == job::Family::kRegressor && plan.HasLoss(place.module);
+  }
+  return options;
+}
 
 }  // namespace
 
@@ -58,12 +72,9 @@ absl::Status EpochRun::MakePlanOfOrder() {
 
 absl::Status EpochRun::OpenData() {
   const std::string& directory = order_.assign().document().directory();
-  bool images = false;
-  for (const plan::Place& place : plan_.PlacesOf(Rank{order_.rank()})) {
-    images |= place.pp == 0 && place.module != plan_.spec.language;
-  }
-  ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(), train::DataSpecOf(plan_.spec, directory, false),
-                                                     train::ImageSize(plan_.spec), images, DecodeThreads(order_)));
+  ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(),
+                                                     data::DataSetSpecOf(plan_.spec, directory, false),
+                                                     OptionsOfLoader(plan_, order_)));
   if (source_->digest() != order_.assign().data_digest()) {
     return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", source_->digest(),
                                                       ", the plan's ", order_.assign().data_digest(),
@@ -167,11 +178,9 @@ absl::Status EpochRun::Train() {
   if (!written.ok()) spdlog::warn("{}", written.ToString());
   if (order_.validation_index().empty()) return absl::OkStatus();
 
-  const data::DataSetSpec spec = train::DataSpecOf(plan_.spec, order_.assign().document().directory(), true);
-  bool images = false;
-  for (const plan::Place& place : trainer->executor().places()) images |= place.module != plan_.spec.language;
+  const data::DataSetSpec spec = data::DataSetSpecOf(plan_.spec, order_.assign().document().directory(), true);
   ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> validation,
-                   train::ShardSource::Open(order_.validation_index(), spec, train::ImageSize(plan_.spec), images, DecodeThreads(order_)));
+                   train::ShardSource::Open(order_.validation_index(), spec, OptionsOfLoader(plan_, order_)));
   ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer, data::Tokenizer::Load(spec.tokenizer));
   ASSIGN_OR_RETURN(const train::EvaluationSummary summary,
                    trainer->Evaluate(*validation, kCaptions, reporter_ ? tokenizer.get() : nullptr,

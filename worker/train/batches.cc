@@ -4,22 +4,12 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "worker/data/job_data.h"
 
 namespace phalanx::train {
 namespace {
-
-const job::Module* VisionModule(const job::JobSpec& spec) {
-  for (const job::Module& module : spec.modules) {
-    if (module.architecture.family == job::Family::kClipVision) return &module;
-  }
-  return nullptr;
-}
-
-std::string Resolve(const std::string& path, const std::string& directory) {
-  return path.empty() || path[0] == '/' || directory.empty() ? path : directory + "/" + path;
-}
 
 // Host memory that a copy to `device` may read asynchronously.
 at::Tensor HostTensor(at::IntArrayRef sizes, at::ScalarType type, at::Device device) {
@@ -33,41 +23,10 @@ at::Tensor ToDevice(const at::Tensor& host, at::Device device, at::ScalarType ty
 
 }  // namespace
 
-int64_t RowsPerItem(const job::JobSpec& spec) {
-  const job::Module* vision = VisionModule(spec);
-  if (vision == nullptr) return 0;
-  const int64_t side = vision->architecture.image_size / vision->architecture.patch_size;
-  return side * side;
-}
-
-int64_t ImageSize(const job::JobSpec& spec) {
-  const job::Module* vision = VisionModule(spec);
-  return vision == nullptr ? 0 : vision->architecture.image_size;
-}
-
-data::DataSetSpec DataSpecOf(const job::JobSpec& spec, const std::string& directory, bool validation) {
-  data::DataSetSpec result;
-  const job::Data& data = *spec.data;
-  for (const std::string& shard : validation ? data.validation : data.shards) {
-    result.shards.push_back(Resolve(shard, directory));
-  }
-  result.tokenizer = Resolve(data.tokenizer, directory);
-  result.items_max = data.items_max;
-  result.rows_per_item = RowsPerItem(spec);
-  const job::Architecture& language = spec.modules[static_cast<size_t>(spec.language)].architecture;
-  result.context = language.context;
-  result.vocabulary = language.vocabulary;
-  return result;
-}
-
 absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(const std::string& index_path,
-                                                                const data::DataSetSpec& spec, int64_t image_size,
-                                                                bool images, int32_t threads) {
+                                                                const data::DataSetSpec& spec,
+                                                                const data::LoaderOptions& options) {
   ASSIGN_OR_RETURN(data::Index index, data::Index::Load(index_path, spec));
-  data::LoaderOptions options;
-  options.image_size = image_size;
-  options.images = images;
-  options.threads = threads;
   ASSIGN_OR_RETURN(std::unique_ptr<data::Loader> loader, data::Loader::Create(index, spec, options));
   return std::unique_ptr<SampleSource>(new ShardSource(std::move(index), std::move(loader)));
 }
@@ -79,8 +38,8 @@ Batches::Batches(const plan::Plan& plan, SampleSource& source, at::Device device
       device_(device),
       compute_(compute),
       length_multiple_(length_multiple),
-      rows_per_item_(RowsPerItem(plan.spec)),
-      image_size_(ImageSize(plan.spec)) {}
+      rows_per_item_(data::ItemShapesOf(plan.spec).image_rows),
+      image_size_(data::ItemShapesOf(plan.spec).image_size) {}
 
 std::vector<Microbatch> Batches::OfStep(int64_t step) const {
   std::vector<Microbatch> result(static_cast<size_t>(plan_.microbatches));
@@ -149,7 +108,7 @@ SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange par
 
 int64_t Batches::ItemsOf(const Microbatch& microbatch, plan::UnitRange part) const {
   int64_t items = 0;
-  for (int64_t i = part.first; i < part.end(); ++i) items += microbatch.shapes[static_cast<size_t>(i)].items;
+  for (int64_t i = part.first; i < part.end(); ++i) items += microbatch.shapes[static_cast<size_t>(i)].images;
   return items;
 }
 
@@ -182,7 +141,7 @@ absl::Status Batches::FillLanguage(const Microbatch& microbatch, plan::UnitRange
         }
       }
       int64_t* place = row_positions.mutable_data_ptr<int64_t>();
-      for (int32_t position : sample->row_positions) place[row++] = base + position;
+      for (int32_t position : sample->image_positions) place[row++] = base + position;
     }
     if (last_stage && growth_ == nullptr) {
       int64_t* label = labels.mutable_data_ptr<int64_t>() + base;
@@ -220,7 +179,7 @@ absl::Status Batches::FillVision(const Microbatch& microbatch, plan::UnitRange p
     const int64_t sample_number = microbatch.samples[index];
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
-    if (microbatch.shapes[index].items == 0) continue;
+    if (microbatch.shapes[index].images == 0) continue;
     ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(sample_number));
     if (sample->corrupt) {
       flag = 0;

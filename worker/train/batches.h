@@ -38,10 +38,9 @@ class SampleSource {
 
 class ShardSource final : public SampleSource {
  public:
-  // `images`: whether this rank needs pixels; `threads`: to decode with.
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const std::string& index_path,
-                                                            const data::DataSetSpec& spec, int64_t image_size,
-                                                            bool images, int32_t threads);
+                                                            const data::DataSetSpec& spec,
+                                                            const data::LoaderOptions& options);
   int64_t size() const override { return index_.size(); }
   std::string digest() const override { return index_.digest(); }
   data::SampleShape shape(int64_t sample) const override { return index_.shape(sample); }
@@ -57,14 +56,6 @@ class ShardSource final : public SampleSource {
   data::Index index_;
   std::unique_ptr<data::Loader> loader_;
 };
-
-// What the data of a job must look like, from its spec: item rows, context, vocabulary, paths resolved
-// against `directory`. `validation`: the validation shards instead of the training ones.
-data::DataSetSpec DataSpecOf(const job::JobSpec& spec, const std::string& directory, bool validation);
-// Token rows that an item of the job's encoder becomes; 0 without an encoder.
-int64_t RowsPerItem(const job::JobSpec& spec);
-// Side of its images; 0 without a vision module.
-int64_t ImageSize(const job::JobSpec& spec);
 
 // One microbatch over all language lanes: samples by their number in the data set.
 struct Microbatch {

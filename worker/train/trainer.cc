@@ -81,7 +81,7 @@ absl::Status Trainer::Enqueue(int64_t step) {
   for (const Microbatch& microbatch : microbatches_) {
     for (const data::SampleShape& shape : microbatch.shapes) {
       tokens += shape.positions;
-      items += shape.items;
+      items += shape.images + shape.sounds;
     }
   }
   RETURN_IF_ERROR(executor_->RunStep(step, *batches_, microbatches_, [this] { return Settle(); }));
@@ -161,7 +161,7 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
   std::vector<int64_t> shown;
   for (int64_t s = 0; s < validation.size() && static_cast<int32_t>(shown.size()) < captions; ++s) {
     const data::SampleShape shape = validation.shape(s);
-    if (shape.items > 0 && !shape.corrupt) shown.push_back(s);
+    if (shape.images + shape.sounds > 0 && !shape.corrupt) shown.push_back(s);
   }
   if (shown.empty() || end_token < 0) return summary;
   ASSIGN_OR_RETURN(const auto decoded, DecodeGreedily(batches, shown, end_token));

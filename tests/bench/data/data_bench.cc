@@ -25,13 +25,13 @@ using ::phalanx::support::WriteShards;
 DataSetSpec EmojiOrLike() {
   if (const char* folder = std::getenv("PHALANX_EMOJI"); folder != nullptr) {
     DataSetSpec spec{
-        .tokenizer = absl::StrCat(folder, "/emoji.model"), .rows_per_item = 16, .context = 64};
+        .tokenizer = absl::StrCat(folder, "/emoji.model"), .image_rows = 16, .context = 64};
     for (int i = 0; i < 4; ++i) spec.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
     return spec;
   }
   const auto files =
       WriteShards(MakeFolder("bench"), {.samples = 3500, .shards = 4, .image_side = 128});
-  return {.shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 16, .context = 64};
+  return {.shards = files.shards, .tokenizer = files.tokenizer, .image_rows = 16, .context = 64};
 }
 
 void BM_BuildIndex(benchmark::State& state) {
@@ -50,7 +50,7 @@ void BM_BuildLargeIndex(benchmark::State& state) {
                                         .images_max = 1,
                                         .image_side = 2});
   const DataSetSpec spec{
-      .shards = files.shards, .tokenizer = files.tokenizer, .rows_per_item = 16, .context = 64};
+      .shards = files.shards, .tokenizer = files.tokenizer, .image_rows = 16, .context = 64};
   int64_t samples = 0;
   for (auto _ : state) samples += Index::Build(spec)->size();
   state.SetItemsProcessed(samples);

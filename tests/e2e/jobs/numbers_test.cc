@@ -10,6 +10,7 @@
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
 #include "tests/oracle/training/harness.h"
+#include "worker/data/job_data.h"
 #include "worker/train/batches.h"
 
 namespace phalanx::e2e {
@@ -19,12 +20,15 @@ std::vector<oracle::TrainedStep> Oracle(const DataFolder& data, const JobOptions
   const auto read = wire::ReadJobFile(JobText(data, options), job::Purpose::kSubmit);
   EXPECT_TRUE(read.ok()) << read.status();
   if (!read.ok()) return {};
-  const data::DataSetSpec spec = train::DataSpecOf(read->spec, data.path, false);
+  const data::DataSetSpec spec = data::DataSetSpecOf(read->spec, data.path, false);
   const auto index = data::Index::Build(spec);
   EXPECT_TRUE(index.ok()) << index.status();
   const std::string path = data.path + "/oracle.index";
   if (!index.ok() || !index->Save(path).ok()) return {};
-  auto source = train::ShardSource::Open(path, spec, train::ImageSize(read->spec), true, 0);
+  data::LoaderOptions loader = data::LoaderOptionsOf(read->spec);
+  loader.images = loader.sounds = loader.targets = true;
+  loader.threads = 0;
+  auto source = train::ShardSource::Open(path, spec, loader);
   EXPECT_TRUE(source.ok()) << source.status();
   if (!source.ok()) return {};
   return oracle::TrainPlain(read->spec, **source, read->spec.steps);

@@ -123,7 +123,7 @@ TEST_F(ShardFuzz, Shards_AreIndexedAndReadOrRefused) {
                                 .Finish();
   const DataSetSpec spec{.shards = {folder_ + "/s.tar"},
                          .tokenizer = folder_ + "/t.model",
-                         .rows_per_item = 4,
+                         .image_rows = 4,
                          .context = 32,
                          .vocabulary = 64};
   WriteFile(spec.tokenizer, TokenizerModel());

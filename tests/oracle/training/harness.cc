@@ -12,6 +12,7 @@
 #include "core/base/prng.h"
 #include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
+#include "worker/data/job_data.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/module_state.h"
 #include "worker/train/trainer.h"
@@ -28,7 +29,7 @@ class MemorySource final : public train::SampleSource {
   data::SampleShape shape(int64_t sample) const override {
     const data::Sample& s = *samples_[static_cast<size_t>(sample)];
     data::SampleShape shape;
-    shape.items = static_cast<int32_t>(s.pixels.size());
+    shape.images = static_cast<int32_t>(s.pixels.size());
     shape.positions = static_cast<int32_t>(s.tokens.size());
     for (uint8_t counts : s.label_counts) shape.counted += counts;
     return shape;
@@ -66,7 +67,7 @@ class MemorySource final : public train::SampleSource {
           sample->labels.push_back(0);
           sample->label_counts.push_back(0);
         }
-        sample->row_positions.push_back(static_cast<int32_t>(sample->tokens.size()));
+        sample->image_positions.push_back(static_cast<int32_t>(sample->tokens.size()));
         sample->tokens.push_back(0);
       }
       std::vector<float> pixels(static_cast<size_t>(3 * shape_.image_size * shape_.image_size));
@@ -151,7 +152,7 @@ class Collector {
 
 PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spec, int32_t vision,
                              at::ScalarType type) {
-  const int64_t image_size = train::ImageSize(spec);
+  const int64_t image_size = data::ItemShapesOf(spec).image_size;
   PlainMicrobatch batch;
   const int64_t length = static_cast<int64_t>(sample.tokens.size());
   auto row = [length](const auto& values) {
@@ -170,9 +171,9 @@ PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spe
               pixels.mutable_data_ptr<float>() + i * sample.pixels[i].size());
   }
   batch.pixels[static_cast<size_t>(vision)] = pixels.to(type);
-  batch.row_positions = at::empty({static_cast<int64_t>(sample.row_positions.size())}, at::kLong);
-  for (size_t i = 0; i < sample.row_positions.size(); ++i) {
-    batch.row_positions[static_cast<int64_t>(i)] = static_cast<int64_t>(sample.row_positions[i]);
+  batch.row_positions = at::empty({static_cast<int64_t>(sample.image_positions.size())}, at::kLong);
+  for (size_t i = 0; i < sample.image_positions.size(); ++i) {
+    batch.row_positions[static_cast<int64_t>(i)] = static_cast<int64_t>(sample.image_positions[i]);
   }
   return batch;
 }
@@ -196,8 +197,8 @@ std::unique_ptr<train::SampleSource> MakeData(const DataShape& shape) {
 DataShape DataShapeOf(const job::JobSpec& spec) {
   DataShape shape;
   shape.vocabulary = spec.modules[static_cast<size_t>(spec.language)].architecture.vocabulary;
-  shape.rows_per_item = train::RowsPerItem(spec);
-  shape.image_size = train::ImageSize(spec);
+  shape.rows_per_item = data::ItemShapesOf(spec).image_rows;
+  shape.image_size = data::ItemShapesOf(spec).image_size;
   return shape;
 }
 

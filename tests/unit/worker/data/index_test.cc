@@ -30,7 +30,7 @@ class IndexTest : public ::testing::Test {
   DataSetSpec SpecOf(const ShardFiles& files) {
     return {.shards = files.shards,
             .tokenizer = files.tokenizer,
-            .rows_per_item = 4,
+            .image_rows = 4,
             .context = 32,
             .vocabulary = files.vocabulary};
   }
@@ -39,7 +39,7 @@ class IndexTest : public ::testing::Test {
   DataSetSpec OneShard(absl::string_view bytes, const std::string& name = "one.tar") {
     const DataSetSpec spec{.shards = {absl::StrCat(folder_, "/", name)},
                            .tokenizer = folder_ + "/t.model",
-                           .rows_per_item = 4,
+                           .image_rows = 4,
                            .context = 32,
                            .vocabulary = 64};
     WriteFile(spec.shards[0], bytes);
@@ -69,7 +69,7 @@ class IndexTest : public ::testing::Test {
     ASSERT_THAT(index.corrupt_samples(), SizeIs(1));
     EXPECT_THAT(index.corrupt_samples()[0].reason, HasSubstr(std::string(reason)));
     EXPECT_TRUE(index.shape(0).corrupt);
-    EXPECT_EQ(index.shape(0).items, 0);
+    EXPECT_EQ(index.shape(0).images, 0);
     EXPECT_EQ(index.shape(0).counted, 0);
     EXPECT_GE(index.shape(0).positions, 1);
   }
@@ -86,10 +86,10 @@ TEST_F(IndexTest, Build_KnowsEveryShape) {
   bool seen[3] = {};
   for (int64_t sample = 0; sample < index.size(); ++sample) {
     const SampleShape& shape = index.shape(sample);
-    ASSERT_LE(shape.items, 2);
-    seen[shape.items] = true;
-    EXPECT_EQ(shape.positions, 4 * shape.items + 3);  // rows and three words
-    EXPECT_EQ(shape.counted, shape.items == 0 ? 3 : 4);
+    ASSERT_LE(shape.images, 2);
+    seen[shape.images] = true;
+    EXPECT_EQ(shape.positions, 4 * shape.images + 3);  // rows and three words
+    EXPECT_EQ(shape.counted, shape.images == 0 ? 3 : 4);
   }
   EXPECT_TRUE(seen[0] && seen[1] && seen[2]);
   EXPECT_EQ(index.NameOf(0), "set-000.tar: 000000");
@@ -110,10 +110,10 @@ TEST_F(IndexTest, Members_AreGroupedByKeyWhereverTheyStand) {
                                               .Finish()));
   ASSERT_EQ(index.size(), 3);
   EXPECT_EQ(index.NameOf(0), "one.tar: d/b");
-  EXPECT_EQ(index.shape(0).items, 2);
+  EXPECT_EQ(index.shape(0).images, 2);
   EXPECT_EQ(index.NameOf(1), "one.tar: a");
-  EXPECT_EQ(index.shape(1).items, 1);
-  EXPECT_EQ(index.shape(2).items, 0);
+  EXPECT_EQ(index.shape(1).images, 1);
+  EXPECT_EQ(index.shape(2).images, 0);
   EXPECT_THAT(index.corrupt_samples(), SizeIs(0));
 }
 
@@ -221,7 +221,7 @@ TEST_F(IndexTest, Digest_TellsTextsModelsAndShapesApart) {
   const ShardFiles files = WriteShards(folder_, {});
   const std::string digest = BuildOrDie(SpecOf(files)).digest();
   DataSetSpec spec = SpecOf(files);
-  spec.rows_per_item = 5;
+  spec.image_rows = 5;
   EXPECT_NE(BuildOrDie(spec).digest(), digest);
   spec = SpecOf(files);
   std::reverse(spec.shards.begin(), spec.shards.end());

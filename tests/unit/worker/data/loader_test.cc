@@ -34,14 +34,14 @@ class LoaderTest : public ::testing::Test {
     const ShardFiles files = WriteShards(folder_, options);
     spec_ = {.shards = files.shards,
              .tokenizer = files.tokenizer,
-             .rows_per_item = 4,
+             .image_rows = 4,
              .context = 32,
              .vocabulary = files.vocabulary};
   }
   void UseShard(absl::string_view bytes) {
     spec_ = {.shards = {folder_ + "/one.tar"},
              .tokenizer = folder_ + "/t.model",
-             .rows_per_item = 4,
+             .image_rows = 4,
              .context = 32,
              .vocabulary = 64};
     WriteFile(spec_.shards[0], bytes);
@@ -74,7 +74,7 @@ TEST_F(LoaderTest, Sample_HasTheTablesOfItsSequence) {
   EXPECT_THAT(sample->tokens, ElementsAre(3, 0, 0, 0, 0, 5, 13));
   EXPECT_THAT(sample->labels, ElementsAre(0, 0, 0, 0, 5, 13, 1));
   EXPECT_THAT(sample->label_counts, ElementsAre(0, 0, 0, 0, 1, 1, 1));
-  EXPECT_THAT(sample->row_positions, ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(sample->image_positions, ElementsAre(1, 2, 3, 4));
   ASSERT_THAT(sample->pixels, SizeIs(1));
   EXPECT_THAT(sample->pixels[0], SizeIs(3 * 8 * 8));
   EXPECT_NEAR(sample->pixels[0][0], (1.0 - 0.48145466) / 0.26862954, 1e-4);
@@ -101,8 +101,8 @@ TEST_F(LoaderTest, Sample_AgreesWithTheIndex) {
     EXPECT_THAT(sample->labels, SizeIs(shape.positions));
     EXPECT_EQ(std::accumulate(sample->label_counts.begin(), sample->label_counts.end(), 0),
               shape.counted);
-    EXPECT_THAT(sample->row_positions, SizeIs(4 * shape.items));
-    EXPECT_THAT(sample->pixels, SizeIs(shape.items));
+    EXPECT_THAT(sample->image_positions, SizeIs(4 * shape.images));
+    EXPECT_THAT(sample->pixels, SizeIs(shape.images));
   }
 }
 
@@ -122,7 +122,7 @@ TEST_F(LoaderTest, AnyNumberOfThreads_GivesTheSameSamples) {
       ASSERT_EQ(sample->tokens, expected->tokens);
       ASSERT_EQ(sample->labels, expected->labels);
       ASSERT_EQ(sample->label_counts, expected->label_counts);
-      ASSERT_EQ(sample->row_positions, expected->row_positions);
+      ASSERT_EQ(sample->image_positions, expected->image_positions);
       ASSERT_EQ(sample->pixels, expected->pixels);
     }
   }
@@ -213,7 +213,7 @@ TEST_F(LoaderTest, WithoutImages_NoneIsOpened) {
   const auto sample = TakeOrDie(*Make({.threads = 1, .images = false}), 0);
   EXPECT_FALSE(sample->corrupt);
   EXPECT_THAT(sample->pixels, IsEmpty());
-  EXPECT_THAT(sample->row_positions, SizeIs(4));
+  EXPECT_THAT(sample->image_positions, SizeIs(4));
 }
 
 TEST_F(LoaderTest, SampleFoundCorruptWhileIndexing_IsItsTextAndCountsNothing) {

@@ -42,7 +42,7 @@ TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
   EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("up to date"));
 
   DataSetSpec training{
-      .tokenizer = folder + "/emoji.model", .rows_per_item = 16, .context = 64, .vocabulary = 512};
+      .tokenizer = folder + "/emoji.model", .image_rows = 16, .context = 64, .vocabulary = 512};
   for (int i = 0; i < 4; ++i)
     training.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
   DataSetSpec validation = training;
@@ -90,14 +90,14 @@ TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
            "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100");
   const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
                          .tokenizer = folder + "/synthetic.model",
-                         .rows_per_item = 16,
+                         .image_rows = 16,
                          .context = 100};
   const absl::StatusOr<Index> index = Index::Build(spec);
   ASSERT_TRUE(index.ok()) << index.status();
   ASSERT_EQ(index->size(), 3);
   const auto loader = Loader::Create(*index, spec, {.threads = 0, .image_size = 56});
   for (int64_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(index->shape(i), (SampleShape{.items = 2, .positions = 100, .counted = 69}));
+    EXPECT_EQ(index->shape(i), (SampleShape{.images = 2, .positions = 100, .counted = 69}));
     EXPECT_FALSE((*(*loader)->Take(i))->corrupt);
   }
   EXPECT_THAT(RunMaker("make_synthetic.py", folder,

@@ -30,7 +30,7 @@ class WordTokenizer final : public Tokenizer {
 };
 
 Sequence Make(absl::string_view text, int32_t images,
-              const DataSetSpec& spec = {.rows_per_item = 2, .context = 10},
+              const DataSetSpec& spec = {.image_rows = 2, .context = 10},
               std::string fault = "") {
   return MakeSequence(text, images, spec, WordTokenizer(), fault);
 }
@@ -38,7 +38,7 @@ Sequence Make(absl::string_view text, int32_t images,
 TEST(SequenceTest, Marks_SayWhereItemsGo) {
   const Sequence sequence = Make("a <image> b <image>c d", 2);
   EXPECT_THAT(sequence.tokens, ElementsAre('a', R, R, 'b', R, R, 'c', 'd', kEnd));
-  EXPECT_EQ(sequence.shape, (SampleShape{.items = 2, .positions = 8, .counted = 3}));
+  EXPECT_EQ(sequence.shape, (SampleShape{.images = 2, .positions = 8, .counted = 3}));
 }
 
 TEST(SequenceTest, WithoutMarks_ItemsGoFirst) {
@@ -48,17 +48,17 @@ TEST(SequenceTest, WithoutMarks_ItemsGoFirst) {
 TEST(SequenceTest, TextOnly_CountsAllButTheFirstToken) {
   const Sequence sequence = Make("a b c", 0);
   EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', 'c', kEnd));
-  EXPECT_EQ(sequence.shape, (SampleShape{.items = 0, .positions = 3, .counted = 3}));
+  EXPECT_EQ(sequence.shape, (SampleShape{.images = 0, .positions = 3, .counted = 3}));
 }
 
 TEST(SequenceTest, LastItemAtTheEnd_CountsTheEndTokenAlone) {
-  EXPECT_EQ(Make("a b <image>", 1).shape, (SampleShape{.items = 1, .positions = 4, .counted = 1}));
+  EXPECT_EQ(Make("a b <image>", 1).shape, (SampleShape{.images = 1, .positions = 4, .counted = 1}));
 }
 
 TEST(SequenceTest, EmptyText_HasTwoEndTokens) {
   const Sequence sequence = Make("", 0);
   EXPECT_THAT(sequence.tokens, ElementsAre(kEnd, kEnd));
-  EXPECT_EQ(sequence.shape, (SampleShape{.items = 0, .positions = 1, .counted = 1}));
+  EXPECT_EQ(sequence.shape, (SampleShape{.images = 0, .positions = 1, .counted = 1}));
 }
 
 TEST(SequenceTest, ByteOrderMarkAndLineEnds_AreNoText) {
@@ -72,26 +72,26 @@ TEST(SequenceTest, ByteOrderMarkAndLineEnds_AreNoText) {
 TEST(SequenceTest, TooLong_TextIsCutFromItsEnd) {
   const Sequence sequence = Make("<image>a b c d e f g h i j", 1);
   EXPECT_THAT(sequence.tokens, ElementsAre(R, R, 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', kEnd));
-  EXPECT_EQ(sequence.shape, (SampleShape{.items = 1, .positions = 10, .counted = 9}));
+  EXPECT_EQ(sequence.shape, (SampleShape{.images = 1, .positions = 10, .counted = 9}));
 }
 
 TEST(SequenceTest, TooLong_ItemsAfterTheTextStay) {
   const Sequence sequence =
-      Make("a b c d <image> e <image> f", 2, {.rows_per_item = 4, .context = 10});
+      Make("a b c d <image> e <image> f", 2, {.image_rows = 4, .context = 10});
   EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', R, R, R, R, R, R, R, R, kEnd));
   EXPECT_EQ(sequence.shape.counted, 1);
 }
 
 TEST(SequenceTest, ItemsThatFillTheContext_LeaveTheEndToken) {
   const Sequence sequence = Make("a", 5);
-  EXPECT_EQ(sequence.shape, (SampleShape{.items = 5, .positions = 10, .counted = 1}));
+  EXPECT_EQ(sequence.shape, (SampleShape{.images = 5, .positions = 10, .counted = 1}));
 }
 
 // Corrupt samples are their text alone and count nothing.
 void ExpectCorrupt(const Sequence& sequence, absl::string_view reason) {
   EXPECT_TRUE(sequence.shape.corrupt);
   EXPECT_THAT(sequence.corrupt_reason, HasSubstr(std::string(reason)));
-  EXPECT_EQ(sequence.shape.items, 0);
+  EXPECT_EQ(sequence.shape.images, 0);
   EXPECT_EQ(sequence.shape.counted, 0);
   EXPECT_THAT(sequence.tokens, ::testing::Not(::testing::Contains(R)));
   EXPECT_EQ(sequence.shape.positions, static_cast<int32_t>(sequence.tokens.size()) - 1);
@@ -103,9 +103,9 @@ TEST(SequenceTest, MarksThatDoNotMatch_AreCorrupt) {
 }
 
 TEST(SequenceTest, TooManyItems_AreCorrupt) {
-  ExpectCorrupt(Make("a", 9, {.rows_per_item = 1, .context = 100}),
+  ExpectCorrupt(Make("a", 9, {.image_rows = 1, .context = 100}),
                 "has 9 images; must have at most items_max (8)");
-  EXPECT_FALSE(Make("a", 8, {.rows_per_item = 1, .context = 100}).shape.corrupt);
+  EXPECT_FALSE(Make("a", 8, {.image_rows = 1, .context = 100}).shape.corrupt);
 }
 
 TEST(SequenceTest, ItemsBeyondTheContext_AreCorrupt) {
@@ -115,14 +115,14 @@ TEST(SequenceTest, ItemsBeyondTheContext_AreCorrupt) {
 TEST(SequenceTest, AudioMark_IsCorrupt) { ExpectCorrupt(Make("<audio> a", 0), "<audio>"); }
 
 TEST(SequenceTest, KnownFault_IsKept) {
-  ExpectCorrupt(Make("a b", 1, {.rows_per_item = 2}, "lacks image 0"), "lacks image 0");
+  ExpectCorrupt(Make("a b", 1, {.image_rows = 2}, "lacks image 0"), "lacks image 0");
 }
 
 TEST(SequenceTest, WithoutVision_ImagesAndMarksAreLeftOut) {
-  const Sequence sequence = Make("a <image> b", 1, {.rows_per_item = 0, .context = 10});
+  const Sequence sequence = Make("a <image> b", 1, {.image_rows = 0, .context = 10});
   EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', kEnd));
-  EXPECT_EQ(sequence.shape, (SampleShape{.items = 0, .positions = 2, .counted = 2}));
-  EXPECT_FALSE(Make("<image> <image> a", 1, {.rows_per_item = 0}).shape.corrupt);
+  EXPECT_EQ(sequence.shape, (SampleShape{.images = 0, .positions = 2, .counted = 2}));
+  EXPECT_FALSE(Make("<image> <image> a", 1, {.image_rows = 0}).shape.corrupt);
 }
 
 }  // namespace
