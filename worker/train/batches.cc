@@ -38,8 +38,7 @@ Batches::Batches(const plan::Plan& plan, SampleSource& source, at::Device device
       device_(device),
       compute_(compute),
       length_multiple_(length_multiple),
-      rows_per_item_(data::ItemShapesOf(plan.spec).image_rows),
-      image_size_(data::ItemShapesOf(plan.spec).image_size) {}
+      items_(data::ItemShapesOf(plan.spec)) {}
 
 std::vector<Microbatch> Batches::OfStep(int64_t step) const {
   std::vector<Microbatch> result(static_cast<size_t>(plan_.microbatches));
@@ -72,18 +71,26 @@ Microbatch Batches::OfSamples(absl::Span<const int64_t> samples) const {
   return result;
 }
 
+int32_t Batches::TakesOf(const plan::Place& place) const {
+  const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
+  int32_t takes = 0;
+  for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+    takes += module.IsFirst(place.pp, chunk) || module.IsLast(place.pp, chunk);
+  }
+  return takes;
+}
+
 void Batches::Announce(absl::Span<const plan::Place> places, absl::Span<const Microbatch> step,
                        absl::Span<const Microbatch> next_step) {
   std::vector<int64_t> wanted;
   for (absl::Span<const Microbatch> microbatches : {step, next_step}) {
     for (const Microbatch& microbatch : microbatches) {
       for (const plan::Place& place : places) {
-        const bool ends = place.pp == 0 || (place.module == plan_.spec.language &&
-                                            place.pp == plan_.parallel(place.module).pp - 1);
-        if (!ends) continue;
         const plan::UnitRange part = plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
-        for (int64_t i = part.first; i < part.end(); ++i) {
-          wanted.push_back(microbatch.samples[static_cast<size_t>(i)]);
+        for (int32_t takes = TakesOf(place); takes > 0; --takes) {
+          for (int64_t i = part.first; i < part.end(); ++i) {
+            wanted.push_back(microbatch.samples[static_cast<size_t>(i)]);
+          }
         }
       }
     }
@@ -106,89 +113,192 @@ SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange par
   return shape;
 }
 
-int64_t Batches::ItemsOf(const Microbatch& microbatch, plan::UnitRange part) const {
-  int64_t items = 0;
-  for (int64_t i = part.first; i < part.end(); ++i) items += microbatch.shapes[static_cast<size_t>(i)].images;
-  return items;
+int64_t Batches::RowsPerItem(int32_t encoder) const {
+  return FamilyOf(encoder) == job::Family::kWhisper ? items_.audio_rows : items_.image_rows;
 }
 
-absl::Status Batches::FillLanguage(const Microbatch& microbatch, plan::UnitRange part, bool first_stage,
-                                   bool last_stage, model::StageInput& input) {
-  const SequenceShape shape = ShapeOf(microbatch, part);
-  const int64_t rows = ItemsOf(microbatch, part) * rows_per_item_;
-  at::Tensor tokens, row_positions, labels, weights;
-  if (first_stage) {
-    tokens = HostTensor({shape.batch, shape.length}, at::kLong, device_);
-    row_positions = HostTensor({rows}, at::kLong, device_);
+int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
+  const job::Family family = FamilyOf(module);
+  int64_t rows = 0;
+  for (int64_t i = part.first; i < part.end(); ++i) {
+    const data::SampleShape& shape = microbatch.shapes[static_cast<size_t>(i)];
+    switch (family) {
+      case job::Family::kClipVision: rows += shape.images * items_.image_rows; break;
+      case job::Family::kWhisper: rows += shape.sounds * items_.audio_rows; break;
+      default: rows += PositionsOf(microbatch, i);
+    }
   }
-  if (last_stage) {
-    labels = HostTensor({shape.batch, shape.length}, at::kLong, device_);
-    weights = HostTensor({shape.batch, shape.length}, at::kFloat, device_);
+  return rows;
+}
+
+// Samples of one lane and where each begins in its [B, T].
+struct Batches::PartSamples {
+  struct Entry {
+    std::shared_ptr<const data::Sample> sample;
+    int64_t positions = 0;                              // of the sample itself
+    const std::vector<int32_t>* grown = nullptr;        // tokens decoded behind it
+    int64_t end() const { return positions + (grown == nullptr ? 0 : static_cast<int64_t>(grown->size())); }
+  };
+  SequenceShape shape;
+  std::vector<Entry> entries;
+};
+
+absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microbatch, plan::UnitRange part) {
+  PartSamples result{.shape = ShapeOf(microbatch, part)};
+  for (int64_t i = part.first; i < part.end(); ++i) {
+    const size_t index = static_cast<size_t>(i);
+    PartSamples::Entry entry;
+    ASSIGN_OR_RETURN(entry.sample, source_.Take(microbatch.samples[index]));
+    entry.positions = growth_ == nullptr ? microbatch.shapes[index].positions : growth_->prompt_positions[index];
+    if (growth_ != nullptr) entry.grown = &growth_->tokens[index];
+    result.entries.push_back(std::move(entry));
   }
-  int64_t row = 0;
-  for (int64_t b = 0; b < part.count; ++b) {
-    const size_t index = static_cast<size_t>(part.first + b);
-    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(microbatch.samples[index]));
-    const int64_t base = b * shape.length;
-    const int64_t positions =
-        growth_ == nullptr ? microbatch.shapes[index].positions : growth_->prompt_positions[index];
-    if (first_stage) {
-      int64_t* out = tokens.mutable_data_ptr<int64_t>() + base;
-      for (int64_t t = 0; t < positions; ++t) out[t] = sample->tokens[static_cast<size_t>(t)];
-      if (growth_ != nullptr) {
-        for (size_t t = 0; t < growth_->tokens[index].size(); ++t) {
-          out[positions + static_cast<int64_t>(t)] = growth_->tokens[index][t];
-        }
+  return result;
+}
+
+at::Tensor Batches::Tokens(const PartSamples& part) const {
+  at::Tensor tokens = HostTensor({part.shape.batch, part.shape.length}, at::kLong, device_);
+  int64_t* out = tokens.mutable_data_ptr<int64_t>();
+  for (const PartSamples::Entry& entry : part.entries) {
+    std::copy_n(entry.sample->tokens.begin(), entry.positions, out);
+    if (entry.grown != nullptr) std::copy(entry.grown->begin(), entry.grown->end(), out + entry.positions);
+    out += part.shape.length;
+  }
+  return ToDevice(tokens, device_, at::kLong);
+}
+
+at::Tensor Batches::DeviceIndices(const std::vector<int64_t>& values) const {
+  at::Tensor host = HostTensor({static_cast<int64_t>(values.size())}, at::kLong, device_);
+  std::copy(values.begin(), values.end(), host.mutable_data_ptr<int64_t>());
+  return ToDevice(host, device_, at::kLong);
+}
+
+// Flat positions of every sample's rows, padding left out.
+void Batches::AppendAllPositions(const PartSamples& part, std::vector<int64_t>& rows) const {
+  for (size_t b = 0; b < part.entries.size(); ++b) {
+    for (int64_t t = 0; t < part.entries[b].end(); ++t) {
+      rows.push_back(static_cast<int64_t>(b) * part.shape.length + t);
+    }
+  }
+}
+
+absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch, plan::UnitRange range,
+                                                 const PartSamples& part, absl::Span<const int32_t> sources) const {
+  std::vector<int64_t> rows;
+  int64_t expected = 0;
+  for (int32_t source : sources) {
+    expected += RowsOf(source, microbatch, range);
+    const job::Family family = FamilyOf(source);
+    if (family != job::Family::kClipVision && family != job::Family::kWhisper) {
+      AppendAllPositions(part, rows);
+      continue;
+    }
+    for (size_t b = 0; b < part.entries.size(); ++b) {
+      const data::Sample& sample = *part.entries[b].sample;
+      for (int32_t position : family == job::Family::kWhisper ? sample.sound_positions : sample.image_positions) {
+        rows.push_back(static_cast<int64_t>(b) * part.shape.length + position);
       }
-      int64_t* place = row_positions.mutable_data_ptr<int64_t>();
-      for (int32_t position : sample->image_positions) place[row++] = base + position;
     }
-    if (last_stage && growth_ == nullptr) {
-      int64_t* label = labels.mutable_data_ptr<int64_t>() + base;
-      float* weight = weights.mutable_data_ptr<float>() + base;
-      for (int64_t t = 0; t < positions; ++t) {
-        label[t] = sample->labels[static_cast<size_t>(t)];
-        weight[t] = sample->label_counts[static_cast<size_t>(t)];
+  }
+  if (static_cast<int64_t>(rows.size()) != expected) {
+    return absl::InternalError(absl::StrCat("samples have ", rows.size(), " rows, their index says ", expected));
+  }
+  return rows.empty() ? at::Tensor() : DeviceIndices(rows);
+}
+
+void Batches::FillLabels(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const {
+  at::Tensor labels = HostTensor({part.shape.batch, part.shape.length}, at::kLong, device_);
+  at::Tensor weights = HostTensor({part.shape.batch, part.shape.length}, at::kFloat, device_);
+  if (growth_ == nullptr) {
+    int64_t* label = labels.mutable_data_ptr<int64_t>();
+    float* weight = weights.mutable_data_ptr<float>();
+    for (const PartSamples::Entry& entry : part.entries) {
+      std::copy_n(entry.sample->labels.begin(), entry.positions, label);
+      std::copy_n(entry.sample->label_counts.begin(), entry.positions, weight);
+      label += part.shape.length;
+      weight += part.shape.length;
+    }
+  }
+  input.labels = ToDevice(labels, device_, at::kLong);
+  input.label_weights = ToDevice(weights, device_, WeightType());
+  if (valid.defined()) input.label_weights = input.label_weights * valid.to(WeightType()).unsqueeze(1);
+}
+
+// Target row r of R belongs to the last R positions of its sample.
+absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const {
+  std::vector<int64_t> positions, samples;
+  const int64_t hidden = items_.target_hidden;
+  if (growth_ == nullptr) {
+    for (size_t b = 0; b < part.entries.size(); ++b) {
+      const PartSamples::Entry& entry = part.entries[b];
+      const int64_t rows = static_cast<int64_t>(entry.sample->target.size()) / hidden;
+      if (rows > entry.positions) return absl::InternalError("a sample has more target rows than positions");
+      for (int64_t r = 0; r < rows; ++r) {
+        positions.push_back(static_cast<int64_t>(b) * part.shape.length + entry.positions - rows + r);
+        samples.push_back(static_cast<int64_t>(b));
       }
     }
   }
-  if (first_stage) {
-    if (row != rows) {
-      return absl::InternalError(absl::StrCat("samples have ", row, " item rows, their index says ", rows));
+  const int64_t rows = static_cast<int64_t>(positions.size());
+  at::Tensor targets = HostTensor({rows, hidden}, at::kFloat, device_);
+  float* out = targets.mutable_data_ptr<float>();
+  if (growth_ == nullptr) {
+    for (const PartSamples::Entry& entry : part.entries) {
+      out = std::copy(entry.sample->target.begin(), entry.sample->target.end(), out);
     }
-    input.tokens = ToDevice(tokens, device_, at::kLong);
-    if (rows > 0) input.row_positions = ToDevice(row_positions, device_, at::kLong);
   }
-  if (last_stage) {
-    input.labels = ToDevice(labels, device_, at::kLong);
-    input.label_weights = ToDevice(weights, device_, compute_ == at::kDouble ? at::kDouble : at::kFloat);
-  }
+  input.targets = ToDevice(targets, device_, compute_);
+  input.target_positions = DeviceIndices(positions);
+  input.target_weights = valid.defined() ? valid.to(WeightType()).index_select(0, DeviceIndices(samples))
+                                         : at::ones({rows}, input.targets.options().dtype(WeightType()));
   return absl::OkStatus();
 }
 
-absl::Status Batches::FillVision(const Microbatch& microbatch, plan::UnitRange part, model::StageInput& input,
-                                 at::Tensor& valid, std::vector<CorruptSample>& corrupt) {
-  const int64_t items = ItemsOf(microbatch, part);
-  const int64_t pixels_per_item = 3 * image_size_ * image_size_;
-  at::Tensor pixels = HostTensor({items, 3, image_size_, image_size_}, at::kFloat, device_);
+absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& microbatch, plan::UnitRange range,
+                                  const at::Tensor& valid, model::StageInput& input) {
+  if (!what.first && !what.leaves && !what.loss) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const PartSamples part, TakePart(microbatch, range));
+  const bool language = what.module == plan_.spec.language;
+  if (what.first) {
+    input.batch = part.shape.batch;
+    input.length = part.shape.length;
+    if (language) input.tokens = Tokens(part);
+    ASSIGN_OR_RETURN(input.row_positions, RowPositions(microbatch, range, part, what.sources));
+  }
+  if (what.leaves) {
+    std::vector<int64_t> rows;
+    AppendAllPositions(part, rows);
+    input.output_positions = DeviceIndices(rows);
+  }
+  if (what.loss && language) FillLabels(part, valid, input);
+  if (what.loss && !language) return FillTargets(part, valid, input);
+  return absl::OkStatus();
+}
+
+absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch, plan::UnitRange part,
+                                  model::StageInput& input, at::Tensor& valid,
+                                  std::vector<CorruptSample>& corrupt) {
+  const bool audio = FamilyOf(module) == job::Family::kWhisper;
+  const int64_t items = RowsOf(module, microbatch, part) / RowsPerItem(module);
+  at::Tensor values = audio ? HostTensor({items, items_.mel_bins, items_.frames}, at::kFloat, device_)
+                            : HostTensor({items, 3, items_.image_size, items_.image_size}, at::kFloat, device_);
+  const int64_t size = items == 0 ? 0 : values.numel() / items;
   at::Tensor flags = HostTensor({part.count}, at::kFloat, device_);
-  float* out = pixels.mutable_data_ptr<float>();
+  float* out = values.mutable_data_ptr<float>();
   int64_t item = 0;
   for (int64_t b = 0; b < part.count; ++b) {
     const size_t index = static_cast<size_t>(part.first + b);
-    const int64_t sample_number = microbatch.samples[index];
+    const data::SampleShape& shape = microbatch.shapes[index];
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
-    if (microbatch.shapes[index].images == 0) continue;
-    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(sample_number));
+    if ((audio ? shape.sounds : shape.images) == 0) continue;
+    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(microbatch.samples[index]));
     if (sample->corrupt) {
       flag = 0;
-      corrupt.push_back({sample_number, sample->corrupt_reason});
+      corrupt.push_back({microbatch.samples[index], sample->corrupt_reason});
     }
-    for (const std::vector<float>& image : sample->pixels) {
-      if (item < items && static_cast<int64_t>(image.size()) == pixels_per_item) {
-        std::memcpy(out + item * pixels_per_item, image.data(), image.size() * sizeof(float));
-      }
+    for (const std::vector<float>& one : audio ? sample->sounds : sample->pixels) {
+      if (item < items && static_cast<int64_t>(one.size()) == size) std::copy(one.begin(), one.end(), out + item * size);
       ++item;
     }
   }
@@ -196,7 +306,7 @@ absl::Status Batches::FillVision(const Microbatch& microbatch, plan::UnitRange p
     return absl::InternalError(absl::StrCat("samples have ", item, " items, their index says ", items));
   }
   valid = ToDevice(flags, device_, at::kFloat);
-  if (items > 0) input.pixels = ToDevice(pixels, device_, compute_);
+  if (items > 0) (audio ? input.sounds : input.pixels) = ToDevice(values, device_, compute_);
   return absl::OkStatus();
 }
 

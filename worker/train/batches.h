@@ -19,6 +19,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
 #include "worker/data/data_set.h"
+#include "worker/data/job_data.h"
 #include "worker/model/stage_io.h"
 
 namespace phalanx::train {
@@ -85,22 +86,34 @@ class Batches {
                 absl::Span<const Microbatch> next_step);
 
   SequenceShape ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const;
-  int64_t ItemsOf(const Microbatch& microbatch, plan::UnitRange part) const;
+  // Token rows that `module` makes of the samples: of their items, in an encoder; one a position, in a
+  // decoder.
+  int64_t RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
+  int64_t RowsPerItem(int32_t encoder) const;
 
-  // Members that decoded data fills, for the part of the microbatch that a lane works on.
-  // First language stage: tokens, row_positions. Last: labels, label_weights.
-  absl::Status FillLanguage(const Microbatch& microbatch, plan::UnitRange part, bool first_stage, bool last_stage,
-                            model::StageInput& input);
-  // First vision stage: pixels, and `valid` [samples of the part] fp32: 0 where an item did not decode.
-  // Appends to `corrupt` the samples that did not decode.
+  // What follows fills the members of a stage's input that decoded samples give, for the part of the
+  // microbatch that a lane works on.
+
+  // First part of an encoder: pixels or sounds, and `valid` [samples of the part] fp32: 0 where an item
+  // did not decode. Appends to `corrupt` the samples that did not.
   struct CorruptSample {
     int64_t sample;
     std::string reason;
   };
-  absl::Status FillVision(const Microbatch& microbatch, plan::UnitRange part, model::StageInput& input,
-                          at::Tensor& valid, std::vector<CorruptSample>& corrupt);
+  absl::Status FillEncoder(int32_t module, const Microbatch& microbatch, plan::UnitRange part,
+                           model::StageInput& input, at::Tensor& valid, std::vector<CorruptSample>& corrupt);
 
-  int64_t rows_per_item() const { return rows_per_item_; }
+  struct DecoderPart {
+    int32_t module = 0;
+    bool first = false;            // tokens (language) or shape, and row_positions
+    std::vector<int32_t> sources;  // modules whose rows come in, in the order of the edges
+    bool leaves = false;           // output_positions
+    bool loss = false;             // labels and their weights, or targets
+  };
+  // `valid` as above, undefined if all are: other samples count in no loss.
+  absl::Status FillDecoder(const DecoderPart& what, const Microbatch& microbatch, plan::UnitRange part,
+                           const at::Tensor& valid, model::StageInput& input);
+
   const SampleSource& source() const { return source_; }
 
   // Decoding: positions that a sample's sequence has grown by, and the tokens put there, by sample.
@@ -112,15 +125,28 @@ class Batches {
   void SetGrowth(const Growth* growth) { growth_ = growth; }
 
  private:
+  struct PartSamples;  // of one lane's part, taken from the source
+  absl::StatusOr<PartSamples> TakePart(const Microbatch& microbatch, plan::UnitRange part);
   int64_t PositionsOf(const Microbatch& microbatch, int64_t index) const;
+  job::Family FamilyOf(int32_t module) const { return plan_.module_spec(module).architecture.family; }
+  // How often a rank at `place` takes each sample of its lane.
+  int32_t TakesOf(const plan::Place& place) const;
+  // Of weights of samples and losses: fp32, fp64 under fp64.
+  at::ScalarType WeightType() const { return compute_ == at::kDouble ? at::kDouble : at::kFloat; }
+  at::Tensor DeviceIndices(const std::vector<int64_t>& values) const;
+  at::Tensor Tokens(const PartSamples& part) const;
+  void AppendAllPositions(const PartSamples& part, std::vector<int64_t>& rows) const;
+  absl::StatusOr<at::Tensor> RowPositions(const Microbatch& microbatch, plan::UnitRange range,
+                                          const PartSamples& part, absl::Span<const int32_t> sources) const;
+  void FillLabels(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const;
+  absl::Status FillTargets(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const;
 
   const plan::Plan& plan_;
   SampleSource& source_;
   at::Device device_;
   at::ScalarType compute_;
   int64_t length_multiple_;
-  int64_t rows_per_item_;
-  int64_t image_size_;
+  data::ItemShapes items_;
   const Growth* growth_ = nullptr;
 };
 

@@ -63,8 +63,8 @@ class Executor {
   void CountUpdate(const Decision& decision) { updates_ += decision.verdict == Verdict::kCommitted; }
 
   // Forward passes of one microbatch through the whole pipeline. Every rank calls it with the same
-  // microbatch. On ranks of the last language stage: loss sum and counted tokens of their lane, and,
-  // with `predict`, the most probable next token at each position.
+  // microbatch. Loss and counted tokens are to be summed over all ranks. With `predict`, ranks of the
+  // last language part have the most probable next token at each position of their lane.
   struct Evaluation {
     double loss_sum = 0, counted_tokens = 0;
     at::Tensor predicted;  // [B, T] int64 on the CPU
@@ -77,14 +77,17 @@ class Executor {
   void set_on_corrupt_sample(OnCorruptSample callback) { on_corrupt_sample_ = std::move(callback); }
 
  private:
-  struct Part {  // one module on this rank
+  // One pipeline part on this rank: a chunk of a stage of a module.
+  struct Part {
     plan::Place place;
+    int32_t chunk = 0;
+    plan::Trains trains;
+    bool first = false, last = false;  // of its module
+    bool loss = false;
     ModuleState* state = nullptr;
     std::unique_ptr<model::Stage> stage;
     comm::Communicator* tensor = nullptr;
     std::vector<int32_t> links_in, links_out;
-    bool sink = false;  // has the loss
-    bool last_stage = false;
   };
   // A message of activations that has been asked for.
   struct Arrival {
@@ -110,6 +113,17 @@ class Executor {
     at::Tensor valid;  // [samples of the part's lane] fp32; undefined: all valid
     bool ran = false;
   };
+  // What one call of a message communicator carries: the messages of one instruction, or of a send and
+  // a receive with one ticket.
+  struct Posting {
+    bool forward = true;
+    std::vector<comm::Outgoing> sends;
+    std::vector<comm::Incoming> receives;
+  };
+  // A message of this rank to itself, from its send to the receive next to it.
+  struct Delivery {
+    at::Tensor payload, flags;
+  };
   struct StepContext {
     int64_t step = 0;
     Batches* batches = nullptr;
@@ -120,20 +134,32 @@ class Executor {
   Executor(const plan::Plan& plan, Rank rank, const ExecutorOptions& options)
       : plan_(plan), rank_(rank), options_(options) {}
   absl::Status Build(comm::Communicators& communicators);
-  Part& PartOf(int32_t module) { return parts_[part_of_module_.at(module)]; }
-  Flight& FlightOf(int32_t module, int32_t microbatch) { return flights_[{module, microbatch}]; }
+  absl::Status AddPart(const plan::Place& place, int32_t chunk, const ModuleGroups& groups);
+  void TieEnds();
+  Part& PartOf(int32_t module, int32_t chunk) { return parts_[part_at_.at({module, chunk})]; }
+  Part& SourceOf(const plan::Link& link) { return PartOf(link.from_module, link.from_chunk); }
+  Part& DestinationOf(const plan::Link& link) { return PartOf(link.to_module, link.to_chunk); }
+  Flight& FlightOf(const Part& part, int32_t microbatch) {
+    return flights_[{static_cast<int32_t>(&part - parts_.data()), microbatch}];
+  }
 
-  absl::Status Execute(const schedule::Instruction& instruction, const StepContext& context);
+  // Carries out program[at], and what is one exchange with it; tells how many instructions that was.
+  absl::StatusOr<size_t> Execute(const schedule::Program& program, size_t at, const StepContext& context);
+  absl::Status ExecuteOne(const schedule::Instruction& instruction, const StepContext& context);
   absl::Status Forward(Part& part, int32_t microbatch, const StepContext& context);
-  absl::Status FillInput(Part& part, const Microbatch& microbatch, const plan::UnitRange& lane, Flight& flight,
-                         const StepContext& context, model::StageInput& input);
+  absl::Status FillInput(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
+                         Flight& flight, const StepContext& context, model::StageInput& input);
+  absl::Status FillFromSamples(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
+                               Flight& flight, const StepContext& context, model::StageInput& input);
   void AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input);
   absl::Status BackwardInput(Part& part, int32_t microbatch);
   absl::Status BackwardWeight(Part& part, int32_t microbatch);
-  absl::Status SendForward(int32_t link, int32_t microbatch, const StepContext& context);
-  absl::Status ReceiveForward(int32_t link, int32_t microbatch, const StepContext& context);
-  absl::Status SendBackward(int32_t link, int32_t microbatch, const StepContext& context);
-  absl::Status ReceiveBackward(int32_t link, int32_t microbatch, const StepContext& context);
+  // Adds what the instruction sends and receives to the posting.
+  void PostMessages(const schedule::Instruction& instruction, const StepContext& context, Posting& posting);
+  void PostSendForward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
+  void PostReceiveForward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
+  void PostSendBackward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
+  void PostReceiveBackward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
   absl::Status TakeForward(const Part& part, Flight& flight);
   absl::Status TakeBackward(const Part& part, Flight& flight);
   absl::Status RecordStep(const StepContext& context);
@@ -142,13 +168,9 @@ class Executor {
   // Shape of the activation that link carries for the samples of `part`, [rows, hidden] along an edge.
   std::vector<int64_t> LinkShape(int32_t link, const Microbatch& microbatch, plan::UnitRange part,
                                  const Batches& batches) const;
-  int64_t RowsOf(const Microbatch& microbatch, plan::UnitRange part, const Batches& batches) const {
-    return batches.ItemsOf(microbatch, part) * batches.rows_per_item();
-  }
   // Joins row slices that the ranks of a tensor group hold: slice s of `slices` at rank s mod size.
   absl::StatusOr<at::Tensor> GatherSlices(comm::Communicator* group, const std::vector<at::Tensor>& own,
                                           int64_t rows, int32_t slices, int64_t hidden);
-  comm::Communicator* Messages(bool forward) { return forward ? forward_ : backward_; }
   int32_t PeerIn(bool forward, Rank rank) const;
   void Keep(at::Tensor tensor) { in_use_.push_back(std::move(tensor)); }
   absl::Status FinishMessages();
@@ -161,12 +183,12 @@ class Executor {
   std::vector<std::unique_ptr<comm::Communicator>> timed_;  // tensor groups, as the stages use them
   std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<Part> parts_;
-  std::map<int32_t, size_t> part_of_module_;
+  std::map<std::pair<int32_t, int32_t>, size_t> part_at_;  // by module, chunk
   std::unique_ptr<StepKernels> kernels_;
   comm::Communicator* control_ = nullptr;
   comm::Communicator* forward_ = nullptr;
   comm::Communicator* backward_ = nullptr;
-  std::map<Rank, int32_t> forward_peer_, backward_peer_;
+  std::map<Rank, int32_t> control_peer_, forward_peer_, backward_peer_;
   at::Tensor sums_;     // fp64 [4]: squared norm, loss sum, counted tokens, corrupt samples
   at::Tensor records_;  // bytes [ranks of control * sizeof(Record)]
   uint64_t plan_digest_ = 0;
@@ -174,7 +196,8 @@ class Executor {
   int64_t updates_ = 0;
   OnCorruptSample on_corrupt_sample_;
 
-  std::map<std::pair<int32_t, int32_t>, Flight> flights_;  // (module, microbatch)
+  std::map<std::pair<int32_t, int32_t>, Flight> flights_;  // (part, microbatch)
+  std::map<int64_t, Delivery> deliveries_;                 // by place of the message in its link's list
   std::vector<at::Tensor> in_use_;  // memory of messages that may still be under way
 };
 

@@ -17,7 +17,10 @@ bool IsVocabularyRole(const std::string& role) { return role == "embedding" || r
 // Rows [begin, end) of the flat buffer with the same flags.
 struct FlagRun {
   int64_t begin = 0, end = 0;
-  bool decay = false, counted = true;
+  bool trains = true, decay = false, counted = true;
+  bool SameFlags(const FlagRun& other) const {
+    return trains == other.trains && decay == other.decay && counted == other.counted;
+  }
 };
 
 // The flags of every element of the flat buffer, as runs in order. What no piece covers is padding,
@@ -26,7 +29,7 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
   std::vector<FlagRun> runs;
   auto append = [&runs](FlagRun run) {
     if (run.begin == run.end) return;
-    if (!runs.empty() && runs.back().decay == run.decay && runs.back().counted == run.counted) {
+    if (!runs.empty() && runs.back().SameFlags(run)) {
       runs.back().end = run.end;
       return;
     }
@@ -43,7 +46,7 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
     std::sort(uncounted.begin(), uncounted.end());
     int64_t row = 0;
     auto rows_to = [&](int64_t end, bool counted) {
-      append({matrix.offset + row * matrix.cols, matrix.offset + end * matrix.cols, decay, counted});
+      append({matrix.offset + row * matrix.cols, matrix.offset + end * matrix.cols, matrix.trains, decay, counted});
       row = end;
     };
     for (const auto& [first, end] : uncounted) {
@@ -87,26 +90,49 @@ ModuleState::ModuleState(const plan::Plan& plan, const plan::Place& place, int32
     : place_(place), chunk_(chunk), groups_(groups), parameters_(plan::ParametersOf(plan, place, chunk)) {
   const auto options = at::TensorOptions().device(device);
   weights_ = at::zeros({parameters_.elements}, options.dtype(compute));
-  gradients_ = at::zeros({parameters_.elements}, options.dtype(GradientType(compute)));
   model::InitialiseWeights(plan, place, parameters_, weights_, init_threads);
+  if (parameters_.TrainedElements() == 0) return;
+  gradients_ = at::zeros({parameters_.elements}, options.dtype(GradientType(compute)));
+  for (const plan::Bucket& bucket : parameters_.buckets) {
+    const auto first = parameters_.matrices.begin() + bucket.first_matrix;
+    if (std::any_of(first, first + bucket.matrices, [](const plan::LocalMatrix& m) { return m.trains; })) {
+      buckets_.push_back(bucket);
+    }
+  }
   BuildShard(groups_.data == nullptr ? 0 : groups_.data->rank(), compute);
   FindSharedPieces(plan);
-  if (groups_.tied_peer >= 0) {
-    const char* role = parameters_.Find("embedding") != nullptr ? "embedding" : "head";
-    const plan::LocalMatrix* matrix = parameters_.Find(role);
-    tied_gradient_ = gradients_.narrow(0, matrix->offset, matrix->rows * matrix->cols);
-    tied_received_ = at::empty_like(tied_gradient_);
-  }
+}
+
+void ModuleState::FindTiedGradient() {
+  const char* role = parameters_.Find("embedding") != nullptr ? "embedding" : "head";
+  const plan::LocalMatrix* matrix = parameters_.Find(role);
+  tied_gradient_ = gradients_.narrow(0, matrix->offset, matrix->rows * matrix->cols);
+}
+
+void ModuleState::TieTo(int32_t control_rank) {
+  if (!trains()) return;
+  tied_rank_ = control_rank;
+  FindTiedGradient();
+  tied_received_ = at::empty_like(tied_gradient_);
+}
+
+void ModuleState::TieTo(ModuleState& other) {
+  if (!trains()) return;
+  tied_state_ = &other;
+  other.tied_state_ = this;
+  FindTiedGradient();
+  other.FindTiedGradient();
 }
 
 void ModuleState::BuildShard(int32_t replica, at::ScalarType compute) {
   const std::vector<FlagRun> flags = FlagRuns(parameters_);
-  for (const plan::Bucket& bucket : parameters_.buckets) {
+  for (const plan::Bucket& bucket : buckets_) {
     const int64_t part = bucket.elements / parameters_.replicas;
     const int64_t begin = bucket.offset + replica * part, end = begin + part;
     auto run = std::upper_bound(flags.begin(), flags.end(), begin,
                                 [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });
     for (; run != flags.end() && run->begin < end; ++run) {
+      if (!run->trains) continue;
       const int64_t first = std::max(begin, run->begin), last = std::min(end, run->end);
       shard_.runs.push_back({.gradient_offset = first,
                              .state_offset = shard_.elements,
@@ -183,9 +209,19 @@ absl::Status ModuleState::ReduceSharedPieces() {
 // Both ends add the same two summands, so both get the same bits.
 absl::Status ModuleState::ReduceTiedEnds() {
   if (!tied_gradient_.defined()) return absl::OkStatus();
+  if (tied_state_ != nullptr) {
+    // Whichever end is reduced first adds both.
+    if (!tied_added_) {
+      tied_gradient_.add_(tied_state_->tied_gradient_);
+      tied_state_->tied_gradient_.copy_(tied_gradient_);
+    }
+    tied_state_->tied_added_ = !tied_added_;
+    tied_added_ = false;
+    return absl::OkStatus();
+  }
   const int64_t bytes = static_cast<int64_t>(tied_gradient_.nbytes());
-  const comm::Outgoing out{groups_.tied_peer, tied_gradient_.const_data_ptr(), bytes};
-  const comm::Incoming in{groups_.tied_peer, tied_received_.mutable_data_ptr(), bytes};
+  const comm::Outgoing out{tied_rank_, tied_gradient_.const_data_ptr(), bytes};
+  const comm::Incoming in{tied_rank_, tied_received_.mutable_data_ptr(), bytes};
   RETURN_IF_ERROR(groups_.control->Exchange({&out, 1}, {&in, 1}));
   RETURN_IF_ERROR(groups_.control->Flush());
   RETURN_IF_ERROR(groups_.control->Join());
@@ -199,7 +235,7 @@ absl::Status ModuleState::Reduce() {
   if (groups_.data == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(gradients_.mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(gradients_.element_size());
-  for (const plan::Bucket& bucket : parameters_.buckets) {
+  for (const plan::Bucket& bucket : buckets_) {
     const int64_t part = bucket.elements / parameters_.replicas;
     char* begin = base + bucket.offset * size;
     RETURN_IF_ERROR(groups_.data->ReduceScatterSum(begin, begin + groups_.data->rank() * part * size, part,
@@ -212,7 +248,7 @@ absl::Status ModuleState::Gather() {
   if (groups_.data == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(weights_.mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(weights_.element_size());
-  for (const plan::Bucket& bucket : parameters_.buckets) {
+  for (const plan::Bucket& bucket : buckets_) {
     const int64_t part = bucket.elements / parameters_.replicas;
     char* begin = base + bucket.offset * size;
     RETURN_IF_ERROR(groups_.data->AllGather(begin + groups_.data->rank() * part * size, begin, part,

@@ -3,7 +3,8 @@
 //
 // Weights and gradients are flat buffers laid out by plan::ParametersOf. Replica r of n owns the r-th
 // n-th of every bucket (a ZeRO-1 shard): it alone reduces, keeps optimizer state for it and updates
-// it; then the buckets are gathered.
+// it; then the buckets are gathered. Matrices that do not train have no optimizer state, and a part
+// where none trains has no gradients.
 //
 // Not thread-safe. On CUDA only enqueues.
 #pragma once
@@ -32,7 +33,6 @@ struct ModuleGroups {
   comm::Communicator* tensor = nullptr;
   comm::Communicator* data = nullptr;
   comm::Communicator* control = nullptr;  // for the two ends of a tied embedding
-  int32_t tied_peer = -1;                 // control rank of the other end; -1: none
 };
 
 class ModuleState {
@@ -44,10 +44,18 @@ class ModuleState {
   int32_t chunk() const { return chunk_; }
   const plan::StageParameters& parameters() const { return parameters_; }
   at::Tensor& weights() { return weights_; }
-  at::Tensor& gradients() { return gradients_; }
+  at::Tensor& gradients() { return gradients_; }  // undefined where nothing trains
   ShardState& shard() { return shard_; }
+  bool trains() const { return gradients_.defined(); }
 
-  void ZeroGradients() { gradients_.zero_(); }
+  // The other end of a tied embedding: at a control rank, or a part of this rank, which must outlive
+  // this one and is tied back by the call.
+  void TieTo(int32_t control_rank);
+  void TieTo(ModuleState& other);
+
+  void ZeroGradients() {
+    if (gradients_.defined()) gradients_.zero_();
+  }
   // Sums gradients over everyone who has a summand: tensor ranks that share a KV head, the two ends of
   // a tied embedding, replicas. Afterwards this rank's shard holds the complete sum.
   absl::Status Reduce();
@@ -56,6 +64,7 @@ class ModuleState {
 
  private:
   void BuildShard(int32_t replica, at::ScalarType compute);
+  void FindTiedGradient();
   void FindSharedPieces(const plan::Plan& plan);
   absl::Status ReduceSharedPieces();
   absl::Status ReduceTiedEnds();
@@ -75,6 +84,10 @@ class ModuleState {
   };
   std::vector<SharedPiece> shared_pieces_;
   at::Tensor shared_buffer_;
+  std::vector<plan::Bucket> buckets_;  // those that hold something that trains
+  int32_t tied_rank_ = -1;             // control rank of the other end
+  ModuleState* tied_state_ = nullptr;  // or its state, on this rank
+  bool tied_added_ = false;            // the step's gradient already has the other end's
   at::Tensor tied_gradient_, tied_received_;
 };
 

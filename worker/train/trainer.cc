@@ -132,13 +132,8 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
                                                     const data::Tokenizer* tokenizer, int32_t end_token) {
   Batches batches(plan_, validation, options_.executor.device, options_.executor.compute,
                   options_.executor.length_multiple);
-  const job::Parallel& language = plan_.parallel(plan_.spec.language);
-  const int64_t chunk = plan_.spec.batch.micro * language.dp;
+  const int64_t chunk = plan_.spec.batch.micro * plan_.parallel(plan_.spec.language).dp;
   const std::vector<plan::Place> places = executor_->places();
-  bool counts = false;  // one rank of each language replica
-  for (const plan::Place& place : places) {
-    counts |= place.module == plan_.spec.language && place.pp == language.pp - 1 && place.tp == 0 && place.cp == 0;
-  }
   std::vector<double> sums = {0, 0};
   for (int64_t first = 0; first < validation.size(); first += chunk) {
     if (stop_.load()) return absl::CancelledError("asked to stop");
@@ -147,10 +142,8 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
     const Microbatch microbatch = batches.OfSamples(samples);
     batches.Announce(places, {&microbatch, 1}, {});
     ASSIGN_OR_RETURN(const Executor::Evaluation part, executor_->Evaluate(batches, microbatch, false));
-    if (counts) {
-      sums[0] += part.loss_sum;
-      sums[1] += part.counted_tokens;
-    }
+    sums[0] += part.loss_sum;
+    sums[1] += part.counted_tokens;
   }
   ASSIGN_OR_RETURN(sums, SumOverRanks(sums));
   EvaluationSummary summary;
@@ -202,7 +195,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> Trainer::DecodeGreedily(Batche
     // Each lane's first tensor rank tells everyone the next tokens of its samples; 0 elsewhere.
     std::vector<double> next(samples.size(), 0);
     for (const plan::Place& place : places) {
-      if (!part->predicted.defined() || place.tp != 0 || place.cp != 0) continue;
+      if (!part->predicted.defined() || place.module != plan_.spec.language) continue;
+      if (place.tp != 0 || place.cp != 0) continue;
       const plan::UnitRange lane = plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
       for (int64_t b = 0; b < lane.count; ++b) {
         const size_t index = static_cast<size_t>(lane.first + b);

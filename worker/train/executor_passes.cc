@@ -1,0 +1,105 @@
+// The passes of Executor: what goes into a stage, and what comes out of it.
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+#include "worker/train/executor.h"
+
+namespace phalanx::train {
+namespace {
+
+bool IsDecoder(job::Family family) { return family == job::Family::kLlama || family == job::Family::kRegressor; }
+
+}  // namespace
+
+// What decoded samples fill. A regressor's target rows count where their sample is valid.
+absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
+                                       Flight& flight, const StepContext& context, model::StageInput& input) {
+  Batches& batches = *context.batches;
+  const int32_t module = part.place.module;
+  if (!IsDecoder(plan_.module_spec(module).architecture.family)) {
+    if (!part.first) return absl::OkStatus();
+    std::vector<Batches::CorruptSample> corrupt;
+    RETURN_IF_ERROR(batches.FillEncoder(module, microbatch, lane, input, flight.valid, corrupt));
+    if (on_corrupt_sample_ != nullptr && part.place.tp == 0) {
+      for (const Batches::CorruptSample& sample : corrupt) on_corrupt_sample_(sample);
+    }
+    return absl::OkStatus();
+  }
+  Batches::DecoderPart what{.module = module, .first = part.first, .loss = part.loss};
+  for (int32_t link : part.links_in) {
+    const plan::Link& in = plan_.links[static_cast<size_t>(link)];
+    if (in.edge >= 0) what.sources.push_back(in.from_module);
+  }
+  what.leaves = part.last && !plan_.IsSink(module);
+  RETURN_IF_ERROR(batches.FillDecoder(what, microbatch, lane, flight.valid, input));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
+                                 Flight& flight, const StepContext& context, model::StageInput& input) {
+  RETURN_IF_ERROR(FillFromSamples(part, microbatch, lane, flight, context, input));
+  std::vector<at::Tensor> rows;
+  for (int32_t link : part.links_in) {
+    at::Tensor& received = flight.received[link];
+    if (!received.defined()) continue;
+    if (plan_.links[static_cast<size_t>(link)].edge < 0) {
+      input.hidden = received;
+    } else {
+      rows.push_back(received);
+    }
+  }
+  if (!rows.empty()) input.rows = rows.size() == 1 ? rows[0] : at::cat(rows);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Forward(Part& part, int32_t index, const StepContext& context) {
+  const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(index)];
+  Flight& flight = FlightOf(part, index);
+  const int32_t module = part.place.module;
+  const plan::UnitRange lane = plan::LaneSamples(plan_, module, part.place.dp, microbatch.positions);
+  if (lane.count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(TakeForward(part, flight));
+  model::StageInput input;
+  RETURN_IF_ERROR(FillInput(part, microbatch, lane, flight, context, input));
+  // A lane without items has nothing to encode; its samples are valid all the same.
+  if (context.batches->RowsOf(module, microbatch, lane) == 0) return absl::OkStatus();
+  flight.ran = true;
+  if (context.training) {
+    ASSIGN_OR_RETURN(flight.output, part.stage->Forward(index, input));
+  } else {
+    ASSIGN_OR_RETURN(flight.output, part.stage->Evaluate(input));
+  }
+  if (part.loss) AccountLoss(part, flight, input);
+  flight.received.clear();
+  return absl::OkStatus();
+}
+
+// One rank of each replica gives the record its loss; tokens and corrupt samples are those of the
+// language module.
+void Executor::AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input) {
+  if (part.place.tp != 0 || part.place.cp != 0) return;
+  if (flight.output.loss_sum.defined()) sums_[1] += flight.output.loss_sum.to(at::kDouble);
+  if (part.place.module != plan_.spec.language) return;
+  sums_[2] += input.label_weights.sum(at::kDouble);
+  if (flight.valid.defined()) sums_[3] += (1 - flight.valid).sum(at::kDouble);
+}
+
+absl::Status Executor::BackwardInput(Part& part, int32_t index) {
+  Flight& flight = FlightOf(part, index);
+  if (!flight.ran) return absl::OkStatus();
+  RETURN_IF_ERROR(TakeBackward(part, flight));
+  std::vector<at::Tensor> gradients;
+  for (int32_t link : part.links_out) gradients.push_back(flight.received_gradients[link]);
+  ASSIGN_OR_RETURN(flight.input_gradients, part.stage->BackwardInput(index, gradients));
+  flight.output = {};
+  flight.received_gradients.clear();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::BackwardWeight(Part& part, int32_t index) {
+  if (!FlightOf(part, index).ran) return absl::OkStatus();
+  return part.stage->BackwardWeight(index);
+}
+
+}  // namespace phalanx::train
