@@ -40,6 +40,11 @@ const std::vector<Case>& Cases() {
       {"language_dp_before_tp", {.dp = 0},
        {.tp = 2, .dp = 2, .order = {job::MeshAxis::kData, job::MeshAxis::kContext, job::MeshAxis::kTensor,
                                     job::MeshAxis::kPipeline}}},
+      {"colocated_tp2_dp2_language_tp4", {.tp = 2, .dp = 2}, {.tp = 4, .offset = 0}},
+      {"colocated_dp4_language_tp2_pp2", {.dp = 4}, {.tp = 2, .pp = 2, .offset = 0}},
+      {"colocated_dp4_language_pp4", {.dp = 4}, {.pp = 4, .offset = 0}},
+      {"colocated_tp4_language_dp4", {.tp = 4}, {.dp = 4, .offset = 0}},
+      {"colocated_one_rank", {}, {.offset = 0}},
   };
   return cases;
 }
