@@ -15,7 +15,8 @@ import pathlib
 import sys
 
 import torch
-from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM
+from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM, WhisperConfig
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 TYPES = {torch.float32: "f32", torch.int64: "i64"}
 
@@ -92,12 +93,36 @@ def clip_vision(path, seed):
     }, prefix="vision_model.", left_out="post_layernorm"))
 
 
+def whisper(path, seed):
+    generator = torch.Generator().manual_seed(seed)
+    frames = 12
+    config = WhisperConfig(
+        d_model=16, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=24, num_mel_bins=5,
+        max_source_positions=frames // 2, activation_function="gelu", dropout=0.0, attention_dropout=0.0,
+        activation_dropout=0.0, encoder_layerdrop=0.0, scale_embedding=False,
+    )
+    config._attn_implementation = "eager"
+    model = WhisperEncoder(config).float()
+    positions = model.embed_positions.weight.detach().clone()
+    randomise(model, generator)
+    with torch.no_grad():
+        model.embed_positions.weight.copy_(positions)  # fixed, not a parameter
+    sounds = torch.randn((3, config.num_mel_bins, frames), generator=generator)
+    features = model(sounds).last_hidden_state
+    upstream = torch.randn(features.shape, generator=generator)
+    features.backward(upstream)
+    write(path, with_gradients(model, {
+        "sounds": sounds, "features": features, "features_gradient": upstream,
+    }, prefix="model.encoder.", left_out="embed_positions"))
+
+
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/oracle/fixtures")
     folder.mkdir(parents=True, exist_ok=True)
     llama(folder / "llama.bin", tied=False, seed=1)
     llama(folder / "llama_tied.bin", tied=True, seed=2)
     clip_vision(folder / "clip_vision.bin", seed=3)
+    whisper(folder / "whisper.bin", seed=4)
 
 
 if __name__ == "__main__":

@@ -43,14 +43,17 @@
 //       mlp.fc1.{weight,bias}, mlp.fc2.{weight,bias}      up, up_bias, down, down_bias
 //
 //   whisper (WhisperEncoder; its fixed positions are computed, not held; keys have no bias, so the
-//   key rows of qkv_bias are padding)
-//     model.encoder.conv1.{weight,bias}                   conv1     [hidden, 3 * mel_bins], conv1_bias
-//     model.encoder.conv2.{weight,bias}                   conv2     [hidden, 3 * hidden], conv2_bias
-//     model.encoder.layers.N.                             roles of clip_vision's layers
-//       self_attn_layer_norm.{weight,bias}, self_attn.{q,v}_proj.{weight,bias},
-//       self_attn.k_proj.weight, self_attn.out_proj.{weight,bias}, final_layer_norm.{weight,bias},
-//       fc1.{weight,bias}, fc2.{weight,bias}
-//     model.encoder.layer_norm.{weight,bias}              final_norm, final_norm_bias; last
+//   key rows of qkv_bias are padding), layers with the roles of clip_vision's
+//     model.encoder.conv1.{weight,bias}             conv1, conv1_bias  first: [hidden, 3 * bins]
+//     model.encoder.conv2.{weight,bias}             conv2, conv2_bias  first: [hidden, 3 * hidden]
+//     model.encoder.layers.N.
+//       self_attn_layer_norm.{weight,bias}          norm1, norm1_bias
+//       self_attn.{q,k,v}_proj.weight               qkv
+//       self_attn.{q,v}_proj.bias                   qkv_bias
+//       self_attn.out_proj.{weight,bias}            o, o_bias
+//       final_layer_norm.{weight,bias}              norm2, norm2_bias
+//       fc1.{weight,bias}, fc2.{weight,bias}        up, up_bias, down, down_bias
+//     model.encoder.layer_norm.{weight,bias}        final_norm, final_norm_bias  last
 //
 //   projector of an edge, on the last stage of its source, tensor-parallel like an MLP
 //     projector.TO.linear_1.{weight,bias}                 projector_up, projector_up_bias

@@ -11,14 +11,14 @@ namespace {
 
 class DecoderLayer final : public Layer {
  public:
-  DecoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer, bool frozen)
+  DecoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)
       : context_(context),
-        input_norm_(table.Vector("input_norm", frozen, layer)),
-        qkv_(table.Matrix("qkv", frozen, layer)),
-        o_(table.Matrix("o", frozen, layer)),
-        post_norm_(table.Vector("post_norm", frozen, layer)),
-        gate_up_(table.Matrix("gate_up", frozen, layer)),
-        down_(table.Matrix("down", frozen, layer)) {}
+        input_norm_(table.Vector("input_norm", layer)),
+        qkv_(table.Matrix("qkv", layer)),
+        o_(table.Matrix("o", layer)),
+        post_norm_(table.Vector("post_norm", layer)),
+        gate_up_(table.Matrix("gate_up", layer)),
+        down_(table.Matrix("down", layer)) {}
 
   absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
                        at::Tensor* output) const override;
@@ -27,6 +27,10 @@ class DecoderLayer final : public Layer {
                              at::Tensor* input_gradient) const override;
 
  private:
+  // From s->input to s->mlp_active. `attention`: attention's state is wanted too.
+  absl::Status Compute(const SequenceShape& shape, bool attention, LayerState* s) const;
+  // What recomputation left out.
+  absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
   at::Tensor ByHead(const at::Tensor& qkv, const SequenceShape& shape) const {
     return qkv.view({shape.batch, shape.length, -1, context_.heads.head_size});
   }
@@ -36,31 +40,51 @@ class DecoderLayer final : public Layer {
   const Parameter input_norm_, qkv_, o_, post_norm_, gate_up_, down_;
 };
 
+absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention,
+                                   LayerState* s) const {
+  const double epsilon = context_.architecture.norm_epsilon;
+  RmsNormed normed = RmsNorm(s->input, input_norm_.weight, epsilon);
+  s->attention_input = std::move(normed.y);
+  s->norm1_rstd = std::move(normed.rstd);
+  s->qkv = Linear(s->attention_input, qkv_).view({shape.batch, shape.length, -1});
+  Rotate(ByHead(s->qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
+  s->context =
+      Attention(s->qkv, context_.heads, /*causal=*/true, attention ? &s->attention : nullptr);
+
+  s->middle = Linear(s->context, o_);
+  RETURN_IF_ERROR(context_.group.AllReduce(s->middle));
+  normed = AddRmsNorm(s->input, s->middle, post_norm_.weight, epsilon);
+  s->mlp_input = std::move(normed.y);
+  s->norm2_rstd = std::move(normed.rstd);
+  s->mlp_hidden = Linear(s->mlp_input, gate_up_);
+  s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
+  return absl::OkStatus();
+}
+
+absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) const {
+  if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
+  if (context_.recompute == job::Recompute::kFull) return Compute(shape, /*attention=*/true, s);
+  const double epsilon = context_.architecture.norm_epsilon;
+  RmsNormed normed = RmsNorm(s->input, input_norm_.weight, epsilon);
+  s->attention_input = std::move(normed.y);
+  s->norm1_rstd = std::move(normed.rstd);
+  s->context = Attention(s->qkv, context_.heads, /*causal=*/true, &s->attention);
+  normed = RmsNorm(s->middle, post_norm_.weight, epsilon);
+  s->mlp_input = std::move(normed.y);
+  s->norm2_rstd = std::move(normed.rstd);
+  s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
+  return absl::OkStatus();
+}
+
 absl::Status DecoderLayer::Forward(const at::Tensor& input, const SequenceShape& shape,
                                    LayerState* state, at::Tensor* output) const {
-  LayerState scratch;
-  LayerState& s = state == nullptr ? scratch : *state;
-  const double epsilon = context_.architecture.norm_epsilon;
-  RmsNormed normed = RmsNorm(input, input_norm_.weight, epsilon);
-  const at::Tensor qkv = Linear(normed.y, qkv_).view({shape.batch, shape.length, -1});
-  Rotate(ByHead(qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
-  s.input = input;
-  s.attention_input = std::move(normed.y);
-  s.norm1_rstd = std::move(normed.rstd);
-  s.context =
-      Attention(qkv, context_.heads, /*causal=*/true, state == nullptr ? nullptr : &s.attention);
-
-  s.middle = Linear(s.context, o_);
-  RETURN_IF_ERROR(context_.group.AllReduce(s.middle));
-  normed = AddRmsNorm(input, s.middle, post_norm_.weight, epsilon);
-  s.mlp_input = std::move(normed.y);
-  s.norm2_rstd = std::move(normed.rstd);
-  s.mlp_hidden = Linear(s.mlp_input, gate_up_);
-  s.mlp_active = SwiGlu(s.mlp_hidden, context_.architecture.block);
-
+  LayerState s{.input = input};
+  const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
+  RETURN_IF_ERROR(Compute(shape, attention, &s));
   *output = Linear(s.mlp_active, down_);
   RETURN_IF_ERROR(context_.group.AllReduce(*output));
   output->add_(s.middle);
+  if (state != nullptr) *state = Kept(context_, std::move(s));
   return absl::OkStatus();
 }
 
@@ -68,6 +92,8 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
                                          const SequenceShape& shape, LayerState* state,
                                          WeightWork* work, at::Tensor* input_gradient) const {
   LayerState s = std::exchange(*state, {});
+  RETURN_IF_ERROR(Restore(shape, &s));
+  s.qkv.reset();
   at::Tensor active_gradient = LinearInputGradient(output_gradient, down_);
   work->Matrix(down_, output_gradient, std::move(s.mlp_active));
   const at::Tensor hidden_gradient =
@@ -102,8 +128,8 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
 }  // namespace
 
 std::unique_ptr<Layer> MakeDecoderLayer(const LayerContext& context, const ParameterTable& table,
-                                        int32_t layer, bool frozen) {
-  return std::make_unique<DecoderLayer>(context, table, layer, frozen);
+                                        int32_t layer) {
+  return std::make_unique<DecoderLayer>(context, table, layer);
 }
 
 }  // namespace phalanx::model

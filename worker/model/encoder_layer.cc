@@ -11,20 +11,22 @@ namespace {
 
 class EncoderLayer final : public Layer {
  public:
-  EncoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer, bool frozen)
+  EncoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)
       : context_(context),
-        norm1_(table.Vector("norm1", frozen, layer)),
-        norm1_bias_(table.Vector("norm1_bias", frozen, layer)),
-        qkv_(table.Matrix("qkv", frozen, layer)),
-        qkv_bias_(table.Vector("qkv_bias", frozen, layer)),
-        o_(table.Matrix("o", frozen, layer)),
-        o_bias_(table.Vector("o_bias", frozen, layer)),
-        norm2_(table.Vector("norm2", frozen, layer)),
-        norm2_bias_(table.Vector("norm2_bias", frozen, layer)),
-        up_(table.Matrix("up", frozen, layer)),
-        up_bias_(table.Vector("up_bias", frozen, layer)),
-        down_(table.Matrix("down", frozen, layer)),
-        down_bias_(table.Vector("down_bias", frozen, layer)) {}
+        quick_(context.architecture.family == job::Family::kClipVision),
+        key_bias_(context.architecture.family == job::Family::kClipVision),
+        norm1_(table.Vector("norm1", layer)),
+        norm1_bias_(table.Vector("norm1_bias", layer)),
+        qkv_(table.Matrix("qkv", layer)),
+        qkv_bias_(table.Vector("qkv_bias", layer)),
+        o_(table.Matrix("o", layer)),
+        o_bias_(table.Vector("o_bias", layer)),
+        norm2_(table.Vector("norm2", layer)),
+        norm2_bias_(table.Vector("norm2_bias", layer)),
+        up_(table.Matrix("up", layer)),
+        up_bias_(table.Vector("up_bias", layer)),
+        down_(table.Matrix("down", layer)),
+        down_bias_(table.Vector("down_bias", layer)) {}
 
   absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
                        at::Tensor* output) const override;
@@ -33,47 +35,98 @@ class EncoderLayer final : public Layer {
                              at::Tensor* input_gradient) const override;
 
  private:
+  // From s->input to s->mlp_active. `attention`: attention's state is wanted too.
+  absl::Status Compute(const SequenceShape& shape, bool attention, LayerState* s) const;
+  // What recomputation left out.
+  absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
+  at::Tensor Activate(const at::Tensor& hidden) const {
+    return quick_ ? QuickGelu(hidden) : at::gelu(hidden);
+  }
+  at::Tensor ActivateBackward(const at::Tensor& output_gradient, const at::Tensor& hidden) const {
+    return quick_ ? QuickGeluBackward(output_gradient, hidden)
+                  : at::gelu_backward(output_gradient, hidden);
+  }
+  void QkvBias(const at::Tensor& qkv_gradient, WeightWork* work) const;
+
   const LayerContext& context_;
+  const bool quick_, key_bias_;
   const Parameter norm1_, norm1_bias_, qkv_, qkv_bias_, o_, o_bias_;
   const Parameter norm2_, norm2_bias_, up_, up_bias_, down_, down_bias_;
 };
 
+absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention,
+                                   LayerState* s) const {
+  const double epsilon = context_.architecture.norm_epsilon;
+  LayerNormed normed = LayerNorm(s->input, norm1_.weight, norm1_bias_.weight, epsilon);
+  s->attention_input = std::move(normed.y);
+  s->norm1_mean = std::move(normed.mean);
+  s->norm1_rstd = std::move(normed.rstd);
+  s->qkv = Linear(s->attention_input, qkv_, qkv_bias_).view({shape.batch, shape.length, -1});
+  s->context =
+      Attention(s->qkv, context_.heads, /*causal=*/false, attention ? &s->attention : nullptr);
+
+  s->middle = Linear(s->context, o_);
+  RETURN_IF_ERROR(context_.group.AllReduce(s->middle));
+  s->middle.add_(o_bias_.weight).add_(s->input);  // the bias once, after the sum over ranks
+  normed = LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, epsilon);
+  s->mlp_input = std::move(normed.y);
+  s->norm2_mean = std::move(normed.mean);
+  s->norm2_rstd = std::move(normed.rstd);
+  s->mlp_hidden = Linear(s->mlp_input, up_, up_bias_);
+  s->mlp_active = Activate(s->mlp_hidden);
+  return absl::OkStatus();
+}
+
+absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) const {
+  if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
+  if (context_.recompute == job::Recompute::kFull) return Compute(shape, /*attention=*/true, s);
+  const double epsilon = context_.architecture.norm_epsilon;
+  LayerNormed normed = LayerNorm(s->input, norm1_.weight, norm1_bias_.weight, epsilon);
+  s->attention_input = std::move(normed.y);
+  s->norm1_mean = std::move(normed.mean);
+  s->norm1_rstd = std::move(normed.rstd);
+  s->context = Attention(s->qkv, context_.heads, /*causal=*/false, &s->attention);
+  normed = LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, epsilon);
+  s->mlp_input = std::move(normed.y);
+  s->norm2_mean = std::move(normed.mean);
+  s->norm2_rstd = std::move(normed.rstd);
+  s->mlp_active = Activate(s->mlp_hidden);
+  return absl::OkStatus();
+}
+
 absl::Status EncoderLayer::Forward(const at::Tensor& input, const SequenceShape& shape,
                                    LayerState* state, at::Tensor* output) const {
-  LayerState scratch;
-  LayerState& s = state == nullptr ? scratch : *state;
-  const double epsilon = context_.architecture.norm_epsilon;
-  LayerNormed normed = LayerNorm(input, norm1_.weight, norm1_bias_.weight, epsilon);
-  const at::Tensor qkv = Linear(normed.y, qkv_, qkv_bias_).view({shape.batch, shape.length, -1});
-  s.input = input;
-  s.attention_input = std::move(normed.y);
-  s.norm1_mean = std::move(normed.mean);
-  s.norm1_rstd = std::move(normed.rstd);
-  s.context =
-      Attention(qkv, context_.heads, /*causal=*/false, state == nullptr ? nullptr : &s.attention);
-
-  s.middle = Linear(s.context, o_);
-  RETURN_IF_ERROR(context_.group.AllReduce(s.middle));
-  s.middle.add_(o_bias_.weight).add_(input);  // the bias once, after the sum over ranks
-  normed = LayerNorm(s.middle, norm2_.weight, norm2_bias_.weight, epsilon);
-  s.mlp_input = std::move(normed.y);
-  s.norm2_mean = std::move(normed.mean);
-  s.norm2_rstd = std::move(normed.rstd);
-  s.mlp_hidden = Linear(s.mlp_input, up_, up_bias_);
-  s.mlp_active = QuickGelu(s.mlp_hidden);
-
+  LayerState s{.input = input};
+  const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
+  RETURN_IF_ERROR(Compute(shape, attention, &s));
   *output = Linear(s.mlp_active, down_);
   RETURN_IF_ERROR(context_.group.AllReduce(*output));
   output->add_(down_bias_.weight).add_(s.middle);
+  if (state != nullptr) *state = Kept(context_, std::move(s));
   return absl::OkStatus();
+}
+
+// Rows of a bias that keys do not have stay 0.
+void EncoderLayer::QkvBias(const at::Tensor& qkv_gradient, WeightWork* work) const {
+  if (key_bias_) {
+    work->Bias(qkv_bias_, qkv_gradient);
+    return;
+  }
+  const int64_t queries = context_.heads.query_heads * context_.heads.head_size;
+  const int64_t keys = context_.heads.kv_heads * context_.heads.head_size;
+  work->Bias(NarrowRows(qkv_bias_, 0, queries), qkv_gradient.narrow(1, 0, queries));
+  work->Bias(NarrowRows(qkv_bias_, queries + keys, keys),
+             qkv_gradient.narrow(1, queries + keys, keys));
 }
 
 absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
                                          const SequenceShape& shape, LayerState* state,
                                          WeightWork* work, at::Tensor* input_gradient) const {
   LayerState s = std::exchange(*state, {});
-  const at::Tensor hidden_gradient = QuickGeluBackward(LinearInputGradient(output_gradient, down_),
-                                                       std::exchange(s.mlp_hidden, {}));
+  RETURN_IF_ERROR(Restore(shape, &s));
+  s.qkv.reset();
+  const at::Tensor hidden_gradient = ActivateBackward(LinearInputGradient(output_gradient, down_),
+                                                      std::exchange(s.mlp_hidden, {}));
   work->Matrix(down_, output_gradient, std::move(s.mlp_active));
   work->Bias(down_bias_, output_gradient);
   at::Tensor normed_gradient = LinearInputGradient(hidden_gradient, up_);
@@ -96,7 +149,7 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
           .view({shape.rows(), -1});
   normed_gradient = LinearInputGradient(qkv_gradient, qkv_);
   work->Matrix(qkv_, qkv_gradient, std::move(s.attention_input));
-  work->Bias(qkv_bias_, qkv_gradient);
+  QkvBias(qkv_gradient, work);
   RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
   norm = LayerNormBackward(normed_gradient, s.input, {{}, s.norm1_mean, s.norm1_rstd},
                            norm1_.weight, norm1_bias_.weight, middle_gradient);
@@ -109,8 +162,8 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
 }  // namespace
 
 std::unique_ptr<Layer> MakeEncoderLayer(const LayerContext& context, const ParameterTable& table,
-                                        int32_t layer, bool frozen) {
-  return std::make_unique<EncoderLayer>(context, table, layer, frozen);
+                                        int32_t layer) {
+  return std::make_unique<EncoderLayer>(context, table, layer);
 }
 
 }  // namespace phalanx::model

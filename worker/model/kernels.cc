@@ -243,6 +243,15 @@ void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& k
   sum.index_add_(0, index, addend);
 }
 
+void ScatterRows(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& values) {
+  if (IsPlain(rows)) {
+    AddRows(rows, positions, {}, values.contiguous());
+    return;
+  }
+  at::Tensor sum = rows;
+  at::index_put_(sum, {positions}, values, /*accumulate=*/true);
+}
+
 at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& weights, int64_t first) {
   const int64_t rows = logits.size(0), columns = logits.size(1);

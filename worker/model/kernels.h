@@ -60,6 +60,10 @@ at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::
 void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
              const at::Tensor& values);
 
+// rows[positions[i]] += values[i], in place, in an order of the sums that is the same every time:
+// tensor ranks that do so alike get equal bits.
+void ScatterRows(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& values);
+
 // Cross-entropy over logits of which this rank holds the columns [first, first + logits.size(1)).
 // Statistics are [rows, kStatistics] in the sum type: the largest logit here, the sum of
 // exp(logit - largest) here, the label's logit (0 if it is not here). Rows of weight 0 may have

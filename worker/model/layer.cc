@@ -2,10 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include "core/base/status.h"
+
 namespace phalanx::model {
 
-Parameter ParameterTable::Matrix(const std::string& role, bool frozen, int32_t layer,
-                                 int32_t edge) const {
+Parameter ParameterTable::Matrix(const std::string& role, int32_t layer, int32_t edge) const {
   const plan::LocalMatrix* matrix = parameters_.Find(role, layer, edge);
   TORCH_CHECK(matrix != nullptr, "no parameter ", role, " of layer ", layer, " edge ", edge,
               " in this stage");
@@ -15,16 +16,60 @@ Parameter ParameterTable::Matrix(const std::string& role, bool frozen, int32_t l
   };
   Parameter parameter;
   parameter.weight = view(weights_);
-  if (!frozen && gradients_.defined()) parameter.gradient = view(gradients_);
+  if (matrix->trains && gradients_.defined()) parameter.gradient = view(gradients_);
   return parameter;
 }
 
-Parameter ParameterTable::Vector(const std::string& role, bool frozen, int32_t layer,
-                                 int32_t edge) const {
-  Parameter parameter = Matrix(role, frozen, layer, edge);
+Parameter ParameterTable::Vector(const std::string& role, int32_t layer, int32_t edge) const {
+  Parameter parameter = Matrix(role, layer, edge);
   parameter.weight = parameter.weight.view({-1});
   if (parameter.gradient.defined()) parameter.gradient = parameter.gradient.view({-1});
   return parameter;
+}
+
+LayerState Kept(const LayerContext& context, LayerState computed) {
+  switch (context.recompute) {
+    case job::Recompute::kFull:
+      return {.input = std::move(computed.input)};
+    case job::Recompute::kSelective:
+      return {.input = std::move(computed.input),
+              .middle = std::move(computed.middle),
+              .qkv = std::move(computed.qkv),
+              .mlp_hidden = std::move(computed.mlp_hidden)};
+    case job::Recompute::kNone:
+      break;
+  }
+  if (!context.trains) {
+    // Operands of weight gradients alone.
+    computed.attention_input.reset();
+    computed.context.reset();
+    computed.mlp_input.reset();
+    computed.mlp_active.reset();
+  }
+  return computed;
+}
+
+absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerState>* states,
+                                 at::Tensor* hidden) const {
+  if (states != nullptr) states->resize(layers_.size());
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    at::Tensor output;
+    RETURN_IF_ERROR(
+        layers_[i]->Forward(*hidden, shape, states == nullptr ? nullptr : &(*states)[i], &output));
+    *hidden = std::move(output);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerStack::BackwardInput(const SequenceShape& shape, std::vector<LayerState>* states,
+                                       WeightWork* work, at::Tensor* gradient) const {
+  for (size_t i = layers_.size(); i-- > 0;) {
+    at::Tensor input_gradient;
+    RETURN_IF_ERROR(
+        layers_[i]->BackwardInput(*gradient, shape, &(*states)[i], work, &input_gradient));
+    *gradient = std::move(input_gradient);
+  }
+  return absl::OkStatus();
 }
 
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight) {

@@ -9,6 +9,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "core/job/job_spec.h"
@@ -22,7 +25,7 @@ namespace phalanx::model {
 // Finds the views of a stage's parameters in the flat buffers.
 class ParameterTable {
  public:
-  // Keeps references to all three. `gradients` may be undefined: nothing is trained.
+  // Keeps references to all three. `gradients` may be undefined: no parameter has a gradient.
   ParameterTable(const plan::StageParameters& parameters, const at::Tensor& weights,
                  const at::Tensor& gradients)
       : parameters_(parameters), weights_(weights), gradients_(gradients) {}
@@ -30,12 +33,10 @@ class ParameterTable {
   bool Has(const std::string& role, int32_t layer = -1, int32_t edge = -1) const {
     return parameters_.Find(role, layer, edge) != nullptr;
   }
-  // Throws c10::Error if there is none. `frozen`: no gradient.
-  Parameter Matrix(const std::string& role, bool frozen, int32_t layer = -1,
-                   int32_t edge = -1) const;
+  // Throws c10::Error if there is none. Without gradient where the matrix does not train.
+  Parameter Matrix(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
   // The same as [rows]; the matrix has one column.
-  Parameter Vector(const std::string& role, bool frozen, int32_t layer = -1,
-                   int32_t edge = -1) const;
+  Parameter Vector(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
 
  private:
   const plan::StageParameters& parameters_;
@@ -52,19 +53,28 @@ struct SequenceShape {
 // What every layer of a stage shares. Constant after construction.
 struct LayerContext {
   job::Architecture architecture;
+  job::Recompute recompute = job::Recompute::kNone;
+  bool trains = true;  // the layers' weights do; else only their input's gradient is asked for
   TensorGroup group{nullptr};
   HeadMap heads;
   at::Tensor cos, sin;  // [context, head_size / 2]; decoders
 };
 
-// What one layer keeps of one microbatch.
+// What one layer keeps of one microbatch, and what its backward pass reads: those are the same but
+// for recomputation.
 struct LayerState {
   at::Tensor input, attention_input, middle, mlp_input;  // rows of hidden_size
+  at::Tensor qkv;                                        // [batch, length, columns of the heads]
   at::Tensor context;                                    // attention's output, local heads
   at::Tensor mlp_hidden, mlp_active;  // before and after the activation, local columns
   at::Tensor norm1_mean, norm1_rstd, norm2_mean, norm2_rstd;
   AttentionState attention;
 };
+
+// What of `computed` stays until the backward pass: under full recomputation the input alone; under
+// selective recomputation the outputs of matrix products (input, qkv, middle, mlp_hidden), from
+// which pointwise work and attention lead to the rest; else all that the backward pass reads.
+LayerState Kept(const LayerContext& context, LayerState computed);
 
 // Not thread-safe.
 class Layer {
@@ -73,7 +83,7 @@ class Layer {
   // `state` may be nullptr: nothing is kept.
   virtual absl::Status Forward(const at::Tensor& input, const SequenceShape& shape,
                                LayerState* state, at::Tensor* output) const = 0;
-  // Empties `state` into `work`.
+  // Empties `state` into `work`. Full recomputation repeats the all-reduce after attention.
   virtual absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
                                      LayerState* state, WeightWork* work,
                                      at::Tensor* input_gradient) const = 0;
@@ -81,10 +91,26 @@ class Layer {
 
 // Llama: RMSNorm, rotary grouped-query attention, RMSNorm, SwiGLU. `context` outlives the layer.
 std::unique_ptr<Layer> MakeDecoderLayer(const LayerContext& context, const ParameterTable& table,
-                                        int32_t layer, bool frozen);
-// CLIP: LayerNorm, attention, LayerNorm, quick GELU, with biases.
+                                        int32_t layer);
+// CLIP and Whisper: LayerNorm, attention, LayerNorm, GELU (CLIP: quick, Whisper: exact), with
+// biases (Whisper: but for keys).
 std::unique_ptr<Layer> MakeEncoderLayer(const LayerContext& context, const ParameterTable& table,
-                                        int32_t layer, bool frozen);
+                                        int32_t layer);
+
+// The layers of a stage one after the other. Not thread-safe.
+class LayerStack {
+ public:
+  void Add(std::unique_ptr<Layer> layer) { layers_.push_back(std::move(layer)); }
+  // `hidden` [rows, hidden], in and out. `states` may be nullptr: nothing is kept.
+  absl::Status Forward(const SequenceShape& shape, std::vector<LayerState>* states,
+                       at::Tensor* hidden) const;
+  // `gradient` of the last layer's output in, of the first layer's input out.
+  absl::Status BackwardInput(const SequenceShape& shape, std::vector<LayerState>* states,
+                             WeightWork* work, at::Tensor* gradient) const;
+
+ private:
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
 
 // y = x W^T, and its input gradient.
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight);

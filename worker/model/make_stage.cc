@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "worker/model/torch_boundary.h"
@@ -11,24 +9,14 @@
 namespace phalanx::model {
 namespace {
 
-// The layers that this part of the module has parameters of; they are consecutive.
-void FindLayers(const plan::StageParameters& parameters, StageParts* parts) {
-  parts->first_layer = INT32_MAX;
-  for (const plan::LocalMatrix& matrix : parameters.matrices) {
-    if (matrix.layer < 0) continue;
-    parts->first_layer = std::min(parts->first_layer, matrix.layer);
-    parts->end_layer = std::max(parts->end_layer, matrix.layer + 1);
-  }
-  if (parts->end_layer == 0) parts->first_layer = 0;
-}
-
-void FindEdges(const plan::Plan& plan, int32_t module, StageParts* parts) {
+std::vector<OutgoingEdge> EdgesOf(const plan::Plan& plan, int32_t module) {
+  std::vector<OutgoingEdge> edges;
   for (size_t i = 0; i < plan.spec.edges.size(); ++i) {
     const job::Edge& edge = plan.spec.edges[i];
     if (edge.from != module) continue;
-    parts->edges.push_back({static_cast<int32_t>(i), edge.projector.has_value(),
-                            edge.projector.has_value() && edge.projector->frozen});
+    edges.push_back({static_cast<int32_t>(i), edge.projector.has_value()});
   }
+  return edges;
 }
 
 absl::Status CheckBuffers(const plan::StageParameters& parameters, const at::Tensor& weights,
@@ -51,8 +39,32 @@ absl::Status CheckBuffers(const plan::StageParameters& parameters, const at::Ten
 
 }  // namespace
 
+LayerContext ContextOf(const StageParts& parts) {
+  const job::Architecture& architecture = parts.module.architecture;
+  LayerContext context;
+  context.architecture = architecture;
+  context.recompute = parts.module.recompute;
+  context.trains = !parts.module.frozen;
+  context.group = parts.group;
+  context.heads = MakeHeadMap(parts.shard, architecture.heads / plan::KvHeads(architecture),
+                              plan::HeadSize(architecture), parts.options.device);
+  return context;
+}
+
+Outgoing OutgoingOf(const StageParts& parts) {
+  Outgoing outgoing;
+  for (const OutgoingEdge& edge : parts.edges) {
+    if (edge.projector) {
+      outgoing.AddProjector(parts.group, parts.table, edge.index);
+    } else {
+      outgoing.AddPlain();
+    }
+  }
+  return outgoing;
+}
+
 absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const plan::Place& place,
-                                                 int32_t /*chunk*/,
+                                                 int32_t chunk,
                                                  const plan::StageParameters& parameters,
                                                  at::Tensor weights, at::Tensor gradients,
                                                  comm::Communicator* tensor_group,
@@ -61,25 +73,36 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
   RETURN_IF_ERROR(CallTorch("making a stage", [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckBuffers(parameters, weights, gradients, options));
     const job::Module& module = plan.module_spec(place.module);
+    const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+    if (chunk < 0 || chunk >= layout.chunks) {
+      return absl::InternalError(absl::StrCat("module ", module.name, " has no chunk ", chunk));
+    }
     const ParameterTable table(parameters, weights, gradients);
-    StageParts parts{.module = module,
-                     .table = table,
-                     .group = TensorGroup(place.width == 1 ? nullptr : tensor_group),
-                     .shard = plan::ShardOf(module.architecture, place.width, place.tp),
-                     .options = options};
-    FindLayers(parameters, &parts);
-    if (parts.end_layer == module.architecture.layers) FindEdges(plan, place.module, &parts);
+    const StageParts parts{.module = module,
+                           .table = table,
+                           .group = TensorGroup(place.width == 1 ? nullptr : tensor_group),
+                           .shard = plan::ShardOf(module.architecture, place.width, place.tp),
+                           .layers = layout.layers(place.pp, chunk),
+                           .first = layout.IsFirst(place.pp, chunk),
+                           .last = layout.IsLast(place.pp, chunk),
+                           .has_loss = plan.HasLoss(place.module),
+                           .trains = layout.TrainsOf(place.pp, chunk),
+                           .edges = EdgesOf(plan, place.module),
+                           .options = options};
     switch (module.architecture.family) {
       case job::Family::kLlama:
-        stage = MakeLanguageStage(parts);
+      case job::Family::kRegressor:
+        stage = MakeDecoderStage(parts);
         return absl::OkStatus();
       case job::Family::kClipVision:
-        stage = MakeVisionStage(parts);
+      case job::Family::kWhisper:
+        stage = MakeEncoderStage(parts);
         return absl::OkStatus();
-      default:
-        return absl::UnimplementedError(absl::StrCat(
-            "module ", module.name, ": only llama and clip_vision modules can be trained so far"));
+      case job::Family::kNone:
+        break;
     }
+    return absl::InvalidArgumentError(
+        absl::StrCat("module ", module.name, " has no architecture, so it cannot be trained"));
   }));
   return stage;
 }

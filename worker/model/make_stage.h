@@ -5,32 +5,43 @@
 #include <vector>
 
 #include "core/job/job_spec.h"
+#include "core/plan/plan.h"
 #include "core/plan/units.h"
 #include "worker/model/layer.h"
+#include "worker/model/outgoing.h"
 #include "worker/model/stage.h"
 #include "worker/model/stage_io.h"
 
 namespace phalanx::model {
 
-// An outgoing edge of the module, on its last stage.
+// An outgoing edge of the module.
 struct OutgoingEdge {
   int32_t index = 0;  // into spec.edges
   bool projector = false;
-  bool frozen = false;
 };
 
-// Alive while a stage is made.
+// One part of one module at one tensor coordinate. Alive while a stage is made.
 struct StageParts {
   const job::Module& module;
   const ParameterTable& table;
   TensorGroup group;
   plan::Shard shard;
-  int32_t first_layer = 0, end_layer = 0;  // of the module: [first_layer, end_layer)
-  std::vector<OutgoingEdge> edges;         // of the module; empty but on its last stage
+  plan::LayerRange layers;          // of the module
+  bool first = true, last = true;   // whether it is the module's first, last part
+  bool has_loss = false;            // whether the module has a loss
+  plan::Trains trains;              // of the part
+  std::vector<OutgoingEdge> edges;  // of the module, in the order of spec.edges
   StageOptions options;
+
+  // Whether the layers have a backward pass, not a projector alone.
+  bool LayersBack() const { return trains.inputs || !module.frozen; }
 };
 
-std::unique_ptr<Stage> MakeLanguageStage(const StageParts& parts);
-std::unique_ptr<Stage> MakeVisionStage(const StageParts& parts);
+// Without the tables of rotary positions.
+LayerContext ContextOf(const StageParts& parts);
+Outgoing OutgoingOf(const StageParts& parts);
+
+std::unique_ptr<Stage> MakeDecoderStage(const StageParts& parts);
+std::unique_ptr<Stage> MakeEncoderStage(const StageParts& parts);
 
 }  // namespace phalanx::model

@@ -22,14 +22,13 @@ int64_t EncoderRows(const job::Architecture& architecture) {
   return side * side + 1;
 }
 
-PatchEmbedding::PatchEmbedding(const LayerContext& context, const ParameterTable& table,
-                               bool frozen)
+PatchEmbedding::PatchEmbedding(const LayerContext& context, const ParameterTable& table)
     : context_(context),
-      patch_(table.Matrix("patch", frozen)),
-      class_(table.Vector("class", frozen)),
-      position_(table.Matrix("position", frozen)),
-      norm_(table.Vector("pre_norm", frozen)),
-      norm_bias_(table.Vector("pre_norm_bias", frozen)) {}
+      patch_(table.Matrix("patch")),
+      class_(table.Vector("class")),
+      position_(table.Matrix("position")),
+      norm_(table.Vector("pre_norm")),
+      norm_bias_(table.Vector("pre_norm_bias")) {}
 
 at::Tensor PatchEmbedding::Forward(const at::Tensor& pixels, PatchState* state) const {
   const int64_t items = pixels.size(0), rows = EncoderRows(context_.architecture);
@@ -52,10 +51,6 @@ at::Tensor PatchEmbedding::Forward(const at::Tensor& pixels, PatchState* state) 
 
 void PatchEmbedding::Backward(const at::Tensor& output_gradient, PatchState* state,
                               WeightWork* work) const {
-  if (!patch_.gradient.defined()) {
-    *state = {};
-    return;
-  }
   PatchState s = std::exchange(*state, {});
   const int64_t rows = EncoderRows(context_.architecture),
                 hidden = context_.architecture.hidden_size;

@@ -20,7 +20,7 @@ struct PatchState {
 // Immutable but for the gradients it adds to.
 class PatchEmbedding {
  public:
-  PatchEmbedding(const LayerContext& context, const ParameterTable& table, bool frozen);
+  PatchEmbedding(const LayerContext& context, const ParameterTable& table);
   // pixels [items, 3, image, image] -> [items * (patches + 1), hidden]. `state` may be nullptr.
   at::Tensor Forward(const at::Tensor& pixels, PatchState* state) const;
   void Backward(const at::Tensor& output_gradient, PatchState* state, WeightWork* work) const;

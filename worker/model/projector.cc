@@ -8,12 +8,12 @@
 
 namespace phalanx::model {
 
-Projector::Projector(TensorGroup group, const ParameterTable& table, int32_t edge, bool frozen)
+Projector::Projector(TensorGroup group, const ParameterTable& table, int32_t edge)
     : group_(group),
-      up_(table.Matrix("projector_up", frozen, -1, edge)),
-      up_bias_(table.Vector("projector_up_bias", frozen, -1, edge)),
-      down_(table.Matrix("projector_down", frozen, -1, edge)),
-      down_bias_(table.Vector("projector_down_bias", frozen, -1, edge)) {}
+      up_(table.Matrix("projector_up", -1, edge)),
+      up_bias_(table.Vector("projector_up_bias", -1, edge)),
+      down_(table.Matrix("projector_down", -1, edge)),
+      down_bias_(table.Vector("projector_down_bias", -1, edge)) {}
 
 absl::Status Projector::Forward(const at::Tensor& input, ProjectorState* state,
                                 at::Tensor* output) const {
@@ -22,7 +22,12 @@ absl::Status Projector::Forward(const at::Tensor& input, ProjectorState* state,
   *output = Linear(active, down_);
   RETURN_IF_ERROR(group_.AllReduce(*output));
   output->add_(down_bias_.weight);
-  if (state != nullptr) *state = {input, std::move(hidden), std::move(active)};
+  if (state == nullptr) return absl::OkStatus();
+  state->hidden = std::move(hidden);
+  if (trains()) {
+    state->input = input;
+    state->active = std::move(active);
+  }
   return absl::OkStatus();
 }
 
@@ -33,9 +38,10 @@ absl::Status Projector::BackwardInput(const at::Tensor& output_gradient, Project
       at::gelu_backward(LinearInputGradient(output_gradient, down_), s.hidden);
   work->Matrix(down_, output_gradient, std::move(s.active));
   work->Bias(down_bias_, output_gradient);
-  *input_gradient = LinearInputGradient(hidden_gradient, up_);
   work->Matrix(up_, hidden_gradient, std::move(s.input));
   work->Bias(up_bias_, hidden_gradient);
+  if (input_gradient == nullptr) return absl::OkStatus();
+  *input_gradient = LinearInputGradient(hidden_gradient, up_);
   return group_.AllReduce(*input_gradient);
 }
 

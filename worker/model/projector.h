@@ -18,9 +18,11 @@ struct ProjectorState {
 // Immutable but for the gradients it adds to.
 class Projector {
  public:
-  Projector(TensorGroup group, const ParameterTable& table, int32_t edge, bool frozen);
+  Projector(TensorGroup group, const ParameterTable& table, int32_t edge);
+  bool trains() const { return up_.gradient.defined(); }
   // `state` may be nullptr.
   absl::Status Forward(const at::Tensor& input, ProjectorState* state, at::Tensor* output) const;
+  // `input_gradient` may be nullptr: nobody asks for it.
   absl::Status BackwardInput(const at::Tensor& output_gradient, ProjectorState* state,
                              WeightWork* work, at::Tensor* input_gradient) const;
 

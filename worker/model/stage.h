@@ -5,6 +5,10 @@
 //   Forward(slot, input)        keeps what the other two need
 //   BackwardInput(slot, dy)     gradient of the input; keeps what BackwardWeight needs
 //   BackwardWeight(slot)        adds into the flat gradient buffer, then forgets the slot
+// What does not train (ModulePlan::TrainsOf of the part) is left out. Without inputs that train,
+// BackwardInput computes nothing that serves them alone and returns nothing. Where no weight
+// trains, BackwardInput forgets the slot, and BackwardWeight does nothing. A part with neither has
+// no backward passes: its Forward keeps nothing and leaves the slot free.
 // Parameters and gradients live in flat buffers owned by the caller, laid out by
 // plan::ParametersOf; the stage keeps views. Activations between stages are complete on every
 // tensor rank (no sequence parallelism yet); inside, one all-reduce after attention and one after
@@ -46,7 +50,8 @@ class Stage {
   // `output_gradient` has the shape of StageOutput::hidden (sinks: ignored, may be empty); on a
   // last stage with loss and outgoing edges the loss's own gradient is added.
   // Returns gradients of StageInput::hidden (not the first stage) and StageInput::rows (first stage
-  // of a module with incoming edges); both undefined where the stage has neither.
+  // of a module with incoming edges); both undefined where the stage has neither, or nothing before
+  // it trains.
   virtual absl::StatusOr<StageOutput> BackwardInput(
       int32_t slot, const std::vector<at::Tensor>& output_gradient) = 0;
   virtual absl::Status BackwardWeight(int32_t slot) = 0;

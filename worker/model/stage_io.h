@@ -65,8 +65,8 @@ struct StageOptions {
 };
 
 // `parameters` must be plan::ParametersOf(plan, place, chunk); `weights` [parameters.elements] of
-// the compute type, `gradients` [parameters.elements] of the gradient type, both alive as long as
-// the stage. `tensor_group` is nullptr for width 1.
+// the compute type, `gradients` [parameters.elements] of the gradient type or, where nothing
+// trains, undefined; both alive as long as the stage. `tensor_group` is nullptr for width 1.
 absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const plan::Place& place,
                                                  int32_t chunk,
                                                  const plan::StageParameters& parameters,

@@ -10,17 +10,6 @@
 #include "worker/model/layer.h"
 
 namespace phalanx::model {
-namespace {
-
-Parameter WithoutPadding(const Parameter& table, VocabularyRows rows) {
-  Parameter parameter;
-  parameter.weight = table.weight.narrow(0, 0, rows.count);
-  if (table.gradient.defined()) parameter.gradient = table.gradient.narrow(0, 0, rows.count);
-  return parameter;
-}
-
-}  // namespace
-
 VocabularyRows RowsOf(const plan::Shard& shard, const job::Architecture& architecture) {
   const int64_t first = shard.vocabulary_blocks.first * architecture.block;
   const int64_t end =
@@ -42,7 +31,8 @@ absl::Status Embedding::Forward(const at::Tensor& tokens, const at::Tensor& item
   *output = TakeRows(table_.weight, s.index, s.keep);
   RETURN_IF_ERROR(group_.AllReduce(*output));
   if (items.defined() && items.size(0) > 0) {
-    output->index_copy_(0, item_positions, items);
+    output->index_fill_(0, item_positions, 0);
+    ScatterRows(*output, item_positions, items);
     s.item_positions = item_positions;
   }
   return absl::OkStatus();
@@ -63,12 +53,8 @@ at::Tensor Embedding::Backward(const at::Tensor& output_gradient, EmbeddingState
   return items;
 }
 
-Head::Head(TensorGroup group, Parameter norm, Parameter table, VocabularyRows rows, double epsilon)
-    : group_(group),
-      norm_(std::move(norm)),
-      table_(WithoutPadding(table, rows)),
-      rows_(rows),
-      epsilon_(epsilon) {}
+Head::Head(TensorGroup group, const Parameter& table, VocabularyRows rows)
+    : group_(group), table_(NarrowRows(table, 0, rows.count)), rows_(rows) {}
 
 absl::Status Head::Loss(const at::Tensor& logits, const at::Tensor& labels,
                         const at::Tensor& weights, bool gradient, at::Tensor* loss_sum) const {
@@ -79,35 +65,28 @@ absl::Status Head::Loss(const at::Tensor& logits, const at::Tensor& labels,
   return absl::OkStatus();
 }
 
-absl::Status Head::Forward(const at::Tensor& input, const at::Tensor& labels,
+absl::Status Head::Forward(const at::Tensor& normed, const at::Tensor& labels,
                            const at::Tensor& weights, HeadState* state,
                            at::Tensor* loss_sum) const {
-  RmsNormed normed = RmsNorm(input, norm_.weight, epsilon_);
-  at::Tensor logits = Linear(normed.y, table_);
+  at::Tensor logits = Linear(normed, table_);
   RETURN_IF_ERROR(Loss(logits, labels, weights, state != nullptr, loss_sum));
   if (state == nullptr) return absl::OkStatus();
   state->logits_gradient = std::move(logits);
-  state->input = input;
-  state->normed = std::move(normed.y);
-  state->rstd = std::move(normed.rstd);
+  if (table_.gradient.defined()) state->normed = normed;
   return absl::OkStatus();
 }
 
-absl::Status Head::Backward(HeadState* state, WeightWork* work, at::Tensor* input_gradient) const {
+absl::Status Head::Backward(HeadState* state, WeightWork* work, at::Tensor* normed_gradient) const {
   HeadState s = std::exchange(*state, {});
-  const at::Tensor normed_gradient = LinearInputGradient(s.logits_gradient, table_);
+  *normed_gradient = LinearInputGradient(s.logits_gradient, table_);
   work->Matrix(table_, std::move(s.logits_gradient), std::move(s.normed));
-  RETURN_IF_ERROR(group_.AllReduce(normed_gradient));
-  NormGradient norm = RmsNormBackward(normed_gradient, s.input, s.rstd, norm_.weight, {});
-  work->Sum(norm_, std::move(norm.weight));
-  *input_gradient = std::move(norm.x);
-  return absl::OkStatus();
+  return group_.AllReduce(*normed_gradient);
 }
 
-absl::Status Head::Evaluate(const at::Tensor& input, const at::Tensor& labels,
+absl::Status Head::Evaluate(const at::Tensor& normed, const at::Tensor& labels,
                             const at::Tensor& weights, at::Tensor* loss_sum,
                             at::Tensor* predicted) const {
-  const at::Tensor logits = Linear(RmsNorm(input, norm_.weight, epsilon_).y, table_);
+  const at::Tensor logits = Linear(normed, table_);
   // Two numbers a row and rank: its largest logit and the token it belongs to, in fp64, which holds
   // any token exactly. Of equal logits the lowest token wins, as it would without ranks.
   const auto [largest, token] = logits.max(1);

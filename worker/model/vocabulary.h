@@ -32,8 +32,8 @@ class Embedding {
  public:
   Embedding(TensorGroup group, Parameter table, VocabularyRows rows)
       : group_(group), table_(std::move(table)), rows_(rows) {}
-  // tokens [rows]; `items` [R, hidden] stand at `item_positions` [R] instead, or both are
-  // undefined.
+  // tokens [rows]; the sum of the `items` [R, hidden] of one of the `item_positions` [R] stands
+  // there in place of its token's row. Both may be undefined. `state` may be nullptr.
   absl::Status Forward(const at::Tensor& tokens, const at::Tensor& items,
                        const at::Tensor& item_positions, EmbeddingState* state,
                        at::Tensor* output) const;
@@ -48,21 +48,22 @@ class Embedding {
 };
 
 struct HeadState {
-  at::Tensor input, normed, rstd;
+  at::Tensor normed;  // not where the head is frozen
   at::Tensor logits_gradient;
 };
 
-// The final norm, the logits and their loss. Immutable but for the gradient it adds to.
+// The logits of normed rows and their loss. Immutable but for the gradient it adds to.
 class Head {
  public:
-  Head(TensorGroup group, Parameter norm, Parameter table, VocabularyRows rows, double epsilon);
+  Head(TensorGroup group, const Parameter& table, VocabularyRows rows);
   // Sum of weighted losses, the same on every rank; the gradient of the logits is made at once,
   // since nothing but the weights stands between it and the loss. `state` may be nullptr.
-  absl::Status Forward(const at::Tensor& input, const at::Tensor& labels, const at::Tensor& weights,
-                       HeadState* state, at::Tensor* loss_sum) const;
-  absl::Status Backward(HeadState* state, WeightWork* work, at::Tensor* input_gradient) const;
+  absl::Status Forward(const at::Tensor& normed, const at::Tensor& labels,
+                       const at::Tensor& weights, HeadState* state, at::Tensor* loss_sum) const;
+  // The gradient of `normed`.
+  absl::Status Backward(HeadState* state, WeightWork* work, at::Tensor* normed_gradient) const;
   // The most probable token of each row, [rows] int64, and the loss where labels are given.
-  absl::Status Evaluate(const at::Tensor& input, const at::Tensor& labels,
+  absl::Status Evaluate(const at::Tensor& normed, const at::Tensor& labels,
                         const at::Tensor& weights, at::Tensor* loss_sum,
                         at::Tensor* predicted) const;
 
@@ -72,10 +73,8 @@ class Head {
                     bool gradient, at::Tensor* loss_sum) const;
 
   TensorGroup group_;
-  Parameter norm_;
   Parameter table_;  // without padding rows
   VocabularyRows rows_;
-  double epsilon_;
 };
 
 }  // namespace phalanx::model

@@ -23,6 +23,13 @@ void AddProduct(const at::Tensor& gradient, const at::Tensor& output_gradient,
 
 }  // namespace
 
+Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count) {
+  Parameter rows;
+  rows.weight = parameter.weight.narrow(0, first, count);
+  if (parameter.gradient.defined()) rows.gradient = parameter.gradient.narrow(0, first, count);
+  return rows;
+}
+
 void WeightWork::Matrix(const Parameter& parameter, at::Tensor output_gradient, at::Tensor input) {
   if (!parameter.gradient.defined()) return;
   items_.push_back(

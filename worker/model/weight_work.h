@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace phalanx::model {
@@ -17,6 +18,9 @@ struct Parameter {
   at::Tensor weight;
   at::Tensor gradient;
 };
+
+// Rows [first, first + count) of a parameter.
+Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count);
 
 // Not thread-safe.
 class WeightWork {

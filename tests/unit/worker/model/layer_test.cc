@@ -109,7 +109,7 @@ void ExpectLayerGradients(Rig& rig, const Layer& layer, const SequenceShape& sha
 
 TEST(LayerTest, Decoder_Gradients_EqualDifferences) {
   Rig rig(AJob().Module("language", Llama({.layers = 1, .mlp_size = 61})), 0);
-  ExpectLayerGradients(rig, *MakeDecoderLayer(rig.context(), rig.table(), 0, false), {2, 5});
+  ExpectLayerGradients(rig, *MakeDecoderLayer(rig.context(), rig.table(), 0), {2, 5});
 }
 
 job::JobSpec VisionJob() {
@@ -121,12 +121,12 @@ job::JobSpec VisionJob() {
 
 TEST(LayerTest, Encoder_Gradients_EqualDifferences) {
   Rig rig(VisionJob(), 0);
-  ExpectLayerGradients(rig, *MakeEncoderLayer(rig.context(), rig.table(), 0, false), {2, 5});
+  ExpectLayerGradients(rig, *MakeEncoderLayer(rig.context(), rig.table(), 0), {2, 5});
 }
 
 TEST(LayerTest, Projector_Gradients_EqualDifferences) {
   Rig rig(VisionJob(), 0);
-  const Projector projector(TensorGroup(nullptr), rig.table(), 0, false);
+  const Projector projector(TensorGroup(nullptr), rig.table(), 0);
   const at::Tensor input = at::randn({6, 32}, at::kDouble);
   const auto forward = [&](const at::Tensor& x) {
     at::Tensor output;
@@ -146,7 +146,7 @@ TEST(LayerTest, Projector_Gradients_EqualDifferences) {
 
 TEST(LayerTest, PatchEmbedding_Gradients_EqualDifferences) {
   Rig rig(VisionJob(), 0);
-  const PatchEmbedding patches(rig.context(), rig.table(), false);
+  const PatchEmbedding patches(rig.context(), rig.table());
   const at::Tensor pixels = at::randn({2, 3, 8, 8}, at::kDouble);
   const auto forward = [&](const at::Tensor& x) { return patches.Forward(x, nullptr); };
   rig.ExpectGradients(pixels, forward, [&](const at::Tensor& upstream) {
@@ -161,7 +161,7 @@ TEST(LayerTest, PatchEmbedding_Gradients_EqualDifferences) {
 
 TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
   Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
-  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding", false),
+  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding"),
                             rig.rows());
   const at::Tensor tokens = at::tensor({4, 92, 4, 0, 7}, at::kLong),
                    positions = at::tensor({3, 1}, at::kLong);
@@ -185,8 +185,7 @@ TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
 TEST(LayerTest, Head_Gradients_EqualDifferences) {
   Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
   const ParameterTable table = rig.table();
-  const Head head(TensorGroup(nullptr), table.Vector("final_norm", false),
-                  table.Matrix("head", false), rig.rows(), 1e-5);
+  const Head head(TensorGroup(nullptr), table.Matrix("head"), rig.rows());
   const at::Tensor input = at::randn({4, 32}, at::kDouble);
   const at::Tensor labels = at::tensor({4, 92, 0, 7}, at::kLong),
                    weights = at::tensor({1.0, 1.0, 0.0, 1.0}, at::kDouble);

@@ -1,0 +1,274 @@
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+#include "worker/model/kernels.h"
+#include "worker/model/make_stage.h"
+#include "worker/model/outgoing.h"
+#include "worker/model/prediction.h"
+#include "worker/model/slotted_stage.h"
+#include "worker/model/vocabulary.h"
+
+namespace phalanx::model {
+namespace {
+
+struct DecoderState {
+  SequenceShape shape;
+  // First part.
+  EmbeddingState embedding;
+  at::Tensor row_positions;  // of a regressor
+  std::vector<LayerState> layers;
+  // Last part.
+  at::Tensor norm_input, norm_rstd;
+  HeadState head;
+  PredictionState prediction;
+  at::Tensor output_positions;
+  OutgoingState outgoing;
+  WeightWork work;
+};
+
+// A part of the language module or of a regressor.
+class DecoderStage final : public SlottedStage<DecoderState> {
+ public:
+  explicit DecoderStage(const StageParts& parts);
+
+ private:
+  absl::Status Run(const StageInput& input, bool evaluate, DecoderState* state,
+                   StageOutput* output) const override;
+  absl::Status RunBackward(const std::vector<at::Tensor>& output_gradient, DecoderState* state,
+                           StageOutput* output) const override;
+
+  // B and T; zero for a microbatch without samples.
+  absl::Status FindShape(const StageInput& input, SequenceShape* shape) const;
+  // What goes into the layers: embedded tokens, incoming rows or the stage before.
+  absl::Status RunFirst(const StageInput& input, const SequenceShape& shape, DecoderState* state,
+                        at::Tensor* hidden) const;
+  // The final norm, the loss, and what leaves along the edges.
+  absl::Status RunLast(const StageInput& input, const at::Tensor& hidden, bool evaluate,
+                       DecoderState* state, StageOutput* output) const;
+  absl::Status RunHead(const StageInput& input, const at::Tensor& normed, bool evaluate,
+                       HeadState* state, StageOutput* output) const;
+  // The gradient of the last layer's output, from the loss and the edges.
+  absl::Status BackwardLast(const std::vector<at::Tensor>& output_gradient, DecoderState* state,
+                            at::Tensor* gradient) const;
+  void BackwardFirst(const at::Tensor& gradient, DecoderState* state, StageOutput* output) const;
+
+  at::Tensor ByRow(const at::Tensor& tensor) const {
+    return tensor.reshape({-1, context_.architecture.hidden_size});
+  }
+  at::Tensor BySequence(const at::Tensor& rows, const SequenceShape& shape) const {
+    return rows.view({shape.batch, shape.length, -1});
+  }
+  // A scalar 0: the loss of a microbatch without samples.
+  at::Tensor NoLoss() const { return at::zeros({}, context_.cos.options()); }
+
+  const bool first_, last_, has_loss_;
+  const bool layers_back_;  // whether the layers have a backward pass
+  const at::ScalarType compute_;
+  LayerContext context_;
+  std::optional<Embedding> embedding_;  // not in a regressor
+  LayerStack layers_;
+  // Last part.
+  Parameter final_norm_;
+  std::optional<Head> head_;
+  std::optional<Prediction> prediction_;
+  Outgoing outgoing_;
+};
+
+// [context, head_size / 2], in fp64 until the last: angles of late positions need more digits than
+// fp32 has.
+at::Tensor Angles(const job::Architecture& architecture, int64_t head_size) {
+  const at::TensorOptions fp64 = at::TensorOptions().dtype(at::kDouble);
+  const at::Tensor exponents = at::arange(0, head_size, 2, fp64) / head_size;
+  return at::outer(at::arange(architecture.context, fp64),
+                   at::pow(architecture.rope_theta, exponents.neg()));
+}
+
+DecoderStage::DecoderStage(const StageParts& parts)
+    : SlottedStage(parts.module.name, parts.trains),
+      first_(parts.first),
+      last_(parts.last),
+      has_loss_(parts.last && parts.has_loss),
+      layers_back_(parts.LayersBack()),
+      compute_(parts.options.compute),
+      context_(ContextOf(parts)) {
+  const job::Architecture& architecture = context_.architecture;
+  const at::Tensor angles = Angles(architecture, context_.heads.head_size);
+  const at::TensorOptions sums =
+      at::TensorOptions().dtype(SumType(compute_)).device(parts.options.device);
+  context_.cos = at::cos(angles).to(sums);
+  context_.sin = at::sin(angles).to(sums);
+
+  const VocabularyRows rows = RowsOf(parts.shard, architecture);
+  if (parts.table.Has("embedding") && first_) {
+    embedding_.emplace(parts.group, parts.table.Matrix("embedding"), rows);
+  }
+  for (int32_t layer = parts.layers.first; layer < parts.layers.first + parts.layers.count;
+       ++layer) {
+    layers_.Add(MakeDecoderLayer(context_, parts.table, layer));
+  }
+  if (!last_) return;
+  final_norm_ = parts.table.Vector("final_norm");
+  if (has_loss_ && architecture.family == job::Family::kRegressor) {
+    prediction_.emplace(parts.table.Matrix("predict"), parts.module.loss_weight);
+  } else if (has_loss_) {
+    // A tied head is the embedding itself where both are here, else a copy under the head's name.
+    const char* role = parts.table.Has("head") ? "head" : "embedding";
+    head_.emplace(parts.group, parts.table.Matrix(role), rows);
+  }
+  outgoing_ = OutgoingOf(parts);
+}
+
+absl::Status DecoderStage::FindShape(const StageInput& input, SequenceShape* shape) const {
+  if (embedding_.has_value() || !first_) {
+    const at::Tensor& shaped = first_ ? input.tokens : input.hidden;
+    if (shaped.defined() && shaped.numel() > 0) *shape = {shaped.size(0), shaped.size(1)};
+  } else if (input.batch > 0 && input.length > 0) {
+    *shape = {input.batch, input.length};
+  }
+  if (shape->length <= context_.architecture.context) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a sequence of ", shape->length,
+                                          " positions; the context has ",
+                                          context_.architecture.context));
+}
+
+absl::Status DecoderStage::RunFirst(const StageInput& input, const SequenceShape& shape,
+                                    DecoderState* state, at::Tensor* hidden) const {
+  if (!first_) {
+    *hidden = ByRow(input.hidden);
+    return absl::OkStatus();
+  }
+  if (embedding_.has_value()) {
+    return embedding_->Forward(input.tokens.reshape({-1}), input.rows, input.row_positions,
+                               state == nullptr ? nullptr : &state->embedding, hidden);
+  }
+  *hidden = at::zeros({shape.rows(), context_.architecture.hidden_size},
+                      context_.cos.options().dtype(compute_));
+  if (!input.rows.defined() || input.rows.size(0) == 0) return absl::OkStatus();
+  ScatterRows(*hidden, input.row_positions, input.rows);
+  if (state != nullptr) state->row_positions = input.row_positions;
+  return absl::OkStatus();
+}
+
+absl::Status DecoderStage::RunHead(const StageInput& input, const at::Tensor& normed, bool evaluate,
+                                   HeadState* state, StageOutput* output) const {
+  const bool scored = input.labels.defined();
+  const at::Tensor labels = scored ? input.labels.reshape({-1}) : at::Tensor();
+  const at::Tensor weights =
+      scored ? input.label_weights.reshape({-1}).to(SumType(compute_)) : at::Tensor();
+  if (!evaluate) return head_->Forward(normed, labels, weights, state, &output->loss_sum);
+  return head_->Evaluate(normed, labels, weights, &output->loss_sum, &output->predicted);
+}
+
+absl::Status DecoderStage::RunLast(const StageInput& input, const at::Tensor& hidden, bool evaluate,
+                                   DecoderState* state, StageOutput* output) const {
+  RmsNormed normed = RmsNorm(hidden, final_norm_.weight, context_.architecture.norm_epsilon);
+  DecoderState* const back = layers_back_ ? state : nullptr;
+  if (head_.has_value()) {
+    RETURN_IF_ERROR(
+        RunHead(input, normed.y, evaluate, back == nullptr ? nullptr : &back->head, output));
+  }
+  if (prediction_.has_value()) {
+    const bool scored = input.targets.defined() && input.targets.size(0) > 0;
+    output->loss_sum = scored ? prediction_->Forward(normed.y, input.targets,
+                                                     input.target_positions, input.target_weights,
+                                                     back == nullptr ? nullptr : &back->prediction)
+                              : NoLoss();
+  }
+  if (input.output_positions.defined() && outgoing_.size() > 0) {
+    const at::Tensor features = normed.y.index_select(0, input.output_positions);
+    if (back != nullptr) back->output_positions = input.output_positions;
+    RETURN_IF_ERROR(outgoing_.Forward(
+        features, layers_back_, state == nullptr ? nullptr : &state->outgoing, &output->hidden));
+  }
+  if (back == nullptr) return absl::OkStatus();
+  back->norm_input = hidden;
+  back->norm_rstd = std::move(normed.rstd);
+  return absl::OkStatus();
+}
+
+absl::Status DecoderStage::Run(const StageInput& input, bool evaluate, DecoderState* state,
+                               StageOutput* output) const {
+  output->hidden.resize(last_ ? outgoing_.size() : 1);
+  SequenceShape shape;
+  RETURN_IF_ERROR(FindShape(input, &shape));
+  if (shape.rows() == 0) {
+    if (has_loss_) output->loss_sum = NoLoss();
+    return absl::OkStatus();
+  }
+  DecoderState* const back = layers_back_ ? state : nullptr;
+  at::Tensor hidden;
+  RETURN_IF_ERROR(RunFirst(input, shape, back, &hidden));
+  RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &hidden));
+  if (state != nullptr) state->shape = shape;
+  if (!last_) {
+    output->hidden[0] = BySequence(hidden, shape);
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(RunLast(input, hidden, evaluate, state, output));
+  if (output->predicted.defined()) {
+    output->predicted = output->predicted.view({shape.batch, shape.length});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecoderStage::BackwardLast(const std::vector<at::Tensor>& output_gradient,
+                                        DecoderState* state, at::Tensor* gradient) const {
+  at::Tensor features, normed;
+  RETURN_IF_ERROR(
+      outgoing_.Backward(output_gradient, layers_back_, &state->outgoing, &state->work, &features));
+  if (!layers_back_) return absl::OkStatus();
+  if (head_.has_value()) {
+    RETURN_IF_ERROR(head_->Backward(&state->head, &state->work, &normed));
+  } else {
+    normed = at::zeros_like(state->norm_input);
+  }
+  if (prediction_.has_value()) prediction_->Backward(&state->prediction, &state->work, normed);
+  if (features.defined()) ScatterRows(normed, state->output_positions, features);
+  NormGradient norm = RmsNormBackward(normed, std::exchange(state->norm_input, {}),
+                                      state->norm_rstd, final_norm_.weight, {});
+  state->work.Sum(final_norm_, std::move(norm.weight));
+  *gradient = std::move(norm.x);
+  return absl::OkStatus();
+}
+
+void DecoderStage::BackwardFirst(const at::Tensor& gradient, DecoderState* state,
+                                 StageOutput* output) const {
+  if (embedding_.has_value()) {
+    at::Tensor rows = embedding_->Backward(gradient, &state->embedding, &state->work);
+    if (trains_.inputs) output->rows = std::move(rows);
+  } else if (trains_.inputs && state->row_positions.defined()) {
+    output->rows = gradient.index_select(0, state->row_positions);
+  }
+}
+
+absl::Status DecoderStage::RunBackward(const std::vector<at::Tensor>& output_gradient,
+                                       DecoderState* state, StageOutput* output) const {
+  output->hidden.emplace_back();
+  if (state->shape.rows() == 0) return absl::OkStatus();
+  at::Tensor gradient;
+  if (last_) {
+    RETURN_IF_ERROR(BackwardLast(output_gradient, state, &gradient));
+  } else {
+    gradient = ByRow(output_gradient.at(0));
+  }
+  if (!layers_back_) return absl::OkStatus();
+  RETURN_IF_ERROR(layers_.BackwardInput(state->shape, &state->layers, &state->work, &gradient));
+  if (first_) {
+    BackwardFirst(gradient, state, output);
+  } else if (trains_.inputs) {
+    output->hidden[0] = BySequence(gradient, state->shape);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Stage> MakeDecoderStage(const StageParts& parts) {
+  return std::make_unique<DecoderStage>(parts);
+}
+
+}  // namespace phalanx::model

@@ -1,0 +1,180 @@
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+#include "worker/model/kernels.h"
+#include "worker/model/make_stage.h"
+#include "worker/model/outgoing.h"
+#include "worker/model/patches.h"
+#include "worker/model/slotted_stage.h"
+#include "worker/model/sounds.h"
+
+namespace phalanx::model {
+namespace {
+
+struct EncoderState {
+  SequenceShape shape;
+  PatchState patches;
+  SoundState sounds;
+  std::vector<LayerState> layers;
+  at::Tensor norm_input;
+  LayerNormed norm;
+  OutgoingState outgoing;
+  WeightWork work;
+};
+
+// A part of a vision or audio module. An encoder takes nothing from other modules, so a frozen one
+// has no backward pass but that of its projectors.
+class EncoderStage final : public SlottedStage<EncoderState> {
+ public:
+  explicit EncoderStage(const StageParts& parts);
+
+ private:
+  absl::Status Run(const StageInput& input, bool evaluate, EncoderState* state,
+                   StageOutput* output) const override;
+  absl::Status RunBackward(const std::vector<at::Tensor>& output_gradient, EncoderState* state,
+                           StageOutput* output) const override;
+
+  // What goes into the layers: [items * rows, hidden].
+  at::Tensor RunFirst(const StageInput& input, EncoderState* state) const;
+  // What leaves the module, one row a patch or pair of frames, from the last layer's rows.
+  at::Tensor Features(const at::Tensor& hidden, const SequenceShape& shape,
+                      EncoderState* state) const;
+  at::Tensor FeaturesBackward(const at::Tensor& gradient, EncoderState* state) const;
+
+  bool IsVision() const { return context_.architecture.family == job::Family::kClipVision; }
+  int64_t width() const { return context_.architecture.hidden_size; }
+  // Rows of one item in the layers.
+  int64_t rows() const {
+    return IsVision() ? EncoderRows(context_.architecture) : context_.architecture.frames / 2;
+  }
+
+  const bool first_, last_;
+  const bool layers_back_;  // whether the layers have a backward pass
+  const LayerContext context_;
+  std::optional<PatchEmbedding> patches_;
+  std::optional<SoundEmbedding> sounds_;
+  LayerStack layers_;
+  Parameter final_norm_, final_norm_bias_;  // last part of an audio module
+  Outgoing outgoing_;
+};
+
+EncoderStage::EncoderStage(const StageParts& parts)
+    : SlottedStage(parts.module.name, parts.trains),
+      first_(parts.first),
+      last_(parts.last),
+      layers_back_(parts.LayersBack()),
+      context_(ContextOf(parts)) {
+  if (first_ && IsVision()) patches_.emplace(context_, parts.table);
+  if (first_ && !IsVision()) sounds_.emplace(context_, parts.table);
+  for (int32_t layer = parts.layers.first; layer < parts.layers.first + parts.layers.count;
+       ++layer) {
+    layers_.Add(MakeEncoderLayer(context_, parts.table, layer));
+  }
+  if (!last_) return;
+  if (!IsVision()) {
+    final_norm_ = parts.table.Vector("final_norm");
+    final_norm_bias_ = parts.table.Vector("final_norm_bias");
+  }
+  outgoing_ = OutgoingOf(parts);
+}
+
+at::Tensor EncoderStage::RunFirst(const StageInput& input, EncoderState* state) const {
+  if (patches_.has_value()) {
+    return patches_->Forward(input.pixels, state == nullptr ? nullptr : &state->patches);
+  }
+  if (sounds_.has_value()) {
+    return sounds_->Forward(input.sounds, state == nullptr ? nullptr : &state->sounds);
+  }
+  return input.hidden.reshape({-1, width()});
+}
+
+at::Tensor EncoderStage::Features(const at::Tensor& hidden, const SequenceShape& shape,
+                                  EncoderState* state) const {
+  if (IsVision()) {
+    // The class token has served the other rows; it is no feature.
+    return hidden.view({shape.batch, shape.length, width()})
+        .narrow(1, 1, shape.length - 1)
+        .reshape({-1, width()});
+  }
+  LayerNormed norm = LayerNorm(hidden, final_norm_.weight, final_norm_bias_.weight,
+                               context_.architecture.norm_epsilon);
+  at::Tensor features = std::exchange(norm.y, {});
+  if (state != nullptr) {
+    state->norm_input = hidden;
+    state->norm = std::move(norm);
+  }
+  return features;
+}
+
+at::Tensor EncoderStage::FeaturesBackward(const at::Tensor& gradient, EncoderState* state) const {
+  if (IsVision()) {
+    const SequenceShape& shape = state->shape;
+    const at::Tensor all = at::zeros({shape.batch, shape.length, width()}, gradient.options());
+    all.narrow(1, 1, shape.length - 1).copy_(gradient.view({shape.batch, -1, width()}));
+    return all.view({-1, width()});
+  }
+  NormGradient norm = LayerNormBackward(gradient, std::exchange(state->norm_input, {}),
+                                        std::exchange(state->norm, {}), final_norm_.weight,
+                                        final_norm_bias_.weight, {});
+  state->work.Sum(final_norm_, std::move(norm.weight));
+  state->work.Sum(final_norm_bias_, std::move(norm.bias));
+  return std::move(norm.x);
+}
+
+absl::Status EncoderStage::Run(const StageInput& input, bool /*evaluate*/, EncoderState* state,
+                               StageOutput* output) const {
+  output->hidden.resize(last_ ? outgoing_.size() : 1);
+  const at::Tensor& given = !first_ ? input.hidden : IsVision() ? input.pixels : input.sounds;
+  if (!given.defined() || given.numel() == 0) return absl::OkStatus();  // no items
+  const SequenceShape shape = {given.size(0), rows()};
+  EncoderState* const back = layers_back_ ? state : nullptr;
+  at::Tensor hidden = RunFirst(input, back);
+  if (hidden.size(0) != shape.rows()) {
+    return absl::InternalError(absl::StrCat(given.size(0), " items gave ", hidden.size(0),
+                                            " rows, not ", shape.length, " each"));
+  }
+  RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &hidden));
+  if (state != nullptr) state->shape = shape;
+  if (last_) {
+    return outgoing_.Forward(Features(hidden, shape, back), layers_back_,
+                             state == nullptr ? nullptr : &state->outgoing, &output->hidden);
+  }
+  output->hidden[0] = hidden.view({shape.batch, shape.length, width()});
+  return absl::OkStatus();
+}
+
+absl::Status EncoderStage::RunBackward(const std::vector<at::Tensor>& output_gradient,
+                                       EncoderState* state, StageOutput* output) const {
+  output->hidden.emplace_back();
+  if (state->shape.rows() == 0) return absl::OkStatus();
+  at::Tensor gradient;
+  if (last_) {
+    RETURN_IF_ERROR(outgoing_.Backward(output_gradient, layers_back_, &state->outgoing,
+                                       &state->work, &gradient));
+    if (gradient.defined()) gradient = FeaturesBackward(gradient, state);
+  } else if (output_gradient.at(0).defined()) {
+    gradient = output_gradient.at(0).reshape({-1, width()});
+  }
+  if (!gradient.defined()) return absl::OkStatus();  // nobody used the features, or all is frozen
+  RETURN_IF_ERROR(layers_.BackwardInput(state->shape, &state->layers, &state->work, &gradient));
+  if (patches_.has_value()) {
+    patches_->Backward(gradient, &state->patches, &state->work);
+  } else if (sounds_.has_value()) {
+    sounds_->Backward(gradient, &state->sounds, &state->work);
+  } else {
+    output->hidden[0] = gradient.view({state->shape.batch, state->shape.length, -1});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Stage> MakeEncoderStage(const StageParts& parts) {
+  return std::make_unique<EncoderStage>(parts);
+}
+
+}  // namespace phalanx::model
