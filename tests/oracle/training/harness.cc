@@ -20,74 +20,6 @@
 namespace phalanx::oracle {
 namespace {
 
-class MemorySource final : public train::SampleSource {
- public:
-  explicit MemorySource(const DataShape& shape) : shape_(shape) {
-    for (int64_t i = 0; i < shape.samples; ++i) samples_.push_back(Make(i));
-  }
-  int64_t size() const override { return shape_.samples; }
-  data::SampleShape shape(int64_t sample) const override {
-    const data::Sample& s = *samples_[static_cast<size_t>(sample)];
-    data::SampleShape shape;
-    shape.images = static_cast<int32_t>(s.pixels.size());
-    shape.positions = static_cast<int32_t>(s.tokens.size());
-    for (uint8_t counts : s.label_counts) shape.counted += counts;
-    return shape;
-  }
-  std::string NameOf(int64_t sample) const override { return "sample-" + std::to_string(sample); }
-  void Announce(absl::Span<const int64_t>) override {}
-  absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
-    return samples_[static_cast<size_t>(sample)];
-  }
-
- private:
-  std::shared_ptr<const data::Sample> Make(int64_t index) const {
-    Prng prng(Hash64(99, 1, static_cast<uint64_t>(index)));
-    auto sample = std::make_shared<data::Sample>();
-    const int32_t items =
-        shape_.rows_per_item == 0
-            ? 0
-            : shape_.items_min + static_cast<int32_t>(prng.Below(
-                                     static_cast<uint64_t>(shape_.items_max - shape_.items_min + 1)));
-    auto text = [&](int64_t count, bool counts) {
-      for (int64_t t = 0; t < count; ++t) {
-        const int32_t token = static_cast<int32_t>(prng.Below(static_cast<uint64_t>(shape_.vocabulary)));
-        if (!sample->tokens.empty()) {
-          sample->labels.push_back(token);
-          sample->label_counts.push_back(counts);
-        }
-        sample->tokens.push_back(token);
-      }
-    };
-    // A piece of text before the items, which does not count, then the caption.
-    if (items > 0) text(static_cast<int64_t>(prng.Below(3)), false);
-    for (int32_t item = 0; item < items; ++item) {
-      for (int64_t row = 0; row < shape_.rows_per_item; ++row) {
-        if (!sample->tokens.empty()) {
-          sample->labels.push_back(0);
-          sample->label_counts.push_back(0);
-        }
-        sample->image_positions.push_back(static_cast<int32_t>(sample->tokens.size()));
-        sample->tokens.push_back(0);
-      }
-      std::vector<float> pixels(static_cast<size_t>(3 * shape_.image_size * shape_.image_size));
-      for (float& pixel : pixels) pixel = static_cast<float>(UnitNormal(prng.Next()));
-      if (index == shape_.corrupt_sample) std::fill(pixels.begin(), pixels.end(), 0.0f);
-      sample->pixels.push_back(std::move(pixels));
-    }
-    text(shape_.text_min + static_cast<int64_t>(prng.Below(
-                               static_cast<uint64_t>(shape_.text_max - shape_.text_min + 1))), true);
-    // The last token is only predicted.
-    sample->tokens.pop_back();
-    sample->corrupt = items > 0 && index == shape_.corrupt_sample;
-    if (sample->corrupt) sample->corrupt_reason = "made so";
-    return sample;
-  }
-
-  DataShape shape_;
-  std::vector<std::shared_ptr<const data::Sample>> samples_;
-};
-
 // What the ranks of one step hold, put together.
 class Collector {
  public:
@@ -190,25 +122,19 @@ NamedTensors Flattened(const NamedTensors& tensors) {
 
 }  // namespace
 
-std::unique_ptr<train::SampleSource> MakeData(const DataShape& shape) {
-  return std::make_unique<MemorySource>(shape);
-}
-
-DataShape DataShapeOf(const job::JobSpec& spec) {
-  DataShape shape;
-  shape.vocabulary = spec.modules[static_cast<size_t>(spec.language)].architecture.vocabulary;
-  shape.rows_per_item = data::ItemShapesOf(spec).image_rows;
-  shape.image_size = data::ItemShapesOf(spec).image_size;
-  return shape;
-}
-
 HeldPart HeldBy(train::ModuleState& state) {
-  HeldPart part{state.place(), state.chunk(), at::full({state.parameters().elements}, NAN, at::kDouble),
-                state.weights().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true)};
+  HeldPart part;
+  part.place = state.place();
+  part.chunk = state.chunk();
+  part.gradients = at::full({state.parameters().elements}, NAN, at::kDouble);
   for (const train::ShardRun& run : state.shard().runs) {
     part.gradients.narrow(0, run.gradient_offset, run.count)
         .copy_(state.gradients().narrow(0, run.gradient_offset, run.count));
   }
+  for (const plan::LocalMatrix& matrix : state.parameters().matrices) {
+    if (!matrix.trains) part.gradients.narrow(0, matrix.offset, matrix.rows * matrix.cols).zero_();
+  }
+  part.weights = state.weights().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
   return part;
 }
 

@@ -12,27 +12,12 @@
 #include "core/job/job_spec.h"
 #include "core/plan/plan.h"
 #include "tests/oracle/plain_model.h"
+#include "tests/oracle/training/memory_source.h"
 #include "worker/train/batches.h"
 #include "worker/train/commit.h"
 #include "worker/train/module_state.h"
 
 namespace phalanx::oracle {
-
-// A data set in memory: random tokens and pixels, 0 to `items_max` images a sample, captions of unequal
-// length. A pure function of its arguments.
-struct DataShape {
-  int64_t samples = 64;
-  int64_t vocabulary = 96;
-  int64_t rows_per_item = 0;  // 0: no items
-  int64_t image_size = 0;
-  int32_t items_min = 0, items_max = 2;
-  int32_t text_min = 3, text_max = 9;
-  // This sample's image does not decode; -1: none.
-  int64_t corrupt_sample = -1;
-};
-std::unique_ptr<train::SampleSource> MakeData(const DataShape& shape);
-// What fits the spec's modules.
-DataShape DataShapeOf(const job::JobSpec& spec);
 
 // Tensors in fp64, [rows, cols] each, vectors too.
 struct TrainedStep {
@@ -45,7 +30,8 @@ struct TrainedStep {
 struct HeldPart {
   plan::Place place;
   int32_t chunk = 0;
-  at::Tensor gradients;  // of the rank's own shard, of the sum of losses; NaN elsewhere
+  // Of the rank's own shard, of the sum of losses; zero for what does not train, NaN elsewhere.
+  at::Tensor gradients;
   at::Tensor weights;
 };
 HeldPart HeldBy(train::ModuleState& state);

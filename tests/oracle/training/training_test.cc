@@ -62,7 +62,7 @@ TEST(TrainingDataTest, CorruptImage_CountsInNoLossOnAnyRank) {
   const Case c{"", {.dp = 2}, {.tp = 2, .pp = 2}};
   job::JobSpec spec = SpecOf(c, job::Precision::kFp64);
   DataShape data = DataShapeOf(spec);
-  data.items_min = 1;
+  data.images_min = 1;
   data.samples = spec.batch.global;
   data.corrupt_sample = 3;
   const std::vector<TrainedStep> plain = TrainPlain(spec, data, 1);
