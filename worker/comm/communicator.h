@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,9 @@ class Rendezvous {
 
 struct WorldOptions {
   absl::Duration setup_timeout = absl::Seconds(60);
+  // A stop that is requested while ranks connect ends that at once, with Cancelled. A wait inside the
+  // rendezvous is the rendezvous' own to end.
+  std::stop_token stop;
   // The longest that one operation may wait for its peers. Supervision finds dead ones much sooner.
   absl::Duration operation_timeout = absl::Minutes(10);
   std::string interface_address = "127.0.0.1";  // Gloo: address to listen on and to publish
@@ -114,7 +118,7 @@ struct WorldOptions {
 
 // All communicators of one rank in one epoch: entry i of the result belongs to specs[i], nullptr
 // where `self` is not a member. Every rank of the world calls with the same specs.
-// Errors: Unavailable, DeadlineExceeded.
+// Errors: Unavailable, DeadlineExceeded, Cancelled.
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
                                           int32_t world, Rendezvous& rendezvous,

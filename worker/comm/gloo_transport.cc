@@ -1,6 +1,8 @@
 #include "worker/comm/gloo_transport.h"
 
-#include <gloo/rendezvous/context.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <netdb.h>
@@ -13,6 +15,7 @@
 #include <exception>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,7 +24,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "worker/comm/gloo_store.h"
 #include "worker/comm/shared_memory.h"
 
 namespace phalanx::comm {
@@ -29,6 +31,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using GlooBuffer = ::gloo::transport::UnboundBuffer;
+using GlooContext = ::gloo::transport::Context;
 
 // Tags of the transport itself; those of messages have the top bit clear.
 constexpr uint64_t kFarewellTag = uint64_t{1} << 63;
@@ -65,7 +68,7 @@ absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout)
 class GlooTransport final : public Transport {
  public:
   // `shared` may be null.
-  GlooTransport(std::shared_ptr<::gloo::Context> context, std::unique_ptr<SharedMemory> shared,
+  GlooTransport(std::shared_ptr<GlooContext> context, std::unique_ptr<SharedMemory> shared,
                 const WorldOptions& options)
       : context_(std::move(context)),
         shared_(std::move(shared)),
@@ -122,7 +125,7 @@ class GlooTransport final : public Transport {
   // Why the connections broke: a wait of this rank that ran out of time, or a peer that died.
   absl::Status Diagnose();
 
-  const std::shared_ptr<::gloo::Context> context_;
+  const std::shared_ptr<GlooContext> context_;
   const std::unique_ptr<SharedMemory> shared_;
   std::vector<bool> in_reach_;  // by rank; constant once connected
   const milliseconds operation_timeout_;
@@ -436,6 +439,73 @@ void IgnoreBrokenPipes() {
     signal(SIGPIPE, SIG_IGN);
 }
 
+absl::Status Interrupted() { return absl::CancelledError("asked to stop while connecting"); }
+
+// Our end of each connection as its peer is to know it, one after another in the order of ranks.
+std::string Announcement(GlooContext& context) {
+  std::string addresses;
+  for (int32_t peer = 0; peer < context.size; ++peer) {
+    if (peer == context.rank) continue;
+    const std::vector<char> address = context.createPair(peer)->address().bytes();
+    addresses.append(address.begin(), address.end());
+  }
+  return addresses;
+}
+
+// Where `peer` waits for this rank, out of what it announced.
+absl::StatusOr<std::vector<char>> AddressIn(const std::string& announced, int32_t peer,
+                                            const GlooContext& context) {
+  const size_t count = static_cast<size_t>(context.size - 1), bytes = announced.size() / count;
+  if (bytes == 0 || announced.size() % count != 0) {
+    return absl::InternalError(
+        absl::StrCat("rank ", peer, " announces ", announced.size(), " bytes"));
+  }
+  const int32_t place = context.rank < peer ? context.rank : context.rank - 1;
+  const char* begin = announced.data() + static_cast<size_t>(place) * bytes;
+  return std::vector<char>(begin, begin + bytes);
+}
+
+// Connects every pair of ranks. Throws what Gloo throws.
+absl::Status ConnectMesh(GlooContext& context, Rendezvous& rendezvous, absl::Time deadline,
+                         const std::stop_token& stop) {
+  const auto key = [](int32_t rank) { return absl::StrCat("gloo/", rank); };
+  RETURN_IF_ERROR(rendezvous.Put(key(context.rank), Announcement(context)));
+  // A pair that is closed waits no longer for its peer.
+  const std::stop_callback close(stop, [&context] {
+    for (int32_t peer = 0; peer < context.size; ++peer) {
+      if (peer != context.rank) context.getPair(peer)->close();
+    }
+  });
+  for (int32_t peer = 0; peer < context.size; ++peer) {
+    if (peer == context.rank) continue;
+    ASSIGN_OR_RETURN(const std::string announced, rendezvous.Get(key(peer), deadline));
+    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(announced, peer, context));
+    if (stop.stop_requested()) return Interrupted();
+    context.getPair(peer)->connect(address);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> Connect(int32_t self, int32_t world,
+                                                   Rendezvous& rendezvous, absl::Time deadline,
+                                                   const WorldOptions& options) {
+  auto device = ::gloo::transport::tcp::CreateDevice(options.interface_address.c_str());
+  std::shared_ptr<GlooContext> context = device->createContext(self, world);
+  context->setTimeout(ToMilliseconds(options.setup_timeout / 5));  // Gloo waits five times as long
+  RETURN_IF_ERROR(ConnectMesh(*context, rendezvous, deadline, options.stop));
+  std::unique_ptr<SharedMemory> shared;
+  if (options.shared_memory) {
+    // Without it everything goes over TCP.
+    if (auto created = SharedMemory::Create(self, world); created.ok())
+      shared = *std::move(created);
+  }
+  auto transport = std::make_unique<GlooTransport>(std::move(context), std::move(shared), options);
+  const std::stop_callback abort(options.stop,
+                                 [made = transport.get()] { made->Abort(Interrupted()); });
+  RETURN_IF_ERROR(transport->MeetInSharedMemory());
+  return transport;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world,
@@ -444,30 +514,18 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, in
   const absl::Time deadline = absl::Now() + options.setup_timeout;
   RETURN_IF_ERROR(CheckAddress(options.interface_address));
   IgnoreBrokenPipes();
+  absl::StatusOr<std::unique_ptr<Transport>> connected;
   try {
-    auto device = ::gloo::transport::tcp::CreateDevice(options.interface_address.c_str());
-    auto context = std::make_shared<::gloo::rendezvous::Context>(self, world);
-    context->setTimeout(
-        ToMilliseconds(options.setup_timeout / 5));  // Gloo waits five times as long
-    RendezvousStore store(rendezvous, deadline);
-    context->connectFullMesh(store, device);
-    std::unique_ptr<SharedMemory> shared;
-    if (options.shared_memory) {
-      // Without it everything goes over TCP.
-      if (auto created = SharedMemory::Create(self, world); created.ok())
-        shared = *std::move(created);
-    }
-    auto transport =
-        std::make_unique<GlooTransport>(std::move(context), std::move(shared), options);
-    RETURN_IF_ERROR(transport->MeetInSharedMemory());
-    return transport;
-  } catch (const StatusException& error) {
-    return Annotate(error.status, "connecting over Gloo");
+    connected = Connect(self, world, rendezvous, deadline, options);
   } catch (const std::exception& error) {
-    absl::StatusCode code = absl::Now() >= deadline ? absl::StatusCode::kDeadlineExceeded
-                                                    : absl::StatusCode::kUnavailable;
-    return absl::Status(code, absl::StrCat("connecting over Gloo: ", error.what()));
+    const absl::StatusCode code = absl::Now() >= deadline ? absl::StatusCode::kDeadlineExceeded
+                                                          : absl::StatusCode::kUnavailable;
+    connected = absl::Status(code, error.what());
   }
+  if (connected.ok()) return connected;
+  // Whatever broke then broke because of it.
+  return Annotate(options.stop.stop_requested() ? Interrupted() : connected.status(),
+                  "connecting over Gloo");
 }
 
 }  // namespace phalanx::comm

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -183,6 +184,10 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
   const ncclResult_t ended = ncclGroupEnd();
   if (created == ncclSuccess && ended != ncclInProgress) created = ended;
   absl::Status status = NcclStatus(created, "create");
+  const std::stop_callback interrupt(options.stop, [&mine] {
+    for (NcclCommunicator* group : mine)
+      group->Abort(absl::CancelledError("asked to stop while connecting"));
+  });
   for (size_t i = 0; i < mine.size() && status.ok(); ++i) {
     status =
         mine[i]->Settle(ncclInProgress, deadline,

@@ -90,6 +90,7 @@ absl::Status EpochRun::OpenData() {
 absl::Status EpochRun::Connect() {
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
   comm::WorldOptions options;
+  options.stop = connecting_.get_token();
   if (!order_.address().empty()) options.interface_address = order_.address();
   absl::StatusOr<comm::Communicators> connected = absl::UnimplementedError("no GPU support in this build");
   if (order_.device_kind() == "gpu") {
@@ -100,9 +101,10 @@ absl::Status EpochRun::Connect() {
   } else {
     connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
   }
-  RETURN_IF_ERROR(connected.status());
   absl::MutexLock lock(&mu_);
+  // A rank that was told to stop reports that, not the connection that it broke off.
   RETURN_IF_ERROR(stopped_);
+  RETURN_IF_ERROR(connected.status());
   communicators_ = *std::move(connected);
   connected_ = true;
   return absl::OkStatus();
@@ -231,6 +233,7 @@ void EpochRun::Stop(absl::Status reason) {
   if (!stopped_.ok()) return;
   stopped_ = reason;
   rendezvous_.Abort(reason);
+  connecting_.request_stop();
   if (training_ != nullptr) training_->RequestStop();
   if (!connected_) return;
   for (const auto& communicator : communicators_) {

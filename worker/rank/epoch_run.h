@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -62,6 +63,7 @@ class EpochRun {
   absl::Time progress_sent_ = absl::InfinitePast();
   absl::Status report_status_;  // the first report that could not be sent or written
 
+  std::stop_source connecting_;  // thread-safe: ends what ranks wait for while they connect
   absl::Mutex mu_;
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort

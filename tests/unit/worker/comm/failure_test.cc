@@ -2,6 +2,7 @@
 #include <condition_variable>
 #include <latch>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -188,6 +189,83 @@ TEST(GlooSetupTest, ARankThatNeverComes_IsDeadlineExceeded) {
   const auto connected =
       ConnectGloo(Everyone(2), Rank{0}, 2, rendezvous, {.setup_timeout = absl::Milliseconds(50)});
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded) << connected.status();
+}
+
+// A table that one rank never gets an answer from, so that it announces itself and comes no further.
+class OneSidedRendezvous final : public Rendezvous {
+ public:
+  explicit OneSidedRendezvous(Rendezvous& table) : table_(table) {}
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    const absl::Status put = table_.Put(key, value);
+    announced.count_down();
+    return put;
+  }
+  absl::StatusOr<std::string> Get(const std::string&, absl::Time) override {
+    ended.wait();
+    return absl::AbortedError("the test is over");
+  }
+  std::latch announced{1}, ended{1};
+
+ private:
+  Rendezvous& table_;
+};
+
+// The table, and a word when the last answer that a rank needs has been given.
+class ReportingRendezvous final : public Rendezvous {
+ public:
+  explicit ReportingRendezvous(Rendezvous& table) : table_(table) {}
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    return table_.Put(key, value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+    auto value = table_.Get(key, deadline);
+    answered.count_down();
+    return value;
+  }
+  std::latch answered{1};
+
+ private:
+  Rendezvous& table_;
+};
+
+// Whichever of the two has the lower port waits for the other to connect; the higher one is
+// connected by the kernel and waits for the first message. Rounds, to see both.
+TEST(GlooSetupTest, AStopWhileAPeerDoesNotConnect_EndsTheWaitAtOnce) {
+  for (int round = 0; round < 10; ++round) {
+    MemoryRendezvous table;
+    OneSidedRendezvous stuck(table);
+    ReportingRendezvous reporting(table);
+    std::stop_source stop;
+    std::thread peer([&] {
+      EXPECT_FALSE(ConnectGloo(Everyone(2), Rank{1}, 2, stuck, {}).ok());
+    });
+    stuck.announced.wait();
+    absl::Time stopped;
+    std::thread other([&] {
+      reporting.answered.wait();
+      stopped = absl::Now();
+      stop.request_stop();
+    });
+    const auto connected =
+        ConnectGloo(Everyone(2), Rank{0}, 2, reporting,
+                    {.stop = stop.get_token(), .shared_memory = round % 2 == 0});
+    const absl::Time ended = absl::Now();
+    other.join();
+    stuck.ended.count_down();
+    peer.join();
+    EXPECT_EQ(connected.status().code(), absl::StatusCode::kCancelled) << connected.status();
+    EXPECT_LT(ended - stopped, kAtOnce);
+  }
+}
+
+TEST(GlooSetupTest, AStopBeforehand_IsCancelled) {
+  MemoryRendezvous table;
+  std::stop_source stop;
+  stop.request_stop();
+  ASSERT_TRUE(table.Put("gloo/1", "no address of any kind").ok());
+  const auto connected =
+      ConnectGloo(Everyone(2), Rank{0}, 2, table, {.stop = stop.get_token()});
+  EXPECT_EQ(connected.status().code(), absl::StatusCode::kCancelled) << connected.status();
 }
 
 TEST(GlooSetupTest, AnAddressThatIsNotOurs_IsUnavailable) {
