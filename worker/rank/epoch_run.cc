@@ -111,7 +111,7 @@ absl::Status EpochRun::Connect() {
 }
 
 void EpochRun::OnStep(const train::StepSummary& step) {
-  figures_.Add(step);
+  figures_.Add(step, *program_);
   const absl::Time now = absl::Now();
   if (now - progress_sent_ >= kProgressInterval || step.step == plan_.spec.steps) {
     progress_sent_ = now;
@@ -164,6 +164,7 @@ absl::Status EpochRun::Train() {
     RETURN_IF_ERROR(stopped_);
     training_ = trainer.get();
   }
+  program_ = &trainer->executor().program();
   // Stop() may not reach the trainer once this function has left.
   const std::unique_ptr<EpochRun, void (*)(EpochRun*)> forget(this, [](EpochRun* run) {
     absl::MutexLock lock(&run->mu_);
@@ -176,7 +177,7 @@ absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(report_status_);
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
-      figures_.Write(output_, order_.rank(), order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
+      figures_.Write(output_, plan_, Rank{order_.rank()}, order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
   if (order_.validation_index().empty()) return absl::OkStatus();
 

@@ -60,6 +60,7 @@ class EpochRun {
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;
   RankFigures figures_;
+  const schedule::Program* program_ = nullptr;  // the trainer's, while it runs
   absl::Time progress_sent_ = absl::InfinitePast();
   absl::Status report_status_;  // the first report that could not be sent or written
 

@@ -10,26 +10,57 @@
 
 namespace phalanx::rank {
 
-void RankFigures::Add(const train::StepSummary& step) {
+void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::Program& program) {
+  using schedule::Op;
+  for (const train::InstructionTime& time : figures.instructions) {
+    const schedule::Instruction& instruction = program[static_cast<size_t>(time.instruction)];
+    const double seconds = time.end - time.begin - time.waited;
+    if (schedule::IsPass(instruction.op)) {
+      const size_t kind = instruction.op == Op::kForward ? 0 : instruction.op == Op::kBackwardInput ? 1 : 2;
+      Passes& passes = passes_[{instruction.module, instruction.chunk}][kind];
+      passes.seconds += seconds;
+      ++passes.count;
+    } else if (instruction.op == Op::kReduce || instruction.op == Op::kOptimize || instruction.op == Op::kGather) {
+      finish_seconds_ += seconds;
+    }
+  }
+}
+
+void RankFigures::Add(const train::StepSummary& step, const schedule::Program& program) {
   if (step.step > kWarmupSteps + 1) {
     ++steps_;
     step_seconds_ += previous_seconds_;
     busy_seconds_ += step.previous.busy;
     exposed_comm_seconds_ += step.previous.exposed_comm;
+    AddPasses(step.previous, program);
   }
   previous_seconds_ = step.seconds;
 }
 
-absl::Status RankFigures::Write(const std::string& output, int32_t rank, int64_t memory_bytes) const {
+absl::Status RankFigures::Write(const std::string& output, const plan::Plan& plan, Rank rank,
+                                int64_t memory_bytes) const {
   std::error_code error;
   std::filesystem::create_directories(absl::StrCat(output, "/ranks"), error);
-  const std::string path = absl::StrCat(output, "/ranks/rank-", rank, ".json");
+  const std::string path = absl::StrCat(output, "/ranks/rank-", rank.value, ".json");
   nlohmann::ordered_json figures;
-  figures["rank"] = rank;
+  figures["rank"] = rank.value;
   figures["steps"] = steps_;
   figures["step_seconds"] = step_seconds_;
   figures["busy_seconds"] = busy_seconds_;
   figures["exposed_comm_seconds"] = exposed_comm_seconds_;
+  figures["finish_seconds"] = finish_seconds_;
+  figures["passes"] = nlohmann::ordered_json::array();
+  for (const auto& [part, kinds] : passes_) {
+    const auto mean = [](const Passes& passes) {
+      return passes.count > 0 ? passes.seconds / static_cast<double>(passes.count) : 0.0;
+    };
+    figures["passes"].push_back({{"module", part.first},
+                                 {"stage", plan.PlaceOf(rank, part.first)->pp},
+                                 {"chunk", part.second},
+                                 {"forward", mean(kinds[0])},
+                                 {"backward_input", mean(kinds[1])},
+                                 {"backward_weight", mean(kinds[2])}});
+  }
   figures["memory_bytes"] = memory_bytes;
   std::ofstream out(path, std::ios::trunc);
   out << figures.dump() << "\n";

@@ -4,10 +4,15 @@
 // Not thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "core/plan/plan.h"
+#include "core/schedule/program.h"
 #include "worker/train/trainer.h"
 
 namespace phalanx::rank {
@@ -17,11 +22,22 @@ inline constexpr int64_t kWarmupSteps = 10;
 
 class RankFigures {
  public:
-  void Add(const train::StepSummary& step);
+  // `program`: the rank's own.
+  void Add(const train::StepSummary& step, const schedule::Program& program);
   // Errors: what the file system says, naming the path.
-  absl::Status Write(const std::string& output, int32_t rank, int64_t memory_bytes) const;
+  absl::Status Write(const std::string& output, const plan::Plan& plan, Rank rank, int64_t memory_bytes) const;
 
  private:
+  // Seconds and number of the passes of one kind, waits for messages left out.
+  struct Passes {
+    double seconds = 0;
+    int64_t count = 0;
+  };
+  void AddPasses(const train::StepFigures& figures, const schedule::Program& program);
+
+  // By (module, chunk): forward, backward input, backward weight.
+  std::map<std::pair<int32_t, int32_t>, std::array<Passes, 3>> passes_;
+  double finish_seconds_ = 0;  // reductions, optimizer and gathers behind the passes
   int64_t steps_ = 0;
   double step_seconds_ = 0, busy_seconds_ = 0, exposed_comm_seconds_ = 0;
   double previous_seconds_ = 0;  // of the step whose figures come with the next one

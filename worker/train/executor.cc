@@ -131,10 +131,6 @@ void Executor::TieEnds() {
   }
 }
 
-std::vector<plan::Place> Executor::places() const {
-  return plan_.PlacesOf(rank_);
-}
-
 int32_t Executor::PeerIn(bool forward, Rank rank) const {
   return (forward ? forward_peer_ : backward_peer_).at(rank);
 }
@@ -155,6 +151,7 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector
       RETURN_IF_ERROR(previous_decided());
       before = timer_->Mark();
     }
+    timer_->BeginInstruction(static_cast<int32_t>(i));
     ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
     i += done;
     const int32_t after = timer_->Mark();

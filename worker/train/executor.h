@@ -71,7 +71,8 @@ class Executor {
   };
   absl::StatusOr<Evaluation> Evaluate(Batches& batches, const Microbatch& microbatch, bool predict);
 
-  std::vector<plan::Place> places() const;
+  std::vector<plan::Place> places() const { return plan_.PlacesOf(rank_); }
+  const schedule::Program& program() const { return program_; }
   const std::vector<std::unique_ptr<ModuleState>>& modules() const { return states_; }
   comm::Communicator* control() { return control_; }
   void set_on_corrupt_sample(OnCorruptSample callback) { on_corrupt_sample_ = std::move(callback); }

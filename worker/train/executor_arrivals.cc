@@ -12,7 +12,7 @@ absl::Status Executor::TakeForward(const Part& part, Flight& flight) {
   if (flight.arriving.empty()) return absl::OkStatus();
   const int32_t before = timer_->Mark();
   if (forward_ != nullptr) RETURN_IF_ERROR(forward_->Join());
-  timer_->Add(StepTimer::Kind::kCommInsideCompute, before, timer_->Mark());
+  timer_->Add(StepTimer::Kind::kWait, before, timer_->Mark());
   for (auto& [index, arrivals] : flight.arriving) {
     const plan::Link& link = plan_.links[static_cast<size_t>(index)];
     std::vector<at::Tensor> rows, flags;
@@ -41,7 +41,7 @@ absl::Status Executor::TakeBackward(const Part& part, Flight& flight) {
   if (flight.arriving_gradients.empty()) return absl::OkStatus();
   const int32_t before = timer_->Mark();
   if (backward_ != nullptr) RETURN_IF_ERROR(backward_->Join());
-  timer_->Add(StepTimer::Kind::kCommInsideCompute, before, timer_->Mark());
+  timer_->Add(StepTimer::Kind::kWait, before, timer_->Mark());
   for (auto& [index, pairs] : flight.arriving_gradients) {
     const plan::Link& link = plan_.links[static_cast<size_t>(index)];
     if (link.edge < 0) {

@@ -46,7 +46,7 @@ class TimedCommunicator final : public comm::Communicator {
   }
   absl::Status Join() override {
     const absl::Status status = inner_.Join();
-    if (begun_ >= 0) timer_.Add(StepTimer::Kind::kCommInsideCompute, begun_, timer_.Mark());
+    if (begun_ >= 0) timer_.Add(StepTimer::Kind::kCollective, begun_, timer_.Mark());
     begun_ = -1;
     return status;
   }
@@ -69,11 +69,21 @@ std::unique_ptr<Marks> MakeCpuMarks() { return std::make_unique<CpuMarks>(); }
 
 StepFigures StepTimer::Read(int64_t step) {
   StepFigures figures;
+  double waited = 0;  // inside the instruction whose own span comes next
   for (const Span& span : spans_[Slot(step)]) {
     const double seconds = marks_->SecondsBetween(step, span.from, span.to);
-    if (span.kind == Kind::kCompute) figures.busy += seconds;
-    if (span.kind == Kind::kCommInsideCompute) figures.busy -= seconds;
     if (span.kind != Kind::kCompute) figures.exposed_comm += seconds;
+    if (span.kind == Kind::kCollective || span.kind == Kind::kWait) {
+      figures.busy -= seconds;
+      if (span.kind == Kind::kWait) waited += seconds;
+      continue;
+    }
+    if (span.kind == Kind::kCompute) figures.busy += seconds;
+    figures.instructions.push_back({.instruction = span.instruction,
+                                    .begin = marks_->SecondsBetween(step, 0, span.from),
+                                    .end = marks_->SecondsBetween(step, 0, span.to),
+                                    .waited = waited});
+    waited = 0;
   }
   return figures;
 }

@@ -17,9 +17,17 @@
 
 namespace phalanx::train {
 
+// Of one instruction of the rank's program, as the compute stream saw it.
+struct InstructionTime {
+  int32_t instruction = 0;    // position in the program
+  double begin = 0, end = 0;  // seconds from the step's first mark
+  double waited = 0;          // seconds of them in which it waited for messages
+};
+
 struct StepFigures {
   double busy = 0;          // seconds of layers and optimizer, without the collectives inside them
   double exposed_comm = 0;  // seconds in which the compute stream waited for communication
+  std::vector<InstructionTime> instructions;  // in program order
 };
 
 // A source of marks. Marks of one step are numbered from 0.
@@ -45,19 +53,26 @@ class StepTimer {
     marks_->Clear(step);
   }
   int32_t Mark() { return marks_->Mark(step_); }
-  enum class Kind : uint8_t { kCompute, kComm, kCommInsideCompute };
-  void Add(Kind kind, int32_t from, int32_t to) { spans_[Slot(step_)].push_back({kind, from, to}); }
+  // The instruction that the spans added from now on belong to.
+  void BeginInstruction(int32_t instruction) { instruction_ = instruction; }
+  // kCompute and kComm: a whole instruction. Inside one of kCompute: a collective of its tensor group,
+  // and a wait for messages.
+  enum class Kind : uint8_t { kCompute, kComm, kCollective, kWait };
+  void Add(Kind kind, int32_t from, int32_t to) {
+    spans_[Slot(step_)].push_back({kind, instruction_, from, to});
+  }
   StepFigures Read(int64_t step);
 
  private:
   struct Span {
     Kind kind;
-    int32_t from, to;
+    int32_t instruction, from, to;
   };
   static size_t Slot(int64_t step) { return static_cast<size_t>(step % 3); }
 
   std::unique_ptr<Marks> marks_;
   int64_t step_ = 0;
+  int32_t instruction_ = 0;
   std::array<std::vector<Span>, 3> spans_;
 };
 

@@ -3,7 +3,9 @@
 //
 // FLOPs: 2 a multiply-add, causal attention half, head included, forward and executed backward, no
 // recomputation; mfu against the dense bf16 rate of an H100 or H200, null on CPU; tokens are language
-// positions without padding; bubble = 1 - busy / (devices x step).
+// positions without padding; bubble = 1 - busy / (devices x step). simulated_ms is the step that the
+// simulator predicts from the mean time of each part's passes, as measured in the run, and the longest
+// end of a step (reductions, optimizer, gathers) behind it; simulated_error is how far that is off.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +71,49 @@ double Mean(const std::vector<Json>& lines, const char* key) {
   return sum / static_cast<double>(lines.size());
 }
 
+// The mean over ranks of what each measured, as the simulator's costs.
+class MeasuredCosts {
+ public:
+  explicit MeasuredCosts(const phalanx::plan::Plan& plan) {
+    for (const phalanx::plan::ModulePlan& module : plan.modules) {
+      costs_.parts.emplace_back(module.stage_layers.size(), phalanx::schedule::PartCost{0, 0, 0});
+      ranks_.emplace_back(module.stage_layers.size(), 0.0);
+      chunks_.push_back(module.chunks);
+    }
+  }
+  void Add(const Json& figures) {
+    for (const Json& pass : figures.at("passes")) {
+      const size_t m = pass.at("module").get<size_t>();
+      const size_t part = pass.at("stage").get<size_t>() * static_cast<size_t>(chunks_[m]) + pass.at("chunk").get<size_t>();
+      phalanx::schedule::PartCost& cost = costs_.parts[m][part];
+      cost.forward += pass.at("forward").get<double>();
+      cost.backward_input += pass.at("backward_input").get<double>();
+      cost.backward_weight += pass.at("backward_weight").get<double>();
+      ranks_[m][part] += 1;
+    }
+    finish_ = std::max(finish_, figures.at("finish_seconds").get<double>() / figures.at("steps").get<double>());
+  }
+  // Seconds of a step.
+  double Predict(const phalanx::plan::Plan& plan) {
+    for (size_t m = 0; m < ranks_.size(); ++m) {
+      for (size_t part = 0; part < ranks_[m].size(); ++part) {
+        const double ranks = std::max(1.0, ranks_[m][part]);
+        phalanx::schedule::PartCost& cost = costs_.parts[m][part];
+        cost = {cost.forward / ranks, cost.backward_input / ranks, cost.backward_weight / ranks};
+      }
+    }
+    const auto programs = phalanx::schedule::BuildStep(plan);
+    if (!programs.ok()) return 0;
+    return phalanx::schedule::Simulate(plan, *programs, costs_).step + finish_;
+  }
+
+ private:
+  phalanx::schedule::CostModel costs_;
+  std::vector<std::vector<double>> ranks_;
+  std::vector<int32_t> chunks_;
+  double finish_ = 0;
+};
+
 Json Measure(const phalanx::plan::Plan& plan, const std::string& output, const std::vector<Json>& all) {
   const std::vector<Json> lines(all.begin() + kWarmupSteps, all.end());
   std::vector<double> seconds;
@@ -83,6 +128,7 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output, const s
   result["tflops_per_device"] = flops * 1e-12;
   result["mfu"] = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu ? Json(flops / kPeakFlops) : Json();
   double busy = 0, exposed = 0, span = 0;
+  MeasuredCosts costs(plan);
   Json memory = Json::array();
   for (int32_t rank = 0; rank < plan.world; ++rank) {
     std::ifstream in(output + "/ranks/rank-" + std::to_string(rank) + ".json");
@@ -91,10 +137,14 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output, const s
     busy += figures.at("busy_seconds").get<double>();
     exposed += figures.at("exposed_comm_seconds").get<double>();
     span += figures.at("step_seconds").get<double>();
+    costs.Add(figures);
     memory.push_back(figures.at("memory_bytes"));
   }
   result["bubble"] = span > 0 ? Json(1 - busy / span) : Json();
   result["exposed_comm"] = span > 0 ? Json(exposed / span) : Json();
+  const double predicted = costs.Predict(plan);
+  result["simulated_ms"] = predicted * 1e3;
+  result["simulated_error"] = predicted / median - 1;
   result["memory_bytes"] = memory;
   result["loss_first"] = all.front().at("loss");
   result["loss_last"] = all.back().at("loss");
