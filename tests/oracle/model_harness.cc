@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/plan/layout_rules.h"
 #include "worker/model/torch_boundary.h"
 
 namespace phalanx::oracle {
@@ -52,28 +53,36 @@ StageWorld::StageWorld(const job::JobSpec& spec, at::ScalarType type, at::Device
   for (int32_t rank = 0; rank < plan_.world; ++rank) {
     communicators_.push_back(world_.Connect(specs, Rank{rank}));
     for (const plan::Place& place : plan_.PlacesOf(Rank{rank})) {
-      auto stage = std::make_unique<RankStage>();
-      stage->place = place;
-      stage->parameters = plan::ParametersOf(plan_, place);
-      stage->weights =
-          at::empty({stage->parameters.elements}, at::TensorOptions(device).dtype(type));
-      const at::ScalarType gradient = type == at::kDouble ? at::kDouble : at::kFloat;
-      stage->gradients =
-          at::zeros({stage->parameters.elements}, at::TensorOptions(device).dtype(gradient));
-      model::InitialiseWeights(plan_, place, stage->parameters, stage->weights, 1);
       const int32_t group =
           plan::FindCommunicator(specs, plan::CommunicatorSpec::Use::kTensor,
                                  plan_.TensorGroup(place.module, place.dp, place.pp));
       comm::Communicator* tensor_group =
           group < 0 ? nullptr : communicators_.back()[static_cast<size_t>(group)].get();
-      auto made =
-          model::MakeStage(plan_, place, 0, stage->parameters, stage->weights, stage->gradients,
-                           tensor_group, {.device = device, .compute = type, .gradient = gradient});
-      EXPECT_TRUE(made.ok()) << made.status();
-      stage->stage = *std::move(made);
-      stages_.push_back(std::move(stage));
+      const int32_t chunks = plan_.modules[static_cast<size_t>(place.module)].chunks;
+      for (int32_t chunk = 0; chunk < chunks; ++chunk) AddStage(place, chunk, tensor_group);
     }
   }
+}
+
+void StageWorld::AddStage(const plan::Place& place, int32_t chunk,
+                          comm::Communicator* tensor_group) {
+  auto stage = std::make_unique<RankStage>();
+  stage->place = place;
+  stage->chunk = chunk;
+  stage->parameters = plan::ParametersOf(plan_, place, chunk);
+  const at::TensorOptions options(device_);
+  const at::ScalarType gradient = type_ == at::kDouble ? at::kDouble : at::kFloat;
+  stage->weights = at::empty({stage->parameters.elements}, options.dtype(type_));
+  if (stage->parameters.TrainedElements() > 0) {
+    stage->gradients = at::zeros({stage->parameters.elements}, options.dtype(gradient));
+  }
+  model::InitialiseWeights(plan_, place, stage->parameters, stage->weights, 1);
+  auto made =
+      model::MakeStage(plan_, place, chunk, stage->parameters, stage->weights, stage->gradients,
+                       tensor_group, {.device = device_, .compute = type_, .gradient = gradient});
+  EXPECT_TRUE(made.ok()) << made.status();
+  stage->stage = *std::move(made);
+  stages_.push_back(std::move(stage));
 }
 
 void StageWorld::LoadWeights(const NamedTensors& parameters) {
@@ -90,12 +99,15 @@ void StageWorld::LoadWeights(const NamedTensors& parameters) {
 }
 
 std::vector<StageWorld::Part> StageWorld::PartsOf(int32_t module) {
-  std::vector<Part> parts(static_cast<size_t>(plan_.modules[static_cast<size_t>(module)].pp()));
+  const plan::ModulePlan& layout = plan_.modules[static_cast<size_t>(module)];
+  std::map<int32_t, Part> parts;  // by stage of the module graph: in the order of data flow
   for (auto& stage : stages_) {
-    if (stage->place.module == module)
-      parts[static_cast<size_t>(stage->place.pp)].push_back(stage.get());
+    if (stage->place.module != module) continue;
+    parts[layout.GraphStage(stage->place.pp, stage->chunk)].push_back(stage.get());
   }
-  return parts;
+  std::vector<Part> ordered;
+  for (auto& [position, part] : parts) ordered.push_back(std::move(part));
+  return ordered;
 }
 
 template <typename Body>
@@ -110,19 +122,42 @@ void StageWorld::OnEachRank(const Part& part, const Body& body) {
   }
 }
 
-model::StageOutput StageWorld::RunModule(int32_t module, Pass pass, int32_t slot,
-                                         const PlainMicrobatch& batch, const at::Tensor& rows) {
+model::StageInput StageWorld::InputOf(int32_t module, const PlainMicrobatch& batch,
+                                      const at::Tensor& rows) const {
   const auto there = [this](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.to(device_) : tensor;
   };
+  const auto of = [&](const std::vector<at::Tensor>& tensors, int32_t index) {
+    const auto at = static_cast<size_t>(index);
+    return at < tensors.size() ? there(tensors[at]) : at::Tensor();
+  };
   model::StageInput input;
+  if (batch.tokens.defined()) {
+    input.batch = batch.tokens.size(0);
+    input.length = batch.tokens.size(1);
+  }
   input.tokens = there(batch.tokens);
   input.labels = there(batch.labels);
   input.label_weights = there(batch.label_weights);
-  input.row_positions = rows.defined() ? there(batch.row_positions) : at::Tensor();
+  input.pixels = of(batch.pixels, module);
+  input.sounds = of(batch.sounds, module);
+  input.output_positions = of(batch.positions, module);
+  input.targets = there(batch.targets);
+  input.target_positions = there(batch.target_positions);
+  input.target_weights = there(batch.target_weights);
   input.rows = rows;
-  if (static_cast<size_t>(module) < batch.pixels.size())
-    input.pixels = there(batch.pixels[static_cast<size_t>(module)]);
+  std::vector<at::Tensor> positions;
+  for (const job::Edge& edge : plan_.spec.edges) {
+    const at::Tensor from = of(batch.positions, edge.from);
+    if (edge.to == module && from.defined()) positions.push_back(from);
+  }
+  if (rows.defined()) input.row_positions = at::cat(positions);
+  return input;
+}
+
+model::StageOutput StageWorld::RunModule(int32_t module, Pass pass, int32_t slot,
+                                         const PlainMicrobatch& batch, const at::Tensor& rows) {
+  model::StageInput input = InputOf(module, batch, rows);
   model::StageOutput result;
   for (const Part& part : PartsOf(module)) {
     std::vector<model::StageOutput> outputs(part.size());
@@ -142,56 +177,85 @@ model::StageOutput StageWorld::RunModule(int32_t module, Pass pass, int32_t slot
   return result;
 }
 
-at::Tensor StageWorld::RowsFor(Pass pass, int32_t slot, const PlainMicrobatch& batch) {
-  std::vector<at::Tensor> rows;
-  std::vector<int64_t> counts;
-  for (const job::Edge& edge : plan_.spec.edges) {
-    const model::StageOutput output = RunModule(edge.from, pass, slot, batch, {});
-    const at::Tensor features = output.hidden.at(0);  // one edge a source
-    counts.push_back(features.defined() ? features.size(0) : 0);
-    if (features.defined()) rows.push_back(features);
+std::vector<model::StageOutput> StageWorld::RunAll(Pass pass, int32_t slot,
+                                                   const PlainMicrobatch& batch) {
+  const std::vector<job::Edge>& edges = plan_.spec.edges;
+  std::vector<at::Tensor> sent(edges.size());
+  std::vector<model::StageOutput> outputs(plan_.modules.size());
+  row_counts_[slot].assign(edges.size(), 0);
+  for (const int32_t module : plan::DataFlowOrder(plan_.spec)) {
+    std::vector<at::Tensor> rows;
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (edges[i].to == module && sent[i].defined()) rows.push_back(sent[i]);
+    }
+    model::StageOutput& output = outputs[static_cast<size_t>(module)];
+    output = RunModule(module, pass, slot, batch, rows.empty() ? at::Tensor() : at::cat(rows));
+    size_t next = 0;
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (edges[i].from != module) continue;
+      sent[i] = output.hidden.at(next++);
+      row_counts_[slot][i] = sent[i].defined() ? sent[i].size(0) : 0;
+    }
   }
-  row_counts_[slot] = std::move(counts);
-  return rows.empty() ? at::Tensor() : at::cat(rows);
+  return outputs;
 }
 
 double StageWorld::Forward(int32_t slot, const PlainMicrobatch& batch) {
-  const at::Tensor rows = RowsFor(Pass::kForward, slot, batch);
-  return RunModule(plan_.spec.language, Pass::kForward, slot, batch, rows).loss_sum.item<double>();
+  double loss = 0;
+  for (const model::StageOutput& output : RunAll(Pass::kForward, slot, batch)) {
+    if (output.loss_sum.defined()) loss += output.loss_sum.item<double>();
+  }
+  return loss;
 }
 
 model::StageOutput StageWorld::Evaluate(const PlainMicrobatch& batch) {
-  const at::Tensor rows = RowsFor(Pass::kEvaluate, -1, batch);
-  return RunModule(plan_.spec.language, Pass::kEvaluate, -1, batch, rows);
+  return RunAll(Pass::kEvaluate, -1, batch)[static_cast<size_t>(plan_.spec.language)];
 }
 
 at::Tensor StageWorld::BackwardModule(int32_t module, int32_t slot,
                                       const std::vector<at::Tensor>& output_gradient) {
   std::vector<at::Tensor> gradient = output_gradient;
-  at::Tensor rows;
   std::vector<Part> parts = PartsOf(module);
   std::reverse(parts.begin(), parts.end());
   for (const Part& part : parts) {
+    const plan::Trains& trains = TrainsOf(*part[0]);
+    if (!trains.any()) return {};
     std::vector<model::StageOutput> outputs(part.size());
     OnEachRank(part, [&](RankStage& rank, size_t i) -> absl::Status {
       auto output = rank.stage->BackwardInput(slot, gradient);
       if (output.ok()) outputs[i] = *std::move(output);
       return output.status();
     });
+    if (!trains.inputs) {
+      EXPECT_FALSE(outputs[0].hidden.at(0).defined() || outputs[0].rows.defined())
+          << "a gradient that nobody asked for";
+    }
     gradient = outputs[0].hidden;
-    rows = outputs[0].rows;
+    if (part == parts.back()) return outputs[0].rows;
   }
-  return rows;
+  return {};
 }
 
 void StageWorld::BackwardInput(int32_t slot) {
-  const at::Tensor rows = BackwardModule(plan_.spec.language, slot, {});
-  int64_t first = 0;
-  for (size_t i = 0; i < plan_.spec.edges.size(); ++i) {
-    const int64_t count = row_counts_[slot][i];
-    const at::Tensor gradient = count == 0 ? at::Tensor() : rows.narrow(0, first, count);
-    first += count;
-    BackwardModule(plan_.spec.edges[i].from, slot, {gradient});
+  const std::vector<job::Edge>& edges = plan_.spec.edges;
+  std::vector<at::Tensor> received(edges.size());
+  std::vector<int32_t> order = plan::DataFlowOrder(plan_.spec);
+  std::reverse(order.begin(), order.end());
+  for (const int32_t module : order) {
+    std::vector<at::Tensor> gradient;
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (edges[i].from == module) gradient.push_back(received[i]);
+    }
+    const at::Tensor rows = BackwardModule(module, slot, gradient);
+    if (!rows.defined()) continue;
+    int64_t first = 0;
+    for (size_t i = 0; i < edges.size(); ++i) {
+      const int64_t count = row_counts_[slot][i];
+      if (edges[i].to != module || count == 0) continue;
+      received[i] = rows.narrow(0, first, count);
+      first += count;
+    }
+    EXPECT_EQ(first, rows.size(0));
   }
 }
 
@@ -220,7 +284,9 @@ NamedTensors StageWorld::Assemble(at::Tensor RankStage::*buffer, bool sum_partia
   NamedTensors whole, counted;
   for (const auto& stage : stages_) {
     const std::string module = plan_.module_spec(stage->place.module).name + "/";
-    const at::Tensor held = ((*stage).*buffer).cpu(), padding = held.clone();
+    const at::Tensor& own = (*stage).*buffer;
+    const at::Tensor held = own.defined() ? own.cpu() : at::zeros_like(stage->weights, at::kCPU);
+    const at::Tensor padding = held.clone();
     ForEachPiece(
         stage->parameters, held,
         [&](const plan::LogicalTensor& logical, const plan::Piece& piece, const at::Tensor& local) {
@@ -255,50 +321,144 @@ NamedTensors StageWorld::Assemble(at::Tensor RankStage::*buffer, bool sum_partia
 NamedTensors StageWorld::Gradients() const { return Assemble(&RankStage::gradients, true); }
 NamedTensors StageWorld::Weights() const { return Assemble(&RankStage::weights, false); }
 
-PlainMicrobatch RandomMicrobatch(const job::JobSpec& spec, const MicrobatchShape& shape,
-                                 at::ScalarType type) {
-  const at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
-  at::Generator random = generator;
-  random.set_current_seed(shape.seed);
-  const job::Architecture& language = spec.modules[static_cast<size_t>(spec.language)].architecture;
-  PlainMicrobatch batch;
-  batch.pixels.resize(spec.modules.size());
-  std::vector<std::vector<int64_t>> rows_of(
-      static_cast<size_t>(shape.samples));             // positions in each sample
-  std::vector<std::pair<int64_t, int64_t>> positions;  // sample, position in it
-  for (const job::Edge& edge : spec.edges) {
-    const job::Architecture& vision = spec.modules[static_cast<size_t>(edge.from)].architecture;
-    if (shape.items == 0) continue;
-    const int64_t side = vision.image_size / vision.patch_size;
-    batch.pixels[static_cast<size_t>(edge.from)] =
-        at::randn({shape.items, 3, vision.image_size, vision.image_size}, random, at::kDouble)
-            .to(type);
-    for (int64_t item = 0; item < shape.items; ++item) {
-      const int64_t sample = item % shape.samples;
-      auto& taken = rows_of[static_cast<size_t>(sample)];
-      for (int64_t row = 0; row < side * side; ++row) {
-        taken.push_back(static_cast<int64_t>(taken.size()));
-        positions.emplace_back(sample, taken.back());
+namespace {
+
+// Makes a RandomMicrobatch.
+class MicrobatchMaker {
+ public:
+  MicrobatchMaker(const job::JobSpec& spec, const MicrobatchShape& shape, at::ScalarType type)
+      : spec_(spec), shape_(shape), type_(type), rows_(static_cast<size_t>(shape.samples), 0) {
+    random_ = at::globalContext().defaultGenerator(at::kCPU).clone();
+    random_.set_current_seed(shape.seed);
+  }
+
+  PlainMicrobatch Make() {
+    const size_t modules = spec_.modules.size();
+    batch_.pixels.resize(modules);
+    batch_.sounds.resize(modules);
+    batch_.positions.resize(modules);
+    positions_.resize(modules);
+    for (size_t module = 0; module < modules; ++module) AddItems(module);
+    length_ = *std::max_element(rows_.begin(), rows_.end()) + shape_.text;
+    AddTokens();
+    for (size_t module = 0; module < modules; ++module) AddPositions(module);
+    return std::move(batch_);
+  }
+
+ private:
+  at::Tensor Random(at::IntArrayRef sizes) {
+    return at::randn(sizes, random_, at::kDouble).to(type_);
+  }
+  int64_t RowsOf(int64_t sample) const { return rows_[static_cast<size_t>(sample)]; }
+  int64_t EndOf(int64_t sample) const { return length_ - (sample % 2 == 1 ? shape_.padding : 0); }
+
+  void AddItems(size_t module) {
+    const job::Architecture& a = spec_.modules[module].architecture;
+    const int64_t items = shape_.items;
+    if (items == 0) return;
+    int64_t rows = 0;
+    if (a.family == job::Family::kClipVision) {
+      rows = (a.image_size / a.patch_size) * (a.image_size / a.patch_size);
+      batch_.pixels[module] = Random({items, 3, a.image_size, a.image_size});
+    } else if (a.family == job::Family::kWhisper) {
+      rows = a.frames / 2;
+      batch_.sounds[module] = Random({items, a.mel_bins, a.frames});
+    }
+    for (int64_t item = 0; item < items; ++item) {
+      const int64_t sample = item % shape_.samples;
+      for (int64_t row = 0; row < rows; ++row) {
+        positions_[module].emplace_back(sample, rows_[static_cast<size_t>(sample)]++);
       }
     }
   }
-  int64_t length = 0;
-  for (const auto& rows : rows_of)
-    length = std::max(length, static_cast<int64_t>(rows.size()) + shape.text);
-  batch.tokens = at::randint(language.vocabulary, {shape.samples, length}, random, at::kLong);
-  batch.labels = at::randint(language.vocabulary, {shape.samples, length}, random, at::kLong);
-  batch.label_weights =
-      at::ones({shape.samples, length}, type == at::kDouble ? at::kDouble : at::kFloat);
-  for (int64_t i = 0; i < shape.samples; ++i) {
-    batch.label_weights[i]
-        .narrow(0, 0, static_cast<int64_t>(rows_of[static_cast<size_t>(i)].size()))
-        .zero_();
-    if (i % 2 == 1) batch.label_weights[i].narrow(0, length - shape.padding, shape.padding).zero_();
+
+  void AddTokens() {
+    const int64_t vocabulary =
+        spec_.modules[static_cast<size_t>(spec_.language)].architecture.vocabulary;
+    const at::ScalarType wide = type_ == at::kDouble ? at::kDouble : at::kFloat;
+    batch_.tokens = at::randint(vocabulary, {shape_.samples, length_}, random_, at::kLong);
+    batch_.labels = at::randint(vocabulary, {shape_.samples, length_}, random_, at::kLong);
+    batch_.label_weights = at::zeros({shape_.samples, length_}, wide);
+    for (int64_t i = 0; i < shape_.samples; ++i) {
+      batch_.label_weights[i].narrow(0, RowsOf(i), EndOf(i) - RowsOf(i)).fill_(1);
+    }
   }
-  std::vector<int64_t> flat;
-  for (const auto& [sample, position] : positions) flat.push_back(sample * length + position);
-  if (!flat.empty()) batch.row_positions = at::tensor(flat, at::kLong);
-  return batch;
+
+  void AddPositions(size_t module) {
+    const job::Architecture& a = spec_.modules[module].architecture;
+    std::vector<int64_t> flat;
+    for (const auto& [sample, position] : positions_[module]) {
+      flat.push_back(sample * length_ + position);
+    }
+    if (a.family == job::Family::kLlama || a.family == job::Family::kRegressor) {
+      for (int64_t i = 0; i < shape_.samples; ++i) {
+        for (int64_t t = 0; t < EndOf(i); ++t) flat.push_back(i * length_ + t);
+      }
+    }
+    if (!flat.empty()) batch_.positions[module] = at::tensor(flat, at::kLong);
+    if (a.family == job::Family::kRegressor) AddTargets(a.hidden_size);
+  }
+
+  void AddTargets(int64_t hidden) {
+    if (batch_.targets.defined()) return;
+    std::vector<int64_t> flat;
+    for (int64_t i = 0; i < shape_.samples; ++i) {
+      for (int64_t t = 0; t < 2; ++t) flat.push_back(i * length_ + RowsOf(i) + t);
+    }
+    batch_.target_positions = at::tensor(flat, at::kLong);
+    const int64_t rows = batch_.target_positions.size(0);
+    batch_.targets = Random({rows, hidden});
+    batch_.target_weights =
+        at::arange(rows, at::kLong).remainder(3).ne(1).to(batch_.label_weights.scalar_type());
+  }
+
+  const job::JobSpec& spec_;
+  const MicrobatchShape shape_;
+  const at::ScalarType type_;
+  at::Generator random_;
+  std::vector<int64_t> rows_;                                        // of each sample, so far
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> positions_;  // by module: sample, position
+  int64_t length_ = 0;
+  PlainMicrobatch batch_;
+};
+
+}  // namespace
+
+PlainMicrobatch RandomMicrobatch(const job::JobSpec& spec, const MicrobatchShape& shape,
+                                 at::ScalarType type) {
+  return MicrobatchMaker(spec, shape, type).Make();
+}
+
+void ExpectSameAsPlain(const job::JobSpec& spec, int64_t items) {
+  constexpr double kTolerance = 1e-9;  // of rules.md 9 for fp64
+  PlainModel plain(spec, at::kDouble);
+  StageWorld world(spec, at::kDouble);
+  EXPECT_EQ(LargestError(world.Weights(), plain.parameters()), 0);
+  {
+    const at::NoGradGuard no_grad;
+    at::manual_seed(5);
+    for (auto& [name, parameter] : plain.parameters()) {
+      parameter.add_(at::randn_like(parameter), 0.1);
+    }
+  }
+  world.LoadWeights(plain.parameters());
+  double loss = 0, expected = 0;
+  for (int32_t slot = 0; slot < 2; ++slot) {
+    const auto seed = static_cast<uint64_t>(slot) + 1;
+    const PlainMicrobatch batch =
+        RandomMicrobatch(spec, {.items = items - slot, .seed = seed}, at::kDouble);
+    loss += world.Forward(slot, batch);
+    expected += plain.Loss(batch).item<double>();
+    plain.Accumulate(batch);
+  }
+  world.BackwardInput(1);
+  world.BackwardInput(0);
+  world.BackwardWeight(1);
+  world.BackwardWeight(0);
+  EXPECT_NEAR(loss, expected, kTolerance * expected);
+  const double error = LargestError(world.Gradients(), plain.Gradients());
+  testing::Test::RecordProperty("gradient_error", std::to_string(error * 1e15) + "e-15");
+  EXPECT_LT(error, kTolerance);
 }
 
 double LargestError(const NamedTensors& a, const NamedTensors& b) {

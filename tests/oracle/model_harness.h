@@ -1,8 +1,10 @@
 // tests/oracle/model_harness.h: every stage of a plan run on threads of this process, against the
 // plain model.
 //
-// Modules have one replica each. A microbatch goes forward through all stages, then backward, all
-// tensor ranks of a stage at a time; what stages and modules send each other is handed over.
+// Modules have one replica each, their ranks what the plan says, chunks of stages included. A
+// microbatch goes forward through all modules in the order of data flow, then backward, all tensor
+// ranks of a part at a time; what parts and modules send each other is handed over. Parts that have
+// no backward pass get none, and no gradient buffer where nothing trains.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -27,8 +29,8 @@ class StageWorld {
   // The same weights as the oracle's, for tests that change those.
   void LoadWeights(const NamedTensors& parameters);
 
-  // All passes of one microbatch in a slot; returns the loss sum that every rank of the last stage
-  // agrees on.
+  // All passes of one microbatch in a slot; returns the sum of the losses of all modules, on each
+  // of which the ranks of its last part agree.
   double RunStep(int32_t slot, const PlainMicrobatch& batch);
   // The passes one by one.
   double Forward(int32_t slot, const PlainMicrobatch& batch);
@@ -37,8 +39,9 @@ class StageWorld {
   void BackwardWeight(int32_t module, int32_t slot);
   model::StageOutput Evaluate(const PlainMicrobatch& batch);
 
-  // A module alone: through its stages, and back from the gradients of what its last stage put out.
-  // Returns the outputs of the last stage, and the gradient of the first stage's incoming rows.
+  // A module alone: through its parts, and back from the gradients of what its last part put out.
+  // Returns the outputs of the last part, and the gradient of the first part's incoming rows.
+  // `rows` arrive in edge order.
   model::StageOutput ForwardModule(int32_t module, int32_t slot, const PlainMicrobatch& batch,
                                    const at::Tensor& rows = {}) {
     return RunModule(module, Pass::kForward, slot, batch, rows);
@@ -55,11 +58,12 @@ class StageWorld {
  private:
   struct RankStage {
     plan::Place place;
+    int32_t chunk = 0;
     plan::StageParameters parameters;
-    at::Tensor weights, gradients;
+    at::Tensor weights, gradients;  // gradients undefined where nothing trains
     std::unique_ptr<model::Stage> stage;
   };
-  using Part = std::vector<RankStage*>;  // the tensor ranks of one stage
+  using Part = std::vector<RankStage*>;  // the tensor ranks of one part
 
   enum class Pass { kForward, kEvaluate };
   std::vector<Part> PartsOf(int32_t module);
@@ -68,7 +72,15 @@ class StageWorld {
   void OnEachRank(const Part& part, const Body& body);
   model::StageOutput RunModule(int32_t module, Pass pass, int32_t slot,
                                const PlainMicrobatch& batch, const at::Tensor& rows);
-  at::Tensor RowsFor(Pass pass, int32_t slot, const PlainMicrobatch& batch);
+  model::StageInput InputOf(int32_t module, const PlainMicrobatch& batch,
+                            const at::Tensor& rows) const;
+  // All modules in the order of data flow: the outputs of their last parts.
+  std::vector<model::StageOutput> RunAll(Pass pass, int32_t slot, const PlainMicrobatch& batch);
+  void AddStage(const plan::Place& place, int32_t chunk, comm::Communicator* tensor_group);
+  const plan::Trains& TrainsOf(const RankStage& stage) const {
+    return plan_.modules[static_cast<size_t>(stage.place.module)].TrainsOf(stage.place.pp,
+                                                                           stage.chunk);
+  }
   NamedTensors Assemble(at::Tensor RankStage::*buffer, bool sum_partials) const;
 
   plan::Plan plan_;
@@ -80,16 +92,22 @@ class StageWorld {
   std::map<int32_t, std::vector<int64_t>> row_counts_;  // by slot: rows of each edge
 };
 
-// A microbatch of random tokens, with `items` images for every vision module that feeds the
-// language module, their rows before the text. Labels of those rows and of the last `padding`
-// positions of each odd sample do not count.
+// A microbatch of random tokens, with `items` images or sounds for every encoder, their rows before
+// the text. Labels of those rows and of the last `padding` positions of each odd sample do not
+// count; decoders that feed others send all but that padding. With a regressor, each sample's first
+// two text positions have target rows, of which one in three does not count.
 struct MicrobatchShape {
   int64_t samples = 2, text = 7, padding = 2;
-  int64_t items = 2;  // in all; sample i takes item i mod samples
+  int64_t items = 2;  // of each encoder, in all; sample i takes item i mod samples
   uint64_t seed = 1;
 };
 PlainMicrobatch RandomMicrobatch(const job::JobSpec& spec, const MicrobatchShape& shape,
                                  at::ScalarType type);
+
+// Fails the test unless the stages of the spec's layout give the plain model's losses and gradients
+// in fp64 to 1e-9, with weights and biases all away from zero: two microbatches in flight at once,
+// of `items` and `items` - 1 items of each encoder.
+void ExpectSameAsPlain(const job::JobSpec& spec, int64_t items = 3);
 
 // The largest error over all tensors by the measure of rules.md 9: max|a - b| / max(max|b|, s), s
 // the largest |b| over the module's tensors of that kind (the name without the layer's number).

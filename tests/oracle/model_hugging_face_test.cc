@@ -2,6 +2,8 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "tests/oracle/fixture.h"
 #include "tests/oracle/model_harness.h"
 #include "tests/support/specs.h"
@@ -12,6 +14,7 @@ namespace {
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
+using support::Whisper;
 
 constexpr double kTolerance = 1e-5;
 
@@ -81,54 +84,67 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LlamaTest,
                                          LlamaCase{"llama_tied.bin", true, {}},
                                          LlamaCase{"llama_tied.bin", true, {.tp = 2, .pp = 2}}));
 
-class ClipVisionTest : public testing::TestWithParam<support::Layout> {};
+struct EncoderCase {
+  const char* fixture;
+  const char* items;  // the fixture's input
+  support::Layout layout;
+};
 
-job::JobSpec VisionSpec(const support::Layout& layout) {
+class EncoderTest : public testing::TestWithParam<EncoderCase> {};
+
+job::JobSpec SpecOf(const EncoderCase& test) {
+  const bool audio = std::string(test.items) == "sounds";
   return AJob()
-      .Module("vision",
-              ClipVision({.hidden_size = 16, .layers = 2, .heads = 4, .mlp_size = 24, .block = 5}),
-              layout)
+      .Module("encoder",
+              audio ? Whisper({.hidden_size = 16, .mlp_size = 24, .block = 5, .frames = 12})
+                    : ClipVision({.hidden_size = 16, .mlp_size = 24, .block = 5}),
+              test.layout)
       .Module("language", Llama({.hidden_size = 16}))
-      .Edge("vision", "language");
+      .Edge("encoder", "language");
 }
 
-// Gradients of the vision module alone.
-NamedTensors OfVision(NamedTensors tensors) {
-  std::erase_if(tensors, [](const auto& entry) { return entry.first.rfind("vision/", 0) != 0; });
+// Gradients of the encoder alone.
+NamedTensors OfEncoder(NamedTensors tensors) {
+  std::erase_if(tensors, [](const auto& entry) { return entry.first.rfind("encoder/", 0) != 0; });
   return tensors;
 }
 
-TEST_P(ClipVisionTest, Oracle_EqualsTransformers) {
-  const NamedTensors fixture = ReadFixture("clip_vision.bin");
-  PlainModel plain(VisionSpec(GetParam()), at::kFloat);
-  LoadInto(plain, Select(fixture, "weight/", "vision"));
-  const at::Tensor features = plain.Features(0, fixture.at("pixels"));
+TEST_P(EncoderTest, Oracle_EqualsTransformers) {
+  const NamedTensors fixture = ReadFixture(GetParam().fixture);
+  PlainModel plain(SpecOf(GetParam()), at::kFloat);
+  LoadInto(plain, Select(fixture, "weight/", "encoder"));
+  const at::Tensor features = plain.Features(0, fixture.at(GetParam().items));
   EXPECT_LT(Error(features, fixture.at("features").flatten(0, 1)), kTolerance);
   features.backward(fixture.at("features_gradient").flatten(0, 1));
-  EXPECT_LT(LargestError(OfVision(plain.Gradients()), Select(fixture, "gradient/", "vision")),
+  EXPECT_LT(LargestError(OfEncoder(plain.Gradients()), Select(fixture, "gradient/", "encoder")),
             kTolerance);
 }
 
-TEST_P(ClipVisionTest, Stages_EqualTransformers) {
-  const NamedTensors fixture = ReadFixture("clip_vision.bin");
-  const job::JobSpec spec = VisionSpec(GetParam());
+TEST_P(EncoderTest, Stages_EqualTransformers) {
+  const NamedTensors fixture = ReadFixture(GetParam().fixture);
+  const job::JobSpec spec = SpecOf(GetParam());
   StageWorld world(spec, at::kFloat);
   NamedTensors weights = PlainModel(spec, at::kFloat).parameters();
-  for (const auto& [name, value] : Select(fixture, "weight/", "vision")) weights[name] = value;
+  for (const auto& [name, value] : Select(fixture, "weight/", "encoder")) weights[name] = value;
   world.LoadWeights(weights);
   PlainMicrobatch batch;
-  batch.pixels = {fixture.at("pixels"), {}};
+  batch.pixels = batch.sounds = {fixture.at(GetParam().items), {}};
   const at::Tensor features = world.ForwardModule(0, 0, batch).hidden.at(0);
   EXPECT_LT(Error(features, fixture.at("features").flatten(0, 1)), kTolerance);
   world.BackwardModule(0, 0, {fixture.at("features_gradient").flatten(0, 1)});
   world.BackwardWeight(0, 0);
-  EXPECT_LT(LargestError(OfVision(world.Gradients()), Select(fixture, "gradient/", "vision")),
+  EXPECT_LT(LargestError(OfEncoder(world.Gradients()), Select(fixture, "gradient/", "encoder")),
             kTolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, ClipVisionTest,
-                         testing::Values(support::Layout{}, support::Layout{.tp = 3},
-                                         support::Layout{.tp = 2, .pp = 2}));
+INSTANTIATE_TEST_SUITE_P(Layouts, EncoderTest,
+                         testing::Values(EncoderCase{"clip_vision.bin", "pixels", {}},
+                                         EncoderCase{"clip_vision.bin", "pixels", {.tp = 3}},
+                                         EncoderCase{
+                                             "clip_vision.bin", "pixels", {.tp = 2, .pp = 2}},
+                                         EncoderCase{"whisper.bin", "sounds", {}},
+                                         EncoderCase{"whisper.bin", "sounds", {.tp = 3}},
+                                         EncoderCase{"whisper.bin", "sounds", {.tp = 2, .pp = 2}}));
 
 }  // namespace
 }  // namespace phalanx::oracle

@@ -13,32 +13,6 @@ using support::AJob;
 using support::ClipVision;
 using support::Llama;
 
-constexpr double kTolerance = 1e-9;  // of rules.md 9 for fp64
-
-// Two microbatches, both in flight at once, on the spec's layout and on the plain model.
-void ExpectSameAsPlain(const job::JobSpec& spec, int64_t items = 3) {
-  PlainModel plain(spec, at::kDouble);
-  StageWorld world(spec, at::kDouble);
-  EXPECT_EQ(LargestError(world.Weights(), plain.parameters()), 0);
-  double loss = 0, expected = 0;
-  for (int32_t slot = 0; slot < 2; ++slot) {
-    const auto seed = static_cast<uint64_t>(slot) + 1;
-    const PlainMicrobatch batch =
-        RandomMicrobatch(spec, {.items = items - slot, .seed = seed}, at::kDouble);
-    loss += world.Forward(slot, batch);
-    expected += plain.Loss(batch).item<double>();
-    plain.Accumulate(batch);
-  }
-  world.BackwardInput(1);
-  world.BackwardInput(0);
-  world.BackwardWeight(1);
-  world.BackwardWeight(0);
-  EXPECT_NEAR(loss, expected, kTolerance * expected);
-  const double error = LargestError(world.Gradients(), plain.Gradients());
-  testing::Test::RecordProperty("gradient_error", std::to_string(error * 1e15) + "e-15");
-  EXPECT_LT(error, kTolerance);
-}
-
 TEST(StageTest, Language_OneRank_EqualsPlainModel) {
   ExpectSameAsPlain(AJob().Module("language", Llama()));
 }
@@ -76,6 +50,16 @@ TEST(StageTest, Language_TiedHead_SumsBothEnds) {
   const job::Architecture architecture = Llama({.vocabulary = 93, .tied_head = true});
   ExpectSameAsPlain(AJob().Module("language", architecture, {.tp = 2}));
   ExpectSameAsPlain(AJob().Module("language", architecture, {.tp = 2, .pp = 2}));
+}
+
+// Two parts on each rank: with one stage, both ends of a tied head on the same one.
+TEST(StageTest, Language_Chunks_EqualPlainModel) {
+  const auto schedule = job::ScheduleName::kInterleaved;
+  ExpectSameAsPlain(AJob().Module("language", Llama(), {.tp = 2, .pp = 2}).Schedule(schedule, 2));
+  for (const int32_t width : {1, 2, 3}) {
+    ExpectSameAsPlain(
+        AJob().Module("language", Llama({.tied_head = true}), {.tp = width}).Schedule(schedule, 2));
+  }
 }
 
 TEST(StageTest, Language_SplitLayers_EqualPlainModel) {

@@ -14,6 +14,26 @@
 namespace phalanx::oracle {
 namespace {
 
+using job::Family;
+
+bool IsDecoder(const job::Architecture& architecture) {
+  return architecture.family == Family::kLlama || architecture.family == Family::kRegressor;
+}
+
+at::Tensor Of(const std::vector<at::Tensor>& tensors, int32_t module) {
+  const auto index = static_cast<size_t>(module);
+  return index < tensors.size() ? tensors[index] : at::Tensor();
+}
+
+// Whisper's fixed positions, [length, hidden].
+at::Tensor Sinusoids(int64_t length, int64_t hidden) {
+  const at::TensorOptions fp64 = at::TensorOptions().dtype(at::kDouble);
+  const double step = std::log(10000.0) / (static_cast<double>(hidden) / 2 - 1);
+  const at::Tensor time = at::arange(length, fp64).unsqueeze(1) *
+                          at::exp(at::arange(hidden / 2, fp64).mul(-step)).unsqueeze(0);
+  return at::cat({time.sin(), time.cos()}, 1);
+}
+
 std::string Key(const job::Module& module, const std::string& name) {
   return module.name + "/" + name;
 }
@@ -57,6 +77,7 @@ job::JobSpec OnOneRankEach(job::JobSpec spec) {
     spec.modules[i].parallel = {};
     spec.modules[i].offset = static_cast<int32_t>(i);
   }
+  spec.schedule = {};  // no chunks
   spec.resources.devices = static_cast<int32_t>(spec.modules.size());
   return spec;
 }
@@ -70,6 +91,7 @@ PlainModel::PlainModel(const job::JobSpec& spec, at::ScalarType type)
     std::abort();
   }
   for (int32_t m = 0; m < devices; ++m) {
+    has_target_loss_.push_back(m != spec_.language && plan->HasLoss(m));
     const job::Module& module = spec_.modules[static_cast<size_t>(m)];
     for (const plan::LogicalTensor& tensor : plan::ParametersOf(*plan, {.module = m}).logical) {
       at::Tensor value = at::empty({tensor.rows, tensor.cols}, at::kDouble);
@@ -92,115 +114,190 @@ PlainModel::PlainModel(const job::JobSpec& spec, at::ScalarType type)
 }
 
 const at::Tensor& PlainModel::Get(int32_t module, const std::string& name) const {
-  return parameters_.at(Key(spec_.modules[static_cast<size_t>(module)], name));
+  return parameters_.at(Key(ModuleAt(module), name));
+}
+
+at::Tensor PlainModel::Linear(int32_t module, const at::Tensor& x, const std::string& name) const {
+  const auto bias = parameters_.find(Key(ModuleAt(module), name + ".bias"));
+  return at::linear(x, Get(module, name + ".weight"),
+                    bias == parameters_.end() ? at::Tensor() : bias->second);
+}
+
+at::Tensor PlainModel::Norm(int32_t module, const at::Tensor& x, const std::string& name) const {
+  const job::Architecture& a = ArchitectureOf(module);
+  return at::layer_norm(x, {a.hidden_size}, Get(module, name + ".weight"),
+                        Get(module, name + ".bias"), a.norm_epsilon);
 }
 
 at::Tensor PlainModel::EncoderLayer(int32_t module, const at::Tensor& x, int32_t layer) const {
-  const job::Architecture& a = spec_.modules[static_cast<size_t>(module)].architecture;
-  const std::string name = absl::StrCat("vision_model.encoder.layers.", layer, ".");
-  const auto linear = [&](const at::Tensor& input, const std::string& which) {
-    return at::linear(input, Get(module, name + which + ".weight"),
-                      Get(module, name + which + ".bias"));
-  };
-  const auto norm = [&](const at::Tensor& input, const std::string& which) {
-    return at::layer_norm(input, {a.hidden_size}, Get(module, name + which + ".weight"),
-                          Get(module, name + which + ".bias"), a.norm_epsilon);
-  };
-  const at::Tensor normed = norm(x, "layer_norm1");
+  const job::Architecture& a = ArchitectureOf(module);
+  const bool vision = a.family == Family::kClipVision;
+  const std::string name =
+      absl::StrCat(vision ? "vision_model.encoder.layers." : "model.encoder.layers.", layer, ".");
+  const at::Tensor normed =
+      Norm(module, x, name + (vision ? "layer_norm1" : "self_attn_layer_norm"));
   const auto heads = [&](const char* which) {
-    return linear(normed, absl::StrCat("self_attn.", which, "_proj")).unflatten(2, {a.heads, -1});
+    return Linear(module, normed, absl::StrCat(name, "self_attn.", which, "_proj"))
+        .unflatten(2, {a.heads, -1});
   };
-  const at::Tensor middle =
-      x +
-      linear(Attention(heads("q"), heads("k"), heads("v"), /*causal=*/false), "self_attn.out_proj");
-  const at::Tensor hidden = linear(norm(middle, "layer_norm2"), "mlp.fc1");
-  return middle + linear(hidden * at::sigmoid(hidden * 1.702), "mlp.fc2");
+  const at::Tensor attended = Attention(heads("q"), heads("k"), heads("v"), /*causal=*/false);
+  const at::Tensor middle = x + Linear(module, attended, name + "self_attn.out_proj");
+  const at::Tensor hidden =
+      Linear(module, Norm(module, middle, name + (vision ? "layer_norm2" : "final_layer_norm")),
+             name + (vision ? "mlp.fc1" : "fc1"));
+  const at::Tensor active = vision ? hidden * at::sigmoid(hidden * 1.702) : at::gelu(hidden);
+  return middle + Linear(module, active, name + (vision ? "mlp.fc2" : "fc2"));
 }
 
-at::Tensor PlainModel::Features(int32_t edge, const at::Tensor& pixels) const {
-  const job::Edge& along = spec_.edges[static_cast<size_t>(edge)];
-  const job::Module& module = spec_.modules[static_cast<size_t>(along.from)];
-  const job::Architecture& a = module.architecture;
+at::Tensor PlainModel::VisionFeatures(int32_t module, const at::Tensor& pixels) const {
+  const job::Architecture& a = ArchitectureOf(module);
   const std::string name = "vision_model.";
-  const at::Tensor kernel = Get(along.from, name + "embeddings.patch_embedding.weight")
+  const at::Tensor kernel = Get(module, name + "embeddings.patch_embedding.weight")
                                 .view({a.hidden_size, 3, a.patch_size, a.patch_size});
   at::Tensor x = at::conv2d(pixels.to(type_), kernel, {}, a.patch_size).flatten(2).transpose(1, 2);
   const at::Tensor class_row =
-      Get(along.from, name + "embeddings.class_embedding").expand({x.size(0), 1, a.hidden_size});
-  x = at::cat({class_row, x}, 1) + Get(along.from, name + "embeddings.position_embedding.weight");
-  x = at::layer_norm(x, {a.hidden_size}, Get(along.from, name + "pre_layrnorm.weight"),
-                     Get(along.from, name + "pre_layrnorm.bias"), a.norm_epsilon);
-  for (int32_t layer = 0; layer < a.layers; ++layer) x = EncoderLayer(along.from, x, layer);
-  x = x.narrow(1, 1, x.size(1) - 1).flatten(0, 1);
-  if (!along.projector.has_value()) return x;
-  const std::string projector =
-      absl::StrCat("projector.", spec_.modules[static_cast<size_t>(along.to)].name, ".");
-  const auto linear = [&](const at::Tensor& input, const char* which) {
-    return at::linear(input, Get(along.from, projector + which + ".weight"),
-                      Get(along.from, projector + which + ".bias"));
-  };
-  return linear(at::gelu(linear(x, "linear_1")), "linear_2");
+      Get(module, name + "embeddings.class_embedding").expand({x.size(0), 1, a.hidden_size});
+  x = at::cat({class_row, x}, 1) + Get(module, name + "embeddings.position_embedding.weight");
+  x = Norm(module, x, name + "pre_layrnorm");
+  for (int32_t layer = 0; layer < a.layers; ++layer) x = EncoderLayer(module, x, layer);
+  return x.narrow(1, 1, x.size(1) - 1).flatten(0, 1);
 }
 
-at::Tensor PlainModel::DecoderLayer(const at::Tensor& x, int32_t layer) const {
-  const job::Architecture& a = spec_.modules[static_cast<size_t>(spec_.language)].architecture;
-  const std::string name = absl::StrCat("model.layers.", layer, ".");
-  const auto weight = [&](const std::string& which) {
-    return Get(spec_.language, name + which + ".weight");
+at::Tensor PlainModel::AudioFeatures(int32_t module, const at::Tensor& sounds) const {
+  const job::Architecture& a = ArchitectureOf(module);
+  const auto convolved = [&](const at::Tensor& x, const std::string& which, int64_t stride) {
+    const std::string name = "model.encoder." + which;
+    const at::Tensor kernel = Get(module, name + ".weight").view({a.hidden_size, -1, 3});
+    return at::gelu(at::conv1d(x, kernel, Get(module, name + ".bias"), stride, /*padding=*/1));
   };
-  const at::Tensor normed = RmsNorm(x, weight("input_layernorm"), a.norm_epsilon);
+  at::Tensor x = convolved(convolved(sounds.to(type_), "conv1", 1), "conv2", 2).transpose(1, 2);
+  x = x + Sinusoids(x.size(1), a.hidden_size).to(type_);
+  for (int32_t layer = 0; layer < a.layers; ++layer) x = EncoderLayer(module, x, layer);
+  return Norm(module, x, "model.encoder.layer_norm").flatten(0, 1);
+}
+
+at::Tensor PlainModel::Projected(int32_t edge, const at::Tensor& rows) const {
+  const job::Edge& along = spec_.edges[static_cast<size_t>(edge)];
+  if (!along.projector.has_value()) return rows;
+  const std::string name = absl::StrCat("projector.", ModuleAt(along.to).name, ".linear_");
+  return Linear(along.from, at::gelu(Linear(along.from, rows, name + "1")), name + "2");
+}
+
+at::Tensor PlainModel::Features(int32_t edge, const at::Tensor& items) const {
+  const int32_t module = spec_.edges[static_cast<size_t>(edge)].from;
+  return Projected(edge, ArchitectureOf(module).family == Family::kWhisper
+                             ? AudioFeatures(module, items)
+                             : VisionFeatures(module, items));
+}
+
+at::Tensor PlainModel::DecoderLayer(int32_t module, const at::Tensor& x, int32_t layer) const {
+  const job::Architecture& a = ArchitectureOf(module);
+  const std::string name = absl::StrCat("model.layers.", layer, ".");
+  const at::Tensor normed =
+      RmsNorm(x, Get(module, name + "input_layernorm.weight"), a.norm_epsilon);
   const auto heads = [&](const char* which) {
-    return at::linear(normed, weight(absl::StrCat("self_attn.", which, "_proj")))
+    return Linear(module, normed, absl::StrCat(name, "self_attn.", which, "_proj"))
         .unflatten(2, {-1, plan::HeadSize(a)});
   };
   const at::Tensor attended =
       Attention(Rotated(heads("q"), a.rope_theta), Rotated(heads("k"), a.rope_theta), heads("v"),
                 /*causal=*/true);
-  const at::Tensor middle = x + at::linear(attended, weight("self_attn.o_proj"));
-  const at::Tensor mlp_input = RmsNorm(middle, weight("post_attention_layernorm"), a.norm_epsilon);
-  const at::Tensor active = at::silu(at::linear(mlp_input, weight("mlp.gate_proj"))) *
-                            at::linear(mlp_input, weight("mlp.up_proj"));
-  return middle + at::linear(active, weight("mlp.down_proj"));
+  const at::Tensor middle = x + Linear(module, attended, name + "self_attn.o_proj");
+  const at::Tensor mlp_input =
+      RmsNorm(middle, Get(module, name + "post_attention_layernorm.weight"), a.norm_epsilon);
+  const at::Tensor active = at::silu(Linear(module, mlp_input, name + "mlp.gate_proj")) *
+                            Linear(module, mlp_input, name + "mlp.up_proj");
+  return middle + Linear(module, active, name + "mlp.down_proj");
 }
 
-at::Tensor PlainModel::Hidden(const PlainMicrobatch& batch) const {
-  const job::Architecture& a = spec_.modules[static_cast<size_t>(spec_.language)].architecture;
-  at::Tensor x = at::embedding(Get(spec_.language, "model.embed_tokens.weight"), batch.tokens);
-  std::vector<at::Tensor> rows;
-  for (size_t edge = 0; edge < spec_.edges.size(); ++edge) {
-    if (spec_.edges[edge].to != spec_.language) continue;
-    const auto source = static_cast<size_t>(spec_.edges[edge].from);
-    if (source >= batch.pixels.size() || !batch.pixels[source].defined() ||
-        batch.pixels[source].numel() == 0)
-      continue;
-    rows.push_back(Features(static_cast<int32_t>(edge), batch.pixels[source]));
+at::Tensor PlainModel::PositionsOf(int32_t module, const PlainMicrobatch& batch) const {
+  const at::Tensor positions = Of(batch.positions, module);
+  return positions.defined() ? positions : at::arange(batch.tokens.numel(), at::kLong);
+}
+
+at::Tensor PlainModel::RowsAlong(int32_t edge, const PlainMicrobatch& batch) const {
+  const int32_t from = spec_.edges[static_cast<size_t>(edge)].from;
+  if (IsDecoder(ArchitectureOf(from))) {
+    const at::Tensor normed = NormedHidden(from, batch).flatten(0, 1);
+    return Projected(edge, normed.index_select(0, PositionsOf(from, batch)));
+  }
+  const bool audio = ArchitectureOf(from).family == Family::kWhisper;
+  const at::Tensor items = Of(audio ? batch.sounds : batch.pixels, from);
+  if (!items.defined() || items.numel() == 0) return {};
+  return Features(edge, items);
+}
+
+at::Tensor PlainModel::DecoderHidden(int32_t module, const PlainMicrobatch& batch) const {
+  const job::Architecture& a = ArchitectureOf(module);
+  const bool joint = module == spec_.language && batch.row_positions.defined();
+  std::vector<at::Tensor> rows, positions;
+  for (size_t i = 0; i < spec_.edges.size(); ++i) {
+    if (spec_.edges[i].to != module) continue;
+    const at::Tensor arrived = RowsAlong(static_cast<int32_t>(i), batch);
+    if (!arrived.defined()) continue;
+    rows.push_back(arrived);
+    if (!joint) positions.push_back(PositionsOf(spec_.edges[i].from, batch));
+  }
+  at::Tensor x;
+  if (a.family == Family::kLlama) {
+    x = at::embedding(Get(module, "model.embed_tokens.weight"), batch.tokens).flatten(0, 1);
+  } else {
+    x = at::zeros({batch.tokens.numel(), a.hidden_size}, at::TensorOptions().dtype(type_));
   }
   if (!rows.empty()) {
-    x = x.flatten(0, 1).index_copy(0, batch.row_positions, at::cat(rows)).view(x.sizes());
+    const at::Tensor where = joint ? batch.row_positions : at::cat(positions);
+    x = x.index_fill(0, where, 0).index_add(0, where, at::cat(rows));
   }
-  for (int32_t layer = 0; layer < a.layers; ++layer) x = DecoderLayer(x, layer);
+  x = x.view({batch.tokens.size(0), batch.tokens.size(1), a.hidden_size});
+  for (int32_t layer = 0; layer < a.layers; ++layer) x = DecoderLayer(module, x, layer);
   return x;
 }
 
+at::Tensor PlainModel::NormedHidden(int32_t module, const PlainMicrobatch& batch) const {
+  return RmsNorm(DecoderHidden(module, batch), Get(module, "model.norm.weight"),
+                 ArchitectureOf(module).norm_epsilon);
+}
+
+at::Tensor PlainModel::Hidden(const PlainMicrobatch& batch) const {
+  return DecoderHidden(spec_.language, batch);
+}
+
 at::Tensor PlainModel::Logits(const at::Tensor& hidden) const {
-  const job::Architecture& a = spec_.modules[static_cast<size_t>(spec_.language)].architecture;
+  const job::Architecture& a = ArchitectureOf(spec_.language);
   const at::Tensor normed =
       RmsNorm(hidden, Get(spec_.language, "model.norm.weight"), a.norm_epsilon);
   return at::linear(
       normed, Get(spec_.language, a.tied_head ? "model.embed_tokens.weight" : "lm_head.weight"));
 }
 
-at::Tensor PlainModel::Loss(const PlainMicrobatch& batch) const {
+at::Tensor PlainModel::TokenLoss(const PlainMicrobatch& batch) const {
   const at::Tensor logits = Logits(Hidden(batch)).flatten(0, 1);
   const at::Tensor losses =
       at::cross_entropy_loss(logits, batch.labels.flatten(), {}, at::Reduction::None);
   return (losses * batch.label_weights.flatten().to(type_)).sum();
 }
 
+at::Tensor PlainModel::TargetLoss(int32_t module, const PlainMicrobatch& batch) const {
+  const at::Tensor normed =
+      NormedHidden(module, batch).flatten(0, 1).index_select(0, batch.target_positions);
+  const at::Tensor predicted = at::linear(normed, Get(module, "predict.weight"));
+  const at::Tensor errors = (predicted - batch.targets.to(type_)).square().mean(1);
+  return (errors * batch.target_weights.to(type_)).sum() * ModuleAt(module).loss_weight;
+}
+
+at::Tensor PlainModel::Loss(const PlainMicrobatch& batch) const {
+  at::Tensor loss = TokenLoss(batch);
+  if (!batch.targets.defined()) return loss;
+  for (int32_t m = 0; m < static_cast<int32_t>(spec_.modules.size()); ++m) {
+    if (has_target_loss_[static_cast<size_t>(m)]) loss = loss + TargetLoss(m, batch);
+  }
+  return loss;
+}
+
 void PlainModel::Accumulate(const PlainMicrobatch& batch) {
   at::AutoGradMode grad(true);
   const at::Tensor loss = Loss(batch);
-  loss.backward();
+  if (loss.requires_grad()) loss.backward();
   loss_sum_ += loss.item<double>();
   counted_tokens_ += batch.label_weights.sum().item<double>();
 }

@@ -142,7 +142,7 @@ TEST_F(StageCudaTest, Passes_NeverWaitForTheDevice) {
         input.tokens = batch.tokens.cuda();
         input.labels = batch.labels.cuda();
         input.label_weights = batch.label_weights.cuda();
-        input.row_positions = batch.row_positions.cuda();
+        input.row_positions = batch.positions[0].cuda();
         input.rows = rows;
       }
       const NoWaiting guard;

@@ -161,8 +161,7 @@ TEST(LayerTest, PatchEmbedding_Gradients_EqualDifferences) {
 
 TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
   Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
-  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding"),
-                            rig.rows());
+  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding"), rig.rows());
   const at::Tensor tokens = at::tensor({4, 92, 4, 0, 7}, at::kLong),
                    positions = at::tensor({3, 1}, at::kLong);
   const at::Tensor items = at::randn({2, 32}, at::kDouble);
