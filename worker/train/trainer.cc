@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/schedule/program.h"
 #include "worker/train/learning_rate.h"
 
 namespace phalanx::train {
@@ -62,6 +63,7 @@ absl::Status Trainer::Settle() {
                       .skipped = decision.verdict == Verdict::kSkipped,
                       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
   if (pending_step_ > options_.first_step) summary.previous = executor_->ReadFigures(pending_step_ - 1);
+  if (options_.trace_step > 0 && pending_step_ == options_.trace_step + 1) trace_ = summary.previous.instructions;
   last_decided_ = now;
   pending_step_ = 0;
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
@@ -97,7 +99,36 @@ absl::Status Trainer::Run() {
     if (stop_.load()) return absl::CancelledError("asked to stop");
     RETURN_IF_ERROR(Enqueue(step));
   }
-  return Settle();
+  RETURN_IF_ERROR(Settle());
+  return options_.trace_step > 0 ? ShareTrace() : absl::OkStatus();
+}
+
+absl::Status Trainer::ShareTrace() {
+  std::vector<double> values = {static_cast<double>(trace_.size())};
+  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes, GatherOverRanks(values));
+  size_t longest = 0;
+  for (const std::vector<double>& size : sizes) longest = std::max(longest, static_cast<size_t>(size[0]));
+  values.clear();
+  for (const InstructionTime& time : trace_) {
+    values.insert(values.end(), {static_cast<double>(time.instruction), time.begin, time.end});
+  }
+  values.resize(3 * longest);
+  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> all, GatherOverRanks(values));
+  if (callbacks_.on_trace == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<schedule::Program> programs, schedule::BuildStep(plan_));
+  std::vector<schedule::TimedInstruction> timeline;
+  size_t member = 0;  // of the control communicator: ranks that have work, ascending
+  for (int32_t rank = 0; rank < plan_.world; ++rank) {
+    if (plan_.PlacesOf(Rank{rank}).empty()) continue;
+    for (size_t i = 0; i < static_cast<size_t>(sizes[member][0]); ++i) {
+      const double* entry = all[member].data() + 3 * i;
+      timeline.push_back({Rank{rank}, programs[static_cast<size_t>(rank)].at(static_cast<size_t>(entry[0])),
+                          entry[1], entry[2]});
+    }
+    ++member;
+  }
+  callbacks_.on_trace(timeline);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Decision> Trainer::RunOne(int64_t step) {
@@ -106,26 +137,33 @@ absl::StatusOr<Decision> Trainer::RunOne(int64_t step) {
   return last_decision_;
 }
 
-// Sums in rank order, the same bits everywhere.
-absl::StatusOr<std::vector<double>> Trainer::SumOverRanks(std::vector<double> values) {
+absl::StatusOr<std::vector<std::vector<double>>> Trainer::GatherOverRanks(const std::vector<double>& values) {
   comm::Communicator* control = executor_->control();
-  if (control == nullptr) return values;
+  if (control == nullptr || values.empty()) return std::vector<std::vector<double>>{values};
   const int64_t count = static_cast<int64_t>(values.size());
-  const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
-  at::Tensor mine = at::empty({count}, options);
+  at::Tensor mine = at::empty({count}, at::TensorOptions().dtype(at::kDouble));
   std::copy(values.begin(), values.end(), mine.mutable_data_ptr<double>());
   mine = mine.to(options_.executor.device);
   at::Tensor all = at::empty({control->size(), count}, mine.options());
   RETURN_IF_ERROR(control->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(), count, comm::DType::kFp64));
   RETURN_IF_ERROR(control->Join());
   const at::Tensor host = all.cpu();
-  for (int64_t i = 0; i < count; ++i) {
-    values[static_cast<size_t>(i)] = 0;
-    for (int64_t r = 0; r < control->size(); ++r) {
-      values[static_cast<size_t>(i)] += host.const_data_ptr<double>()[r * count + i];
-    }
+  std::vector<std::vector<double>> result;
+  for (int64_t r = 0; r < control->size(); ++r) {
+    const double* row = host.const_data_ptr<double>() + r * count;
+    result.emplace_back(row, row + count);
   }
-  return values;
+  return result;
+}
+
+// Sums in rank order, the same bits everywhere.
+absl::StatusOr<std::vector<double>> Trainer::SumOverRanks(const std::vector<double>& values) {
+  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> all, GatherOverRanks(values));
+  std::vector<double> sums(values.size(), 0);
+  for (const std::vector<double>& one : all) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += one[i];
+  }
+  return sums;
 }
 
 absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, int32_t captions,

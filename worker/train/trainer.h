@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "core/plan/plan.h"
+#include "core/schedule/simulator.h"
 #include "worker/train/batches.h"
 #include "worker/train/executor.h"
 
@@ -42,12 +43,16 @@ struct EvaluationSummary {
 struct TrainerCallbacks {
   std::function<void(const StepSummary&)> on_step;  // every rank; steps in order
   OnCorruptSample on_corrupt_sample;                // once a sample that this rank found
+  // After the last step, on every rank: what all ranks did in step `trace_step`, rank by rank, each from
+  // its own beginning of the step.
+  std::function<void(const std::vector<schedule::TimedInstruction>&)> on_trace;
 };
 
 struct TrainerOptions {
   ExecutorOptions executor;
   int64_t first_step = 1;
   int64_t skipped_in_a_row_max = 10;  // then the run fails: the model has diverged
+  int64_t trace_step = 0;             // 0: none
 };
 
 class Trainer {
@@ -80,7 +85,10 @@ class Trainer {
   absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(Batches& batches,
                                                                    absl::Span<const int64_t> samples,
                                                                    int32_t end_token);
-  absl::StatusOr<std::vector<double>> SumOverRanks(std::vector<double> values);
+  // What every rank has, in rank order: the same number of values on each.
+  absl::StatusOr<std::vector<std::vector<double>>> GatherOverRanks(const std::vector<double>& values);
+  absl::StatusOr<std::vector<double>> SumOverRanks(const std::vector<double>& values);
+  absl::Status ShareTrace();
 
   const plan::Plan& plan_;
   SampleSource& source_;
@@ -95,6 +103,7 @@ class Trainer {
   int64_t pending_tokens_ = 0, pending_items_ = 0;
   Decision last_decision_;
   int64_t skipped_in_a_row_ = 0;
+  std::vector<InstructionTime> trace_;
   absl::Time last_decided_;
 };
 
