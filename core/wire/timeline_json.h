@@ -1,0 +1,25 @@
+// core/wire/timeline_json.h: a timeline, planned or measured, for Perfetto and chrome://tracing.
+//
+// One process a rank ("rank 3: language stage 1"), its pid the rank; threads "compute", "forward
+// messages", "backward messages" and "collectives". One complete event ("X") an instruction, times
+// in microseconds, args as far as they apply: module, chunk, microbatch, link. One flow ("s" and
+// "f" of one id) from each send to each receive of the same message, backward ones too: between
+// ranks that exchange rows (plan::LinkMessages), or, where a list has one rank of many alike and
+// none of them do, between those that it has.
+//
+// A function of its arguments alone; throws nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/plan/plan.h"
+#include "core/schedule/simulator.h"
+
+namespace phalanx::wire {
+
+// `timeline`: instructions of the plan's ranks, in any order; a rank that has none does not appear.
+std::string TraceJson(const plan::Plan& plan,
+                      const std::vector<schedule::TimedInstruction>& timeline);
+
+}  // namespace phalanx::wire

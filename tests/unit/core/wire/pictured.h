@@ -1,0 +1,53 @@
+// tests/unit/core/wire/pictured.h: plans with their simulated timelines, as pictures are drawn of.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/plan/plan.h"
+#include "core/schedule/simulator.h"
+#include "core/wire/job_yaml.h"
+
+namespace phalanx::wire {
+
+struct Pictured {
+  plan::Plan plan;
+  schedule::Simulation preview;  // one rank of each class
+};
+
+inline plan::Plan MustPlan(const job::JobSpec& spec, int32_t nodes = 1, int32_t devices = 8) {
+  auto plan = plan::MakePlan(spec, plan::MakeCluster(nodes, devices), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : plan::Plan();
+}
+
+inline Pictured MustPicture(const job::JobSpec& spec) {
+  Pictured pictured{.plan = MustPlan(spec, 1, spec.World())};
+  auto preview = schedule::SimulatePlan(pictured.plan, schedule::CostFromShapes(pictured.plan));
+  EXPECT_TRUE(preview.ok()) << preview.status();
+  if (preview.ok()) pictured.preview = *std::move(preview);
+  return pictured;
+}
+
+// A job file below examples/.
+inline job::JobSpec MustReadExample(const std::string& file) {
+  std::ifstream stream(std::string(PHALANX_SOURCE_DIR) + "/examples/" + file);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  auto job = ReadJobFile(text, job::Purpose::kPlan);
+  EXPECT_TRUE(job.ok()) << file << ": " << job.status();
+  return job.ok() ? std::move(job->spec) : job::JobSpec();
+}
+
+inline const std::vector<std::string>& Examples() {
+  static const std::vector<std::string> files = {
+      "emoji-captions.yaml", "language-tp3.yaml", "gpu/decoder-1p6b-pp3.yaml",
+      "gpu/decoder-1p6b-tp2.yaml", "gpu/emoji-4gpu.yaml"};
+  return files;
+}
+
+}  // namespace phalanx::wire
