@@ -184,6 +184,7 @@ absl::StatusOr<ReadJob> Reader::Read() {
   if (report_.Sound("spec.modules") || !spec_.modules.empty()) {
     CheckModules(spec_, report_);
     CheckGraph(spec_, report_);
+    CheckSchedule(spec_, report_);
   }
   CheckRun(spec_, report_);
   if (purpose_ == Purpose::kSubmit) RefuseNotYet(spec_, report_);

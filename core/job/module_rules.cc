@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/job/module_reader.h"
@@ -162,6 +163,25 @@ void CheckLanguage(const JobSpec& spec, Report& report) {
   }
 }
 
+// A sample has one list of images and one of sounds, so there is one reader of each.
+void CheckEncoders(const JobSpec& spec, Report& report) {
+  for (const auto& [family, name] :
+       {std::pair(Family::kClipVision, "clip_vision"), std::pair(Family::kWhisper, "whisper")}) {
+    const Module* first = nullptr;
+    for (size_t i = 0; i < spec.modules.size(); ++i) {
+      const std::string path = ModulePath(i) + ".architecture.family";
+      if (spec.modules[i].architecture.family != family || !report.Sound(path)) continue;
+      if (!report.Sound(ModulePath(i) + ".name")) continue;
+      if (first != nullptr) {
+        report.Add(path, absl::StrCat("at most one module may be of family ", name, ", and '",
+                                      first->name, "' is it"));
+      } else {
+        first = &spec.modules[i];
+      }
+    }
+  }
+}
+
 void CheckSpans(const JobSpec& spec, Report& report) {
   const auto sound = [&](size_t i) {
     return report.Sound(ModulePath(i) + ".parallel.ranks") &&
@@ -223,6 +243,7 @@ void CheckModule(const Module& module, size_t index, Report& report) {
 void CheckModules(const JobSpec& spec, Report& report) {
   CheckNames(spec, report);
   CheckLanguage(spec, report);
+  CheckEncoders(spec, report);
   CheckSpans(spec, report);
 }
 

@@ -5,6 +5,7 @@
 // not train yet in core/job/not_yet.h. Pure.
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -21,13 +22,19 @@ int64_t RowsOfItem(const Architecture& architecture);
 std::string ModulePath(size_t index);
 std::string EdgePath(size_t index);
 
+// Modules that get rows of `from`, directly or over others.
+std::set<int32_t> ReachedFrom(const JobSpec& spec, int32_t from);
+
 // One module by itself: heads, patches, mesh, tensor width against units, layers of stages.
 void CheckModule(const Module& module, size_t index, Report& report);
-// The modules together: names, the language module, spans of ranks.
+// The modules together: names, families, the language module, spans of ranks.
 void CheckModules(const JobSpec& spec, Report& report);
-// Edges and the graph that they make: ends, projectors, cycles, losses at the sinks.
+// Edges and the graph that they make: ends, projectors, cycles, losses at the sinks, what
+// regressors get.
 void CheckGraph(const JobSpec& spec, Report& report);
-// Everything else of the spec: batch, schedule, optimizer, precision, resources.
+// The schedule against layouts, layers and microbatches of the modules.
+void CheckSchedule(const JobSpec& spec, Report& report);
+// Everything else of the spec: optimizer, precision, and that something trains.
 void CheckRun(const JobSpec& spec, Report& report);
 
 }  // namespace phalanx::job

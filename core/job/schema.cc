@@ -124,7 +124,7 @@ constexpr Field kModule[] = {
     {.name = "weights", .type = T::kString, .otherwise = "none: initialised from the seed",
      .doc = "Folder with initial weights in the Hugging Face layout."},
     {.name = "loss_weight", .type = T::kNumber, .initial = "1", .low = 0, .high = 1e6,
-     .doc = "Factor of a regressor's loss."},
+     .above_low = true, .doc = "Factor of a regressor's loss."},
 };
 
 constexpr Field kProjector[] = {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -118,12 +119,17 @@ std::vector<size_t> InCycles(const JobSpec& spec, const Report& report) {
   return left;
 }
 
-void CheckSinks(const JobSpec& spec, Report& report) {
-  if (!report.Sound("spec.language")) return;
-  // An edge whose ends are not understood may be the one that feeds a module.
+// Whether what feeds what is known: an edge whose ends are not understood may be the one that
+// feeds a module.
+bool GraphKnown(const JobSpec& spec, const Report& report) {
   for (size_t i = 0; i < spec.edges.size(); ++i) {
-    if (!report.Sound(EdgePath(i) + ".from") || !report.Sound(EdgePath(i) + ".to")) return;
+    if (!report.Sound(EdgePath(i) + ".from") || !report.Sound(EdgePath(i) + ".to")) return false;
   }
+  return report.Sound("spec.language");
+}
+
+void CheckSinks(const JobSpec& spec, Report& report) {
+  if (!GraphKnown(spec, report)) return;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     const Family family = spec.modules[i].architecture.family;
     const bool feeds = std::any_of(spec.edges.begin(), spec.edges.end(), [i](const Edge& edge) {
@@ -138,7 +144,69 @@ void CheckSinks(const JobSpec& spec, Report& report) {
   }
 }
 
+// Regressors predict rows of the language module's sequence; those that feed no other module are
+// all held to the same KEY.target.npy.
+void CheckRegressors(const JobSpec& spec, Report& report) {
+  if (!GraphKnown(spec, report)) return;
+  const std::set<int32_t> behind = ReachedFrom(spec, spec.language);
+  const Module* first = nullptr;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    const Module& module = spec.modules[i];
+    const auto index = static_cast<int32_t>(i);
+    if (module.architecture.family != Family::kRegressor || index == spec.language ||
+        !report.Sound(ModulePath(i) + ".architecture.family")) {
+      continue;
+    }
+    bool fed = false, feeds = false;
+    for (const Edge& edge : spec.edges) {
+      fed |= edge.to == index;
+      feeds |= edge.from == index;
+    }
+    if (behind.count(index) == 0 && report.Sound(ModulePath(i) + ".name")) {
+      report.Add(ModulePath(i) + ".name",
+                 absl::StrCat("a regressor needs the sequence of the language module: ",
+                              fed ? "what feeds it does not get that" : "no edge leads to it"));
+    }
+    const std::string hidden = ModulePath(i) + ".architecture.hidden_size";
+    if (feeds || !report.Sound(hidden)) continue;
+    if (first == nullptr) {
+      first = &module;
+    } else if (module.architecture.hidden_size != first->architecture.hidden_size) {
+      report.Add(hidden, absl::StrCat("must be that of '", first->name, "' (",
+                                      first->architecture.hidden_size,
+                                      "): both predict the rows of KEY.target.npy"));
+    }
+  }
+}
+
+void CheckTrains(const JobSpec& spec, Report& report) {
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (!spec.modules[i].frozen || !report.Sound(ModulePath(i) + ".frozen")) return;
+  }
+  for (size_t i = 0; i < spec.edges.size(); ++i) {
+    const std::optional<Projector>& projector = spec.edges[i].projector;
+    if (!report.Sound(EdgePath(i) + ".projector")) return;
+    if (projector.has_value() && !projector->frozen) return;
+  }
+  if (!spec.modules.empty()) {
+    report.Add("spec.modules", "nothing trains: every module and every projector is frozen");
+  }
+}
+
 }  // namespace
+
+std::set<int32_t> ReachedFrom(const JobSpec& spec, int32_t from) {
+  std::set<int32_t> reached;
+  std::vector<int32_t> next = {from};
+  while (!next.empty()) {
+    const int32_t module = next.back();
+    next.pop_back();
+    for (const Edge& edge : spec.edges) {
+      if (edge.from == module && reached.insert(edge.to).second) next.push_back(edge.to);
+    }
+  }
+  return reached;
+}
 
 void CheckGraph(const JobSpec& spec, Report& report) {
   for (size_t i = 0; i < spec.edges.size(); ++i) {
@@ -158,6 +226,7 @@ void CheckGraph(const JobSpec& spec, Report& report) {
                                           absl::StrJoin(names, ", ")));
   }
   CheckSinks(spec, report);
+  CheckRegressors(spec, report);
 }
 
 void CheckRun(const JobSpec& spec, Report& report) {
@@ -175,18 +244,7 @@ void CheckRun(const JobSpec& spec, Report& report) {
       spec.compute == Precision::kFp64 && spec.resources.device == DeviceKind::kGpu) {
     report.Add("spec.precision.compute", "fp64 needs resources.device: cpu");
   }
-  const bool chunked = spec.schedule.name == ScheduleName::kAuto ||
-                       spec.schedule.name == ScheduleName::kInterleaved ||
-                       spec.schedule.name == ScheduleName::kZeroBubbleV ||
-                       spec.schedule.name == ScheduleName::kThreePhase;
-  if (report.Sound("spec.schedule") && spec.schedule.chunks > 1 && !chunked) {
-    report.Add("spec.schedule.chunks", "this schedule has one chunk a rank");
-  }
-  if (report.Sound("spec.schedule") && spec.schedule.encoder_chunks > 1 &&
-      spec.schedule.name != ScheduleName::kThreePhase &&
-      spec.schedule.name != ScheduleName::kAuto) {
-    report.Add("spec.schedule.encoder_chunks", "only three_phase cuts encoder passes");
-  }
+  CheckTrains(spec, report);
 }
 
 }  // namespace phalanx::job

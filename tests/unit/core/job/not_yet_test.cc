@@ -106,15 +106,5 @@ TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {
   EXPECT_THAT(job->warnings, IsEmpty());
 }
 
-TEST(NotYetTest, SeveralEncoders_AreAccepted) {
-  const std::string text =
-      With("  edges:\n",
-           "    - name: close_up\n      architecture: {family: clip_vision, hidden_size: 192, "
-           "layers: 1, "
-           "heads: 4, mlp_size: 128, image_size: 32, patch_size: 16}\n  edges:\n"
-           "    - {from: close_up, to: language}\n");
-  EXPECT_EQ(Right(text).modules[2].offset, 6);
-}
-
 }  // namespace
 }  // namespace phalanx::job

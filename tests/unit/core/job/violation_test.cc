@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/job/job_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -180,6 +181,178 @@ constexpr Spoiled kModels[] = {
      "spec.data.shards: \"{0..999}{0..999}\": a pattern may stand for at most 65536 names"},
 };
 INSTANTIATE_TEST_SUITE_P(Models, ViolationTest, ::testing::ValuesIn(kModels), NameOf);
+
+// Rules of schedules and of graphs that this release does not train yet: what a plan refuses.
+class PlanViolationTest : public ::testing::TestWithParam<Spoiled> {};
+
+TEST_P(PlanViolationTest, OneMistake_GivesOneViolation) {
+  EXPECT_THAT(Wrong(With(GetParam().from, GetParam().to), Purpose::kPlan),
+              ElementsAre(GetParam().violation));
+}
+
+constexpr Spoiled kSchedules[] = {
+    {"InterleavedWithoutChunks", "steps: 300", "steps: 300\n  schedule: {name: interleaved}",
+     "spec.schedule.chunks: interleaved needs at least 2 chunks a rank"},
+    {"ChunksOfOneF1B", "steps: 300", "steps: 300\n  schedule: {name: 1f1b, chunks: 2}",
+     "spec.schedule.chunks: 2: this schedule has one chunk a rank"},
+    {"ThreeChunksOfVee", "steps: 300", "steps: 300\n  schedule: {name: zero_bubble_v, chunks: 3}",
+     "spec.schedule.chunks: 3: zero_bubble_v has 2 chunks a rank"},
+    {"MorePartsThanLayers", "steps: 300", "steps: 300\n  schedule: {name: interleaved, chunks: 4}",
+     "spec.schedule.chunks: 4: every chunk of every stage needs a layer: 2 x 4, and 'language' has "
+     "6"},
+    {"EncoderChunksBeyondMicrobatches", "steps: 300",
+     "steps: 300\n  schedule: {encoder_chunks: 25}",
+     "spec.schedule.encoder_chunks: 25: may not exceed the microbatches (24)"},
+    {"EncoderChunksOfOneF1B", "steps: 300",
+     "steps: 300\n  schedule: {name: 1f1b, encoder_chunks: 2}",
+     "spec.schedule.encoder_chunks: 2: only three_phase cuts encoder passes"},
+    {"ThreePhaseOnOtherRanks", "steps: 300", "steps: 300\n  schedule: {name: three_phase}",
+     "spec.schedule.name: three_phase: needs an encoder on the ranks of 'language' that feeds it"},
+};
+INSTANTIATE_TEST_SUITE_P(Schedules, PlanViolationTest, ::testing::ValuesIn(kSchedules), NameOf);
+
+TEST(ScheduleRulesTest, InterleavedOnOneStage_IsRefused) {
+  EXPECT_THAT(
+      Wrong(With("tp: 2, pp: 2", "tp: 2",
+                 With("steps: 300", "steps: 300\n  schedule: {name: interleaved, chunks: 2}")),
+            Purpose::kPlan),
+      ElementsAre("spec.modules[1].parallel.pp: interleaved needs at least 2 stages"));
+}
+
+TEST(ScheduleRulesTest, VeeHasTwoChunks_WrittenOrNot) {
+  const std::string few = With("layers: 6, heads: 6", "layers: 3, heads: 6");
+  constexpr absl::string_view kRule =
+      "every chunk of every stage needs a layer: 2 x 2, and 'language' has 3";
+  EXPECT_THAT(Wrong(With("steps: 300", "steps: 300\n  schedule: {name: zero_bubble_v}", few),
+                    Purpose::kPlan),
+              ElementsAre(absl::StrCat("spec.schedule.name: zero_bubble_v: ", kRule)));
+  EXPECT_THAT(
+      Wrong(With("steps: 300", "steps: 300\n  schedule: {name: zero_bubble_v, chunks: 2}", few),
+            Purpose::kPlan),
+      ElementsAre(absl::StrCat("spec.schedule.chunks: 2: ", kRule)));
+  EXPECT_THAT(Wrong(With("steps: 300", "steps: 300\n  schedule: {name: zero_bubble_v, chunks: 2}"),
+                    Purpose::kPlan),
+              IsEmpty());
+}
+
+TEST(ScheduleRulesTest, StageWithFewerLayersThanChunks_IsRefused) {
+  EXPECT_THAT(
+      Wrong(With("tp: 2, pp: 2", "tp: 2, pp: 2, layers: [1, 5]",
+                 With("steps: 300", "steps: 300\n  schedule: {name: interleaved, chunks: 2}")),
+            Purpose::kPlan),
+      ElementsAre("spec.modules[1].parallel.layers: [1, 5]: every stage needs a layer for "
+                  "each of its 2 chunks"));
+}
+
+TEST(ScheduleRulesTest, ThreePhase_NeedsTheEncoderOnTheLanguageModulesRanks) {
+  const std::string colocated =
+      With("offset: 2", "offset: vision", With("ranks: 2, tp: 1", "ranks: 4, tp: 1"));
+  EXPECT_THAT(
+      Wrong(With("steps: 300", "steps: 300\n  schedule: {name: three_phase, encoder_chunks: 4}",
+                 colocated),
+            Purpose::kPlan),
+      IsEmpty());
+}
+
+constexpr char kClip[] =
+    "{family: clip_vision, hidden_size: 192, layers: 1, heads: 4, mlp_size: 128, image_size: 32, "
+    "patch_size: 16}";
+constexpr char kWhisper[] =
+    "{family: whisper, hidden_size: 192, layers: 1, heads: 4, mlp_size: 128, mel_bins: 8, frames: "
+    "16}";
+std::string Regressor(int hidden_size) {
+  return absl::StrCat("{family: regressor, hidden_size: ", hidden_size,
+                      ", layers: 1, heads: 4, mlp_size: 128, context: 64}");
+}
+
+struct Added {
+  std::string name, architecture;
+};
+// The document with more modules, and edges beside its own.
+std::string WithModules(const std::vector<Added>& modules, const std::vector<std::string>& edges) {
+  std::string more, more_edges;
+  for (const Added& module : modules) {
+    absl::StrAppend(&more, "    - {name: ", module.name, ", architecture: ", module.architecture,
+                    "}\n");
+  }
+  for (const std::string& edge : edges) absl::StrAppend(&more_edges, "    - ", edge, "\n");
+  return With("  batch:", more_edges + "  batch:", With("  edges:\n", more + "  edges:\n"));
+}
+
+TEST(GraphRulesTest, SecondEncoderOfAFamily_IsRefused) {
+  EXPECT_THAT(
+      Wrong(WithModules({{"close_up", kClip}}, {"{from: close_up, to: language}"})),
+      ElementsAre("spec.modules[2].architecture.family: clip_vision: at most one module may "
+                  "be of family clip_vision, and 'vision' is it"));
+  EXPECT_THAT(
+      Wrong(WithModules({{"voice", kWhisper}, {"noise", kWhisper}},
+                        {"{from: voice, to: language}", "{from: noise, to: language}"}),
+            Purpose::kPlan),
+      ElementsAre("spec.modules[3].architecture.family: whisper: at most one module may be of "
+                  "family whisper, and 'voice' is it"));
+}
+
+TEST(GraphRulesTest, VisionBesideAudio_IsPlanned) {
+  EXPECT_THAT(
+      Wrong(WithModules({{"voice", kWhisper}}, {"{from: voice, to: language}"}), Purpose::kPlan),
+      IsEmpty());
+}
+
+TEST(GraphRulesTest, RegressorThatNothingFeeds_IsRefused) {
+  EXPECT_THAT(Wrong(WithModules({{"denoiser", Regressor(192)}}, {}), Purpose::kPlan),
+              ElementsAre("spec.modules[2].name: denoiser: a regressor needs the sequence of the "
+                          "language module: no edge leads to it"));
+}
+
+TEST(GraphRulesTest, RegressorThatOnlyAnEncoderFeeds_IsRefused) {
+  EXPECT_THAT(Wrong(WithModules({{"denoiser", Regressor(192)}},
+                                {"{from: vision, to: denoiser, projector: {}}"}),
+                    Purpose::kPlan),
+              ElementsAre("spec.modules[2].name: denoiser: a regressor needs the sequence of the "
+                          "language module: what feeds it does not get that"));
+}
+
+TEST(GraphRulesTest, RegressorBehindARegressor_HasTheSequence) {
+  EXPECT_THAT(Wrong(WithModules({{"first", Regressor(192)}, {"second", Regressor(192)}},
+                                {"{from: language, to: first}", "{from: first, to: second}",
+                                 "{from: vision, to: second, projector: {}}"}),
+                    Purpose::kPlan),
+              IsEmpty());
+}
+
+TEST(GraphRulesTest, RegressorsAtTheEnd_ShareTheirHiddenSize) {
+  EXPECT_THAT(
+      Wrong(WithModules({{"first", Regressor(192)}, {"second", Regressor(64)}},
+                        {"{from: language, to: first}",
+                         "{from: language, to: second, projector: {hidden_size: 256}}"}),
+            Purpose::kPlan),
+      ElementsAre("spec.modules[3].architecture.hidden_size: 64: must be that of 'first' (192): "
+                  "both predict the rows of KEY.target.npy"));
+}
+
+TEST(GraphRulesTest, EverythingFrozen_IsRefused) {
+  const std::string frozen =
+      With("- name: vision", "- name: vision\n      frozen: true",
+           With("- name: language", "- name: language\n      frozen: true",
+                With("type: mlp, hidden_size: 192", "hidden_size: 192, frozen: true")));
+  EXPECT_THAT(
+      Wrong(frozen, Purpose::kPlan),
+      ElementsAre(::testing::AllOf(
+          ::testing::StartsWith("spec.modules: "),
+          ::testing::EndsWith(": nothing trains: every module and every projector is frozen"))));
+  EXPECT_THAT(Wrong(With("frozen: true}", "frozen: false}", frozen), Purpose::kPlan), IsEmpty());
+}
+
+TEST(GraphRulesTest, LossWeight_IsAboveZero) {
+  for (const char* weight : {"0", "-1", ".inf", ".nan"}) {
+    const std::string text =
+        With("{name: denoiser", absl::StrCat("{name: denoiser, loss_weight: ", weight),
+             WithModules({{"denoiser", Regressor(192)}}, {"{from: language, to: denoiser}"}));
+    EXPECT_THAT(Wrong(text, Purpose::kPlan),
+                ElementsAre(absl::StrCat("spec.modules[2].loss_weight: ", weight,
+                                         ": must be a number above 0 and at most 1e+06")));
+  }
+}
 
 TEST(ViolationsTest, Document_WithoutMistakes_HasNone) { EXPECT_THAT(Wrong(kDocument), IsEmpty()); }
 

@@ -191,7 +191,8 @@ TEST(GlooSetupTest, ARankThatNeverComes_IsDeadlineExceeded) {
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded) << connected.status();
 }
 
-// A table that one rank never gets an answer from, so that it announces itself and comes no further.
+// A table that one rank never gets an answer from, so that it announces itself and comes no
+// further.
 class OneSidedRendezvous final : public Rendezvous {
  public:
   explicit OneSidedRendezvous(Rendezvous& table) : table_(table) {}
@@ -236,9 +237,7 @@ TEST(GlooSetupTest, AStopWhileAPeerDoesNotConnect_EndsTheWaitAtOnce) {
     OneSidedRendezvous stuck(table);
     ReportingRendezvous reporting(table);
     std::stop_source stop;
-    std::thread peer([&] {
-      EXPECT_FALSE(ConnectGloo(Everyone(2), Rank{1}, 2, stuck, {}).ok());
-    });
+    std::thread peer([&] { EXPECT_FALSE(ConnectGloo(Everyone(2), Rank{1}, 2, stuck, {}).ok()); });
     stuck.announced.wait();
     absl::Time stopped;
     std::thread other([&] {
@@ -246,9 +245,8 @@ TEST(GlooSetupTest, AStopWhileAPeerDoesNotConnect_EndsTheWaitAtOnce) {
       stopped = absl::Now();
       stop.request_stop();
     });
-    const auto connected =
-        ConnectGloo(Everyone(2), Rank{0}, 2, reporting,
-                    {.stop = stop.get_token(), .shared_memory = round % 2 == 0});
+    const auto connected = ConnectGloo(Everyone(2), Rank{0}, 2, reporting,
+                                       {.stop = stop.get_token(), .shared_memory = round % 2 == 0});
     const absl::Time ended = absl::Now();
     other.join();
     stuck.ended.count_down();
@@ -263,8 +261,7 @@ TEST(GlooSetupTest, AStopBeforehand_IsCancelled) {
   std::stop_source stop;
   stop.request_stop();
   ASSERT_TRUE(table.Put("gloo/1", "no address of any kind").ok());
-  const auto connected =
-      ConnectGloo(Everyone(2), Rank{0}, 2, table, {.stop = stop.get_token()});
+  const auto connected = ConnectGloo(Everyone(2), Rank{0}, 2, table, {.stop = stop.get_token()});
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kCancelled) << connected.status();
 }
 
