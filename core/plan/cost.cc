@@ -55,20 +55,60 @@ int64_t RowsOfMicrobatch(const Plan& plan, int32_t module) {
   return samples * ItemsOfSample(plan, per_item) * per_item;
 }
 
-// Elements that one layer keeps of one row until its backward has read them.
-int64_t KeptElements(const job::Module& module, const Shard& shard) {
+// Elements of one row.
+struct KeptElements {
+  int64_t forward = 0;   // that one layer keeps until its backward pass
+  int64_t backward = 0;  // that the backward pass reads
+};
+KeptElements KeptOf(const job::Module& module, const Shard& shard) {
   const job::Architecture& a = module.architecture;
   const int64_t q = shard.query_heads.count * HeadSize(a), kv = shard.kv_heads.count * HeadSize(a);
   const int64_t mlp = shard.mlp_blocks.count * a.block;
+  const int64_t in = IsDecoder(a.family) ? 2 * mlp : mlp;  // gate and up
+  KeptElements kept;
+  kept.backward = 4 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
   switch (module.recompute) {
     case job::Recompute::kFull:
-      return a.hidden_size;
+      kept.forward = a.hidden_size;
+      break;
     case job::Recompute::kSelective:
-      return 4 * a.hidden_size + q + 2 * kv + 2 * mlp;
+      kept.forward = 2 * a.hidden_size + q + 2 * kv + in;
+      break;
     case job::Recompute::kNone:
+      if (module.frozen) kept.backward = 2 * a.hidden_size + 2 * q + 2 * kv + in;
+      kept.forward = kept.backward;
       break;
   }
-  return 4 * a.hidden_size + 2 * q + 2 * kv + 3 * mlp;
+  return kept;
+}
+
+// Elements of one row that what comes before an encoder's layers keeps.
+int64_t KeptBefore(const job::Architecture& a) {
+  switch (a.family) {
+    case Family::kClipVision:
+      return 3 * a.patch_size * a.patch_size + a.hidden_size;
+    case Family::kWhisper:  // two frames a row, then both convolutions
+      return 2 * a.mel_bins + 2 * a.hidden_size + a.hidden_size;
+    default:
+      return 0;
+  }
+}
+
+// Elements of one row that the projectors of a module keep.
+int64_t KeptByProjectors(const Plan& plan, const Place& place, bool layers_back) {
+  const job::Architecture& a = plan.module_spec(place.module).architecture;
+  int64_t kept = 0;
+  for (const job::Edge& edge : plan.spec.edges) {
+    if (edge.from != place.module || !edge.projector.has_value()) continue;
+    const int64_t blocks = BlockCount(edge.projector->hidden_size, a.block);
+    const int64_t inner = EvenSplit(blocks, place.width, place.tp).count * a.block;
+    if (!edge.projector->frozen) {
+      kept += a.hidden_size + 2 * inner;
+    } else if (layers_back) {
+      kept += inner;
+    }
+  }
+  return kept;
 }
 
 int64_t BytesOf(job::Precision precision) {
@@ -83,26 +123,48 @@ int64_t BytesOf(job::Precision precision) {
   return 4;
 }
 
+// Elements of one row that one part keeps of one microbatch, and once for all of them.
+struct PartElements {
+  int64_t kept = 0, once = 0;
+};
+PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
+  const job::Module& module = plan.module_spec(place.module);
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
+  const KeptElements layer = KeptOf(module, ShardOf(module.architecture, place.width, place.tp));
+  PartElements elements;
+  if (layers_back) {
+    elements.kept = layout.layers(place.pp, chunk).count * layer.forward;
+    elements.once = layer.backward - layer.forward;
+    if (layout.IsFirst(place.pp, chunk)) elements.kept += KeptBefore(module.architecture);
+  } else {
+    elements.once = layer.backward;
+  }
+  if (layout.IsLast(place.pp, chunk)) {
+    elements.kept += KeptByProjectors(plan, place, layers_back);
+  }
+  return elements;
+}
+
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate* estimate) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
   const StageParameters parameters = ParametersOf(plan, place, chunk);
   estimate->parameters += parameters.elements * bytes;
-  const bool trains = TrainedPasses(plan.spec, place.module).backward_weight;
-  if (trains) {
+  if (const int64_t trained = parameters.TrainedElements(); trained > 0) {
     estimate->gradients += parameters.elements * wide_bytes;
-    estimate->optimizer += 3 * wide_bytes * parameters.elements / parameters.replicas;
+    estimate->optimizer += 3 * wide_bytes * trained / parameters.replicas;
   }
-  const Shard shard = ShardOf(module.architecture, place.width, place.tp);
   const int64_t rows = RowsOfMicrobatch(plan, place.module);
   const int64_t alive =
-      trains || TrainedPasses(plan.spec, place.module).backward_input
+      layout.TrainsOf(place.pp, chunk).any()
           ? std::min<int64_t>(plan.microbatches, plan.stages - layout.GraphStage(place.pp, chunk))
           : 1;
-  const int64_t layers = layout.layers(place.pp, chunk).count;
-  estimate->activations += alive * layers * rows * KeptElements(module, shard) * bytes;
+  const PartElements elements = ElementsOf(plan, place, chunk);
+  estimate->activations += rows * (alive * elements.kept + elements.once) * bytes;
   if (module.architecture.family == Family::kLlama && layout.IsLast(place.pp, chunk)) {
+    const Shard shard = ShardOf(module.architecture, place.width, place.tp);
     estimate->activations +=
         rows * shard.vocabulary_blocks.count * module.architecture.block * wide_bytes;
   }
@@ -179,8 +241,10 @@ PassCost EmbeddingCost(const job::Module& module, double rows) {
 
 PassCost HeadCost(const job::Module& module, double rows) {
   const job::Architecture& a = module.architecture;
-  if (a.family != Family::kLlama) return {};
-  return Linear(rows, static_cast<double>(a.hidden_size) * static_cast<double>(a.vocabulary));
+  const auto hidden = static_cast<double>(a.hidden_size);
+  if (a.family == Family::kLlama) return Linear(rows, hidden * static_cast<double>(a.vocabulary));
+  if (a.family == Family::kRegressor) return Linear(rows, hidden * hidden);
+  return {};
 }
 
 PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double rows) {
@@ -194,35 +258,28 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
   return cost;
 }
 
-Trained TrainedPasses(const job::JobSpec& spec, int32_t module) {
-  Trained trained;
-  trained.backward_weight = !spec.modules[static_cast<size_t>(module)].frozen;
-  trained.backward_input = trained.backward_weight;
-  for (const job::Edge& edge : spec.edges) {
-    if (trained.backward_input) break;
-    if (edge.to != module) continue;
-    const bool projector_trains = edge.projector.has_value() && !edge.projector->frozen;
-    trained.backward_input = projector_trains || TrainedPasses(spec, edge.from).backward_input;
-  }
-  return trained;
-}
-
 PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
                   double length) {
   const job::Module& spec = plan.module_spec(module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   PassCost cost = Scaled(LayerCost(spec, rows, length), layout.layers(stage, chunk).count);
   if (layout.IsFirst(stage, chunk)) cost += EmbeddingCost(spec, rows);
-  if (layout.IsLast(stage, chunk) && plan.IsSink(module)) cost += HeadCost(spec, rows);
-  const Trained trained = TrainedPasses(plan.spec, module);
-  if (!trained.backward_input) cost.backward_input = 0;
-  if (!trained.backward_weight) cost.backward_weight = 0;
+  if (layout.IsLast(stage, chunk) && plan.HasLoss(module)) cost += HeadCost(spec, rows);
+  const bool layers_back = layout.TrainsOf(stage, chunk).inputs || !spec.frozen;
+  if (!layers_back) cost.backward_input = 0;
+  if (spec.frozen) cost.backward_weight = 0;
   if (layout.IsLast(stage, chunk)) {
     for (const job::Edge& edge : plan.spec.edges) {
-      if (edge.from != module) continue;
+      if (edge.from != module || !edge.projector.has_value()) continue;
       PassCost projector = ProjectorCost(plan.spec, edge, rows);
-      const bool projector_trains = edge.projector.has_value() && !edge.projector->frozen;
-      if (!trained.backward_input && !projector_trains) projector.backward_input = 0;
+      if (!layers_back) {
+        // Back to where its first layer's weights need it, no further.
+        const job::Architecture& to = plan.module_spec(edge.to).architecture;
+        projector.backward_input = edge.projector->frozen
+                                       ? 0
+                                       : 2 * rows * static_cast<double>(to.hidden_size) *
+                                             static_cast<double>(edge.projector->hidden_size);
+      }
       cost += projector;
     }
   }

@@ -21,19 +21,13 @@ PassCost HeadCost(const job::Module& module, double rows);
 // The projector of an edge, for `rows` rows of its source.
 PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double rows);
 // Everything that one tensor rank of a pipeline part computes, work shared evenly over the width:
-// its layers, ends and projectors. Passes that training leaves out (frozen modules with nothing
-// trained before them) cost nothing.
+// its layers, ends and projectors. Passes that training leaves out (ModulePlan::TrainsOf) cost
+// nothing: no weight gradients of what is frozen, no input gradients that nobody asks for.
 PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
                   double length);
 
 // Rows that one item (image, sound) becomes in the encoder; 0 for a language module.
 int64_t RowsPerItem(const job::Architecture& architecture);
-// Which passes of a module's layers training executes.
-struct Trained {
-  bool backward_input = false;   // something at or before the module has parameters that train
-  bool backward_weight = false;  // the module's own do
-};
-Trained TrainedPasses(const job::JobSpec& spec, int32_t module);
 
 // Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
 // each part with at least one layer.
@@ -44,13 +38,21 @@ std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);
 double StepFlops(const Plan& plan, double tokens, double items);
 
 // Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
-// max(fp32, compute), the last three divided by the replicas; a frozen module has its parameters
-// only. Activations: of each layer the tensors that its backward reads, 4 * hidden + 2 * (q + kv) *
-// head_size + 3 * mlp elements a row (the sharded ones divided by the width), of which selective
-// recomputation keeps all but attention's inner and the MLP's product, full only the layer's input;
-// times the microbatches that 1F1B keeps alive, min(M, stages - stage); the head adds its logits
-// once. Rows: language, batch.micro sequences of the full context; encoders, their share of the
-// samples of a microbatch with as many items as fit the context, at most data.items_max.
+// max(fp32, compute), the last three divided by the replicas and of what trains alone; no gradients
+// where nothing does.
+//
+// Activations, elements a row that a layer keeps, with `in` = mlp, in decoders 2 * mlp (the sharded
+// ones divided by the width):
+//   recompute none        4 * hidden + 2 * (q + kv) * head_size + in + mlp; frozen layers, which
+//                         only pass a gradient on, 2 * hidden + 2 * (q + kv) * head_size + in
+//   recompute selective   2 * hidden + (q + 2 * kv) * head_size + in
+//   recompute full        hidden
+// times the microbatches that 1F1B keeps alive, min(M, stages - stage); with recomputation, what
+// one layer computes again, once. Layers without a backward pass keep nothing and count as one
+// layer at work. The ends of an encoder and projectors keep what their backward reads; the head
+// adds its logits once. Rows: decoders, batch.micro sequences of the full context; encoders, their
+// share of the samples of a microbatch with as many items as fit the context, at most
+// data.items_max.
 struct MemoryEstimate {
   int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0;
   int64_t total() const { return parameters + gradients + optimizer + activations; }

@@ -17,6 +17,8 @@ using support::AJob;
 using support::ClipVision;
 using support::Layout;
 using support::Llama;
+using support::Regressor;
+using support::Whisper;
 using ::testing::ElementsAre;
 
 Plan MustPlan(const job::JobSpec& spec) {
@@ -67,24 +69,53 @@ TEST(CostTest, StepFlops_OfFrozenEncoder_LeavesItsBackwardOut) {
       2 * LayerCost(vision, 5 * 4, 4).forward + EmbeddingCost(vision, 5 * 4).forward;
   const double projector = 2 * 5 * 4 * 32 * (32 + 32.0);
   EXPECT_DOUBLE_EQ(flops(true, true), forward + projector);
-  EXPECT_DOUBLE_EQ(flops(true, false), forward + 3 * projector);
+  // Its weight gradients, and back through its second layer for those of the first.
+  EXPECT_DOUBLE_EQ(flops(true, false), forward + 2.5 * projector);
   EXPECT_GT(flops(false, false), 2.5 * flops(true, true));
 }
 
-TEST(CostTest, TrainedPasses_AfterAFrozenModule_DependOnWhatIsBefore) {
-  const auto trained = [](bool vision_frozen, bool projector_frozen) {
-    return TrainedPasses(
-        AJob()
-            .Module("vision", ClipVision(), {.frozen = vision_frozen})
-            .Module("language", Llama(), {.frozen = true})
-            .Edge("vision", "language", {.projector = 32, .frozen = projector_frozen})
-            .Build(),
-        1);
+TEST(CostTest, PartCost_OfAFrozenModule_DependsOnWhatIsBefore) {
+  const auto cost = [](bool vision_frozen, bool projector_frozen) {
+    const Plan plan =
+        MustPlan(AJob()
+                     .Module("vision", ClipVision(), {.frozen = vision_frozen})
+                     .Module("language", Llama(), {.frozen = true})
+                     .Edge("vision", "language", {.projector = 32, .frozen = projector_frozen}));
+    return PartCost(plan, 1, 0, 0, 10, 5);
   };
-  EXPECT_FALSE(trained(true, true).backward_input);
-  EXPECT_TRUE(trained(true, false).backward_input);
-  EXPECT_TRUE(trained(false, true).backward_input);
-  EXPECT_FALSE(trained(false, false).backward_weight);
+  EXPECT_EQ(cost(true, true).backward_input, 0);
+  EXPECT_GT(cost(true, false).backward_input, cost(true, false).forward);
+  EXPECT_EQ(cost(false, true).backward_input, cost(true, false).backward_input);
+  EXPECT_EQ(cost(false, false).backward_weight, 0);
+}
+
+TEST(CostTest, EmbeddingCost_OfWhisper_IsTwoConvolutions) {
+  // 8 frames of 5 bins make 4 rows of 32.
+  const PassCost cost = EmbeddingCost(ModuleOf(Whisper()), 4);
+  const double first = 2 * 8 * 3 * 5 * 32, second = 2 * 4 * 3 * 32 * 32;
+  EXPECT_DOUBLE_EQ(cost.forward, first + second);
+  EXPECT_DOUBLE_EQ(cost.backward_weight, first + second);
+  EXPECT_DOUBLE_EQ(cost.backward_input, second) << "nobody asks for the gradient of a sound";
+}
+
+TEST(CostTest, StepFlops_OfLanguageAndRegressor_CountBothHeads) {
+  const auto flops = [](bool regressor_frozen) {
+    return StepFlops(MustPlan(AJob()
+                                  .Module("language", Llama({.layers = 3}))
+                                  .Module("regressor", Regressor({.layers = 2}),
+                                          {.tp = 2, .frozen = regressor_frozen})
+                                  .Edge("language", "regressor")
+                                  .Batch(4, 1)),
+                     4 * 16, 0);
+  };
+  const double rows = 4 * 16, lookup = 2 * rows * 32;
+  const job::Module language = ModuleOf(Llama()), regressor = ModuleOf(Regressor());
+  const double first = 3 * LayerCost(language, rows, 16).forward + HeadCost(language, rows).forward;
+  const double predict = 2 * rows * 32 * 32;
+  const double second = 2 * LayerCost(regressor, rows, 16).forward + predict;
+  EXPECT_DOUBLE_EQ(flops(false), 3 * first + 3 * second + lookup);
+  const double weights = 2 * LayerCost(regressor, rows, 16).backward_weight + predict;
+  EXPECT_DOUBLE_EQ(flops(true), 3 * first + 3 * second + lookup - weights);
 }
 
 // The dearest part of the split, against every split there is.
@@ -140,13 +171,14 @@ TEST(CostTest, EstimateMemory_OfParametersAndState_FollowsTypesAndReplicas) {
     return EstimateMemory(plan, Rank{0});
   };
   const Plan plan = MustPlan(AJob().Module("language", Llama(), {}));
-  const int64_t elements = ParametersOf(plan, {.module = 0}).elements;
+  const StageParameters parameters = ParametersOf(plan, {.module = 0});
+  const int64_t elements = parameters.elements, trained = parameters.TrainedElements();
   const MemoryEstimate bf16 = estimate(job::Precision::kBf16, {});
   EXPECT_EQ(bf16.parameters, 2 * elements);
   EXPECT_EQ(bf16.gradients, 4 * elements);
-  EXPECT_EQ(bf16.optimizer, 12 * elements);
+  EXPECT_EQ(bf16.optimizer, 12 * trained);
   EXPECT_EQ(bf16.total(), bf16.parameters + bf16.gradients + bf16.optimizer + bf16.activations);
-  EXPECT_EQ(estimate(job::Precision::kFp64, {}).optimizer, 24 * elements);
+  EXPECT_EQ(estimate(job::Precision::kFp64, {}).optimizer, 24 * trained);
   EXPECT_NEAR(static_cast<double>(estimate(job::Precision::kBf16, {.dp = 4}).optimizer),
               static_cast<double>(bf16.optimizer) / 4, 0.01 * static_cast<double>(bf16.optimizer));
   EXPECT_EQ(estimate(job::Precision::kBf16, {.frozen = true}).gradients, 0);
@@ -160,10 +192,54 @@ TEST(CostTest, EstimateMemory_OfActivations_FallsAlongThePipeline) {
       << "4 microbatches alive against 2";
   // 4 hidden + 2 (q + kv) * head_size + 3 mlp, of 32 positions, 4 microbatches, 4 bytes.
   EXPECT_EQ(first, (4 * 32 + 2 * (32 + 8) + 3 * 64) * 32 * 4 * 4);
-  AJob full;
-  full.Module("language", Llama(), {.pp = 4, .layers = {1, 1, 1, 1}}).Batch(8, 1);
-  full.spec().modules[0].recompute = job::Recompute::kFull;
-  EXPECT_EQ(EstimateMemory(MustPlan(full), Rank{0}).activations, 32 * 32 * 4 * 4);
+}
+
+// 32 positions of one microbatch, 3 layers on one rank; 4 bytes.
+TEST(CostTest, EstimateMemory_WithRecomputation_KeepsLess) {
+  const auto activations = [](job::Recompute recompute) {
+    return EstimateMemory(
+               MustPlan(AJob().Module("language", Llama({.layers = 6}),
+                                      {.pp = 2, .layers = {3, 3}, .recompute = recompute})),
+               Rank{0})
+        .activations;
+  };
+  const int64_t whole = 4 * 32 + 2 * (32 + 8) + 3 * 64;
+  const int64_t selective = 2 * 32 + 32 + 2 * 8 + 2 * 64;
+  EXPECT_EQ(activations(job::Recompute::kNone), 3 * whole * 32 * 4);
+  EXPECT_EQ(activations(job::Recompute::kSelective), (3 * selective + whole - selective) * 32 * 4);
+  EXPECT_EQ(activations(job::Recompute::kFull), (3 * 32 + whole - 32) * 32 * 4);
+}
+
+TEST(CostTest, EstimateMemory_OfFrozenModules_LeavesOutWhatDoesNotTrain) {
+  const auto estimate = [](bool vision_frozen, bool projector_frozen) {
+    return EstimateMemory(
+        MustPlan(AJob()
+                     .Module("vision", ClipVision(), {.frozen = vision_frozen})
+                     .Module("language", Llama())
+                     .Edge("vision", "language", {.projector = 40, .frozen = projector_frozen})
+                     .Batch(4, 1)),
+        Rank{0});
+  };
+  const int64_t projector = 2 * 32 * 40 + 40 + 32;
+  EXPECT_EQ(estimate(true, true).gradients, 0);
+  EXPECT_EQ(estimate(true, true).optimizer, 0);
+  EXPECT_EQ(estimate(true, false).optimizer, 3 * 4 * projector);
+  EXPECT_EQ(estimate(true, false).gradients, estimate(false, false).gradients) << "one buffer";
+  // One layer at work, and of 8 items (they fit the context) of 4 rows in 2 microbatches what the
+  // projector keeps.
+  const int64_t layer = 2 * 32 + 2 * (32 + 32) + 64;
+  EXPECT_EQ(estimate(true, true).activations, 32 * layer * 4);
+  EXPECT_EQ(estimate(true, false).activations, 32 * (layer + 2 * (32 + 2 * 40)) * 4);
+  EXPECT_GT(estimate(false, true).activations, 2 * estimate(true, false).activations);
+}
+
+TEST(CostTest, EstimateMemory_OfWhisper_CountsItsConvolutions) {
+  const MemoryEstimate estimate = EstimateMemory(
+      MustPlan(
+          AJob().Module("audio", Whisper()).Module("language", Llama()).Edge("audio", "language")),
+      Rank{0});
+  const int64_t layer = 4 * 32 + 2 * (32 + 32) + 2 * 64, front = 2 * 5 + 3 * 32;
+  EXPECT_EQ(estimate.activations, 32 * (2 * layer + front) * 4);
 }
 
 }  // namespace
