@@ -141,6 +141,16 @@ TEST_P(KernelsTest, Activations_OfLargeInputs_StayFinite) {
   EXPECT_TRUE(at::isfinite(SwiGluBackward(at::ones_like(x), gate_up, 6)).all().item<bool>());
 }
 
+TEST_P(KernelsTest, ScatterRows_AtOnePosition_AddUp) {
+  const at::Tensor rows = Random({4, kFeatures}), values = Random({3, kFeatures});
+  const at::Tensor positions = at::tensor({2, 0, 2}, at::kLong), before = rows.clone();
+  // Not contiguous, as what comes out of a narrowed gradient may be.
+  ScatterRows(rows, positions, values.t().contiguous().t());
+  ExpectClose(rows[0], before[0] + values[1]);
+  ExpectClose(rows[2], before[2] + values[0] + values[2]);
+  EXPECT_TRUE(at::equal(rows[3], before[3]));
+}
+
 TEST_P(KernelsTest, Rows_TakenAndAdded_LeaveOutWhatIsNotKept) {
   const at::Tensor table = Random({4, kFeatures});
   const at::Tensor index = at::tensor({3, 0, 3, 1}, at::kLong),

@@ -6,10 +6,13 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
 
 #include "tests/support/specs.h"
 #include "worker/model/patches.h"
+#include "worker/model/prediction.h"
 #include "worker/model/projector.h"
+#include "worker/model/sounds.h"
 #include "worker/model/vocabulary.h"
 
 namespace phalanx::model {
@@ -18,6 +21,8 @@ namespace {
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
+using support::Regressor;
+using support::Whisper;
 
 // Parameters of one module on one rank, with random values.
 class Rig {
@@ -124,6 +129,107 @@ TEST(LayerTest, Encoder_Gradients_EqualDifferences) {
   ExpectLayerGradients(rig, *MakeEncoderLayer(rig.context(), rig.table(), 0), {2, 5});
 }
 
+job::JobSpec AudioJob() {
+  return AJob()
+      .Module("audio", Whisper({.layers = 1, .mlp_size = 61}))
+      .Module("language", Llama())
+      .Edge("audio", "language");
+}
+
+TEST(LayerTest, AudioEncoder_Gradients_EqualDifferences) {
+  Rig rig(AudioJob(), 0);
+  ExpectLayerGradients(rig, *MakeEncoderLayer(rig.context(), rig.table(), 0), {2, 5});
+}
+
+// Each kind of layer under each kind of recomputation.
+TEST(LayerTest, Recomputation_KeepsLess_AndGivesEqualGradients) {
+  for (const bool decoder : {true, false}) {
+    for (const job::Recompute recompute : {job::Recompute::kSelective, job::Recompute::kFull}) {
+      Rig rig(decoder ? AJob().Module("language", Llama({.layers = 1})).Build() : AudioJob(), 0);
+      LayerContext context = rig.context();
+      context.recompute = recompute;
+      const std::unique_ptr<Layer> layer = decoder ? MakeDecoderLayer(context, rig.table(), 0)
+                                                   : MakeEncoderLayer(context, rig.table(), 0);
+      ExpectLayerGradients(rig, *layer, {2, 5});
+      LayerState state;
+      at::Tensor output;
+      EXPECT_TRUE(layer->Forward(at::randn({10, 32}, at::kDouble), {2, 5}, &state, &output).ok());
+      EXPECT_TRUE(state.input.defined());
+      EXPECT_FALSE(state.context.defined() || state.mlp_active.defined() ||
+                   state.attention.query.defined() || state.attention_input.defined());
+      EXPECT_EQ(state.mlp_hidden.defined(), recompute == job::Recompute::kSelective);
+    }
+  }
+}
+
+TEST(LayerTest, FrozenLayer_KeepsWhatItsInputGradientNeeds) {
+  Rig rig(AudioJob(), 0);
+  LayerContext context = rig.context();
+  context.trains = false;
+  const std::unique_ptr<Layer> layer = MakeEncoderLayer(context, rig.table(), 0);
+  const at::Tensor input = at::randn({10, 32}, at::kDouble), upstream = at::randn_like(input);
+  const auto gradient = [&](const Layer& of, bool* kept) {
+    LayerState state;
+    WeightWork work;
+    at::Tensor output, input_gradient;
+    EXPECT_TRUE(of.Forward(input, {2, 5}, &state, &output).ok());
+    *kept = state.mlp_active.defined() || state.attention_input.defined();
+    EXPECT_TRUE(of.BackwardInput(upstream, {2, 5}, &state, &work, &input_gradient).ok());
+    return input_gradient;
+  };
+  bool kept_frozen = true, kept_trained = false;
+  const at::Tensor expected =
+      gradient(*MakeEncoderLayer(rig.context(), rig.table(), 0), &kept_trained);
+  EXPECT_TRUE(at::equal(gradient(*layer, &kept_frozen), expected));
+  EXPECT_FALSE(kept_frozen);
+  EXPECT_TRUE(kept_trained);
+}
+
+TEST(LayerTest, SoundEmbedding_Gradients_EqualDifferences) {
+  Rig rig(AudioJob(), 0);
+  const SoundEmbedding embedding(rig.context(), rig.table());
+  const at::Tensor sounds = at::randn({2, 5, 8}, at::kDouble);
+  const auto forward = [&](const at::Tensor& x) { return embedding.Forward(x, nullptr); };
+  EXPECT_EQ(forward(sounds).size(0), 2 * 4);
+  rig.ExpectGradients(sounds, forward, [&](const at::Tensor& upstream) {
+    SoundState state;
+    WeightWork work;
+    embedding.Forward(sounds, &state);
+    embedding.Backward(upstream, &state, &work);
+    work.Run();
+    return at::Tensor();  // nobody asks for the gradient of a sound
+  });
+}
+
+TEST(LayerTest, Prediction_Gradients_EqualDifferences) {
+  Rig rig(AJob()
+              .Module("language", Llama())
+              .Module("regressor", Regressor({.layers = 1}))
+              .Edge("language", "regressor"),
+          1);
+  const Prediction prediction(rig.table().Matrix("predict"), 0.75);
+  const at::Tensor input = at::randn({6, 32}, at::kDouble);
+  const at::Tensor targets = at::randn({3, 32}, at::kDouble),
+                   positions = at::tensor({5, 0, 2}, at::kLong),
+                   weights = at::tensor({1.0, 0.0, 1.0}, at::kDouble);
+  at::Tensor scale;
+  const auto forward = [&](const at::Tensor& x) {
+    const at::Tensor loss = prediction.Forward(x, targets, positions, weights, nullptr);
+    return scale.defined() ? loss * scale : loss;
+  };
+  rig.ExpectGradients(input, forward, [&](const at::Tensor& upstream) {
+    // A loss takes no gradient from above: what the check scales by is undone.
+    scale = 1 / upstream;
+    PredictionState state;
+    WeightWork work;
+    prediction.Forward(input, targets, positions, weights, &state);
+    const at::Tensor gradient = at::zeros_like(input);
+    prediction.Backward(&state, &work, gradient);
+    work.Run();
+    return gradient;
+  });
+}
+
 TEST(LayerTest, Projector_Gradients_EqualDifferences) {
   Rig rig(VisionJob(), 0);
   const Projector projector(TensorGroup(nullptr), rig.table(), 0);
@@ -163,8 +269,8 @@ TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
   Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
   const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding"), rig.rows());
   const at::Tensor tokens = at::tensor({4, 92, 4, 0, 7}, at::kLong),
-                   positions = at::tensor({3, 1}, at::kLong);
-  const at::Tensor items = at::randn({2, 32}, at::kDouble);
+                   positions = at::tensor({3, 1, 3}, at::kLong);  // two at one position
+  const at::Tensor items = at::randn({3, 32}, at::kDouble);
   const auto forward = [&](const at::Tensor& x) {
     at::Tensor output;
     EXPECT_TRUE(embedding.Forward(tokens, x, positions, nullptr, &output).ok());
@@ -179,6 +285,20 @@ TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
     work.Run();
     return gradient;
   });
+}
+
+TEST(LayerTest, Embedding_ItemsAtOnePosition_AddUpInPlaceOfTheToken) {
+  Rig rig(AJob().Module("language", Llama({.layers = 1})), 0);
+  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding"), rig.rows());
+  const at::Tensor items = at::randn({3, 32}, at::kDouble);
+  at::Tensor output;
+  EXPECT_TRUE(embedding
+                  .Forward(at::tensor({4, 9, 4}, at::kLong), items,
+                           at::tensor({1, 0, 1}, at::kLong), nullptr, &output)
+                  .ok());
+  EXPECT_TRUE(at::equal(output[0], items[1]));
+  EXPECT_TRUE(at::equal(output[1], items[0] + items[2]));
+  EXPECT_TRUE(at::equal(output[2], rig.table().Matrix("embedding").weight[4]));
 }
 
 TEST(LayerTest, Head_Gradients_EqualDifferences) {

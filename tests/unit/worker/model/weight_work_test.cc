@@ -32,6 +32,15 @@ TEST(WeightWorkTest, Bf16Operands_AccumulateInFp32) {
             3 * (1 + 1.0 / 128) * (1 + 1.0 / 128));  // not a bf16 number
 }
 
+TEST(WeightWorkTest, NarrowedRows_TakeTheirShare) {
+  const Parameter whole{at::zeros({4}), at::zeros({4})};
+  WeightWork work;
+  work.Bias(NarrowRows(whole, 1, 2), at::ones({3, 2}));
+  work.Run();
+  EXPECT_TRUE(at::equal(whole.gradient, at::tensor({0.0f, 3.0f, 3.0f, 0.0f})));
+  EXPECT_FALSE(NarrowRows({at::zeros({4}), {}}, 1, 2).gradient.defined());
+}
+
 TEST(WeightWorkTest, FrozenParameter_IsLeftAlone) {
   WeightWork work;
   work.Matrix({at::zeros({1, 1}), {}}, at::ones({1, 1}), at::ones({1, 1}));
