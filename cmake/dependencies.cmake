@@ -12,6 +12,8 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(archive REQUIRED IMPORTED_TARGET libarchive)
 pkg_check_modules(png REQUIRED IMPORTED_TARGET libpng)
 pkg_check_modules(jpeg REQUIRED IMPORTED_TARGET libjpeg)
+pkg_check_modules(sndfile REQUIRED IMPORTED_TARGET sndfile)
+pkg_check_modules(samplerate REQUIRED IMPORTED_TARGET samplerate)
 pkg_check_modules(sqlite REQUIRED IMPORTED_TARGET sqlite3)
 find_package(prometheus-cpp CONFIG REQUIRED)
 

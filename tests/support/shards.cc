@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/prng.h"
+#include "tests/support/sounds.h"
 #include "worker/data/tokenizer_model.pb.h"
 
 namespace phalanx::support {
@@ -23,6 +24,11 @@ namespace {
 constexpr std::array<absl::string_view, 8> kColours = {"black", "red",     "green",  "blue",
                                                        "cyan",  "magenta", "yellow", "white"};
 constexpr std::array<absl::string_view, 4> kNouns = {"square", "tile", "field", "sky"};
+
+// A number of [low, high].
+int32_t Draw(Prng& prng, int32_t low, int32_t high) {
+  return low + static_cast<int32_t>(prng.Below(static_cast<uint64_t>(high - low + 1)));
+}
 
 std::vector<uint8_t> ColourValue(size_t colour) {
   static constexpr uint8_t kBits[8] = {0, 1, 2, 4, 6, 5, 3, 7};
@@ -81,9 +87,7 @@ ShardFiles WriteShards(const std::string& folder, const ShardOptions& options) {
         static_cast<int32_t>(int64_t{options.samples} * (shard + 1) / options.shards);
     for (; next < end; ++next) {
       const std::string key = absl::StrFormat("%06d", next);
-      const int32_t images =
-          options.images_min + static_cast<int32_t>(prng.Below(static_cast<uint64_t>(
-                                   options.images_max - options.images_min + 1)));
+      const int32_t images = Draw(prng, options.images_min, options.images_max);
       std::string marks, text;
       for (int32_t image = 0; image < images; ++image) {
         const size_t colour = prng.Below(kColours.size());
@@ -92,7 +96,24 @@ ShardFiles WriteShards(const std::string& folder, const ShardOptions& options) {
         absl::StrAppend(&marks, "<image>");
         absl::StrAppend(&text, " ", kColours[colour]);
       }
-      for (int32_t word = images; word < options.words; ++word) {
+      const int32_t items =
+          images +
+          (options.sounds_max == 0 ? 0 : Draw(prng, options.sounds_min, options.sounds_max));
+      for (int32_t sound = images; sound < items; ++sound) {
+        const size_t noun = prng.Below(kNouns.size());
+        tar.File(
+            absl::StrCat(key, ".", sound, ".wav"),
+            EncodeSound({}, Tone(300.0 * static_cast<double>(noun + 1), options.sound_samples)));
+        absl::StrAppend(&marks, "<audio>");
+        absl::StrAppend(&text, " ", kNouns[noun]);
+      }
+      if (options.target_rows > 0) {
+        std::vector<float> target(static_cast<size_t>(options.target_rows * options.target_hidden));
+        for (float& value : target) value = static_cast<float>(UnitNormal(prng.Next()));
+        tar.File(absl::StrCat(key, ".target.npy"),
+                 EncodeNpy(options.target_rows, options.target_hidden, target));
+      }
+      for (int32_t word = items; word < options.words; ++word) {
         absl::StrAppend(&text, " ", kNouns[prng.Below(kNouns.size())]);
       }
       tar.File(absl::StrCat(key, ".txt"), marks + text);

@@ -1,8 +1,9 @@
 // tests/support/shards.h: small data sets for tests: tar shards, pictures and a tokenizer, made on
 // the spot from a seed, without any tool of the machine.
 //
-// WriteShards makes a set that can be learned: each picture has one of eight colours, and the text
-// names them. The rest are the parts that it is made of, for tests that need a set out of order.
+// WriteShards makes a set that can be learned: each picture has one of eight colours, each sound
+// one of four pitches, and the text names them; targets are drawn from the seed. The rest are the
+// parts that it is made of, for tests that need a set out of order; sounds.h has more of them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,11 @@ struct ShardOptions {
   int32_t shards = 2;
   int32_t images_min = 1, images_max = 1;  // of a sample, drawn from the seed
   int32_t image_side = 16;
-  int32_t words = 2;  // after the last image
+  int32_t sounds_min = 0, sounds_max = 0;  // of a sample, after its images
+  int32_t sound_samples = 1600;            // of each, at 16 kHz
+  int32_t target_rows = 0;                 // 0: no targets
+  int32_t target_hidden = 8;
+  int32_t words = 2;  // after the last item
   uint64_t seed = 1;
   std::string name = "set";  // set-000.tar, set-001.tar, ..., set.model
 };

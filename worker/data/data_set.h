@@ -1,25 +1,31 @@
 // worker/data/data_set.h: WebDataset tar shards, indexed once, then read at random.
 //
-// A sample is the members KEY.txt and KEY.N.png|jpg|jpeg (N from 0 without gaps; KEY.png counts as
-// KEY.0.png) of one shard, KEY reaching up to the first dot of the file name; other members are
-// left alone. `<image>` in the text marks where items go; without marks they go first. The index
-// holds the offset of every member and the shape of every sample, so every rank knows every shape
-// without decoding or asking; its digest is part of what ranks agree on.
+// A sample is the members KEY.txt and KEY.N.png|jpg|jpeg|wav|flac (N from 0 without gaps over
+// images and sounds together; KEY.png counts as KEY.0.png, KEY.wav as KEY.0.wav) of one shard, KEY
+// reaching up to the first dot of the file name; where a regressor wants it, also KEY.target.npy;
+// other members are left alone. The k-th `<image>` of the text marks where the k-th image goes, the
+// k-th
+// `<audio>` where the k-th sound goes; items of a kind without any mark go first, before the text,
+// in the order of N. The index holds the offset of every member and the shape of every sample, so
+// every rank knows every shape without decoding or asking; its digest is part of what ranks agree
+// on.
 //
 // A sample as the language module sees it is a sequence: text pieces and item rows in order, then
 // the tokenizer's end token. Its input positions are all but the last, 0 .. length - 2, and
 // position t predicts what stands at t + 1. A prediction counts if that is a text or end token
 // after the last item; in a sample without items, all count. A sequence has at least two tokens:
 // the end token of an empty one is written twice. Text is cut from its end so that the input
-// positions fit `context`; items and the end token stay.
+// positions fit `context`; items and the end token stay. A target of R rows [R, target_hidden] says
+// what a regressor is to predict at the last R input positions.
 //
-// A sample whose items alone do not fit, whose marks do not match its images, that has more than
-// `items_max` of them, or that lacks a member is corrupt: it keeps a shape (its text alone, items
-// 0) and counts in no loss. An image that does not decode is found later and by those only who
-// decode: the sample keeps its shape, Sample::corrupt says so.
+// A sample whose items alone do not fit, whose marks do not match its items, that has more than
+// `items_max` of them, lacks a member or has one twice, or whose target is no array of fp32 or fp64
+// [at most positions, target_hidden] is corrupt: it keeps a shape (its text alone) and counts in no
+// loss. An item that does not decode, or a target with a value that is not finite, is found later
+// and by those only who read it: the sample keeps its shape, Sample::corrupt says so.
 //
-// `rows_per_item` 0 is a job without a vision module: images and their marks are left out as if the
-// sample were text.
+// Without a vision module (`image_rows` 0) images and their marks are left out as if they were not
+// there; without an audio module, sounds and theirs.
 //
 // No LibTorch here: the node daemon links this to check and index shards before epoch 1.
 #pragma once
@@ -38,8 +44,11 @@
 namespace phalanx::data {
 
 inline constexpr int64_t kTextBytesMax = int64_t{1} << 20;    // of one sample
-inline constexpr int64_t kItemBytesMax = int64_t{64} << 20;   // of one image file
+inline constexpr int64_t kItemBytesMax = int64_t{64} << 20;   // of one image, sound or target
 inline constexpr int64_t kImagePixelsMax = int64_t{1} << 25;  // of one image, as its header says
+inline constexpr int32_t kSoundChannelsMax = 8;
+inline constexpr int32_t kSoundRateMin = 1000, kSoundRateMax = 384'000;  // hertz
+inline constexpr int64_t kSoundFramesMax = int64_t{1} << 30;             // samples of one channel
 inline constexpr int64_t kTokenizerBytesMax = int64_t{256} << 20;
 
 struct DataSetSpec {
@@ -122,15 +131,15 @@ struct Sample {
   // to a square), normalised with CLIP's mean and deviation; zeros for an item that does not
   // decode. Empty without LoaderOptions::images.
   std::vector<std::vector<float>> pixels;
-  // [sounds][mel_bins * frames]: log-mel features (audio.h), a row for each bin; zeros for an item
-  // that does not decode. Empty without LoaderOptions::sounds.
+  // [sounds][mel_bins * frames]: log-mel features (log_mel.h), a row for each bin; zeros for an
+  // item that does not decode. Empty without LoaderOptions::sounds.
   std::vector<std::vector<float>> sounds;
   // [target_rows * target_hidden]: what a regressor is to predict at the last target_rows input
   // positions; zeros if some value is not finite. Empty without LoaderOptions::targets.
   std::vector<float> target;
   // Found while indexing, or some item did not decode: the loss is to leave the sample out.
   bool corrupt = false;
-  std::string corrupt_reason;  // "emoji-000.tar: grinning_face: 0.png: ..."
+  std::string corrupt_reason;  // "emoji-000.tar: grinning_face: item 0 is a damaged PNG"
 };
 
 struct LoaderOptions {

@@ -1,20 +1,17 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
-#include <optional>
 #include <thread>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/digest.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "worker/data/data_set.h"
 #include "worker/data/index_impl.h"
+#include "worker/data/members.h"
+#include "worker/data/npy.h"
 #include "worker/data/sequence.h"
 #include "worker/data/tar_reader.h"
 
@@ -25,119 +22,88 @@ constexpr size_t kBuildThreadsMax = 8;
 // Violations that one set reports; beyond, only their number.
 constexpr size_t kViolationsMax = 20;
 
-// Members of one key of one shard.
-struct Entry {
-  std::string key;
-  std::optional<Extent> text;
-  std::vector<std::pair<int32_t, Extent>> images;  // by number
-  bool repeated = false;                           // some member came twice
-};
-
 struct Shard {
   FileStamp stamp;
   SampleTable samples;
   std::string digest;
 };
 
-// Splits "dir/face.0.png" into key "dir/face" and suffix "0.png", in lower case.
-void SplitName(absl::string_view name, absl::string_view& key, std::string& suffix) {
-  const size_t slash = name.rfind('/');
-  const size_t dot = name.find('.', slash == absl::string_view::npos ? 0 : slash + 1);
-  key = name.substr(0, dot);
-  suffix = dot == absl::string_view::npos ? "" : absl::AsciiStrToLower(name.substr(dot + 1));
-}
-
-// The image's number that a suffix names: "png" 0, "3.jpg" 3; -1 if it names no image.
-int32_t ImageNumber(absl::string_view suffix) {
-  const size_t dot = suffix.find('.');
-  const absl::string_view type = dot == absl::string_view::npos ? suffix : suffix.substr(dot + 1);
-  if (type != "png" && type != "jpg" && type != "jpeg") return -1;
-  if (dot == absl::string_view::npos) return 0;
-  int32_t number = -1;
-  const absl::string_view digits = suffix.substr(0, dot);
-  const bool plain = !digits.empty() && digits.size() <= 6 &&
-                     std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit);
-  return plain && absl::SimpleAtoi(digits, &number) ? number : -1;
-}
-
-// Samples in the order in which their first text or image stands in the shard.
-std::vector<Entry> Group(const std::vector<TarMember>& members) {
-  std::vector<Entry> entries;
-  absl::flat_hash_map<std::string, size_t> by_key;
-  for (const TarMember& member : members) {
-    absl::string_view key;
-    std::string suffix;
-    SplitName(member.name, key, suffix);
-    const int32_t number = ImageNumber(suffix);
-    if (number < 0 && suffix != "txt") continue;
-    const auto [place, added] = by_key.try_emplace(key, entries.size());
-    if (added) entries.push_back({.key = std::string(key)});
-    Entry& entry = entries[place->second];
-    const Extent extent{member.offset, member.bytes};
-    if (number >= 0) {
-      entry.images.emplace_back(number, extent);
-    } else {
-      entry.repeated = entry.repeated || entry.text.has_value();
-      entry.text = extent;
-    }
-  }
-  for (Entry& entry : entries) {
-    std::stable_sort(entry.images.begin(), entry.images.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (size_t i = 1; i < entry.images.size(); ++i) {
-      entry.repeated = entry.repeated || entry.images[i].first == entry.images[i - 1].first;
-    }
-  }
-  return entries;
-}
-
-// What is wrong with the members of a sample; empty: nothing.
-std::string MemberFault(const Entry& entry, const DataSetSpec& spec) {
-  if (!entry.text.has_value()) return "lacks its text member";
-  if (entry.repeated) return "has a member twice";
-  if (entry.text->bytes > kTextBytesMax) {
-    return absl::StrCat("has a text of ", entry.text->bytes, " bytes; must have at most ",
-                        kTextBytesMax);
-  }
-  if (spec.image_rows == 0) return "";
-  for (size_t i = 0; i < entry.images.size(); ++i) {
-    if (entry.images[i].first != static_cast<int32_t>(i))
-      return absl::StrCat("lacks its image ", i);
-    if (entry.images[i].second.bytes > kItemBytesMax) {
-      return absl::StrCat("has an image of ", entry.images[i].second.bytes,
-                          " bytes; must have at most ", kItemBytesMax);
-    }
-  }
-  return "";
-}
-
-void AppendSample(const Entry& entry, Sequence&& sequence, const std::string& shard,
+void AppendSample(const Entry& entry, absl::Span<const Item> items, const Extent& target,
+                  Sequence&& sequence, const std::string& shard, const DataSetSpec& spec,
                   SampleTable& table) {
   if (sequence.shape.corrupt) {
     table.corrupt.push_back(
         {shard, Printable(entry.key), std::move(sequence.corrupt_reason), table.size()});
+    items = {};
   }
   table.shapes.push_back(sequence.shape);
   table.keys.append(entry.key);
   table.key_ends.push_back(table.keys.size());
   table.texts.push_back(entry.text.value_or(Extent{}));
-  for (int32_t item = 0; item < sequence.shape.images; ++item) {
-    table.items.push_back(entry.images[static_cast<size_t>(item)].second);
-  }
+  table.items.insert(table.items.end(), items.begin(), items.end());
   table.item_ends.push_back(table.items.size());
+  if (spec.targets) table.targets.push_back(target);
 }
 
 // A digest of all samples up to this one, from that of those before: a chain, so that nothing of
 // the size of the shard is kept.
 std::string Chain(const std::string& before, const Entry& entry, const Sequence& sequence) {
-  std::string record = absl::StrCat(before, "\n", entry.key, "\n", sequence.shape.images, ",",
-                                    sequence.shape.sounds, ",", sequence.shape.positions, ",", sequence.shape.counted, ",",
-                                    sequence.shape.corrupt ? 1 : 0);
-  for (const auto& [number, extent] : entry.images) absl::StrAppend(&record, ",", extent.bytes);
+  const SampleShape& shape = sequence.shape;
+  std::string record =
+      absl::StrCat(before, "\n", entry.key, "\n", shape.images, ",", shape.sounds, ",",
+                   shape.positions, ",", shape.counted, ",", shape.target_rows, ",", shape.corrupt);
+  for (const Item& item : entry.items) absl::StrAppend(&record, ",", item.extent.bytes);
+  if (entry.target.has_value()) absl::StrAppend(&record, ",t", entry.target->bytes);
   record.push_back('\n');
   record.append(reinterpret_cast<const char*>(sequence.tokens.data()),
                 sequence.tokens.size() * sizeof(int32_t));
   return Digest(record);
+}
+
+// The values of a sample's target and its rows; a fault that makes the sample corrupt goes to
+// `parts`. Errors: Unavailable if the file cannot be read.
+absl::StatusOr<Extent> ReadTarget(const File& file, const Extent& target, const DataSetSpec& spec,
+                                  SampleParts& parts) {
+  std::string bytes;
+  RETURN_IF_ERROR(file.Read(target.offset, std::min(target.bytes, kNpyHeaderBytesMax), bytes));
+  const absl::StatusOr<NpyShape> shape = ReadNpyHeader(bytes, target.bytes);
+  if (!shape.ok()) {
+    parts.corrupt_reason = absl::StrCat("target.npy ", shape.status().message());
+  } else if (target.bytes > kItemBytesMax) {
+    parts.corrupt_reason =
+        absl::StrCat("target.npy has ", target.bytes, " bytes; must have at most ", kItemBytesMax);
+  } else if (shape->columns != spec.target_hidden) {
+    parts.corrupt_reason =
+        absl::StrCat("target.npy has the shape (", shape->rows, ", ", shape->columns,
+                     "); must be (rows, ", spec.target_hidden, ")");
+  } else {
+    parts.target_rows = shape->rows;
+    return Extent{target.offset + shape->header_bytes, shape->values_bytes()};
+  }
+  return Extent{};
+}
+
+// One sample of a shard: its sequence, and its place in the tables.
+absl::Status ReadSample(const File& file, Entry& entry, const std::string& name,
+                        const DataSetSpec& spec, const Tokenizer& tokenizer, Shard& shard) {
+  SampleParts parts{.corrupt_reason = MemberFault(entry, spec)};
+  std::string text;
+  if (entry.text.has_value() && entry.text->bytes > kTextBytesMax) entry.text.reset();
+  if (entry.text.has_value()) {
+    RETURN_IF_ERROR(file.Read(entry.text->offset, entry.text->bytes, text));
+  }
+  Extent target;
+  if (spec.targets && parts.corrupt_reason.empty()) {
+    ASSIGN_OR_RETURN(target, ReadTarget(file, *entry.target, spec, parts));
+  }
+  const std::vector<Item> items = ItemsUsed(entry, spec);
+  std::vector<ItemKind> kinds;
+  for (const Item& item : items) kinds.push_back(item.kind);
+  parts.items = kinds;
+  Sequence sequence = MakeSequence(text, parts, spec, tokenizer);
+  shard.digest = Chain(shard.digest, entry, sequence);
+  AppendSample(entry, items, target, std::move(sequence), name, spec, shard.samples);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec,
@@ -147,19 +113,9 @@ absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec
   const std::string name = BaseName(path);
   Shard shard{.stamp = file.stamp(),
               .digest = Digest(absl::StrCat(name, "\n", file.stamp().bytes))};
-  std::string text;
-  for (Entry& entry : Group(members)) {
-    std::string fault = MemberFault(entry, spec);
-    text.clear();
-    if (entry.text.has_value() && entry.text->bytes > kTextBytesMax) entry.text.reset();
-    if (entry.text.has_value()) {
-      const absl::Status read = file.Read(entry.text->offset, entry.text->bytes, text);
-      if (!read.ok()) return absl::InvalidArgumentError(read.message());
-    }
-    Sequence sequence = MakeSequence(text, static_cast<int32_t>(entry.images.size()), spec,
-                                     tokenizer, std::move(fault));
-    shard.digest = Chain(shard.digest, entry, sequence);
-    AppendSample(entry, std::move(sequence), name, shard.samples);
+  for (Entry& entry : GroupMembers(members)) {
+    const absl::Status read = ReadSample(file, entry, name, spec, tokenizer, shard);
+    if (!read.ok()) return absl::InvalidArgumentError(read.message());
   }
   return shard;
 }
@@ -227,9 +183,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec
 }
 
 std::string DigestOfSpec(const DataSetSpec& spec) {
-  std::string text =
-      absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", spec.image_rows, ",", spec.audio_rows,
-                   ",", spec.targets, ",", spec.target_hidden, ",", spec.context, ",", spec.vocabulary);
+  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", spec.image_rows, ",",
+                                  spec.audio_rows, ",", spec.targets, ",", spec.target_hidden, ",",
+                                  spec.context, ",", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }
@@ -256,7 +212,8 @@ absl::StatusOr<Index> Index::Build(const DataSetSpec& spec) {
   impl->digest = Digest(chain);
   if (impl->samples.size() == 0) {
     return ViolationsStatus(
-        {{spec.shards_field, "", "must hold samples: members KEY.txt with KEY.png or KEY.N.png"}});
+        {{spec.shards_field, "",
+          "must hold samples: members KEY.txt with KEY.N.png, KEY.N.wav, ..."}});
   }
   return Index(std::move(impl));
 }
@@ -275,6 +232,7 @@ void SampleTable::Append(SampleTable&& other) {
   add(texts, other.texts);
   add(items, other.items);
   add(item_ends, other.item_ends);
+  add(targets, other.targets);
   add(corrupt, other.corrupt);
 }
 
@@ -297,6 +255,12 @@ absl::string_view Index::Impl::KeyOf(int64_t sample) const {
   const size_t i = static_cast<size_t>(sample);
   const uint64_t begin = i == 0 ? 0 : samples.key_ends[i - 1];
   return absl::string_view(samples.keys).substr(begin, samples.key_ends[i] - begin);
+}
+
+absl::Span<const Item> Index::Impl::ItemsOf(int64_t sample) const {
+  const size_t i = static_cast<size_t>(sample);
+  const uint64_t begin = i == 0 ? 0 : samples.item_ends[i - 1];
+  return absl::MakeConstSpan(samples.items).subspan(begin, samples.item_ends[i] - begin);
 }
 
 size_t Index::Impl::ShardOf(int64_t sample) const {

@@ -1,4 +1,4 @@
-// worker/data/index_impl.h: the tables behind Index, some 60 bytes a sample besides its key.
+// worker/data/index_impl.h: the tables behind Index, some 70 bytes a sample besides its key.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "worker/data/data_set.h"
 #include "worker/data/file.h"
+#include "worker/data/sequence.h"
 
 namespace phalanx::data {
 
@@ -16,6 +18,13 @@ namespace phalanx::data {
 struct Extent {
   int64_t offset = 0;
   int64_t bytes = 0;
+};
+
+// An image or sound of a sample.
+struct Item {
+  Extent extent;
+  int32_t number = 0;  // as in its name
+  ItemKind kind = ItemKind::kImage;
 };
 
 struct ShardEntry {
@@ -30,8 +39,9 @@ struct SampleTable {
   std::string keys;                 // one after the other
   std::vector<uint64_t> key_ends;   // of each sample
   std::vector<Extent> texts;        // of each sample; no bytes: has none that is usable
-  std::vector<Extent> items;        // of sample after sample
+  std::vector<Item> items;          // of sample after sample; none of a corrupt one
   std::vector<uint64_t> item_ends;  // of each sample
+  std::vector<Extent> targets;      // values alone, of each sample; empty without targets
   std::vector<Index::Corrupt> corrupt;
 
   int64_t size() const { return static_cast<int64_t>(shapes.size()); }
@@ -48,6 +58,7 @@ struct Index::Impl {
 
   absl::string_view KeyOf(int64_t sample) const;
   size_t ShardOf(int64_t sample) const;
+  absl::Span<const Item> ItemsOf(int64_t sample) const;
 };
 
 std::string DigestOfSpec(const DataSetSpec& spec);

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "worker/data/image.h"
+#include "worker/data/npy.h"
+#include "worker/data/sound.h"
 
 namespace phalanx::data {
 namespace {
@@ -21,7 +23,9 @@ void FillTables(const Sequence& sequence, Sample& sample) {
   sample.labels.resize(positions);
   sample.label_counts.resize(positions);
   for (size_t t = 0; t < positions; ++t) {
-    if (sequence.tokens[t] == kItemToken) sample.image_positions.push_back(static_cast<int32_t>(t));
+    const auto position = static_cast<int32_t>(t);
+    if (sequence.tokens[t] == kImageToken) sample.image_positions.push_back(position);
+    if (sequence.tokens[t] == kSoundToken) sample.sound_positions.push_back(position);
     sample.tokens[t] = std::max(sequence.tokens[t], 0);
     sample.labels[t] = std::max(sequence.tokens[t + 1], 0);
     sample.label_counts[t] = t >= counted_from ? 1 : 0;
@@ -36,6 +40,8 @@ SampleReader::SampleReader(Index index, const DataSetSpec& spec, const LoaderOpt
       spec_(spec),
       options_(options),
       tokenizer_(std::move(tokenizer)),
+      log_mel_(options.sounds ? std::make_unique<LogMel>(options.mel_bins, options.frames)
+                              : nullptr),
       files_(index_.impl().shards.size()) {}
 
 absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index,
@@ -66,27 +72,56 @@ absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard
   return opened;
 }
 
-absl::Status SampleReader::ReadPixels(const File& file, int64_t sample, Sample& to) const {
-  const Index::Impl& impl = index_.impl();
-  const uint64_t first = sample == 0 ? 0 : impl.samples.item_ends[static_cast<size_t>(sample) - 1];
-  to.pixels.resize(static_cast<size_t>(index_.shape(sample).images));
-  std::string bytes;
-  for (size_t item = 0; item < to.pixels.size(); ++item) {
-    const Extent& extent = impl.samples.items[first + item];
-    RETURN_IF_ERROR(file.Read(extent.offset, extent.bytes, bytes));
-    const absl::StatusOr<Image> image =
-        DecodeImage(bytes, static_cast<int32_t>(options_.image_size));
+absl::Status SampleReader::DecodeItem(const Item& item, absl::string_view bytes, Sample& to) const {
+  if (item.kind == ItemKind::kImage) {
+    const int32_t size = static_cast<int32_t>(options_.image_size);
+    std::vector<float>& pixels = to.pixels.emplace_back();
+    const absl::StatusOr<Image> image = DecodeImage(bytes, size);
     if (image.ok()) {
-      ResizeAndNormalize(*image, static_cast<int32_t>(options_.image_size), to.pixels[item]);
-      continue;
+      ResizeAndNormalize(*image, size, pixels);
+    } else {
+      pixels.assign(static_cast<size_t>(3 * options_.image_size * options_.image_size), 0.0f);
     }
-    to.pixels[item].assign(static_cast<size_t>(3 * options_.image_size * options_.image_size),
-                           0.0f);
-    if (!to.corrupt) {
+    return image.status();
+  }
+  std::vector<float>& features = to.sounds.emplace_back();
+  const absl::StatusOr<std::vector<float>> sound = DecodeSound(bytes, log_mel_->samples());
+  if (sound.ok()) {
+    log_mel_->Compute(*sound, features);
+  } else {
+    features.assign(static_cast<size_t>(options_.mel_bins * options_.frames), 0.0f);
+  }
+  return sound.status();
+}
+
+absl::Status SampleReader::ReadItems(const File& file, int64_t sample, Sample& to) const {
+  std::string bytes;
+  for (const Item& item : index_.impl().ItemsOf(sample)) {
+    if (!(item.kind == ItemKind::kImage ? options_.images : options_.sounds)) continue;
+    RETURN_IF_ERROR(file.Read(item.extent.offset, item.extent.bytes, bytes));
+    const absl::Status status = DecodeItem(item, bytes, to);
+    if (!status.ok() && !to.corrupt) {
       to.corrupt = true;
       to.corrupt_reason =
-          absl::StrCat(index_.NameOf(sample), ": image ", item, " ", image.status().message());
+          absl::StrCat(index_.NameOf(sample), ": item ", item.number, " ", status.message());
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SampleReader::ReadTarget(const File& file, int64_t sample, Sample& to) const {
+  const int32_t rows = index_.shape(sample).target_rows;
+  if (rows == 0) return absl::OkStatus();
+  const Extent& extent = index_.impl().samples.targets[static_cast<size_t>(sample)];
+  std::string bytes;
+  RETURN_IF_ERROR(file.Read(extent.offset, extent.bytes, bytes));
+  const int64_t values = rows * spec_.target_hidden;
+  if (ReadNpyValues(bytes, extent.bytes / values, to.target)) return absl::OkStatus();
+  to.target.assign(to.target.size(), 0.0f);
+  if (!to.corrupt) {
+    to.corrupt = true;
+    to.corrupt_reason =
+        absl::StrCat(index_.NameOf(sample), ": target.npy has values that are not finite");
   }
   return absl::OkStatus();
 }
@@ -108,7 +143,10 @@ absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample)
                          [](const Index::Corrupt& c, int64_t s) { return c.sample < s; });
     known = found->reason;
   }
-  const Sequence sequence = MakeSequence(text, shape.images, spec_, *tokenizer_, known);
+  std::vector<ItemKind> kinds;
+  for (const Item& item : impl.ItemsOf(sample)) kinds.push_back(item.kind);
+  const Sequence sequence =
+      MakeSequence(text, {kinds, shape.target_rows, known}, spec_, *tokenizer_);
   if (!(sequence.shape == shape)) {
     return absl::UnavailableError(
         absl::StrCat(index_.NameOf(sample), " has changed since it was indexed"));
@@ -119,10 +157,9 @@ absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample)
     decoded->corrupt = true;
     decoded->corrupt_reason = absl::StrCat(index_.NameOf(sample), ": ", known);
   }
-  if (options_.images) {
-    status = ReadPixels(*file, sample, *decoded);
-    if (!status.ok()) return Annotate(status, impl.shards[shard].path);
-  }
+  status = ReadItems(*file, sample, *decoded);
+  if (status.ok() && options_.targets) status = ReadTarget(*file, sample, *decoded);
+  if (!status.ok()) return Annotate(status, impl.shards[shard].path);
   return std::shared_ptr<const Sample>(std::move(decoded));
 }
 

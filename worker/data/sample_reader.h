@@ -10,6 +10,7 @@
 #include "worker/data/data_set.h"
 #include "worker/data/file.h"
 #include "worker/data/index_impl.h"
+#include "worker/data/log_mel.h"
 #include "worker/data/sequence.h"
 
 namespace phalanx::data {
@@ -28,13 +29,18 @@ class SampleReader {
  private:
   // The shard, opened on first use and kept open among the first kOpenMax.
   absl::StatusOr<std::shared_ptr<const File>> OpenShard(size_t shard) const;
-  absl::Status ReadPixels(const File& file, int64_t sample, Sample& to) const;
+  // Those that this rank needs, zeros for what does not decode. Errors: as File::Read.
+  absl::Status ReadItems(const File& file, int64_t sample, Sample& to) const;
+  absl::Status ReadTarget(const File& file, int64_t sample, Sample& to) const;
+  // Adds an item of one kind, zeros if it does not decode. Errors: InvalidArgument, a phrase.
+  absl::Status DecodeItem(const Item& item, absl::string_view bytes, Sample& to) const;
 
   // Constant after construction.
   const Index index_;
   const DataSetSpec spec_;
   const LoaderOptions options_;
   const std::unique_ptr<Tokenizer> tokenizer_;
+  const std::unique_ptr<const LogMel> log_mel_;  // where sounds are needed
   mutable Mutex mu_;
   mutable std::vector<std::shared_ptr<const File>> files_ ABSL_GUARDED_BY(mu_);
   mutable size_t open_ ABSL_GUARDED_BY(mu_) = 0;

@@ -5,7 +5,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace phalanx::data {
@@ -18,23 +17,65 @@ absl::string_view Trimmed(absl::string_view text) {
   return text;
 }
 
+// A text cut at its marks: texts[0], marks[0], texts[1], ...
+struct MarkedText {
+  std::vector<absl::string_view> texts;
+  std::vector<ItemKind> marks;
+};
+
+MarkedText CutAtMarks(absl::string_view text) {
+  MarkedText cut;
+  while (true) {
+    const size_t image = text.find(kImageMark), sound = text.find(kAudioMark);
+    const size_t mark = std::min(image, sound);
+    cut.texts.push_back(text.substr(0, mark));
+    if (mark == absl::string_view::npos) return cut;
+    cut.marks.push_back(mark == image ? ItemKind::kImage : ItemKind::kSound);
+    text.remove_prefix(mark + (mark == image ? kImageMark : kAudioMark).size());
+  }
+}
+
+int64_t RowsOf(ItemKind kind, const DataSetSpec& spec) {
+  return kind == ItemKind::kImage ? spec.image_rows : spec.audio_rows;
+}
+
+int64_t Count(absl::Span<const ItemKind> kinds, ItemKind kind) {
+  return std::count(kinds.begin(), kinds.end(), kind);
+}
+
 std::string Plural(int64_t count, absl::string_view noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
+// "2 images", "1 image and 2 sounds"; of kinds that the job reads.
+std::string Items(int64_t images, int64_t sounds, const DataSetSpec& spec) {
+  if (spec.audio_rows == 0) return Plural(images, "image");
+  if (spec.image_rows == 0) return Plural(sounds, "sound");
+  return absl::StrCat(Plural(images, "image"), " and ", Plural(sounds, "sound"));
+}
+
 // Empty: the sample is as it should be.
-std::string Fault(absl::string_view text, int64_t marks, int64_t images, const DataSetSpec& spec) {
-  if (absl::StrContains(text, kAudioMark)) return "has an <audio> mark; only images are read";
-  if (images > spec.items_max) {
-    return absl::StrCat("has ", Plural(images, "image"), "; must have at most items_max (",
+std::string Fault(const MarkedText& text, absl::Span<const ItemKind> items,
+                  const DataSetSpec& spec) {
+  const int64_t images = Count(items, ItemKind::kImage), sounds = Count(items, ItemKind::kSound);
+  if (images + sounds > spec.items_max) {
+    return absl::StrCat("has ", Items(images, sounds, spec), "; must have at most items_max (",
                         spec.items_max, ")");
   }
-  if (marks > 0 && marks != images) {
-    return absl::StrCat("has ", Plural(marks, "<image> mark"), " and ", Plural(images, "image"));
+  const int64_t image_marks = Count(text.marks, ItemKind::kImage);
+  if (spec.image_rows > 0 && image_marks > 0 && image_marks != images) {
+    return absl::StrCat("has ", Plural(image_marks, "<image> mark"), " and ",
+                        Plural(images, "image"));
   }
-  if (spec.context > 0 && images * spec.image_rows > spec.context) {
-    return absl::StrCat("has ", Plural(images, "image"), " of ", spec.image_rows,
-                        " rows; must fit the context (", spec.context, ")");
+  const int64_t sound_marks = Count(text.marks, ItemKind::kSound);
+  if (spec.audio_rows > 0 && sound_marks > 0 && sound_marks != sounds) {
+    return absl::StrCat("has ", Plural(sound_marks, "<audio> mark"), " and ",
+                        Plural(sounds, "sound"));
+  }
+  const int64_t rows = images * spec.image_rows + sounds * spec.audio_rows;
+  if (spec.context > 0 && rows > spec.context) {
+    return absl::StrCat("has ", Items(images, sounds, spec), ", ", rows,
+                        " rows together; must fit the context (", spec.context, ")");
   }
   return "";
 }
@@ -45,7 +86,7 @@ void Cut(std::vector<int32_t>& tokens, size_t length_max) {
   size_t excess = tokens.size() - length_max;
   size_t to = tokens.size();
   for (size_t from = tokens.size(); from-- > 0;) {
-    if (excess > 0 && tokens[from] != kItemToken) {
+    if (excess > 0 && !IsRow(tokens[from])) {
       --excess;
     } else {
       tokens[--to] = tokens[from];
@@ -54,42 +95,58 @@ void Cut(std::vector<int32_t>& tokens, size_t length_max) {
   tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(to));
 }
 
-}  // namespace
-
-Sequence MakeSequence(absl::string_view text, int32_t images, const DataSetSpec& spec,
-                      const Tokenizer& tokenizer, std::string corrupt_reason) {
-  text = Trimmed(text);
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, kImageMark);
-  const int64_t marks = static_cast<int64_t>(parts.size()) - 1;
-  Sequence sequence;
-  sequence.corrupt_reason = std::move(corrupt_reason);
-  const bool text_only = spec.image_rows == 0;
-  if (sequence.corrupt_reason.empty()) {
-    sequence.corrupt_reason =
-        text_only ? Fault(text, 0, 0, spec) : Fault(text, marks, images, spec);
+// Rows and pieces in order, cut to the context, without the end token.
+std::vector<int32_t> Tokens(const MarkedText& text, absl::Span<const ItemKind> items,
+                            const DataSetSpec& spec, const Tokenizer& tokenizer) {
+  std::vector<int32_t> tokens;
+  const auto add = [&](ItemKind kind) {
+    tokens.insert(tokens.end(), static_cast<size_t>(RowsOf(kind, spec)),
+                  kind == ItemKind::kImage ? kImageToken : kSoundToken);
+  };
+  for (const ItemKind kind : items) {
+    if (Count(text.marks, kind) == 0) add(kind);
   }
-  SampleShape& shape = sequence.shape;
-  shape.corrupt = !sequence.corrupt_reason.empty();
-  shape.images = shape.corrupt || text_only ? 0 : images;
-
-  std::vector<int32_t>& tokens = sequence.tokens;
-  const size_t rows = static_cast<size_t>(spec.image_rows);
-  if (marks == 0) tokens.insert(tokens.end(), static_cast<size_t>(shape.images) * rows, kItemToken);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0 && shape.images > 0) tokens.insert(tokens.end(), rows, kItemToken);
-    const std::vector<int32_t> pieces = tokenizer.Encode(parts[i]);
+  for (size_t i = 0; i < text.texts.size(); ++i) {
+    if (i > 0 && Count(items, text.marks[i - 1]) > 0) add(text.marks[i - 1]);
+    const std::vector<int32_t> pieces = tokenizer.Encode(text.texts[i]);
     tokens.insert(tokens.end(), pieces.begin(), pieces.end());
   }
   if (spec.context > 0) Cut(tokens, static_cast<size_t>(spec.context));
+  return tokens;
+}
+
+}  // namespace
+
+Sequence MakeSequence(absl::string_view text, const SampleParts& parts, const DataSetSpec& spec,
+                      const Tokenizer& tokenizer) {
+  const MarkedText marked = CutAtMarks(Trimmed(text));
+  Sequence sequence;
+  sequence.corrupt_reason = parts.corrupt_reason;
+  if (sequence.corrupt_reason.empty()) sequence.corrupt_reason = Fault(marked, parts.items, spec);
+  SampleShape& shape = sequence.shape;
+  shape.corrupt = !sequence.corrupt_reason.empty();
+  const absl::Span<const ItemKind> items =
+      shape.corrupt ? absl::Span<const ItemKind>() : parts.items;
+  shape.images = static_cast<int32_t>(Count(items, ItemKind::kImage));
+  shape.sounds = static_cast<int32_t>(Count(items, ItemKind::kSound));
+
+  std::vector<int32_t>& tokens = sequence.tokens;
+  tokens = Tokens(marked, items, spec, tokenizer);
   tokens.push_back(tokenizer.end_token());
   if (tokens.size() < 2) tokens.push_back(tokenizer.end_token());
-
   shape.positions = static_cast<int32_t>(tokens.size() - 1);
-  if (!shape.corrupt) {
-    const auto after = std::find(tokens.rbegin(), tokens.rend(), kItemToken);
-    const auto text_tokens = static_cast<int32_t>(after - tokens.rbegin());
-    shape.counted = std::min(text_tokens, shape.positions);
+  if (shape.corrupt) return sequence;
+
+  if (parts.target_rows > shape.positions) {
+    SampleParts known = parts;
+    known.corrupt_reason =
+        absl::StrCat("has a target of ", Plural(parts.target_rows, "row"),
+                     "; must have at most as many as input positions (", shape.positions, ")");
+    return MakeSequence(text, known, spec, tokenizer);
   }
+  shape.target_rows = static_cast<int32_t>(parts.target_rows);
+  const auto after = std::find_if(tokens.rbegin(), tokens.rend(), IsRow);
+  shape.counted = std::min(static_cast<int32_t>(after - tokens.rbegin()), shape.positions);
   return sequence;
 }
 

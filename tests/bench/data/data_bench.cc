@@ -1,4 +1,4 @@
-// Speed of the data path: pictures decoded, samples taken, text split, shards indexed.
+// Speed of the data path: pictures and sounds decoded, samples taken, text split, shards indexed.
 //
 //   build/release/bench/bench_data --benchmark_min_time=1
 //
@@ -11,15 +11,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/shards.h"
+#include "tests/support/sounds.h"
 #include "worker/data/data_set.h"
 #include "worker/data/image.h"
+#include "worker/data/log_mel.h"
+#include "worker/data/sound.h"
 
 namespace phalanx::data {
 namespace {
 
 using ::phalanx::support::EncodeJpeg;
 using ::phalanx::support::EncodePng;
+using ::phalanx::support::EncodeSound;
 using ::phalanx::support::MakeFolder;
+using ::phalanx::support::Tone;
 using ::phalanx::support::WriteShards;
 
 DataSetSpec EmojiOrLike() {
@@ -103,6 +108,24 @@ void BM_DecodePng136(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(BM_DecodePng136);
+
+// Two seconds of sound as an audio encoder of 80 bins and 200 frames reads it.
+void BM_DecodeSound2s(benchmark::State& state, support::SoundOptions options) {
+  const std::string bytes =
+      EncodeSound(options, Tone(440, int64_t{2} * options.rate, options.rate));
+  const LogMel log_mel(80, 200);
+  std::vector<float> features;
+  for (auto _ : state) {
+    log_mel.Compute(*DecodeSound(bytes, log_mel.samples()), features);
+    benchmark::DoNotOptimize(features.data());
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK_CAPTURE(BM_DecodeSound2s, Wav16k, support::SoundOptions{});
+BENCHMARK_CAPTURE(BM_DecodeSound2s, Flac16k,
+                  support::SoundOptions{.format = support::SoundFormat::kFlac});
+BENCHMARK_CAPTURE(BM_DecodeSound2s, Flac44k,
+                  support::SoundOptions{.format = support::SoundFormat::kFlac, .rate = 44100});
 
 void BM_Tokenize(benchmark::State& state) {
   const DataSetSpec spec = EmojiOrLike();

@@ -1,5 +1,5 @@
-// Hostile shards, pictures and tokenizers, from a seed: whatever the bytes, there is an answer, and
-// it takes no more memory than the limits of data_set.h allow.
+// Hostile shards, pictures, sounds, targets and tokenizers, from a seed: whatever the bytes, there
+// is an answer, and it takes no more memory than the limits of data_set.h allow.
 //
 // PHALANX_FUZZ_SEED and PHALANX_FUZZ_ROUNDS (default 1 and 400) reach further. A failing round is
 // named by its seed.
@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -16,17 +17,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/prng.h"
+#include "tests/support/sounds.h"
 #include "worker/data/data_set.h"
 #include "worker/data/image.h"
+#include "worker/data/log_mel.h"
+#include "worker/data/npy.h"
+#include "worker/data/sound.h"
 
 namespace phalanx::data {
 namespace {
 
 using ::phalanx::support::EncodeJpeg;
+using ::phalanx::support::EncodeNpy;
 using ::phalanx::support::EncodePng;
+using ::phalanx::support::EncodeSound;
 using ::phalanx::support::MakeFolder;
+using ::phalanx::support::SoundFormat;
 using ::phalanx::support::TarBuilder;
 using ::phalanx::support::TokenizerModel;
+using ::phalanx::support::Tone;
 using ::phalanx::support::WriteFile;
 
 uint64_t Setting(const char* name, uint64_t otherwise) {
@@ -119,11 +128,16 @@ TEST_F(ShardFuzz, Shards_AreIndexedAndReadOrRefused) {
                                 .LongFile("d/" + std::string(120, 'k') + ".txt", "blue tile")
                                 .SymbolicLink("d/l.txt", "a.txt")
                                 .File("b.jpg", EncodeJpeg({}, {9, 8, 7}))
-                                .File("b.txt", "green")
+                                .File("b.target.npy", EncodeNpy(1, 2, {1, 2}))
+                                .File("b.1.wav", EncodeSound({}, Tone(440, 200)))
+                                .File("b.txt", "green<audio>")
                                 .Finish();
   const DataSetSpec spec{.shards = {folder_ + "/s.tar"},
                          .tokenizer = folder_ + "/t.model",
                          .image_rows = 4,
+                         .audio_rows = 3,
+                         .targets = true,
+                         .target_hidden = 2,
                          .context = 32,
                          .vocabulary = 64};
   WriteFile(spec.tokenizer, TokenizerModel());
@@ -141,7 +155,13 @@ TEST_F(ShardFuzz, Shards_AreIndexedAndReadOrRefused) {
       continue;
     }
     ++accepted;
-    const auto loader = Loader::Create(*index, spec, {.threads = 0, .image_size = 8});
+    const auto loader = Loader::Create(*index, spec,
+                                       {.threads = 0,
+                                        .image_size = 8,
+                                        .mel_bins = 4,
+                                        .frames = 6,
+                                        .sounds = true,
+                                        .targets = true});
     ASSERT_TRUE(loader.ok());
     for (int64_t i = 0; i < index->size(); ++i) {
       const auto sample = (*loader)->Take(i);
@@ -182,6 +202,65 @@ TEST_F(ShardFuzz, Pictures_AreDecodedOrRefused) {
     ResizeAndNormalize(*image, 8, pixels);
   }
   EXPECT_GT(accepted, rounds_ / 20);
+}
+
+TEST_F(ShardFuzz, Sounds_AreDecodedOrRefused) {
+  const std::vector<float> tone = Tone(440, 1500);
+  const std::vector<std::string> sounds = {
+      EncodeSound({.format = SoundFormat::kWav8}, tone),
+      EncodeSound({.format = SoundFormat::kWav16, .channels = 2}, tone),
+      EncodeSound({.format = SoundFormat::kWav24, .rate = 44100}, tone),
+      EncodeSound({.format = SoundFormat::kWavFloat}, tone),
+      EncodeSound({.format = SoundFormat::kWavMuLaw, .rate = 8000}, tone),
+      EncodeSound({.format = SoundFormat::kFlac}, tone),
+      EncodeSound({.format = SoundFormat::kFlac, .rate = 48000, .channels = 3}, tone)};
+  const LogMel log_mel(8, 20);
+  uint64_t accepted = 0;
+  for (uint64_t round = 0; round < rounds_ * 20; ++round) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed_, " round ", round));
+    Prng prng(Hash64(seed_, 4, round));
+    std::string bytes = sounds[round % sounds.size()];
+    // Headers are a small part of a file; without them, damage to samples alone would be tried.
+    std::string header = bytes.substr(0, 128);
+    Mutate(prng.Below(2) == 0 ? header : bytes, prng);
+    if (bytes.size() > 128) bytes = header + bytes.substr(128);
+    const auto sound = DecodeSound(bytes, log_mel.samples());
+    if (!sound.ok()) {
+      EXPECT_EQ(sound.status().code(), absl::StatusCode::kInvalidArgument);
+      continue;
+    }
+    ++accepted;
+    ASSERT_LE(static_cast<int64_t>(sound->size()), log_mel.samples());
+    std::vector<float> features;
+    log_mel.Compute(*sound, features);
+    for (const float value : features) ASSERT_TRUE(std::isfinite(value));
+  }
+  EXPECT_GT(accepted, rounds_);
+  EXPECT_LT(accepted, rounds_ * 19);
+}
+
+TEST_F(ShardFuzz, Targets_AreReadOrRefused) {
+  const std::string whole = EncodeNpy(3, 2, {1, 2, 3, 4, 5, 6});
+  uint64_t accepted = 0;
+  for (uint64_t round = 0; round < rounds_ * 20; ++round) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed_, " round ", round));
+    Prng prng(Hash64(seed_, 5, round));
+    std::string bytes = whole;
+    Mutate(bytes, prng);
+    const auto shape = ReadNpyHeader(bytes, static_cast<int64_t>(bytes.size()));
+    if (!shape.ok()) {
+      EXPECT_EQ(shape.status().code(), absl::StatusCode::kInvalidArgument);
+      continue;
+    }
+    ++accepted;
+    ASSERT_EQ(shape->header_bytes + shape->values_bytes(), static_cast<int64_t>(bytes.size()));
+    std::vector<float> values;
+    ReadNpyValues(absl::string_view(bytes).substr(static_cast<size_t>(shape->header_bytes)),
+                  shape->value_bytes, values);
+    ASSERT_EQ(static_cast<int64_t>(values.size()), shape->rows * shape->columns);
+  }
+  EXPECT_GT(accepted, rounds_ / 20);
+  EXPECT_LT(accepted, rounds_ * 19);
 }
 
 TEST_F(ShardFuzz, Tokenizers_AreLoadedOrRefused) {

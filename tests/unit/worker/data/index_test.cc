@@ -122,10 +122,10 @@ TEST_F(IndexTest, FaultySamples_AreCorruptAndNamed) {
   ExpectCorrupt(TarBuilder().File("a.txt", "<image> red").Finish(),
                 "has 1 <image> mark and 0 images");
   ExpectCorrupt(TarBuilder().File("a.txt", "red").File("a.1.png", png_).Finish(),
-                "lacks its image 0");
+                "lacks its item 0");
   ExpectCorrupt(
       TarBuilder().File("a.txt", "red").File("a.0.png", png_).File("a.2.png", png_).Finish(),
-      "lacks its image 1");
+      "lacks its item 1");
   ExpectCorrupt(
       TarBuilder().File("a.txt", "red").File("a.png", png_).File("a.0.jpg", png_).Finish(),
       "has a member twice");

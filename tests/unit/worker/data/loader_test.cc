@@ -199,7 +199,7 @@ TEST_F(LoaderTest, ImageThatDoesNotDecode_KeepsItsShapeWithZeros) {
                .Finish());
   const auto sample = TakeOrDie(*Make(), 0);
   EXPECT_TRUE(sample->corrupt);
-  EXPECT_THAT(sample->corrupt_reason, HasSubstr("one.tar: a: image 1 is a damaged PNG"));
+  EXPECT_THAT(sample->corrupt_reason, HasSubstr("one.tar: a: item 1 is a damaged PNG"));
   ASSERT_THAT(sample->pixels, SizeIs(2));
   EXPECT_NE(sample->pixels[0][0], 0.0f);
   EXPECT_THAT(sample->pixels[1], SizeIs(3 * 8 * 8));

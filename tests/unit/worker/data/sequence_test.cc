@@ -13,7 +13,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int32_t kEnd = 1;
-constexpr int32_t R = kItemToken;
+constexpr int32_t R = kImageToken;
+constexpr int32_t S = kSoundToken;
 
 // A word is one token: its first letter.
 class WordTokenizer final : public Tokenizer {
@@ -30,9 +31,15 @@ class WordTokenizer final : public Tokenizer {
 };
 
 Sequence Make(absl::string_view text, int32_t images,
-              const DataSetSpec& spec = {.image_rows = 2, .context = 10},
-              std::string fault = "") {
-  return MakeSequence(text, images, spec, WordTokenizer(), fault);
+              const DataSetSpec& spec = {.image_rows = 2, .context = 10}, std::string fault = "") {
+  const std::vector<ItemKind> items(static_cast<size_t>(images), ItemKind::kImage);
+  return MakeSequence(text, {items, 0, fault}, spec, WordTokenizer());
+}
+
+constexpr ItemKind kImage = ItemKind::kImage, kSound = ItemKind::kSound;
+Sequence MakeOf(absl::string_view text, const std::vector<ItemKind>& items,
+                const DataSetSpec& spec = {.image_rows = 2, .audio_rows = 3}) {
+  return MakeSequence(text, {items, 0, ""}, spec, WordTokenizer());
 }
 
 TEST(SequenceTest, Marks_SayWhereItemsGo) {
@@ -92,8 +99,9 @@ void ExpectCorrupt(const Sequence& sequence, absl::string_view reason) {
   EXPECT_TRUE(sequence.shape.corrupt);
   EXPECT_THAT(sequence.corrupt_reason, HasSubstr(std::string(reason)));
   EXPECT_EQ(sequence.shape.images, 0);
+  EXPECT_EQ(sequence.shape.sounds, 0);
   EXPECT_EQ(sequence.shape.counted, 0);
-  EXPECT_THAT(sequence.tokens, ::testing::Not(::testing::Contains(R)));
+  EXPECT_THAT(sequence.tokens, ::testing::Each(::testing::Ge(0)));
   EXPECT_EQ(sequence.shape.positions, static_cast<int32_t>(sequence.tokens.size()) - 1);
 }
 
@@ -109,20 +117,67 @@ TEST(SequenceTest, TooManyItems_AreCorrupt) {
 }
 
 TEST(SequenceTest, ItemsBeyondTheContext_AreCorrupt) {
-  ExpectCorrupt(Make("a", 6), "has 6 images of 2 rows; must fit the context (10)");
+  ExpectCorrupt(Make("a", 6), "has 6 images, 12 rows together; must fit the context (10)");
 }
 
-TEST(SequenceTest, AudioMark_IsCorrupt) { ExpectCorrupt(Make("<audio> a", 0), "<audio>"); }
+TEST(SequenceTest, MarksOfBothKinds_SayWhereEachGoes) {
+  const Sequence sequence = MakeOf("a <audio> b <image> c", {kImage, kSound});
+  EXPECT_THAT(sequence.tokens, ElementsAre('a', S, S, S, 'b', R, R, 'c', kEnd));
+  EXPECT_EQ(sequence.shape, (SampleShape{.images = 1, .sounds = 1, .positions = 8, .counted = 2}));
+}
+
+TEST(SequenceTest, KindWithoutMarks_GoesFirst) {
+  EXPECT_THAT(MakeOf("a <audio> b", {kSound, kImage}).tokens,
+              ElementsAre(R, R, 'a', S, S, S, 'b', kEnd));
+  EXPECT_THAT(MakeOf("a <image> b", {kImage, kSound}).tokens,
+              ElementsAre(S, S, S, 'a', R, R, 'b', kEnd));
+}
+
+TEST(SequenceTest, WithoutAnyMark_ItemsOfBothKindsGoFirstByNumber) {
+  EXPECT_THAT(MakeOf("a", {kSound, kImage, kSound}).tokens,
+              ElementsAre(S, S, S, R, R, S, S, S, 'a', kEnd));
+}
+
+TEST(SequenceTest, SoundMarksThatDoNotMatch_AreCorrupt) {
+  ExpectCorrupt(MakeOf("<audio> a", {kImage}), "has 1 <audio> mark and 0 sounds");
+  ExpectCorrupt(MakeOf("<audio> a", {kSound, kSound}), "has 1 <audio> mark and 2 sounds");
+}
+
+TEST(SequenceTest, ItemsOfBothKinds_AreBoundTogether) {
+  DataSetSpec spec{.items_max = 3, .image_rows = 1, .audio_rows = 1};
+  EXPECT_FALSE(MakeOf("a", {kImage, kSound, kSound}, spec).shape.corrupt);
+  ExpectCorrupt(MakeOf("a", {kImage, kSound, kSound, kImage}, spec),
+                "has 2 images and 2 sounds; must have at most items_max (3)");
+  spec.context = 2;
+  ExpectCorrupt(MakeOf("a", {kImage, kSound, kSound}, spec),
+                "has 1 image and 2 sounds, 3 rows together; must fit the context (2)");
+}
+
+TEST(SequenceTest, Target_HasAtMostAsManyRowsAsPositions) {
+  const DataSetSpec spec{.image_rows = 2, .targets = true};
+  const std::vector<ItemKind> items = {kImage};
+  const Sequence fits = MakeSequence("a b", {items, 4, ""}, spec, WordTokenizer());
+  EXPECT_EQ(fits.shape, (SampleShape{.images = 1, .positions = 4, .counted = 3, .target_rows = 4}));
+  const Sequence larger = MakeSequence("a b", {items, 5, ""}, spec, WordTokenizer());
+  ExpectCorrupt(larger, "has a target of 5 rows; must have at most as many as input positions (4)");
+  EXPECT_EQ(larger.shape.target_rows, 0);
+}
+
+TEST(SequenceTest, WithoutAudio_SoundMarksAreLeftOut) {
+  const Sequence sequence = MakeOf("<audio> a <image> b", {kImage}, {.image_rows = 2});
+  EXPECT_THAT(sequence.tokens, ElementsAre('a', R, R, 'b', kEnd));
+  EXPECT_FALSE(sequence.shape.corrupt);
+}
 
 TEST(SequenceTest, KnownFault_IsKept) {
   ExpectCorrupt(Make("a b", 1, {.image_rows = 2}, "lacks image 0"), "lacks image 0");
 }
 
 TEST(SequenceTest, WithoutVision_ImagesAndMarksAreLeftOut) {
-  const Sequence sequence = Make("a <image> b", 1, {.image_rows = 0, .context = 10});
+  const Sequence sequence = Make("a <image> b", 0, {.image_rows = 0, .context = 10});
   EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', kEnd));
   EXPECT_EQ(sequence.shape, (SampleShape{.images = 0, .positions = 2, .counted = 2}));
-  EXPECT_FALSE(Make("<image> <image> a", 1, {.image_rows = 0}).shape.corrupt);
+  EXPECT_FALSE(Make("<image> <image> a", 0, {.image_rows = 0}).shape.corrupt);
 }
 
 }  // namespace

@@ -1,0 +1,77 @@
+// From a job to its data set and to what a loader decodes.
+#include "worker/data/job_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace phalanx::data {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A job of one language model and these modules before it, all feeding it.
+job::JobSpec JobOf(const std::vector<job::Architecture>& encoders) {
+  job::JobSpec spec;
+  for (const job::Architecture& architecture : encoders) {
+    spec.modules.push_back({.architecture = architecture});
+    spec.edges.push_back({static_cast<int32_t>(spec.modules.size()) - 1,
+                          static_cast<int32_t>(encoders.size()), std::nullopt});
+  }
+  spec.language = static_cast<int32_t>(encoders.size());
+  spec.modules.push_back(
+      {.architecture = {.family = job::Family::kLlama, .vocabulary = 96, .context = 40}});
+  spec.data = job::Data{.shards = {"a.tar", "/data/b.tar"},
+                        .validation = {"v.tar"},
+                        .tokenizer = "t.model",
+                        .items_max = 3};
+  return spec;
+}
+
+const job::Architecture kVision{
+    .family = job::Family::kClipVision, .image_size = 32, .patch_size = 8};
+const job::Architecture kAudio{.family = job::Family::kWhisper, .mel_bins = 80, .frames = 50};
+
+TEST(JobDataTest, EveryKindOfItem_ComesFromItsModule) {
+  const job::JobSpec job = JobOf({kVision, kAudio});
+  const DataSetSpec spec = DataSetSpecOf(job, "/jobs", false);
+  EXPECT_THAT(spec.shards, ElementsAre("/jobs/a.tar", "/data/b.tar"));
+  EXPECT_EQ(spec.tokenizer, "/jobs/t.model");
+  EXPECT_EQ(spec.items_max, 3);
+  EXPECT_EQ(spec.image_rows, 16);
+  EXPECT_EQ(spec.audio_rows, 25);
+  EXPECT_FALSE(spec.targets);
+  EXPECT_EQ(spec.context, 40);
+  EXPECT_EQ(spec.vocabulary, 96);
+  EXPECT_EQ(spec.shards_field, "spec.data.shards");
+  EXPECT_EQ(spec.vocabulary_field, "spec.modules[2].architecture.vocabulary");
+  const LoaderOptions options = LoaderOptionsOf(job);
+  EXPECT_EQ(options.image_size, 32);
+  EXPECT_EQ(options.mel_bins, 80);
+  EXPECT_EQ(options.frames, 50);
+  EXPECT_FALSE(options.images || options.sounds || options.targets);
+}
+
+TEST(JobDataTest, KindWithoutAModule_HasNoRows) {
+  EXPECT_EQ(DataSetSpecOf(JobOf({kAudio}), "", false).image_rows, 0);
+  EXPECT_EQ(DataSetSpecOf(JobOf({kVision}), "", false).audio_rows, 0);
+}
+
+TEST(JobDataTest, Validation_HasItsShardsAndField) {
+  const DataSetSpec spec = DataSetSpecOf(JobOf({}), "/jobs", true);
+  EXPECT_THAT(spec.shards, ElementsAre("/jobs/v.tar"));
+  EXPECT_EQ(spec.shards_field, "spec.data.validation");
+}
+
+TEST(JobDataTest, RegressorWantsTargets_WhereItIsASink) {
+  const job::Architecture regressor{.family = job::Family::kRegressor, .hidden_size = 24};
+  job::JobSpec job = JobOf({});
+  job.modules.push_back({.architecture = regressor});
+  job.edges.push_back({0, 1, std::nullopt});
+  EXPECT_TRUE(DataSetSpecOf(job, "", false).targets);
+  EXPECT_EQ(DataSetSpecOf(job, "", false).target_hidden, 24);
+  // As a source it only passes rows on.
+  EXPECT_FALSE(DataSetSpecOf(JobOf({regressor}), "", false).targets);
+}
+
+}  // namespace
+}  // namespace phalanx::data
