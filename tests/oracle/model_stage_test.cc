@@ -12,6 +12,7 @@ namespace {
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
+using support::Regressor;
 
 TEST(StageTest, Language_OneRank_EqualsPlainModel) {
   ExpectSameAsPlain(AJob().Module("language", Llama()));
@@ -52,13 +53,20 @@ TEST(StageTest, Language_TiedHead_SumsBothEnds) {
   ExpectSameAsPlain(AJob().Module("language", architecture, {.tp = 2, .pp = 2}));
 }
 
-// Two parts on each rank: with one stage, both ends of a tied head on the same one.
+// Two parts on each rank. With one stage, and folded, one rank has both ends of a tied head.
 TEST(StageTest, Language_Chunks_EqualPlainModel) {
-  const auto schedule = job::ScheduleName::kInterleaved;
-  ExpectSameAsPlain(AJob().Module("language", Llama(), {.tp = 2, .pp = 2}).Schedule(schedule, 2));
-  for (const int32_t width : {1, 2, 3}) {
-    ExpectSameAsPlain(
-        AJob().Module("language", Llama({.tied_head = true}), {.tp = width}).Schedule(schedule, 2));
+  for (const auto schedule : {job::ScheduleName::kInterleaved, job::ScheduleName::kZeroBubbleV}) {
+    for (const int32_t width : {1, 2, 3}) {
+      for (const int32_t stages : {1, 2}) {
+        SCOPED_TRACE(testing::Message() << "tp " << width << " pp " << stages);
+        ExpectSameAsPlain(
+            AJob()
+                .Module("language", Llama({.tied_head = true}), {.tp = width, .pp = stages})
+                .Module("regressor", Regressor({.layers = 1}))
+                .Edge("language", "regressor", {.projector = 40})
+                .Schedule(schedule, 2));
+      }
+    }
   }
 }
 

@@ -171,12 +171,13 @@ absl::Status DecoderStage::RunLast(const StageInput& input, const at::Tensor& hi
     RETURN_IF_ERROR(
         RunHead(input, normed.y, evaluate, back == nullptr ? nullptr : &back->head, output));
   }
-  if (prediction_.has_value()) {
+  if (prediction_.has_value() && (input.targets.defined() || !evaluate)) {
     const bool scored = input.targets.defined() && input.targets.size(0) > 0;
-    output->loss_sum = scored ? prediction_->Forward(normed.y, input.targets,
-                                                     input.target_positions, input.target_weights,
-                                                     back == nullptr ? nullptr : &back->prediction)
-                              : NoLoss();
+    PredictionState* const kept = back == nullptr ? nullptr : &back->prediction;
+    output->loss_sum = scored
+                           ? prediction_->Forward(normed.y, input.targets, input.target_positions,
+                                                  input.target_weights, kept)
+                           : NoLoss();
   }
   if (input.output_positions.defined() && outgoing_.size() > 0) {
     const at::Tensor features = normed.y.index_select(0, input.output_positions);
