@@ -82,30 +82,55 @@ class Collector {
   NamedTensors weights_;
 };
 
-PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spec, int32_t vision,
-                             at::ScalarType type) {
-  const int64_t image_size = data::ItemShapesOf(spec).image_size;
+at::Tensor Stacked(const std::vector<std::vector<float>>& items, at::IntArrayRef shape, at::ScalarType type) {
+  if (items.empty()) return {};
+  std::vector<int64_t> sizes = {static_cast<int64_t>(items.size())};
+  sizes.insert(sizes.end(), shape.begin(), shape.end());
+  at::Tensor stacked = at::empty(sizes);
+  float* out = stacked.mutable_data_ptr<float>();
+  for (const std::vector<float>& item : items) out = std::copy(item.begin(), item.end(), out);
+  return stacked.to(type);
+}
+
+template <typename Values>
+at::Tensor Integers(const Values& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spec, at::ScalarType type) {
+  const data::ItemShapes shapes = data::ItemShapesOf(spec);
   PlainMicrobatch batch;
   const int64_t length = static_cast<int64_t>(sample.tokens.size());
-  auto row = [length](const auto& values) {
-    at::Tensor tensor = at::empty({1, length}, at::kLong);
-    for (int64_t t = 0; t < length; ++t) tensor[0][t] = static_cast<int64_t>(values[static_cast<size_t>(t)]);
-    return tensor;
-  };
-  batch.tokens = row(sample.tokens);
-  batch.labels = row(sample.labels);
-  batch.label_weights = row(sample.label_counts).to(type);
-  batch.pixels.resize(spec.modules.size());
-  if (sample.pixels.empty() || vision < 0) return batch;
-  at::Tensor pixels = at::empty({static_cast<int64_t>(sample.pixels.size()), 3, image_size, image_size});
-  for (size_t i = 0; i < sample.pixels.size(); ++i) {
-    std::copy(sample.pixels[i].begin(), sample.pixels[i].end(),
-              pixels.mutable_data_ptr<float>() + i * sample.pixels[i].size());
+  batch.tokens = Integers(sample.tokens).unsqueeze(0);
+  batch.labels = Integers(sample.labels).unsqueeze(0);
+  batch.label_weights = Integers(sample.label_counts).unsqueeze(0).to(type);
+  const size_t modules = spec.modules.size();
+  batch.pixels.resize(modules);
+  batch.sounds.resize(modules);
+  batch.positions.resize(modules);
+  for (size_t m = 0; m < modules; ++m) {
+    switch (spec.modules[m].architecture.family) {
+      case job::Family::kClipVision:
+        batch.pixels[m] = Stacked(sample.pixels, {3, shapes.image_size, shapes.image_size}, type);
+        if (!sample.pixels.empty()) batch.positions[m] = Integers(sample.image_positions);
+        break;
+      case job::Family::kWhisper:
+        batch.sounds[m] = Stacked(sample.sounds, {shapes.mel_bins, shapes.frames}, type);
+        if (!sample.sounds.empty()) batch.positions[m] = Integers(sample.sound_positions);
+        break;
+      default:
+        break;
+    }
   }
-  batch.pixels[static_cast<size_t>(vision)] = pixels.to(type);
-  batch.row_positions = at::empty({static_cast<int64_t>(sample.image_positions.size())}, at::kLong);
-  for (size_t i = 0; i < sample.image_positions.size(); ++i) {
-    batch.row_positions[static_cast<int64_t>(i)] = static_cast<int64_t>(sample.image_positions[i]);
+  if (shapes.targets) {
+    const int64_t rows = static_cast<int64_t>(sample.target.size()) / shapes.target_hidden;
+    at::Tensor targets = at::empty({rows, shapes.target_hidden});
+    std::copy(sample.target.begin(), sample.target.end(), targets.mutable_data_ptr<float>());
+    batch.targets = targets.to(type);
+    batch.target_positions = at::arange(length - rows, length, at::kLong);
+    batch.target_weights = at::ones({rows}, type);
   }
   return batch;
 }
@@ -201,10 +226,6 @@ std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& d
 std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source, int64_t steps) {
   const at::ScalarType type = train::ComputeType(spec.compute);
   PlainModel model(spec, type);
-  int32_t vision = -1;
-  for (size_t m = 0; m < spec.modules.size(); ++m) {
-    if (spec.modules[m].architecture.family == job::Family::kClipVision) vision = static_cast<int32_t>(m);
-  }
   std::vector<TrainedStep> result;
   for (int64_t step = 1; step <= steps; ++step) {
     TrainedStep trained;
@@ -213,7 +234,7 @@ std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSourc
           plan::SampleAt(spec.seed, source.size(), (step - 1) * spec.batch.global + i);
       const std::shared_ptr<const data::Sample> sample = *source.Take(number);
       if (sample->corrupt) continue;
-      model.Accumulate(PlainBatchOf(*sample, spec, vision, type));
+      model.Accumulate(PlainBatchOf(*sample, spec, type));
     }
     trained.gradients = Flattened(model.Gradients());
     job::Optimizer optimizer = spec.optimizer;
