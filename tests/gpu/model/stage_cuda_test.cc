@@ -14,6 +14,8 @@ namespace {
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
+using support::Regressor;
+using support::Whisper;
 
 // While it lives, an ATen operation that waits for the device throws.
 class NoWaiting {
@@ -48,6 +50,32 @@ job::JobSpec MultimodalSpec() {
       .Edge("vision", "language", {.projector = 96});
 }
 
+// Every family, each with another recomputation; image and hidden rows meet in the regressor.
+job::JobSpec GraphSpec(bool vision_frozen) {
+  return AJob()
+      .Module("vision", ClipVision({.hidden_size = 128, .heads = 4, .mlp_size = 250, .block = 32}),
+              {.frozen = vision_frozen, .recompute = job::Recompute::kFull})
+      .Module("audio", Whisper({.hidden_size = 128, .mlp_size = 250, .block = 32, .mel_bins = 20}),
+              {.recompute = job::Recompute::kSelective})
+      .Module("language",
+              Llama({.hidden_size = 192,
+                     .heads = 6,
+                     .kv_heads = 2,
+                     .mlp_size = 250,
+                     .block = 32,
+                     .vocabulary = 500,
+                     .context = 64}),
+              {.recompute = job::Recompute::kSelective})
+      .Module(
+          "regressor",
+          Regressor({.hidden_size = 128, .heads = 4, .mlp_size = 250, .block = 32, .context = 64}),
+          {.recompute = job::Recompute::kFull})
+      .Edge("vision", "language", {.projector = 96})
+      .Edge("audio", "language", {.projector = 64})
+      .Edge("language", "regressor", {.projector = 96})
+      .Edge("vision", "regressor");
+}
+
 struct Case {
   at::ScalarType type;
   double loss, gradients;
@@ -79,6 +107,12 @@ TEST_F(StageCudaTest, Fp64_EqualsPlainModel) {
 }
 TEST_F(StageCudaTest, Bf16_FollowsPlainModel) {
   ExpectFollowsPlain(MultimodalSpec(), {at::kBFloat16, 1e-2, 5e-2});
+}
+
+TEST_F(StageCudaTest, Graph_EqualsPlainModel) {
+  ExpectFollowsPlain(GraphSpec(false), {at::kDouble, 1e-9, 1e-9});
+  ExpectFollowsPlain(GraphSpec(false), {at::kFloat, 1e-5, 1e-4});
+  ExpectFollowsPlain(GraphSpec(false), {at::kBFloat16, 1e-2, 5e-2});
 }
 
 TEST_F(StageCudaTest, TiedHeadInStages_EqualsPlainModel) {
@@ -119,44 +153,76 @@ TEST_F(StageCudaTest, UnequalGroups_EqualCpu) {
   }
 }
 
+// What one module's only stage reads, on the device.
+model::StageInput InputOf(const job::JobSpec& spec, int32_t module, const PlainMicrobatch& batch,
+                          const std::vector<at::Tensor>& sent) {
+  const auto index = static_cast<size_t>(module);
+  const auto there = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.cuda() : tensor;
+  };
+  model::StageInput input;
+  input.pixels = there(batch.pixels[index]);
+  input.sounds = there(batch.sounds[index]);
+  input.batch = batch.tokens.size(0);
+  input.length = batch.tokens.size(1);
+  input.tokens = there(batch.tokens);
+  input.labels = there(batch.labels);
+  input.label_weights = there(batch.label_weights);
+  input.targets = there(batch.targets);
+  input.target_positions = there(batch.target_positions);
+  input.target_weights = there(batch.target_weights);
+  input.output_positions = there(batch.positions[index]);
+  std::vector<at::Tensor> rows, positions;
+  for (size_t i = 0; i < spec.edges.size(); ++i) {
+    if (spec.edges[i].to != module) continue;
+    rows.push_back(sent[i]);
+    positions.push_back(batch.positions[static_cast<size_t>(spec.edges[i].from)]);
+  }
+  if (rows.empty()) return input;
+  input.rows = at::cat(rows);
+  input.row_positions = at::cat(positions).cuda();
+  return input;
+}
+
+void ExpectNeverWaits(const job::JobSpec& spec, at::ScalarType type) {
+  const plan::Plan plan = *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  const PlainMicrobatch batch = RandomMicrobatch(spec, {}, type);
+  std::vector<at::Tensor> sent(spec.edges.size());
+  for (int32_t module = 0; module < static_cast<int32_t>(spec.modules.size()); ++module) {
+    const plan::Place place{.module = module};
+    const plan::StageParameters parameters = plan::ParametersOf(plan, place);
+    const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(type);
+    const at::Tensor weights = at::empty({parameters.elements}, options);
+    const at::Tensor gradients = at::zeros({parameters.elements}, options.dtype(at::kFloat));
+    model::InitialiseWeights(plan, place, parameters, weights, 2);
+    auto stage = model::MakeStage(plan, place, 0, parameters, weights, gradients, nullptr,
+                                  {.device = at::kCUDA, .compute = type});
+    ASSERT_TRUE(stage.ok()) << stage.status();
+    const model::StageInput input = InputOf(spec, module, batch, sent);
+    const NoWaiting guard;
+    auto output = (*stage)->Forward(0, input);
+    ASSERT_TRUE(output.ok()) << output.status();
+    std::vector<at::Tensor> upstream;
+    size_t next = 0;
+    for (size_t i = 0; i < spec.edges.size(); ++i) {
+      if (spec.edges[i].from != module) continue;
+      sent[i] = output->hidden.at(next++);
+      upstream.push_back(at::zeros_like(sent[i]));
+    }
+    const auto back = (*stage)->BackwardInput(0, upstream);
+    ASSERT_TRUE(back.ok()) << back.status();
+    const absl::Status weight = (*stage)->BackwardWeight(0);
+    EXPECT_TRUE(weight.ok()) << weight;
+    const auto evaluated = (*stage)->Evaluate(input);
+    EXPECT_TRUE(evaluated.ok()) << evaluated.status();
+  }
+}
+
 TEST_F(StageCudaTest, Passes_NeverWaitForTheDevice) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const job::JobSpec spec = MultimodalSpec();
-    const plan::Plan plan = *plan::MakePlan(spec, plan::MakeCluster(1, 2), Epoch{1});
-    PlainMicrobatch batch = RandomMicrobatch(spec, {}, type);
-    at::Tensor rows;
-    for (int32_t module = 0; module < 2; ++module) {
-      const plan::Place place{.module = module};
-      const plan::StageParameters parameters = plan::ParametersOf(plan, place);
-      const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(type);
-      const at::Tensor weights = at::empty({parameters.elements}, options);
-      const at::Tensor gradients = at::zeros({parameters.elements}, options.dtype(at::kFloat));
-      model::InitialiseWeights(plan, place, parameters, weights, 2);
-      auto stage = model::MakeStage(plan, place, 0, parameters, weights, gradients, nullptr,
-                                    {.device = at::kCUDA, .compute = type});
-      ASSERT_TRUE(stage.ok()) << stage.status();
-      model::StageInput input;
-      if (module == 0) {
-        input.pixels = batch.pixels[0].cuda();
-      } else {
-        input.tokens = batch.tokens.cuda();
-        input.labels = batch.labels.cuda();
-        input.label_weights = batch.label_weights.cuda();
-        input.row_positions = batch.positions[0].cuda();
-        input.rows = rows;
-      }
-      const NoWaiting guard;
-      auto output = (*stage)->Forward(0, input);
-      ASSERT_TRUE(output.ok()) << output.status();
-      if (module == 0) rows = output->hidden[0];
-      const auto back =
-          (*stage)->BackwardInput(0, {module == 0 ? at::zeros_like(rows) : at::Tensor()});
-      ASSERT_TRUE(back.ok()) << back.status();
-      const absl::Status weight = (*stage)->BackwardWeight(0);
-      EXPECT_TRUE(weight.ok()) << weight;
-      const auto evaluated = (*stage)->Evaluate(input);
-      EXPECT_TRUE(evaluated.ok()) << evaluated.status();
-    }
+    ExpectNeverWaits(MultimodalSpec(), type);
+    ExpectNeverWaits(GraphSpec(false), type);
+    ExpectNeverWaits(GraphSpec(true), type);
   }
 }
 
