@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Makes the emoji data set: pictures of emoji with their English names, as WebDataset shards.
 
-    examples/make_emoji.py OUTPUT_DIRECTORY
+    examples/make_emoji.py OUTPUT_DIRECTORY [--speech] [--count N]
 
 writes
 
@@ -12,9 +12,14 @@ writes
 from the Debian packages fonts-noto-color-emoji (the pictures), unicode-cldr-core (the names) and
 sentencepiece (spm_train). Nothing else but Python's standard library is needed. The same packages give
 the same bytes. A second run finds everything up to date and returns at once.
+
+--speech adds KEY.1.flac, the name spoken by espeak-ng (16 kHz, one channel, brought there by sox; one or
+two seconds each), and its mark: "<image><audio>grinning face". --count keeps so many samples of those
+that would be made; the tokenizer is the same.
 """
 
 import argparse
+import concurrent.futures
 import hashlib
 import io
 import json
@@ -40,6 +45,8 @@ VALIDATION_EVERY = 20  # one sample in so many
 VOCABULARY = 512
 VARIATION_SELECTOR = 0xFE0F
 MANIFEST = "emoji.json"
+SPEECH_RATE = 16000  # hertz
+WORDS_PER_MINUTE = 300
 
 
 class Font:
@@ -170,7 +177,7 @@ def key_of(name, characters):
 
 
 def make_samples():
-    """[(key, text, PNG)] in the order of a hash of the key, so that shards are well mixed."""
+    """[(key, {suffix: content})] in the order of a hash of the key, so that shards are well mixed."""
     with open(FONT, "rb") as file:
         font = Font(file.read())
     samples = {}
@@ -184,27 +191,66 @@ def make_samples():
             key += "_" + "_".join(f"{c:x}" for c in characters)
         samples[key] = (f"<image>{name}", picture)
     ordered = sorted(samples, key=lambda key: (hash_of(key), key))
-    return [(key, *samples[key]) for key in ordered]
+    return [(key, {"png": samples[key][1], "txt": samples[key][0].encode()}) for key in ordered]
 
 
 def hash_of(key):
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
+def is_validation(key):
+    return hash_of(key) % VALIDATION_EVERY == 0
+
+
 def write_shard(path, samples):
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
-        for key, text, picture in samples:
-            for suffix, content in (("png", picture), ("txt", text.encode())):
+        for key, members in samples:
+            for suffix, content in members.items():
                 member = tarfile.TarInfo(f"{key}.{suffix}")
                 member.size = len(content)
                 member.mode = 0o644
                 shard.addfile(member, io.BytesIO(content))
 
 
+def name_of(members):
+    return members["txt"].decode().replace("<image>", "").replace("<audio>", "")
+
+
+def run(command):
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed:\n{result.stderr[-2000:]}")
+
+
+def speak(folder, index, text):
+    """FLAC bytes of a text."""
+    spoken, sound = os.path.join(folder, f"{index}.wav"), os.path.join(folder, f"{index}.flac")
+    run(["espeak-ng", "-v", "en", "-s", str(WORDS_PER_MINUTE), "-w", spoken, "--", text])
+    # Without dither, which is random.
+    run(["sox", "-D", spoken, "-r", str(SPEECH_RATE), "-c", "1", "-b", "16", sound])
+    content = pathlib.Path(sound).read_bytes()
+    os.remove(spoken)
+    os.remove(sound)
+    return content
+
+
+def add_speech(samples):
+    """The same samples with their names spoken, several at a time."""
+
+    def with_speech(place):
+        index, (key, members) = place
+        name = name_of(members)
+        return key, {"png": members["png"], "1.flac": speak(folder, index, name), "txt": f"<image><audio>{name}".encode()}
+
+    with tempfile.TemporaryDirectory(prefix="make_emoji-") as folder:
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(with_speech, enumerate(samples)))
+
+
 def train_tokenizer(folder, texts):
     # Run inside the folder: the model file keeps the names that it was given.
     with open(os.path.join(folder, "captions.txt"), "w", encoding="utf-8") as file:
-        file.writelines(text.replace("<image>", "") + "\n" for text in texts)
+        file.writelines(text + "\n" for text in texts)
     command = [
         "spm_train", "--input=captions.txt", "--model_prefix=emoji", f"--vocab_size={VOCABULARY}",
         "--model_type=unigram", "--character_coverage=1.0", "--unk_id=0", "--eos_id=1", "--bos_id=-1",
@@ -219,11 +265,13 @@ def outputs():
     return [f"emoji-{i:03d}.tar" for i in range(SHARDS)] + ["emoji-validation.tar", "emoji.model"]
 
 
-def inputs_digest():
+def inputs_digest(options):
     digest = hashlib.sha256(pathlib.Path(__file__).read_bytes())
-    for path in (FONT, *ANNOTATIONS, shutil.which("spm_train")):
+    tools = ("spm_train", "espeak-ng", "sox") if options.speech else ("spm_train",)
+    for path in (FONT, *ANNOTATIONS, *map(shutil.which, tools)):
         status = os.stat(path)
         digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    digest.update(f"{options.speech} {options.count}\n".encode())
     return digest.hexdigest()
 
 
@@ -236,34 +284,45 @@ def up_to_date(folder, digest):
     return manifest.get("inputs") == digest and manifest.get("bytes") == sizes
 
 
-def missing_packages():
+def missing_packages(speech):
     needed = {FONT: "fonts-noto-color-emoji", ANNOTATIONS[0]: "unicode-cldr-core", ANNOTATIONS[1]: "unicode-cldr-core"}
     missing = {package for path, package in needed.items() if not os.path.exists(path)}
-    if shutil.which("spm_train") is None:
-        missing.add("sentencepiece")
+    programs = {"spm_train": "sentencepiece"}
+    if speech:
+        programs.update({"espeak-ng": "espeak-ng", "sox": "sox"})
+    missing |= {package for program, package in programs.items() if shutil.which(program) is None}
     return sorted(missing)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("output", type=pathlib.Path, help="folder for the shards and the tokenizer")
-    folder = parser.parse_args().output
-    if missing := missing_packages():
+    parser.add_argument("--speech", action="store_true", help="add the names, spoken")
+    parser.add_argument("--count", type=int, help="samples to keep, training and validation together")
+    options = parser.parse_args()
+    folder = options.output
+    if options.count is not None and options.count < 4 * VALIDATION_EVERY:
+        parser.error(f"--count: {options.count}: must be at least {4 * VALIDATION_EVERY}")
+    if missing := missing_packages(options.speech):
         sys.exit(f"make_emoji: missing Debian packages: {' '.join(missing)} (apt-get install them)")
     folder.mkdir(parents=True, exist_ok=True)
-    digest = inputs_digest()
+    digest = inputs_digest(options)
     if up_to_date(folder, digest):
         print(f"{folder}: up to date")
         return
     samples = make_samples()
-    validation = [s for s in samples if hash_of(s[0]) % VALIDATION_EVERY == 0]
-    training = [s for s in samples if hash_of(s[0]) % VALIDATION_EVERY != 0]
+    texts = [name_of(members) for key, members in samples if not is_validation(key)]
+    samples = samples[: options.count]
+    if options.speech:
+        samples = add_speech(samples)
+    validation = [s for s in samples if is_validation(s[0])]
+    training = [s for s in samples if not is_validation(s[0])]
     # Everything is made aside and moved in at the end, the manifest last.
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as aside:
         for i in range(SHARDS):
             write_shard(os.path.join(aside, f"emoji-{i:03d}.tar"), training[i::SHARDS])
         write_shard(os.path.join(aside, "emoji-validation.tar"), validation)
-        train_tokenizer(aside, [text for _, text, _ in training])
+        train_tokenizer(aside, texts)
         sizes = {name: os.stat(os.path.join(aside, name)).st_size for name in outputs()}
         (pathlib.Path(aside) / MANIFEST).write_text(json.dumps({"inputs": digest, "bytes": sizes}, indent=1) + "\n")
         for name in (*outputs(), MANIFEST):

@@ -1,22 +1,29 @@
 #!/usr/bin/env python3
 """Makes seeded shards for runs that measure speed: samples that all fill exactly the same positions.
 
-    examples/make_synthetic.py OUTPUT_DIRECTORY [--samples 256] [--images 4] [--image-size 336]
-        [--patch-size 14] [--positions 4096] [--shards 4] [--seed 17]
+    examples/make_synthetic.py OUTPUT_DIRECTORY [--samples 256] [--images 4] [--images-min N] [--image-size 336]
+        [--patch-size 14] [--sounds 0] [--sounds-min N] [--frames 200] [--target-rows 0] [--target-hidden 64]
+        [--positions 4096] [--shards 4] [--seed 17]
 
 writes synthetic-000.tar .. and synthetic.model. With the defaults a sample has four 336-pixel images (576
 rows each) and as many words as fill 4096 positions: positions - images * rows. Each word of the
 tokenizer's list is one piece, so the count is exact without a tokenizer at hand. Images are coarse
 blocks of seeded colours, so that they decode like pictures and compress to a few kilobytes.
 
+--images-min draws the images of each sample from the seed, between that and --images. --sounds adds WAV
+files (16 kHz, tones of seeded pitch) that fill --frames feature frames, frames / 2 rows each; --sounds-min
+as for images. --target-rows adds KEY.target.npy of normal values, for regressors of --target-hidden.
+
 Needs Python 3.9 and its standard library alone; pictures are PNG, or JPEG (--format jpeg) where Pillow is
 installed. The same arguments give the same bytes; a second run returns at once.
 """
 
 import argparse
+import array
 import hashlib
 import io
 import json
+import math
 import os
 import pathlib
 import random
@@ -24,11 +31,15 @@ import struct
 import sys
 import tarfile
 import tempfile
+import wave
 import zlib
 
 WORDS = 1000
 MANIFEST = "synthetic.json"
 SPACE = "\u2581"
+SOUND_RATE = 16000  # hertz
+SOUND_HOP = 160  # samples of a frame
+NOTES = 10  # of a sound
 
 
 def words():
@@ -99,19 +110,59 @@ def encode_jpeg(rows, size):
     return out.getvalue()
 
 
+def little_endian(values):
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def encode_wav(generator, frames):
+    """Notes one after another, each of a whole number of samples a period."""
+    count, samples = frames * SOUND_HOP, array.array("h")
+    for note in range(NOTES):
+        period = generator.randrange(10, 100)
+        wave_form = [round(12000 * math.sin(2 * math.pi * i / period)) for i in range(period)]
+        length = count * (note + 1) // NOTES - count * note // NOTES
+        samples.extend((wave_form * (length // period + 1))[:length])
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setparams((1, 2, SOUND_RATE, count, "NONE", ""))
+        file.writeframes(little_endian(samples))
+    return out.getvalue()
+
+
+def encode_npy(generator, rows, columns):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}".encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    values = array.array("f", (generator.gauss(0, 1) for _ in range(rows * columns)))
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + little_endian(values)
+
+
+def rows_of(options, images, sounds):
+    return images * (options.image_size // options.patch_size) ** 2 + sounds * (options.frames // 2)
+
+
 def make_sample(options, index):
     """[(suffix, content)] of one sample, a function of the seed and its index."""
     generator = random.Random(f"{options.seed}/{index}")
+    images, sounds = options.images, options.sounds
+    if options.images_min < images:
+        images = generator.randint(options.images_min, images)
+    if options.sounds_min < sounds:
+        sounds = generator.randint(options.sounds_min, sounds)
     encode, suffix = (encode_jpeg, "jpg") if options.format == "jpeg" else (encode_png, "png")
     members = [
         (f"{image}.{suffix}", encode(blocks(generator, options.image_size), options.image_size))
-        for image in range(options.images)
+        for image in range(images)
     ]
+    members += [(f"{images + sound}.wav", encode_wav(generator, options.frames)) for sound in range(sounds)]
+    if options.target_rows > 0:
+        members.append(("target.npy", encode_npy(generator, options.target_rows, options.target_hidden)))
     vocabulary = words()
     # The sequence is rows, words and the end token; its input positions are all but the last.
-    count = options.positions - options.images * (options.image_size // options.patch_size) ** 2
+    count = options.positions - rows_of(options, images, sounds)
     text = " ".join(vocabulary[generator.randrange(WORDS)] for _ in range(count))
-    return members + [("txt", ("<image>" * options.images + text).encode())]
+    return members + [("txt", ("<image>" * images + "<audio>" * sounds + text).encode())]
 
 
 def write_shard(path, options, indices):
@@ -133,6 +184,12 @@ def parse():
     parser.add_argument("output", type=pathlib.Path, help="folder for the shards and the tokenizer")
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--images", type=int, default=4, help="of each sample")
+    parser.add_argument("--images-min", type=int, help="draw their number from here to --images")
+    parser.add_argument("--sounds", type=int, default=0, help="of each sample")
+    parser.add_argument("--sounds-min", type=int, help="draw their number from here to --sounds")
+    parser.add_argument("--frames", type=int, default=200, help="that a sound fills, 10 ms each; two give one row")
+    parser.add_argument("--target-rows", type=int, default=0, help="of each sample's target; 0: none")
+    parser.add_argument("--target-hidden", type=int, default=64, help="columns of a target")
     parser.add_argument("--image-size", type=int, default=336, help="pixels of a side")
     parser.add_argument("--patch-size", type=int, default=14, help="pixels of a side of what gives one row")
     parser.add_argument("--positions", type=int, default=4096, help="of each sample")
@@ -140,11 +197,21 @@ def parse():
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--format", choices=("png", "jpeg"), default="png")
     options = parser.parse_args()
-    rows = options.images * (options.image_size // options.patch_size) ** 2
+    for name in ("images", "sounds"):
+        most, least = getattr(options, name), getattr(options, f"{name}_min")
+        if least is None:
+            setattr(options, f"{name}_min", most)
+        elif not 0 <= least <= most:
+            parser.error(f"--{name}-min: {least}: must be between 0 and --{name} ({most})")
+    rows = rows_of(options, options.images, options.sounds)
+    if options.frames < 2 or options.frames % 2 != 0:
+        parser.error(f"--frames: {options.frames}: must be even and at least 2")
+    if not 0 <= options.target_rows <= options.positions or options.target_hidden < 1:
+        parser.error(f"--target-rows: {options.target_rows}: must be between 0 and --positions, of at least 1 column")
     if options.image_size % options.patch_size != 0:
         parser.error(f"--image-size: {options.image_size}: must be a multiple of the patch size")
     if options.positions <= rows:
-        parser.error(f"--positions: {options.positions}: must exceed the {rows} rows of the images")
+        parser.error(f"--positions: {options.positions}: must exceed the {rows} rows of images and sounds")
     if not 1 <= options.shards <= options.samples:
         parser.error(f"--shards: {options.shards}: must be between 1 and the number of samples")
     return options

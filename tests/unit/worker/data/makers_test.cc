@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "core/wire/job_yaml.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"
+#include "worker/data/job_data.h"
 
 namespace phalanx::data {
 namespace {
@@ -29,6 +32,17 @@ std::string RunMaker(const std::string& maker, const std::string& folder,
   const std::string said = ReadFile(log);
   EXPECT_EQ(status, 0) << said;
   return said;
+}
+
+// The files that a maker wrote into both folders are the same; their manifests too.
+void ExpectSameFiles(const std::string& one, const std::string& two) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(one)) {
+    const std::string name = entry.path().filename();
+    EXPECT_EQ(ReadFile(entry.path()), ReadFile(absl::StrCat(two, "/", name))) << name;
+    ++files;
+  }
+  EXPECT_GT(files, 1);
 }
 
 TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
@@ -78,10 +92,86 @@ TEST(MakersTest, Emoji_GivesTheSameBytesEveryTime) {
   const std::string one = MakeFolder("emoji") + "/set", two = MakeFolder("emoji") + "/set";
   RunMaker("make_emoji.py", one);
   RunMaker("make_emoji.py", two);
-  for (const auto& entry : std::filesystem::directory_iterator(one)) {
-    const std::string name = entry.path().filename();
-    EXPECT_EQ(ReadFile(entry.path()), ReadFile(absl::StrCat(two, "/", name))) << name;
+  ExpectSameFiles(one, two);
+}
+
+TEST(MakersTest, EmojiSpeech_FitsItsExample) {
+  for (const char* needed : {"/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf",
+                             "/usr/bin/spm_train", "/usr/bin/espeak-ng", "/usr/bin/sox"}) {
+    if (access(needed, R_OK) != 0) GTEST_SKIP() << "no " << needed;
   }
+  const std::string folder = MakeFolder("speech") + "/set", again = MakeFolder("speech") + "/set";
+  RunMaker("make_emoji.py", folder, "--speech --count 80");
+  RunMaker("make_emoji.py", again, "--speech --count 80");
+  ExpectSameFiles(folder, again);
+
+  const auto job = wire::ReadJobFile(ReadFile(PHALANX_SOURCE_DIR "/examples/emoji-speech.yaml"),
+                                     job::Purpose::kPlan);
+  ASSERT_TRUE(job.ok()) << job.status();
+  LoaderOptions options = LoaderOptionsOf(job->spec);
+  options.threads = 0;
+  options.images = options.sounds = true;
+  int64_t samples = 0;
+  for (const bool validation : {false, true}) {
+    const DataSetSpec spec = DataSetSpecOf(job->spec, folder, validation);
+    const absl::StatusOr<Index> index = Index::Build(spec);
+    ASSERT_TRUE(index.ok()) << index.status();
+    EXPECT_THAT(index->corrupt_samples(), SizeIs(0));
+    const auto loader = Loader::Create(*index, spec, options);
+    ASSERT_TRUE(loader.ok()) << loader.status();
+    for (int64_t i = 0; i < index->size(); ++i, ++samples) {
+      EXPECT_EQ(index->shape(i).images, 1);
+      EXPECT_EQ(index->shape(i).sounds, 1);
+      EXPECT_GT(index->shape(i).counted, 1);
+      const auto sample = (*loader)->Take(i);
+      ASSERT_TRUE(sample.ok()) << sample.status();
+      EXPECT_FALSE((*sample)->corrupt) << (*sample)->corrupt_reason;
+      const std::vector<float>& sound = (*sample)->sounds.at(0);
+      EXPECT_GT(*std::max_element(sound.begin(), sound.end()), 0.5f) << "silent";
+    }
+  }
+  EXPECT_EQ(samples, 80);
+}
+
+TEST(MakersTest, Synthetic_WritesItemsOfBothKindsAndTargets) {
+  const std::string arguments =
+      "--samples 20 --shards 2 --images 3 --images-min 0 --image-size 56 --sounds 2 --sounds-min 0 "
+      "--frames 40 --target-rows 5 --target-hidden 8 --positions 130";
+  const std::string folder = MakeFolder("synthetic") + "/set",
+                    again = MakeFolder("synthetic") + "/set";
+  RunMaker("make_synthetic.py", folder, arguments);
+  RunMaker("make_synthetic.py", again, arguments);
+  ExpectSameFiles(folder, again);
+  const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
+                         .tokenizer = folder + "/synthetic.model",
+                         .image_rows = 16,
+                         .audio_rows = 20,
+                         .targets = true,
+                         .target_hidden = 8,
+                         .context = 130};
+  const absl::StatusOr<Index> index = Index::Build(spec);
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_THAT(index->corrupt_samples(), SizeIs(0));
+  const auto loader = Loader::Create(*index, spec,
+                                     {.threads = 0,
+                                      .image_size = 56,
+                                      .mel_bins = 8,
+                                      .frames = 40,
+                                      .sounds = true,
+                                      .targets = true});
+  std::set<int32_t> images, sounds;
+  for (int64_t i = 0; i < index->size(); ++i) {
+    const SampleShape& shape = index->shape(i);
+    images.insert(shape.images);
+    sounds.insert(shape.sounds);
+    EXPECT_EQ(shape.positions, 130);
+    EXPECT_EQ(shape.target_rows, 5);
+    const auto sample = (*loader)->Take(i);
+    ASSERT_TRUE(sample.ok()) << sample.status();
+    EXPECT_FALSE((*sample)->corrupt) << (*sample)->corrupt_reason;
+  }
+  EXPECT_THAT(images, ::testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(sounds, ::testing::ElementsAre(0, 1, 2));
 }
 
 TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
