@@ -13,6 +13,16 @@ namespace phalanx::plan {
 namespace {
 
 using job::Family;
+using job::ScheduleName;
+
+constexpr int32_t kChunksOfVee = 2;
+
+// Whether there is a way along edges; the graph must have no cycle.
+bool Feeds(const job::JobSpec& spec, int32_t from, int32_t to) {
+  return std::any_of(spec.edges.begin(), spec.edges.end(), [&](const job::Edge& edge) {
+    return edge.from == from && (edge.to == to || Feeds(spec, edge.to, to));
+  });
+}
 
 class Rules {
  public:
@@ -28,6 +38,7 @@ class Rules {
     if (violations_.empty() && DataFlowOrder(spec_).size() != spec_.modules.size()) {
       Add("spec.edges", "", "the module graph must have no cycle");
     }
+    if (violations_.empty()) CheckSchedule();
     CheckBatch();
     return std::move(violations_);
   }
@@ -175,6 +186,33 @@ class Rules {
     }
   }
 
+  // Of a graph that is sound.
+  void CheckSchedule() {
+    const job::Schedule& schedule = spec_.schedule;
+    const auto modules = static_cast<int32_t>(spec_.modules.size());
+    const bool one_chunk =
+        schedule.name == ScheduleName::k1F1B || schedule.name == ScheduleName::kZeroBubbleH1;
+    if (one_chunk && schedule.chunks > 1) {
+      Add("spec.schedule.chunks", absl::StrCat(schedule.chunks),
+          "this schedule has one chunk a rank");
+    }
+    if (schedule.name == ScheduleName::kZeroBubbleV && schedule.chunks > 1 &&
+        schedule.chunks != kChunksOfVee) {
+      Add("spec.schedule.chunks", absl::StrCat(schedule.chunks),
+          absl::StrCat("zero_bubble_v has ", kChunksOfVee, " chunks a rank"));
+    }
+    if (schedule.encoder_chunks < 1) {
+      Add("spec.schedule.encoder_chunks", absl::StrCat(schedule.encoder_chunks),
+          "must be at least 1");
+    }
+    bool phases = false;
+    for (int32_t module = 0; module < modules; ++module) phases |= RunsInPhases(spec_, module);
+    if (schedule.name == ScheduleName::kThreePhase && !phases) {
+      Add("spec.schedule.name", "three_phase",
+          "needs a module on the ranks of the language module that feeds it");
+    }
+  }
+
   void CheckBatch() {
     if (spec_.batch.global < 1)
       Add("spec.batch.global", absl::StrCat(spec_.batch.global), "must be at least 1");
@@ -215,7 +253,31 @@ std::vector<int32_t> DataFlowOrder(const job::JobSpec& spec) {
 }
 
 int32_t ChunksOf(const job::JobSpec& spec, int32_t module) {
-  return module == spec.language ? std::max(1, spec.schedule.chunks) : 1;
+  if (module != spec.language) return 1;
+  return spec.schedule.name == ScheduleName::kZeroBubbleV ? kChunksOfVee
+                                                          : std::max(1, spec.schedule.chunks);
+}
+
+Placement PlacementOf(const job::JobSpec& spec, int32_t module) {
+  const bool vee = module == spec.language && spec.schedule.name == ScheduleName::kZeroBubbleV;
+  return vee ? Placement::kVee : Placement::kLoop;
+}
+
+bool RunsInPhases(const job::JobSpec& spec, int32_t module) {
+  if (spec.schedule.name != ScheduleName::kThreePhase || module == spec.language) return false;
+  const job::Module& language = spec.modules[static_cast<size_t>(spec.language)];
+  const job::Module& other = spec.modules[static_cast<size_t>(module)];
+  return other.offset == language.offset && other.parallel.ranks == language.parallel.ranks &&
+         Feeds(spec, module, spec.language);
+}
+
+bool RunsAhead(const job::JobSpec& spec, int32_t module) {
+  if (spec.schedule.name != ScheduleName::kThreePhase) return false;
+  for (int32_t other = 0; other < static_cast<int32_t>(spec.modules.size()); ++other) {
+    if (!RunsInPhases(spec, other)) continue;
+    if (other == module || Feeds(spec, module, other)) return true;
+  }
+  return false;
 }
 
 }  // namespace phalanx::plan

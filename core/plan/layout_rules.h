@@ -8,6 +8,7 @@
 
 #include "core/base/violation.h"
 #include "core/job/job_spec.h"
+#include "core/plan/plan.h"
 
 namespace phalanx::plan {
 
@@ -18,7 +19,15 @@ std::vector<Violation> CheckLayout(const job::JobSpec& spec);
 // when the graph has a cycle.
 std::vector<int32_t> DataFlowOrder(const job::JobSpec& spec);
 
-// Pieces that each stage of a module is cut into.
+// Pieces that each stage of a module is cut into, and where they go: of the language module those
+// of the schedule, of all others one.
 int32_t ChunksOf(const job::JobSpec& spec, int32_t module);
+Placement PlacementOf(const job::JobSpec& spec, int32_t module);
+
+// Whether three_phase runs the module's forwards before the language model's and its backwards
+// after them: it is on the same ranks and feeds it, at first or second hand.
+bool RunsInPhases(const job::JobSpec& spec, int32_t module);
+// Such a module, or one that feeds it: it forwards all microbatches before it may get a gradient.
+bool RunsAhead(const job::JobSpec& spec, int32_t module);
 
 }  // namespace phalanx::plan

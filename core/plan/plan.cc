@@ -30,19 +30,24 @@ AxisSize AxisOf(const job::Parallel& parallel, job::MeshAxis axis) {
   return {"", 0};
 }
 
-// Layers of each part in the order of data flow: chunk 0 of every stage, then chunk 1, ...
-std::vector<int32_t> LayersOfParts(const job::Module& module, int32_t chunks) {
-  const int32_t stages = module.parallel.pp;
+// Fills stage_layers: by cost in the order of data flow, or each stage's written layers evenly over
+// its chunks.
+void PlaceLayers(const job::Module& module, ModulePlan& layout) {
+  const int32_t stages = module.parallel.pp, chunks = layout.chunks;
   const std::vector<int32_t>& given = module.parallel.layers;
-  if (given.empty()) return BalanceLayers(module, stages * chunks);
+  layout.stage_layers.resize(static_cast<size_t>(stages * chunks));
   std::vector<int32_t> counts;
-  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-    for (int32_t stage = 0; stage < stages; ++stage) {
-      const int32_t layers = given[static_cast<size_t>(stage)];
-      counts.push_back(static_cast<int32_t>(EvenSplit(layers, chunks, chunk).count));
-    }
+  if (given.empty()) counts = BalanceLayers(module, stages * chunks);
+  int32_t first = 0;
+  for (int32_t flow = 0; flow < stages * chunks; ++flow) {
+    const int32_t stage = layout.StageAt(flow), chunk = layout.ChunkAt(flow);
+    const auto count = given.empty()
+                           ? counts[static_cast<size_t>(flow)]
+                           : static_cast<int32_t>(
+                                 EvenSplit(given[static_cast<size_t>(stage)], chunks, chunk).count);
+    layout.stage_layers[static_cast<size_t>(stage * chunks + chunk)] = {first, count};
+    first += count;
   }
-  return counts;
 }
 
 absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, int32_t index) {
@@ -57,22 +62,13 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, int32_t index) {
                                                        {"expt_dp", parallel.expt_dp}},
                                                       {"pp", parallel.pp}, grid.AxisStride("pp")));
 
-  const int32_t chunks = ChunksOf(spec, index);
-  const std::vector<int32_t> counts = LayersOfParts(module, chunks);
-  std::vector<LayerRange> stage_layers(counts.size());
-  int32_t first = 0;
-  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-    for (int32_t stage = 0; stage < parallel.pp; ++stage) {
-      const int32_t count = counts[static_cast<size_t>(chunk * parallel.pp + stage)];
-      stage_layers[static_cast<size_t>(stage * chunks + chunk)] = {first, count};
-      first += count;
-    }
-  }
-  return ModulePlan{.index = index,
+  ModulePlan layout{.index = index,
                     .grid = std::move(grid),
                     .expert_grid = std::move(expert_grid),
-                    .chunks = chunks,
-                    .stage_layers = std::move(stage_layers)};
+                    .chunks = ChunksOf(spec, index),
+                    .placement = PlacementOf(spec, index)};
+  PlaceLayers(module, layout);
+  return layout;
 }
 
 // Stages of the module graph: a node weighs as much as it has pipeline parts.
@@ -96,19 +92,19 @@ std::vector<Link> MakeLinks(const job::JobSpec& spec, const std::vector<ModulePl
   std::vector<Link> links;
   for (const ModulePlan& module : modules) {
     const auto parts = static_cast<int32_t>(module.stage_layers.size());
-    for (int32_t part = 0; part + 1 < parts; ++part) {
+    for (int32_t flow = 0; flow + 1 < parts; ++flow) {
       links.push_back({.from_module = module.index,
-                       .from_stage = part % module.pp(),
+                       .from_stage = module.StageAt(flow),
                        .to_module = module.index,
-                       .to_stage = (part + 1) % module.pp(),
-                       .from_chunk = part / module.pp(),
-                       .to_chunk = (part + 1) / module.pp()});
+                       .to_stage = module.StageAt(flow + 1),
+                       .from_chunk = module.ChunkAt(flow),
+                       .to_chunk = module.ChunkAt(flow + 1)});
     }
   }
   for (size_t i = 0; i < spec.edges.size(); ++i) {
     const ModulePlan& from = modules[static_cast<size_t>(spec.edges[i].from)];
     links.push_back({.from_module = from.index,
-                     .from_stage = from.pp() - 1,
+                     .from_stage = from.LastStage(),
                      .to_module = spec.edges[i].to,
                      .to_stage = 0,
                      .from_chunk = from.chunks - 1,
@@ -284,7 +280,8 @@ bool Plan::IsSink(int32_t module) const {
 }
 
 Rank Plan::Reporter() const {
-  return RankOf({.module = spec.language, .pp = parallel(spec.language).pp - 1});
+  return RankOf(
+      {.module = spec.language, .pp = modules[static_cast<size_t>(spec.language)].LastStage()});
 }
 
 absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {

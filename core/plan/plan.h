@@ -50,16 +50,25 @@ struct Trains {
   friend bool operator==(const Trains&, const Trains&) = default;
 };
 
+// Which pipeline ranks hold consecutive parts of a module with several chunks.
+enum class Placement : uint8_t {
+  kLoop,  // chunk 0 of stages 0, 1, ..., then chunk 1 of stages 0, 1, ...: the last rank's part is
+          // followed by one of the first
+  kVee,   // two chunks: chunk 0 of stages 0, 1, ..., then chunk 1 of stages ..., 1, 0: rank d of p
+          // holds parts d and 2p - 1 - d, and the first one both ends
+};
+
 struct ModulePlan {
   int32_t index = 0;  // into spec.modules
   Grid grid;          // axes tp, cp, dp, pp in the user's order
   // Axes expt_tp, ep, expt_dp over the ranks of each stage in ascending order, and pp shared.
   Grid expert_grid;
-  int32_t chunks = 1;  // pieces of layers a stage: schedule.chunks for the language module, else 1
-  // Of pipeline part p * chunks + c in the order of data flow: chunk c of every stage p. With one
-  // chunk simply [pp]. Covers all layers.
+  // Pieces of layers a stage: for the language module those of the schedule, else 1.
+  int32_t chunks = 1;
+  Placement placement = Placement::kLoop;
+  // Of chunk c of stage p at p * chunks + c. With one chunk simply [pp]. Covers all layers.
   std::vector<LayerRange> stage_layers;
-  int32_t first_stage = 0;  // of the module graph: longest path of pipeline parts before it
+  int32_t first_stage = 0;     // of the module graph: longest path of pipeline parts before it
   std::vector<Trains> trains;  // parallel to stage_layers
 
   int32_t pp() const { return static_cast<int32_t>(stage_layers.size()) / chunks; }
@@ -69,13 +78,24 @@ struct ModulePlan {
   const Trains& TrainsOf(int32_t stage, int32_t chunk = 0) const {
     return trains[static_cast<size_t>(stage * chunks + chunk)];
   }
-  // Of a part, counted over the module graph: data passes chunk 0 of all stages, then chunk 1, ...
-  int32_t GraphStage(int32_t stage, int32_t chunk = 0) const {
-    return first_stage + chunk * pp() + stage;
+  // Place of a part in the order in which data passes them, in [0, pp * chunks), and back.
+  int32_t FlowOf(int32_t stage, int32_t chunk = 0) const {
+    const bool turned = placement == Placement::kVee && chunk == 1;
+    return chunk * pp() + (turned ? pp() - 1 - stage : stage);
   }
-  bool IsFirst(int32_t stage, int32_t chunk = 0) const { return stage == 0 && chunk == 0; }
+  int32_t StageAt(int32_t flow) const {
+    const int32_t stage = flow % pp();
+    return placement == Placement::kVee && ChunkAt(flow) == 1 ? pp() - 1 - stage : stage;
+  }
+  int32_t ChunkAt(int32_t flow) const { return flow / pp(); }
+  int32_t LastStage() const { return StageAt(pp() * chunks - 1); }  // that of the last part
+  // Of a part, counted over the module graph.
+  int32_t GraphStage(int32_t stage, int32_t chunk = 0) const {
+    return first_stage + FlowOf(stage, chunk);
+  }
+  bool IsFirst(int32_t stage, int32_t chunk = 0) const { return FlowOf(stage, chunk) == 0; }
   bool IsLast(int32_t stage, int32_t chunk = 0) const {
-    return stage == pp() - 1 && chunk == chunks - 1;
+    return FlowOf(stage, chunk) == pp() * chunks - 1;
   }
 };
 
@@ -138,7 +158,8 @@ struct Plan {
     return module == spec.language ||
            (module_spec(module).architecture.family == job::Family::kRegressor && IsSink(module));
   }
-  // The rank that writes metrics: first rank of the last stage of replica 0 of the language module.
+  // The rank that writes metrics: the first one of replica 0 of the language module that holds its
+  // last part.
   Rank Reporter() const;
 };
 

@@ -13,11 +13,11 @@
 
 namespace phalanx::schedule {
 
-// Programs of pipeline.classes. Errors: as BuildStep.
+// Programs of pipeline.classes. As BuildStep.
 absl::StatusOr<std::vector<Program>> BuildStepOfClasses(const plan::Plan& plan,
                                                         const Pipeline& pipeline,
                                                         const CostModel& costs);
-// Programs of all ranks. Errors: as BuildStep.
+// Programs of all ranks. As BuildStep.
 absl::StatusOr<std::vector<Program>> BuildStepWithCosts(const plan::Plan& plan,
                                                         const CostModel& costs);
 

@@ -1,15 +1,16 @@
 // core/schedule/checker.h: runs all programs of a step together and proves what must hold.
 //
-// First the text of each program: every microbatch forward, backward for the input and backward for
-// the weights exactly once at every pipeline part of the rank, each behind what it needs; every
-// message of every link; reductions, record, decision, optimizer and gathers once and in this
-// order; tickets that rise on each communicator, that all ranks agree on, and that are higher than
-// those of everything an operation needs.
+// First the text of each program: every microbatch forward, and backward for the input and for the
+// weights where these train, exactly once at every pipeline part of the rank, each behind what it
+// needs; every message of every link, gradients only to parts that train; reductions, record,
+// decision, optimizer and gathers once and in this order; tickets that rise on each communicator,
+// that all ranks agree on, and that are higher than those of everything an operation needs.
 //
 // Then all programs together, in two models (core/schedule/execution.h): with streams, where the
 // messages of each (communicator, direction) pass a FIFO queue with rendezvous and no buffering,
 // and with a host that blocks in receives. Peers are the exact ones of plan::LinkMessages,
-// microbatch by microbatch. Collectives are a rendezvous of the whole group. Pure.
+// microbatch by microbatch. Collectives are a rendezvous of the whole group, and so are the passes
+// of a tensor group. Pure.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@
 namespace phalanx::schedule {
 
 struct CheckReport {
-  // Of each rank: activations of microbatches forwarded and not yet backwarded, at most; one for
-  // each pipeline part that the rank holds.
+  // Of each rank: activations at most, one for each microbatch and pipeline part whose last pass
+  // there has not run; a part without a backward pass keeps none.
   std::vector<int32_t> live_activations_max;
 };
 

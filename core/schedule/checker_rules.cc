@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/schedule/step_index.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -82,14 +83,14 @@ class RankRules {
       const Part& part = PartAt(i);
       for (int32_t link : part.links_in) {
         AddMessage(link, Op::kReceiveForward, i);
-        AddMessage(link, Op::kSendBackward, i);
+        if (HasGradients(link)) AddMessage(link, Op::kSendBackward, i);
       }
       for (int32_t link : part.links_out) {
         AddMessage(link, Op::kSendForward, i);
-        AddMessage(link, Op::kReceiveBackward, i);
+        if (HasGradients(link)) AddMessage(link, Op::kReceiveBackward, i);
       }
     }
-    passes_.assign(3 * parts_.size() * Count(), kAbsent);
+    passes_.assign(kPassOps * parts_.size() * Count(), kAbsent);
     ends_.assign(3 * parts_.size(), kAbsent);
   }
 
@@ -118,6 +119,15 @@ class RankRules {
     messages_.push_back({link, op, part, std::vector<int32_t>(Count(), kAbsent)});
   }
 
+  bool HasGradients(int32_t link) const {
+    return pipeline_.links[static_cast<size_t>(link)].gradients;
+  }
+  // Whether training runs the instruction at all, on a part of this rank.
+  static bool IsTrained(const Part& part, Op op) {
+    if (op == Op::kForward) return true;
+    return op == Op::kBackwardInput ? part.trains.any() : part.trains.weights;
+  }
+
   template <typename... Words>
   void Report(const Words&... words) {
     if (report_.problems.size() == kProblemsMax) return;
@@ -140,11 +150,8 @@ class RankRules {
     return nullptr;
   }
 
-  static size_t PassIndex(Op op) {
-    return op == Op::kForward ? 0 : op == Op::kBackwardInput ? 1 : 2;
-  }
   int32_t& PassPosition(size_t part, Op op, int32_t microbatch) {
-    return passes_[(3 * part + PassIndex(op)) * Count() + static_cast<size_t>(microbatch)];
+    return passes_[(kPassOps * part + PassIndexOf(op)) * Count() + static_cast<size_t>(microbatch)];
   }
   static size_t EndIndex(Op op) { return op == Op::kReduce ? 0 : op == Op::kOptimize ? 1 : 2; }
 
@@ -160,9 +167,22 @@ class RankRules {
       return messages ? &messages->positions[static_cast<size_t>(instruction.microbatch)] : nullptr;
     }
     const size_t part = PositionOfPart(instruction);
-    if (part == parts_.size()) return nullptr;
+    if (part == parts_.size() || !IsTrained(PartAt(part), instruction.op)) return nullptr;
     if (IsPass(instruction.op)) return &PassPosition(part, instruction.op, instruction.microbatch);
     return &ends_[3 * part + EndIndex(instruction.op)];
+  }
+
+  std::string WhyNot(const Instruction& instruction) const {
+    const auto links = static_cast<int32_t>(pipeline_.links.size());
+    if (IsBackwardMessage(instruction.op) && instruction.link >= 0 && instruction.link < links &&
+        !HasGradients(instruction.link)) {
+      return " carries a gradient to a part that has no backward pass";
+    }
+    const size_t part = PositionOfPart(instruction);
+    if (part < parts_.size() && !IsTrained(PartAt(part), instruction.op)) {
+      return ": the part does not train that";
+    }
+    return " is no business of this rank";
   }
 
   // Fills the tables. False if the rest cannot be checked.
@@ -171,7 +191,7 @@ class RankRules {
     for (size_t i = 0; i < program_.size(); ++i) {
       int32_t* entry = EntryOf(program_[i]);
       if (entry == nullptr) {
-        Report(At(static_cast<int32_t>(i)), " is no business of this rank");
+        Report(At(static_cast<int32_t>(i)), WhyNot(program_[i]));
         known = false;
       } else if (*entry != kAbsent) {
         Report(At(static_cast<int32_t>(i)), " stands twice, at ", *entry, " and ", i);
@@ -194,6 +214,7 @@ class RankRules {
       for (int32_t m = 0; m < microbatches_; ++m) {
         int32_t before = kAbsent;
         for (Op op : {Op::kForward, Op::kBackwardInput, Op::kBackwardWeight}) {
+          if (!IsTrained(PartAt(i), op)) continue;
           const int32_t position = PassPosition(i, op, m);
           if (position == kAbsent) {
             Report("no ", ToString({.op = op,
@@ -234,6 +255,7 @@ class RankRules {
     if (decide_ == kAbsent) Report("no Decide");
     CheckOrder(record_, decide_);
     for (size_t i = 0; i < parts_.size(); ++i) {
+      if (!PartAt(i).trains.weights) continue;
       for (Op op : {Op::kReduce, Op::kOptimize, Op::kGather}) {
         if (ends_[3 * i + EndIndex(op)] != kAbsent) continue;
         Report("no ", ToString({.op = op, .module = PartAt(i).module, .chunk = PartAt(i).chunk}));
@@ -333,8 +355,12 @@ class RankRules {
   void CountLive() {
     int32_t live = 0, most = 0;
     for (const Instruction& instruction : program_) {
+      if (!IsPass(instruction.op)) continue;
+      const plan::Trains& trains = PartAt(PositionOfPart(instruction)).trains;
+      if (!trains.any()) continue;
+      const Op last = trains.weights ? Op::kBackwardWeight : Op::kBackwardInput;
       if (instruction.op == Op::kForward) most = std::max(most, ++live);
-      if (instruction.op == Op::kBackwardWeight) --live;
+      if (instruction.op == last) --live;
     }
     report_.live_activations_max[static_cast<size_t>(rank_)] = most;
   }

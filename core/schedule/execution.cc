@@ -17,6 +17,11 @@ struct Rendezvous {
   double ready = 0;  // when the last of those who are there was ready
 };
 
+struct Team {
+  int32_t missing = 0;  // members that have not come
+  double ready = 0;
+};
+
 struct Group {
   int32_t missing = 0;
   double ready = 0;
@@ -75,6 +80,11 @@ class Engine {
       groups_[2 * i].missing = groups_[2 * i + 1].missing = wiring_.group_sizes[i];
     }
     groups_.back().missing = wiring_.members;
+    const auto microbatches = static_cast<size_t>(wiring_.microbatches);
+    for (const std::vector<int32_t>& team : wiring_.teams) {
+      teams_.resize(teams_.size() + kPassOps * microbatches,
+                    {.missing = static_cast<int32_t>(team.size())});
+    }
   }
 
   // When all that it needs from this member is there, or a negative time.
@@ -135,6 +145,44 @@ class Engine {
     }
   }
 
+  // The team of a pass, or -1.
+  int32_t TeamOf(int32_t member, const Instruction& instruction) const {
+    if (!IsPass(instruction.op) || wiring_.teams.empty()) return -1;
+    return wiring_.teams_of[static_cast<size_t>(member)][PositionOf(member, instruction)];
+  }
+
+  // As ArriveInGroup, for a pass that the members of a team run together.
+  void ArriveInTeam(int32_t team, int32_t member, int64_t id, double ready) {
+    Rendezvous& own = rendezvous_[static_cast<size_t>(id)];
+    if (own.arrived) return;
+    own.arrived = true;
+    const Instruction& pass = At(id);
+    const auto t = static_cast<size_t>(team);
+    Team& waiting =
+        teams_[(t * kPassOps + PassIndexOf(pass.op)) * static_cast<size_t>(wiring_.microbatches) +
+               static_cast<size_t>(pass.microbatch)];
+    waiting.ready = std::max(waiting.ready, ready);
+    if (--waiting.missing != 0) return;
+    const double end = waiting.ready + Duration(member, pass);
+    for (int32_t other : wiring_.teams[t]) {
+      Finish(index_.PassAt(other, PositionOf(other, pass), pass.op, pass.microbatch), waiting.ready,
+             end);
+      if (other != member) Wake(other);
+    }
+  }
+
+  // Runs a pass, or another instruction without peers, that could begin at `ready`. False while its
+  // team is not complete.
+  bool Compute(int32_t member, int64_t id, double ready) {
+    const int32_t team = TeamOf(member, At(id));
+    if (team >= 0) {
+      ArriveInTeam(team, member, id, ready);
+    } else {
+      Finish(id, ready, ready + Duration(member, At(id)));
+    }
+    return Done(id);
+  }
+
   void FinishMessage(int64_t id) {
     const double ready = rendezvous_[static_cast<size_t>(id)].ready;
     Finish(id, ready, ready + message_seconds_);
@@ -189,8 +237,8 @@ class Engine {
       if (IsCollective(instruction.op)) {
         ArriveInGroup(member, id, begin);
         if (!Done(id)) return false;
-      } else {
-        Finish(id, begin, begin + Duration(member, instruction));
+      } else if (!Compute(member, id, begin)) {
+        return false;
       }
     }
     ends_[m][0] = execution_.end[static_cast<size_t>(id)];
@@ -258,7 +306,7 @@ class Engine {
         Finish(id, now, std::max(now, arrival));
       } else {
         if (NeedsReady(member, instruction) < 0) return;
-        Finish(id, now, now + Duration(member, instruction));
+        if (!Done(id) && !Compute(member, id, now)) return;
       }
       now = execution_.end[static_cast<size_t>(id)];
       if (IsSend(instruction.op)) {
@@ -312,6 +360,19 @@ class Engine {
       });
     } else if (IsCollective(instruction.op)) {
       reason = GroupReason(member, instruction);
+    } else if (const int32_t team = TeamOf(member, instruction); team >= 0) {
+      for (int32_t other : wiring_.teams[static_cast<size_t>(team)]) {
+        const int64_t there = index_.PassAt(other, PositionOf(other, instruction), instruction.op,
+                                            instruction.microbatch);
+        if (!reason.empty()) break;
+        if (there == kNone) {
+          reason =
+              absl::StrCat("waits for ", Name(other), ", whose program does not have the pass");
+        } else if (!rendezvous_[static_cast<size_t>(there)].arrived) {
+          reason = absl::StrCat("waits for ", Name(other), " of its tensor group, which is at ",
+                                WhereIs(other, queue));
+        }
+      }
     }
     return reason;
   }
@@ -364,6 +425,7 @@ class Engine {
   std::vector<char> done_;
   std::vector<Rendezvous> rendezvous_;
   std::vector<Group> groups_;  // reduce and gather of each group, then the record
+  std::vector<Team> teams_;    // by team, pass, microbatch
   std::vector<int32_t> awake_;
   std::vector<char> is_awake_;
   Execution execution_;

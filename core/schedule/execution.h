@@ -6,9 +6,11 @@
 //              the receives it needs, a send for its pass. Queues are FIFO, messages and
 //              collectives are a rendezvous: an operation starts when it is at the head of its
 //              queue at every end, and holds its queue until it is complete. A send and a receive
-//              of one member with the same ticket are one operation.
+//              of one member with the same ticket are one operation. Passes of a tensor group are
+//              collectives too: they start together.
 //   kBlocking  a host without streams: one instruction after the other. A send is posted and never
-//              waits, a receive waits for the sends of all its peers, a collective for its group.
+//              waits, a receive waits for the sends of all its peers, a collective or a pass of a
+//              tensor group for its group.
 // What is blocked in a model does not depend on times.
 //
 // Pure.

@@ -1,6 +1,7 @@
 #include "core/schedule/pipeline.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace phalanx::schedule {
@@ -28,7 +29,8 @@ void AddParts(const plan::Plan& plan, Pipeline& pipeline) {
         pipeline.parts.push_back({.module = static_cast<int32_t>(m),
                                   .stage = stage,
                                   .chunk = chunk,
-                                  .graph_stage = module.GraphStage(stage, chunk)});
+                                  .graph_stage = module.GraphStage(stage, chunk),
+                                  .trains = module.TrainsOf(stage, chunk)});
       }
     }
   }
@@ -41,9 +43,9 @@ void AddOnce(int32_t part, std::vector<int32_t>& parts) {
 void AddLinks(const plan::Plan& plan, Pipeline& pipeline) {
   for (size_t i = 0; i < plan.links.size(); ++i) {
     const plan::Link& link = plan.links[i];
-    const LinkParts ends = {
-        .from = pipeline.PartAt(link.from_module, link.from_stage, link.from_chunk),
-        .to = pipeline.PartAt(link.to_module, link.to_stage, link.to_chunk)};
+    LinkParts ends = {.from = pipeline.PartAt(link.from_module, link.from_stage, link.from_chunk),
+                      .to = pipeline.PartAt(link.to_module, link.to_stage, link.to_chunk)};
+    ends.gradients = pipeline.parts[static_cast<size_t>(ends.from)].trains.any();
     pipeline.links.push_back(ends);
     Part& from = pipeline.parts[static_cast<size_t>(ends.from)];
     Part& to = pipeline.parts[static_cast<size_t>(ends.to)];
@@ -54,7 +56,8 @@ void AddLinks(const plan::Plan& plan, Pipeline& pipeline) {
   }
 }
 
-RankClass& ClassOfParts(const std::vector<int32_t>& parts, Rank rank, Pipeline& pipeline) {
+// Index of the class that holds these parts, added if it is new.
+int32_t ClassOfParts(const std::vector<int32_t>& parts, Rank rank, Pipeline& pipeline) {
   const auto [entry, added] =
       pipeline.class_of_parts.try_emplace(parts, static_cast<int32_t>(pipeline.classes.size()));
   if (added) {
@@ -63,16 +66,88 @@ RankClass& ClassOfParts(const std::vector<int32_t>& parts, Rank rank, Pipeline& 
       pipeline.parts[static_cast<size_t>(part)].classes.push_back(entry->second);
     }
   }
-  return pipeline.classes[static_cast<size_t>(entry->second)];
+  return entry->second;
 }
 
-void AddClasses(const plan::Plan& plan, Pipeline& pipeline) {
+// Sets of rank classes that grow together.
+class Unions {
+ public:
+  explicit Unions(size_t count) : root_(count) { std::iota(root_.begin(), root_.end(), 0); }
+  int32_t RootOf(int32_t x) {
+    while (root_[static_cast<size_t>(x)] != x) x = root_[static_cast<size_t>(x)];
+    return x;
+  }
+  // The smaller root stays.
+  void Join(int32_t a, int32_t b) {
+    const auto [low, high] = std::minmax({RootOf(a), RootOf(b)});
+    root_[static_cast<size_t>(high)] = low;
+  }
+
+ private:
+  std::vector<int32_t> root_;
+};
+
+// `class_of_rank`: of every rank where modules share ranks, else empty: every class is a crew then.
+void AddCrewsOfModule(const plan::Plan& plan, int32_t module,
+                      const std::vector<int32_t>& class_of_rank, Pipeline& pipeline) {
+  const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  std::vector<Unions> joined(static_cast<size_t>(layout.pp()), Unions(pipeline.classes.size()));
+  if (plan.parallel(module).tp > 1 && !class_of_rank.empty()) {
+    for (int32_t i = 0; i < layout.grid.size(); ++i) {
+      plan::Place place = *plan.PlaceOf(Rank{layout.grid.offset() + i}, module);
+      if (place.tp == 0) continue;
+      place.tp = 0;
+      const auto first = static_cast<size_t>(plan.RankOf(place).value);
+      joined[static_cast<size_t>(place.pp)].Join(
+          class_of_rank[first], class_of_rank[static_cast<size_t>(layout.grid.offset() + i)]);
+    }
+  }
+  for (int32_t stage = 0; stage < layout.pp(); ++stage) {
+    std::map<int32_t, int32_t> crew_of_root;
+    const Part& first = pipeline.parts[static_cast<size_t>(pipeline.PartAt(module, stage, 0))];
+    for (int32_t c : first.classes) {
+      const int32_t root = joined[static_cast<size_t>(stage)].RootOf(c);
+      const auto [crew, added] =
+          crew_of_root.try_emplace(root, static_cast<int32_t>(pipeline.crews.size()));
+      if (added) pipeline.crews.push_back({.module = module, .stage = stage});
+      pipeline.crews[static_cast<size_t>(crew->second)].classes.push_back(c);
+    }
+    for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+      Part& part = pipeline.parts[static_cast<size_t>(pipeline.PartAt(module, stage, chunk))];
+      for (const auto& [root, crew] : crew_of_root) part.crews.push_back(crew);
+    }
+  }
+}
+
+void AddCrews(const plan::Plan& plan, const std::vector<int32_t>& class_of_rank,
+              Pipeline& pipeline) {
+  for (const plan::ModulePlan& module : plan.modules) {
+    AddCrewsOfModule(plan, module.index, class_of_rank, pipeline);
+  }
+  for (RankClass& ranks : pipeline.classes) ranks.crews.resize(ranks.parts.size());
+  for (size_t k = 0; k < pipeline.crews.size(); ++k) {
+    const Crew& crew = pipeline.crews[k];
+    for (int32_t c : crew.classes) {
+      RankClass& ranks = pipeline.classes[static_cast<size_t>(c)];
+      for (size_t i = 0; i < ranks.parts.size(); ++i) {
+        const Part& part = pipeline.parts[static_cast<size_t>(ranks.parts[i])];
+        if (part.module != crew.module || part.stage != crew.stage) continue;
+        ranks.crews[i] = static_cast<int32_t>(k);
+      }
+    }
+  }
+}
+
+// Class of every rank, -1 for idle ones, where modules share ranks; else empty.
+std::vector<int32_t> AddClasses(const plan::Plan& plan, Pipeline& pipeline) {
+  std::vector<int32_t> class_of_rank;
   if (ModulesShareRanks(plan)) {
     for (int32_t rank = 0; rank < plan.world; ++rank) {
       const std::vector<int32_t> parts = PartsOf(pipeline, plan, Rank{rank});
-      if (!parts.empty()) ++ClassOfParts(parts, Rank{rank}, pipeline).ranks;
+      class_of_rank.push_back(parts.empty() ? -1 : ClassOfParts(parts, Rank{rank}, pipeline));
+      if (!parts.empty()) ++pipeline.classes[static_cast<size_t>(class_of_rank.back())].ranks;
     }
-    return;
+    return class_of_rank;
   }
   // Chunks of one stage share their ranks even where modules do not.
   for (size_t m = 0; m < plan.modules.size(); ++m) {
@@ -84,9 +159,11 @@ void AddClasses(const plan::Plan& plan, Pipeline& pipeline) {
       }
       const auto index = static_cast<int32_t>(m);
       const Rank first = plan.RankOf({.module = index, .pp = stage});
-      ClassOfParts(parts, first, pipeline).ranks = module.grid.size() / module.pp();
+      const int32_t added = ClassOfParts(parts, first, pipeline);
+      pipeline.classes[static_cast<size_t>(added)].ranks = module.grid.size() / module.pp();
     }
   }
+  return class_of_rank;
 }
 
 }  // namespace
@@ -113,7 +190,7 @@ Pipeline MakePipeline(const plan::Plan& plan) {
   pipeline.microbatches = static_cast<int32_t>(plan.microbatches);
   AddParts(plan, pipeline);
   AddLinks(plan, pipeline);
-  AddClasses(plan, pipeline);
+  AddCrews(plan, AddClasses(plan, pipeline), pipeline);
   return pipeline;
 }
 

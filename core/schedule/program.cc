@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/schedule/builder.h"
+#include "core/schedule/order_rules.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/timeline.h"
@@ -37,37 +37,18 @@ std::vector<TickCost> TickCosts(const Pipeline& pipeline, const CostModel& model
   return costs;
 }
 
-absl::StatusOr<std::vector<std::vector<Pass>>> StepOrders(const plan::Plan& plan,
-                                                          const Pipeline& pipeline) {
-  using job::ScheduleName;
-  const auto unknown = [](absl::string_view name) {
-    return absl::UnimplementedError(
-        absl::StrCat("spec.schedule.name: ", name, ": this release builds 1f1b (or auto)"));
-  };
-  switch (plan.spec.schedule.name) {
-    case ScheduleName::kAuto:
-    case ScheduleName::k1F1B:
-      break;
-    case ScheduleName::kInterleaved:
-      return unknown("interleaved");
-    case ScheduleName::kZeroBubbleH1:
-      return unknown("zero_bubble_h1");
-    case ScheduleName::kZeroBubbleV:
-      return unknown("zero_bubble_v");
-    case ScheduleName::kThreePhase:
-      return unknown("three_phase");
+// The shortest timeline that the rules of the schedule allow.
+Timeline BestTimeline(const plan::Plan& plan, const Pipeline& pipeline, const CostModel& costs) {
+  const std::vector<TickCost> ticks = TickCosts(pipeline, costs);
+  Timeline best;
+  for (const OrderRules& rules : RulesOf(plan, pipeline)) {
+    Timeline timeline = MakeTimeline(pipeline, rules, ticks);
+    if (best.passes.empty() || timeline.end < best.end) best = std::move(timeline);
   }
-  std::vector<std::vector<Pass>> orders;
-  for (const Part& part : pipeline.parts) {
-    if (part.chunk > 0) {
-      return absl::UnimplementedError(absl::StrCat(
-          "spec.schedule.chunks: ", plan.spec.schedule.chunks, ": 1f1b has one chunk a stage"));
-    }
-    orders.push_back(
-        OneForwardOneBackward(pipeline.stages - part.graph_stage - 1, pipeline.microbatches));
-  }
-  return orders;
+  return best;
 }
+
+bool HasUpdate(const Part& part) { return part.trains.weights; }
 
 // Places of the collectives of a step in the order of tickets.
 struct CollectiveTickets {
@@ -91,6 +72,7 @@ void NumberTickets(StepPlan& step) {
   };
   std::vector<Reduction> reductions;
   for (size_t p = 0; p < step.pipeline.parts.size(); ++p) {
+    if (!HasUpdate(step.pipeline.parts[p])) continue;
     int64_t time = 0;
     for (int32_t c : step.pipeline.parts[p].classes) {
       time = std::max(time, step.timeline.class_end[static_cast<size_t>(c)]);
@@ -100,7 +82,7 @@ void NumberTickets(StepPlan& step) {
   std::sort(reductions.begin(), reductions.end(), [](const Reduction& a, const Reduction& b) {
     return std::tie(a.time, a.part) < std::tie(b.time, b.part);
   });
-  step.collectives.reduce.resize(reductions.size());
+  step.collectives.reduce.resize(step.pipeline.parts.size());
   int64_t ticket = 0;
   size_t reduced = 0;
   const auto number_reductions_before = [&](int64_t time) {
@@ -119,108 +101,147 @@ void NumberTickets(StepPlan& step) {
   }
 }
 
-absl::StatusOr<StepPlan> PlanStep(const plan::Plan& plan, const Pipeline& pipeline,
-                                  const CostModel& costs) {
-  StepPlan step = {.pipeline = pipeline};
-  ASSIGN_OR_RETURN(const auto orders, StepOrders(plan, step.pipeline));
-  step.timeline = MakeTimeline(pipeline, orders, TickCosts(pipeline, costs));
+StepPlan PlanStep(const plan::Plan& plan, const Pipeline& pipeline, const CostModel& costs) {
+  StepPlan step = {.pipeline = pipeline, .timeline = BestTimeline(plan, pipeline, costs)};
   NumberTickets(step);
   return step;
 }
 
-// The messages of one rank on one communicator, in ticket order, as far as they are in the program.
-struct MessageQueue {
-  std::vector<Instruction> messages;
-  size_t next = 0;
+struct DueMessage {
+  Instruction instruction;
+  int64_t time = 0;
+};
 
-  void MoveThrough(int64_t ticket, Program& program) {
-    for (; next < messages.size() && messages[next].ticket <= ticket; ++next) {
-      program.push_back(messages[next]);
+// The messages of one rank on one communicator, in ticket order, as far as they are in the program.
+class MessageQueue {
+ public:
+  void Add(const Instruction& instruction, int64_t time) {
+    messages_.push_back({instruction, time});
+  }
+  // Marks as due everything up to the last message that has to be there when a pass begins: a send
+  // whose time has come, or what the pass itself receives. What stands before it was there before.
+  template <typename IsNeeded>
+  void FindDue(int64_t begin, IsNeeded is_needed) {
+    size_t due = next_;
+    for (size_t i = next_; i < messages_.size() && messages_[i].time <= begin; ++i) {
+      const Instruction& message = messages_[i].instruction;
+      const bool other_half =
+          due == i && i > next_ && messages_[i - 1].instruction.ticket == message.ticket;
+      if (IsSend(message.op) || is_needed(message) || other_half) due = i + 1;
+    }
+    due_ = due;
+  }
+  void FindRest() { due_ = messages_.size(); }
+  bool HasDue() const { return next_ < due_; }
+  // At one time sends come first: what is received then does not need them, nor they it.
+  bool GoesBefore(const MessageQueue& other) const {
+    const DueMessage &a = messages_[next_], &b = other.messages_[other.next_];
+    return std::tuple(a.time, !IsSend(a.instruction.op), a.instruction.ticket) <
+           std::tuple(b.time, !IsSend(b.instruction.op), b.instruction.ticket);
+  }
+  // The next operation: one message, or the send and the receive of an exchange.
+  void Take(Program& program) {
+    const int64_t ticket = messages_[next_].instruction.ticket;
+    while (HasDue() && messages_[next_].instruction.ticket == ticket) {
+      program.push_back(messages_[next_++].instruction);
     }
   }
+
+ private:
+  std::vector<DueMessage> messages_;
+  size_t next_ = 0, due_ = 0;
 };
+
+constexpr Op OpOf(PassKind kind) {
+  return kind == PassKind::kForward         ? Op::kForward
+         : kind == PassKind::kBackwardInput ? Op::kBackwardInput
+                                            : Op::kBackwardWeight;
+}
 
 // Writes the program of one rank class.
 class ProgramWriter {
  public:
-  ProgramWriter(const StepPlan& step, const RankClass& ranks) : step_(step), ranks_(ranks) {
+  ProgramWriter(const StepPlan& step, const RankClass& ranks) : step_(step) {
     held_.resize(step.pipeline.parts.size(), false);
-    for (int32_t part : ranks.parts) held_[static_cast<size_t>(part)] = true;
+    crew_of_.resize(step.pipeline.parts.size(), -1);
+    for (size_t i = 0; i < ranks.parts.size(); ++i) {
+      held_[static_cast<size_t>(ranks.parts[i])] = true;
+      crew_of_[static_cast<size_t>(ranks.parts[i])] = ranks.crews[i];
+    }
     FillQueues();
   }
 
-  // Receives are put off until a pass needs them or a message behind them is due.
+  // Receives are put off until a pass needs them or a send behind them is due.
   Program WritePasses() {
     for (const TimedPass& timed : step_.timeline.passes) {
-      if (!held_[static_cast<size_t>(timed.part)]) continue;
+      if (crew_of_[static_cast<size_t>(timed.part)] != timed.crew) continue;
       const Part& part = step_.pipeline.parts[static_cast<size_t>(timed.part)];
-      const bool backward = timed.pass.backward;
-      MessageQueue& queue = backward ? backward_ : forward_;
-      const int32_t microbatch = timed.pass.microbatch;
-      MoveMessages(backward ? part.links_out : part.links_in, backward, microbatch, queue);
-      Append(part, backward ? Op::kBackwardInput : Op::kForward, microbatch);
-      MoveMessages(backward ? part.links_in : part.links_out, backward, microbatch, queue);
-      if (backward) Append(part, Op::kBackwardWeight, microbatch);
+      const Op op = OpOf(timed.kind);
+      const auto needs = [&](const Instruction& message) {
+        if (message.microbatch != timed.microbatch) return false;
+        const LinkParts& ends = step_.pipeline.links[static_cast<size_t>(message.link)];
+        return message.op == Op::kReceiveForward
+                   ? op == Op::kForward && ends.to == timed.part
+                   : message.op == Op::kReceiveBackward && op == Op::kBackwardInput &&
+                         ends.from == timed.part;
+      };
+      forward_.FindDue(timed.begin, needs);
+      backward_.FindDue(timed.begin, needs);
+      MoveDue();
+      program_.push_back(
+          {.op = op, .module = part.module, .chunk = part.chunk, .microbatch = timed.microbatch});
     }
+    forward_.FindRest();
+    backward_.FindRest();
+    MoveDue();
     return std::move(program_);
   }
 
  private:
-  // Tickets of a link in one direction, by microbatch: both ends look them up.
-  static size_t Index(int32_t link, bool backward) {
-    return 2 * static_cast<size_t>(link) + (backward ? 1 : 0);
+  // In order of time over both communicators: before a host blocks in a receive it has sent
+  // whatever the other side may be waiting for.
+  void MoveDue() {
+    while (forward_.HasDue() || backward_.HasDue()) {
+      const bool forward =
+          !backward_.HasDue() || (forward_.HasDue() && forward_.GoesBefore(backward_));
+      (forward ? forward_ : backward_).Take(program_);
+    }
   }
 
   void FillQueues() {
-    tickets_.resize(2 * step_.pipeline.links.size());
     for (size_t i = 0; i < step_.timeline.messages.size(); ++i) {
       const Message& message = step_.timeline.messages[i];
       const LinkParts& ends = step_.pipeline.links[static_cast<size_t>(message.link)];
       const bool has_from = held_[static_cast<size_t>(ends.from)];
       const bool has_to = held_[static_cast<size_t>(ends.to)];
-      if (!has_from && !has_to) continue;
-      const int64_t ticket = step_.message_tickets[i];
-      std::vector<int64_t>& tickets = tickets_[Index(message.link, message.backward)];
-      if (tickets.size() <= static_cast<size_t>(message.microbatch)) {
-        tickets.resize(static_cast<size_t>(message.microbatch) + 1);
-      }
-      tickets[static_cast<size_t>(message.microbatch)] = ticket;
-      Instruction instruction = {
-          .link = message.link, .microbatch = message.microbatch, .ticket = ticket};
-      std::vector<Instruction>& queue = (message.backward ? backward_ : forward_).messages;
+      Instruction instruction = {.link = message.link,
+                                 .microbatch = message.microbatch,
+                                 .ticket = step_.message_tickets[i]};
+      MessageQueue& queue = message.backward ? backward_ : forward_;
       if (message.backward ? has_to : has_from) {
         instruction.op = message.backward ? Op::kSendBackward : Op::kSendForward;
-        queue.push_back(instruction);
+        queue.Add(instruction, message.time);
       }
       if (message.backward ? has_from : has_to) {
         instruction.op = message.backward ? Op::kReceiveBackward : Op::kReceiveForward;
-        queue.push_back(instruction);
+        queue.Add(instruction, message.time);
       }
     }
   }
 
-  void MoveMessages(const std::vector<int32_t>& links, bool backward, int32_t microbatch,
-                    MessageQueue& queue) {
-    for (int32_t link : links) {
-      queue.MoveThrough(tickets_[Index(link, backward)][static_cast<size_t>(microbatch)], program_);
-    }
-  }
-
-  void Append(const Part& part, Op op, int32_t microbatch) {
-    program_.push_back(
-        {.op = op, .module = part.module, .chunk = part.chunk, .microbatch = microbatch});
-  }
-
   const StepPlan& step_;
-  const RankClass& ranks_;
-  std::vector<bool> held_;  // parts of this class
-  std::vector<std::vector<int64_t>> tickets_;
+  std::vector<bool> held_;        // parts of this class
+  std::vector<int32_t> crew_of_;  // of each part, -1: not held
   MessageQueue forward_, backward_;
   Program program_;
 };
 
-// Reductions in ticket order, record, decision, then optimizer and gather of each part.
+// Reductions in ticket order, record, decision, then optimizer and gather of each part that has
+// parameters which train.
 void AppendEnd(const StepPlan& step, std::vector<int32_t> parts, Program& program) {
+  std::erase_if(parts, [&step](int32_t part) {
+    return !HasUpdate(step.pipeline.parts[static_cast<size_t>(part)]);
+  });
   const CollectiveTickets& tickets = step.collectives;
   const auto append = [&](Op op, int32_t part, int64_t ticket) {
     const Part& p = step.pipeline.parts[static_cast<size_t>(part)];
@@ -266,14 +287,14 @@ std::vector<Program> WriteStepOfClasses(const StepPlan& step) {
 absl::StatusOr<std::vector<Program>> BuildStepOfClasses(const plan::Plan& plan,
                                                         const Pipeline& pipeline,
                                                         const CostModel& costs) {
-  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline, costs));
+  const StepPlan step = PlanStep(plan, pipeline, costs);
   return WriteStepOfClasses(step);
 }
 
 absl::StatusOr<std::vector<Program>> BuildStepWithCosts(const plan::Plan& plan,
                                                         const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline, costs));
+  const StepPlan step = PlanStep(plan, pipeline, costs);
   const std::vector<Program> of_classes = WriteStepOfClasses(step);
   const Program idle = WriteStep(step, -1);
   std::vector<Program> programs;
@@ -291,7 +312,7 @@ absl::StatusOr<std::vector<Program>> BuildStep(const plan::Plan& plan) {
 
 absl::StatusOr<Program> BuildStepOf(const plan::Plan& plan, Rank rank) {
   const Pipeline pipeline = MakePipeline(plan);
-  ASSIGN_OR_RETURN(const StepPlan step, PlanStep(plan, pipeline, CostFromShapes(plan)));
+  const StepPlan step = PlanStep(plan, pipeline, CostFromShapes(plan));
   return WriteStep(step, ClassOf(pipeline, plan, rank));
 }
 
@@ -300,18 +321,11 @@ Program BuildEvaluationOf(const plan::Plan& plan, Rank rank, int64_t microbatche
   pipeline.microbatches = static_cast<int32_t>(microbatches);
   const int32_t c = ClassOf(pipeline, plan, rank);
   if (c < 0) return {};
-  // As in training, with backward passes of no length that are left out afterwards: so no part runs
-  // further ahead of its consumers, and no more activations wait between them, than in a step.
-  std::vector<TickCost> costs = TickCosts(pipeline, CostFromShapes(plan));
-  std::vector<std::vector<Pass>> orders;
-  for (size_t p = 0; p < pipeline.parts.size(); ++p) {
-    const int32_t warmup = pipeline.stages - pipeline.parts[p].graph_stage - 1;
-    orders.push_back(OneForwardOneBackward(warmup, pipeline.microbatches));
-    costs[p].backward_input = costs[p].backward_weight = 1;
-  }
-  StepPlan step = {.pipeline = pipeline, .timeline = MakeTimeline(pipeline, orders, costs)};
-  std::erase_if(step.timeline.passes, [](const TimedPass& timed) { return timed.pass.backward; });
-  std::erase_if(step.timeline.messages, [](const Message& message) { return message.backward; });
+  for (Part& part : pipeline.parts) part.trains = {};
+  for (LinkParts& link : pipeline.links) link.gradients = false;
+  StepPlan step = {.pipeline = pipeline,
+                   .timeline = MakeTimeline(pipeline, EvaluationRulesOf(pipeline),
+                                            TickCosts(pipeline, CostFromShapes(plan)))};
   NumberTickets(step);
   return ProgramWriter(step, pipeline.classes[static_cast<size_t>(c)]).WritePasses();
 }

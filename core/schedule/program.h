@@ -11,19 +11,46 @@
 //   - A receive may stand some instructions before the pass that needs it: any later, and a message
 //     behind it in the same communicator would be held up. It needs no pass of this rank, so on a
 //     device it is enqueued on a stream without compute; a pass waits for its own receives.
-//   - A send waits for its pass and does not hold up the passes behind it.
+//   - A send waits for its pass and does not hold up the passes behind it. It may stand some passes
+//     behind its own: a message stands where its last producer has finished.
 //   - A send and a receive with the same ticket stand next to each other: the rank is on both ends
 //     of the link, and the two are one exchange (some of it with itself).
 //   - A message may have no peers in a microbatch (plan::LinkMessages); the instruction is there
 //     all the same and does nothing, so programs do not depend on data.
+//   - The part of a pass is its (module, chunk). A rank may hold consecutive parts and then sends
+//   to
+//     itself.
+//   - kBackwardWeight stands anywhere behind the kBackwardInput of its microbatch, and until then
+//     keeps what it needs of the activation and of the gradient. It never stands before it.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
 //     communicator; parameters that live on several stages (a tied head) are summed in kReduce.
 //
-// 1F1B: the part at stage s of the module graph runs min(stages - s - 1, M) forwards, then one
-// forward and one backward in turn, then the backwards that are left. kBackwardWeight follows its
-// kBackwardInput at once; the input gradient is sent between the two. At most min(stages - s, M)
-// activations are alive. After the last pass of a rank: kReduce for each of its parts, kRecord,
-// kDecide, kOptimize and kGather for each part.
+// What trains (plan::Trains) decides what is there. kBackwardInput exists where anything at or
+// before the part trains (on a part with weights but nothing before it, it computes what the weight
+// pass needs), kBackwardWeight, kReduce, kOptimize and kGather where the part has weights that
+// train. A link carries gradients only if the part at its source has a backward pass. Every rank
+// has kRecord and kDecide.
+//
+// A pass of a part of tensor width above 1 has collectives among its tensor group. All members run
+// such passes in the same order, also on ranks that modules share.
+//
+// Schedules, over any module graph; s is the stage of a part in the graph of S stages, M the number
+// of microbatches. How many activations each keeps: plan/activations.h. kBackwardWeight follows its
+// kBackwardInput, the input gradient being sent between the two, where nothing else is said.
+//   1f1b            min(S - s - 1, M) forwards, then one forward and one backward in turn, then the
+//                   backwards that are left.
+//   zero_bubble_h1  the same order of forwards and backwards; weight passes run where the rank
+//   would
+//                   wait, or where it may keep no more activations.
+//   interleaved     several chunks a rank: microbatches in rounds of at least as many as the module
+//                   has stages, a round through all chunks.
+//   zero_bubble_v   two chunks a rank in a V (plan::Placement), weight passes as under H1.
+//   three_phase     encoders on the ranks of the language module forward everything first, then the
+//                   others run 1f1b (interleaved with several chunks), then those encoders run all
+//                   backwards. With encoder chunks only the first chunk is forwarded before; the
+//                   others run where ranks would wait, at the latest when they are needed, and
+//                   backwards of a chunk where ranks wait once all its gradients are there.
+// After the last pass of a rank: kReduce of each part, kRecord, kDecide, kOptimize and kGather.
 //
 // Pure.
 #pragma once
@@ -86,8 +113,8 @@ constexpr bool IsPass(Op op) {
 // Instructions of one rank, in order.
 using Program = std::vector<Instruction>;
 
-// Programs of all ranks of the plan, [world]; idle ranks have only kRecord and kDecide.
-// Errors: Unimplemented for a schedule that no builder makes yet, naming it.
+// Programs of all ranks of the plan, [world]; idle ranks have only kRecord and kDecide. Every plan
+// has programs: the status is always ok. `auto` that nobody has resolved (choice.h) counts as 1f1b.
 absl::StatusOr<std::vector<Program>> BuildStep(const plan::Plan& plan);
 // The program of one rank, without building the others.
 absl::StatusOr<Program> BuildStepOf(const plan::Plan& plan, Rank rank);

@@ -7,36 +7,28 @@
 #include "core/schedule/bound.h"
 #include "core/schedule/builder.h"
 #include "core/schedule/execution.h"
+#include "core/schedule/order_rules.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/wiring.h"
 
 namespace phalanx::schedule {
 namespace {
 
-// Of each part of the pipeline.
+// Of each part of the pipeline; passes that training leaves out take no time.
 std::vector<PartSeconds> SecondsOf(const Pipeline& pipeline, const CostModel& costs) {
   std::vector<PartSeconds> seconds;
   for (const Part& part : pipeline.parts) {
     const auto m = static_cast<size_t>(part.module);
     const PartCost& cost =
         costs.parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
-    seconds.push_back({cost.forward, cost.backward_input, cost.backward_weight});
+    seconds.push_back({cost.forward, part.trains.any() ? cost.backward_input : 0,
+                       part.trains.weights ? cost.backward_weight : 0});
   }
   return seconds;
 }
 
-// What 1F1B keeps alive.
-BoundOptions BoundOptionsOf(const Pipeline& pipeline) {
-  BoundOptions options;
-  for (const Part& part : pipeline.parts) {
-    options.live_activations_max.push_back(
-        std::min(pipeline.stages - part.graph_stage, pipeline.microbatches));
-  }
-  return options;
-}
-
 // `rank_of` each member, and how many ranks it stands for.
-Simulation Summarize(const Pipeline& pipeline, const Execution& execution,
+Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Execution& execution,
                      const std::vector<const Program*>& programs,
                      const std::vector<PartSeconds>& seconds, const std::vector<Rank>& rank_of,
                      const std::vector<int64_t>& weights) {
@@ -64,7 +56,8 @@ Simulation Summarize(const Pipeline& pipeline, const Execution& execution,
     return ranks * seconds > 0 ? std::max(0.0, 1 - busy / (ranks * seconds)) : 0;
   };
   simulation.bubble = bubble_at(simulation.step);
-  simulation.lower_bound = bubble_at(StepLowerBound(pipeline, seconds, BoundOptionsOf(pipeline)));
+  simulation.lower_bound =
+      bubble_at(StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline)));
   return simulation;
 }
 
@@ -82,7 +75,7 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
   }
   const Execution execution = Execute(ExecutionModel::kStreams, pipeline, WireRanks(plan, pipeline),
                                       pointers, seconds, costs.message);
-  return Summarize(pipeline, execution, pointers, seconds, ranks,
+  return Summarize(plan, pipeline, execution, pointers, seconds, ranks,
                    std::vector<int64_t>(programs.size(), 1));
 }
 
@@ -101,7 +94,7 @@ absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel&
   for (const Program& program : programs) pointers.push_back(&program);
   const Execution execution = Execute(ExecutionModel::kStreams, pipeline, WireClasses(pipeline),
                                       pointers, seconds, costs.message);
-  return Summarize(pipeline, execution, pointers, seconds, ranks, weights);
+  return Summarize(plan, pipeline, execution, pointers, seconds, ranks, weights);
 }
 
 }  // namespace phalanx::schedule

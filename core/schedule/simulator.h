@@ -24,8 +24,8 @@ struct CostModel {
 };
 // From shapes: FLOPs over a nominal rate; what matters is the ratio between parts. Every sample is
 // taken to be a full context and to have one item. If the shape of a module is not known, a part
-// costs as much as it has layers (1 if those are not known either), and its backward, undivided,
-// twice its forward.
+// costs as much as it has layers (1 if those are not known either), and its backward twice its
+// forward: divided in halves under the zero-bubble schedules, undivided under the others.
 CostModel CostFromShapes(const plan::Plan& plan);
 
 struct TimedInstruction {
@@ -46,7 +46,7 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
 // The preview of a plan of any size: one rank stands for all that have the same program, and a
 // message joins all ranks of both its parts. `timeline` has those ranks alone. The figures are
 // those of Simulate where every lane has samples and modules share no ranks; else they may be a
-// little more, never less. Errors: as BuildStep.
+// little more, never less. As BuildStep.
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs);
 
 }  // namespace phalanx::schedule

@@ -53,7 +53,7 @@ void StepIndex::LayOutSlots() {
   slots = 0;
   for (const std::vector<int32_t>& parts : wiring_.parts_of) {
     pass_base_.push_back(slots);
-    slots += 2 * parts.size() * microbatches_;
+    slots += kPassOps * parts.size() * microbatches_;
   }
   pass_at_.assign(slots, kNoInstruction);
 }
@@ -77,10 +77,9 @@ void StepIndex::Enter(int32_t member, const Instruction& instruction, int64_t id
   if (IsMessage(instruction.op)) {
     const bool backward = IsBackwardMessage(instruction.op);
     message_at_[MessageSlot(SeatOf(member, instruction), backward, instruction.microbatch)] = id;
-  } else if (instruction.op == Op::kForward || instruction.op == Op::kBackwardInput) {
+  } else if (IsPass(instruction.op)) {
     const size_t position = PositionOf(member, instruction.module, instruction.chunk);
-    const bool backward = instruction.op == Op::kBackwardInput;
-    pass_at_[PassSlot(member, position, backward, instruction.microbatch)] = id;
+    pass_at_[PassSlot(member, position, instruction.op, instruction.microbatch)] = id;
   }
 }
 

@@ -20,6 +20,11 @@ inline constexpr int64_t kNoInstruction = -1;
 
 // Compute, forward messages, backward messages.
 inline constexpr size_t kQueues = 3;
+// Of IsPass(op).
+constexpr size_t kPassOps = 3;
+constexpr size_t PassIndexOf(Op op) {
+  return op == Op::kForward ? 0 : op == Op::kBackwardInput ? 1 : 2;
+}
 constexpr size_t QueueOf(Op op) { return IsForwardMessage(op) ? 1 : IsBackwardMessage(op) ? 2 : 0; }
 
 // Immutable; safe to read from any thread. Programs, pipeline and wiring must outlive it.
@@ -77,9 +82,14 @@ class StepIndex {
       const LinkParts& link = pipeline_.links[static_cast<size_t>(instruction.link)];
       const bool backward = instruction.op == Op::kSendBackward;
       const Part& part = pipeline_.parts[static_cast<size_t>(backward ? link.to : link.from)];
-      need(pass_at_[PassSlot(member, PositionOf(member, part.module, part.chunk), backward,
-                             instruction.microbatch)]);
+      need(PassAt(member, PositionOf(member, part.module, part.chunk),
+                  backward ? Op::kBackwardInput : Op::kForward, instruction.microbatch));
     }
+  }
+
+  // A pass of the part at a position of the member, or kNoInstruction.
+  int64_t PassAt(int32_t member, size_t position, Op op, int32_t microbatch) const {
+    return pass_at_[PassSlot(member, position, op, microbatch)];
   }
 
  private:
@@ -100,9 +110,10 @@ class StepIndex {
            (2 * static_cast<size_t>(seat.position) + (backward ? 1 : 0)) * microbatches_ +
            static_cast<size_t>(microbatch);
   }
-  size_t PassSlot(int32_t member, size_t position, bool backward, int32_t microbatch) const {
+  size_t PassSlot(int32_t member, size_t position, Op op, int32_t microbatch) const {
     return pass_base_[static_cast<size_t>(member)] +
-           (2 * position + (backward ? 1 : 0)) * microbatches_ + static_cast<size_t>(microbatch);
+           (kPassOps * position + PassIndexOf(op)) * microbatches_ +
+           static_cast<size_t>(microbatch);
   }
   // The end of the link at which this member sends or receives that message.
   const Seat& SeatOf(int32_t member, const Instruction& message) const {

@@ -87,6 +87,45 @@ void FillGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring
   }
 }
 
+void FillTensorGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
+  std::map<std::tuple<int32_t, int32_t>, int32_t> team_of;  // (part, first rank)
+  wiring.teams_of.resize(static_cast<size_t>(wiring.members));
+  for (int32_t rank = 0; rank < wiring.members; ++rank) {
+    for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
+      std::vector<int32_t>& teams_of_rank = wiring.teams_of[static_cast<size_t>(rank)];
+      plan::Place place = *plan.PlaceOf(Rank{rank}, pipeline.parts[static_cast<size_t>(p)].module);
+      if (place.width == 1) {
+        teams_of_rank.push_back(-1);
+        continue;
+      }
+      place.tp = 0;
+      const auto [team, added] = team_of.try_emplace({p, plan.RankOf(place).value},
+                                                     static_cast<int32_t>(wiring.teams.size()));
+      if (added) wiring.teams.emplace_back();
+      wiring.teams[static_cast<size_t>(team->second)].push_back(rank);
+      teams_of_rank.push_back(team->second);
+    }
+  }
+}
+
+void FillCrews(const Pipeline& pipeline, Wiring& wiring) {
+  std::map<std::tuple<int32_t, int32_t>, int32_t> team_of;  // (part, crew)
+  for (const RankClass& ranks : pipeline.classes) {
+    std::vector<int32_t>& teams_of_class = wiring.teams_of.emplace_back();
+    for (size_t i = 0; i < ranks.parts.size(); ++i) {
+      const Crew& crew = pipeline.crews[static_cast<size_t>(ranks.crews[i])];
+      if (crew.classes.size() == 1) {
+        teams_of_class.push_back(-1);
+        continue;
+      }
+      const auto [team, added] = team_of.try_emplace({ranks.parts[i], ranks.crews[i]},
+                                                     static_cast<int32_t>(wiring.teams.size()));
+      if (added) wiring.teams.push_back(crew.classes);
+      teams_of_class.push_back(team->second);
+    }
+  }
+}
+
 }  // namespace
 
 Wiring WireRanks(const plan::Plan& plan, const Pipeline& pipeline) {
@@ -98,6 +137,7 @@ Wiring WireRanks(const plan::Plan& plan, const Pipeline& pipeline) {
   }
   FillEnds(pipeline, wiring);
   FillGroups(plan, pipeline, wiring);
+  FillTensorGroups(plan, pipeline, wiring);
   Positions from_positions(wiring.members), to_positions(wiring.members);
   std::map<std::vector<int64_t>, int32_t> patterns;  // by where each lane's samples begin
   for (int32_t m = 0; m < wiring.microbatches; ++m) {
@@ -131,6 +171,7 @@ Wiring WireClasses(const Pipeline& pipeline) {
   for (const Part& part : pipeline.parts) {
     wiring.group_sizes.push_back(static_cast<int32_t>(part.classes.size()));
   }
+  FillCrews(pipeline, wiring);
   FillEnds(pipeline, wiring);
   Positions from_positions(wiring.members), to_positions(wiring.members);
   for (size_t link = 0; link < pipeline.links.size(); ++link) {

@@ -34,8 +34,13 @@ struct Wiring {
   // The group in which a member reduces and gathers a part: [member], parallel to parts_of.
   std::vector<std::vector<int32_t>> groups_of;
   std::vector<int32_t> group_sizes;
-  std::vector<LinkEnd> from, to;    // of each link
-  std::vector<int32_t> pattern_of;  // of each microbatch
+  // The team that runs passes of a part together, its collectives being among them: [member],
+  // parallel to parts_of, -1 for a member that runs them alone. Teams are the tensor groups of
+  // ranks, the crews of rank classes.
+  std::vector<std::vector<int32_t>> teams_of;
+  std::vector<std::vector<int32_t>> teams;  // members of each, ascending
+  std::vector<LinkEnd> from, to;            // of each link
+  std::vector<int32_t> pattern_of;          // of each microbatch
 
   // Microbatches past the plan's (validation) are taken as full.
   int32_t PatternOf(int32_t microbatch) const {

@@ -216,6 +216,106 @@ TEST(CheckerTest, CheckStep_BrokenPrograms_AreRejectedNamingRanksAndInstructions
   EXPECT_GE(rejected, 20);
 }
 
+absl::Status CheckBroken(const plan::Plan& plan,
+                         const std::function<void(std::vector<Program>&)>& change) {
+  std::vector<Program> programs = Programs(plan);
+  EXPECT_TRUE(CheckStep(plan, programs).ok());
+  change(programs);
+  return CheckStep(plan, programs).status();
+}
+
+TEST(CheckerTest, CheckStep_GradientForAFrozenPart_IsRejected) {
+  // Link 0 is inside the language model, link 1 comes from the frozen encoder.
+  const plan::Plan plan = PlanOf(AJob()
+                                     .Module("vision", NoArchitecture(), {.frozen = true})
+                                     .Module("language", NoArchitecture(), {.pp = 2})
+                                     .Edge("vision", "language")
+                                     .Batch(3, 1));
+  EXPECT_THAT(
+      std::string(
+          CheckBroken(plan, [](auto& p) { p[1].push_back(Message(Op::kSendBackward, 1, 0)); })
+              .message()),
+      HasSubstr("rank 1: SendBackward(link 1, microbatch 0) carries a gradient to a part "
+                "that has no backward pass"));
+  EXPECT_THAT(
+      std::string(CheckBroken(plan, [](auto& p) { p[0].push_back(Pass(Op::kBackwardInput, 0, 0)); })
+                      .message()),
+      HasSubstr("rank 0: BackwardInput(module 0, chunk 0, microbatch 0): the part does not "
+                "train that"));
+  EXPECT_THAT(
+      std::string(CheckBroken(plan,
+                              [](auto& p) {
+                                p[0].push_back({.op = Op::kReduce, .module = 0, .ticket = 1000});
+                              })
+                      .message()),
+      HasSubstr("rank 0: Reduce(module 0, chunk 0): the part does not train that"));
+}
+
+TEST(CheckerTest, CheckStep_TensorGroupInTwoOrders_IsADeadlock) {
+  // The encoder's tensor group {0, 1} joins both stages of the language model.
+  const plan::Plan plan = PlanOf(AJob()
+                                     .Module("vision", NoArchitecture(), {.tp = 2})
+                                     .Module("language", NoArchitecture(), {.pp = 2, .offset = 0})
+                                     .Edge("vision", "language")
+                                     .Batch(4, 1));
+  const absl::Status status = CheckBroken(plan, [](auto& p) {
+    // Rank 1 runs a backward of the encoder before the forward that rank 0 starts with.
+    const auto at = [&p](const Instruction& pass) {
+      return p[1].begin() + static_cast<int64_t>(Find(p[1], pass));
+    };
+    const auto forward = at(Pass(Op::kForward, 0, 2));
+    const auto backward = at(Pass(Op::kBackwardInput, 0, 0));
+    ASSERT_LT(forward, backward);
+    std::rotate(forward, backward, at(Pass(Op::kBackwardWeight, 0, 0)) + 1);
+  });
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("rank 0 at Forward(module 0, chunk 0, microbatch 2) waits for rank 1 of its "
+                "tensor group, which is at"));
+}
+
+TEST(CheckerTest, CheckStep_PassMissingInATensorGroup_NamesWhoHasIt) {
+  const plan::Plan plan =
+      PlanOf(AJob().Module("language", NoArchitecture(), {.tp = 2}).Batch(2, 1));
+  const absl::Status status =
+      CheckBroken(plan, [](auto& p) { Erase(p[1], Pass(Op::kForward, 0, 1)); });
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("rank 0 at Forward(module 0, chunk 0, microbatch 1) waits for rank 1, whose "
+                "program does not have the pass"));
+}
+
+TEST(CheckerTest, CheckStep_ChunksInTheWrongOrder_AreRejected) {
+  const plan::Plan plan = ChainUnder(job::ScheduleName::kInterleaved, 2, 2, 2);
+  const absl::Status forward = CheckBroken(plan, [](auto& p) {
+    Instruction first = Pass(Op::kForward, 0, 0), second = first;
+    second.chunk = 1;
+    Swap(p[0], first, second);
+  });
+  EXPECT_THAT(std::string(forward.message()),
+              HasSubstr("rank 0: Forward(module 0, chunk 1, microbatch 0) stands before "
+                        "ReceiveForward(link 1, microbatch 0)"));
+  const absl::Status unknown = CheckBroken(plan, [](auto& p) { p[0].front().chunk = 2; });
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("is no business of this rank"));
+}
+
+TEST(CheckerTest, CheckStep_DelayedWeightPass_KeepsItsActivation) {
+  const plan::Plan plan = Chain(1, 3);
+  std::vector<Program> programs = Programs(plan);
+  // All weight passes behind everything else.
+  const auto end = programs[0].begin() + 9;
+  std::stable_partition(programs[0].begin(), end,
+                        [](const Instruction& i) { return i.op != Op::kBackwardWeight; });
+  const auto report = CheckStep(plan, programs);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->live_activations_max, ElementsAre(3));
+  Swap(programs[0], Pass(Op::kBackwardInput, 0, 2), Pass(Op::kBackwardWeight, 0, 2));
+  EXPECT_THAT(std::string(CheckStep(plan, programs).status().message()),
+              HasSubstr("BackwardWeight(module 0, chunk 0, microbatch 2) stands before "
+                        "BackwardInput(module 0, chunk 0, microbatch 2)"));
+}
+
 TEST(CheckerTest, CheckStep_AnyOneInstructionMissing_IsRejected) {
   for (const NamedPlan& graph : Graphs()) {
     const std::vector<Program> right = Programs(graph.plan);

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/schema.h"
+#include "core/plan/layout_rules.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -35,6 +37,14 @@ plan::Plan PlanOf(const job::JobSpec& spec) {
 
 plan::Plan Chain(int32_t stages, int64_t microbatches) {
   return PlanOf(AJob().Module("language", NoArchitecture(), {.pp = stages}).Batch(microbatches, 1));
+}
+
+plan::Plan ChainUnder(job::ScheduleName schedule, int32_t stages, int64_t microbatches,
+                      int32_t chunks) {
+  return PlanOf(AJob()
+                    .Module("language", NoArchitecture(), {.pp = stages})
+                    .Batch(microbatches, 1)
+                    .Schedule(schedule, chunks));
 }
 
 std::vector<Program> Programs(const plan::Plan& plan) { return OrDie(BuildStep(plan)); }
@@ -87,6 +97,28 @@ job::JobSpec RandomGraph(Prng& prng, bool shared_ranks) {
   return job.Batch(lanes * static_cast<int64_t>(1 + prng.Below(32)) +
                        static_cast<int64_t>(prng.Below(static_cast<uint64_t>(lanes))),
                    static_cast<int64_t>(1 + prng.Below(2)));
+}
+
+void DrawSchedule(Prng& prng, job::JobSpec& spec) {
+  for (job::Module& module : spec.modules) module.frozen = prng.Below(4) == 0;
+  const job::Module& first = spec.modules.front();
+  job::Module& language = spec.modules[static_cast<size_t>(spec.language)];
+  if (prng.Below(3) == 0) {  // the language model on the ranks of the first encoder
+    language.offset = first.offset;
+    language.parallel.ranks = first.parallel.ranks;
+    language.parallel.tp = language.parallel.dp = 1;
+    language.parallel.pp = first.parallel.ranks;
+    language.parallel.expt_dp = 1;
+  }
+  const auto drawn = static_cast<job::ScheduleName>(1 + prng.Below(5));
+  spec.schedule = {.name = drawn};
+  if (drawn == job::ScheduleName::kInterleaved || drawn == job::ScheduleName::kThreePhase) {
+    spec.schedule.chunks = static_cast<int32_t>(1 + prng.Below(4));
+  }
+  if (drawn == job::ScheduleName::kThreePhase) {
+    spec.schedule.encoder_chunks = static_cast<int32_t>(1 + prng.Below(5));
+    if (!plan::CheckLayout(spec).empty()) spec.schedule = {.name = job::ScheduleName::k1F1B};
+  }
 }
 
 CostModel RandomCosts(const plan::Plan& plan, Prng& prng) {
@@ -167,7 +199,78 @@ std::vector<NamedPlan> Graphs() {
                                  .Module("language", none, {.pp = 2, .offset = 3})
                                  .Edge("vision", "language")
                                  .Batch(4, 1));
+  add("language on the ranks of both encoders",
+      AJob()
+          .Module("vision", none, {.tp = 2, .dp = 4})
+          .Module("audio", none, {.dp = 8, .offset = 0})
+          .Module("language", none, {.tp = 2, .dp = 2, .pp = 2, .offset = 0})
+          .Edge("vision", "language")
+          .Edge("audio", "language")
+          .Batch(12, 2));
+  add("tensor groups over all stages", AJob()
+                                           .Module("vision", none, {.tp = 4})
+                                           .Module("language", none, {.pp = 4, .offset = 0})
+                                           .Edge("vision", "language")
+                                           .Batch(5, 1));
+  add("encoder pipeline on the language ranks, one more beside",
+      AJob()
+          .Module("vision", none, {.dp = 2, .pp = 2})
+          .Module("language", none, {.pp = 4, .offset = 0})
+          .Module("audio", none, {.pp = 2, .offset = 4})
+          .Edge("vision", "language")
+          .Edge("audio", "vision")
+          .Edge("audio", "language")
+          .Batch(8, 1));
+  add("frozen encoder", AJob()
+                            .Module("vision", none, {.pp = 2, .frozen = true})
+                            .Module("audio", none)
+                            .Module("language", none, {.pp = 2})
+                            .Edge("vision", "language")
+                            .Edge("audio", "language")
+                            .Batch(7, 1));
+  add("frozen language behind an encoder that trains",
+      AJob()
+          .Module("vision", none, {.dp = 2})
+          .Module("language", none, {.pp = 2, .frozen = true})
+          .Edge("vision", "language")
+          .Batch(6, 1));
+  add("all frozen", AJob()
+                        .Module("vision", none, {.dp = 2, .frozen = true})
+                        .Module("language", none, {.pp = 2, .offset = 0, .frozen = true})
+                        .Edge("vision", "language")
+                        .Batch(5, 1));
+  add("frozen colocated encoder", AJob()
+                                      .Module("vision", none, {.dp = 3, .frozen = true})
+                                      .Module("language", none, {.pp = 3, .offset = 0})
+                                      .Edge("vision", "language")
+                                      .Batch(5, 1));
   return graphs;
+}
+
+std::vector<NamedPlan> UnderEverySchedule(const NamedPlan& graph) {
+  using job::ScheduleName;
+  std::vector<NamedPlan> plans;
+  const job::Schedule schedules[] = {
+      {.name = ScheduleName::kAuto},
+      {.name = ScheduleName::k1F1B},
+      {.name = ScheduleName::kInterleaved, .chunks = 2},
+      {.name = ScheduleName::kInterleaved, .chunks = 3},
+      {.name = ScheduleName::kZeroBubbleH1},
+      {.name = ScheduleName::kZeroBubbleV},
+      {.name = ScheduleName::kThreePhase},
+      {.name = ScheduleName::kThreePhase, .encoder_chunks = 2},
+      {.name = ScheduleName::kThreePhase, .chunks = 2, .encoder_chunks = 3},
+  };
+  for (const job::Schedule& schedule : schedules) {
+    job::JobSpec spec = graph.plan.spec;
+    spec.schedule = schedule;
+    if (!plan::CheckLayout(spec).empty()) continue;  // three phases need a colocated encoder
+    plans.push_back(
+        {absl::StrCat(graph.name, ", ", job::ScheduleNames()[static_cast<size_t>(schedule.name)],
+                      " ", schedule.chunks, "/", schedule.encoder_chunks),
+         PlanOf(spec)});
+  }
+  return plans;
 }
 
 }  // namespace phalanx::schedule

@@ -196,21 +196,6 @@ TEST(ProgramTest, BuildStep_SameMicrobatchesWhateverTheData_GivesTheSameProgram)
   EXPECT_EQ(Programs(job(9)), Programs(job(10)));
 }
 
-TEST(ProgramTest, BuildStep_ScheduleWithoutBuilder_IsUnimplementedByName) {
-  const auto build = [](job::ScheduleName name) {
-    AJob job;
-    job.Module("language", NoArchitecture(), {.pp = 2}).Batch(4, 1);
-    job.spec().schedule.name = name;
-    return BuildStep(PlanOf(job)).status();
-  };
-  EXPECT_TRUE(build(job::ScheduleName::kAuto).ok());
-  EXPECT_TRUE(absl::IsUnimplemented(build(job::ScheduleName::kInterleaved)));
-  EXPECT_THAT(std::string(build(job::ScheduleName::kZeroBubbleH1).message()),
-              HasSubstr("zero_bubble_h1"));
-  EXPECT_THAT(std::string(build(job::ScheduleName::kThreePhase).message()),
-              HasSubstr("three_phase"));
-}
-
 std::vector<Program> Evaluations(const plan::Plan& plan, int64_t microbatches) {
   std::vector<Program> programs;
   for (int32_t rank = 0; rank < plan.world; ++rank) {

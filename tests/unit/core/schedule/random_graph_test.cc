@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "core/base/prng.h"
+#include "core/plan/activations.h"
 #include "core/schedule/builder.h"
 #include "core/schedule/checker.h"
 #include "core/schedule/execution.h"
+#include "core/schedule/order_rules.h"
 #include "core/schedule/program.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/timeline.h"
@@ -37,10 +39,32 @@ TEST(RandomGraphTest, BuildStep_AnyGraph_PassesTheChecker) {
   }
 }
 
+TEST(RandomGraphTest, BuildStep_AnyGraphUnderAnySchedule_PassesTheChecker) {
+  for (uint64_t i = 0; i < GraphCount(); ++i) {
+    Prng prng(Hash64(kSeed, 5, i));
+    job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
+    DrawSchedule(prng, spec);
+    const plan::Plan plan = PlanOf(spec);
+    const CostModel costs = RandomCosts(plan, prng);
+    const auto programs = BuildStepWithCosts(plan, costs);
+    const auto report = CheckStep(plan, *programs);
+    ASSERT_TRUE(report.ok()) << "graph " << i << ": " << report.status();
+    for (int32_t rank = 0; rank < plan.world; ++rank) {
+      int64_t stated = 0;
+      for (const plan::Place& place : plan.PlacesOf(Rank{rank})) {
+        stated += plan::ActivationsKeptMax(plan, place.module, place.pp, plan.microbatches);
+      }
+      ASSERT_LE(report->live_activations_max[static_cast<size_t>(rank)], stated) << "graph " << i;
+    }
+  }
+}
+
 TEST(RandomGraphTest, BuildEvaluationOf_AnyGraph_DoesNotDeadlock) {
   for (uint64_t i = 0; i < GraphCount(); ++i) {
     Prng prng(Hash64(kSeed, 2, i));
-    const plan::Plan plan = PlanOf(RandomGraph(prng, /*shared_ranks=*/true));
+    job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
+    DrawSchedule(prng, spec);
+    const plan::Plan plan = PlanOf(spec);
     std::vector<Program> programs;
     for (int32_t rank = 0; rank < plan.world; ++rank) {
       programs.push_back(BuildEvaluationOf(plan, Rank{rank}, 7));
@@ -127,7 +151,6 @@ TEST(RandomGraphTest, Simulate_UnderTheBuildersCosts_IsTheTimeOfDataFlow) {
       }
     }
     const Pipeline pipeline = MakePipeline(plan);
-    std::vector<std::vector<Pass>> orders;
     std::vector<TickCost> ticks;
     const auto to_ticks = [longest](double& seconds) {
       const int64_t count = std::llround(seconds / longest * kTicks);
@@ -135,19 +158,16 @@ TEST(RandomGraphTest, Simulate_UnderTheBuildersCosts_IsTheTimeOfDataFlow) {
       return count;
     };
     for (const Part& part : pipeline.parts) {
-      orders.push_back(
-          OneForwardOneBackward(pipeline.stages - part.graph_stage - 1, pipeline.microbatches));
       PartCost& cost =
           costs.parts[static_cast<size_t>(part.module)][static_cast<size_t>(part.stage)];
       const int64_t forward = to_ticks(cost.forward);
       const int64_t input = to_ticks(cost.backward_input);
       ticks.push_back({forward, input, to_ticks(cost.backward_weight)});
     }
-    const Timeline timeline = MakeTimeline(pipeline, orders, ticks);
-    const int64_t end = *std::max_element(timeline.class_end.begin(), timeline.class_end.end());
+    const Timeline timeline = MakeTimeline(pipeline, RulesOf(plan, pipeline).front(), ticks);
     const std::vector<Program> programs = *BuildStepWithCosts(plan, costs);
-    ASSERT_NEAR(Simulate(plan, programs, costs).step, static_cast<double>(end), 0.5) << i;
-    ASSERT_NEAR(BlockingStep(plan, programs, costs), static_cast<double>(end), 0.5) << i;
+    ASSERT_NEAR(Simulate(plan, programs, costs).step, static_cast<double>(timeline.end), 0.5) << i;
+    ASSERT_NEAR(BlockingStep(plan, programs, costs), static_cast<double>(timeline.end), 0.5) << i;
   }
 }
 

@@ -107,14 +107,16 @@ TEST(SimulatorTest, Simulate_Timeline_NeverRunsTwoPassesOfARankAtOnce) {
 TEST(SimulatorTest, SimulatePlan_EveryGraph_AgreesWithAllRanks) {
   for (const NamedPlan& graph : Graphs()) {
     // Who waits for whom among the ranks of one part, only the ranks themselves show.
-    const bool rough = graph.name == "replica without samples" || graph.name == "colocated";
+    const bool rough =
+        graph.name == "replica without samples" ||
+        MakePipeline(graph.plan).crews.size() > MakePipeline(graph.plan).parts.size();
     const CostModel costs = EqualCosts(graph.plan, {1, 1, 1});
     const Simulation all = Simulate(graph.plan, Programs(graph.plan), costs);
     const auto preview = SimulatePlan(graph.plan, costs);
     ASSERT_TRUE(preview.ok()) << preview.status();
     if (rough) {
       EXPECT_GE(preview->step, all.step - kRounding) << graph.name;
-      EXPECT_LE(preview->step, 1.05 * all.step) << graph.name;
+      EXPECT_LE(preview->step, 1.06 * all.step) << graph.name;
       continue;
     }
     EXPECT_NEAR(preview->step, all.step, kRounding) << graph.name;

@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "core/schedule/order_rules.h"
 #include "core/schedule/wiring.h"
 #include "tests/unit/core/schedule/plans.h"
 
@@ -16,51 +17,41 @@ using support::AJob;
 using support::NoArchitecture;
 using ::testing::ElementsAre;
 
-TEST(TimelineTest, OneForwardOneBackward_WarmupOfOne_AlternatesAfterIt) {
-  EXPECT_THAT(OneForwardOneBackward(1, 3),
-              ElementsAre(Pass{false, 0}, Pass{false, 1}, Pass{true, 0}, Pass{false, 2},
-                          Pass{true, 1}, Pass{true, 2}));
-}
-
-TEST(TimelineTest, OneForwardOneBackward_WarmupBeyondMicrobatches_IsAllForwardThenAllBackward) {
-  EXPECT_THAT(OneForwardOneBackward(7, 2),
-              ElementsAre(Pass{false, 0}, Pass{false, 1}, Pass{true, 0}, Pass{true, 1}));
-}
+constexpr PassKind kF = PassKind::kForward, kB = PassKind::kBackwardInput,
+                   kW = PassKind::kBackwardWeight;
 
 TEST(TimelineTest, MakeTimeline_UnequalStages_StartsEachPassWhenItsDataIsThere) {
-  const Pipeline pipeline = MakePipeline(Chain(2, 2));
-  const Timeline timeline =
-      MakeTimeline(pipeline, {OneForwardOneBackward(1, 2), OneForwardOneBackward(0, 2)},
-                   {TickCost{2, 3, 4}, TickCost{5, 6, 7}});
-  std::map<std::tuple<int32_t, bool, int32_t>, int64_t> begin;
+  const plan::Plan plan = Chain(2, 2);
+  const Pipeline pipeline = MakePipeline(plan);
+  const Timeline timeline = MakeTimeline(pipeline, RulesOf(plan, pipeline).front(),
+                                         {TickCost{2, 3, 4}, TickCost{5, 6, 7}});
+  std::map<std::tuple<int32_t, PassKind, int32_t>, int64_t> begin;
   for (const TimedPass& timed : timeline.passes) {
-    begin[{timed.part, timed.pass.backward, timed.pass.microbatch}] = timed.begin;
+    begin[{timed.part, timed.kind, timed.microbatch}] = timed.begin;
   }
-  EXPECT_EQ((begin[{0, false, 0}]), 0);
-  EXPECT_EQ((begin[{0, false, 1}]), 2);
-  EXPECT_EQ((begin[{1, false, 0}]), 2);  // behind the other's first forward
-  EXPECT_EQ((begin[{1, true, 0}]), 7);
-  EXPECT_EQ((begin[{0, true, 0}]), 13);   // the input gradient leaves before the weights' pass
-  EXPECT_EQ((begin[{1, false, 1}]), 20);  // 7 + 6 + 7
-  EXPECT_EQ((begin[{0, true, 1}]), 31);
+  EXPECT_EQ((begin[{0, kF, 0}]), 0);
+  EXPECT_EQ((begin[{0, kF, 1}]), 2);
+  EXPECT_EQ((begin[{1, kF, 0}]), 2);  // behind the other's first forward
+  EXPECT_EQ((begin[{1, kB, 0}]), 7);
+  EXPECT_EQ((begin[{0, kB, 0}]), 13);  // the input gradient leaves before the weights' pass
+  EXPECT_EQ((begin[{1, kW, 0}]), 13);
+  EXPECT_EQ((begin[{1, kF, 1}]), 20);  // 7 + 6 + 7
+  EXPECT_EQ((begin[{0, kB, 1}]), 31);
   EXPECT_THAT(timeline.class_end, ElementsAre(38, 38));
+  EXPECT_EQ(timeline.end, 38);
 }
 
 TEST(TimelineTest, MakeTimeline_PartsOnTheSameRanks_NeverRunAtTheSameTime) {
   for (const NamedPlan& graph : Graphs()) {
     const Pipeline pipeline = MakePipeline(graph.plan);
-    std::vector<std::vector<Pass>> orders;
-    for (const Part& part : pipeline.parts) {
-      orders.push_back(
-          OneForwardOneBackward(pipeline.stages - part.graph_stage - 1, pipeline.microbatches));
-    }
     const std::vector<TickCost> costs(pipeline.parts.size(), TickCost{10, 7, 5});
-    const Timeline timeline = MakeTimeline(pipeline, orders, costs);
+    const Timeline timeline = MakeTimeline(pipeline, RulesOf(graph.plan, pipeline).front(), costs);
     std::vector<int64_t> free(pipeline.classes.size(), 0);
     for (const TimedPass& timed : timeline.passes) {
-      for (int32_t c : pipeline.parts[static_cast<size_t>(timed.part)].classes) {
+      const int64_t length = timed.kind == kF ? 10 : timed.kind == kB ? 7 : 5;
+      for (int32_t c : pipeline.crews[static_cast<size_t>(timed.crew)].classes) {
         EXPECT_LE(free[static_cast<size_t>(c)], timed.begin) << graph.name;
-        free[static_cast<size_t>(c)] = timed.begin + (timed.pass.backward ? 12 : 10);
+        free[static_cast<size_t>(c)] = timed.begin + length;
       }
     }
   }

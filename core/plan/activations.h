@@ -1,0 +1,28 @@
+// core/plan/activations.h: how many microbatches a schedule keeps alive.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "core/plan/plan.h"
+
+namespace phalanx::plan {
+
+// Activations that a rank keeps of one stage of a module, at most: of microbatches forwarded whose
+// last pass there has not run, one for each chunk of the stage. With S stages of the module graph,
+// s that of the part, p pipeline ranks, v chunks, D stages of the graph behind the module, M
+// microbatches (`microbatches`, in place of the plan's):
+//   no backward pass                0
+//   1f1b, auto; encoders and regressors beside interleaved
+//                                   min(M, S - s)
+//   zero_bubble_h1; encoders and regressors beside zero_bubble_v
+//                                   min(M, S - s of the module's first stage)
+//   interleaved                     min(M v, (v - 1) min(p, M) + 2 (p - 1 - pp) + 2 D + 1)
+//   zero_bubble_v                   min(2 M, 2 (p + D))
+//   three_phase                     M for encoders on the ranks of the language module and what
+//   feeds
+//                                   them; else as 1f1b, or interleaved with several chunks
+int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches);
+
+}  // namespace phalanx::plan
