@@ -23,7 +23,8 @@
 //   - kBackwardWeight stands anywhere behind the kBackwardInput of its microbatch, and until then
 //     keeps what it needs of the activation and of the gradient. It never stands before it.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
-//     communicator; parameters that live on several stages (a tied head) are summed in kReduce.
+//     communicator; parameters that live on several stages (a tied head) are summed before the
+//     first kReduce of a rank.
 //
 // What trains (plan::Trains) decides what is there. kBackwardInput exists where anything at or
 // before the part trains (on a part with weights but nothing before it, it computes what the weight

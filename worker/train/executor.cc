@@ -114,7 +114,8 @@ absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk, const Mo
 void Executor::TieEnds() {
   for (Part& part : parts_) {
     const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(part.place.module)];
-    if (!plan_.module_spec(part.place.module).architecture.tied_head || part.first == part.last) continue;
+    const job::Module& spec = plan_.module_spec(part.place.module);
+    if (!spec.architecture.tied_head || spec.frozen || part.first == part.last) continue;
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
       for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
         if (part.first ? !module.IsLast(stage, chunk) : !module.IsFirst(stage, chunk)) continue;
@@ -122,7 +123,7 @@ void Executor::TieEnds() {
         other.pp = stage;
         const Rank peer = plan_.RankOf(other);
         if (peer == rank_) {
-          part.state->TieTo(*PartOf(part.place.module, chunk).state);
+          if (part.first) part.state->TieTo(*PartOf(part.place.module, chunk).state);
         } else {
           part.state->TieTo(control_peer_.at(peer));
         }
@@ -143,7 +144,7 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector
   const StepContext context{step, &batches, &microbatches, true};
   timer_->BeginStep(step);
   int32_t before = timer_->Mark();
-  bool asked = false;
+  bool asked = false, tied = false;
   for (size_t i = 0; i < program_.size();) {
     const Instruction& instruction = program_[i];
     if (!asked && (instruction.op == Op::kBackwardInput || instruction.op == Op::kRecord)) {
@@ -152,6 +153,10 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector
       before = timer_->Mark();
     }
     timer_->BeginInstruction(static_cast<int32_t>(i));
+    if (!tied && instruction.op == Op::kReduce) {
+      tied = true;
+      for (auto& state : states_) RETURN_IF_ERROR(state->SumTiedEnds());
+    }
     ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
     i += done;
     const int32_t after = timer_->Mark();

@@ -110,16 +110,13 @@ void ModuleState::FindTiedGradient() {
 }
 
 void ModuleState::TieTo(int32_t control_rank) {
-  if (!trains()) return;
   tied_rank_ = control_rank;
   FindTiedGradient();
   tied_received_ = at::empty_like(tied_gradient_);
 }
 
 void ModuleState::TieTo(ModuleState& other) {
-  if (!trains()) return;
   tied_state_ = &other;
-  other.tied_state_ = this;
   FindTiedGradient();
   other.FindTiedGradient();
 }
@@ -207,18 +204,12 @@ absl::Status ModuleState::ReduceSharedPieces() {
 }
 
 // Both ends add the same two summands, so both get the same bits.
-absl::Status ModuleState::ReduceTiedEnds() {
-  if (!tied_gradient_.defined()) return absl::OkStatus();
+absl::Status ModuleState::SumTiedEnds() {
   if (tied_state_ != nullptr) {
-    // Whichever end is reduced first adds both.
-    if (!tied_added_) {
-      tied_gradient_.add_(tied_state_->tied_gradient_);
-      tied_state_->tied_gradient_.copy_(tied_gradient_);
-    }
-    tied_state_->tied_added_ = !tied_added_;
-    tied_added_ = false;
-    return absl::OkStatus();
+    tied_gradient_.add_(tied_state_->tied_gradient_);
+    tied_state_->tied_gradient_.copy_(tied_gradient_);
   }
+  if (tied_rank_ < 0) return absl::OkStatus();
   const int64_t bytes = static_cast<int64_t>(tied_gradient_.nbytes());
   const comm::Outgoing out{tied_rank_, tied_gradient_.const_data_ptr(), bytes};
   const comm::Incoming in{tied_rank_, tied_received_.mutable_data_ptr(), bytes};
@@ -231,7 +222,6 @@ absl::Status ModuleState::ReduceTiedEnds() {
 
 absl::Status ModuleState::Reduce() {
   RETURN_IF_ERROR(ReduceSharedPieces());
-  RETURN_IF_ERROR(ReduceTiedEnds());
   if (groups_.data == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(gradients_.mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(gradients_.element_size());

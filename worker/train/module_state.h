@@ -48,16 +48,19 @@ class ModuleState {
   ShardState& shard() { return shard_; }
   bool trains() const { return gradients_.defined(); }
 
-  // The other end of a tied embedding: at a control rank, or a part of this rank, which must outlive
-  // this one and is tied back by the call.
+  // The other end of a tied embedding, which trains: at a control rank (both ends call it), or a part
+  // of this rank, which must outlive this one (one of the two calls it).
   void TieTo(int32_t control_rank);
   void TieTo(ModuleState& other);
 
   void ZeroGradients() {
     if (gradients_.defined()) gradients_.zero_();
   }
-  // Sums gradients over everyone who has a summand: tensor ranks that share a KV head, the two ends of
-  // a tied embedding, replicas. Afterwards this rank's shard holds the complete sum.
+  // Sums gradients over everyone who has a summand. First the two ends of a tied embedding, in every
+  // state of a rank before any Reduce: ends are different parts, so that the order of reductions does
+  // not order them. Then tensor ranks that share a KV head, and replicas. Afterwards this rank's shard
+  // holds the complete sum.
+  absl::Status SumTiedEnds();
   absl::Status Reduce();
   // Every rank's weights from the shards.
   absl::Status Gather();
@@ -67,7 +70,6 @@ class ModuleState {
   void FindTiedGradient();
   void FindSharedPieces(const plan::Plan& plan);
   absl::Status ReduceSharedPieces();
-  absl::Status ReduceTiedEnds();
 
   plan::Place place_;
   int32_t chunk_;
@@ -87,7 +89,6 @@ class ModuleState {
   std::vector<plan::Bucket> buckets_;  // those that hold something that trains
   int32_t tied_rank_ = -1;             // control rank of the other end
   ModuleState* tied_state_ = nullptr;  // or its state, on this rank
-  bool tied_added_ = false;            // the step's gradient already has the other end's
   at::Tensor tied_gradient_, tied_received_;
 };
 

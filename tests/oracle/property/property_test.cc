@@ -1,9 +1,10 @@
 // Any valid job computes the step of the unsharded model.
 //
-// PHALANX_RANDOM_JOBS=5000 tests that many seeds instead of 38; PHALANX_RANDOM_JOB=SEED replays one.
+// PHALANX_RANDOM_JOBS=5000 tests that many seeds instead of 200; PHALANX_RANDOM_JOB=SEED replays one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iostream>
 
 #include "absl/strings/numbers.h"
 #include "core/plan/plan.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr int64_t kSteps = 2;
 constexpr double kTolerance = 1e-9;
-constexpr uint64_t kSeeds = 38, kTests = 8;
+constexpr uint64_t kSeeds = 200, kTests = 8;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
@@ -37,6 +38,8 @@ void ExpectProven(const job::JobSpec& spec) {
 
 void ExpectEqual(uint64_t seed) {
   const RandomJob random = DrawJob(seed);
+  // So that a run that is ended from outside tells where it was.
+  if (std::getenv("PHALANX_RANDOM_JOBS") != nullptr || std::getenv("PHALANX_RANDOM_JOB") != nullptr) std::cerr << "seed " << seed << ": " << random.text << std::endl;
   SCOPED_TRACE("replay with PHALANX_RANDOM_JOB=" + std::to_string(seed) + ": " + random.text);
   ExpectProven(random.spec);
   if (testing::Test::HasFatalFailure()) return;
