@@ -22,9 +22,9 @@ namespace {
 constexpr size_t kCorruptNamedMax = 100;
 
 std::string KeyOf(const data::DataSetSpec& spec) {
-  std::string text =
-      absl::StrCat(spec.tokenizer, "\n", spec.items_max, "\n", spec.image_rows, "\n", spec.audio_rows,
-                   "\n", spec.target_hidden, "\n", spec.context, "\n", spec.vocabulary);
+  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, "\n", spec.image_rows, "\n",
+                                  spec.audio_rows, "\n", spec.target_hidden, "\n", spec.context,
+                                  "\n", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }
@@ -64,10 +64,10 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
     return outcome;
   }
   if (!job->spec.data.has_value()) return outcome;
+  std::string digests[2];  // of the training and the validation index
   for (const bool validation : {false, true}) {
     if (validation && job->spec.data->validation.empty()) continue;
-    const data::DataSetSpec spec =
-        data::DataSetSpecOf(job->spec, document.directory, validation);
+    const data::DataSetSpec spec = data::DataSetSpecOf(job->spec, document.directory, validation);
     std::string path;
     const absl::StatusOr<data::Index> index = LoadOrBuild(spec, folder, &path);
     if (!index.ok()) {
@@ -83,10 +83,14 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
     }
     AddCorrupt(*index, outcome);
     (validation ? outcome.validation_index_path : outcome.index_path) = path;
-    if (!validation) outcome.digest = index->digest();
+    digests[validation ? 1 : 0] = index->digest();
   }
   // Everything that is wrong with both sets, at once.
   if (!outcome.violations.empty()) outcome.status = ViolationsStatus(outcome.violations);
+  if (outcome.status.ok()) {
+    outcome.digest = data::DigestOfSets(digests[0], digests[1]);
+    outcome.corrupt_max = job->spec.data->corrupt_max;
+  }
   return outcome;
 }
 
@@ -96,7 +100,15 @@ DataOutcome CheckData(const Document& document, const std::string& indexes_folde
   return Check(document, indexes_folder);
 }
 
-DataOutcome CheckData(const Document& document) { return Check(document, std::nullopt); }
+DataOutcome CheckData(const Document& document) {
+  DataOutcome outcome = Check(document, std::nullopt);
+  if (outcome.status.ok() && outcome.corrupt_samples > outcome.corrupt_max) {
+    outcome.status = absl::InvalidArgumentError(
+        absl::StrCat(outcome.corrupt_samples, " corrupt samples; spec.data.corrupt_max allows ",
+                     outcome.corrupt_max));
+  }
+  return outcome;
+}
 
 DataPreparer::DataPreparer(DataPreparer::Check check, Inbox& inbox)
     : check_(std::move(check)), inbox_(inbox), thread_([this] { Work(); }) {}

@@ -19,7 +19,9 @@ namespace phalanx::agent {
 // outcome that is not OK has every violation. Thread-safe.
 DataOutcome CheckData(const Document& document, const std::string& indexes_folder);
 
-// The same without a folder to keep anything in, for a person.
+// The same without a folder to keep anything in, for a person. More corrupt samples than the job
+// allows are refused here with the sentence that the job would fail with; of a job, the coordinator
+// counts them, together with those that ranks find.
 DataOutcome CheckData(const Document& document);
 
 // Runs checks one after another on a thread of its own and posts DataPrepared for each.

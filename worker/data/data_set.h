@@ -143,8 +143,11 @@ struct Sample {
 };
 
 struct LoaderOptions {
-  int32_t threads = 1;      // 0: Take decodes
-  int32_t ready_max = 256;  // decoded samples kept at most
+  int32_t threads = 1;  // 0: Take decodes
+  // Decoded samples kept at most until they are taken, and their bytes: threads begin no further
+  // one while it would exceed either, but one is always under way.
+  int32_t ready_max = 256;
+  int64_t ready_bytes_max = int64_t{1} << 30;
   // Shapes of decoded items, from the job's modules (job_data.h).
   int64_t image_size = 0;
   int64_t mel_bins = 0, frames = 0;
@@ -166,6 +169,9 @@ class Loader {
   // or not, so any order of calls makes progress. Errors: Unavailable (the shard cannot be read any
   // more or is not the one that was indexed).
   virtual absl::StatusOr<std::shared_ptr<const Sample>> Take(int64_t sample) = 0;
+  // Of samples announced that are being decoded or wait to be taken. At most ready_bytes_max or one
+  // sample, and one more while Take decodes.
+  virtual int64_t ready_bytes() const = 0;
 };
 
 // Text to tokens and back. Thread-safe.

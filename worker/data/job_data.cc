@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/digest.h"
 
 namespace phalanx::data {
 namespace {
@@ -70,6 +71,10 @@ DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory
   result.vocabulary_field =
       absl::StrCat("spec.modules[", spec.language, "].architecture.vocabulary");
   return result;
+}
+
+std::string DigestOfSets(const std::string& training, const std::string& validation) {
+  return validation.empty() ? training : Digest(absl::StrCat(training, "\n", validation));
 }
 
 }  // namespace phalanx::data

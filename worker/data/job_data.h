@@ -27,4 +27,8 @@ LoaderOptions LoaderOptionsOf(const job::JobSpec& spec);
 // The job's training or validation set; spec.data is given. Relative paths start from `directory`.
 DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory, bool validation);
 
+// What nodes that train together compare: of the training index, and of the validation index where
+// there is one (empty: none).
+std::string DigestOfSets(const std::string& training, const std::string& validation);
+
 }  // namespace phalanx::data

@@ -39,17 +39,18 @@ class ThreadedLoader final : public Loader {
       MutexLock lock(&mu_);
       old.swap(slots_);
       pending_.clear();
-      held_ = 0;
+      held_ = held_bytes_ = 0;
       for (const int64_t sample : samples) {
         std::shared_ptr<Slot>& slot = slots_[sample];
         if (slot == nullptr) {
           const auto known = old.find(sample);
-          slot = known != old.end() ? known->second : std::make_shared<Slot>(sample);
+          slot = known != old.end() ? known->second
+                                    : std::make_shared<Slot>(sample, reader_->BytesOf(sample));
           slot->uses = 0;
           if (slot->state == State::kPending) {
             pending_.push_back(slot);
           } else {
-            ++held_;
+            Hold(*slot);
           }
         }
         ++slot->uses;
@@ -71,11 +72,11 @@ class ThreadedLoader final : public Loader {
       }
       if (slot != nullptr) {
         slot->state = State::kDecoding;
-        ++held_;
+        Hold(*slot);
       }
     }
-    // No thread has begun it: waiting for one could be waiting for ever, since they stop at
-    // ready_max.
+    // No thread has begun it: waiting for one could be waiting for ever, since they stop where
+    // enough is ready.
     Result result = reader_->Read(sample);
     if (slot != nullptr) {
       MutexLock lock(&mu_);
@@ -86,12 +87,17 @@ class ThreadedLoader final : public Loader {
     return result;
   }
 
+  int64_t ready_bytes() const override {
+    MutexLock lock(&mu_);
+    return held_bytes_;
+  }
+
  private:
   enum class State : uint8_t { kPending, kDecoding, kDone };
   // One announced sample; guarded by mu_.
   struct Slot {
-    explicit Slot(int64_t sample) : sample(sample) {}
-    const int64_t sample;
+    Slot(int64_t sample, int64_t bytes) : sample(sample), bytes(bytes) {}
+    const int64_t sample, bytes;
     State state = State::kPending;
     int64_t uses = 0;  // how often it will be taken
     Result result = absl::UnknownError("not decoded");
@@ -104,7 +110,20 @@ class ThreadedLoader final : public Loader {
     if (found == slots_.end() || found->second.get() != &slot) return;
     slots_.erase(found);
     --held_;
-    work_.Signal();
+    held_bytes_ -= slot.bytes;
+    work_.SignalAll();
+  }
+
+  void Hold(const Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++held_;
+    held_bytes_ += slot.bytes;
+  }
+
+  // Whether a thread may begin the next one.
+  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (held_ == 0) return true;
+    return held_ < options_.ready_max &&
+           held_bytes_ + pending_.front()->bytes <= options_.ready_bytes_max;
   }
 
   void Work() {
@@ -121,26 +140,29 @@ class ThreadedLoader final : public Loader {
   std::shared_ptr<Slot> NextPending() {
     MutexLock lock(&mu_);
     while (true) {
-      while (!stopping_ && (pending_.empty() || held_ >= options_.ready_max)) work_.Wait(&mu_);
+      // Those that Take was quicker with need no room.
+      while (!pending_.empty() && pending_.front()->state != State::kPending) pending_.pop_front();
       if (stopping_) return nullptr;
-      const std::shared_ptr<Slot> slot = std::move(pending_.front());
-      pending_.pop_front();
-      if (slot->state != State::kPending) continue;  // Take was quicker
-      slot->state = State::kDecoding;
-      ++held_;
-      return slot;
+      if (!pending_.empty() && HasRoom()) break;
+      work_.Wait(&mu_);
     }
+    const std::shared_ptr<Slot> slot = std::move(pending_.front());
+    pending_.pop_front();
+    slot->state = State::kDecoding;
+    Hold(*slot);
+    return slot;
   }
 
   // Constant after construction.
   const LoaderOptions options_;
   const std::unique_ptr<SampleReader> reader_;
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar work_;  // something is pending and there is room, or the end
   CondVar done_;  // some slot is done
   absl::flat_hash_map<int64_t, std::shared_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Slot>> pending_ ABSL_GUARDED_BY(mu_);  // in announced order
   int64_t held_ ABSL_GUARDED_BY(mu_) = 0;  // of slots_, those being decoded or done
+  int64_t held_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   // Last member: joined before what the threads read is destroyed.
   std::vector<std::jthread> threads_;

@@ -51,6 +51,16 @@ absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index,
   return std::make_unique<SampleReader>(std::move(index), spec, options, std::move(tokenizer));
 }
 
+int64_t SampleReader::BytesOf(int64_t sample) const {
+  const SampleShape& shape = index_.shape(sample);
+  int64_t values = 2 * int64_t{shape.positions} + shape.images * spec_.image_rows +
+                   shape.sounds * spec_.audio_rows;
+  if (options_.images) values += shape.images * 3 * options_.image_size * options_.image_size;
+  if (options_.sounds) values += shape.sounds * options_.mel_bins * options_.frames;
+  if (options_.targets) values += shape.target_rows * spec_.target_hidden;
+  return int64_t{sizeof(Sample)} + shape.positions + 4 * values;
+}
+
 absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard) const {
   {
     MutexLock lock(&mu_);

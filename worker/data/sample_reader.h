@@ -25,6 +25,8 @@ class SampleReader {
   // A function of the index alone, whichever thread calls. Errors: Unavailable if the shard cannot
   // be read or is not the one that was indexed.
   absl::StatusOr<std::shared_ptr<const Sample>> Read(int64_t sample) const;
+  // What a decoded sample takes, from its shape alone.
+  int64_t BytesOf(int64_t sample) const;
 
  private:
   // The shard, opened on first use and kept open among the first kOpenMax.

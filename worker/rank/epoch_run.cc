@@ -75,8 +75,15 @@ absl::Status EpochRun::OpenData() {
   ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(),
                                                      data::DataSetSpecOf(plan_.spec, directory, false),
                                                      OptionsOfLoader(plan_, order_)));
-  if (source_->digest() != order_.assign().data_digest()) {
-    return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", source_->digest(),
+  std::string validation;
+  if (!order_.validation_index().empty()) {
+    ASSIGN_OR_RETURN(const data::Index index, data::Index::Load(order_.validation_index(),
+                                                                data::DataSetSpecOf(plan_.spec, directory, true)));
+    validation = index.digest();
+  }
+  const std::string digest = data::DigestOfSets(source_->digest(), validation);
+  if (digest != order_.assign().data_digest()) {
+    return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", digest,
                                                       ", the plan's ", order_.assign().data_digest(),
                                                       ": the shards differ between nodes"));
   }

@@ -71,6 +71,24 @@ TEST(WorkerDataTest, ShardsThatChanged_AreIndexedAgain) {
   EXPECT_NE(digest(), before);
 }
 
+TEST(WorkerDataTest, ValidationThatChanged_ChangesTheDigest) {
+  const std::string folder = support::MakeFolder("agent-validation");
+  support::WriteShards(folder, {.samples = 4, .shards = 2});
+  support::WriteShards(folder, {.samples = 4, .shards = 1, .name = "validation"});
+  v1::JobDocument job = With(Job("wait"), "\"set-001.tar\"", "\"validation-000.tar\"");
+  job.set_directory(folder);
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  const auto digest = [&] {
+    return coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job))).data_digest();
+  };
+  const std::string before = digest();
+  EXPECT_EQ(before.size(), 32u);
+  support::WriteShards(folder, {.samples = 5, .shards = 1, .name = "validation"});
+  EXPECT_NE(digest(), before);
+}
+
 class CheckDataTest : public ::testing::Test {
  protected:
   Finished Check(const v1::JobDocument& document) {
@@ -84,6 +102,20 @@ TEST_F(CheckDataTest, GoodJob_Exits0_AndPrintsNothing) {
   const Finished finished = Check(Job("wait"));
   EXPECT_EQ(finished.exit_code, 0) << finished.output;
   EXPECT_EQ(finished.output, "");
+}
+
+TEST_F(CheckDataTest, MoreCorruptSamplesThanAllowed_Exit65_WithTheJobsSentence) {
+  const std::string folder = support::MakeFolder("agent-corrupt");
+  support::WriteShards(folder, {.samples = 4, .shards = 2});
+  support::TarBuilder tar;
+  for (const char* key : {"a", "b", "c"}) tar.File(absl::StrCat(key, ".txt"), "<image> red");
+  support::WriteFile(folder + "/set-000.tar", tar.Finish());
+  v1::JobDocument job = With(Job("wait"), "tokenizer: ", "corrupt_max: 2, tokenizer: ");
+  job.set_directory(folder);
+  const Finished finished = Check(job);
+  EXPECT_EQ(finished.exit_code, 65);
+  EXPECT_THAT(finished.output, HasSubstr("3 corrupt samples; spec.data.corrupt_max allows 2"));
+  EXPECT_EQ(Check(With(job, "corrupt_max: 2", "corrupt_max: 3")).exit_code, 0);
 }
 
 TEST_F(CheckDataTest, MissingShards_Exit65_OneLineEach) {

@@ -135,9 +135,9 @@ struct ProcessExited {
 // What a job's shards are, or what is wrong with them.
 struct DataOutcome {
   absl::Status status;
-  std::string digest;  // of the training index
+  std::string digest;  // of the indexes of both sets
   std::vector<Violation> violations;
-  int64_t corrupt_samples = 0;
+  int64_t corrupt_samples = 0, corrupt_max = 0;  // found while indexing; what the job allows
   std::vector<std::string> corrupt_messages;
   std::string index_path, validation_index_path;  // empty: there is none
 };

@@ -73,5 +73,12 @@ TEST(JobDataTest, RegressorWantsTargets_WhereItIsASink) {
   EXPECT_FALSE(DataSetSpecOf(JobOf({regressor}), "", false).targets);
 }
 
+TEST(JobDataTest, DigestOfSets_TellsEitherSetApart) {
+  EXPECT_EQ(DigestOfSets("a", ""), "a");
+  EXPECT_NE(DigestOfSets("a", "b"), "a");
+  EXPECT_NE(DigestOfSets("a", "b"), DigestOfSets("a", "c"));
+  EXPECT_NE(DigestOfSets("a", "b"), DigestOfSets("b", "a"));
+}
+
 }  // namespace
 }  // namespace phalanx::data

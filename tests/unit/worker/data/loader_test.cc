@@ -166,6 +166,22 @@ TEST_F(LoaderTest, NewAnnouncement_ReplacesTheOldAndKeepsWhatIsDecoded) {
   EXPECT_NE(TakeOrDie(*loader, 7), nullptr);
 }
 
+TEST_F(LoaderTest, BytesReady_AreBounded) {
+  UseShards({.samples = 40, .images_max = 3, .image_side = 8});
+  const int64_t image_bytes = 3 * 64 * 64 * 4;
+  for (const int64_t bytes_max : {int64_t{1}, 7 * image_bytes}) {
+    const auto loader = Make({.threads = 3, .ready_bytes_max = bytes_max, .image_size = 64});
+    std::vector<int64_t> order(40);
+    std::iota(order.begin(), order.end(), 0);
+    loader->Announce(order);
+    for (const int64_t sample : order) {
+      ASSERT_LT(loader->ready_bytes(), std::max(bytes_max, 4 * image_bytes));
+      ASSERT_NE(TakeOrDie(*loader, sample), nullptr);
+    }
+    EXPECT_EQ(loader->ready_bytes(), 0);
+  }
+}
+
 TEST_F(LoaderTest, RandomCalls_NeverStall) {
   UseShards({.samples = 30, .images_max = 2});
   const auto loader = Make({.threads = 3, .ready_max = 3, .image_size = 8});
