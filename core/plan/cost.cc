@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "core/plan/activations.h"
 #include "core/plan/parameters.h"
 #include "core/plan/samples.h"
 #include "core/plan/units.h"
@@ -157,10 +158,10 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
     estimate->optimizer += 3 * wide_bytes * trained / parameters.replicas;
   }
   const int64_t rows = RowsOfMicrobatch(plan, place.module);
+  // Of all chunks of the stage together, taken to be alike.
+  const int64_t kept = ActivationsKeptMax(plan, place.module, place.pp, plan.microbatches);
   const int64_t alive =
-      layout.TrainsOf(place.pp, chunk).any()
-          ? std::min<int64_t>(plan.microbatches, plan.stages - layout.GraphStage(place.pp, chunk))
-          : 1;
+      layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks - 1) / layout.chunks : 1;
   const PartElements elements = ElementsOf(plan, place, chunk);
   estimate->activations += rows * (alive * elements.kept + elements.once) * bytes;
   if (module.architecture.family == Family::kLlama && layout.IsLast(place.pp, chunk)) {

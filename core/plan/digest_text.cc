@@ -105,7 +105,8 @@ std::string CanonicalText(const Plan& plan) {
                    plan.stages, " microbatches ", plan.microbatches, "\n");
   AppendSpec(plan.spec, &out);
   for (const ModulePlan& module : plan.modules) {
-    absl::StrAppend(&out, "stages ", module.first_stage, " chunks ", module.chunks);
+    absl::StrAppend(&out, "stages ", module.first_stage, " chunks ", module.chunks, " placement ",
+                    Number(module.placement));
     for (const LayerRange& layers : module.stage_layers) {
       absl::StrAppend(&out, " ", layers.first, "+", layers.count);
     }

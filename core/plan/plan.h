@@ -117,6 +117,15 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 
+// A schedule that was tried for a job which leaves it open (core/schedule/choice.h).
+struct ScheduleCandidate {
+  job::Schedule schedule;
+  double step = 0;       // simulated seconds of all passes, under costs from shapes
+  double bubble = 0;     // simulated, fraction of devices x step
+  int64_t memory = 0;    // estimated bytes of the rank that needs most
+  std::string left_out;  // why the job cannot have it, then nothing of the above; else empty
+};
+
 struct Plan {
   job::JobSpec spec;
   Epoch epoch{1};
@@ -129,8 +138,12 @@ struct Plan {
   std::vector<Device> idle;
   int32_t stages = 0;        // of the module graph: longest path
   int64_t microbatches = 1;  // M of rules: max over language replicas of ceil(samples / micro)
-  // Of everything above but `idle`, and of the spec what ranks act on: not labels, priority and
-  // other matters of the queue. Equal digests mean that two processes would do the same.
+  // What was tried before the spec's schedule was chosen, that one included; empty if the job named
+  // its schedule.
+  std::vector<ScheduleCandidate> candidates;
+  // Of everything above but `idle` and `candidates`, and of the spec what ranks act on: not labels,
+  // priority and other matters of the queue. Equal digests mean that two processes would do the
+  // same.
   std::string digest;
 
   const job::Module& module_spec(int32_t module) const {

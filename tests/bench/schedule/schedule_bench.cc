@@ -2,9 +2,12 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
+#include <string>
 #include <vector>
 
+#include "core/job/schema.h"
 #include "core/schedule/checker.h"
+#include "core/schedule/choice.h"
 #include "core/schedule/program.h"
 #include "core/schedule/simulator.h"
 #include "tests/support/specs.h"
@@ -84,6 +87,47 @@ void BM_SimulatePlan(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(SimulatePlan(plan, costs));
 }
 BENCHMARK(BM_SimulatePlan)->Arg(512)->Arg(131072 / 64 * 56)->Unit(benchmark::kMillisecond);
+
+// Every schedule: what one rank process does, and `auto` for a whole world.
+void BM_BuildStepOfSchedule(benchmark::State& state) {
+  const auto name = static_cast<job::ScheduleName>(state.range(0));
+  const plan::Plan plan =
+      *plan::MakePlan(support::AJob()
+                          .Module("language", support::NoArchitecture(), {.pp = 16})
+                          .Batch(64, 1)
+                          .Schedule(name, name == job::ScheduleName::kInterleaved ? 2 : 1),
+                      plan::MakeCluster(1, 16), Epoch{1});
+  for (auto _ : state) benchmark::DoNotOptimize(BuildStepOf(plan, Rank{8}));
+  state.SetLabel(std::string(job::ScheduleNames()[static_cast<size_t>(name)]));
+}
+BENCHMARK(BM_BuildStepOfSchedule)->DenseRange(1, 4)->Unit(benchmark::kMillisecond);
+
+void BM_PlanJobAuto(benchmark::State& state) {
+  const auto world = static_cast<int32_t>(state.range(0));
+  const bool colocated = state.range(1) != 0;
+  support::AJob job;
+  job.Module("vision", support::ClipVision({.hidden_size = 1024, .layers = 24, .heads = 16}),
+             {.tp = 2, .dp = (colocated ? world : world / 8) / 2});
+  const int32_t ranks = colocated ? world : world / 8 * 7;
+  support::Layout language = {.tp = 8, .dp = ranks / 128, .pp = 16};
+  if (colocated) language.offset = 0;
+  job.Module("language",
+             support::Llama({.hidden_size = 8192, .layers = 80, .heads = 64, .kv_heads = 8}),
+             language)
+      .Edge("vision", "language", {.projector = 8192})
+      .Batch(world, 1)
+      .Schedule(job::ScheduleName::kAuto);
+  const plan::Cluster cluster = plan::MakeCluster(world / 8, 8);
+  for (auto _ : state) {
+    const auto plan = PlanJob(job, cluster, Epoch{1});
+    if (!plan.ok()) state.SkipWithError(plan.status().ToString().c_str());
+  }
+}
+BENCHMARK(BM_PlanJobAuto)
+    ->Args({1024, 0})
+    ->Args({131072, 0})
+    ->Args({131072, 1})
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace phalanx::schedule

@@ -1,0 +1,146 @@
+#include "core/schedule/choice.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/plan/cost.h"
+#include "core/plan/layout_rules.h"
+#include "core/schedule/simulator.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::ScheduleName;
+using plan::ScheduleCandidate;
+
+// Passes of a timeline. Of a longer step so many are simulated: what is left only repeats.
+constexpr int64_t kPassesMax = 30'000;
+constexpr double kNearlyEqual = 1.01;
+
+bool HasPhases(job::JobSpec spec) {
+  spec.schedule.name = ScheduleName::kThreePhase;
+  for (int32_t m = 0; m < static_cast<int32_t>(spec.modules.size()); ++m) {
+    if (plan::RunsInPhases(spec, m)) return true;
+  }
+  return false;
+}
+
+// In the order in which equals are taken. `spec` has a sound layout.
+std::vector<job::Schedule> SchedulesToTry(const job::JobSpec& spec, int64_t microbatches) {
+  std::vector<job::Schedule> schedules = {{.name = ScheduleName::k1F1B},
+                                          {.name = ScheduleName::kZeroBubbleH1}};
+  if (spec.modules[static_cast<size_t>(spec.language)].parallel.pp > 1) {
+    schedules.push_back(
+        {.name = ScheduleName::kInterleaved, .chunks = std::max(2, spec.schedule.chunks)});
+    schedules.push_back({.name = ScheduleName::kZeroBubbleV, .chunks = 2});
+  }
+  if (HasPhases(spec)) {
+    for (int32_t chunks : std::set<int32_t>{1, 2, 4, spec.schedule.encoder_chunks}) {
+      if (chunks > microbatches) continue;
+      schedules.push_back({.name = ScheduleName::kThreePhase, .encoder_chunks = chunks});
+    }
+  }
+  return schedules;
+}
+
+// Chunks are compared by their layers, so these must be known.
+bool LayersAreKnown(const job::JobSpec& spec) {
+  return std::all_of(spec.modules.begin(), spec.modules.end(),
+                     [](const job::Module& module) { return module.architecture.layers > 0; });
+}
+
+// Costs that do not divide the backward take half of it for the weights.
+CostModel DividedCosts(const plan::Plan& plan) {
+  CostModel costs = CostFromShapes(plan);
+  for (size_t m = 0; m < costs.parts.size(); ++m) {
+    for (size_t part = 0; part < costs.parts[m].size(); ++part) {
+      PartCost& cost = costs.parts[m][part];
+      if (cost.backward_weight > 0 || !plan.modules[m].trains[part].weights) continue;
+      cost.backward_input /= 2;
+      cost.backward_weight = cost.backward_input;
+    }
+  }
+  return costs;
+}
+
+// Microbatches to simulate, the same for all candidates, of which `plan` is the one with the fewest
+// parts.
+int64_t MicrobatchesToSimulate(const plan::Plan& plan) {
+  int64_t parts = 0;
+  for (const plan::ModulePlan& module : plan.modules) {
+    parts += static_cast<int64_t>(module.stage_layers.size());
+  }
+  return std::min(plan.microbatches,
+                  std::max<int64_t>(kPassesMax / (3 * parts), 4 * int64_t{plan.stages}));
+}
+
+// Fills what simulation and estimate say about the plan.
+absl::Status Measure(plan::Plan plan, int64_t simulated, ScheduleCandidate& candidate) {
+  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan)) {
+    candidate.memory = std::max(candidate.memory, estimate.total());
+  }
+  const int64_t microbatches = plan.microbatches;
+  plan.microbatches = simulated;
+  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, DividedCosts(plan)));
+  candidate.step =
+      simulation.step * static_cast<double>(microbatches) / static_cast<double>(simulated);
+  candidate.bubble = simulation.bubble;
+  return absl::OkStatus();
+}
+
+std::string WhyNot(const absl::Status& status) {
+  const std::vector<Violation> violations = ViolationsOf(status);
+  return violations.empty() ? std::string(status.message()) : violations.front().rule;
+}
+
+const ScheduleCandidate& Best(const std::vector<ScheduleCandidate>& candidates) {
+  const ScheduleCandidate* fastest = nullptr;
+  for (const ScheduleCandidate& candidate : candidates) {
+    if (!candidate.left_out.empty()) continue;
+    if (fastest == nullptr || candidate.step < fastest->step) fastest = &candidate;
+  }
+  const ScheduleCandidate* best = nullptr;
+  for (const ScheduleCandidate& candidate : candidates) {
+    if (!candidate.left_out.empty() || candidate.step > kNearlyEqual * fastest->step) continue;
+    if (best == nullptr || candidate.memory < best->memory) best = &candidate;
+  }
+  return *best;
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                   Epoch epoch) {
+  if (spec.schedule.name != ScheduleName::kAuto) return plan::MakePlan(spec, cluster, epoch);
+  job::JobSpec tried = spec;
+  tried.schedule = {.name = ScheduleName::k1F1B};
+  ASSIGN_OR_RETURN(const plan::Plan first, plan::MakePlan(tried, cluster, epoch));
+  const int64_t simulated = MicrobatchesToSimulate(first);
+  std::vector<ScheduleCandidate> candidates;
+  for (const job::Schedule& schedule : SchedulesToTry(spec, first.microbatches)) {
+    ScheduleCandidate& candidate = candidates.emplace_back();
+    candidate.schedule = schedule;
+    if (schedule.chunks > 1 && !LayersAreKnown(spec)) {
+      candidate.left_out = "the number of layers is not known";
+      continue;
+    }
+    tried.schedule = schedule;
+    absl::StatusOr<plan::Plan> plan = plan::MakePlan(tried, cluster, epoch);
+    if (!plan.ok()) {
+      candidate.left_out = WhyNot(plan.status());
+      continue;
+    }
+    RETURN_IF_ERROR(Measure(*std::move(plan), simulated, candidate));
+  }
+  tried.schedule = Best(candidates).schedule;
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(tried, cluster, epoch));
+  plan.candidates = std::move(candidates);
+  return plan;
+}
+
+}  // namespace phalanx::schedule

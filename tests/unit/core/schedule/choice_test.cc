@@ -1,0 +1,157 @@
+#include "core/schedule/choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/schedule/simulator.h"
+#include "tests/unit/core/schedule/plans.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::ScheduleName;
+using plan::ScheduleCandidate;
+using support::AJob;
+using support::ClipVision;
+using support::Layout;
+using support::Llama;
+using support::NoArchitecture;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+plan::Plan Choose(const job::JobSpec& spec) {
+  auto plan = PlanJob(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+AJob Decoder(int32_t layers, int32_t stages, int64_t microbatches) {
+  return AJob()
+      .Module("language", Llama({.layers = layers}), {.pp = stages})
+      .Batch(microbatches, 1)
+      .Schedule(ScheduleName::kAuto);
+}
+AJob EncoderOnTheSameRanks() {
+  return AJob()
+      .Module("vision", ClipVision(), {.dp = 4})
+      .Module("language", Llama({.layers = 8}), {.pp = 4, .offset = 0})
+      .Edge("vision", "language", {.projector = 32})
+      .Batch(8, 1)
+      .Schedule(ScheduleName::kAuto);
+}
+
+std::vector<ScheduleName> Names(const plan::Plan& plan) {
+  std::vector<ScheduleName> names;
+  for (const ScheduleCandidate& candidate : plan.candidates) {
+    names.push_back(candidate.schedule.name);
+  }
+  return names;
+}
+const ScheduleCandidate& Chosen(const plan::Plan& plan) {
+  return *std::find_if(plan.candidates.begin(), plan.candidates.end(), [&](const auto& candidate) {
+    return candidate.schedule.name == plan.spec.schedule.name &&
+           candidate.schedule.chunks == plan.spec.schedule.chunks &&
+           candidate.schedule.encoder_chunks == plan.spec.schedule.encoder_chunks;
+  });
+}
+
+TEST(ChoiceTest, PlanJob_NamedSchedule_IsMakePlan) {
+  const job::JobSpec spec = Decoder(8, 4, 8).Schedule(ScheduleName::kZeroBubbleH1);
+  const plan::Plan plan = Choose(spec);
+  EXPECT_EQ(plan.digest, PlanOf(spec).digest);
+  EXPECT_THAT(plan.candidates, IsEmpty());
+}
+
+TEST(ChoiceTest, PlanJob_Pipeline_TakesTheFastestAndListsTheOthers) {
+  const job::JobSpec spec = Decoder(8, 4, 8);
+  const plan::Plan plan = Choose(spec);
+  EXPECT_THAT(Names(plan), ElementsAre(ScheduleName::k1F1B, ScheduleName::kZeroBubbleH1,
+                                       ScheduleName::kInterleaved, ScheduleName::kZeroBubbleV));
+  const ScheduleCandidate& chosen = Chosen(plan);
+  for (const ScheduleCandidate& candidate : plan.candidates) {
+    EXPECT_EQ(candidate.left_out, "");
+    EXPECT_GT(candidate.memory, 0);
+    EXPECT_GE(1.01 * candidate.step, chosen.step);
+    if (candidate.step <= chosen.step) {
+      EXPECT_GE(candidate.memory, chosen.memory);
+    }
+  }
+  EXPECT_LT(chosen.step, plan.candidates[0].step);  // better than 1f1b
+  // The plan is that of the schedule: layers, chunks, digest, and the figures are its own.
+  job::JobSpec named = spec;
+  named.schedule = plan.spec.schedule;
+  EXPECT_EQ(plan.digest, PlanOf(named).digest);
+  const Simulation simulation = *SimulatePlan(plan, CostFromShapes(plan));
+  EXPECT_NEAR(simulation.step, chosen.step, 1e-9 * chosen.step);
+  EXPECT_NEAR(simulation.bubble, chosen.bubble, 1e-9);
+  EXPECT_EQ(Choose(spec).digest, plan.digest);
+}
+
+TEST(ChoiceTest, PlanJob_OneStage_TakesTheSimplest) {
+  const plan::Plan plan = Choose(Decoder(4, 1, 4));
+  EXPECT_EQ(plan.spec.schedule.name, ScheduleName::k1F1B);
+  EXPECT_THAT(Names(plan), ElementsAre(ScheduleName::k1F1B, ScheduleName::kZeroBubbleH1));
+}
+
+TEST(ChoiceTest, PlanJob_TooFewLayers_SaysWhyChunksAreLeftOut) {
+  const plan::Plan plan = Choose(Decoder(4, 4, 8));
+  EXPECT_EQ(plan.spec.schedule.name, ScheduleName::kZeroBubbleH1);
+  EXPECT_THAT(plan.candidates[2].left_out, HasSubstr("every chunk of every stage needs a layer"));
+  EXPECT_EQ(plan.candidates[3].step, 0);
+}
+
+TEST(ChoiceTest, PlanJob_LayersUnknown_ComparesWithoutChunks) {
+  const plan::Plan plan = Choose(AJob()
+                                     .Module("language", NoArchitecture(), {.pp = 4})
+                                     .Batch(8, 1)
+                                     .Schedule(ScheduleName::kAuto));
+  EXPECT_EQ(plan.spec.schedule.name, ScheduleName::kZeroBubbleH1);
+  // In units of a forward: 2 (p - 1) + 3 M, and the p - 1 that the weight passes fill.
+  EXPECT_NEAR(plan.candidates[0].step, 2 * 3 + 3 * 8, 1e-9);
+  EXPECT_NEAR(plan.candidates[1].step, 3 + 3 * 8, 1e-9);
+  EXPECT_EQ(plan.candidates[2].left_out, "the number of layers is not known");
+}
+
+TEST(ChoiceTest, PlanJob_EncoderOnTheSameRanks_TriesPhases) {
+  AJob job = EncoderOnTheSameRanks();
+  job.spec().schedule.encoder_chunks = 8;
+  const plan::Plan plan = Choose(job);
+  std::vector<int32_t> encoder_chunks;
+  for (const ScheduleCandidate& candidate : plan.candidates) {
+    if (candidate.schedule.name != ScheduleName::kThreePhase) continue;
+    encoder_chunks.push_back(candidate.schedule.encoder_chunks);
+  }
+  EXPECT_THAT(encoder_chunks, ElementsAre(1, 2, 4, 8));
+  EXPECT_GE(1.01 * plan.candidates[4].step, Chosen(plan).step);
+}
+
+TEST(ChoiceTest, PlanJob_WrittenChunks_AreThoseOfInterleaved) {
+  const plan::Plan plan = Choose(Decoder(16, 4, 8).Schedule(ScheduleName::kAuto, 4));
+  EXPECT_EQ(plan.candidates[2].schedule.chunks, 4);
+  EXPECT_EQ(plan.modules[0].chunks, plan.spec.schedule.chunks);
+}
+
+TEST(ChoiceTest, PlanJob_VeryLongStep_IsChosenFromItsBeginning) {
+  const plan::Plan plan = Choose(Decoder(8, 4, 100'000));
+  EXPECT_EQ(plan.microbatches, 100'000);
+  // Bubbles vanish, so the least memory decides.
+  for (const ScheduleCandidate& candidate : plan.candidates) {
+    if (candidate.step <= 1.01 * Chosen(plan).step) {
+      EXPECT_GE(candidate.memory, Chosen(plan).memory);
+    }
+  }
+}
+
+TEST(ChoiceTest, PlanJob_NoSoundLayout_ReportsItsViolations) {
+  const absl::Status status = PlanJob(Decoder(2, 4, 8), plan::MakeCluster(1, 4), Epoch{1}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("every stage needs a layer"));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      PlanJob(Decoder(8, 4, 8), plan::MakeCluster(1, 3), Epoch{1}).status()));
+}
+
+}  // namespace
+}  // namespace phalanx::schedule
