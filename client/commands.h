@@ -10,6 +10,7 @@
 
 #include "client/connection.h"
 #include "client/format.h"
+#include "client/plan_pictures.h"
 #include "client/watch.h"
 
 namespace phalanx::client {
@@ -34,6 +35,9 @@ struct PlanOptions {
   std::string file;
   Format format = Format::kTable;
   std::string nodes;  // "4x8"; empty: one node with the devices that the job asks for
+  // "80Gi": what each device has; a plan that needs more is refused. Empty: not checked.
+  std::string device_memory;
+  PictureFiles pictures;
 };
 int Plan(const PlanOptions& options, Io& io);
 

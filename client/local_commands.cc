@@ -1,5 +1,7 @@
 // The commands that need no server: validate and plan.
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +13,12 @@
 #include "client/exit_code.h"
 #include "client/job_file.h"
 #include "core/base/status.h"
+#include "core/base/violation.h"
 #include "core/job/job_reader.h"
+#include "core/job/scalar.h"
 #include "core/job/schema.h"
+#include "core/plan/cost.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
@@ -35,6 +41,37 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
                                               plan::kWorldMax, " devices"));
   }
   return plan::MakeCluster(count, devices);
+}
+
+// 0: devices hold anything.
+absl::Status CheckMemory(const plan::Plan& plan, int64_t device_memory) {
+  const std::vector<int64_t> has(static_cast<size_t>(plan.world), device_memory);
+  const auto shortage = plan::MemoryShortage(plan::EstimateMemory(plan), has);
+  if (!shortage.has_value()) return absl::OkStatus();
+  return ViolationsStatus({{.field = "spec.modules", .rule = *shortage}});
+}
+
+int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
+  switch (format) {
+    case Format::kJson:
+      io.out << wire::PlanJson(plan, figures);
+      break;
+    case Format::kYaml: {
+      const absl::StatusOr<job::Tree> tree = wire::ParseYaml(wire::PlanJson(plan, figures));
+      if (!tree.ok()) {
+        io.talk << "error: this plan is too large for yaml: use -o json\n";
+        return kFailure;
+      }
+      PrintTree(*tree, Format::kYaml, io.out);
+      break;
+    }
+    case Format::kName:
+      io.out << plan.digest << "\n";
+      break;
+    default:
+      io.out << wire::PlanTable(plan, figures);
+  }
+  return kSuccess;
 }
 
 }  // namespace
@@ -64,6 +101,10 @@ int Validate(const ValidateOptions& options, Io& io) {
 }
 
 int Plan(const PlanOptions& options, Io& io) {
+  if (const absl::Status usage = CheckPictures(options.pictures, options.format); !usage.ok()) {
+    io.talk << "error: " << usage.message() << "\n";
+    return kUsage;
+  }
   const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kPlan);
   if (!file.ok()) return FailFile(file.status(), io);
   const job::JobSpec& spec = file->job.spec;
@@ -72,8 +113,18 @@ int Plan(const PlanOptions& options, Io& io) {
     io.talk << "error: " << cluster.status().message() << "\n";
     return kUsage;
   }
+  const std::optional<int64_t> device_memory =
+      options.device_memory.empty() ? 0 : job::ParseSize(options.device_memory);
+  if (!device_memory.has_value() || *device_memory < 0) {
+    io.talk << "error: --device-memory " << options.device_memory
+            << ": must be a number of bytes, such as 80Gi\n";
+    return kUsage;
+  }
   const absl::StatusOr<plan::Plan> plan = plan::MakePlan(spec, *cluster, Epoch{1});
   if (!plan.ok()) return Fail(plan.status(), io);
+  if (const absl::Status fits = CheckMemory(*plan, *device_memory); !fits.ok()) {
+    return Fail(fits, io);
+  }
   wire::PlanFigures figures;
   if (spec.schedule.name != job::ScheduleName::kAuto) {
     figures.schedule = std::string(job::ScheduleNames()[static_cast<size_t>(spec.schedule.name)]);
@@ -83,26 +134,14 @@ int Plan(const PlanOptions& options, Io& io) {
   if (!simulation.ok()) return Fail(simulation.status(), io);
   figures.bubble = simulation->bubble;
   figures.lower_bound = simulation->lower_bound;
-  switch (options.format) {
-    case Format::kJson:
-      io.out << wire::PlanJson(*plan, figures);
-      break;
-    case Format::kYaml: {
-      const absl::StatusOr<job::Tree> tree = wire::ParseYaml(wire::PlanJson(*plan, figures));
-      if (!tree.ok()) {
-        io.talk << "error: this plan is too large for yaml: use -o json\n";
-        return kFailure;
-      }
-      PrintTree(*tree, Format::kYaml, io.out);
-      break;
-    }
-    case Format::kName:
-      io.out << plan->digest << "\n";
-      break;
-    default:
-      io.out << wire::PlanTable(*plan, figures);
+  const absl::Status drawn =
+      WritePictures(options.pictures, *plan, figures, simulation->timeline, io);
+  if (!drawn.ok()) {
+    io.talk << "error: " << drawn.message() << "\n";
+    return kCannotCreate;
   }
-  return kSuccess;
+  return TakesStandardOutput(options.pictures) ? kSuccess
+                                               : PrintPlan(*plan, figures, options.format, io);
 }
 
 }  // namespace phalanx::client

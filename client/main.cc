@@ -17,6 +17,7 @@
 #include "client/completion.h"
 #include "client/exit_code.h"
 #include "client/interrupt.h"
+#include "client/plan_pictures.h"
 #include "client/run.h"
 #include "core/job/scalar.h"
 
@@ -35,6 +36,8 @@ struct Flags {
   std::string job;
   std::string output;
   std::string nodes;
+  std::string device_memory;
+  PictureFiles pictures;
   std::string shell;
   std::vector<int32_t> ranks;
   int32_t tail = 0;
@@ -129,12 +132,27 @@ void Program::AddLocalCommands() {
       ->type_name("DIR");
   CLI::App* plan =
       Add("plan", "Show where every part of a job would run; needs no server", [this](Io& io) {
-        return Plan({.file = flags_.file, .format = format(), .nodes = flags_.nodes}, io);
+        return Plan({.file = flags_.file,
+                     .format = format(),
+                     .nodes = flags_.nodes,
+                     .device_memory = flags_.device_memory,
+                     .pictures = flags_.pictures},
+                    io);
       });
   AddFile(plan, flags_);
   AddFormat(plan, flags_);
   plan->add_option("--nodes", flags_.nodes, "lay the job on so many nodes of so many devices")
       ->type_name("NODESxDEVICES");
+  plan->add_option("--device-memory", flags_.device_memory,
+                   "what each device has, such as 80Gi: refuse a plan that needs more")
+      ->type_name("SIZE");
+  plan->add_option("--svg", flags_.pictures.svg,
+                   "draw the timeline of a step; - is standard output")
+      ->type_name("FILE");
+  plan->add_option("--trace", flags_.pictures.trace, "the same for Perfetto or chrome://tracing")
+      ->type_name("FILE");
+  plan->add_option("--dot", flags_.pictures.dot, "the module graph with its layouts, for Graphviz")
+      ->type_name("FILE");
   CLI::App* validate =
       Add("validate", "Check a job file; -o yaml prints it with every default", [this](Io& io) {
         return Validate({.file = flags_.file,

@@ -11,6 +11,7 @@
 #include "core/plan/samples.h"
 #include "core/plan/segments.h"
 #include "core/plan/units.h"
+#include "core/wire/plan_text.h"
 
 namespace phalanx::wire {
 namespace {
@@ -46,16 +47,21 @@ void AddGroups(const plan::Grid& grid, const std::vector<std::vector<std::string
   }
 }
 
-// {first, last stage} and {first stage} of each pipeline line.
-void AddEmbeddingGroups(const plan::Grid& grid, Json* groups) {
+// {first, last part} and {first part} of each pipeline line.
+void AddEmbeddingGroups(const ModulePlan& layout, Json* groups) {
   const std::vector<std::string> axes = {"pp"};
-  const auto lines = grid.Groups(axes);
+  const auto lines = layout.grid.Groups(axes);
   if (!lines.ok()) return;
+  size_t first = 0, last = 0;  // places on a line; under a V-shaped placement the same one
+  for (int32_t stage = 0; stage < layout.pp(); ++stage) {
+    if (HoldsFirst(layout, stage)) first = static_cast<size_t>(stage);
+    if (HoldsLast(layout, stage)) last = static_cast<size_t>(stage);
+  }
   Json embedding = Json::array(), position = Json::array();
   for (const RankList& line : *lines) {
-    embedding.push_back(line.size() == 1 ? ToJson(line)
-                                         : ToJson(RankList{line.front(), line.back()}));
-    position.push_back(ToJson(RankList{line.front()}));
+    embedding.push_back(first == last ? ToJson(RankList{line[first]})
+                                      : ToJson(RankList{line[first], line[last]}));
+    position.push_back(ToJson(RankList{line[first]}));
   }
   (*groups)["embedding"] = std::move(embedding);
   (*groups)["position_embedding"] = std::move(position);
@@ -97,7 +103,7 @@ Json ModuleJson(const Plan& plan, const ModulePlan& layout) {
   AddGroups(layout.expert_grid,
             {{"expt_tp"}, {"ep"}, {"expt_dp"}, {"expt_tp", "ep"}, {"expt_tp", "ep", "pp"}},
             &groups);
-  if (layout.index == plan.spec.language) AddEmbeddingGroups(layout.grid, &groups);
+  if (layout.index == plan.spec.language) AddEmbeddingGroups(layout, &groups);
   json["groups"] = std::move(groups);
   return json;
 }
@@ -145,7 +151,7 @@ Json EdgeJson(const Plan& plan, int32_t link, const plan::MicrobatchSamples& sam
 
 Json PlaceJson(const Plan& plan, const Place& place, const PlanFigures& figures) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  const bool first = place.pp == 0, last = place.pp == layout.pp() - 1;
+  const bool first = HoldsFirst(layout, place.pp), last = HoldsLast(layout, place.pp);
   const bool language = place.module == plan.spec.language;
   Json json;
   json["name"] = plan.module_spec(place.module).name;
@@ -186,7 +192,7 @@ Json ReplicaJson(const Plan& plan, const ModulePlan& layout, int32_t dp, int32_t
   Json units = nullptr;
   if (architecture.family != job::Family::kNone) {
     Json attention = Json::array(), mlp = Json::array(), vocabulary = Json::array();
-    const bool ends = pp == 0 || pp == layout.pp() - 1;
+    const bool ends = HoldsFirst(layout, pp) || HoldsLast(layout, pp);
     const auto width = static_cast<int32_t>(ranks.size());
     for (int32_t tp = 0; tp < width; ++tp) {
       const plan::Shard shard = plan::ShardOf(architecture, width, tp);

@@ -9,10 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/plan/cost.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/parameters.h"
 #include "core/plan/samples.h"
 #include "core/plan/units.h"
 #include "core/wire/plan_json.h"
+#include "core/wire/plan_text.h"
 
 namespace phalanx::wire {
 namespace {
@@ -69,60 +71,7 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "3-7", "3", "-" for none.
-std::string Run(int64_t first, int64_t count) {
-  if (count <= 0) return "-";
-  return count == 1 ? absl::StrCat(first) : absl::StrCat(first, "-", first + count - 1);
-}
-std::string Run(plan::UnitRange range) { return Run(range.first, range.count); }
-
-std::string Bytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
-
-std::string FamilyName(job::Family family) {
-  switch (family) {
-    case job::Family::kNone:
-      return "-";
-    case job::Family::kClipVision:
-      return "clip_vision";
-    case job::Family::kWhisper:
-      return "whisper";
-    case job::Family::kLlama:
-      return "llama";
-    case job::Family::kRegressor:
-      return "regressor";
-  }
-  return "-";
-}
-
-// Layer counts of the parts, equal neighbours together: "3+3", "8x10+7".
-std::string LayerCounts(const ModulePlan& layout) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < layout.stage_layers.size();) {
-    const int32_t count = layout.stage_layers[i].count;
-    size_t end = i;
-    while (end < layout.stage_layers.size() && layout.stage_layers[end].count == count) ++end;
-    if (end - i > 3) {
-      parts.push_back(absl::StrCat(end - i, "x", count));
-    } else {
-      for (size_t n = i; n < end; ++n) parts.push_back(absl::StrCat(count));
-    }
-    i = end;
-  }
-  if (parts.size() > 6) {
-    parts.resize(6);
-    parts.push_back("..");
-  }
-  return absl::StrJoin(parts, "+");
-}
+std::string Run(plan::UnitRange range) { return RunText(range.first, range.count); }
 
 std::string ModulesTable(const Plan& plan) {
   TextTable table(
@@ -134,7 +83,7 @@ std::string ModulesTable(const Plan& plan) {
     const int64_t most = plan::LaneSamplesOfStep(plan, layout.index, 0);
     const int64_t least = plan::LaneSamplesOfStep(plan, layout.index, parallel.dp - 1);
     table.Add({Cut(module.name), FamilyName(module.architecture.family),
-               Run(layout.grid.offset(), layout.grid.size()), absl::StrCat(parallel.tp),
+               RunText(layout.grid.offset(), layout.grid.size()), absl::StrCat(parallel.tp),
                absl::StrCat(parallel.cp), absl::StrCat(parallel.dp), absl::StrCat(parallel.pp),
                LayerCounts(layout),
                most == least ? absl::StrCat(most) : absl::StrCat(least, " to ", most)});
@@ -171,11 +120,11 @@ std::vector<std::string> PlaceCells(const Plan& plan, const Place& place) {
   // Of several chunks the first, and how many follow.
   const std::string more = layout.chunks > 1 ? absl::StrCat(" +", layout.chunks - 1) : "";
   const plan::Shard shard = plan::ShardOf(architecture, place.width, place.tp);
-  const bool ends = place.pp == 0 || place.pp == layout.pp() - 1;
+  const bool ends = HoldsFirst(layout, place.pp) || HoldsLast(layout, place.pp);
   return {Cut(plan.module_spec(place.module).name),
           absl::StrCat(place.tp, "/", place.cp, "/", place.dp, "/", place.pp),
           absl::StrCat(layout.GraphStage(place.pp), more),
-          Run(range.first, range.count) + more,
+          RunText(range.first, range.count) + more,
           Run(shard.query_heads),
           Run(shard.mlp_blocks),
           ends ? Run(shard.vocabulary_blocks) : "-"};
@@ -189,7 +138,8 @@ std::string RanksTable(const Plan& plan, const std::vector<plan::MemoryEstimate>
     const plan::Device& device = plan.devices[static_cast<size_t>(rank)];
     std::vector<std::string> head = {absl::StrCat(rank),
                                      absl::StrCat(Cut(device.node), "/", device.index)};
-    std::string bytes = memory.empty() ? "-" : Bytes(memory[static_cast<size_t>(rank)].total());
+    std::string bytes =
+        memory.empty() ? "-" : plan::FormatBytes(memory[static_cast<size_t>(rank)].total());
     const std::vector<Place> places = plan.PlacesOf(Rank{rank});
     if (places.empty()) {
       head.push_back("(idle)");
@@ -217,10 +167,11 @@ std::string MemoryLine(const std::vector<plan::MemoryEstimate>& memory) {
       std::max_element(memory.begin(), memory.end(),
                        [](const auto& a, const auto& b) { return a.total() < b.total(); });
   return absl::StrCat("Memory, at most on rank ", largest - memory.begin(), ": ",
-                      Bytes(largest->total()), "\n  parameters ", Bytes(largest->parameters),
-                      ", gradients ", Bytes(largest->gradients), ", optimizer ",
-                      Bytes(largest->optimizer), ", activations ", Bytes(largest->activations),
-                      "\n");
+                      plan::FormatBytes(largest->total()), "\n  parameters ",
+                      plan::FormatBytes(largest->parameters), ", gradients ",
+                      plan::FormatBytes(largest->gradients), ", optimizer ",
+                      plan::FormatBytes(largest->optimizer), ", activations ",
+                      plan::FormatBytes(largest->activations), "\n");
 }
 
 std::string IdleLine(const Plan& plan) {

@@ -341,5 +341,47 @@ TEST(PlanTest, NeedsNoServer) {
   EXPECT_EQ(Plan({.file = kExample, .nodes = "many"}, small.io), kUsage);
 }
 
+TEST(PlanTest, MoreThanTheDevicesHave_IsABadJobFile) {
+  Captured enough, little, wrong;
+  EXPECT_EQ(Plan({.file = kExample, .device_memory = "16Gi"}, enough.io), kSuccess);
+  EXPECT_EQ(Plan({.file = kExample, .device_memory = "1Mi"}, little.io), kBadJobFile);
+  EXPECT_EQ(little.out.str(), "");
+  EXPECT_THAT(little.talk.str(), HasSubstr("spec.modules: rank "));
+  EXPECT_THAT(little.talk.str(),
+              HasSubstr(" is the largest term), device has 1.0 MiB; 5 other ranks"));
+  EXPECT_EQ(Plan({.file = kExample, .device_memory = "much"}, wrong.io), kUsage);
+}
+
+// Context and expert parallelism: planned, groups shown, not trained.
+TEST(PlanTest, AxesThatAreNotTrainedYet_ArePlannedAndNotSubmitted) {
+  const std::string file = Written("axes.yaml", R"(metadata: {name: axes}
+spec:
+  steps: 1
+  modules:
+    - name: language
+      architecture: {family: llama, hidden_size: 192, layers: 6, heads: 6, mlp_size: 512, vocabulary: 512, context: 64}
+      parallel: {ranks: 16, tp: 2, cp: 2, pp: 2, ep: 2, expt_tp: 2}
+  batch: {global: 48}
+  data: {shards: a.tar, tokenizer: a.model}
+)");
+  Captured plan, submit;
+  ASSERT_EQ(Plan({.file = file, .format = Format::kJson}, plan.io), kSuccess) << plan.talk.str();
+  for (const char* group :
+       {"\"cp\":[[0,2],[1,3],", "\"dp-cp\":[[0,2,4,6],[1,3,5,7],", "\"ep\":[[0,2],[1,3],",
+        "\"expt_tp\":[[0,1],[2,3],", "\"expt_dp\":[[0,4],[1,5],"}) {
+    EXPECT_NE(plan.out.str().find(group), std::string::npos) << group;
+  }
+  FakeServer server;
+  Connection connection = server.Connect();
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = file}, stopper, submit.io), kBadJobFile);
+  for (const char* refusal :
+       {"parallel.cp: 2: this release does not train with context parallelism yet",
+        "parallel.ep: 2: this release does not train with expert parallelism yet",
+        "parallel.expt_tp: 2: this release does not train with tensor-parallel experts yet"}) {
+    EXPECT_THAT(submit.talk.str(), HasSubstr(refusal));
+  }
+}
+
 }  // namespace
 }  // namespace phalanx::client

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -196,6 +197,66 @@ TEST(PlanTest, StageLayers_OfChunks_AreInTheOrderOfDataFlow) {
   EXPECT_TRUE(module.IsLast(1, 1));
 }
 
+TEST(PlanTest, StageLayers_InAVee_TurnAtTheLastStage) {
+  const Plan plan =
+      MustPlan(AJob()
+                   .Module("vision", ClipVision())
+                   .Module("language", Llama({.layers = 12, .vocabulary = 8, .context = 8}),
+                           {.pp = 3, .layers = {4, 3, 5}})
+                   .Edge("vision", "language")
+                   .Schedule(job::ScheduleName::kZeroBubbleV));
+  const ModulePlan& module = plan.modules[1];
+  EXPECT_EQ(module.chunks, 2);
+  EXPECT_EQ(module.placement, Placement::kVee);
+  EXPECT_EQ(module.layers(0, 0), (LayerRange{0, 2}));
+  EXPECT_EQ(module.layers(1, 0), (LayerRange{2, 2}));
+  EXPECT_EQ(module.layers(2, 0), (LayerRange{4, 3}));
+  EXPECT_EQ(module.layers(2, 1), (LayerRange{7, 2}));
+  EXPECT_EQ(module.layers(1, 1), (LayerRange{9, 1}));
+  EXPECT_EQ(module.layers(0, 1), (LayerRange{10, 2}));
+  EXPECT_EQ(plan.stages, 7);
+  for (int32_t stage : {0, 1, 2}) {
+    EXPECT_EQ(module.GraphStage(stage, 0), 1 + stage);
+    EXPECT_EQ(module.GraphStage(stage, 1), 6 - stage);
+  }
+  EXPECT_TRUE(module.IsFirst(0, 0));
+  EXPECT_TRUE(module.IsLast(0, 1));
+  EXPECT_FALSE(module.IsLast(2, 1));
+  // The rank of the first stage holds both ends.
+  EXPECT_EQ(plan.Reporter(), Rank{1});
+  EXPECT_EQ(plan.links[2], (Link{.from_module = 1,
+                                 .from_stage = 2,
+                                 .to_module = 1,
+                                 .to_stage = 2,
+                                 .from_chunk = 0,
+                                 .to_chunk = 1}));
+  EXPECT_EQ(plan.links.back(), (Link{.from_module = 0, .to_module = 1, .edge = 0}));
+  EXPECT_EQ(module.TrainsOf(0, 1), (Trains{.weights = true, .inputs = true}));
+}
+
+TEST(PlanTest, FlowOf_EveryPlacement_IsTheInverseOfStageAndChunk) {
+  for (const auto& [name, chunks] : {std::pair{job::ScheduleName::kInterleaved, 3},
+                                     std::pair{job::ScheduleName::kZeroBubbleV, 1}}) {
+    const Plan plan =
+        MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 4}).Schedule(name, chunks));
+    const ModulePlan& module = plan.modules[0];
+    for (int32_t flow = 0; flow < module.pp() * module.chunks; ++flow) {
+      EXPECT_EQ(module.FlowOf(module.StageAt(flow), module.ChunkAt(flow)), flow);
+    }
+    EXPECT_EQ(module.LastStage(), name == job::ScheduleName::kZeroBubbleV ? 0 : 3);
+  }
+}
+
+// A regressor is fed by the last part of the language model.
+TEST(PlanTest, Links_BehindAVee_LeaveFromTheFirstStage) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("language", NoArchitecture(), {.pp = 2})
+                                 .Module("generator", NoArchitecture())
+                                 .Edge("language", "generator")
+                                 .Schedule(job::ScheduleName::kZeroBubbleV));
+  EXPECT_EQ(plan.links.back(), (Link{.from_stage = 0, .to_module = 1, .from_chunk = 1, .edge = 0}));
+}
+
 TEST(PlanTest, StageLayers_ByCost_CoverAllLayersAndSpareTheHead) {
   for (int32_t layers : {4, 7, 32, 33}) {
     for (int32_t parts = 1; parts <= 4; ++parts) {
@@ -330,6 +391,24 @@ TEST(PlanTest, MakePlan_OfBadSpecs_NamesTheField) {
              .Edge("language", "other")
              .Edge("other", "language"),
          "spec.edges", "no cycle");
+  expect(AJob()
+             .Module("language", NoArchitecture(), {.pp = 2})
+             .Schedule(job::ScheduleName::kZeroBubbleV, 3),
+         "spec.schedule.chunks", "zero_bubble_v has 2 chunks a rank");
+  expect(AJob()
+             .Module("language", NoArchitecture(), {.pp = 2})
+             .Schedule(job::ScheduleName::kZeroBubbleH1, 2),
+         "spec.schedule.chunks", "one chunk a rank");
+  expect(AJob()
+             .Module("vision", NoArchitecture())
+             .Module("language", NoArchitecture(), {.pp = 2})
+             .Edge("vision", "language")
+             .Schedule(job::ScheduleName::kThreePhase),
+         "spec.schedule.name", "on the ranks of the language module that feeds it");
+  expect(AJob()
+             .Module("language", Llama({.layers = 3}), {.pp = 2})
+             .Schedule(job::ScheduleName::kZeroBubbleV),
+         "spec.modules[0].parallel.pp", "every chunk of every stage needs a layer (4 of them)");
   AJob huge;
   huge.Module("language", NoArchitecture());
   huge.spec().modules[0].parallel.tp = 1 << 30;
@@ -360,6 +439,8 @@ TEST(PlanTest, Digest_ChangesWithThePlanAndOnlyWithIt) {
   changes([](job::JobSpec& s) { s.compute = job::Precision::kFp64; });
   changes([](job::JobSpec& s) { s.batch.micro = 1; });
   changes([](job::JobSpec& s) { s.optimizer.learning_rate *= 1 + 1e-15; });
+  changes([](job::JobSpec& s) { s.schedule.name = job::ScheduleName::kZeroBubbleH1; });
+  changes([](job::JobSpec& s) { s.schedule.name = job::ScheduleName::kZeroBubbleV; });
   changes([](job::JobSpec& s) { s.modules[0].frozen = true; });
   changes([](job::JobSpec& s) { s.modules[1].architecture.rope_theta = 1e6; });
   changes([](job::JobSpec& s) { s.modules[1].parallel.layers = {1, 3}; });

@@ -1,0 +1,63 @@
+#include "client/plan_pictures.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status.h"
+#include "core/wire/plan_dot.h"
+#include "core/wire/timeline_json.h"
+#include "core/wire/timeline_svg.h"
+
+namespace phalanx::client {
+namespace {
+
+// Flags whose picture goes to standard output.
+std::vector<std::string> OnStandardOutput(const PictureFiles& files) {
+  std::vector<std::string> flags;
+  if (files.svg == "-") flags.push_back("--svg -");
+  if (files.trace == "-") flags.push_back("--trace -");
+  if (files.dot == "-") flags.push_back("--dot -");
+  return flags;
+}
+
+absl::Status Write(const std::string& path, const std::string& text, Io& io) {
+  if (path == "-") {
+    io.out << text;
+    return absl::OkStatus();
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnknownError(absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+}
+
+}  // namespace
+
+absl::Status CheckPictures(const PictureFiles& files, Format format) {
+  std::vector<std::string> flags = OnStandardOutput(files);
+  if (!flags.empty() && format != Format::kTable) flags.push_back("-o");
+  if (flags.size() <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::StrJoin(flags, " and "), ": only one may go to standard output"));
+}
+
+bool TakesStandardOutput(const PictureFiles& files) { return !OnStandardOutput(files).empty(); }
+
+absl::Status WritePictures(const PictureFiles& files, const plan::Plan& plan,
+                           const wire::PlanFigures& figures,
+                           const std::vector<schedule::TimedInstruction>& timeline, Io& io) {
+  if (!files.svg.empty()) {
+    RETURN_IF_ERROR(Write(files.svg, wire::TimelineSvg(plan, figures, timeline), io));
+  }
+  if (!files.trace.empty()) {
+    RETURN_IF_ERROR(Write(files.trace, wire::TraceJson(plan, timeline), io));
+  }
+  if (!files.dot.empty()) RETURN_IF_ERROR(Write(files.dot, wire::PlanDot(plan), io));
+  return absl::OkStatus();
+}
+
+}  // namespace phalanx::client

@@ -1,0 +1,65 @@
+#include "core/wire/plan_text.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace phalanx::wire {
+
+std::string RunText(int64_t first, int64_t count) {
+  if (count <= 0) return "-";
+  return count == 1 ? absl::StrCat(first) : absl::StrCat(first, "-", first + count - 1);
+}
+
+std::string FamilyName(job::Family family) {
+  switch (family) {
+    case job::Family::kNone:
+      return "-";
+    case job::Family::kClipVision:
+      return "clip_vision";
+    case job::Family::kWhisper:
+      return "whisper";
+    case job::Family::kLlama:
+      return "llama";
+    case job::Family::kRegressor:
+      return "regressor";
+  }
+  return "-";
+}
+
+std::string LayerCounts(const plan::ModulePlan& layout) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < layout.stage_layers.size();) {
+    const int32_t count = layout.stage_layers[i].count;
+    size_t end = i;
+    while (end < layout.stage_layers.size() && layout.stage_layers[end].count == count) ++end;
+    if (end - i > 3) {
+      parts.push_back(absl::StrCat(end - i, "x", count));
+    } else {
+      for (size_t n = i; n < end; ++n) parts.push_back(absl::StrCat(count));
+    }
+    i = end;
+  }
+  if (parts.size() > 6) {
+    parts.resize(6);
+    parts.push_back("..");
+  }
+  return absl::StrJoin(parts, "+");
+}
+
+bool HoldsFirst(const plan::ModulePlan& layout, int32_t stage) {
+  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    if (layout.IsFirst(stage, chunk)) return true;
+  }
+  return false;
+}
+
+bool HoldsLast(const plan::ModulePlan& layout, int32_t stage) {
+  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    if (layout.IsLast(stage, chunk)) return true;
+  }
+  return false;
+}
+
+}  // namespace phalanx::wire
