@@ -33,36 +33,58 @@ void DamagePicture(const DataFolder& data, int32_t number) {
   Require(false, "there is no such picture");
 }
 
-std::string JobText(const DataFolder& data, const JobOptions& options) {
+namespace {
+
+std::string ModuleText(const std::string& name, const std::string& architecture,
+                       const std::string& parallel, const std::string& offset = "",
+                       const std::string& more = "") {
+  if (parallel.empty()) return "";
   std::string text =
-      absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", options.name,
-                   "}\nspec:\n", "  seed: 3\n  steps: ", options.steps,
-                   "\n  precision: {compute: ", options.precision, "}\n  modules:\n");
-  if (!options.vision.empty()) {
-    absl::StrAppend(
-        &text,
-        "    - name: vision\n      architecture: {family: clip_vision, hidden_size: 32, "
-        "layers: 2, heads: 4, mlp_size: 64, block: 8, image_size: 16, patch_size: 8}\n"
-        "      parallel: {",
-        options.vision, "}\n");
-  }
-  absl::StrAppend(
-      &text, "    - name: language\n      architecture: {family: llama, hidden_size: 32, layers: ",
-      options.layers, ", heads: ", options.heads, ", kv_heads: ", options.kv_heads,
-      ", mlp_size: 64, block: 8, vocabulary: ", data.files.vocabulary,
-      ", context: 32}\n      parallel: {", options.language, "}\n");
-  if (!options.vision.empty()) {
-    absl::StrAppend(&text,
-                    "  edges:\n    - {from: vision, to: language, projector: {type: mlp, "
-                    "hidden_size: 32}}\n");
-  }
-  absl::StrAppend(&text, "  batch: {global: ", options.batch, ", micro: ", options.micro, "}\n",
-                  "  data: {shards: \"set-{000..001}.tar\", tokenizer: set.model, corrupt_max: ",
-                  options.corrupt_max, options.validation ? ", validation: validation-000.tar" : "",
-                  "}\n", "  optimizer: {learning_rate: ", options.learning_rate,
-                  ", warmup_steps: 2}\n", "  resources: {device: cpu}\n  output: ", options.output,
-                  "\n");
+      absl::StrCat("    - name: ", name, "\n      architecture: {", architecture,
+                   ", hidden_size: ", kHidden, ", mlp_size: 64, block: 8}\n      parallel: {",
+                   parallel, "}\n");
+  if (!offset.empty()) absl::StrAppend(&text, "      offset: ", offset, "\n");
+  if (!more.empty()) absl::StrAppend(&text, "      ", more, "\n");
   return text;
+}
+
+std::string EdgesText(const JobOptions& options) {
+  std::string text;
+  const std::string projector =
+      absl::StrCat(", projector: {type: mlp, hidden_size: ", kHidden, "}}\n");
+  if (!options.vision.empty()) {
+    absl::StrAppend(&text, "    - {from: vision, to: language", projector);
+  }
+  if (!options.audio.empty()) absl::StrAppend(&text, "    - {from: audio, to: language", projector);
+  if (!options.regressor.empty()) absl::StrAppend(&text, "    - {from: language, to: regressor}\n");
+  return text.empty() ? "" : absl::StrCat("  edges:\n", text);
+}
+
+}  // namespace
+
+std::string JobText(const DataFolder& data, const JobOptions& options) {
+  const std::string heads =
+      absl::StrCat("heads: ", options.heads, ", kv_heads: ", options.kv_heads, ", context: 32");
+  return absl::StrCat(
+      "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", options.name, "}\nspec:\n",
+      "  seed: 3\n  steps: ", options.steps, "\n  precision: {compute: ", options.precision,
+      "}\n  modules:\n",
+      ModuleText("vision", "family: clip_vision, layers: 2, heads: 4, image_size: 16, patch_size: 8",
+                 options.vision, "", options.vision_more),
+      ModuleText("audio", "family: whisper, layers: 1, heads: 4, mel_bins: 8, frames: 8",
+                 options.audio),
+      ModuleText("language",
+                 absl::StrCat("family: llama, layers: ", options.layers, ", ", heads,
+                              ", vocabulary: ", data.files.vocabulary),
+                 options.language, options.language_offset, options.language_more),
+      ModuleText("regressor", absl::StrCat("family: regressor, layers: 1, ", heads),
+                 options.regressor),
+      EdgesText(options), "  batch: {global: ", options.batch, ", micro: ", options.micro, "}\n",
+      "  schedule: ", options.schedule, "\n",
+      "  data: {shards: \"set-{000..001}.tar\", tokenizer: set.model, corrupt_max: ",
+      options.corrupt_max, options.validation ? ", validation: validation-000.tar" : "", "}\n",
+      "  optimizer: {learning_rate: ", options.learning_rate, ", warmup_steps: 2}\n",
+      "  resources: {device: cpu}\n  output: ", options.output, "\n");
 }
 
 v1::JobDocument Document(const DataFolder& data, const JobOptions& options) {

@@ -21,13 +21,22 @@ DataFolder MakeData(const support::ShardOptions& options = {});
 // header stays, its pixels do not decode.
 void DamagePicture(const DataFolder& data, int32_t number);
 
+// Of every module.
+inline constexpr int32_t kHidden = 32;
+
 // parallel and architecture values as the job file has them.
 struct JobOptions {
   std::string name = "tiny";
   int64_t steps = 6;
   std::string precision = "fp32";
   std::string vision = "ranks: 1";  // empty: language alone
+  std::string audio;                // empty: none
   std::string language = "ranks: 1";
+  std::string regressor;        // behind the language module; empty: none
+  std::string language_offset;  // empty: behind the encoders
+  std::string language_more;    // further fields of the module: "recompute: full"
+  std::string vision_more;
+  std::string schedule = "{name: 1f1b}";
   int32_t layers = 2, heads = 4, kv_heads = 2;
   int32_t batch = 8, micro = 2;
   int32_t corrupt_max = 16;

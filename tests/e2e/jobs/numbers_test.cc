@@ -74,6 +74,72 @@ TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::exists(output + "/logs/rank-5.log"));
 }
 
+struct Graph {
+  const char* name;
+  support::ShardOptions data;
+  JobOptions job;
+};
+
+class GraphTest : public testing::TestWithParam<Graph> {};
+
+TEST_P(GraphTest, Run_EqualsTheOracle) {
+  const Graph& graph = GetParam();
+  const DataFolder data = MakeData(graph.data);
+  JobOptions options = graph.job;
+  options.steps = 3;
+  options.precision = "fp64";
+  Cluster cluster({.devices = 6});
+  const v1::JobStatus job = cluster.Submit(Document(data, options));
+  ASSERT_EQ(cluster.AwaitEnd(job.id()).phase(), v1::JOB_PHASE_SUCCEEDED) << cluster.WorkerLog();
+  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
+  ASSERT_EQ(StepsFault(metrics, options.steps), "");
+  const std::vector<oracle::TrainedStep> plain = Oracle(data, options);
+  ASSERT_EQ(plain.size(), metrics.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("step ", i + 1));
+    EXPECT_NEAR(metrics[i].loss, plain[i].decision.loss, 1e-9 * plain[i].decision.loss);
+    EXPECT_NEAR(metrics[i].gradient_norm, plain[i].decision.gradient_norm,
+                1e-9 * plain[i].decision.gradient_norm);
+  }
+}
+
+const support::ShardOptions kPictures{.samples = 30, .images_min = 0, .images_max = 2, .words = 4};
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, GraphTest,
+    testing::ValuesIn(std::vector<Graph>{
+        {"ColocatedThreePhaseInChunks",
+         kPictures,
+         {.vision = "ranks: 4",
+          .language = "ranks: 4, tp: 2, pp: 2",
+          .language_offset = "vision",
+          .language_more = "recompute: full",
+          .schedule = "{name: three_phase, encoder_chunks: 2}",
+          .batch = 15,
+          .micro = 4}},
+        {"IdleRankAndZeroBubbleV",
+         kPictures,
+         {.vision = "ranks: 2",
+          .language = "ranks: 2, pp: 2",
+          .language_offset = "3",
+          .schedule = "{name: zero_bubble_v}",
+          .layers = 4}},
+        {"SoundsPicturesAndTargets",
+         {.samples = 30, .sounds_max = 1, .target_rows = 3, .target_hidden = kHidden, .words = 4},
+         {.vision = "ranks: 1",
+          .audio = "ranks: 2",
+          .language = "ranks: 2, tp: 2",
+          .regressor = "ranks: 1",
+          .vision_more = "frozen: true"}},
+        {"Interleaved",
+         kPictures,
+         {.vision = "ranks: 1",
+          .language = "ranks: 4, tp: 2, pp: 2",
+          .schedule = "{name: interleaved, chunks: 2}",
+          .layers = 4}},
+    }),
+    [](const auto& info) { return std::string(info.param.name); });
+
 TEST(NumbersTest, ThreeTensorRanksOfEightHeads_LossFalls) {
   const DataFolder data = MakeData();
   const JobOptions options{.steps = 40,
