@@ -11,24 +11,24 @@
 namespace phalanx::client {
 
 void Stopper::Stop() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   stopped_ = true;
   if (context_ != nullptr) context_->TryCancel();
 }
 
 bool Stopper::stopped() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return stopped_;
 }
 
 StopScope::StopScope(Stopper& stopper, grpc::ClientContext& context) : stopper_(stopper) {
-  absl::MutexLock lock(&stopper_.mu_);
+  MutexLock lock(&stopper_.mu_);
   stopper_.context_ = &context;
   if (stopper_.stopped_) context.TryCancel();
 }
 
 StopScope::~StopScope() {
-  absl::MutexLock lock(&stopper_.mu_);
+  MutexLock lock(&stopper_.mu_);
   stopper_.context_ = nullptr;
 }
 

@@ -8,10 +8,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/connection.h"
 #include "client/format.h"
+#include "core/base/mutex.h"
 #include "phalanx/v1/job_service.pb.h"
 
 namespace phalanx::client {
@@ -24,7 +24,7 @@ class Stopper {
 
  private:
   friend class StopScope;
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the stream under way
 };
