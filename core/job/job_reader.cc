@@ -190,7 +190,7 @@ absl::StatusOr<ReadJob> Reader::Read() {
   if (purpose_ == Purpose::kSubmit) RefuseNotYet(spec_, report_);
   if (!report_.empty()) return ViolationsStatus(report_.Sorted());
   ReadJob job;
-  job.warnings = WarnNotYet(spec_, report_);
+  job.warnings = WarnNotYet(report_);
   job.spec = std::move(spec_);
   return job;
 }

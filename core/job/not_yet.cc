@@ -37,8 +37,7 @@ constexpr ModuleRefusal kModuleRefusals[] = {
     {"weights", [](const Module& m) { return m.weights.has_value(); }, "load weights"},
 };
 
-constexpr const char* kWarned[] = {"spec.time_limit", "spec.checkpoint", "spec.recovery",
-                                   "spec.trace"};
+constexpr const char* kWarned[] = {"spec.time_limit", "spec.checkpoint", "spec.recovery"};
 
 std::string Sentence(const char* what) {
   return absl::StrCat("this release does not ", what, " yet");
@@ -61,12 +60,11 @@ void RefuseNotYet(const JobSpec& spec, Report& report) {
   }
 }
 
-std::vector<std::string> WarnNotYet(const JobSpec& spec, const Report& report) {
+std::vector<std::string> WarnNotYet(const Report& report) {
   std::vector<std::string> warnings;
   for (const char* path : kWarned) {
     const Tree* node = report.Find(path);
     if (node == nullptr || node->kind == Tree::Kind::kNull) continue;
-    if (absl::string_view(path) == "spec.trace" && !spec.trace) continue;
     warnings.push_back(absl::StrCat(path, ": not in force yet"));
   }
   return warnings;

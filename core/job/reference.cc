@@ -90,9 +90,8 @@ std::string JobReference() {
       "modules and projectors;\n"
       "recomputation; initial weights; schedules other than auto and 1f1b; several chunks; "
       "priorities and preemption;\n"
-      "spares. `time_limit`, `checkpoint`, `recovery` and `trace` are accepted with a warning that "
-      "they are not in force\n"
-      "yet.\n";
+      "spares. `time_limit`, `checkpoint` and `recovery` are accepted with a warning that they are "
+      "not in force yet.\n";
   AppendTable("", "The document", FieldsOf(""), &text);
   return text;
 }

@@ -288,7 +288,7 @@ constexpr Field kSpec[] = {
     {.name = "output", .type = T::kString, .otherwise = "`runs/NAME`, NAME being the job's",
      .doc = "Folder for the job's results."},
     {.name = "trace", .type = T::kBoolean, .initial = "false",
-     .doc = "Record a timeline; not in force yet."},
+     .doc = "Measure one late step: what every rank did when, in `OUTPUT/trace.json`."},
 };
 
 constexpr Field kMetadata[] = {

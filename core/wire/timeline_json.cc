@@ -154,14 +154,17 @@ void AddFlows(const plan::Plan& plan, const std::vector<TimedInstruction>& timel
 
 }  // namespace
 
-std::string TraceJson(const plan::Plan& plan, const std::vector<TimedInstruction>& timeline) {
+std::string TraceJson(const plan::Plan& plan, const std::vector<TimedInstruction>& timeline,
+                      int64_t step) {
   Trace trace;
   std::set<Rank> ranks;
   for (const TimedInstruction& timed : timeline) ranks.insert(timed.rank);
   for (Rank rank : ranks) AddNames(plan, rank, &trace);
   for (const TimedInstruction& timed : timeline) trace.Add(InstructionJson(plan, timed));
   AddFlows(plan, timeline, &trace);
-  return trace.Finish({{"job", plan.spec.name}, {"plan", plan.digest}});
+  Json about = {{"job", plan.spec.name}, {"plan", plan.digest}};
+  if (step > 0) about["step"] = step;
+  return trace.Finish(about);
 }
 
 }  // namespace phalanx::wire

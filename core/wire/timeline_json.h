@@ -5,11 +5,13 @@
 // in microseconds, args as far as they apply: module, chunk, microbatch, link. One flow ("s" and
 // "f" of one id) from each send to each receive of the same message, backward ones too: between
 // ranks that exchange rows (plan::LinkMessages), or, where a list has one rank of many alike and
-// none of them do, between those that it has.
+// none of them do, between those that it has. "otherData" names job, plan digest and, of a measured
+// one, the step.
 //
 // A function of its arguments alone; throws nothing.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,8 @@
 namespace phalanx::wire {
 
 // `timeline`: instructions of the plan's ranks, in any order; a rank that has none does not appear.
+// `step`: the one that was measured, from 1; 0 for a planned timeline.
 std::string TraceJson(const plan::Plan& plan,
-                      const std::vector<schedule::TimedInstruction>& timeline);
+                      const std::vector<schedule::TimedInstruction>& timeline, int64_t step = 0);
 
 }  // namespace phalanx::wire

@@ -13,6 +13,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/data/job_data.h"
 #include "worker/device/cuda_device.h"
+#include "worker/rank/trace_file.h"
 #include "worker/train/module_state.h"
 
 namespace phalanx::rank {
@@ -144,6 +145,18 @@ void EpochRun::OnStep(const train::StepSummary& step) {
   report_status_.Update(Report(std::move(report)));
 }
 
+void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) {
+  if (!reporter_) return;
+  const absl::StatusOr<std::string> path = WriteTrace(output_, plan_, timeline);
+  // What was trained is worth more than its picture.
+  if (!path.ok()) {
+    spdlog::warn("job={} epoch={} no trace: {}", order_.assign().job(), epoch(), path.status().ToString());
+    return;
+  }
+  spdlog::info("job={} epoch={} trace of step {} is in {}", order_.assign().job(), epoch(), TraceStep(plan_.spec),
+               *path);
+}
+
 absl::Status EpochRun::Train() {
   train::TrainerOptions options;
   options.executor.compute = train::ComputeType(plan_.spec.compute);
@@ -154,7 +167,9 @@ absl::Status EpochRun::Train() {
     options.executor.length_multiple = 8;
   }
 #endif
+  options.trace_step = TraceStep(plan_.spec);
   train::TrainerCallbacks callbacks;
+  callbacks.on_trace = [this](const std::vector<schedule::TimedInstruction>& timeline) { OnTrace(timeline); };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;

@@ -8,11 +8,13 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "core/plan/plan.h"
+#include "core/schedule/simulator.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/comm/communicator.h"
@@ -50,6 +52,7 @@ class EpochRun {
   absl::Status Train();
   absl::Status Report(v1::RankReport report);
   void OnStep(const train::StepSummary& step);
+  void OnTrace(const std::vector<schedule::TimedInstruction>& timeline);
 
   channel::FrameSocket& channel_;
   const v1::RunEpoch order_;

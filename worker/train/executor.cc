@@ -158,9 +158,14 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector
       for (auto& state : states_) RETURN_IF_ERROR(state->SumTiedEnds());
     }
     ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
-    i += done;
     const int32_t after = timer_->Mark();
     timer_->Add(IsCompute(instruction.op) ? StepTimer::Kind::kCompute : StepTimer::Kind::kComm, before, after);
+    // The others of one exchange take no time of their own.
+    for (size_t other = 1; other < done; ++other) {
+      timer_->BeginInstruction(static_cast<int32_t>(i + other));
+      timer_->Add(StepTimer::Kind::kComm, after, after);
+    }
+    i += done;
     before = after;
   }
   flights_.clear();

@@ -11,6 +11,7 @@
 #include "core/base/status.h"
 #include "core/schedule/program.h"
 #include "worker/train/learning_rate.h"
+#include "worker/train/trace.h"
 
 namespace phalanx::train {
 namespace {
@@ -104,6 +105,12 @@ absl::Status Trainer::Run() {
 }
 
 absl::Status Trainer::ShareTrace() {
+  if (options_.trace_step == plan_.spec.steps) {
+    // No step comes after it whose decision would say that all its work is done.
+    at::zeros({1}, at::TensorOptions().device(options_.executor.device)).cpu();
+    trace_ = executor_->ReadFigures(options_.trace_step).instructions;
+  }
+  MoveWaitsToReceives(plan_, executor_->program(), trace_);
   std::vector<double> values = {static_cast<double>(trace_.size())};
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes, GatherOverRanks(values));
   size_t longest = 0;
@@ -127,6 +134,7 @@ absl::Status Trainer::ShareTrace() {
     }
     ++member;
   }
+  AlignAtRecord(timeline);
   callbacks_.on_trace(timeline);
   return absl::OkStatus();
 }

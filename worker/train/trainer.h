@@ -43,8 +43,8 @@ struct EvaluationSummary {
 struct TrainerCallbacks {
   std::function<void(const StepSummary&)> on_step;  // every rank; steps in order
   OnCorruptSample on_corrupt_sample;                // once a sample that this rank found
-  // After the last step, on every rank: what all ranks did in step `trace_step`, rank by rank, each from
-  // its own beginning of the step.
+  // After the last step, on every rank: what all ranks did in step `trace_step`, rank by rank, in
+  // seconds from the first one's beginning (trace.h says how).
   std::function<void(const std::vector<schedule::TimedInstruction>&)> on_trace;
 };
 
@@ -103,7 +103,7 @@ class Trainer {
   int64_t pending_tokens_ = 0, pending_items_ = 0;
   Decision last_decision_;
   int64_t skipped_in_a_row_ = 0;
-  std::vector<InstructionTime> trace_;
+  std::vector<InstructionTime> trace_;  // of trace_step, once it is known
   absl::Time last_decided_;
 };
 

@@ -1,11 +1,13 @@
-// phalanx-bench train JOB [OUTPUT]: trains a job through `phalanx run` and prints one JSON line of what
-// it measured: medians over the steps after the first kWarmupSteps.
+// phalanx-bench train [--trace FILE] JOB [OUTPUT]: trains a job through `phalanx run` and prints one JSON
+// line of what it measured: medians over the steps after the first kWarmupSteps. With --trace the job
+// runs with `trace: true`, and FILE is the timeline that it leaves.
 //
 // FLOPs: 2 a multiply-add, causal attention half, head included, forward and executed backward, no
 // recomputation; mfu against the dense bf16 rate of an H100 or H200, null on CPU; tokens are language
 // positions without padding; bubble = 1 - busy / (devices x step). simulated_ms is the step that the
 // simulator predicts from the mean time of each part's passes, as measured in the run, and the longest
 // end of a step (reductions, optimizer, gathers) behind it; simulated_error is how far that is off.
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,19 +40,48 @@ int Fail(const std::string& message) {
   return 1;
 }
 
-// Runs `phalanx run` beside this executable; its talk goes to our stderr. Returns its exit code.
-int RunJob(const std::string& job, const std::string& output) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "phalanx";
+// Runs `phalanx` beside this executable in `folder`, and returns its exit code. An unset file stands for
+// /dev/null as its input, and for our stderr as its output.
+int RunPhalanx(std::vector<std::string> arguments, const std::string& folder, std::FILE* in, std::FILE* out) {
+  std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "phalanx";
+  std::vector<char*> argv = {program.data()};
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
-    dup2(STDERR_FILENO, STDOUT_FILENO);
-    execl(program.c_str(), program.c_str(), "run", job.c_str(), "--output", output.c_str(), nullptr);
+    dup2(in != nullptr ? fileno(in) : open("/dev/null", O_RDONLY), STDIN_FILENO);
+    dup2(out != nullptr ? fileno(out) : STDERR_FILENO, STDOUT_FILENO);
+    if (chdir(folder.c_str()) == 0) execv(argv[0], argv.data());
     std::fprintf(stderr, "%s: %s\n", program.c_str(), std::strerror(errno));
     _exit(127);
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return 127;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// The job with `trace: true`, as standard input of a run in the job's folder. nullptr: it has said why.
+std::FILE* TracedJob(const std::string& job, const std::string& folder) {
+  std::FILE* file = std::tmpfile();
+  if (file == nullptr || RunPhalanx({"validate", job, "-o", "json"}, folder, nullptr, file) != 0) return nullptr;
+  std::fseek(file, 0, SEEK_END);
+  std::string text(static_cast<size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  Json document = Json::parse(text.data(), text.data() + std::fread(text.data(), 1, text.size(), file));
+  document["spec"]["trace"] = true;
+  std::FILE* traced = std::tmpfile();
+  if (traced == nullptr) return nullptr;
+  std::fputs(document.dump().c_str(), traced);
+  std::rewind(traced);
+  return traced;
+}
+
+int RunJob(const std::string& job, const std::string& output, bool traced) {
+  const std::filesystem::path path = std::filesystem::absolute(job);
+  const std::string folder = path.parent_path();
+  if (!traced) return RunPhalanx({"run", path, "--output", output}, folder, nullptr, nullptr);
+  std::FILE* in = TracedJob(path, folder);
+  return in == nullptr ? 1 : RunPhalanx({"run", "-", "--output", output}, folder, in, nullptr);
 }
 
 std::vector<Json> ReadLines(const std::string& path) {
@@ -156,11 +187,18 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output, const s
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3 || argc > 4 || std::string(argv[1]) != "train") {
-    std::cerr << "usage: phalanx-bench train JOB [OUTPUT]\n";
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::string trace;
+  if (arguments.size() > 2 && arguments[1] == "--trace") {
+    trace = arguments[2];
+    arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
+  }
+  if (arguments.size() < 2 || arguments.size() > 3 || arguments[0] != "train") {
+    std::cerr << "usage: phalanx-bench train [--trace FILE] JOB [OUTPUT]\n";
     return 2;
   }
-  std::ifstream file(argv[2]);
+  const std::string& job = arguments[1];
+  std::ifstream file(job);
   std::stringstream text;
   text << file.rdbuf();
   const auto read = phalanx::wire::ReadJobFile(text.str(), phalanx::job::Purpose::kSubmit);
@@ -174,15 +212,21 @@ int main(int argc, char** argv) {
                 " count in nothing");
   }
   const std::filesystem::path output =
-      argc == 4 ? std::filesystem::absolute(argv[3])
-                : std::filesystem::temp_directory_path() / ("phalanx-bench." + std::to_string(getpid()));
-  const int code = RunJob(argv[2], output.string());
+      arguments.size() == 3
+          ? std::filesystem::absolute(arguments[2])
+          : std::filesystem::temp_directory_path() / ("phalanx-bench." + std::to_string(getpid()));
+  const int code = RunJob(job, output.string(), !trace.empty());
   if (code != 0) return Fail("the run ended with exit code " + std::to_string(code));
   const std::vector<Json> lines = ReadLines(output.string() + "/metrics.jsonl");
   if (lines.size() != static_cast<size_t>(plan->spec.steps)) {
     return Fail("metrics.jsonl has " + std::to_string(lines.size()) + " lines");
   }
   std::cout << Measure(*plan, output.string(), lines).dump() << std::endl;
-  if (argc == 3) std::filesystem::remove_all(output);
+  if (!trace.empty()) {
+    std::error_code error;
+    std::filesystem::copy_file(output / "trace.json", trace, std::filesystem::copy_options::overwrite_existing, error);
+    if (error) return Fail(trace + ": " + error.message());
+  }
+  if (arguments.size() == 2) std::filesystem::remove_all(output);
   return 0;
 }

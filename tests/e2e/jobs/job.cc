@@ -39,10 +39,9 @@ std::string ModuleText(const std::string& name, const std::string& architecture,
                        const std::string& parallel, const std::string& offset = "",
                        const std::string& more = "") {
   if (parallel.empty()) return "";
-  std::string text =
-      absl::StrCat("    - name: ", name, "\n      architecture: {", architecture,
-                   ", hidden_size: ", kHidden, ", mlp_size: 64, block: 8}\n      parallel: {",
-                   parallel, "}\n");
+  std::string text = absl::StrCat("    - name: ", name, "\n      architecture: {", architecture,
+                                  ", hidden_size: ", kHidden,
+                                  ", mlp_size: 64, block: 8}\n      parallel: {", parallel, "}\n");
   if (!offset.empty()) absl::StrAppend(&text, "      offset: ", offset, "\n");
   if (!more.empty()) absl::StrAppend(&text, "      ", more, "\n");
   return text;
@@ -69,7 +68,8 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", options.name, "}\nspec:\n",
       "  seed: 3\n  steps: ", options.steps, "\n  precision: {compute: ", options.precision,
       "}\n  modules:\n",
-      ModuleText("vision", "family: clip_vision, layers: 2, heads: 4, image_size: 16, patch_size: 8",
+      ModuleText("vision",
+                 "family: clip_vision, layers: 2, heads: 4, image_size: 16, patch_size: 8",
                  options.vision, "", options.vision_more),
       ModuleText("audio", "family: whisper, layers: 1, heads: 4, mel_bins: 8, frames: 8",
                  options.audio),
@@ -84,7 +84,8 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       "  data: {shards: \"set-{000..001}.tar\", tokenizer: set.model, corrupt_max: ",
       options.corrupt_max, options.validation ? ", validation: validation-000.tar" : "", "}\n",
       "  optimizer: {learning_rate: ", options.learning_rate, ", warmup_steps: 2}\n",
-      "  resources: {device: cpu}\n  output: ", options.output, "\n");
+      "  resources: {device: cpu}\n  output: ", options.output,
+      options.trace ? "\n  trace: true\n" : "\n");
 }
 
 v1::JobDocument Document(const DataFolder& data, const JobOptions& options) {
@@ -102,6 +103,7 @@ std::vector<Metric> ReadMetrics(const std::string& output) {
     metrics.push_back({.step = entry.at("step").get<int64_t>(),
                        .loss = entry.at("loss").get<double>(),
                        .gradient_norm = entry.at("gradient_norm").get<double>(),
+                       .seconds = entry.at("step_seconds").get<double>(),
                        .corrupt_samples = entry.value("corrupt_samples", int64_t{0})});
   }
   return metrics;

@@ -42,6 +42,7 @@ struct JobOptions {
   int32_t corrupt_max = 16;
   double learning_rate = 1e-3;
   bool validation = false;
+  bool trace = false;
   std::string output = "out";
 };
 // Steps that no test waits for the end of.
@@ -53,7 +54,7 @@ v1::JobDocument Document(const DataFolder& data, const JobOptions& options);
 // Lines of metrics.jsonl.
 struct Metric {
   int64_t step = 0;
-  double loss = 0, gradient_norm = 0;
+  double loss = 0, gradient_norm = 0, seconds = 0;
   int64_t corrupt_samples = 0;
 };
 std::vector<Metric> ReadMetrics(const std::string& output);

@@ -18,7 +18,7 @@ JobRequestPtr FullRequest() {
                  .labels = {{"team", "x"}, {"tier", "y"}},
                  .node_selector = {{"zone", "b"}},
                  .output = "/home/me/runs",
-                 .warnings = {"spec.trace: not in force yet"},
+                 .warnings = {"spec.recovery: not in force yet"},
                  .steps = 300,
                  .corrupt_max = 5,
                  .priority = 2,

@@ -93,7 +93,7 @@ TEST(NotYetTest, SafetySections_AreAcceptedWithOneWarningEach) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_THAT(job->warnings,
               ElementsAre("spec.time_limit: not in force yet", "spec.checkpoint: not in force yet",
-                          "spec.recovery: not in force yet", "spec.trace: not in force yet"));
+                          "spec.recovery: not in force yet"));
 }
 
 TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {

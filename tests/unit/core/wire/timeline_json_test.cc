@@ -154,6 +154,12 @@ TEST(TraceJsonTest, Flow_WithOneEndMissing_IsLeftOut) {
   EXPECT_TRUE(EventsOf(trace, "f").empty());
 }
 
+TEST(TraceJsonTest, OtherData_NamesTheStepOfAMeasuredTimelineAlone) {
+  const plan::Plan plan = MustPlan(EncoderBesideLanguage());
+  EXPECT_EQ(Json::parse(TraceJson(plan, {}, 7))["otherData"]["step"], 7);
+  EXPECT_FALSE(Json::parse(TraceJson(plan, {}))["otherData"].contains("step"));
+}
+
 TEST(TraceJsonTest, Name_ThatIsNotUtf8_IsReplaced) {
   plan::Plan plan = MustPlan(EncoderBesideLanguage());
   plan.spec.name = "caf\xe9";
