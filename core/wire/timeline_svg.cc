@@ -19,18 +19,19 @@ using schedule::Op;
 using schedule::TimedInstruction;
 
 // Pixels.
-constexpr double kMargin = 12, kTop = 64, kLane = 28, kBox = 22, kGlyph = 6.3, kDigit = 5.8;
+constexpr double kMargin = 12, kRight = 26, kTop = 82, kLane = 28, kBox = 22;
+constexpr double kGlyph = 6.3, kDigit = 5.8;  // widths at 11 and 10 pixels
 constexpr double kPlotMin = 900, kPlotMax = 1800;
-constexpr size_t kLabelMax = 48;  // characters
+constexpr size_t kLabelMax = 60;  // characters
 
 // Forward, backward for inputs, backward for weights: of one module after the other.
 constexpr std::array<std::array<const char*, 3>, 6> kColours = {{
-    {"#1f6fb2", "#8ec1ea", "#cfe3f4"},
-    {"#b8540a", "#f3ae74", "#f9dcc3"},
-    {"#2c7a3f", "#8fd0a0", "#d0ebd7"},
-    {"#8a3fa0", "#d0a3de", "#ead6f0"},
-    {"#a1303f", "#eb9aa5", "#f7d3d8"},
-    {"#5f5a14", "#cfc873", "#ebe8c4"},
+    {"#1f6fb2", "#82b9e6", "#c3dcf2"},
+    {"#b8540a", "#f0a264", "#f8d2b1"},
+    {"#2c7a3f", "#82c795", "#c2e5cb"},
+    {"#8a3fa0", "#ca98da", "#e3c9eb"},
+    {"#a1303f", "#e88c99", "#f5c6cd"},
+    {"#5f5a14", "#c7bf63", "#e4dfae"},
 }};
 
 size_t KindOf(Op op) { return op == Op::kForward ? 0 : op == Op::kBackwardInput ? 1 : 2; }
@@ -133,7 +134,7 @@ class Picture {
   void Crop();
   void Measure();
   double X(double time) const { return left_ + (end_ > 0 ? time / end_ * plot_ : 0); }
-  std::string Heading() const;
+  std::string Figures() const;
   std::string Label(const Lane& lane) const;
   std::string Style() const;
   std::string Axis() const;
@@ -170,12 +171,14 @@ void Picture::Measure() {
     passes = std::max(passes, lane.passes.size());
   }
   left_ = kMargin + kGlyph * static_cast<double>(label) + 8;
-  plot_ = std::clamp(10.0 * static_cast<double>(passes), kPlotMin, kPlotMax);
+  // Room for the number of each microbatch, were all passes of a lane alike.
+  const double digits = static_cast<double>(absl::StrCat(plan_.microbatches - 1).size());
+  plot_ = std::clamp((kDigit * digits + 5) * static_cast<double>(passes), kPlotMin, kPlotMax);
 }
 
-std::string Picture::Heading() const {
-  return absl::StrFormat("%s: %s, %d %s, step %s, bubble %.1f %% (lower bound %.1f %%)",
-                         plan_.spec.name, figures_.schedule, plan_.microbatches,
+std::string Picture::Figures() const {
+  return absl::StrFormat("%s, %d %s, step %s, bubble %.1f %% (lower bound %.1f %%)",
+                         figures_.schedule, plan_.microbatches,
                          plan_.microbatches == 1 ? "microbatch" : "microbatches",
                          clock_.Show(step_), 100 * figures_.bubble, 100 * figures_.lower_bound);
 }
@@ -189,7 +192,7 @@ std::string Picture::Label(const Lane& lane) const {
 std::string Picture::Style() const {
   std::string style =
       "text{font:11px sans-serif;fill:#24292f}"
-      ".p{fill:#ffffff}.l{fill:#eceff2}.a{stroke:#c4cad0;stroke-width:1}"
+      ".p{fill:#ffffff}.l{fill:#f3f5f7}.a{stroke:#c4cad0;stroke-width:1}"
       ".h{font-size:14px;font-weight:bold}.n{font-size:10px;text-anchor:middle;"
       "pointer-events:none}.x{text-anchor:middle}.r{text-anchor:end}"
       "@media(prefers-color-scheme:dark){.p{fill:#0d1117}.l{fill:#21262d}.a{stroke:#484f58}"
@@ -241,7 +244,7 @@ std::string Picture::DrawPass(const TimedInstruction& pass) const {
                     "h", Pixels(std::max(width - 0.5, 0.25)), "V", kBox, "z\"/>");
   }
   const std::string number = absl::StrCat(what.microbatch);
-  if (width >= kDigit * static_cast<double>(number.size()) + 3) {
+  if (width >= kDigit * static_cast<double>(number.size()) + 2) {
     absl::StrAppend(&text, "<text class=\"n ", kind == 0 ? "w" : "d", "\" x=\"",
                     Pixels(x + width / 2), "\" y=\"14\">", number, "</text>");
   }
@@ -273,28 +276,46 @@ std::string Picture::Legend(double& y) const {
   }
   std::string text;
   double x = left_;
+  const auto add = [&](const std::string& glyph, const std::string& name) {
+    const double width = 26 + kGlyph * static_cast<double>(name.size());
+    if (x > left_ && x + width > left_ + plot_) {
+      x = left_;
+      y += 18;
+    }
+    absl::StrAppend(&text, "<g transform=\"translate(", Pixels(x), " ", Pixels(y - 9), ")\">",
+                    glyph, "<text x=\"15\" y=\"9\">", Escape(name), "</text></g>\n");
+    x += width;
+  };
   for (const auto& [module, kind] : used) {
     // Where a module's weight passes take no time its backward is not divided.
     const bool whole = kind == 1 && !used.contains({module, 2});
     const std::string name =
         absl::StrCat(plan_.module_spec(module).name, " ", whole ? "backward" : kKinds[kind]);
-    const double width = 24 + kGlyph * static_cast<double>(name.size());
-    if (x > left_ && x + width > left_ + plot_) {
-      x = left_;
-      y += 18;
-    }
-    absl::StrAppend(&text, "<path class=\"m", static_cast<size_t>(module) % kColours.size(), "k",
-                    kind, "\" d=\"M", Pixels(x), " ", Pixels(y - 9), "h11v11h-11z\"/><text x=\"",
-                    Pixels(x + 15), "\" y=\"", Pixels(y), "\">", Escape(name), "</text>\n");
-    x += width;
+    add(absl::StrCat("<path class=\"m", static_cast<size_t>(module) % kColours.size(), "k", kind,
+                     "\" d=\"M0 0h11v11h-11z\"/>"),
+        name);
+  }
+  if (used.empty()) return text;
+  add("<text class=\"n\" x=\"5\" y=\"9\">0</text>", "microbatch");
+  const int32_t chunks =
+      std::max_element(plan_.modules.begin(), plan_.modules.end(), [](auto& a, auto& b) {
+        return a.chunks < b.chunks;
+      })->chunks;
+  if (chunks > 1) {
+    add("<path class=\"l\" d=\"M0 0h11v11h-11z\"/><path class=\"c\" d=\"M0 11v-6h11v6z\"/>",
+        chunks == 2 ? "chunk 1" : absl::StrCat("chunks 1 to ", chunks - 1, ", the higher the later"));
   }
   return text;
 }
 
 std::string Picture::LeftOut() const {
   std::string text;
+  if (!plan_.idle.empty()) {
+    text = absl::StrCat(plan_.idle.size(), plan_.idle.size() == 1 ? " device is" : " devices are",
+                        " idle. ");
+  }
   if (lanes_all_ > lanes_.size()) {
-    text = absl::StrCat(lanes_all_ - lanes_.size(), " of ", lanes_all_, " lanes are left out. ");
+    absl::StrAppend(&text, lanes_all_ - lanes_.size(), " of ", lanes_all_, " lanes are left out. ");
   }
   if (end_ < step_) {
     absl::StrAppend(&text, "Only the first ", clock_.Show(end_), " of ", clock_.Show(step_),
@@ -311,14 +332,15 @@ std::string Picture::Draw() const {
     absl::StrAppend(&foot, "<text class=\"note\" x=\"", Pixels(left_), "\" y=\"", Pixels(y), "\">",
                     note, "</text>\n");
   }
-  const std::string width = Pixels(left_ + plot_ + kMargin), height = Pixels(y + kMargin);
-  const std::string heading = Escape(Heading());
-  std::string svg = absl::StrCat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width,
-                                 " ", height, "\" width=\"", width, "\" height=\"", height,
-                                 "\" role=\"img\">\n<title>", heading, "</title>\n", Style());
+  const std::string width = Pixels(left_ + plot_ + kRight), height = Pixels(y + kMargin);
+  const std::string name = Escape(plan_.spec.name), figures = Escape(Figures());
+  std::string svg =
+      absl::StrCat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width, " ", height,
+                   "\" width=\"", width, "\" height=\"", height, "\" role=\"img\">\n<title>", name,
+                   ": ", figures, "</title>\n", Style());
   absl::StrAppend(&svg, "<path class=\"p\" d=\"M0 0H", width, "V", height,
-                  "H0z\"/>\n<text class=\"h\" x=\"", kMargin, "\" y=\"24\">", heading, "</text>\n",
-                  Axis());
+                  "H0z\"/>\n<text class=\"h\" x=\"", kMargin, "\" y=\"24\">", name,
+                  "</text>\n<text x=\"", kMargin, "\" y=\"42\">", figures, "</text>\n", Axis());
   for (size_t i = 0; i < lanes_.size(); ++i) {
     absl::StrAppend(&svg, DrawLane(lanes_[i], kTop + kLane * static_cast<double>(i)));
   }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -43,10 +45,16 @@ inline job::JobSpec MustReadExample(const std::string& file) {
   return job.ok() ? std::move(job->spec) : job::JobSpec();
 }
 
-inline const std::vector<std::string>& Examples() {
-  static const std::vector<std::string> files = {
-      "emoji-captions.yaml", "language-tp3.yaml", "gpu/decoder-1p6b-pp3.yaml",
-      "gpu/decoder-1p6b-tp2.yaml", "gpu/emoji-4gpu.yaml"};
+// Every job file below examples/.
+inline std::vector<std::string> Examples() {
+  const std::filesystem::path folder = std::string(PHALANX_SOURCE_DIR) + "/examples";
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() == ".yaml")
+      files.push_back(entry.path().lexically_relative(folder));
+  }
+  std::sort(files.begin(), files.end());
+  EXPECT_FALSE(files.empty());
   return files;
 }
 

@@ -41,7 +41,36 @@ Xml MustRead(const std::string& svg) {
   return root.value_or(Xml());
 }
 
-std::vector<const Xml*> LanesOf(const Xml& svg) { return svg.All("g"); }
+std::vector<const Xml*> LanesOf(const Xml& svg) {
+  std::vector<const Xml*> lanes = svg.All("g");
+  std::erase_if(lanes, [](const Xml* group) { return group->Class() != "lane"; });
+  return lanes;
+}
+
+// What the legend says, entry by entry.
+std::vector<std::string> LegendOf(const Xml& svg) {
+  std::vector<std::string> entries;
+  for (const Xml* group : svg.All("g")) {
+    if (group->Class().empty()) entries.push_back(group->children.back().text);
+  }
+  return entries;
+}
+
+// Where each text begins and ends, in pixels, with room for wide fonts.
+void FindTexts(const Xml& element, double shift, std::vector<std::pair<double, double>>* spans) {
+  const auto transform = element.attributes.find("transform");
+  if (transform != element.attributes.end()) shift += std::stod(transform->second.substr(10));
+  if (element.name == "text") {
+    const std::string kind = element.Class();
+    const std::string& text =
+        element.children.empty() || !element.text.empty() ? element.text : element.children[0].text;
+    const double width = (kind == "h" ? 9.2 : 6.3) * static_cast<double>(text.size());
+    const double x = std::stod(element.attributes.at("x")) + shift;
+    const double part = kind == "r" ? 1 : kind == "x" || kind[0] == 'n' ? 0.5 : 0;
+    spans->emplace_back(x - part * width, x + (1 - part) * width);
+  }
+  for (const Xml& child : element.children) FindTexts(child, shift, spans);
+}
 
 std::string LabelOf(const Xml& lane) { return lane.children[1].children[0].text; }
 
@@ -165,6 +194,50 @@ TEST(TimelineSvgTest, Numbers_StandInWideBoxesOnly) {
   const Xml narrow = MustRead(
       Draw(MustPicture(AJob().Module("language", NoArchitecture(2), {.pp = 2}).Batch(480, 1))));
   for (const Xml* text : narrow.All("text")) EXPECT_FALSE(absl::StartsWith(text->Class(), "n "));
+}
+
+TEST(TimelineSvgTest, Legend_TellsColoursNumbersAndChunks) {
+  EXPECT_THAT(LegendOf(MustRead(Draw(MustPicture(EncoderBesideLanguage())))),
+              ElementsAre("vision forward", "vision backward, inputs", "vision backward, weights",
+                          "language forward", "language backward, inputs",
+                          "language backward, weights", "microbatch"));
+  job::JobSpec spec = AJob().Module("language", NoArchitecture(6), {.pp = 2}).Batch(4, 1);
+  spec.schedule = {.name = job::ScheduleName::kInterleaved, .chunks = 3};
+  EXPECT_THAT(LegendOf(MustRead(Draw(MustPicture(spec)))),
+              ElementsAre("language forward", "language backward", "microbatch",
+                          "chunks 1 to 2, the higher the later"));
+}
+
+TEST(TimelineSvgTest, Texts_StayOnThePaper) {
+  std::vector<Pictured> pictures;
+  for (const std::string& file : Examples()) pictures.push_back(MustPicture(MustReadExample(file)));
+  job::JobSpec lengthy =
+      AJob()
+          .Module("a-vision-encoder-of-a-name", ClipVision(), {.dp = 4})
+          .Module("a-language-model-of-a-name", Llama(), {.pp = 4})
+          .Edge("a-vision-encoder-of-a-name", "a-language-model-of-a-name", {.projector = 32})
+          .Batch(2, 1);
+  lengthy.name = std::string(63, 'm');
+  lengthy.modules[1].offset = 0;
+  pictures.push_back(MustPicture(lengthy));
+  for (const Pictured& pictured : pictures) {
+    SCOPED_TRACE(pictured.plan.spec.name);
+    const Xml svg = MustRead(Draw(pictured));
+    const double width = std::stod(svg.attributes.at("width"));
+    std::vector<std::pair<double, double>> spans;
+    FindTexts(svg, 0, &spans);
+    EXPECT_GT(spans.size(), 8u);
+    for (const auto& [begin, end] : spans) {
+      EXPECT_GE(begin, 0);
+      EXPECT_LE(end, width);
+    }
+  }
+}
+
+TEST(TimelineSvgTest, IdleDevices_AreCountedBelow) {
+  job::JobSpec spec = EncoderBesideLanguage();
+  spec.modules[1].offset = 5;
+  EXPECT_THAT(Draw(MustPicture(spec)), HasSubstr(">1 device is idle. <"));
 }
 
 TEST(TimelineSvgTest, LargePlan_IsBoundedAndSaysWhatIsLeftOut) {
