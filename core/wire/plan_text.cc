@@ -29,15 +29,21 @@ std::string FamilyName(job::Family family) {
 }
 
 std::string LayerCounts(const plan::ModulePlan& layout) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < layout.stage_layers.size();) {
-    const int32_t count = layout.stage_layers[i].count;
+  std::vector<std::string> stages, parts;
+  for (int32_t stage = 0; stage < layout.pp(); ++stage) {
+    std::vector<std::string> chunks;
+    for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+      chunks.push_back(absl::StrCat(layout.layers(stage, chunk).count));
+    }
+    stages.push_back(absl::StrJoin(chunks, "/"));
+  }
+  for (size_t i = 0; i < stages.size();) {
     size_t end = i;
-    while (end < layout.stage_layers.size() && layout.stage_layers[end].count == count) ++end;
+    while (end < stages.size() && stages[end] == stages[i]) ++end;
     if (end - i > 3) {
-      parts.push_back(absl::StrCat(end - i, "x", count));
+      parts.push_back(absl::StrCat(end - i, "x", stages[i]));
     } else {
-      for (size_t n = i; n < end; ++n) parts.push_back(absl::StrCat(count));
+      parts.insert(parts.end(), end - i, stages[i]);
     }
     i = end;
   }

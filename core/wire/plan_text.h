@@ -12,8 +12,8 @@ namespace phalanx::wire {
 std::string RunText(int64_t first, int64_t count);
 // As job files spell it; "-" for none.
 std::string FamilyName(job::Family family);
-// Layer counts of the parts, stage by stage and chunk by chunk, equal neighbours together:
-// "3+3", "8x10+7".
+// Layer counts, stage by stage, equal neighbours together, chunks of one stage behind each other:
+// "3+3", "8x10+7", "2/2+2/1".
 std::string LayerCounts(const plan::ModulePlan& layout);
 
 // Whether ranks at a pipeline coordinate hold the module's first or last part in one of their
