@@ -16,10 +16,10 @@
 #include "core/base/violation.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
-#include "core/job/schema.h"
 #include "core/plan/cost.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
+#include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_json.h"
@@ -120,15 +120,12 @@ int Plan(const PlanOptions& options, Io& io) {
             << ": must be a number of bytes, such as 80Gi\n";
     return kUsage;
   }
-  const absl::StatusOr<plan::Plan> plan = plan::MakePlan(spec, *cluster, Epoch{1});
+  const absl::StatusOr<plan::Plan> plan = schedule::PlanJob(spec, *cluster, Epoch{1});
   if (!plan.ok()) return Fail(plan.status(), io);
   if (const absl::Status fits = CheckMemory(*plan, *device_memory); !fits.ok()) {
     return Fail(fits, io);
   }
   wire::PlanFigures figures;
-  if (spec.schedule.name != job::ScheduleName::kAuto) {
-    figures.schedule = std::string(job::ScheduleNames()[static_cast<size_t>(spec.schedule.name)]);
-  }
   const absl::StatusOr<schedule::Simulation> simulation =
       schedule::SimulatePlan(*plan, schedule::CostFromShapes(*plan));
   if (!simulation.ok()) return Fail(simulation.status(), io);

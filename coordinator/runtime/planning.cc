@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
-#include "core/job/schema.h"
 #include "core/plan/plan.h"
+#include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_json.h"
@@ -62,7 +62,7 @@ absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placeme
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   const plan::Cluster cluster = ClusterOf(placement);
-  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(read.spec, cluster, epoch));
+  ASSIGN_OR_RETURN(const plan::Plan plan, schedule::PlanJob(read.spec, cluster, epoch));
   PlanSummary summary{.digest = plan.digest};
   for (int32_t rank = 0; rank < static_cast<int32_t>(cluster.devices.size()); ++rank) {
     if (rank >= plan.world || plan.PlacesOf(Rank{rank}).empty()) summary.idle_ranks.insert(rank);
@@ -94,14 +94,11 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
                      " devices; the connected nodes that match have ", devices));
   }
   ASSIGN_OR_RETURN(const plan::Plan plan,
-                   plan::MakePlan(read.spec, ClusterOf(*placement), Epoch{1}));
+                   schedule::PlanJob(read.spec, ClusterOf(*placement), Epoch{1}));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
-  wire::PlanFigures figures{.bubble = simulation.bubble, .lower_bound = simulation.lower_bound};
-  if (read.spec.schedule.name != job::ScheduleName::kAuto) {
-    figures.schedule =
-        std::string(job::ScheduleNames()[static_cast<size_t>(read.spec.schedule.name)]);
-  }
+  const wire::PlanFigures figures{.bubble = simulation.bubble,
+                                  .lower_bound = simulation.lower_bound};
   return wire::PlanJson(plan, figures);
 }
 

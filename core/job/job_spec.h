@@ -99,6 +99,7 @@ struct Schedule {
   ScheduleName name = ScheduleName::kAuto;
   int32_t chunks = 1;
   int32_t encoder_chunks = 1;
+  friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
 struct Data {

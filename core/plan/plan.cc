@@ -16,6 +16,8 @@
 namespace phalanx::plan {
 namespace {
 
+using job::ScheduleName;
+
 AxisSize AxisOf(const job::Parallel& parallel, job::MeshAxis axis) {
   switch (axis) {
     case job::MeshAxis::kTensor:
@@ -288,6 +290,10 @@ absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, 
   RETURN_IF_ERROR(ViolationsStatus(CheckLayout(spec)));
   Plan plan;
   plan.spec = spec;
+  if (spec.schedule.name == ScheduleName::kAuto) {
+    plan.spec.schedule.name =
+        spec.schedule.chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;
+  }
   plan.epoch = epoch;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     ASSIGN_OR_RETURN(ModulePlan module, PlanModule(spec, static_cast<int32_t>(i)));

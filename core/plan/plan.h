@@ -177,7 +177,8 @@ struct Plan {
 };
 
 // Lays the job on the first devices of `cluster` (rank r on device r). A job that needs more
-// devices than there are is refused.
+// devices than there are is refused. A schedule left open becomes 1f1b, with chunks interleaved:
+// whoever plans a user's job calls schedule::PlanJob, which chooses. A plan never says `auto`.
 // Errors: InvalidArgument with violations (layers that do not cover stages, widths beyond units,
 // spans that overlap in part, edges that do not join, ...); ResourceExhausted for too few devices.
 absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch);

@@ -149,7 +149,7 @@ Json EdgeJson(const Plan& plan, int32_t link, const plan::MicrobatchSamples& sam
 
 // ---- Ranks ----
 
-Json PlaceJson(const Plan& plan, const Place& place, const PlanFigures& figures) {
+Json PlaceJson(const Plan& plan, const Place& place) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const bool first = HoldsFirst(layout, place.pp), last = HoldsLast(layout, place.pp);
   const bool language = place.module == plan.spec.language;
@@ -168,15 +168,15 @@ Json PlaceJson(const Plan& plan, const Place& place, const PlanFigures& figures)
   }
   json["stages"] = std::move(stages);
   json["layers"] = std::move(layers);
-  const bool warms_up = figures.schedule == "1f1b" && layout.chunks == 1;
+  const bool warms_up = plan.spec.schedule.name == job::ScheduleName::k1F1B;
   json["warmup"] = warms_up ? Json(plan.stages - layout.GraphStage(place.pp) - 1) : Json(nullptr);
   return json;
 }
 
-Json RankJson(const Plan& plan, Rank rank, const PlanFigures& figures) {
+Json RankJson(const Plan& plan, Rank rank) {
   const plan::Device& device = plan.devices[static_cast<size_t>(rank.value)];
   Json modules = Json::array();
-  for (const Place& place : plan.PlacesOf(rank)) modules.push_back(PlaceJson(plan, place, figures));
+  for (const Place& place : plan.PlacesOf(rank)) modules.push_back(PlaceJson(plan, place));
   return {{"rank", rank.value},
           {"node", device.node},
           {"device", device.index},
@@ -260,10 +260,7 @@ Json SegmentsJson(const Plan& plan) {
 // Empty where some module's parameters are not known: a sum that leaves out a module misleads.
 Json MemoryJson(const Plan& plan) {
   Json memory = Json::array();
-  const bool known = std::all_of(
-      plan.spec.modules.begin(), plan.spec.modules.end(),
-      [](const job::Module& module) { return plan::HasParameters(module.architecture.family); });
-  if (!known) return memory;
+  if (!MemoryIsKnown(plan)) return memory;
   const std::vector<plan::MemoryEstimate> estimates = plan::EstimateMemory(plan);
   for (int32_t rank = 0; rank < plan.world; ++rank) {
     const plan::MemoryEstimate& estimate = estimates[static_cast<size_t>(rank)];
@@ -275,6 +272,35 @@ Json MemoryJson(const Plan& plan) {
                       {"total", estimate.total()}});
   }
   return memory;
+}
+
+// ---- Schedule ----
+
+Json ScheduleJson(const Plan& plan, const PlanFigures& figures) {
+  const job::Schedule& schedule = plan.spec.schedule;
+  return {{"name", wire::NameOf(schedule.name)},
+          {"microbatches", plan.microbatches},
+          {"bubble", figures.bubble},
+          {"lower_bound", figures.lower_bound},
+          {"chunks", schedule.chunks},
+          {"encoder_chunks", schedule.encoder_chunks}};
+}
+
+Json CandidatesJson(const Plan& plan) {
+  Json candidates = Json::array();
+  const bool known = MemoryIsKnown(plan);
+  for (const plan::ScheduleCandidate& candidate : plan.candidates) {
+    const bool tried = candidate.left_out.empty();
+    candidates.push_back({{"name", wire::NameOf(candidate.schedule.name)},
+                          {"chunks", candidate.schedule.chunks},
+                          {"encoder_chunks", candidate.schedule.encoder_chunks},
+                          {"step", tried ? Json(candidate.step) : Json(nullptr)},
+                          {"bubble", tried ? Json(candidate.bubble) : Json(nullptr)},
+                          {"memory", tried && known ? Json(candidate.memory) : Json(nullptr)},
+                          {"chosen", candidate.schedule == plan.spec.schedule},
+                          {"left_out", tried ? Json(nullptr) : Json(candidate.left_out)}});
+  }
+  return candidates;
 }
 
 // Numbers of idle devices in the cluster's order: ranks in no module, then what follows the world.
@@ -335,7 +361,7 @@ std::string PlanJson(const Plan& plan, const PlanFigures& figures) {
   }
   json["ranks"] = Json::array();
   for (int32_t rank = 0; rank < plan.world; ++rank) {
-    json["ranks"].push_back(RankJson(plan, Rank{rank}, figures));
+    json["ranks"].push_back(RankJson(plan, Rank{rank}));
   }
   json["idle"] = IdleJson(plan);
   json["idle_devices"] = Json::array();
@@ -343,10 +369,8 @@ std::string PlanJson(const Plan& plan, const PlanFigures& figures) {
     json["idle_devices"].push_back({{"node", device.node}, {"device", device.index}});
   }
   json["stages"] = plan.stages;
-  json["schedule"] = {{"name", figures.schedule},
-                      {"microbatches", plan.microbatches},
-                      {"bubble", figures.bubble},
-                      {"lower_bound", figures.lower_bound}};
+  json["schedule"] = ScheduleJson(plan, figures);
+  if (!plan.candidates.empty()) json["candidates"] = CandidatesJson(plan);
   json["replicas"] = ReplicasJson(plan);
   json["segments"] = SegmentsJson(plan);
   json["memory"] = MemoryJson(plan);

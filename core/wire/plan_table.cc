@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "core/plan/cost.h"
 #include "core/plan/memory_fit.h"
-#include "core/plan/parameters.h"
 #include "core/plan/samples.h"
 #include "core/plan/units.h"
 #include "core/wire/plan_json.h"
@@ -174,6 +173,27 @@ std::string MemoryLine(const std::vector<plan::MemoryEstimate>& memory) {
                       plan::FormatBytes(largest->activations), "\n");
 }
 
+// Steps are those of the simulation, as multiples of the chosen one.
+std::string CandidatesTable(const Plan& plan) {
+  const auto chosen =
+      std::find_if(plan.candidates.begin(), plan.candidates.end(),
+                   [&](const auto& candidate) { return candidate.schedule == plan.spec.schedule; });
+  const bool known = MemoryIsKnown(plan);
+  TextTable table({"SCHEDULE TRIED", "STEP", "BUBBLE", "MEMORY", ""});
+  for (auto candidate = plan.candidates.begin(); candidate != plan.candidates.end(); ++candidate) {
+    if (!candidate->left_out.empty()) {
+      table.Add({ScheduleText(candidate->schedule), "-", "-", "-",
+                 absl::StrCat("left out: ", candidate->left_out)});
+      continue;
+    }
+    table.Add(
+        {ScheduleText(candidate->schedule), absl::StrFormat("%.3f", candidate->step / chosen->step),
+         absl::StrFormat("%.1f %%", 100 * candidate->bubble),
+         known ? plan::FormatBytes(candidate->memory) : "-", candidate == chosen ? "chosen" : ""});
+  }
+  return table.Print();
+}
+
 std::string IdleLine(const Plan& plan) {
   if (plan.idle.empty()) return "";
   std::vector<std::string> names;
@@ -187,9 +207,7 @@ std::string IdleLine(const Plan& plan) {
 }  // namespace
 
 std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
-  const bool known = std::all_of(
-      plan.spec.modules.begin(), plan.spec.modules.end(),
-      [](const job::Module& module) { return plan::HasParameters(module.architecture.family); });
+  const bool known = MemoryIsKnown(plan);
   const std::vector<plan::MemoryEstimate> memory =
       known ? plan::EstimateMemory(plan) : std::vector<plan::MemoryEstimate>();
   std::string text = absl::StrCat(
@@ -197,14 +215,15 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
       plan.epoch.value, ", plan ", plan.digest, "\n\n", ModulesTable(plan));
   if (!plan.spec.edges.empty()) absl::StrAppend(&text, "\n", EdgesTable(plan));
   absl::StrAppend(&text, "\n", RanksTable(plan, memory), "\n", IdleLine(plan));
-  absl::StrAppend(
-      &text, "Batch: ", plan.spec.batch.global, " samples a step, ", plan.microbatches,
-      plan.microbatches == 1 ? " microbatch" : " microbatches", " of at most ",
-      plan.spec.batch.micro, "\n",
-      absl::StrFormat("Schedule: %s over %d %s, bubble %.1f %% (lower bound %.1f %%)\n",
-                      figures.schedule, plan.stages, plan.stages == 1 ? "stage" : "stages",
-                      100 * figures.bubble, 100 * figures.lower_bound));
+  absl::StrAppend(&text, "Batch: ", plan.spec.batch.global, " samples a step, ", plan.microbatches,
+                  plan.microbatches == 1 ? " microbatch" : " microbatches", " of at most ",
+                  plan.spec.batch.micro, "\n",
+                  absl::StrFormat("Schedule: %s over %d %s, bubble %.1f %% (lower bound %.1f %%)\n",
+                                  ScheduleText(plan.spec.schedule), plan.stages,
+                                  plan.stages == 1 ? "stage" : "stages", 100 * figures.bubble,
+                                  100 * figures.lower_bound));
   if (known) absl::StrAppend(&text, MemoryLine(memory));
+  if (!plan.candidates.empty()) absl::StrAppend(&text, "\n", CandidatesTable(plan));
   return text;
 }
 

@@ -1,9 +1,12 @@
 #include "core/wire/plan_text.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/job/schema.h"
+#include "core/plan/parameters.h"
 
 namespace phalanx::wire {
 
@@ -52,6 +55,25 @@ std::string LayerCounts(const plan::ModulePlan& layout) {
     parts.push_back("..");
   }
   return absl::StrJoin(parts, "+");
+}
+
+std::string NameOf(job::ScheduleName schedule) {
+  return std::string(job::ScheduleNames()[static_cast<size_t>(schedule)]);
+}
+
+std::string ScheduleText(const job::Schedule& schedule) {
+  std::string text = NameOf(schedule.name);
+  if (schedule.chunks > 1) absl::StrAppend(&text, ", ", schedule.chunks, " chunks");
+  if (schedule.encoder_chunks > 1) {
+    absl::StrAppend(&text, ", ", schedule.encoder_chunks, " encoder chunks");
+  }
+  return text;
+}
+
+bool MemoryIsKnown(const plan::Plan& plan) {
+  return std::all_of(
+      plan.spec.modules.begin(), plan.spec.modules.end(),
+      [](const job::Module& module) { return plan::HasParameters(module.architecture.family); });
 }
 
 bool HoldsFirst(const plan::ModulePlan& layout, int32_t stage) {

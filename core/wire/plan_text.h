@@ -15,6 +15,13 @@ std::string FamilyName(job::Family family);
 // Layer counts, stage by stage, equal neighbours together, chunks of one stage behind each other:
 // "3+3", "8x10+7", "2/2+2/1".
 std::string LayerCounts(const plan::ModulePlan& layout);
+// "interleaved, 2 chunks", "three_phase, 4 encoder chunks"; chunks are told where there are
+// several.
+std::string ScheduleText(const job::Schedule& schedule);
+// As job files spell it.
+std::string NameOf(job::ScheduleName schedule);
+// Whether EstimateMemory knows what every module of the plan holds.
+bool MemoryIsKnown(const plan::Plan& plan);
 
 // Whether ranks at a pipeline coordinate hold the module's first or last part in one of their
 // chunks. Under a V-shaped placement the ranks of coordinate 0 hold both.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/schedule/pipeline.h"
+#include "core/wire/plan_text.h"
 #include "core/wire/timeline_names.h"
 
 namespace phalanx::wire {
@@ -178,7 +179,7 @@ void Picture::Measure() {
 
 std::string Picture::Figures() const {
   return absl::StrFormat("%s, %d %s, step %s, bubble %.1f %% (lower bound %.1f %%)",
-                         figures_.schedule, plan_.microbatches,
+                         ScheduleText(plan_.spec.schedule), plan_.microbatches,
                          plan_.microbatches == 1 ? "microbatch" : "microbatches",
                          clock_.Show(step_), 100 * figures_.bubble, 100 * figures_.lower_bound);
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/job_data.h"
@@ -61,7 +62,8 @@ absl::Status EpochRun::Report(v1::RankReport report) {
 absl::Status EpochRun::MakePlanOfOrder() {
   const v1::Assign& assign = order_.assign();
   ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
-  ASSIGN_OR_RETURN(plan_, plan::MakePlan(read.spec, ClusterOf(assign.placement()), Epoch{assign.epoch()}));
+  ASSIGN_OR_RETURN(
+      plan_, schedule::PlanJob(read.spec, ClusterOf(assign.placement()), Epoch{assign.epoch()}));
   if (plan_.digest != assign.plan_digest()) {
     return absl::FailedPreconditionError(
         absl::StrCat("this rank's plan has digest ", plan_.digest, ", the coordinator's ", assign.plan_digest(),

@@ -23,6 +23,7 @@
 
 #include "core/plan/cost.h"
 #include "core/plan/plan.h"
+#include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
 #include "nlohmann/json.hpp"
@@ -203,8 +204,8 @@ int main(int argc, char** argv) {
   text << file.rdbuf();
   const auto read = phalanx::wire::ReadJobFile(text.str(), phalanx::job::Purpose::kSubmit);
   if (!read.ok()) return Fail(std::string(read.status().message()));
-  const auto plan =
-      phalanx::plan::MakePlan(read->spec, phalanx::plan::MakeCluster(1, read->spec.World()), phalanx::Epoch{1});
+  const auto plan = phalanx::schedule::PlanJob(
+      read->spec, phalanx::plan::MakeCluster(1, read->spec.World()), phalanx::Epoch{1});
   if (!plan.ok()) return Fail(std::string(plan.status().message()));
   if (plan->spec.steps < static_cast<int64_t>(kWarmupSteps + kStepsMin)) {
     return Fail("spec.steps: " + std::to_string(plan->spec.steps) + ": must be at least " +

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "client/exit_code.h"
+#include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -339,6 +340,29 @@ TEST(PlanTest, NeedsNoServer) {
   EXPECT_THAT(table.out.str(), HasSubstr("emoji-captions"));
   EXPECT_EQ(Plan({.file = kExample, .nodes = "1x4"}, small.io), kFailure);
   EXPECT_EQ(Plan({.file = kExample, .nodes = "many"}, small.io), kUsage);
+}
+
+TEST(PlanTest, AnOpenSchedule_IsTheOneThatEveryPlannerChooses) {
+  const std::string text = R"(metadata: {name: open}
+spec:
+  steps: 1
+  modules:
+    - name: language
+      architecture: {family: llama, hidden_size: 64, layers: 8, heads: 4, mlp_size: 128, vocabulary: 64, context: 16}
+      parallel: {ranks: 4, pp: 4}
+  batch: {global: 8, micro: 1}
+  schedule: {name: auto}
+)";
+  const std::string file = Written("open.yaml", text);
+  Captured name, table;
+  ASSERT_EQ(Plan({.file = file, .format = Format::kName}, name.io), kSuccess) << name.talk.str();
+  const auto read = wire::ReadJobFile(text, job::Purpose::kPlan);
+  const auto plan = schedule::PlanJob(read->spec, plan::MakeCluster(1, 4), Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(name.out.str(), plan->digest + "\n");
+  ASSERT_EQ(Plan({.file = file}, table.io), kSuccess) << table.talk.str();
+  EXPECT_THAT(table.out.str(), HasSubstr("SCHEDULE TRIED"));
+  EXPECT_THAT(table.out.str(), HasSubstr("chosen"));
 }
 
 TEST(PlanTest, MoreThanTheDevicesHave_IsABadJobFile) {

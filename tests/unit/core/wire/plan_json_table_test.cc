@@ -24,9 +24,7 @@ using support::NoArchitecture;
 using support::Regressor;
 using ::testing::HasSubstr;
 
-Json Shown(const job::JobSpec& spec, const std::string& schedule = "1f1b") {
-  return Json::parse(PlanJson(MustPlan(spec, 4, 8), {.schedule = schedule}));
-}
+Json Shown(const job::JobSpec& spec) { return Json::parse(PlanJson(MustPlan(spec, 4, 8), {})); }
 
 // ---- Axes ----
 
@@ -132,8 +130,7 @@ TEST(PlanJsonTableTest, Chunks_OfInterleavedStages_ShowStagesAndLayersInDataOrde
   const Json plan = Shown(AJob()
                               .Module("language", Llama({.layers = 8}), {.pp = 2})
                               .Batch(4, 1)
-                              .Schedule(job::ScheduleName::kInterleaved, 2),
-                          "interleaved");
+                              .Schedule(job::ScheduleName::kInterleaved, 2));
   EXPECT_EQ(plan["stages"], 4);
   for (int pp = 0; pp < 2; ++pp) {
     const Json& module = plan["ranks"][pp]["modules"][0];
@@ -160,8 +157,7 @@ TEST(PlanJsonTableTest, Chunks_OfAVee_HaveBothEndsOnTheFirstRank) {
                               .Module("predictor", Regressor({.layers = 2}))
                               .Edge("language", "predictor")
                               .Batch(4, 1)
-                              .Schedule(job::ScheduleName::kZeroBubbleV, 2),
-                          "zero_bubble_v");
+                              .Schedule(job::ScheduleName::kZeroBubbleV, 2));
   EXPECT_EQ(plan["stages"], 5);
   const Json& first = plan["ranks"][0]["modules"][0];
   const Json& turn = plan["ranks"][2]["modules"][0];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/plan/plan.h"
+#include "core/schedule/choice.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::wire {
@@ -35,7 +36,7 @@ Json Production() {
                                            .Module("language", Llama(), {.tp = 2, .pp = 2})
                                            .Edge("vision", "language", {.projector = 32})
                                            .Batch(6, 2)),
-                              {.schedule = "1f1b", .bubble = 0.25, .lower_bound = 0.2}));
+                              {.bubble = 0.25, .lower_bound = 0.2}));
 }
 
 TEST(PlanJsonTest, Document_OfAJob_HasEveryDocumentedKeyInOrder) {
@@ -110,8 +111,10 @@ TEST(PlanJsonTest, Ranks_ShowPlaceStagesLayersAndWarmup) {
 }
 
 TEST(PlanJsonTest, Warmup_UnderAnotherSchedule_IsNull) {
-  const Json plan = Json::parse(PlanJson(MustPlan(AJob().Module("language", Llama(), {.pp = 2})),
-                                         {.schedule = "zero_bubble_h1"}));
+  const Json plan = Json::parse(PlanJson(
+      MustPlan(
+          AJob().Module("language", Llama(), {.pp = 2}).Schedule(job::ScheduleName::kZeroBubbleH1)),
+      {}));
   EXPECT_TRUE(plan["ranks"][0]["modules"][0]["warmup"].is_null());
   EXPECT_EQ(plan["schedule"]["name"], "zero_bubble_h1");
 }
@@ -122,6 +125,51 @@ TEST(PlanJsonTest, Schedule_HasTheCallersFigures) {
   EXPECT_EQ(schedule["microbatches"], 3);
   EXPECT_EQ(schedule["bubble"], 0.25);
   EXPECT_EQ(schedule["lower_bound"], 0.2);
+}
+
+// Four layers on two stages: three chunks a rank are too many.
+plan::Plan Chosen() {
+  auto plan = schedule::PlanJob(AJob()
+                                    .Module("language", Llama({.layers = 4}), {.pp = 2})
+                                    .Batch(4, 1)
+                                    .Schedule(job::ScheduleName::kAuto, 3),
+                                plan::MakeCluster(1, 2), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+TEST(PlanJsonTest, Candidates_ShowWhatWasTriedAndWhatWasChosen) {
+  const plan::Plan plan = Chosen();
+  const Json json = Json::parse(PlanJson(plan, {}));
+  ASSERT_EQ(json["candidates"].size(), plan.candidates.size());
+  int chosen = 0;
+  for (const Json& candidate : json["candidates"]) {
+    if (candidate["chosen"] == false) continue;
+    ++chosen;
+    EXPECT_EQ(candidate["name"], json["schedule"]["name"]);
+    EXPECT_EQ(candidate["chunks"], json["schedule"]["chunks"]);
+    EXPECT_GT(candidate["memory"], 0);
+  }
+  EXPECT_EQ(chosen, 1);
+  EXPECT_EQ(json["candidates"][0]["name"], "1f1b");
+  EXPECT_EQ(json["candidates"][0]["step"], plan.candidates[0].step);
+  EXPECT_EQ(json["candidates"][0]["bubble"], plan.candidates[0].bubble);
+  EXPECT_TRUE(json["candidates"][0]["left_out"].is_null());
+  EXPECT_EQ(json["candidates"][2]["name"], "interleaved");
+  EXPECT_EQ(json["candidates"][2]["chunks"], 3);
+  EXPECT_EQ(json["candidates"][2]["left_out"], plan.candidates[2].left_out);
+  EXPECT_TRUE(json["candidates"][2]["step"].is_null());
+  EXPECT_FALSE(Production().contains("candidates")) << "its schedule was named, or not looked for";
+}
+
+TEST(PlanJsonTest, Candidates_OfUnknownShapes_HaveNoMemory) {
+  const auto plan =
+      schedule::PlanJob(AJob().Module("language", NoArchitecture(), {.pp = 2}).Batch(4, 1),
+                        plan::MakeCluster(1, 2), Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const Json json = Json::parse(PlanJson(*plan, {}));
+  EXPECT_TRUE(json["candidates"][0]["memory"].is_null());
+  EXPECT_GT(json["candidates"][0]["step"], 0);
 }
 
 TEST(PlanJsonTest, Replicas_ShowUnitsOfEachRank) {
@@ -211,8 +259,7 @@ TEST(PlanTableTest, Table_OfAWideJob_StaysWithinAHundredColumns) {
                    .Batch(100, 2)
                    .Schedule(job::ScheduleName::kInterleaved, 4),
                20, 4);
-  const std::string table =
-      PlanTable(plan, {.schedule = "1f1b", .bubble = 0.25, .lower_bound = 0.2});
+  const std::string table = PlanTable(plan, {.bubble = 0.25, .lower_bound = 0.2});
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
   EXPECT_THAT(table, HasSubstr("and 16 ranks more: see -o json"));
@@ -225,8 +272,7 @@ TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
                                        .Module("language", Llama(), {.tp = 2, .pp = 2})
                                        .Edge("vision", "language", {.projector = 32})
                                        .Batch(6, 2));
-  const std::string table =
-      PlanTable(plan, {.schedule = "1f1b", .bubble = 0.25, .lower_bound = 0.2});
+  const std::string table = PlanTable(plan, {.bubble = 0.25, .lower_bound = 0.2});
   EXPECT_THAT(table,
               HasSubstr("MODULE    FAMILY       RANKS  TP  CP  DP  PP  LAYERS  LANES' SAMPLES\n"
                         "vision    clip_vision  0-1    1   1   2   1   2       3\n"
@@ -235,6 +281,16 @@ TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
   EXPECT_THAT(table,
               HasSubstr("4     node-0/4  language  0/0/0/1      2      2-3     0-3    0-3  0-5"));
   EXPECT_THAT(table, HasSubstr("Idle devices: 2 (node-0/6, node-0/7)\n"));
+}
+
+TEST(PlanTableTest, Candidates_AreListedWithTheReason) {
+  const std::string table = PlanTable(Chosen(), {.bubble = 0.25, .lower_bound = 0.2});
+  EXPECT_THAT(table, HasSubstr("SCHEDULE TRIED"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("\n1f1b  +1\\.[0-9]+  +[0-9.]+ %  +[0-9.]+ KiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("\ninterleaved, 3 chunks  +-  +-  +-  +left out: "));
+  EXPECT_THAT(table, ::testing::ContainsRegex("  1\\.000  .*  chosen\n"));
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
 }  // namespace

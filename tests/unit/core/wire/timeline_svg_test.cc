@@ -28,11 +28,10 @@ using ::testing::Not;
 using ::testing::SizeIs;
 
 std::string Draw(const Pictured& pictured) {
-  return TimelineSvg(pictured.plan,
-                     {.schedule = "1f1b",
-                      .bubble = pictured.preview.bubble,
-                      .lower_bound = pictured.preview.lower_bound},
-                     pictured.preview.timeline);
+  return TimelineSvg(
+      pictured.plan,
+      {.bubble = pictured.preview.bubble, .lower_bound = pictured.preview.lower_bound},
+      pictured.preview.timeline);
 }
 
 Xml MustRead(const std::string& svg) {
