@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/job/schema.h"
 #include "core/plan/cost.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/samples.h"
@@ -72,20 +73,42 @@ class TextTable {
 
 std::string Run(plan::UnitRange range) { return RunText(range.first, range.count); }
 
+// What sets a module apart: "frozen", "recompute full".
+std::string NotesOf(const job::Module& module) {
+  std::vector<std::string> notes;
+  if (module.frozen) notes.push_back("frozen");
+  if (module.recompute != job::Recompute::kNone) {
+    notes.push_back(
+        absl::StrCat("recompute ", job::RecomputeNames()[static_cast<size_t>(module.recompute)]));
+  }
+  return absl::StrJoin(notes, ", ");
+}
+
 std::string ModulesTable(const Plan& plan) {
-  TextTable table(
-      {"MODULE", "FAMILY", "RANKS", "TP", "CP", "DP", "PP", "LAYERS", "LANES' SAMPLES"});
+  std::vector<std::string> header = {"MODULE", "FAMILY", "RANKS",  "TP",          "CP",
+                                     "DP",     "PP",     "LAYERS", "SAMPLES/LANE"};
+  const bool noted = std::any_of(plan.spec.modules.begin(), plan.spec.modules.end(),
+                                 [](const auto& module) { return !NotesOf(module).empty(); });
+  if (noted) header.push_back("NOTES");
+  TextTable table(std::move(header));
   for (const ModulePlan& layout : plan.modules) {
     const job::Module& module = plan.module_spec(layout.index);
     const job::Parallel& parallel = module.parallel;
     // The first lanes have the most samples, so the ends tell the range.
     const int64_t most = plan::LaneSamplesOfStep(plan, layout.index, 0);
     const int64_t least = plan::LaneSamplesOfStep(plan, layout.index, parallel.dp - 1);
-    table.Add({Cut(module.name), FamilyName(module.architecture.family),
-               RunText(layout.grid.offset(), layout.grid.size()), absl::StrCat(parallel.tp),
-               absl::StrCat(parallel.cp), absl::StrCat(parallel.dp), absl::StrCat(parallel.pp),
-               LayerCounts(layout),
-               most == least ? absl::StrCat(most) : absl::StrCat(least, " to ", most)});
+    std::vector<std::string> row = {
+        Cut(module.name),
+        FamilyName(module.architecture.family),
+        RunText(layout.grid.offset(), layout.grid.size()),
+        absl::StrCat(parallel.tp),
+        absl::StrCat(parallel.cp),
+        absl::StrCat(parallel.dp),
+        absl::StrCat(parallel.pp),
+        LayerCounts(layout),
+        most == least ? absl::StrCat(most) : absl::StrCat(least, " to ", most)};
+    if (noted) row.push_back(NotesOf(module));
+    table.Add(std::move(row));
   }
   return table.Print();
 }
@@ -112,18 +135,28 @@ std::string EdgesTable(const Plan& plan) {
   return table.Print();
 }
 
+// Of many parts the first two, and how many follow.
+std::string Listed(std::vector<std::string> parts) {
+  constexpr size_t kPartsShown = 3;
+  if (parts.size() <= kPartsShown) return absl::StrJoin(parts, ",");
+  return absl::StrCat(parts[0], ",", parts[1], ",+", parts.size() - 2);
+}
+
 std::vector<std::string> PlaceCells(const Plan& plan, const Place& place) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const job::Architecture& architecture = plan.module_spec(place.module).architecture;
-  const plan::LayerRange range = layout.layers(place.pp);
-  // Of several chunks the first, and how many follow.
-  const std::string more = layout.chunks > 1 ? absl::StrCat(" +", layout.chunks - 1) : "";
+  std::vector<std::string> stages, layers;
+  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    const plan::LayerRange& range = layout.layers(place.pp, chunk);
+    stages.push_back(absl::StrCat(layout.GraphStage(place.pp, chunk)));
+    layers.push_back(RunText(range.first, range.count));
+  }
   const plan::Shard shard = plan::ShardOf(architecture, place.width, place.tp);
   const bool ends = HoldsFirst(layout, place.pp) || HoldsLast(layout, place.pp);
   return {Cut(plan.module_spec(place.module).name),
           absl::StrCat(place.tp, "/", place.cp, "/", place.dp, "/", place.pp),
-          absl::StrCat(layout.GraphStage(place.pp), more),
-          RunText(range.first, range.count) + more,
+          Listed(stages),
+          Listed(layers),
           Run(shard.query_heads),
           Run(shard.mlp_blocks),
           ends ? Run(shard.vocabulary_blocks) : "-"};

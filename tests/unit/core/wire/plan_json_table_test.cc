@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -24,15 +26,19 @@ using support::NoArchitecture;
 using support::Regressor;
 using ::testing::HasSubstr;
 
+constexpr std::array<job::MeshAxis, 4> kPipelineInsideData = {
+    job::MeshAxis::kTensor, job::MeshAxis::kContext, job::MeshAxis::kPipeline,
+    job::MeshAxis::kData};
+
 Json Shown(const job::JobSpec& spec) { return Json::parse(PlanJson(MustPlan(spec, 4, 8), {})); }
 
 // ---- Axes ----
 
-std::string BareJob(const std::string& parallel) {
+std::string BareJob(const std::string& parallel, int offset = 0) {
   return absl::StrCat(
       "metadata: {name: bare}\nspec:\n  steps: 1\n  batch: {global: 4}\n"
       "  modules:\n    - {name: language, parallel: {",
-      parallel, "}}\n");
+      parallel, "}, offset: ", offset, "}\n");
 }
 
 TEST(PlanJsonTableTest, DataAxes_AreDerivedFromTheRanks) {
@@ -79,6 +85,37 @@ TEST(PlanJsonTableTest, Groups_OfProductionLayout_AreAllThere) {
       "embedding":[[4,6],[5,7]], "position_embedding":[[4],[5]]})"));
 }
 
+struct GroupCase {
+  const char* id;
+  const char* parallel;
+  int offset;
+  const char* name;
+  const char* groups;
+};
+
+class GroupTable : public testing::TestWithParam<GroupCase> {};
+
+TEST_P(GroupTable, Groups_OfAModule_AreUnderTheirName) {
+  const GroupCase& row = GetParam();
+  auto job = ReadJobFile(BareJob(row.parallel, row.offset), job::Purpose::kPlan);
+  ASSERT_TRUE(job.ok()) << job.status();
+  const Json plan = Shown(job->spec);
+  EXPECT_EQ(plan["modules"][0]["groups"][row.name], Json::parse(row.groups));
+}
+
+constexpr GroupCase kGroups[] = {
+    {"G1", "ranks: 8, tp: 2", 0, "tp", "[[0,1],[2,3],[4,5],[6,7]]"},
+    {"G3", "ranks: 8, tp: 2, cp: 2", 0, "cp-tp", "[[0,1,2,3],[4,5,6,7]]"},
+    {"G4", "ranks: 4, tp: 2", 4, "tp", "[[4,5],[6,7]]"},
+    {"G9", "ranks: 8, tp: 2, pp: 2, ep: 2, expt_tp: 2", 0, "ep-expt_tp", "[[0,1,2,3],[4,5,6,7]]"},
+    {"G10", "ranks: 8, tp: 2, pp: 2, ep: 2, expt_tp: 2", 0, "pp", "[[0,4],[1,5],[2,6],[3,7]]"},
+    {"G12", "ranks: 8, tp: 2, pp: 2, order: [tp, cp, pp, dp]", 0, "cp-tp",
+     "[[0,1],[2,3],[4,5],[6,7]]"},
+    {"G14", "ranks: 8, pp: 2, order: [tp, cp, pp, dp]", 0, "dp", "[[0,2,4,6],[1,3,5,7]]"},
+};
+INSTANTIATE_TEST_SUITE_P(Rows, GroupTable, testing::ValuesIn(kGroups),
+                         [](const auto& row) { return row.param.id; });
+
 TEST(PlanJsonTableTest, Groups_OfAnotherAxisOrder_AreNamedInThatOrder) {
   using A = job::MeshAxis;
   const Json groups = Shown(AJob().Module(
@@ -108,23 +145,51 @@ TEST(PlanJsonTableTest, Embedding_OfALongPipeline_IsAtItsEnds) {
 
 // ---- Stages ----
 
-TEST(PlanJsonTableTest, StagesAndWarmups_OfAGraph_MatchTable) {
-  const Json plan = Shown(AJob()
-                              .Module("image", NoArchitecture())
-                              .Module("audio", NoArchitecture())
-                              .Module("language", NoArchitecture(), {.pp = 2})
-                              .Module("generator", NoArchitecture())
-                              .Edge("image", "language")
-                              .Edge("audio", "language")
-                              .Edge("language", "generator"));
-  EXPECT_EQ(plan["stages"], 4);
-  const std::vector<std::pair<int, int>> table = {{0, 3}, {0, 3}, {1, 2}, {2, 1}, {3, 0}};
-  for (size_t rank = 0; rank < table.size(); ++rank) {
+struct StageCase {
+  std::string id;
+  job::JobSpec spec;
+  int stages;
+  std::vector<std::pair<int, int>> ranks;  // stage and warm-up of each
+};
+
+job::JobSpec Chain(int32_t encoder, int32_t language) {
+  return AJob()
+      .Module("encoder", NoArchitecture(encoder), {.pp = encoder})
+      .Module("language", NoArchitecture(language), {.pp = language})
+      .Edge("encoder", "language");
+}
+
+class StageTable : public testing::TestWithParam<StageCase> {};
+
+TEST_P(StageTable, StagesAndWarmups_OfAGraph_MatchTable) {
+  const StageCase& row = GetParam();
+  const Json plan = Shown(row.spec);
+  EXPECT_EQ(plan["stages"], row.stages);
+  ASSERT_EQ(plan["ranks"].size(), row.ranks.size());
+  for (size_t rank = 0; rank < row.ranks.size(); ++rank) {
     const Json& module = plan["ranks"][rank]["modules"][0];
-    EXPECT_EQ(module["stages"], Json::array({table[rank].first}));
-    EXPECT_EQ(module["warmup"], table[rank].second);
+    EXPECT_EQ(module["stages"], Json::array({row.ranks[rank].first}));
+    EXPECT_EQ(module["warmup"], row.ranks[rank].second);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows, StageTable,
+    testing::Values(StageCase{"OneAndOne", Chain(1, 1), 2, {{0, 1}, {1, 0}}},
+                    StageCase{"OneAndThree", Chain(1, 3), 4, {{0, 3}, {1, 2}, {2, 1}, {3, 0}}},
+                    StageCase{"TwoAndTwo", Chain(2, 2), 4, {{0, 3}, {1, 2}, {2, 1}, {3, 0}}},
+                    StageCase{"TwoEncodersAndAGenerator",
+                              AJob()
+                                  .Module("image", NoArchitecture())
+                                  .Module("audio", NoArchitecture())
+                                  .Module("language", NoArchitecture(), {.pp = 2})
+                                  .Module("generator", NoArchitecture())
+                                  .Edge("image", "language")
+                                  .Edge("audio", "language")
+                                  .Edge("language", "generator"),
+                              4,
+                              {{0, 3}, {0, 3}, {1, 2}, {2, 1}, {3, 0}}}),
+    [](const auto& row) { return row.param.id; });
 
 TEST(PlanJsonTableTest, Chunks_OfInterleavedStages_ShowStagesAndLayersInDataOrder) {
   const Json plan = Shown(AJob()
@@ -224,6 +289,22 @@ INSTANTIATE_TEST_SUITE_P(
                  "[[0,1,2,3]]",
                  "[[4,5],[6,7]]",
                  "[[0,0,0,6],[0,1,6,6]]"},
+        EdgeCase{
+            "B3", {.tp = 2}, {.tp = 2, .offset = 4}, false, "[[0,1]]", "[[4,5]]", "[[0,0,0,6]]"},
+        EdgeCase{"B4",
+                 {.dp = 4},
+                 {.tp = 4},
+                 false,
+                 "[[0],[1],[2],[3]]",
+                 "[[4,5,6,7]]",
+                 "[[0,0,0,2],[1,0,2,2],[2,0,4,1],[3,0,5,1]]"},
+        EdgeCase{"B5",
+                 {.tp = 4},
+                 {.dp = 4},
+                 false,
+                 "[[0,1,2,3]]",
+                 "[[4],[5],[6],[7]]",
+                 "[[0,0,0,6],[0,1,6,6],[0,2,12,6],[0,3,18,6]]"},
         EdgeCase{"B6", {.tp = 2}, {.tp = 2, .pp = 3}, false, "[[0,1]]", "[[2,3]]", "[[0,0,0,6]]"},
         EdgeCase{"B7",
                  {.tp = 2, .pp = 2},
@@ -254,6 +335,13 @@ INSTANTIATE_TEST_SUITE_P(
                  "[[0,1],[2,3],[4,5],[6,7]]",
                  "[[0,1,2,3],[4,5,6,7]]",
                  "[[0,0,0,3],[1,0,3,3],[2,1,6,3],[3,1,9,3]]"},
+        EdgeCase{"C2",
+                 {.tp = 4, .dp = 2},
+                 {.tp = 2, .dp = 4, .offset = 0},
+                 true,
+                 "[[0,1,2,3],[4,5,6,7]]",
+                 "[[0,1],[2,3],[4,5],[6,7]]",
+                 "[[0,0,0,6],[0,1,6,6],[1,2,12,6],[1,3,18,6]]"},
         EdgeCase{"C3",
                  {.tp = 2, .dp = 2, .offset = 4},
                  {.dp = 4, .offset = 4},
@@ -268,13 +356,35 @@ INSTANTIATE_TEST_SUITE_P(
                  "[[0,1,2,3],[4,5,6,7]]",
                  "[[0,1,2,3],[4,5,6,7]]",
                  "[[0,0,0,6],[1,1,6,6]]"},
-        EdgeCase{"StagesAround",
+        // Stages inside the lanes or around them.
+        EdgeCase{"FanInStagesInside",
+                 {.tp = 2, .dp = 4},
+                 {.tp = 2, .dp = 2, .pp = 2, .order = kPipelineInsideData, .offset = 0},
+                 true,
+                 "[[0,1],[2,3],[4,5],[6,7]]",
+                 "[[0,1],[4,5]]",
+                 "[[0,0,0,3],[1,0,3,3],[2,1,6,3],[3,1,9,3]]"},
+        EdgeCase{"FanInStagesAround",
                  {.tp = 2, .dp = 4},
                  {.tp = 2, .dp = 2, .pp = 2, .offset = 0},
                  true,
                  "[[0,1],[2,3],[4,5],[6,7]]",
                  "[[0,1],[2,3]]",
-                 "[[0,0,0,3],[1,0,3,3],[2,1,6,3],[3,1,9,3]]"}),
+                 "[[0,0,0,3],[1,0,3,3],[2,1,6,3],[3,1,9,3]]"},
+        EdgeCase{"FanOutStagesInside",
+                 {.tp = 4, .dp = 2},
+                 {.dp = 4, .pp = 2, .order = kPipelineInsideData, .offset = 0},
+                 true,
+                 "[[0,1,2,3],[4,5,6,7]]",
+                 "[[0],[2],[4],[6]]",
+                 "[[0,0,0,6],[0,1,6,6],[1,2,12,6],[1,3,18,6]]"},
+        EdgeCase{"FanOutStagesAround",
+                 {.tp = 4, .dp = 2},
+                 {.dp = 4, .pp = 2, .offset = 0},
+                 true,
+                 "[[0,1,2,3],[4,5,6,7]]",
+                 "[[0],[1],[2],[3]]",
+                 "[[0,0,0,6],[0,1,6,6],[1,2,12,6],[1,3,18,6]]"}),
     [](const auto& row) { return row.param.id; });
 
 // Two encoders share ranks beside a language model elsewhere; a gap stays idle.

@@ -274,7 +274,7 @@ TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
                                        .Batch(6, 2));
   const std::string table = PlanTable(plan, {.bubble = 0.25, .lower_bound = 0.2});
   EXPECT_THAT(table,
-              HasSubstr("MODULE    FAMILY       RANKS  TP  CP  DP  PP  LAYERS  LANES' SAMPLES\n"
+              HasSubstr("MODULE    FAMILY       RANKS  TP  CP  DP  PP  LAYERS  SAMPLES/LANE\n"
                         "vision    clip_vision  0-1    1   1   2   1   2       3\n"
                         "language  llama        2-5    2   1   1   2   2+2     6\n"));
   EXPECT_THAT(table, HasSubstr("vision -> language  2:1    apart        mlp 32\n"));
@@ -291,6 +291,48 @@ TEST(PlanTableTest, Candidates_AreListedWithTheReason) {
   EXPECT_THAT(table, ::testing::ContainsRegex("  1\\.000  .*  chosen\n"));
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(PlanTableTest, Table_OfSharedRanksAndAGap_ShowsEachModuleOfARankAndTheIdleOne) {
+  job::JobSpec spec = AJob()
+                          .Module("vision", ClipVision(), {.dp = 2})
+                          .Module("audio", support::Whisper(), {.tp = 2, .offset = 0})
+                          .Module("language", Llama(), {.tp = 2, .offset = 3})
+                          .Edge("vision", "language", {.projector = 32})
+                          .Edge("audio", "language", {.projector = 32})
+                          .Batch(4, 2);
+  spec.modules[0].frozen = true;
+  spec.modules[2].recompute = job::Recompute::kSelective;
+  const std::string table = PlanTable(MustPlan(spec), {});
+  EXPECT_THAT(
+      table,
+      HasSubstr("MODULE    FAMILY       RANKS  TP  CP  DP  PP  LAYERS  SAMPLES/LANE  NOTES\n"
+                "vision    clip_vision  0-1    1   1   2   1   2       2             frozen\n"
+                "audio     whisper      0-1    2   1   1   1   2       4\n"
+                "language  llama        3-4    2   1   1   1   4       4             recompute "
+                "selective\n"));
+  EXPECT_THAT(table, HasSubstr("\n1     node-0/1  vision    0/0/1/0      0      0-1     0-3 "));
+  EXPECT_THAT(table, HasSubstr("\n                audio     1/0/0/0      0      0-1     2-3 "));
+  EXPECT_THAT(table, HasSubstr("\n2     node-0/2  (idle)\n"));
+  EXPECT_THAT(table, HasSubstr("Idle devices: 4 (node-0/2, node-0/5, node-0/6, node-0/7)\n"));
+}
+
+TEST(PlanTableTest, Table_OfChunks_ListsStagesAndLayersOfEach) {
+  const auto table = [](job::ScheduleName name, int32_t chunks, int32_t layers) {
+    return PlanTable(MustPlan(AJob()
+                                  .Module("language", Llama({.layers = layers}), {.pp = 2})
+                                  .Batch(4, 1)
+                                  .Schedule(name, chunks)),
+                     {});
+  };
+  const std::string loop = table(job::ScheduleName::kInterleaved, 3, 6);
+  EXPECT_THAT(loop, HasSubstr("  1/1/1+1/1/1  "));
+  EXPECT_THAT(loop, HasSubstr("  0/0/0/0      0,2,4  0,2,4   "));
+  EXPECT_THAT(loop, HasSubstr("  0/0/0/1      1,3,5  1,3,5   "));
+  const std::string vee = table(job::ScheduleName::kZeroBubbleV, 2, 12);
+  EXPECT_THAT(vee, HasSubstr("  0/0/0/0      0,3    0-2,9-11  "));
+  EXPECT_THAT(vee, HasSubstr("  0/0/0/1      1,2    3-5,6-8   "));
+  EXPECT_THAT(table(job::ScheduleName::kInterleaved, 4, 8), HasSubstr("  0,2,+2  0,2,+2  "));
 }
 
 }  // namespace
