@@ -7,10 +7,8 @@
 #include <iostream>
 
 #include "absl/strings/numbers.h"
-#include "core/plan/plan.h"
-#include "core/schedule/checker.h"
-#include "core/schedule/program.h"
 #include "tests/oracle/property/random_job.h"
+#include "tests/oracle/training/cases.h"
 #include "tests/oracle/training/harness.h"
 
 namespace phalanx::oracle {
@@ -24,16 +22,6 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
   uint64_t value = 0;
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
-
-// The programs are proven before they are run, so that a deadlock is a message and not a timeout.
-void ExpectProven(const job::JobSpec& spec) {
-  const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto programs = schedule::BuildStep(*plan);
-  ASSERT_TRUE(programs.ok()) << programs.status();
-  const auto report = schedule::CheckStep(*plan, *programs);
-  ASSERT_TRUE(report.ok()) << report.status();
 }
 
 void ExpectEqual(uint64_t seed) {

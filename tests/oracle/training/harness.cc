@@ -1,5 +1,6 @@
 #include "tests/oracle/training/harness.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -173,6 +174,7 @@ TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
 }
 
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data, int64_t steps) {
+  at::set_num_threads(1);  // ranks are threads already, and tensors are tiny
   job::JobSpec full = spec;
   full.steps = steps;
   absl::StatusOr<plan::Plan> plan = plan::MakePlan(full, plan::MakeCluster(1, full.World()), Epoch{1});
@@ -224,6 +226,7 @@ std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& d
 }
 
 std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source, int64_t steps) {
+  at::set_num_threads(1);
   const at::ScalarType type = train::ComputeType(spec.compute);
   PlainModel model(spec, type);
   std::vector<TrainedStep> result;
