@@ -34,6 +34,20 @@ std::vector<oracle::TrainedStep> Oracle(const DataFolder& data, const JobOptions
   return oracle::TrainPlain(read->spec, **source, read->spec.steps);
 }
 
+// Every step's loss and gradient norm, in fp64.
+void ExpectOracle(const DataFolder& data, const JobOptions& options, const std::string& output) {
+  const std::vector<Metric> metrics = ReadMetrics(output);
+  ASSERT_EQ(StepsFault(metrics, options.steps), "");
+  const std::vector<oracle::TrainedStep> plain = Oracle(data, options);
+  ASSERT_EQ(plain.size(), metrics.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("step ", i + 1));
+    EXPECT_NEAR(metrics[i].loss, plain[i].decision.loss, 1e-9 * plain[i].decision.loss);
+    EXPECT_NEAR(metrics[i].gradient_norm, plain[i].decision.gradient_norm,
+                1e-9 * plain[i].decision.gradient_norm);
+  }
+}
+
 bool HasEventFile(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (absl::StartsWith(entry.path().filename().string(), "events.out.tfevents.") &&
@@ -59,16 +73,7 @@ TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
   EXPECT_EQ(run.WaitExitCode(), 0) << ReadText(data.path + "/run.talk");
   EXPECT_TRUE(ProcessesMarked(mark).empty());
 
-  const std::vector<Metric> metrics = ReadMetrics(output);
-  ASSERT_EQ(StepsFault(metrics, options.steps), "");
-  const std::vector<oracle::TrainedStep> plain = Oracle(data, options);
-  ASSERT_EQ(plain.size(), metrics.size());
-  for (size_t i = 0; i < plain.size(); ++i) {
-    SCOPED_TRACE(absl::StrCat("step ", i + 1));
-    EXPECT_NEAR(metrics[i].loss, plain[i].decision.loss, 1e-9 * plain[i].decision.loss);
-    EXPECT_NEAR(metrics[i].gradient_norm, plain[i].decision.gradient_norm,
-                1e-9 * plain[i].decision.gradient_norm);
-  }
+  ExpectOracle(data, options, output);
   EXPECT_TRUE(HasEventFile(output));
   EXPECT_TRUE(std::filesystem::exists(output + "/evaluation.json"));
   EXPECT_TRUE(std::filesystem::exists(output + "/logs/rank-5.log"));
@@ -91,16 +96,7 @@ TEST_P(GraphTest, Run_EqualsTheOracle) {
   Cluster cluster({.devices = 6});
   const v1::JobStatus job = cluster.Submit(Document(data, options));
   ASSERT_EQ(cluster.AwaitEnd(job.id()).phase(), v1::JOB_PHASE_SUCCEEDED) << cluster.WorkerLog();
-  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
-  ASSERT_EQ(StepsFault(metrics, options.steps), "");
-  const std::vector<oracle::TrainedStep> plain = Oracle(data, options);
-  ASSERT_EQ(plain.size(), metrics.size());
-  for (size_t i = 0; i < plain.size(); ++i) {
-    SCOPED_TRACE(absl::StrCat("step ", i + 1));
-    EXPECT_NEAR(metrics[i].loss, plain[i].decision.loss, 1e-9 * plain[i].decision.loss);
-    EXPECT_NEAR(metrics[i].gradient_norm, plain[i].decision.gradient_norm,
-                1e-9 * plain[i].decision.gradient_norm);
-  }
+  ExpectOracle(data, options, data.path + "/out");
 }
 
 const support::ShardOptions kPictures{.samples = 30, .images_min = 0, .images_max = 2, .words = 4};
