@@ -18,11 +18,11 @@ namespace phalanx::plan {
 //                                   min(M, S - s)
 //   zero_bubble_h1; encoders and regressors beside zero_bubble_v
 //                                   min(M, S - s of the module's first stage)
-//   interleaved                     min(M v, (v - 1) min(p, M) + 2 (p - 1 - pp) + 2 D + 1)
+//   interleaved                     min(M v, (v - 1) r + 2 (p - 1 - pp) + 2 D + 1), r the longest
+//                                   of max(1, floor(M / p)) even rounds of the M microbatches
 //   zero_bubble_v                   min(2 M, 2 (p + D))
 //   three_phase                     M for encoders on the ranks of the language module and what
-//   feeds
-//                                   them; else as 1f1b, or interleaved with several chunks
+//                                   feeds them; else as 1f1b, or interleaved with several chunks
 int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches);
 
 }  // namespace phalanx::plan

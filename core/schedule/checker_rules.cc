@@ -249,11 +249,28 @@ class RankRules {
     }
   }
 
+  void CheckTied(int32_t pass, int32_t first_reduce) {
+    if (pass == kAbsent || first_reduce == kAbsent || pass < first_reduce) return;
+    Report(At(pass), " stands behind ", At(first_reduce),
+           ", before which its tied embedding is summed");
+  }
+
+  // Where tied embeddings are summed.
+  int32_t FirstReduce() const {
+    int32_t first = kAbsent;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const int32_t reduce = ends_[3 * i];
+      if (reduce != kAbsent && (first == kAbsent || reduce < first)) first = reduce;
+    }
+    return first;
+  }
+
   // Reductions, record, decision, optimizer, gathers.
   void CheckEnd() {
     if (record_ == kAbsent) Report("no Record");
     if (decide_ == kAbsent) Report("no Decide");
     CheckOrder(record_, decide_);
+    const int32_t first_reduce = FirstReduce();
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (!PartAt(i).trains.weights) continue;
       for (Op op : {Op::kReduce, Op::kOptimize, Op::kGather}) {
@@ -262,7 +279,9 @@ class RankRules {
       }
       const int32_t reduce = ends_[3 * i];
       for (int32_t m = 0; m < microbatches_; ++m) {
-        CheckOrder(PassPosition(i, Op::kBackwardWeight, m), reduce);
+        const int32_t pass = PassPosition(i, Op::kBackwardWeight, m);
+        CheckOrder(pass, reduce);
+        if (PartAt(i).tied >= 0 && first_reduce != reduce) CheckTied(pass, first_reduce);
       }
       CheckOrder(reduce, record_);
       CheckOrder(decide_, ends_[3 * i + 1]);

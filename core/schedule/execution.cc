@@ -22,6 +22,12 @@ struct Team {
   double ready = 0;
 };
 
+// A member at its first reduction.
+struct AtReduction {
+  bool arrived = false;
+  double ready = 0;
+};
+
 struct Group {
   int32_t missing = 0;
   double ready = 0;
@@ -43,6 +49,7 @@ class Engine {
         ends_(programs.size()),
         done_(index_.size(), 0),
         rendezvous_(index_.size()),
+        at_reduction_(programs.size()),
         is_awake_(programs.size(), 0) {
     execution_.first = index_.first();
     execution_.begin.assign(index_.size(), 0);
@@ -128,6 +135,30 @@ class Engine {
     const auto group =
         static_cast<size_t>(wiring_.groups_of[static_cast<size_t>(member)][position]);
     return groups_[2 * group + (instruction.op == Op::kGather ? 1 : 0)];
+  }
+
+  // Before its first reduction a member sums tied parameters with those that hold their other ends.
+  // False while these have not come to theirs; else `ready` is when all were there.
+  bool SumTies(int32_t member, const Instruction& instruction, double& ready) {
+    const std::vector<int32_t>& ties = wiring_.ties_of[static_cast<size_t>(member)];
+    if (instruction.op != Op::kReduce || ties.empty()) return true;
+    AtReduction& own = at_reduction_[static_cast<size_t>(member)];
+    if (!own.arrived) {
+      own = {true, ready};
+      for (int32_t other : ties) Wake(other);
+    }
+    for (int32_t other : ties) {
+      const AtReduction& there = at_reduction_[static_cast<size_t>(other)];
+      if (!there.arrived) return false;
+      ready = std::max(ready, there.ready);
+    }
+    return true;
+  }
+
+  // Comes to a collective that could begin at `ready`. False while not all of its group are there.
+  bool Collect(int32_t member, int64_t id, double ready) {
+    if (SumTies(member, At(id), ready)) ArriveInGroup(member, id, ready);
+    return Done(id);
   }
 
   // The last member to come lets all go on.
@@ -235,8 +266,7 @@ class Engine {
       if (ready < 0) return false;
       const double begin = std::max(ready, ends_[m][0]);
       if (IsCollective(instruction.op)) {
-        ArriveInGroup(member, id, begin);
-        if (!Done(id)) return false;
+        if (!Collect(member, id, begin)) return false;
       } else if (!Compute(member, id, begin)) {
         return false;
       }
@@ -298,8 +328,7 @@ class Engine {
       const auto id = static_cast<int64_t>(execution_.first[m] + position);
       const Instruction& instruction = At(id);
       if (IsCollective(instruction.op)) {
-        ArriveInGroup(member, id, now);
-        if (!Done(id)) return;
+        if (!Collect(member, id, now)) return;
       } else if (IsMessage(instruction.op) && !IsSend(instruction.op)) {
         const double arrival = Arrival(member, instruction);
         if (arrival < 0) return;
@@ -378,6 +407,14 @@ class Engine {
   }
 
   std::string GroupReason(int32_t member, const Instruction& instruction) {
+    for (int32_t other : wiring_.ties_of[static_cast<size_t>(member)]) {
+      if (instruction.op != Op::kReduce || at_reduction_[static_cast<size_t>(other)].arrived) {
+        continue;
+      }
+      return absl::StrCat("waits for ", Name(other),
+                          ", which has the other end of an embedding and is at ",
+                          WhereIs(other, 0));
+    }
     const Group& group = GroupOf(member, instruction);
     for (int32_t other = 0; other < wiring_.members; ++other) {
       if (instruction.op != Op::kRecord) {
@@ -424,6 +461,7 @@ class Engine {
   std::vector<std::array<double, kQueues>> ends_;   // when the last operation of each queue ended
   std::vector<char> done_;
   std::vector<Rendezvous> rendezvous_;
+  std::vector<AtReduction> at_reduction_;
   std::vector<Group> groups_;  // reduce and gather of each group, then the record
   std::vector<Team> teams_;    // by team, pass, microbatch
   std::vector<int32_t> awake_;

@@ -36,6 +36,20 @@ void AddParts(const plan::Plan& plan, Pipeline& pipeline) {
   }
 }
 
+void TieEnds(const plan::Plan& plan, Pipeline& pipeline) {
+  for (const plan::ModulePlan& module : plan.modules) {
+    const int32_t last = static_cast<int32_t>(module.stage_layers.size()) - 1;  // in flow
+    if (!plan.module_spec(module.index).architecture.tied_head || last == 0) continue;
+    const int32_t a = pipeline.PartAt(module.index, module.StageAt(0), 0);
+    const int32_t b = pipeline.PartAt(module.index, module.StageAt(last), module.ChunkAt(last));
+    Part& head = pipeline.parts[static_cast<size_t>(a)];
+    Part& tail = pipeline.parts[static_cast<size_t>(b)];
+    if (!head.trains.weights || !tail.trains.weights) continue;
+    head.tied = b;
+    tail.tied = a;
+  }
+}
+
 void AddOnce(int32_t part, std::vector<int32_t>& parts) {
   if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
 }
@@ -189,6 +203,7 @@ Pipeline MakePipeline(const plan::Plan& plan) {
   pipeline.stages = plan.stages;
   pipeline.microbatches = static_cast<int32_t>(plan.microbatches);
   AddParts(plan, pipeline);
+  TieEnds(plan, pipeline);
   AddLinks(plan, pipeline);
   AddCrews(plan, AddClasses(plan, pipeline), pipeline);
   return pipeline;

@@ -18,13 +18,14 @@
 //   - A message may have no peers in a microbatch (plan::LinkMessages); the instruction is there
 //     all the same and does nothing, so programs do not depend on data.
 //   - The part of a pass is its (module, chunk). A rank may hold consecutive parts and then sends
-//   to
-//     itself.
+//     to itself.
 //   - kBackwardWeight stands anywhere behind the kBackwardInput of its microbatch, and until then
 //     keeps what it needs of the activation and of the gradient. It never stands before it.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
-//     communicator; parameters that live on several stages (a tied head) are summed before the
-//     first kReduce of a rank.
+//     communicator. A rank with one end of a tied embedding that trains exchanges its gradient with
+//     the rank of the other end, on the control communicator, right before its first kReduce,
+//     whichever part that is of; with both ends it adds them there. So all weight passes of both
+//     ends stand before that kReduce.
 //
 // What trains (plan::Trains) decides what is there. kBackwardInput exists where anything at or
 // before the part trains (on a part with weights but nothing before it, it computes what the weight
@@ -41,8 +42,7 @@
 //   1f1b            min(S - s - 1, M) forwards, then one forward and one backward in turn, then the
 //                   backwards that are left.
 //   zero_bubble_h1  the same order of forwards and backwards; weight passes run where the rank
-//   would
-//                   wait, or where it may keep no more activations.
+//                   would wait, or where it may keep no more activations.
 //   interleaved     several chunks a rank: microbatches in rounds of at least as many as the module
 //                   has stages, a round through all chunks.
 //   zero_bubble_v   two chunks a rank in a V (plan::Placement), weight passes as under H1.

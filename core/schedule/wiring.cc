@@ -108,6 +108,20 @@ void FillTensorGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& 
   }
 }
 
+void FillTies(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
+  for (int32_t rank = 0; rank < wiring.members; ++rank) {
+    std::vector<int32_t>& ties = wiring.ties_of[static_cast<size_t>(rank)];
+    for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
+      const Part& part = pipeline.parts[static_cast<size_t>(p)];
+      if (part.tied < 0) continue;
+      plan::Place place = *plan.PlaceOf(Rank{rank}, part.module);
+      place.pp = pipeline.parts[static_cast<size_t>(part.tied)].stage;
+      const int32_t other = plan.RankOf(place).value;
+      if (other != rank) ties.push_back(other);
+    }
+  }
+}
+
 void FillCrews(const Pipeline& pipeline, Wiring& wiring) {
   std::map<std::tuple<int32_t, int32_t>, int32_t> team_of;  // (part, crew)
   for (const RankClass& ranks : pipeline.classes) {
@@ -138,6 +152,8 @@ Wiring WireRanks(const plan::Plan& plan, const Pipeline& pipeline) {
   FillEnds(pipeline, wiring);
   FillGroups(plan, pipeline, wiring);
   FillTensorGroups(plan, pipeline, wiring);
+  wiring.ties_of.resize(static_cast<size_t>(wiring.members));
+  FillTies(plan, pipeline, wiring);
   Positions from_positions(wiring.members), to_positions(wiring.members);
   std::map<std::vector<int64_t>, int32_t> patterns;  // by where each lane's samples begin
   for (int32_t m = 0; m < wiring.microbatches; ++m) {
@@ -172,6 +188,7 @@ Wiring WireClasses(const Pipeline& pipeline) {
     wiring.group_sizes.push_back(static_cast<int32_t>(part.classes.size()));
   }
   FillCrews(pipeline, wiring);
+  wiring.ties_of.resize(static_cast<size_t>(wiring.members));
   FillEnds(pipeline, wiring);
   Positions from_positions(wiring.members), to_positions(wiring.members);
   for (size_t link = 0; link < pipeline.links.size(); ++link) {

@@ -39,6 +39,9 @@ struct Wiring {
   // ranks, the crews of rank classes.
   std::vector<std::vector<int32_t>> teams_of;
   std::vector<std::vector<int32_t>> teams;  // members of each, ascending
+  // Other members with an end of an embedding of which the member holds the other end: [member].
+  // Not between rank classes, which stand for ranks that sum within pairs.
+  std::vector<std::vector<int32_t>> ties_of;
   std::vector<LinkEnd> from, to;            // of each link
   std::vector<int32_t> pattern_of;          // of each microbatch
 

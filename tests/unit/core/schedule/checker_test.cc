@@ -275,6 +275,52 @@ TEST(CheckerTest, CheckStep_TensorGroupInTwoOrders_IsADeadlock) {
                 "tensor group, which is at"));
 }
 
+// A vision encoder of two stages on the two ranks of a language model whose embedding is tied: rank
+// 0 has its first part, rank 1 its last. Link 2 goes from the encoder to the language model.
+plan::Plan TiedAcrossRanks() {
+  job::Architecture tied = NoArchitecture();
+  tied.tied_head = true;
+  return PlanOf(AJob()
+                    .Module("vision", NoArchitecture(), {.pp = 2})
+                    .Module("language", tied, {.pp = 2, .offset = 0})
+                    .Edge("vision", "language")
+                    .Batch(2, 1));
+}
+
+TEST(CheckerTest, CheckStep_WeightPassBehindTheSumOfATiedEmbedding_IsRejected) {
+  const absl::Status status = CheckBroken(TiedAcrossRanks(), [](auto& p) {
+    // The encoder's reduction first, and the language model's last weight pass behind it.
+    const Instruction vision = {.op = Op::kReduce, .module = 0};
+    const Instruction language = {.op = Op::kReduce, .module = 1};
+    if (Find(p[0], language) < Find(p[0], vision)) Swap(p[0], vision, language);
+    const Instruction weights = Pass(Op::kBackwardWeight, 1, 1);
+    std::rotate(p[0].begin() + static_cast<int64_t>(Find(p[0], weights)),
+                p[0].begin() + static_cast<int64_t>(Find(p[0], weights)) + 1,
+                p[0].begin() + static_cast<int64_t>(Find(p[0], vision)) + 1);
+  });
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 0: BackwardWeight(module 1, chunk 0, microbatch 1) stands behind "
+                        "Reduce(module 0, chunk 0), before which its tied embedding is summed"));
+}
+
+TEST(CheckerTest, CheckStep_TiedEndsThatWaitForEachOther_AreADeadlock) {
+  const absl::Status status = CheckBroken(TiedAcrossRanks(), [](auto& p) {
+    // Rank 0 reduces before it sends the gradient that rank 1's encoder stage waits for.
+    const Instruction reduce = {.op = Op::kReduce, .module = 1};
+    const Instruction send = Message(Op::kSendBackward, 2, 1);
+    const Instruction weights = Pass(Op::kBackwardWeight, 1, 1);
+    std::rotate(p[0].begin() + static_cast<int64_t>(Find(p[0], weights)) + 1,
+                p[0].begin() + static_cast<int64_t>(Find(p[0], reduce)),
+                p[0].begin() + static_cast<int64_t>(Find(p[0], reduce)) + 1);
+    std::rotate(p[0].begin() + static_cast<int64_t>(Find(p[0], send)),
+                p[0].begin() + static_cast<int64_t>(Find(p[0], send)) + 1,
+                p[0].begin() + static_cast<int64_t>(Find(p[0], reduce)) + 1);
+  });
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 0 at Reduce(module 1, chunk 0) waits for rank 1, which has the other "
+                        "end of an embedding and is at ReceiveBackward(link 2, microbatch 1)"));
+}
+
 TEST(CheckerTest, CheckStep_PassMissingInATensorGroup_NamesWhoHasIt) {
   const plan::Plan plan =
       PlanOf(AJob().Module("language", NoArchitecture(), {.tp = 2}).Batch(2, 1));

@@ -247,6 +247,70 @@ std::vector<NamedPlan> Graphs() {
   return graphs;
 }
 
+std::vector<NamedPlan> GraphsOf(int32_t stages, int64_t microbatches) {
+  const job::Architecture none = NoArchitecture();
+  std::vector<NamedPlan> graphs;
+  const auto add = [&](const std::string& name, AJob& job) {
+    graphs.push_back({absl::StrCat(name, ", ", stages, " stages, ", microbatches, " microbatches"),
+                      PlanOf(job.Batch(microbatches, 1))});
+  };
+  add("chain of replicas", AJob().Module("language", none, {.tp = 2, .pp = stages}));
+  add("unequal encoders", AJob()
+                              .Module("vision", none, {.pp = 1 + stages / 2})
+                              .Module("audio", none, {.dp = 2})
+                              .Module("language", none, {.pp = stages})
+                              .Edge("vision", "language")
+                              .Edge("audio", "language"));
+  add("colocated", AJob()
+                       .Module("vision", none, {.dp = stages})
+                       .Module("language", none, {.pp = stages, .offset = 0})
+                       .Edge("vision", "language"));
+  add("mixed spans", AJob()
+                         .Module("vision", none, {.pp = 2})
+                         .Module("audio", none, {.dp = 2, .offset = 0})
+                         .Module("language", none, {.pp = stages})
+                         .Edge("vision", "language")
+                         .Edge("audio", "language"));
+  add("regressor behind", AJob()
+                              .Module("vision", none)
+                              .Module("language", none, {.pp = stages})
+                              .Module("generator", none, {.pp = 2})
+                              .Edge("vision", "language")
+                              .Edge("language", "generator"));
+  add("frozen encoder", AJob()
+                            .Module("vision", none, {.pp = 2, .frozen = true})
+                            .Module("audio", none)
+                            .Module("language", none, {.pp = stages})
+                            .Edge("vision", "language")
+                            .Edge("audio", "language"));
+  add("frozen language", AJob()
+                             .Module("vision", none, {.dp = 2})
+                             .Module("language", none, {.pp = stages, .frozen = true})
+                             .Edge("vision", "language"));
+  return graphs;
+}
+
+std::vector<Size> SizesToSweep(uint64_t seed, int32_t drawn) {
+  constexpr int32_t kStages = 16, kMicrobatches = 64;
+  std::vector<Size> sizes;
+  if (std::getenv("PHALANX_WHOLE_SWEEP") != nullptr) {
+    for (int32_t stages = 1; stages <= kStages; ++stages) {
+      for (int32_t m = 1; m <= kMicrobatches; ++m) sizes.push_back({stages, m});
+    }
+    return sizes;
+  }
+  sizes = {{1, 1}, {1, kMicrobatches}, {kStages, 1}, {kStages, kMicrobatches}};
+  for (int32_t stages : {2, 5, 9, kStages}) {
+    for (int32_t m = stages; m <= stages + 1; ++m) sizes.push_back({stages, m});
+  }
+  Prng prng(seed);
+  for (int32_t i = 0; i < (kSanitized ? drawn / 4 : drawn); ++i) {
+    const auto stages = static_cast<int32_t>(1 + prng.Below(kStages));
+    sizes.push_back({stages, static_cast<int64_t>(1 + prng.Below(kMicrobatches))});
+  }
+  return sizes;
+}
+
 std::vector<NamedPlan> UnderEverySchedule(const NamedPlan& graph) {
   using job::ScheduleName;
   std::vector<NamedPlan> plans;

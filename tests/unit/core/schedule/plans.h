@@ -43,6 +43,25 @@ struct NamedPlan {
 };
 // Chains, trees, unequal depths, several consumers, shared ranks, uneven lanes, frozen modules.
 std::vector<NamedPlan> Graphs();
+// Module graphs around a language model of so many stages: encoders of unequal depth, colocated,
+// two on shared ranks beside it, a regressor behind it, frozen parts.
+std::vector<NamedPlan> GraphsOf(int32_t stages, int64_t microbatches);
+
+struct Size {
+  int32_t stages;
+  int64_t microbatches;
+};
+// Of 1 to 16 stages and 1 to 64 microbatches the corners, about as many microbatches as stages, and
+// `drawn` more from the seed; all 1,024 where PHALANX_WHOLE_SWEEP is set.
+std::vector<Size> SizesToSweep(uint64_t seed, int32_t drawn);
+
+// Sanitizers make everything ten times slower: what repeats itself is thinned.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // Every schedule that the graph of a plan can have.
 std::vector<NamedPlan> UnderEverySchedule(const NamedPlan& graph);
 
