@@ -148,7 +148,13 @@ bool ModuleReader::ResolveOffset(size_t index, std::vector<int>* state) {
   int64_t offset = 0;
   bool known = true;
   if (!written) {
-    if (index > 0) {
+    if (index > 0 && (*state)[index - 1] == 1) {
+      report_.Add(
+          path,
+          "module offsets must not refer to each other in a circle: without one, it follows "
+          "the module before it");
+      known = false;
+    } else if (index > 0) {
       const bool before = ResolveOffset(index - 1, state);
       known = before && report_.Sound(ModulePath(index - 1) + ".parallel.ranks");
       const Module& previous = spec_.modules[index - 1];

@@ -43,6 +43,11 @@ void CheckShape(const Architecture& a, const std::string& path, Report& report) 
     report.Add(path + ".image_size",
                absl::StrCat("must be a multiple of patch_size (", a.patch_size, ")"));
   }
+  if (a.family == Family::kWhisper && report.Sound(path + ".hidden_size") &&
+      a.hidden_size % 2 != 0) {
+    report.Add(path + ".hidden_size",
+               "must be even: half of it holds the sines of a position, half the cosines");
+  }
   if (a.family == Family::kWhisper && report.Sound(path + ".frames") && a.frames % 2 != 0) {
     report.Add(path + ".frames", "must be even: two frames make one row");
   }

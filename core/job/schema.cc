@@ -49,7 +49,7 @@ constexpr Field kArchitecture[] = {
      .doc = "What the module is: a CLIP-like vision encoder, a Whisper-like audio encoder, a "
             "Llama-like decoder, or a decoder that predicts target rows."},
     {.name = "hidden_size", .type = T::kSize, .low = 1, .high = kWidthMax, .families = kFamilies,
-     .required_of = kFamilies, .doc = "Width of the residual stream."},
+     .required_of = kFamilies, .doc = "Width of the residual stream; even in whisper."},
     {.name = "layers", .type = T::kInteger, .low = 1, .high = kLayersMax,
      .families = kFamilies | kBare, .required_of = kFamilies, .doc = "Transformer layers."},
     {.name = "heads", .type = T::kInteger, .low = 1, .high = 65536, .families = kFamilies,

@@ -12,6 +12,7 @@
 namespace phalanx::agent {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kInvalidArgument = 3;
@@ -53,6 +54,31 @@ TEST(WorkerDataTest, BadData_IsAnsweredWithEveryViolation) {
       coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, 1, job, {0})));
   EXPECT_EQ(assigned.code(), kInvalidArgument);
   EXPECT_EQ(worker.Children(), 0);
+}
+
+TEST(WorkerDataTest, FaultySamples_AreCorrupt_AndNamedWithTheirShard) {
+  const std::string folder = support::MakeFolder("agent-faulty");
+  support::WriteShards(folder, {.samples = 4, .shards = 2});
+  const std::string picture = support::EncodePng({}, {255, 0, 0});
+  support::TarBuilder tar;
+  tar.File("lacking.txt", "red").File("lacking.1.png", picture);
+  tar.File("many.txt", "red");
+  for (int i = 0; i < 3; ++i) tar.File(absl::StrCat("many.", i, ".png"), picture);
+  tar.File("marked.txt", "<image> red <image>").File("marked.0.png", picture);
+  support::WriteFile(folder + "/set-000.tar", tar.Finish());
+  v1::JobDocument job = With(Job("wait"), "tokenizer: ", "items_max: 2, tokenizer: ");
+  job.set_directory(folder);
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  const v1::CommandResult result =
+      coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job)));
+  EXPECT_EQ(result.code(), 0) << result.message();
+  EXPECT_EQ(result.corrupt_samples(), 3);
+  EXPECT_THAT(result.corrupt_messages(),
+              ElementsAre("set-000.tar: lacking: lacks its item 0",
+                          "set-000.tar: many: has 3 images; must have at most items_max (2)",
+                          "set-000.tar: marked: has 2 <image> marks and 1 image"));
 }
 
 TEST(WorkerDataTest, ShardsThatChanged_AreIndexedAgain) {
