@@ -13,10 +13,8 @@
 #include "client/exit_code.h"
 #include "client/job_file.h"
 #include "core/base/status.h"
-#include "core/base/violation.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
-#include "core/plan/cost.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
@@ -41,14 +39,6 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
                                               plan::kWorldMax, " devices"));
   }
   return plan::MakeCluster(count, devices);
-}
-
-// 0: devices hold anything.
-absl::Status CheckMemory(const plan::Plan& plan, int64_t device_memory) {
-  const std::vector<int64_t> has(static_cast<size_t>(plan.world), device_memory);
-  const auto shortage = plan::MemoryShortage(plan::EstimateMemory(plan), has);
-  if (!shortage.has_value()) return absl::OkStatus();
-  return ViolationsStatus({{.field = "spec.modules", .rule = *shortage}});
 }
 
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
@@ -122,7 +112,8 @@ int Plan(const PlanOptions& options, Io& io) {
   }
   const absl::StatusOr<plan::Plan> plan = schedule::PlanJob(spec, *cluster, Epoch{1});
   if (!plan.ok()) return Fail(plan.status(), io);
-  if (const absl::Status fits = CheckMemory(*plan, *device_memory); !fits.ok()) {
+  const std::vector<int64_t> memory(static_cast<size_t>(plan->world), *device_memory);
+  if (const absl::Status fits = plan::CheckMemory(*plan, memory); !fits.ok()) {
     return Fail(fits, io);
   }
   wire::PlanFigures figures;

@@ -56,8 +56,9 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>&
 
 void Coordinator::RecoverRun(Job& job) {
   const JobState& state = job.state;
+  // No node has said what its devices have yet, and what runs there does fit.
   const absl::StatusOr<PlanSummary> plan =
-      options_.plan(state.request->document, state.placement, state.epoch);
+      options_.plan(state.request->document, state.placement, {}, state.epoch);
   job.run = MakeRun(state.placement, plan.ok() ? *plan : PlanSummary{});
   active_.insert(state.id);
   Run& run = *job.run;

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/job_state.h"
@@ -44,9 +45,11 @@
 
 namespace phalanx::coordinator {
 
-// Pure: the same document, placement and epoch give the same answer. Errors: InvalidArgument.
+// `device_memory`: bytes of each device of the placement, 0: unknown. Pure: the same arguments give
+// the same answer. Errors: InvalidArgument, also where the job needs more memory than it has.
 using PlanFunction = std::function<absl::StatusOr<PlanSummary>(
-    const Document& document, const Placement& placement, Epoch epoch)>;
+    const Document& document, const Placement& placement, absl::Span<const int64_t> device_memory,
+    Epoch epoch)>;
 
 struct CoordinatorOptions {
   PlanFunction plan;

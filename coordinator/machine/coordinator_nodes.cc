@@ -56,6 +56,7 @@ void Coordinator::On(const SessionOpened& event) {
   while (!node.device_jobs.empty() && node.device_jobs.back() == JobId{})
     node.device_jobs.pop_back();
   node.device_jobs.resize(std::max(node.device_jobs.size(), static_cast<size_t>(hello.devices)));
+  node.device_memory = hello.device_memory;
   node.labels = hello.labels;
   node.version = hello.version;
   node.last_heard = now_;

@@ -147,7 +147,7 @@ void Coordinator::Schedule() {
 void Coordinator::Start(Job& job, Placement placement) {
   const Epoch epoch{job.state.epoch.value + 1};
   const absl::StatusOr<PlanSummary> plan =
-      options_.plan(job.state.request->document, placement, epoch);
+      options_.plan(job.state.request->document, placement, DeviceMemory(nodes_, placement), epoch);
   if (!plan.ok()) {
     return Fail(
         job,

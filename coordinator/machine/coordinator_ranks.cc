@@ -300,7 +300,8 @@ void Coordinator::AssignAll(Job& job) {
 void Coordinator::StartNextEpoch(Job& job) {
   const Epoch epoch{job.state.epoch.value + 1};
   const absl::StatusOr<PlanSummary> plan =
-      options_.plan(job.state.request->document, job.state.placement, epoch);
+      options_.plan(job.state.request->document, job.state.placement,
+                    DeviceMemory(nodes_, job.state.placement), epoch);
   if (!plan.ok()) {
     return Fail(
         job,

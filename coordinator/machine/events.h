@@ -51,6 +51,7 @@ struct WorkerHello {
   uint64_t last_command_number = 0;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   int32_t devices = 0;
+  std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
   std::map<std::string, std::string> labels;
   std::string version;
   std::string address;

@@ -14,9 +14,23 @@ NodeView Node::View() const {
           .draining = draining,
           .device_kind = device_kind,
           .device_jobs = device_jobs,
+          .device_memory = device_memory,
           .last_heartbeat = last_heard,
           .labels = labels,
           .version = version};
+}
+
+std::vector<int64_t> DeviceMemory(const NodeTable& nodes, const Placement& placement) {
+  std::vector<int64_t> memory;
+  for (const NodeDevices& part : placement) {
+    const auto node = nodes.find(part.node);
+    for (const int32_t device : part.devices) {
+      const auto index = static_cast<size_t>(device);
+      const bool known = node != nodes.end() && index < node->second.device_memory.size();
+      memory.push_back(known ? node->second.device_memory[index] : 0);
+    }
+  }
+  return memory;
 }
 
 bool Matches(const Node& node, const JobRequest& request) {

@@ -29,6 +29,7 @@ struct Node {
   SessionId session;        // 0: disconnected
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;  // of each device, the job that has it; 0: free
+  std::vector<int64_t> device_memory;  // bytes, as the worker says; 0, or no entry: unknown
   std::map<std::string, std::string> labels;
   std::string version;
   Instant last_heard;       // while connected
@@ -52,6 +53,9 @@ inline constexpr size_t kSupersededMax = 64;
 
 // Ordered by name: two coordinators that replay one store must place alike.
 using NodeTable = std::map<NodeName, Node>;
+
+// Bytes of each device of `placement`, in rank order; 0: unknown.
+std::vector<int64_t> DeviceMemory(const NodeTable& nodes, const Placement& placement);
 
 // Same device kind, and every label that the job selects.
 bool Matches(const Node& node, const JobRequest& request);

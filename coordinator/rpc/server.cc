@@ -47,9 +47,9 @@ class ServerImpl final : public Server {
     driver.machine.heartbeat_timeout = options_.sessions.heartbeat_timeout;
     if (!driver.machine.plan) {
       driver.machine.plan = [this](const Document& document, const Placement& placement,
-                                   Epoch epoch) {
+                                   absl::Span<const int64_t> device_memory, Epoch epoch) {
         const Instant start = absl::Now();
-        absl::StatusOr<PlanSummary> plan = PlanDocument(document, placement, epoch);
+        absl::StatusOr<PlanSummary> plan = PlanDocument(document, placement, device_memory, epoch);
         metrics_.Planned(absl::Now() - start);
         return plan;
       };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
@@ -42,6 +43,9 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
   }
   ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   const job::JobSpec& spec = read.spec;
+  const int32_t devices = std::max(spec.resources.devices, spec.World());
+  // Whatever a plan would refuse on any devices is refused here, where the submitter hears it.
+  RETURN_IF_ERROR(plan::MakePlan(spec, plan::MakeCluster(1, devices), Epoch{1}).status());
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
                      .node_selector = spec.resources.node_selector,
@@ -51,21 +55,26 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .priority = spec.priority,
                      .world = spec.World(),
-                     .devices = std::max(spec.resources.devices, spec.World()),
+                     .devices = devices,
                      .device_kind = spec.resources.device};
   request.document = std::move(document);
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
-                                         Epoch epoch) {
+                                         absl::Span<const int64_t> device_memory, Epoch epoch) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   const plan::Cluster cluster = ClusterOf(placement);
   ASSIGN_OR_RETURN(const plan::Plan plan, schedule::PlanJob(read.spec, cluster, epoch));
+  RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
   PlanSummary summary{.digest = plan.digest};
-  for (int32_t rank = 0; rank < static_cast<int32_t>(cluster.devices.size()); ++rank) {
-    if (rank >= plan.world || plan.PlacesOf(Rank{rank}).empty()) summary.idle_ranks.insert(rank);
+  std::vector<bool> used(cluster.devices.size());
+  for (const plan::ModulePlan& module : plan.modules) {
+    std::fill_n(used.begin() + module.grid.offset(), module.grid.size(), true);
+  }
+  for (size_t rank = 0; rank < used.size(); ++rank) {
+    if (!used[rank]) summary.idle_ranks.insert(static_cast<int32_t>(rank));
   }
   return summary;
 }
@@ -82,6 +91,7 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
               .session = SessionId{view.connected ? 1u : 0u},
               .device_kind = view.device_kind,
               .device_jobs = std::vector<JobId>(view.device_jobs.size()),
+              .device_memory = view.device_memory,
               .labels = view.labels,
               .draining = view.draining};
     if (node.Schedulable() && Matches(node, request)) devices += node.FreeDevices();
@@ -95,6 +105,7 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
   }
   ASSIGN_OR_RETURN(const plan::Plan plan,
                    schedule::PlanJob(read.spec, ClusterOf(*placement), Epoch{1}));
+  RETURN_IF_ERROR(plan::CheckMemory(plan, DeviceMemory(empty, *placement)));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
   const wire::PlanFigures figures{.bubble = simulation.bubble,

@@ -1,28 +1,33 @@
 // coordinator/runtime/planning.h: job documents and plans for the coordinator.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/records.h"
 
 namespace phalanx::coordinator {
 
-// What the coordinator needs to know of a document, which must be complete and within what this
-// release trains. Paths are resolved against the document's directory.
+// What the coordinator needs to know of a document, which must be complete, within what this
+// release trains, and of a form that can be laid on devices, whichever they are. Paths are resolved
+// against the document's directory.
 // Errors: InvalidArgument with every violation.
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document);
 
 // PlanFunction of the machine: reads the document again and plans it on exactly these devices.
+// Errors: InvalidArgument with every violation; a device that has less than its rank needs is one
+// of spec.modules.
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
-                                         Epoch epoch);
+                                         absl::Span<const int64_t> device_memory, Epoch epoch);
 
 // The plan that the document's job would get on these nodes if all their devices were free, in the
-// form of `phalanx plan -o json`. Errors: InvalidArgument with every violation; ResourceExhausted
-// if the nodes have not enough devices.
+// form of `phalanx plan -o json`. Errors: InvalidArgument with every violation, as above;
+// ResourceExhausted if the nodes have not enough devices.
 absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector<NodeView>& nodes);
 
 }  // namespace phalanx::coordinator

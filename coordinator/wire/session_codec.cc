@@ -142,6 +142,13 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
     return absl::InvalidArgumentError(absl::StrCat("hello.devices is ", from.devices(),
                                                    "; it must be in [0, ", kDevicesMax, "]"));
   }
+  const bool each = from.device_memory_size() == from.devices();
+  if ((!each && !from.device_memory().empty()) ||
+      std::any_of(from.device_memory().begin(), from.device_memory().end(),
+                  [](int64_t bytes) { return bytes < 0; })) {
+    return absl::InvalidArgumentError(
+        "hello.device_memory must be a number of bytes for each of hello.devices, or empty");
+  }
   if (from.labels_size() > kLabelsMax || from.version().size() > kShortTextBytesMax ||
       from.address().size() > kShortTextBytesMax) {
     return absl::InvalidArgumentError("hello.labels, version or address is too large");
@@ -152,6 +159,7 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .last_command_number = from.last_command_number(),
       .device_kind = from.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu,
       .devices = from.devices(),
+      .device_memory = {from.device_memory().begin(), from.device_memory().end()},
       .labels = {from.labels().begin(), from.labels().end()},
       .version = from.version(),
       .address = from.address()};

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "core/plan/activations.h"
 #include "core/plan/parameters.h"
@@ -334,13 +334,21 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
 
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
   std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
-  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, MemoryEstimate> known;
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
-    for (const Place& place : plan.PlacesOf(Rank{rank})) {
-      const auto [entry, added] =
-          known.try_emplace({place.module, place.pp, place.tp, place.width});
-      if (added) entry->second = MemoryOfPlace(plan, place);
-      estimates[static_cast<size_t>(rank)] += entry->second;
+  for (const ModulePlan& layout : plan.modules) {
+    const job::Parallel& parallel = plan.parallel(layout.index);
+    for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
+      std::map<std::pair<int32_t, int32_t>, MemoryEstimate> known;  // by width and tp
+      for (place.dp = 0; place.dp < parallel.dp; ++place.dp) {
+        place.width = plan.Width(layout.index, place.dp, place.pp);
+        for (place.tp = 0; place.tp < place.width; ++place.tp) {
+          const auto [entry, added] = known.try_emplace({place.width, place.tp});
+          if (added) entry->second = MemoryOfPlace(plan, place);
+          for (place.cp = 0; place.cp < parallel.cp; ++place.cp) {
+            estimates[static_cast<size_t>(plan.RankOf(place).value)] += entry->second;
+          }
+          place.cp = 0;
+        }
+      }
     }
   }
   return estimates;

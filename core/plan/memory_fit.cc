@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/violation.h"
 
 namespace phalanx::plan {
 namespace {
@@ -54,6 +55,15 @@ std::optional<std::string> MemoryShortage(absl::Span<const MemoryEstimate> needs
   if (count == 2) absl::StrAppend(&text, "; another rank does not fit either");
   if (count > 2) absl::StrAppend(&text, "; ", count - 1, " other ranks do not fit either");
   return text;
+}
+
+absl::Status CheckMemory(const Plan& plan, absl::Span<const int64_t> device_memory) {
+  if (std::all_of(device_memory.begin(), device_memory.end(), [](int64_t b) { return b == 0; })) {
+    return absl::OkStatus();
+  }
+  const std::optional<std::string> shortage = MemoryShortage(EstimateMemory(plan), device_memory);
+  if (!shortage.has_value()) return absl::OkStatus();
+  return ViolationsStatus({{.field = "spec.modules", .rule = *shortage}});
 }
 
 }  // namespace phalanx::plan

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/plan/cost.h"
 
@@ -19,5 +20,9 @@ std::string FormatBytes(int64_t bytes);
 // many others do not fit.
 std::optional<std::string> MemoryShortage(absl::Span<const MemoryEstimate> needs,
                                           absl::Span<const int64_t> device_memory);
+
+// What a plan needs by estimate against what the device of each of its ranks has, as above.
+// Errors: InvalidArgument with that sentence as a violation of spec.modules.
+absl::Status CheckMemory(const Plan& plan, absl::Span<const int64_t> device_memory);
 
 }  // namespace phalanx::plan

@@ -11,7 +11,10 @@ namespace phalanx::coordinator {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 template <typename Detail>
 std::optional<Detail> DetailOf(const grpc::Status& status) {
@@ -204,6 +207,34 @@ TEST_F(RpcTest, Plan_OnTheConnectedNodes) {
   SetDeadline(second);
   EXPECT_EQ(jobs->PlanJob(&second, request, &response).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(RpcTest, JobBeyondTheMemoryOfItsDevices_FailsUnassigned) {
+  FakeWorker worker(channel);
+  v1::WorkerHello hello = FakeWorker::Hello("n", 2, 1);
+  hello.add_device_memory(1 << 30);
+  hello.add_device_memory(1 << 12);
+  worker.SayHello(hello);
+  ASSERT_TRUE(worker.Read()->has_welcome());
+  MustSubmit(JobText("a", 2));
+  const v1::JobStatus failed = WaitFor("a", v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().cause(), "PlanInvalid");
+  EXPECT_THAT(failed.failure().message(), StartsWith("spec.modules: rank 1 needs "));
+  EXPECT_THAT(failed.failure().message(), EndsWith("device has 4.0 KiB"));
+  v1::ListNodesResponse nodes;
+  grpc::ClientContext list;
+  SetDeadline(list);
+  ASSERT_TRUE(jobs->ListNodes(&list, {}, &nodes).ok());
+  ASSERT_EQ(nodes.nodes_size(), 1);
+  EXPECT_THAT(nodes.nodes(0).device_memory(), ElementsAre(1 << 30, 1 << 12));
+  v1::PlanJobRequest request;
+  request.mutable_document()->set_text(JobText("a", 2));
+  v1::PlanJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const grpc::Status planned = jobs->PlanJob(&context, request, &response);
+  EXPECT_EQ(planned.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(planned.error_message(), failed.failure().message());
 }
 
 }  // namespace

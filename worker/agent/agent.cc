@@ -61,6 +61,7 @@ v1::WorkerHello HelloOf(const AgentOptions& options) {
   hello.set_protocol_version(kProtocolVersion);
   hello.set_device_kind(options.device_kind);
   hello.set_devices(options.devices);
+  hello.mutable_device_memory()->Assign(options.device_memory.begin(), options.device_memory.end());
   for (const auto& [key, value] : options.labels) (*hello.mutable_labels())[key] = value;
   hello.set_version(options.version);
   hello.set_address(options.address);
@@ -95,8 +96,8 @@ absl::Status ValidateOptions(const AgentOptions& options) {
   if (options.device_kind != "cpu" && options.device_kind != "gpu") {
     return invalid("--device is \"", options.device_kind, "\"; it must be cpu or gpu");
   }
-  if (options.devices < 1 || options.devices > 4096) {
-    return invalid("--devices is ", options.devices, "; it must be 1 to 4096");
+  if (options.devices < 1 || options.devices > kDevicesMax) {
+    return invalid("--devices is ", options.devices, "; it must be 1 to ", kDevicesMax);
   }
   if (options.state.empty()) return invalid("--state is needed: a folder");
   if (options.threads < 1)

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -23,11 +24,14 @@
 
 namespace phalanx::agent {
 
+inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator takes no more
+
 struct AgentOptions {
   std::string coordinator;          // HOST:PORT
   NodeName node;                    // at most 253 bytes of [A-Za-z0-9._-]
   std::string device_kind = "cpu";  // "cpu" or "gpu"
   int32_t devices = 1;
+  std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
   std::string state;  // folder for logs and indexes; of one daemon at a time
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks

@@ -11,16 +11,20 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/job/scalar.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/device_memory.h"
 
 namespace phalanx::agent {
 namespace {
@@ -60,6 +64,19 @@ int CheckDataOf(const std::string& path) {
   if (outcome.status.ok()) return 0;
   if (outcome.violations.empty()) std::cout << outcome.status.message() << "\n";
   return kBadJobFile;
+}
+
+// `limit` of each device where there is one; 0: there is none.
+std::vector<int64_t> MemoryOfDevices(const AgentOptions& options, int64_t limit) {
+  const bool counted = options.devices >= 1 && options.devices <= kDevicesMax;
+  if (!counted) return {};  // to be refused
+  if (limit > 0) return std::vector<int64_t>(static_cast<size_t>(options.devices), limit);
+  if (options.device_kind != "gpu") return {};
+  absl::StatusOr<std::vector<int64_t>> memory = GpuMemory(GpusOfEnvironment(options.devices));
+  if (memory.ok()) return *std::move(memory);
+  spdlog::warn("the memory of the GPUs is not known, and jobs will not be held to it: {}",
+               std::string(memory.status().message()));
+  return {};
 }
 
 int ServeNode(const AgentOptions& options) {
@@ -103,7 +120,7 @@ int Main(int argc, char** argv) {
   options.threads = 0;
   options.end_orphans = true;
   std::vector<std::string> labels;
-  std::string job_file;
+  std::string device_memory, job_file;
   double grace = absl::ToDoubleSeconds(options.machine.shutdown_grace);
 
   CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
@@ -115,6 +132,9 @@ int Main(int argc, char** argv) {
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
       ->capture_default_str();
   app.add_option("--devices", options.devices, "how many of them")->capture_default_str();
+  app.add_option("--device-memory", device_memory,
+                 "bytes that jobs may use of each device, such as 80Gi; default: all that a GPU "
+                 "has, anything on cpu");
   app.add_option("--state", options.state, "folder for logs and data indexes");
   app.add_option("--ready-file", options.ready_file, "written once the coordinator has let us in");
   app.add_option("--rank-program", options.rank_program, "executable of a rank")
@@ -156,10 +176,17 @@ int Main(int argc, char** argv) {
     }
     options.labels[label.substr(0, equals)] = label.substr(equals + 1);
   }
+  const std::optional<int64_t> bytes = device_memory.empty() ? 0 : job::ParseSize(device_memory);
+  if (!bytes.has_value() || *bytes < 0 || (*bytes == 0 && !device_memory.empty())) {
+    std::cerr << "phalanx-worker: --device-memory is \"" << device_memory
+              << "\"; it must be a number of bytes, such as 80Gi\n";
+    return kUsage;
+  }
   if (options.threads == 0) {
     const int cpus = static_cast<int>(std::thread::hardware_concurrency());
     options.threads = std::max(1, cpus / std::max(1, options.devices));
   }
+  options.device_memory = MemoryOfDevices(options, *bytes);
   return ServeNode(options);
 }
 

@@ -1,6 +1,10 @@
 // How long it takes to plan a large world, and to find a rank's place and parameters in it.
 #include <benchmark/benchmark.h>
 
+#include <cstdint>
+#include <vector>
+
+#include "core/plan/memory_fit.h"
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
@@ -52,6 +56,20 @@ void BM_MakePlan(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_MakePlan)->Arg(1024)->Arg(16384)->Arg(131072)->Unit(benchmark::kMillisecond);
+
+// What the coordinator does: the plan, and whether its ranks fit into devices of 80 GiB.
+void BM_MakePlanThatFits(benchmark::State& state) {
+  const auto world = static_cast<int32_t>(state.range(0));
+  const job::JobSpec spec = LargeJob(world);
+  const Cluster cluster = MakeCluster(world / 8, 8);
+  const std::vector<int64_t> memory(static_cast<size_t>(world), int64_t{80} << 30);
+  for (auto _ : state) {
+    const auto plan = MakePlan(spec, cluster, Epoch{1});
+    const absl::Status fits = CheckMemory(*plan, memory);
+    if (!fits.ok()) state.SkipWithError(fits.ToString().c_str());
+  }
+}
+BENCHMARK(BM_MakePlanThatFits)->Arg(1024)->Arg(16384)->Arg(131072)->Unit(benchmark::kMillisecond);
 
 // What one rank works out for itself.
 void BM_PlaceAndParameters(benchmark::State& state) {

@@ -23,6 +23,7 @@
 namespace phalanx::agent {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Le;
 using ::testing::Not;
@@ -88,6 +89,23 @@ TEST_F(WorkerTest, Hello_SaysWhatTheNodeHas) {
   EXPECT_EQ(hello.labels().at("zone"), "a");
   EXPECT_EQ(hello.protocol_version(), 1u);
   EXPECT_NE(hello.incarnation(), 0u);
+  EXPECT_EQ(hello.device_memory_size(), 0) << "of slots on cpu nothing is known";
+}
+
+TEST_F(WorkerTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
+  worker = std::make_unique<WorkerProcess>(coordinator.address(),
+                                           std::vector<std::string>{"--device-memory", "1Mi"});
+  const v1::WorkerHello hello = coordinator.AwaitHello();
+  EXPECT_THAT(hello.device_memory(), ElementsAre(1 << 20, 1 << 20, 1 << 20, 1 << 20));
+}
+
+TEST_F(WorkerTest, DeviceMemory_ThatIsNoSize_IsAUsageError) {
+  for (const char* text : {"much", "0", "-1Gi", "1.5Gi"}) {
+    const Finished finished =
+        RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--coordinator", "127.0.0.1:1", "--state",
+                  support::MakeFolder("agent-usage"), "--device-memory", text});
+    EXPECT_EQ(finished.exit_code, 2) << text;
+  }
 }
 
 TEST_F(WorkerTest, Rank_HasItsFourDescriptorsAndTheIndex) {

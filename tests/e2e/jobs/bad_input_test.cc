@@ -1,6 +1,8 @@
 // What users get wrong.
 #include <algorithm>
+#include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +14,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 using testing::Not;
 
 std::vector<std::string> MessagesOf(const std::vector<v1::JobEvent>& events,
@@ -67,6 +70,26 @@ TEST(BadInputTest, TruncatedShard_FailsTheJobBeforeAnyRankStarts) {
       RunToEnd({Program("phalanx"), "validate", "--check-data", data.path + "/job.yaml"});
   EXPECT_EQ(checked.exit_code, 65);
   EXPECT_THAT(checked.out + checked.talk, HasSubstr("set-001.tar"));
+}
+
+TEST(BadInputTest, JobBeyondTheMemoryOfItsDevices_FailsBeforeAnyRankStarts) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2, .worker_flags = {"--device-memory", "64Ki"}});
+  const int64_t job = cluster.Submit(Document(data, {})).id();
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().cause(), "PlanInvalid");
+  constexpr char kSentence[] =
+      "spec.modules: rank [01] needs [0-9.]+ [KM]iB "
+      "\\((parameters|gradients|optimizer|activations) "
+      "[0-9.]+ [KM]iB is the largest term\\), device has 64.0 KiB; another rank does not fit "
+      "either";
+  EXPECT_THAT(failed.failure().message(), MatchesRegex(kSentence));
+  EXPECT_THAT(cluster.Why(job), HasSubstr(failed.failure().message()));
+  const Finished described = cluster.Phalanx({"describe", absl::StrCat("job-", job)});
+  EXPECT_THAT(described.out, HasSubstr(failed.failure().message()));
+  EXPECT_THAT(cluster.WorkerLog(), Not(HasSubstr("started pid=")));
+  EXPECT_FALSE(std::filesystem::exists(data.path + "/out"));
 }
 
 TEST(BadInputTest, CorruptPicture_IsLeftOutAndNamedOnce) {

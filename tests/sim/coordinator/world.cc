@@ -9,7 +9,8 @@
 namespace phalanx::coordinator {
 namespace {
 
-absl::StatusOr<PlanSummary> PlanFor(const Document&, const Placement& placement, Epoch epoch) {
+absl::StatusOr<PlanSummary> PlanFor(const Document&, const Placement& placement,
+                                    absl::Span<const int64_t>, Epoch epoch) {
   return PlanSummary{.digest = absl::StrCat("plan:", epoch.value, ":", ToString(placement))};
 }
 

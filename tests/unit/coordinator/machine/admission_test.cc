@@ -137,6 +137,35 @@ TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
   EXPECT_EQ(h.Free("n"), 2);
 }
 
+TEST(AdmissionTest, JobThatNeedsMoreMemoryThanItsDevices_FailsBeforeAnyProcess) {
+  Harness h;
+  h.Open("large", 2, 1, {}, 0, {100, 100});
+  h.Open("small", 1, 2, {}, 0, {99});
+  const JobId job = h.Submit(AJob("a", 3, "needs 100 bytes a rank"));
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->cause, "PlanInvalid");
+  EXPECT_EQ(h.State(job).failure->message, "rank 2 needs 100 B") << "in the order of the placement";
+  EXPECT_THAT(h.Explain(job), ElementsAre("PlanInvalid: rank 2 needs 100 B"));
+  EXPECT_THAT(h.commands, IsEmpty());
+  EXPECT_EQ(h.Free("large"), 2);
+  EXPECT_EQ(h.Phase(h.Submit(AJob("b", 2, "needs 100 bytes a rank"))), JobPhase::kStarting);
+}
+
+TEST(AdmissionTest, DevicesOfUnknownMemory_TakeAnyJob) {
+  Harness h;
+  h.Open("n", 2, 1, {}, 0, {0, 100});
+  h.Open("m", 1, 2);
+  EXPECT_EQ(h.Phase(h.Submit(AJob("a", 3, "needs 100 bytes a rank"))), JobPhase::kStarting);
+}
+
+TEST(AdmissionTest, NodeThatComesBackWithOtherMemory_IsBelieved) {
+  Harness h;
+  h.Open("n", 1, 1, {}, 0, {50});
+  EXPECT_EQ(h.Phase(h.Submit(AJob("a", 1, "needs 100 bytes a rank"))), JobPhase::kFailed);
+  h.Open("n", 1, 2, {}, 0, {100});
+  EXPECT_EQ(h.Phase(h.Submit(AJob("a", 1, "needs 100 bytes a rank"))), JobPhase::kStarting);
+}
+
 TEST(AdmissionTest, DrainingNode_GetsNothing) {
   Harness h;
   const SessionId node = h.Open("n", 2);

@@ -17,8 +17,14 @@
 namespace phalanx::coordinator {
 
 inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Placement& placement,
-                                            Epoch epoch) {
+                                            absl::Span<const int64_t> device_memory, Epoch epoch) {
   if (document.text == "unplannable") return absl::InvalidArgumentError("stages do not fit");
+  if (document.text == "needs 100 bytes a rank") {
+    for (size_t rank = 0; rank < device_memory.size(); ++rank) {
+      if (device_memory[rank] == 0 || device_memory[rank] >= 100) continue;
+      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " needs 100 B"));
+    }
+  }
   std::string digest = absl::StrCat("plan:", epoch.value, ":", ToString(placement));
   PlanSummary summary{.digest = std::move(digest)};
   if (document.text == "last rank idle") {
@@ -97,12 +103,14 @@ class Harness {
   }
 
   SessionId Open(const NodeName& node, int32_t devices, uint64_t incarnation = 1,
-                 std::vector<RunningAssignment> running = {}, uint64_t last_command_number = 0) {
+                 std::vector<RunningAssignment> running = {}, uint64_t last_command_number = 0,
+                 std::vector<int64_t> device_memory = {}) {
     const SessionId session{++session_};
     Feed(SessionOpened{session, WorkerHello{.node = node,
                                             .incarnation = Incarnation{incarnation},
                                             .last_command_number = last_command_number,
                                             .devices = devices,
+                                            .device_memory = std::move(device_memory),
                                             .running = std::move(running)}});
     return session;
   }

@@ -149,6 +149,21 @@ TEST(RecoveryTest, StartingOnSomeNodesOnly_StartsANewEpochOnAll) {
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
 }
 
+TEST(RecoveryTest, NewEpoch_IsHeldToTheMemoryThatTheNodesNowHave) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3, "needs 100 bytes a rank"));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Restart();
+  const SessionId a2 = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2, {100, 99});
+  h.Open("b", 1, 1, {}, 1, {100});  // the assignment never reached it
+  h.Advance(absl::Seconds(2));
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->message, "rank 1 needs 100 B");
+  EXPECT_THAT(h.Commands<Assign>(a2), IsEmpty());
+}
+
 TEST(RecoveryTest, StartingButTraining_IsRunning) {
   Harness h;
   const SessionId before = h.Open("n", 1);
@@ -197,7 +212,7 @@ TEST(RecoveryTest, PlanThatComesOutOtherwise_FailsTheJob) {
   const SessionId before = h.Open("n", 1);
   const JobId job = h.Run(before, AJob("a", 1));
   CoordinatorOptions options = Harness::Options();
-  options.plan = [](const Document&, const Placement&, Epoch) {
+  options.plan = [](const Document&, const Placement&, absl::Span<const int64_t>, Epoch) {
     return absl::StatusOr<PlanSummary>(PlanSummary{.digest = "another"});
   };
   Coordinator machine(options);

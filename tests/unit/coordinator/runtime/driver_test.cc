@@ -53,7 +53,7 @@ JobRequestPtr AJob(const std::string& name) {
 class DriverTest : public ::testing::Test {
  protected:
   void Start(DriverOptions options = {}) {
-    options.machine.plan = [](const Document&, const Placement&, Epoch) {
+    options.machine.plan = [](const Document&, const Placement&, absl::Span<const int64_t>, Epoch) {
       return absl::StatusOr<PlanSummary>(PlanSummary{.digest = "p"});
     };
     driver_ = *Driver::Start(std::move(options), clock_, std::make_unique<MemoryBackend>(disk_),

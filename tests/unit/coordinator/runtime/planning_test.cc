@@ -1,19 +1,158 @@
-// The coordinator's planning: the same plan, by digest, as whoever else plans the document.
+// What the coordinator makes of job documents: refused at submit, or at the plan on given devices.
 #include "coordinator/runtime/planning.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "core/base/prng.h"
+#include "core/base/violation.h"
+#include "core/plan/cost.h"
+#include "core/plan/memory_fit.h"
+#include "core/plan/plan.h"
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
+
+// Two ranks of an encoder and two of a language model.
+constexpr char kText[] = R"(metadata: {name: demo}
+spec:
+  steps: 10
+  modules:
+    - name: vision
+      architecture: {family: clip_vision, hidden_size: 64, layers: 2, heads: 4, mlp_size: 128, image_size: 32, patch_size: 16, block: 32}
+      parallel: {ranks: 2}
+    - name: language
+      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, mlp_size: 128, vocabulary: 256, context: 64, block: 32}
+      parallel: {ranks: 2, tp: 2}
+  edges:
+    - {from: vision, to: language, projector: {hidden_size: 64}}
+  batch: {global: 4, micro: 2}
+  data: {shards: "a-{0..1}.tar", tokenizer: t.model}
+)";
+const Placement kPlacement = {{"n", {0, 1}}, {"m", {4, 2}}};
+
+Document With(const std::string& from, const std::string& to) {
+  return {absl::StrReplaceAll(kText, {{from, to}}), "/jobs"};
+}
+
+std::vector<std::string> Wrong(const absl::Status& status) {
+  std::vector<std::string> lines;
+  for (const Violation& violation : ViolationsOf(status)) lines.push_back(ToString(violation));
+  return lines;
+}
+
+// Bytes that each rank needs.
+std::vector<int64_t> Needs() {
+  const auto job = wire::ReadJobFile(kText, job::Purpose::kSubmit);
+  const auto plan = schedule::PlanJob(job->spec, plan::MakeCluster(1, 4), Epoch{1});
+  std::vector<int64_t> needs;
+  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(*plan)) {
+    needs.push_back(estimate.total());
+  }
+  return needs;
+}
+
+TEST(ReadRequestTest, GoodDocument_IsRead) {
+  const absl::StatusOr<JobRequestPtr> request = ReadRequest({kText, "/jobs"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ((*request)->world, 4);
+  EXPECT_EQ((*request)->devices, 4);
+  EXPECT_EQ((*request)->output, "/jobs/runs/demo");
+}
+
+TEST(ReadRequestTest, EveryViolation_IsReportedAtOnce) {
+  Document document = With("steps: 10", "steps: 0");
+  document.text = absl::StrReplaceAll(document.text, {{"ranks: 2, tp: 2", "ranks: 2, tp: 3"}});
+  EXPECT_THAT(Wrong(ReadRequest(document).status()),
+              ElementsAre(StartsWith("spec.steps: 0: "),
+                          "spec.modules[1].parallel.tp: 3: tp*cp*pp must divide ranks (2)"));
+}
+
+// A document of up to four modules, drawn from a seed without looking whether its parts fit.
+class RandomText {
+ public:
+  explicit RandomText(uint64_t seed) : prng_(seed) {}
+
+  std::string Make() {
+    const bool vision = prng_.Below(2) == 0, voice = prng_.Below(3) == 0;
+    const bool regressor = prng_.Below(4) == 0;
+    std::string modules, edges;
+    const auto add_edge = [&](const std::string& from, const std::string& to) {
+      absl::StrAppend(&edges, "    - {from: ", from, ", to: ", to,
+                      Pick({"", ", projector: {}", ", projector: {hidden_size: 32}"}), "}\n");
+    };
+    if (vision) {
+      modules += Module("vision", "clip_vision", "image_size: 8, patch_size: 4");
+      add_edge("vision", "language");
+    }
+    if (voice) {
+      modules += Module("voice", "whisper", "mel_bins: 4, frames: 8");
+      add_edge("voice", Pick({"language", "regressor"}));
+    }
+    modules += Module("language", "llama", "context: 32, vocabulary: " + Pick({"16", "96", "96"}));
+    if (regressor) {
+      modules += Module("regressor", "regressor", "context: 32");
+      add_edge("language", "regressor");
+    }
+    return absl::StrCat(
+        "metadata: {name: random}\nspec:\n  steps: 3\n  modules:\n", modules,
+        edges.empty() ? "" : "  edges:\n", edges, "  batch: {global: ", Pick({"1", "3", "8"}),
+        ", micro: ", Pick({"1", "2"}), "}\n  schedule: {name: ",
+        Pick({"auto", "1f1b", "interleaved", "zero_bubble_h1", "zero_bubble_v", "three_phase"}),
+        ", chunks: ", Pick({"1", "1", "1", "2"}), ", encoder_chunks: ", Pick({"1", "1", "1", "2"}),
+        "}\n");
+  }
+
+ private:
+  std::string Pick(const std::vector<std::string>& choices) {
+    return choices[prng_.Below(choices.size())];
+  }
+  std::string Module(const std::string& name, const std::string& family, const std::string& more) {
+    return absl::StrCat(
+        "    - name: ", name, "\n      architecture: {family: ", family,
+        ", hidden_size: ", Pick({"16", "16", "16", "32"}), ", layers: ", Pick({"4", "8", "8"}),
+        ", heads: ", Pick({"1", "2", "4", "4"}), ", mlp_size: 32, block: ", Pick({"8", "8", "16"}),
+        ", ", more, "}\n      parallel: {ranks: ", Pick({"2", "4", "4", "8"}),
+        ", tp: ", Pick({"1", "1", "2", "4"}), ", pp: ", Pick({"1", "1", "2"}),
+        Rarely({", cp: 2", ", ep: 2", ", expt_tp: 2"}), Rarely({", layers: [1, 3]"}),
+        Rarely({", order: [dp, tp, cp, pp]"}),
+        "}\n      frozen: ", Pick({"false", "false", "true"}), "\n",
+        Rarely({"      offset: 0\n", "      offset: language\n", "      offset: 11\n"}));
+  }
+  // Mostly nothing.
+  std::string Rarely(const std::vector<std::string>& choices) {
+    return prng_.Below(6) == 0 ? Pick(choices) : "";
+  }
+
+  Prng prng_;
+};
+
+TEST(ReadRequestTest, WhateverTheRulesOfDocumentsLetPass_CanBePlanned) {
+  int32_t passed = 0;
+  for (uint64_t seed = 0; seed < 5000; ++seed) {
+    const std::string text = RandomText(seed).Make();
+    const auto job = wire::ReadJobFile(text, job::Purpose::kPlan);
+    if (!job.ok()) continue;
+    ++passed;
+    const auto plan = plan::MakePlan(job->spec, plan::MakeCluster(1, job->spec.World()), Epoch{1});
+    ASSERT_TRUE(plan.ok()) << "seed " << seed << "\n" << text << plan.status();
+  }
+  EXPECT_GE(passed, 300);
+}
 
 const Document kOpen = {.text = R"(metadata: {name: open}
 spec:
@@ -36,10 +175,10 @@ plan::Plan PlanOf(const Document& document) {
   return *std::move(plan);
 }
 
-TEST(PlanningTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
+TEST(PlanDocumentTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
   const plan::Plan plan = PlanOf(kOpen);
   EXPECT_NE(plan.spec.schedule.name, job::ScheduleName::k1F1B) << "nothing was chosen";
-  const auto summary = PlanDocument(kOpen, {{.node = "node-0", .devices = {0, 1, 2, 3}}}, Epoch{1});
+  const auto summary = PlanDocument(kOpen, {{.node = "node-0", .devices = {0, 1, 2, 3}}}, {}, Epoch{1});
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(summary->digest, plan.digest);
 
@@ -49,6 +188,53 @@ TEST(PlanningTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
   EXPECT_THAT(*json, HasSubstr(absl::StrCat("\"digest\": \"", plan.digest, "\"")));
   EXPECT_THAT(*json, HasSubstr("\"chosen\":true"));
   EXPECT_THAT(*json, Not(HasSubstr("auto")));
+}
+
+TEST(PlanDocumentTest, DevicesOfUnknownMemory_HoldAnything) {
+  const absl::StatusOr<PlanSummary> plan =
+      PlanDocument({kText, "/jobs"}, kPlacement, {0, 0, 0, 0}, Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->digest, PlanDocument({kText, "/jobs"}, kPlacement, {}, Epoch{1})->digest);
+  EXPECT_THAT(plan->idle_ranks, IsEmpty());
+}
+
+TEST(PlanDocumentTest, RanksOfNoModule_AreIdle) {
+  const Document document = With("ranks: 2, tp: 2}", "ranks: 2, tp: 2}\n      offset: 4");
+  const Placement placement = {{"n", {0, 1, 2, 3, 4, 5, 6}}};
+  EXPECT_THAT(PlanDocument(document, placement, {}, Epoch{1})->idle_ranks, ElementsAre(2, 3, 6));
+}
+
+TEST(PlanDocumentTest, DevicesThatHoldTheirRanksToTheByte_AreTaken) {
+  EXPECT_TRUE(PlanDocument({kText, "/jobs"}, kPlacement, Needs(), Epoch{1}).ok());
+}
+
+TEST(PlanDocumentTest, DeviceThatIsTooSmall_IsRefusedInOneSentence) {
+  const std::vector<int64_t> needs = Needs();
+  std::vector<int64_t> memory = needs;
+  memory[3] = needs[3] / 2;
+  const absl::Status status = PlanDocument({kText, "/jobs"}, kPlacement, memory, Epoch{1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_THAT(Wrong(status), ElementsAre(StartsWith("spec.modules: rank 3 needs ")));
+  EXPECT_EQ(status.message(), Wrong(status)[0]) << "what becomes the job's failure";
+  EXPECT_THAT(Wrong(status)[0], ::testing::EndsWith(" is the largest term), device has " +
+                                                    plan::FormatBytes(memory[3])));
+}
+
+NodeView ANode(const std::string& name, std::vector<int64_t> memory) {
+  return {.name = name,
+          .connected = true,
+          .device_jobs = std::vector<JobId>(2),
+          .device_memory = std::move(memory)};
+}
+
+TEST(PlanJsonTest, NodesWhoseDevicesAreTooSmall_AreRefusedLikewise) {
+  const std::vector<int64_t> needs = Needs();
+  EXPECT_TRUE(PlanJson({kText, "/jobs"},
+                       {ANode("m", {needs[0], needs[1]}), ANode("n", {needs[2], needs[3]})})
+                  .ok());
+  EXPECT_THAT(
+      Wrong(PlanJson({kText, "/jobs"}, {ANode("m", {}), ANode("n", {needs[2], 1})}).status()),
+      ElementsAre(StartsWith("spec.modules: rank 3 needs ")));
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "phalanx/v1/worker_service.pb.h"
 
@@ -29,6 +31,15 @@ TEST(HelloTest, GoodOne_IsTaken) {
   const WorkerHello hello = *HelloFromProto(GoodHello());
   EXPECT_EQ(hello.node, "node-1.example");
   EXPECT_EQ(hello.devices, 6);
+  EXPECT_TRUE(hello.device_memory.empty());
+}
+
+TEST(HelloTest, DeviceMemory_IsThatOfEachDevice) {
+  v1::WorkerHello hello = GoodHello();
+  hello.set_devices(2);
+  hello.add_device_memory(int64_t{80} << 30);
+  hello.add_device_memory(0);
+  EXPECT_EQ(HelloFromProto(hello)->device_memory, (std::vector<int64_t>{int64_t{80} << 30, 0}));
 }
 
 TEST(HelloTest, OtherProtocolVersion_IsFailedPrecondition) {
@@ -47,6 +58,10 @@ TEST(HelloTest, MalformedFields_AreInvalidArgument) {
       [](v1::WorkerHello& h) { h.set_device_kind("tpu"); },
       [](v1::WorkerHello& h) { h.set_devices(-1); },
       [](v1::WorkerHello& h) { h.set_devices(kDevicesMax + 1); },
+      [](v1::WorkerHello& h) { h.add_device_memory(1); },  // of six devices
+      [](v1::WorkerHello& h) {
+        for (int i = 0; i < 6; ++i) h.add_device_memory(-1);
+      },
       [](v1::WorkerHello& h) { h.set_version(std::string(100'000, 'v')); }};
   for (const auto& spoil : spoils) EXPECT_EQ(CodeOf(spoil), absl::StatusCode::kInvalidArgument);
 }

@@ -184,6 +184,31 @@ TEST(CostTest, EstimateMemory_OfParametersAndState_FollowsTypesAndReplicas) {
   EXPECT_EQ(estimate(job::Precision::kBf16, {.frozen = true}).gradients, 0);
 }
 
+TEST(CostTest, EstimateMemory_OfAllRanks_IsThatOfEach) {
+  using job::MeshAxis;
+  const Plan plan =
+      MustPlan(AJob()
+                   .Module("vision", ClipVision(),
+                           {.cp = 2,
+                            .dp = 4,
+                            .order = {MeshAxis::kData, MeshAxis::kTensor, MeshAxis::kContext,
+                                      MeshAxis::kPipeline}})
+                   .Module("language", Llama(), {.tp = 3, .dp = 2, .pp = 2, .offset = 9})
+                   .Module("behind", support::Regressor(), {.tp = 4, .dp = 2, .offset = 0})
+                   .Edge("vision", "language", {.projector = 32})
+                   .Edge("language", "behind")
+                   .Batch(8, 2));
+  const std::vector<MemoryEstimate> all = EstimateMemory(plan);
+  ASSERT_EQ(all.size(), 21u);
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const MemoryEstimate each = EstimateMemory(plan, Rank{rank});
+    EXPECT_EQ(all[static_cast<size_t>(rank)].parameters, each.parameters) << rank;
+    EXPECT_EQ(all[static_cast<size_t>(rank)].optimizer, each.optimizer) << rank;
+    EXPECT_EQ(all[static_cast<size_t>(rank)].total(), each.total()) << rank;
+  }
+  EXPECT_EQ(all[8].total(), 0) << "a rank in no module";
+}
+
 TEST(CostTest, EstimateMemory_OfActivations_FallsAlongThePipeline) {
   const Plan plan =
       MustPlan(AJob().Module("language", Llama(), {.pp = 4, .layers = {1, 1, 1, 1}}).Batch(8, 1));

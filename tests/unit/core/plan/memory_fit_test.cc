@@ -2,7 +2,10 @@
 
 #include <vector>
 
+#include "core/base/violation.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/specs.h"
 
 namespace phalanx::plan {
 namespace {
@@ -35,6 +38,20 @@ TEST(MemoryFitTest, WhatFitsToTheByte_AndWhatIsUnknown_Passes) {
   EXPECT_EQ(MemoryShortage(needs, {0, 2048}), std::nullopt);
   EXPECT_EQ(MemoryShortage(needs, {}), std::nullopt);
   EXPECT_EQ(MemoryShortage({}, {2048}), std::nullopt);
+}
+
+TEST(MemoryFitTest, Plan_IsCheckedAgainstEachRanksOwnDevice) {
+  const Plan plan =
+      *MakePlan(support::AJob().Module("language", support::Llama(), {.tp = 2}).Batch(4, 2),
+                MakeCluster(1, 2), Epoch{1});
+  const int64_t need = EstimateMemory(plan, Rank{1}).total();
+  EXPECT_TRUE(CheckMemory(plan, {}).ok());
+  EXPECT_TRUE(CheckMemory(plan, {0, 0}).ok());
+  EXPECT_TRUE(CheckMemory(plan, {0, need}).ok());
+  const std::vector<Violation> violations = ViolationsOf(CheckMemory(plan, {0, need - 1}));
+  ASSERT_EQ(violations.size(), 1u);
+  EXPECT_EQ(violations[0].field, "spec.modules");
+  EXPECT_THAT(violations[0].rule, ::testing::StartsWith("rank 1 needs "));
 }
 
 }  // namespace
