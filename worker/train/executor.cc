@@ -159,13 +159,14 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector
     }
     ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
     const int32_t after = timer_->Mark();
-    timer_->Add(IsCompute(instruction.op) ? StepTimer::Kind::kCompute : StepTimer::Kind::kComm, before, after);
-    // The others of one exchange take no time of their own.
-    for (size_t other = 1; other < done; ++other) {
-      timer_->BeginInstruction(static_cast<int32_t>(i + other));
-      timer_->Add(StepTimer::Kind::kComm, after, after);
+    // Of one exchange it is the receive that takes the time.
+    size_t timed = i;
+    while (timed + 1 < i + done && schedule::IsSend(program_[timed].op)) ++timed;
+    const auto kind = IsCompute(instruction.op) ? StepTimer::Kind::kCompute : StepTimer::Kind::kComm;
+    for (const size_t end = i + done; i < end; ++i) {
+      timer_->BeginInstruction(static_cast<int32_t>(i));
+      timer_->Add(kind, i <= timed ? before : after, i < timed ? before : after);
     }
-    i += done;
     before = after;
   }
   flights_.clear();

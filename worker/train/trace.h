@@ -1,9 +1,9 @@
 // worker/train/trace.h: from what the ranks measured of one step to one timeline.
 //
-// Each rank measures its own step on a clock of its own, and the wait for a message inside the pass
-// that needs it. In the timeline a receive stands where its pass took it and is as long as the pass
-// waited; the pass itself begins behind. All clocks agree on one instant: the exchange of records,
-// which no rank leaves before every other has come to it.
+// In the timeline a receive is as long as its rank was held up for the message. A CPU rank waits in
+// the receive itself; on a device that is enqueued early, and the pass that needs it waits. Each rank
+// measures on a clock of its own; all clocks agree on one instant: the exchange of records, which no
+// rank leaves before every other has come to it.
 //
 // Pure.
 #pragma once
@@ -16,7 +16,8 @@
 
 namespace phalanx::train {
 
-// Moves the wait of each pass to its receives. `times`: of `program`, in its order.
+// Each receive becomes the wait of its pass, and the pass begins behind. `times`: of `program`, in its
+// order.
 void MoveWaitsToReceives(const plan::Plan& plan, const schedule::Program& program,
                          std::vector<InstructionTime>& times);
 

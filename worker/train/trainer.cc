@@ -110,7 +110,7 @@ absl::Status Trainer::ShareTrace() {
     at::zeros({1}, at::TensorOptions().device(options_.executor.device)).cpu();
     trace_ = executor_->ReadFigures(options_.trace_step).instructions;
   }
-  MoveWaitsToReceives(plan_, executor_->program(), trace_);
+  if (options_.executor.device.is_cuda()) MoveWaitsToReceives(plan_, executor_->program(), trace_);
   std::vector<double> values = {static_cast<double>(trace_.size())};
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes, GatherOverRanks(values));
   size_t longest = 0;

@@ -1,5 +1,6 @@
 // `trace: true`: the measured timeline that a run leaves.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -105,7 +106,8 @@ TEST_P(TraceTest, Run_LeavesWhatEveryRankDidInTheLastStepButOne) {
     SCOPED_TRACE(absl::StrCat("rank ", rank));
     const schedule::Program& program = (*programs)[static_cast<size_t>(rank)];
     ASSERT_EQ(events.size(), program.size());
-    double begin = 1e30, end = 0, computed = 0;
+    double begin = 1e30, end = 0, computed = 0, last = -1;
+    int gaps = 0;
     for (size_t i = 0; i < events.size(); ++i) {
       const Json& event = events[i];
       EXPECT_EQ(event.at("cat"), std::string(schedule::OpName(program[i].op)));
@@ -113,12 +115,15 @@ TEST_P(TraceTest, Run_LeavesWhatEveryRankDidInTheLastStepButOne) {
       EXPECT_GE(event.at("dur").get<double>(), 0);
       begin = std::min(begin, event.at("ts").get<double>());
       end = std::max(end, EndOf(event));
+      // A rank waits in receives and collectives; of what is none only for the last decision.
+      if (i > 0) gaps += std::abs(event.at("ts").get<double>() - last) > 1e-3;
+      last = EndOf(event);
       if (event.at("tid") != 0) continue;
       EXPECT_GE(event.at("ts").get<double>(), computed - 1e-3) << event;
       computed = EndOf(event);
     }
     EXPECT_LT(end - begin, limit);
-    EXPECT_GT(computed, 0);
+    EXPECT_LE(gaps, 1);
     first = std::min(first, begin);
   }
   EXPECT_NEAR(first, 0, 1e-6);
