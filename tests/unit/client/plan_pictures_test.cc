@@ -1,0 +1,70 @@
+// The pictures of `phalanx plan`: what is written where.
+#include "client/plan_pictures.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace phalanx::client {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const std::string kExample = std::string(PHALANX_SOURCE_DIR) + "/examples/emoji-speech.yaml";
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(PlanPicturesTest, Files_AreWrittenBesideTheTable) {
+  const std::string folder = ::testing::TempDir();
+  const PictureFiles files{folder + "/plan.svg", folder + "/plan.json", folder + "/plan.dot"};
+  for (const std::string& file : {files.svg, files.trace, files.dot}) {
+    std::filesystem::remove(file);
+  }
+  Captured captured;
+  ASSERT_EQ(Plan({.file = kExample, .pictures = files}, captured.io), kSuccess)
+      << captured.talk.str();
+  EXPECT_THAT(captured.out.str(), HasSubstr("emoji-speech"));
+  EXPECT_THAT(ReadAll(files.svg), StartsWith("<svg "));
+  EXPECT_THAT(ReadAll(files.trace), StartsWith("{\"displayTimeUnit\":\"ms\""));
+  EXPECT_THAT(ReadAll(files.dot), StartsWith("digraph \"emoji-speech\""));
+}
+
+TEST(PlanPicturesTest, StandardOutput_HoldsThePictureAlone) {
+  Captured captured;
+  ASSERT_EQ(Plan({.file = kExample, .pictures = {.dot = "-"}}, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), StartsWith("digraph "));
+  EXPECT_THAT(captured.out.str(), Not(HasSubstr("MODULE")));
+}
+
+TEST(PlanPicturesTest, TwoThingsForStandardOutput_AreUsageErrors) {
+  Captured two, format;
+  EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "-", .trace = "-"}}, two.io), kUsage);
+  EXPECT_THAT(two.talk.str(), HasSubstr("--svg - and --trace -: only one"));
+  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .pictures = {.svg = "-"}}, format.io),
+            kUsage);
+  EXPECT_THAT(format.talk.str(), HasSubstr("--svg - and -o: only one"));
+  EXPECT_EQ(two.out.str() + format.out.str(), "");
+}
+
+TEST(PlanPicturesTest, FileThatCannotBeWritten_IsNamed) {
+  Captured captured;
+  EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "/nowhere/plan.svg"}}, captured.io),
+            kCannotCreate);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("/nowhere/plan.svg: cannot be written: No such file"));
+  EXPECT_EQ(captured.out.str(), "");
+}
+
+}  // namespace
+}  // namespace phalanx::client
