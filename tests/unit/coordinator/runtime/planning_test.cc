@@ -227,6 +227,17 @@ NodeView ANode(const std::string& name, std::vector<int64_t> memory) {
           .device_memory = std::move(memory)};
 }
 
+TEST(PlanJsonTest, AxisThatIsNotTrainedYet_IsPlannedWithItsGroups_AndRefusedAtSubmit) {
+  const Document document = With("ranks: 2, tp: 2}", "ranks: 2, cp: 2}");
+  const auto plan = PlanJson(document, {ANode("m", {}), ANode("n", {})});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(*plan, HasSubstr("\"cp\":[[2,3]]"));
+  EXPECT_THAT(
+      Wrong(ReadRequest(document).status()),
+      ElementsAre("spec.modules[1].parallel.cp: 2: this release does not train with context "
+                  "parallelism yet"));
+}
+
 TEST(PlanJsonTest, NodesWhoseDevicesAreTooSmall_AreRefusedLikewise) {
   const std::vector<int64_t> needs = Needs();
   EXPECT_TRUE(PlanJson({kText, "/jobs"},
