@@ -222,7 +222,7 @@ std::string Picture::Axis() const {
     const std::string x = Pixels(X(i * tick / clock_.scale));
     absl::StrAppend(&text, "<path class=\"a\" d=\"M", x, " ", kTop - 6, "V", foot, "\"/>",
                     "<text class=\"x\" x=\"", x, "\" y=\"", kTop - 10, "\">",
-                    absl::StrFormat("%.*f", decimals, i * tick), "</text>\n");
+                    absl::StrFormat("%.*f", i == 0 ? 0 : decimals, i * tick), "</text>\n");
   }
   absl::StrAppend(&text, "<text class=\"r\" x=\"", Pixels(left_ - 8), "\" y=\"", kTop - 10, "\">",
                   clock_.unit, "</text>\n");
@@ -233,16 +233,18 @@ std::string Picture::DrawPass(const TimedInstruction& pass) const {
   const schedule::Instruction& what = pass.instruction;
   const double x = X(pass.begin), width = X(pass.end) - x;
   const size_t kind = KindOf(what.op);
+  // Less than the pass, so that neighbours stay apart; of a thin one not much less, or it pales.
+  const std::string drawn = Pixels(width - std::min(0.5, 0.15 * width));
   std::string text =
       absl::StrCat("<path class=\"m", static_cast<size_t>(what.module) % kColours.size(), "k", kind,
-                   "\" d=\"M", Pixels(x), " 0h", Pixels(std::max(width - 0.5, 0.25)), "v", kBox,
-                   "H", Pixels(x), "z\"><title>", Escape(InstructionTitle(plan_, what)), ": ",
-                   clock_.Show(pass.begin), " to ", clock_.Show(pass.end), "</title></path>");
+                   "\" d=\"M", Pixels(x), " 0h", drawn, "v", kBox, "H", Pixels(x), "z\"><title>",
+                   Escape(InstructionTitle(plan_, what)), ": ", clock_.Show(pass.begin), " to ",
+                   clock_.Show(pass.end), "</title></path>");
   const int32_t chunks = plan_.modules[static_cast<size_t>(what.module)].chunks;
   if (what.chunk > 0) {
     const double height = 6.0 * what.chunk / (chunks - 1);
     absl::StrAppend(&text, "<path class=\"c\" d=\"M", Pixels(x), " ", kBox, "v-", Pixels(height),
-                    "h", Pixels(std::max(width - 0.5, 0.25)), "V", kBox, "z\"/>");
+                    "h", drawn, "V", kBox, "z\"/>");
   }
   const std::string number = absl::StrCat(what.microbatch);
   if (width >= kDigit * static_cast<double>(number.size()) + 2) {
@@ -304,7 +306,8 @@ std::string Picture::Legend(double& y) const {
       })->chunks;
   if (chunks > 1) {
     add("<path class=\"l\" d=\"M0 0h11v11h-11z\"/><path class=\"c\" d=\"M0 11v-6h11v6z\"/>",
-        chunks == 2 ? "chunk 1" : absl::StrCat("chunks 1 to ", chunks - 1, ", the higher the later"));
+        chunks == 2 ? "chunk 1"
+                    : absl::StrCat("chunks 1 to ", chunks - 1, ", the higher the later"));
   }
   return text;
 }
