@@ -105,7 +105,7 @@ std::string ModulesTable(const Plan& plan) {
         absl::StrCat(parallel.cp),
         absl::StrCat(parallel.dp),
         absl::StrCat(parallel.pp),
-        LayerCounts(layout),
+        module.architecture.layers > 0 ? LayerCounts(layout) : "-",
         most == least ? absl::StrCat(most) : absl::StrCat(least, " to ", most)};
     if (noted) row.push_back(NotesOf(module));
     table.Add(std::move(row));

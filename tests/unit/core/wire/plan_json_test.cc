@@ -241,6 +241,8 @@ TEST(PlanJsonTest, Plan_WithoutArchitecture_HasNoFigures) {
   EXPECT_EQ(plan["memory"], Json::array());
   EXPECT_TRUE(plan["replicas"][0]["units"].is_null());
   EXPECT_EQ(plan["ranks"][1]["modules"][0]["layers"], Json::parse("[[0,0]]"));
+  EXPECT_THAT(PlanTable(MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 2})), {}),
+              HasSubstr("language  -       0-1    1   1   1   2   -       "));
 }
 
 TEST(PlanTableTest, Table_OfAWideJob_StaysWithinAHundredColumns) {
