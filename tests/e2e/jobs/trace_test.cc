@@ -144,6 +144,19 @@ INSTANTIATE_TEST_SUITE_P(Jobs, TraceTest,
                                              .schedule = "{name: three_phase, encoder_chunks: 2}"}),
                          [](const auto& info) { return info.param.name; });
 
+// No step behind it says when it is done.
+TEST(ShortTraceTest, OneRankAndTwoSteps_LeaveTheLast) {
+  const DataFolder data = MakeData();
+  const JobOptions options{.steps = 2, .vision = "", .trace = true};
+  Cluster cluster({.devices = 1});
+  const v1::JobStatus job = cluster.Submit(Document(data, options));
+  ASSERT_EQ(cluster.AwaitEnd(job.id()).phase(), v1::JOB_PHASE_SUCCEEDED) << cluster.WorkerLog();
+  const Trace trace = ReadTrace(data.path + "/out/trace.json");
+  EXPECT_EQ(trace.about.at("step"), 2);
+  ASSERT_EQ(trace.events.size(), 1u);
+  EXPECT_GT(EndOf(trace.events.at(0).back()), 0);
+}
+
 TEST(NoTraceTest, RunThatDoesNotAsk_LeavesNone) {
   const DataFolder data = MakeData();
   const JobOptions options{.steps = 2, .vision = ""};
