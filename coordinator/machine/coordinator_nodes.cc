@@ -65,6 +65,7 @@ void Coordinator::On(const SessionOpened& event) {
   sessions_[event.session] = {node.name, node.incarnation};
   Log(absl::StrCat("node=", node.name, " connected incarnation=", absl::Hex(node.incarnation.value),
                    " devices=", hello.devices, same_process ? " reason=\"came back\"" : ""));
+  PublishView(node);  // who is welcomed is listed
   actions_.push_back(SendWelcome{event.session});
   Reconcile(node, hello.running, hello.last_command_number);
   Resend(node, hello.last_command_number);
@@ -85,7 +86,6 @@ void Coordinator::On(const SessionOpened& event) {
         Prepare(job, *part);
     }
   }
-  PublishView(node);
   capacity_changed_ = true;
 }
 

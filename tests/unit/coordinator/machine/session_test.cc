@@ -17,6 +17,19 @@ TEST(SessionTest, Hello_IsWelcomed) {
   EXPECT_THAT(h.welcomed, ElementsAre(session));
 }
 
+TEST(SessionTest, Node_IsListedBeforeItsWorkerIsWelcomed) {
+  Harness h;
+  std::vector<std::string> told;
+  for (const Action& action : h.machine().Step(
+           h.now(),
+           SessionOpened{SessionId{9},
+                         WorkerHello{.node = "n", .incarnation = Incarnation{1}, .devices = 1}})) {
+    if (std::holds_alternative<PublishNode>(action)) told.push_back("listed");
+    if (std::holds_alternative<SendWelcome>(action)) told.push_back("welcomed");
+  }
+  EXPECT_THAT(told, ElementsAre("listed", "welcomed"));
+}
+
 TEST(SessionTest, NewIncarnation_AbortsTheSessionOfTheOld) {
   Harness h;
   const SessionId old_session = h.Open("n", 1, 1);
