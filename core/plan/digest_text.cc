@@ -113,6 +113,7 @@ std::string CanonicalText(const Plan& plan) {
     absl::StrAppend(&out, "\n");
   }
   for (const Link& link : plan.links) {
+    if (link.edge < 0) continue;  // those within a module follow from its stages
     absl::StrAppend(&out, "link ",
                     absl::StrJoin({link.from_module, link.from_stage, link.from_chunk,
                                    link.to_module, link.to_stage, link.to_chunk, link.edge},

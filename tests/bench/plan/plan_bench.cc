@@ -2,8 +2,11 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "core/job/schema.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
@@ -16,6 +19,7 @@ namespace {
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
+using support::NoArchitecture;
 
 // An encoder on an eighth of the world beside a decoder tp 8, pp 16 on the rest.
 job::JobSpec LargeJob(int32_t world) {
@@ -70,6 +74,97 @@ void BM_MakePlanThatFits(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_MakePlanThatFits)->Arg(1024)->Arg(16384)->Arg(131072)->Unit(benchmark::kMillisecond);
+
+constexpr int32_t kWorld = 131072;
+
+job::Architecture LargeDecoder(int32_t layers) {
+  return Llama({.hidden_size = 8192, .layers = layers, .heads = 64, .kv_heads = 8});
+}
+
+struct Worst {
+  const char* name;
+  job::JobSpec spec;
+};
+
+// Specs of the whole world that ask most of the planner.
+std::vector<Worst> WorstSpecs() {
+  using job::ScheduleName;
+  std::vector<Worst> worst;
+  // Every encoder on all ranks of the language module, which is cut into many parts.
+  for (int32_t encoders : {1, 16, 64}) {
+    for (ScheduleName schedule :
+         {ScheduleName::kInterleaved, ScheduleName::kZeroBubbleV, ScheduleName::kThreePhase}) {
+      AJob job;
+      for (int32_t i = 0; i < encoders; ++i) {
+        job.Module(absl::StrCat("encoder", i), ClipVision({.layers = 24}),
+                   {.tp = 2, .dp = kWorld / 2, .offset = 0});
+      }
+      job.Module("language", LargeDecoder(512),
+                 {.tp = 8, .dp = kWorld / 512, .pp = 64, .offset = 0});
+      for (int32_t i = 0; i < encoders; ++i) {
+        job.Edge(absl::StrCat("encoder", i), "language", {.projector = 8192});
+      }
+      job.Batch(kWorld, 1).Schedule(schedule, schedule == ScheduleName::kInterleaved ? 8 : 1);
+      worst.push_back({encoders == 1    ? "colocated"
+                       : encoders == 16 ? "16 on all ranks"
+                                        : "64 on all ranks",
+                       job});
+    }
+  }
+  // As many modules as ranks of a node in a chain, each a pipeline.
+  AJob chain;
+  for (int32_t i = 0; i < 63; ++i) {
+    chain.Module(absl::StrCat("module", i), NoArchitecture(), {.tp = 2, .dp = 16, .pp = 64});
+    if (i > 0) chain.Edge(absl::StrCat("module", i - 1), absl::StrCat("module", i));
+  }
+  chain.Module("language", NoArchitecture(), {.tp = 2, .dp = 16, .pp = 64})
+      .Edge("module62", "language")
+      .Batch(1024, 1)
+      .Schedule(ScheduleName::kInterleaved, 8);
+  worst.push_back({"a chain of 64 modules, 64 stages each", chain});
+  // As deep as a job may be.
+  for (int32_t chunks : {1, 64}) {
+    const ScheduleName schedule = chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;
+    worst.push_back({"4,096 stages",
+                     AJob()
+                         .Module("language", NoArchitecture(), {.tp = kWorld / 4096, .pp = 4096})
+                         .Batch(64, 1)
+                         .Schedule(schedule, chunks)});
+  }
+  for (int32_t encoders : {256, 1024}) {
+    AJob star;
+    for (int32_t i = 0; i < encoders; ++i) {
+      star.Module(absl::StrCat("encoder", i), ClipVision(), {.tp = 2, .dp = kWorld / encoders / 4});
+    }
+    star.Module("language", LargeDecoder(128), {.tp = 8, .dp = kWorld / 128, .pp = 8});
+    for (int32_t i = 0; i < encoders; ++i) {
+      star.Edge(absl::StrCat("encoder", i), "language", {.projector = 8192});
+    }
+    star.Batch(kWorld, 1).Schedule(ScheduleName::kInterleaved, 8);
+    worst.push_back({encoders == 256 ? "256 encoders" : "1,024 encoders", star});
+  }
+  return worst;
+}
+
+void BM_MakePlanOfTheWorst(benchmark::State& state) {
+  const Worst worst = WorstSpecs()[static_cast<size_t>(state.range(0))];
+  const Cluster cluster = MakeCluster(kWorld / 8, 8);
+  for (auto _ : state) {
+    auto plan = MakePlan(worst.spec, cluster, Epoch{1});
+    if (!plan.ok()) {
+      state.SkipWithError(plan.status().ToString().c_str());
+      break;
+    }
+    benchmark::DoNotOptimize(plan->digest);
+  }
+  const job::Schedule& schedule = worst.spec.schedule;
+  state.SetLabel(absl::StrCat(worst.name, ", ",
+                              job::ScheduleNames()[static_cast<size_t>(schedule.name)], " ",
+                              schedule.chunks));
+}
+BENCHMARK(BM_MakePlanOfTheWorst)
+    ->DenseRange(0, static_cast<int64_t>(WorstSpecs().size()) - 1)
+    ->Unit(benchmark::kMillisecond);
 
 // What one rank works out for itself.
 void BM_PlaceAndParameters(benchmark::State& state) {
