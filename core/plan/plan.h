@@ -139,7 +139,7 @@ struct Plan {
   int32_t stages = 0;        // of the module graph: longest path
   int64_t microbatches = 1;  // M of rules: max over language replicas of ceil(samples / micro)
   // What was tried before the spec's schedule was chosen, that one included; empty if the job named
-  // its schedule.
+  // its schedule, or has too large a graph to try any.
   std::vector<ScheduleCandidate> candidates;
   // Of everything above but `idle` and `candidates`, and of the spec what ranks act on: not labels,
   // priority and other matters of the queue. Equal digests mean that two processes would do the

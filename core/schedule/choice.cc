@@ -10,6 +10,7 @@
 #include "core/base/violation.h"
 #include "core/plan/cost.h"
 #include "core/plan/layout_rules.h"
+#include "core/schedule/pipeline.h"
 #include "core/schedule/simulator.h"
 
 namespace phalanx::schedule {
@@ -18,8 +19,12 @@ namespace {
 using job::ScheduleName;
 using plan::ScheduleCandidate;
 
-// Passes of a timeline. Of a longer step so many are simulated: what is left only repeats.
-constexpr int64_t kPassesMax = 30'000;
+// Steps of a simulation, whose time they bound. Of a longer training step about so many are
+// simulated, and as many microbatches as it takes to show a steady state: what is left only
+// repeats. Of large graphs it may be as few as there are stages; if even that is more than the
+// second limit allows, nothing is simulated.
+constexpr int64_t kWorkEnough = 30'000;
+constexpr int64_t kWorkMax = 150'000;
 constexpr double kNearlyEqual = 1.01;
 
 bool HasPhases(job::JobSpec spec) {
@@ -69,14 +74,18 @@ CostModel DividedCosts(const plan::Plan& plan) {
 }
 
 // Microbatches to simulate, the same for all candidates, of which `plan` is the one with the fewest
-// parts.
+// parts. 0: it would take too long.
 int64_t MicrobatchesToSimulate(const plan::Plan& plan) {
-  int64_t parts = 0;
-  for (const plan::ModulePlan& module : plan.modules) {
-    parts += static_cast<int64_t>(module.stage_layers.size());
+  int64_t work = 0;  // of a microbatch: a pass is weighed against those that share its ranks
+  for (const RankClass& ranks : MakePipeline(plan).classes) {
+    const auto parts = static_cast<int64_t>(ranks.parts.size());
+    work += 3 * parts * parts;
   }
-  return std::min(plan.microbatches,
-                  std::max<int64_t>(kPassesMax / (3 * parts), 4 * int64_t{plan.stages}));
+  const int64_t stages = plan.stages;
+  const int64_t wanted = std::min(plan.microbatches, std::max(kWorkEnough / work, 4 * stages));
+  if (wanted * work <= kWorkMax) return wanted;
+  const int64_t fewer = kWorkMax / work;
+  return fewer < stages ? 0 : fewer;
 }
 
 // Fills what simulation and estimate say about the plan.
@@ -121,6 +130,7 @@ absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster
   tried.schedule = {.name = ScheduleName::k1F1B};
   ASSIGN_OR_RETURN(const plan::Plan first, plan::MakePlan(tried, cluster, epoch));
   const int64_t simulated = MicrobatchesToSimulate(first);
+  if (simulated == 0) return first;
   std::vector<ScheduleCandidate> candidates;
   for (const job::Schedule& schedule : SchedulesToTry(spec, first.microbatches)) {
     ScheduleCandidate& candidate = candidates.emplace_back();

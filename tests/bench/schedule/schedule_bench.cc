@@ -1,10 +1,12 @@
 // How fast programs are built, checked and simulated.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/job/schema.h"
 #include "core/schedule/checker.h"
 #include "core/schedule/choice.h"
@@ -102,21 +104,27 @@ void BM_BuildStepOfSchedule(benchmark::State& state) {
 }
 BENCHMARK(BM_BuildStepOfSchedule)->DenseRange(1, 4)->Unit(benchmark::kMillisecond);
 
+// `auto`, with one encoder on an eighth of the ranks or so many on those of the language model.
 void BM_PlanJobAuto(benchmark::State& state) {
   const auto world = static_cast<int32_t>(state.range(0));
-  const bool colocated = state.range(1) != 0;
+  const auto stages = static_cast<int32_t>(state.range(1));
+  const auto colocated = static_cast<int32_t>(state.range(2));
+  const int32_t encoder_ranks = colocated > 0 ? world : world / 8;
+  const int32_t ranks = colocated > 0 ? world : world - encoder_ranks;
   support::AJob job;
-  job.Module("vision", support::ClipVision({.hidden_size = 1024, .layers = 24, .heads = 16}),
-             {.tp = 2, .dp = (colocated ? world : world / 8) / 2});
-  const int32_t ranks = colocated ? world : world / 8 * 7;
-  support::Layout language = {.tp = 8, .dp = ranks / 128, .pp = 16};
-  if (colocated) language.offset = 0;
-  job.Module("language",
-             support::Llama({.hidden_size = 8192, .layers = 80, .heads = 64, .kv_heads = 8}),
-             language)
-      .Edge("vision", "language", {.projector = 8192})
-      .Batch(world, 1)
-      .Schedule(job::ScheduleName::kAuto);
+  for (int32_t i = 0; i < std::max(1, colocated); ++i) {
+    job.Module(absl::StrCat("encoder", i),
+               support::ClipVision({.hidden_size = 1024, .layers = 24, .heads = 16}),
+               {.tp = 2, .dp = encoder_ranks / 2, .offset = 0});
+  }
+  job.Module(
+      "language",
+      support::Llama({.hidden_size = 8192, .layers = 5 * stages, .heads = 64, .kv_heads = 8}),
+      {.tp = 8, .dp = ranks / 8 / stages, .pp = stages, .offset = world - ranks});
+  for (int32_t i = 0; i < std::max(1, colocated); ++i) {
+    job.Edge(absl::StrCat("encoder", i), "language", {.projector = 8192});
+  }
+  job.Batch(world, 1).Schedule(job::ScheduleName::kAuto);
   const plan::Cluster cluster = plan::MakeCluster(world / 8, 8);
   for (auto _ : state) {
     const auto plan = PlanJob(job, cluster, Epoch{1});
@@ -124,9 +132,13 @@ void BM_PlanJobAuto(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_PlanJobAuto)
-    ->Args({1024, 0})
-    ->Args({131072, 0})
-    ->Args({131072, 1})
+    ->Args({1024, 16, 0})
+    ->Args({131072, 16, 0})
+    ->Args({131072, 16, 1})
+    ->Args({131072, 64, 0})
+    ->Args({131072, 64, 1})
+    ->Args({131072, 64, 16})
+    ->Args({131072, 512, 0})
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

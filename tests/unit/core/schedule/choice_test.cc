@@ -145,6 +145,13 @@ TEST(ChoiceTest, PlanJob_VeryLongStep_IsChosenFromItsBeginning) {
   }
 }
 
+TEST(ChoiceTest, PlanJob_TooManyStagesToSimulate_GetsTheSimplest) {
+  const plan::Plan plan = Choose(Decoder(600, 600, 1000));
+  EXPECT_EQ(plan.spec.schedule.name, ScheduleName::k1F1B);
+  EXPECT_THAT(plan.candidates, IsEmpty());
+  EXPECT_FALSE(Choose(Decoder(100, 100, 1000)).candidates.empty());
+}
+
 TEST(ChoiceTest, PlanJob_NoSoundLayout_ReportsItsViolations) {
   const absl::Status status = PlanJob(Decoder(2, 4, 8), plan::MakeCluster(1, 4), Epoch{1}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
