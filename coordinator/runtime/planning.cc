@@ -45,7 +45,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
   const job::JobSpec& spec = read.spec;
   const int32_t devices = std::max(spec.resources.devices, spec.World());
   // Whatever a plan would refuse on any devices is refused here, where the submitter hears it.
-  RETURN_IF_ERROR(plan::MakePlan(spec, plan::MakeCluster(1, devices), Epoch{1}).status());
+  RETURN_IF_ERROR(plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1}).status());
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
                      .node_selector = spec.resources.node_selector,
