@@ -85,13 +85,10 @@ std::string JobReference() {
       "`patch_size` divides\n"
       "  `image_size`; every pipeline stage has a layer.\n\n"
       "Not in this release, and refused by name at submit (planning works): cp, ep and expt_tp "
-      "above 1; whisper and\n"
-      "regressor modules; modules that share ranks; ranks between modules that none uses; frozen "
-      "modules and projectors;\n"
-      "recomputation; initial weights; schedules other than auto and 1f1b; several chunks; "
-      "priorities and preemption;\n"
-      "spares. `time_limit`, `checkpoint` and `recovery` are accepted with a warning that they are "
-      "not in force yet.\n";
+      "above 1; initial\n"
+      "weights; priorities and preemption; spares. `time_limit`, `checkpoint` and `recovery` are "
+      "accepted with a\n"
+      "warning that they are not in force yet.\n";
   AppendTable("", "The document", FieldsOf(""), &text);
   return text;
 }
