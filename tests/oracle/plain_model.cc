@@ -314,6 +314,7 @@ NamedTensors PlainModel::Gradients() const {
 PlainStep PlainModel::Step(double learning_rate) {
   const at::NoGradGuard no_grad;
   const job::Optimizer& optimizer = spec_.optimizer;
+  if (counted_tokens_ <= 0) return {};  // a skipped step, whose gradients are all zero
   PlainStep step{.loss = loss_sum_ / counted_tokens_, .counted_tokens = counted_tokens_};
   NamedTensors gradients = Gradients();
   double squares = 0;

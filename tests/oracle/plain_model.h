@@ -68,7 +68,7 @@ class PlainModel {
   // Gradients so far, of the sum of losses; zeros where a parameter took no part.
   NamedTensors Gradients() const;
   // One AdamW update by the job's optimizer at `learning_rate`, after which gradients are zero
-  // again.
+  // again. Without a counted token nothing changes and everything returned is 0.
   PlainStep Step(double learning_rate);
 
   // Leaves that require gradients; a caller may write values into them under at::NoGradGuard.

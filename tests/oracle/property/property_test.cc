@@ -27,7 +27,9 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 void ExpectEqual(uint64_t seed) {
   const RandomJob random = DrawJob(seed);
   // So that a run that is ended from outside tells where it was.
-  if (std::getenv("PHALANX_RANDOM_JOBS") != nullptr || std::getenv("PHALANX_RANDOM_JOB") != nullptr) std::cerr << "seed " << seed << ": " << random.text << std::endl;
+  if (std::getenv("PHALANX_RANDOM_JOBS") != nullptr || std::getenv("PHALANX_RANDOM_JOB") != nullptr) {
+    std::cerr << "seed " << seed << ": " << random.text << std::endl;
+  }
   SCOPED_TRACE("replay with PHALANX_RANDOM_JOB=" + std::to_string(seed) + ": " + random.text);
   ExpectProven(random.spec);
   if (testing::Test::HasFatalFailure()) return;

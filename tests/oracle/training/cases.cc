@@ -118,11 +118,12 @@ const std::vector<TrainedStep>& PlainSteps(const NamedJob& job, int64_t steps) {
   for (job::Module& module : spec.modules) module.recompute = job::Recompute::kNone;
   const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
   const DataShape& data = job.data;  // its items are those of the modules
-  const std::string key = absl::StrCat(
-      plan::CanonicalText(plan.value()), "data ", data.samples, " ", data.vocabulary, " images ",
-      data.images_min, "-", data.images_max, " sounds ", data.sounds_min, "-", data.sounds_max,
-      " text ", data.text_min, "-", data.text_max, " only ", data.text_only_first, "-",
-      data.text_only_end, " of ", data.text_only_period, " corrupt ", data.corrupt_sample);
+  const std::string key =
+      absl::StrCat(plan::CanonicalText(plan.value()), "data ", data.samples, " ", data.vocabulary,
+                   " images ", data.images_min, "-", data.images_max, " sounds ", data.sounds_min,
+                   "-", data.sounds_max, " text ", data.text_min, "-", data.text_max, " targets ",
+                   data.target_rows_max, " only ", data.text_only_first, "-", data.text_only_end,
+                   " of ", data.text_only_period, " corrupt ", data.corrupt_sample);
   static auto& known = *new std::map<std::string, std::vector<TrainedStep>>();
   const auto [entry, first] = known.try_emplace(key);
   if (first) entry->second = TrainPlain(job.spec, data, steps);

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cmath>
 #include <mutex>
@@ -40,7 +41,7 @@ class Collector {
     for (auto& [key, flat] : flats_) {
       Scatter(plan_.module_spec(std::get<0>(key)).name, flat.parameters, flat.gradients, step.gradients);
     }
-    for (auto& [name, tensor] : step.gradients) tensor.div_(step.decision.counted_tokens);
+    for (auto& [name, tensor] : step.gradients) tensor.div_(std::max(step.decision.counted_tokens, 1.0));
     step.parameters = std::move(weights_);
     for (const NamedTensors* tensors : {&step.gradients, &step.parameters}) {
       for (const auto& [name, tensor] : *tensors) {
@@ -202,7 +203,13 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
         if (!decision.ok()) world.Abort(decision.status());
         if (decision.ok()) {
           const std::lock_guard<std::mutex> lock(mu);
-          decided = *decision;
+          // A rank without a module has nobody's record but its own.
+          if (!plan->PlacesOf(Rank{rank}).empty()) {
+            if (decided.step == step) {
+              EXPECT_EQ(decided.gradient_scale, decision->gradient_scale) << "rank " << rank << " step " << step;
+            }
+            decided = *decision;
+          }
           for (const auto& state : (*trainer)->executor().modules()) parts.push_back(HeldBy(*state));
         }
       }
@@ -242,7 +249,7 @@ std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSourc
     trained.gradients = Flattened(model.Gradients());
     job::Optimizer optimizer = spec.optimizer;
     const PlainStep plain = model.Step(train::LearningRate(optimizer, step, steps));
-    for (auto& [name, tensor] : trained.gradients) tensor = tensor / plain.counted_tokens;
+    for (auto& [name, tensor] : trained.gradients) tensor = tensor / std::max(plain.counted_tokens, 1.0);
     trained.parameters = Flattened(model.parameters());
     trained.decision.loss = plain.loss;
     trained.decision.gradient_norm = plain.gradient_norm;

@@ -54,7 +54,8 @@ class SampleMaker {
     Text(Between(prng_, shape_.text_min, shape_.text_max), true);
     sample_->tokens.pop_back();  // the last token is only predicted
     if (items.targets) {
-      const int64_t rows = static_cast<int64_t>(prng_.Below(std::min<uint64_t>(4, sample_->tokens.size() + 1)));
+      const auto positions = static_cast<int32_t>(sample_->tokens.size());
+      const int64_t rows = Between(prng_, 0, std::min(shape_.target_rows_max, positions));
       sample_->target = RandomValues(prng_, rows * items.target_hidden);
     }
     sample_->corrupt = any && corrupt_;

@@ -19,6 +19,7 @@ struct DataShape {
   int32_t images_min = 0, images_max = 2;  // a sample, where images have rows
   int32_t sounds_min = 0, sounds_max = 2;
   int32_t text_min = 3, text_max = 9;
+  int32_t target_rows_max = 3;  // at least 0, where there are targets
   // Samples [text_only_first, text_only_end) of every text_only_period have no items: whole
   // microbatches of text.
   int64_t text_only_period = 0, text_only_first = 0, text_only_end = 0;
