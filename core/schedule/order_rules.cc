@@ -87,6 +87,11 @@ std::vector<OrderRules> RulesOf(const plan::Plan& plan, const Pipeline& pipeline
   if (chunks > 1) {
     multiply(std::array{true, false},
              [](bool first, OrderRules& rules) { rules.forwards_first = first; });
+    if (!fills) {
+      multiply(std::array{0, 100}, [](int32_t percent, OrderRules& rules) {
+        rules.backward_patience_percent = percent;
+      });
+    }
   }
   if (plan.spec.schedule.name == ScheduleName::kZeroBubbleV) {
     multiply(std::array{kUnlimited, -1, 1}, [&](int32_t more, OrderRules& rules) {

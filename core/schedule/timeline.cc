@@ -84,7 +84,7 @@ class ListScheduler {
       if (!MakeOffer(offer.slot, offer.kind, now)) continue;  // no longer allowed
       if (now.begin > offer.begin || now.tier != offer.tier) {
         Push(now);
-      } else if (now.tier < Tier::kFillForward || !IsAnotherDue(now)) {
+      } else if (now.tier < Tier::kFillForward ? !IsForwardDue(now) : !IsAnotherDue(now)) {
         Place(now);
       }
     }
@@ -303,6 +303,23 @@ class ListScheduler {
           }
         }
       }
+    }
+    return false;
+  }
+
+  // Whether a backward waits for a forward of the same stage: see OrderRules.
+  bool IsForwardDue(const Offer& backward) const {
+    if (rules_.backward_patience_percent == 0 || backward.kind != PassKind::kBackwardInput) {
+      return false;
+    }
+    const Slot& slot = slots_[backward.slot];
+    const int64_t until =
+        backward.begin + Length(slot.part, backward.kind) * rules_.backward_patience_percent / 100;
+    const auto k = static_cast<size_t>(slot.crew);
+    if (first_slot_[k + 1] - first_slot_[k] < 2) return false;
+    for (size_t other = first_slot_[k]; other < first_slot_[k + 1]; ++other) {
+      Offer due;
+      if (MakeOffer(other, PassKind::kForward, due) && due.begin < until) return true;
     }
     return false;
   }

@@ -62,6 +62,8 @@ struct OrderRules {
   // A pass that fills waits for one that does not, if that one can start within so many percent of
   // its own length.
   int32_t patience_percent = 50;
+  // Likewise a backward of a stage of several chunks for a forward there.
+  int32_t backward_patience_percent = 0;
   // Of phased parts. Forwards of microbatch m are wanted, and go before other forwards, from when
   // `pace_part` has forwarded all but `lookahead` of the microbatches before m's group.
   int32_t groups = 1;
