@@ -55,7 +55,7 @@ struct Size {
 // `drawn` more from the seed; all 1,024 where PHALANX_WHOLE_SWEEP is set.
 std::vector<Size> SizesToSweep(uint64_t seed, int32_t drawn);
 
-// Sanitizers make everything ten times slower: what repeats itself is thinned.
+// Sanitizers make everything ten times slower, so what repeats itself is thinned.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSanitized = true;
 #else
