@@ -9,6 +9,7 @@
 
 #include "core/plan/parameters.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
 namespace {
@@ -20,12 +21,6 @@ using support::Llama;
 using support::Regressor;
 using support::Whisper;
 using ::testing::ElementsAre;
-
-Plan MustPlan(const job::JobSpec& spec) {
-  auto plan = MakePlan(spec, MakeCluster(1, 64), Epoch{1});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 job::Module ModuleOf(const job::Architecture& architecture) {
   job::Module module;

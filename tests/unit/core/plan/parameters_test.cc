@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
 namespace {
@@ -21,12 +22,6 @@ using support::Layout;
 using support::Llama;
 using support::Regressor;
 using support::Whisper;
-
-Plan MustPlan(const job::JobSpec& spec) {
-  auto plan = MakePlan(spec, MakeCluster(1, 64), Epoch{1});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 Plan LlamaPlan(const support::LlamaShape& shape, const Layout& layout) {
   return MustPlan(AJob().Module("language", Llama(shape), layout));

@@ -15,6 +15,7 @@
 #include "core/base/violation.h"
 #include "core/plan/cost.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
 namespace {
@@ -28,12 +29,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
-
-Plan MustPlan(const job::JobSpec& spec, int32_t devices = 64) {
-  auto plan = MakePlan(spec, MakeCluster(1, devices), Epoch{1});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 std::vector<int> Numbers(const RankList& ranks) {
   std::vector<int> numbers;

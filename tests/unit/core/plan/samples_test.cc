@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
 namespace {
@@ -20,12 +21,6 @@ using support::ClipVision;
 using support::Layout;
 using support::Llama;
 using ::testing::ElementsAre;
-
-Plan MustPlan(const job::JobSpec& spec) {
-  auto plan = MakePlan(spec, MakeCluster(1, 64), Epoch{1});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 TEST(SamplesTest, SamplesOfMicrobatch_OfUnevenBatch_MatchTheRule) {
   // 7 samples over 2 replicas: 4 and 3; two microbatches of 2,2 and 2,1.

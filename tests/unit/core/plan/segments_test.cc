@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
 namespace {
@@ -17,12 +18,6 @@ using support::AJob;
 using support::ClipVision;
 using support::Llama;
 using ::testing::ElementsAre;
-
-Plan MustPlan(const job::JobSpec& spec) {
-  auto plan = MakePlan(spec, MakeCluster(1, 64), Epoch{1});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 std::vector<Segment> Of(const std::vector<Segment>& segments, UnitFamily family, int32_t pp) {
   std::vector<Segment> chosen;

@@ -13,6 +13,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
 namespace {
@@ -26,12 +27,6 @@ using Axes = std::vector<std::string>;
 constexpr std::array<job::MeshAxis, 4> kPipelineInsideData = {
     job::MeshAxis::kTensor, job::MeshAxis::kContext, job::MeshAxis::kPipeline,
     job::MeshAxis::kData};
-
-Plan MustPlan(const job::JobSpec& spec, int32_t devices = 64) {
-  auto plan = MakePlan(spec, MakeCluster(1, devices), Epoch{1});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *std::move(plan) : Plan();
-}
 
 Numbers ToNumbers(const std::vector<RankList>& lists) {
   Numbers numbers;

@@ -11,6 +11,7 @@
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/wire/pictured.h"
 
 namespace phalanx::wire {
 namespace {
@@ -22,12 +23,6 @@ using support::AJob;
 using support::ClipVision;
 using support::Llama;
 using support::NoArchitecture;
-
-plan::Plan MustPlan(const job::JobSpec& spec, int32_t nodes = 1, int32_t devices = 8) {
-  auto plan = plan::MakePlan(spec, plan::MakeCluster(nodes, devices), Epoch{1});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 // The production layout of the reference: encoder tp2 dp2 at 0, language tp2 pp2 at 4.
 Json Production() {

@@ -1,0 +1,19 @@
+// tests/unit/core/plan/must_plan.h: plans of specs that have one.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "core/plan/plan.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::plan {
+
+// Epoch 1 on one node; where there is none the test fails and the plan is empty.
+inline Plan MustPlan(const job::JobSpec& spec, int32_t devices = 64) {
+  auto plan = MakePlan(spec, MakeCluster(1, devices), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : Plan();
+}
+
+}  // namespace phalanx::plan
