@@ -7,6 +7,7 @@
 
 #include "core/plan/activations.h"
 #include "core/plan/layout_rules.h"
+#include "core/plan/units.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -64,6 +65,22 @@ void LimitFirstChunk(const plan::Plan& plan, const Pipeline& pipeline, int32_t m
   }
 }
 
+// See OrderRules::in_turn.
+bool CanTakeTurns(const plan::Plan& plan, const Pipeline& pipeline, const OrderRules& rules) {
+  if (plan.spec.schedule.name != ScheduleName::kInterleaved) return false;
+  const plan::ModulePlan& language = plan.modules[static_cast<size_t>(plan.spec.language)];
+  const int32_t first = language.GraphStage(0, 0);
+  const int32_t rounds = std::max(1, pipeline.microbatches / language.pp());
+  const int64_t longest = plan::EvenSplit(pipeline.microbatches, rounds, 0).count;
+  const int64_t ahead = std::min<int64_t>(pipeline.microbatches, 2 * longest);
+  for (size_t p = 0; p < pipeline.parts.size(); ++p) {
+    const Part& part = pipeline.parts[p];
+    if (part.module == language.index && !part.trains.any()) return false;
+    if (part.graph_stage < first && rules.parts[p].ahead_max < ahead) return false;
+  }
+  return language.chunks > 1;
+}
+
 }  // namespace
 
 std::vector<OrderRules> RulesOf(const plan::Plan& plan, const Pipeline& pipeline) {
@@ -87,11 +104,10 @@ std::vector<OrderRules> RulesOf(const plan::Plan& plan, const Pipeline& pipeline
   if (chunks > 1) {
     multiply(std::array{true, false},
              [](bool first, OrderRules& rules) { rules.forwards_first = first; });
-    if (!fills) {
-      multiply(std::array{0, 100}, [](int32_t percent, OrderRules& rules) {
-        rules.backward_patience_percent = percent;
-      });
-    }
+  }
+  if (CanTakeTurns(plan, pipeline, common)) {
+    choices.push_back(common);
+    choices.back().in_turn = true;
   }
   if (plan.spec.schedule.name == ScheduleName::kZeroBubbleV) {
     multiply(std::array{kUnlimited, -1, 1}, [&](int32_t more, OrderRules& rules) {

@@ -84,7 +84,7 @@ class ListScheduler {
       if (!MakeOffer(offer.slot, offer.kind, now)) continue;  // no longer allowed
       if (now.begin > offer.begin || now.tier != offer.tier) {
         Push(now);
-      } else if (now.tier < Tier::kFillForward ? !IsForwardDue(now) : !IsAnotherDue(now)) {
+      } else if (now.tier < Tier::kFillForward || !IsAnotherDue(now)) {
         Place(now);
       }
     }
@@ -166,6 +166,9 @@ class ListScheduler {
     const PartRule& rule = RuleOf(slot.part);
     const Part& part = PartOf(slot.part);
     const auto& [forwards, backwards, weights] = slot.done;
+    if (rules_.in_turn && pipeline_.chunks[static_cast<size_t>(part.module)] > 1) {
+      return IsInTurn(slot, kind);
+    }
     switch (kind) {
       case PassKind::kForward: {
         if (forwards == microbatches_) return false;
@@ -181,6 +184,32 @@ class ListScheduler {
         return part.trains.weights && weights < backwards;
     }
     return false;
+  }
+  // See OrderRules::in_turn.
+  bool IsInTurn(const Slot& slot, PassKind kind) const {
+    const Part& part = PartOf(slot.part);
+    const int32_t chunks = pipeline_.chunks[static_cast<size_t>(part.module)];
+    const auto stages = static_cast<int32_t>(StagesOf(part.module));
+    const int32_t total = microbatches_ * chunks;
+    const auto round =
+        static_cast<int32_t>(plan::EvenSplit(microbatches_, RoundsOf(part.module), 0).count);
+    const int32_t first = std::min(total, 2 * (stages - 1 - part.stage) + (chunks - 1) * round);
+    const auto next = [&](const Slot& other) {
+      const int32_t microbatch = other.done[IndexOf(kind)];
+      return std::pair(KeyOf(other, kind, microbatch), microbatch);
+    };
+    int32_t forwards = 0, backwards = 0;
+    const auto k = static_cast<size_t>(slot.crew);
+    for (size_t other = first_slot_[k]; other < first_slot_[k + 1]; ++other) {
+      forwards += slots_[other].done[IndexOf(PassKind::kForward)];
+      backwards += slots_[other].done[IndexOf(PassKind::kBackwardInput)];
+      if (slots_[other].done[IndexOf(kind)] == microbatches_) continue;
+      if (next(slots_[other]) < next(slot)) return false;
+    }
+    const bool forward = forwards < total && forwards - first <= backwards;
+    if (forward != (kind == PassKind::kForward)) return false;
+    const auto& [forwarded, returned, weights] = slot.done;
+    return forward ? forwarded < microbatches_ : returned < forwarded;
   }
   int32_t FreedByConsumers(const Part& part) const {
     int32_t freed = microbatches_;
@@ -225,12 +254,13 @@ class ListScheduler {
     if (chunks == 1) return 0;
     const bool forward = kind == PassKind::kForward;
     if (rules_.chunk_order == ChunkOrder::kDeepest) return forward ? chunks - part.chunk : 0;
-    // Rounds of at least as many microbatches as there are stages, so that the first one is through
-    // the last stage when the first stage asks for it again.
-    const auto stages = static_cast<int32_t>(StagesOf(part.module));
-    const int32_t rounds = std::max(1, microbatches_ / stages);
-    return plan::PartOf(microbatches_, rounds, microbatch) * chunks +
+    return plan::PartOf(microbatches_, RoundsOf(part.module), microbatch) * chunks +
            (forward ? part.chunk : chunks - 1 - part.chunk);
+  }
+  // Rounds of at least as many microbatches as there are stages, so that the first one is through
+  // the last stage when the first stage asks for it again.
+  int32_t RoundsOf(int32_t module) const {
+    return std::max(1, microbatches_ / static_cast<int32_t>(StagesOf(module)));
   }
   size_t StagesOf(int32_t module) const {
     const auto m = static_cast<size_t>(module);
@@ -303,23 +333,6 @@ class ListScheduler {
           }
         }
       }
-    }
-    return false;
-  }
-
-  // Whether a backward waits for a forward of the same stage: see OrderRules.
-  bool IsForwardDue(const Offer& backward) const {
-    if (rules_.backward_patience_percent == 0 || backward.kind != PassKind::kBackwardInput) {
-      return false;
-    }
-    const Slot& slot = slots_[backward.slot];
-    const int64_t until =
-        backward.begin + Length(slot.part, backward.kind) * rules_.backward_patience_percent / 100;
-    const auto k = static_cast<size_t>(slot.crew);
-    if (first_slot_[k + 1] - first_slot_[k] < 2) return false;
-    for (size_t other = first_slot_[k]; other < first_slot_[k + 1]; ++other) {
-      Offer due;
-      if (MakeOffer(other, PassKind::kForward, due) && due.begin < until) return true;
     }
     return false;
   }

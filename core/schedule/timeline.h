@@ -59,11 +59,13 @@ struct OrderRules {
   // As long as a stage of several chunks may keep more activations its forwards go before its
   // backwards.
   bool forwards_first = false;
+  // Passes of a stage of several chunks keep one order instead, by kRounds: as many forwards as it
+  // takes until its first backward can run, then a forward and a backward in turn. Only where all
+  // chunks train and what feeds them may be two rounds ahead.
+  bool in_turn = false;
   // A pass that fills waits for one that does not, if that one can start within so many percent of
   // its own length.
   int32_t patience_percent = 50;
-  // Likewise a backward of a stage of several chunks for a forward there.
-  int32_t backward_patience_percent = 0;
   // Of phased parts. Forwards of microbatch m are wanted, and go before other forwards, from when
   // `pace_part` has forwarded all but `lookahead` of the microbatches before m's group.
   int32_t groups = 1;
