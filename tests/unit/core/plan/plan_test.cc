@@ -95,38 +95,6 @@ TEST(PlanTest, Links_WithinModulesFirst_ThenEdges) {
   EXPECT_THAT(plan.LinksOutOf(1, 1), ElementsAre());
 }
 
-struct StageCase {
-  std::vector<int32_t> pp;  // of each module of the chain or graph below
-  int32_t total;
-  std::vector<int32_t> first;
-};
-
-// The stage table of the reference: a node weighs its pipeline size, stages count the longest path.
-TEST(PlanTest, Stages_OfReferenceTopologies_MatchTable) {
-  for (const StageCase& c :
-       {StageCase{{1, 1}, 2, {0, 1}}, StageCase{{1, 3}, 4, {0, 1}}, StageCase{{2, 2}, 4, {0, 2}}}) {
-    const Plan plan = MustPlan(AJob()
-                                   .Module("encoder", NoArchitecture(), {.pp = c.pp[0]})
-                                   .Module("language", NoArchitecture(), {.pp = c.pp[1]})
-                                   .Edge("encoder", "language"));
-    EXPECT_EQ(plan.stages, c.total);
-    EXPECT_EQ(plan.modules[0].first_stage, c.first[0]);
-    EXPECT_EQ(plan.modules[1].first_stage, c.first[1]);
-  }
-  const Plan plan = MustPlan(AJob()
-                                 .Module("image", NoArchitecture())
-                                 .Module("audio", NoArchitecture())
-                                 .Module("language", NoArchitecture(), {.pp = 2})
-                                 .Module("generator", NoArchitecture())
-                                 .Edge("image", "language")
-                                 .Edge("audio", "language")
-                                 .Edge("language", "generator"));
-  EXPECT_EQ(plan.stages, 4);
-  // The second stage of the language module counts 2.
-  EXPECT_EQ(plan.modules[2].GraphStage(1), 2);
-  EXPECT_EQ(plan.modules[3].first_stage, 3);
-}
-
 TEST(PlanTest, Stages_OfUnequalDepths_TakeTheLongestPath) {
   const Plan plan = MustPlan(AJob()
                                  .Module("vision", NoArchitecture(), {.pp = 2})
