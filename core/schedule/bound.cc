@@ -9,7 +9,7 @@ namespace {
 
 class Bound {
  public:
-  Bound(const Pipeline& pipeline, const std::vector<PartSeconds>& seconds,
+  Bound(const Pipeline& pipeline, const std::vector<PartCost>& seconds,
         const BoundOptions& options)
       : pipeline_(pipeline), seconds_(seconds), options_(options) {
     const size_t parts = pipeline.parts.size();
@@ -29,7 +29,7 @@ class Bound {
   double Seconds() const {
     double bound = 0;
     for (size_t p = 0; p < pipeline_.parts.size(); ++p) {
-      const PartSeconds& cost = seconds_[p];
+      const PartCost& cost = seconds_[p];
       bound = std::max(
           bound, before_[p] + cost.forward + round_trip_[p] + cost.backward_input + after_[p]);
     }
@@ -74,7 +74,7 @@ class Bound {
     double inputs = 0, weights = 0, lives = 0, lives_weights = 0;
     for (size_t i = first; i < end; ++i) {
       const auto p = static_cast<size_t>(parts[i]);
-      const PartSeconds& cost = seconds_[p];
+      const PartCost& cost = seconds_[p];
       head = std::min(head, before_[p]);
       tail_input = std::min(tail_input, after_[p]);
       tail_weight = std::min(tail_weight, after_[p] - cost.backward_weight);
@@ -95,7 +95,7 @@ class Bound {
   }
 
   const Pipeline& pipeline_;
-  const std::vector<PartSeconds>& seconds_;
+  const std::vector<PartCost>& seconds_;
   const BoundOptions& options_;
   std::vector<double> before_;      // forward time upstream
   std::vector<double> after_;       // from the end of kBackwardInput to the end of what must follow
@@ -104,7 +104,7 @@ class Bound {
 
 }  // namespace
 
-double StepLowerBound(const Pipeline& pipeline, const std::vector<PartSeconds>& seconds,
+double StepLowerBound(const Pipeline& pipeline, const std::vector<PartCost>& seconds,
                       const BoundOptions& options) {
   return Bound(pipeline, seconds, options).Seconds();
 }

@@ -14,7 +14,7 @@
 
 #include <vector>
 
-#include "core/schedule/execution.h"
+#include "core/schedule/cost_model.h"
 #include "core/schedule/pipeline.h"
 
 namespace phalanx::schedule {
@@ -26,7 +26,7 @@ struct BoundOptions {
 };
 
 // Seconds. `seconds` of each part.
-double StepLowerBound(const Pipeline& pipeline, const std::vector<PartSeconds>& seconds,
+double StepLowerBound(const Pipeline& pipeline, const std::vector<PartCost>& seconds,
                       const BoundOptions& options);
 
 }  // namespace phalanx::schedule

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/schedule/cost_model.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/program.h"
-#include "core/schedule/simulator.h"
 
 namespace phalanx::schedule {
 

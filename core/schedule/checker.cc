@@ -27,7 +27,7 @@ absl::Status CheckCount(const plan::Plan& plan, const std::vector<Program>& prog
 
 absl::Status CheckRuns(const Pipeline& pipeline, const Wiring& wiring,
                        const std::vector<const Program*>& programs) {
-  const std::vector<PartSeconds> no_time(pipeline.parts.size());
+  const std::vector<PartCost> no_time(pipeline.parts.size(), PartCost{0, 0, 0});
   for (ExecutionModel model : {ExecutionModel::kStreams, ExecutionModel::kBlocking}) {
     const Execution execution = Execute(model, pipeline, wiring, programs, no_time, 0);
     if (execution.stalls.empty()) continue;

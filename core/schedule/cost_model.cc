@@ -1,6 +1,8 @@
+#include "core/schedule/cost_model.h"
+
 #include <algorithm>
 
-#include "core/schedule/simulator.h"
+#include "core/plan/cost.h"
 
 namespace phalanx::schedule {
 namespace {

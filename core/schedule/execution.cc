@@ -37,7 +37,7 @@ struct Group {
 class Engine {
  public:
   Engine(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
-         const std::vector<const Program*>& programs, const std::vector<PartSeconds>& seconds,
+         const std::vector<const Program*>& programs, const std::vector<PartCost>& seconds,
          double message_seconds)
       : model_(model),
         wiring_(wiring),
@@ -123,7 +123,7 @@ class Engine {
     if (!IsPass(instruction.op)) return 0;
     const size_t position = PositionOf(member, instruction);
     const auto part = static_cast<size_t>(wiring_.parts_of[static_cast<size_t>(member)][position]);
-    const PartSeconds& seconds = seconds_[part];
+    const PartCost& seconds = seconds_[part];
     return instruction.op == Op::kForward         ? seconds.forward
            : instruction.op == Op::kBackwardInput ? seconds.backward_input
                                                   : seconds.backward_weight;
@@ -453,7 +453,7 @@ class Engine {
   const ExecutionModel model_;
   const Wiring& wiring_;
   const std::vector<const Program*>& programs_;
-  const std::vector<PartSeconds>& seconds_;
+  const std::vector<PartCost>& seconds_;
   const double message_seconds_;
   const StepIndex index_;
 
@@ -473,7 +473,7 @@ class Engine {
 
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
                   const std::vector<const Program*>& programs,
-                  const std::vector<PartSeconds>& seconds, double message_seconds) {
+                  const std::vector<PartCost>& seconds, double message_seconds) {
   return Engine(model, pipeline, wiring, programs, seconds, message_seconds).Run();
 }
 

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "core/schedule/cost_model.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/program.h"
 #include "core/schedule/wiring.h"
@@ -29,11 +30,6 @@
 namespace phalanx::schedule {
 
 enum class ExecutionModel : uint8_t { kStreams, kBlocking };
-
-// Seconds of a pass on one member.
-struct PartSeconds {
-  double forward = 0, backward_input = 0, backward_weight = 0;
-};
 
 struct Execution {
   std::vector<size_t> first;       // number of each member's first instruction; one more at the end
@@ -48,6 +44,6 @@ inline constexpr size_t kStallsMax = 8;
 // has a part in; apart from that they may be wrong in any way. `seconds` of each part.
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
                   const std::vector<const Program*>& programs,
-                  const std::vector<PartSeconds>& seconds, double message_seconds);
+                  const std::vector<PartCost>& seconds, double message_seconds);
 
 }  // namespace phalanx::schedule

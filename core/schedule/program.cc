@@ -8,7 +8,6 @@
 #include "core/schedule/builder.h"
 #include "core/schedule/order_rules.h"
 #include "core/schedule/pipeline.h"
-#include "core/schedule/simulator.h"
 #include "core/schedule/timeline.h"
 
 namespace phalanx::schedule {

@@ -15,8 +15,8 @@ namespace phalanx::schedule {
 namespace {
 
 // Of each part of the pipeline; passes that training leaves out take no time.
-std::vector<PartSeconds> SecondsOf(const Pipeline& pipeline, const CostModel& costs) {
-  std::vector<PartSeconds> seconds;
+std::vector<PartCost> SecondsOf(const Pipeline& pipeline, const CostModel& costs) {
+  std::vector<PartCost> seconds;
   for (const Part& part : pipeline.parts) {
     const auto m = static_cast<size_t>(part.module);
     const PartCost& cost =
@@ -30,7 +30,7 @@ std::vector<PartSeconds> SecondsOf(const Pipeline& pipeline, const CostModel& co
 // `rank_of` each member, and how many ranks it stands for.
 Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Execution& execution,
                      const std::vector<const Program*>& programs,
-                     const std::vector<PartSeconds>& seconds, const std::vector<Rank>& rank_of,
+                     const std::vector<PartCost>& seconds, const std::vector<Rank>& rank_of,
                      const std::vector<int64_t>& weights) {
   Simulation simulation;
   simulation.timeline.reserve(execution.end.size());
@@ -66,7 +66,7 @@ Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Exe
 Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs,
                     const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  const std::vector<PartSeconds> seconds = SecondsOf(pipeline, costs);
+  const std::vector<PartCost> seconds = SecondsOf(pipeline, costs);
   std::vector<const Program*> pointers;
   std::vector<Rank> ranks;
   for (const Program& program : programs) {
@@ -81,7 +81,7 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
 
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  const std::vector<PartSeconds> seconds = SecondsOf(pipeline, costs);
+  const std::vector<PartCost> seconds = SecondsOf(pipeline, costs);
   std::vector<Rank> ranks;
   std::vector<int64_t> weights;
   for (const RankClass& ranks_of_class : pipeline.classes) {

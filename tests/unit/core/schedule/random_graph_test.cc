@@ -124,7 +124,7 @@ TEST(RandomGraphTest, Simulate_UnequalGraphs_StayNearTheBound) {
 double BlockingStep(const plan::Plan& plan, const std::vector<Program>& programs,
                     const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  std::vector<PartSeconds> seconds;
+  std::vector<PartCost> seconds;
   for (const Part& part : pipeline.parts) {
     const PartCost& cost =
         costs.parts[static_cast<size_t>(part.module)][static_cast<size_t>(part.stage)];

@@ -164,7 +164,7 @@ TEST(CostModelTest, CostFromShapes_HeadAndProjector_WeighOnTheLastStage) {
   EXPECT_GT(CostFromShapes(plan_with(64)).parts[0][1].forward, costs.parts[0][1].forward);
 }
 
-std::vector<PartSeconds> Seconds(std::initializer_list<PartSeconds> parts) { return parts; }
+std::vector<PartCost> Seconds(std::initializer_list<PartCost> parts) { return parts; }
 
 TEST(BoundTest, StepLowerBound_OneSlowStage_IsItsWorkBetweenFillAndDrain) {
   const Pipeline pipeline = MakePipeline(Chain(3, 10));
@@ -182,14 +182,14 @@ TEST(BoundTest, StepLowerBound_OneMicrobatch_IsItsPath) {
 
 TEST(BoundTest, StepLowerBound_WeightsDelayed_TakesTheLargerOfBothForms) {
   const Pipeline pipeline = MakePipeline(Chain(4, 8));
-  const std::vector<PartSeconds> equal(4, PartSeconds{1, 1, 1});
+  const std::vector<PartCost> equal(4, PartCost{1, 1, 1});
   // Last stage: 3 + 8 x 3 with weights, 3 + 8 x 2 + 3 + 1 without.
   EXPECT_NEAR(StepLowerBound(pipeline, equal, {.weights_delayed = true}), 27, kRounding);
 }
 
 TEST(BoundTest, StepLowerBound_FewActivationsAllowed_CountsTheirLives) {
   const Pipeline pipeline = MakePipeline(Chain(2, 10));
-  const std::vector<PartSeconds> equal(2, PartSeconds{1, 1, 1});
+  const std::vector<PartCost> equal(2, PartCost{1, 1, 1});
   const auto bound = [&](int32_t limit) {
     return StepLowerBound(pipeline, equal, {.live_activations_max = {limit, limit}});
   };
