@@ -38,8 +38,11 @@ class FolderRendezvous final : public Rendezvous {
     std::filesystem::rename(path + ".new", path);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Time) override {
-    while (!std::filesystem::exists(PathOf(key))) absl::SleepFor(absl::Milliseconds(1));
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+    while (!std::filesystem::exists(PathOf(key))) {
+      if (absl::Now() > deadline) return absl::DeadlineExceededError(key + " is not there");
+      absl::SleepFor(absl::Milliseconds(1));
+    }
     std::ifstream in(PathOf(key), std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(in), {});
   }
