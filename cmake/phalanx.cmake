@@ -87,9 +87,8 @@ function(phalanx_test path)
   add_executable(${name} ${ARG_SRCS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE
-    PHALANX_SOURCE_DIR="${PROJECT_SOURCE_DIR}" PHALANX_BIN_DIR="${PROJECT_BINARY_DIR}/bin")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} phalanx::tests_support_paths GTest::gmock
+                        GTest::gtest_main)
   phalanx_compile(${name} EXCEPTIONS)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)

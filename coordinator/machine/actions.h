@@ -37,7 +37,7 @@ struct NodeView {
   bool connected = false;
   bool draining = false;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
-  std::vector<JobId> device_jobs;  // of each device; 0: free
+  std::vector<JobId> device_jobs;      // of each device; 0: free
   std::vector<int64_t> device_memory;  // bytes of each device; 0, or no entry: unknown
   Instant last_heartbeat;
   std::map<std::string, std::string> labels;

@@ -28,7 +28,7 @@ struct Node {
   Incarnation incarnation;  // 0: not seen since this coordinator started
   SessionId session;        // 0: disconnected
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
-  std::vector<JobId> device_jobs;  // of each device, the job that has it; 0: free
+  std::vector<JobId> device_jobs;      // of each device, the job that has it; 0: free
   std::vector<int64_t> device_memory;  // bytes, as the worker says; 0, or no entry: unknown
   std::map<std::string, std::string> labels;
   std::string version;

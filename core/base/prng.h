@@ -34,8 +34,9 @@ constexpr uint64_t StreamOf(absl::string_view name) {
 // Approximately normal with mean 0 and variance 1, |value| < 3.47: the sum of the four 16-bit
 // halves of a hash, scaled. Integers up to the last product, so every device gets the same bits.
 constexpr double UnitNormal(uint64_t hash) {
-  const int64_t sum = static_cast<int64_t>(hash & 0xFFFF) + static_cast<int64_t>((hash >> 16) & 0xFFFF) +
-                      static_cast<int64_t>((hash >> 32) & 0xFFFF) + static_cast<int64_t>(hash >> 48);
+  const int64_t sum =
+      static_cast<int64_t>(hash & 0xFFFF) + static_cast<int64_t>((hash >> 16) & 0xFFFF) +
+      static_cast<int64_t>((hash >> 32) & 0xFFFF) + static_cast<int64_t>(hash >> 48);
   // Four uniform values on {0..65535}: mean 2 * 65535, variance 4 * (2^32 - 1) / 12.
   constexpr double kScale = 1.0 / 37837.22644777;
   return static_cast<double>(sum - 2 * 65535) * kScale;
@@ -46,7 +47,8 @@ class Prng {
  public:
   explicit Prng(uint64_t seed) : state_(Mix64(seed)) {}
   uint64_t Next() { return Mix64(state_++); }
-  // Uniform on [0, bound), bound > 0. The bias of the multiply-shift is below 2^-32 for small bounds.
+  // Uniform on [0, bound), bound > 0. The bias of the multiply-shift is below 2^-32 for small
+  // bounds.
   uint64_t Below(uint64_t bound) {
     return static_cast<uint64_t>((static_cast<Wide>(Next()) * bound) >> 64);
   }

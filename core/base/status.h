@@ -19,10 +19,10 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
 #define PHALANX_CONCAT(a, b) PHALANX_CONCAT_INNER(a, b)
 
 // Returns the status from the enclosing function unless it is OK.
-#define RETURN_IF_ERROR(expression)                         \
-  do {                                                      \
-    absl::Status phalanx_status = (expression);             \
-    if (!phalanx_status.ok()) return phalanx_status;        \
+#define RETURN_IF_ERROR(expression)                  \
+  do {                                               \
+    absl::Status phalanx_status = (expression);      \
+    if (!phalanx_status.ok()) return phalanx_status; \
   } while (false)
 
 // ASSIGN_OR_RETURN(auto plan, MakePlan(spec)): declares, or returns the error.

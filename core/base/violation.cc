@@ -32,12 +32,13 @@ absl::Status ViolationsStatus(const std::vector<Violation>& violations) {
   std::vector<std::string> records;
   for (const Violation& violation : violations) {
     lines.push_back(ToString(violation));
-    records.push_back(absl::StrJoin({violation.field, violation.value, violation.rule,
-                                     absl::StrCat(violation.line)},
-                                    std::string(1, kFieldSeparator)));
+    records.push_back(absl::StrJoin(
+        {violation.field, violation.value, violation.rule, absl::StrCat(violation.line)},
+        std::string(1, kFieldSeparator)));
   }
   absl::Status status = absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
-  status.SetPayload(kPayloadUrl, absl::Cord(absl::StrJoin(records, std::string(1, kRecordSeparator))));
+  status.SetPayload(kPayloadUrl,
+                    absl::Cord(absl::StrJoin(records, std::string(1, kRecordSeparator))));
   return status;
 }
 

@@ -47,12 +47,12 @@ double StepFlops(const Plan& plan, double tokens, double items);
 //                         only pass a gradient on, 2 * hidden + 2 * (q + kv) * head_size + in
 //   recompute selective   2 * hidden + (q + 2 * kv) * head_size + in
 //   recompute full        hidden
-// times the microbatches that the schedule keeps alive (activations.h; chunks of a stage are taken to
-// be alike); with recomputation, what one layer computes again, once. Layers without a backward pass
-// keep nothing and count as one layer at work. The ends of an encoder and projectors keep what their backward reads; the head
-// adds its logits once. Rows: decoders, batch.micro sequences of the full context; encoders, their
-// share of the samples of a microbatch with as many items as fit the context, at most
-// data.items_max.
+// times the microbatches that the schedule keeps alive (activations.h; chunks of a stage are taken
+// to be alike); with recomputation, what one layer computes again, once. Layers without a backward
+// pass keep nothing and count as one layer at work. The ends of an encoder and projectors keep what
+// their backward reads; the head adds its logits once. Rows: decoders, batch.micro sequences of the
+// full context; encoders, their share of the samples of a microbatch with as many items as fit the
+// context, at most data.items_max.
 struct MemoryEstimate {
   int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0;
   int64_t total() const { return parameters + gradients + optimizer + activations; }

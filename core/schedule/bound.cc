@@ -9,8 +9,7 @@ namespace {
 
 class Bound {
  public:
-  Bound(const Pipeline& pipeline, const std::vector<PartCost>& seconds,
-        const BoundOptions& options)
+  Bound(const Pipeline& pipeline, const std::vector<PartCost>& seconds, const BoundOptions& options)
       : pipeline_(pipeline), seconds_(seconds), options_(options) {
     const size_t parts = pipeline.parts.size();
     before_.assign(parts, 0);

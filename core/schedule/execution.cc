@@ -472,8 +472,8 @@ class Engine {
 }  // namespace
 
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
-                  const std::vector<const Program*>& programs,
-                  const std::vector<PartCost>& seconds, double message_seconds) {
+                  const std::vector<const Program*>& programs, const std::vector<PartCost>& seconds,
+                  double message_seconds) {
   return Engine(model, pipeline, wiring, programs, seconds, message_seconds).Run();
 }
 

@@ -43,7 +43,7 @@ inline constexpr size_t kStallsMax = 8;
 // `programs` of each member: modules, chunks, links and microbatches must be ones that the member
 // has a part in; apart from that they may be wrong in any way. `seconds` of each part.
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
-                  const std::vector<const Program*>& programs,
-                  const std::vector<PartCost>& seconds, double message_seconds);
+                  const std::vector<const Program*>& programs, const std::vector<PartCost>& seconds,
+                  double message_seconds);
 
 }  // namespace phalanx::schedule

@@ -42,8 +42,8 @@ struct Wiring {
   // Other members with an end of an embedding of which the member holds the other end: [member].
   // Not between rank classes, which stand for ranks that sum within pairs.
   std::vector<std::vector<int32_t>> ties_of;
-  std::vector<LinkEnd> from, to;            // of each link
-  std::vector<int32_t> pattern_of;          // of each microbatch
+  std::vector<LinkEnd> from, to;    // of each link
+  std::vector<int32_t> pattern_of;  // of each microbatch
 
   // Microbatches past the plan's (validation) are taken as full.
   int32_t PatternOf(int32_t microbatch) const {

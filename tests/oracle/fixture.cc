@@ -7,11 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 namespace phalanx::oracle {
 
 NamedTensors ReadFixture(const std::string& name) {
-  std::ifstream file(std::string(PHALANX_SOURCE_DIR "/tests/oracle/fixtures/") + name,
-                     std::ios::binary);
+  std::ifstream file(tests::SourceDir() + "/tests/oracle/fixtures/" + name, std::ios::binary);
   if (!file) ADD_FAILURE() << "no fixture " << name;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::string line;

@@ -32,7 +32,7 @@ struct AgentOptions {
   std::string device_kind = "cpu";  // "cpu" or "gpu"
   int32_t devices = 1;
   std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
-  std::string state;  // folder for logs and indexes; of one daemon at a time
+  std::string state;                   // folder for logs and indexes; of one daemon at a time
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks
   std::map<std::string, std::string> labels;

@@ -66,9 +66,10 @@ class FrameSocket {
   // message is too large.
   absl::Status Send(const google::protobuf::MessageLite& message, absl::Duration timeout);
 
-  // Waits for one message. More may have been read with it than the socket now shows: who polls fd()
-  // calls this with no time to wait until it has nothing more. After DeadlineExceeded the call may be repeated: nothing is lost.
-  // Errors: InvalidArgument if the frame is too large or is no message of this type.
+  // Waits for one message. More may have been read with it than the socket now shows: who polls
+  // fd() calls this with no time to wait until it has nothing more. After DeadlineExceeded the call
+  // may be repeated: nothing is lost. Errors: InvalidArgument if the frame is too large or is no
+  // message of this type.
   absl::Status Receive(google::protobuf::MessageLite* message, absl::Duration timeout);
 
   // Wakes every wait at both ends; later calls fail with Unavailable.

@@ -98,8 +98,8 @@ class Rendezvous {
 
 struct WorldOptions {
   absl::Duration setup_timeout = absl::Seconds(60);
-  // A stop that is requested while ranks connect ends that at once, with Cancelled. A wait inside the
-  // rendezvous is the rendezvous' own to end.
+  // A stop that is requested while ranks connect ends that at once, with Cancelled. A wait inside
+  // the rendezvous is the rendezvous' own to end.
   std::stop_token stop;
   // The longest that one operation may wait for its peers. Supervision finds dead ones much sooner.
   absl::Duration operation_timeout = absl::Minutes(10);

@@ -8,8 +8,8 @@
 
 namespace phalanx::device {
 
-// Makes device `index` current for this thread and loads its kernels. Errors: Unimplemented in a build
-// without CUDA; Unavailable with CUDA's message.
+// Makes device `index` current for this thread and loads its kernels. Errors: Unimplemented in a
+// build without CUDA; Unavailable with CUDA's message.
 absl::Status UseCudaDevice(int32_t index);
 
 // The stream on which this thread enqueues now; nullptr without CUDA.

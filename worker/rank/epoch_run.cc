@@ -61,13 +61,14 @@ absl::Status EpochRun::Report(v1::RankReport report) {
 
 absl::Status EpochRun::MakePlanOfOrder() {
   const v1::Assign& assign = order_.assign();
-  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(job::ReadJob read,
+                   wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
   ASSIGN_OR_RETURN(
       plan_, schedule::PlanJob(read.spec, ClusterOf(assign.placement()), Epoch{assign.epoch()}));
   if (plan_.digest != assign.plan_digest()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this rank's plan has digest ", plan_.digest, ", the coordinator's ", assign.plan_digest(),
-                     ": worker and coordinator are of different versions"));
+        absl::StrCat("this rank's plan has digest ", plan_.digest, ", the coordinator's ",
+                     assign.plan_digest(), ": worker and coordinator are of different versions"));
   }
   reporter_ = plan_.Reporter().value == order_.rank();
   return absl::OkStatus();
@@ -75,20 +76,22 @@ absl::Status EpochRun::MakePlanOfOrder() {
 
 absl::Status EpochRun::OpenData() {
   const std::string& directory = order_.assign().document().directory();
-  ASSIGN_OR_RETURN(source_, train::ShardSource::Open(order_.data_index(),
-                                                     data::DataSetSpecOf(plan_.spec, directory, false),
-                                                     OptionsOfLoader(plan_, order_)));
+  ASSIGN_OR_RETURN(source_,
+                   train::ShardSource::Open(order_.data_index(),
+                                            data::DataSetSpecOf(plan_.spec, directory, false),
+                                            OptionsOfLoader(plan_, order_)));
   std::string validation;
   if (!order_.validation_index().empty()) {
-    ASSIGN_OR_RETURN(const data::Index index, data::Index::Load(order_.validation_index(),
-                                                                data::DataSetSpecOf(plan_.spec, directory, true)));
+    ASSIGN_OR_RETURN(const data::Index index,
+                     data::Index::Load(order_.validation_index(),
+                                       data::DataSetSpecOf(plan_.spec, directory, true)));
     validation = index.digest();
   }
   const std::string digest = data::DigestOfSets(source_->digest(), validation);
   if (digest != order_.assign().data_digest()) {
-    return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", digest,
-                                                      ", the plan's ", order_.assign().data_digest(),
-                                                      ": the shards differ between nodes"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("this node's data index has digest ", digest, ", the plan's ",
+                     order_.assign().data_digest(), ": the shards differ between nodes"));
   }
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
@@ -102,7 +105,8 @@ absl::Status EpochRun::Connect() {
   comm::WorldOptions options;
   options.stop = connecting_.get_token();
   if (!order_.address().empty()) options.interface_address = order_.address();
-  absl::StatusOr<comm::Communicators> connected = absl::UnimplementedError("no GPU support in this build");
+  absl::StatusOr<comm::Communicators> connected =
+      absl::UnimplementedError("no GPU support in this build");
   if (order_.device_kind() == "gpu") {
 #ifdef PHALANX_WITH_CUDA
     options.current_stream = device::CurrentStream;
@@ -152,11 +156,12 @@ void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) 
   const absl::StatusOr<std::string> path = WriteTrace(output_, plan_, timeline);
   // What was trained is worth more than its picture.
   if (!path.ok()) {
-    spdlog::warn("job={} epoch={} no trace: {}", order_.assign().job(), epoch(), path.status().ToString());
+    spdlog::warn("job={} epoch={} no trace: {}", order_.assign().job(), epoch(),
+                 path.status().ToString());
     return;
   }
-  spdlog::info("job={} epoch={} trace of step {} is in {}", order_.assign().job(), epoch(), TraceStep(plan_.spec),
-               *path);
+  spdlog::info("job={} epoch={} trace of step {} is in {}", order_.assign().job(), epoch(),
+               TraceStep(plan_.spec), *path);
 }
 
 absl::Status EpochRun::Train() {
@@ -171,7 +176,9 @@ absl::Status EpochRun::Train() {
 #endif
   options.trace_step = TraceStep(plan_.spec);
   train::TrainerCallbacks callbacks;
-  callbacks.on_trace = [this](const std::vector<schedule::TimedInstruction>& timeline) { OnTrace(timeline); };
+  callbacks.on_trace = [this](const std::vector<schedule::TimedInstruction>& timeline) {
+    OnTrace(timeline);
+  };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;
@@ -181,8 +188,8 @@ absl::Status EpochRun::Train() {
     report_status_.Update(Report(std::move(report)));
   };
   ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,
-                   train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *source_, options,
-                                          std::move(callbacks)));
+                   train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *source_,
+                                          options, std::move(callbacks)));
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);
@@ -201,14 +208,18 @@ absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(report_status_);
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
-      figures_.Write(output_, plan_, Rank{order_.rank()}, order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
+      figures_.Write(output_, plan_, Rank{order_.rank()},
+                     order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
   if (order_.validation_index().empty()) return absl::OkStatus();
 
-  const data::DataSetSpec spec = data::DataSetSpecOf(plan_.spec, order_.assign().document().directory(), true);
-  ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> validation,
-                   train::ShardSource::Open(order_.validation_index(), spec, OptionsOfLoader(plan_, order_)));
-  ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer, data::Tokenizer::Load(spec.tokenizer));
+  const data::DataSetSpec spec =
+      data::DataSetSpecOf(plan_.spec, order_.assign().document().directory(), true);
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<train::SampleSource> validation,
+      train::ShardSource::Open(order_.validation_index(), spec, OptionsOfLoader(plan_, order_)));
+  ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer,
+                   data::Tokenizer::Load(spec.tokenizer));
   ASSIGN_OR_RETURN(const train::EvaluationSummary summary,
                    trainer->Evaluate(*validation, kCaptions, reporter_ ? tokenizer.get() : nullptr,
                                      tokenizer->end_token()));

@@ -1,5 +1,5 @@
-// worker/rank/epoch_run.h: one epoch of one job on this process: plan, data, communicators, training,
-// evaluation, reports.
+// worker/rank/epoch_run.h: one epoch of one job on this process: plan, data, communicators,
+// training, evaluation, reports.
 //
 // Run() belongs to one thread; Stop() and Deliver() may be called from another.
 #pragma once

@@ -29,7 +29,8 @@ uint32_t MaskedCrc(absl::string_view bytes) {
     std::array<uint32_t, 256> values{};
     for (uint32_t i = 0; i < 256; ++i) {
       uint32_t value = i;
-      for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82F63B78u : 0u);
+      for (int bit = 0; bit < 8; ++bit)
+        value = (value >> 1) ^ ((value & 1) != 0 ? 0x82F63B78u : 0u);
       values[i] = value;
     }
     return values;
@@ -52,7 +53,8 @@ absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
   std::string kept, line;
   while (std::getline(in, line)) {
     const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (entry.is_object() && entry.value("step", int64_t{0}) < first_step && entry.contains("step")) {
+    if (entry.is_object() && entry.value("step", int64_t{0}) < first_step &&
+        entry.contains("step")) {
       absl::StrAppend(&kept, line, "\n");
     }
   }
@@ -64,7 +66,8 @@ absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& folder, int64_t first_step) {
+absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& folder,
+                                                                   int64_t first_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return absl::UnavailableError(absl::StrCat("make ", folder, ": ", error.message()));
@@ -72,8 +75,8 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   RETURN_IF_ERROR(KeepLinesBefore(lines_path, first_step));
   std::FILE* lines = std::fopen(lines_path.c_str(), "a");
   if (lines == nullptr) return FileError("open", lines_path);
-  const std::string events_path =
-      absl::StrCat(folder, "/events.out.tfevents.", absl::ToUnixSeconds(absl::Now()), ".phalanx.", getpid());
+  const std::string events_path = absl::StrCat(
+      folder, "/events.out.tfevents.", absl::ToUnixSeconds(absl::Now()), ".phalanx.", getpid());
   std::FILE* events = std::fopen(events_path.c_str(), "w");
   if (events == nullptr) {
     const absl::Status status = FileError("open", events_path);
@@ -99,7 +102,8 @@ absl::Status MetricsWriter::WriteEvent(absl::string_view event) {
   AppendRaw(record, MaskedCrc(record));
   record.append(event.data(), event.size());
   AppendRaw(record, MaskedCrc(event));
-  if (std::fwrite(record.data(), 1, record.size(), events_) != record.size() || std::fflush(events_) != 0) {
+  if (std::fwrite(record.data(), 1, record.size(), events_) != record.size() ||
+      std::fflush(events_) != 0) {
     return FileError("write", "the TensorBoard event file");
   }
   return absl::OkStatus();
@@ -128,7 +132,8 @@ absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch)
       {"train/loss", step.loss},
       {"train/gradient_norm", step.gradient_norm},
       {"train/learning_rate", step.learning_rate},
-      {"train/tokens_per_second", step.seconds > 0 ? static_cast<double>(step.tokens) / step.seconds : 0}};
+      {"train/tokens_per_second",
+       step.seconds > 0 ? static_cast<double>(step.tokens) / step.seconds : 0}};
   for (const auto& [tag, value] : figures) {
     auto* scalar = event.mutable_summary()->add_value();
     scalar->set_tag(tag);

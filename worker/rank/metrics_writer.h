@@ -18,9 +18,10 @@ namespace phalanx::rank {
 
 class MetricsWriter {
  public:
-  // Makes the folder. Lines of steps from `first_step` on that are already there are dropped: the run
-  // goes on from the step before. Errors: what the file system says, naming the path.
-  static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder, int64_t first_step);
+  // Makes the folder. Lines of steps from `first_step` on that are already there are dropped: the
+  // run goes on from the step before. Errors: what the file system says, naming the path.
+  static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,
+                                                             int64_t first_step);
   ~MetricsWriter();
 
   absl::Status Write(const train::StepSummary& step, int64_t epoch);

@@ -16,11 +16,14 @@ void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::P
     const schedule::Instruction& instruction = program[static_cast<size_t>(time.instruction)];
     const double seconds = time.end - time.begin - time.waited;
     if (schedule::IsPass(instruction.op)) {
-      const size_t kind = instruction.op == Op::kForward ? 0 : instruction.op == Op::kBackwardInput ? 1 : 2;
+      const size_t kind = instruction.op == Op::kForward         ? 0
+                          : instruction.op == Op::kBackwardInput ? 1
+                                                                 : 2;
       Passes& passes = passes_[{instruction.module, instruction.chunk}][kind];
       passes.seconds += seconds;
       ++passes.count;
-    } else if (instruction.op == Op::kReduce || instruction.op == Op::kOptimize || instruction.op == Op::kGather) {
+    } else if (instruction.op == Op::kReduce || instruction.op == Op::kOptimize ||
+               instruction.op == Op::kGather) {
       finish_seconds_ += seconds;
     }
   }

@@ -1,5 +1,5 @@
-// worker/rank/rank_figures.h: what one rank measured of itself over a run, for benchmarks and people:
-// OUTPUT/ranks/rank-N.json.
+// worker/rank/rank_figures.h: what one rank measured of itself over a run, for benchmarks and
+// people: OUTPUT/ranks/rank-N.json.
 //
 // Not thread-safe.
 #pragma once
@@ -25,7 +25,8 @@ class RankFigures {
   // `program`: the rank's own.
   void Add(const train::StepSummary& step, const schedule::Program& program);
   // Errors: what the file system says, naming the path.
-  absl::Status Write(const std::string& output, const plan::Plan& plan, Rank rank, int64_t memory_bytes) const;
+  absl::Status Write(const std::string& output, const plan::Plan& plan, Rank rank,
+                     int64_t memory_bytes) const;
 
  private:
   // Seconds and number of the passes of one kind, waits for messages left out.

@@ -14,18 +14,24 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
 // A rank whose peers went away, or that was told to stop, is not where the trouble began.
 bool IsCollateral(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kAborted ||
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kAborted ||
          status.code() == absl::StatusCode::kCancelled;
 }
 
 std::string CauseOf(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kDataLoss: return "NonFinite";
-    case absl::StatusCode::kInvalidArgument: return "DataInvalid";
-    case absl::StatusCode::kResourceExhausted: return "OutOfMemory";
+    case absl::StatusCode::kDataLoss:
+      return "NonFinite";
+    case absl::StatusCode::kInvalidArgument:
+      return "DataInvalid";
+    case absl::StatusCode::kResourceExhausted:
+      return "OutOfMemory";
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kAborted: return "PeerLost";
-    default: return "RankError";
+    case absl::StatusCode::kAborted:
+      return "PeerLost";
+    default:
+      return "RankError";
   }
 }
 
@@ -41,7 +47,8 @@ void RankProcess::Handle(const v1::ToRank& order) {
     runs[1] = next_;
   }
   changed_.notify_all();
-  if (order.has_stop() && runs[0] == nullptr && runs[1] == nullptr) TellStopped(order.stop().epoch());
+  if (order.has_stop() && runs[0] == nullptr && runs[1] == nullptr)
+    TellStopped(order.stop().epoch());
   for (const std::shared_ptr<EpochRun>& run : runs) {
     if (run == nullptr) continue;
     if (order.has_rendezvous()) run->Deliver(order.rendezvous());
@@ -121,7 +128,8 @@ int RankProcess::Run() {
       const std::lock_guard<std::mutex> lock(mu_);
       current_ = nullptr;
     }
-    spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(), status.ToString());
+    spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(),
+                 status.ToString());
     if (status.code() == absl::StatusCode::kCancelled) {
       TellStopped(assign.epoch());
       continue;

@@ -2,8 +2,8 @@
 //
 //   wait -> RunEpoch -> training -> StopEpoch (or done) -> wait -> ... -> Quit
 //
-// The process outlives epochs. It ends on Quit, on SIGTERM, when the daemon is gone, or when an epoch
-// failed: then it has said why.
+// The process outlives epochs. It ends on Quit, on SIGTERM, when the daemon is gone, or when an
+// epoch failed: then it has said why.
 #pragma once
 
 #include <condition_variable>
@@ -22,7 +22,8 @@ class RankProcess {
  public:
   explicit RankProcess(channel::FrameSocket& channel) : channel_(channel) {}
 
-  // Returns the process's exit code: 0 after Quit, 1 after a failed epoch, 2 when the daemon is gone.
+  // Returns the process's exit code: 0 after Quit, 1 after a failed epoch, 2 when the daemon is
+  // gone.
   int Run();
 
  private:

@@ -13,12 +13,12 @@
 
 namespace phalanx::rank {
 
-// The step to measure, 0 if none is asked for: the last but one, which is warm and has a step before
-// and behind it; the last of two, and the one of one.
+// The step to measure, 0 if none is asked for: the last but one, which is warm and has a step
+// before and behind it; the last of two, and the one of one.
 int64_t TraceStep(const job::JobSpec& spec);
 
-// Returns the file's path; it appears there whole, by rename, in place of an older one. Errors: what
-// the file system says, naming the path.
+// Returns the file's path; it appears there whole, by rename, in place of an older one. Errors:
+// what the file system says, naming the path.
 absl::StatusOr<std::string> WriteTrace(const std::string& output, const plan::Plan& plan,
                                        const std::vector<schedule::TimedInstruction>& timeline);
 

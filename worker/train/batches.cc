@@ -23,16 +23,17 @@ at::Tensor ToDevice(const at::Tensor& host, at::Device device, at::ScalarType ty
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(const std::string& index_path,
-                                                                const data::DataSetSpec& spec,
-                                                                const data::LoaderOptions& options) {
+absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(
+    const std::string& index_path, const data::DataSetSpec& spec,
+    const data::LoaderOptions& options) {
   ASSIGN_OR_RETURN(data::Index index, data::Index::Load(index_path, spec));
-  ASSIGN_OR_RETURN(std::unique_ptr<data::Loader> loader, data::Loader::Create(index, spec, options));
+  ASSIGN_OR_RETURN(std::unique_ptr<data::Loader> loader,
+                   data::Loader::Create(index, spec, options));
   return std::unique_ptr<SampleSource>(new ShardSource(std::move(index), std::move(loader)));
 }
 
-Batches::Batches(const plan::Plan& plan, SampleSource& source, at::Device device, at::ScalarType compute,
-                 int64_t length_multiple)
+Batches::Batches(const plan::Plan& plan, SampleSource& source, at::Device device,
+                 at::ScalarType compute, int64_t length_multiple)
     : plan_(plan),
       source_(source),
       device_(device),
@@ -86,7 +87,8 @@ void Batches::Announce(absl::Span<const plan::Place> places, absl::Span<const Mi
   for (absl::Span<const Microbatch> microbatches : {step, next_step}) {
     for (const Microbatch& microbatch : microbatches) {
       for (const plan::Place& place : places) {
-        const plan::UnitRange part = plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
+        const plan::UnitRange part =
+            plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
         for (int32_t takes = TakesOf(place); takes > 0; --takes) {
           for (int64_t i = part.first; i < part.end(); ++i) {
             wanted.push_back(microbatch.samples[static_cast<size_t>(i)]);
@@ -123,9 +125,14 @@ int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::Unit
   for (int64_t i = part.first; i < part.end(); ++i) {
     const data::SampleShape& shape = microbatch.shapes[static_cast<size_t>(i)];
     switch (family) {
-      case job::Family::kClipVision: rows += shape.images * items_.image_rows; break;
-      case job::Family::kWhisper: rows += shape.sounds * items_.audio_rows; break;
-      default: rows += PositionsOf(microbatch, i);
+      case job::Family::kClipVision:
+        rows += shape.images * items_.image_rows;
+        break;
+      case job::Family::kWhisper:
+        rows += shape.sounds * items_.audio_rows;
+        break;
+      default:
+        rows += PositionsOf(microbatch, i);
     }
   }
   return rows;
@@ -135,21 +142,25 @@ int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::Unit
 struct Batches::PartSamples {
   struct Entry {
     std::shared_ptr<const data::Sample> sample;
-    int64_t positions = 0;                              // of the sample itself
-    const std::vector<int32_t>* grown = nullptr;        // tokens decoded behind it
-    int64_t end() const { return positions + (grown == nullptr ? 0 : static_cast<int64_t>(grown->size())); }
+    int64_t positions = 0;                        // of the sample itself
+    const std::vector<int32_t>* grown = nullptr;  // tokens decoded behind it
+    int64_t end() const {
+      return positions + (grown == nullptr ? 0 : static_cast<int64_t>(grown->size()));
+    }
   };
   SequenceShape shape;
   std::vector<Entry> entries;
 };
 
-absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microbatch, plan::UnitRange part) {
+absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microbatch,
+                                                       plan::UnitRange part) {
   PartSamples result{.shape = ShapeOf(microbatch, part)};
   for (int64_t i = part.first; i < part.end(); ++i) {
     const size_t index = static_cast<size_t>(i);
     PartSamples::Entry entry;
     ASSIGN_OR_RETURN(entry.sample, source_.Take(microbatch.samples[index]));
-    entry.positions = growth_ == nullptr ? microbatch.shapes[index].positions : growth_->prompt_positions[index];
+    entry.positions =
+        growth_ == nullptr ? microbatch.shapes[index].positions : growth_->prompt_positions[index];
     if (growth_ != nullptr) entry.grown = &growth_->tokens[index];
     result.entries.push_back(std::move(entry));
   }
@@ -161,7 +172,8 @@ at::Tensor Batches::Tokens(const PartSamples& part) const {
   int64_t* out = tokens.mutable_data_ptr<int64_t>();
   for (const PartSamples::Entry& entry : part.entries) {
     std::copy_n(entry.sample->tokens.begin(), entry.positions, out);
-    if (entry.grown != nullptr) std::copy(entry.grown->begin(), entry.grown->end(), out + entry.positions);
+    if (entry.grown != nullptr)
+      std::copy(entry.grown->begin(), entry.grown->end(), out + entry.positions);
     out += part.shape.length;
   }
   return ToDevice(tokens, device_, at::kLong);
@@ -182,8 +194,9 @@ void Batches::AppendAllPositions(const PartSamples& part, std::vector<int64_t>& 
   }
 }
 
-absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch, plan::UnitRange range,
-                                                 const PartSamples& part, absl::Span<const int32_t> sources) const {
+absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
+                                                 plan::UnitRange range, const PartSamples& part,
+                                                 absl::Span<const int32_t> sources) const {
   std::vector<int64_t> rows;
   int64_t expected = 0;
   for (int32_t source : sources) {
@@ -195,18 +208,21 @@ absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch, p
     }
     for (size_t b = 0; b < part.entries.size(); ++b) {
       const data::Sample& sample = *part.entries[b].sample;
-      for (int32_t position : family == job::Family::kWhisper ? sample.sound_positions : sample.image_positions) {
+      for (int32_t position :
+           family == job::Family::kWhisper ? sample.sound_positions : sample.image_positions) {
         rows.push_back(static_cast<int64_t>(b) * part.shape.length + position);
       }
     }
   }
   if (static_cast<int64_t>(rows.size()) != expected) {
-    return absl::InternalError(absl::StrCat("samples have ", rows.size(), " rows, their index says ", expected));
+    return absl::InternalError(
+        absl::StrCat("samples have ", rows.size(), " rows, their index says ", expected));
   }
   return rows.empty() ? at::Tensor() : DeviceIndices(rows);
 }
 
-void Batches::FillLabels(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const {
+void Batches::FillLabels(const PartSamples& part, const at::Tensor& valid,
+                         model::StageInput& input) const {
   at::Tensor labels = HostTensor({part.shape.batch, part.shape.length}, at::kLong, device_);
   at::Tensor weights = HostTensor({part.shape.batch, part.shape.length}, at::kFloat, device_);
   if (growth_ == nullptr) {
@@ -221,20 +237,24 @@ void Batches::FillLabels(const PartSamples& part, const at::Tensor& valid, model
   }
   input.labels = ToDevice(labels, device_, at::kLong);
   input.label_weights = ToDevice(weights, device_, WeightType());
-  if (valid.defined()) input.label_weights = input.label_weights * valid.to(WeightType()).unsqueeze(1);
+  if (valid.defined())
+    input.label_weights = input.label_weights * valid.to(WeightType()).unsqueeze(1);
 }
 
 // Target row r of R belongs to the last R positions of its sample.
-absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const {
+absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& valid,
+                                  model::StageInput& input) const {
   std::vector<int64_t> positions, samples;
   const int64_t hidden = items_.target_hidden;
   if (growth_ == nullptr) {
     for (size_t b = 0; b < part.entries.size(); ++b) {
       const PartSamples::Entry& entry = part.entries[b];
       const int64_t rows = static_cast<int64_t>(entry.sample->target.size()) / hidden;
-      if (rows > entry.positions) return absl::InternalError("a sample has more target rows than positions");
+      if (rows > entry.positions)
+        return absl::InternalError("a sample has more target rows than positions");
       for (int64_t r = 0; r < rows; ++r) {
-        positions.push_back(static_cast<int64_t>(b) * part.shape.length + entry.positions - rows + r);
+        positions.push_back(static_cast<int64_t>(b) * part.shape.length + entry.positions - rows +
+                            r);
         samples.push_back(static_cast<int64_t>(b));
       }
     }
@@ -249,13 +269,15 @@ absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& val
   }
   input.targets = ToDevice(targets, device_, compute_);
   input.target_positions = DeviceIndices(positions);
-  input.target_weights = valid.defined() ? valid.to(WeightType()).index_select(0, DeviceIndices(samples))
-                                         : at::ones({rows}, input.targets.options().dtype(WeightType()));
+  input.target_weights = valid.defined()
+                             ? valid.to(WeightType()).index_select(0, DeviceIndices(samples))
+                             : at::ones({rows}, input.targets.options().dtype(WeightType()));
   return absl::OkStatus();
 }
 
-absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& microbatch, plan::UnitRange range,
-                                  const at::Tensor& valid, model::StageInput& input) {
+absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& microbatch,
+                                  plan::UnitRange range, const at::Tensor& valid,
+                                  model::StageInput& input) {
   if (!what.first && !what.leaves && !what.loss) return absl::OkStatus();
   ASSIGN_OR_RETURN(const PartSamples part, TakePart(microbatch, range));
   const bool language = what.module == plan_.spec.language;
@@ -275,13 +297,14 @@ absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& mic
   return absl::OkStatus();
 }
 
-absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch, plan::UnitRange part,
-                                  model::StageInput& input, at::Tensor& valid,
+absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
+                                  plan::UnitRange part, model::StageInput& input, at::Tensor& valid,
                                   std::vector<CorruptSample>& corrupt) {
   const bool audio = FamilyOf(module) == job::Family::kWhisper;
   const int64_t items = RowsOf(module, microbatch, part) / RowsPerItem(module);
-  at::Tensor values = audio ? HostTensor({items, items_.mel_bins, items_.frames}, at::kFloat, device_)
-                            : HostTensor({items, 3, items_.image_size, items_.image_size}, at::kFloat, device_);
+  at::Tensor values =
+      audio ? HostTensor({items, items_.mel_bins, items_.frames}, at::kFloat, device_)
+            : HostTensor({items, 3, items_.image_size, items_.image_size}, at::kFloat, device_);
   const int64_t size = items == 0 ? 0 : values.numel() / items;
   at::Tensor flags = HostTensor({part.count}, at::kFloat, device_);
   float* out = values.mutable_data_ptr<float>();
@@ -292,18 +315,21 @@ absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch, 
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
     if ((audio ? shape.sounds : shape.images) == 0) continue;
-    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(microbatch.samples[index]));
+    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample,
+                     source_.Take(microbatch.samples[index]));
     if (sample->corrupt) {
       flag = 0;
       corrupt.push_back({microbatch.samples[index], sample->corrupt_reason});
     }
     for (const std::vector<float>& one : audio ? sample->sounds : sample->pixels) {
-      if (item < items && static_cast<int64_t>(one.size()) == size) std::copy(one.begin(), one.end(), out + item * size);
+      if (item < items && static_cast<int64_t>(one.size()) == size)
+        std::copy(one.begin(), one.end(), out + item * size);
       ++item;
     }
   }
   if (item != items) {
-    return absl::InternalError(absl::StrCat("samples have ", item, " items, their index says ", items));
+    return absl::InternalError(
+        absl::StrCat("samples have ", item, " items, their index says ", items));
   }
   valid = ToDevice(flags, device_, at::kFloat);
   if (items > 0) (audio ? input.sounds : input.pixels) = ToDevice(values, device_, compute_);

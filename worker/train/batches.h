@@ -1,7 +1,7 @@
 // worker/train/batches.h: the samples of a microbatch as tensors, for the rank that needs them.
 //
-// Every shape of a step follows from the index of the data set, so any rank can tell the shape of any
-// message without decoding a sample or asking a peer. Decoded data is read only by first stages
+// Every shape of a step follows from the index of the data set, so any rank can tell the shape of
+// any message without decoding a sample or asking a peer. Decoded data is read only by first stages
 // (tokens, pixels) and by the last language stage (labels).
 //
 // Not thread-safe.
@@ -86,22 +86,23 @@ class Batches {
                 absl::Span<const Microbatch> next_step);
 
   SequenceShape ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const;
-  // Token rows that `module` makes of the samples: of their items, in an encoder; one a position, in a
-  // decoder.
+  // Token rows that `module` makes of the samples: of their items, in an encoder; one a position,
+  // in a decoder.
   int64_t RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
   int64_t RowsPerItem(int32_t encoder) const;
 
-  // What follows fills the members of a stage's input that decoded samples give, for the part of the
-  // microbatch that a lane works on.
+  // What follows fills the members of a stage's input that decoded samples give, for the part of
+  // the microbatch that a lane works on.
 
-  // First part of an encoder: pixels or sounds, and `valid` [samples of the part] fp32: 0 where an item
-  // did not decode. Appends to `corrupt` the samples that did not.
+  // First part of an encoder: pixels or sounds, and `valid` [samples of the part] fp32: 0 where an
+  // item did not decode. Appends to `corrupt` the samples that did not.
   struct CorruptSample {
     int64_t sample;
     std::string reason;
   };
   absl::Status FillEncoder(int32_t module, const Microbatch& microbatch, plan::UnitRange part,
-                           model::StageInput& input, at::Tensor& valid, std::vector<CorruptSample>& corrupt);
+                           model::StageInput& input, at::Tensor& valid,
+                           std::vector<CorruptSample>& corrupt);
 
   struct DecoderPart {
     int32_t module = 0;
@@ -111,16 +112,16 @@ class Batches {
     bool loss = false;             // labels and their weights, or targets
   };
   // `valid` as above, undefined if all are: other samples count in no loss.
-  absl::Status FillDecoder(const DecoderPart& what, const Microbatch& microbatch, plan::UnitRange part,
-                           const at::Tensor& valid, model::StageInput& input);
+  absl::Status FillDecoder(const DecoderPart& what, const Microbatch& microbatch,
+                           plan::UnitRange part, const at::Tensor& valid, model::StageInput& input);
 
   const SampleSource& source() const { return source_; }
 
   // Decoding: positions that a sample's sequence has grown by, and the tokens put there, by sample.
   // Empty outside of greedy decoding.
   struct Growth {
-    std::vector<int64_t> prompt_positions;             // of each sample in the microbatch's list
-    std::vector<std::vector<int32_t>> tokens;          // decoded so far
+    std::vector<int64_t> prompt_positions;     // of each sample in the microbatch's list
+    std::vector<std::vector<int32_t>> tokens;  // decoded so far
   };
   void SetGrowth(const Growth* growth) { growth_ = growth; }
 
@@ -128,7 +129,9 @@ class Batches {
   struct PartSamples;  // of one lane's part, taken from the source
   absl::StatusOr<PartSamples> TakePart(const Microbatch& microbatch, plan::UnitRange part);
   int64_t PositionsOf(const Microbatch& microbatch, int64_t index) const;
-  job::Family FamilyOf(int32_t module) const { return plan_.module_spec(module).architecture.family; }
+  job::Family FamilyOf(int32_t module) const {
+    return plan_.module_spec(module).architecture.family;
+  }
   // How often a rank at `place` takes each sample of its lane.
   int32_t TakesOf(const plan::Place& place) const;
   // Of weights of samples and losses: fp32, fp64 under fp64.
@@ -137,9 +140,11 @@ class Batches {
   at::Tensor Tokens(const PartSamples& part) const;
   void AppendAllPositions(const PartSamples& part, std::vector<int64_t>& rows) const;
   absl::StatusOr<at::Tensor> RowPositions(const Microbatch& microbatch, plan::UnitRange range,
-                                          const PartSamples& part, absl::Span<const int32_t> sources) const;
+                                          const PartSamples& part,
+                                          absl::Span<const int32_t> sources) const;
   void FillLabels(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const;
-  absl::Status FillTargets(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const;
+  absl::Status FillTargets(const PartSamples& part, const at::Tensor& valid,
+                           model::StageInput& input) const;
 
   const plan::Plan& plan_;
   SampleSource& source_;

@@ -1,16 +1,16 @@
 // worker/train/commit.h: how all ranks come to the same decision about a step.
 //
-// When a rank's gradients are reduced it writes a Record. The records of all ranks are gathered (never
-// summed: a collective that was aborted can pass garbage on as valid), and each rank derives the same
-// Decision from the same records in rank order. Optimizer kernels are predicated on it on the device,
-// so the host launches them without waiting.
+// When a rank's gradients are reduced it writes a Record. The records of all ranks are gathered
+// (never summed: a collective that was aborted can pass garbage on as valid), and each rank derives
+// the same Decision from the same records in rank order. Optimizer kernels are predicated on it on
+// the device, so the host launches them without waiting.
 //
 // Plain structs without pointers; the same code runs on CPU and inside a CUDA kernel.
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <cstdint>
+#include <cstring>
 
 #ifdef __CUDACC__
 #define PHALANX_HOST_DEVICE __host__ __device__
@@ -22,21 +22,21 @@ namespace phalanx::train {
 
 struct Record {
   int64_t epoch = 0;
-  int64_t step = 0;           // counted from 1
-  uint64_t plan_digest = 0;   // first 64 bits
-  int64_t applied = 0;        // last step applied at this rank's state
-  double squared_norm = 0;    // of the undivided gradient sum, each unit counted by one rank
-  double loss_sum = 0;        // counted tokens' losses, given by one rank a replica; else 0
-  double counted_tokens = 0;  // likewise
-  double corrupt_samples = 0; // likewise
-  int64_t stop = 0;           // the rank was told to stop
-  uint64_t checksum = 0;      // of everything above
+  int64_t step = 0;            // counted from 1
+  uint64_t plan_digest = 0;    // first 64 bits
+  int64_t applied = 0;         // last step applied at this rank's state
+  double squared_norm = 0;     // of the undivided gradient sum, each unit counted by one rank
+  double loss_sum = 0;         // counted tokens' losses, given by one rank a replica; else 0
+  double counted_tokens = 0;   // likewise
+  double corrupt_samples = 0;  // likewise
+  int64_t stop = 0;            // the rank was told to stop
+  uint64_t checksum = 0;       // of everything above
 };
 
 enum class Verdict : int32_t {
-  kInvalid = 0,    // some record is missing, torn or of another step: the step must not be applied
+  kInvalid = 0,  // some record is missing, torn or of another step: the step must not be applied
   kCommitted = 1,
-  kSkipped = 2,    // committed without an update: some gradient is not finite
+  kSkipped = 2,  // committed without an update: some gradient is not finite
 };
 
 struct Decision {
@@ -51,7 +51,8 @@ struct Decision {
 };
 
 PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
-  const double values[] = {record.squared_norm, record.loss_sum, record.counted_tokens, record.corrupt_samples};
+  const double values[] = {record.squared_norm, record.loss_sum, record.counted_tokens,
+                           record.corrupt_samples};
   uint64_t hash = 0x9E3779B97F4A7C15u;
   const uint64_t words[] = {static_cast<uint64_t>(record.epoch), static_cast<uint64_t>(record.step),
                             record.plan_digest, static_cast<uint64_t>(record.applied),
@@ -75,7 +76,8 @@ struct Expectation {
 };
 
 // Sums in rank order in fp64, so every rank gets the same bits.
-PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world, const Expectation& expected) {
+PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
+                                           const Expectation& expected) {
   Decision decision;
   decision.step = expected.step;
   double squared_norm = 0, loss_sum = 0;

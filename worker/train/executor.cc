@@ -16,7 +16,8 @@ using schedule::Op;
 namespace {
 
 bool IsCompute(Op op) {
-  return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight || op == Op::kOptimize;
+  return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight ||
+         op == Op::kOptimize;
 }
 
 }  // namespace
@@ -36,25 +37,38 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     if (communicators[i] == nullptr) continue;
     comm::Communicator* communicator = communicators[i].get();
     auto peers = [&specs, i](std::map<Rank, int32_t>& table) {
-      for (size_t p = 0; p < specs[i].ranks.size(); ++p) table[specs[i].ranks[p]] = static_cast<int32_t>(p);
+      for (size_t p = 0; p < specs[i].ranks.size(); ++p)
+        table[specs[i].ranks[p]] = static_cast<int32_t>(p);
     };
     switch (specs[i].use) {
       case plan::CommunicatorSpec::Use::kControl:
         control_ = communicator;
         peers(control_peer_);
         break;
-      case plan::CommunicatorSpec::Use::kForward: forward_ = communicator; peers(forward_peer_); break;
-      case plan::CommunicatorSpec::Use::kBackward: backward_ = communicator; peers(backward_peer_); break;
-      case plan::CommunicatorSpec::Use::kTensor: tensor_groups[specs[i].ranks] = communicator; break;
-      case plan::CommunicatorSpec::Use::kData: data_groups[specs[i].ranks] = communicator; break;
+      case plan::CommunicatorSpec::Use::kForward:
+        forward_ = communicator;
+        peers(forward_peer_);
+        break;
+      case plan::CommunicatorSpec::Use::kBackward:
+        backward_ = communicator;
+        peers(backward_peer_);
+        break;
+      case plan::CommunicatorSpec::Use::kTensor:
+        tensor_groups[specs[i].ranks] = communicator;
+        break;
+      case plan::CommunicatorSpec::Use::kData:
+        data_groups[specs[i].ranks] = communicator;
+        break;
     }
   }
-  auto find = [](const std::map<plan::RankList, comm::Communicator*>& groups, const plan::RankList& ranks) {
+  auto find = [](const std::map<plan::RankList, comm::Communicator*>& groups,
+                 const plan::RankList& ranks) {
     auto it = groups.find(ranks);
     return it == groups.end() ? nullptr : it->second;
   };
 #ifdef PHALANX_WITH_CUDA
-  timer_ = std::make_unique<StepTimer>(options_.device.is_cuda() ? MakeCudaMarks() : MakeCpuMarks());
+  timer_ =
+      std::make_unique<StepTimer>(options_.device.is_cuda() ? MakeCudaMarks() : MakeCpuMarks());
   kernels_ = options_.device.is_cuda() ? MakeCudaStepKernels() : MakeCpuStepKernels();
 #else
   timer_ = std::make_unique<StepTimer>(MakeCpuMarks());
@@ -62,11 +76,13 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
 #endif
   for (const plan::Place& place : plan_.PlacesOf(rank_)) {
     ModuleGroups groups;
-    groups.tensor = find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
+    groups.tensor =
+        find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
     groups.data = find(data_groups, plan_.DataGroup(place.module, place.pp, place.tp));
     groups.control = control_;
     const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
-    for (int32_t chunk = 0; chunk < module.chunks; ++chunk) RETURN_IF_ERROR(AddPart(place, chunk, groups));
+    for (int32_t chunk = 0; chunk < module.chunks; ++chunk)
+      RETURN_IF_ERROR(AddPart(place, chunk, groups));
   }
   TieEnds();
   ASSIGN_OR_RETURN(program_, schedule::BuildStepOf(plan_, rank_));
@@ -74,13 +90,15 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
   sums_ = at::zeros({4}, on_device.dtype(at::kDouble));
   const int64_t members = control_ == nullptr ? 1 : control_->size();
-  records_ = at::zeros({members * static_cast<int64_t>(sizeof(Record))}, on_device.dtype(at::kByte));
+  records_ =
+      at::zeros({members * static_cast<int64_t>(sizeof(Record))}, on_device.dtype(at::kByte));
   if (!absl::SimpleHexAtoi(plan_.digest.substr(0, 16), &plan_digest_)) plan_digest_ = 0;
   flags_travel_ = !plan_.spec.edges.empty();
   return absl::OkStatus();
 }
 
-absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk, const ModuleGroups& groups) {
+absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk,
+                               const ModuleGroups& groups) {
   const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
   Part part;
   part.place = place;
@@ -92,8 +110,8 @@ absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk, const Mo
   part.tensor = groups.tensor;
   part.links_in = plan_.LinksInto(place.module, place.pp, chunk);
   part.links_out = plan_.LinksOutOf(place.module, place.pp, chunk);
-  states_.push_back(std::make_unique<ModuleState>(plan_, place, chunk, groups, options_.device, options_.compute,
-                                                  options_.init_threads));
+  states_.push_back(std::make_unique<ModuleState>(plan_, place, chunk, groups, options_.device,
+                                                  options_.compute, options_.init_threads));
   part.state = states_.back().get();
   comm::Communicator* tensor = groups.tensor;
   if (tensor != nullptr) {
@@ -103,8 +121,9 @@ absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk, const Mo
   const model::StageOptions options{.device = options_.device,
                                     .compute = options_.compute,
                                     .gradient = GradientType(options_.compute)};
-  ASSIGN_OR_RETURN(part.stage, model::MakeStage(plan_, place, chunk, part.state->parameters(), part.state->weights(),
-                                                part.state->gradients(), tensor, options));
+  ASSIGN_OR_RETURN(part.stage, model::MakeStage(plan_, place, chunk, part.state->parameters(),
+                                                part.state->weights(), part.state->gradients(),
+                                                tensor, options));
   part_at_[{place.module, chunk}] = parts_.size();
   parts_.push_back(std::move(part));
   return absl::OkStatus();
@@ -136,7 +155,8 @@ int32_t Executor::PeerIn(bool forward, Rank rank) const {
   return (forward ? forward_peer_ : backward_peer_).at(rank);
 }
 
-absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector<Microbatch>& microbatches,
+absl::Status Executor::RunStep(int64_t step, Batches& batches,
+                               const std::vector<Microbatch>& microbatches,
                                const std::function<absl::Status()>& previous_decided) {
   sums_.zero_();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
@@ -162,7 +182,8 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches, const std::vector
     // Of one exchange it is the receive that takes the time.
     size_t timed = i;
     while (timed + 1 < i + done && schedule::IsSend(program_[timed].op)) ++timed;
-    const auto kind = IsCompute(instruction.op) ? StepTimer::Kind::kCompute : StepTimer::Kind::kComm;
+    const auto kind =
+        IsCompute(instruction.op) ? StepTimer::Kind::kCompute : StepTimer::Kind::kComm;
     for (const size_t end = i + done; i < end; ++i) {
       timer_->BeginInstruction(static_cast<int32_t>(i));
       timer_->Add(kind, i <= timed ? before : after, i < timed ? before : after);
@@ -182,7 +203,8 @@ absl::Status Executor::FinishMessages() {
 }
 
 // A send and a receive of one ticket are one exchange: this rank is at both ends of the link.
-absl::StatusOr<size_t> Executor::Execute(const schedule::Program& program, size_t at, const StepContext& context) {
+absl::StatusOr<size_t> Executor::Execute(const schedule::Program& program, size_t at,
+                                         const StepContext& context) {
   const Instruction& instruction = program[at];
   if (!schedule::IsMessage(instruction.op)) {
     RETURN_IF_ERROR(ExecuteOne(instruction, context));
@@ -197,7 +219,8 @@ absl::StatusOr<size_t> Executor::Execute(const schedule::Program& program, size_
            program[at + done].ticket == instruction.ticket);
   deliveries_.clear();
   if (posting.sends.empty() && posting.receives.empty()) return done;
-  RETURN_IF_ERROR((posting.forward ? forward_ : backward_)->Exchange(posting.sends, posting.receives));
+  RETURN_IF_ERROR(
+      (posting.forward ? forward_ : backward_)->Exchange(posting.sends, posting.receives));
   return done;
 }
 
@@ -213,13 +236,20 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
   }
   Part& part = PartOf(instruction.module, instruction.chunk);
   switch (instruction.op) {
-    case Op::kForward: return Forward(part, instruction.microbatch, context);
-    case Op::kBackwardInput: return BackwardInput(part, instruction.microbatch);
-    case Op::kBackwardWeight: return BackwardWeight(part, instruction.microbatch);
-    case Op::kReduce: return part.state->Reduce();
-    case Op::kOptimize: return OptimizeModule(part, context);
-    case Op::kGather: return part.state->Gather();
-    default: return absl::InternalError("a program holds an instruction that is none");
+    case Op::kForward:
+      return Forward(part, instruction.microbatch, context);
+    case Op::kBackwardInput:
+      return BackwardInput(part, instruction.microbatch);
+    case Op::kBackwardWeight:
+      return BackwardWeight(part, instruction.microbatch);
+    case Op::kReduce:
+      return part.state->Reduce();
+    case Op::kOptimize:
+      return OptimizeModule(part, context);
+    case Op::kGather:
+      return part.state->Gather();
+    default:
+      return absl::InternalError("a program holds an instruction that is none");
   }
 }
 
@@ -236,8 +266,8 @@ absl::Status Executor::RecordStep(const StepContext& context) {
   kernels_->WriteRecord(records_, self, header, sums_);
   if (control_ == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(records_.mutable_data_ptr());
-  RETURN_IF_ERROR(control_->AllGather(base + static_cast<size_t>(self) * sizeof(Record), base, sizeof(Record),
-                                      comm::DType::kByte));
+  RETURN_IF_ERROR(control_->AllGather(base + static_cast<size_t>(self) * sizeof(Record), base,
+                                      sizeof(Record), comm::DType::kByte));
   return control_->Join();
 }
 
@@ -254,7 +284,8 @@ absl::Status Executor::OptimizeModule(Part& part, const StepContext& context) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches, const Microbatch& microbatch,
+absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
+                                                        const Microbatch& microbatch,
                                                         bool predict) {
   sums_.zero_();
   timer_->BeginStep(0);

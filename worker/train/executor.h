@@ -1,8 +1,9 @@
 // worker/train/executor.h: carries out a rank's program for one step.
 //
-// The executor knows what each instruction means for this rank: which peers a link connects it with,
-// which rows travel, which stage computes. It decides nothing: order comes from the program
-// (core/schedule), division of samples from core/plan/samples.h, the fate of a step from the records.
+// The executor knows what each instruction means for this rank: which peers a link connects it
+// with, which rows travel, which stage computes. It decides nothing: order comes from the program
+// (core/schedule), division of samples from core/plan/samples.h, the fate of a step from the
+// records.
 //
 // On CUDA everything is enqueued; the host reads one pinned word a step, before the first backward
 // pass of the next one.
@@ -45,8 +46,8 @@ using OnCorruptSample = std::function<void(const Batches::CorruptSample&)>;
 
 class Executor {
  public:
-  // `communicators`: one an entry of plan::Communicators(plan), nullptr where this rank is no member.
-  // Everything given by reference outlives the executor.
+  // `communicators`: one an entry of plan::Communicators(plan), nullptr where this rank is no
+  // member. Everything given by reference outlives the executor.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const plan::Plan& plan, Rank rank,
                                                           comm::Communicators& communicators,
                                                           const ExecutorOptions& options);
@@ -56,15 +57,19 @@ class Executor {
   absl::Status RunStep(int64_t step, Batches& batches, const std::vector<Microbatch>& microbatches,
                        const std::function<absl::Status()>& previous_decided);
   // Decision of a step that RunStep has run, if it is there.
-  bool ReadDecision(int64_t step, Decision* decision) { return kernels_->ReadDecision(step, decision); }
+  bool ReadDecision(int64_t step, Decision* decision) {
+    return kernels_->ReadDecision(step, decision);
+  }
   // Where the time of step `step` went; to be asked once step + 1 is decided.
   StepFigures ReadFigures(int64_t step) { return timer_->Read(step); }
   // The caller tells how each decided step ended, so that update counts go on.
-  void CountUpdate(const Decision& decision) { updates_ += decision.verdict == Verdict::kCommitted; }
+  void CountUpdate(const Decision& decision) {
+    updates_ += decision.verdict == Verdict::kCommitted;
+  }
 
   // Forward passes of one microbatch through the whole pipeline. Every rank calls it with the same
-  // microbatch. Loss and counted tokens are to be summed over all ranks. With `predict`, ranks of the
-  // last language part have the most probable next token at each position of their lane.
+  // microbatch. Loss and counted tokens are to be summed over all ranks. With `predict`, ranks of
+  // the last language part have the most probable next token at each position of their lane.
   struct Evaluation {
     double loss_sum = 0, counted_tokens = 0;
     at::Tensor predicted;  // [B, T] int64 on the CPU
@@ -102,20 +107,20 @@ class Executor {
     int32_t slices = 1;
     std::vector<at::Tensor> own;  // the slices that come to this rank
   };
-  // What a part holds of one microbatch between instructions. Receives may stand long before the pass
-  // that needs them, so the compute stream joins them only there (TakeForward, TakeBackward).
+  // What a part holds of one microbatch between instructions. Receives may stand long before the
+  // pass that needs them, so the compute stream joins them only there (TakeForward, TakeBackward).
   struct Flight {
     std::map<int32_t, std::vector<Arrival>> arriving;                      // by link
     std::map<int32_t, std::vector<ArrivingGradients>> arriving_gradients;  // by link
-    std::map<int32_t, at::Tensor> received;            // link -> activations
+    std::map<int32_t, at::Tensor> received;                                // link -> activations
     std::map<int32_t, at::Tensor> received_gradients;  // link -> gradient of what was sent
     model::StageOutput output;
     model::StageOutput input_gradients;
     at::Tensor valid;  // [samples of the part's lane] fp32; undefined: all valid
     bool ran = false;
   };
-  // What one call of a message communicator carries: the messages of one instruction, or of a send and
-  // a receive with one ticket.
+  // What one call of a message communicator carries: the messages of one instruction, or of a send
+  // and a receive with one ticket.
   struct Posting {
     bool forward = true;
     std::vector<comm::Outgoing> sends;
@@ -144,34 +149,45 @@ class Executor {
     return flights_[{static_cast<int32_t>(&part - parts_.data()), microbatch}];
   }
 
-  // Carries out program[at], and what is one exchange with it; tells how many instructions that was.
-  absl::StatusOr<size_t> Execute(const schedule::Program& program, size_t at, const StepContext& context);
+  // Carries out program[at], and what is one exchange with it; tells how many instructions that
+  // was.
+  absl::StatusOr<size_t> Execute(const schedule::Program& program, size_t at,
+                                 const StepContext& context);
   absl::Status ExecuteOne(const schedule::Instruction& instruction, const StepContext& context);
   absl::Status Forward(Part& part, int32_t microbatch, const StepContext& context);
-  absl::Status FillInput(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
-                         Flight& flight, const StepContext& context, model::StageInput& input);
-  absl::Status FillFromSamples(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
-                               Flight& flight, const StepContext& context, model::StageInput& input);
+  absl::Status FillInput(const Part& part, const Microbatch& microbatch,
+                         const plan::UnitRange& lane, Flight& flight, const StepContext& context,
+                         model::StageInput& input);
+  absl::Status FillFromSamples(const Part& part, const Microbatch& microbatch,
+                               const plan::UnitRange& lane, Flight& flight,
+                               const StepContext& context, model::StageInput& input);
   void AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input);
   absl::Status BackwardInput(Part& part, int32_t microbatch);
   absl::Status BackwardWeight(Part& part, int32_t microbatch);
   // Adds what the instruction sends and receives to the posting.
-  void PostMessages(const schedule::Instruction& instruction, const StepContext& context, Posting& posting);
-  void PostSendForward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
-  void PostReceiveForward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
-  void PostSendBackward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
-  void PostReceiveBackward(int32_t link, int32_t microbatch, const StepContext& context, Posting& posting);
+  void PostMessages(const schedule::Instruction& instruction, const StepContext& context,
+                    Posting& posting);
+  void PostSendForward(int32_t link, int32_t microbatch, const StepContext& context,
+                       Posting& posting);
+  void PostReceiveForward(int32_t link, int32_t microbatch, const StepContext& context,
+                          Posting& posting);
+  void PostSendBackward(int32_t link, int32_t microbatch, const StepContext& context,
+                        Posting& posting);
+  void PostReceiveBackward(int32_t link, int32_t microbatch, const StepContext& context,
+                           Posting& posting);
   absl::Status TakeForward(const Part& part, Flight& flight);
   absl::Status TakeBackward(const Part& part, Flight& flight);
   absl::Status RecordStep(const StepContext& context);
   absl::Status OptimizeModule(Part& part, const StepContext& context);
 
-  // Shape of the activation that link carries for the samples of `part`, [rows, hidden] along an edge.
+  // Shape of the activation that link carries for the samples of `part`, [rows, hidden] along an
+  // edge.
   std::vector<int64_t> LinkShape(int32_t link, const Microbatch& microbatch, plan::UnitRange part,
                                  const Batches& batches) const;
   // Joins row slices that the ranks of a tensor group hold: slice s of `slices` at rank s mod size.
-  absl::StatusOr<at::Tensor> GatherSlices(comm::Communicator* group, const std::vector<at::Tensor>& own,
-                                          int64_t rows, int32_t slices, int64_t hidden);
+  absl::StatusOr<at::Tensor> GatherSlices(comm::Communicator* group,
+                                          const std::vector<at::Tensor>& own, int64_t rows,
+                                          int32_t slices, int64_t hidden);
   int32_t PeerIn(bool forward, Rank rank) const;
   void Keep(at::Tensor tensor) { in_use_.push_back(std::move(tensor)); }
   absl::Status FinishMessages();
@@ -198,8 +214,8 @@ class Executor {
   OnCorruptSample on_corrupt_sample_;
 
   std::map<std::pair<int32_t, int32_t>, Flight> flights_;  // (part, microbatch)
-  std::map<int64_t, Delivery> deliveries_;                 // by place of the message in its link's list
-  std::vector<at::Tensor> in_use_;  // memory of messages that may still be under way
+  std::map<int64_t, Delivery> deliveries_;  // by place of the message in its link's list
+  std::vector<at::Tensor> in_use_;          // memory of messages that may still be under way
 };
 
 }  // namespace phalanx::train

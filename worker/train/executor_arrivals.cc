@@ -1,5 +1,5 @@
-// Arrivals of Executor: messages that a pass has waited for become its input. What comes in slices is
-// gathered over the tensor group here, inside the pass, where all its ranks meet.
+// Arrivals of Executor: messages that a pass has waited for become its input. What comes in slices
+// is gathered over the tensor group here, inside the pass, where all its ranks meet.
 #include <utility>
 #include <vector>
 
@@ -21,9 +21,10 @@ absl::Status Executor::TakeForward(const Part& part, Flight& flight) {
       if (link.edge < 0) {
         flight.received[index] = arrival.payload;
       } else if (arrival.rows > 0) {
-        ASSIGN_OR_RETURN(at::Tensor gathered,
-                         GatherSlices(part.tensor, {arrival.payload}, arrival.rows, arrival.message.slices,
-                                      plan_.module_spec(link.to_module).architecture.hidden_size));
+        ASSIGN_OR_RETURN(
+            at::Tensor gathered,
+            GatherSlices(part.tensor, {arrival.payload}, arrival.rows, arrival.message.slices,
+                         plan_.module_spec(link.to_module).architecture.hidden_size));
         rows.push_back(std::move(gathered));
       }
     }
@@ -56,14 +57,16 @@ absl::Status Executor::TakeBackward(const Part& part, Flight& flight) {
                                     plan_.module_spec(link.to_module).architecture.hidden_size));
       rows.push_back(std::move(gathered));
     }
-    if (!rows.empty()) flight.received_gradients[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
+    if (!rows.empty())
+      flight.received_gradients[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
   }
   flight.arriving_gradients.clear();
   return absl::OkStatus();
 }
 
-absl::StatusOr<at::Tensor> Executor::GatherSlices(comm::Communicator* group, const std::vector<at::Tensor>& own,
-                                                  int64_t rows, int32_t slices, int64_t hidden) {
+absl::StatusOr<at::Tensor> Executor::GatherSlices(comm::Communicator* group,
+                                                  const std::vector<at::Tensor>& own, int64_t rows,
+                                                  int32_t slices, int64_t hidden) {
   const int32_t width = group == nullptr ? 1 : group->size();
   if (width == 1) {
     if (own.size() == 1) return own[0];
@@ -72,13 +75,15 @@ absl::StatusOr<at::Tensor> Executor::GatherSlices(comm::Communicator* group, con
   // Equal blocks for the collective: `each` slices a rank, each padded to the longest.
   const int64_t each = (slices + width - 1) / width;
   const int64_t longest = plan::EvenSplit(rows, slices, 0).count;
-  at::Tensor all = at::empty({width, each, longest, hidden}, sums_.options().dtype(options_.compute));
+  at::Tensor all =
+      at::empty({width, each, longest, hidden}, sums_.options().dtype(options_.compute));
   at::Tensor mine = all.select(0, group->rank());
   for (size_t i = 0; i < own.size(); ++i) {
-    if (own[i].numel() > 0) mine.select(0, static_cast<int64_t>(i)).narrow(0, 0, own[i].size(0)).copy_(own[i]);
+    if (own[i].numel() > 0)
+      mine.select(0, static_cast<int64_t>(i)).narrow(0, 0, own[i].size(0)).copy_(own[i]);
   }
-  RETURN_IF_ERROR(group->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(), each * longest * hidden,
-                                   CommDType(options_.compute)));
+  RETURN_IF_ERROR(group->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(),
+                                   each * longest * hidden, CommDType(options_.compute)));
   RETURN_IF_ERROR(group->Join());
   Keep(all);
   std::vector<at::Tensor> parts;

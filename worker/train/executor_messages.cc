@@ -1,11 +1,11 @@
 // The messages of Executor: what travels along a link, and between whom.
 //
-// Inside a module a rank passes its whole activation to the rank of the same tensor coordinate. Along
-// an edge each destination tensor rank receives one slice of the rows of every lane pair and the
-// destination's tensor group gathers; gradients go the same way back, without summing, since every
-// tensor rank of the consumer already holds the complete gradient. The validity of samples travels as
-// a second message of fp32 flags beside each activation. What a rank sends to itself (colocated
-// modules, consecutive parts of one rank) is handed over without a copy.
+// Inside a module a rank passes its whole activation to the rank of the same tensor coordinate.
+// Along an edge each destination tensor rank receives one slice of the rows of every lane pair and
+// the destination's tensor group gathers; gradients go the same way back, without summing, since
+// every tensor rank of the consumer already holds the complete gradient. The validity of samples
+// travels as a second message of fp32 flags beside each activation. What a rank sends to itself
+// (colocated modules, consecutive parts of one rank) is handed over without a copy.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -25,8 +25,8 @@ comm::Incoming In(int32_t peer, at::Tensor& tensor) {
 
 }  // namespace
 
-std::vector<int64_t> Executor::LinkShape(int32_t index, const Microbatch& microbatch, plan::UnitRange part,
-                                         const Batches& batches) const {
+std::vector<int64_t> Executor::LinkShape(int32_t index, const Microbatch& microbatch,
+                                         plan::UnitRange part, const Batches& batches) const {
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
   const job::Architecture& to = plan_.module_spec(link.to_module).architecture;
   if (link.edge >= 0) return {batches.RowsOf(link.from_module, microbatch, part), to.hidden_size};
@@ -51,26 +51,33 @@ void Executor::PostMessages(const schedule::Instruction& instruction, const Step
                             Posting& posting) {
   using schedule::Op;
   switch (instruction.op) {
-    case Op::kSendForward: return PostSendForward(instruction.link, instruction.microbatch, context, posting);
-    case Op::kReceiveForward: return PostReceiveForward(instruction.link, instruction.microbatch, context, posting);
-    case Op::kSendBackward: return PostSendBackward(instruction.link, instruction.microbatch, context, posting);
-    default: return PostReceiveBackward(instruction.link, instruction.microbatch, context, posting);
+    case Op::kSendForward:
+      return PostSendForward(instruction.link, instruction.microbatch, context, posting);
+    case Op::kReceiveForward:
+      return PostReceiveForward(instruction.link, instruction.microbatch, context, posting);
+    case Op::kSendBackward:
+      return PostSendBackward(instruction.link, instruction.microbatch, context, posting);
+    default:
+      return PostReceiveBackward(instruction.link, instruction.microbatch, context, posting);
   }
 }
 
-void Executor::PostSendForward(int32_t index, int32_t number, const StepContext& context, Posting& posting) {
+void Executor::PostSendForward(int32_t index, int32_t number, const StepContext& context,
+                               Posting& posting) {
   const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(number)];
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
   const Part& part = SourceOf(link);
   const Batches& batches = *context.batches;
   Flight& flight = FlightOf(part, number);
-  const plan::UnitRange lane = plan::LaneSamples(plan_, link.from_module, part.place.dp, microbatch.positions);
+  const plan::UnitRange lane =
+      plan::LaneSamples(plan_, link.from_module, part.place.dp, microbatch.positions);
   size_t output = 0;  // edges have an output each
   if (link.edge >= 0) {
     output = static_cast<size_t>(std::find(part.links_out.begin(), part.links_out.end(), index) -
                                  part.links_out.begin());
   }
-  const std::vector<plan::LinkMessage> messages = plan::LinkMessages(plan_, index, microbatch.positions);
+  const std::vector<plan::LinkMessage> messages =
+      plan::LinkMessages(plan_, index, microbatch.positions);
   for (size_t i = 0; i < messages.size(); ++i) {
     const plan::LinkMessage& message = messages[i];
     if (message.from != rank_ || message.count == 0) continue;
@@ -80,7 +87,8 @@ void Executor::PostSendForward(int32_t index, int32_t number, const StepContext&
       if (link.edge >= 0) {
         const int64_t before =
             batches.RowsOf(link.from_module, microbatch, {lane.first, message.first - lane.first});
-        const int64_t rows = batches.RowsOf(link.from_module, microbatch, {message.first, message.count});
+        const int64_t rows =
+            batches.RowsOf(link.from_module, microbatch, {message.first, message.count});
         const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);
         delivery.payload = delivery.payload.narrow(0, before + slice.first, slice.count);
       }
@@ -103,16 +111,19 @@ void Executor::PostSendForward(int32_t index, int32_t number, const StepContext&
   }
 }
 
-void Executor::PostReceiveForward(int32_t index, int32_t number, const StepContext& context, Posting& posting) {
+void Executor::PostReceiveForward(int32_t index, int32_t number, const StepContext& context,
+                                  Posting& posting) {
   const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(number)];
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
   const Part& part = DestinationOf(link);
   Flight& flight = FlightOf(part, number);
-  if (plan::LaneSamples(plan_, link.to_module, part.place.dp, microbatch.positions).count == 0) return;
+  if (plan::LaneSamples(plan_, link.to_module, part.place.dp, microbatch.positions).count == 0)
+    return;
   const at::TensorOptions data = sums_.options().dtype(options_.compute);
   const at::TensorOptions fp32 = sums_.options().dtype(at::kFloat);
   std::vector<Arrival>& arrivals = flight.arriving[index];
-  const std::vector<plan::LinkMessage> messages = plan::LinkMessages(plan_, index, microbatch.positions);
+  const std::vector<plan::LinkMessage> messages =
+      plan::LinkMessages(plan_, index, microbatch.positions);
   for (size_t i = 0; i < messages.size(); ++i) {
     const plan::LinkMessage& message = messages[i];
     if (message.to != rank_ || message.count == 0) continue;
@@ -125,7 +136,8 @@ void Executor::PostReceiveForward(int32_t index, int32_t number, const StepConte
     }
     if (message.from == rank_) {
       Delivery& delivery = deliveries_[static_cast<int64_t>(i)];
-      arrival.payload = delivery.payload.defined() ? std::move(delivery.payload) : at::empty(shape, data);
+      arrival.payload =
+          delivery.payload.defined() ? std::move(delivery.payload) : at::empty(shape, data);
       arrival.flags = std::move(delivery.flags);
       arrivals.push_back(std::move(arrival));
       continue;
@@ -143,14 +155,16 @@ void Executor::PostReceiveForward(int32_t index, int32_t number, const StepConte
   }
 }
 
-void Executor::PostSendBackward(int32_t index, int32_t number, const StepContext& context, Posting& posting) {
+void Executor::PostSendBackward(int32_t index, int32_t number, const StepContext& context,
+                                Posting& posting) {
   const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(number)];
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
   const Part& part = DestinationOf(link);
   const Batches& batches = *context.batches;
   Flight& flight = FlightOf(part, number);
   if (!flight.ran) return;
-  const plan::UnitRange lane = plan::LaneSamples(plan_, link.to_module, part.place.dp, microbatch.positions);
+  const plan::UnitRange lane =
+      plan::LaneSamples(plan_, link.to_module, part.place.dp, microbatch.positions);
   // Rows of several edges stand one after the other, in the order of the links.
   int64_t edge_offset = 0;
   for (int32_t other : part.links_in) {
@@ -158,19 +172,23 @@ void Executor::PostSendBackward(int32_t index, int32_t number, const StepContext
     const plan::Link& before = plan_.links[static_cast<size_t>(other)];
     if (before.edge >= 0) edge_offset += batches.RowsOf(before.from_module, microbatch, lane);
   }
-  const std::vector<plan::LinkMessage> messages = plan::LinkMessages(plan_, index, microbatch.positions);
+  const std::vector<plan::LinkMessage> messages =
+      plan::LinkMessages(plan_, index, microbatch.positions);
   for (size_t i = 0; i < messages.size(); ++i) {
     const plan::LinkMessage& message = messages[i];
     if (message.to != rank_ || message.count == 0) continue;
     at::Tensor payload;
     if (link.edge < 0) {
-      payload = flight.input_gradients.hidden.empty() ? at::Tensor() : flight.input_gradients.hidden[0];
+      payload =
+          flight.input_gradients.hidden.empty() ? at::Tensor() : flight.input_gradients.hidden[0];
     } else if (flight.input_gradients.rows.defined()) {
       const int64_t before =
           batches.RowsOf(link.from_module, microbatch, {lane.first, message.first - lane.first});
-      const int64_t rows = batches.RowsOf(link.from_module, microbatch, {message.first, message.count});
+      const int64_t rows =
+          batches.RowsOf(link.from_module, microbatch, {message.first, message.count});
       const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);
-      payload = flight.input_gradients.rows.narrow(0, edge_offset + before + slice.first, slice.count);
+      payload =
+          flight.input_gradients.rows.narrow(0, edge_offset + before + slice.first, slice.count);
     }
     if (!payload.defined() || payload.numel() == 0) continue;
     if (message.from == rank_) {
@@ -182,7 +200,8 @@ void Executor::PostSendBackward(int32_t index, int32_t number, const StepContext
   }
 }
 
-void Executor::PostReceiveBackward(int32_t index, int32_t number, const StepContext& context, Posting& posting) {
+void Executor::PostReceiveBackward(int32_t index, int32_t number, const StepContext& context,
+                                   Posting& posting) {
   const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(number)];
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
   const Part& part = SourceOf(link);
@@ -192,7 +211,8 @@ void Executor::PostReceiveBackward(int32_t index, int32_t number, const StepCont
   std::vector<ArrivingGradients>& pairs = flight.arriving_gradients[index];
   const plan::RankList lane_ranks =
       plan_.TensorGroup(link.from_module, part.place.dp, link.from_stage, part.place.cp);
-  const std::vector<plan::LinkMessage> messages = plan::LinkMessages(plan_, index, microbatch.positions);
+  const std::vector<plan::LinkMessage> messages =
+      plan::LinkMessages(plan_, index, microbatch.positions);
   for (size_t i = 0; i < messages.size(); ++i) {
     const plan::LinkMessage& message = messages[i];
     // Every rank of this lane notes the pair, whether a slice of it comes here or not.

@@ -8,13 +8,16 @@
 namespace phalanx::train {
 namespace {
 
-bool IsDecoder(job::Family family) { return family == job::Family::kLlama || family == job::Family::kRegressor; }
+bool IsDecoder(job::Family family) {
+  return family == job::Family::kLlama || family == job::Family::kRegressor;
+}
 
 }  // namespace
 
 // What decoded samples fill. A regressor's target rows count where their sample is valid.
-absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
-                                       Flight& flight, const StepContext& context, model::StageInput& input) {
+absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& microbatch,
+                                       const plan::UnitRange& lane, Flight& flight,
+                                       const StepContext& context, model::StageInput& input) {
   Batches& batches = *context.batches;
   const int32_t module = part.place.module;
   if (!IsDecoder(plan_.module_spec(module).architecture.family)) {
@@ -36,8 +39,9 @@ absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& micro
   return absl::OkStatus();
 }
 
-absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch, const plan::UnitRange& lane,
-                                 Flight& flight, const StepContext& context, model::StageInput& input) {
+absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
+                                 const plan::UnitRange& lane, Flight& flight,
+                                 const StepContext& context, model::StageInput& input) {
   RETURN_IF_ERROR(FillFromSamples(part, microbatch, lane, flight, context, input));
   std::vector<at::Tensor> rows;
   for (int32_t link : part.links_in) {
@@ -57,7 +61,8 @@ absl::Status Executor::Forward(Part& part, int32_t index, const StepContext& con
   const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(index)];
   Flight& flight = FlightOf(part, index);
   const int32_t module = part.place.module;
-  const plan::UnitRange lane = plan::LaneSamples(plan_, module, part.place.dp, microbatch.positions);
+  const plan::UnitRange lane =
+      plan::LaneSamples(plan_, module, part.place.dp, microbatch.positions);
   if (lane.count == 0) return absl::OkStatus();
   RETURN_IF_ERROR(TakeForward(part, flight));
   model::StageInput input;

@@ -46,7 +46,8 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
     std::sort(uncounted.begin(), uncounted.end());
     int64_t row = 0;
     auto rows_to = [&](int64_t end, bool counted) {
-      append({matrix.offset + row * matrix.cols, matrix.offset + end * matrix.cols, matrix.trains, decay, counted});
+      append({matrix.offset + row * matrix.cols, matrix.offset + end * matrix.cols, matrix.trains,
+              decay, counted});
       row = end;
     };
     for (const auto& [first, end] : uncounted) {
@@ -66,28 +67,42 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
 
 comm::DType CommDType(at::ScalarType type) {
   switch (type) {
-    case at::kBFloat16: return comm::DType::kBf16;
-    case at::kFloat: return comm::DType::kFp32;
-    case at::kDouble: return comm::DType::kFp64;
-    case at::kLong: return comm::DType::kInt64;
-    default: return comm::DType::kByte;
+    case at::kBFloat16:
+      return comm::DType::kBf16;
+    case at::kFloat:
+      return comm::DType::kFp32;
+    case at::kDouble:
+      return comm::DType::kFp64;
+    case at::kLong:
+      return comm::DType::kInt64;
+    default:
+      return comm::DType::kByte;
   }
 }
 
-at::ScalarType GradientType(at::ScalarType compute) { return compute == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType GradientType(at::ScalarType compute) {
+  return compute == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 at::ScalarType ComputeType(job::Precision precision) {
   switch (precision) {
-    case job::Precision::kBf16: return at::kBFloat16;
-    case job::Precision::kFp32: return at::kFloat;
-    case job::Precision::kFp64: return at::kDouble;
+    case job::Precision::kBf16:
+      return at::kBFloat16;
+    case job::Precision::kFp32:
+      return at::kFloat;
+    case job::Precision::kFp64:
+      return at::kDouble;
   }
   return at::kFloat;
 }
 
-ModuleState::ModuleState(const plan::Plan& plan, const plan::Place& place, int32_t chunk, const ModuleGroups& groups,
-                         at::Device device, at::ScalarType compute, int32_t init_threads)
-    : place_(place), chunk_(chunk), groups_(groups), parameters_(plan::ParametersOf(plan, place, chunk)) {
+ModuleState::ModuleState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+                         const ModuleGroups& groups, at::Device device, at::ScalarType compute,
+                         int32_t init_threads)
+    : place_(place),
+      chunk_(chunk),
+      groups_(groups),
+      parameters_(plan::ParametersOf(plan, place, chunk)) {
   const auto options = at::TensorOptions().device(device);
   weights_ = at::zeros({parameters_.elements}, options.dtype(compute));
   model::InitialiseWeights(plan, place, parameters_, weights_, init_threads);
@@ -95,7 +110,8 @@ ModuleState::ModuleState(const plan::Plan& plan, const plan::Place& place, int32
   gradients_ = at::zeros({parameters_.elements}, options.dtype(GradientType(compute)));
   for (const plan::Bucket& bucket : parameters_.buckets) {
     const auto first = parameters_.matrices.begin() + bucket.first_matrix;
-    if (std::any_of(first, first + bucket.matrices, [](const plan::LocalMatrix& m) { return m.trains; })) {
+    if (std::any_of(first, first + bucket.matrices,
+                    [](const plan::LocalMatrix& m) { return m.trains; })) {
       buckets_.push_back(bucket);
     }
   }
@@ -126,8 +142,9 @@ void ModuleState::BuildShard(int32_t replica, at::ScalarType compute) {
   for (const plan::Bucket& bucket : buckets_) {
     const int64_t part = bucket.elements / parameters_.replicas;
     const int64_t begin = bucket.offset + replica * part, end = begin + part;
-    auto run = std::upper_bound(flags.begin(), flags.end(), begin,
-                                [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });
+    auto run = std::upper_bound(
+        flags.begin(), flags.end(), begin,
+        [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });
     for (; run != flags.end() && run->begin < end; ++run) {
       if (!run->trains) continue;
       const int64_t first = std::max(begin, run->begin), last = std::min(end, run->end);
@@ -151,8 +168,9 @@ void ModuleState::BuildShard(int32_t replica, at::ScalarType compute) {
   }
 }
 
-// The tensor group sums whole key and value tensors in which some head is shared: every rank adds its
-// summands at the rows of the logical tensor, so all ranks agree on the layout whatever they hold.
+// The tensor group sums whole key and value tensors in which some head is shared: every rank adds
+// its summands at the rows of the logical tensor, so all ranks agree on the layout whatever they
+// hold.
 void ModuleState::FindSharedPieces(const plan::Plan& plan) {
   if (groups_.tensor == nullptr) return;
   std::map<std::string, std::array<int64_t, 2>> slots;  // tensor name -> offset, elements
@@ -166,7 +184,8 @@ void ModuleState::FindSharedPieces(const plan::Plan& plan) {
       for (const plan::Piece& piece : matrix.pieces) {
         if (piece.holding != plan::Holding::kPartial) continue;
         const plan::LogicalTensor& tensor = parameters.logical[static_cast<size_t>(piece.logical)];
-        if (slots.try_emplace(tensor.name, std::array<int64_t, 2>{0, tensor.rows * tensor.cols}).second) {
+        if (slots.try_emplace(tensor.name, std::array<int64_t, 2>{0, tensor.rows * tensor.cols})
+                .second) {
           elements += tensor.rows * tensor.cols;
         }
       }
@@ -187,7 +206,8 @@ void ModuleState::FindSharedPieces(const plan::Plan& plan) {
       const int64_t count = piece.rows * matrix.cols;
       shared_pieces_.push_back(
           {gradients_.narrow(0, matrix.offset + piece.local_row * matrix.cols, count),
-           shared_buffer_.narrow(0, slots[tensor.name][0] + piece.logical_row * tensor.cols, count)});
+           shared_buffer_.narrow(0, slots[tensor.name][0] + piece.logical_row * tensor.cols,
+                                 count)});
     }
   }
 }
@@ -196,7 +216,8 @@ absl::Status ModuleState::ReduceSharedPieces() {
   if (!shared_buffer_.defined()) return absl::OkStatus();
   shared_buffer_.zero_();
   for (SharedPiece& piece : shared_pieces_) piece.slot.copy_(piece.gradient);
-  RETURN_IF_ERROR(groups_.tensor->AllReduceSum(shared_buffer_.mutable_data_ptr(), shared_buffer_.numel(),
+  RETURN_IF_ERROR(groups_.tensor->AllReduceSum(shared_buffer_.mutable_data_ptr(),
+                                               shared_buffer_.numel(),
                                                CommDType(shared_buffer_.scalar_type())));
   RETURN_IF_ERROR(groups_.tensor->Join());
   for (SharedPiece& piece : shared_pieces_) piece.gradient.copy_(piece.slot);
@@ -228,7 +249,8 @@ absl::Status ModuleState::Reduce() {
   for (const plan::Bucket& bucket : buckets_) {
     const int64_t part = bucket.elements / parameters_.replicas;
     char* begin = base + bucket.offset * size;
-    RETURN_IF_ERROR(groups_.data->ReduceScatterSum(begin, begin + groups_.data->rank() * part * size, part,
+    RETURN_IF_ERROR(groups_.data->ReduceScatterSum(begin,
+                                                   begin + groups_.data->rank() * part * size, part,
                                                    CommDType(gradients_.scalar_type())));
   }
   return groups_.data->Join();

@@ -1,10 +1,10 @@
-// worker/train/module_state.h: parameters, gradients and optimizer state of one pipeline part on one
-// rank, and the collectives that keep replicas alike.
+// worker/train/module_state.h: parameters, gradients and optimizer state of one pipeline part on
+// one rank, and the collectives that keep replicas alike.
 //
-// Weights and gradients are flat buffers laid out by plan::ParametersOf. Replica r of n owns the r-th
-// n-th of every bucket (a ZeRO-1 shard): it alone reduces, keeps optimizer state for it and updates
-// it; then the buckets are gathered. Matrices that do not train have no optimizer state, and a part
-// where none trains has no gradients.
+// Weights and gradients are flat buffers laid out by plan::ParametersOf. Replica r of n owns the
+// r-th n-th of every bucket (a ZeRO-1 shard): it alone reduces, keeps optimizer state for it and
+// updates it; then the buckets are gathered. Matrices that do not train have no optimizer state,
+// and a part where none trains has no gradients.
 //
 // Not thread-safe. On CUDA only enqueues.
 #pragma once
@@ -37,8 +37,9 @@ struct ModuleGroups {
 
 class ModuleState {
  public:
-  ModuleState(const plan::Plan& plan, const plan::Place& place, int32_t chunk, const ModuleGroups& groups,
-              at::Device device, at::ScalarType compute, int32_t init_threads);
+  ModuleState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+              const ModuleGroups& groups, at::Device device, at::ScalarType compute,
+              int32_t init_threads);
 
   const plan::Place& place() const { return place_; }
   int32_t chunk() const { return chunk_; }
@@ -48,18 +49,18 @@ class ModuleState {
   ShardState& shard() { return shard_; }
   bool trains() const { return gradients_.defined(); }
 
-  // The other end of a tied embedding, which trains: at a control rank (both ends call it), or a part
-  // of this rank, which must outlive this one (one of the two calls it).
+  // The other end of a tied embedding, which trains: at a control rank (both ends call it), or a
+  // part of this rank, which must outlive this one (one of the two calls it).
   void TieTo(int32_t control_rank);
   void TieTo(ModuleState& other);
 
   void ZeroGradients() {
     if (gradients_.defined()) gradients_.zero_();
   }
-  // Sums gradients over everyone who has a summand. First the two ends of a tied embedding, in every
-  // state of a rank before any Reduce: ends are different parts, so that the order of reductions does
-  // not order them. Then tensor ranks that share a KV head, and replicas. Afterwards this rank's shard
-  // holds the complete sum.
+  // Sums gradients over everyone who has a summand. First the two ends of a tied embedding, in
+  // every state of a rank before any Reduce: ends are different parts, so that the order of
+  // reductions does not order them. Then tensor ranks that share a KV head, and replicas.
+  // Afterwards this rank's shard holds the complete sum.
   absl::Status SumTiedEnds();
   absl::Status Reduce();
   // Every rank's weights from the shards.
@@ -79,8 +80,8 @@ class ModuleState {
   at::Tensor gradients_;
   ShardState shard_;
 
-  // Gradients of KV heads that several tensor ranks hold: views into the flat buffer and the place of
-  // each in the buffer that the tensor group sums.
+  // Gradients of KV heads that several tensor ranks hold: views into the flat buffer and the place
+  // of each in the buffer that the tensor group sums.
   struct SharedPiece {
     at::Tensor gradient, slot;
   };

@@ -1,5 +1,5 @@
-// Compiled with -fmad=false: copies of optimizer state must stay bit-equal, so every product and sum
-// is rounded for itself.
+// Compiled with -fmad=false: copies of optimizer state must stay bit-equal, so every product and
+// sum is rounded for itself.
 #include <cuda_bf16.h>
 
 #include "worker/train/step_kernels.cuh"
@@ -23,7 +23,8 @@ __device__ double BlockSum(double value) {
 __global__ void SquaredNormPartials(const float* values, int64_t count, double* partials) {
   double sum = 0;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += stride) {
     const double value = values[i];
     sum += value * value;
   }
@@ -47,8 +48,8 @@ __global__ void WriteRecordKernel(Record* out, Record header, const double* sums
   *out = header;
 }
 
-__global__ void MakeDecisionKernel(const Record* records, int32_t world, Expectation expected, Decision* decision,
-                                   PublishedDecision* published) {
+__global__ void MakeDecisionKernel(const Record* records, int32_t world, Expectation expected,
+                                   Decision* decision, PublishedDecision* published) {
   *decision = Decide(records, world, expected);
   published->decision = *decision;
   __threadfence_system();
@@ -56,12 +57,13 @@ __global__ void MakeDecisionKernel(const Record* records, int32_t world, Expecta
 }
 
 __global__ void AdamWKernel(const float* gradient, float* master, float* first, float* second,
-                            __nv_bfloat16* weight, int64_t count, AdamWFactors f, const Decision* decision,
-                            int64_t expected_step) {
+                            __nv_bfloat16* weight, int64_t count, AdamWFactors f,
+                            const Decision* decision, int64_t expected_step) {
   if (decision->step != expected_step || decision->verdict != Verdict::kCommitted) return;
   const float scale = static_cast<float>(decision->gradient_scale);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += stride) {
     const float g = gradient[i] * scale;
     const float m = f.beta1 * first[i] + f.rest1 * g;
     const float v = f.beta2 * second[i] + f.rest2 * (g * g);
@@ -81,29 +83,33 @@ int BlocksFor(int64_t count) {
 
 }  // namespace
 
-void LaunchSquaredNormPartials(const float* values, int64_t count, double* partials, cudaStream_t stream) {
+void LaunchSquaredNormPartials(const float* values, int64_t count, double* partials,
+                               cudaStream_t stream) {
   SquaredNormPartials<<<kNormBlocks, kThreads, 0, stream>>>(values, count, partials);
 }
 
-void LaunchSumPartials(const double* partials, int64_t count, double* accumulator, cudaStream_t stream) {
+void LaunchSumPartials(const double* partials, int64_t count, double* accumulator,
+                       cudaStream_t stream) {
   SumPartials<<<1, kThreads, 0, stream>>>(partials, count, accumulator);
 }
 
-void LaunchWriteRecord(Record* record, const Record& header, const double* sums, cudaStream_t stream) {
+void LaunchWriteRecord(Record* record, const Record& header, const double* sums,
+                       cudaStream_t stream) {
   WriteRecordKernel<<<1, 1, 0, stream>>>(record, header, sums);
 }
 
-void LaunchMakeDecision(const Record* records, int32_t world, const Expectation& expected, Decision* decision,
-                        PublishedDecision* published, cudaStream_t stream) {
+void LaunchMakeDecision(const Record* records, int32_t world, const Expectation& expected,
+                        Decision* decision, PublishedDecision* published, cudaStream_t stream) {
   MakeDecisionKernel<<<1, 1, 0, stream>>>(records, world, expected, decision, published);
 }
 
-void LaunchAdamW(const float* gradient, float* master, float* first, float* second, void* weight_bf16, int64_t count,
-                 const AdamWFactors& factors, const Decision* decision, int64_t expected_step, cudaStream_t stream) {
+void LaunchAdamW(const float* gradient, float* master, float* first, float* second,
+                 void* weight_bf16, int64_t count, const AdamWFactors& factors,
+                 const Decision* decision, int64_t expected_step, cudaStream_t stream) {
   if (count == 0) return;
   AdamWKernel<<<BlocksFor(count), kThreads, 0, stream>>>(gradient, master, first, second,
-                                                         static_cast<__nv_bfloat16*>(weight_bf16), count, factors,
-                                                         decision, expected_step);
+                                                         static_cast<__nv_bfloat16*>(weight_bf16),
+                                                         count, factors, decision, expected_step);
 }
 
 }  // namespace phalanx::train

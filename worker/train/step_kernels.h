@@ -1,9 +1,9 @@
 // worker/train/step_kernels.h: the few computations of a step that are not layers: gradient norm,
 // record, decision, AdamW.
 //
-// Two implementations: CPU (computed at once) and CUDA (enqueued on the current stream; nothing waits
-// for the device). AdamW is one pass per element with explicit rounding, so copies of a state stay
-// bit-equal whatever their offset in a buffer.
+// Two implementations: CPU (computed at once) and CUDA (enqueued on the current stream; nothing
+// waits for the device). AdamW is one pass per element with explicit rounding, so copies of a state
+// stay bit-equal whatever their offset in a buffer.
 //
 // Not thread-safe.
 #pragma once
@@ -24,8 +24,8 @@ struct ShardRun {
   int64_t gradient_offset = 0;
   int64_t state_offset = 0;
   int64_t count = 0;
-  bool decay = false;    // weight decay applies
-  bool counted = true;   // this rank counts these elements in the gradient norm
+  bool decay = false;   // weight decay applies
+  bool counted = true;  // this rank counts these elements in the gradient norm
 };
 
 // Optimizer state of one flat buffer's shard.
@@ -47,22 +47,26 @@ class StepKernels {
   virtual ~StepKernels() = default;
 
   // accumulator[0] += sum of squares of the counted runs, in fp64.
-  virtual void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard, at::Tensor& accumulator) = 0;
+  virtual void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
+                              at::Tensor& accumulator) = 0;
 
-  // Fills record `rank` of `records` ([world * sizeof(Record)] bytes on the device). `header` gives the
-  // host's fields; norm, loss, tokens and corrupt samples come from `sums`, fp64 [4] on the device.
-  virtual void WriteRecord(at::Tensor& records, int32_t rank, const Record& header, const at::Tensor& sums) = 0;
+  // Fills record `rank` of `records` ([world * sizeof(Record)] bytes on the device). `header` gives
+  // the host's fields; norm, loss, tokens and corrupt samples come from `sums`, fp64 [4] on the
+  // device.
+  virtual void WriteRecord(at::Tensor& records, int32_t rank, const Record& header,
+                           const at::Tensor& sums) = 0;
 
   // decision <- Decide(records); also copied to where ReadDecision finds it.
-  virtual void MakeDecision(const at::Tensor& records, int32_t world, const Expectation& expected) = 0;
+  virtual void MakeDecision(const at::Tensor& records, int32_t world,
+                            const Expectation& expected) = 0;
 
   // The decision of step `step`, if it is there yet. Never blocks.
   virtual bool ReadDecision(int64_t step, Decision* decision) = 0;
 
-  // Predicated on the decision of `expected_step` being kCommitted: gradients are scaled by it, state
-  // and weights updated. `weights`: flat buffer of the compute type.
-  virtual void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights, const AdamWStep& step,
-                     int64_t expected_step) = 0;
+  // Predicated on the decision of `expected_step` being kCommitted: gradients are scaled by it,
+  // state and weights updated. `weights`: flat buffer of the compute type.
+  virtual void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
+                     const AdamWStep& step, int64_t expected_step) = 0;
 };
 
 std::unique_ptr<StepKernels> MakeCpuStepKernels();

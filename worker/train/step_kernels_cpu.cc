@@ -22,14 +22,16 @@ double SquaredSum(const T* values, int64_t count) {
 }
 
 template <typename State, typename Weight>
-void UpdateRun(const State* gradient, State* master, State* first, State* second, Weight* weight, int64_t count,
-               const AdamWStep& step, double scale, bool decay) {
+void UpdateRun(const State* gradient, State* master, State* first, State* second, Weight* weight,
+               int64_t count, const AdamWStep& step, double scale, bool decay) {
   const State beta1 = static_cast<State>(step.beta1), beta2 = static_cast<State>(step.beta2);
-  const State rest1 = static_cast<State>(1 - step.beta1), rest2 = static_cast<State>(1 - step.beta2);
+  const State rest1 = static_cast<State>(1 - step.beta1),
+              rest2 = static_cast<State>(1 - step.beta2);
   const double updates = static_cast<double>(step.update);
   const State correction1 = static_cast<State>(1 / (1 - std::pow(step.beta1, updates)));
   const State correction2 = static_cast<State>(1 / (1 - std::pow(step.beta2, updates)));
-  const State rate = static_cast<State>(step.learning_rate), epsilon = static_cast<State>(step.epsilon);
+  const State rate = static_cast<State>(step.learning_rate),
+              epsilon = static_cast<State>(step.epsilon);
   const State weight_decay = static_cast<State>(decay ? step.weight_decay : 0);
   const State factor = static_cast<State>(scale);
   for (int64_t i = 0; i < count; ++i) {
@@ -47,7 +49,8 @@ void UpdateRun(const State* gradient, State* master, State* first, State* second
 
 class CpuStepKernels final : public StepKernels {
  public:
-  void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard, at::Tensor& accumulator) override {
+  void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
+                      at::Tensor& accumulator) override {
     double sum = 0;
     for (const ShardRun& run : shard.runs) {
       if (!run.counted) continue;
@@ -58,7 +61,8 @@ class CpuStepKernels final : public StepKernels {
     accumulator.mutable_data_ptr<double>()[0] += sum;
   }
 
-  void WriteRecord(at::Tensor& records, int32_t rank, const Record& header, const at::Tensor& sums) override {
+  void WriteRecord(at::Tensor& records, int32_t rank, const Record& header,
+                   const at::Tensor& sums) override {
     const double* values = sums.const_data_ptr<double>();
     Record record = header;
     record.squared_norm = values[0];
@@ -66,11 +70,12 @@ class CpuStepKernels final : public StepKernels {
     record.counted_tokens = values[2];
     record.corrupt_samples = values[3];
     record.checksum = ChecksumOf(record);
-    std::memcpy(records.mutable_data_ptr<uint8_t>() + static_cast<size_t>(rank) * sizeof(Record), &record,
-                sizeof record);
+    std::memcpy(records.mutable_data_ptr<uint8_t>() + static_cast<size_t>(rank) * sizeof(Record),
+                &record, sizeof record);
   }
 
-  void MakeDecision(const at::Tensor& records, int32_t world, const Expectation& expected) override {
+  void MakeDecision(const at::Tensor& records, int32_t world,
+                    const Expectation& expected) override {
     std::vector<Record> copies(static_cast<size_t>(world));
     std::memcpy(copies.data(), records.const_data_ptr<uint8_t>(), copies.size() * sizeof(Record));
     decision_ = Decide(copies.data(), world, expected);
@@ -82,8 +87,8 @@ class CpuStepKernels final : public StepKernels {
     return true;
   }
 
-  void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights, const AdamWStep& step,
-             int64_t expected_step) override {
+  void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
+             const AdamWStep& step, int64_t expected_step) override {
     if (decision_.step != expected_step || decision_.verdict != Verdict::kCommitted) return;
     if (gradients.scalar_type() == at::kDouble) {
       Update<double, double>(gradients, shard, weights, step);
@@ -96,7 +101,8 @@ class CpuStepKernels final : public StepKernels {
 
  private:
   template <typename State, typename Weight>
-  void Update(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights, const AdamWStep& step) {
+  void Update(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
+              const AdamWStep& step) {
     for (const ShardRun& run : shard.runs) {
       Weight* weight = weights.mutable_data_ptr<Weight>() + run.gradient_offset;
       State* master = nullptr;
@@ -107,8 +113,8 @@ class CpuStepKernels final : public StepKernels {
       }
       UpdateRun<State, Weight>(gradients.const_data_ptr<State>() + run.gradient_offset, master,
                                shard.first_moment.mutable_data_ptr<State>() + run.state_offset,
-                               shard.second_moment.mutable_data_ptr<State>() + run.state_offset, weight, run.count,
-                               step, decision_.gradient_scale, run.decay);
+                               shard.second_moment.mutable_data_ptr<State>() + run.state_offset,
+                               weight, run.count, step, decision_.gradient_scale, run.decay);
     }
   }
 

@@ -14,7 +14,9 @@ class CpuMarks final : public Marks {
   }
   double SecondsBetween(int64_t step, int32_t from, int32_t to) override {
     const auto& marks = marks_[Slot(step)];
-    return std::chrono::duration<double>(marks[static_cast<size_t>(to)] - marks[static_cast<size_t>(from)]).count();
+    return std::chrono::duration<double>(marks[static_cast<size_t>(to)] -
+                                         marks[static_cast<size_t>(from)])
+        .count();
   }
 
  private:
@@ -31,7 +33,8 @@ class TimedCommunicator final : public comm::Communicator {
     Begin();
     return inner_.AllReduceSum(data, count, dtype);
   }
-  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count, comm::DType dtype) override {
+  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count,
+                                comm::DType dtype) override {
     Begin();
     return inner_.ReduceScatterSum(in, out, count, dtype);
   }

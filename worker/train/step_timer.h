@@ -1,9 +1,9 @@
 // worker/train/step_timer.h: where the time of a step goes on this rank: computing, waiting for
 // messages and collectives, or idle.
 //
-// Marks are taken on the compute stream (CUDA: events, read steps later so that nobody waits; CPU: the
-// clock). A step's figures can be read once the decision of the step after it is known: by then all
-// its work is done. So three steps' marks are kept.
+// Marks are taken on the compute stream (CUDA: events, read steps later so that nobody waits; CPU:
+// the clock). A step's figures can be read once the decision of the step after it is known: by then
+// all its work is done. So three steps' marks are kept.
 //
 // Not thread-safe.
 #pragma once
@@ -55,8 +55,8 @@ class StepTimer {
   int32_t Mark() { return marks_->Mark(step_); }
   // The instruction that the spans added from now on belong to.
   void BeginInstruction(int32_t instruction) { instruction_ = instruction; }
-  // kCompute and kComm: a whole instruction. Inside one of kCompute: a collective of its tensor group,
-  // and a wait for messages.
+  // kCompute and kComm: a whole instruction. Inside one of kCompute: a collective of its tensor
+  // group, and a wait for messages.
   enum class Kind : uint8_t { kCompute, kComm, kCollective, kWait };
   void Add(Kind kind, int32_t from, int32_t to) {
     spans_[Slot(step_)].push_back({kind, instruction_, from, to});

@@ -21,7 +21,8 @@ class CudaMarks final : public Marks {
       events.all.emplace_back();
       C10_CUDA_CHECK(cudaEventCreate(&events.all.back()));
     }
-    C10_CUDA_CHECK(cudaEventRecord(events.all[events.used], c10::cuda::getCurrentCUDAStream().stream()));
+    C10_CUDA_CHECK(
+        cudaEventRecord(events.all[events.used], c10::cuda::getCurrentCUDAStream().stream()));
     return static_cast<int32_t>(events.used++);
   }
   double SecondsBetween(int64_t step, int32_t from, int32_t to) override {

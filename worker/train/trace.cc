@@ -16,7 +16,8 @@ using PassKey = std::tuple<bool, int32_t, int32_t, int32_t>;
 
 PassKey PassOf(const plan::Plan& plan, const Instruction& receive) {
   const plan::Link& link = plan.links[static_cast<size_t>(receive.link)];
-  if (receive.op == Op::kReceiveForward) return {true, link.to_module, link.to_chunk, receive.microbatch};
+  if (receive.op == Op::kReceiveForward)
+    return {true, link.to_module, link.to_chunk, receive.microbatch};
   return {false, link.from_module, link.from_chunk, receive.microbatch};
 }
 
@@ -31,7 +32,8 @@ void MoveWaitsToReceives(const plan::Plan& plan, const schedule::Program& progra
     const double begin = time.begin;
     time.begin += time.waited;
     time.waited = 0;
-    waits[{pass.op == Op::kForward, pass.module, pass.chunk, pass.microbatch}] = {begin, time.begin};
+    waits[{pass.op == Op::kForward, pass.module, pass.chunk, pass.microbatch}] = {begin,
+                                                                                  time.begin};
   }
   for (InstructionTime& time : times) {
     const Instruction& receive = program[static_cast<size_t>(time.instruction)];

@@ -1,9 +1,9 @@
 // worker/train/trace.h: from what the ranks measured of one step to one timeline.
 //
 // In the timeline a receive is as long as its rank was held up for the message. A CPU rank waits in
-// the receive itself; on a device that is enqueued early, and the pass that needs it waits. Each rank
-// measures on a clock of its own; all clocks agree on one instant: the exchange of records, which no
-// rank leaves before every other has come to it.
+// the receive itself; on a device that is enqueued early, and the pass that needs it waits. Each
+// rank measures on a clock of its own; all clocks agree on one instant: the exchange of records,
+// which no rank leaves before every other has come to it.
 //
 // Pure.
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace phalanx::train {
 
-// Each receive becomes the wait of its pass, and the pass begins behind. `times`: of `program`, in its
-// order.
+// Each receive becomes the wait of its pass, and the pass begins behind. `times`: of `program`, in
+// its order.
 void MoveWaitsToReceives(const plan::Plan& plan, const schedule::Program& program,
                          std::vector<InstructionTime>& times);
 

@@ -23,16 +23,20 @@ constexpr absl::Duration kDecisionPoll = absl::Microseconds(20);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan, Rank rank,
-                                                         comm::Communicators& communicators, SampleSource& source,
+                                                         comm::Communicators& communicators,
+                                                         SampleSource& source,
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks) {
   std::unique_ptr<Trainer> trainer(new Trainer(plan, source, options, std::move(callbacks)));
-  ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, options.executor));
-  trainer->batches_ = std::make_unique<Batches>(plan, source, options.executor.device, options.executor.compute,
-                                                options.executor.length_multiple);
+  ASSIGN_OR_RETURN(trainer->executor_,
+                   Executor::Create(plan, rank, communicators, options.executor));
+  trainer->batches_ =
+      std::make_unique<Batches>(plan, source, options.executor.device, options.executor.compute,
+                                options.executor.length_multiple);
   auto seen = std::make_shared<std::set<int64_t>>();
   trainer->executor_->set_on_corrupt_sample(
-      [seen, callback = trainer->callbacks_.on_corrupt_sample](const Batches::CorruptSample& sample) {
+      [seen,
+       callback = trainer->callbacks_.on_corrupt_sample](const Batches::CorruptSample& sample) {
         if (callback != nullptr && seen->insert(sample.sample).second) callback(sample);
       });
   trainer->last_decided_ = absl::Now();
@@ -47,38 +51,43 @@ absl::Status Trainer::Settle() {
     absl::SleepFor(kDecisionPoll);
   }
   if (decision.verdict == Verdict::kInvalid) {
-    return absl::AbortedError(absl::StrCat("step ", pending_step_, " did not commit: the record of rank ",
-                                           decision.invalid_rank, " is missing or of another step"));
+    return absl::AbortedError(
+        absl::StrCat("step ", pending_step_, " did not commit: the record of rank ",
+                     decision.invalid_rank, " is missing or of another step"));
   }
   executor_->CountUpdate(decision);
   last_decision_ = decision;
   const absl::Time now = absl::Now();
-  StepSummary summary{.step = pending_step_,
-                      .loss = decision.loss,
-                      .gradient_norm = decision.gradient_norm,
-                      .learning_rate = LearningRate(plan_.spec.optimizer, pending_step_, plan_.spec.steps),
-                      .tokens = pending_tokens_,
-                      .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
-                      .items = pending_items_,
-                      .seconds = absl::ToDoubleSeconds(now - last_decided_),
-                      .skipped = decision.verdict == Verdict::kSkipped,
-                      .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
-  if (pending_step_ > options_.first_step) summary.previous = executor_->ReadFigures(pending_step_ - 1);
-  if (options_.trace_step > 0 && pending_step_ == options_.trace_step + 1) trace_ = summary.previous.instructions;
+  StepSummary summary{
+      .step = pending_step_,
+      .loss = decision.loss,
+      .gradient_norm = decision.gradient_norm,
+      .learning_rate = LearningRate(plan_.spec.optimizer, pending_step_, plan_.spec.steps),
+      .tokens = pending_tokens_,
+      .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
+      .items = pending_items_,
+      .seconds = absl::ToDoubleSeconds(now - last_decided_),
+      .skipped = decision.verdict == Verdict::kSkipped,
+      .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
+  if (pending_step_ > options_.first_step)
+    summary.previous = executor_->ReadFigures(pending_step_ - 1);
+  if (options_.trace_step > 0 && pending_step_ == options_.trace_step + 1)
+    trace_ = summary.previous.instructions;
   last_decided_ = now;
   pending_step_ = 0;
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
   skipped_in_a_row_ = summary.skipped ? skipped_in_a_row_ + 1 : 0;
   if (skipped_in_a_row_ >= options_.skipped_in_a_row_max) {
-    return absl::DataLossError(absl::StrCat("the last ", skipped_in_a_row_, " steps up to step ", summary.step,
-                                            " had gradients that are not finite"));
+    return absl::DataLossError(absl::StrCat("the last ", skipped_in_a_row_, " steps up to step ",
+                                            summary.step, " had gradients that are not finite"));
   }
   return absl::OkStatus();
 }
 
 absl::Status Trainer::Enqueue(int64_t step) {
   microbatches_ = batches_->OfStep(step);
-  const std::vector<Microbatch> next = step < plan_.spec.steps ? batches_->OfStep(step + 1) : std::vector<Microbatch>();
+  const std::vector<Microbatch> next =
+      step < plan_.spec.steps ? batches_->OfStep(step + 1) : std::vector<Microbatch>();
   batches_->Announce(executor_->places(), microbatches_, next);
   int64_t tokens = 0, items = 0;
   for (const Microbatch& microbatch : microbatches_) {
@@ -114,7 +123,8 @@ absl::Status Trainer::ShareTrace() {
   std::vector<double> values = {static_cast<double>(trace_.size())};
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes, GatherOverRanks(values));
   size_t longest = 0;
-  for (const std::vector<double>& size : sizes) longest = std::max(longest, static_cast<size_t>(size[0]));
+  for (const std::vector<double>& size : sizes)
+    longest = std::max(longest, static_cast<size_t>(size[0]));
   values.clear();
   for (const InstructionTime& time : trace_) {
     values.insert(values.end(), {static_cast<double>(time.instruction), time.begin, time.end});
@@ -129,7 +139,8 @@ absl::Status Trainer::ShareTrace() {
     if (plan_.PlacesOf(Rank{rank}).empty()) continue;
     for (size_t i = 0; i < static_cast<size_t>(sizes[member][0]); ++i) {
       const double* entry = all[member].data() + 3 * i;
-      timeline.push_back({Rank{rank}, programs[static_cast<size_t>(rank)].at(static_cast<size_t>(entry[0])),
+      timeline.push_back({Rank{rank},
+                          programs[static_cast<size_t>(rank)].at(static_cast<size_t>(entry[0])),
                           entry[1], entry[2]});
     }
     ++member;
@@ -145,7 +156,8 @@ absl::StatusOr<Decision> Trainer::RunOne(int64_t step) {
   return last_decision_;
 }
 
-absl::StatusOr<std::vector<std::vector<double>>> Trainer::GatherOverRanks(const std::vector<double>& values) {
+absl::StatusOr<std::vector<std::vector<double>>> Trainer::GatherOverRanks(
+    const std::vector<double>& values) {
   comm::Communicator* control = executor_->control();
   if (control == nullptr || values.empty()) return std::vector<std::vector<double>>{values};
   const int64_t count = static_cast<int64_t>(values.size());
@@ -153,7 +165,8 @@ absl::StatusOr<std::vector<std::vector<double>>> Trainer::GatherOverRanks(const 
   std::copy(values.begin(), values.end(), mine.mutable_data_ptr<double>());
   mine = mine.to(options_.executor.device);
   at::Tensor all = at::empty({control->size(), count}, mine.options());
-  RETURN_IF_ERROR(control->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(), count, comm::DType::kFp64));
+  RETURN_IF_ERROR(
+      control->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(), count, comm::DType::kFp64));
   RETURN_IF_ERROR(control->Join());
   const at::Tensor host = all.cpu();
   std::vector<std::vector<double>> result;
@@ -175,7 +188,8 @@ absl::StatusOr<std::vector<double>> Trainer::SumOverRanks(const std::vector<doub
 }
 
 absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, int32_t captions,
-                                                    const data::Tokenizer* tokenizer, int32_t end_token) {
+                                                    const data::Tokenizer* tokenizer,
+                                                    int32_t end_token) {
   Batches batches(plan_, validation, options_.executor.device, options_.executor.compute,
                   options_.executor.length_multiple);
   const int64_t chunk = plan_.spec.batch.micro * plan_.parallel(plan_.spec.language).dp;
@@ -184,10 +198,12 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
   for (int64_t first = 0; first < validation.size(); first += chunk) {
     if (stop_.load()) return absl::CancelledError("asked to stop");
     std::vector<int64_t> samples;
-    for (int64_t s = first; s < std::min(validation.size(), first + chunk); ++s) samples.push_back(s);
+    for (int64_t s = first; s < std::min(validation.size(), first + chunk); ++s)
+      samples.push_back(s);
     const Microbatch microbatch = batches.OfSamples(samples);
     batches.Announce(places, {&microbatch, 1}, {});
-    ASSIGN_OR_RETURN(const Executor::Evaluation part, executor_->Evaluate(batches, microbatch, false));
+    ASSIGN_OR_RETURN(const Executor::Evaluation part,
+                     executor_->Evaluate(batches, microbatch, false));
     sums[0] += part.loss_sum;
     sums[1] += part.counted_tokens;
   }
@@ -195,7 +211,8 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
   EvaluationSummary summary;
   summary.counted_tokens = static_cast<int64_t>(sums[1]);
   summary.loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
-  summary.uniform_loss = std::log(static_cast<double>(plan_.module_spec(plan_.spec.language).architecture.vocabulary));
+  summary.uniform_loss =
+      std::log(static_cast<double>(plan_.module_spec(plan_.spec.language).architecture.vocabulary));
 
   std::vector<int64_t> shown;
   for (int64_t s = 0; s < validation.size() && static_cast<int32_t>(shown.size()) < captions; ++s) {
@@ -209,7 +226,8 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
     ASSIGN_OR_RETURN(const std::shared_ptr<const data::Sample> sample, validation.Take(shown[i]));
     std::vector<int32_t> truth;
     for (size_t t = 0; t < sample->labels.size(); ++t) {
-      if (sample->label_counts[t] != 0 && sample->labels[t] != end_token) truth.push_back(sample->labels[t]);
+      if (sample->label_counts[t] != 0 && sample->labels[t] != end_token)
+        truth.push_back(sample->labels[t]);
     }
     summary.captions.push_back(
         {validation.NameOf(shown[i]), tokenizer->Decode(truth), tokenizer->Decode(decoded[i])});
@@ -217,9 +235,8 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
   return summary;
 }
 
-absl::StatusOr<std::vector<std::vector<int32_t>>> Trainer::DecodeGreedily(Batches& batches,
-                                                                          absl::Span<const int64_t> samples,
-                                                                          int32_t end_token) {
+absl::StatusOr<std::vector<std::vector<int32_t>>> Trainer::DecodeGreedily(
+    Batches& batches, absl::Span<const int64_t> samples, int32_t end_token) {
   const Microbatch microbatch = batches.OfSamples(samples);
   const int64_t context = plan_.module_spec(plan_.spec.language).architecture.context;
   Batches::Growth growth;
@@ -243,10 +260,12 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> Trainer::DecodeGreedily(Batche
     for (const plan::Place& place : places) {
       if (!part->predicted.defined() || place.module != plan_.spec.language) continue;
       if (place.tp != 0 || place.cp != 0) continue;
-      const plan::UnitRange lane = plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
+      const plan::UnitRange lane =
+          plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
       for (int64_t b = 0; b < lane.count; ++b) {
         const size_t index = static_cast<size_t>(lane.first + b);
-        const int64_t position = growth.prompt_positions[index] + static_cast<int64_t>(growth.tokens[index].size()) - 1;
+        const int64_t position =
+            growth.prompt_positions[index] + static_cast<int64_t>(growth.tokens[index].size()) - 1;
         next[index] = static_cast<double>(part->predicted[b][position].item<int64_t>());
       }
     }
@@ -258,7 +277,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> Trainer::DecodeGreedily(Batche
     bool all_ended = true;
     for (size_t i = 0; i < samples.size(); ++i) {
       const int32_t token = static_cast<int32_t>((*tokens)[i]);
-      const int64_t length = growth.prompt_positions[i] + static_cast<int64_t>(growth.tokens[i].size());
+      const int64_t length =
+          growth.prompt_positions[i] + static_cast<int64_t>(growth.tokens[i].size());
       ended[i] = ended[i] || token == end_token || length + 1 > context;
       if (!ended[i]) growth.tokens[i].push_back(token);
       all_ended = all_ended && ended[i];

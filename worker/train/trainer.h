@@ -1,5 +1,5 @@
-// worker/train/trainer.h: trains one epoch of a plan on one rank, from the first step to the last, and
-// evaluates the result.
+// worker/train/trainer.h: trains one epoch of a plan on one rank, from the first step to the last,
+// and evaluates the result.
 //
 // Not thread-safe; RequestStop and the communicators' Abort may come from another thread.
 #pragma once
@@ -58,18 +58,20 @@ struct TrainerOptions {
 class Trainer {
  public:
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const plan::Plan& plan, Rank rank,
-                                                         comm::Communicators& communicators, SampleSource& source,
-                                                         const TrainerOptions& options, TrainerCallbacks callbacks);
+                                                         comm::Communicators& communicators,
+                                                         SampleSource& source,
+                                                         const TrainerOptions& options,
+                                                         TrainerCallbacks callbacks);
 
-  // Errors: Cancelled after RequestStop; DataLoss when too many steps in a row were not finite; what
-  // communicators and stages return.
+  // Errors: Cancelled after RequestStop; DataLoss when too many steps in a row were not finite;
+  // what communicators and stages return.
   absl::Status Run();
   // Runs one step and waits for its decision: what tests use.
   absl::StatusOr<Decision> RunOne(int64_t step);
 
   // Loss over all samples of `validation`, and greedy captions of the first `captions` of them that
-  // have items. The same call on every rank; the same result on every rank but for the captions' text,
-  // which only a rank with `tokenizer` has.
+  // have items. The same call on every rank; the same result on every rank but for the captions'
+  // text, which only a rank with `tokenizer` has.
   absl::StatusOr<EvaluationSummary> Evaluate(SampleSource& validation, int32_t captions,
                                              const data::Tokenizer* tokenizer, int32_t end_token);
 
@@ -77,16 +79,17 @@ class Trainer {
   Executor& executor() { return *executor_; }
 
  private:
-  Trainer(const plan::Plan& plan, SampleSource& source, const TrainerOptions& options, TrainerCallbacks callbacks)
+  Trainer(const plan::Plan& plan, SampleSource& source, const TrainerOptions& options,
+          TrainerCallbacks callbacks)
       : plan_(plan), source_(source), options_(options), callbacks_(std::move(callbacks)) {}
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.
   absl::Status Settle();
-  absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(Batches& batches,
-                                                                   absl::Span<const int64_t> samples,
-                                                                   int32_t end_token);
+  absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(
+      Batches& batches, absl::Span<const int64_t> samples, int32_t end_token);
   // What every rank has, in rank order: the same number of values on each.
-  absl::StatusOr<std::vector<std::vector<double>>> GatherOverRanks(const std::vector<double>& values);
+  absl::StatusOr<std::vector<std::vector<double>>> GatherOverRanks(
+      const std::vector<double>& values);
   absl::StatusOr<std::vector<double>> SumOverRanks(const std::vector<double>& values);
   absl::Status ShareTrace();
 
@@ -99,7 +102,7 @@ class Trainer {
   std::vector<Microbatch> microbatches_;  // of the step under way
   std::atomic<bool> stop_{false};
 
-  int64_t pending_step_ = 0;   // run, decision not yet read; 0: none
+  int64_t pending_step_ = 0;  // run, decision not yet read; 0: none
   int64_t pending_tokens_ = 0, pending_items_ = 0;
   Decision last_decision_;
   int64_t skipped_in_a_row_ = 0;

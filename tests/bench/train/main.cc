@@ -1,12 +1,13 @@
-// phalanx-bench train [--trace FILE] JOB [OUTPUT]: trains a job through `phalanx run` and prints one JSON
-// line of what it measured: medians over the steps after the first kWarmupSteps. With --trace the job
-// runs with `trace: true`, and FILE is the timeline that it leaves.
+// phalanx-bench train [--trace FILE] JOB [OUTPUT]: trains a job through `phalanx run` and prints
+// one JSON line of what it measured: medians over the steps after the first kWarmupSteps. With
+// --trace the job runs with `trace: true`, and FILE is the timeline that it leaves.
 //
 // FLOPs: 2 a multiply-add, causal attention half, head included, forward and executed backward, no
-// recomputation; mfu against the dense bf16 rate of an H100 or H200, null on CPU; tokens are language
-// positions without padding; bubble = 1 - busy / (devices x step). simulated_ms is the step that the
-// simulator predicts from the mean time of each part's passes, as measured in the run, and the longest
-// end of a step (reductions, optimizer, gathers) behind it; simulated_error is how far that is off.
+// recomputation; mfu against the dense bf16 rate of an H100 or H200, null on CPU; tokens are
+// language positions without padding; bubble = 1 - busy / (devices x step). simulated_ms is the
+// step that the simulator predicts from the mean time of each part's passes, as measured in the
+// run, and the longest end of a step (reductions, optimizer, gathers) behind it; simulated_error is
+// how far that is off.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,9 +42,10 @@ int Fail(const std::string& message) {
   return 1;
 }
 
-// Runs `phalanx` beside this executable in `folder`, and returns its exit code. An unset file stands for
-// /dev/null as its input, and for our stderr as its output.
-int RunPhalanx(std::vector<std::string> arguments, const std::string& folder, std::FILE* in, std::FILE* out) {
+// Runs `phalanx` beside this executable in `folder`, and returns its exit code. An unset file
+// stands for /dev/null as its input, and for our stderr as its output.
+int RunPhalanx(std::vector<std::string> arguments, const std::string& folder, std::FILE* in,
+               std::FILE* out) {
   std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "phalanx";
   std::vector<char*> argv = {program.data()};
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -61,14 +63,17 @@ int RunPhalanx(std::vector<std::string> arguments, const std::string& folder, st
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// The job with `trace: true`, as standard input of a run in the job's folder. nullptr: it has said why.
+// The job with `trace: true`, as standard input of a run in the job's folder. nullptr: it has said
+// why.
 std::FILE* TracedJob(const std::string& job, const std::string& folder) {
   std::FILE* file = std::tmpfile();
-  if (file == nullptr || RunPhalanx({"validate", job, "-o", "json"}, folder, nullptr, file) != 0) return nullptr;
+  if (file == nullptr || RunPhalanx({"validate", job, "-o", "json"}, folder, nullptr, file) != 0)
+    return nullptr;
   std::fseek(file, 0, SEEK_END);
   std::string text(static_cast<size_t>(std::ftell(file)), '\0');
   std::rewind(file);
-  Json document = Json::parse(text.data(), text.data() + std::fread(text.data(), 1, text.size(), file));
+  Json document =
+      Json::parse(text.data(), text.data() + std::fread(text.data(), 1, text.size(), file));
   document["spec"]["trace"] = true;
   std::FILE* traced = std::tmpfile();
   if (traced == nullptr) return nullptr;
@@ -94,7 +99,8 @@ std::vector<Json> ReadLines(const std::string& path) {
 
 double Percentile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, static_cast<size_t>(part * static_cast<double>(values.size())))];
+  return values[std::min(values.size() - 1,
+                         static_cast<size_t>(part * static_cast<double>(values.size())))];
 }
 
 double Mean(const std::vector<Json>& lines, const char* key) {
@@ -116,14 +122,16 @@ class MeasuredCosts {
   void Add(const Json& figures) {
     for (const Json& pass : figures.at("passes")) {
       const size_t m = pass.at("module").get<size_t>();
-      const size_t part = pass.at("stage").get<size_t>() * static_cast<size_t>(chunks_[m]) + pass.at("chunk").get<size_t>();
+      const size_t part = pass.at("stage").get<size_t>() * static_cast<size_t>(chunks_[m]) +
+                          pass.at("chunk").get<size_t>();
       phalanx::schedule::PartCost& cost = costs_.parts[m][part];
       cost.forward += pass.at("forward").get<double>();
       cost.backward_input += pass.at("backward_input").get<double>();
       cost.backward_weight += pass.at("backward_weight").get<double>();
       ranks_[m][part] += 1;
     }
-    finish_ = std::max(finish_, figures.at("finish_seconds").get<double>() / figures.at("steps").get<double>());
+    finish_ = std::max(
+        finish_, figures.at("finish_seconds").get<double>() / figures.at("steps").get<double>());
   }
   // Seconds of a step.
   double Predict(const phalanx::plan::Plan& plan) {
@@ -146,7 +154,8 @@ class MeasuredCosts {
   double finish_ = 0;
 };
 
-Json Measure(const phalanx::plan::Plan& plan, const std::string& output, const std::vector<Json>& all) {
+Json Measure(const phalanx::plan::Plan& plan, const std::string& output,
+             const std::vector<Json>& all) {
   const std::vector<Json> lines(all.begin() + kWarmupSteps, all.end());
   std::vector<double> seconds;
   for (const Json& line : lines) seconds.push_back(line.at("step_seconds").get<double>());
@@ -158,7 +167,9 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output, const s
   result["samples_per_s"] = static_cast<double>(plan.spec.batch.global) / median;
   result["step_ms"] = {{"median", median * 1e3}, {"p95", Percentile(seconds, 0.95) * 1e3}};
   result["tflops_per_device"] = flops * 1e-12;
-  result["mfu"] = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu ? Json(flops / kPeakFlops) : Json();
+  result["mfu"] = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu
+                      ? Json(flops / kPeakFlops)
+                      : Json();
   double busy = 0, exposed = 0, span = 0;
   MeasuredCosts costs(plan);
   Json memory = Json::array();
@@ -209,8 +220,8 @@ int main(int argc, char** argv) {
   if (!plan.ok()) return Fail(std::string(plan.status().message()));
   if (plan->spec.steps < static_cast<int64_t>(kWarmupSteps + kStepsMin)) {
     return Fail("spec.steps: " + std::to_string(plan->spec.steps) + ": must be at least " +
-                std::to_string(kWarmupSteps + kStepsMin) + ", the first " + std::to_string(kWarmupSteps) +
-                " count in nothing");
+                std::to_string(kWarmupSteps + kStepsMin) + ", the first " +
+                std::to_string(kWarmupSteps) + " count in nothing");
   }
   const std::filesystem::path output =
       arguments.size() == 3
@@ -225,7 +236,8 @@ int main(int argc, char** argv) {
   std::cout << Measure(*plan, output.string(), lines).dump() << std::endl;
   if (!trace.empty()) {
     std::error_code error;
-    std::filesystem::copy_file(output / "trace.json", trace, std::filesystem::copy_options::overwrite_existing, error);
+    std::filesystem::copy_file(output / "trace.json", trace,
+                               std::filesystem::copy_options::overwrite_existing, error);
     if (error) return Fail(trace + ": " + error.message());
   }
   if (arguments.size() == 2) std::filesystem::remove_all(output);

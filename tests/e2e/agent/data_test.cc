@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/shards.h"
 
 namespace phalanx::agent {
@@ -120,7 +121,7 @@ class CheckDataTest : public ::testing::Test {
   Finished Check(const v1::JobDocument& document) {
     const std::string path = document.directory() + "/job.yaml";
     support::WriteFile(path, document.text());
-    return RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--check-data", path});
+    return RunToEnd({tests::BinDir() + "/phalanx-worker", "--check-data", path});
   }
 };
 
@@ -167,8 +168,9 @@ TEST_F(CheckDataTest, JobFileThatIsWrong_Exits65_WithItsViolations) {
 }
 
 TEST_F(CheckDataTest, FileThatIsNotThere_Exits66) {
-  EXPECT_EQ(RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--check-data", "/nonexistent"}).exit_code,
-            66);
+  EXPECT_EQ(
+      RunToEnd({tests::BinDir() + "/phalanx-worker", "--check-data", "/nonexistent"}).exit_code,
+      66);
 }
 
 }  // namespace

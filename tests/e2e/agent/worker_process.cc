@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tests/e2e/agent/fake_coordinator.h"
+#include "tests/support/paths.h"
 #include "tests/support/shards.h"
 
 namespace phalanx::agent {
@@ -107,7 +108,7 @@ bool ProcessWatch::AwaitEnd() const {
 
 WorkerProcess::WorkerProcess(const std::string& coordinator, std::vector<std::string> arguments)
     : state_(support::MakeFolder("agent-state")) {
-  std::vector<std::string> command = {PHALANX_BIN_DIR "/phalanx-worker",
+  std::vector<std::string> command = {tests::BinDir() + "/phalanx-worker",
                                       "--coordinator",
                                       coordinator,
                                       "--node",

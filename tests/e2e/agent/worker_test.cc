@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/shards.h"
 
 namespace phalanx::agent {
@@ -102,7 +103,7 @@ TEST_F(WorkerTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
 TEST_F(WorkerTest, DeviceMemory_ThatIsNoSize_IsAUsageError) {
   for (const char* text : {"much", "0", "-1Gi", "1.5Gi"}) {
     const Finished finished =
-        RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--coordinator", "127.0.0.1:1", "--state",
+        RunToEnd({tests::BinDir() + "/phalanx-worker", "--coordinator", "127.0.0.1:1", "--state",
                   support::MakeFolder("agent-usage"), "--device-memory", text});
     EXPECT_EQ(finished.exit_code, 2) << text;
   }
@@ -303,7 +304,7 @@ TEST_F(WorkerTest, ReadyFile_IsWrittenOnceWelcomed) {
 TEST_F(WorkerTest, StateFolder_OfAnotherWorker_IsRefused) {
   Start();
   const Finished second =
-      RunToEnd({PHALANX_BIN_DIR "/phalanx-worker", "--coordinator", coordinator.address(),
+      RunToEnd({tests::BinDir() + "/phalanx-worker", "--coordinator", coordinator.address(),
                 "--state", worker->state(), "--rank-program", PHALANX_FAKE_RANK});
   EXPECT_EQ(second.exit_code, 73);
 }
@@ -315,7 +316,7 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
                                              {"--label", "x"},
                                              {"--nonsense"},
                                              {"--device", "tpu"}}) {
-    std::vector<std::string> command = {PHALANX_BIN_DIR "/phalanx-worker",
+    std::vector<std::string> command = {tests::BinDir() + "/phalanx-worker",
                                         "--coordinator",
                                         "h:1",
                                         "--state",

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/paths.h"
 #include "tests/support/shards.h"
 
 namespace phalanx::e2e {
@@ -48,7 +49,7 @@ bool IsTerminal(v1::JobPhase phase) {
          phase == v1::JOB_PHASE_CANCELLED;
 }
 
-std::string Program(const std::string& name) { return absl::StrCat(PHALANX_BIN_DIR, "/", name); }
+std::string Program(const std::string& name) { return absl::StrCat(tests::BinDir(), "/", name); }
 
 Finished RunToEnd(const std::vector<std::string>& argv) {
   const std::string folder = support::MakeFolder("e2e-run");

@@ -22,7 +22,7 @@ struct Finished {
   std::string out, talk;
 };
 
-// PHALANX_BIN_DIR/`name`, and what it left.
+// BinDir()/`name`, and what it left.
 std::string Program(const std::string& name);
 Finished RunToEnd(const std::vector<std::string>& argv);
 

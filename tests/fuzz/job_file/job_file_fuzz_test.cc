@@ -9,6 +9,7 @@
 
 #include "core/base/prng.h"
 #include "gtest/gtest.h"
+#include "tests/support/paths.h"
 
 namespace phalanx::fuzz {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 constexpr int kDocuments = 1500;
 
 std::string ReadExample(const std::string& name) {
-  std::ifstream file(std::string(PHALANX_SOURCE_DIR) + "/examples/" + name);
+  std::ifstream file(tests::SourceDir() + "/examples/" + name);
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

@@ -22,12 +22,14 @@ T Read(std::ifstream& file) {
 
 void WriteTensor(std::ofstream& file, const at::Tensor& tensor) {
   Write(file, tensor.numel());
-  file.write(static_cast<const char*>(tensor.const_data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
+  file.write(static_cast<const char*>(tensor.const_data_ptr()),
+             static_cast<std::streamsize>(tensor.nbytes()));
 }
 
 at::Tensor ReadTensor(std::ifstream& file) {
   at::Tensor tensor = at::empty({Read<int64_t>(file)}, at::kDouble);
-  file.read(static_cast<char*>(tensor.mutable_data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
+  file.read(static_cast<char*>(tensor.mutable_data_ptr()),
+            static_cast<std::streamsize>(tensor.nbytes()));
   return tensor;
 }
 

@@ -1,6 +1,6 @@
-// tests/oracle/processes/held_file.h: what one rank decided and held after each step, in a file, so that
-// it gets from the rank's process to the test's. Both are the same program: values are stored as they
-// lie in memory. What goes wrong throws std::runtime_error.
+// tests/oracle/processes/held_file.h: what one rank decided and held after each step, in a file, so
+// that it gets from the rank's process to the test's. Both are the same program: values are stored
+// as they lie in memory. What goes wrong throws std::runtime_error.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Ranks in real processes over Gloo compute the step of the unsharded model: loss, every gradient and
-// every parameter after each of 3 steps of 4 microbatches.
+// Ranks in real processes over Gloo compute the step of the unsharded model: loss, every gradient
+// and every parameter after each of 3 steps of 4 microbatches.
 //
 // The program is also the rank: "--rank CASE R CHANNEL OUTPUT" instead of GoogleTest's arguments.
 #include <gtest/gtest.h>

@@ -31,7 +31,8 @@ class Announcements {
   Announcements(channel::FrameSocket& channel, rank::ChannelRendezvous& rendezvous)
       : channel_(channel), reader_([&channel, &rendezvous] {
           v1::ToRank message;
-          while (channel.Receive(&message, absl::InfiniteDuration()).ok()) rendezvous.Deliver(message.rendezvous());
+          while (channel.Receive(&message, absl::InfiniteDuration()).ok())
+            rendezvous.Deliver(message.rendezvous());
           rendezvous.Abort(absl::UnavailableError("the test is gone"));
         }) {}
   ~Announcements() {
@@ -48,19 +49,21 @@ class Announcements {
 
 void RunRank(const job::JobSpec& spec, int32_t rank, int channel, const std::string& output) {
   at::set_num_threads(1);
-  const plan::Plan plan = Value(plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{kEpoch}), "plan");
+  const plan::Plan plan =
+      Value(plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{kEpoch}), "plan");
   channel::FrameSocket socket(channel);
   rank::ChannelRendezvous rendezvous(socket, kJob, kEpoch, rank);
   const Announcements announcements(socket, rendezvous);
   comm::Communicators communicators =
-      Value(comm::ConnectGloo(plan::Communicators(plan), Rank{rank}, plan.world, rendezvous,
-                              {.setup_timeout = e2e::kPatience / 2, .operation_timeout = e2e::kPatience / 2}),
+      Value(comm::ConnectGloo(
+                plan::Communicators(plan), Rank{rank}, plan.world, rendezvous,
+                {.setup_timeout = e2e::kPatience / 2, .operation_timeout = e2e::kPatience / 2}),
             "connect");
   const std::unique_ptr<train::SampleSource> source = MakeData(DataShapeOf(spec));
   train::TrainerOptions options;
   options.executor.compute = train::ComputeType(spec.compute);
-  const auto trainer =
-      Value(train::Trainer::Create(plan, Rank{rank}, communicators, *source, options, {}), "trainer");
+  const auto trainer = Value(
+      train::Trainer::Create(plan, Rank{rank}, communicators, *source, options, {}), "trainer");
   std::vector<HeldStep> steps;
   for (int64_t step = 1; step <= spec.steps; ++step) {
     HeldStep& held = steps.emplace_back();

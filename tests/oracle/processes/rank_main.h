@@ -1,5 +1,5 @@
-// tests/oracle/processes/rank_main.h: what a process of the test's world does: connects over Gloo, trains,
-// and writes down what it holds after each step.
+// tests/oracle/processes/rank_main.h: what a process of the test's world does: connects over Gloo,
+// trains, and writes down what it holds after each step.
 #pragma once
 
 #include <cstdint>

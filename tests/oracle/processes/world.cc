@@ -29,7 +29,8 @@ class Exchange {
   // A descriptor for the next rank's process to inherit. The caller closes it.
   int AddRank() {
     int ends[2];
-    e2e::Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "cannot make a socket pair");
+    e2e::Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
+                 "cannot make a socket pair");
     fcntl(ends[1], F_SETFD, 0);
     channels_.push_back(std::make_unique<channel::FrameSocket>(ends[0]));
     return ends[1];
@@ -65,7 +66,8 @@ class Exchange {
 
 }  // namespace
 
-std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::string& program, const std::string& name) {
+std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::string& program,
+                                          const std::string& name) {
   const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{kEpoch});
   if (!plan.ok()) throw std::runtime_error(plan.status().ToString());
   const std::string folder = support::MakeFolder("processes"), mark = e2e::NewMark();
@@ -77,7 +79,8 @@ std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::s
       const int channel = exchange.AddRank();
       const std::string log = output(rank) + ".log";
       processes.push_back(std::make_unique<e2e::Process>(
-          std::vector<std::string>{program, "--rank", name, absl::StrCat(rank), absl::StrCat(channel), output(rank)},
+          std::vector<std::string>{program, "--rank", name, absl::StrCat(rank),
+                                   absl::StrCat(channel), output(rank)},
           mark, log, log));
       close(channel);
     }
@@ -91,7 +94,8 @@ std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::s
   std::vector<train::Decision> decisions(parts.size());
   for (int32_t rank = 0; rank < plan->world; ++rank) {
     std::vector<HeldStep> held = ReadHeld(output(rank));
-    e2e::Require(held.size() == parts.size(), absl::StrCat("rank ", rank, " wrote ", held.size(), " steps"));
+    e2e::Require(held.size() == parts.size(),
+                 absl::StrCat("rank ", rank, " wrote ", held.size(), " steps"));
     for (size_t step = 0; step < held.size(); ++step) {
       if (rank == 0) decisions[step] = held[step].decision;
       EXPECT_EQ(held[step].decision.loss, decisions[step].loss) << "ranks decide alike, to the bit";
@@ -100,7 +104,8 @@ std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::s
     }
   }
   std::vector<TrainedStep> steps;
-  for (size_t step = 0; step < parts.size(); ++step) steps.push_back(PutTogether(*plan, decisions[step], parts[step]));
+  for (size_t step = 0; step < parts.size(); ++step)
+    steps.push_back(PutTogether(*plan, decisions[step], parts[step]));
   return steps;
 }
 

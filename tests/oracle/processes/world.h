@@ -9,10 +9,12 @@
 
 namespace phalanx::oracle {
 
-// Runs `program` once a rank of the spec, with the arguments "--rank NAME R CHANNEL OUTPUT": it is to
-// call RunRank with them and the same spec. Returns what the ranks held after each of spec.steps steps.
-// Every process dies with the test and is reaped, every wait has a deadline. Fails the test with what a
-// rank said that did not end well; throws std::runtime_error where there is nothing to return.
-std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::string& program, const std::string& name);
+// Runs `program` once a rank of the spec, with the arguments "--rank NAME R CHANNEL OUTPUT": it is
+// to call RunRank with them and the same spec. Returns what the ranks held after each of spec.steps
+// steps. Every process dies with the test and is reaped, every wait has a deadline. Fails the test
+// with what a rank said that did not end well; throws std::runtime_error where there is nothing to
+// return.
+std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::string& program,
+                                          const std::string& name);
 
 }  // namespace phalanx::oracle

@@ -1,6 +1,7 @@
 // Any valid job computes the step of the unsharded model.
 //
-// PHALANX_RANDOM_JOBS=5000 tests that many seeds instead of 200; PHALANX_RANDOM_JOB=SEED replays one.
+// PHALANX_RANDOM_JOBS=5000 tests that many seeds instead of 200; PHALANX_RANDOM_JOB=SEED replays
+// one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -27,7 +28,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 void ExpectEqual(uint64_t seed) {
   const RandomJob random = DrawJob(seed);
   // So that a run that is ended from outside tells where it was.
-  if (std::getenv("PHALANX_RANDOM_JOBS") != nullptr || std::getenv("PHALANX_RANDOM_JOB") != nullptr) {
+  if (std::getenv("PHALANX_RANDOM_JOBS") != nullptr ||
+      std::getenv("PHALANX_RANDOM_JOB") != nullptr) {
     std::cerr << "seed " << seed << ": " << random.text << std::endl;
   }
   SCOPED_TRACE("replay with PHALANX_RANDOM_JOB=" + std::to_string(seed) + ": " + random.text);
@@ -43,9 +45,11 @@ void ExpectEqual(uint64_t seed) {
     EXPECT_NEAR(a.loss, b.loss, kTolerance * b.loss);
     EXPECT_NEAR(a.gradient_norm, b.gradient_norm, kTolerance * b.gradient_norm);
     const WorstTensor gradient = Compare(trained[step].gradients, plain[step].gradients);
-    EXPECT_LE(gradient.error, kTolerance) << "step " << step + 1 << ": gradient of " << gradient.name;
+    EXPECT_LE(gradient.error, kTolerance)
+        << "step " << step + 1 << ": gradient of " << gradient.name;
     const WorstTensor parameter = Compare(trained[step].parameters, plain[step].parameters);
-    EXPECT_LE(parameter.error, kTolerance) << "step " << step + 1 << ": parameter " << parameter.name;
+    EXPECT_LE(parameter.error, kTolerance)
+        << "step " << step + 1 << ": parameter " << parameter.name;
   }
 }
 

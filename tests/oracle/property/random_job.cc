@@ -27,12 +27,22 @@ class Drawing {
     colocated_ = (vision || audio) && Chance(50);
     const bool language_first = !colocated_ && Chance(20);
     if (language_first) AddLanguage();
-    if (vision) AddEncoder("vision", support::ClipVision({.hidden_size = One({8, 16, 16}), .layers = One({2, 2, 3}),
-                                                          .heads = One({2, 4}), .mlp_size = 24, .block = 4,
-                                                          .image_size = 4, .patch_size = 2}));
-    if (audio) AddEncoder("audio", support::Whisper({.hidden_size = One({8, 16, 16}), .layers = One({2, 2, 3}),
-                                                     .heads = One({2, 4}), .mlp_size = 24, .block = 4,
-                                                     .mel_bins = 4, .frames = 8}));
+    if (vision)
+      AddEncoder("vision", support::ClipVision({.hidden_size = One({8, 16, 16}),
+                                                .layers = One({2, 2, 3}),
+                                                .heads = One({2, 4}),
+                                                .mlp_size = 24,
+                                                .block = 4,
+                                                .image_size = 4,
+                                                .patch_size = 2}));
+    if (audio)
+      AddEncoder("audio", support::Whisper({.hidden_size = One({8, 16, 16}),
+                                            .layers = One({2, 2, 3}),
+                                            .heads = One({2, 4}),
+                                            .mlp_size = 24,
+                                            .block = 4,
+                                            .mel_bins = 4,
+                                            .frames = 8}));
     if (!language_first) AddLanguage();
     if (regressor) AddRegressor("regressor");
     const bool refiner = regressor && Chance(15);
@@ -57,13 +67,14 @@ class Drawing {
     return *(values.begin() + static_cast<std::ptrdiff_t>(prng_.Below(values.size())));
   }
 
-  // Factors of `ranks` in tp, dp, pp, any order of axes; at times the draw says how many layers a stage has.
-  // `deep`: stages are as likely as the other axes together.
+  // Factors of `ranks` in tp, dp, pp, any order of axes; at times the draw says how many layers a
+  // stage has. `deep`: stages are as likely as the other axes together.
   Layout DrawLayout(int32_t ranks, int32_t layers, bool deep = false) {
     Layout layout;
     for (int32_t left = ranks; left > 1;) {
       const int32_t factor = left % 2 == 0 ? 2 : left % 3 == 0 ? 3 : left;
-      int32_t& axis = *std::vector<int32_t*>{&layout.tp, &layout.dp, &layout.pp, &layout.pp}[prng_.Below(deep ? 4 : 3)];
+      int32_t& axis = *std::vector<int32_t*>{&layout.tp, &layout.dp, &layout.pp,
+                                             &layout.pp}[prng_.Below(deep ? 4 : 3)];
       axis *= factor;
       left /= factor;
     }
@@ -71,7 +82,8 @@ class Drawing {
     for (size_t i = 3; i > 0; --i) std::swap(layout.order[i], layout.order[prng_.Below(i + 1)]);
     if (layout.pp > 1 && layout.pp <= layers && Chance(25)) {
       layout.layers.assign(static_cast<size_t>(layout.pp), 1);
-      for (int32_t left = layers - layout.pp; left > 0; --left) ++layout.layers[prng_.Below(layout.layers.size())];
+      for (int32_t left = layers - layout.pp; left > 0; --left)
+        ++layout.layers[prng_.Below(layout.layers.size())];
     }
     layout.frozen = Chance(15);
     layout.recompute = static_cast<job::Recompute>(One({0, 0, 1, 2}));
@@ -88,22 +100,34 @@ class Drawing {
   }
 
   void AddLanguage() {
-    const support::LlamaShape shape{.hidden_size = 16, .layers = One({4, 4, 5, 8}), .heads = 4,
-                                    .kv_heads = One({1, 2, 4}), .mlp_size = One({16, 22}), .block = 4,
-                                    .vocabulary = One({24, 29}), .context = 64, .tied_head = Chance(30)};
-    Layout layout = DrawLayout(colocated_ ? encoder_ranks_ : One({1, 2, 3, 4, 4}), shape.layers, true);
+    const support::LlamaShape shape{.hidden_size = 16,
+                                    .layers = One({4, 4, 5, 8}),
+                                    .heads = 4,
+                                    .kv_heads = One({1, 2, 4}),
+                                    .mlp_size = One({16, 22}),
+                                    .block = 4,
+                                    .vocabulary = One({24, 29}),
+                                    .context = 64,
+                                    .tied_head = Chance(30)};
+    Layout layout =
+        DrawLayout(colocated_ ? encoder_ranks_ : One({1, 2, 3, 4, 4}), shape.layers, true);
     layout.offset = colocated_ ? encoder_offset_ : OffsetBehind();
     Add("language", support::Llama(shape), layout);
   }
 
   // On ranks of its own, or on those of the module before.
   void AddRegressor(const std::string& name) {
-    const job::Architecture architecture = support::Regressor(
-        {.hidden_size = 16, .layers = One({2, 3}), .heads = 2, .kv_heads = One({1, 2}), .mlp_size = 16, .block = 4,
-         .context = 64});
+    const job::Architecture architecture = support::Regressor({.hidden_size = 16,
+                                                               .layers = One({2, 3}),
+                                                               .heads = 2,
+                                                               .kv_heads = One({1, 2}),
+                                                               .mlp_size = 16,
+                                                               .block = 4,
+                                                               .context = 64});
     const job::Module before = job_.spec().modules.back();
     const bool shares = Chance(25);
-    Layout layout = DrawLayout(shares ? before.parallel.ranks : One({1, 2, 2, 3, 4}), architecture.layers);
+    Layout layout =
+        DrawLayout(shares ? before.parallel.ranks : One({1, 2, 2, 3, 4}), architecture.layers);
     layout.offset = shares ? before.offset : OffsetBehind();
     Add(name, architecture, layout);
     job_.spec().modules.back().loss_weight = 0.5;
@@ -134,9 +158,12 @@ class Drawing {
 
   void DrawSchedule() {
     using job::ScheduleName;
-    const auto name = colocated_ && Chance(40) ? ScheduleName::kThreePhase : static_cast<ScheduleName>(prng_.Below(6));
+    const auto name = colocated_ && Chance(40) ? ScheduleName::kThreePhase
+                                               : static_cast<ScheduleName>(prng_.Below(6));
     const bool phases = name == ScheduleName::kThreePhase;
-    job_.Schedule(name, name == ScheduleName::kInterleaved ? One({2, 2, 3}) : phases ? One({1, 1, 2}) : 1);
+    job_.Schedule(name, name == ScheduleName::kInterleaved ? One({2, 2, 3})
+                        : phases                           ? One({1, 1, 2})
+                                                           : 1);
     if (phases) job_.spec().schedule.encoder_chunks = One({1, 1, 2, 3});
   }
 
@@ -150,25 +177,30 @@ std::string Describe(const job::JobSpec& spec) {
   std::string text;
   for (const job::Module& module : spec.modules) {
     const job::Parallel& p = module.parallel;
-    absl::StrAppend(&text, module.name, "@", module.offset, " tp", p.tp, " dp", p.dp, " pp", p.pp, " order ");
+    absl::StrAppend(&text, module.name, "@", module.offset, " tp", p.tp, " dp", p.dp, " pp", p.pp,
+                    " order ");
     for (job::MeshAxis axis : p.order) absl::StrAppend(&text, static_cast<int>(axis));
-    absl::StrAppend(&text, " layers ", absl::StrJoin(p.layers, "+"), " of ", module.architecture.layers,
-                    module.architecture.tied_head ? " tied" : "", module.frozen ? " frozen" : "", " recompute ",
+    absl::StrAppend(&text, " layers ", absl::StrJoin(p.layers, "+"), " of ",
+                    module.architecture.layers, module.architecture.tied_head ? " tied" : "",
+                    module.frozen ? " frozen" : "", " recompute ",
                     static_cast<int>(module.recompute), "; ");
   }
   for (const job::Edge& edge : spec.edges) {
-    absl::StrAppend(&text, edge.from, "->", edge.to,
-                    edge.projector ? (edge.projector->frozen ? " (frozen projector)" : " (projector)") : "", "; ");
+    absl::StrAppend(
+        &text, edge.from, "->", edge.to,
+        edge.projector ? (edge.projector->frozen ? " (frozen projector)" : " (projector)") : "",
+        "; ");
   }
   absl::StrAppend(&text, job::ScheduleNames()[static_cast<size_t>(spec.schedule.name)], " chunks ",
-                  spec.schedule.chunks, " encoder_chunks ", spec.schedule.encoder_chunks, "; global ",
-                  spec.batch.global, " micro ", spec.batch.micro);
+                  spec.schedule.chunks, " encoder_chunks ", spec.schedule.encoder_chunks,
+                  "; global ", spec.batch.global, " micro ", spec.batch.micro);
   return text;
 }
 
 bool SomethingTrains(const plan::Plan& plan) {
   return std::any_of(plan.modules.begin(), plan.modules.end(), [](const plan::ModulePlan& module) {
-    return std::any_of(module.trains.begin(), module.trains.end(), [](const plan::Trains& t) { return t.weights; });
+    return std::any_of(module.trains.begin(), module.trains.end(),
+                       [](const plan::Trains& t) { return t.weights; });
   });
 }
 
@@ -179,7 +211,8 @@ RandomJob DrawJob(uint64_t seed) {
     RandomJob random;
     random.spec = Drawing(Hash64(seed, 11, attempt)).Draw();
     if (random.spec.World() > kRandomWorldMax) continue;
-    const auto plan = plan::MakePlan(random.spec, plan::MakeCluster(1, random.spec.World()), Epoch{1});
+    const auto plan =
+        plan::MakePlan(random.spec, plan::MakeCluster(1, random.spec.World()), Epoch{1});
     if (!plan.ok() || !SomethingTrains(*plan)) continue;
     random.data = DataShapeOf(random.spec);
     Prng prng(Hash64(seed, 12, attempt));

@@ -16,8 +16,8 @@ struct RandomJob {
 };
 inline constexpr int32_t kRandomWorldMax = 8;
 
-// Draws modules, graph, layouts, placement, schedule, microbatches, numbers of items, what is frozen and
-// what is recomputed, until core/plan accepts them.
+// Draws modules, graph, layouts, placement, schedule, microbatches, numbers of items, what is
+// frozen and what is recomputed, until core/plan accepts them.
 RandomJob DrawJob(uint64_t seed);
 
 }  // namespace phalanx::oracle

@@ -39,9 +39,11 @@ class Collector {
 
   void Finish(TrainedStep& step) {
     for (auto& [key, flat] : flats_) {
-      Scatter(plan_.module_spec(std::get<0>(key)).name, flat.parameters, flat.gradients, step.gradients);
+      Scatter(plan_.module_spec(std::get<0>(key)).name, flat.parameters, flat.gradients,
+              step.gradients);
     }
-    for (auto& [name, tensor] : step.gradients) tensor.div_(std::max(step.decision.counted_tokens, 1.0));
+    for (auto& [name, tensor] : step.gradients)
+      tensor.div_(std::max(step.decision.counted_tokens, 1.0));
     step.parameters = std::move(weights_);
     for (const NamedTensors* tensors : {&step.gradients, &step.parameters}) {
       for (const auto& [name, tensor] : *tensors) {
@@ -56,8 +58,8 @@ class Collector {
     at::Tensor gradients;
   };
 
-  static void Scatter(const std::string& module, const plan::StageParameters& parameters, const at::Tensor& flat,
-                      NamedTensors& out) {
+  static void Scatter(const std::string& module, const plan::StageParameters& parameters,
+                      const at::Tensor& flat, NamedTensors& out) {
     for (const plan::LocalMatrix& matrix : parameters.matrices) {
       const at::Tensor local =
           flat.narrow(0, matrix.offset, matrix.rows * matrix.cols).view({matrix.rows, matrix.cols});
@@ -65,15 +67,17 @@ class Collector {
         const plan::LogicalTensor& logical = parameters.logical[static_cast<size_t>(piece.logical)];
         at::Tensor& tensor = out[module + "/" + logical.name];
         if (!tensor.defined()) tensor = at::full({logical.rows, logical.cols}, NAN, at::kDouble);
-        at::Tensor target =
-            tensor.narrow(0, piece.logical_row, piece.rows).narrow(1, piece.logical_col, piece.cols);
+        at::Tensor target = tensor.narrow(0, piece.logical_row, piece.rows)
+                                .narrow(1, piece.logical_col, piece.cols);
         const at::Tensor value =
             local.narrow(0, piece.local_row, piece.rows).narrow(1, piece.local_col, piece.cols);
         // Copies of one element agree to rounding, wherever they are held.
         const at::Tensor known = at::logical_not(at::isnan(target));
-        const double apart = at::where(known, (target - value).abs(), at::zeros_like(target)).max().item<double>();
+        const double apart =
+            at::where(known, (target - value).abs(), at::zeros_like(target)).max().item<double>();
         const double size = value.abs().max().item<double>();
-        EXPECT_LE(apart, 1e-6 * std::max(size, 1e-3)) << "holders of " << module << "/" << logical.name << " disagree";
+        EXPECT_LE(apart, 1e-6 * std::max(size, 1e-3))
+            << "holders of " << module << "/" << logical.name << " disagree";
         target.copy_(value);
       }
     }
@@ -84,7 +88,8 @@ class Collector {
   NamedTensors weights_;
 };
 
-at::Tensor Stacked(const std::vector<std::vector<float>>& items, at::IntArrayRef shape, at::ScalarType type) {
+at::Tensor Stacked(const std::vector<std::vector<float>>& items, at::IntArrayRef shape,
+                   at::ScalarType type) {
   if (items.empty()) return {};
   std::vector<int64_t> sizes = {static_cast<int64_t>(items.size())};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
@@ -101,7 +106,8 @@ at::Tensor Integers(const Values& values) {
   return tensor;
 }
 
-PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spec, at::ScalarType type) {
+PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spec,
+                             at::ScalarType type) {
   const data::ItemShapes shapes = data::ItemShapesOf(spec);
   PlainMicrobatch batch;
   const int64_t length = static_cast<int64_t>(sample.tokens.size());
@@ -165,7 +171,8 @@ HeldPart HeldBy(train::ModuleState& state) {
   return part;
 }
 
-TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision, const std::vector<HeldPart>& parts) {
+TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
+                        const std::vector<HeldPart>& parts) {
   TrainedStep step;
   step.decision = decision;
   Collector collector(plan);
@@ -174,11 +181,13 @@ TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
   return step;
 }
 
-std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data, int64_t steps) {
+std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,
+                                        int64_t steps) {
   at::set_num_threads(1);  // ranks are threads already, and tensors are tiny
   job::JobSpec full = spec;
   full.steps = steps;
-  absl::StatusOr<plan::Plan> plan = plan::MakePlan(full, plan::MakeCluster(1, full.World()), Epoch{1});
+  absl::StatusOr<plan::Plan> plan =
+      plan::MakePlan(full, plan::MakeCluster(1, full.World()), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   if (!plan.ok()) return {};
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
@@ -199,18 +208,21 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
     for (int64_t step = 1; step <= steps; ++step) {
       if (trainer.ok()) {
         const absl::StatusOr<train::Decision> decision = (*trainer)->RunOne(step);
-        EXPECT_TRUE(decision.ok()) << "rank " << rank << " step " << step << ": " << decision.status();
+        EXPECT_TRUE(decision.ok())
+            << "rank " << rank << " step " << step << ": " << decision.status();
         if (!decision.ok()) world.Abort(decision.status());
         if (decision.ok()) {
           const std::lock_guard<std::mutex> lock(mu);
           // A rank without a module has nobody's record but its own.
           if (!plan->PlacesOf(Rank{rank}).empty()) {
             if (decided.step == step) {
-              EXPECT_EQ(decided.gradient_scale, decision->gradient_scale) << "rank " << rank << " step " << step;
+              EXPECT_EQ(decided.gradient_scale, decision->gradient_scale)
+                  << "rank " << rank << " step " << step;
             }
             decided = *decision;
           }
-          for (const auto& state : (*trainer)->executor().modules()) parts.push_back(HeldBy(*state));
+          for (const auto& state : (*trainer)->executor().modules())
+            parts.push_back(HeldBy(*state));
         }
       }
       barrier.arrive_and_wait();
@@ -228,11 +240,13 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
   return result;
 }
 
-std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& data, int64_t steps) {
+std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& data,
+                                    int64_t steps) {
   return TrainPlain(spec, *MakeData(data), steps);
 }
 
-std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source, int64_t steps) {
+std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source,
+                                    int64_t steps) {
   at::set_num_threads(1);
   const at::ScalarType type = train::ComputeType(spec.compute);
   PlainModel model(spec, type);
@@ -249,7 +263,8 @@ std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSourc
     trained.gradients = Flattened(model.Gradients());
     job::Optimizer optimizer = spec.optimizer;
     const PlainStep plain = model.Step(train::LearningRate(optimizer, step, steps));
-    for (auto& [name, tensor] : trained.gradients) tensor = tensor / std::max(plain.counted_tokens, 1.0);
+    for (auto& [name, tensor] : trained.gradients)
+      tensor = tensor / std::max(plain.counted_tokens, 1.0);
     trained.parameters = Flattened(model.parameters());
     trained.decision.loss = plain.loss;
     trained.decision.gradient_norm = plain.gradient_norm;

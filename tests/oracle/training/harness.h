@@ -35,21 +35,24 @@ struct HeldPart {
   at::Tensor weights;
 };
 HeldPart HeldBy(train::ModuleState& state);
-// Puts together what all ranks hold after one step. Fails the test if two holders of the same element
-// disagree, or if nobody holds one.
-TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision, const std::vector<HeldPart>& parts);
+// Puts together what all ranks hold after one step. Fails the test if two holders of the same
+// element disagree, or if nobody holds one.
+TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
+                        const std::vector<HeldPart>& parts);
 
 // Runs `steps` steps of the spec on spec.World() threads. Fails the test if two holders of the same
 // element disagree.
-std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data, int64_t steps);
+std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,
+                                        int64_t steps);
 
 // The same steps by the plain model in one process.
 std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, const DataShape& data, int64_t steps);
 // The same on any samples, such as those that a job reads.
-std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source, int64_t steps);
+std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSource& source,
+                                    int64_t steps);
 
-// The largest error over all tensors, max|a - b| / max(max|b|, s), s the largest |b| over the module's
-// tensors of that kind (matrices, vectors). Fails the test if the names differ.
+// The largest error over all tensors, max|a - b| / max(max|b|, s), s the largest |b| over the
+// module's tensors of that kind (matrices, vectors). Fails the test if the names differ.
 struct WorstTensor {
   std::string name;
   double error = 0;

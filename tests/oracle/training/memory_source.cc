@@ -36,18 +36,22 @@ class SampleMaker {
 
   std::shared_ptr<const data::Sample> Make() {
     const data::ItemShapes& items = shape_.items;
-    int32_t images = items.image_rows == 0 ? 0 : Between(prng_, shape_.images_min, shape_.images_max);
-    int32_t sounds = items.audio_rows == 0 ? 0 : Between(prng_, shape_.sounds_min, shape_.sounds_max);
+    int32_t images =
+        items.image_rows == 0 ? 0 : Between(prng_, shape_.images_min, shape_.images_max);
+    int32_t sounds =
+        items.audio_rows == 0 ? 0 : Between(prng_, shape_.sounds_min, shape_.sounds_max);
     if (text_only_) images = sounds = 0;
     const bool any = images + sounds > 0;
     // A piece of text before the items, which does not count, then the caption. Kinds take turns.
     if (any) Text(static_cast<int64_t>(prng_.Below(3)), false);
     while (images + sounds > 0) {
       if (images >= sounds) {
-        Item(items.image_rows, 3 * items.image_size * items.image_size, sample_->image_positions, sample_->pixels);
+        Item(items.image_rows, 3 * items.image_size * items.image_size, sample_->image_positions,
+             sample_->pixels);
         --images;
       } else {
-        Item(items.audio_rows, items.mel_bins * items.frames, sample_->sound_positions, sample_->sounds);
+        Item(items.audio_rows, items.mel_bins * items.frames, sample_->sound_positions,
+             sample_->sounds);
         --sounds;
       }
     }
@@ -73,16 +77,19 @@ class SampleMaker {
   }
   void Text(int64_t count, bool counts) {
     for (int64_t t = 0; t < count; ++t) {
-      const int32_t token = static_cast<int32_t>(prng_.Below(static_cast<uint64_t>(shape_.vocabulary)));
+      const int32_t token =
+          static_cast<int32_t>(prng_.Below(static_cast<uint64_t>(shape_.vocabulary)));
       Append(token, token, counts);
     }
   }
-  void Item(int64_t rows, int64_t values, std::vector<int32_t>& positions, std::vector<std::vector<float>>& items) {
+  void Item(int64_t rows, int64_t values, std::vector<int32_t>& positions,
+            std::vector<std::vector<float>>& items) {
     for (int64_t row = 0; row < rows; ++row) {
       positions.push_back(static_cast<int32_t>(sample_->tokens.size()));
       Append(0, 0, false);
     }
-    items.push_back(corrupt_ ? std::vector<float>(static_cast<size_t>(values)) : RandomValues(prng_, values));
+    items.push_back(corrupt_ ? std::vector<float>(static_cast<size_t>(values))
+                             : RandomValues(prng_, values));
   }
 
   const DataShape& shape_;
@@ -106,7 +113,8 @@ class MemorySource final : public train::SampleSource {
     shape.positions = static_cast<int32_t>(s.tokens.size());
     for (uint8_t counts : s.label_counts) shape.counted += counts;
     if (shape_.items.targets) {
-      shape.target_rows = static_cast<int32_t>(s.target.size() / static_cast<size_t>(shape_.items.target_hidden));
+      shape.target_rows =
+          static_cast<int32_t>(s.target.size() / static_cast<size_t>(shape_.items.target_hidden));
     }
     return shape;
   }

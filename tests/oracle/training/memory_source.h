@@ -10,8 +10,8 @@
 
 namespace phalanx::oracle {
 
-// Random tokens, images, sounds and targets, unequal in number from sample to sample, and captions of
-// unequal length. A pure function of its arguments.
+// Random tokens, images, sounds and targets, unequal in number from sample to sample, and captions
+// of unequal length. A pure function of its arguments.
 struct DataShape {
   int64_t samples = 64;
   int64_t vocabulary = 96;

@@ -36,10 +36,16 @@ const std::vector<Case>& Cases() {
       {"language_tied", {.dp = 0}, {.tp = 2}, {.tied_head = true}},
       {"language_tied_pp2", {.dp = 0}, {.tp = 2, .dp = 2, .pp = 2}, {.tied_head = true}},
       {"language_uneven_layers", {.dp = 0}, {.pp = 2, .layers = {3, 1}}},
-      {"language_tp3_dp2_padded_blocks", {.dp = 0}, {.tp = 3, .dp = 2}, {.mlp_size = 60, .vocabulary = 93}},
-      {"language_dp_before_tp", {.dp = 0},
-       {.tp = 2, .dp = 2, .order = {job::MeshAxis::kData, job::MeshAxis::kContext, job::MeshAxis::kTensor,
-                                    job::MeshAxis::kPipeline}}},
+      {"language_tp3_dp2_padded_blocks",
+       {.dp = 0},
+       {.tp = 3, .dp = 2},
+       {.mlp_size = 60, .vocabulary = 93}},
+      {"language_dp_before_tp",
+       {.dp = 0},
+       {.tp = 2,
+        .dp = 2,
+        .order = {job::MeshAxis::kData, job::MeshAxis::kContext, job::MeshAxis::kTensor,
+                  job::MeshAxis::kPipeline}}},
       {"colocated_tp2_dp2_language_tp4", {.tp = 2, .dp = 2}, {.tp = 4, .offset = 0}},
       {"colocated_dp4_language_tp2_pp2", {.dp = 4}, {.tp = 2, .pp = 2, .offset = 0}},
       {"colocated_dp4_language_pp4", {.dp = 4}, {.pp = 4, .offset = 0}},
@@ -51,9 +57,13 @@ const std::vector<Case>& Cases() {
 
 class TrainingTest : public testing::TestWithParam<Case> {};
 
-TEST_P(TrainingTest, Fp64_EqualsThePlainModel) { ExpectEqual(GetParam(), job::Precision::kFp64, 1e-9); }
+TEST_P(TrainingTest, Fp64_EqualsThePlainModel) {
+  ExpectEqual(GetParam(), job::Precision::kFp64, 1e-9);
+}
 
-TEST_P(TrainingTest, Fp32_FollowsThePlainModel) { ExpectEqual(GetParam(), job::Precision::kFp32, 1e-4); }
+TEST_P(TrainingTest, Fp32_FollowsThePlainModel) {
+  ExpectEqual(GetParam(), job::Precision::kFp32, 1e-4);
+}
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TrainingTest, testing::ValuesIn(Cases()),
                          [](const testing::TestParamInfo<Case>& info) { return info.param.name; });

@@ -12,6 +12,7 @@
 #include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/paths.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace phalanx::client {
@@ -21,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-const std::string kExample = std::string(PHALANX_SOURCE_DIR) + "/examples/emoji-captions.yaml";
+const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
 
 std::string Written(const std::string& name, const std::string& text) {
   const std::string path = ::testing::TempDir() + "/" + name;
@@ -178,7 +179,7 @@ TEST(SubmitTest, Id_GoesToStdoutAlone) {
   EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kSuccess);
   EXPECT_EQ(captured.out.str(), "job-7\n");
   EXPECT_EQ(captured.talk.str(), "submitted demo as job-7\n");
-  EXPECT_EQ(sent.directory(), std::string(PHALANX_SOURCE_DIR) + "/examples");
+  EXPECT_EQ(sent.directory(), tests::SourceDir() + "/examples");
 }
 
 TEST(SubmitTest, BadFile_IsNeverSent) {

@@ -10,6 +10,7 @@
 #include "client/exit_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/paths.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace phalanx::client {
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const std::string kExample = std::string(PHALANX_SOURCE_DIR) + "/examples/emoji-speech.yaml";
+const std::string kExample = tests::SourceDir() + "/examples/emoji-speech.yaml";
 
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path);

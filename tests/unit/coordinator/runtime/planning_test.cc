@@ -178,7 +178,8 @@ plan::Plan PlanOf(const Document& document) {
 TEST(PlanDocumentTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
   const plan::Plan plan = PlanOf(kOpen);
   EXPECT_NE(plan.spec.schedule.name, job::ScheduleName::k1F1B) << "nothing was chosen";
-  const auto summary = PlanDocument(kOpen, {{.node = "node-0", .devices = {0, 1, 2, 3}}}, {}, Epoch{1});
+  const auto summary =
+      PlanDocument(kOpen, {{.node = "node-0", .devices = {0, 1, 2, 3}}}, {}, Epoch{1});
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(summary->digest, plan.digest);
 

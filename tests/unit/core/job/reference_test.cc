@@ -5,12 +5,13 @@
 
 #include "core/job/schema.h"
 #include "gtest/gtest.h"
+#include "tests/support/paths.h"
 
 namespace phalanx::job {
 namespace {
 
 TEST(ReferenceTest, Document_IsUpToDate) {
-  std::ifstream file(std::string(PHALANX_SOURCE_DIR) + "/docs/job-reference.md");
+  std::ifstream file(tests::SourceDir() + "/docs/job-reference.md");
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), JobReference())

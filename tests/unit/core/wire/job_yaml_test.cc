@@ -7,6 +7,7 @@
 #include "core/base/violation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/paths.h"
 
 namespace phalanx::wire {
 namespace {
@@ -115,7 +116,7 @@ TEST(EmitJsonTest, OnlyJsonsOwnNumbers_AreBare) {
 
 TEST(ReadJobFileTest, Examples_AreRight) {
   for (const char* name : {"emoji-captions.yaml", "language-tp3.yaml"}) {
-    std::ifstream file(std::string(PHALANX_SOURCE_DIR) + "/examples/" + name);
+    std::ifstream file(tests::SourceDir() + "/examples/" + name);
     std::stringstream text;
     text << file.rdbuf();
     const auto job = ReadJobFile(text.str(), job::Purpose::kSubmit);

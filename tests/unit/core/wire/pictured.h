@@ -14,6 +14,7 @@
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
+#include "tests/support/paths.h"
 
 namespace phalanx::wire {
 
@@ -38,7 +39,7 @@ inline Pictured MustPicture(const job::JobSpec& spec) {
 
 // A job file below examples/.
 inline job::JobSpec MustReadExample(const std::string& file) {
-  std::ifstream stream(std::string(PHALANX_SOURCE_DIR) + "/examples/" + file);
+  std::ifstream stream(tests::SourceDir() + "/examples/" + file);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   auto job = ReadJobFile(text, job::Purpose::kPlan);
   EXPECT_TRUE(job.ok()) << file << ": " << job.status();
@@ -47,7 +48,7 @@ inline job::JobSpec MustReadExample(const std::string& file) {
 
 // Every job file below examples/.
 inline std::vector<std::string> Examples() {
-  const std::filesystem::path folder = std::string(PHALANX_SOURCE_DIR) + "/examples";
+  const std::filesystem::path folder = tests::SourceDir() + "/examples";
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() == ".yaml")

@@ -10,6 +10,7 @@
 #include <numbers>
 
 #include "core/base/prng.h"
+#include "tests/support/paths.h"
 #include "tests/support/shards.h"
 #include "tests/support/sounds.h"
 #include "worker/data/fourier.h"
@@ -25,7 +26,7 @@ using ::testing::Each;
 using ::testing::FloatNear;
 using ::testing::SizeIs;
 
-const std::string kFixtures = PHALANX_SOURCE_DIR "/tests/unit/worker/data/fixtures/";
+const std::string kFixtures = tests::SourceDir() + "/tests/unit/worker/data/fixtures/";
 
 // The features of the fixture's first samples, against the file.
 void ExpectFixture(const std::string& name, int64_t samples) {

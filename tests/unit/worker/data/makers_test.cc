@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/wire/job_yaml.h"
+#include "tests/support/paths.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"
 #include "worker/data/job_data.h"
@@ -26,7 +27,7 @@ using ::testing::SizeIs;
 std::string RunMaker(const std::string& maker, const std::string& folder,
                      const std::string& arguments = "") {
   const std::string log = folder + ".log";
-  const std::string command = absl::StrCat("/usr/bin/python3 " PHALANX_SOURCE_DIR "/examples/",
+  const std::string command = absl::StrCat("/usr/bin/python3 ", tests::SourceDir(), "/examples/",
                                            maker, " ", folder, " ", arguments, " >", log, " 2>&1");
   const int status = std::system(command.c_str());
   const std::string said = ReadFile(log);
@@ -105,7 +106,7 @@ TEST(MakersTest, EmojiSpeech_FitsItsExample) {
   RunMaker("make_emoji.py", again, "--speech --count 80");
   ExpectSameFiles(folder, again);
 
-  const auto job = wire::ReadJobFile(ReadFile(PHALANX_SOURCE_DIR "/examples/emoji-speech.yaml"),
+  const auto job = wire::ReadJobFile(ReadFile(tests::SourceDir() + "/examples/emoji-speech.yaml"),
                                      job::Purpose::kPlan);
   ASSERT_TRUE(job.ok()) << job.status();
   LoaderOptions options = LoaderOptionsOf(job->spec);
