@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "core/job/family.h"
 
 namespace phalanx::job {
 
 enum class Precision : uint8_t { kBf16, kFp32, kFp64 };
-enum class Family : uint8_t { kNone, kClipVision, kWhisper, kLlama, kRegressor };
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 enum class MeshAxis : uint8_t { kTensor, kContext, kData, kPipeline };  // tp, cp, dp, pp
 enum class ScheduleName : uint8_t {
@@ -38,22 +38,22 @@ enum class StateHome : uint8_t { kAuto, kMirror, kHost };
 
 // The shape of one module. Which fields count depends on the family; the others are 0.
 struct Architecture {
-  Family family = Family::kNone;  // kNone: `phalanx plan` without cost, memory or unit figures
+  Family family = kNoFamily;
   int64_t hidden_size = 0;
-  int32_t layers = 0;  // also with family kNone, where given
+  int32_t layers = 0;  // also without a family, where given
   int32_t heads = 0;
-  int32_t kv_heads = 0;   // llama, regressor: divides heads; default heads
+  int32_t kv_heads = 0;   // with grouped queries: divides heads; default heads
   int64_t head_size = 0;  // hidden_size / heads unless written
   int64_t mlp_size = 0;
   int64_t block = 128;          // columns of an MLP unit, rows of a vocabulary unit
-  int64_t vocabulary = 0;       // llama
-  int64_t context = 0;          // llama, regressor: positions of a sequence at most
-  bool tied_head = false;       // llama
-  double rope_theta = 10000.0;  // llama, regressor
+  int64_t vocabulary = 0;       // with a vocabulary
+  int64_t context = 0;          // decoders: positions of a sequence at most
+  bool tied_head = false;       // with a vocabulary
+  double rope_theta = 10000.0;  // with rotary positions
   double norm_epsilon = 1e-5;
-  int64_t image_size = 0;  // clip_vision: pixels of a side, a multiple of patch_size
+  int64_t image_size = 0;  // images: pixels of a side, a multiple of patch_size
   int64_t patch_size = 0;
-  int64_t mel_bins = 0;  // whisper
+  int64_t mel_bins = 0;  // sounds
   int64_t frames = 0;
 };
 
@@ -75,7 +75,7 @@ struct Module {
   bool frozen = false;
   Recompute recompute = Recompute::kNone;
   std::optional<std::string> weights;
-  double loss_weight = 1.0;  // regressor
+  double loss_weight = 1.0;  // of a loss on target rows
 };
 
 struct Projector {

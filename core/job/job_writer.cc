@@ -57,29 +57,29 @@ Tree Of(const std::map<std::string, std::string>& values) {
 
 Tree Of(const Architecture& a) {
   Mapping mapping;
-  if (a.family == Family::kNone) {
+  const FamilyTraits& family = TraitsOf(a);
+  if (!family.known()) {
     mapping.Put("layers", Of(a.layers));
     return mapping.tree;
   }
-  const bool decoder = a.family == Family::kLlama || a.family == Family::kRegressor;
   mapping.Put("family", Of(a.family, FamilyNames(), 1));
   mapping.Put("hidden_size", Of(a.hidden_size));
   mapping.Put("layers", Of(a.layers));
   mapping.Put("heads", Of(a.heads));
-  if (decoder) mapping.Put("kv_heads", Of(a.kv_heads));
+  if (family.grouped_queries) mapping.Put("kv_heads", Of(a.kv_heads));
   mapping.Put("head_size", Of(a.head_size));
   mapping.Put("mlp_size", Of(a.mlp_size));
   mapping.Put("block", Of(a.block));
-  if (a.family == Family::kLlama) mapping.Put("vocabulary", Of(a.vocabulary));
-  if (decoder) mapping.Put("context", Of(a.context));
-  if (a.family == Family::kLlama) mapping.Put("tied_head", Of(a.tied_head));
-  if (decoder) mapping.Put("rope_theta", Of(a.rope_theta));
+  if (family.vocabulary()) mapping.Put("vocabulary", Of(a.vocabulary));
+  if (family.decoder()) mapping.Put("context", Of(a.context));
+  if (family.vocabulary()) mapping.Put("tied_head", Of(a.tied_head));
+  if (family.positions == Positions::kRotary) mapping.Put("rope_theta", Of(a.rope_theta));
   mapping.Put("norm_epsilon", Of(a.norm_epsilon));
-  if (a.family == Family::kClipVision) {
+  if (family.images()) {
     mapping.Put("image_size", Of(a.image_size));
     mapping.Put("patch_size", Of(a.patch_size));
   }
-  if (a.family == Family::kWhisper) {
+  if (family.sounds()) {
     mapping.Put("mel_bins", Of(a.mel_bins));
     mapping.Put("frames", Of(a.frames));
   }
@@ -106,13 +106,13 @@ Tree Of(const Module& module) {
   Mapping mapping;
   mapping.Put("name", Of(module.name));
   const Architecture& a = module.architecture;
-  if (a.family != Family::kNone || a.layers > 0) mapping.Put("architecture", Of(a));
+  if (TraitsOf(a).known() || a.layers > 0) mapping.Put("architecture", Of(a));
   mapping.Put("parallel", Of(module.parallel));
   mapping.Put("offset", Of(module.offset));
   mapping.Put("frozen", Of(module.frozen));
   mapping.Put("recompute", Of(module.recompute, RecomputeNames()));
   mapping.Put("weights", Of(module.weights));
-  if (a.family == Family::kRegressor) mapping.Put("loss_weight", Of(module.loss_weight));
+  if (TraitsOf(a).predicts()) mapping.Put("loss_weight", Of(module.loss_weight));
   return mapping.tree;
 }
 

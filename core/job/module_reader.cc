@@ -62,7 +62,7 @@ void ModuleReader::ReadArchitecture(const std::string& path, Architecture* a) {
   const Tree* family = report_.Find(path + ".family");
   std::optional<Family> known;
   if (family == nullptr || family->kind == Tree::Kind::kNull) {
-    if (purpose_ == Purpose::kPlan) known = Family::kNone;
+    if (purpose_ == Purpose::kPlan) known = kNoFamily;
   } else {
     for (size_t i = 0; i < FamilyNames().size(); ++i) {
       if (FamilyNames()[i] == family->scalar) known = static_cast<Family>(i + 1);
@@ -73,7 +73,7 @@ void ModuleReader::ReadArchitecture(const std::string& path, Architecture* a) {
   record.Get("hidden_size", &a->hidden_size);
   record.Get("layers", &a->layers);
   record.Get("heads", &a->heads);
-  a->kv_heads = a->family == Family::kLlama || a->family == Family::kRegressor ? a->heads : 0;
+  a->kv_heads = TraitsOf(*a).grouped_queries ? a->heads : 0;
   record.Get("kv_heads", &a->kv_heads);
   a->head_size = a->heads > 0 ? a->hidden_size / a->heads : 0;
   record.Get("head_size", &a->head_size);
@@ -130,7 +130,7 @@ void ModuleReader::ReadModule(size_t index) {
   record.GetEnum("recompute", &module.recompute);
   record.Get("weights", &module.weights);
   record.Get("loss_weight", &module.loss_weight);
-  if (record.Has("loss_weight") && module.architecture.family != Family::kRegressor &&
+  if (record.Has("loss_weight") && !TraitsOf(module.architecture).predicts() &&
       report_.Sound(path + ".architecture.family")) {
     report_.Add(path + ".loss_weight", "only a regressor has it");
   }

@@ -5,8 +5,10 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/job/module_reader.h"
 #include "core/job/rules.h"
 
@@ -23,32 +25,33 @@ bool AllSound(const Report& report, const std::string& path,
 }
 
 void CheckShape(const Architecture& a, const std::string& path, Report& report) {
-  const bool decoder = a.family == Family::kLlama || a.family == Family::kRegressor;
+  const FamilyTraits& family = TraitsOf(a);
   if (AllSound(report, path, {"hidden_size", "heads", "head_size"})) {
     if (report.Find(path + ".head_size") == nullptr && a.hidden_size % a.heads != 0) {
       report.Add(path + ".heads", absl::StrCat("must divide hidden_size (", a.hidden_size,
                                                "), or head_size must be written"));
-    } else if (decoder && a.head_size % 2 != 0) {
+    } else if (family.positions == Positions::kRotary && a.head_size % 2 != 0) {
       const bool written = report.Find(path + ".head_size") != nullptr;
       report.Add(path + (written ? ".head_size" : ".heads"),
                  absl::StrCat("heads must be of even size, for rotary positions; this gives ",
                               a.head_size));
     }
   }
-  if (decoder && AllSound(report, path, {"heads", "kv_heads"}) && a.heads % a.kv_heads != 0) {
+  if (family.grouped_queries && AllSound(report, path, {"heads", "kv_heads"}) &&
+      a.heads % a.kv_heads != 0) {
     report.Add(path + ".kv_heads", absl::StrCat("must divide heads (", a.heads, ")"));
   }
-  if (a.family == Family::kClipVision && AllSound(report, path, {"image_size", "patch_size"}) &&
+  if (family.images() && AllSound(report, path, {"image_size", "patch_size"}) &&
       a.image_size % a.patch_size != 0) {
     report.Add(path + ".image_size",
                absl::StrCat("must be a multiple of patch_size (", a.patch_size, ")"));
   }
-  if (a.family == Family::kWhisper && report.Sound(path + ".hidden_size") &&
+  if (family.positions == Positions::kSinusoidal && report.Sound(path + ".hidden_size") &&
       a.hidden_size % 2 != 0) {
     report.Add(path + ".hidden_size",
                "must be even: half of it holds the sines of a position, half the cosines");
   }
-  if (a.family == Family::kWhisper && report.Sound(path + ".frames") && a.frames % 2 != 0) {
+  if (family.sounds() && report.Sound(path + ".frames") && a.frames % 2 != 0) {
     report.Add(path + ".frames", "must be even: two frames make one row");
   }
 }
@@ -93,7 +96,7 @@ void CheckMesh(const Parallel& p, const std::string& path, Report& report) {
 void CheckWidth(const Module& module, const std::string& path, Report& report) {
   const Architecture& a = module.architecture;
   const std::string tp = path + ".parallel.tp", shape = path + ".architecture";
-  if (a.family == Family::kNone || !report.Sound(tp)) return;
+  if (!TraitsOf(a).known() || !report.Sound(tp)) return;
   const int64_t width = module.parallel.tp;
   if (report.Sound(shape + ".heads") && width > a.heads) {
     report.Add(tp, absl::StrCat("may not exceed the query heads (", a.heads, ")"));
@@ -102,7 +105,7 @@ void CheckWidth(const Module& module, const std::string& path, Report& report) {
     report.Add(tp,
                absl::StrCat("may not exceed the blocks of the MLP (mlp_size ", a.mlp_size,
                             " in blocks of ", a.block, ": ", CeilDivide(a.mlp_size, a.block), ")"));
-  } else if (a.family == Family::kLlama && AllSound(report, shape, {"vocabulary", "block"}) &&
+  } else if (TraitsOf(a).vocabulary() && AllSound(report, shape, {"vocabulary", "block"}) &&
              width > CeilDivide(a.vocabulary, a.block)) {
     report.Add(tp, absl::StrCat("may not exceed the blocks of the vocabulary (", a.vocabulary,
                                 " rows in blocks of ", a.block, ": ",
@@ -151,18 +154,27 @@ void CheckNames(const JobSpec& spec, Report& report) {
   }
 }
 
-// Exactly one language module: the one that spec.language names is a llama, and no other is.
+// The families that can be a language module, for messages.
+std::string LanguageFamilies() {
+  std::vector<absl::string_view> names;
+  for (const FamilyTraits& family : kFamilies) {
+    if (family.vocabulary()) names.push_back(family.name);
+  }
+  return absl::StrJoin(names, " or ");
+}
+
+// Exactly one language module: the one that spec.language names has a vocabulary, and no other has.
 void CheckLanguage(const JobSpec& spec, Report& report) {
   if (!report.Sound("spec.language") || spec.modules.empty()) return;
   const size_t language = static_cast<size_t>(spec.language);
-  const auto family = [&](size_t i) { return spec.modules[i].architecture.family; };
+  const auto family = [&](size_t i) { return TraitsOf(spec.modules[i].architecture); };
   const auto path = [](size_t i) { return ModulePath(i) + ".architecture.family"; };
-  if (family(language) != Family::kLlama && family(language) != Family::kNone &&
-      report.Sound(path(language))) {
-    report.Add(path(language), "the language module must be of family llama");
+  if (family(language).known() && !family(language).vocabulary() && report.Sound(path(language))) {
+    report.Add(path(language),
+               absl::StrCat("the language module must be of family ", LanguageFamilies()));
   }
   for (size_t i = 0; i < spec.modules.size(); ++i) {
-    if (i == language || family(i) != Family::kLlama || !report.Sound(path(i))) continue;
+    if (i == language || !family(i).vocabulary() || !report.Sound(path(i))) continue;
     report.Add(path(i), absl::StrCat("exactly one module may be a language module, and '",
                                      spec.modules[language].name, "' is it"));
   }
@@ -170,16 +182,17 @@ void CheckLanguage(const JobSpec& spec, Report& report) {
 
 // A sample has one list of images and one of sounds, so there is one reader of each.
 void CheckEncoders(const JobSpec& spec, Report& report) {
-  for (const auto& [family, name] :
-       {std::pair(Family::kClipVision, "clip_vision"), std::pair(Family::kWhisper, "whisper")}) {
+  for (const FamilyTraits& family : kFamilies) {
+    if (!family.encoder()) continue;
     const Module* first = nullptr;
     for (size_t i = 0; i < spec.modules.size(); ++i) {
       const std::string path = ModulePath(i) + ".architecture.family";
-      if (spec.modules[i].architecture.family != family || !report.Sound(path)) continue;
+      if (TraitsOf(spec.modules[i].architecture).name != family.name || !report.Sound(path))
+        continue;
       if (!report.Sound(ModulePath(i) + ".name")) continue;
       if (first != nullptr) {
-        report.Add(path, absl::StrCat("at most one module may be of family ", name, ", and '",
-                                      first->name, "' is it"));
+        report.Add(path, absl::StrCat("at most one module may be of family ", family.name,
+                                      ", and '", first->name, "' is it"));
       } else {
         first = &spec.modules[i];
       }
@@ -227,17 +240,9 @@ void CheckSpans(const JobSpec& spec, Report& report) {
 std::string ModulePath(size_t index) { return absl::StrCat("spec.modules[", index, "]"); }
 std::string EdgePath(size_t index) { return absl::StrCat("spec.edges[", index, "]"); }
 
-int64_t RowsOfItem(const Architecture& a) {
-  if (a.family == Family::kClipVision && a.patch_size > 0) {
-    return (a.image_size / a.patch_size) * (a.image_size / a.patch_size);
-  }
-  if (a.family == Family::kWhisper) return a.frames / 2;
-  return 0;
-}
-
 void CheckModule(const Module& module, size_t index, Report& report) {
   const std::string path = ModulePath(index);
-  if (report.Sound(path + ".architecture.family") && module.architecture.family != Family::kNone) {
+  if (report.Sound(path + ".architecture.family") && TraitsOf(module.architecture).known()) {
     CheckShape(module.architecture, path + ".architecture", report);
   }
   CheckMesh(module.parallel, path + ".parallel", report);

@@ -76,14 +76,12 @@ void Record::CheckNames(Purpose purpose, std::optional<Family> family) {
 
 void Record::CheckRequired(const Field& field, Purpose purpose, std::optional<Family> family) {
   const std::string path = PathOf(field.name);
-  const uint8_t bit = family.has_value() ? FamilyBit(*family) : 0;
+  const FamilySet bit = family.has_value() ? SetOf(*family) : 0;
   if (Has(field.name)) {
     if (bit != 0 && (field.families & bit) == 0) {
-      report_.Add(path,
-                  *family == Family::kNone
-                      ? "needs architecture.family"
-                      : absl::StrCat("family ", FamilyNames()[static_cast<size_t>(*family) - 1],
-                                     " has no such field"));
+      report_.Add(path, TraitsOf(*family).known()
+                            ? absl::StrCat("family ", TraitsOf(*family).name, " has no such field")
+                            : "needs architecture.family");
     }
     return;
   }

@@ -12,7 +12,7 @@ std::string DefaultOf(const Field& field) {
   if (field.absence == Absence::kRequired) return "**required**";
   std::string text;
   if (field.absence == Absence::kRequiredToRun) text = "**required** to run; ";
-  if (field.required_of != 0 && field.required_of == (field.families & ~FamilyBit(Family::kNone))) {
+  if (field.required_of != 0 && field.required_of == (field.families & ~SetOf(kNoFamily))) {
     return "**required**";
   }
   if (!field.initial.empty()) {
@@ -28,7 +28,7 @@ std::string DefaultOf(const Field& field) {
 std::string FamiliesOf(const Field& field) {
   std::vector<std::string> names;
   for (size_t i = 0; i < FamilyNames().size(); ++i) {
-    if ((field.families & FamilyBit(static_cast<Family>(i + 1))) != 0) {
+    if ((field.families & SetOf(static_cast<Family>(i + 1))) != 0) {
       names.push_back(std::string(FamilyNames()[i]));
     }
   }
@@ -54,6 +54,13 @@ void AppendTable(const std::string& path, const std::string& title, absl::Span<c
   }
 }
 
+void AppendFamilies(std::string* out) {
+  absl::StrAppend(out, "\n## Families\n\n| Family | What it is |\n|---|---|\n");
+  for (const FamilyTraits& family : kFamilies) {
+    if (family.known()) absl::StrAppend(out, "| `", family.name, "` | ", family.summary, " |\n");
+  }
+}
+
 }  // namespace
 
 std::string JobReference() {
@@ -76,11 +83,11 @@ std::string JobReference() {
       "  exceed the query heads, or the blocks of the MLP, of the vocabulary or of a projector.\n"
       "- Spans of ranks are equal (colocated modules) or disjoint, and end within "
       "`resources.devices`.\n"
-      "- Exactly one module is the language module, of family llama. Edges end at decoders, make "
-      "no cycle, and come\n"
-      "  with a projector where hidden sizes differ. A module that feeds no other has a loss: the "
-      "language module or\n"
-      "  a regressor. One item's rows fit into the decoder's context.\n"
+      "- Exactly one module is the language module, of a family with a vocabulary. Edges end at "
+      "decoders, make no\n"
+      "  cycle, and come with a projector where hidden sizes differ. A module that feeds no other "
+      "has a loss: the\n"
+      "  language module or a regressor. One item's rows fit into the decoder's context.\n"
       "- `heads` divides `hidden_size` unless `head_size` is written; `kv_heads` divides `heads`; "
       "`patch_size` divides\n"
       "  `image_size`; every pipeline stage has a layer.\n\n"
@@ -89,6 +96,7 @@ std::string JobReference() {
       "weights; priorities and preemption; spares. `time_limit`, `checkpoint` and `recovery` are "
       "accepted with a\n"
       "warning that they are not in force yet.\n";
+  AppendFamilies(&text);
   AppendTable("", "The document", FieldsOf(""), &text);
   return text;
 }

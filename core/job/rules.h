@@ -15,9 +15,6 @@
 
 namespace phalanx::job {
 
-// A module's encoder rows of one item, or 0 where that is unknown or the module is a decoder.
-int64_t RowsOfItem(const Architecture& architecture);
-
 // "spec.modules[1]", "spec.edges[0]".
 std::string ModulePath(size_t index);
 std::string EdgePath(size_t index);

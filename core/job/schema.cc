@@ -1,5 +1,8 @@
 #include "core/job/schema.h"
 
+#include <array>
+#include <cstddef>
+
 #include "absl/base/macros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -12,7 +15,11 @@ namespace {
 using absl::string_view;
 using T = FieldType;
 
-constexpr string_view kFamilyNames[] = {"clip_vision", "whisper", "llama", "regressor"};
+constexpr auto kFamilyNames = [] {
+  std::array<string_view, kFamilyCount - 1> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kFamilies[i + 1].name;
+  return names;
+}();
 constexpr string_view kAxisNames[] = {"tp", "cp", "dp", "pp"};
 constexpr string_view kPrecisionNames[] = {"bf16", "fp32", "fp64"};
 constexpr string_view kRecomputeNames[] = {"none", "selective", "full"};
@@ -29,11 +36,16 @@ constexpr string_view kProjectorNames[] = {"mlp"};
 constexpr string_view kFormatNames[] = {"webdataset"};
 constexpr string_view kOptimizerNames[] = {"adamw"};
 
-constexpr uint8_t kClip = FamilyBit(Family::kClipVision), kWhisper = FamilyBit(Family::kWhisper),
-                  kLlama = FamilyBit(Family::kLlama), kRegressor = FamilyBit(Family::kRegressor),
-                  kBare = FamilyBit(Family::kNone);
-constexpr uint8_t kDecoders = kLlama | kRegressor;
-constexpr uint8_t kFamilies = kClip | kWhisper | kDecoders;
+using Traits = FamilyTraits;
+constexpr FamilySet kBare = SetOf(kNoFamily);
+constexpr FamilySet kEvery = FamiliesWhere([](const Traits& t) { return t.known(); });
+constexpr FamilySet kDecoders = FamiliesWhere([](const Traits& t) { return t.decoder(); });
+constexpr FamilySet kVocabularies = FamiliesWhere([](const Traits& t) { return t.vocabulary(); });
+constexpr FamilySet kGrouped = FamiliesWhere([](const Traits& t) { return t.grouped_queries; });
+constexpr FamilySet kRotary =
+    FamiliesWhere([](const Traits& t) { return t.known() && t.positions == Positions::kRotary; });
+constexpr FamilySet kOfImages = FamiliesWhere([](const Traits& t) { return t.images(); });
+constexpr FamilySet kOfSounds = FamiliesWhere([](const Traits& t) { return t.sounds(); });
 
 constexpr double kWidthMax = 1 << 20;  // hidden sizes and the like
 constexpr double kRanksMax = 1 << 20;  // plan::kWorldMax
@@ -46,44 +58,43 @@ constexpr Field kArchitecture[] = {
     {.name = "family", .type = T::kChoice, .absence = Absence::kRequiredToRun,
      .otherwise = "none (planning only: no cost, memory or unit figures)",
      .choices = kFamilyNames,
-     .doc = "What the module is: a CLIP-like vision encoder, a Whisper-like audio encoder, a "
-            "Llama-like decoder, or a decoder that predicts target rows."},
-    {.name = "hidden_size", .type = T::kSize, .low = 1, .high = kWidthMax, .families = kFamilies,
-     .required_of = kFamilies, .doc = "Width of the residual stream; even in whisper."},
+     .doc = "What the module is: see Families."},
+    {.name = "hidden_size", .type = T::kSize, .low = 1, .high = kWidthMax, .families = kEvery,
+     .required_of = kEvery, .doc = "Width of the residual stream; even in whisper."},
     {.name = "layers", .type = T::kInteger, .low = 1, .high = kLayersMax,
-     .families = kFamilies | kBare, .required_of = kFamilies, .doc = "Transformer layers."},
-    {.name = "heads", .type = T::kInteger, .low = 1, .high = 65536, .families = kFamilies,
-     .required_of = kFamilies, .doc = "Query heads; the units of attention."},
+     .families = kEvery | kBare, .required_of = kEvery, .doc = "Transformer layers."},
+    {.name = "heads", .type = T::kInteger, .low = 1, .high = 65536, .families = kEvery,
+     .required_of = kEvery, .doc = "Query heads; the units of attention."},
     {.name = "kv_heads", .type = T::kInteger, .otherwise = "`heads`", .low = 1, .high = 65536,
-     .families = kDecoders,
+     .families = kGrouped,
      .doc = "Key and value heads, each shared by `heads` / `kv_heads` query heads; divides "
             "`heads`."},
     {.name = "head_size", .type = T::kSize, .otherwise = "`hidden_size` / `heads`", .low = 1,
-     .high = 65536, .families = kFamilies, .doc = "Width of one head; even in decoders."},
+     .high = 65536, .families = kEvery, .doc = "Width of one head; even in decoders."},
     {.name = "mlp_size", .type = T::kSize, .low = 1, .high = kWidthMax * 16,
-     .families = kFamilies, .required_of = kFamilies, .doc = "Width inside the MLP."},
+     .families = kEvery, .required_of = kEvery, .doc = "Width inside the MLP."},
     {.name = "block", .type = T::kSize, .initial = "128", .low = 1, .high = kWidthMax,
-     .families = kFamilies,
+     .families = kEvery,
      .doc = "Columns of an MLP unit and rows of a vocabulary unit: the grain of tensor "
             "parallelism."},
-    {.name = "vocabulary", .type = T::kSize, .low = 2, .high = 1 << 24, .families = kLlama,
-     .required_of = kLlama, .doc = "Tokens; the tokenizer's size may not exceed it."},
+    {.name = "vocabulary", .type = T::kSize, .low = 2, .high = 1 << 24, .families = kVocabularies,
+     .required_of = kVocabularies, .doc = "Tokens; the tokenizer's size may not exceed it."},
     {.name = "context", .type = T::kSize, .low = 2, .high = 1 << 24, .families = kDecoders,
      .required_of = kDecoders, .doc = "Positions of a sequence at most, items included."},
-    {.name = "tied_head", .type = T::kBoolean, .initial = "false", .families = kLlama,
+    {.name = "tied_head", .type = T::kBoolean, .initial = "false", .families = kVocabularies,
      .doc = "The output head is the embedding matrix."},
     {.name = "rope_theta", .type = T::kNumber, .initial = "10000", .low = 0, .high = 1e12,
-     .above_low = true, .families = kDecoders, .doc = "Base of the rotary position embedding."},
+     .above_low = true, .families = kRotary, .doc = "Base of the rotary position embedding."},
     {.name = "norm_epsilon", .type = T::kNumber, .initial = "1e-05", .low = 0, .high = 1,
-     .above_low = true, .families = kFamilies, .doc = "Added to the variance in norms."},
-    {.name = "image_size", .type = T::kInteger, .low = 1, .high = 16384, .families = kClip,
-     .required_of = kClip, .doc = "Pixels of a side; a multiple of `patch_size`."},
-    {.name = "patch_size", .type = T::kInteger, .low = 1, .high = 16384, .families = kClip,
-     .required_of = kClip, .doc = "Pixels of a patch's side; a patch makes one row."},
-    {.name = "mel_bins", .type = T::kInteger, .low = 1, .high = 1024, .families = kWhisper,
-     .required_of = kWhisper, .doc = "Bins of the log-mel spectrogram."},
-    {.name = "frames", .type = T::kInteger, .low = 2, .high = 1 << 20, .families = kWhisper,
-     .required_of = kWhisper, .doc = "Frames of an item; two make one row."},
+     .above_low = true, .families = kEvery, .doc = "Added to the variance in norms."},
+    {.name = "image_size", .type = T::kInteger, .low = 1, .high = 16384, .families = kOfImages,
+     .required_of = kOfImages, .doc = "Pixels of a side; a multiple of `patch_size`."},
+    {.name = "patch_size", .type = T::kInteger, .low = 1, .high = 16384, .families = kOfImages,
+     .required_of = kOfImages, .doc = "Pixels of a patch's side; a patch makes one row."},
+    {.name = "mel_bins", .type = T::kInteger, .low = 1, .high = 1024, .families = kOfSounds,
+     .required_of = kOfSounds, .doc = "Bins of the log-mel spectrogram."},
+    {.name = "frames", .type = T::kInteger, .low = 2, .high = 1 << 20, .families = kOfSounds,
+     .required_of = kOfSounds, .doc = "Frames of an item; two make one row."},
 };
 
 constexpr Field kParallel[] = {

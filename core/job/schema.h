@@ -42,11 +42,6 @@ enum class Absence : uint8_t {
   kRequiredToRun,  // a violation unless the document is only planned
 };
 
-inline constexpr uint8_t FamilyBit(Family family) {
-  return static_cast<uint8_t>(1u << static_cast<unsigned>(family));
-}
-inline constexpr uint8_t kAnyFamily = 0xFF;
-
 struct Field {
   absl::string_view name;
   FieldType type = FieldType::kString;
@@ -59,9 +54,9 @@ struct Field {
   bool above_low = false;
   absl::Span<const absl::string_view> choices;
   absl::Span<const Field> fields;
-  uint8_t families = kAnyFamily;  // of `architecture`: those that have the field
-  uint8_t required_of = 0;        // of `architecture`: those that cannot do without it
-  absl::string_view doc;          // one sentence
+  FamilySet families = ~FamilySet{0};  // of `architecture`: those that have the field
+  FamilySet required_of = 0;           // of `architecture`: those that cannot do without it
+  absl::string_view doc;               // one sentence
 };
 
 // The fields of a mapping, by the path without indices: "" (the document), "metadata", "spec",

@@ -12,15 +12,13 @@
 namespace phalanx::job {
 namespace {
 
-bool IsDecoder(Family family) { return family == Family::kLlama || family == Family::kRegressor; }
-
 // Whether both modules of an edge are there and known by family.
 bool EndsKnown(const JobSpec& spec, size_t index, const Report& report) {
   const std::string path = EdgePath(index);
   if (!report.Sound(path + ".from") || !report.Sound(path + ".to")) return false;
   const Edge& edge = spec.edges[index];
   for (const int32_t end : {edge.from, edge.to}) {
-    if (spec.modules[static_cast<size_t>(end)].architecture.family == Family::kNone ||
+    if (!TraitsOf(spec.modules[static_cast<size_t>(end)].architecture).known() ||
         !report.Sound(ModulePath(static_cast<size_t>(end)) + ".architecture.family")) {
       return false;
     }
@@ -77,7 +75,7 @@ void CheckFit(const JobSpec& spec, size_t index, Report& report) {
   const size_t from = static_cast<size_t>(edge.from), to = static_cast<size_t>(edge.to);
   const Architecture& source = spec.modules[from].architecture;
   const Architecture& target = spec.modules[to].architecture;
-  if (!IsDecoder(target.family)) {
+  if (!TraitsOf(target).decoder()) {
     report.Add(EdgePath(index) + ".to", "must be a decoder: encoders read items, not rows");
     return;
   }
@@ -131,11 +129,10 @@ bool GraphKnown(const JobSpec& spec, const Report& report) {
 void CheckSinks(const JobSpec& spec, Report& report) {
   if (!GraphKnown(spec, report)) return;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
-    const Family family = spec.modules[i].architecture.family;
     const bool feeds = std::any_of(spec.edges.begin(), spec.edges.end(), [i](const Edge& edge) {
       return static_cast<size_t>(edge.from) == i;
     });
-    if (feeds || IsDecoder(family) || family == Family::kNone ||
+    if (feeds || !TraitsOf(spec.modules[i].architecture).encoder() ||
         static_cast<size_t>(spec.language) == i || !report.Sound(ModulePath(i) + ".name") ||
         !report.Sound(ModulePath(i) + ".architecture.family")) {
       continue;
@@ -153,7 +150,7 @@ void CheckRegressors(const JobSpec& spec, Report& report) {
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     const Module& module = spec.modules[i];
     const auto index = static_cast<int32_t>(i);
-    if (module.architecture.family != Family::kRegressor || index == spec.language ||
+    if (!TraitsOf(module.architecture).predicts() || index == spec.language ||
         !report.Sound(ModulePath(i) + ".architecture.family")) {
       continue;
     }

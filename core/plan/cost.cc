@@ -12,9 +12,8 @@
 namespace phalanx::plan {
 namespace {
 
-using job::Family;
-
-bool IsDecoder(Family family) { return family == Family::kLlama || family == Family::kRegressor; }
+using job::Modality;
+using job::TraitsOf;
 
 PassCost& operator+=(PassCost& a, const PassCost& b) {
   a.forward += b.forward;
@@ -51,7 +50,7 @@ int64_t RowsOfMicrobatch(const Plan& plan, int32_t module) {
       module == plan.spec.language
           ? plan.spec.batch.micro
           : EvenSplit(CountOfMicrobatch(plan, 0), plan.parallel(module).dp, 0).count;
-  const int64_t per_item = RowsPerItem(architecture);
+  const int64_t per_item = job::RowsOfItem(architecture);
   if (per_item == 0) return samples * architecture.context;
   return samples * ItemsOfSample(plan, per_item) * per_item;
 }
@@ -65,7 +64,7 @@ KeptElements KeptOf(const job::Module& module, const Shard& shard) {
   const job::Architecture& a = module.architecture;
   const int64_t q = shard.query_heads.count * HeadSize(a), kv = shard.kv_heads.count * HeadSize(a);
   const int64_t mlp = shard.mlp_blocks.count * a.block;
-  const int64_t in = IsDecoder(a.family) ? 2 * mlp : mlp;  // gate and up
+  const int64_t in = TraitsOf(a).gated() ? 2 * mlp : mlp;  // gate and up
   KeptElements kept;
   kept.backward = 4 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
   switch (module.recompute) {
@@ -85,14 +84,16 @@ KeptElements KeptOf(const job::Module& module, const Shard& shard) {
 
 // Elements of one row that what comes before an encoder's layers keeps.
 int64_t KeptBefore(const job::Architecture& a) {
-  switch (a.family) {
-    case Family::kClipVision:
+  switch (TraitsOf(a).modality) {
+    case Modality::kImage:
       return 3 * a.patch_size * a.patch_size + a.hidden_size;
-    case Family::kWhisper:  // two frames a row, then both convolutions
+    case Modality::kSound:  // two frames a row, then both convolutions
       return 2 * a.mel_bins + 2 * a.hidden_size + a.hidden_size;
-    default:
-      return 0;
+    case Modality::kText:
+    case Modality::kNone:
+      break;
   }
+  return 0;
 }
 
 // Elements of one row that the projectors of a module keep.
@@ -164,7 +165,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
       layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks - 1) / layout.chunks : 1;
   const PartElements elements = ElementsOf(plan, place, chunk);
   estimate->activations += rows * (alive * elements.kept + elements.once) * bytes;
-  if (module.architecture.family == Family::kLlama && layout.IsLast(place.pp, chunk)) {
+  if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
     const Shard shard = ShardOf(module.architecture, place.width, place.tp);
     estimate->activations +=
         rows * shard.vocabulary_blocks.count * module.architecture.block * wide_bytes;
@@ -173,7 +174,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
 
 MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place) {
   MemoryEstimate estimate;
-  if (!HasParameters(plan.module_spec(place.module).architecture.family)) return estimate;
+  if (!TraitsOf(plan.module_spec(place.module).architecture).known()) return estimate;
   for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks; ++chunk) {
     AddPart(plan, place, chunk, &estimate);
   }
@@ -190,27 +191,17 @@ MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
 
 }  // namespace
 
-int64_t RowsPerItem(const job::Architecture& architecture) {
-  if (architecture.family == Family::kClipVision && architecture.patch_size > 0) {
-    const int64_t side = architecture.image_size / architecture.patch_size;
-    return side * side;
-  }
-  // Two convolutions before the layers, the second of stride 2.
-  if (architecture.family == Family::kWhisper) return (architecture.frames + 1) / 2;
-  return 0;
-}
-
 PassCost LayerCost(const job::Module& module, double rows, double length) {
   const job::Architecture& a = module.architecture;
-  const bool decoder = IsDecoder(a.family);
+  const job::FamilyTraits& traits = TraitsOf(a);
   const auto hidden = static_cast<double>(a.hidden_size);
   const auto q = static_cast<double>(a.heads * HeadSize(a));
   const auto kv = static_cast<double>(KvHeads(a) * HeadSize(a));
-  const double mlp_matrices = decoder ? 3 : 2;
+  const double mlp_matrices = traits.gated() ? 3 : 2;
   PassCost cost = Linear(
       rows, hidden * (2 * q + 2 * kv) + mlp_matrices * hidden * static_cast<double>(a.mlp_size));
   // Scores and their product with the values; backward has twice as many multiplications.
-  const double attention = 2 * 2 * rows * length * q * (decoder ? 0.5 : 1.0);
+  const double attention = 2 * 2 * rows * length * q * (traits.decoder() ? 0.5 : 1.0);
   cost.forward += attention;
   cost.backward_input += 2 * attention;
   return cost;
@@ -219,22 +210,21 @@ PassCost LayerCost(const job::Module& module, double rows, double length) {
 PassCost EmbeddingCost(const job::Module& module, double rows) {
   const job::Architecture& a = module.architecture;
   const auto hidden = static_cast<double>(a.hidden_size);
-  switch (a.family) {
-    case Family::kLlama:  // a row is read, and its gradient added
+  switch (TraitsOf(a).modality) {
+    case Modality::kText:  // a row is read, and its gradient added
       return {rows * hidden, 0, rows * hidden};
-    case Family::kClipVision: {
+    case Modality::kImage: {
       PassCost cost = Linear(rows, hidden * 3 * static_cast<double>(a.patch_size * a.patch_size));
       cost.backward_input = 0;  // nobody asks for the gradient of a pixel
       return cost;
     }
-    case Family::kWhisper: {  // two convolutions of width 3, the first at twice the rate
+    case Modality::kSound: {  // two convolutions of width 3, the first at twice the rate
       PassCost cost = Linear(2 * rows, 3 * static_cast<double>(a.mel_bins) * hidden);
       cost.backward_input = 0;
       cost += Linear(rows, 3 * hidden * hidden);
       return cost;
     }
-    case Family::kRegressor:
-    case Family::kNone:
+    case Modality::kNone:
       break;
   }
   return {};
@@ -243,8 +233,14 @@ PassCost EmbeddingCost(const job::Module& module, double rows) {
 PassCost HeadCost(const job::Module& module, double rows) {
   const job::Architecture& a = module.architecture;
   const auto hidden = static_cast<double>(a.hidden_size);
-  if (a.family == Family::kLlama) return Linear(rows, hidden * static_cast<double>(a.vocabulary));
-  if (a.family == Family::kRegressor) return Linear(rows, hidden * hidden);
+  switch (TraitsOf(a).head) {
+    case job::HeadKind::kVocabulary:
+      return Linear(rows, hidden * static_cast<double>(a.vocabulary));
+    case job::HeadKind::kPrediction:
+      return Linear(rows, hidden * hidden);
+    case job::HeadKind::kNone:
+      break;
+  }
   return {};
 }
 
@@ -291,7 +287,7 @@ std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
   const job::Architecture& a = module.architecture;
   std::vector<int32_t> counts(static_cast<size_t>(parts), a.layers < parts ? 0 : 1);
   if (a.layers < parts) return counts;
-  const int64_t item_rows = RowsPerItem(a);
+  const int64_t item_rows = job::RowsOfItem(a);
   const auto length = static_cast<double>(item_rows > 0 ? item_rows : a.context);
   const double layer = Sum(LayerCost(module, 1, length));
   std::vector<double> costs(static_cast<size_t>(parts), layer);
@@ -312,7 +308,7 @@ double StepFlops(const Plan& plan, double tokens, double items) {
   double flops = 0;
   for (const ModulePlan& layout : plan.modules) {
     const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
-    const auto per_item = static_cast<double>(RowsPerItem(architecture));
+    const auto per_item = static_cast<double>(job::RowsOfItem(architecture));
     const double rows = per_item > 0 ? items * per_item : tokens;
     const double length =
         per_item > 0 ? per_item : tokens / static_cast<double>(plan.spec.batch.global);

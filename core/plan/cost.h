@@ -26,9 +26,6 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
 PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
                   double length);
 
-// Rows that one item (image, sound) becomes in the encoder; 0 for a language module.
-int64_t RowsPerItem(const job::Architecture& architecture);
-
 // Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
 // each part with at least one layer.
 std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);

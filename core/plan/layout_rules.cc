@@ -12,7 +12,6 @@
 namespace phalanx::plan {
 namespace {
 
-using job::Family;
 using job::ScheduleName;
 
 constexpr int32_t kChunksOfVee = 2;
@@ -105,7 +104,7 @@ class Rules {
   void CheckLayers(const std::string& path, const job::Module& module, int32_t chunks) {
     const job::Parallel& parallel = module.parallel;
     const int32_t layers = module.architecture.layers;
-    const bool known = module.architecture.family != Family::kNone || layers > 0;
+    const bool known = job::TraitsOf(module.architecture).known() || layers > 0;
     if (known && layers < int64_t{parallel.pp} * chunks) {
       Add(path + ".parallel.pp", absl::StrCat(parallel.pp),
           chunks == 1
@@ -135,7 +134,7 @@ class Rules {
 
   void CheckWidth(const std::string& path, const job::Module& module) {
     const job::Architecture& architecture = module.architecture;
-    if (architecture.family == Family::kNone) return;
+    if (!job::TraitsOf(architecture).known()) return;
     const UnitCounts units = CountUnits(architecture);
     const int32_t tp = module.parallel.tp;
     const auto check = [&](int64_t count, absl::string_view what) {
@@ -145,7 +144,7 @@ class Rules {
     };
     check(units.query_heads, "query heads");
     check(units.mlp_blocks, "MLP blocks: mlp_size / block");
-    if (architecture.family == Family::kLlama) {
+    if (job::TraitsOf(architecture).vocabulary()) {
       check(units.vocabulary_blocks, "vocabulary blocks: vocabulary / block");
     }
   }
@@ -162,12 +161,11 @@ class Rules {
     }
     const job::Module& from = spec_.modules[static_cast<size_t>(edge.from)];
     const job::Module& to = spec_.modules[static_cast<size_t>(edge.to)];
-    if (to.architecture.family == Family::kClipVision ||
-        to.architecture.family == Family::kWhisper) {
+    if (job::TraitsOf(to.architecture).encoder()) {
       Add(path + ".to", to.name, "an encoder takes no rows from another module");
       return;
     }
-    if (from.architecture.family == Family::kNone || to.architecture.family == Family::kNone)
+    if (!job::TraitsOf(from.architecture).known() || !job::TraitsOf(to.architecture).known())
       return;
     if (!edge.projector.has_value()) {
       if (from.architecture.hidden_size != to.architecture.hidden_size) {

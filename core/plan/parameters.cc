@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
@@ -37,29 +38,20 @@ class PartBuilder {
         chunk_(chunk),
         module_(plan.module_spec(place.module)),
         architecture_(module_.architecture),
+        traits_(job::TraitsOf(architecture_)),
         layout_(plan.modules[static_cast<size_t>(place.module)]),
         shard_(ShardOf(architecture_, place.width, place.tp)) {}
 
   StageParameters Build() && {
-    if (!HasParameters(architecture_.family) || chunk_ >= layout_.chunks) return {};
-    const bool last = layout_.IsLast(place_.pp, chunk_);
-    if (last) AddProjectors();
-    switch (architecture_.family) {
-      case job::Family::kLlama:
-        AddLlama(last);
-        break;
-      case job::Family::kRegressor:
-        AddRegressor(last);
-        break;
-      case job::Family::kClipVision:
-        AddClipVision();
-        break;
-      case job::Family::kWhisper:
-        AddWhisper(last);
-        break;
-      case job::Family::kNone:
-        break;
+    if (!traits_.known() || chunk_ >= layout_.chunks) return {};
+    if (layout_.IsLast(place_.pp, chunk_)) {
+      AddProjectors();
+      AddHead();
+      if (!traits_.names.final_norm.empty()) AddNorm("final_norm", traits_.names.final_norm);
     }
+    const LayerRange layers = layout_.layers(place_.pp, chunk_);
+    for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) AddLayer(layer);
+    if (layout_.IsFirst(place_.pp, chunk_)) AddInput();
     const job::Parallel& parallel = plan_.parallel(place_.module);
     result_.replicas = parallel.dp * parallel.cp;
     Store();
@@ -213,147 +205,125 @@ class PartBuilder {
 
   double OutputStd() const { return kInitStd / std::sqrt(2.0 * std::max(1, architecture_.layers)); }
 
-  // ---- Families ----
+  // ---- Parts, from the table of families ----
 
-  void AddLlama(bool last) {
+  // The prefix of the family before `name`.
+  std::string Named(absl::string_view name) const {
+    return absl::StrCat(traits_.names.prefix, name);
+  }
+
+  // `stem`: the tensor's name without ".weight".
+  void AddNorm(const std::string& role, absl::string_view stem, int32_t layer = -1) {
     const int64_t hidden = architecture_.hidden_size;
-    const bool first = layout_.IsFirst(place_.pp, chunk_);
-    const bool tied = architecture_.tied_head;
-    // Both ends of a tied embedding add to one gradient; where one rank has both, one matrix does.
-    const bool split_ends = tied && layout_.stage_layers.size() > 1;
-    if (last) {
-      if (split_ends) {
-        AddBlockRows("head", Weight("model.embed_tokens.weight", architecture_.vocabulary, hidden),
-                     shard_.vocabulary_blocks, -1, -1, Holding::kPartial, /*primary=*/false);
-      } else if (!tied) {
-        AddBlockRows("head", Weight("lm_head.weight", architecture_.vocabulary, hidden),
-                     shard_.vocabulary_blocks);
-      }
-      AddReplicated("final_norm", Ones("model.norm.weight", hidden));
+    const std::string name = Named(stem);
+    if (traits_.norm == job::Norm::kLayer) {
+      AddReplicated(role + "_bias", Zeros(name + ".bias", hidden), layer);
     }
-    AddDecoderLayers();
-    if (first) {
-      AddBlockRows(
-          "embedding", Weight("model.embed_tokens.weight", architecture_.vocabulary, hidden),
-          shard_.vocabulary_blocks, -1, -1, split_ends ? Holding::kPartial : Holding::kExclusive);
-    }
+    AddReplicated(role, Ones(name + ".weight", hidden), layer);
   }
 
-  void AddRegressor(bool last) {
+  // What the loss is computed with.
+  void AddHead() {
     const int64_t hidden = architecture_.hidden_size;
-    if (last) {
-      if (plan_.HasLoss(place_.module)) {
-        AddReplicated("predict", Weight("predict.weight", hidden, hidden));
-      }
-      AddReplicated("final_norm", Ones("model.norm.weight", hidden));
+    if (traits_.predicts() && plan_.HasLoss(place_.module)) {
+      AddReplicated("predict", Weight("predict.weight", hidden, hidden));
     }
-    AddDecoderLayers();
-  }
-
-  void AddDecoderLayers() {
-    const LayerRange layers = layout_.layers(place_.pp, chunk_);
-    for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) {
-      AddDecoderLayer(layer);
+    if (!traits_.vocabulary()) return;
+    if (SplitEnds()) {
+      AddBlockRows("head", Weight(Named("embed_tokens.weight"), architecture_.vocabulary, hidden),
+                   shard_.vocabulary_blocks, -1, -1, Holding::kPartial, /*primary=*/false);
+    } else if (!architecture_.tied_head) {
+      AddBlockRows("head", Weight("lm_head.weight", architecture_.vocabulary, hidden),
+                   shard_.vocabulary_blocks);
     }
   }
+  // Both ends of a tied embedding add to one gradient; where one rank has both, one matrix does.
+  bool SplitEnds() const { return architecture_.tied_head && layout_.stage_layers.size() > 1; }
 
-  void AddDecoderLayer(int32_t layer) {
+  // What comes before the layers.
+  void AddInput() {
+    switch (traits_.modality) {
+      case job::Modality::kText:
+        AddBlockRows("embedding",
+                     Weight(Named("embed_tokens.weight"), architecture_.vocabulary,
+                            architecture_.hidden_size),
+                     shard_.vocabulary_blocks, -1, -1,
+                     SplitEnds() ? Holding::kPartial : Holding::kExclusive);
+        break;
+      case job::Modality::kImage:
+        AddPatches();
+        break;
+      case job::Modality::kSound:
+        AddConvolutions();
+        break;
+      case job::Modality::kNone:
+        break;
+    }
+  }
+
+  void AddPatches() {
+    const int64_t hidden = architecture_.hidden_size, patch = architecture_.patch_size;
+    const int64_t rows = job::RowsOfItem(architecture_) + job::ExtraRowsOfItem(architecture_);
+    if (!traits_.names.pre_norm.empty()) AddNorm("pre_norm", traits_.names.pre_norm);
+    AddReplicated("position", Weight(Named("embeddings.position_embedding.weight"), rows, hidden));
+    if (traits_.class_token) {
+      AddReplicated("class", Weight(Named("embeddings.class_embedding"), hidden, 1));
+    }
+    const std::string name = Named("embeddings.patch_embedding");
+    if (traits_.patch_bias) AddReplicated("patch_bias", Zeros(name + ".bias", hidden));
+    AddReplicated("patch", Weight(name + ".weight", hidden, 3 * patch * patch));
+  }
+
+  void AddConvolutions() {
+    const int64_t hidden = architecture_.hidden_size;
+    AddReplicated("conv2_bias", Zeros(Named("conv2.bias"), hidden));
+    AddReplicated("conv2", Weight(Named("conv2.weight"), hidden, 3 * hidden));
+    AddReplicated("conv1_bias", Zeros(Named("conv1.bias"), hidden));
+    AddReplicated("conv1", Weight(Named("conv1.weight"), hidden, 3 * architecture_.mel_bins));
+  }
+
+  void AddLayer(int32_t layer) {
+    const job::TensorNames& names = traits_.names;
+    const std::string stem = absl::StrCat(names.layers, layer, ".");
+    AddMlp(Named(stem), layer);
+    AddNorm("norm2", absl::StrCat(stem, names.norm2), layer);
+    AddAttention(absl::StrCat(Named(stem), names.attention), layer);
+    AddNorm("norm1", absl::StrCat(stem, names.norm1), layer);
+  }
+
+  void AddMlp(const std::string& name, int32_t layer) {
     const int64_t hidden = architecture_.hidden_size, mlp = architecture_.mlp_size;
-    const int64_t head_size = HeadSize(architecture_);
+    const std::string up = absl::StrCat(name, traits_.names.up),
+                      down = absl::StrCat(name, traits_.names.down);
+    if (traits_.biases) AddReplicated("down_bias", Zeros(down + ".bias", hidden), layer);
+    AddBlockCols("down", Weight(down + ".weight", hidden, mlp, OutputStd()), shard_.mlp_blocks,
+                 layer);
+    if (traits_.gated()) {
+      const int32_t gate = Weight(absl::StrCat(name, traits_.names.gate, ".weight"), mlp, hidden);
+      AddGateUp(gate, Weight(up + ".weight", mlp, hidden), layer);
+      return;
+    }
+    if (traits_.biases) AddBlockRows("up_bias", Zeros(up + ".bias", mlp), shard_.mlp_blocks, layer);
+    AddBlockRows("up", Weight(up + ".weight", mlp, hidden), shard_.mlp_blocks, layer);
+  }
+
+  void AddAttention(const std::string& name, int32_t layer) {
+    const int64_t hidden = architecture_.hidden_size, head_size = HeadSize(architecture_);
     const int64_t q_rows = architecture_.heads * head_size;
     const int64_t kv_rows = KvHeads(architecture_) * head_size;
-    const std::string name = absl::StrCat("model.layers.", layer, ".");
-    AddBlockCols("down", Weight(name + "mlp.down_proj.weight", hidden, mlp, OutputStd()),
-                 shard_.mlp_blocks, layer);
-    const int32_t gate = Weight(name + "mlp.gate_proj.weight", mlp, hidden);
-    AddGateUp(gate, Weight(name + "mlp.up_proj.weight", mlp, hidden), layer);
-    AddReplicated("post_norm", Ones(name + "post_attention_layernorm.weight", hidden), layer);
-    AddAttentionOutput(Weight(name + "self_attn.o_proj.weight", hidden, q_rows, OutputStd()),
-                       layer);
-    const int32_t q = Weight(name + "self_attn.q_proj.weight", q_rows, hidden);
-    const int32_t k = Weight(name + "self_attn.k_proj.weight", kv_rows, hidden);
-    const int32_t v = Weight(name + "self_attn.v_proj.weight", kv_rows, hidden);
-    AddQkv("qkv", {q, k, v}, hidden, layer);
-    AddReplicated("input_norm", Ones(name + "input_layernorm.weight", hidden), layer);
-  }
-
-  void AddClipVision() {
-    const std::string name = "vision_model.";
-    AddEncoderLayers({.prefix = name + "encoder.layers.",
-                      .norm1 = "layer_norm1",
-                      .norm2 = "layer_norm2",
-                      .mlp = "mlp.",
-                      .key_bias = true});
-    if (!layout_.IsFirst(place_.pp, chunk_)) return;
-    const int64_t hidden = architecture_.hidden_size, patch = architecture_.patch_size;
-    const int64_t side = patch > 0 ? architecture_.image_size / patch : 0;
-    AddReplicated("pre_norm_bias", Zeros(name + "pre_layrnorm.bias", hidden));
-    AddReplicated("pre_norm", Ones(name + "pre_layrnorm.weight", hidden));
-    AddReplicated("position",
-                  Weight(name + "embeddings.position_embedding.weight", side * side + 1, hidden));
-    AddReplicated("class", Weight(name + "embeddings.class_embedding", hidden, 1));
-    AddReplicated("patch",
-                  Weight(name + "embeddings.patch_embedding.weight", hidden, 3 * patch * patch));
-  }
-
-  void AddWhisper(bool last) {
-    const int64_t hidden = architecture_.hidden_size;
-    const std::string name = "model.encoder.";
-    if (last) {
-      AddReplicated("final_norm_bias", Zeros(name + "layer_norm.bias", hidden));
-      AddReplicated("final_norm", Ones(name + "layer_norm.weight", hidden));
-    }
-    AddEncoderLayers({.prefix = name + "layers.",
-                      .norm1 = "self_attn_layer_norm",
-                      .norm2 = "final_layer_norm",
-                      .mlp = "",
-                      .key_bias = false});
-    if (!layout_.IsFirst(place_.pp, chunk_)) return;
-    AddReplicated("conv2_bias", Zeros(name + "conv2.bias", hidden));
-    AddReplicated("conv2", Weight(name + "conv2.weight", hidden, 3 * hidden));
-    AddReplicated("conv1_bias", Zeros(name + "conv1.bias", hidden));
-    AddReplicated("conv1", Weight(name + "conv1.weight", hidden, 3 * architecture_.mel_bins));
-  }
-
-  // What the encoders call the same things.
-  struct EncoderNames {
-    std::string prefix;  // before the layer's number
-    std::string norm1, norm2;
-    std::string mlp;  // before fc1 and fc2
-    bool key_bias;
-  };
-
-  void AddEncoderLayers(const EncoderNames& names) {
-    const LayerRange layers = layout_.layers(place_.pp, chunk_);
-    for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) {
-      AddEncoderLayer(names, layer);
-    }
-  }
-
-  void AddEncoderLayer(const EncoderNames& names, int32_t layer) {
-    const int64_t hidden = architecture_.hidden_size, mlp = architecture_.mlp_size;
-    const int64_t rows = architecture_.heads * HeadSize(architecture_);
-    const std::string name = absl::StrCat(names.prefix, layer, ".");
-    const std::string attention = name + "self_attn.", fc = name + names.mlp;
-    AddReplicated("down_bias", Zeros(fc + "fc2.bias", hidden), layer);
-    AddBlockCols("down", Weight(fc + "fc2.weight", hidden, mlp, OutputStd()), shard_.mlp_blocks,
-                 layer);
-    AddBlockRows("up_bias", Zeros(fc + "fc1.bias", mlp), shard_.mlp_blocks, layer);
-    AddBlockRows("up", Weight(fc + "fc1.weight", mlp, hidden), shard_.mlp_blocks, layer);
-    AddReplicated("norm2_bias", Zeros(name + names.norm2 + ".bias", hidden), layer);
-    AddReplicated("norm2", Ones(name + names.norm2 + ".weight", hidden), layer);
-    AddReplicated("o_bias", Zeros(attention + "out_proj.bias", hidden), layer);
-    AddAttentionOutput(Weight(attention + "out_proj.weight", hidden, rows, OutputStd()), layer);
+    const std::string output = absl::StrCat(name, traits_.names.output);
+    if (traits_.biases) AddReplicated("o_bias", Zeros(output + ".bias", hidden), layer);
+    AddAttentionOutput(Weight(output + ".weight", hidden, q_rows, OutputStd()), layer);
     std::array<int32_t, 3> weights{}, biases{};
     for (size_t i = 0; i < 3; ++i) {
-      const std::string part = absl::StrCat(attention, std::string(1, "qkv"[i]), "_proj.");
+      const std::string part = absl::StrCat(name, std::string(1, "qkv"[i]), "_proj.");
+      const int64_t rows = i == 0 ? q_rows : kv_rows;
+      const bool bias = traits_.biases && (i != 1 || traits_.key_bias);
       weights[i] = Weight(part + "weight", rows, hidden);
-      biases[i] = i != 1 || names.key_bias ? Zeros(part + "bias", rows) : kNoTensor;
+      biases[i] = bias ? Zeros(part + "bias", rows) : kNoTensor;
     }
-    AddQkv("qkv_bias", biases, 1, layer);
+    if (traits_.biases) AddQkv("qkv_bias", biases, 1, layer);
     AddQkv("qkv", weights, hidden, layer);
-    AddReplicated("norm1_bias", Zeros(name + names.norm1 + ".bias", hidden), layer);
-    AddReplicated("norm1", Ones(name + names.norm1 + ".weight", hidden), layer);
   }
 
   void AddProjectors() {
@@ -413,14 +383,13 @@ class PartBuilder {
   const int32_t chunk_;
   const job::Module& module_;
   const job::Architecture& architecture_;
+  const job::FamilyTraits& traits_;
   const ModulePlan& layout_;
   const Shard shard_;
   StageParameters result_;
 };
 
 }  // namespace
-
-bool HasParameters(job::Family family) { return family != job::Family::kNone; }
 
 int64_t StageParameters::TrainedElements() const {
   int64_t elements = 0;

@@ -14,11 +14,11 @@
 //
 //   llama
 //     model.embed_tokens.weight                     embedding   first: [blocks * block, hidden]
-//     model.layers.N.input_layernorm.weight         input_norm  [hidden]
+//     model.layers.N.input_layernorm.weight         norm1       [hidden]
 //     model.layers.N.self_attn.{q,k,v}_proj.weight  qkv         [(q + 2 kv) * head_size, hidden]
 //                                                               q rows, then k rows, then v rows
 //     model.layers.N.self_attn.o_proj.weight        o           [hidden, q * head_size]
-//     model.layers.N.post_attention_layernorm.weight  post_norm [hidden]
+//     model.layers.N.post_attention_layernorm.weight  norm2     [hidden]
 //     model.layers.N.mlp.{gate,up}_proj.weight      gate_up     [2 * block * blocks, hidden]
 //                                                               per block gate rows, then up rows
 //     model.layers.N.mlp.down_proj.weight           down        [hidden, block * blocks]
@@ -134,8 +134,7 @@ struct StageParameters {
 
 // Parameters of `place`'s pipeline part (chunk of its stage). The same list, element for element,
 // on every rank with the same module, stage, width and tensor coordinate. Empty for a module
-// without an architecture (HasParameters) and for a chunk that the stage does not have.
-bool HasParameters(job::Family family);
+// without a family and for a chunk that the stage does not have.
 StageParameters ParametersOf(const Plan& plan, const Place& place, int32_t chunk = 0);
 
 // Initial values of one logical tensor: element `index` = row * cols + col is a pure function of

@@ -165,11 +165,11 @@ struct Plan {
   std::vector<int32_t> LinksInto(int32_t module, int32_t stage, int32_t chunk = 0) const;
   std::vector<int32_t> LinksOutOf(int32_t module, int32_t stage, int32_t chunk = 0) const;
   bool IsSink(int32_t module) const;  // no outgoing edge
-  // The language module (cross-entropy) and every regressor that is a sink (squared error). The
-  // last part of such a module computes the loss.
+  // The language module (cross-entropy) and every module that predicts and is a sink (squared
+  // error). The last part of such a module computes the loss.
   bool HasLoss(int32_t module) const {
     return module == spec.language ||
-           (module_spec(module).architecture.family == job::Family::kRegressor && IsSink(module));
+           (job::TraitsOf(module_spec(module).architecture).predicts() && IsSink(module));
   }
   // The rank that writes metrics: the first one of replica 0 of the language module that holds its
   // last part.

@@ -90,15 +90,14 @@ void AppendFamily(const Plan& plan, int32_t module, int32_t pp, UnitFamily famil
 std::vector<Segment> Segments(const Plan& plan) {
   std::vector<Segment> segments;
   for (const ModulePlan& layout : plan.modules) {
-    const job::Family architecture = plan.module_spec(layout.index).architecture.family;
-    if (architecture == job::Family::kNone) continue;
+    const job::FamilyTraits& traits = job::TraitsOf(plan.module_spec(layout.index).architecture);
+    if (!traits.known()) continue;
     for (int32_t pp = 0; pp < layout.pp(); ++pp) {
       size_t index = 0;
       for (UnitFamily family : {UnitFamily::kAttention, UnitFamily::kKv, UnitFamily::kMlp,
                                 UnitFamily::kVocabulary, UnitFamily::kReplicated}) {
         const bool ends = pp == 0 || pp == layout.pp() - 1;
-        if (family == UnitFamily::kVocabulary && (architecture != job::Family::kLlama || !ends))
-          continue;
+        if (family == UnitFamily::kVocabulary && (!traits.vocabulary() || !ends)) continue;
         AppendFamily(plan, layout.index, pp, family, &index, &segments);
       }
     }

@@ -11,7 +11,7 @@ constexpr double kNominalFlops = 100e12;  // a second
 
 // Token rows of one sample: one item, or a full context.
 double RowsOfSample(const job::Architecture& architecture) {
-  const int64_t per_item = plan::RowsPerItem(architecture);
+  const int64_t per_item = job::RowsOfItem(architecture);
   return static_cast<double>(per_item > 0 ? per_item : architecture.context);
 }
 
@@ -65,9 +65,9 @@ CostModel CostFromFlops(const plan::Plan& plan) {
 }  // namespace
 
 CostModel CostFromShapes(const plan::Plan& plan) {
-  const bool known = std::none_of(
-      plan.spec.modules.begin(), plan.spec.modules.end(),
-      [](const auto& module) { return module.architecture.family == job::Family::kNone; });
+  const bool known =
+      std::all_of(plan.spec.modules.begin(), plan.spec.modules.end(),
+                  [](const auto& module) { return job::TraitsOf(module.architecture).known(); });
   return known ? CostFromFlops(plan) : CostFromLayers(plan);
 }
 

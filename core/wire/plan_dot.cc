@@ -29,9 +29,8 @@ std::string Layout(const job::Parallel& parallel) {
 std::string Node(const Plan& plan, const ModulePlan& layout) {
   const job::Module& module = plan.module_spec(layout.index);
   std::vector<std::string> lines = {module.name};
-  if (module.architecture.family != job::Family::kNone) {
-    lines.push_back(FamilyName(module.architecture.family));
-  }
+  const job::FamilyTraits& family = job::TraitsOf(module.architecture);
+  if (family.known()) lines.push_back(std::string(family.name));
   lines.push_back(Layout(module.parallel));
   lines.push_back(absl::StrCat(layout.grid.size() == 1 ? "rank " : "ranks ",
                                RunText(layout.grid.offset(), layout.grid.size())));

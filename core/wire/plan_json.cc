@@ -190,7 +190,7 @@ Json ReplicaJson(const Plan& plan, const ModulePlan& layout, int32_t dp, int32_t
   const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
   const RankList ranks = plan.TensorGroup(layout.index, dp, pp);
   Json units = nullptr;
-  if (architecture.family != job::Family::kNone) {
+  if (job::TraitsOf(architecture).known()) {
     Json attention = Json::array(), mlp = Json::array(), vocabulary = Json::array();
     const bool ends = HoldsFirst(layout, pp) || HoldsLast(layout, pp);
     const auto width = static_cast<int32_t>(ranks.size());

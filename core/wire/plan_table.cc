@@ -99,7 +99,7 @@ std::string ModulesTable(const Plan& plan) {
     const int64_t least = plan::LaneSamplesOfStep(plan, layout.index, parallel.dp - 1);
     std::vector<std::string> row = {
         Cut(module.name),
-        FamilyName(module.architecture.family),
+        FamilyName(module.architecture),
         RunText(layout.grid.offset(), layout.grid.size()),
         absl::StrCat(parallel.tp),
         absl::StrCat(parallel.cp),

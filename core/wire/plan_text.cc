@@ -15,20 +15,9 @@ std::string RunText(int64_t first, int64_t count) {
   return count == 1 ? absl::StrCat(first) : absl::StrCat(first, "-", first + count - 1);
 }
 
-std::string FamilyName(job::Family family) {
-  switch (family) {
-    case job::Family::kNone:
-      return "-";
-    case job::Family::kClipVision:
-      return "clip_vision";
-    case job::Family::kWhisper:
-      return "whisper";
-    case job::Family::kLlama:
-      return "llama";
-    case job::Family::kRegressor:
-      return "regressor";
-  }
-  return "-";
+std::string FamilyName(const job::Architecture& architecture) {
+  const job::FamilyTraits& family = job::TraitsOf(architecture);
+  return family.known() ? std::string(family.name) : "-";
 }
 
 std::string LayerCounts(const plan::ModulePlan& layout) {
@@ -73,7 +62,7 @@ std::string ScheduleText(const job::Schedule& schedule) {
 bool MemoryIsKnown(const plan::Plan& plan) {
   return std::all_of(
       plan.spec.modules.begin(), plan.spec.modules.end(),
-      [](const job::Module& module) { return plan::HasParameters(module.architecture.family); });
+      [](const job::Module& module) { return job::TraitsOf(module.architecture).known(); });
 }
 
 bool HoldsFirst(const plan::ModulePlan& layout, int32_t stage) {

@@ -11,7 +11,7 @@ namespace phalanx::wire {
 // "3-7", "3", "-" for none.
 std::string RunText(int64_t first, int64_t count);
 // As job files spell it; "-" for none.
-std::string FamilyName(job::Family family);
+std::string FamilyName(const job::Architecture& architecture);
 // Layer counts, stage by stage, equal neighbours together, chunks of one stage behind each other:
 // "3+3", "8x10+7", "2/2+2/1".
 std::string LayerCounts(const plan::ModulePlan& layout);

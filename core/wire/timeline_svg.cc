@@ -73,9 +73,9 @@ struct Clock {
 };
 
 Clock ClockOf(const plan::Plan& plan, double step) {
-  const bool known = std::none_of(
-      plan.spec.modules.begin(), plan.spec.modules.end(),
-      [](const auto& module) { return module.architecture.family == job::Family::kNone; });
+  const bool known =
+      std::all_of(plan.spec.modules.begin(), plan.spec.modules.end(),
+                  [](const auto& module) { return job::TraitsOf(module.architecture).known(); });
   if (!known) return {.unit = "layer passes"};
   if (step >= 1) return {.unit = "s", .decimals = 3};
   return step >= 1e-3 ? Clock{.scale = 1e3, .unit = "ms", .decimals = 3}

@@ -13,10 +13,10 @@ class DecoderLayer final : public Layer {
  public:
   DecoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)
       : context_(context),
-        input_norm_(table.Vector("input_norm", layer)),
+        norm1_(table.Vector("norm1", layer)),
         qkv_(table.Matrix("qkv", layer)),
         o_(table.Matrix("o", layer)),
-        post_norm_(table.Vector("post_norm", layer)),
+        norm2_(table.Vector("norm2", layer)),
         gate_up_(table.Matrix("gate_up", layer)),
         down_(table.Matrix("down", layer)) {}
 
@@ -37,13 +37,13 @@ class DecoderLayer final : public Layer {
   int64_t rotated_heads() const { return context_.heads.query_heads + context_.heads.kv_heads; }
 
   const LayerContext& context_;
-  const Parameter input_norm_, qkv_, o_, post_norm_, gate_up_, down_;
+  const Parameter norm1_, qkv_, o_, norm2_, gate_up_, down_;
 };
 
 absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention,
                                    LayerState* s) const {
   const double epsilon = context_.architecture.norm_epsilon;
-  RmsNormed normed = RmsNorm(s->input, input_norm_.weight, epsilon);
+  RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
   s->attention_input = std::move(normed.y);
   s->norm1_rstd = std::move(normed.rstd);
   s->qkv = Linear(s->attention_input, qkv_).view({shape.batch, shape.length, -1});
@@ -53,7 +53,7 @@ absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention,
 
   s->middle = Linear(s->context, o_);
   RETURN_IF_ERROR(context_.group.AllReduce(s->middle));
-  normed = AddRmsNorm(s->input, s->middle, post_norm_.weight, epsilon);
+  normed = AddRmsNorm(s->input, s->middle, norm2_.weight, epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_rstd = std::move(normed.rstd);
   s->mlp_hidden = Linear(s->mlp_input, gate_up_);
@@ -65,11 +65,11 @@ absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
   if (context_.recompute == job::Recompute::kFull) return Compute(shape, /*attention=*/true, s);
   const double epsilon = context_.architecture.norm_epsilon;
-  RmsNormed normed = RmsNorm(s->input, input_norm_.weight, epsilon);
+  RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
   s->attention_input = std::move(normed.y);
   s->norm1_rstd = std::move(normed.rstd);
   s->context = Attention(s->qkv, context_.heads, /*causal=*/true, &s->attention);
-  normed = RmsNorm(s->middle, post_norm_.weight, epsilon);
+  normed = RmsNorm(s->middle, norm2_.weight, epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_rstd = std::move(normed.rstd);
   s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
@@ -103,8 +103,8 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   work->Matrix(gate_up_, hidden_gradient, std::move(s.mlp_input));
   RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
   NormGradient norm =
-      RmsNormBackward(normed_gradient, s.middle, s.norm2_rstd, post_norm_.weight, output_gradient);
-  work->Sum(post_norm_, std::move(norm.weight));
+      RmsNormBackward(normed_gradient, s.middle, s.norm2_rstd, norm2_.weight, output_gradient);
+  work->Sum(norm2_, std::move(norm.weight));
   const at::Tensor middle_gradient = std::move(norm.x);
   s.middle.reset();
 
@@ -118,9 +118,8 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   normed_gradient = LinearInputGradient(qkv_rows, qkv_);
   work->Matrix(qkv_, qkv_rows, std::move(s.attention_input));
   RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
-  norm =
-      RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, input_norm_.weight, middle_gradient);
-  work->Sum(input_norm_, std::move(norm.weight));
+  norm = RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, norm1_.weight, middle_gradient);
+  work->Sum(norm1_, std::move(norm.weight));
   *input_gradient = std::move(norm.x);
   return absl::OkStatus();
 }

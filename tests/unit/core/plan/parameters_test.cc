@@ -242,8 +242,8 @@ TEST(ParametersTest, Storage_OfALastStage_IsInReverseLayerOrder) {
   const StageParameters parameters = ParametersOf(plan, {.module = 0});
   EXPECT_THAT(Roles(parameters),
               testing::ElementsAre("head", "down1", "gate_up1", "o1", "qkv1", "down0", "gate_up0",
-                                   "o0", "qkv0", "embedding", "final_norm", "post_norm1",
-                                   "input_norm1", "post_norm0", "input_norm0"));
+                                   "o0", "qkv0", "embedding", "final_norm", "norm21", "norm11",
+                                   "norm20", "norm10"));
 }
 
 TEST(ParametersTest, Storage_OfALargeStage_IsCutIntoBuckets) {
@@ -339,7 +339,6 @@ TEST(ParametersTest, Lists_OfDataParallelRanks_AreEqual) {
 TEST(ParametersTest, Families_WithoutParameters_AreEmpty) {
   const Plan plan = MustPlan(AJob().Module("language", support::NoArchitecture(4), {.pp = 2}));
   EXPECT_TRUE(ParametersOf(plan, {.module = 0}).matrices.empty());
-  EXPECT_FALSE(HasParameters(job::Family::kNone));
 }
 
 TEST(InitialValueTest, Values_AreAPureFunctionOfNameAndIndex) {
