@@ -3,14 +3,12 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "core/job/module_reader.h"
+#include "core/job/graph.h"
+#include "core/job/references.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
 namespace {
-
-// Chunks of a rank: zero_bubble_v has so many, written or not.
-constexpr int32_t kChunksOfVee = 2;
 
 bool TakesChunks(ScheduleName name) {
   return name == ScheduleName::kAuto || name == ScheduleName::kInterleaved ||
@@ -24,8 +22,6 @@ void CheckChunkCount(const JobSpec& spec, Report& report) {
     report.Add(path, "this schedule has one chunk a rank");
   } else if (schedule.name == ScheduleName::kZeroBubbleV && schedule.chunks > kChunksOfVee) {
     report.Add(path, absl::StrCat("zero_bubble_v has ", kChunksOfVee, " chunks a rank"));
-  } else if (schedule.name == ScheduleName::kInterleaved && schedule.chunks < 2) {
-    report.Add(path, "interleaved needs at least 2 chunks a rank");
   }
 }
 
@@ -36,17 +32,13 @@ void CheckChunkedStages(const JobSpec& spec, Report& report) {
   const Module& language = spec.modules[static_cast<size_t>(spec.language)];
   const Parallel& parallel = language.parallel;
   if (!report.Sound(path + ".parallel.pp")) return;
-  if (spec.schedule.name == ScheduleName::kInterleaved && parallel.pp < 2) {
-    report.Add(path + ".parallel.pp", "interleaved needs at least 2 stages");
-  }
-  const int32_t chunks =
-      spec.schedule.name == ScheduleName::kZeroBubbleV ? kChunksOfVee : spec.schedule.chunks;
+  const int32_t chunks = ChunksOf(spec, spec.language);
   const std::string written = "spec.schedule.chunks";
   if (chunks < 2 || !report.Sound(written)) return;
   const int32_t layers = language.architecture.layers;
   if (layers > 0 && report.Sound(path + ".architecture.layers") &&
       layers < int64_t{parallel.pp} * chunks) {
-    report.Add(report.Find(written) != nullptr ? written : "spec.schedule.name",
+    report.Add(report.Written(written) != nullptr ? written : "spec.schedule.name",
                absl::StrCat("every chunk of every stage needs a layer: ", parallel.pp, " x ",
                             chunks, ", and '", language.name, "' has ", layers));
   } else if (!parallel.layers.empty() && report.Sound(path + ".parallel.layers") &&
@@ -86,11 +78,7 @@ void CheckPhases(const JobSpec& spec, Report& report) {
                         report.Sound(ModulePath(i) + ".parallel.ranks") &&
                         module.offset != kUnplaced;
     if (!placed) return;  // it may be the one
-    if (static_cast<int32_t>(i) != spec.language && module.offset == language.offset &&
-        module.parallel.ranks == language.parallel.ranks &&
-        ReachedFrom(spec, static_cast<int32_t>(i)).count(spec.language) > 0) {
-      return;
-    }
+    if (HasPhases(spec, static_cast<int32_t>(i))) return;
   }
   report.Add("spec.schedule.name",
              absl::StrCat("needs an encoder on the ranks of '", language.name, "' that feeds it"));

@@ -319,6 +319,34 @@ TEST(ViolationsTest, LongValue_IsCut) {
   EXPECT_LT(wrong[0].size(), 200u);
 }
 
+std::string List(int count, absl::string_view item) {
+  std::string list = "[";
+  for (int i = 0; i < count; ++i) absl::StrAppend(&list, i > 0 ? ", " : "", item);
+  return list + "]";
+}
+
+TEST(ViolationsTest, TooManyModules_AreOneViolation) {
+  const std::string text =
+      absl::StrCat("metadata: {name: demo}\nspec:\n  steps: 1\n  batch: {global: 1}\n  modules: ",
+                   List(65, "{name: a}"), "\n  edges: ", List(64, "{from: a, to: b}"), "\n");
+  EXPECT_THAT(Wrong(text, Purpose::kPlan),
+              ElementsAre(::testing::EndsWith("may have at most 64 entries")));
+}
+
+TEST(ViolationsTest, TooManyEdges_AreOneViolation) {
+  const std::string text =
+      With("{from: vision, to: language, projector: {type: mlp, hidden_size: 192}}", "",
+           With("    - {from", "    {from",
+                With("  edges:\n",
+                     absl::StrCat("  edges: ", List(257, "{from: vision, to: language}"), "\n"))));
+  EXPECT_THAT(Wrong(text), ElementsAre(::testing::EndsWith("may have at most 256 entries")));
+}
+
+TEST(ViolationsTest, UnreadableModuleName_BringsNoOthers) {
+  EXPECT_THAT(Wrong(With("- name: vision", "- name: [vision]")),
+              ElementsAre("spec.modules[0].name: [vision]: must be a string"));
+}
+
 TEST(ViolationsTest, ThousandsOfMistakes_AreCountedNotListed) {
   std::string fields;
   for (int i = 0; i < 5000; ++i) fields += "  unknown" + std::to_string(i) + "x: 1\n";
