@@ -44,6 +44,20 @@ int32_t ChunksOf(const JobSpec& spec, int32_t module) {
                                                           : std::max(1, spec.schedule.chunks);
 }
 
+int64_t MicrobatchesOf(const JobSpec& spec) {
+  const int64_t lanes = spec.modules[static_cast<size_t>(spec.language)].parallel.dp;
+  const int64_t samples = (spec.batch.global + lanes - 1) / lanes;
+  return (samples + spec.batch.micro - 1) / spec.batch.micro;
+}
+
+int64_t PartsOf(const JobSpec& spec) {
+  int64_t parts = 0;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    parts += int64_t{spec.modules[i].parallel.pp} * ChunksOf(spec, static_cast<int32_t>(i));
+  }
+  return parts;
+}
+
 bool HasPhases(const JobSpec& spec, int32_t module) {
   const Module& language = spec.modules[static_cast<size_t>(spec.language)];
   const Module& other = spec.modules[static_cast<size_t>(module)];

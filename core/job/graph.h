@@ -27,6 +27,13 @@ inline constexpr int32_t kChunksOfVee = 2;
 // all others one.
 int32_t ChunksOf(const JobSpec& spec, int32_t module);
 
+// Microbatches of a step: as many as the largest replica of the language module needs.
+int64_t MicrobatchesOf(const JobSpec& spec);
+// Pieces of pipeline of all modules.
+int64_t PartsOf(const JobSpec& spec);
+// Microbatches x parts of a step at most: planning it takes seconds and about 1 GiB then.
+inline constexpr int64_t kPassesMax = 1 << 20;
+
 // Whether the module is on the ranks of the language module and feeds it, at first or second hand:
 // what three_phase is about.
 bool HasPhases(const JobSpec& spec, int32_t module);

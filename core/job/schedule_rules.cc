@@ -27,7 +27,7 @@ void CheckChunkCount(const JobSpec& spec, Report& report) {
 
 // The stages of the language module are what is cut into chunks.
 void CheckChunkedStages(const JobSpec& spec, Report& report) {
-  if (!report.Sound("spec.language") || spec.modules.empty()) return;
+  if (!report.Sound("spec.language")) return;
   const std::string path = ModulePath(static_cast<size_t>(spec.language));
   const Module& language = spec.modules[static_cast<size_t>(spec.language)];
   const Parallel& parallel = language.parallel;
@@ -48,6 +48,14 @@ void CheckChunkedStages(const JobSpec& spec, Report& report) {
   }
 }
 
+// Whether microbatches and pipeline parts can be counted.
+bool StepKnown(const JobSpec& spec, const Report& report) {
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (!report.Sound(ModulePath(i) + ".parallel")) return false;
+  }
+  return report.Sound("spec.language") && report.Sound("spec.batch");
+}
+
 void CheckEncoderChunks(const JobSpec& spec, Report& report) {
   const Schedule& schedule = spec.schedule;
   const std::string path = "spec.schedule.encoder_chunks";
@@ -56,20 +64,25 @@ void CheckEncoderChunks(const JobSpec& spec, Report& report) {
     report.Add(path, "only three_phase cuts encoder passes");
     return;
   }
-  if (!report.Sound("spec.language") || !report.Sound("spec.batch") || spec.modules.empty() ||
-      !report.Sound(ModulePath(static_cast<size_t>(spec.language)) + ".parallel")) {
-    return;
-  }
-  const int64_t dp = spec.modules[static_cast<size_t>(spec.language)].parallel.dp;
-  const int64_t samples = (spec.batch.global + dp - 1) / dp;  // of the largest replica
-  const int64_t microbatches = (samples + spec.batch.micro - 1) / spec.batch.micro;
+  if (!StepKnown(spec, report)) return;
+  const int64_t microbatches = MicrobatchesOf(spec);
   if (schedule.encoder_chunks > microbatches) {
     report.Add(path, absl::StrCat("may not exceed the microbatches (", microbatches, ")"));
   }
 }
 
+void CheckPasses(const JobSpec& spec, Report& report) {
+  if (!StepKnown(spec, report)) return;
+  const int64_t microbatches = MicrobatchesOf(spec), parts = PartsOf(spec);
+  if (microbatches * parts <= kPassesMax) return;
+  report.Add(
+      "spec.batch.global",
+      absl::StrCat("makes ", microbatches, " microbatches of ", parts, " pipeline parts: at most ",
+                   kPassesMax, " passes make a step; a larger batch.micro makes fewer"));
+}
+
 void CheckPhases(const JobSpec& spec, Report& report) {
-  if (spec.schedule.name != ScheduleName::kThreePhase || spec.modules.empty()) return;
+  if (spec.schedule.name != ScheduleName::kThreePhase) return;
   if (!report.Sound("spec.language") || !report.Sound("spec.edges")) return;
   const Module& language = spec.modules[static_cast<size_t>(spec.language)];
   for (size_t i = 0; i < spec.modules.size(); ++i) {
@@ -91,6 +104,7 @@ void CheckSchedule(const JobSpec& spec, Report& report) {
   CheckChunkCount(spec, report);
   CheckChunkedStages(spec, report);
   CheckEncoderChunks(spec, report);
+  CheckPasses(spec, report);
   CheckPhases(spec, report);
 }
 

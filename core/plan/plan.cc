@@ -315,9 +315,7 @@ absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, 
   FindTrained(plan);
   plan.devices.assign(cluster.devices.begin(), cluster.devices.begin() + plan.world);
   plan.idle = IdleDevices(plan, cluster);
-  const int64_t samples_max =
-      EvenSplit(spec.batch.global, plan.parallel(spec.language).dp, 0).count;
-  plan.microbatches = (samples_max + spec.batch.micro - 1) / spec.batch.micro;
+  plan.microbatches = job::MicrobatchesOf(spec);
   plan.digest = Digest(CanonicalText(plan));
   return plan;
 }

@@ -222,6 +222,9 @@ constexpr Spoiled kSchedules[] = {
     {"EncoderChunksOfOneF1B", "steps: 300",
      "steps: 300\n  schedule: {name: 1f1b, encoder_chunks: 2}",
      "spec.schedule.encoder_chunks: 2: only three_phase cuts encoder passes"},
+    {"MorePassesThanCanBePlanned", "global: 48, micro: 2", "global: 16777216, micro: 2",
+     "spec.batch.global: 16777216: makes 8388608 microbatches of 3 pipeline parts: at most 1048576 "
+     "passes make a step; a larger batch.micro makes fewer"},
     {"ThreePhaseOnOtherRanks", "steps: 300", "steps: 300\n  schedule: {name: three_phase}",
      "spec.schedule.name: three_phase: needs an encoder on the ranks of 'language' that feeds it"},
 };
