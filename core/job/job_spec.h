@@ -122,7 +122,7 @@ struct Optimizer {
 };
 
 struct Checkpoint {
-  std::string directory = "checkpoints";
+  std::string directory;
   int64_t every = 0;  // 0: none
   int32_t keep = 2;
   std::optional<std::string> resume_from;

@@ -175,6 +175,9 @@ void ResolveReferences(Report& report, JobSpec& spec) {
     const bool gpu = spec.resources.device == DeviceKind::kGpu;
     spec.compute = gpu ? Precision::kBf16 : Precision::kFp32;
   }
+  if (spec.checkpoint.has_value() && spec.checkpoint->directory.empty()) {
+    spec.checkpoint->directory = "checkpoints";
+  }
   if (spec.output.empty()) spec.output = absl::StrCat("runs/", spec.name);
 }
 

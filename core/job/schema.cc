@@ -221,6 +221,7 @@ constexpr Field kOptimizer[] = {
 
 constexpr Field kCheckpoint[] = {
     {.name = "directory", .type = T::kString, .at = Bound<&Checkpoint::directory>,
+     .otherwise = "`checkpoints`",
      .doc = "Where checkpoints are kept."},
     {.name = "every", .type = T::kInteger, .at = Bound<&Checkpoint::every>, .low = 0,
      .high = kStepsMax, .doc = "Steps between checkpoints; 0: none."},

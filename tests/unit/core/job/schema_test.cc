@@ -137,7 +137,7 @@ TEST(SchemaTest, LeftOutFields_KeepWhatTheSpecBeginsWith) {
   defaults.modules.resize(1);
   defaults.modules[0].name = "language";
   defaults.data.emplace() = {.shards = {"a.tar"}, .tokenizer = "t"};
-  defaults.checkpoint.emplace();
+  defaults.checkpoint.emplace().directory = "checkpoints";
   defaults.resources.devices = 1;
   defaults.output = "runs/demo";
   EXPECT_EQ(Written(Right(R"(metadata: {name: demo}
