@@ -27,4 +27,8 @@ absl::StatusOr<ReadJob> ReadJobSpec(const Tree& document, Purpose purpose);
 // The spec as a document with every default written out, in the order of the job file's reference.
 Tree WriteJobSpec(const JobSpec& spec);
 
+// Everything of the spec that ranks act on, so not labels, priority and other matters of the queue:
+// two specs with the same text run alike. Numbers are in full precision.
+std::string ActedText(const JobSpec& spec);
+
 }  // namespace phalanx::job

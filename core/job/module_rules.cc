@@ -3,13 +3,11 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "core/job/module_reader.h"
+#include "core/job/references.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
@@ -27,11 +25,11 @@ bool AllSound(const Report& report, const std::string& path,
 void CheckShape(const Architecture& a, const std::string& path, Report& report) {
   const FamilyTraits& family = TraitsOf(a);
   if (AllSound(report, path, {"hidden_size", "heads", "head_size"})) {
-    if (report.Find(path + ".head_size") == nullptr && a.hidden_size % a.heads != 0) {
+    if (report.Written(path + ".head_size") == nullptr && a.hidden_size % a.heads != 0) {
       report.Add(path + ".heads", absl::StrCat("must divide hidden_size (", a.hidden_size,
                                                "), or head_size must be written"));
     } else if (family.positions == Positions::kRotary && a.head_size % 2 != 0) {
-      const bool written = report.Find(path + ".head_size") != nullptr;
+      const bool written = report.Written(path + ".head_size") != nullptr;
       report.Add(path + (written ? ".head_size" : ".heads"),
                  absl::StrCat("heads must be of even size, for rotary positions; this gives ",
                               a.head_size));
@@ -67,7 +65,7 @@ std::optional<AxisLength> FirstThatDoesNotDivide(int64_t ranks,
   int64_t product = 1;
   for (const AxisLength& axis : axes) {
     product *= axis.length;  // at most 2^20 before it and 2^20 itself
-    if (product > ranks || ranks % product != 0) return axis;
+    if (product < 1 || product > ranks || ranks % product != 0) return axis;
   }
   return std::nullopt;
 }
@@ -86,9 +84,6 @@ void CheckMesh(const Parallel& p, const std::string& path, Report& report) {
       report.Add(JoinPath(path, axis->name),
                  absl::StrCat("expt_tp*ep*pp must divide ranks (", p.ranks, ")"));
     }
-  }
-  if (report.Sound(path + ".order") && std::set(p.order.begin(), p.order.end()).size() != 4) {
-    report.Add(path + ".order", "must name each of tp, cp, dp, pp once");
   }
 }
 
@@ -200,6 +195,21 @@ void CheckEncoders(const JobSpec& spec, Report& report) {
   }
 }
 
+}  // namespace
+
+std::string ModulePath(size_t index) { return absl::StrCat("spec.modules[", index, "]"); }
+std::string EdgePath(size_t index) { return absl::StrCat("spec.edges[", index, "]"); }
+
+void CheckModule(const Module& module, size_t index, Report& report) {
+  const std::string path = ModulePath(index);
+  if (report.Sound(path + ".architecture.family") && TraitsOf(module.architecture).known()) {
+    CheckShape(module.architecture, path + ".architecture", report);
+  }
+  CheckMesh(module.parallel, path + ".parallel", report);
+  CheckWidth(module, path, report);
+  CheckStages(module, path, report);
+}
+
 void CheckSpans(const JobSpec& spec, Report& report) {
   const auto sound = [&](size_t i) {
     return report.Sound(ModulePath(i) + ".parallel.ranks") &&
@@ -210,12 +220,12 @@ void CheckSpans(const JobSpec& spec, Report& report) {
     return absl::StrCat("[", module.offset, ", ", module.offset + module.parallel.ranks, ")");
   };
   const std::string devices = "spec.resources.devices";
-  const bool bounded = report.Sound(devices) && report.Find(devices) != nullptr;
+  const bool bounded = report.Sound(devices) && report.Written(devices) != nullptr;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     if (!sound(i)) continue;
     const Module& module = spec.modules[i];
     const int64_t end = int64_t{module.offset} + module.parallel.ranks;
-    const bool written = report.Find(ModulePath(i) + ".offset") != nullptr;
+    const bool written = report.Written(ModulePath(i) + ".offset") != nullptr;
     const std::string blamed = ModulePath(i) + (written ? ".offset" : ".parallel.ranks");
     if (bounded && end > spec.resources.devices && written) {
       report.Add(blamed, absl::StrCat("ranks ", span(i), " end beyond resources.devices (",
@@ -235,26 +245,10 @@ void CheckSpans(const JobSpec& spec, Report& report) {
   }
 }
 
-}  // namespace
-
-std::string ModulePath(size_t index) { return absl::StrCat("spec.modules[", index, "]"); }
-std::string EdgePath(size_t index) { return absl::StrCat("spec.edges[", index, "]"); }
-
-void CheckModule(const Module& module, size_t index, Report& report) {
-  const std::string path = ModulePath(index);
-  if (report.Sound(path + ".architecture.family") && TraitsOf(module.architecture).known()) {
-    CheckShape(module.architecture, path + ".architecture", report);
-  }
-  CheckMesh(module.parallel, path + ".parallel", report);
-  CheckWidth(module, path, report);
-  CheckStages(module, path, report);
-}
-
 void CheckModules(const JobSpec& spec, Report& report) {
   CheckNames(spec, report);
   CheckLanguage(spec, report);
   CheckEncoders(spec, report);
-  CheckSpans(spec, report);
 }
 
 }  // namespace phalanx::job

@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "core/job/module_reader.h"
+#include "core/job/references.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
@@ -63,8 +63,7 @@ void RefuseNotYet(const JobSpec& spec, Report& report) {
 std::vector<std::string> WarnNotYet(const Report& report) {
   std::vector<std::string> warnings;
   for (const char* path : kWarned) {
-    const Tree* node = report.Find(path);
-    if (node == nullptr || node->kind == Tree::Kind::kNull) continue;
+    if (report.Written(path) == nullptr) continue;
     warnings.push_back(absl::StrCat(path, ": not in force yet"));
   }
   return warnings;

@@ -1,26 +1,31 @@
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/job/fields.h"
+#include "core/job/report.h"
 #include "core/job/schema.h"
 
 namespace phalanx::job {
 namespace {
 
-std::string DefaultOf(const Field& field) {
+// `owner` is as it is made, so its members hold the defaults.
+std::string DefaultOf(const Field& field, void* owner) {
   if (field.absence == Absence::kRequired) return "**required**";
   std::string text;
   if (field.absence == Absence::kRequiredToRun) text = "**required** to run; ";
   if (field.required_of != 0 && field.required_of == (field.families & ~SetOf(kNoFamily))) {
     return "**required**";
   }
-  if (!field.initial.empty()) {
-    absl::StrAppend(&text, "`", field.initial, "`");
-  } else if (!field.otherwise.empty()) {
+  if (!field.otherwise.empty()) {
     absl::StrAppend(&text, field.otherwise);
   } else if (field.type == FieldType::kMapping) {
     absl::StrAppend(&text, "the defaults below");
+  } else if (const std::optional<Tree> initial = WriteField(field, owner)) {
+    absl::StrAppend(&text, "`", ShowValue(*initial), "`");
   }
   return text;
 }
@@ -35,22 +40,32 @@ std::string FamiliesOf(const Field& field) {
   return names.size() == FamilyNames().size() ? "" : absl::StrJoin(names, ", ");
 }
 
+// A mapping of the kind that the field holds, as it is made.
+void* MakeOwner(const Field& field, void* owner) {
+  const Member member = field.Of(owner);
+  if (const Section* section = std::get_if<Section>(&member)) return section->make(section->holder);
+  const Sections& list = std::get<Sections>(member);
+  list.resize(list.list, 1);
+  return list.at(list.list, 0);
+}
+
 void AppendTable(const std::string& path, const std::string& title, absl::Span<const Field> fields,
-                 std::string* out) {
+                 void* owner, std::string* out) {
   absl::StrAppend(out, "\n## ", title,
                   "\n\n| Field | Value | Default | Meaning |\n|---|---|---|---|\n");
   for (const Field& field : fields) {
     const std::string families = FamiliesOf(field);
-    absl::StrAppend(out, "| `", field.name, "` | ", DescribeValue(field), " | ", DefaultOf(field),
-                    " | ", field.doc, families.empty() ? "" : absl::StrCat(" (", families, ")"),
-                    " |\n");
+    absl::StrAppend(out, "| `", field.name, "` | ", DescribeValue(field), " | ",
+                    DefaultOf(field, owner), " | ", field.doc,
+                    families.empty() ? "" : absl::StrCat(" (", families, ")"), " |\n");
   }
   for (const Field& field : fields) {
     if (field.fields.empty()) continue;
     const std::string inner =
         path.empty() ? std::string(field.name) : absl::StrCat(path, ".", field.name);
     const std::string list = field.type == FieldType::kMappings ? "[]" : "";
-    AppendTable(inner + list, absl::StrCat("`", inner, list, "`"), field.fields, out);
+    AppendTable(inner + list, absl::StrCat("`", inner, list, "`"), field.fields,
+                MakeOwner(field, owner), out);
   }
 }
 
@@ -90,14 +105,18 @@ std::string JobReference() {
       "  language module or a regressor. One item's rows fit into the decoder's context.\n"
       "- `heads` divides `hidden_size` unless `head_size` is written; `kv_heads` divides `heads`; "
       "`patch_size` divides\n"
-      "  `image_size`; every pipeline stage has a layer.\n\n"
+      "  `image_size`; every pipeline stage has a layer.\n"
+      "- A step has at most 1,048,576 passes: microbatches of the largest replica times pipeline "
+      "parts of all modules.\n"
+      "- A regressor's context is at least the language module's.\n\n"
       "Not in this release, and refused by name at submit (planning works): cp, ep and expt_tp "
       "above 1; initial\n"
       "weights; priorities and preemption; spares. `time_limit`, `checkpoint` and `recovery` are "
       "accepted with a\n"
       "warning that they are not in force yet.\n";
   AppendFamilies(&text);
-  AppendTable("", "The document", FieldsOf(""), &text);
+  JobSpec spec;
+  AppendTable("", "The document", FieldsOf(""), &spec, &text);
   return text;
 }
 

@@ -96,6 +96,11 @@ const Tree* Report::Find(absl::string_view path) const {
   return found == nodes_.end() ? nullptr : found->second;
 }
 
+const Tree* Report::Written(absl::string_view path) const {
+  const Tree* node = Find(path);
+  return node == nullptr || node->kind == Tree::Kind::kNull ? nullptr : node;
+}
+
 const Tree& Report::Enclosing(absl::string_view path) const {
   while (!path.empty()) {
     if (const Tree* node = Find(path); node != nullptr) return *node;

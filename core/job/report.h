@@ -39,7 +39,11 @@ class Report {
 
   // The node at `path`; nullptr where nothing is written.
   const Tree* Find(absl::string_view path) const;
+  // The same, but nullptr also for null, which stands for "not written".
+  const Tree* Written(absl::string_view path) const;
   void Add(const std::string& path, std::string rule);
+  // Makes the field unsound without a violation: another one is the reason.
+  void Doubt(const std::string& path) { unsound_.insert(path); }
   // For a node that Find does not reach: the second of two equal keys.
   void AddAt(const std::string& path, const Tree& node, std::string rule);
   // Neither the field nor what it lies in nor what it holds has a violation.

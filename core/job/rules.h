@@ -5,11 +5,11 @@
 // not train yet in core/job/not_yet.h. Pure.
 #pragma once
 
-#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
-#include "core/job/job_reader.h"
+#include "core/base/violation.h"
 #include "core/job/job_spec.h"
 #include "core/job/report.h"
 
@@ -19,19 +19,24 @@ namespace phalanx::job {
 std::string ModulePath(size_t index);
 std::string EdgePath(size_t index);
 
-// Modules that get rows of `from`, directly or over others.
-std::set<int32_t> ReachedFrom(const JobSpec& spec, int32_t from);
-
-// One module by itself: heads, patches, mesh, tensor width against units, layers of stages.
-void CheckModule(const Module& module, size_t index, Report& report);
-// The modules together: names, families, the language module, spans of ranks.
-void CheckModules(const JobSpec& spec, Report& report);
-// Edges and the graph that they make: ends, projectors, cycles, losses at the sinks, what
-// regressors get.
-void CheckGraph(const JobSpec& spec, Report& report);
-// The schedule against layouts, layers and microbatches of the modules.
-void CheckSchedule(const JobSpec& spec, Report& report);
-// Everything else of the spec: optimizer, precision, and that something trains.
+// What a plan rests on: shapes and meshes of the modules, their spans of ranks, edges and the graph
+// that they make, the schedule.
+void CheckLayout(const JobSpec& spec, Report& report);
+// The same of a spec that was made by hand or changed, types and ranges of its fields included: in
+// the order of its document.
+std::vector<Violation> CheckLayout(const JobSpec& spec);
+// What training rests on beside that: roles of the modules, sequences, losses, optimizer,
+// precision, and that something trains.
 void CheckRun(const JobSpec& spec, Report& report);
+
+// Parts of CheckLayout: one module by itself (heads, patches, mesh, tensor width against units,
+// layers of stages), the spans of all, and the schedule against layouts, layers and microbatches.
+void CheckModule(const Module& module, size_t index, Report& report);
+void CheckSpans(const JobSpec& spec, Report& report);
+void CheckSchedule(const JobSpec& spec, Report& report);
+// Parts of CheckRun: names, families and the language module; edges, losses at the sinks, what
+// regressors get.
+void CheckModules(const JobSpec& spec, Report& report);
+void CheckGraph(const JobSpec& spec, Report& report);
 
 }  // namespace phalanx::job

@@ -3,14 +3,12 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "core/job/module_reader.h"
+#include "core/job/graph.h"
+#include "core/job/references.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
 namespace {
-
-// Chunks of a rank: zero_bubble_v has so many, written or not.
-constexpr int32_t kChunksOfVee = 2;
 
 bool TakesChunks(ScheduleName name) {
   return name == ScheduleName::kAuto || name == ScheduleName::kInterleaved ||
@@ -24,29 +22,23 @@ void CheckChunkCount(const JobSpec& spec, Report& report) {
     report.Add(path, "this schedule has one chunk a rank");
   } else if (schedule.name == ScheduleName::kZeroBubbleV && schedule.chunks > kChunksOfVee) {
     report.Add(path, absl::StrCat("zero_bubble_v has ", kChunksOfVee, " chunks a rank"));
-  } else if (schedule.name == ScheduleName::kInterleaved && schedule.chunks < 2) {
-    report.Add(path, "interleaved needs at least 2 chunks a rank");
   }
 }
 
 // The stages of the language module are what is cut into chunks.
 void CheckChunkedStages(const JobSpec& spec, Report& report) {
-  if (!report.Sound("spec.language") || spec.modules.empty()) return;
+  if (!report.Sound("spec.language")) return;
   const std::string path = ModulePath(static_cast<size_t>(spec.language));
   const Module& language = spec.modules[static_cast<size_t>(spec.language)];
   const Parallel& parallel = language.parallel;
   if (!report.Sound(path + ".parallel.pp")) return;
-  if (spec.schedule.name == ScheduleName::kInterleaved && parallel.pp < 2) {
-    report.Add(path + ".parallel.pp", "interleaved needs at least 2 stages");
-  }
-  const int32_t chunks =
-      spec.schedule.name == ScheduleName::kZeroBubbleV ? kChunksOfVee : spec.schedule.chunks;
+  const int32_t chunks = ChunksOf(spec, spec.language);
   const std::string written = "spec.schedule.chunks";
   if (chunks < 2 || !report.Sound(written)) return;
   const int32_t layers = language.architecture.layers;
   if (layers > 0 && report.Sound(path + ".architecture.layers") &&
       layers < int64_t{parallel.pp} * chunks) {
-    report.Add(report.Find(written) != nullptr ? written : "spec.schedule.name",
+    report.Add(report.Written(written) != nullptr ? written : "spec.schedule.name",
                absl::StrCat("every chunk of every stage needs a layer: ", parallel.pp, " x ",
                             chunks, ", and '", language.name, "' has ", layers));
   } else if (!parallel.layers.empty() && report.Sound(path + ".parallel.layers") &&
@@ -54,6 +46,14 @@ void CheckChunkedStages(const JobSpec& spec, Report& report) {
     report.Add(path + ".parallel.layers",
                absl::StrCat("every stage needs a layer for each of its ", chunks, " chunks"));
   }
+}
+
+// Whether microbatches and pipeline parts can be counted.
+bool StepKnown(const JobSpec& spec, const Report& report) {
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (!report.Sound(ModulePath(i) + ".parallel")) return false;
+  }
+  return report.Sound("spec.language") && report.Sound("spec.batch");
 }
 
 void CheckEncoderChunks(const JobSpec& spec, Report& report) {
@@ -64,20 +64,25 @@ void CheckEncoderChunks(const JobSpec& spec, Report& report) {
     report.Add(path, "only three_phase cuts encoder passes");
     return;
   }
-  if (!report.Sound("spec.language") || !report.Sound("spec.batch") || spec.modules.empty() ||
-      !report.Sound(ModulePath(static_cast<size_t>(spec.language)) + ".parallel")) {
-    return;
-  }
-  const int64_t dp = spec.modules[static_cast<size_t>(spec.language)].parallel.dp;
-  const int64_t samples = (spec.batch.global + dp - 1) / dp;  // of the largest replica
-  const int64_t microbatches = (samples + spec.batch.micro - 1) / spec.batch.micro;
+  if (!StepKnown(spec, report)) return;
+  const int64_t microbatches = MicrobatchesOf(spec);
   if (schedule.encoder_chunks > microbatches) {
     report.Add(path, absl::StrCat("may not exceed the microbatches (", microbatches, ")"));
   }
 }
 
+void CheckPasses(const JobSpec& spec, Report& report) {
+  if (!StepKnown(spec, report)) return;
+  const int64_t microbatches = MicrobatchesOf(spec), parts = PartsOf(spec);
+  if (microbatches * parts <= kPassesMax) return;
+  report.Add(
+      "spec.batch.global",
+      absl::StrCat("makes ", microbatches, " microbatches of ", parts, " pipeline parts: at most ",
+                   kPassesMax, " passes make a step; a larger batch.micro makes fewer"));
+}
+
 void CheckPhases(const JobSpec& spec, Report& report) {
-  if (spec.schedule.name != ScheduleName::kThreePhase || spec.modules.empty()) return;
+  if (spec.schedule.name != ScheduleName::kThreePhase) return;
   if (!report.Sound("spec.language") || !report.Sound("spec.edges")) return;
   const Module& language = spec.modules[static_cast<size_t>(spec.language)];
   for (size_t i = 0; i < spec.modules.size(); ++i) {
@@ -86,11 +91,7 @@ void CheckPhases(const JobSpec& spec, Report& report) {
                         report.Sound(ModulePath(i) + ".parallel.ranks") &&
                         module.offset != kUnplaced;
     if (!placed) return;  // it may be the one
-    if (static_cast<int32_t>(i) != spec.language && module.offset == language.offset &&
-        module.parallel.ranks == language.parallel.ranks &&
-        ReachedFrom(spec, static_cast<int32_t>(i)).count(spec.language) > 0) {
-      return;
-    }
+    if (HasPhases(spec, static_cast<int32_t>(i))) return;
   }
   report.Add("spec.schedule.name",
              absl::StrCat("needs an encoder on the ranks of '", language.name, "' that feeds it"));
@@ -103,6 +104,7 @@ void CheckSchedule(const JobSpec& spec, Report& report) {
   CheckChunkCount(spec, report);
   CheckChunkedStages(spec, report);
   CheckEncoderChunks(spec, report);
+  CheckPasses(spec, report);
   CheckPhases(spec, report);
 }
 

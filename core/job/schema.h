@@ -1,8 +1,9 @@
 // core/job/schema.h: every field of a job file, as data.
 //
-// One table says what fields exist, what they may hold, what they are when left out and what they
-// mean. The reader's known names, types, ranges and defaults come from it, and so does
-// docs/job-reference.md; what relates one field to another is in core/job/rules.h.
+// One table says what fields exist, which member of the spec each fills, what it may hold, whether
+// ranks act on it and what it means; what it is when left out is what the member is. Reader,
+// writer, the text of a plan's digest and docs/job-reference.md walk it; what relates one field to
+// another is in core/job/rules.h.
 //
 // Pure. The tables are constants; safe to read from any thread.
 #pragma once
@@ -13,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/job/job_spec.h"
+#include "core/job/member.h"
 
 namespace phalanx::job {
 
@@ -27,9 +29,10 @@ enum class FieldType : uint8_t {
   kBoolean,
   kDuration,
   kIntegers,  // list
-  kNumbers,   // list
+  kPair,      // two numbers, the upper bound excluded
   kPatterns,  // a file name with braces, or a list of them
-  kOffset,    // an integer or the name of a module
+  kModule,    // the name of a module; the member is its index
+  kOffset,    // an integer or the name of a module; the member is the former
   kStringMap,
   kMapping,   // Field::fields
   kMappings,  // a list of them
@@ -37,7 +40,7 @@ enum class FieldType : uint8_t {
 
 // Left out: what happens.
 enum class Absence : uint8_t {
-  kInitial,        // Field::initial holds, or, where that is empty, Field::otherwise
+  kInitial,        // the member keeps its initial value, or what Field::otherwise says follows
   kRequired,       // a violation
   kRequiredToRun,  // a violation unless the document is only planned
 };
@@ -45,18 +48,24 @@ enum class Absence : uint8_t {
 struct Field {
   absl::string_view name;
   FieldType type = FieldType::kString;
+  Binding at = nullptr;  // nullptr: no member, for there is one choice only
   Absence absence = Absence::kInitial;
-  absl::string_view initial;    // the default as one would write it; empty: see `otherwise`
-  absl::string_view otherwise;  // in words, where the default is derived or there is none
+  absl::string_view otherwise;  // the default in words, where it is derived or there is none
   // Numbers and every element of a list of numbers: [low, high], (low, high] if above_low. Both 0:
-  // no bounds.
+  // no bounds. A spec's integer below `low`, like an empty string, is
+  // not known, and not written.
   double low = 0, high = 0;
   bool above_low = false;
+  size_t count_max = 0;  // elements of kMappings
   absl::Span<const absl::string_view> choices;
+  uint8_t first_choice = 0;  // number of the first; what is below it has no name and is not written
   absl::Span<const Field> fields;
-  FamilySet families = ~FamilySet{0};  // of `architecture`: those that have the field
-  FamilySet required_of = 0;           // of `architecture`: those that cannot do without it
+  FamilySet families = ~FamilySet{0};  // of a module's fields: the families that have it
+  FamilySet required_of = 0;           // and those that cannot do without it
+  bool acted_on = true;                // by ranks; false: a matter of queue, files or recovery
   absl::string_view doc;               // one sentence
+
+  Member Of(void* owner) const { return at == nullptr ? Member() : at(owner); }
 };
 
 // The fields of a mapping, by the path without indices: "" (the document), "metadata", "spec",

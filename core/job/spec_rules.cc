@@ -2,124 +2,34 @@
 #include <cstddef>
 #include <optional>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "core/job/graph.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
 namespace {
 
-// Whether both modules of an edge are there and known by family.
-bool EndsKnown(const JobSpec& spec, size_t index, const Report& report) {
-  const std::string path = EdgePath(index);
-  if (!report.Sound(path + ".from") || !report.Sound(path + ".to")) return false;
-  const Edge& edge = spec.edges[index];
-  for (const int32_t end : {edge.from, edge.to}) {
-    if (!TraitsOf(spec.modules[static_cast<size_t>(end)].architecture).known() ||
-        !report.Sound(ModulePath(static_cast<size_t>(end)) + ".architecture.family")) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void CheckEnds(const JobSpec& spec, size_t index, Report& report) {
-  const std::string path = EdgePath(index);
-  const Edge& edge = spec.edges[index];
-  if (edge.from == edge.to) {
-    report.Add(path + ".to", "a module cannot feed itself");
-    return;
-  }
-  for (size_t i = 0; i < index; ++i) {
-    if (spec.edges[i].from == edge.from && spec.edges[i].to == edge.to &&
-        report.Sound(EdgePath(i) + ".from") && report.Sound(EdgePath(i) + ".to")) {
-      report.Add(path, absl::StrCat("is the same edge as ", EdgePath(i)));
-      return;
-    }
-  }
-}
-
-void CheckProjector(const JobSpec& spec, size_t index, Report& report) {
-  const std::string path = EdgePath(index) + ".projector";
-  const Edge& edge = spec.edges[index];
-  const size_t from = static_cast<size_t>(edge.from), to = static_cast<size_t>(edge.to);
-  const Architecture& source = spec.modules[from].architecture;
-  const Architecture& target = spec.modules[to].architecture;
-  const std::string width = ModulePath(from) + ".parallel.tp";
-  if (!report.Sound(path) || !report.Sound(ModulePath(from) + ".architecture.hidden_size") ||
-      !report.Sound(ModulePath(to) + ".architecture.hidden_size")) {
-    return;
-  }
-  if (!edge.projector.has_value()) {
-    if (source.hidden_size != target.hidden_size) {
-      report.Add(path, absl::StrCat("is required where hidden sizes differ: ", source.hidden_size,
-                                    " of '", spec.modules[from].name, "', ", target.hidden_size,
-                                    " of '", spec.modules[to].name, "'"));
-    }
-    return;
-  }
-  const int64_t blocks = (edge.projector->hidden_size + source.block - 1) / source.block;
-  if (report.Sound(ModulePath(from) + ".architecture.block") && report.Sound(width) &&
-      spec.modules[from].parallel.tp > blocks) {
-    report.Add(width, absl::StrCat("may not exceed the blocks of the projector of ",
-                                   EdgePath(index), " (hidden_size ", edge.projector->hidden_size,
-                                   " in blocks of ", source.block, ": ", blocks, ")"));
-  }
-}
-
+// Items of an encoder become rows of a decoder's sequence, of which the last one predicts nothing.
 void CheckFit(const JobSpec& spec, size_t index, Report& report) {
   const Edge& edge = spec.edges[index];
   const size_t from = static_cast<size_t>(edge.from), to = static_cast<size_t>(edge.to);
-  const Architecture& source = spec.modules[from].architecture;
-  const Architecture& target = spec.modules[to].architecture;
-  if (!TraitsOf(target).decoder()) {
-    report.Add(EdgePath(index) + ".to", "must be a decoder: encoders read items, not rows");
-    return;
-  }
   const std::string context = ModulePath(to) + ".architecture.context";
-  const int64_t rows = RowsOfItem(source);
-  if (rows > 0 && report.Sound(ModulePath(from) + ".architecture") && report.Sound(context) &&
-      rows >= target.context) {
+  const int64_t rows = RowsOfItem(spec.modules[from].architecture);
+  if (rows > 0 && report.Sound(EdgePath(index)) &&
+      report.Sound(ModulePath(from) + ".architecture") && report.Sound(context) &&
+      TraitsOf(spec.modules[to].architecture).decoder() &&
+      rows >= spec.modules[to].architecture.context) {
     report.Add(context, absl::StrCat("must exceed the ", rows, " rows of one item of '",
                                      spec.modules[from].name, "'"));
   }
 }
 
-// Modules that a cycle runs through, or behind one, in spec order.
-std::vector<size_t> InCycles(const JobSpec& spec, const Report& report) {
-  std::vector<int> waiting(spec.modules.size(), 0);
-  std::set<std::pair<int32_t, int32_t>> edges;
-  for (size_t i = 0; i < spec.edges.size(); ++i) {
-    const Edge& edge = spec.edges[i];
-    if (report.Sound(EdgePath(i) + ".from") && report.Sound(EdgePath(i) + ".to")) {
-      edges.emplace(edge.from, edge.to);
-    }
-  }
-  for (const auto& [from, to] : edges) ++waiting[static_cast<size_t>(to)];
-  std::vector<size_t> ready;
-  for (size_t i = 0; i < waiting.size(); ++i) {
-    if (waiting[i] == 0) ready.push_back(i);
-  }
-  for (size_t done = 0; done < ready.size(); ++done) {
-    for (const auto& [from, to] : edges) {
-      if (static_cast<size_t>(from) == ready[done] && --waiting[static_cast<size_t>(to)] == 0) {
-        ready.push_back(static_cast<size_t>(to));
-      }
-    }
-  }
-  std::vector<size_t> left;
-  for (size_t i = 0; i < waiting.size(); ++i) {
-    if (waiting[i] > 0) left.push_back(i);
-  }
-  return left;
-}
-
 // Whether what feeds what is known: an edge whose ends are not understood may be the one that
 // feeds a module.
 bool GraphKnown(const JobSpec& spec, const Report& report) {
+  if (spec.edges.empty() && !report.Sound("spec.edges")) return false;
   for (size_t i = 0; i < spec.edges.size(); ++i) {
     if (!report.Sound(EdgePath(i) + ".from") || !report.Sound(EdgePath(i) + ".to")) return false;
   }
@@ -164,6 +74,15 @@ void CheckRegressors(const JobSpec& spec, Report& report) {
                  absl::StrCat("a regressor needs the sequence of the language module: ",
                               fed ? "what feeds it does not get that" : "no edge leads to it"));
     }
+    const Module& language = spec.modules[static_cast<size_t>(spec.language)];
+    const std::string context = ModulePath(i) + ".architecture.context";
+    if (report.Sound(context) && behind.count(index) > 0 &&
+        report.Sound(ModulePath(static_cast<size_t>(spec.language)) + ".architecture.context") &&
+        module.architecture.context < language.architecture.context) {
+      report.Add(context,
+                 absl::StrCat("must be at least that of '", language.name, "' (",
+                              language.architecture.context, "), whose whole sequence it gets"));
+    }
     const std::string hidden = ModulePath(i) + ".architecture.hidden_size";
     if (feeds || !report.Sound(hidden)) continue;
     if (first == nullptr) {
@@ -176,7 +95,22 @@ void CheckRegressors(const JobSpec& spec, Report& report) {
   }
 }
 
+// A plan would do with less, to no end.
+void CheckInterleaved(const JobSpec& spec, Report& report) {
+  if (!report.Sound("spec.schedule") || spec.schedule.name != ScheduleName::kInterleaved) return;
+  if (spec.schedule.chunks < 2) {
+    report.Add("spec.schedule.chunks", "interleaved needs at least 2 chunks a rank");
+  }
+  const auto language = static_cast<size_t>(spec.language);
+  const std::string stages = ModulePath(language) + ".parallel.pp";
+  if (report.Sound("spec.language") && report.Sound(stages) &&
+      spec.modules[language].parallel.pp < 2) {
+    report.Add(stages, "interleaved needs at least 2 stages");
+  }
+}
+
 void CheckTrains(const JobSpec& spec, Report& report) {
+  if (spec.edges.empty() && !report.Sound("spec.edges")) return;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     if (!spec.modules[i].frozen || !report.Sound(ModulePath(i) + ".frozen")) return;
   }
@@ -185,43 +119,13 @@ void CheckTrains(const JobSpec& spec, Report& report) {
     if (!report.Sound(EdgePath(i) + ".projector")) return;
     if (projector.has_value() && !projector->frozen) return;
   }
-  if (!spec.modules.empty()) {
-    report.Add("spec.modules", "nothing trains: every module and every projector is frozen");
-  }
+  report.Add("spec.modules", "nothing trains: every module and every projector is frozen");
 }
 
 }  // namespace
 
-std::set<int32_t> ReachedFrom(const JobSpec& spec, int32_t from) {
-  std::set<int32_t> reached;
-  std::vector<int32_t> next = {from};
-  while (!next.empty()) {
-    const int32_t module = next.back();
-    next.pop_back();
-    for (const Edge& edge : spec.edges) {
-      if (edge.from == module && reached.insert(edge.to).second) next.push_back(edge.to);
-    }
-  }
-  return reached;
-}
-
 void CheckGraph(const JobSpec& spec, Report& report) {
-  for (size_t i = 0; i < spec.edges.size(); ++i) {
-    const std::string path = EdgePath(i);
-    if (!report.Sound(path + ".from") || !report.Sound(path + ".to")) continue;
-    CheckEnds(spec, i, report);
-    if (report.Sound(path) && EndsKnown(spec, i, report)) {
-      CheckProjector(spec, i, report);
-      CheckFit(spec, i, report);
-    }
-  }
-  const std::vector<size_t> cycle = InCycles(spec, report);
-  if (!cycle.empty()) {
-    std::vector<std::string> names;
-    for (size_t i : cycle) names.push_back(spec.modules[i].name);
-    report.Add("spec.edges", absl::StrCat("must have no cycle; one runs through or before ",
-                                          absl::StrJoin(names, ", ")));
-  }
+  for (size_t i = 0; i < spec.edges.size(); ++i) CheckFit(spec, i, report);
   CheckSinks(spec, report);
   CheckRegressors(spec, report);
 }
@@ -241,6 +145,10 @@ void CheckRun(const JobSpec& spec, Report& report) {
       spec.compute == Precision::kFp64 && spec.resources.device == DeviceKind::kGpu) {
     report.Add("spec.precision.compute", "fp64 needs resources.device: cpu");
   }
+  if (spec.modules.empty()) return;
+  CheckModules(spec, report);
+  CheckGraph(spec, report);
+  CheckInterleaved(spec, report);
   CheckTrains(spec, report);
 }
 

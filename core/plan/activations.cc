@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/plan/layout_rules.h"
+#include "core/job/graph.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
@@ -16,7 +16,7 @@ int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int6
   }
   if (trained == 0) return 0;
   const int64_t all = microbatches * trained;
-  if (RunsAhead(plan.spec, module)) return all;
+  if (job::RunsAhead(plan.spec, module)) return all;
   const ScheduleName name = plan.spec.schedule.name;
   const int64_t stages = layout.pp(), chunks = layout.chunks;
   const int64_t behind = plan.stages - layout.first_stage - stages * chunks;

@@ -7,10 +7,11 @@
 #include "core/base/digest.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/job/graph.h"
+#include "core/job/rules.h"
 #include "core/plan/check.h"
 #include "core/plan/cost.h"
 #include "core/plan/digest_text.h"
-#include "core/plan/layout_rules.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
@@ -52,6 +53,11 @@ void PlaceLayers(const job::Module& module, ModulePlan& layout) {
   }
 }
 
+Placement PlacementOf(const job::JobSpec& spec, int32_t module) {
+  const bool vee = module == spec.language && spec.schedule.name == ScheduleName::kZeroBubbleV;
+  return vee ? Placement::kVee : Placement::kLoop;
+}
+
 absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, int32_t index) {
   const job::Module& module = spec.modules[static_cast<size_t>(index)];
   const job::Parallel& parallel = module.parallel;
@@ -67,7 +73,7 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, int32_t index) {
   ModulePlan layout{.index = index,
                     .grid = std::move(grid),
                     .expert_grid = std::move(expert_grid),
-                    .chunks = ChunksOf(spec, index),
+                    .chunks = job::ChunksOf(spec, index),
                     .placement = PlacementOf(spec, index)};
   PlaceLayers(module, layout);
   return layout;
@@ -76,7 +82,7 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, int32_t index) {
 // Stages of the module graph: a node weighs as much as it has pipeline parts.
 int32_t CountStages(const job::JobSpec& spec, std::vector<ModulePlan>& modules) {
   int32_t stages = 0;
-  for (int32_t index : DataFlowOrder(spec)) {
+  for (int32_t index : job::DataFlowOrder(spec)) {
     ModulePlan& module = modules[static_cast<size_t>(index)];
     for (const job::Edge& edge : spec.edges) {
       if (edge.to != index) continue;
@@ -119,7 +125,7 @@ std::vector<Link> MakeLinks(const job::JobSpec& spec, const std::vector<ModulePl
 // Parts that something before trains, by data flow.
 void FindTrained(Plan& plan) {
   for (ModulePlan& module : plan.modules) module.trains.resize(module.stage_layers.size());
-  for (int32_t m : DataFlowOrder(plan.spec)) {
+  for (int32_t m : job::DataFlowOrder(plan.spec)) {
     ModulePlan& module = plan.modules[static_cast<size_t>(m)];
     const bool layers_train = !plan.module_spec(m).frozen;
     bool inputs = false;
@@ -287,7 +293,7 @@ Rank Plan::Reporter() const {
 }
 
 absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {
-  RETURN_IF_ERROR(ViolationsStatus(CheckLayout(spec)));
+  RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(spec)));
   Plan plan;
   plan.spec = spec;
   if (spec.schedule.name == ScheduleName::kAuto) {
@@ -309,9 +315,7 @@ absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, 
   FindTrained(plan);
   plan.devices.assign(cluster.devices.begin(), cluster.devices.begin() + plan.world);
   plan.idle = IdleDevices(plan, cluster);
-  const int64_t samples_max =
-      EvenSplit(spec.batch.global, plan.parallel(spec.language).dp, 0).count;
-  plan.microbatches = (samples_max + spec.batch.micro - 1) / spec.batch.micro;
+  plan.microbatches = job::MicrobatchesOf(spec);
   plan.digest = Digest(CanonicalText(plan));
   return plan;
 }

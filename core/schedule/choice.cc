@@ -8,8 +8,8 @@
 
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/job/graph.h"
 #include "core/plan/cost.h"
-#include "core/plan/layout_rules.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/simulator.h"
 
@@ -27,10 +27,9 @@ constexpr int64_t kWorkEnough = 30'000;
 constexpr int64_t kWorkMax = 150'000;
 constexpr double kNearlyEqual = 1.01;
 
-bool HasPhases(job::JobSpec spec) {
-  spec.schedule.name = ScheduleName::kThreePhase;
+bool HasPhases(const job::JobSpec& spec) {
   for (int32_t m = 0; m < static_cast<int32_t>(spec.modules.size()); ++m) {
-    if (plan::RunsInPhases(spec, m)) return true;
+    if (job::HasPhases(spec, m)) return true;
   }
   return false;
 }

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/plan/layout_rules.h"
+#include "core/job/graph.h"
 #include "worker/model/torch_boundary.h"
 
 namespace phalanx::oracle {
@@ -183,7 +183,7 @@ std::vector<model::StageOutput> StageWorld::RunAll(Pass pass, int32_t slot,
   std::vector<at::Tensor> sent(edges.size());
   std::vector<model::StageOutput> outputs(plan_.modules.size());
   row_counts_[slot].assign(edges.size(), 0);
-  for (const int32_t module : plan::DataFlowOrder(plan_.spec)) {
+  for (const int32_t module : job::DataFlowOrder(plan_.spec)) {
     std::vector<at::Tensor> rows;
     for (size_t i = 0; i < edges.size(); ++i) {
       if (edges[i].to == module && sent[i].defined()) rows.push_back(sent[i]);
@@ -239,7 +239,7 @@ at::Tensor StageWorld::BackwardModule(int32_t module, int32_t slot,
 void StageWorld::BackwardInput(int32_t slot) {
   const std::vector<job::Edge>& edges = plan_.spec.edges;
   std::vector<at::Tensor> received(edges.size());
-  std::vector<int32_t> order = plan::DataFlowOrder(plan_.spec);
+  std::vector<int32_t> order = job::DataFlowOrder(plan_.spec);
   std::reverse(order.begin(), order.end());
   for (const int32_t module : order) {
     std::vector<at::Tensor> gradient;

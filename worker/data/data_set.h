@@ -135,9 +135,11 @@ struct Sample {
   // item that does not decode. Empty without LoaderOptions::sounds.
   std::vector<std::vector<float>> sounds;
   // [target_rows * target_hidden]: what a regressor is to predict at the last target_rows input
-  // positions; zeros if some value is not finite. Empty without LoaderOptions::targets.
+  // positions. Empty without LoaderOptions::targets.
   std::vector<float> target;
-  // Found while indexing, or some item did not decode: the loss is to leave the sample out.
+  bool target_finite = true;  // else `target` is zeros and counts in no loss
+  // Found while indexing, or some item did not decode: the loss is to leave the sample out. Or its
+  // target is not finite: those that are held to it are to leave it out.
   bool corrupt = false;
   std::string corrupt_reason;  // "emoji-000.tar: grinning_face: item 0 is a damaged PNG"
 };

@@ -128,6 +128,7 @@ absl::Status SampleReader::ReadTarget(const File& file, int64_t sample, Sample& 
   const int64_t values = rows * spec_.target_hidden;
   if (ReadNpyValues(bytes, extent.bytes / values, to.target)) return absl::OkStatus();
   to.target.assign(to.target.size(), 0.0f);
+  to.target_finite = false;
   if (!to.corrupt) {
     to.corrupt = true;
     to.corrupt_reason =

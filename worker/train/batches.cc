@@ -111,7 +111,10 @@ SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange par
   for (int64_t i = part.first; i < part.end(); ++i) {
     shape.length = std::max(shape.length, PositionsOf(microbatch, i));
   }
-  shape.length = (shape.length + length_multiple_ - 1) / length_multiple_ * length_multiple_;
+  const int64_t rounded =
+      (shape.length + length_multiple_ - 1) / length_multiple_ * length_multiple_;
+  const int64_t context = plan_.module_spec(plan_.spec.language).architecture.context;
+  shape.length = std::max(shape.length, std::min(rounded, context));
   return shape;
 }
 
@@ -142,6 +145,7 @@ int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::Unit
 struct Batches::PartSamples {
   struct Entry {
     std::shared_ptr<const data::Sample> sample;
+    int64_t number = 0;                           // in the data set
     int64_t positions = 0;                        // of the sample itself
     const std::vector<int32_t>* grown = nullptr;  // tokens decoded behind it
     int64_t end() const {
@@ -158,7 +162,8 @@ absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microba
   for (int64_t i = part.first; i < part.end(); ++i) {
     const size_t index = static_cast<size_t>(i);
     PartSamples::Entry entry;
-    ASSIGN_OR_RETURN(entry.sample, source_.Take(microbatch.samples[index]));
+    entry.number = microbatch.samples[index];
+    ASSIGN_OR_RETURN(entry.sample, source_.Take(entry.number));
     entry.positions =
         growth_ == nullptr ? microbatch.shapes[index].positions : growth_->prompt_positions[index];
     if (growth_ != nullptr) entry.grown = &growth_->tokens[index];
@@ -243,8 +248,10 @@ void Batches::FillLabels(const PartSamples& part, const at::Tensor& valid,
 
 // Target row r of R belongs to the last R positions of its sample.
 absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& valid,
-                                  model::StageInput& input) const {
+                                  model::StageInput& input,
+                                  std::vector<CorruptSample>& corrupt) const {
   std::vector<int64_t> positions, samples;
+  std::vector<float> finite;  // of each row
   const int64_t hidden = items_.target_hidden;
   if (growth_ == nullptr) {
     for (size_t b = 0; b < part.entries.size(); ++b) {
@@ -256,6 +263,10 @@ absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& val
         positions.push_back(static_cast<int64_t>(b) * part.shape.length + entry.positions - rows +
                             r);
         samples.push_back(static_cast<int64_t>(b));
+        finite.push_back(entry.sample->target_finite);
+      }
+      if (!entry.sample->target_finite) {
+        corrupt.push_back({entry.number, entry.sample->corrupt_reason});
       }
     }
   }
@@ -269,15 +280,19 @@ absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& val
   }
   input.targets = ToDevice(targets, device_, compute_);
   input.target_positions = DeviceIndices(positions);
-  input.target_weights = valid.defined()
-                             ? valid.to(WeightType()).index_select(0, DeviceIndices(samples))
-                             : at::ones({rows}, input.targets.options().dtype(WeightType()));
+  at::Tensor weights = HostTensor({rows}, at::kFloat, device_);
+  std::copy(finite.begin(), finite.end(), weights.mutable_data_ptr<float>());
+  input.target_weights = ToDevice(weights, device_, WeightType());
+  if (valid.defined()) {
+    input.target_weights =
+        input.target_weights * valid.to(WeightType()).index_select(0, DeviceIndices(samples));
+  }
   return absl::OkStatus();
 }
 
 absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& microbatch,
                                   plan::UnitRange range, const at::Tensor& valid,
-                                  model::StageInput& input) {
+                                  model::StageInput& input, std::vector<CorruptSample>& corrupt) {
   if (!what.first && !what.leaves && !what.loss) return absl::OkStatus();
   ASSIGN_OR_RETURN(const PartSamples part, TakePart(microbatch, range));
   const bool language = what.module == plan_.spec.language;
@@ -293,7 +308,7 @@ absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& mic
     input.output_positions = DeviceIndices(rows);
   }
   if (what.loss && language) FillLabels(part, valid, input);
-  if (what.loss && !language) return FillTargets(part, valid, input);
+  if (what.loss && !language) return FillTargets(part, valid, input, corrupt);
   return absl::OkStatus();
 }
 

@@ -73,7 +73,8 @@ struct SequenceShape {
 
 class Batches {
  public:
-  // `length_multiple`: T is rounded up to it (8 on CUDA, where GEMMs like it).
+  // `length_multiple`: T is rounded up to it (8 on CUDA, where GEMMs like it), but not beyond the
+  // language module's context.
   Batches(const plan::Plan& plan, SampleSource& source, at::Device device, at::ScalarType compute,
           int64_t length_multiple);
 
@@ -111,9 +112,11 @@ class Batches {
     bool leaves = false;           // output_positions
     bool loss = false;             // labels and their weights, or targets
   };
-  // `valid` as above, undefined if all are: other samples count in no loss.
+  // `valid` as above, undefined if all are: other samples count in no loss. Appends to `corrupt`
+  // the samples whose targets are not finite, which count in no loss of targets.
   absl::Status FillDecoder(const DecoderPart& what, const Microbatch& microbatch,
-                           plan::UnitRange part, const at::Tensor& valid, model::StageInput& input);
+                           plan::UnitRange part, const at::Tensor& valid, model::StageInput& input,
+                           std::vector<CorruptSample>& corrupt);
 
   const SampleSource& source() const { return source_; }
 
@@ -144,7 +147,7 @@ class Batches {
                                           absl::Span<const int32_t> sources) const;
   void FillLabels(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const;
   absl::Status FillTargets(const PartSamples& part, const at::Tensor& valid,
-                           model::StageInput& input) const;
+                           model::StageInput& input, std::vector<CorruptSample>& corrupt) const;
 
   const plan::Plan& plan_;
   SampleSource& source_;

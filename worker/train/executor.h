@@ -118,6 +118,7 @@ class Executor {
     model::StageOutput input_gradients;
     at::Tensor valid;  // [samples of the part's lane] fp32; undefined: all valid
     bool ran = false;
+    int64_t targets_left_out = 0;  // samples whose targets are not finite
   };
   // What one call of a message communicator carries: the messages of one instruction, or of a send
   // and a receive with one ticket.

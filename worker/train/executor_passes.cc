@@ -12,6 +12,15 @@ bool IsDecoder(job::Family family) {
   return family == job::Family::kLlama || family == job::Family::kRegressor;
 }
 
+// All that are held to targets read the same ones, so one of them tells of those that cannot be
+// used. -1: none is.
+int32_t FirstHeldToTargets(const plan::Plan& plan) {
+  for (const plan::ModulePlan& module : plan.modules) {
+    if (module.index != plan.spec.language && plan.HasLoss(module.index)) return module.index;
+  }
+  return -1;
+}
+
 }  // namespace
 
 // What decoded samples fill. A regressor's target rows count where their sample is valid.
@@ -20,13 +29,15 @@ absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& micro
                                        const StepContext& context, model::StageInput& input) {
   Batches& batches = *context.batches;
   const int32_t module = part.place.module;
+  std::vector<Batches::CorruptSample> corrupt;
+  const auto tell = [&] {
+    if (on_corrupt_sample_ == nullptr || part.place.tp != 0) return;
+    for (const Batches::CorruptSample& sample : corrupt) on_corrupt_sample_(sample);
+  };
   if (!IsDecoder(plan_.module_spec(module).architecture.family)) {
     if (!part.first) return absl::OkStatus();
-    std::vector<Batches::CorruptSample> corrupt;
     RETURN_IF_ERROR(batches.FillEncoder(module, microbatch, lane, input, flight.valid, corrupt));
-    if (on_corrupt_sample_ != nullptr && part.place.tp == 0) {
-      for (const Batches::CorruptSample& sample : corrupt) on_corrupt_sample_(sample);
-    }
+    tell();
     return absl::OkStatus();
   }
   Batches::DecoderPart what{.module = module, .first = part.first, .loss = part.loss};
@@ -35,7 +46,11 @@ absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& micro
     if (in.edge >= 0) what.sources.push_back(in.from_module);
   }
   what.leaves = part.last && !plan_.IsSink(module);
-  RETURN_IF_ERROR(batches.FillDecoder(what, microbatch, lane, flight.valid, input));
+  RETURN_IF_ERROR(batches.FillDecoder(what, microbatch, lane, flight.valid, input, corrupt));
+  flight.targets_left_out = 0;
+  if (module != FirstHeldToTargets(plan_)) return absl::OkStatus();
+  flight.targets_left_out = static_cast<int64_t>(corrupt.size());
+  tell();
   return absl::OkStatus();
 }
 
@@ -80,11 +95,12 @@ absl::Status Executor::Forward(Part& part, int32_t index, const StepContext& con
   return absl::OkStatus();
 }
 
-// One rank of each replica gives the record its loss; tokens and corrupt samples are those of the
-// language module.
+// One rank of each replica gives the record its loss; tokens are those of the language module, and
+// so are corrupt samples, beside those that lack their targets alone.
 void Executor::AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input) {
   if (part.place.tp != 0 || part.place.cp != 0) return;
   if (flight.output.loss_sum.defined()) sums_[1] += flight.output.loss_sum.to(at::kDouble);
+  sums_[3] += flight.targets_left_out;
   if (part.place.module != plan_.spec.language) return;
   sums_[2] += input.label_weights.sum(at::kDouble);
   if (flight.valid.defined()) sums_[3] += (1 - flight.valid).sum(at::kDouble);

@@ -76,12 +76,7 @@ absl::Status Trainer::Settle() {
   last_decided_ = now;
   pending_step_ = 0;
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
-  skipped_in_a_row_ = summary.skipped ? skipped_in_a_row_ + 1 : 0;
-  if (skipped_in_a_row_ >= options_.skipped_in_a_row_max) {
-    return absl::DataLossError(absl::StrCat("the last ", skipped_in_a_row_, " steps up to step ",
-                                            summary.step, " had gradients that are not finite"));
-  }
-  return absl::OkStatus();
+  return skipped_.Add(decision);
 }
 
 absl::Status Trainer::Enqueue(int64_t step) {

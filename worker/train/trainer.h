@@ -16,6 +16,7 @@
 #include "core/schedule/simulator.h"
 #include "worker/train/batches.h"
 #include "worker/train/executor.h"
+#include "worker/train/skipped_steps.h"
 
 namespace phalanx::train {
 
@@ -51,7 +52,7 @@ struct TrainerCallbacks {
 struct TrainerOptions {
   ExecutorOptions executor;
   int64_t first_step = 1;
-  int64_t skipped_in_a_row_max = 10;  // then the run fails: the model has diverged
+  int64_t skipped_in_a_row_max = 10;  // then the run fails (skipped_steps.h)
   int64_t trace_step = 0;             // 0: none
 };
 
@@ -63,8 +64,8 @@ class Trainer {
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks);
 
-  // Errors: Cancelled after RequestStop; DataLoss when too many steps in a row were not finite;
-  // what communicators and stages return.
+  // Errors: Cancelled after RequestStop; those of SkippedSteps; what communicators and stages
+  // return.
   absl::Status Run();
   // Runs one step and waits for its decision: what tests use.
   absl::StatusOr<Decision> RunOne(int64_t step);
@@ -105,7 +106,7 @@ class Trainer {
   int64_t pending_step_ = 0;  // run, decision not yet read; 0: none
   int64_t pending_tokens_ = 0, pending_items_ = 0;
   Decision last_decision_;
-  int64_t skipped_in_a_row_ = 0;
+  SkippedSteps skipped_{options_.skipped_in_a_row_max};
   std::vector<InstructionTime> trace_;  // of trace_step, once it is known
   absl::Time last_decided_;
 };

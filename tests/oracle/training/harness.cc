@@ -258,7 +258,9 @@ std::vector<TrainedStep> TrainPlain(const job::JobSpec& spec, train::SampleSourc
           plan::SampleAt(spec.seed, source.size(), (step - 1) * spec.batch.global + i);
       const std::shared_ptr<const data::Sample> sample = *source.Take(number);
       if (sample->corrupt) continue;
-      model.Accumulate(PlainBatchOf(*sample, spec, type));
+      data::Sample counted = *sample;
+      if (!counted.target_finite) counted.target.clear();
+      model.Accumulate(PlainBatchOf(counted, spec, type));
     }
     trained.gradients = Flattened(model.Gradients());
     job::Optimizer optimizer = spec.optimizer;

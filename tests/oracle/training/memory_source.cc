@@ -27,6 +27,7 @@ class SampleMaker {
       : shape_(shape),
         prng_(Hash64(99, 1, static_cast<uint64_t>(index))),
         corrupt_(index == shape.corrupt_sample),
+        target_finite_(index != shape.corrupt_target),
         sample_(std::make_shared<data::Sample>()) {
     if (shape.text_only_period > 0) {
       const int64_t place = index % shape.text_only_period;
@@ -61,6 +62,7 @@ class SampleMaker {
       const auto positions = static_cast<int32_t>(sample_->tokens.size());
       const int64_t rows = Between(prng_, 0, std::min(shape_.target_rows_max, positions));
       sample_->target = RandomValues(prng_, rows * items.target_hidden);
+      sample_->target_finite = target_finite_;
     }
     sample_->corrupt = any && corrupt_;
     if (sample_->corrupt) sample_->corrupt_reason = "made so";
@@ -94,7 +96,7 @@ class SampleMaker {
 
   const DataShape& shape_;
   Prng prng_;
-  const bool corrupt_;
+  const bool corrupt_, target_finite_;
   bool text_only_ = false;
   std::shared_ptr<data::Sample> sample_;
 };

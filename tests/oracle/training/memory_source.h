@@ -25,6 +25,8 @@ struct DataShape {
   int64_t text_only_period = 0, text_only_first = 0, text_only_end = 0;
   // This sample's items do not decode; -1: none.
   int64_t corrupt_sample = -1;
+  // This sample's target is not finite; -1: none.
+  int64_t corrupt_target = -1;
 };
 std::unique_ptr<train::SampleSource> MakeData(const DataShape& shape);
 // What fits the spec's modules.

@@ -83,5 +83,24 @@ TEST(TrainingDataTest, CorruptImage_CountsInNoLossOnAnyRank) {
   EXPECT_LE(Compare(trained[0].gradients, plain[0].gradients).error, 1e-9);
 }
 
+// Rows of targets that cannot be learned count in no loss; the sample's text does.
+TEST(TrainingDataTest, CorruptTarget_CountsInNoLossOfTargets) {
+  const job::JobSpec spec = support::AJob()
+                                .Module("language", TinyLanguage(), {.tp = 2, .dp = 2})
+                                .Module("regressor", TinyRegressor(), {.tp = 2, .pp = 2})
+                                .Edge("language", "regressor", {.projector = 16})
+                                .Batch(8, 2)
+                                .Compute(job::Precision::kFp64);
+  DataShape data = DataShapeOf(spec);
+  data.samples = spec.batch.global;
+  data.corrupt_target = 3;
+  const std::vector<TrainedStep> plain = TrainPlain(spec, data, 1);
+  const std::vector<TrainedStep> trained = TrainInProcess(spec, data, 1);
+  EXPECT_EQ(trained[0].decision.counted_tokens, plain[0].decision.counted_tokens);
+  EXPECT_EQ(trained[0].decision.corrupt_samples, 1);
+  EXPECT_NEAR(trained[0].decision.loss, plain[0].decision.loss, 1e-9);
+  EXPECT_LE(Compare(trained[0].gradients, plain[0].gradients).error, 1e-9);
+}
+
 }  // namespace
 }  // namespace phalanx::oracle

@@ -2,8 +2,6 @@
 #include <string>
 
 #include "core/job/job_reader.h"
-#include "core/job/scalar.h"
-#include "core/job/schema.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/core/job/document.h"
@@ -76,46 +74,6 @@ spec:
                              Purpose::kPlan);
   EXPECT_EQ(spec.modules[0].architecture.family, Family::kNone);
   EXPECT_FALSE(spec.data.has_value());
-}
-
-// The table's default of every field is what the reader really does without the field.
-void ExpectDefaultsAgree(const std::string& path, const Tree& complete) {
-  std::string schema;
-  for (const char c : path) {
-    if (c != '[' && c != ']' && (c < '0' || c > '9')) schema += c;
-  }
-  for (const Field& field : FieldsOf(schema)) {
-    for (const auto& [name, value] : complete.entries) {
-      if (name != field.name || field.initial.empty()) continue;
-      const auto initial = wire::ParseYaml(field.initial);
-      ASSERT_TRUE(initial.ok());
-      EXPECT_EQ(wire::EmitYaml(value), wire::EmitYaml(*initial)) << path << "." << name;
-    }
-  }
-  for (const auto& [name, value] : complete.entries) {
-    const std::string inner = path.empty() ? name : path + "." + name;
-    if (value.kind == Tree::Kind::kMapping && name != "labels" && name != "node_selector") {
-      ExpectDefaultsAgree(inner, value);
-    }
-  }
-}
-
-TEST(DefaultsTest, Schema_SaysWhatAnOmittedFieldGets) {
-  const JobSpec spec = Right(R"(metadata: {name: demo}
-spec:
-  steps: 1
-  modules:
-    - name: language
-      architecture: {family: llama, hidden_size: 8, layers: 1, heads: 2, mlp_size: 8, vocabulary: 8, context: 8}
-  batch: {global: 1}
-  data: {shards: a.tar, tokenizer: t}
-  checkpoint: {}
-)");
-  const Tree complete = WriteJobSpec(spec);
-  ExpectDefaultsAgree("", complete);
-  for (const auto& [name, value] : complete.entries.back().second.entries) {
-    if (name == "modules") ExpectDefaultsAgree("spec.modules", value.items[0]);
-  }
 }
 
 TEST(RoundTripTest, CompleteDocument_ReadsBackAsItself) {

@@ -81,6 +81,16 @@ TEST(GraphRulesTest, RegressorBehindARegressor_HasTheSequence) {
               IsEmpty());
 }
 
+TEST(GraphRulesTest, RegressorThatCannotHoldTheSequence_IsRefused) {
+  const std::string text =
+      With("heads: 4, mlp_size: 128, context: 64", "heads: 4, mlp_size: 128, context: 63",
+           WithModules({{"first", Regressor(192)}, {"second", Regressor(192)}},
+                       {"{from: language, to: first}", "{from: first, to: second}"}));
+  EXPECT_THAT(Wrong(text),
+              ElementsAre("spec.modules[2].architecture.context: 63: must be at least that of "
+                          "'language' (64), whose whole sequence it gets"));
+}
+
 TEST(GraphRulesTest, RegressorsAtTheEnd_ShareTheirHiddenSize) {
   EXPECT_THAT(
       Wrong(WithModules({{"first", Regressor(192)}, {"second", Regressor(64)}},

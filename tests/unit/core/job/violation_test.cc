@@ -222,6 +222,9 @@ constexpr Spoiled kSchedules[] = {
     {"EncoderChunksOfOneF1B", "steps: 300",
      "steps: 300\n  schedule: {name: 1f1b, encoder_chunks: 2}",
      "spec.schedule.encoder_chunks: 2: only three_phase cuts encoder passes"},
+    {"MorePassesThanCanBePlanned", "global: 48, micro: 2", "global: 16777216, micro: 2",
+     "spec.batch.global: 16777216: makes 8388608 microbatches of 3 pipeline parts: at most 1048576 "
+     "passes make a step; a larger batch.micro makes fewer"},
     {"ThreePhaseOnOtherRanks", "steps: 300", "steps: 300\n  schedule: {name: three_phase}",
      "spec.schedule.name: three_phase: needs an encoder on the ranks of 'language' that feeds it"},
 };
@@ -317,6 +320,34 @@ TEST(ViolationsTest, LongValue_IsCut) {
       Wrong(With("steps: 300", "steps: " + std::string(500, 'x')));
   ASSERT_THAT(wrong, SizeIs(1));
   EXPECT_LT(wrong[0].size(), 200u);
+}
+
+std::string List(int count, absl::string_view item) {
+  std::string list = "[";
+  for (int i = 0; i < count; ++i) absl::StrAppend(&list, i > 0 ? ", " : "", item);
+  return list + "]";
+}
+
+TEST(ViolationsTest, TooManyModules_AreOneViolation) {
+  const std::string text =
+      absl::StrCat("metadata: {name: demo}\nspec:\n  steps: 1\n  batch: {global: 1}\n  modules: ",
+                   List(65, "{name: a}"), "\n  edges: ", List(64, "{from: a, to: b}"), "\n");
+  EXPECT_THAT(Wrong(text, Purpose::kPlan),
+              ElementsAre(::testing::EndsWith("may have at most 64 entries")));
+}
+
+TEST(ViolationsTest, TooManyEdges_AreOneViolation) {
+  const std::string text =
+      With("{from: vision, to: language, projector: {type: mlp, hidden_size: 192}}", "",
+           With("    - {from", "    {from",
+                With("  edges:\n",
+                     absl::StrCat("  edges: ", List(257, "{from: vision, to: language}"), "\n"))));
+  EXPECT_THAT(Wrong(text), ElementsAre(::testing::EndsWith("may have at most 256 entries")));
+}
+
+TEST(ViolationsTest, UnreadableModuleName_BringsNoOthers) {
+  EXPECT_THAT(Wrong(With("- name: vision", "- name: [vision]")),
+              ElementsAre("spec.modules[0].name: [vision]: must be a string"));
 }
 
 TEST(ViolationsTest, ThousandsOfMistakes_AreCountedNotListed) {

@@ -314,14 +314,10 @@ TEST(PlanTest, MakePlan_OfManyErrors_ReportsAllAtOnce) {
   for (const Violation& violation : violations) texts.push_back(ToString(violation));
   EXPECT_THAT(
       texts,
-      ElementsAre("spec.modules[0].parallel.tp: 5: may not exceed the number of query heads (4)",
-                  "spec.modules[1].offset: 3: ranks [3, 6) overlap those of vision [0, 5); spans "
-                  "must be equal or "
-                  "disjoint",
-                  "spec.modules[1].parallel.pp: 3: every stage needs a layer; the module has 2",
-                  "spec.edges[0].projector.hidden_size: 8: must have at least one block of 8 a "
-                  "tensor rank of "
-                  "vision (5)"));
+      ElementsAre("spec.modules[0].parallel.tp: 5: may not exceed the query heads (4)",
+                  "spec.modules[1].parallel.pp: 3: every stage needs a layer, and there are 2",
+                  "spec.modules[1].offset: 3: ranks [3, 6) overlap [0, 5) of module 'vision'; "
+                  "spans must be equal or disjoint"));
 }
 
 TEST(PlanTest, MakePlan_OfBadSpecs_NamesTheField) {
@@ -331,23 +327,23 @@ TEST(PlanTest, MakePlan_OfBadSpecs_NamesTheField) {
         << field;
   };
   expect(AJob().Module("language", Llama(), {.pp = 2, .layers = {4}}),
-         "spec.modules[0].parallel.layers", "one entry a stage (2)");
+         "spec.modules[0].parallel.layers", "an entry for each of pp (2) stages");
   expect(AJob().Module("language", Llama(), {.pp = 2, .layers = {4, 1}}),
-         "spec.modules[0].parallel.layers", "add up to architecture.layers (4), not 5");
+         "spec.modules[0].parallel.layers", "add up to the module's layers (4), not to 5");
   expect(AJob().Module("language", Llama(), {.pp = 2, .layers = {4, 0}}),
-         "spec.modules[0].parallel.layers", "at least 1 layer");
+         "spec.modules[0].parallel.layers", "integers from 1 to 4096");
   expect(AJob().Module("language", Llama({.heads = 32, .mlp_size = 64}), {.tp = 9}),
-         "spec.modules[0].parallel.tp", "MLP blocks");
+         "spec.modules[0].parallel.tp", "blocks of the MLP");
   expect(AJob().Module("language", Llama({.mlp_size = 96, .vocabulary = 24}), {.tp = 4}),
-         "spec.modules[0].parallel.tp", "vocabulary blocks");
+         "spec.modules[0].parallel.tp", "blocks of the vocabulary");
   expect(AJob()
              .Module("vision", ClipVision({.hidden_size = 64}))
              .Module("language", Llama())
              .Edge("vision", "language"),
-         "spec.edges[0].projector", "differ, so a projector is needed");
+         "spec.edges[0].projector", "is required where hidden sizes differ");
   expect(
       AJob().Module("vision", ClipVision()).Module("language", Llama()).Edge("language", "vision"),
-      "spec.edges[0].to", "takes no rows");
+      "spec.edges[0].to", "must be a decoder");
   expect(AJob()
              .Module("language", NoArchitecture())
              .Module("other", NoArchitecture())
@@ -367,24 +363,25 @@ TEST(PlanTest, MakePlan_OfBadSpecs_NamesTheField) {
              .Module("language", NoArchitecture(), {.pp = 2})
              .Edge("vision", "language")
              .Schedule(job::ScheduleName::kThreePhase),
-         "spec.schedule.name", "on the ranks of the language module that feeds it");
+         "spec.schedule.name", "needs an encoder on the ranks of 'language' that feeds it");
   expect(AJob()
              .Module("language", Llama({.layers = 3}), {.pp = 2})
              .Schedule(job::ScheduleName::kZeroBubbleV),
-         "spec.modules[0].parallel.pp", "every chunk of every stage needs a layer (4 of them)");
+         "spec.schedule.chunks", "every chunk of every stage needs a layer: 2 x 2");
   AJob huge;
   huge.Module("language", NoArchitecture());
   huge.spec().modules[0].parallel.tp = 1 << 30;
-  expect(huge, "spec.modules[0].parallel", "every degree");
+  expect(huge, "spec.modules[0].parallel.tp", "an integer from 1 to 1048576");
   AJob uneven;
   uneven.Module("language", NoArchitecture(), {.tp = 3});
   uneven.spec().modules[0].parallel.ranks = 4;
   expect(uneven, "spec.modules[0].parallel.tp", "tp*cp*pp must divide ranks (4)");
   AJob far;
   far.Module("language", NoArchitecture(), {.offset = kWorldMax});
-  expect(far, "spec.modules[0].offset", "ranks must lie in");
+  EXPECT_TRUE(absl::IsInvalidArgument(MakePlan(far, MakeCluster(1, 1), Epoch{1}).status()));
   AJob empty;
-  expect(empty.Batch(0, 0), "spec.batch.micro", "at least 1");
+  expect(empty.Module("language", NoArchitecture()).Batch(0, 0), "spec.batch.global",
+         "is required: an integer from 1 to 16777216");
 }
 
 // Anything that changes what a rank does changes the digest; matters of the queue do not.

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "core/schedule/simulator.h"
 #include "tests/unit/core/schedule/plans.h"
 
@@ -150,6 +152,25 @@ TEST(ChoiceTest, PlanJob_TooManyStagesToSimulate_GetsTheSimplest) {
   EXPECT_EQ(plan.spec.schedule.name, ScheduleName::k1F1B);
   EXPECT_THAT(plan.candidates, IsEmpty());
   EXPECT_FALSE(Choose(Decoder(100, 100, 1000)).candidates.empty());
+}
+
+// 2^20 ways lead from the first module to the language module.
+TEST(ChoiceTest, PlanJob_ManyWaysThroughTheGraph_TakesNoTimeForEach) {
+  AJob job;
+  const Layout together = {.offset = 0};
+  job.Module("m0", NoArchitecture(1), together);
+  for (int i = 0; i < 20; ++i) {
+    const std::string from = absl::StrCat("m", i),
+                      to = i == 19 ? "language" : absl::StrCat("m", i + 1);
+    for (const std::string& side : {absl::StrCat("a", i), absl::StrCat("b", i)}) {
+      job.Module(side, NoArchitecture(1), together).Edge(from, side);
+    }
+    job.Module(to, NoArchitecture(1), together);
+    job.Edge(absl::StrCat("a", i), to).Edge(absl::StrCat("b", i), to);
+  }
+  const plan::Plan plan = Choose(job.Batch(2, 1).Schedule(ScheduleName::kAuto));
+  EXPECT_EQ(plan.modules.size(), 61u);
+  EXPECT_EQ(plan.stages, 41);
 }
 
 TEST(ChoiceTest, PlanJob_NoSoundLayout_ReportsItsViolations) {

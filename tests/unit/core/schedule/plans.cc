@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/rules.h"
 #include "core/job/schema.h"
-#include "core/plan/layout_rules.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -117,7 +117,7 @@ void DrawSchedule(Prng& prng, job::JobSpec& spec) {
   }
   if (drawn == job::ScheduleName::kThreePhase) {
     spec.schedule.encoder_chunks = static_cast<int32_t>(1 + prng.Below(5));
-    if (!plan::CheckLayout(spec).empty()) spec.schedule = {.name = job::ScheduleName::k1F1B};
+    if (!job::CheckLayout(spec).empty()) spec.schedule = {.name = job::ScheduleName::k1F1B};
   }
 }
 
@@ -328,7 +328,7 @@ std::vector<NamedPlan> UnderEverySchedule(const NamedPlan& graph) {
   for (const job::Schedule& schedule : schedules) {
     job::JobSpec spec = graph.plan.spec;
     spec.schedule = schedule;
-    if (!plan::CheckLayout(spec).empty()) continue;  // three phases need a colocated encoder
+    if (!job::CheckLayout(spec).empty()) continue;  // three phases need a colocated encoder
     plans.push_back(
         {absl::StrCat(graph.name, ", ", job::ScheduleNames()[static_cast<size_t>(schedule.name)],
                       " ", schedule.chunks, "/", schedule.encoder_chunks),

@@ -1,0 +1,46 @@
+// core/job/graph.h: what follows from a job's module graph and schedule, before any plan.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "core/job/job_spec.h"
+
+namespace phalanx::job {
+
+// Modules that get rows of `from`, directly or over others.
+std::set<int32_t> ReachedFrom(const JobSpec& spec, int32_t from);
+
+// `modules` indices so that each comes after all that feed it along `edges`, ties in ascending
+// order; fewer than all of them when the graph has a cycle.
+std::vector<int32_t> DataFlowOrder(size_t modules, const std::vector<Edge>& edges);
+inline std::vector<int32_t> DataFlowOrder(const JobSpec& spec) {
+  return DataFlowOrder(spec.modules.size(), spec.edges);
+}
+
+// Chunks of a stage under zero_bubble_v, written or not.
+inline constexpr int32_t kChunksOfVee = 2;
+// Pieces that each stage of a module is cut into: of the language module those of the schedule, of
+// all others one.
+int32_t ChunksOf(const JobSpec& spec, int32_t module);
+
+// Microbatches of a step: as many as the largest replica of the language module needs.
+int64_t MicrobatchesOf(const JobSpec& spec);
+// Pieces of pipeline of all modules.
+int64_t PartsOf(const JobSpec& spec);
+// Microbatches x parts of a step at most: planning it takes seconds and about 1 GiB then.
+inline constexpr int64_t kPassesMax = 1 << 20;
+
+// Whether the module is on the ranks of the language module and feeds it, at first or second hand:
+// what three_phase is about.
+bool HasPhases(const JobSpec& spec, int32_t module);
+// Whether three_phase runs the module's forwards before the language model's and its backwards
+// after them.
+bool RunsInPhases(const JobSpec& spec, int32_t module);
+// Such a module, or one that feeds it: it forwards all microbatches before it may get a gradient.
+bool RunsAhead(const JobSpec& spec, int32_t module);
+
+}  // namespace phalanx::job

@@ -1,0 +1,117 @@
+// Shapes of what a stage gets, and the weights of what it learns.
+#include "worker/train/batches.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::train {
+namespace {
+
+using support::AJob;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kHidden = 2;
+
+// Samples of one position each but for the last one, each with a target row.
+class FewSamples final : public SampleSource {
+ public:
+  FewSamples(int64_t size, int32_t longest) : size_(size), longest_(longest) {}
+  int64_t size() const override { return size_; }
+  data::SampleShape shape(int64_t sample) const override {
+    data::SampleShape shape;
+    shape.positions = sample + 1 == size_ ? longest_ : 1;
+    shape.target_rows = 1;
+    return shape;
+  }
+  std::string NameOf(int64_t sample) const override { return absl::StrCat("sample ", sample); }
+  void Announce(absl::Span<const int64_t>) override {}
+  absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
+    auto taken = std::make_shared<data::Sample>();
+    const auto positions = static_cast<size_t>(shape(sample).positions);
+    taken->tokens.resize(positions);
+    taken->labels.resize(positions);
+    taken->label_counts.resize(positions);
+    taken->target.assign(kHidden, 1.0f);
+    if (sample == broken) {
+      taken->target.assign(kHidden, 0.0f);
+      taken->target_finite = false;
+      taken->corrupt = true;
+      taken->corrupt_reason = "made so";
+    }
+    return std::shared_ptr<const data::Sample>(std::move(taken));
+  }
+
+  int64_t broken = -1;
+
+ private:
+  const int64_t size_;
+  const int32_t longest_;
+};
+
+plan::Plan PlanOf(int64_t context) {
+  const support::LlamaShape shape = {
+      .hidden_size = kHidden, .layers = 1, .heads = 1, .kv_heads = 1, .context = context};
+  const job::JobSpec spec = AJob()
+                                .Module("language", support::Llama(shape))
+                                .Module("regressor", support::Regressor(shape))
+                                .Edge("language", "regressor")
+                                .Batch(3, 3);
+  auto plan = plan::MakePlan(spec, plan::MakeCluster(1, 2), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : plan::Plan();
+}
+
+TEST(BatchesTest, Length_IsRoundedUpWithinTheContext) {
+  FewSamples source(3, 10);
+  const auto length = [&](int64_t context) {
+    const plan::Plan plan = PlanOf(context);
+    const Batches batches(plan, source, at::kCPU, at::kFloat, 8);
+    return batches.ShapeOf(batches.OfStep(1)[0], {0, 3}).length;
+  };
+  EXPECT_EQ(length(64), 16);
+  EXPECT_EQ(length(13), 13) << "positions beyond the context have no place";
+}
+
+TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {
+  FewSamples source(3, 2);
+  source.broken = 1;
+  const plan::Plan plan = PlanOf(64);
+  Batches batches(plan, source, at::kCPU, at::kFloat, 1);
+  const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
+  std::vector<Batches::CorruptSample> corrupt;
+  model::StageInput input;
+  ASSERT_TRUE(
+      batches.FillDecoder({.module = 1, .loss = true}, microbatch, {0, 3}, {}, input, corrupt)
+          .ok());
+  EXPECT_TRUE(at::equal(input.target_weights, at::tensor({1.0f, 0.0f, 1.0f})));
+  ASSERT_THAT(corrupt, SizeIs(1));
+  EXPECT_EQ(corrupt[0].sample, 1);
+  EXPECT_EQ(corrupt[0].reason, "made so");
+}
+
+TEST(BatchesTest, TargetOfASampleThatIsNotValid_WeighsNothing) {
+  FewSamples source(3, 2);
+  const plan::Plan plan = PlanOf(64);
+  Batches batches(plan, source, at::kCPU, at::kFloat, 1);
+  const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
+  std::vector<Batches::CorruptSample> corrupt;
+  model::StageInput input;
+  ASSERT_TRUE(batches
+                  .FillDecoder({.module = 1, .loss = true}, microbatch, {0, 3},
+                               at::tensor({0.0f, 1.0f, 1.0f}), input, corrupt)
+                  .ok());
+  EXPECT_TRUE(at::equal(input.target_weights, at::tensor({0.0f, 1.0f, 1.0f})));
+  EXPECT_THAT(corrupt, IsEmpty());
+}
+
+}  // namespace
+}  // namespace phalanx::train
