@@ -15,7 +15,7 @@
 #include "worker/data/job_data.h"
 #include "worker/device/cuda_device.h"
 #include "worker/rank/trace_file.h"
-#include "worker/train/module_state.h"
+#include "worker/train/training_state.h"
 
 namespace phalanx::rank {
 namespace {
@@ -166,12 +166,12 @@ void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) 
 
 absl::Status EpochRun::Train() {
   train::TrainerOptions options;
-  options.executor.compute = train::ComputeType(plan_.spec.compute);
-  options.executor.init_threads = std::max(1, order_.threads());
+  train::BufferOptions buffers{.compute = train::ComputeType(plan_.spec.compute),
+                               .init_threads = std::max(1, order_.threads())};
 #ifdef PHALANX_WITH_CUDA
   if (order_.device_kind() == "gpu") {
-    options.executor.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
-    options.executor.length_multiple = 8;
+    buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
+    options.length_multiple = 8;
   }
 #endif
   options.trace_step = TraceStep(plan_.spec);
@@ -187,9 +187,10 @@ absl::Status EpochRun::Train() {
     report.mutable_event()->set_message(sample.reason);  // it names shard and sample
     report_status_.Update(Report(std::move(report)));
   };
+  train::TrainingState state(plan_, Rank{order_.rank()}, buffers);
   ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,
                    train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *source_,
-                                          options, std::move(callbacks)));
+                                          state, options, std::move(callbacks)));
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);

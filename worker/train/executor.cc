@@ -24,8 +24,8 @@ bool IsCompute(Op op) {
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const plan::Plan& plan, Rank rank,
                                                            comm::Communicators& communicators,
-                                                           const ExecutorOptions& options) {
-  std::unique_ptr<Executor> executor(new Executor(plan, rank, options));
+                                                           TrainingState& state) {
+  std::unique_ptr<Executor> executor(new Executor(plan, rank, state));
   RETURN_IF_ERROR(executor->Build(communicators));
   return executor;
 }
@@ -74,15 +74,14 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   timer_ = std::make_unique<StepTimer>(MakeCpuMarks());
   kernels_ = MakeCpuStepKernels();
 #endif
-  for (const plan::Place& place : plan_.PlacesOf(rank_)) {
-    ModuleGroups groups;
+  for (const auto& state : state_.parts()) {
+    const plan::Place& place = state->place();
+    PartGroups groups;
     groups.tensor =
         find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
     groups.data = find(data_groups, plan_.DataGroup(place.module, place.pp, place.tp));
     groups.control = control_;
-    const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
-    for (int32_t chunk = 0; chunk < module.chunks; ++chunk)
-      RETURN_IF_ERROR(AddPart(place, chunk, groups));
+    RETURN_IF_ERROR(AddPart(*state, groups));
   }
   TieEnds();
   ASSIGN_OR_RETURN(program_, schedule::BuildStepOf(plan_, rank_));
@@ -97,8 +96,9 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk,
-                               const ModuleGroups& groups) {
+absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
+  const plan::Place& place = state.place();
+  const int32_t chunk = state.chunk();
   const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
   Part part;
   part.place = place;
@@ -110,9 +110,8 @@ absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk,
   part.tensor = groups.tensor;
   part.links_in = plan_.LinksInto(place.module, place.pp, chunk);
   part.links_out = plan_.LinksOutOf(place.module, place.pp, chunk);
-  states_.push_back(std::make_unique<ModuleState>(plan_, place, chunk, groups, options_.device,
-                                                  options_.compute, options_.init_threads));
-  part.state = states_.back().get();
+  part.state = &state;
+  part.reduction = std::make_unique<PartReduction>(plan_, state, groups);
   comm::Communicator* tensor = groups.tensor;
   if (tensor != nullptr) {
     timed_.push_back(MakeTimed(*tensor, *timer_));
@@ -142,9 +141,9 @@ void Executor::TieEnds() {
         other.pp = stage;
         const Rank peer = plan_.RankOf(other);
         if (peer == rank_) {
-          if (part.first) part.state->TieTo(*PartOf(part.place.module, chunk).state);
+          if (part.first) part.reduction->TieTo(*PartOf(part.place.module, chunk).reduction);
         } else {
-          part.state->TieTo(control_peer_.at(peer));
+          part.reduction->TieTo(control_peer_.at(peer));
         }
       }
     }
@@ -160,7 +159,7 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches,
                                const std::function<absl::Status()>& previous_decided) {
   sums_.zero_();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
-  for (auto& state : states_) state->ZeroGradients();
+  for (const auto& state : state_.parts()) state->ZeroGradients();
   const StepContext context{step, &batches, &microbatches, true};
   timer_->BeginStep(step);
   int32_t before = timer_->Mark();
@@ -175,7 +174,7 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches,
     timer_->BeginInstruction(static_cast<int32_t>(i));
     if (!tied && instruction.op == Op::kReduce) {
       tied = true;
-      for (auto& state : states_) RETURN_IF_ERROR(state->SumTiedEnds());
+      for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->SumTiedEnds());
     }
     ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
     const int32_t after = timer_->Mark();
@@ -243,11 +242,11 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
     case Op::kBackwardWeight:
       return BackwardWeight(part, instruction.microbatch);
     case Op::kReduce:
-      return part.state->Reduce();
+      return part.reduction->Reduce();
     case Op::kOptimize:
       return OptimizeModule(part, context);
     case Op::kGather:
-      return part.state->Gather();
+      return part.reduction->Gather();
     default:
       return absl::InternalError("a program holds an instruction that is none");
   }
@@ -255,7 +254,7 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
 
 absl::Status Executor::RecordStep(const StepContext& context) {
   at::Tensor norm = sums_.narrow(0, 0, 1);
-  for (auto& state : states_) {
+  for (const auto& state : state_.parts()) {
     if (state->trains()) kernels_->AddSquaredNorm(state->gradients(), state->shard(), norm);
   }
   const int32_t self = control_ == nullptr ? 0 : control_->rank();

@@ -28,18 +28,12 @@
 #include "worker/comm/communicator.h"
 #include "worker/model/stage_io.h"
 #include "worker/train/batches.h"
-#include "worker/train/module_state.h"
+#include "worker/train/part_reduction.h"
 #include "worker/train/step_kernels.h"
 #include "worker/train/step_timer.h"
+#include "worker/train/training_state.h"
 
 namespace phalanx::train {
-
-struct ExecutorOptions {
-  at::Device device = at::kCPU;
-  at::ScalarType compute = at::kFloat;
-  int32_t init_threads = 1;
-  int64_t length_multiple = 1;
-};
 
 // A sample whose item did not decode, as this rank found it.
 using OnCorruptSample = std::function<void(const Batches::CorruptSample&)>;
@@ -50,7 +44,7 @@ class Executor {
   // member. Everything given by reference outlives the executor.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const plan::Plan& plan, Rank rank,
                                                           comm::Communicators& communicators,
-                                                          const ExecutorOptions& options);
+                                                          TrainingState& state);
 
   // Runs the step's program to its end (CUDA: enqueues it). `previous_decided` is called before the
   // first backward pass: the moment by which the step before must be known.
@@ -78,7 +72,6 @@ class Executor {
 
   std::vector<plan::Place> places() const { return plan_.PlacesOf(rank_); }
   const schedule::Program& program() const { return program_; }
-  const std::vector<std::unique_ptr<ModuleState>>& modules() const { return states_; }
   comm::Communicator* control() { return control_; }
   void set_on_corrupt_sample(OnCorruptSample callback) { on_corrupt_sample_ = std::move(callback); }
 
@@ -90,7 +83,8 @@ class Executor {
     plan::Trains trains;
     bool first = false, last = false;  // of its module
     bool loss = false;
-    ModuleState* state = nullptr;
+    PartState* state = nullptr;
+    std::unique_ptr<PartReduction> reduction;
     std::unique_ptr<model::Stage> stage;
     comm::Communicator* tensor = nullptr;
     std::vector<int32_t> links_in, links_out;
@@ -137,10 +131,10 @@ class Executor {
     bool training = true;
   };
 
-  Executor(const plan::Plan& plan, Rank rank, const ExecutorOptions& options)
-      : plan_(plan), rank_(rank), options_(options) {}
+  Executor(const plan::Plan& plan, Rank rank, TrainingState& state)
+      : plan_(plan), rank_(rank), state_(state), options_(state.options()) {}
   absl::Status Build(comm::Communicators& communicators);
-  absl::Status AddPart(const plan::Place& place, int32_t chunk, const ModuleGroups& groups);
+  absl::Status AddPart(PartState& state, const PartGroups& groups);
   void TieEnds();
   Part& PartOf(int32_t module, int32_t chunk) { return parts_[part_at_.at({module, chunk})]; }
   Part& SourceOf(const plan::Link& link) { return PartOf(link.from_module, link.from_chunk); }
@@ -194,11 +188,11 @@ class Executor {
 
   const plan::Plan& plan_;
   const Rank rank_;
-  const ExecutorOptions options_;
+  TrainingState& state_;
+  const BufferOptions options_;
   schedule::Program program_, evaluation_program_;
   std::unique_ptr<StepTimer> timer_;
   std::vector<std::unique_ptr<comm::Communicator>> timed_;  // tensor groups, as the stages use them
-  std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<Part> parts_;
   std::map<std::pair<int32_t, int32_t>, size_t> part_at_;  // by module, chunk
   std::unique_ptr<StepKernels> kernels_;

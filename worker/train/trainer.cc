@@ -24,15 +24,13 @@ constexpr absl::Duration kDecisionPoll = absl::Microseconds(20);
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan, Rank rank,
                                                          comm::Communicators& communicators,
-                                                         SampleSource& source,
+                                                         SampleSource& source, TrainingState& state,
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks) {
-  std::unique_ptr<Trainer> trainer(new Trainer(plan, source, options, std::move(callbacks)));
-  ASSIGN_OR_RETURN(trainer->executor_,
-                   Executor::Create(plan, rank, communicators, options.executor));
-  trainer->batches_ =
-      std::make_unique<Batches>(plan, source, options.executor.device, options.executor.compute,
-                                options.executor.length_multiple);
+  std::unique_ptr<Trainer> trainer(new Trainer(plan, source, state, options, std::move(callbacks)));
+  ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, state));
+  trainer->batches_ = std::make_unique<Batches>(plan, source, state.options().device,
+                                                state.options().compute, options.length_multiple);
   auto seen = std::make_shared<std::set<int64_t>>();
   trainer->executor_->set_on_corrupt_sample(
       [seen,
@@ -116,10 +114,10 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::ShareTrace() {
   if (options_.trace_step == plan_.spec.steps) {
     // No step comes after it whose decision would say that all its work is done.
-    at::zeros({1}, at::TensorOptions().device(options_.executor.device)).cpu();
+    at::zeros({1}, at::TensorOptions().device(state_.options().device)).cpu();
     trace_ = executor_->ReadFigures(options_.trace_step).instructions;
   }
-  if (options_.executor.device.is_cuda()) MoveWaitsToReceives(plan_, executor_->program(), trace_);
+  if (state_.options().device.is_cuda()) MoveWaitsToReceives(plan_, executor_->program(), trace_);
   std::vector<double> values = {static_cast<double>(trace_.size())};
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes, GatherOverRanks(values));
   size_t longest = 0;
@@ -163,7 +161,7 @@ absl::StatusOr<std::vector<std::vector<double>>> Trainer::GatherOverRanks(
   const int64_t count = static_cast<int64_t>(values.size());
   at::Tensor mine = at::empty({count}, at::TensorOptions().dtype(at::kDouble));
   std::copy(values.begin(), values.end(), mine.mutable_data_ptr<double>());
-  mine = mine.to(options_.executor.device);
+  mine = mine.to(state_.options().device);
   at::Tensor all = at::empty({control->size(), count}, mine.options());
   RETURN_IF_ERROR(
       control->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(), count, comm::DType::kFp64));
@@ -190,8 +188,8 @@ absl::StatusOr<std::vector<double>> Trainer::SumOverRanks(const std::vector<doub
 absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, int32_t captions,
                                                     const data::Tokenizer* tokenizer,
                                                     int32_t end_token) {
-  Batches batches(plan_, validation, options_.executor.device, options_.executor.compute,
-                  options_.executor.length_multiple);
+  Batches batches(plan_, validation, state_.options().device, state_.options().compute,
+                  options_.length_multiple);
   const int64_t chunk = plan_.spec.batch.micro * plan_.parallel(plan_.spec.language).dp;
   const std::vector<plan::Place> places = executor_->places();
   std::vector<double> sums = {0, 0};

@@ -49,7 +49,7 @@ struct TrainerCallbacks {
 };
 
 struct TrainerOptions {
-  ExecutorOptions executor;
+  int64_t length_multiple = 1;  // of a microbatch's padded length (batches.h)
   int64_t first_step = 1;
   int64_t skipped_in_a_row_max = 10;  // then the run fails: the model has diverged
   int64_t trace_step = 0;             // 0: none
@@ -59,7 +59,7 @@ class Trainer {
  public:
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const plan::Plan& plan, Rank rank,
                                                          comm::Communicators& communicators,
-                                                         SampleSource& source,
+                                                         SampleSource& source, TrainingState& state,
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks);
 
@@ -79,9 +79,13 @@ class Trainer {
   Executor& executor() { return *executor_; }
 
  private:
-  Trainer(const plan::Plan& plan, SampleSource& source, const TrainerOptions& options,
-          TrainerCallbacks callbacks)
-      : plan_(plan), source_(source), options_(options), callbacks_(std::move(callbacks)) {}
+  Trainer(const plan::Plan& plan, SampleSource& source, TrainingState& state,
+          const TrainerOptions& options, TrainerCallbacks callbacks)
+      : plan_(plan),
+        source_(source),
+        state_(state),
+        options_(options),
+        callbacks_(std::move(callbacks)) {}
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.
   absl::Status Settle();
@@ -95,6 +99,7 @@ class Trainer {
 
   const plan::Plan& plan_;
   SampleSource& source_;
+  TrainingState& state_;
   const TrainerOptions options_;
   TrainerCallbacks callbacks_;
   std::unique_ptr<Executor> executor_;

@@ -16,7 +16,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/data/job_data.h"
 #include "worker/train/learning_rate.h"
-#include "worker/train/module_state.h"
+#include "worker/train/part_state.h"
 #include "worker/train/trainer.h"
 
 namespace phalanx::oracle {
@@ -155,7 +155,7 @@ NamedTensors Flattened(const NamedTensors& tensors) {
 
 }  // namespace
 
-HeldPart HeldBy(train::ModuleState& state) {
+HeldPart HeldBy(train::PartState& state) {
   HeldPart part;
   part.place = state.place();
   part.chunk = state.chunk();
@@ -200,9 +200,8 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
   auto run = [&](int32_t rank) {
     comm::Communicators communicators = world.Connect(specs, Rank{rank});
     std::unique_ptr<train::SampleSource> source = MakeData(data);
-    train::TrainerOptions options;
-    options.executor.compute = train::ComputeType(full.compute);
-    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, options, {});
+    train::TrainingState state(*plan, Rank{rank}, {.compute = train::ComputeType(full.compute)});
+    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, state, {}, {});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     if (!trainer.ok()) world.Abort(trainer.status());
     for (int64_t step = 1; step <= steps; ++step) {
@@ -221,8 +220,7 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
             }
             decided = *decision;
           }
-          for (const auto& state : (*trainer)->executor().modules())
-            parts.push_back(HeldBy(*state));
+          for (const auto& part : state.parts()) parts.push_back(HeldBy(*part));
         }
       }
       barrier.arrive_and_wait();

@@ -15,7 +15,7 @@
 #include "tests/oracle/training/memory_source.h"
 #include "worker/train/batches.h"
 #include "worker/train/commit.h"
-#include "worker/train/module_state.h"
+#include "worker/train/part_state.h"
 
 namespace phalanx::oracle {
 
@@ -34,7 +34,7 @@ struct HeldPart {
   at::Tensor gradients;
   at::Tensor weights;
 };
-HeldPart HeldBy(train::ModuleState& state);
+HeldPart HeldBy(train::PartState& state);
 // Puts together what all ranks hold after one step. Fails the test if two holders of the same
 // element disagree, or if nobody holds one.
 TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
