@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace phalanx::train {
@@ -137,6 +138,24 @@ absl::Status PartReduction::Gather() {
                                             CommDType(state_.weights().scalar_type())));
   }
   return groups_.data->Join();
+}
+
+absl::Status PartReduction::VerifyCopies() {
+  if (groups_.data == nullptr) return absl::OkStatus();
+  const at::Tensor& weights = state_.weights();
+  const at::ScalarType bits = weights.element_size() == 8   ? at::kLong
+                              : weights.element_size() == 4 ? at::kInt
+                                                            : at::kShort;
+  // A sum of bit patterns, modulo 2^64: any one element that differs shows.
+  const at::Tensor sum = weights.view(bits).sum(at::kLong).reshape({1});
+  at::Tensor all = at::empty({groups_.data->size()}, sum.options());
+  RETURN_IF_ERROR(groups_.data->AllGather(sum.const_data_ptr(), all.mutable_data_ptr(), 1,
+                                          comm::DType::kInt64));
+  RETURN_IF_ERROR(groups_.data->Join());
+  if ((all == sum).all().item<bool>()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("replicas hold different parameters of pipeline part ",
+                                          state_.place().pp, " chunk ", state_.chunk(),
+                                          " of module ", state_.place().module));
 }
 
 }  // namespace phalanx::train

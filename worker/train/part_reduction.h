@@ -44,6 +44,9 @@ class PartReduction {
   absl::Status Reduce();
   // Every rank's weights from the shards.
   absl::Status Gather();
+  // Whether replicas have the same weights, all of them. On CUDA waits for the device. Errors:
+  // Internal if they differ.
+  absl::Status VerifyCopies();
 
  private:
   void FindTiedGradient();

@@ -142,4 +142,12 @@ void PartState::BuildShard(int64_t replica, at::ScalarType compute) {
   }
 }
 
+void PartState::Recast() {
+  if (!shard_.master.defined()) return;
+  for (const ShardRun& run : shard_.runs) {
+    weights_.narrow(0, run.gradient_offset, run.count)
+        .copy_(shard_.master.narrow(0, run.state_offset, run.count));
+  }
+}
+
 }  // namespace phalanx::train

@@ -54,6 +54,10 @@ class PartState {
     if (gradients_.defined()) gradients_.zero_();
   }
 
+  // The weights of this rank's shard become what their masters say. Copies elsewhere are not
+  // touched.
+  void Recast();
+
  private:
   void BuildShard(int64_t replica, at::ScalarType compute);
 

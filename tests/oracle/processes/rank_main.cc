@@ -63,6 +63,8 @@ void RunRank(const job::JobSpec& spec, int32_t rank, int channel, const std::str
   train::TrainingState state(plan, Rank{rank}, {.compute = train::ComputeType(spec.compute)});
   const auto trainer = Value(
       train::Trainer::Create(plan, Rank{rank}, communicators, *source, state, {}, {}), "trainer");
+  const absl::Status prepared = trainer->Prepare();
+  if (!prepared.ok()) throw std::runtime_error(prepared.ToString());
   std::vector<HeldStep> steps;
   for (int64_t step = 1; step <= spec.steps; ++step) {
     HeldStep& held = steps.emplace_back();
