@@ -102,6 +102,7 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
     case v1::RankReport::kEvaluation:
       event.report = FromProto(from.evaluation());
       return event;
+    case v1::RankReport::kQuiet:  // no job recovers yet
     case v1::RankReport::REPORT_NOT_SET:
       break;
   }

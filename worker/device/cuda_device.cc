@@ -3,6 +3,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
+#include <future>
+#include <memory>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 
 namespace phalanx::device {
@@ -15,6 +19,28 @@ absl::Status UseCudaDevice(int32_t index) {
     return absl::UnavailableError(absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error)));
   }
   return absl::OkStatus();
+}
+
+absl::Status AwaitDevice(absl::Duration timeout) {
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    // CUDA has no wait with a deadline. A thread that never returns goes with the process, which
+    // has no other use for this device.
+    auto done = std::make_shared<std::promise<cudaError_t>>();
+    std::future<cudaError_t> waited = done->get_future();
+    std::thread([device, done] {
+      const cudaError_t chosen = cudaSetDevice(device);
+      done->set_value(chosen == cudaSuccess ? cudaDeviceSynchronize() : chosen);
+    }).detach();
+    if (waited.wait_for(absl::ToChronoNanoseconds(timeout)) != std::future_status::ready) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the GPU is still at work after ", absl::FormatDuration(timeout)));
+    }
+    error = waited.get();
+  }
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the GPU: ", cudaGetErrorString(error)));
 }
 
 void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }

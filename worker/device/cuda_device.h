@@ -5,12 +5,17 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace phalanx::device {
 
 // Makes device `index` current for this thread and loads its kernels. Errors: Unimplemented in a
 // build without CUDA; Unavailable with CUDA's message.
 absl::Status UseCudaDevice(int32_t index);
+
+// Waits until the current device has done everything it was given. Errors: DeadlineExceeded if it
+// has not in time; Internal with CUDA's message if the context is broken.
+absl::Status AwaitDevice(absl::Duration timeout);
 
 // The stream on which this thread enqueues now; nullptr without CUDA.
 void* CurrentStream();

@@ -6,6 +6,8 @@ absl::Status UseCudaDevice(int32_t) {
   return absl::UnimplementedError("this build has no GPU support: configure the preset cuda");
 }
 
+absl::Status AwaitDevice(absl::Duration) { return absl::OkStatus(); }
+
 void* CurrentStream() { return nullptr; }
 
 int64_t MemoryInUse() { return 0; }

@@ -14,8 +14,10 @@
 #include "spdlog/spdlog.h"
 #include "worker/data/job_data.h"
 #include "worker/device/cuda_device.h"
+#include "worker/model/torch_boundary.h"
+#include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
-#include "worker/train/module_state.h"
+#include "worker/train/training_state.h"
 
 namespace phalanx::rank {
 namespace {
@@ -23,6 +25,8 @@ namespace {
 constexpr absl::Duration kSendTimeout = absl::Seconds(30);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
 constexpr int32_t kCaptions = 8;
+// For work that was enqueued when an epoch ended early, once its communicators are aborted.
+constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 
 plan::Cluster ClusterOf(const v1::Placement& placement) {
   plan::Cluster cluster;
@@ -76,10 +80,18 @@ absl::Status EpochRun::MakePlanOfOrder() {
 
 absl::Status EpochRun::OpenData() {
   const std::string& directory = order_.assign().document().directory();
-  ASSIGN_OR_RETURN(source_,
-                   train::ShardSource::Open(order_.data_index(),
-                                            data::DataSetSpecOf(plan_.spec, directory, false),
-                                            OptionsOfLoader(plan_, order_)));
+  const data::LoaderOptions options = OptionsOfLoader(plan_, order_);
+  const std::string samples_of =
+      absl::StrCat(order_.assign().job(), " ", options.images, options.sounds, options.targets, " ",
+                   order_.assign().data_digest(), " ", order_.data_index(), "\n", directory, "\n",
+                   order_.assign().document().text());
+  if (kept_.source == nullptr || kept_.samples_of != samples_of) {
+    kept_.source = nullptr;  // what it has decoded goes before other samples come
+    ASSIGN_OR_RETURN(kept_.source, train::ShardSource::Open(
+                                       order_.data_index(),
+                                       data::DataSetSpecOf(plan_.spec, directory, false), options));
+    kept_.samples_of = samples_of;
+  }
   std::string validation;
   if (!order_.validation_index().empty()) {
     ASSIGN_OR_RETURN(const data::Index index,
@@ -87,7 +99,7 @@ absl::Status EpochRun::OpenData() {
                                        data::DataSetSpecOf(plan_.spec, directory, true)));
     validation = index.digest();
   }
-  const std::string digest = data::DigestOfSets(source_->digest(), validation);
+  const std::string digest = data::DigestOfSets(kept_.source->digest(), validation);
   if (digest != order_.assign().data_digest()) {
     return absl::FailedPreconditionError(
         absl::StrCat("this node's data index has digest ", digest, ", the plan's ",
@@ -96,7 +108,7 @@ absl::Status EpochRun::OpenData() {
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
   if (!reporter_) return absl::OkStatus();
-  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, 1));
+  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, first_step_));
   return absl::OkStatus();
 }
 
@@ -164,17 +176,39 @@ void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) 
                TraceStep(plan_.spec), *path);
 }
 
-absl::Status EpochRun::Train() {
-  train::TrainerOptions options;
-  options.executor.compute = train::ComputeType(plan_.spec.compute);
-  options.executor.init_threads = std::max(1, order_.threads());
-#ifdef PHALANX_WITH_CUDA
-  if (order_.device_kind() == "gpu") {
-    options.executor.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
-    options.executor.length_multiple = 8;
+absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
+  const train::StateIdentity identity{
+      .job = order_.assign().job(), .layout = train::LayoutDigest(plan_), .rank = order_.rank()};
+  const bool held = kept_.training != nullptr && kept_.identity == identity;
+  if (order_.has_begins() && held) return absl::OkStatus();
+  if (first_step_ > 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this process holds no state of step ", first_step_ - 1, " in layout ",
+                     identity.layout, " that the epoch could go on from"));
   }
-#endif
+  kept_.training = nullptr;  // two of them may not fit
+  kept_.training = std::make_unique<train::TrainingState>(plan_, Rank{order_.rank()}, buffers);
+  kept_.identity = identity;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
+  train::TrainerOptions options;
+  if (order_.device_kind() == "gpu") options.length_multiple = 8;
   options.trace_step = TraceStep(plan_.spec);
+  if (order_.has_begins()) {
+    ASSIGN_OR_RETURN(options.start, StartOf(order_.begins()));
+  }
+  return options;
+}
+
+absl::Status EpochRun::MakeTrainer() {
+  train::BufferOptions buffers{.compute = train::ComputeType(plan_.spec.compute),
+                               .init_threads = std::max(1, order_.threads())};
+  if (order_.device_kind() == "gpu")
+    buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
+  RETURN_IF_ERROR(BorrowState(buffers));
+  ASSIGN_OR_RETURN(const train::TrainerOptions options, MakeTrainerOptions());
   train::TrainerCallbacks callbacks;
   callbacks.on_trace = [this](const std::vector<schedule::TimedInstruction>& timeline) {
     OnTrace(timeline);
@@ -187,32 +221,33 @@ absl::Status EpochRun::Train() {
     report.mutable_event()->set_message(sample.reason);  // it names shard and sample
     report_status_.Update(Report(std::move(report)));
   };
-  ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,
-                   train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *source_,
-                                          options, std::move(callbacks)));
-  {
-    absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(stopped_);
-    training_ = trainer.get();
-  }
-  program_ = &trainer->executor().program();
-  // Stop() may not reach the trainer once this function has left.
-  const std::unique_ptr<EpochRun, void (*)(EpochRun*)> forget(this, [](EpochRun* run) {
-    absl::MutexLock lock(&run->mu_);
-    run->training_ = nullptr;
-  });
+  ASSIGN_OR_RETURN(trainer_,
+                   train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *kept_.source,
+                                          *kept_.training, options, std::move(callbacks)));
+  program_ = &trainer_->executor().program();
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(stopped_);
+  training_ = kept_.training.get();
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::Train() {
+  RETURN_IF_ERROR(MakeTrainer());
+  RETURN_IF_ERROR(trainer_->Prepare());
   v1::RankReport ready;
   ready.mutable_ready();
   RETURN_IF_ERROR(Report(std::move(ready)));
-  RETURN_IF_ERROR(trainer->Run());
+  RETURN_IF_ERROR(trainer_->Run());
   RETURN_IF_ERROR(report_status_);
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
       figures_.Write(output_, plan_, Rank{order_.rank()},
                      order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
-  if (order_.validation_index().empty()) return absl::OkStatus();
+  return order_.validation_index().empty() ? absl::OkStatus() : Evaluate();
+}
 
+absl::Status EpochRun::Evaluate() {
   const data::DataSetSpec spec =
       data::DataSetSpecOf(plan_.spec, order_.assign().document().directory(), true);
   ASSIGN_OR_RETURN(
@@ -221,8 +256,8 @@ absl::Status EpochRun::Train() {
   ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer,
                    data::Tokenizer::Load(spec.tokenizer));
   ASSIGN_OR_RETURN(const train::EvaluationSummary summary,
-                   trainer->Evaluate(*validation, kCaptions, reporter_ ? tokenizer.get() : nullptr,
-                                     tokenizer->end_token()));
+                   trainer_->Evaluate(*validation, kCaptions, reporter_ ? tokenizer.get() : nullptr,
+                                      tokenizer->end_token()));
   if (!reporter_) return absl::OkStatus();
   v1::RankReport report;
   v1::EvaluationReport& out = *report.mutable_evaluation();
@@ -238,30 +273,75 @@ absl::Status EpochRun::Train() {
   return Report(std::move(report));
 }
 
-absl::Status EpochRun::Run() {
+absl::Status EpochRun::RunToEnd() {
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
   RETURN_IF_ERROR(MakePlanOfOrder());
+  first_step_ = order_.begins().decision().step() + 1;
   RETURN_IF_ERROR(OpenData());
   RETURN_IF_ERROR(Connect());
-  const absl::Status trained = Train();
-  absl::Status stopped;
+  RETURN_IF_ERROR(Train());
   {
     absl::MutexLock lock(&mu_);
-    stopped = stopped_;
+    RETURN_IF_ERROR(stopped_);
   }
-  // A rank that was told to stop reports that, not the aborted wait that it caused.
-  RETURN_IF_ERROR(stopped);
-  RETURN_IF_ERROR(trained);
   v1::RankReport report;
   report.mutable_succeeded()->set_step(plan_.spec.steps);
   return Report(std::move(report));
 }
 
+absl::Status EpochRun::Run() {
+  absl::Status ended = model::CallTorch("training", [this] { return RunToEnd(); });
+  if (!ended.ok()) {
+    {
+      // A rank that was told to stop reports that, not the aborted wait that it caused.
+      absl::MutexLock lock(&mu_);
+      if (!stopped_.ok()) ended = stopped_;
+    }
+    ended = Quiesce(ended);
+  }
+  Release();
+  return ended;
+}
+
+absl::Status EpochRun::Quiesce(const absl::Status& ended) {
+  if (!absl::IsCancelled(ended)) {
+    // First of all: others may be about to blame somebody else.
+    v1::RankReport report;
+    *report.mutable_error() = ErrorReport(ended);
+    const absl::Status sent = Report(std::move(report));
+    if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    AbortCommunicators(ended);
+  }
+  absl::Status drained;
+  if (order_.device_kind() == "gpu") drained = device::AwaitDevice(kDrainTimeout);
+  if (drained.ok() && trainer_ != nullptr) {
+    drained = model::CallTorch("the last decision", [this] { trainer_->AccountForLast(); });
+  }
+  v1::RankReport report;
+  *report.mutable_quiet() = QuietReport(
+      kept_.training == nullptr ? train::Standing{} : kept_.training->StandingNow(), drained.ok());
+  const absl::Status sent = Report(std::move(report));
+  if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
+  return drained.ok() ? ended : drained;
+}
+
 void EpochRun::Release() {
+  trainer_ = nullptr;
   absl::MutexLock lock(&mu_);
+  training_ = nullptr;
   connected_ = false;
   communicators_.clear();
+}
+
+void EpochRun::AbortCommunicators(const absl::Status& reason) {
+  if (!connected_) return;
+  for (const auto& communicator : communicators_) {
+    if (communicator != nullptr) communicator->Abort(reason);
+  }
 }
 
 void EpochRun::Stop(absl::Status reason) {
@@ -271,10 +351,12 @@ void EpochRun::Stop(absl::Status reason) {
   rendezvous_.Abort(reason);
   connecting_.request_stop();
   if (training_ != nullptr) training_->RequestStop();
-  if (!connected_) return;
-  for (const auto& communicator : communicators_) {
-    if (communicator != nullptr) communicator->Abort(reason);
-  }
+  AbortCommunicators(reason);
+}
+
+bool EpochRun::stop_requested() const {
+  absl::MutexLock lock(&mu_);
+  return !stopped_.ok();
 }
 
 }  // namespace phalanx::rank

@@ -1,7 +1,10 @@
 // worker/rank/epoch_run.h: one epoch of one job on this process: plan, data, communicators,
 // training, evaluation, reports.
 //
-// Run() belongs to one thread; Stop() and Deliver() may be called from another.
+// An epoch borrows what the process keeps. When it ends early its communicators are aborted, what
+// the device was given is waited for, and the rank says where its state stands.
+//
+// Run() belongs to one thread; Stop(), stop_requested() and Deliver() may be called from another.
 #pragma once
 
 #include <atomic>
@@ -22,44 +25,67 @@
 #include "worker/rank/metrics_writer.h"
 #include "worker/rank/rank_figures.h"
 #include "worker/train/trainer.h"
+#include "worker/train/training_state.h"
 
 namespace phalanx::rank {
 
+// What a rank process keeps from epoch to epoch. Owned by the thread that runs epochs.
+struct Kept {
+  train::StateIdentity identity;
+  std::unique_ptr<train::TrainingState> training;  // nullptr: none
+  std::string samples_of;                          // what `source` reads, and how
+  std::unique_ptr<train::SampleSource> source;
+};
+
 class EpochRun {
  public:
-  EpochRun(channel::FrameSocket& channel, v1::RunEpoch order)
+  // `kept` outlives it.
+  EpochRun(channel::FrameSocket& channel, v1::RunEpoch order, Kept& kept)
       : channel_(channel),
+        kept_(kept),
         order_(std::move(order)),
         rendezvous_(channel, order_.assign().job(), order_.assign().epoch(), order_.rank()) {}
 
   const v1::RunEpoch& order() const { return order_; }
   int64_t epoch() const { return order_.assign().epoch(); }
 
-  // Trains to the last step. Sends every report of the epoch but the failure's.
-  // Errors: Cancelled after Stop; otherwise what ends the rank.
+  // Trains to the last step, and sends every report of the epoch. When it returns nothing of the
+  // epoch runs any more and communicators are given back.
+  // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
+  // another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
 
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
-  // After Run(): gives communicators and memory back.
-  void Release();
   // Ends Run() soon: every wait on a peer is woken.
   void Stop(absl::Status reason);
+  bool stop_requested() const;
 
  private:
   absl::Status MakePlanOfOrder();
   absl::Status OpenData();
   absl::Status Connect();
+  absl::Status BorrowState(const train::BufferOptions& buffers);
+  absl::StatusOr<train::TrainerOptions> MakeTrainerOptions() const;
+  absl::Status MakeTrainer();
   absl::Status Train();
+  absl::Status Evaluate();
+  // Everything up to the report of success.
+  absl::Status RunToEnd();
+  // The epoch ended early: what it left is waited for and told.
+  absl::Status Quiesce(const absl::Status& ended);
+  void AbortCommunicators(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Release();
   absl::Status Report(v1::RankReport report);
   void OnStep(const train::StepSummary& step);
   void OnTrace(const std::vector<schedule::TimedInstruction>& timeline);
 
   channel::FrameSocket& channel_;
+  Kept& kept_;
   const v1::RunEpoch order_;
   ChannelRendezvous rendezvous_;
   plan::Plan plan_;
   bool reporter_ = false;
-  std::unique_ptr<train::SampleSource> source_;
+  int64_t first_step_ = 1;
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;
   RankFigures figures_;
@@ -68,11 +94,13 @@ class EpochRun {
   absl::Status report_status_;  // the first report that could not be sent or written
 
   std::stop_source connecting_;  // thread-safe: ends what ranks wait for while they connect
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
-  train::Trainer* training_ ABSL_GUARDED_BY(mu_) = nullptr;
+  train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
+  // Goes before the communicators.
+  std::unique_ptr<train::Trainer> trainer_;
 };
 
 }  // namespace phalanx::rank

@@ -16,6 +16,14 @@
 
 namespace {
 
+// What CUDA reads when it starts. Kernels are loaded before training: loading one later takes a
+// lock that a collective can hold for as long as it waits. Each stream has its own hardware queue,
+// so that one which waits does not hold up another.
+void SetEnvironmentOfCuda() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+}
+
 // Ends the channel, which ends the process in good order: shutdown() may be called from a handler.
 void OnTerminate(int) { shutdown(phalanx::channel::kRankChannelFd, SHUT_RDWR); }
 
@@ -26,6 +34,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s is started by phalanx-worker and takes no options\n", argv[0]);
     return 2;
   }
+  SetEnvironmentOfCuda();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
   spdlog::flush_on(spdlog::level::info);
   std::signal(SIGPIPE, SIG_IGN);

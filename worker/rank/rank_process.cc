@@ -5,50 +5,19 @@
 #include <utility>
 
 #include "spdlog/spdlog.h"
-#include "worker/model/torch_boundary.h"
+#include "worker/rank/rank_reports.h"
 
 namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
-// A rank whose peers went away, or that was told to stop, is not where the trouble began.
-bool IsCollateral(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable ||
-         status.code() == absl::StatusCode::kAborted ||
-         status.code() == absl::StatusCode::kCancelled;
-}
-
-std::string CauseOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kDataLoss:
-      return "NonFinite";
-    case absl::StatusCode::kInvalidArgument:
-      return "DataInvalid";
-    case absl::StatusCode::kResourceExhausted:
-      return "OutOfMemory";
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kAborted:
-      return "PeerLost";
-    default:
-      return "RankError";
-  }
-}
-
 }  // namespace
 
 void RankProcess::Handle(const v1::ToRank& order) {
-  std::shared_ptr<EpochRun> runs[2];
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run());
-    if (order.has_quit()) quit_ = true;
-    runs[0] = current_;
-    runs[1] = next_;
-  }
-  changed_.notify_all();
-  if (order.has_stop() && runs[0] == nullptr && runs[1] == nullptr)
-    TellStopped(order.stop().epoch());
+  // Held throughout: Run() looks whether an epoch was told to stop when it lets go of it.
+  const std::lock_guard<std::mutex> lock(mu_);
+  const std::shared_ptr<EpochRun> runs[2] = {current_, next_};
   for (const std::shared_ptr<EpochRun>& run : runs) {
     if (run == nullptr) continue;
     if (order.has_rendezvous()) run->Deliver(order.rendezvous());
@@ -60,6 +29,11 @@ void RankProcess::Handle(const v1::ToRank& order) {
       run->Stop(absl::CancelledError("a newer epoch replaces this one"));
     }
   }
+  if (order.has_stop() && current_ == nullptr && next_ == nullptr)
+    TellStopped(order.stop().epoch());
+  if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run(), kept_);
+  if (order.has_quit()) quit_ = true;
+  changed_.notify_all();
 }
 
 void RankProcess::ReadOrders() {
@@ -87,20 +61,6 @@ void RankProcess::TellStopped(int64_t epoch) {
   channel_.Send(stopped, kSendTimeout).IgnoreError();
 }
 
-void RankProcess::TellError(const absl::Status& status, int64_t job, int64_t epoch, int32_t rank) {
-  v1::ToDaemon message;
-  v1::RankReport& report = *message.mutable_report();
-  report.set_job(job);
-  report.set_epoch(epoch);
-  report.set_rank(rank);
-  report.mutable_error()->set_code(static_cast<int32_t>(status.code()));
-  report.mutable_error()->set_message(std::string(status.message()));
-  report.mutable_error()->set_cause(CauseOf(status));
-  report.mutable_error()->set_collateral(IsCollateral(status));
-  const absl::Status sent = channel_.Send(message, kSendTimeout);
-  if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
-}
-
 int RankProcess::Run() {
   v1::ToDaemon hello;
   hello.mutable_hello()->set_pid(getpid());
@@ -122,20 +82,17 @@ int RankProcess::Run() {
     const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());
-    const absl::Status status = model::CallTorch("training", [&run] { return run->Run(); });
-    run->Release();
+    const absl::Status ended = run->Run();
+    bool told_to_stop = false;
     {
       const std::lock_guard<std::mutex> lock(mu_);
       current_ = nullptr;
+      told_to_stop = run->stop_requested();
     }
     spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(),
-                 status.ToString());
-    if (status.code() == absl::StatusCode::kCancelled) {
-      TellStopped(assign.epoch());
-      continue;
-    }
-    if (!status.ok()) {
-      TellError(status, assign.job(), assign.epoch(), order.rank());
+                 ended.ToString());
+    if (told_to_stop) TellStopped(assign.epoch());
+    if (!ended.ok() && !IsCollateral(ended)) {
       exit_code = 1;
       break;
     }

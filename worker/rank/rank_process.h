@@ -1,9 +1,10 @@
 // worker/rank/rank_process.h: the life of a rank process between its daemon's orders.
 //
-//   wait -> RunEpoch -> training -> StopEpoch (or done) -> wait -> ... -> Quit
+//   wait -> RunEpoch -> training -> StopEpoch, done or peers lost -> wait -> ... -> Quit
 //
-// The process outlives epochs. It ends on Quit, on SIGTERM, when the daemon is gone, or when an
-// epoch failed: then it has said why.
+// The process outlives epochs and keeps its training state, its data and its device from one to the
+// next. It ends on Quit, on SIGTERM, when the daemon is gone, or when an epoch failed for a reason
+// of its own: then it has said why. Losing its peers is none.
 #pragma once
 
 #include <condition_variable>
@@ -30,9 +31,9 @@ class RankProcess {
   void ReadOrders();
   void Handle(const v1::ToRank& order);
   void TellStopped(int64_t epoch);
-  void TellError(const absl::Status& status, int64_t job, int64_t epoch, int32_t rank);
 
   channel::FrameSocket& channel_;
+  Kept kept_;  // of the thread in Run()
   std::mutex mu_;
   std::condition_variable changed_;
   // Made when the order arrives, so that what follows it finds the epoch.

@@ -5,8 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "worker/train/learning_rate.h"
 
 namespace phalanx::train {
 
@@ -14,6 +14,10 @@ using schedule::Instruction;
 using schedule::Op;
 
 namespace {
+
+constexpr absl::Duration kRoomPoll = absl::Microseconds(20);
+// In a record: no decision can come of it.
+constexpr int64_t kNoEpoch = 0;
 
 bool IsCompute(Op op) {
   return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight ||
@@ -24,8 +28,8 @@ bool IsCompute(Op op) {
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const plan::Plan& plan, Rank rank,
                                                            comm::Communicators& communicators,
-                                                           const ExecutorOptions& options) {
-  std::unique_ptr<Executor> executor(new Executor(plan, rank, options));
+                                                           TrainingState& state) {
+  std::unique_ptr<Executor> executor(new Executor(plan, rank, state));
   RETURN_IF_ERROR(executor->Build(communicators));
   return executor;
 }
@@ -69,20 +73,17 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
 #ifdef PHALANX_WITH_CUDA
   timer_ =
       std::make_unique<StepTimer>(options_.device.is_cuda() ? MakeCudaMarks() : MakeCpuMarks());
-  kernels_ = options_.device.is_cuda() ? MakeCudaStepKernels() : MakeCpuStepKernels();
 #else
   timer_ = std::make_unique<StepTimer>(MakeCpuMarks());
-  kernels_ = MakeCpuStepKernels();
 #endif
-  for (const plan::Place& place : plan_.PlacesOf(rank_)) {
-    ModuleGroups groups;
+  for (const auto& state : state_.parts()) {
+    const plan::Place& place = state->place();
+    PartGroups groups;
     groups.tensor =
         find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
     groups.data = find(data_groups, plan_.DataGroup(place.module, place.pp, place.tp));
     groups.control = control_;
-    const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
-    for (int32_t chunk = 0; chunk < module.chunks; ++chunk)
-      RETURN_IF_ERROR(AddPart(place, chunk, groups));
+    RETURN_IF_ERROR(AddPart(*state, groups));
   }
   TieEnds();
   ASSIGN_OR_RETURN(program_, schedule::BuildStepOf(plan_, rank_));
@@ -97,8 +98,9 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk,
-                               const ModuleGroups& groups) {
+absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
+  const plan::Place& place = state.place();
+  const int32_t chunk = state.chunk();
   const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
   Part part;
   part.place = place;
@@ -110,9 +112,8 @@ absl::Status Executor::AddPart(const plan::Place& place, int32_t chunk,
   part.tensor = groups.tensor;
   part.links_in = plan_.LinksInto(place.module, place.pp, chunk);
   part.links_out = plan_.LinksOutOf(place.module, place.pp, chunk);
-  states_.push_back(std::make_unique<ModuleState>(plan_, place, chunk, groups, options_.device,
-                                                  options_.compute, options_.init_threads));
-  part.state = states_.back().get();
+  part.state = &state;
+  part.reduction = std::make_unique<PartReduction>(plan_, state, groups);
   comm::Communicator* tensor = groups.tensor;
   if (tensor != nullptr) {
     timed_.push_back(MakeTimed(*tensor, *timer_));
@@ -142,9 +143,9 @@ void Executor::TieEnds() {
         other.pp = stage;
         const Rank peer = plan_.RankOf(other);
         if (peer == rank_) {
-          if (part.first) part.state->TieTo(*PartOf(part.place.module, chunk).state);
+          if (part.first) part.reduction->TieTo(*PartOf(part.place.module, chunk).reduction);
         } else {
-          part.state->TieTo(control_peer_.at(peer));
+          part.reduction->TieTo(control_peer_.at(peer));
         }
       }
     }
@@ -158,24 +159,44 @@ int32_t Executor::PeerIn(bool forward, Rank rank) const {
 absl::Status Executor::RunStep(int64_t step, Batches& batches,
                                const std::vector<Microbatch>& microbatches,
                                const std::function<absl::Status()>& previous_decided) {
+  return RunProgram({step, &batches, &microbatches}, previous_decided);
+}
+
+absl::Status Executor::WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches) {
+  return RunProgram({.batches = &batches, .microbatches = &microbatches, .decides = false},
+                    [] { return absl::OkStatus(); });
+}
+
+absl::Status Executor::RestoreParameters() {
+  for (Part& part : parts_) {
+    if (part.state->trains()) RETURN_IF_ERROR(part.reduction->Gather());
+    RETURN_IF_ERROR(part.reduction->VerifyCopies());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunProgram(const StepContext& context,
+                                  const std::function<absl::Status()>& previous_decided) {
   sums_.zero_();
-  records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
-  for (auto& state : states_) state->ZeroGradients();
-  const StepContext context{step, &batches, &microbatches, true};
-  timer_->BeginStep(step);
+  timer_->BeginStep(context.step);
   int32_t before = timer_->Mark();
   bool asked = false, tied = false;
   for (size_t i = 0; i < program_.size();) {
     const Instruction& instruction = program_[i];
+    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     if (!asked && (instruction.op == Op::kBackwardInput || instruction.op == Op::kRecord)) {
       asked = true;
       RETURN_IF_ERROR(previous_decided());
+      // Until here they may be what a decision still needs.
+      state_.set_reduced_step(0);
+      for (const auto& state : state_.parts()) state->ZeroGradients();
       before = timer_->Mark();
     }
+    RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i)));
     timer_->BeginInstruction(static_cast<int32_t>(i));
     if (!tied && instruction.op == Op::kReduce) {
       tied = true;
-      for (auto& state : states_) RETURN_IF_ERROR(state->SumTiedEnds());
+      for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->SumTiedEnds());
     }
     ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
     const int32_t after = timer_->Mark();
@@ -194,6 +215,25 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches,
   return FinishMessages();
 }
 
+absl::Status Executor::AwaitRoom(int32_t instruction) {
+  if (!options_.device.is_cuda()) return absl::OkStatus();  // nothing is ever queued
+  if (!IsCompute(program_[static_cast<size_t>(instruction)].op)) return absl::OkStatus();
+  while (true) {
+    run_ahead_.Finished(state_.kernels().progress());
+    if (run_ahead_.Admits(instruction)) break;
+    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
+    absl::SleepFor(kRoomPoll);
+  }
+  return absl::OkStatus();
+}
+
+StepFigures Executor::ReadFigures(int64_t step) {
+  StepFigures figures = timer_->Read(step);
+  for (const InstructionTime& time : figures.instructions)
+    run_ahead_.Learn(time.instruction, time.end - time.begin - time.waited);
+  return figures;
+}
+
 absl::Status Executor::FinishMessages() {
   for (comm::Communicator* communicator : {forward_, backward_}) {
     if (communicator != nullptr) RETURN_IF_ERROR(communicator->Flush());
@@ -208,6 +248,8 @@ absl::StatusOr<size_t> Executor::Execute(const schedule::Program& program, size_
   const Instruction& instruction = program[at];
   if (!schedule::IsMessage(instruction.op)) {
     RETURN_IF_ERROR(ExecuteOne(instruction, context));
+    if (context.training && options_.device.is_cuda() && IsCompute(instruction.op))
+      state_.kernels().MarkProgress(run_ahead_.Enqueued(static_cast<int32_t>(at)));
     return 1;
   }
   Posting posting{.forward = schedule::IsForwardMessage(instruction.op)};
@@ -227,11 +269,11 @@ absl::StatusOr<size_t> Executor::Execute(const schedule::Program& program, size_
 absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepContext& context) {
   if (instruction.op == Op::kRecord) return RecordStep(context);
   if (instruction.op == Op::kDecide) {
-    kernels_->MakeDecision(records_, control_ == nullptr ? 1 : control_->size(),
-                           {.epoch = plan_.epoch.value,
-                            .step = context.step,
-                            .plan_digest = plan_digest_,
-                            .clip_norm = plan_.spec.optimizer.clip_norm});
+    state_.kernels().MakeDecision(records_, control_ == nullptr ? 1 : control_->size(),
+                                  {.epoch = plan_.epoch.value,
+                                   .step = context.step,
+                                   .plan_digest = plan_digest_,
+                                   .clip_norm = plan_.spec.optimizer.clip_norm});
     return absl::OkStatus();
   }
   Part& part = PartOf(instruction.module, instruction.chunk);
@@ -243,11 +285,12 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
     case Op::kBackwardWeight:
       return BackwardWeight(part, instruction.microbatch);
     case Op::kReduce:
-      return part.state->Reduce();
+      return part.reduction->Reduce();
     case Op::kOptimize:
-      return OptimizeModule(part, context);
+      state_.Optimize(plan_, *part.state, context.step);
+      return absl::OkStatus();
     case Op::kGather:
-      return part.state->Gather();
+      return part.reduction->Gather();
     default:
       return absl::InternalError("a program holds an instruction that is none");
   }
@@ -255,33 +298,22 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
 
 absl::Status Executor::RecordStep(const StepContext& context) {
   at::Tensor norm = sums_.narrow(0, 0, 1);
-  for (auto& state : states_) {
-    if (state->trains()) kernels_->AddSquaredNorm(state->gradients(), state->shard(), norm);
+  for (const auto& state : state_.parts()) {
+    if (state->trains()) state_.kernels().AddSquaredNorm(state->gradients(), state->shard(), norm);
   }
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
-  const Record header{.epoch = plan_.epoch.value,
+  records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
+  if (context.decides) state_.set_reduced_step(context.step);
+  const Record header{.epoch = context.decides ? plan_.epoch.value : kNoEpoch,
                       .step = context.step,
                       .plan_digest = plan_digest_,
                       .applied = context.step - 1};
-  kernels_->WriteRecord(records_, self, header, sums_);
+  state_.kernels().WriteRecord(records_, self, header, sums_);
   if (control_ == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(records_.mutable_data_ptr());
   RETURN_IF_ERROR(control_->AllGather(base + static_cast<size_t>(self) * sizeof(Record), base,
                                       sizeof(Record), comm::DType::kByte));
   return control_->Join();
-}
-
-absl::Status Executor::OptimizeModule(Part& part, const StepContext& context) {
-  const job::Optimizer& optimizer = plan_.spec.optimizer;
-  kernels_->AdamW(part.state->gradients(), part.state->shard(), part.state->weights(),
-                  {.learning_rate = LearningRate(optimizer, context.step, plan_.spec.steps),
-                   .beta1 = optimizer.betas[0],
-                   .beta2 = optimizer.betas[1],
-                   .epsilon = optimizer.epsilon,
-                   .weight_decay = optimizer.weight_decay,
-                   .update = updates_ + 1},
-                  context.step);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
@@ -290,8 +322,9 @@ absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
   sums_.zero_();
   timer_->BeginStep(0);
   const std::vector<Microbatch> microbatches = {microbatch};
-  const StepContext context{0, &batches, &microbatches, false};
+  const StepContext context{0, &batches, &microbatches, /*training=*/false};
   for (size_t i = 0; i < evaluation_program_.size();) {
+    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     ASSIGN_OR_RETURN(const size_t done, Execute(evaluation_program_, i, context));
     i += done;
   }

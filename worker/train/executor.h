@@ -6,9 +6,10 @@
 // records.
 //
 // On CUDA everything is enqueued; the host reads one pinned word a step, before the first backward
-// pass of the next one.
+// pass of the next one, and runs ahead of the device no further than run_ahead.h says.
 //
-// Not thread-safe. Abort the communicators from another thread to end a step early.
+// Not thread-safe. To end a step early, request a stop of the state and abort the communicators,
+// from any thread.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -28,18 +29,13 @@
 #include "worker/comm/communicator.h"
 #include "worker/model/stage_io.h"
 #include "worker/train/batches.h"
-#include "worker/train/module_state.h"
+#include "worker/train/part_reduction.h"
+#include "worker/train/run_ahead.h"
 #include "worker/train/step_kernels.h"
 #include "worker/train/step_timer.h"
+#include "worker/train/training_state.h"
 
 namespace phalanx::train {
-
-struct ExecutorOptions {
-  at::Device device = at::kCPU;
-  at::ScalarType compute = at::kFloat;
-  int32_t init_threads = 1;
-  int64_t length_multiple = 1;
-};
 
 // A sample whose item did not decode, as this rank found it.
 using OnCorruptSample = std::function<void(const Batches::CorruptSample&)>;
@@ -50,22 +46,20 @@ class Executor {
   // member. Everything given by reference outlives the executor.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const plan::Plan& plan, Rank rank,
                                                           comm::Communicators& communicators,
-                                                          const ExecutorOptions& options);
+                                                          TrainingState& state);
 
   // Runs the step's program to its end (CUDA: enqueues it). `previous_decided` is called before the
-  // first backward pass: the moment by which the step before must be known.
+  // first backward pass and before gradients are cleared: the moment by which the step before must
+  // be known. Errors: Cancelled after a request to stop; what communicators and stages return.
   absl::Status RunStep(int64_t step, Batches& batches, const std::vector<Microbatch>& microbatches,
                        const std::function<absl::Status()>& previous_decided);
-  // Decision of a step that RunStep has run, if it is there.
-  bool ReadDecision(int64_t step, Decision* decision) {
-    return kernels_->ReadDecision(step, decision);
-  }
-  // Where the time of step `step` went; to be asked once step + 1 is decided.
-  StepFigures ReadFigures(int64_t step) { return timer_->Read(step); }
-  // The caller tells how each decided step ended, so that update counts go on.
-  void CountUpdate(const Decision& decision) {
-    updates_ += decision.verdict == Verdict::kCommitted;
-  }
+  // Runs the same program without a decision, so that every kernel has run once and the state is as
+  // before. Every rank calls it with the same microbatches.
+  absl::Status WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches);
+  // Makes the parameters of every replica those of its shards, and checks it. Every rank calls it.
+  absl::Status RestoreParameters();
+  // Of a step on this rank; once step + 1 is decided.
+  StepFigures ReadFigures(int64_t step);
 
   // Forward passes of one microbatch through the whole pipeline. Every rank calls it with the same
   // microbatch. Loss and counted tokens are to be summed over all ranks. With `predict`, ranks of
@@ -78,7 +72,6 @@ class Executor {
 
   std::vector<plan::Place> places() const { return plan_.PlacesOf(rank_); }
   const schedule::Program& program() const { return program_; }
-  const std::vector<std::unique_ptr<ModuleState>>& modules() const { return states_; }
   comm::Communicator* control() { return control_; }
   void set_on_corrupt_sample(OnCorruptSample callback) { on_corrupt_sample_ = std::move(callback); }
 
@@ -90,7 +83,8 @@ class Executor {
     plan::Trains trains;
     bool first = false, last = false;  // of its module
     bool loss = false;
-    ModuleState* state = nullptr;
+    PartState* state = nullptr;
+    std::unique_ptr<PartReduction> reduction;
     std::unique_ptr<model::Stage> stage;
     comm::Communicator* tensor = nullptr;
     std::vector<int32_t> links_in, links_out;
@@ -136,12 +130,13 @@ class Executor {
     Batches* batches = nullptr;
     const std::vector<Microbatch>* microbatches = nullptr;
     bool training = true;
+    bool decides = true;  // else nothing is decided, and so nothing is updated
   };
 
-  Executor(const plan::Plan& plan, Rank rank, const ExecutorOptions& options)
-      : plan_(plan), rank_(rank), options_(options) {}
+  Executor(const plan::Plan& plan, Rank rank, TrainingState& state)
+      : plan_(plan), rank_(rank), state_(state), options_(state.options()) {}
   absl::Status Build(comm::Communicators& communicators);
-  absl::Status AddPart(const plan::Place& place, int32_t chunk, const ModuleGroups& groups);
+  absl::Status AddPart(PartState& state, const PartGroups& groups);
   void TieEnds();
   Part& PartOf(int32_t module, int32_t chunk) { return parts_[part_at_.at({module, chunk})]; }
   Part& SourceOf(const plan::Link& link) { return PartOf(link.from_module, link.from_chunk); }
@@ -150,6 +145,10 @@ class Executor {
     return flights_[{static_cast<int32_t>(&part - parts_.data()), microbatch}];
   }
 
+  absl::Status RunProgram(const StepContext& context,
+                          const std::function<absl::Status()>& previous_decided);
+  // Waits until the device has little enough before it.
+  absl::Status AwaitRoom(int32_t instruction);
   // Carries out program[at], and what is one exchange with it; tells how many instructions that
   // was.
   absl::StatusOr<size_t> Execute(const schedule::Program& program, size_t at,
@@ -179,7 +178,6 @@ class Executor {
   absl::Status TakeForward(const Part& part, Flight& flight);
   absl::Status TakeBackward(const Part& part, Flight& flight);
   absl::Status RecordStep(const StepContext& context);
-  absl::Status OptimizeModule(Part& part, const StepContext& context);
 
   // Shape of the activation that link carries for the samples of `part`, [rows, hidden] along an
   // edge.
@@ -195,14 +193,14 @@ class Executor {
 
   const plan::Plan& plan_;
   const Rank rank_;
-  const ExecutorOptions options_;
+  TrainingState& state_;
+  const BufferOptions options_;
   schedule::Program program_, evaluation_program_;
   std::unique_ptr<StepTimer> timer_;
   std::vector<std::unique_ptr<comm::Communicator>> timed_;  // tensor groups, as the stages use them
-  std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<Part> parts_;
   std::map<std::pair<int32_t, int32_t>, size_t> part_at_;  // by module, chunk
-  std::unique_ptr<StepKernels> kernels_;
+  RunAhead run_ahead_;
   comm::Communicator* control_ = nullptr;
   comm::Communicator* forward_ = nullptr;
   comm::Communicator* backward_ = nullptr;
@@ -211,7 +209,6 @@ class Executor {
   at::Tensor records_;  // bytes [ranks of control * sizeof(Record)]
   uint64_t plan_digest_ = 0;
   bool flags_travel_ = false;  // items can be corrupt, so validity goes along with activations
-  int64_t updates_ = 0;
   OnCorruptSample on_corrupt_sample_;
 
   std::map<std::pair<int32_t, int32_t>, Flight> flights_;  // (part, microbatch)

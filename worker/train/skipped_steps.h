@@ -12,7 +12,9 @@ namespace phalanx::train {
 
 class SkippedSteps {
  public:
-  explicit SkippedSteps(int64_t in_a_row_max) : in_a_row_max_(in_a_row_max) {}
+  // `not_finite`: steps in a row, up to the one before the first that is added.
+  explicit SkippedSteps(int64_t in_a_row_max, int64_t not_finite = 0)
+      : in_a_row_max_(in_a_row_max), not_finite_(not_finite) {}
 
   // Takes in the decision of the next step. Errors: DataLoss when the last in_a_row_max steps that
   // had tokens had gradients that are not finite; InvalidArgument when the last in_a_row_max steps
@@ -20,7 +22,7 @@ class SkippedSteps {
   absl::Status Add(const Decision& decision);
 
  private:
-  const int64_t in_a_row_max_;
+  int64_t in_a_row_max_;
   int64_t not_finite_ = 0, empty_ = 0;  // in a row
 };
 

@@ -39,21 +39,33 @@ __global__ void SumPartials(const double* partials, int64_t count, double* accum
   if (threadIdx.x == 0) accumulator[0] += sum;
 }
 
-__global__ void WriteRecordKernel(Record* out, Record header, const double* sums) {
-  header.squared_norm = sums[0];
-  header.loss_sum = sums[1];
-  header.counted_tokens = sums[2];
-  header.corrupt_samples = sums[3];
-  header.checksum = ChecksumOf(header);
-  *out = header;
+__global__ void WriteRecordKernel(Record* out, Record header, const double* sums,
+                                  const int64_t* applied, int32_t homes, const CommitWords* words) {
+  for (int32_t home = 0; home < homes; ++home) {
+    if (applied[home] < header.applied) header.applied = applied[home];
+  }
+  header.stop = *const_cast<const volatile int64_t*>(&words->stop) != 0 ? 1 : 0;
+  *out = CompleteRecord(header, sums);
 }
 
 __global__ void MakeDecisionKernel(const Record* records, int32_t world, Expectation expected,
-                                   Decision* decision, PublishedDecision* published) {
-  *decision = Decide(records, world, expected);
-  published->decision = *decision;
+                                   Decision* decisions, CommitWords* words) {
+  const bool stop = *const_cast<const volatile int64_t*>(&words->stop) != 0;
+  Decision& decision = decisions[expected.step % 2];
+  PublishedDecision& published = words->decisions[expected.step % 2];
+  decision = Decide(records, world, expected, stop);
+  published.decision = decision;
   __threadfence_system();
-  *reinterpret_cast<volatile int64_t*>(&published->ready_step) = expected.step;
+  *const_cast<volatile int64_t*>(&published.ready_step) = expected.step;
+}
+
+__global__ void MarkAppliedKernel(int64_t* applied, int64_t step, const Decision* decision) {
+  if (decision->step != step || !IsDecided(decision->verdict)) return;
+  *const_cast<volatile int64_t*>(applied) = step;
+}
+
+__global__ void MarkProgressKernel(CommitWords* words, int64_t count) {
+  *const_cast<volatile int64_t*>(&words->progress) = count;
 }
 
 __global__ void AdamWKernel(const float* gradient, float* master, float* first, float* second,
@@ -94,13 +106,23 @@ void LaunchSumPartials(const double* partials, int64_t count, double* accumulato
 }
 
 void LaunchWriteRecord(Record* record, const Record& header, const double* sums,
+                       const int64_t* applied, int32_t homes, const CommitWords* words,
                        cudaStream_t stream) {
-  WriteRecordKernel<<<1, 1, 0, stream>>>(record, header, sums);
+  WriteRecordKernel<<<1, 1, 0, stream>>>(record, header, sums, applied, homes, words);
 }
 
 void LaunchMakeDecision(const Record* records, int32_t world, const Expectation& expected,
-                        Decision* decision, PublishedDecision* published, cudaStream_t stream) {
-  MakeDecisionKernel<<<1, 1, 0, stream>>>(records, world, expected, decision, published);
+                        Decision* decisions, CommitWords* words, cudaStream_t stream) {
+  MakeDecisionKernel<<<1, 1, 0, stream>>>(records, world, expected, decisions, words);
+}
+
+void LaunchMarkApplied(int64_t* applied, int64_t step, const Decision* decision,
+                       cudaStream_t stream) {
+  MarkAppliedKernel<<<1, 1, 0, stream>>>(applied, step, decision);
+}
+
+void LaunchMarkProgress(CommitWords* words, int64_t count, cudaStream_t stream) {
+  MarkProgressKernel<<<1, 1, 0, stream>>>(words, count);
 }
 
 void LaunchAdamW(const float* gradient, float* master, float* first, float* second,

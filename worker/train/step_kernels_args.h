@@ -11,10 +11,16 @@ struct AdamWFactors {
   float beta1, rest1, beta2, rest2, correction1, correction2, rate, epsilon, weight_decay;
 };
 
-// Two of these alternate in pinned memory: the host polls ready_step.
+// Pinned memory that the host reads while the device runs. The host polls ready_step, which is
+// written last.
 struct PublishedDecision {
   Decision decision;
   int64_t ready_step;
+};
+struct CommitWords {
+  int64_t stop;  // written by the host alone
+  int64_t progress;
+  PublishedDecision decisions[2];
 };
 
 }  // namespace phalanx::train

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -49,6 +52,11 @@ void UpdateRun(const State* gradient, State* master, State* first, State* second
 
 class CpuStepKernels final : public StepKernels {
  public:
+  explicit CpuStepKernels(int32_t homes) : applied_(static_cast<size_t>(homes), 0) {}
+
+  void SetStop(bool stop) override { stop_.store(stop); }
+  bool stopped() const override { return stop_.load(); }
+
   void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
                       at::Tensor& accumulator) override {
     double sum = 0;
@@ -63,13 +71,10 @@ class CpuStepKernels final : public StepKernels {
 
   void WriteRecord(at::Tensor& records, int32_t rank, const Record& header,
                    const at::Tensor& sums) override {
-    const double* values = sums.const_data_ptr<double>();
     Record record = header;
-    record.squared_norm = values[0];
-    record.loss_sum = values[1];
-    record.counted_tokens = values[2];
-    record.corrupt_samples = values[3];
-    record.checksum = ChecksumOf(record);
+    for (const int64_t applied : applied_) record.applied = std::min(record.applied, applied);
+    record.stop = stopped() ? 1 : 0;
+    record = CompleteRecord(record, sums.const_data_ptr<double>());
     std::memcpy(records.mutable_data_ptr<uint8_t>() + static_cast<size_t>(rank) * sizeof(Record),
                 &record, sizeof record);
   }
@@ -78,31 +83,55 @@ class CpuStepKernels final : public StepKernels {
                     const Expectation& expected) override {
     std::vector<Record> copies(static_cast<size_t>(world));
     std::memcpy(copies.data(), records.const_data_ptr<uint8_t>(), copies.size() * sizeof(Record));
-    decision_ = Decide(copies.data(), world, expected);
+    Slot(expected.step) = {Decide(copies.data(), world, expected, stopped()), true};
   }
 
   bool ReadDecision(int64_t step, Decision* decision) override {
-    if (decision_.step != step) return false;
-    *decision = decision_;
+    const Published& slot = Slot(step);
+    if (!slot.there || slot.decision.step != step) return false;
+    *decision = slot.decision;
     return true;
+  }
+
+  void SetDecision(const Decision& last) override {
+    slots_ = {};
+    if (last.step > 0) Slot(last.step) = {last, true};
   }
 
   void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
              const AdamWStep& step, int64_t expected_step) override {
-    if (decision_.step != expected_step || decision_.verdict != Verdict::kCommitted) return;
+    const Published& slot = Slot(expected_step);
+    if (slot.decision.step != expected_step || slot.decision.verdict != Verdict::kCommitted) return;
+    const double scale = slot.decision.gradient_scale;
     if (gradients.scalar_type() == at::kDouble) {
-      Update<double, double>(gradients, shard, weights, step);
+      Update<double, double>(gradients, shard, weights, step, scale);
     } else if (weights.scalar_type() == at::kBFloat16) {
-      Update<float, at::BFloat16>(gradients, shard, weights, step);
+      Update<float, at::BFloat16>(gradients, shard, weights, step, scale);
     } else {
-      Update<float, float>(gradients, shard, weights, step);
+      Update<float, float>(gradients, shard, weights, step, scale);
     }
   }
 
+  void MarkApplied(int32_t home, int64_t step) override {
+    const Decision& decision = Slot(step).decision;
+    if (decision.step == step && IsDecided(decision.verdict))
+      applied_[static_cast<size_t>(home)] = step;
+  }
+  int64_t applied(int32_t home) const override { return applied_[static_cast<size_t>(home)]; }
+
+  void MarkProgress(int64_t count) override { progress_ = count; }
+  int64_t progress() const override { return progress_; }
+
  private:
+  struct Published {
+    Decision decision;
+    bool there = false;
+  };
+  Published& Slot(int64_t step) { return slots_[static_cast<size_t>(step % 2)]; }
+
   template <typename State, typename Weight>
   void Update(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
-              const AdamWStep& step) {
+              const AdamWStep& step, double scale) {
     for (const ShardRun& run : shard.runs) {
       Weight* weight = weights.mutable_data_ptr<Weight>() + run.gradient_offset;
       State* master = nullptr;
@@ -114,15 +143,20 @@ class CpuStepKernels final : public StepKernels {
       UpdateRun<State, Weight>(gradients.const_data_ptr<State>() + run.gradient_offset, master,
                                shard.first_moment.mutable_data_ptr<State>() + run.state_offset,
                                shard.second_moment.mutable_data_ptr<State>() + run.state_offset,
-                               weight, run.count, step, decision_.gradient_scale, run.decay);
+                               weight, run.count, step, scale, run.decay);
     }
   }
 
-  Decision decision_;
+  std::atomic<bool> stop_{false};
+  std::array<Published, 2> slots_;
+  std::vector<int64_t> applied_;
+  int64_t progress_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<StepKernels> MakeCpuStepKernels() { return std::make_unique<CpuStepKernels>(); }
+std::unique_ptr<StepKernels> MakeCpuStepKernels(int32_t homes) {
+  return std::make_unique<CpuStepKernels>(homes);
+}
 
 }  // namespace phalanx::train

@@ -3,8 +3,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include "worker/train/step_kernels.cuh"
@@ -17,17 +19,25 @@ cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 class CudaStepKernels final : public StepKernels {
  public:
-  CudaStepKernels() {
-    C10_CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&published_),
-                                 2 * sizeof(PublishedDecision), cudaHostAllocMapped));
-    published_[0].ready_step = published_[1].ready_step = 0;
-    C10_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&decision_), sizeof(Decision)));
-    C10_CUDA_CHECK(cudaMemset(decision_, 0, sizeof(Decision)));
+  explicit CudaStepKernels(int32_t homes) : homes_(homes) {
+    const size_t count = static_cast<size_t>(std::max(homes, 1));
+    C10_CUDA_CHECK(
+        cudaHostAlloc(reinterpret_cast<void**>(&words_), sizeof(CommitWords), cudaHostAllocMapped));
+    std::memset(static_cast<void*>(words_), 0, sizeof(CommitWords));
+    C10_CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&applied_), count * sizeof(int64_t),
+                                 cudaHostAllocMapped));
+    std::fill_n(applied_, count, 0);
+    C10_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&decisions_), 2 * sizeof(Decision)));
+    C10_CUDA_CHECK(cudaMemset(decisions_, 0, 2 * sizeof(Decision)));
   }
   ~CudaStepKernels() override {
-    cudaFreeHost(published_);
-    cudaFree(decision_);
+    cudaFreeHost(words_);
+    cudaFreeHost(applied_);
+    cudaFree(decisions_);
   }
+
+  void SetStop(bool stop) override { std::atomic_ref<int64_t>(words_->stop).store(stop ? 1 : 0); }
+  bool stopped() const override { return std::atomic_ref<int64_t>(words_->stop).load() != 0; }
 
   void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
                       at::Tensor& accumulator) override {
@@ -49,21 +59,31 @@ class CudaStepKernels final : public StepKernels {
   void WriteRecord(at::Tensor& records, int32_t rank, const Record& header,
                    const at::Tensor& sums) override {
     LaunchWriteRecord(reinterpret_cast<Record*>(records.mutable_data_ptr<uint8_t>()) + rank, header,
-                      sums.const_data_ptr<double>(), Stream());
+                      sums.const_data_ptr<double>(), applied_, homes_, words_, Stream());
   }
 
   void MakeDecision(const at::Tensor& records, int32_t world,
                     const Expectation& expected) override {
     LaunchMakeDecision(reinterpret_cast<const Record*>(records.const_data_ptr<uint8_t>()), world,
-                       expected, decision_, &published_[expected.step % 2], Stream());
+                       expected, decisions_, words_, Stream());
   }
 
   bool ReadDecision(int64_t step, Decision* decision) override {
-    PublishedDecision& slot = published_[step % 2];
-    if (*const_cast<volatile int64_t*>(&slot.ready_step) != step) return false;
+    const PublishedDecision& slot = words_->decisions[step % 2];
+    if (*const_cast<const volatile int64_t*>(&slot.ready_step) != step) return false;
     std::atomic_thread_fence(std::memory_order_acquire);
     *decision = slot.decision;
     return true;
+  }
+
+  void SetDecision(const Decision& last) override {
+    for (PublishedDecision& slot : words_->decisions) slot = {};
+    Decision on_device[2];
+    if (last.step > 0) {
+      words_->decisions[last.step % 2] = {last, last.step};
+      on_device[last.step % 2] = last;
+    }
+    C10_CUDA_CHECK(cudaMemcpy(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice));
   }
 
   void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
@@ -88,18 +108,34 @@ class CudaStepKernels final : public StepKernels {
       LaunchAdamW(gradients.const_data_ptr<float>() + run.gradient_offset, master,
                   shard.first_moment.mutable_data_ptr<float>() + run.state_offset,
                   shard.second_moment.mutable_data_ptr<float>() + run.state_offset, weight_bf16,
-                  run.count, factors, decision_, expected_step, Stream());
+                  run.count, factors, decisions_ + expected_step % 2, expected_step, Stream());
     }
   }
 
+  void MarkApplied(int32_t home, int64_t step) override {
+    LaunchMarkApplied(applied_ + home, step, decisions_ + step % 2, Stream());
+  }
+  int64_t applied(int32_t home) const override {
+    return *const_cast<const volatile int64_t*>(applied_ + home);
+  }
+
+  void MarkProgress(int64_t count) override { LaunchMarkProgress(words_, count, Stream()); }
+  int64_t progress() const override {
+    return *const_cast<const volatile int64_t*>(&words_->progress);
+  }
+
  private:
-  PublishedDecision* published_ = nullptr;  // [2], pinned
-  Decision* decision_ = nullptr;            // on the device
+  const int32_t homes_;
+  CommitWords* words_ = nullptr;   // pinned
+  int64_t* applied_ = nullptr;     // [homes], pinned
+  Decision* decisions_ = nullptr;  // [2], on the device
   std::map<const ShardState*, at::Tensor> partials_;
 };
 
 }  // namespace
 
-std::unique_ptr<StepKernels> MakeCudaStepKernels() { return std::make_unique<CudaStepKernels>(); }
+std::unique_ptr<StepKernels> MakeCudaStepKernels(int32_t homes) {
+  return std::make_unique<CudaStepKernels>(homes);
+}
 
 }  // namespace phalanx::train

@@ -24,59 +24,104 @@ constexpr absl::Duration kDecisionPoll = absl::Microseconds(20);
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan, Rank rank,
                                                          comm::Communicators& communicators,
-                                                         SampleSource& source,
+                                                         SampleSource& source, TrainingState& state,
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks) {
-  std::unique_ptr<Trainer> trainer(new Trainer(plan, source, options, std::move(callbacks)));
-  ASSIGN_OR_RETURN(trainer->executor_,
-                   Executor::Create(plan, rank, communicators, options.executor));
-  trainer->batches_ =
-      std::make_unique<Batches>(plan, source, options.executor.device, options.executor.compute,
-                                options.executor.length_multiple);
+  std::unique_ptr<Trainer> trainer(new Trainer(plan, source, state, options, std::move(callbacks)));
+  state.TakeBackStop();
+  ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, state));
+  trainer->batches_ = std::make_unique<Batches>(plan, source, state.options().device,
+                                                state.options().compute, options.length_multiple);
   auto seen = std::make_shared<std::set<int64_t>>();
   trainer->executor_->set_on_corrupt_sample(
       [seen,
        callback = trainer->callbacks_.on_corrupt_sample](const Batches::CorruptSample& sample) {
         if (callback != nullptr && seen->insert(sample.sample).second) callback(sample);
       });
-  trainer->last_decided_ = absl::Now();
   return trainer;
+}
+
+Trainer::Volume Trainer::VolumeOf(const std::vector<Microbatch>& microbatches) {
+  Volume volume;
+  for (const Microbatch& microbatch : microbatches) {
+    for (const data::SampleShape& shape : microbatch.shapes) {
+      volume.tokens += shape.positions;
+      volume.items += shape.images + shape.sounds;
+    }
+  }
+  return volume;
+}
+
+absl::Status Trainer::Prepare() {
+  const Start start = options_.start.value_or(Start{});
+  const int64_t known = state_.decided().step;
+  RETURN_IF_ERROR(state_.GoOn(plan_, start));
+  last_decided_ = absl::Now();
+  if (start.decision.step > known) {
+    VolumeOfStep(start.decision.step) = VolumeOf(batches_->OfStep(start.decision.step));
+    Tell(start.decision);
+  }
+  skipped_ = SkippedSteps(options_.skipped_in_a_row_max, state_.counts().skipped_in_a_row);
+  // Processes that go on are warm.
+  if (options_.start.has_value()) return executor_->RestoreParameters();
+  if (!state_.options().device.is_cuda()) return absl::OkStatus();
+  microbatches_ = batches_->OfStep(1);
+  batches_->Announce(executor_->places(), microbatches_, {});
+  RETURN_IF_ERROR(executor_->WarmUp(*batches_, microbatches_));
+  WaitForDevice();
+  return absl::OkStatus();
+}
+
+void Trainer::WaitForDevice() {
+  at::zeros({1}, at::TensorOptions().device(state_.options().device)).cpu();
 }
 
 absl::Status Trainer::Settle() {
   if (pending_step_ == 0) return absl::OkStatus();
   Decision decision;
-  while (!executor_->ReadDecision(pending_step_, &decision)) {
-    if (stop_.load()) return absl::CancelledError("asked to stop");
+  while (!state_.kernels().ReadDecision(pending_step_, &decision)) {
+    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     absl::SleepFor(kDecisionPoll);
   }
-  if (decision.verdict == Verdict::kInvalid) {
+  if (!IsDecided(decision.verdict)) {
+    if (decision.invalid_rank < 0) return absl::CancelledError("asked to stop");
     return absl::AbortedError(
         absl::StrCat("step ", pending_step_, " did not commit: the record of rank ",
                      decision.invalid_rank, " is missing or of another step"));
   }
-  executor_->CountUpdate(decision);
-  last_decision_ = decision;
+  pending_step_ = 0;
+  state_.Account(decision);
+  Tell(decision);
+  return skipped_.Add(decision);
+}
+
+void Trainer::AccountForLast() {
+  Decision decision;
+  if (!state_.kernels().ReadDecision(state_.decided().step + 1, &decision)) return;
+  if (!IsDecided(decision.verdict)) return;
+  state_.Account(decision);
+  Tell(decision);
+}
+
+void Trainer::Tell(const Decision& decision) {
   const absl::Time now = absl::Now();
+  const Volume& volume = VolumeOfStep(decision.step);
   StepSummary summary{
-      .step = pending_step_,
+      .step = decision.step,
       .loss = decision.loss,
       .gradient_norm = decision.gradient_norm,
-      .learning_rate = LearningRate(plan_.spec.optimizer, pending_step_, plan_.spec.steps),
-      .tokens = pending_tokens_,
+      .learning_rate = LearningRate(plan_.spec.optimizer, decision.step, plan_.spec.steps),
+      .tokens = volume.tokens,
       .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
-      .items = pending_items_,
+      .items = volume.items,
       .seconds = absl::ToDoubleSeconds(now - last_decided_),
       .skipped = decision.verdict == Verdict::kSkipped,
       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
-  if (pending_step_ > options_.first_step)
-    summary.previous = executor_->ReadFigures(pending_step_ - 1);
-  if (options_.trace_step > 0 && pending_step_ == options_.trace_step + 1)
+  if (decision.step > FirstStep()) summary.previous = executor_->ReadFigures(decision.step - 1);
+  if (options_.trace_step > 0 && decision.step == options_.trace_step + 1)
     trace_ = summary.previous.instructions;
   last_decided_ = now;
-  pending_step_ = 0;
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
-  return skipped_.Add(decision);
 }
 
 absl::Status Trainer::Enqueue(int64_t step) {
@@ -84,37 +129,26 @@ absl::Status Trainer::Enqueue(int64_t step) {
   const std::vector<Microbatch> next =
       step < plan_.spec.steps ? batches_->OfStep(step + 1) : std::vector<Microbatch>();
   batches_->Announce(executor_->places(), microbatches_, next);
-  int64_t tokens = 0, items = 0;
-  for (const Microbatch& microbatch : microbatches_) {
-    for (const data::SampleShape& shape : microbatch.shapes) {
-      tokens += shape.positions;
-      items += shape.images + shape.sounds;
-    }
-  }
+  VolumeOfStep(step) = VolumeOf(microbatches_);
   RETURN_IF_ERROR(executor_->RunStep(step, *batches_, microbatches_, [this] { return Settle(); }));
   pending_step_ = step;
-  pending_tokens_ = tokens;
-  pending_items_ = items;
   return absl::OkStatus();
 }
 
 absl::Status Trainer::Run() {
   last_decided_ = absl::Now();
-  for (int64_t step = options_.first_step; step <= plan_.spec.steps; ++step) {
-    if (stop_.load()) return absl::CancelledError("asked to stop");
-    RETURN_IF_ERROR(Enqueue(step));
-  }
+  for (int64_t step = FirstStep(); step <= plan_.spec.steps; ++step) RETURN_IF_ERROR(Enqueue(step));
   RETURN_IF_ERROR(Settle());
-  return options_.trace_step > 0 ? ShareTrace() : absl::OkStatus();
+  return options_.trace_step >= FirstStep() ? ShareTrace() : absl::OkStatus();
 }
 
 absl::Status Trainer::ShareTrace() {
   if (options_.trace_step == plan_.spec.steps) {
     // No step comes after it whose decision would say that all its work is done.
-    at::zeros({1}, at::TensorOptions().device(options_.executor.device)).cpu();
+    WaitForDevice();
     trace_ = executor_->ReadFigures(options_.trace_step).instructions;
   }
-  if (options_.executor.device.is_cuda()) MoveWaitsToReceives(plan_, executor_->program(), trace_);
+  if (state_.options().device.is_cuda()) MoveWaitsToReceives(plan_, executor_->program(), trace_);
   std::vector<double> values = {static_cast<double>(trace_.size())};
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes, GatherOverRanks(values));
   size_t longest = 0;
@@ -148,7 +182,7 @@ absl::Status Trainer::ShareTrace() {
 absl::StatusOr<Decision> Trainer::RunOne(int64_t step) {
   RETURN_IF_ERROR(Enqueue(step));
   RETURN_IF_ERROR(Settle());
-  return last_decision_;
+  return state_.decided();
 }
 
 absl::StatusOr<std::vector<std::vector<double>>> Trainer::GatherOverRanks(
@@ -158,7 +192,7 @@ absl::StatusOr<std::vector<std::vector<double>>> Trainer::GatherOverRanks(
   const int64_t count = static_cast<int64_t>(values.size());
   at::Tensor mine = at::empty({count}, at::TensorOptions().dtype(at::kDouble));
   std::copy(values.begin(), values.end(), mine.mutable_data_ptr<double>());
-  mine = mine.to(options_.executor.device);
+  mine = mine.to(state_.options().device);
   at::Tensor all = at::empty({control->size(), count}, mine.options());
   RETURN_IF_ERROR(
       control->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(), count, comm::DType::kFp64));
@@ -185,13 +219,12 @@ absl::StatusOr<std::vector<double>> Trainer::SumOverRanks(const std::vector<doub
 absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, int32_t captions,
                                                     const data::Tokenizer* tokenizer,
                                                     int32_t end_token) {
-  Batches batches(plan_, validation, options_.executor.device, options_.executor.compute,
-                  options_.executor.length_multiple);
+  Batches batches(plan_, validation, state_.options().device, state_.options().compute,
+                  options_.length_multiple);
   const int64_t chunk = plan_.spec.batch.micro * plan_.parallel(plan_.spec.language).dp;
   const std::vector<plan::Place> places = executor_->places();
   std::vector<double> sums = {0, 0};
   for (int64_t first = 0; first < validation.size(); first += chunk) {
-    if (stop_.load()) return absl::CancelledError("asked to stop");
     std::vector<int64_t> samples;
     for (int64_t s = first; s < std::min(validation.size(), first + chunk); ++s)
       samples.push_back(s);

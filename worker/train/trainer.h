@@ -1,13 +1,17 @@
-// worker/train/trainer.h: trains one epoch of a plan on one rank, from the first step to the last,
-// and evaluates the result.
+// worker/train/trainer.h: trains one epoch of a plan on one rank, from where the state stands to
+// the last step, and evaluates the result.
 //
-// Not thread-safe; RequestStop and the communicators' Abort may come from another thread.
+// An epoch ends early when the state is told to stop (TrainingState::RequestStop) or when
+// communicators fail. The trainer is then of no more use but for AccountForLast.
+//
+// Not thread-safe.
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +21,7 @@
 #include "worker/train/batches.h"
 #include "worker/train/executor.h"
 #include "worker/train/skipped_steps.h"
+#include "worker/train/training_state.h"
 
 namespace phalanx::train {
 
@@ -42,33 +47,44 @@ struct EvaluationSummary {
 
 // Called on the thread that trains. All are optional.
 struct TrainerCallbacks {
-  std::function<void(const StepSummary&)> on_step;  // every rank; steps in order
-  OnCorruptSample on_corrupt_sample;                // once a sample that this rank found
+  // Every rank; each decided step once, in order, also over several epochs of one state.
+  std::function<void(const StepSummary&)> on_step;
+  OnCorruptSample on_corrupt_sample;  // once a sample that this rank found
   // After the last step, on every rank: what all ranks did in step `trace_step`, rank by rank, in
   // seconds from the first one's beginning (trace.h says how).
   std::function<void(const std::vector<schedule::TimedInstruction>&)> on_trace;
 };
 
 struct TrainerOptions {
-  ExecutorOptions executor;
-  int64_t first_step = 1;
+  int64_t length_multiple = 1;  // of a microbatch's padded length (batches.h)
+  // The state has trained before: it goes on from here. Absent: it holds initial values.
+  std::optional<Start> start;
   int64_t skipped_in_a_row_max = 10;  // then the run fails (skipped_steps.h)
   int64_t trace_step = 0;             // 0: none
 };
 
 class Trainer {
  public:
+  // Takes back what the state was told of a stop. Everything given by reference outlives the
+  // trainer.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const plan::Plan& plan, Rank rank,
                                                          comm::Communicators& communicators,
-                                                         SampleSource& source,
+                                                         SampleSource& source, TrainingState& state,
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks);
 
-  // Errors: Cancelled after RequestStop; those of SkippedSteps; what communicators and stages
-  // return.
+  // Makes the state ready for the first step. On CUDA every kernel has run once when it returns.
+  // Every rank calls it. Errors: FailedPrecondition if the state cannot go on from options.start;
+  // otherwise as Run.
+  absl::Status Prepare();
+  // After Prepare. Errors: Cancelled after a request to stop; Aborted where a record did not hold;
+  // those of SkippedSteps; what communicators and stages return.
   absl::Status Run();
   // Runs one step and waits for its decision: what tests use.
   absl::StatusOr<Decision> RunOne(int64_t step);
+  // Once nothing of an epoch that ended early runs any more: accounts for a step that was decided
+  // and not yet told.
+  void AccountForLast();
 
   // Loss over all samples of `validation`, and greedy captions of the first `captions` of them that
   // have items. The same call on every rank; the same result on every rank but for the captions'
@@ -76,16 +92,31 @@ class Trainer {
   absl::StatusOr<EvaluationSummary> Evaluate(SampleSource& validation, int32_t captions,
                                              const data::Tokenizer* tokenizer, int32_t end_token);
 
-  void RequestStop() { stop_.store(true); }
   Executor& executor() { return *executor_; }
 
  private:
-  Trainer(const plan::Plan& plan, SampleSource& source, const TrainerOptions& options,
-          TrainerCallbacks callbacks)
-      : plan_(plan), source_(source), options_(options), callbacks_(std::move(callbacks)) {}
+  Trainer(const plan::Plan& plan, SampleSource& source, TrainingState& state,
+          const TrainerOptions& options, TrainerCallbacks callbacks)
+      : plan_(plan),
+        source_(source),
+        state_(state),
+        options_(options),
+        callbacks_(std::move(callbacks)) {}
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.
   absl::Status Settle();
+  // The step is decided and counted in: tells it.
+  void Tell(const Decision& decision);
+  int64_t FirstStep() const {
+    return options_.start.has_value() ? options_.start->decision.step + 1 : 1;
+  }
+  void WaitForDevice();
+  // What a step trains on.
+  struct Volume {
+    int64_t tokens = 0, items = 0;
+  };
+  static Volume VolumeOf(const std::vector<Microbatch>& microbatches);
+  Volume& VolumeOfStep(int64_t step) { return volumes_[static_cast<size_t>(step % 2)]; }
   absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(
       Batches& batches, absl::Span<const int64_t> samples, int32_t end_token);
   // What every rank has, in rank order: the same number of values on each.
@@ -96,17 +127,16 @@ class Trainer {
 
   const plan::Plan& plan_;
   SampleSource& source_;
+  TrainingState& state_;
   const TrainerOptions options_;
   TrainerCallbacks callbacks_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batches> batches_;
   std::vector<Microbatch> microbatches_;  // of the step under way
-  std::atomic<bool> stop_{false};
 
-  int64_t pending_step_ = 0;  // run, decision not yet read; 0: none
-  int64_t pending_tokens_ = 0, pending_items_ = 0;
-  Decision last_decision_;
-  SkippedSteps skipped_{options_.skipped_in_a_row_max};
+  std::array<Volume, 2> volumes_;       // of the step under way and the one before
+  int64_t pending_step_ = 0;            // run, decision not yet read; 0: none
+  SkippedSteps skipped_{options_.skipped_in_a_row_max, 0};
   std::vector<InstructionTime> trace_;  // of trace_step, once it is known
   absl::Time last_decided_;
 };

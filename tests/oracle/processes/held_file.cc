@@ -44,8 +44,9 @@ void WriteHeld(const std::string& path, const std::vector<HeldStep>& steps) {
     for (const HeldPart& part : step.parts) {
       Write(file, part.place);
       Write(file, part.chunk);
-      WriteTensor(file, part.gradients);
-      WriteTensor(file, part.weights);
+      for (const at::Tensor* tensor :
+           {&part.gradients, &part.first_moment, &part.second_moment, &part.weights})
+        WriteTensor(file, *tensor);
     }
   }
   file.close();
@@ -62,8 +63,9 @@ std::vector<HeldStep> ReadHeld(const std::string& path) {
     for (HeldPart& part : step.parts) {
       part.place = Read<plan::Place>(file);
       part.chunk = Read<int32_t>(file);
-      part.gradients = ReadTensor(file);
-      part.weights = ReadTensor(file);
+      for (at::Tensor* tensor :
+           {&part.gradients, &part.first_moment, &part.second_moment, &part.weights})
+        *tensor = ReadTensor(file);
     }
   }
   return steps;

@@ -16,7 +16,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/data/job_data.h"
 #include "worker/train/learning_rate.h"
-#include "worker/train/module_state.h"
+#include "worker/train/part_state.h"
 #include "worker/train/trainer.h"
 
 namespace phalanx::oracle {
@@ -32,20 +32,28 @@ class Collector {
     const auto key = std::make_tuple(part.place.module, part.place.pp, part.place.tp, part.chunk);
     const auto [entry, first] = flats_.try_emplace(key);
     Flat& flat = entry->second;
-    if (first) flat = {plan::ParametersOf(plan_, part.place, part.chunk), part.gradients.clone()};
-    flat.gradients = at::where(at::isnan(part.gradients), flat.gradients, part.gradients);
-    Scatter(module, flat.parameters, part.weights, weights_);
+    const auto merge = [first](at::Tensor& all, const at::Tensor& shard) {
+      all = first ? shard.clone() : at::where(at::isnan(shard), all, shard);
+    };
+    if (first) flat.parameters = plan::ParametersOf(plan_, part.place, part.chunk);
+    merge(flat.gradients, part.gradients);
+    merge(flat.first_moment, part.first_moment);
+    merge(flat.second_moment, part.second_moment);
+    Scatter(module, flat.parameters, part.weights, 0, weights_);
   }
 
   void Finish(TrainedStep& step) {
     for (auto& [key, flat] : flats_) {
-      Scatter(plan_.module_spec(std::get<0>(key)).name, flat.parameters, flat.gradients,
-              step.gradients);
+      const std::string module = plan_.module_spec(std::get<0>(key)).name;
+      Scatter(module, flat.parameters, flat.gradients, 1e-6, step.gradients);
+      Scatter(module, flat.parameters, flat.first_moment, 0, first_moments_);
+      Scatter(module, flat.parameters, flat.second_moment, 0, second_moments_);
     }
     for (auto& [name, tensor] : step.gradients)
       tensor.div_(std::max(step.decision.counted_tokens, 1.0));
     step.parameters = std::move(weights_);
-    for (const NamedTensors* tensors : {&step.gradients, &step.parameters}) {
+    for (const NamedTensors* tensors :
+         {&step.gradients, &step.parameters, &first_moments_, &second_moments_}) {
       for (const auto& [name, tensor] : *tensors) {
         EXPECT_FALSE(at::isnan(tensor).any().item<bool>()) << name << " is not held completely";
       }
@@ -55,11 +63,12 @@ class Collector {
  private:
   struct Flat {
     plan::StageParameters parameters;
-    at::Tensor gradients;
+    at::Tensor gradients, first_moment, second_moment;
   };
 
+  // Copies of one element may be `tolerance` of their size apart, wherever they are held.
   static void Scatter(const std::string& module, const plan::StageParameters& parameters,
-                      const at::Tensor& flat, NamedTensors& out) {
+                      const at::Tensor& flat, double tolerance, NamedTensors& out) {
     for (const plan::LocalMatrix& matrix : parameters.matrices) {
       const at::Tensor local =
           flat.narrow(0, matrix.offset, matrix.rows * matrix.cols).view({matrix.rows, matrix.cols});
@@ -71,12 +80,11 @@ class Collector {
                                 .narrow(1, piece.logical_col, piece.cols);
         const at::Tensor value =
             local.narrow(0, piece.local_row, piece.rows).narrow(1, piece.local_col, piece.cols);
-        // Copies of one element agree to rounding, wherever they are held.
         const at::Tensor known = at::logical_not(at::isnan(target));
         const double apart =
             at::where(known, (target - value).abs(), at::zeros_like(target)).max().item<double>();
         const double size = value.abs().max().item<double>();
-        EXPECT_LE(apart, 1e-6 * std::max(size, 1e-3))
+        EXPECT_LE(apart, tolerance * std::max(size, 1e-3))
             << "holders of " << module << "/" << logical.name << " disagree";
         target.copy_(value);
       }
@@ -85,7 +93,7 @@ class Collector {
 
   const plan::Plan& plan_;
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, Flat> flats_;
-  NamedTensors weights_;
+  NamedTensors weights_, first_moments_, second_moments_;
 };
 
 at::Tensor Stacked(const std::vector<std::vector<float>>& items, at::IntArrayRef shape,
@@ -155,17 +163,24 @@ NamedTensors Flattened(const NamedTensors& tensors) {
 
 }  // namespace
 
-HeldPart HeldBy(train::ModuleState& state) {
+HeldPart HeldBy(train::PartState& state) {
   HeldPart part;
   part.place = state.place();
   part.chunk = state.chunk();
-  part.gradients = at::full({state.parameters().elements}, NAN, at::kDouble);
-  for (const train::ShardRun& run : state.shard().runs) {
-    part.gradients.narrow(0, run.gradient_offset, run.count)
-        .copy_(state.gradients().narrow(0, run.gradient_offset, run.count));
+  const train::ShardState& shard = state.shard();
+  for (at::Tensor* tensor : {&part.gradients, &part.first_moment, &part.second_moment}) {
+    *tensor = at::full({state.parameters().elements}, NAN, at::kDouble);
+    for (const plan::LocalMatrix& matrix : state.parameters().matrices) {
+      if (!matrix.trains) tensor->narrow(0, matrix.offset, matrix.rows * matrix.cols).zero_();
+    }
   }
-  for (const plan::LocalMatrix& matrix : state.parameters().matrices) {
-    if (!matrix.trains) part.gradients.narrow(0, matrix.offset, matrix.rows * matrix.cols).zero_();
+  for (const train::ShardRun& run : shard.runs) {
+    const auto held = [&run](at::Tensor& flat) {
+      return flat.narrow(0, run.gradient_offset, run.count);
+    };
+    held(part.gradients).copy_(held(state.gradients()));
+    held(part.first_moment).copy_(shard.first_moment.narrow(0, run.state_offset, run.count));
+    held(part.second_moment).copy_(shard.second_moment.narrow(0, run.state_offset, run.count));
   }
   part.weights = state.weights().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
   return part;
@@ -200,11 +215,12 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
   auto run = [&](int32_t rank) {
     comm::Communicators communicators = world.Connect(specs, Rank{rank});
     std::unique_ptr<train::SampleSource> source = MakeData(data);
-    train::TrainerOptions options;
-    options.executor.compute = train::ComputeType(full.compute);
-    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, options, {});
+    train::TrainingState state(*plan, Rank{rank}, {.compute = train::ComputeType(full.compute)});
+    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, state, {}, {});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
-    if (!trainer.ok()) world.Abort(trainer.status());
+    const absl::Status prepared = trainer.ok() ? (*trainer)->Prepare() : trainer.status();
+    EXPECT_TRUE(prepared.ok()) << prepared;
+    if (!prepared.ok()) world.Abort(prepared);
     for (int64_t step = 1; step <= steps; ++step) {
       if (trainer.ok()) {
         const absl::StatusOr<train::Decision> decision = (*trainer)->RunOne(step);
@@ -221,8 +237,7 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
             }
             decided = *decision;
           }
-          for (const auto& state : (*trainer)->executor().modules())
-            parts.push_back(HeldBy(*state));
+          for (const auto& part : state.parts()) parts.push_back(HeldBy(*part));
         }
       }
       barrier.arrive_and_wait();

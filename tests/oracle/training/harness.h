@@ -15,7 +15,7 @@
 #include "tests/oracle/training/memory_source.h"
 #include "worker/train/batches.h"
 #include "worker/train/commit.h"
-#include "worker/train/module_state.h"
+#include "worker/train/part_state.h"
 
 namespace phalanx::oracle {
 
@@ -32,16 +32,17 @@ struct HeldPart {
   int32_t chunk = 0;
   // Of the rank's own shard, of the sum of losses; zero for what does not train, NaN elsewhere.
   at::Tensor gradients;
+  at::Tensor first_moment, second_moment;  // likewise
   at::Tensor weights;
 };
-HeldPart HeldBy(train::ModuleState& state);
+HeldPart HeldBy(train::PartState& state);
 // Puts together what all ranks hold after one step. Fails the test if two holders of the same
-// element disagree, or if nobody holds one.
+// element differ in a bit of its parameter or its optimizer state, or to more than rounding in its
+// gradient, or if nobody holds one.
 TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
                         const std::vector<HeldPart>& parts);
 
-// Runs `steps` steps of the spec on spec.World() threads. Fails the test if two holders of the same
-// element disagree.
+// Runs `steps` steps of the spec on spec.World() threads. Fails the test as PutTogether.
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,
                                         int64_t steps);
 

@@ -35,6 +35,8 @@ const std::vector<Case>& Cases() {
       {"language_pp3", {.dp = 0}, {.pp = 3}},
       {"language_tied", {.dp = 0}, {.tp = 2}, {.tied_head = true}},
       {"language_tied_pp2", {.dp = 0}, {.tp = 2, .dp = 2, .pp = 2}, {.tied_head = true}},
+      {"language_tied_pp2_dp3", {.dp = 0}, {.dp = 3, .pp = 2}, {.tied_head = true}},
+      {"language_tp3_dp3_two_kv_heads", {.dp = 0}, {.tp = 3, .dp = 3}},
       {"language_uneven_layers", {.dp = 0}, {.pp = 2, .layers = {3, 1}}},
       {"language_tp3_dp2_padded_blocks",
        {.dp = 0},

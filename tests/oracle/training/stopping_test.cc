@@ -1,0 +1,98 @@
+// Epochs that end at a random operation of a random step, and others that go on with the same
+// states: every step is taken once, and all is as if nothing had happened.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "core/base/prng.h"
+#include "tests/oracle/training/cases.h"
+#include "tests/oracle/training/epochs.h"
+
+namespace phalanx::oracle {
+namespace {
+
+constexpr int32_t kStops = 50;  // of each case
+
+struct Footprint {
+  int64_t descriptors = 0, resident_bytes = 0;
+};
+Footprint Now() {
+  Footprint now;
+  now.descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  now.resident_bytes = pages * sysconf(_SC_PAGESIZE);
+  return now;
+}
+
+class StoppingTest : public testing::TestWithParam<NamedJob> {};
+
+TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
+  job::JobSpec spec = GetParam().spec;
+  spec.steps = 2 * kStops + 4;  // an epoch takes two steps and a half at most
+  EpochsInProcess unbroken(spec, GetParam().data), broken(spec, GetParam().data);
+  ASSERT_TRUE(unbroken.Run(std::nullopt));
+  const uint64_t a_step = static_cast<uint64_t>(unbroken.operations() / spec.steps);
+
+  Prng prng(7);
+  Footprint early;
+  for (int32_t stop = 0; stop < kStops; ++stop) {
+    const Ending ending{
+        .kind = static_cast<Ending::Kind>(prng.Below(3)),
+        .at = static_cast<int64_t>(prng.Below(2 * a_step)),
+        .rank = static_cast<int32_t>(prng.Below(static_cast<uint64_t>(broken.world())))};
+    ASSERT_FALSE(broken.Run(ending)) << "stop " << stop;
+    if (stop == 10) early = Now();
+  }
+  const Footprint late = Now();
+  EXPECT_EQ(late.descriptors, early.descriptors);
+  EXPECT_LE(late.resident_bytes, early.resident_bytes + (8 << 20));
+  EXPECT_GT(broken.left_behind(), 0) << "no epoch ended inside a decision";
+  ASSERT_TRUE(broken.Run(std::nullopt));
+
+  for (int32_t rank = 0; rank < broken.world(); ++rank) {
+    ASSERT_EQ(broken.told(rank).size(), static_cast<size_t>(spec.steps)) << "rank " << rank;
+    for (size_t i = 0; i < broken.told(rank).size(); ++i) {
+      const train::StepSummary& step = broken.told(rank)[i];
+      const train::StepSummary& expected = unbroken.told(rank)[i];
+      EXPECT_EQ(step.step, static_cast<int64_t>(i) + 1) << "rank " << rank;
+      EXPECT_NEAR(step.loss, expected.loss, 1e-9 * expected.loss)
+          << "rank " << rank << " step " << step.step;
+      EXPECT_EQ(step.tokens, expected.tokens);
+      EXPECT_EQ(step.counted_tokens, expected.counted_tokens);
+      EXPECT_EQ(step.learning_rate, expected.learning_rate);
+    }
+  }
+  const WorstTensor worst = Compare(broken.Held().parameters, unbroken.Held().parameters);
+  EXPECT_LE(worst.error, 1e-9) << worst.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, StoppingTest,
+    testing::Values(
+        Named("vision_dp2_language_tp2_pp2",
+              support::AJob()
+                  .Module("vision", TinyVision(), {.dp = 2})
+                  .Module("language", TinyLanguage(), {.tp = 2, .pp = 2})
+                  .Edge("vision", "language", {.projector = 16})
+                  .Batch(8, 2)),
+        Named("tied_head_pp2_dp3",
+              support::AJob()
+                  .Module("language", TinyLanguage({.tied_head = true}), {.dp = 3, .pp = 2})
+                  .Batch(6, 1)),
+        Named("interleaved_pp2_dp2", support::AJob()
+                                         .Module("language", TinyLanguage(), {.dp = 2, .pp = 2})
+                                         .Batch(8, 2)
+                                         .Schedule(job::ScheduleName::kInterleaved, 2)),
+        Named("zero_bubble_tp2_dp2", support::AJob()
+                                         .Module("language", TinyLanguage(), {.tp = 2, .dp = 2})
+                                         .Batch(8, 2)
+                                         .Schedule(job::ScheduleName::kZeroBubbleH1))),
+    NameOf);
+
+}  // namespace
+}  // namespace phalanx::oracle

@@ -1,0 +1,85 @@
+// What a rank says of itself travels whole: another rank goes on from it.
+#include "worker/rank/rank_reports.h"
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::rank {
+namespace {
+
+using testing::HasSubstr;
+
+const train::Decision kDecision{.step = 12,
+                                .verdict = train::Verdict::kCommitted,
+                                .loss = 1.0 / 3,
+                                .gradient_norm = 2.0 / 7,
+                                .gradient_scale = 0.1 / 3,
+                                .counted_tokens = 41,
+                                .corrupt_samples = 1};
+
+TEST(RankReportsTest, Decision_TravelsToTheBit) {
+  v1::EpochBegins begins;
+  *begins.mutable_decision() = ToProto(kDecision);
+  begins.set_updates(11);
+  begins.set_skipped_in_a_row(0);
+  v1::EpochBegins read;
+  ASSERT_TRUE(read.ParseFromString(begins.SerializeAsString()));
+  const auto start = StartOf(read);
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(start->decision.step, 12);
+  EXPECT_EQ(start->decision.verdict, train::Verdict::kCommitted);
+  EXPECT_EQ(start->decision.loss, kDecision.loss);
+  EXPECT_EQ(start->decision.gradient_norm, kDecision.gradient_norm);
+  EXPECT_EQ(start->decision.gradient_scale, kDecision.gradient_scale);
+  EXPECT_EQ(start->decision.counted_tokens, 41);
+  EXPECT_EQ(start->decision.corrupt_samples, 1);
+  EXPECT_EQ(start->counts.updates, 11);
+}
+
+TEST(RankReportsTest, NoDecision_IsTheBeginning) {
+  const auto start = StartOf(v1::EpochBegins());
+  ASSERT_TRUE(start.ok());
+  EXPECT_EQ(start->decision.step, 0);
+}
+
+TEST(RankReportsTest, DecisionThatNoneCanBe_IsRefusedByItsField) {
+  v1::EpochBegins begins;
+  *begins.mutable_decision() = ToProto(kDecision);
+  begins.mutable_decision()->set_gradient_scale(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(StartOf(begins).status().message(), HasSubstr("gradient_scale"));
+  *begins.mutable_decision() = ToProto(kDecision);
+  begins.mutable_decision()->set_verdict(v1::StepDecision::VERDICT_UNSPECIFIED);
+  EXPECT_THAT(StartOf(begins).status().message(), HasSubstr("VERDICT_UNSPECIFIED"));
+  *begins.mutable_decision() = ToProto(kDecision);
+  begins.mutable_decision()->set_step(-1);
+  EXPECT_THAT(StartOf(begins).status().message(), HasSubstr("step -1"));
+}
+
+TEST(RankReportsTest, Quiet_SaysWhereEveryHomeStands) {
+  const v1::RankQuiet quiet = QuietReport({.decided = kDecision,
+                                           .counts = {.updates = 10, .skipped_in_a_row = 2},
+                                           .homes = {{.module = 1, .chunk = 0, .applied = 12},
+                                                     {.module = 1, .chunk = 1, .applied = 11}}},
+                                          /*context_ok=*/true);
+  EXPECT_EQ(quiet.decision().step(), 12);
+  ASSERT_EQ(quiet.homes_size(), 2);
+  EXPECT_EQ(quiet.homes(1).chunk(), 1);
+  EXPECT_EQ(quiet.homes(1).applied(), 11);
+  EXPECT_EQ(quiet.updates(), 10);
+  EXPECT_EQ(quiet.skipped_in_a_row(), 2);
+  EXPECT_TRUE(quiet.context_ok());
+  EXPECT_FALSE(QuietReport({}, true).has_decision());
+}
+
+TEST(RankReportsTest, LostPeers_AreNoFaultOfTheRank) {
+  EXPECT_TRUE(ErrorReport(absl::UnavailableError("rank 3 is gone")).collateral());
+  EXPECT_EQ(ErrorReport(absl::UnavailableError("rank 3 is gone")).cause(), "PeerLost");
+  EXPECT_TRUE(ErrorReport(absl::AbortedError("a record")).collateral());
+  EXPECT_FALSE(ErrorReport(absl::DataLossError("not finite")).collateral());
+  EXPECT_EQ(ErrorReport(absl::DataLossError("not finite")).cause(), "NonFinite");
+}
+
+}  // namespace
+}  // namespace phalanx::rank

@@ -1,0 +1,171 @@
+// From where a state can go on, and what that does to it.
+#include "worker/train/training_state.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::train {
+namespace {
+
+using testing::HasSubstr;
+
+plan::Plan APlan(Epoch epoch = Epoch{1}, int32_t layers = 1) {
+  job::JobSpec spec = support::AJob()
+                          .Module("language", support::Llama({.layers = layers}))
+                          .Batch(2, 1)
+                          .Steps(20)
+                          .Compute(job::Precision::kFp64);
+  auto plan = plan::MakePlan(spec, plan::MakeCluster(1, 1), epoch);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : plan::Plan();
+}
+
+Decision Of(int64_t step, Verdict verdict = Verdict::kCommitted) {
+  return {.step = step, .verdict = verdict, .gradient_scale = 0.25};
+}
+
+class TrainingStateTest : public testing::Test {
+ protected:
+  // Gradients of `step` stand in the buffers; `applied`: the optimizer has run, too.
+  void Reduce(int64_t step, TrainingState& state) {
+    PartState& part = *state.parts()[0];
+    part.gradients().fill_(0.01 * static_cast<double>(step));
+    state.set_reduced_step(step);
+  }
+  void Run(int64_t step, TrainingState& state, const Decision& decision) {
+    Reduce(step, state);
+    state.kernels().SetDecision(decision);
+    state.Optimize(plan_, *state.parts()[0], step);
+    state.Account(decision);
+  }
+  at::Tensor Weights(TrainingState& state) { return state.parts()[0]->weights().clone(); }
+
+  const plan::Plan plan_ = APlan();
+  const BufferOptions options_{.compute = at::kDouble};
+  TrainingState state_{plan_, Rank{0}, options_}, other_{plan_, Rank{0}, options_};
+};
+
+TEST_F(TrainingStateTest, LayoutDigest_LeavesOutTheEpochAlone) {
+  EXPECT_EQ(LayoutDigest(APlan(Epoch{1})), LayoutDigest(APlan(Epoch{2})));
+  EXPECT_NE(LayoutDigest(APlan(Epoch{1})), LayoutDigest(APlan(Epoch{1}, 2)));
+}
+
+TEST_F(TrainingStateTest, StepDecidedElsewhere_IsAppliedFromTheKeptGradients) {
+  Run(1, state_, Of(1));
+  Run(1, other_, Of(1));
+  Run(2, other_, Of(2));  // what would have been
+
+  Reduce(2, state_);
+  const Start start{.decision = Of(2), .counts = {.updates = 2}};
+  ASSERT_TRUE(state_.GoOn(plan_, start).ok());
+  EXPECT_TRUE(at::equal(Weights(state_), Weights(other_)));
+  EXPECT_EQ(state_.decided().step, 2);
+  EXPECT_EQ(state_.counts().updates, 2);
+  EXPECT_EQ(state_.StandingNow().homes.at(0).applied, 2);
+}
+
+TEST_F(TrainingStateTest, StepDecidedHereAndNotApplied_IsAppliedWithItsOwnUpdateCount) {
+  Run(1, state_, Of(1));
+  Run(1, other_, Of(1));
+  Run(2, other_, Of(2));
+
+  Reduce(2, state_);
+  state_.Account(Of(2));
+  ASSERT_TRUE(state_.GoOn(plan_, {.decision = Of(2), .counts = {.updates = 2}}).ok());
+  EXPECT_TRUE(at::equal(Weights(state_), Weights(other_)));
+}
+
+TEST_F(TrainingStateTest, AppliedStep_IsNotAppliedAgain) {
+  Run(1, state_, Of(1));
+  const at::Tensor before = Weights(state_);
+  const Start start{.decision = Of(1), .counts = {.updates = 1}};
+  ASSERT_TRUE(state_.GoOn(plan_, start).ok());
+  ASSERT_TRUE(state_.GoOn(plan_, start).ok());
+  EXPECT_TRUE(at::equal(Weights(state_), before));
+}
+
+TEST_F(TrainingStateTest, SkippedStep_IsCountedAndUpdatesNothing) {
+  Run(1, state_, Of(1));
+  Reduce(2, state_);
+  const at::Tensor before = Weights(state_);
+  const Start start{.decision = Of(2, Verdict::kSkipped),
+                    .counts = {.updates = 1, .skipped_in_a_row = 1}};
+  ASSERT_TRUE(state_.GoOn(plan_, start).ok());
+  EXPECT_TRUE(at::equal(Weights(state_), before));
+  EXPECT_EQ(state_.StandingNow().homes.at(0).applied, 2);
+  EXPECT_EQ(state_.counts().skipped_in_a_row, 1);
+}
+
+TEST_F(TrainingStateTest, Counts_FollowTheVerdicts) {
+  state_.Account(Of(1));
+  state_.Account(Of(2, Verdict::kSkipped));
+  state_.Account(Of(3, Verdict::kEmpty));  // no failure, and none that ends a row of them
+  state_.Account(Of(4, Verdict::kSkipped));
+  EXPECT_EQ(state_.counts(), (Counts{.updates = 1, .skipped_in_a_row = 2}));
+  state_.Account(Of(5));
+  EXPECT_EQ(state_.counts(), (Counts{.updates = 2}));
+}
+
+TEST_F(TrainingStateTest, KeptGradientsOfAnotherStep_AreRefused) {
+  Run(1, state_, Of(1));
+  state_.set_reduced_step(0);  // step 2 had begun to clear them
+  const absl::Status status = state_.GoOn(plan_, {.decision = Of(2), .counts = {.updates = 2}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("cannot go on from step 2"));
+}
+
+TEST_F(TrainingStateTest, StepBehindOrFarAhead_IsRefused) {
+  Run(1, state_, Of(1));
+  Run(2, state_, Of(2));
+  for (const int64_t step : {1, 4}) {
+    const absl::Status status =
+        state_.GoOn(plan_, {.decision = Of(step), .counts = {.updates = step}});
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << step;
+    EXPECT_THAT(status.message(), HasSubstr("last decided step is 2"));
+  }
+}
+
+TEST_F(TrainingStateTest, AnotherDecisionOfTheSameStep_IsRefused) {
+  Run(1, state_, Of(1));
+  Decision other = Of(1);
+  other.gradient_scale = 0.5;
+  EXPECT_THAT(state_.GoOn(plan_, {.decision = other, .counts = {.updates = 1}}).message(),
+              HasSubstr("decided otherwise"));
+}
+
+TEST_F(TrainingStateTest, OtherCounts_AreRefused) {
+  Run(1, state_, Of(1));
+  EXPECT_THAT(state_.GoOn(plan_, {.decision = Of(1), .counts = {.updates = 2}}).message(),
+              HasSubstr("counts 1 updates"));
+}
+
+TEST_F(TrainingStateTest, FromTheBeginning_IsWhereAFreshStateStands) {
+  EXPECT_TRUE(state_.GoOn(plan_, {}).ok());
+  EXPECT_EQ(state_.StandingNow().decided.step, 0);
+}
+
+TEST(TrainingStateBf16Test, GoOn_MakesTheParametersThoseOfTheirMasters) {
+  job::JobSpec spec = support::AJob()
+                          .Module("language", support::Llama({.layers = 1}))
+                          .Batch(2, 1)
+                          .Compute(job::Precision::kBf16);
+  const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, 1), Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  TrainingState state(*plan, Rank{0}, {.compute = at::kBFloat16});
+  PartState& part = *state.parts()[0];
+  const at::Tensor before = part.weights().clone();
+  part.weights().fill_(7);  // garbage of an aborted collective
+  ASSERT_TRUE(state.GoOn(*plan, {}).ok());
+  for (const plan::LocalMatrix& matrix : part.parameters().matrices) {
+    const int64_t count = matrix.rows * matrix.cols;
+    EXPECT_TRUE(at::equal(part.weights().narrow(0, matrix.offset, count),
+                          before.narrow(0, matrix.offset, count)))
+        << matrix.role;
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::train

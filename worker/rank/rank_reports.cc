@@ -1,0 +1,123 @@
+#include "worker/rank/rank_reports.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::rank {
+namespace {
+
+std::string CauseOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kDataLoss:
+      return "NonFinite";
+    case absl::StatusCode::kInvalidArgument:
+      return "DataInvalid";
+    case absl::StatusCode::kResourceExhausted:
+      return "OutOfMemory";
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+      return "PeerLost";
+    default:
+      return "RankError";
+  }
+}
+
+v1::StepDecision::Verdict ToProto(train::Verdict verdict) {
+  switch (verdict) {
+    case train::Verdict::kCommitted:
+      return v1::StepDecision::COMMITTED;
+    case train::Verdict::kSkipped:
+      return v1::StepDecision::SKIPPED;
+    case train::Verdict::kEmpty:
+      return v1::StepDecision::EMPTY;
+    case train::Verdict::kInvalid:
+      break;
+  }
+  return v1::StepDecision::VERDICT_UNSPECIFIED;
+}
+
+train::Verdict FromProto(v1::StepDecision::Verdict verdict) {
+  switch (verdict) {
+    case v1::StepDecision::COMMITTED:
+      return train::Verdict::kCommitted;
+    case v1::StepDecision::SKIPPED:
+      return train::Verdict::kSkipped;
+    case v1::StepDecision::EMPTY:
+      return train::Verdict::kEmpty;
+    default:
+      return train::Verdict::kInvalid;
+  }
+}
+
+}  // namespace
+
+bool IsCollateral(const absl::Status& ended) {
+  return ended.code() == absl::StatusCode::kUnavailable ||
+         ended.code() == absl::StatusCode::kAborted || ended.code() == absl::StatusCode::kCancelled;
+}
+
+v1::RankError ErrorReport(const absl::Status& ended) {
+  v1::RankError error;
+  error.set_code(static_cast<int32_t>(ended.code()));
+  error.set_message(std::string(ended.message()));
+  error.set_cause(CauseOf(ended));
+  error.set_collateral(IsCollateral(ended));
+  return error;
+}
+
+v1::StepDecision ToProto(const train::Decision& decision) {
+  v1::StepDecision out;
+  out.set_step(decision.step);
+  out.set_verdict(ToProto(decision.verdict));
+  out.set_loss(decision.loss);
+  out.set_gradient_norm(decision.gradient_norm);
+  out.set_gradient_scale(decision.gradient_scale);
+  out.set_counted_tokens(decision.counted_tokens);
+  out.set_corrupt_samples(decision.corrupt_samples);
+  return out;
+}
+
+v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok) {
+  v1::RankQuiet quiet;
+  if (standing.decided.step > 0) *quiet.mutable_decision() = ToProto(standing.decided);
+  for (const train::Standing::Home& home : standing.homes) {
+    v1::RankQuiet::Home& out = *quiet.add_homes();
+    out.set_module(home.module);
+    out.set_chunk(home.chunk);
+    out.set_applied(home.applied);
+  }
+  quiet.set_updates(standing.counts.updates);
+  quiet.set_skipped_in_a_row(standing.counts.skipped_in_a_row);
+  quiet.set_context_ok(context_ok);
+  return quiet;
+}
+
+absl::StatusOr<train::Start> StartOf(const v1::EpochBegins& begins) {
+  train::Start start;
+  start.counts = {.updates = begins.updates(), .skipped_in_a_row = begins.skipped_in_a_row()};
+  if (!begins.has_decision()) return start;
+  const v1::StepDecision& from = begins.decision();
+  start.decision = {.step = from.step(),
+                    .verdict = FromProto(from.verdict()),
+                    .loss = from.loss(),
+                    .gradient_norm = from.gradient_norm(),
+                    .gradient_scale = from.gradient_scale(),
+                    .counted_tokens = from.counted_tokens(),
+                    .corrupt_samples = from.corrupt_samples()};
+  if (from.step() < 1 || !train::IsDecided(start.decision.verdict)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "begins.decision is of step ", from.step(), " with verdict ",
+        v1::StepDecision::Verdict_Name(from.verdict()), "; a decided step counts from 1"));
+  }
+  const bool committed = start.decision.verdict == train::Verdict::kCommitted;
+  if (committed && !(std::isfinite(from.gradient_scale()) && from.gradient_scale() > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("begins.decision.gradient_scale is ",
+                                                   from.gradient_scale(),
+                                                   "; that of a committed step is above 0"));
+  }
+  return start;
+}
+
+}  // namespace phalanx::rank

@@ -1,0 +1,24 @@
+// worker/rank/rank_reports.h: what a rank says of itself, and what it is told of its state, as
+// messages.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "phalanx/v1/common.pb.h"
+#include "phalanx/v1/worker_service.pb.h"
+#include "worker/train/training_state.h"
+
+namespace phalanx::rank {
+
+// Whether a rank that ended so is not where the trouble began: its peers went away, or it was told
+// to stop. Its process and its state are sound.
+bool IsCollateral(const absl::Status& ended);
+
+v1::RankError ErrorReport(const absl::Status& ended);
+v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok);
+
+// Errors: InvalidArgument, naming the field, for a decision that none can be.
+absl::StatusOr<train::Start> StartOf(const v1::EpochBegins& begins);
+v1::StepDecision ToProto(const train::Decision& decision);
+
+}  // namespace phalanx::rank

@@ -1,0 +1,153 @@
+#include "worker/train/part_state.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "worker/model/stage_io.h"
+
+namespace phalanx::train {
+namespace {
+
+// Rows [begin, end) of the flat buffer with the same flags.
+struct FlagRun {
+  int64_t begin = 0, end = 0;
+  bool trains = true, decay = false, counted = true;
+  bool SameFlags(const FlagRun& other) const {
+    return trains == other.trains && decay == other.decay && counted == other.counted;
+  }
+};
+
+// The flags of every element of the flat buffer, as runs in order. What no piece covers is padding,
+// whose gradient is zero: it may join any run.
+std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
+  std::vector<FlagRun> runs;
+  auto append = [&runs](FlagRun run) {
+    if (run.begin == run.end) return;
+    if (!runs.empty() && runs.back().SameFlags(run)) {
+      runs.back().end = run.end;
+      return;
+    }
+    if (!runs.empty()) run.begin = runs.back().end;
+    runs.push_back(run);
+  };
+  for (const plan::LocalMatrix& matrix : parameters.matrices) {
+    bool decay = false;
+    std::vector<std::pair<int64_t, int64_t>> uncounted;  // rows [first, end)
+    for (const plan::Piece& piece : matrix.pieces) {
+      decay |= parameters.logical[static_cast<size_t>(piece.logical)].decay;
+      if (!piece.primary) uncounted.emplace_back(piece.local_row, piece.local_row + piece.rows);
+    }
+    std::sort(uncounted.begin(), uncounted.end());
+    int64_t row = 0;
+    auto rows_to = [&](int64_t end, bool counted) {
+      append({matrix.offset + row * matrix.cols, matrix.offset + end * matrix.cols, matrix.trains,
+              decay, counted});
+      row = end;
+    };
+    for (const auto& [first, end] : uncounted) {
+      if (first > row) rows_to(first, true);
+      if (end > row) rows_to(end, false);
+    }
+    if (row < matrix.rows) rows_to(matrix.rows, true);
+  }
+  if (!runs.empty()) {
+    runs.front().begin = 0;
+    runs.back().end = parameters.elements;
+  }
+  return runs;
+}
+
+}  // namespace
+
+comm::DType CommDType(at::ScalarType type) {
+  switch (type) {
+    case at::kBFloat16:
+      return comm::DType::kBf16;
+    case at::kFloat:
+      return comm::DType::kFp32;
+    case at::kDouble:
+      return comm::DType::kFp64;
+    case at::kLong:
+      return comm::DType::kInt64;
+    default:
+      return comm::DType::kByte;
+  }
+}
+
+at::ScalarType GradientType(at::ScalarType compute) {
+  return compute == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::ScalarType ComputeType(job::Precision precision) {
+  switch (precision) {
+    case job::Precision::kBf16:
+      return at::kBFloat16;
+    case job::Precision::kFp32:
+      return at::kFloat;
+    case job::Precision::kFp64:
+      return at::kDouble;
+  }
+  return at::kFloat;
+}
+
+PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+                     const BufferOptions& options)
+    : place_(place), chunk_(chunk), parameters_(plan::ParametersOf(plan, place, chunk)) {
+  const auto on_device = at::TensorOptions().device(options.device);
+  weights_ = at::zeros({parameters_.elements}, on_device.dtype(options.compute));
+  model::InitialiseWeights(plan, place, parameters_, weights_, options.init_threads);
+  if (parameters_.TrainedElements() == 0) return;
+  gradients_ = at::zeros({parameters_.elements}, on_device.dtype(GradientType(options.compute)));
+  for (const plan::Bucket& bucket : parameters_.buckets) {
+    const auto first = parameters_.matrices.begin() + bucket.first_matrix;
+    if (std::any_of(first, first + bucket.matrices,
+                    [](const plan::LocalMatrix& m) { return m.trains; })) {
+      buckets_.push_back(bucket);
+    }
+  }
+  const plan::RankList replicas = plan.DataGroup(place.module, place.pp, place.tp);
+  const auto self = std::find(replicas.begin(), replicas.end(), plan.RankOf(place));
+  BuildShard(self - replicas.begin(), options.compute);
+}
+
+void PartState::BuildShard(int64_t replica, at::ScalarType compute) {
+  const std::vector<FlagRun> flags = FlagRuns(parameters_);
+  for (const plan::Bucket& bucket : buckets_) {
+    const int64_t part = bucket.elements / parameters_.replicas;
+    const int64_t begin = bucket.offset + replica * part, end = begin + part;
+    auto run = std::upper_bound(
+        flags.begin(), flags.end(), begin,
+        [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });
+    for (; run != flags.end() && run->begin < end; ++run) {
+      if (!run->trains) continue;
+      const int64_t first = std::max(begin, run->begin), last = std::min(end, run->end);
+      shard_.runs.push_back({.gradient_offset = first,
+                             .state_offset = shard_.elements,
+                             .count = last - first,
+                             .decay = run->decay,
+                             .counted = run->counted});
+      shard_.elements += last - first;
+    }
+  }
+  const auto options = gradients_.options();
+  shard_.first_moment = at::zeros({shard_.elements}, options);
+  shard_.second_moment = at::zeros({shard_.elements}, options);
+  if (compute != gradients_.scalar_type()) {
+    shard_.master = at::empty({shard_.elements}, options);
+    for (const ShardRun& run : shard_.runs) {
+      shard_.master.narrow(0, run.state_offset, run.count)
+          .copy_(weights_.narrow(0, run.gradient_offset, run.count));
+    }
+  }
+}
+
+void PartState::Recast() {
+  if (!shard_.master.defined()) return;
+  for (const ShardRun& run : shard_.runs) {
+    weights_.narrow(0, run.gradient_offset, run.count)
+        .copy_(shard_.master.narrow(0, run.state_offset, run.count));
+  }
+}
+
+}  // namespace phalanx::train

@@ -1,0 +1,73 @@
+// worker/train/part_state.h: parameters, gradients and optimizer state of one pipeline part on one
+// rank.
+//
+// Weights and gradients are flat buffers laid out by plan::ParametersOf. Replica r of n owns the
+// r-th n-th of every bucket (a ZeRO-1 shard): it alone keeps optimizer state for it and updates it.
+// Matrices that do not train have no optimizer state, and a part where none trains has no
+// gradients.
+//
+// Nothing here is bound to an epoch: who reduces and gathers these buffers is part_reduction.h.
+//
+// Not thread-safe.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/plan/parameters.h"
+#include "core/plan/plan.h"
+#include "worker/comm/communicator.h"
+#include "worker/train/step_kernels.h"
+
+namespace phalanx::train {
+
+comm::DType CommDType(at::ScalarType type);
+// max(fp32, compute).
+at::ScalarType GradientType(at::ScalarType compute);
+at::ScalarType ComputeType(job::Precision precision);
+
+struct BufferOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType compute = at::kFloat;
+  int32_t init_threads = 1;
+};
+
+class PartState {
+ public:
+  // Holds initial values.
+  PartState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+            const BufferOptions& options);
+
+  const plan::Place& place() const { return place_; }
+  int32_t chunk() const { return chunk_; }
+  const plan::StageParameters& parameters() const { return parameters_; }
+  // Those that hold something that trains.
+  const std::vector<plan::Bucket>& buckets() const { return buckets_; }
+  at::Tensor& weights() { return weights_; }
+  at::Tensor& gradients() { return gradients_; }  // undefined where nothing trains
+  ShardState& shard() { return shard_; }
+  bool trains() const { return gradients_.defined(); }
+
+  void ZeroGradients() {
+    if (gradients_.defined()) gradients_.zero_();
+  }
+
+  // The weights of this rank's shard become what their masters say. Copies elsewhere are not
+  // touched.
+  void Recast();
+
+ private:
+  void BuildShard(int64_t replica, at::ScalarType compute);
+
+  plan::Place place_;
+  int32_t chunk_;
+  plan::StageParameters parameters_;
+  std::vector<plan::Bucket> buckets_;
+  at::Tensor weights_;
+  at::Tensor gradients_;
+  ShardState shard_;
+};
+
+}  // namespace phalanx::train

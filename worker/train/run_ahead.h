@@ -1,0 +1,47 @@
+// worker/train/run_ahead.h: how far the host may run ahead of the device.
+//
+// What is enqueued cannot be taken back, and a rank that is told to stop has to wait for it. So the
+// host enqueues a pass only while the work that the device has before it, as predicted from earlier
+// steps, stays below a bound. What is unknown counts as a quarter of the bound.
+//
+// Pure. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+
+namespace phalanx::train {
+
+class RunAhead {
+ public:
+  static constexpr double kSecondsMax = 0.2;
+  static constexpr double kSecondsUnknown = kSecondsMax / 4;
+
+  // What instruction `instruction` of the program took, in seconds.
+  void Learn(int32_t instruction, double seconds) { known_[instruction] = seconds; }
+
+  // Whether the instruction may be enqueued: with it the queue stays within the bound, or it is
+  // empty.
+  bool Admits(int32_t instruction) const {
+    return queue_.empty() || seconds_ + Predicted(instruction) <= kSecondsMax;
+  }
+  // The instruction was enqueued; returns its number, counted from 1 over all.
+  int64_t Enqueued(int32_t instruction);
+  // The device has done everything up to this number.
+  void Finished(int64_t number);
+
+ private:
+  struct Entry {
+    int64_t number = 0;
+    double seconds = 0;
+  };
+  double Predicted(int32_t instruction) const;
+
+  std::map<int32_t, double> known_;
+  std::deque<Entry> queue_;
+  double seconds_ = 0;  // of the queue
+  int64_t last_ = 0;
+};
+
+}  // namespace phalanx::train

@@ -1,0 +1,138 @@
+#include "worker/train/training_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/digest.h"
+#include "core/base/status.h"
+#include "core/plan/digest_text.h"
+#include "worker/train/learning_rate.h"
+
+namespace phalanx::train {
+namespace {
+
+std::unique_ptr<StepKernels> MakeKernels(at::Device device, int32_t homes) {
+#ifdef PHALANX_WITH_CUDA
+  if (device.is_cuda()) return MakeCudaStepKernels(homes);
+#else
+  static_cast<void>(device);
+#endif
+  return MakeCpuStepKernels(homes);
+}
+
+Counts After(Counts counts, Verdict verdict) {
+  if (verdict == Verdict::kCommitted) ++counts.updates;
+  if (verdict != Verdict::kEmpty)
+    counts.skipped_in_a_row = verdict == Verdict::kSkipped ? counts.skipped_in_a_row + 1 : 0;
+  return counts;
+}
+
+}  // namespace
+
+std::string LayoutDigest(const plan::Plan& plan) {
+  plan::Plan layout = plan;
+  layout.epoch = Epoch{0};
+  return Digest(plan::CanonicalText(layout));
+}
+
+TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
+    : options_(options) {
+  for (const plan::Place& place : plan.PlacesOf(rank)) {
+    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks;
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      parts_.push_back(std::make_unique<PartState>(plan, place, chunk, options));
+      if (parts_.back()->trains()) homes_.push_back(parts_.back().get());
+    }
+  }
+  kernels_ = MakeKernels(options.device, static_cast<int32_t>(homes_.size()));
+}
+
+int32_t TrainingState::HomeOf(const PartState& part) const {
+  return static_cast<int32_t>(std::find(homes_.begin(), homes_.end(), &part) - homes_.begin());
+}
+
+void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
+  const job::Optimizer& optimizer = plan.spec.optimizer;
+  // Of a step that is accounted for already, its own update is counted in.
+  const bool counted = step == decided_.step && decided_.verdict == Verdict::kCommitted;
+  kernels_->AdamW(part.gradients(), part.shard(), part.weights(),
+                  {.learning_rate = LearningRate(optimizer, step, plan.spec.steps),
+                   .beta1 = optimizer.betas[0],
+                   .beta2 = optimizer.betas[1],
+                   .epsilon = optimizer.epsilon,
+                   .weight_decay = optimizer.weight_decay,
+                   .update = counts_.updates + (counted ? 0 : 1)},
+                  step);
+  kernels_->MarkApplied(HomeOf(part), step);
+}
+
+void TrainingState::Account(const Decision& decision) {
+  counts_ = After(counts_, decision.verdict);
+  decided_ = decision;
+}
+
+absl::Status TrainingState::CheckStart(const Start& start) const {
+  const int64_t step = start.decision.step;
+  if (step > 0 && !IsDecided(start.decision.verdict))
+    return absl::FailedPreconditionError(absl::StrCat("step ", step, " is not decided"));
+  // A rank without a part decides alone and may be anywhere.
+  if (parts_.empty()) return absl::OkStatus();
+  if (step < decided_.step || step > decided_.step + 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this rank's last decided step is ", decided_.step, ": it cannot go on from step ", step));
+  }
+  const bool known = step == decided_.step;
+  if (known && step > 0 &&
+      (start.decision.verdict != decided_.verdict ||
+       start.decision.gradient_scale != decided_.gradient_scale)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step, " was decided otherwise on this rank"));
+  }
+  const Counts counts = known ? counts_ : After(counts_, start.decision.verdict);
+  if (counts != start.counts) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("up to step ", step, " this rank counts ", counts.updates, " updates and ",
+                     counts.skipped_in_a_row, " skipped steps in a row, the order ",
+                     start.counts.updates, " and ", start.counts.skipped_in_a_row));
+  }
+  for (size_t home = 0; home < homes_.size(); ++home) {
+    const int64_t applied = kernels_->applied(static_cast<int32_t>(home));
+    if (applied == step || (applied == step - 1 && reduced_step_ == step)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("a part of this rank has applied step ", applied, " and holds gradients of ",
+                     reduced_step_, ": it cannot go on from step ", step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
+  RETURN_IF_ERROR(CheckStart(start));
+  const int64_t step = start.decision.step;
+  kernels_->SetDecision(start.decision);
+  if (step == decided_.step + 1) {
+    Account(start.decision);
+  } else if (parts_.empty()) {
+    decided_ = start.decision;
+    counts_ = start.counts;
+  }
+  for (PartState* part : homes_) {
+    if (kernels_->applied(HomeOf(*part)) < step) Optimize(plan, *part, step);
+    part->Recast();
+  }
+  reduced_step_ = 0;
+  return absl::OkStatus();
+}
+
+Standing TrainingState::StandingNow() const {
+  Standing standing{.counts = counts_};
+  if (!parts_.empty()) standing.decided = decided_;
+  for (size_t home = 0; home < homes_.size(); ++home) {
+    standing.homes.push_back({.module = homes_[home]->place().module,
+                              .chunk = homes_[home]->chunk(),
+                              .applied = kernels_->applied(static_cast<int32_t>(home))});
+  }
+  return standing;
+}
+
+}  // namespace phalanx::train

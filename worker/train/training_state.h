@@ -1,0 +1,115 @@
+// worker/train/training_state.h: what a rank has learned: parameters, gradients and optimizer state
+// of all its pipeline parts, and how far it is.
+//
+// It belongs to the rank process and outlives epochs, which borrow it. What is bound to one epoch
+// (communicators, program, messages, activations) is the executor's.
+//
+// Whatever the moment at which an epoch ends, the state is one of two: it has applied the last
+// decided step, or it still holds that step's reduced gradients, since they are cleared only behind
+// its decision. So the next epoch can go on from the last step that any rank knows to be decided.
+//
+// Words: a *home* is a part that trains; this rank keeps optimizer state for its shard.
+//
+// Not thread-safe but for RequestStop and stop_requested.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "core/plan/plan.h"
+#include "worker/train/commit.h"
+#include "worker/train/part_state.h"
+#include "worker/train/step_kernels.h"
+
+namespace phalanx::train {
+
+// Whose state it is. A state serves every epoch with the same layout, and no other.
+struct StateIdentity {
+  std::string store;  // of the coordinator that gave the job its number
+  int64_t job = 0;
+  std::string layout;  // LayoutDigest
+  int32_t rank = 0;
+  friend bool operator==(const StateIdentity&, const StateIdentity&) = default;
+};
+// Digest of the plan without its epoch.
+std::string LayoutDigest(const plan::Plan& plan);
+
+// Counts over decided steps.
+struct Counts {
+  int64_t updates = 0;           // committed: the optimizer's own count
+  int64_t skipped_in_a_row = 0;  // not finite, up to the last decided step
+  friend bool operator==(const Counts&, const Counts&) = default;
+};
+
+// What an epoch goes on from: the last step that some rank knows to be decided; step 0: none is.
+struct Start {
+  Decision decision;
+  Counts counts;  // `decision` counted in
+};
+
+// Where a rank's state stands once nothing of an epoch runs any more.
+struct Standing {
+  Decision decided;  // the last step that this rank knows to be decided; step 0: none
+  Counts counts;
+  struct Home {
+    int32_t module = 0, chunk = 0;
+    int64_t applied = 0;
+  };
+  std::vector<Home> homes;
+};
+
+class TrainingState {
+ public:
+  // Holds initial values.
+  TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options);
+
+  const BufferOptions& options() const { return options_; }
+  // By place in the order of the plan, then by chunk.
+  const std::vector<std::unique_ptr<PartState>>& parts() const { return parts_; }
+  StepKernels& kernels() { return *kernels_; }
+
+  // Thread-safe. Ends the epoch that borrows the state: no step is decided here any more.
+  void RequestStop() { kernels_->SetStop(true); }
+  // Before an epoch's first request can come.
+  void TakeBackStop() { kernels_->SetStop(false); }
+  bool stop_requested() const { return kernels_->stopped(); }
+
+  // An epoch begins that goes on from `start`, with nothing enqueued: applies start's step where
+  // that is still to be done and makes the parameters of this rank's shards those of their masters.
+  // Gradients are of no more use afterwards. Calling it again is harmless.
+  // Errors: FailedPrecondition if this state cannot go on from there.
+  absl::Status GoOn(const plan::Plan& plan, const Start& start);
+
+  // The step after decided().step is decided.
+  void Account(const Decision& decision);
+  const Decision& decided() const { return decided_; }
+  const Counts& counts() const { return counts_; }
+
+  // The buffers hold the reduced gradients of this step; 0: of none.
+  void set_reduced_step(int64_t step) { reduced_step_ = step; }
+
+  // Enqueues the optimizer of a part that trains, predicated on the decision of `step`, the one
+  // after decided() or decided() itself.
+  void Optimize(const plan::Plan& plan, PartState& part, int64_t step);
+
+  // With nothing enqueued.
+  Standing StandingNow() const;
+
+ private:
+  absl::Status CheckStart(const Start& start) const;
+  int32_t HomeOf(const PartState& part) const;
+
+  const BufferOptions options_;
+  std::vector<std::unique_ptr<PartState>> parts_;
+  std::vector<PartState*> homes_;
+  std::unique_ptr<StepKernels> kernels_;
+  Decision decided_;
+  Counts counts_;
+  int64_t reduced_step_ = 0;
+};
+
+}  // namespace phalanx::train
