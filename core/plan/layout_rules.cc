@@ -258,11 +258,6 @@ int32_t ChunksOf(const job::JobSpec& spec, int32_t module) {
                                                           : std::max(1, spec.schedule.chunks);
 }
 
-Placement PlacementOf(const job::JobSpec& spec, int32_t module) {
-  const bool vee = module == spec.language && spec.schedule.name == ScheduleName::kZeroBubbleV;
-  return vee ? Placement::kVee : Placement::kLoop;
-}
-
 bool RunsInPhases(const job::JobSpec& spec, int32_t module) {
   if (spec.schedule.name != ScheduleName::kThreePhase || module == spec.language) return false;
   const job::Module& language = spec.modules[static_cast<size_t>(spec.language)];

@@ -8,7 +8,6 @@
 
 #include "core/base/violation.h"
 #include "core/job/job_spec.h"
-#include "core/plan/plan.h"
 
 namespace phalanx::plan {
 
@@ -19,10 +18,9 @@ std::vector<Violation> CheckLayout(const job::JobSpec& spec);
 // when the graph has a cycle.
 std::vector<int32_t> DataFlowOrder(const job::JobSpec& spec);
 
-// Pieces that each stage of a module is cut into, and where they go: of the language module those
-// of the schedule, of all others one.
+// Pieces that each stage of a module is cut into: of the language module those of the schedule, of
+// all others one.
 int32_t ChunksOf(const job::JobSpec& spec, int32_t module);
-Placement PlacementOf(const job::JobSpec& spec, int32_t module);
 
 // Whether three_phase runs the module's forwards before the language model's and its backwards
 // after them: it is on the same ranks and feeds it, at first or second hand.

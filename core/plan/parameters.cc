@@ -41,7 +41,7 @@ class PartBuilder {
         shard_(ShardOf(architecture_, place.width, place.tp)) {}
 
   StageParameters Build() && {
-    if (!HasParameters(architecture_.family) || chunk_ >= layout_.chunks) return {};
+    if (!HasParameters(architecture_.family) || chunk_ >= layout_.chunks()) return {};
     const bool last = layout_.IsLast(place_.pp, chunk_);
     if (last) AddProjectors();
     switch (architecture_.family) {
@@ -60,8 +60,8 @@ class PartBuilder {
       case job::Family::kNone:
         break;
     }
-    const job::Parallel& parallel = plan_.parallel(place_.module);
-    result_.replicas = parallel.dp * parallel.cp;
+    const ReplicaTable& replicas = plan_.replicas(place_.module);
+    result_.replicas = replicas.present_replicas() * replicas.cp();
     Store();
     return std::move(result_);
   }

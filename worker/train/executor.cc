@@ -78,10 +78,10 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     ModuleGroups groups;
     groups.tensor =
         find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
-    groups.data = find(data_groups, plan_.DataGroup(place.module, place.pp, place.tp));
+    groups.data = find(data_groups, plan_.DataGroupOf(place));
     groups.control = control_;
     const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
-    for (int32_t chunk = 0; chunk < module.chunks; ++chunk)
+    for (int32_t chunk = 0; chunk < module.chunks(); ++chunk)
       RETURN_IF_ERROR(AddPart(place, chunk, groups));
   }
   TieEnds();
@@ -136,7 +136,7 @@ void Executor::TieEnds() {
     const job::Module& spec = plan_.module_spec(part.place.module);
     if (!spec.architecture.tied_head || spec.frozen || part.first == part.last) continue;
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
         if (part.first ? !module.IsLast(stage, chunk) : !module.IsFirst(stage, chunk)) continue;
         plan::Place other = part.place;
         other.pp = stage;
@@ -228,7 +228,7 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
   if (instruction.op == Op::kRecord) return RecordStep(context);
   if (instruction.op == Op::kDecide) {
     kernels_->MakeDecision(records_, control_ == nullptr ? 1 : control_->size(),
-                           {.epoch = plan_.epoch.value,
+                           {.epoch = plan_.epoch().value,
                             .step = context.step,
                             .plan_digest = plan_digest_,
                             .clip_norm = plan_.spec.optimizer.clip_norm});
@@ -259,7 +259,7 @@ absl::Status Executor::RecordStep(const StepContext& context) {
     if (state->trains()) kernels_->AddSquaredNorm(state->gradients(), state->shard(), norm);
   }
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
-  const Record header{.epoch = plan_.epoch.value,
+  const Record header{.epoch = plan_.epoch().value,
                       .step = context.step,
                       .plan_digest = plan_digest_,
                       .applied = context.step - 1};
