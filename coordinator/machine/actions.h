@@ -52,9 +52,8 @@ struct Assign {
   JobId job;
   Epoch epoch;
   JobRequestPtr request;
-  Placement placement;
+  plan::Layout layout;
   std::string plan_digest;
-  std::string data_digest;
 };
 struct Rendezvous {
   JobId job;
@@ -80,6 +79,16 @@ using Command = std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLo
 struct StoreRecord {
   uint64_t record_number = 0;
   Record record;
+};
+// Answered with PlanComputed. Planning may take seconds, so it runs beside the machine.
+struct ComputePlan {
+  uint64_t number = 0;
+  JobRequestPtr request;
+  Placement placement;
+  std::vector<int64_t> device_memory;  // bytes of each device of the placement; 0: unknown
+  Epoch epoch;
+  // Decided before: it stays, and only whether the devices hold it is asked.
+  std::optional<plan::Layout> layout;
 };
 struct SendWelcome {
   SessionId session;
@@ -145,8 +154,8 @@ struct LogLine {
 };
 
 using Action =
-    std::variant<StoreRecord, SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
-                 PublishEvent, PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode,
-                 AnswerJob, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+    std::variant<StoreRecord, ComputePlan, SendWelcome, SendCommand, CloseSession, PublishJob,
+                 PublishStep, PublishEvent, PublishEvaluation, PublishNode, PublishHeartbeat,
+                 RetractNode, AnswerJob, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

@@ -56,14 +56,11 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>&
 
 void Coordinator::RecoverRun(Job& job) {
   const JobState& state = job.state;
-  // No node has said what its devices have yet, and what runs there does fit.
-  const absl::StatusOr<PlanSummary> plan =
-      options_.plan(state.request->document, state.placement, {}, state.epoch);
-  job.run = MakeRun(state.placement, plan.ok() ? *plan : PlanSummary{});
+  job.run = MakeRun(state.layout);
   active_.insert(state.id);
   Run& run = *job.run;
-  run.data_digest = state.data_digest;
-  const bool was_assigned = !state.data_digest.empty();
+  run.data_digest = state.layout.data_digest;
+  const bool was_assigned = !run.data_digest.empty();
   for (Part& part : run.parts) {
     Node& node = nodes_[part.node];
     node.name = part.node;
@@ -76,14 +73,6 @@ void Coordinator::RecoverRun(Job& job) {
       node.device_jobs[static_cast<size_t>(device)] = state.id;
     }
     part.assigned = was_assigned;
-  }
-  if (!plan.ok() || plan->digest != state.plan_digest) {
-    return Fail(job,
-                {.cause = "PlanInvalid",
-                 .message = plan.ok() ? "this coordinator lays the job out differently from the "
-                                        "one that started it"
-                                      : std::string(plan.status().message()),
-                 .time = now_});
   }
   for (int32_t rank : state.succeeded) {
     if (rank >= 0 && rank < static_cast<int32_t>(run.ranks.size())) {

@@ -13,7 +13,10 @@
 // One job:
 //   Queued    waits until all its devices are free. First come, first served: a later job may start
 //             only on nodes that no earlier waiting job could use.
-//   Starting  its epoch is planned and stored; the data is prepared on the first node, then on the
+//             Its devices are held while its plan is made; then it starts, or it waits again
+//             where one of them is gone.
+//   Starting  its epoch is stored with its layout; the data is prepared on the first node, then on
+//   the
 //             others, and their digests agree; all ranks are assigned; what ranks say for the
 //             others (rendezvous) is forwarded to every node.
 //   Running   all ranks are ready. Steps come from the reporter rank.
@@ -26,7 +29,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -45,14 +47,7 @@
 
 namespace phalanx::coordinator {
 
-// `device_memory`: bytes of each device of the placement, 0: unknown. Pure: the same arguments give
-// the same answer. Errors: InvalidArgument, also where the job needs more memory than it has.
-using PlanFunction = std::function<absl::StatusOr<PlanSummary>(
-    const Document& document, const Placement& placement, absl::Span<const int64_t> device_memory,
-    Epoch epoch)>;
-
 struct CoordinatorOptions {
-  PlanFunction plan;
   // Silence, or absence, after which a node has lost its ranks.
   absl::Duration heartbeat_timeout = absl::Seconds(15);
   // Assigned until all ranks are ready: past it the job fails and names those that are not.
@@ -97,6 +92,13 @@ class Coordinator {
   struct Job {
     JobState state;
     std::optional<StepReport> last_step;
+    // Its devices are held and its plan is being made: the first one of a queued job, or whether
+    // the layout of a job that starts fits its devices for another epoch.
+    struct Planning {
+      uint64_t number = 0;
+      Placement placement;
+    };
+    std::optional<Planning> planning;
     std::optional<Run> run;  // from its plan until its devices are free again
     uint64_t last_record = 0;
     Instant step_stored_at = absl::InfinitePast();
@@ -134,7 +136,14 @@ class Coordinator {
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
   void Schedule();
-  void Start(Job& job, Placement placement);
+  void Plan(Job& job, Placement placement);
+  void OrderPlan(Job& job, Placement placement, std::optional<plan::Layout> layout);
+  void On(const PlanComputed& event);
+  void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  // Ends planning; the devices are free again unless the job goes on to hold them.
+  Placement EndPlanning(Job& job);
+  bool StillThere(const Job& job, const Placement& placement) const;
+  void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
 
@@ -190,7 +199,9 @@ class Coordinator {
   Instant now_ = absl::InfinitePast();
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
-  std::set<JobId> queue_;   // Queued, oldest first
+  std::set<JobId> queue_;               // Queued and not being planned, oldest first
+  std::map<uint64_t, JobId> planning_;  // by number of the ComputePlan
+  uint64_t plan_count_ = 0;
   std::set<JobId> active_;  // with a run
   std::map<std::string, JobId> request_ids_;
   std::map<std::string, JobId> live_names_;

@@ -100,7 +100,7 @@ void Coordinator::On(const LogsRequested& event) {
   std::vector<LogSource> sources;
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
-  for (const NodeDevices& part : job->state.placement) {
+  for (const NodeDevices& part : job->state.layout.nodes) {
     const int32_t end = first + static_cast<int32_t>(part.devices.size());
     FetchLogs fetch{
         .job = event.job, .follow = event.follow && !job->state.IsTerminal(), .tail = event.tail};
@@ -134,7 +134,7 @@ void Coordinator::Schedule() {
     Job& job = jobs_.at(id);
     std::optional<Placement> placement = ChoosePlacement(nodes_, closed, *job.state.request);
     if (placement.has_value()) {
-      Start(job, *std::move(placement));
+      Plan(job, *std::move(placement));
       continue;
     }
     for (const auto& [name, node] : nodes_) {
@@ -144,17 +144,7 @@ void Coordinator::Schedule() {
   }
 }
 
-void Coordinator::Start(Job& job, Placement placement) {
-  const Epoch epoch{job.state.epoch.value + 1};
-  const absl::StatusOr<PlanSummary> plan =
-      options_.plan(job.state.request->document, placement, DeviceMemory(nodes_, placement), epoch);
-  if (!plan.ok()) {
-    return Fail(
-        job,
-        {.cause = "PlanInvalid", .message = std::string(plan.status().message()), .time = now_});
-  }
-  job.run = MakeRun(placement, *plan);
-  active_.insert(job.state.id);
+void Coordinator::Plan(Job& job, Placement placement) {
   queue_.erase(job.state.id);
   for (const NodeDevices& part : placement) {
     Node& node = nodes_.at(part.node);
@@ -163,10 +153,77 @@ void Coordinator::Start(Job& job, Placement placement) {
     }
     PublishView(node);
   }
-  const std::string where = ToString(placement);
-  Commit(job, EpochPlanned{epoch, std::move(placement), plan->digest, ""});
-  Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", where), std::nullopt});
+  OrderPlan(job, std::move(placement), std::nullopt);
+}
+
+void Coordinator::OrderPlan(Job& job, Placement placement, std::optional<plan::Layout> layout) {
+  const uint64_t number = ++plan_count_;
+  planning_.emplace(number, job.state.id);
+  actions_.push_back(ComputePlan{.number = number,
+                                 .request = job.state.request,
+                                 .placement = placement,
+                                 .device_memory = DeviceMemory(nodes_, placement),
+                                 .epoch = Epoch{job.state.epoch.value + 1},
+                                 .layout = std::move(layout)});
+  job.planning = {number, std::move(placement)};
+}
+
+Placement Coordinator::EndPlanning(Job& job) {
+  planning_.erase(job.planning->number);
+  Placement placement = std::move(job.planning->placement);
+  job.planning.reset();
+  return placement;
+}
+
+bool Coordinator::StillThere(const Job& job, const Placement& placement) const {
+  return std::all_of(placement.begin(), placement.end(), [&](const NodeDevices& part) {
+    const auto node = nodes_.find(part.node);
+    if (node == nodes_.end() || !node->second.Schedulable()) return false;
+    const std::vector<JobId>& holders = node->second.device_jobs;
+    return std::all_of(part.devices.begin(), part.devices.end(), [&](int32_t device) {
+      return static_cast<size_t>(device) < holders.size() &&
+             holders[static_cast<size_t>(device)] == job.state.id;
+    });
+  });
+}
+
+void Coordinator::On(const PlanComputed& event) {
+  const auto planned = planning_.find(event.number);
+  if (planned == planning_.end()) return;
+  Job& job = jobs_.at(planned->second);
+  const Placement placement = EndPlanning(job);
+  if (job.run.has_value()) return OnNextEpochPlanned(job, event.plan);
+  if (!event.plan.ok() || !StillThere(job, placement)) {
+    for (const NodeDevices& part : placement) FreeDevices(job, part.node, part.devices);
+    if (event.plan.ok()) {
+      queue_.insert(job.state.id);
+      return;
+    }
+    return Fail(job, {.cause = "PlanInvalid",
+                      .message = std::string(event.plan.status().message()),
+                      .time = now_});
+  }
+  job.run = MakeRun(event.plan->layout);
+  active_.insert(job.state.id);
+  Commit(job, EpochPlanned{event.plan->layout, event.plan->digest});
+  Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
+                           std::nullopt});
   Prepare(job, job.run->parts.front());
+}
+
+void Coordinator::FreeDevices(const Job& job, const NodeName& name,
+                              const std::vector<int32_t>& devices) {
+  const auto node = nodes_.find(name);
+  if (node == nodes_.end()) return;
+  for (int32_t device : devices) {
+    const auto index = static_cast<size_t>(device);
+    if (index < node->second.device_jobs.size() &&
+        node->second.device_jobs[index] == job.state.id) {
+      node->second.device_jobs[index] = JobId{};
+    }
+  }
+  PublishView(node->second);
+  capacity_changed_ = true;
 }
 
 std::vector<std::string> Coordinator::Explain(const Job& job) const {
@@ -174,7 +231,10 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
   std::vector<std::string> reasons;
   switch (state.phase) {
     case JobPhase::kQueued:
-      return ExplainQueued(job);
+      if (!job.planning.has_value()) return ExplainQueued(job);
+      reasons.push_back(
+          absl::StrCat("its plan on ", ToString(job.planning->placement), " is being made"));
+      break;
     case JobPhase::kStarting: {
       std::vector<std::string> missing;
       int64_t count = 0;
@@ -184,7 +244,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
           if (++count <= 16) missing.push_back(absl::StrCat(rank));
         }
         reasons.push_back(absl::StrCat("epoch ", state.epoch.value, " starts on ",
-                                       ToString(state.placement), "; not ready yet: ", count,
+                                       ToString(state.layout.nodes), "; not ready yet: ", count,
                                        " ranks (", absl::StrJoin(missing, ", "),
                                        count > 16 ? ", ..." : "", ")"));
       } else if (job.run.has_value()) {
@@ -198,7 +258,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     }
     case JobPhase::kRunning:
       reasons.push_back(absl::StrCat(
-          "epoch ", state.epoch.value, " trains on ", ToString(state.placement), "; step ",
+          "epoch ", state.epoch.value, " trains on ", ToString(state.layout.nodes), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       break;
     case JobPhase::kFailed:

@@ -126,8 +126,8 @@ void Coordinator::CheckReady(Job& job) {
   run.stage = Run::Stage::kAssigned;
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
   Commit(job,
-         PhaseChanged{JobPhase::kRunning, absl::StrCat("trains on ", ToString(job.state.placement)),
-                      std::nullopt});
+         PhaseChanged{JobPhase::kRunning,
+                      absl::StrCat("trains on ", ToString(job.state.layout.nodes)), std::nullopt});
 }
 
 void Coordinator::MarkRunning(Job& job) {
@@ -280,9 +280,10 @@ void Coordinator::AssignAll(Job& job) {
   Run& run = *job.run;
   run.stage = Run::Stage::kAssigned;
   run.start_deadline = now_ + options_.start_timeout;
-  if (job.state.data_digest != run.data_digest) {
-    Commit(job, EpochPlanned{job.state.epoch, job.state.placement, job.state.plan_digest,
-                             run.data_digest});
+  if (job.state.layout.data_digest != run.data_digest) {
+    EpochPlanned planned{job.state.layout, job.state.plan_digest};
+    planned.layout.data_digest = run.data_digest;
+    Commit(job, std::move(planned));
   }
   for (Part& part : run.parts) {
     part.assigned = true;
@@ -290,27 +291,31 @@ void Coordinator::AssignAll(Job& job) {
                           Assign{.job = job.state.id,
                                  .epoch = job.state.epoch,
                                  .request = job.state.request,
-                                 .placement = job.state.placement,
-                                 .plan_digest = job.state.plan_digest,
-                                 .data_digest = run.data_digest}});
+                                 .layout = job.state.layout,
+                                 .plan_digest = job.state.plan_digest}});
   }
 }
 
-// The same devices under a new number: the ranks of the old one may wait for each other for ever.
+// The same layout under a new number: the ranks of the old one may wait for each other for ever.
 void Coordinator::StartNextEpoch(Job& job) {
-  const Epoch epoch{job.state.epoch.value + 1};
-  const absl::StatusOr<PlanSummary> plan =
-      options_.plan(job.state.request->document, job.state.placement,
-                    DeviceMemory(nodes_, job.state.placement), epoch);
+  job.run->reattach_deadline = absl::InfiniteFuture();
+  plan::Layout layout = job.state.layout;
+  layout.epoch = Epoch{job.state.epoch.value + 1};
+  layout.data_digest = job.run->data_digest;
+  OrderPlan(job, layout.nodes, layout);
+}
+
+void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+  // Meanwhile its ranks may have shown that they run after all.
+  if (job.run->stage != Run::Stage::kReattaching) return;
   if (!plan.ok()) {
     return Fail(
         job,
         {.cause = "PlanInvalid", .message = std::string(plan.status().message()), .time = now_});
   }
-  const std::string data_digest = job.run->data_digest;
-  job.run = MakeRun(job.state.placement, *plan);
-  job.run->data_digest = data_digest;
-  Commit(job, EpochPlanned{epoch, job.state.placement, plan->digest, data_digest});
+  job.run = MakeRun(plan->layout);
+  job.run->data_digest = plan->layout.data_digest;
+  Commit(job, EpochPlanned{plan->layout, plan->digest});
   AssignAll(job);
 }
 
@@ -342,6 +347,12 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   const std::string stop_reason = reason;
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   queue_.erase(job.state.id);
+  if (job.planning.has_value()) {
+    const Placement placement = EndPlanning(job);
+    for (const NodeDevices& part : placement) {
+      if (!job.run.has_value()) FreeDevices(job, part.node, part.devices);
+    }
+  }
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
   capacity_changed_ = true;
@@ -381,18 +392,7 @@ void Coordinator::CheckReleased(Job& job, Part& part) {
 // May end the run, and with it `part`.
 void Coordinator::ReleasePart(Job& job, Part& part) {
   part.released = true;
-  const auto node = nodes_.find(part.node);
-  if (node != nodes_.end()) {
-    for (int32_t device : part.devices) {
-      const auto index = static_cast<size_t>(device);
-      if (index < node->second.device_jobs.size() &&
-          node->second.device_jobs[index] == job.state.id) {
-        node->second.device_jobs[index] = JobId{};
-      }
-    }
-    PublishView(node->second);
-  }
-  capacity_changed_ = true;
+  FreeDevices(job, part.node, part.devices);
   const std::vector<Part>& parts = job.run->parts;
   if (std::all_of(parts.begin(), parts.end(), [](const Part& p) { return p.released; })) {
     active_.erase(job.state.id);

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "coordinator/machine/records.h"
 #include "core/base/ids.h"
 #include "core/base/violation.h"
@@ -119,6 +120,18 @@ struct RankReported {
       report;
 };
 
+// What planning made of a job on its devices. Errors: InvalidArgument, also where the job needs
+// more memory than they have.
+struct PlanSummary {
+  plan::Layout layout;
+  std::string digest;  // of the plan
+};
+// Answer to ComputePlan.
+struct PlanComputed {
+  uint64_t number = 0;
+  absl::StatusOr<PlanSummary> plan;
+};
+
 // All records up to this number are on disk.
 struct RecordStored {
   uint64_t record_number = 0;
@@ -127,6 +140,6 @@ struct DeadlineReached {};
 
 using Event = std::variant<SubmitRequested, CancelRequested, ExplainRequested, LogsRequested,
                            SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished,
-                           RankReported, RecordStored, DeadlineReached>;
+                           RankReported, PlanComputed, RecordStored, DeadlineReached>;
 
 }  // namespace phalanx::coordinator

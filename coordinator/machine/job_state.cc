@@ -34,15 +34,15 @@ class Applier {
   }
 
   void operator()(const EpochPlanned& body) {
-    if (body.epoch < state_.epoch || state_.IsTerminal()) return;
-    const bool is_new = body.epoch > state_.epoch;
+    const Epoch epoch = body.layout.epoch;
+    if (epoch < state_.epoch || state_.IsTerminal()) return;
+    const bool is_new = epoch > state_.epoch;
     if (is_new) state_.succeeded.clear();
-    state_.epoch = body.epoch;
-    state_.placement = body.placement;
+    state_.epoch = epoch;
+    state_.layout = body.layout;
     state_.plan_digest = body.plan_digest;
-    state_.data_digest = body.data_digest;
     if (is_new) {
-      Add("Planned", absl::StrCat("epoch ", body.epoch.value, ": ", ToString(body.placement),
+      Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout.nodes),
                                   ", plan ", body.plan_digest));
     }
   }
@@ -98,7 +98,7 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .started = started,
           .ended = ended,
           .last_step = last_step.has_value() ? last_step : stored_step,
-          .placement = placement,
+          .placement = layout.nodes,
           .plan_digest = plan_digest,
           .failure = failure};
 }

@@ -23,9 +23,8 @@ struct JobState {
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
   Epoch epoch;
-  Placement placement;
+  plan::Layout layout;  // its data_digest empty: no rank of this epoch was ever assigned
   std::string plan_digest;
-  std::string data_digest;  // empty: no rank of this epoch was ever assigned
   Instant submitted;
   std::optional<Instant> started, ended;
   std::optional<StepReport> stored_step;

@@ -19,6 +19,7 @@
 #include "core/base/time.h"
 #include "core/job/job_phase.h"
 #include "core/job/job_spec.h"
+#include "core/plan/layout.h"
 
 namespace phalanx::coordinator {
 
@@ -49,14 +50,8 @@ struct JobRequest {
 // Shared because views, records and commands of one job all carry it; never changes.
 using JobRequestPtr = std::shared_ptr<const JobRequest>;
 
-// Devices of one node, in rank order.
-struct NodeDevices {
-  NodeName node;
-  std::vector<int32_t> devices;
-  friend bool operator==(const NodeDevices&, const NodeDevices&) = default;
-};
-// Rank r is on the r-th device of the nodes taken in order.
-using Placement = std::vector<NodeDevices>;
+using plan::NodeDevices;
+using plan::Placement;
 
 struct StepReport {
   int64_t step = 0;
@@ -113,13 +108,11 @@ struct PhaseChanged {
   std::string reason;
   std::optional<FailureCause> failure;
 };
-// Stored twice for an epoch: without the data's digest before anybody is asked to prepare data, and
-// with it before any rank is assigned. So an epoch without one has no ranks.
+// Stored twice for an epoch: without the layout's data_digest before anybody is asked to prepare
+// data, and with it before any rank is assigned. So an epoch without one has no ranks.
 struct EpochPlanned {
-  Epoch epoch;
-  Placement placement;
+  plan::Layout layout;
   std::string plan_digest;
-  std::string data_digest;
 };
 struct EventRecorded {
   std::string type;

@@ -12,16 +12,19 @@ Instant Run::NextDeadline() const {
   return next;
 }
 
-Run MakeRun(const Placement& placement, const PlanSummary& plan) {
+Run MakeRun(const plan::Layout& layout) {
   Run run;
   int32_t rank = 0;
-  for (const NodeDevices& devices : placement) {
+  for (const NodeDevices& devices : layout.nodes) {
     run.parts.push_back({.node = devices.node, .devices = devices.devices, .first_rank = rank});
     rank += static_cast<int32_t>(devices.devices.size());
   }
   run.ranks.resize(static_cast<size_t>(rank));
-  for (int32_t idle : plan.idle_ranks) {
-    if (idle >= 0 && idle < rank) run.ranks[static_cast<size_t>(idle)].used = false;
+  for (const plan::RankList* without_work : {&layout.lost, &layout.idle}) {
+    for (Rank idle : *without_work) {
+      if (idle.value < 0 || idle.value >= rank) continue;
+      run.ranks[static_cast<size_t>(idle.value)].used = false;
+    }
   }
   return run;
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -75,14 +74,7 @@ struct Run {
   Instant NextDeadline() const;
 };
 
-// What planning tells the coordinator about a job on a placement.
-struct PlanSummary {
-  std::string digest;
-  // Ranks of the placement that no module uses, in order.
-  std::set<int32_t> idle_ranks;
-};
-
-// A run of `placement` before anything has happened.
-Run MakeRun(const Placement& placement, const PlanSummary& plan);
+// A run of the layout before anything has happened.
+Run MakeRun(const plan::Layout& layout);
 
 }  // namespace phalanx::coordinator

@@ -45,11 +45,10 @@ class ServerImpl final : public Server {
   absl::Status Begin(std::unique_ptr<Backend> backend) {
     DriverOptions driver = options_.driver;
     driver.machine.heartbeat_timeout = options_.sessions.heartbeat_timeout;
-    if (!driver.machine.plan) {
-      driver.machine.plan = [this](const Document& document, const Placement& placement,
-                                   absl::Span<const int64_t> device_memory, Epoch epoch) {
+    if (!driver.plan) {
+      driver.plan = [this](const ComputePlan& order) {
         const Instant start = absl::Now();
-        absl::StatusOr<PlanSummary> plan = PlanDocument(document, placement, device_memory, epoch);
+        absl::StatusOr<PlanSummary> plan = PlanJobOf(order);
         metrics_.Planned(absl::Now() - start);
         return plan;
       };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/runtime/planning.h"
 #include "coordinator/wire/record_codec.h"
 #include "core/base/status.h"
 
@@ -18,6 +19,9 @@ struct Overloaded : Ts... {
 };
 template <typename... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
+
+// One plan may take seconds; another job need not wait for it.
+constexpr int32_t kPlannerThreads = 2;
 
 }  // namespace
 
@@ -46,10 +50,14 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
       records.push_back(*std::move(decoded));
     }
   }
+  FillLayouts(records);
   std::unique_ptr<Driver> driver(new Driver(std::move(options), clock, board, metrics, sink));
   driver->journal_ = std::make_unique<Journal>(
       std::move(backend),
       [self = driver.get()](const CommitReport& report) { self->OnCommit(report); });
+  driver->planner_ = std::make_unique<Planner>(
+      kPlannerThreads, driver->options_.plan,
+      [self = driver.get()](PlanComputed plan) { self->Post(std::move(plan)); });
   std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records);
   records = {};
   driver->Carry(std::move(actions));
@@ -67,6 +75,7 @@ void Driver::Stop() {
     changed_.Signal();
   }
   if (thread_.joinable()) thread_.join();
+  planner_.reset();
   journal_.reset();
   RefuseAll(absl::UnavailableError("the coordinator is stopping"));
 }
@@ -197,6 +206,7 @@ void Driver::Carry(Action& action) {
                  [&](StoreRecord& a) {
                    journal_->Append({.number = a.record_number, .bytes = EncodeRecord(a.record)});
                  },
+                 [&](ComputePlan& a) { planner_->Plan(std::move(a)); },
                  [&](SendWelcome& a) { sink_.Welcome(a.session); },
                  [&](SendCommand& a) { sink_.Send(a.session, a.command_number, a.command); },
                  [&](CloseSession& a) { sink_.Close(a.session, a.status); },

@@ -19,6 +19,7 @@
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/runtime/board.h"
+#include "coordinator/runtime/planner.h"
 #include "coordinator/store/journal.h"
 #include "core/base/mutex.h"
 #include "core/base/time.h"
@@ -38,6 +39,7 @@ class SessionSink {
 
 struct DriverOptions {
   CoordinatorOptions machine;
+  PlanFunction plan;  // runs on threads of its own
   // Requests that may wait; the next is refused. (A session has one message in the inbox at a
   // time.)
   size_t requests_max = 16'384;
@@ -121,8 +123,9 @@ class Driver {
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);  // why nothing is accepted any more
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Its thread posts; its destructor joins.
+  // Their threads post; their destructors join.
   std::unique_ptr<Journal> journal_;
+  std::unique_ptr<Planner> planner_;
   std::jthread thread_;
 };
 

@@ -1,6 +1,7 @@
 #include "coordinator/runtime/planning.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -21,15 +22,6 @@ namespace {
 std::string Resolve(const std::string& directory, const std::string& path) {
   if (path.empty() || absl::StartsWith(path, "/")) return path;
   return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
-}
-
-plan::Cluster ClusterOf(const Placement& placement) {
-  plan::Cluster cluster;
-  for (const NodeDevices& part : placement) {
-    for (int32_t device : part.devices)
-      cluster.devices.push_back({.node = part.node, .index = device});
-  }
-  return cluster;
 }
 
 }  // namespace
@@ -62,21 +54,44 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
 }
 
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
-                                         absl::Span<const int64_t> device_memory, Epoch epoch) {
+                                         absl::Span<const int64_t> device_memory, Epoch epoch,
+                                         const std::optional<plan::Layout>& layout) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(document.text, job::Purpose::kSubmit));
-  const plan::Cluster cluster = ClusterOf(placement);
-  ASSIGN_OR_RETURN(const plan::Plan plan, schedule::PlanJob(read.spec, cluster, epoch));
+  plan::Plan plan;
+  if (layout.has_value()) {
+    ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, *layout));
+  } else {
+    ASSIGN_OR_RETURN(plan, schedule::PlanJob(read.spec, plan::ClusterOf(placement), epoch));
+  }
   RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
-  PlanSummary summary{.digest = plan.digest};
-  std::vector<bool> used(cluster.devices.size());
-  for (const plan::ModulePlan& module : plan.modules) {
-    std::fill_n(used.begin() + module.grid.offset(), module.grid.size(), true);
+  return PlanSummary{.layout = std::move(plan.layout), .digest = std::move(plan.digest)};
+}
+
+absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
+  return PlanDocument(order.request->document, order.placement, order.device_memory, order.epoch,
+                      order.layout);
+}
+
+void FillLayouts(std::vector<Record>& records) {
+  std::map<JobId, JobRequestPtr> live;
+  for (const Record& record : records) {
+    if (const auto* submitted = std::get_if<JobSubmitted>(&record.body)) {
+      live[record.job] = submitted->request;
+    } else if (const auto* changed = std::get_if<PhaseChanged>(&record.body)) {
+      if (job::IsTerminal(changed->phase)) live.erase(record.job);
+    }
   }
-  for (size_t rank = 0; rank < used.size(); ++rank) {
-    if (!used[rank]) summary.idle_ranks.insert(static_cast<int32_t>(rank));
+  for (Record& record : records) {
+    auto* planned = std::get_if<EpochPlanned>(&record.body);
+    const auto job = live.find(record.job);
+    if (planned == nullptr || job == live.end() || !planned->layout.modules.empty()) continue;
+    absl::StatusOr<PlanSummary> plan =
+        PlanDocument(job->second->document, planned->layout.nodes, {}, planned->layout.epoch);
+    if (!plan.ok()) continue;
+    plan->layout.data_digest = planned->layout.data_digest;
+    *planned = {std::move(plan->layout), std::move(plan->digest)};
   }
-  return summary;
 }
 
 absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector<NodeView>& nodes) {
@@ -104,7 +119,7 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
                      " devices; the connected nodes that match have ", devices));
   }
   ASSIGN_OR_RETURN(const plan::Plan plan,
-                   schedule::PlanJob(read.spec, ClusterOf(*placement), Epoch{1}));
+                   schedule::PlanJob(read.spec, plan::ClusterOf(*placement), Epoch{1}));
   RETURN_IF_ERROR(plan::CheckMemory(plan, DeviceMemory(empty, *placement)));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,20 @@ namespace phalanx::coordinator {
 // Errors: InvalidArgument with every violation.
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document);
 
-// PlanFunction of the machine: reads the document again and plans it on exactly these devices.
+// Plans the document's job on exactly these devices, under the layout where there is one.
+// `device_memory`: bytes of each of them, 0: unknown; none: of every one. Pure: the same arguments
+// give the same answer.
 // Errors: InvalidArgument with every violation; a device that has less than its rank needs is one
 // of spec.modules.
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
-                                         absl::Span<const int64_t> device_memory, Epoch epoch);
+                                         absl::Span<const int64_t> device_memory, Epoch epoch,
+                                         const std::optional<plan::Layout>& layout = std::nullopt);
+// The same, of an order.
+absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
+
+// Gives records of epochs from before there were layouts the layout that this version would choose
+// on their devices, where their jobs have not ended. One that cannot be planned stays as it is.
+void FillLayouts(std::vector<Record>& records);
 
 // The plan that the document's job would get on these nodes if all their devices were free, in the
 // form of `phalanx plan -o json`. Errors: InvalidArgument with every violation, as above;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/wire/common_codec.h"
+#include "core/wire/layout_codec.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "phalanx/v1/journal.pb.h"
@@ -42,10 +43,8 @@ class Encoder {
   }
   void operator()(const EpochPlanned& body) {
     v1::EpochPlanned* to = out_.mutable_epoch_planned();
-    to->set_epoch(body.epoch.value);
-    ToProto(body.placement, to->mutable_placement());
+    wire::ToProto(body.layout, to->mutable_layout());
     to->set_plan_digest(body.plan_digest);
-    to->set_data_digest(body.data_digest);
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -85,6 +84,21 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
           .request_id = from.request_id()};
 }
 
+// A record from before there were layouts has one without modules.
+absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
+  EpochPlanned planned{.plan_digest = from.plan_digest()};
+  if (!from.has_layout()) {
+    planned.layout = {.epoch = Epoch{from.epoch()},
+                      .nodes = FromProto(from.placement()),
+                      .data_digest = from.data_digest()};
+    return planned;
+  }
+  absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
+  if (!layout.ok()) return layout.status();
+  planned.layout = *std::move(layout);
+  return planned;
+}
+
 }  // namespace
 
 std::string EncodeRecord(const Record& record) {
@@ -120,12 +134,12 @@ absl::StatusOr<Record> DecodeRecord(absl::string_view bytes) {
       record.body = std::move(body);
       return record;
     }
-    case v1::JournalRecord::kEpochPlanned:
-      record.body = EpochPlanned{.epoch = Epoch{from.epoch_planned().epoch()},
-                                 .placement = FromProto(from.epoch_planned().placement()),
-                                 .plan_digest = from.epoch_planned().plan_digest(),
-                                 .data_digest = from.epoch_planned().data_digest()};
+    case v1::JournalRecord::kEpochPlanned: {
+      absl::StatusOr<EpochPlanned> planned = Decode(from.epoch_planned());
+      if (!planned.ok()) return planned.status();
+      record.body = *std::move(planned);
       return record;
+    }
     case v1::JournalRecord::kEventRecorded:
       record.body = EventRecorded{.type = from.event_recorded().type(),
                                   .message = from.event_recorded().message(),

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/common_codec.h"
+#include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -36,9 +37,8 @@ class CommandEncoder {
     to->set_job(command.job.value);
     to->set_epoch(command.epoch.value);
     ToProto(command.request->document, to->mutable_document());
-    ToProto(command.placement, to->mutable_placement());
+    wire::ToProto(command.layout, to->mutable_layout());
     to->set_plan_digest(command.plan_digest);
-    to->set_data_digest(command.data_digest);
   }
   void operator()(const Rendezvous& command) {
     v1::Rendezvous* to = out_.mutable_rendezvous();

@@ -11,7 +11,7 @@
 
 namespace phalanx::coordinator {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr int32_t kDevicesMax = 1024;
 
 // Errors: InvalidArgument naming the field; FailedPrecondition for a protocol version not served.

@@ -11,14 +11,14 @@ int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int6
   using job::ScheduleName;
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   int64_t trained = 0;  // chunks
-  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     trained += layout.TrainsOf(stage, chunk).any() ? 1 : 0;
   }
   if (trained == 0) return 0;
   const int64_t all = microbatches * trained;
   if (job::RunsAhead(plan.spec, module)) return all;
   const ScheduleName name = plan.spec.schedule.name;
-  const int64_t stages = layout.pp(), chunks = layout.chunks;
+  const int64_t stages = layout.pp(), chunks = layout.chunks();
   const int64_t behind = plan.stages - layout.first_stage - stages * chunks;
   if (chunks > 1 && name == ScheduleName::kZeroBubbleV) {
     return std::min(all, 2 * (stages + behind));

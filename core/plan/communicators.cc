@@ -9,11 +9,19 @@ namespace {
 
 using Use = CommunicatorSpec::Use;
 
-// Ranks of every module, ascending.
-RankList RanksInModules(const Plan& plan) {
+// Ranks with work in some module, ascending.
+RankList RanksAtWork(const Plan& plan) {
   std::vector<bool> used(static_cast<size_t>(plan.world), false);
   for (const ModulePlan& module : plan.modules) {
-    std::fill_n(used.begin() + module.grid.offset(), module.grid.size(), true);
+    const ReplicaTable& replicas = module.replicas;
+    for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+      if (!replicas.Present(dp)) continue;
+      for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
+        for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+          for (Rank rank : replicas.Ranks(dp, pp, cp)) used[static_cast<size_t>(rank.value)] = true;
+        }
+      }
+    }
   }
   RankList ranks;
   for (int32_t rank = 0; rank < plan.world; ++rank) {
@@ -22,13 +30,14 @@ RankList RanksInModules(const Plan& plan) {
   return ranks;
 }
 
-// Ranks of one stage over all replicas whose tensor coordinate is below `width`.
+// Ranks of one stage over all present replicas whose tensor coordinate is below `width`.
 void InsertStage(const Plan& plan, int32_t module, int32_t stage, int32_t width,
                  std::set<Rank>* ranks) {
-  const job::Parallel& parallel = plan.parallel(module);
-  for (int32_t dp = 0; dp < parallel.dp; ++dp) {
-    for (int32_t cp = 0; cp < parallel.cp; ++cp) {
-      const RankList group = plan.TensorGroup(module, dp, stage, cp);
+  const ReplicaTable& replicas = plan.replicas(module);
+  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+    if (!replicas.Present(dp)) continue;
+    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+      const absl::Span<const Rank> group = replicas.Ranks(dp, stage, cp);
       const auto count = std::min<size_t>(group.size(), static_cast<size_t>(width));
       ranks->insert(group.begin(), group.begin() + static_cast<std::ptrdiff_t>(count));
     }
@@ -40,7 +49,7 @@ RankList RanksOfLinks(const Plan& plan) {
   std::set<Rank> ranks;
   for (const Link& link : plan.links) {
     // Along an edge, source rank t sends only if some destination holds slice t.
-    const int32_t destination_width = plan.parallel(link.to_module).tp;
+    const int32_t destination_width = plan.replicas(link.to_module).WidestOf(link.to_stage);
     InsertStage(plan, link.from_module, link.from_stage,
                 link.edge < 0 ? kWorldMax : destination_width, &ranks);
     InsertStage(plan, link.to_module, link.to_stage, kWorldMax, &ranks);
@@ -66,27 +75,28 @@ class Collector {
 
 std::vector<CommunicatorSpec> Communicators(const Plan& plan) {
   Collector all;
-  all.Add(Use::kControl, "control", -1, RanksInModules(plan));
+  all.Add(Use::kControl, "control", -1, RanksAtWork(plan));
   const RankList ends = RanksOfLinks(plan);
   all.Add(Use::kForward, "forward", -1, ends);
   all.Add(Use::kBackward, "backward", -1, ends);
   for (const ModulePlan& module : plan.modules) {
-    const job::Parallel& parallel = plan.parallel(module.index);
+    const ReplicaTable& replicas = module.replicas;
     const std::string& name = plan.module_spec(module.index).name;
     int32_t number = 0;
-    for (int32_t dp = 0; dp < parallel.dp; ++dp) {
-      for (int32_t pp = 0; pp < parallel.pp; ++pp) {
-        for (int32_t cp = 0; cp < parallel.cp; ++cp) {
+    for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+      if (!replicas.Present(dp)) continue;
+      for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
+        for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
           all.Add(Use::kTensor, absl::StrCat(name, ".tp[", number++, "]"), module.index,
                   plan.TensorGroup(module.index, dp, pp, cp));
         }
       }
     }
     number = 0;
-    for (int32_t pp = 0; pp < parallel.pp; ++pp) {
-      for (int32_t tp = 0; tp < parallel.tp; ++tp) {
+    for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
+      for (RankList& group : plan.DataGroups(module.index, pp)) {
         all.Add(Use::kData, absl::StrCat(name, ".dp[", number++, "]"), module.index,
-                plan.DataGroup(module.index, pp, tp));
+                std::move(group));
       }
     }
   }

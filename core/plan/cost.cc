@@ -43,13 +43,21 @@ int64_t ItemsOfSample(const Plan& plan, int64_t rows_per_item) {
   return std::max<int64_t>(1, std::min(limit, fit));
 }
 
+int64_t LongestRun(const std::vector<int64_t>& starts) {
+  int64_t longest = 0;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    longest = std::max(longest, starts[i + 1] - starts[i]);
+  }
+  return longest;
+}
+
 // Token rows of one microbatch on one replica of a module, at most.
 int64_t RowsOfMicrobatch(const Plan& plan, int32_t module) {
   const job::Architecture& architecture = plan.module_spec(module).architecture;
-  const int64_t samples =
-      module == plan.spec.language
-          ? plan.spec.batch.micro
-          : EvenSplit(CountOfMicrobatch(plan, 0), plan.parallel(module).dp, 0).count;
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  const int64_t samples = module == plan.spec.language
+                              ? plan.spec.batch.micro
+                              : LongestRun(LaneStarts(layout, CountOfMicrobatch(plan, 0)));
   const int64_t per_item = job::RowsOfItem(architecture);
   if (per_item == 0) return samples * architecture.context;
   return samples * ItemsOfSample(plan, per_item) * per_item;
@@ -162,7 +170,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   // Of all chunks of the stage together, taken to be alike.
   const int64_t kept = ActivationsKeptMax(plan, place.module, place.pp, plan.microbatches);
   const int64_t alive =
-      layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks - 1) / layout.chunks : 1;
+      layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks() - 1) / layout.chunks() : 1;
   const PartElements elements = ElementsOf(plan, place, chunk);
   estimate->activations += rows * (alive * elements.kept + elements.once) * bytes;
   if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
@@ -175,7 +183,8 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
 MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place) {
   MemoryEstimate estimate;
   if (!TraitsOf(plan.module_spec(place.module).architecture).known()) return estimate;
-  for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks; ++chunk) {
+  for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks();
+       ++chunk) {
     AddPart(plan, place, chunk, &estimate);
   }
   return estimate;
@@ -255,8 +264,8 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
   return cost;
 }
 
-PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
-                  double length) {
+PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, int32_t width,
+                  double rows, double length) {
   const job::Module& spec = plan.module_spec(module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   PassCost cost = Scaled(LayerCost(spec, rows, length), layout.layers(stage, chunk).count);
@@ -280,7 +289,7 @@ PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk
       cost += projector;
     }
   }
-  return Scaled(cost, 1.0 / plan.parallel(module).tp);
+  return Scaled(cost, 1.0 / width);
 }
 
 std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
@@ -312,10 +321,9 @@ double StepFlops(const Plan& plan, double tokens, double items) {
     const double rows = per_item > 0 ? items * per_item : tokens;
     const double length =
         per_item > 0 ? per_item : tokens / static_cast<double>(plan.spec.batch.global);
-    const double width = plan.parallel(layout.index).tp;
     for (int32_t stage = 0; stage < layout.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
-        flops += width * Sum(PartCost(plan, layout.index, stage, chunk, rows, length));
+      for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+        flops += Sum(PartCost(plan, layout.index, stage, chunk, 1, rows, length));
       }
     }
   }
@@ -331,15 +339,16 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
   std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
   for (const ModulePlan& layout : plan.modules) {
-    const job::Parallel& parallel = plan.parallel(layout.index);
+    const ReplicaTable& replicas = layout.replicas;
     for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
       std::map<std::pair<int32_t, int32_t>, MemoryEstimate> known;  // by width and tp
-      for (place.dp = 0; place.dp < parallel.dp; ++place.dp) {
-        place.width = plan.Width(layout.index, place.dp, place.pp);
+      for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
+        if (!replicas.Present(place.dp)) continue;
+        place.width = replicas.Width(place.dp, place.pp);
         for (place.tp = 0; place.tp < place.width; ++place.tp) {
           const auto [entry, added] = known.try_emplace({place.width, place.tp});
           if (added) entry->second = MemoryOfPlace(plan, place);
-          for (place.cp = 0; place.cp < parallel.cp; ++place.cp) {
+          for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
             estimates[static_cast<size_t>(plan.RankOf(place).value)] += entry->second;
           }
           place.cp = 0;

@@ -20,11 +20,11 @@ PassCost EmbeddingCost(const job::Module& module, double rows);
 PassCost HeadCost(const job::Module& module, double rows);
 // The projector of an edge, for `rows` rows of its source.
 PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double rows);
-// Everything that one tensor rank of a pipeline part computes, work shared evenly over the width:
-// its layers, ends and projectors. Passes that training leaves out (ModulePlan::TrainsOf) cost
+// Everything that one of `width` tensor ranks of a pipeline part computes, work shared evenly: its
+// layers, ends and projectors. Passes that training leaves out (ModulePlan::TrainsOf) cost
 // nothing: no weight gradients of what is frozen, no input gradients that nobody asks for.
-PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, double rows,
-                  double length);
+PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, int32_t width,
+                  double rows, double length);
 
 // Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
 // each part with at least one layer.

@@ -1,5 +1,7 @@
 #include "core/plan/digest_text.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/job/job_reader.h"
@@ -10,38 +12,54 @@ namespace {
 // Strings carry their length, so that no text can pass for another one's structure.
 std::string Quoted(absl::string_view text) { return absl::StrCat(text.size(), ":", text); }
 
-// Devices of one node in a row are one line; their indices are written as runs.
-void AppendDevices(const std::vector<Device>& devices, std::string* out) {
-  for (size_t i = 0; i < devices.size();) {
-    const NodeName& node = devices[i].node;
-    absl::StrAppend(out, "node ", Quoted(node));
-    while (i < devices.size() && devices[i].node == node) {
-      const int32_t first = devices[i].index;
+std::string Ranks(const std::vector<Rank>& ranks, int32_t end = kWorldMax) {
+  std::string out;
+  for (Rank rank : ranks) {
+    if (rank.value < end) absl::StrAppend(&out, " ", rank.value);
+  }
+  return out;
+}
+
+void AppendReplicas(const ModuleLayout& layout, std::string* out) {
+  for (const SlotChange& change : layout.changes) {
+    absl::StrAppend(out, "slot ", change.dp, " ", change.pp, Ranks(change.ranks), "\n");
+  }
+  absl::StrAppend(out, "speeds ", absl::StrJoin(layout.speeds, " "), " home ",
+                  static_cast<int>(layout.state_home), " ", layout.state_copies, "\n");
+}
+
+// Devices of ranks alone; indices are written as runs.
+void AppendDevices(const Plan& plan, std::string* out) {
+  int32_t left = plan.world;
+  for (const NodeDevices& node : plan.layout.nodes) {
+    const int32_t end = std::min<int32_t>(left, static_cast<int32_t>(node.devices.size()));
+    left -= end;
+    absl::StrAppend(out, "node ", Quoted(node.node));
+    for (int32_t i = 0; i < end;) {
+      const int32_t first = node.devices[static_cast<size_t>(i)];
       int32_t count = 0;
-      while (i < devices.size() && devices[i].index == first + count && devices[i].node == node) {
-        ++count;
-        ++i;
-      }
+      for (; i < end && node.devices[static_cast<size_t>(i)] == first + count; ++i) ++count;
       absl::StrAppend(out, " ", first, "+", count);
     }
     absl::StrAppend(out, "\n");
+    if (left == 0) break;
   }
 }
 
 }  // namespace
 
 std::string CanonicalText(const Plan& plan) {
-  std::string out =
-      absl::StrCat("phalanx plan 2\nepoch ", plan.epoch.value, " world ", plan.world, " stages ",
-                   plan.stages, " microbatches ", plan.microbatches, "\n");
+  std::string out = absl::StrCat("phalanx plan 3\nworld ", plan.world, " stages ", plan.stages,
+                                 " microbatches ", plan.microbatches, "\n");
   absl::StrAppend(&out, job::ActedText(plan.spec));
   for (const ModulePlan& module : plan.modules) {
-    absl::StrAppend(&out, "stages ", module.first_stage, " chunks ", module.chunks, " placement ",
-                    static_cast<int>(module.placement));
+    absl::StrAppend(&out, "stages ", module.first_stage, " chunks ", module.chunks(), " path ",
+                    static_cast<int>(module.order.path));
     for (const LayerRange& layers : module.stage_layers) {
       absl::StrAppend(&out, " ", layers.first, "+", layers.count);
     }
     absl::StrAppend(&out, "\n");
+    AppendReplicas(plan.layout.modules[static_cast<size_t>(module.index)], &out);
   }
   for (const Link& link : plan.links) {
     if (link.edge < 0) continue;  // those within a module follow from its stages
@@ -51,7 +69,9 @@ std::string CanonicalText(const Plan& plan) {
                                   " "),
                     "\n");
   }
-  AppendDevices(plan.devices, &out);
+  AppendDevices(plan, &out);
+  absl::StrAppend(&out, "lost", Ranks(plan.layout.lost), "\nidle",
+                  Ranks(plan.layout.idle, plan.world), "\n");
   return out;
 }
 

@@ -43,7 +43,7 @@ class PartBuilder {
         shard_(ShardOf(architecture_, place.width, place.tp)) {}
 
   StageParameters Build() && {
-    if (!traits_.known() || chunk_ >= layout_.chunks) return {};
+    if (!traits_.known() || chunk_ >= layout_.chunks()) return {};
     if (layout_.IsLast(place_.pp, chunk_)) {
       AddProjectors();
       AddHead();
@@ -52,8 +52,8 @@ class PartBuilder {
     const LayerRange layers = layout_.layers(place_.pp, chunk_);
     for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) AddLayer(layer);
     if (layout_.IsFirst(place_.pp, chunk_)) AddInput();
-    const job::Parallel& parallel = plan_.parallel(place_.module);
-    result_.replicas = parallel.dp * parallel.cp;
+    const ReplicaTable& replicas = plan_.replicas(place_.module);
+    result_.replicas = replicas.present_replicas() * replicas.cp();
     Store();
     return std::move(result_);
   }

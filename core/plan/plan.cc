@@ -10,14 +10,11 @@
 #include "core/job/graph.h"
 #include "core/job/rules.h"
 #include "core/plan/check.h"
-#include "core/plan/cost.h"
 #include "core/plan/digest_text.h"
-#include "core/plan/units.h"
+#include "core/plan/samples.h"
 
 namespace phalanx::plan {
 namespace {
-
-using job::ScheduleName;
 
 AxisSize AxisOf(const job::Parallel& parallel, job::MeshAxis axis) {
   switch (axis) {
@@ -33,32 +30,64 @@ AxisSize AxisOf(const job::Parallel& parallel, job::MeshAxis axis) {
   return {"", 0};
 }
 
-// Fills stage_layers: by cost in the order of data flow, or each stage's written layers evenly over
-// its chunks.
-void PlaceLayers(const job::Module& module, ModulePlan& layout) {
-  const int32_t stages = module.parallel.pp, chunks = layout.chunks;
-  const std::vector<int32_t>& given = module.parallel.layers;
-  layout.stage_layers.resize(static_cast<size_t>(stages * chunks));
-  std::vector<int32_t> counts;
-  if (given.empty()) counts = BalanceLayers(module, stages * chunks);
-  int32_t first = 0;
-  for (int32_t flow = 0; flow < stages * chunks; ++flow) {
-    const int32_t stage = layout.StageAt(flow), chunk = layout.ChunkAt(flow);
-    const auto count = given.empty()
-                           ? counts[static_cast<size_t>(flow)]
-                           : static_cast<int32_t>(
-                                 EvenSplit(given[static_cast<size_t>(stage)], chunks, chunk).count);
-    layout.stage_layers[static_cast<size_t>(stage * chunks + chunk)] = {first, count};
+absl::Status BadLayout(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("layout: ", what));
+}
+
+// Fills stage_layers from the counts of the layout.
+absl::Status PlaceLayers(const job::Module& module, const ModuleLayout& layout,
+                         ModulePlan& module_plan) {
+  const PartOrder& order = module_plan.order;
+  if (layout.layers.size() != static_cast<size_t>(order.count())) {
+    return BadLayout(absl::StrCat("module ", module.name, " has layers of ", layout.layers.size(),
+                                  " parts; its schedule has ", order.count()));
+  }
+  module_plan.stage_layers.resize(layout.layers.size());
+  const bool known = module.architecture.layers > 0;
+  int64_t first = 0;
+  for (int32_t flow = 0; flow < order.count(); ++flow) {
+    const size_t part = order.IndexOf(order.StageAt(flow), order.ChunkAt(flow));
+    const int32_t count = layout.layers[part];
+    if (count < 0 || first + count > (known ? module.architecture.layers : INT32_MAX)) {
+      return BadLayout(absl::StrCat("module ", module.name, " has ", count, " layers from layer ",
+                                    first, " on; there are ", module.architecture.layers));
+    }
+    module_plan.stage_layers[part] = {static_cast<int32_t>(first), count};
     first += count;
   }
+  if (!known || first == module.architecture.layers) return absl::OkStatus();
+  return BadLayout(absl::StrCat("module ", module.name, " has ", first, " of ",
+                                module.architecture.layers, " layers on its stages"));
 }
 
-Placement PlacementOf(const job::JobSpec& spec, int32_t module) {
-  const bool vee = module == spec.language && spec.schedule.name == ScheduleName::kZeroBubbleV;
-  return vee ? Placement::kVee : Placement::kLoop;
+// Fills speeds: as the layout has them, 0 for absent replicas.
+absl::Status PlaceSpeeds(const job::Module& module, const ModuleLayout& layout,
+                         ModulePlan& module_plan) {
+  const ReplicaTable& replicas = module_plan.replicas;
+  const auto count = static_cast<size_t>(replicas.replicas());
+  if (!layout.speeds.empty() && layout.speeds.size() != count) {
+    return BadLayout(absl::StrCat("module ", module.name, " has speeds of ", layout.speeds.size(),
+                                  " replicas; there are ", count));
+  }
+  module_plan.speeds = layout.speeds;
+  module_plan.speeds.resize(count, 1);
+  bool any = false;
+  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+    int64_t& speed = module_plan.speeds[static_cast<size_t>(dp)];
+    if (speed < 0 || speed > kSpeedMax) {
+      return BadLayout(absl::StrCat("replica ", dp, " of module ", module.name, " has speed ",
+                                    speed, "; it must lie in [0, ", kSpeedMax, "]"));
+    }
+    if (!replicas.Present(dp)) speed = 0;
+    any |= speed > 0;
+    module_plan.equal_speeds &= speed == module_plan.speeds[0];
+  }
+  if (!any) return BadLayout(absl::StrCat("no replica of module ", module.name, " has work"));
+  return absl::OkStatus();
 }
 
-absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, int32_t index) {
+absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, const ModuleLayout& layout,
+                                      int32_t index) {
   const job::Module& module = spec.modules[static_cast<size_t>(index)];
   const job::Parallel& parallel = module.parallel;
   std::vector<AxisSize> axes;
@@ -69,14 +98,18 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, int32_t index) {
                                                        {"ep", parallel.ep},
                                                        {"expt_dp", parallel.expt_dp}},
                                                       {"pp", parallel.pp}, grid.AxisStride("pp")));
-
-  ModulePlan layout{.index = index,
-                    .grid = std::move(grid),
-                    .expert_grid = std::move(expert_grid),
-                    .chunks = job::ChunksOf(spec, index),
-                    .placement = PlacementOf(spec, index)};
-  PlaceLayers(module, layout);
-  return layout;
+  absl::StatusOr<ReplicaTable> replicas = ReplicaTable::Create(grid, layout.changes);
+  if (!replicas.ok()) {
+    return BadLayout(absl::StrCat("module ", module.name, ": ", replicas.status().message()));
+  }
+  ModulePlan module_plan{.index = index,
+                         .grid = std::move(grid),
+                         .expert_grid = std::move(expert_grid),
+                         .replicas = *std::move(replicas),
+                         .order = PartOrderOf(spec, index)};
+  RETURN_IF_ERROR(PlaceLayers(module, layout, module_plan));
+  RETURN_IF_ERROR(PlaceSpeeds(module, layout, module_plan));
+  return module_plan;
 }
 
 // Stages of the module graph: a node weighs as much as it has pipeline parts.
@@ -115,7 +148,7 @@ std::vector<Link> MakeLinks(const job::JobSpec& spec, const std::vector<ModulePl
                      .from_stage = from.LastStage(),
                      .to_module = spec.edges[i].to,
                      .to_stage = 0,
-                     .from_chunk = from.chunks - 1,
+                     .from_chunk = from.chunks() - 1,
                      .to_chunk = 0,
                      .edge = static_cast<int32_t>(i)});
   }
@@ -135,9 +168,9 @@ void FindTrained(Plan& plan) {
                     .TrainsOf(link.from_stage, link.from_chunk)
                     .any();
     }
-    for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+    for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
       for (int32_t stage = 0; stage < module.pp(); ++stage) {
-        Trains& part = module.trains[static_cast<size_t>(stage * module.chunks + chunk)];
+        Trains& part = module.trains[module.order.IndexOf(stage, chunk)];
         part.weights = layers_train;
         part.inputs = inputs || (layers_train && !module.IsFirst(stage, chunk));
         if (!module.IsLast(stage, chunk)) continue;
@@ -149,107 +182,86 @@ void FindTrained(Plan& plan) {
   }
 }
 
-// Devices of no module: the gaps between spans first, then what is beyond the world.
-std::vector<Device> IdleDevices(const Plan& plan, const Cluster& cluster) {
-  std::vector<std::pair<int32_t, int32_t>> spans;
-  for (const ModulePlan& module : plan.modules) {
-    spans.emplace_back(module.grid.offset(), module.grid.offset() + module.grid.size());
+// Fills the devices of ranks and the idle ones.
+absl::Status PlaceDevices(Plan& plan) {
+  Cluster cluster = ClusterOf(plan.layout.nodes);
+  if (cluster.devices.size() < static_cast<size_t>(plan.world)) {
+    return BadLayout(
+        absl::StrCat("it has ", cluster.devices.size(), " devices for ", plan.world, " ranks"));
   }
-  std::sort(spans.begin(), spans.end());
-  std::vector<Device> idle;
-  int32_t next = 0;
-  for (const auto& [first, end] : spans) {
-    for (; next < first; ++next) idle.push_back(cluster.devices[static_cast<size_t>(next)]);
-    next = std::max(next, end);
+  for (const std::vector<Rank>* ranks : {&plan.layout.lost, &plan.layout.idle}) {
+    for (Rank rank : *ranks) {
+      if (rank.value >= 0 && static_cast<size_t>(rank.value) < cluster.devices.size()) continue;
+      return BadLayout(absl::StrCat("place ", rank.value, " is lost or idle; there are ",
+                                    cluster.devices.size(), " devices"));
+    }
   }
-  idle.insert(idle.end(), cluster.devices.begin() + plan.world, cluster.devices.end());
-  return idle;
+  for (Rank place : plan.layout.idle) {
+    plan.idle.push_back(cluster.devices[static_cast<size_t>(place.value)]);
+  }
+  cluster.devices.resize(static_cast<size_t>(plan.world));
+  plan.devices = std::move(cluster.devices);
+  return absl::OkStatus();
+}
+
+// Deals the step's batch to the language replicas.
+void PlaceSamples(Plan& plan) {
+  const ModulePlan& language = plan.modules[static_cast<size_t>(plan.spec.language)];
+  plan.sample_runs = LaneStarts(language, plan.spec.batch.global);
+  int64_t most = 0;
+  for (size_t lane = 0; lane + 1 < plan.sample_runs.size(); ++lane) {
+    most = std::max(most, plan.sample_runs[lane + 1] - plan.sample_runs[lane]);
+  }
+  plan.microbatches = (most + plan.spec.batch.micro - 1) / plan.spec.batch.micro;
 }
 
 }  // namespace
 
-Cluster MakeCluster(int32_t nodes, int32_t devices_per_node) {
-  Cluster cluster;
-  cluster.devices.reserve(static_cast<size_t>(nodes) * static_cast<size_t>(devices_per_node));
-  for (int32_t node = 0; node < nodes; ++node) {
-    const NodeName name = absl::StrCat("node-", node);
-    for (int32_t device = 0; device < devices_per_node; ++device) {
-      cluster.devices.push_back({name, device});
-    }
-  }
-  return cluster;
-}
-
 Rank Plan::RankOf(const Place& place) const {
-  const Grid& grid = modules[static_cast<size_t>(place.module)].grid;
-  const auto& order = parallel(place.module).order;
-  std::array<int32_t, 4> coordinates{};
-  for (size_t i = 0; i < order.size(); ++i) {
-    switch (order[i]) {
-      case job::MeshAxis::kTensor:
-        coordinates[i] = place.tp;
-        break;
-      case job::MeshAxis::kContext:
-        coordinates[i] = place.cp;
-        break;
-      case job::MeshAxis::kData:
-        coordinates[i] = place.dp;
-        break;
-      case job::MeshAxis::kPipeline:
-        coordinates[i] = place.pp;
-        break;
-    }
-  }
-  return grid.RankAt(coordinates);
-}
-
-int32_t Plan::Width(int32_t module, int32_t /*dp*/, int32_t /*pp*/) const {
-  return parallel(module).tp;
+  const absl::Span<const Rank> ranks = replicas(place.module).Ranks(place.dp, place.pp, place.cp);
+  PHALANX_CHECK(place.tp >= 0 && static_cast<size_t>(place.tp) < ranks.size(),
+                "a place of the plan");
+  return ranks[static_cast<size_t>(place.tp)];
 }
 
 RankList Plan::TensorGroup(int32_t module, int32_t dp, int32_t pp, int32_t cp) const {
+  const absl::Span<const Rank> ranks = replicas(module).Ranks(dp, pp, cp);
+  return {ranks.begin(), ranks.end()};
+}
+
+RankList Plan::DataGroupOf(const Place& place) const {
+  const ReplicaTable& table = replicas(place.module);
+  const bool equal = table.EqualWidths(place.pp);
   RankList ranks;
-  const int32_t width = Width(module, dp, pp);
-  for (int32_t tp = 0; tp < width; ++tp) {
-    ranks.push_back(RankOf({.module = module, .tp = tp, .cp = cp, .dp = dp, .pp = pp}));
+  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
+    if (!table.Present(dp)) continue;
+    for (int32_t cp = 0; cp < table.cp(); ++cp) {
+      const absl::Span<const Rank> group = table.Ranks(dp, place.pp, cp);
+      if (equal) {
+        ranks.push_back(group[static_cast<size_t>(place.tp)]);
+      } else {
+        ranks.insert(ranks.end(), group.begin(), group.end());
+      }
+    }
   }
   return ranks;
 }
 
-RankList Plan::DataGroup(int32_t module, int32_t pp, int32_t tp) const {
-  RankList ranks;
-  for (int32_t dp = 0; dp < parallel(module).dp; ++dp) {
-    for (int32_t cp = 0; cp < parallel(module).cp; ++cp) {
-      ranks.push_back(RankOf({.module = module, .tp = tp, .cp = cp, .dp = dp, .pp = pp}));
-    }
+std::vector<RankList> Plan::DataGroups(int32_t module, int32_t pp) const {
+  const ReplicaTable& table = replicas(module);
+  const int32_t count = table.EqualWidths(pp) ? table.WidestOf(pp) : 1;
+  std::vector<RankList> groups;
+  for (int32_t tp = 0; tp < count; ++tp) {
+    groups.push_back(DataGroupOf({.module = module, .tp = tp, .pp = pp}));
   }
-  return ranks;
+  return groups;
 }
 
 std::optional<Place> Plan::PlaceOf(Rank rank, int32_t module) const {
-  const Grid& grid = modules[static_cast<size_t>(module)].grid;
-  if (!grid.Contains(rank)) return std::nullopt;
-  const std::vector<int32_t> coordinates = grid.CoordinatesOf(rank);
-  Place place{.module = module};
-  const auto& order = parallel(module).order;
-  for (size_t i = 0; i < order.size(); ++i) {
-    switch (order[i]) {
-      case job::MeshAxis::kTensor:
-        place.tp = coordinates[i];
-        break;
-      case job::MeshAxis::kContext:
-        place.cp = coordinates[i];
-        break;
-      case job::MeshAxis::kData:
-        place.dp = coordinates[i];
-        break;
-      case job::MeshAxis::kPipeline:
-        place.pp = coordinates[i];
-        break;
-    }
-  }
-  place.width = Width(module, place.dp, place.pp);
-  return place;
+  const std::optional<ReplicaTable::Position> at = replicas(module).PositionOf(rank);
+  if (!at.has_value()) return std::nullopt;
+  return Place{
+      .module = module, .tp = at->tp, .cp = at->cp, .dp = at->dp, .pp = at->pp, .width = at->width};
 }
 
 std::vector<Place> Plan::PlacesOf(Rank rank) const {
@@ -288,36 +300,43 @@ bool Plan::IsSink(int32_t module) const {
 }
 
 Rank Plan::Reporter() const {
-  return RankOf(
-      {.module = spec.language, .pp = modules[static_cast<size_t>(spec.language)].LastStage()});
+  const ModulePlan& language = modules[static_cast<size_t>(spec.language)];
+  return RankOf({.module = spec.language,
+                 .dp = language.replicas.FirstPresent(),
+                 .pp = language.LastStage()});
+}
+
+absl::StatusOr<Plan> Expand(const job::JobSpec& spec, Layout layout) {
+  Plan plan;
+  plan.spec = spec;
+  plan.spec.schedule = layout.schedule;
+  plan.layout = std::move(layout);
+  RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(plan.spec)));
+  if (plan.layout.modules.size() != spec.modules.size()) {
+    return BadLayout(absl::StrCat("it has ", plan.layout.modules.size(),
+                                  " modules; the document has ", spec.modules.size()));
+  }
+  if (plan.layout.schedule.name == job::ScheduleName::kAuto) {
+    return BadLayout("its schedule was never chosen");
+  }
+  plan.world = spec.World();
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    ASSIGN_OR_RETURN(ModulePlan module,
+                     PlanModule(plan.spec, plan.layout.modules[i], static_cast<int32_t>(i)));
+    plan.modules.push_back(std::move(module));
+  }
+  plan.stages = CountStages(plan.spec, plan.modules);
+  plan.links = MakeLinks(plan.spec, plan.modules);
+  FindTrained(plan);
+  RETURN_IF_ERROR(PlaceDevices(plan));
+  PlaceSamples(plan);
+  plan.digest = Digest(CanonicalText(plan));
+  return plan;
 }
 
 absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {
-  RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(spec)));
-  Plan plan;
-  plan.spec = spec;
-  if (spec.schedule.name == ScheduleName::kAuto) {
-    plan.spec.schedule.name =
-        spec.schedule.chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;
-  }
-  plan.epoch = epoch;
-  for (size_t i = 0; i < spec.modules.size(); ++i) {
-    ASSIGN_OR_RETURN(ModulePlan module, PlanModule(spec, static_cast<int32_t>(i)));
-    plan.world = std::max(plan.world, module.grid.offset() + module.grid.size());
-    plan.modules.push_back(std::move(module));
-  }
-  if (cluster.devices.size() < static_cast<size_t>(plan.world)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "job ", spec.name, " needs ", plan.world, " devices; there are ", cluster.devices.size()));
-  }
-  plan.stages = CountStages(spec, plan.modules);
-  plan.links = MakeLinks(spec, plan.modules);
-  FindTrained(plan);
-  plan.devices.assign(cluster.devices.begin(), cluster.devices.begin() + plan.world);
-  plan.idle = IdleDevices(plan, cluster);
-  plan.microbatches = job::MicrobatchesOf(spec);
-  plan.digest = Digest(CanonicalText(plan));
-  return plan;
+  ASSIGN_OR_RETURN(Layout layout, DecideLayout(spec, cluster, epoch));
+  return Expand(spec, std::move(layout));
 }
 
 }  // namespace phalanx::plan

@@ -1,13 +1,13 @@
 // core/plan/plan.h: a job laid out on devices.
 //
-// A plan is small: the spec, where each rank runs, the layers of each stage, and (later) the
-// replicas whose width differs. Everything about a rank is computed from it by this code, which
-// coordinator, workers and client all link, so nothing per-rank crosses the wire; the digest proves
-// that all agree.
+// A plan is what a document and a layout (layout.h) come to. It is never stored or sent: everything
+// about a rank is computed from those two by this code, which coordinator, workers and client all
+// link, so nothing per-rank crosses the wire; the digest proves that all agree.
 //
 // Words: *replica* one data-parallel copy of a module (dp coordinate; with cp, cp ranks share it);
 // *stage* one pipeline part (pp coordinate); *lane* a replica seen from an edge: the ranks of its
-// last (as source) or first (as destination) stage. *Width*: tensor ranks of a (module, dp, pp).
+// last (as source) or first (as destination) stage. *Width*: tensor ranks of a (module, dp, pp);
+// widths may differ (replica_table.h).
 //
 // Pure. A Plan is a plain value; safe to read from any thread.
 #pragma once
@@ -21,20 +21,10 @@
 #include "core/base/ids.h"
 #include "core/job/job_spec.h"
 #include "core/plan/grid.h"
+#include "core/plan/layout.h"
+#include "core/plan/replica_table.h"
 
 namespace phalanx::plan {
-
-// The devices that a plan may use, in the order in which ranks are laid on them.
-struct Device {
-  NodeName node;
-  int32_t index = 0;  // on its node
-  friend bool operator==(const Device&, const Device&) = default;
-};
-struct Cluster {
-  std::vector<Device> devices;
-};
-// `nodes` x `devices_per_node` devices named node-0, node-1, ...: what `phalanx plan --nodes` uses.
-Cluster MakeCluster(int32_t nodes, int32_t devices_per_node);
 
 // [first, first + count) of a module's layers.
 struct LayerRange {
@@ -50,52 +40,39 @@ struct Trains {
   friend bool operator==(const Trains&, const Trains&) = default;
 };
 
-// Which pipeline ranks hold consecutive parts of a module with several chunks.
-enum class Placement : uint8_t {
-  kLoop,  // chunk 0 of stages 0, 1, ..., then chunk 1 of stages 0, 1, ...: the last rank's part is
-          // followed by one of the first
-  kVee,   // two chunks: chunk 0 of stages 0, 1, ..., then chunk 1 of stages ..., 1, 0: rank d of p
-          // holds parts d and 2p - 1 - d, and the first one both ends
-};
-
 struct ModulePlan {
   int32_t index = 0;  // into spec.modules
-  Grid grid;          // axes tp, cp, dp, pp in the user's order
+  Grid grid;          // the healthy layout: axes tp, cp, dp, pp in the user's order
   // Axes expt_tp, ep, expt_dp over the ranks of each stage in ascending order, and pp shared.
   Grid expert_grid;
-  // Pieces of layers a stage: for the language module those of the schedule, else 1.
-  int32_t chunks = 1;
-  Placement placement = Placement::kLoop;
-  // Of chunk c of stage p at p * chunks + c. With one chunk simply [pp]. Covers all layers.
-  std::vector<LayerRange> stage_layers;
+  ReplicaTable replicas;        // who holds what now
+  std::vector<int64_t> speeds;  // of each replica; 0: absent, or it takes no samples
+  bool equal_speeds = true;     // of all replicas, so none is absent
+  PartOrder order;
+  std::vector<LayerRange> stage_layers;  // of chunk c of stage p at order.IndexOf(p, c)
   int32_t first_stage = 0;     // of the module graph: longest path of pipeline parts before it
   std::vector<Trains> trains;  // parallel to stage_layers
 
-  int32_t pp() const { return static_cast<int32_t>(stage_layers.size()) / chunks; }
+  int32_t pp() const { return order.pp; }
+  int32_t chunks() const { return order.chunks; }
   const LayerRange& layers(int32_t stage, int32_t chunk = 0) const {
-    return stage_layers[static_cast<size_t>(stage * chunks + chunk)];
+    return stage_layers[order.IndexOf(stage, chunk)];
   }
   const Trains& TrainsOf(int32_t stage, int32_t chunk = 0) const {
-    return trains[static_cast<size_t>(stage * chunks + chunk)];
+    return trains[order.IndexOf(stage, chunk)];
   }
   // Place of a part in the order in which data passes them, in [0, pp * chunks), and back.
-  int32_t FlowOf(int32_t stage, int32_t chunk = 0) const {
-    const bool turned = placement == Placement::kVee && chunk == 1;
-    return chunk * pp() + (turned ? pp() - 1 - stage : stage);
-  }
-  int32_t StageAt(int32_t flow) const {
-    const int32_t stage = flow % pp();
-    return placement == Placement::kVee && ChunkAt(flow) == 1 ? pp() - 1 - stage : stage;
-  }
-  int32_t ChunkAt(int32_t flow) const { return flow / pp(); }
-  int32_t LastStage() const { return StageAt(pp() * chunks - 1); }  // that of the last part
+  int32_t FlowOf(int32_t stage, int32_t chunk = 0) const { return order.FlowOf(stage, chunk); }
+  int32_t StageAt(int32_t flow) const { return order.StageAt(flow); }
+  int32_t ChunkAt(int32_t flow) const { return order.ChunkAt(flow); }
+  int32_t LastStage() const { return StageAt(order.count() - 1); }  // that of the last part
   // Of a part, counted over the module graph.
   int32_t GraphStage(int32_t stage, int32_t chunk = 0) const {
     return first_stage + FlowOf(stage, chunk);
   }
   bool IsFirst(int32_t stage, int32_t chunk = 0) const { return FlowOf(stage, chunk) == 0; }
   bool IsLast(int32_t stage, int32_t chunk = 0) const {
-    return FlowOf(stage, chunk) == pp() * chunks - 1;
+    return FlowOf(stage, chunk) == order.count() - 1;
   }
 };
 
@@ -127,23 +104,23 @@ struct ScheduleCandidate {
 };
 
 struct Plan {
-  job::JobSpec spec;
-  Epoch epoch{1};
+  job::JobSpec spec;  // with the layout's schedule
+  Layout layout;
   int32_t world = 0;
   std::vector<ModulePlan> modules;
   std::vector<Link> links;      // within modules first, in order; then one an edge
   std::vector<Device> devices;  // of each rank, [world]
-  // Devices of the cluster that no module uses: those of ranks in no module, then those beyond the
-  // world, in cluster order.
-  std::vector<Device> idle;
-  int32_t stages = 0;        // of the module graph: longest path
-  int64_t microbatches = 1;  // M of rules: max over language replicas of ceil(samples / micro)
+  std::vector<Device> idle;     // those of layout.idle
+  int32_t stages = 0;           // of the module graph: longest path
+  int64_t microbatches = 1;     // M of rules: max over language replicas of ceil(samples / micro)
+  // Of each language replica where its run of the step's batch begins, and the end.
+  std::vector<int64_t> sample_runs;
   // What was tried before the spec's schedule was chosen, that one included; empty if the job named
   // its schedule, or has too large a graph to try any.
   std::vector<ScheduleCandidate> candidates;
-  // Of everything above but `idle` and `candidates`, and of the spec what ranks act on: not labels,
-  // priority and other matters of the queue. Equal digests mean that two processes would do the
-  // same.
+  // Of the layout but for its epoch and its data_digest, which stand beside it, and of the spec
+  // what ranks act on: not labels, priority and other matters of the queue. Equal digests mean that
+  // two processes would do the same.
   std::string digest;
 
   const job::Module& module_spec(int32_t module) const {
@@ -151,11 +128,21 @@ struct Plan {
   }
   const job::Parallel& parallel(int32_t module) const { return module_spec(module).parallel; }
 
-  // Tensor ranks of one stage of one replica, in unit order. The one place that knows widths.
+  Epoch epoch() const { return layout.epoch; }
+  const ReplicaTable& replicas(int32_t module) const {
+    return modules[static_cast<size_t>(module)].replicas;
+  }
+
+  // Tensor ranks of one stage of one replica, in unit order; none where it has nobody.
   RankList TensorGroup(int32_t module, int32_t dp, int32_t pp, int32_t cp = 0) const;
-  int32_t Width(int32_t module, int32_t dp, int32_t pp) const;
-  // Ranks with the same stage and tensor coordinate, over dp (then cp): the data group.
-  RankList DataGroup(int32_t module, int32_t pp, int32_t tp) const;
+  int32_t Width(int32_t module, int32_t dp, int32_t pp) const {
+    return replicas(module).Width(dp, pp);
+  }
+  // The data groups of a stage: where all replicas have one width, the ranks of each tensor
+  // coordinate over dp (then cp); where widths differ, all ranks of the stage by (dp, cp, tp).
+  std::vector<RankList> DataGroups(int32_t module, int32_t pp) const;
+  // The one that a place is in.
+  RankList DataGroupOf(const Place& place) const;
   // The rank at a place; its `width` does not matter. A place outside the plan is a caller's bug.
   Rank RankOf(const Place& place) const;
   // In spec order; empty for an idle rank.
@@ -176,11 +163,13 @@ struct Plan {
   Rank Reporter() const;
 };
 
-// Lays the job on the first devices of `cluster` (rank r on device r). A job that needs more
-// devices than there are is refused. A schedule left open becomes 1f1b, with chunks interleaved:
-// whoever plans a user's job calls schedule::PlanJob, which chooses. A plan never says `auto`.
-// Errors: InvalidArgument with violations (layers that do not cover stages, widths beyond units,
-// spans that overlap in part, edges that do not join, ...); ResourceExhausted for too few devices.
+// The plan of a document under a layout: the only derivation.
+// Errors: InvalidArgument with violations of the document (CheckLayout), or for a layout that does
+// not fit it ("layout: ..."), which can only come from elsewhere: no layout that DecideLayout or
+// schedule::PlanJob made for this document fails.
+absl::StatusOr<Plan> Expand(const job::JobSpec& spec, Layout layout);
+
+// DecideLayout and Expand in one. Errors: as both.
 absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch);
 
 // Every communicator of the plan in canonical order, the same on every rank.
@@ -190,8 +179,9 @@ struct CommunicatorSpec {
   int32_t module = -1;  // kTensor, kData
   RankList ranks;       // canonical order: communicator rank = position
 };
-// Order: control (every rank that is in a module), forward and backward (every rank that can be an
-// end of a link's message), tensor groups by (module, dp, pp), data groups by (module, pp, tp).
+// Order: control (every rank that has work), forward and backward (every rank that can be an
+// end of a link's message), tensor groups by (module, dp, pp), data groups
+// (Plan::DataGroups) by (module, pp, tp).
 // Equal groups are shared: the second module that would make a tensor or data group of the same
 // ranks for the same use uses the first one's. Groups of one rank are left out.
 std::vector<CommunicatorSpec> Communicators(const Plan& plan);

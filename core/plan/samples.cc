@@ -1,20 +1,69 @@
 #include "core/plan/samples.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
 
+#include "absl/numeric/int128.h"
 #include "core/base/prng.h"
 #include "core/plan/check.h"
 
 namespace phalanx::plan {
 namespace {
 
-// What language lane `lane` takes of microbatch `microbatch`, as positions in the global batch.
-UnitRange LaneMicrobatch(const Plan& plan, int64_t microbatch, int32_t lane) {
-  const UnitRange run =
-      EvenSplit(plan.spec.batch.global, plan.parallel(plan.spec.language).dp, lane);
-  const UnitRange part = EvenSplit(run.count, plan.microbatches, microbatch);
-  return {run.first + part.first, part.count};
+// How many of `count` things each replica is dealt. Every replica's share is at least its quota
+// rounded down, so only what is left then is dealt one by one.
+std::vector<int64_t> DealBySpeed(const std::vector<int64_t>& speeds, int64_t count) {
+  using Wide = absl::int128;
+  Wide sum = 0;
+  for (int64_t speed : speeds) sum += speed;
+  std::vector<int64_t> dealt;
+  int64_t rest = count;
+  for (int64_t speed : speeds) {
+    dealt.push_back(static_cast<int64_t>(Wide{count} * speed / sum));
+    rest -= dealt.back();
+  }
+  for (; rest > 0; --rest) {
+    size_t next = speeds.size();
+    for (size_t i = 0; i < speeds.size(); ++i) {
+      if (speeds[i] == 0) continue;
+      // (dealt + 1) / speed, compared without dividing.
+      if (next == speeds.size() ||
+          Wide{dealt[i] + 1} * speeds[next] < Wide{dealt[next] + 1} * speeds[i]) {
+        next = i;
+      }
+    }
+    ++dealt[next];
+  }
+  return dealt;
+}
+
+UnitRange RunOf(const std::vector<int64_t>& starts, int32_t lane) {
+  const auto i = static_cast<size_t>(lane);
+  return {starts[i], starts[i + 1] - starts[i]};
+}
+
+// What one replica is dealt of `count` things.
+UnitRange LaneRun(const ModulePlan& module, int64_t count, int32_t lane) {
+  if (module.equal_speeds) {
+    return EvenSplit(count, static_cast<int64_t>(module.speeds.size()), lane);
+  }
+  return RunOf(LaneStarts(module, count), lane);
+}
+
+const ModulePlan& ModuleOf(const Plan& plan, int32_t module) {
+  return plan.modules[static_cast<size_t>(module)];
+}
+
+// Lengths of the language replicas' runs, each with the number of replicas that have it.
+std::map<int64_t, int64_t> RunLengths(const Plan& plan) {
+  std::map<int64_t, int64_t> lanes;
+  for (size_t lane = 0; lane + 1 < plan.sample_runs.size(); ++lane) {
+    ++lanes[plan.sample_runs[lane + 1] - plan.sample_runs[lane]];
+  }
+  return lanes;
 }
 
 // A permutation of [0, 4^half_bits) keyed by (seed, pass).
@@ -30,7 +79,13 @@ uint64_t Feistel(uint64_t seed, uint64_t pass, int half_bits, uint64_t value) {
   return left << half_bits | right;
 }
 
-// Messages of one pair of lanes of an edge: one a destination tensor rank.
+std::vector<int64_t> LaneStarts(const Plan& plan, int32_t module,
+                                const MicrobatchSamples& microbatch) {
+  if (module == plan.spec.language) return microbatch.lane_first;
+  return LaneStarts(ModuleOf(plan, module), static_cast<int64_t>(microbatch.samples.size()));
+}
+
+// Messages of one pair of lanes: one a destination tensor rank.
 void AppendPair(const Plan& plan, const Link& link, int32_t from_lane, int32_t to_lane,
                 UnitRange samples, std::vector<LinkMessage>* messages) {
   const RankList sources = plan.TensorGroup(link.from_module, from_lane, link.from_stage);
@@ -48,12 +103,13 @@ void AppendPair(const Plan& plan, const Link& link, int32_t from_lane, int32_t t
 std::vector<LinkMessage> EdgeMessages(const Plan& plan, const Link& link,
                                       const MicrobatchSamples& microbatch) {
   std::vector<LinkMessage> messages;
-  const int32_t sources = plan.parallel(link.from_module).dp;
-  const int32_t destinations = plan.parallel(link.to_module).dp;
+  const std::vector<int64_t> from_starts = LaneStarts(plan, link.from_module, microbatch);
+  const std::vector<int64_t> to_starts = LaneStarts(plan, link.to_module, microbatch);
+  const auto sources = static_cast<int32_t>(from_starts.size()) - 1;
+  const auto destinations = static_cast<int32_t>(to_starts.size()) - 1;
   // Both sides cut one list into ascending runs, so one walk over both finds all intersections.
   for (int32_t from = 0, to = 0; from < sources && to < destinations;) {
-    const UnitRange source = LaneSamples(plan, link.from_module, from, microbatch);
-    const UnitRange destination = LaneSamples(plan, link.to_module, to, microbatch);
+    const UnitRange source = RunOf(from_starts, from), destination = RunOf(to_starts, to);
     const int64_t first = std::max(source.first, destination.first);
     const int64_t end = std::min(source.end(), destination.end());
     if (first < end) AppendPair(plan, link, from, to, {first, end - first}, &messages);
@@ -69,13 +125,18 @@ std::vector<LinkMessage> EdgeMessages(const Plan& plan, const Link& link,
 std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
                                        const MicrobatchSamples& microbatch) {
   std::vector<LinkMessage> messages;
-  const job::Parallel& parallel = plan.parallel(link.from_module);
-  for (int32_t dp = 0; dp < parallel.dp; ++dp) {
-    const UnitRange samples = LaneSamples(plan, link.from_module, dp, microbatch);
+  const ReplicaTable& replicas = plan.replicas(link.from_module);
+  const std::vector<int64_t> starts = LaneStarts(plan, link.from_module, microbatch);
+  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+    const UnitRange samples = RunOf(starts, dp);
     if (samples.count == 0) continue;
-    for (int32_t cp = 0; cp < parallel.cp; ++cp) {
-      const RankList sources = plan.TensorGroup(link.from_module, dp, link.from_stage, cp);
-      const RankList destinations = plan.TensorGroup(link.to_module, dp, link.to_stage, cp);
+    if (replicas.Width(dp, link.from_stage) != replicas.Width(dp, link.to_stage)) {
+      AppendPair(plan, link, dp, dp, samples, &messages);
+      continue;
+    }
+    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+      const absl::Span<const Rank> sources = replicas.Ranks(dp, link.from_stage, cp);
+      const absl::Span<const Rank> destinations = replicas.Ranks(dp, link.to_stage, cp);
       for (size_t tp = 0; tp < sources.size(); ++tp) {
         messages.push_back({.from = sources[tp],
                             .to = destinations[tp],
@@ -89,48 +150,64 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
 
 }  // namespace
 
+std::vector<int64_t> LaneStarts(const ModulePlan& module, int64_t count) {
+  const auto lanes = static_cast<int64_t>(module.speeds.size());
+  std::vector<int64_t> starts = {0};
+  starts.reserve(static_cast<size_t>(lanes) + 1);
+  if (module.equal_speeds) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      starts.push_back(EvenSplit(count, lanes, lane).end());
+    }
+    return starts;
+  }
+  for (int64_t dealt : DealBySpeed(module.speeds, count)) starts.push_back(starts.back() + dealt);
+  return starts;
+}
+
 MicrobatchSamples SamplesOfMicrobatch(const Plan& plan, int64_t microbatch) {
   MicrobatchSamples result;
-  const int32_t lanes = plan.parallel(plan.spec.language).dp;
+  const auto lanes = static_cast<int32_t>(plan.sample_runs.size()) - 1;
   for (int32_t lane = 0; lane < lanes; ++lane) {
     result.lane_first.push_back(static_cast<int64_t>(result.samples.size()));
-    const UnitRange range = LaneMicrobatch(plan, microbatch, lane);
-    for (int64_t sample = range.first; sample < range.end(); ++sample)
-      result.samples.push_back(sample);
+    const UnitRange run = RunOf(plan.sample_runs, lane);
+    const UnitRange part = EvenSplit(run.count, plan.microbatches, microbatch);
+    for (int64_t i = part.first; i < part.end(); ++i) result.samples.push_back(run.first + i);
   }
   result.lane_first.push_back(static_cast<int64_t>(result.samples.size()));
   return result;
 }
 
 int64_t CountOfMicrobatch(const Plan& plan, int64_t microbatch) {
-  const int64_t global = plan.spec.batch.global, lanes = plan.parallel(plan.spec.language).dp;
-  const int64_t run = global / lanes, longer = global % lanes;
-  return longer * EvenSplit(run + 1, plan.microbatches, microbatch).count +
-         (lanes - longer) * EvenSplit(run, plan.microbatches, microbatch).count;
+  int64_t count = 0;
+  for (const auto& [length, lanes] : RunLengths(plan)) {
+    count += lanes * EvenSplit(length, plan.microbatches, microbatch).count;
+  }
+  return count;
+}
+
+MicrobatchSamples DealMicrobatch(const Plan& plan, int64_t count) {
+  MicrobatchSamples result{.lane_first = LaneStarts(ModuleOf(plan, plan.spec.language), count)};
+  result.samples.resize(static_cast<size_t>(count));
+  std::iota(result.samples.begin(), result.samples.end(), 0);
+  return result;
 }
 
 UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
                       const MicrobatchSamples& microbatch) {
-  if (module == plan.spec.language) {
-    const int64_t first = microbatch.lane_first[static_cast<size_t>(lane)];
-    return {first, microbatch.lane_first[static_cast<size_t>(lane) + 1] - first};
-  }
-  return EvenSplit(static_cast<int64_t>(microbatch.samples.size()), plan.parallel(module).dp, lane);
+  if (module == plan.spec.language) return RunOf(microbatch.lane_first, lane);
+  return LaneRun(ModuleOf(plan, module), static_cast<int64_t>(microbatch.samples.size()), lane);
 }
 
 int64_t LaneSamplesOfStep(const Plan& plan, int32_t module, int32_t lane) {
-  const int32_t lanes = plan.parallel(module).dp;
-  if (module == plan.spec.language) return EvenSplit(plan.spec.batch.global, lanes, lane).count;
-  // Microbatches have at most three sizes, in runs that end where a lane's larger parts end.
-  const int64_t run = plan.spec.batch.global / plan.parallel(plan.spec.language).dp;
-  std::array<int64_t, 4> cuts = {0, run % plan.microbatches, (run + 1) % plan.microbatches,
-                                 plan.microbatches};
-  std::sort(cuts.begin(), cuts.end());
+  if (module == plan.spec.language) return RunOf(plan.sample_runs, lane).count;
+  // A run of the language model gives its first microbatches one sample more: between the places
+  // where such parts end all microbatches have one size.
+  std::set<int64_t> cuts = {0, plan.microbatches};
+  for (const auto& [length, lanes] : RunLengths(plan)) cuts.insert(length % plan.microbatches);
   int64_t count = 0;
-  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-    if (cuts[i] == cuts[i + 1]) continue;
-    const int64_t samples = CountOfMicrobatch(plan, cuts[i]);
-    count += (cuts[i + 1] - cuts[i]) * EvenSplit(samples, lanes, lane).count;
+  for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
+    const UnitRange run = LaneRun(ModuleOf(plan, module), CountOfMicrobatch(plan, *cut), lane);
+    count += (*std::next(cut) - *cut) * run.count;
   }
   return count;
 }

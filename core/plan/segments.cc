@@ -30,9 +30,10 @@ struct Replica {
 
 std::vector<Replica> ReplicasOf(const Plan& plan, int32_t module, int32_t pp, UnitFamily family) {
   std::vector<Replica> replicas;
-  const job::Parallel& parallel = plan.parallel(module);
-  for (int32_t dp = 0; dp < parallel.dp; ++dp) {
-    for (int32_t cp = 0; cp < parallel.cp; ++cp) {
+  const ReplicaTable& table = plan.replicas(module);
+  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
+    if (!table.Present(dp)) continue;
+    for (int32_t cp = 0; cp < table.cp(); ++cp) {
       Replica replica{.ranks = plan.TensorGroup(module, dp, pp, cp)};
       const auto width = static_cast<int32_t>(replica.ranks.size());
       for (int32_t tp = 0; tp < width; ++tp) {

@@ -1,6 +1,9 @@
 #include "core/schedule/cost_model.h"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
 
 #include "core/plan/cost.h"
 
@@ -41,21 +44,49 @@ CostModel CostFromLayers(const plan::Plan& plan) {
   return model;
 }
 
+double SumOf(const std::vector<int64_t>& speeds) {
+  return std::accumulate(speeds.begin(), speeds.end(), 0.0);
+}
+
+// Samples of a full microbatch over all language replicas: the fastest has batch.micro.
+double SamplesOfMicrobatch(const plan::Plan& plan) {
+  const std::vector<int64_t>& speeds = plan.modules[static_cast<size_t>(plan.spec.language)].speeds;
+  return static_cast<double>(plan.spec.batch.micro) * SumOf(speeds) /
+         static_cast<double>(*std::max_element(speeds.begin(), speeds.end()));
+}
+
+// Of the slowest replica of the part.
+PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int32_t stage,
+                    int32_t chunk, double samples) {
+  const double length = RowsOfSample(plan.module_spec(module.index).architecture);
+  const double speeds = SumOf(module.speeds);
+  std::set<std::pair<int32_t, int64_t>> kinds;  // width, speed
+  for (int32_t dp = 0; dp < module.replicas.replicas(); ++dp) {
+    const int64_t speed = module.speeds[static_cast<size_t>(dp)];
+    if (speed > 0) kinds.emplace(module.replicas.Width(dp, stage), speed);
+  }
+  PartCost slowest;
+  for (const auto& [width, speed] : kinds) {
+    const double rows =
+        samples * length * static_cast<double>(speed) / (speeds * module.replicas.cp());
+    const plan::PassCost cost =
+        plan::PartCost(plan, module.index, stage, chunk, width, rows, length);
+    slowest.forward = std::max(slowest.forward, cost.forward / kNominalFlops);
+    slowest.backward_input = std::max(slowest.backward_input, cost.backward_input / kNominalFlops);
+    slowest.backward_weight =
+        std::max(slowest.backward_weight, cost.backward_weight / kNominalFlops);
+  }
+  return slowest;
+}
+
 CostModel CostFromFlops(const plan::Plan& plan) {
   CostModel model;
-  const double samples = static_cast<double>(plan.spec.batch.micro) *
-                         static_cast<double>(plan.parallel(plan.spec.language).dp);
+  const double samples = SamplesOfMicrobatch(plan);
   for (const plan::ModulePlan& module : plan.modules) {
-    const job::Parallel& parallel = plan.parallel(module.index);
-    const double length = RowsOfSample(plan.module_spec(module.index).architecture);
-    const double rows = samples * length / (parallel.dp * parallel.cp);
     std::vector<PartCost>& parts = model.parts.emplace_back();
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
-        const plan::PassCost cost = plan::PartCost(plan, module.index, stage, chunk, rows, length);
-        parts.push_back({.forward = cost.forward / kNominalFlops,
-                         .backward_input = cost.backward_input / kNominalFlops,
-                         .backward_weight = cost.backward_weight / kNominalFlops});
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+        parts.push_back(CostOfPart(plan, module, stage, chunk, samples));
       }
     }
   }

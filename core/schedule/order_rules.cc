@@ -24,14 +24,14 @@ PartRule RuleOf(const plan::Plan& plan, const Pipeline& pipeline, const Part& pa
       schedule == ScheduleName::kZeroBubbleH1 || schedule == ScheduleName::kZeroBubbleV;
   rule.phased = job::RunsInPhases(plan.spec, part.module);
   if (job::RunsAhead(plan.spec, part.module) ||
-      plan.modules[static_cast<size_t>(part.module)].chunks > 1) {
+      plan.modules[static_cast<size_t>(part.module)].chunks() > 1) {
     rule.ahead_max = microbatches;  // kept_max is the limit
     return rule;
   }
   rule.ahead_max = std::min(pipeline.stages - part.graph_stage, microbatches);
   const bool has_chunks =
       std::any_of(plan.modules.begin(), plan.modules.end(),
-                  [](const plan::ModulePlan& module) { return module.chunks > 1; });
+                  [](const plan::ModulePlan& module) { return module.chunks() > 1; });
   rule.alternates = !has_chunks;
   return rule;
 }
@@ -78,7 +78,7 @@ bool CanTakeTurns(const plan::Plan& plan, const Pipeline& pipeline, const OrderR
     if (part.module == language.index && !part.trains.any()) return false;
     if (part.graph_stage < first && rules.parts[p].ahead_max < ahead) return false;
   }
-  return language.chunks > 1;
+  return language.chunks() > 1;
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ std::vector<OrderRules> RulesOf(const plan::Plan& plan, const Pipeline& pipeline
   const bool fills =
       std::any_of(common.parts.begin(), common.parts.end(),
                   [](const PartRule& rule) { return rule.weights_delayed || rule.phased; });
-  const int32_t chunks = plan.modules[static_cast<size_t>(plan.spec.language)].chunks;
+  const int32_t chunks = plan.modules[static_cast<size_t>(plan.spec.language)].chunks();
   if (fills) {
     multiply(std::array{0, 50, 100},
              [](int32_t percent, OrderRules& rules) { rules.patience_percent = percent; });

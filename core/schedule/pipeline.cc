@@ -23,9 +23,9 @@ void AddParts(const plan::Plan& plan, Pipeline& pipeline) {
   for (size_t m = 0; m < plan.modules.size(); ++m) {
     const plan::ModulePlan& module = plan.modules[m];
     pipeline.first_part.push_back(static_cast<int32_t>(pipeline.parts.size()));
-    pipeline.chunks.push_back(module.chunks);
+    pipeline.chunks.push_back(module.chunks());
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
         pipeline.parts.push_back({.module = static_cast<int32_t>(m),
                                   .stage = stage,
                                   .chunk = chunk,
@@ -106,14 +106,20 @@ void AddCrewsOfModule(const plan::Plan& plan, int32_t module,
                       const std::vector<int32_t>& class_of_rank, Pipeline& pipeline) {
   const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   std::vector<Unions> joined(static_cast<size_t>(layout.pp()), Unions(pipeline.classes.size()));
-  if (plan.parallel(module).tp > 1 && !class_of_rank.empty()) {
-    for (int32_t i = 0; i < layout.grid.size(); ++i) {
-      plan::Place place = *plan.PlaceOf(Rank{layout.grid.offset() + i}, module);
-      if (place.tp == 0) continue;
-      place.tp = 0;
-      const auto first = static_cast<size_t>(plan.RankOf(place).value);
-      joined[static_cast<size_t>(place.pp)].Join(
-          class_of_rank[first], class_of_rank[static_cast<size_t>(layout.grid.offset() + i)]);
+  if (!class_of_rank.empty()) {
+    const plan::ReplicaTable& replicas = layout.replicas;
+    for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+      if (!replicas.Present(dp)) continue;
+      for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
+        for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+          const absl::Span<const Rank> group = replicas.Ranks(dp, pp, cp);
+          for (Rank rank : group) {
+            joined[static_cast<size_t>(pp)].Join(
+                class_of_rank[static_cast<size_t>(group.front().value)],
+                class_of_rank[static_cast<size_t>(rank.value)]);
+          }
+        }
+      }
     }
   }
   for (int32_t stage = 0; stage < layout.pp(); ++stage) {
@@ -126,7 +132,7 @@ void AddCrewsOfModule(const plan::Plan& plan, int32_t module,
       if (added) pipeline.crews.push_back({.module = module, .stage = stage});
       pipeline.crews[static_cast<size_t>(crew->second)].classes.push_back(c);
     }
-    for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
       Part& part = pipeline.parts[static_cast<size_t>(pipeline.PartAt(module, stage, chunk))];
       for (const auto& [root, crew] : crew_of_root) part.crews.push_back(crew);
     }
@@ -168,13 +174,12 @@ std::vector<int32_t> AddClasses(const plan::Plan& plan, Pipeline& pipeline) {
     const plan::ModulePlan& module = plan.modules[m];
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
       std::vector<int32_t> parts;
-      for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
         parts.push_back(pipeline.PartAt(static_cast<int32_t>(m), stage, chunk));
       }
-      const auto index = static_cast<int32_t>(m);
-      const Rank first = plan.RankOf({.module = index, .pp = stage});
+      const Rank first = module.replicas.Ranks(module.replicas.FirstPresent(), stage).front();
       const int32_t added = ClassOfParts(parts, first, pipeline);
-      pipeline.classes[static_cast<size_t>(added)].ranks = module.grid.size() / module.pp();
+      pipeline.classes[static_cast<size_t>(added)].ranks = module.replicas.RanksOfStage(stage);
     }
   }
   return class_of_rank;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/plan/samples.h"
+#include "core/plan/units.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -69,17 +70,16 @@ void FillEnds(const Pipeline& pipeline, Wiring& wiring) {
 }
 
 void FillGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
-  std::map<std::tuple<int32_t, int32_t>, int32_t> group_of;  // (part, first rank of its data group)
-  std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> first_rank;  // (module, stage, tp)
+  // (part, tensor coordinate); where widths differ a stage is one group.
+  std::map<std::tuple<int32_t, int32_t>, int32_t> group_of;
   wiring.groups_of.resize(static_cast<size_t>(wiring.members));
   for (int32_t rank = 0; rank < wiring.members; ++rank) {
     for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
       const Part& part = pipeline.parts[static_cast<size_t>(p)];
-      const int32_t tp = plan.PlaceOf(Rank{rank}, part.module)->tp;
-      const auto [first, added] = first_rank.try_emplace({part.module, part.stage, tp}, rank);
-      if (added) first->second = plan.DataGroup(part.module, part.stage, tp).front().value;
+      const bool equal = plan.replicas(part.module).EqualWidths(part.stage);
+      const int32_t tp = equal ? plan.PlaceOf(Rank{rank}, part.module)->tp : 0;
       const auto [group, is_new] =
-          group_of.try_emplace({p, first->second}, static_cast<int32_t>(wiring.group_sizes.size()));
+          group_of.try_emplace({p, tp}, static_cast<int32_t>(wiring.group_sizes.size()));
       if (is_new) wiring.group_sizes.push_back(0);
       ++wiring.group_sizes[static_cast<size_t>(group->second)];
       wiring.groups_of[static_cast<size_t>(rank)].push_back(group->second);
@@ -108,16 +108,34 @@ void FillTensorGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& 
   }
 }
 
+// Ranks of another stage of the same replica that hold vocabulary rows which `place` holds too.
+std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& place,
+                                    int32_t stage) {
+  const job::Architecture& architecture = plan.module_spec(place.module).architecture;
+  const plan::UnitRange here = plan::ShardOf(architecture, place.width, place.tp).vocabulary_blocks;
+  const int32_t width = plan.Width(place.module, place.dp, stage);
+  std::vector<Rank> holders;
+  for (int32_t tp = 0; tp < width; ++tp) {
+    const plan::UnitRange there = plan::ShardOf(architecture, width, tp).vocabulary_blocks;
+    if (here.first >= there.end() || there.first >= here.end()) continue;
+    plan::Place other = place;
+    other.pp = stage;
+    other.tp = tp;
+    holders.push_back(plan.RankOf(other));
+  }
+  return holders;
+}
+
 void FillTies(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
   for (int32_t rank = 0; rank < wiring.members; ++rank) {
     std::vector<int32_t>& ties = wiring.ties_of[static_cast<size_t>(rank)];
     for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
       const Part& part = pipeline.parts[static_cast<size_t>(p)];
       if (part.tied < 0) continue;
-      plan::Place place = *plan.PlaceOf(Rank{rank}, part.module);
-      place.pp = pipeline.parts[static_cast<size_t>(part.tied)].stage;
-      const int32_t other = plan.RankOf(place).value;
-      if (other != rank) ties.push_back(other);
+      for (Rank other : HoldersAtOtherEnd(plan, *plan.PlaceOf(Rank{rank}, part.module),
+                                          pipeline.parts[static_cast<size_t>(part.tied)].stage)) {
+        if (other.value != rank) ties.push_back(other.value);
+      }
     }
   }
 }

@@ -113,9 +113,10 @@ Json ModuleJson(const Plan& plan, const ModulePlan& layout) {
 // Ranks of one stage that work on each lane.
 Json LanesJson(const Plan& plan, int32_t module, int32_t stage) {
   Json lanes = Json::array();
-  for (int32_t dp = 0; dp < plan.parallel(module).dp; ++dp) {
+  const plan::ReplicaTable& replicas = plan.replicas(module);
+  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     RankList ranks;
-    for (int32_t cp = 0; cp < plan.parallel(module).cp; ++cp) {
+    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
       const RankList group = plan.TensorGroup(module, dp, stage, cp);
       ranks.insert(ranks.end(), group.begin(), group.end());
     }
@@ -161,7 +162,7 @@ Json PlaceJson(const Plan& plan, const Place& place) {
   json["embedding"] = language && first;
   json["head"] = language && last;
   Json stages = Json::array(), layers = Json::array();
-  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     const plan::LayerRange range = layout.layers(place.pp, chunk);
     stages.push_back(layout.GraphStage(place.pp, chunk));
     layers.push_back({range.first, range.count});
@@ -217,7 +218,8 @@ Json ReplicaJson(const Plan& plan, const ModulePlan& layout, int32_t dp, int32_t
 Json ReplicasJson(const Plan& plan) {
   Json replicas = Json::array();
   for (const ModulePlan& layout : plan.modules) {
-    for (int32_t dp = 0; dp < plan.parallel(layout.index).dp; ++dp) {
+    for (int32_t dp = 0; dp < layout.replicas.replicas(); ++dp) {
+      if (!layout.replicas.Present(dp)) continue;
       const int64_t samples = plan::LaneSamplesOfStep(plan, layout.index, dp);
       for (int32_t pp = 0; pp < layout.pp(); ++pp) {
         replicas.push_back(ReplicaJson(plan, layout, dp, pp, samples));
@@ -348,7 +350,7 @@ std::string PlanJson(const Plan& plan, const PlanFigures& figures) {
   json["kind"] = "Plan";
   json["digest"] = plan.digest;
   json["world"] = plan.world;
-  json["epoch"] = plan.epoch.value;
+  json["epoch"] = plan.epoch().value;
   json["modules"] = Json::array();
   for (const ModulePlan& layout : plan.modules) {
     json["modules"].push_back(ModuleJson(plan, layout));

@@ -146,7 +146,7 @@ std::vector<std::string> PlaceCells(const Plan& plan, const Place& place) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const job::Architecture& architecture = plan.module_spec(place.module).architecture;
   std::vector<std::string> stages, layers;
-  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     const plan::LayerRange& range = layout.layers(place.pp, chunk);
     stages.push_back(absl::StrCat(layout.GraphStage(place.pp, chunk)));
     layers.push_back(RunText(range.first, range.count));
@@ -245,7 +245,7 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
       known ? plan::EstimateMemory(plan) : std::vector<plan::MemoryEstimate>();
   std::string text = absl::StrCat(
       "Job ", plan.spec.name, " on ", plan.world, plan.world == 1 ? " rank" : " ranks", ", epoch ",
-      plan.epoch.value, ", plan ", plan.digest, "\n\n", ModulesTable(plan));
+      plan.epoch().value, ", plan ", plan.digest, "\n\n", ModulesTable(plan));
   if (!plan.spec.edges.empty()) absl::StrAppend(&text, "\n", EdgesTable(plan));
   absl::StrAppend(&text, "\n", RanksTable(plan, memory), "\n", IdleLine(plan));
   absl::StrAppend(&text, "Batch: ", plan.spec.batch.global, " samples a step, ", plan.microbatches,

@@ -24,7 +24,7 @@ std::string LayerCounts(const plan::ModulePlan& layout) {
   std::vector<std::string> stages, parts;
   for (int32_t stage = 0; stage < layout.pp(); ++stage) {
     std::vector<std::string> chunks;
-    for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
       chunks.push_back(absl::StrCat(layout.layers(stage, chunk).count));
     }
     stages.push_back(absl::StrJoin(chunks, "/"));
@@ -66,14 +66,14 @@ bool MemoryIsKnown(const plan::Plan& plan) {
 }
 
 bool HoldsFirst(const plan::ModulePlan& layout, int32_t stage) {
-  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     if (layout.IsFirst(stage, chunk)) return true;
   }
   return false;
 }
 
 bool HoldsLast(const plan::ModulePlan& layout, int32_t stage) {
-  for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     if (layout.IsLast(stage, chunk)) return true;
   }
   return false;

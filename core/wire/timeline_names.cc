@@ -12,7 +12,7 @@ using schedule::Op;
 
 std::string PartTitle(const plan::Plan& plan, int32_t module, int32_t stage, int32_t chunk) {
   std::string title = absl::StrCat(plan.module_spec(module).name, " stage ", stage);
-  if (plan.modules[static_cast<size_t>(module)].chunks > 1) {
+  if (plan.modules[static_cast<size_t>(module)].chunks() > 1) {
     absl::StrAppend(&title, " chunk ", chunk);
   }
   return title;

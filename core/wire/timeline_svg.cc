@@ -240,7 +240,7 @@ std::string Picture::DrawPass(const TimedInstruction& pass) const {
                    "\" d=\"M", Pixels(x), " 0h", drawn, "v", kBox, "H", Pixels(x), "z\"><title>",
                    Escape(InstructionTitle(plan_, what)), ": ", clock_.Show(pass.begin), " to ",
                    clock_.Show(pass.end), "</title></path>");
-  const int32_t chunks = plan_.modules[static_cast<size_t>(what.module)].chunks;
+  const int32_t chunks = plan_.modules[static_cast<size_t>(what.module)].chunks();
   if (what.chunk > 0) {
     const double height = 6.0 * what.chunk / (chunks - 1);
     absl::StrAppend(&text, "<path class=\"c\" d=\"M", Pixels(x), " ", kBox, "v-", Pixels(height),
@@ -302,8 +302,8 @@ std::string Picture::Legend(double& y) const {
   add("<text class=\"n\" x=\"5\" y=\"9\">0</text>", "microbatch");
   const int32_t chunks =
       std::max_element(plan_.modules.begin(), plan_.modules.end(), [](auto& a, auto& b) {
-        return a.chunks < b.chunks;
-      })->chunks;
+        return a.chunks() < b.chunks();
+      })->chunks();
   if (chunks > 1) {
     add("<path class=\"l\" d=\"M0 0h11v11h-11z\"/><path class=\"c\" d=\"M0 11v-6h11v6z\"/>",
         chunks == 2 ? "chunk 1"

@@ -58,7 +58,7 @@ StageWorld::StageWorld(const job::JobSpec& spec, at::ScalarType type, at::Device
                                  plan_.TensorGroup(place.module, place.dp, place.pp));
       comm::Communicator* tensor_group =
           group < 0 ? nullptr : communicators_.back()[static_cast<size_t>(group)].get();
-      const int32_t chunks = plan_.modules[static_cast<size_t>(place.module)].chunks;
+      const int32_t chunks = plan_.modules[static_cast<size_t>(place.module)].chunks();
       for (int32_t chunk = 0; chunk < chunks; ++chunk) AddStage(place, chunk, tensor_group);
     }
   }

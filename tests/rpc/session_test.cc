@@ -83,7 +83,7 @@ TEST_F(RpcTest, Job_GoesThroughAllItsPhases) {
   worker.Join("n", 2);
   MustSubmit(JobText("a", 2));
   const v1::Assign assign = worker.TakeAssignment();
-  EXPECT_EQ(assign.placement().nodes(0).devices_size(), 2);
+  EXPECT_EQ(assign.layout().placement().nodes(0).devices_size(), 2);
   EXPECT_EQ(assign.document().directory(), "/tmp");
   v1::OpenSessionRequest entry;
   worker.Report(entry, assign, 0)->mutable_rendezvous()->set_key("k");

@@ -28,7 +28,7 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 constexpr size_t kNodeBytesMax = 253;
 
 // Wall time at the start of the process plus monotonic time since: deadlines survive a clock that

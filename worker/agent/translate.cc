@@ -33,7 +33,7 @@ Command CommandOf(const v1::Command& command) {
       AssignCommand assign{.job = JobId{body.job()},
                            .epoch = Epoch{body.epoch()},
                            .document = DocumentOf(body.document())};
-      for (const v1::NodeDevices& node : body.placement().nodes()) {
+      for (const v1::NodeDevices& node : body.layout().placement().nodes()) {
         assign.placement.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
       }
       assign.payload = body.SerializeAsString();

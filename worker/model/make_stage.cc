@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
     RETURN_IF_ERROR(CheckBuffers(parameters, weights, gradients, options));
     const job::Module& module = plan.module_spec(place.module);
     const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-    if (chunk < 0 || chunk >= layout.chunks) {
+    if (chunk < 0 || chunk >= layout.chunks()) {
       return absl::InternalError(absl::StrCat("module ", module.name, " has no chunk ", chunk));
     }
     const ParameterTable table(parameters, weights, gradients);

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
+#include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/job_data.h"
 #include "worker/device/cuda_device.h"
@@ -27,14 +27,6 @@ constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
 constexpr int32_t kCaptions = 8;
 // For work that was enqueued when an epoch ended early, once its communicators are aborted.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
-
-plan::Cluster ClusterOf(const v1::Placement& placement) {
-  plan::Cluster cluster;
-  for (const v1::NodeDevices& node : placement.nodes()) {
-    for (int32_t device : node.devices()) cluster.devices.push_back({node.node(), device});
-  }
-  return cluster;
-}
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
@@ -67,8 +59,8 @@ absl::Status EpochRun::MakePlanOfOrder() {
   const v1::Assign& assign = order_.assign();
   ASSIGN_OR_RETURN(job::ReadJob read,
                    wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
-  ASSIGN_OR_RETURN(
-      plan_, schedule::PlanJob(read.spec, ClusterOf(assign.placement()), Epoch{assign.epoch()}));
+  ASSIGN_OR_RETURN(plan::Layout layout, wire::FromProto(assign.layout()));
+  ASSIGN_OR_RETURN(plan_, plan::Expand(read.spec, std::move(layout)));
   if (plan_.digest != assign.plan_digest()) {
     return absl::FailedPreconditionError(
         absl::StrCat("this rank's plan has digest ", plan_.digest, ", the coordinator's ",
@@ -100,10 +92,10 @@ absl::Status EpochRun::OpenData() {
     validation = index.digest();
   }
   const std::string digest = data::DigestOfSets(kept_.source->digest(), validation);
-  if (digest != order_.assign().data_digest()) {
+  if (digest != plan_.layout.data_digest) {
     return absl::FailedPreconditionError(
         absl::StrCat("this node's data index has digest ", digest, ", the plan's ",
-                     order_.assign().data_digest(), ": the shards differ between nodes"));
+                     plan_.layout.data_digest, ": the shards differ between nodes"));
   }
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);

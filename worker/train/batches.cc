@@ -57,25 +57,16 @@ std::vector<Microbatch> Batches::OfStep(int64_t step) const {
 }
 
 Microbatch Batches::OfSamples(absl::Span<const int64_t> samples) const {
-  Microbatch result;
-  const int64_t lanes = plan_.parallel(plan_.spec.language).dp;
-  for (int64_t lane = 0; lane <= lanes; ++lane) {
-    result.positions.lane_first.push_back(
-        lane == lanes ? static_cast<int64_t>(samples.size())
-                      : plan::EvenSplit(static_cast<int64_t>(samples.size()), lanes, lane).first);
-  }
-  for (size_t i = 0; i < samples.size(); ++i) {
-    result.positions.samples.push_back(static_cast<int64_t>(i));
-    result.samples.push_back(samples[i]);
-    result.shapes.push_back(source_.shape(samples[i]));
-  }
+  Microbatch result{.positions = plan::DealMicrobatch(plan_, static_cast<int64_t>(samples.size())),
+                    .samples = {samples.begin(), samples.end()}};
+  for (int64_t sample : samples) result.shapes.push_back(source_.shape(sample));
   return result;
 }
 
 int32_t Batches::TakesOf(const plan::Place& place) const {
   const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
   int32_t takes = 0;
-  for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+  for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
     takes += module.IsFirst(place.pp, chunk) || module.IsLast(place.pp, chunk);
   }
   return takes;

@@ -80,7 +80,7 @@ class Batches {
 
   // Microbatches of step `step` (counted from 1) of training.
   std::vector<Microbatch> OfStep(int64_t step) const;
-  // A microbatch of given samples: dealt to language lanes evenly, in order.
+  // A microbatch of given samples: dealt to language lanes in order.
   Microbatch OfSamples(absl::Span<const int64_t> samples) const;
   // Everything that a rank standing at `places` will take in this step, in order of use.
   void Announce(absl::Span<const plan::Place> places, absl::Span<const Microbatch> step,

@@ -81,7 +81,7 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     PartGroups groups;
     groups.tensor =
         find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
-    groups.data = find(data_groups, plan_.DataGroup(place.module, place.pp, place.tp));
+    groups.data = find(data_groups, plan_.DataGroupOf(place));
     groups.control = control_;
     RETURN_IF_ERROR(AddPart(*state, groups));
   }
@@ -137,7 +137,7 @@ void Executor::TieEnds() {
     const job::Module& spec = plan_.module_spec(part.place.module);
     if (!spec.architecture.tied_head || spec.frozen || part.first == part.last) continue;
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks; ++chunk) {
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
         if (part.first ? !module.IsLast(stage, chunk) : !module.IsFirst(stage, chunk)) continue;
         plan::Place other = part.place;
         other.pp = stage;
@@ -270,7 +270,7 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
   if (instruction.op == Op::kRecord) return RecordStep(context);
   if (instruction.op == Op::kDecide) {
     state_.kernels().MakeDecision(records_, control_ == nullptr ? 1 : control_->size(),
-                                  {.epoch = plan_.epoch.value,
+                                  {.epoch = plan_.epoch().value,
                                    .step = context.step,
                                    .plan_digest = plan_digest_,
                                    .clip_norm = plan_.spec.optimizer.clip_norm});
@@ -304,7 +304,7 @@ absl::Status Executor::RecordStep(const StepContext& context) {
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
   if (context.decides) state_.set_reduced_step(context.step);
-  const Record header{.epoch = context.decides ? plan_.epoch.value : kNoEpoch,
+  const Record header{.epoch = context.decides ? plan_.epoch().value : kNoEpoch,
                       .step = context.step,
                       .plan_digest = plan_digest_,
                       .applied = context.step - 1};

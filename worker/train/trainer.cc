@@ -221,7 +221,8 @@ absl::StatusOr<EvaluationSummary> Trainer::Evaluate(SampleSource& validation, in
                                                     int32_t end_token) {
   Batches batches(plan_, validation, state_.options().device, state_.options().compute,
                   options_.length_multiple);
-  const int64_t chunk = plan_.spec.batch.micro * plan_.parallel(plan_.spec.language).dp;
+  const int64_t chunk =
+      plan_.spec.batch.micro * plan_.replicas(plan_.spec.language).present_replicas();
   const std::vector<plan::Place> places = executor_->places();
   std::vector<double> sums = {0, 0};
   for (int64_t first = 0; first < validation.size(); first += chunk) {

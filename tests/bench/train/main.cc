@@ -116,7 +116,7 @@ class MeasuredCosts {
     for (const phalanx::plan::ModulePlan& module : plan.modules) {
       costs_.parts.emplace_back(module.stage_layers.size(), phalanx::schedule::PartCost{0, 0, 0});
       ranks_.emplace_back(module.stage_layers.size(), 0.0);
-      chunks_.push_back(module.chunks);
+      chunks_.push_back(module.chunks());
     }
   }
   void Add(const Json& figures) {

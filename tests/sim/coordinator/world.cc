@@ -9,15 +9,17 @@
 namespace phalanx::coordinator {
 namespace {
 
-absl::StatusOr<PlanSummary> PlanFor(const Document&, const Placement& placement,
-                                    absl::Span<const int64_t>, Epoch epoch) {
-  return PlanSummary{.digest = absl::StrCat("plan:", epoch.value, ":", ToString(placement))};
+PlanSummary PlanFor(const ComputePlan& order) {
+  if (order.layout.has_value()) {
+    return {.layout = *order.layout, .digest = absl::StrCat("plan:", ToString(order.placement))};
+  }
+  return {.layout = {.epoch = order.epoch, .nodes = order.placement},
+          .digest = absl::StrCat("plan:", ToString(order.placement))};
 }
 
 }  // namespace
 
 World::World(uint64_t seed) : prng_(seed) {
-  options_.plan = PlanFor;
   options_.live_jobs_max = 1 + static_cast<int64_t>(prng_.Below(8));
   options_.start_timeout = absl::Seconds(20 + static_cast<int64_t>(prng_.Below(600)));
   options_.heartbeat_timeout = absl::Seconds(3 + static_cast<int64_t>(prng_.Below(20)));
@@ -41,7 +43,7 @@ std::string World::Describe() const {
   std::string text;
   for (const auto& [id, job] : machine_->jobs()) {
     absl::StrAppend(&text, ToString(id), " ", job::ToString(job.state.phase), " epoch ",
-                    job.state.epoch.value, " on ", ToString(job.state.placement), " reason \"",
+                    job.state.epoch.value, " on ", ToString(job.state.layout.nodes), " reason \"",
                     job.state.reason, "\"", job.run.has_value() ? " has a run" : "", "\n");
   }
   for (const auto& [name, node] : machine_->nodes()) {
@@ -65,6 +67,12 @@ std::string World::Describe() const {
 void World::Feed(const Event& event) {
   Take(machine_->Step(now_, event));
   Check();
+  while (!plans_.empty() && prng_.Below(2) == 0) {
+    const ComputePlan order = std::move(plans_.front());
+    plans_.erase(plans_.begin());
+    Take(machine_->Step(now_, PlanComputed{order.number, PlanFor(order)}));
+    Check();
+  }
 }
 
 void World::Take(std::vector<Action> actions) {
@@ -82,6 +90,8 @@ void World::Take(const Action& action) {
     for (FakeNode& node : nodes_) {
       if (node.session == send->session) node.inbox.push_back(*send);
     }
+  } else if (const auto* plan = std::get_if<ComputePlan>(&action)) {
+    plans_.push_back(*plan);
   } else if (const auto* close = std::get_if<CloseSession>(&action)) {
     for (FakeNode& node : nodes_) {
       if (node.session != close->session) continue;
@@ -119,9 +129,7 @@ void World::CheckCommand(const Command& command) {
     }
   } else if (const auto* assign = std::get_if<Assign>(&command)) {
     if (!stored(assign->job, [assign](const EpochPlanned& planned) {
-          return planned.epoch == assign->epoch && planned.data_digest == assign->data_digest &&
-                 planned.plan_digest == assign->plan_digest &&
-                 planned.placement == assign->placement;
+          return planned.layout == assign->layout && planned.plan_digest == assign->plan_digest;
         })) {
       Violate("ranks are assigned before their epoch is stored");
     }
@@ -163,9 +171,8 @@ void World::CheckReplay() {
   for (const auto& [id, job] : machine_->jobs()) {
     const JobState& a = job.state;
     const JobState& b = replayed[id];
-    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
-        a.placement != b.placement || a.plan_digest != b.plan_digest ||
-        a.data_digest != b.data_digest || a.submitted != b.submitted || a.ended != b.ended ||
+    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch || a.layout != b.layout ||
+        a.plan_digest != b.plan_digest || a.submitted != b.submitted || a.ended != b.ended ||
         a.stored_step != b.stored_step || a.failure != b.failure || a.succeeded != b.succeeded ||
         a.event_count != b.event_count || !(*a.request == *b.request)) {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
@@ -189,6 +196,7 @@ void World::CrashCoordinator() {
     node.session = SessionId{};
     node.inbox.clear();
   }
+  plans_.clear();
   machine_.emplace(options_);
   Take(machine_->Recover(now_, records_));
   Check();
@@ -272,7 +280,7 @@ void World::Carry(FakeNode& node, const SendCommand& sent, const Assign& assign)
     std::erase_if(node.said, [&](const RankReported& r) { return r.job == assign.job; });
     FakeNode::Ranks ranks{.epoch = assign.epoch};
     int32_t rank = 0;
-    for (const NodeDevices& part : assign.placement) {
+    for (const NodeDevices& part : assign.layout.nodes) {
       for (int32_t device : part.devices) {
         if (part.node == node.name) ranks.device_of[rank] = device;
         ++rank;

@@ -81,6 +81,7 @@ class World {
   Instant now_ = absl::FromUnixSeconds(1'700'000'000);
   std::optional<Coordinator> machine_;
   std::vector<FakeNode> nodes_;
+  std::vector<ComputePlan> plans_;  // under way
   std::vector<Record> records_;
   size_t stored_ = 0;
   uint64_t token_ = 0, session_ = 0, coordinator_ = 1, job_count_ = 0;

@@ -32,7 +32,7 @@ TEST(StartTest, RanksAreAssignedOnlyAfterTheDataDigestIsStored) {
   h.Commit();
   const auto assigned = h.Commands<Assign>(node);
   ASSERT_EQ(assigned.size(), 1u);
-  EXPECT_EQ(assigned[0].second.data_digest, "d1");
+  EXPECT_EQ(assigned[0].second.layout.data_digest, "d1");
   EXPECT_EQ(assigned[0].second.plan_digest, h.State(job).plan_digest);
   EXPECT_EQ(assigned[0].second.epoch, Epoch{1});
 }

@@ -25,12 +25,14 @@ inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Plac
       return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " needs 100 B"));
     }
   }
-  std::string digest = absl::StrCat("plan:", epoch.value, ":", ToString(placement));
-  PlanSummary summary{.digest = std::move(digest)};
+  PlanSummary summary{.layout = {.epoch = epoch,
+                                 .schedule = {.name = job::ScheduleName::k1F1B},
+                                 .nodes = placement},
+                      .digest = absl::StrCat("plan:", ToString(placement))};
   if (document.text == "last rank idle") {
     int32_t world = 0;
     for (const NodeDevices& part : placement) world += static_cast<int32_t>(part.devices.size());
-    summary.idle_ranks.insert(world - 1);
+    summary.layout.idle.push_back(Rank{world - 1});
   }
   return summary;
 }
@@ -47,11 +49,7 @@ inline JobRequestPtr AJob(const std::string& name, int32_t devices,
 
 class Harness {
  public:
-  static CoordinatorOptions Options() {
-    CoordinatorOptions options;
-    options.plan = FakePlan;
-    return options;
-  }
+  static CoordinatorOptions Options() { return CoordinatorOptions(); }
   explicit Harness(CoordinatorOptions options = Options()) : options_(std::move(options)) {
     machine_.emplace(options_);
     Take(machine_->Recover(now_, {}));
@@ -60,12 +58,23 @@ class Harness {
   // Feeds an event and, unless the store is held, the commit of what it stored.
   void Feed(const Event& event) {
     Take(machine_->Step(now_, event));
+    if (!plans_held) AnswerPlans();
     if (!store_held) Commit();
+  }
+  void AnswerPlans() {
+    while (!plans.empty()) {
+      const ComputePlan order = std::move(plans.front());
+      plans.erase(plans.begin());
+      Take(machine_->Step(
+          now_, PlanComputed{order.number, FakePlan(order.request->document, order.placement,
+                                                    order.device_memory, order.epoch)}));
+    }
   }
   void Commit() {
     while (stored_ < records.size()) {
       stored_ = records.size();
       Take(machine_->Step(now_, RecordStored{stored_}));
+      if (!plans_held) AnswerPlans();
     }
   }
   // Time passes, deadline by deadline.
@@ -83,6 +92,7 @@ class Harness {
   void Restart() {
     records.resize(stored_);
     Clear();
+    plans.clear();
     machine_.emplace(options_);
     Take(machine_->Recover(now_, records));
   }
@@ -171,6 +181,8 @@ class Harness {
     closed.clear();
   }
 
+  bool plans_held = false;         // plans are made when AnswerPlans is called
+  std::vector<ComputePlan> plans;  // asked for and not answered
   bool store_held = false;
   std::vector<Record> records;  // stored or about to be
   std::vector<SendCommand> commands;
@@ -192,6 +204,8 @@ class Harness {
         records.push_back(std::move(a->record));
       } else if (auto* a = std::get_if<SendCommand>(&action)) {
         commands.push_back(std::move(*a));
+      } else if (auto* a = std::get_if<ComputePlan>(&action)) {
+        plans.push_back(std::move(*a));
       } else if (auto* a = std::get_if<CloseSession>(&action)) {
         closed[a->session] = a->status;
       } else if (auto* a = std::get_if<PublishJob>(&action)) {

@@ -207,17 +207,17 @@ TEST(RecoveryTest, CancelledWhileItsNodeWasAway_IsStoppedWhenItReturns) {
   EXPECT_EQ(h.Phase(next), JobPhase::kStarting);
 }
 
-TEST(RecoveryTest, PlanThatComesOutOtherwise_FailsTheJob) {
+TEST(RecoveryTest, RunningJob_IsNeverPlannedAgain) {
   Harness h;
   const SessionId before = h.Open("n", 1);
   const JobId job = h.Run(before, AJob("a", 1));
-  CoordinatorOptions options = Harness::Options();
-  options.plan = [](const Document&, const Placement&, absl::Span<const int64_t>, Epoch) {
-    return absl::StatusOr<PlanSummary>(PlanSummary{.digest = "another"});
-  };
-  Coordinator machine(options);
-  static_cast<void>(machine.Recover(h.now(), h.records));
-  EXPECT_EQ(machine.jobs().at(job).state.failure->cause, "PlanInvalid");
+  const plan::Layout layout = h.State(job).layout;
+  h.plans_held = true;
+  h.Restart();
+  h.Open("n", 1, 1, {{job, Epoch{1}}});
+  EXPECT_TRUE(h.plans.empty());
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  EXPECT_EQ(h.State(job).layout, layout);
 }
 
 TEST(RecoveryTest, EventNumbers_GoOnWithoutGaps) {

@@ -80,7 +80,7 @@ TEST(SessionTest, ReportOfAnOldIncarnation_IsFenced) {
   const JobId job = h.Submit(AJob("a", 1));
   h.Open("n", 1, 2);
   h.Feed(CommandFinished{.session = first, .command_number = 1, .data_digest = "d"});
-  EXPECT_TRUE(h.State(job).data_digest.empty());
+  EXPECT_TRUE(h.State(job).layout.data_digest.empty());
 }
 
 TEST(CommandTest, NumbersCountFromOneWithoutGaps) {
@@ -113,7 +113,7 @@ TEST(CommandTest, CarriedOutWithItsAnswerLost_IsAskedAgainUnderANewNumber) {
   ASSERT_EQ(h.Commands<PrepareData>(again).size(), 1u);
   EXPECT_EQ(h.Commands<PrepareData>(again)[0].first, 2u);
   h.Prepare(again);
-  EXPECT_EQ(h.State(job).data_digest, "data");
+  EXPECT_EQ(h.State(job).layout.data_digest, "data");
 }
 
 TEST(CommandTest, NumbersNeverFallWithinOneProcess) {

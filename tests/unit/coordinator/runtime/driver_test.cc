@@ -53,8 +53,12 @@ JobRequestPtr AJob(const std::string& name) {
 class DriverTest : public ::testing::Test {
  protected:
   void Start(DriverOptions options = {}) {
-    options.machine.plan = [](const Document&, const Placement&, absl::Span<const int64_t>, Epoch) {
-      return absl::StatusOr<PlanSummary>(PlanSummary{.digest = "p"});
+    options.plan = [](const ComputePlan& order) {
+      return absl::StatusOr<PlanSummary>(
+          PlanSummary{.layout = {.epoch = order.epoch,
+                                 .schedule = {.name = job::ScheduleName::k1F1B},
+                                 .nodes = order.placement},
+                      .digest = "p"});
     };
     driver_ = *Driver::Start(std::move(options), clock_, std::make_unique<MemoryBackend>(disk_),
                              board_, metrics_, sink_);

@@ -196,13 +196,14 @@ TEST(PlanDocumentTest, DevicesOfUnknownMemory_HoldAnything) {
       PlanDocument({kText, "/jobs"}, kPlacement, {0, 0, 0, 0}, Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->digest, PlanDocument({kText, "/jobs"}, kPlacement, {}, Epoch{1})->digest);
-  EXPECT_THAT(plan->idle_ranks, IsEmpty());
+  EXPECT_THAT(plan->layout.idle, IsEmpty());
 }
 
 TEST(PlanDocumentTest, RanksOfNoModule_AreIdle) {
   const Document document = With("ranks: 2, tp: 2}", "ranks: 2, tp: 2}\n      offset: 4");
   const Placement placement = {{"n", {0, 1, 2, 3, 4, 5, 6}}};
-  EXPECT_THAT(PlanDocument(document, placement, {}, Epoch{1})->idle_ranks, ElementsAre(2, 3, 6));
+  EXPECT_THAT(PlanDocument(document, placement, {}, Epoch{1})->layout.idle,
+              ElementsAre(Rank{2}, Rank{3}, Rank{6}));
 }
 
 TEST(PlanDocumentTest, DevicesThatHoldTheirRanksToTheByte_AreTaken) {

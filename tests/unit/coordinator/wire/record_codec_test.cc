@@ -1,10 +1,12 @@
 #include "coordinator/wire/record_codec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "coordinator/machine/job_state.h"
+#include "phalanx/v1/journal.pb.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -27,6 +29,22 @@ JobRequestPtr FullRequest() {
                  .device_kind = job::DeviceKind::kGpu});
 }
 
+plan::Layout FullLayout() {
+  return {.epoch = Epoch{1},
+          .schedule = {.name = job::ScheduleName::kInterleaved, .chunks = 2, .encoder_chunks = 3},
+          .modules = {{.layers = {3, 2},
+                       .changes = {{.dp = 1, .pp = 0, .ranks = {Rank{5}, Rank{4}}},
+                                   {.dp = 2, .pp = 1, .ranks = {}}},
+                       .speeds = {4, 3},
+                       .state_home = job::StateHome::kMirror,
+                       .state_copies = 2},
+                      {.layers = {1}, .state_home = job::StateHome::kHost, .state_copies = 2}},
+          .nodes = {{"n", {0, 2}}, {"m", {1}}},
+          .lost = {Rank{6}},
+          .idle = {Rank{2}, Rank{7}},
+          .data_digest = "data"};
+}
+
 std::vector<Record> OneOfEach() {
   const auto of = [](decltype(Record::body) body) {
     return Record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
@@ -43,7 +61,7 @@ std::vector<Record> OneOfEach() {
                         .corrupt_samples = 1};
   return {
       of(JobSubmitted{FullRequest(), "request"}),
-      of(EpochPlanned{Epoch{1}, {{"n", {0, 2}}, {"m", {1}}}, "plan", "data"}),
+      of(EpochPlanned{FullLayout(), "plan"}),
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
       of(StepReached{step}),
@@ -76,15 +94,39 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.phase, after.phase);
   EXPECT_EQ(before.reason, after.reason);
   EXPECT_EQ(before.epoch, after.epoch);
-  EXPECT_EQ(before.placement, after.placement);
+  EXPECT_EQ(before.layout, after.layout);
   EXPECT_EQ(before.plan_digest, after.plan_digest);
-  EXPECT_EQ(before.data_digest, after.data_digest);
   EXPECT_EQ(before.submitted, after.submitted);
   EXPECT_EQ(before.ended, after.ended);
   EXPECT_EQ(before.stored_step, after.stored_step);
   EXPECT_EQ(before.evaluation, after.evaluation);
   EXPECT_EQ(before.failure, after.failure);
   EXPECT_EQ(before.succeeded, after.succeeded);
+}
+
+TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {
+  v1::JournalRecord old;
+  old.set_job(1);
+  v1::EpochPlanned& planned = *old.mutable_epoch_planned();
+  planned.set_epoch(2);
+  planned.set_plan_digest("plan");
+  planned.set_data_digest("data");
+  v1::NodeDevices& node = *planned.mutable_placement()->add_nodes();
+  node.set_node("n");
+  node.add_devices(3);
+  const absl::StatusOr<Record> record = DecodeRecord(old.SerializeAsString());
+  ASSERT_TRUE(record.ok()) << record.status();
+  const auto& epoch = std::get<EpochPlanned>(record->body);
+  const plan::Layout expected{.epoch = Epoch{2}, .nodes = {{"n", {3}}}, .data_digest = "data"};
+  EXPECT_EQ(epoch.layout, expected);
+  EXPECT_EQ(epoch.plan_digest, "plan");
+}
+
+TEST(RecordCodecTest, LayoutOfAnUnknownSchedule_IsRefusedByName) {
+  v1::JournalRecord record;
+  record.mutable_epoch_planned()->mutable_layout()->set_schedule("dual_pipe");
+  EXPECT_THAT(DecodeRecord(record.SerializeAsString()).status().message(),
+              ::testing::HasSubstr("layout: schedule is \"dual_pipe\""));
 }
 
 TEST(RecordCodecTest, SameRecord_SameBytes) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/wire/layout_codec.h"
 #include "phalanx/v1/worker_service.pb.h"
 
 namespace phalanx::coordinator {
@@ -83,12 +84,16 @@ TEST(CommandTest, Assign_CarriesEverything) {
   auto request = std::make_shared<JobRequest>();
   request->document = {.text = "text", .directory = "/d"};
   v1::Command command;
-  ToProto(4, Assign{JobId{1}, Epoch{2}, request, {{"n", {1, 3}}}, "plan", "data"}, &command);
+  const plan::Layout layout{.epoch = Epoch{2},
+                            .schedule = {.name = job::ScheduleName::k1F1B},
+                            .nodes = {{"n", {1, 3}}},
+                            .data_digest = "data"};
+  ToProto(4, Assign{JobId{1}, Epoch{2}, request, layout, "plan"}, &command);
   EXPECT_EQ(command.command_number(), 4u);
   EXPECT_EQ(command.assign().epoch(), 2);
   EXPECT_EQ(command.assign().document().text(), "text");
-  EXPECT_EQ(command.assign().placement().nodes(0).devices(1), 3);
-  EXPECT_EQ(command.assign().data_digest(), "data");
+  EXPECT_EQ(*wire::FromProto(command.assign().layout()), layout);
+  EXPECT_EQ(command.assign().plan_digest(), "plan");
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ std::map<std::string, std::vector<Coverage>> CoverageOf(const Plan& plan, int32_
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   for (int32_t pp = 0; pp < layout.pp(); ++pp) {
     for (Rank rank : plan.TensorGroup(module, 0, pp)) {
-      for (int32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+      for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
         const StageParameters parameters = ParametersOf(plan, *plan.PlaceOf(rank, module), chunk);
         ExpectSoundStorage(parameters);
         for (const LocalMatrix& matrix : parameters.matrices) {

@@ -55,7 +55,7 @@ TEST(PlanTest, Places_OfEncoderBesideLanguage_FollowTheGrids) {
   EXPECT_THAT(plan.PlacesOf(Rank{5}),
               ElementsAre(Place{.module = 1, .tp = 1, .pp = 1, .width = 2}));
   EXPECT_EQ(Numbers(plan.TensorGroup(1, 0, 1)), (std::vector<int>{4, 5}));
-  EXPECT_EQ(Numbers(plan.DataGroup(0, 0, 0)), (std::vector<int>{0, 1}));
+  EXPECT_EQ(Numbers(plan.DataGroupOf({.module = 0})), (std::vector<int>{0, 1}));
   EXPECT_EQ(plan.Reporter(), Rank{4});
   EXPECT_TRUE(plan.IsSink(1));
   EXPECT_FALSE(plan.IsSink(0));
@@ -74,7 +74,7 @@ TEST(PlanTest, RankOf_EveryPlaceOfEveryOrder_RoundTrips) {
       for (const Place& place : plan.PlacesOf(Rank{rank})) {
         EXPECT_EQ(plan.RankOf(place), Rank{rank});
         EXPECT_THAT(plan.TensorGroup(0, place.dp, place.pp, place.cp), Contains(Rank{rank}));
-        EXPECT_THAT(plan.DataGroup(0, place.pp, place.tp), Contains(Rank{rank}));
+        EXPECT_THAT(plan.DataGroupOf(place), Contains(Rank{rank}));
         seen.insert(rank);
       }
     }
@@ -169,8 +169,8 @@ TEST(PlanTest, StageLayers_InAVee_TurnAtTheLastStage) {
                    .Edge("vision", "language")
                    .Schedule(job::ScheduleName::kZeroBubbleV));
   const ModulePlan& module = plan.modules[1];
-  EXPECT_EQ(module.chunks, 2);
-  EXPECT_EQ(module.placement, Placement::kVee);
+  EXPECT_EQ(module.chunks(), 2);
+  EXPECT_EQ(module.order.path, ChunkPath::kVee);
   EXPECT_EQ(module.layers(0, 0), (LayerRange{0, 2}));
   EXPECT_EQ(module.layers(1, 0), (LayerRange{2, 2}));
   EXPECT_EQ(module.layers(2, 0), (LayerRange{4, 3}));
@@ -203,7 +203,7 @@ TEST(PlanTest, FlowOf_EveryPlacement_IsTheInverseOfStageAndChunk) {
     const Plan plan =
         MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 4}).Schedule(name, chunks));
     const ModulePlan& module = plan.modules[0];
-    for (int32_t flow = 0; flow < module.pp() * module.chunks; ++flow) {
+    for (int32_t flow = 0; flow < module.pp() * module.chunks(); ++flow) {
       EXPECT_EQ(module.FlowOf(module.StageAt(flow), module.ChunkAt(flow)), flow);
     }
     EXPECT_EQ(module.LastStage(), name == job::ScheduleName::kZeroBubbleV ? 0 : 3);

@@ -1,0 +1,128 @@
+#include "core/plan/layout.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/job/graph.h"
+#include "core/job/rules.h"
+#include "core/plan/cost.h"
+#include "core/plan/units.h"
+
+namespace phalanx::plan {
+namespace {
+
+using job::ScheduleName;
+
+// Layers by cost in the order of data flow, or each stage's written layers evenly over its chunks.
+std::vector<int32_t> PlaceLayers(const job::Module& module, const PartOrder& order) {
+  const std::vector<int32_t>& given = module.parallel.layers;
+  std::vector<int32_t> by_flow;
+  if (given.empty()) by_flow = BalanceLayers(module, order.count());
+  std::vector<int32_t> layers(static_cast<size_t>(order.count()));
+  for (int32_t flow = 0; flow < order.count(); ++flow) {
+    const int32_t stage = order.StageAt(flow), chunk = order.ChunkAt(flow);
+    layers[order.IndexOf(stage, chunk)] =
+        given.empty()
+            ? by_flow[static_cast<size_t>(flow)]
+            : static_cast<int32_t>(
+                  EvenSplit(given[static_cast<size_t>(stage)], order.chunks, chunk).count);
+  }
+  return layers;
+}
+
+ModuleLayout DecideModule(const job::JobSpec& spec, int32_t index) {
+  const job::Module& module = spec.modules[static_cast<size_t>(index)];
+  const job::Recovery& recovery = spec.recovery;
+  ModuleLayout layout{.layers = PlaceLayers(module, PartOrderOf(spec, index)),
+                      .state_home = recovery.state_home,
+                      .state_copies = recovery.state_copies};
+  const bool has_mirror = module.parallel.dp > 1;
+  if (layout.state_home == job::StateHome::kAuto) {
+    layout.state_home = has_mirror ? job::StateHome::kMirror : job::StateHome::kHost;
+  }
+  if (layout.state_home == job::StateHome::kMirror) {
+    layout.state_copies = std::min(layout.state_copies, module.parallel.dp);
+  }
+  return layout;
+}
+
+std::vector<Rank> PlacesOutsideModules(const job::JobSpec& spec, size_t places) {
+  std::vector<bool> used(places, false);
+  for (const job::Module& module : spec.modules) {
+    std::fill_n(used.begin() + module.offset, module.parallel.ranks, true);
+  }
+  std::vector<Rank> idle;
+  for (size_t place = 0; place < places; ++place) {
+    if (!used[place]) idle.push_back(Rank{static_cast<int32_t>(place)});
+  }
+  return idle;
+}
+
+}  // namespace
+
+Cluster MakeCluster(int32_t nodes, int32_t devices_per_node) {
+  Cluster cluster;
+  cluster.devices.reserve(static_cast<size_t>(nodes) * static_cast<size_t>(devices_per_node));
+  for (int32_t node = 0; node < nodes; ++node) {
+    const NodeName name = absl::StrCat("node-", node);
+    for (int32_t device = 0; device < devices_per_node; ++device) {
+      cluster.devices.push_back({name, device});
+    }
+  }
+  return cluster;
+}
+
+Cluster ClusterOf(const Placement& placement) {
+  size_t count = 0;
+  for (const NodeDevices& part : placement) count += part.devices.size();
+  Cluster cluster;
+  cluster.devices.reserve(count);
+  for (const NodeDevices& part : placement) {
+    for (int32_t device : part.devices) cluster.devices.push_back({part.node, device});
+  }
+  return cluster;
+}
+
+Placement PlacementOf(const Cluster& cluster) {
+  Placement placement;
+  for (const Device& device : cluster.devices) {
+    if (placement.empty() || placement.back().node != device.node) {
+      placement.push_back({.node = device.node});
+    }
+    placement.back().devices.push_back(device.index);
+  }
+  return placement;
+}
+
+PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module) {
+  const bool vee = module == spec.language && spec.schedule.name == ScheduleName::kZeroBubbleV;
+  return {.pp = spec.modules[static_cast<size_t>(module)].parallel.pp,
+          .chunks = job::ChunksOf(spec, module),
+          .path = vee ? ChunkPath::kVee : ChunkPath::kLoop};
+}
+
+absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {
+  RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(spec)));
+  const int32_t world = spec.World();
+  if (cluster.devices.size() < static_cast<size_t>(world)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "job ", spec.name, " needs ", world, " devices; there are ", cluster.devices.size()));
+  }
+  Layout layout{.epoch = epoch, .schedule = spec.schedule};
+  if (layout.schedule.name == ScheduleName::kAuto) {
+    layout.schedule.name =
+        layout.schedule.chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;
+  }
+  job::JobSpec decided = spec;
+  decided.schedule = layout.schedule;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    layout.modules.push_back(DecideModule(decided, static_cast<int32_t>(i)));
+  }
+  layout.nodes = PlacementOf(cluster);
+  layout.idle = PlacesOutsideModules(spec, cluster.devices.size());
+  return layout;
+}
+
+}  // namespace phalanx::plan

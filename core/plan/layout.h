@@ -1,0 +1,122 @@
+// core/plan/layout.h: what is decided about an epoch of a job, once.
+//
+// Whoever plans a job writes a layout; the coordinator stores it with the epoch and every
+// assignment carries it. Expand (plan.h) turns document and layout into the plan, by the same code
+// on coordinator, daemon and rank; nobody simulates, balances or searches again. So a coordinator
+// that would decide otherwise today goes on with what was decided then.
+//
+// A layout is small: ranks follow from the document's grids but for the slots that a loss has
+// changed, and devices are listed by node.
+//
+// Pure. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/job/job_spec.h"
+#include "core/plan/replica_table.h"
+
+namespace phalanx::plan {
+
+struct Device {
+  NodeName node;
+  int32_t index = 0;  // on its node
+  friend bool operator==(const Device&, const Device&) = default;
+};
+// The devices that a plan may use, in the order in which ranks are laid on them.
+struct Cluster {
+  std::vector<Device> devices;
+};
+// `nodes` x `devices_per_node` devices named node-0, node-1, ...: what `phalanx plan --nodes` uses.
+Cluster MakeCluster(int32_t nodes, int32_t devices_per_node);
+
+// Devices of one node, in rank order. A node may come more than once.
+struct NodeDevices {
+  NodeName node;
+  std::vector<int32_t> devices;
+  friend bool operator==(const NodeDevices&, const NodeDevices&) = default;
+};
+// Rank r is on the r-th device of the nodes taken in order.
+using Placement = std::vector<NodeDevices>;
+
+Cluster ClusterOf(const Placement& placement);
+Placement PlacementOf(const Cluster& cluster);
+
+// Which pipeline ranks hold consecutive parts of a module with several chunks.
+enum class ChunkPath : uint8_t {
+  kLoop,  // chunk 0 of stages 0, 1, ..., then chunk 1 of stages 0, 1, ...: the last rank's part is
+          // followed by one of the first
+  kVee,   // two chunks: chunk 0 of stages 0, 1, ..., then chunk 1 of stages ..., 1, 0: rank d of p
+          // holds parts d and 2p - 1 - d, and the first one both ends
+};
+
+// The pipeline parts of a module, in the order in which data passes them: their *flow*, in
+// [0, pp * chunks).
+struct PartOrder {
+  int32_t pp = 1;
+  // Pieces of layers a stage: for the language module those of the schedule, else 1.
+  int32_t chunks = 1;
+  ChunkPath path = ChunkPath::kLoop;
+
+  int32_t count() const { return pp * chunks; }
+  int32_t FlowOf(int32_t stage, int32_t chunk) const {
+    const bool turned = path == ChunkPath::kVee && chunk == 1;
+    return chunk * pp + (turned ? pp - 1 - stage : stage);
+  }
+  int32_t ChunkAt(int32_t flow) const { return flow / pp; }
+  int32_t StageAt(int32_t flow) const {
+    const int32_t stage = flow % pp;
+    return path == ChunkPath::kVee && ChunkAt(flow) == 1 ? pp - 1 - stage : stage;
+  }
+  // Of a part in lists by stage, then chunk.
+  size_t IndexOf(int32_t stage, int32_t chunk) const {
+    return static_cast<size_t>(stage * chunks + chunk);
+  }
+};
+// Of a module under the spec's schedule.
+PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module);
+
+struct ModuleLayout {
+  // Of chunk c of stage p at p * chunks + c: how many layers. Covers all layers of the module.
+  std::vector<int32_t> layers;
+  // Slots whose ranks are not the healthy grid's, by (dp, pp).
+  std::vector<SlotChange> changes;
+  // What each replica can do, relative to the others, in [0, kSpeedMax]; 0: it takes no samples.
+  // Empty: all present replicas alike.
+  std::vector<int64_t> speeds;
+  // Where the module's optimizer state lives: kMirror or kHost, never kAuto, and at how many homes
+  // in all. kMirror: in that many replicas. kHost: at one replica and in its node's host memory.
+  job::StateHome state_home = job::StateHome::kMirror;
+  int32_t state_copies = 1;
+  friend bool operator==(const ModuleLayout&, const ModuleLayout&) = default;
+};
+
+inline constexpr int64_t kSpeedMax = 1 << 30;
+
+struct Layout {
+  Epoch epoch{1};
+  job::Schedule schedule;  // never kAuto
+  std::vector<ModuleLayout> modules;
+  // Devices of all ranks, then those that the job holds beyond its ranks.
+  Placement nodes;
+  std::vector<Rank> lost;  // whose devices are gone, ascending
+  // Places in `nodes` without work: ranks in no module, ranks that are healthy but left out,
+  // devices beyond the ranks. Ascending; none of `lost`.
+  std::vector<Rank> idle;
+  // Of the indexes of training and validation shards; empty until the nodes have built them. It
+  // stands beside the plan's digest and is checked for itself.
+  std::string data_digest;
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// The layout of a healthy job on the first devices of `cluster` (rank r on device r). A schedule
+// left open becomes 1f1b, with chunks interleaved: whoever plans a user's job calls
+// schedule::PlanJob, which chooses.
+// Errors: InvalidArgument with violations (CheckLayout), ResourceExhausted for too few devices.
+absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch);
+
+}  // namespace phalanx::plan

@@ -1,0 +1,118 @@
+#include "core/wire/layout_codec.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace phalanx::wire {
+namespace {
+
+using job::ScheduleName;
+using job::StateHome;
+
+constexpr std::array<std::pair<absl::string_view, ScheduleName>, 5> kSchedules = {{
+    {"1f1b", ScheduleName::k1F1B},
+    {"interleaved", ScheduleName::kInterleaved},
+    {"zero_bubble_h1", ScheduleName::kZeroBubbleH1},
+    {"zero_bubble_v", ScheduleName::kZeroBubbleV},
+    {"three_phase", ScheduleName::kThreePhase},
+}};
+constexpr std::array<std::pair<absl::string_view, StateHome>, 2> kHomes = {{
+    {"mirror", StateHome::kMirror},
+    {"host", StateHome::kHost},
+}};
+
+template <typename Names, typename Value>
+absl::string_view NameIn(const Names& names, Value value) {
+  for (const auto& [name, candidate] : names) {
+    if (candidate == value) return name;
+  }
+  return "";
+}
+
+template <typename Value, typename Names>
+absl::StatusOr<Value> ValueIn(const Names& names, absl::string_view field, absl::string_view text) {
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("layout: ", field, " is \"", text, "\", which this version does not know"));
+}
+
+plan::RankList RanksOf(const google::protobuf::RepeatedField<int32_t>& values) {
+  plan::RankList ranks;
+  for (int32_t value : values) ranks.push_back(Rank{value});
+  return ranks;
+}
+
+void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
+  out->mutable_layers()->Assign(module.layers.begin(), module.layers.end());
+  for (const plan::SlotChange& change : module.changes) {
+    v1::ModuleLayout::SlotChange* to = out->add_changes();
+    to->set_dp(change.dp);
+    to->set_pp(change.pp);
+    for (Rank rank : change.ranks) to->add_ranks(rank.value);
+  }
+  out->mutable_speeds()->Assign(module.speeds.begin(), module.speeds.end());
+  out->set_state_home(std::string(NameIn(kHomes, module.state_home)));
+  out->set_state_copies(module.state_copies);
+}
+
+absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
+  const absl::StatusOr<StateHome> home =
+      ValueIn<StateHome>(kHomes, "state_home", from.state_home());
+  if (!home.ok()) return home.status();
+  plan::ModuleLayout module{.layers = {from.layers().begin(), from.layers().end()},
+                            .speeds = {from.speeds().begin(), from.speeds().end()},
+                            .state_home = *home,
+                            .state_copies = from.state_copies()};
+  for (const v1::ModuleLayout::SlotChange& change : from.changes()) {
+    module.changes.push_back(
+        {.dp = change.dp(), .pp = change.pp(), .ranks = RanksOf(change.ranks())});
+  }
+  return module;
+}
+
+}  // namespace
+
+void ToProto(const plan::Layout& layout, v1::Layout* out) {
+  out->set_epoch(layout.epoch.value);
+  out->set_schedule(std::string(NameIn(kSchedules, layout.schedule.name)));
+  out->set_chunks(layout.schedule.chunks);
+  out->set_encoder_chunks(layout.schedule.encoder_chunks);
+  for (const plan::ModuleLayout& module : layout.modules) ToProto(module, out->add_modules());
+  for (const plan::NodeDevices& node : layout.nodes) {
+    v1::NodeDevices* to = out->mutable_placement()->add_nodes();
+    to->set_node(node.node);
+    to->mutable_devices()->Assign(node.devices.begin(), node.devices.end());
+  }
+  for (Rank rank : layout.lost) out->add_lost(rank.value);
+  for (Rank rank : layout.idle) out->add_idle(rank.value);
+  out->set_data_digest(layout.data_digest);
+}
+
+absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
+  const absl::StatusOr<ScheduleName> schedule =
+      ValueIn<ScheduleName>(kSchedules, "schedule", from.schedule());
+  if (!schedule.ok()) return schedule.status();
+  plan::Layout layout{.epoch = Epoch{from.epoch()},
+                      .schedule = {.name = *schedule,
+                                   .chunks = from.chunks(),
+                                   .encoder_chunks = from.encoder_chunks()},
+                      .lost = RanksOf(from.lost()),
+                      .idle = RanksOf(from.idle()),
+                      .data_digest = from.data_digest()};
+  for (const v1::ModuleLayout& module : from.modules()) {
+    absl::StatusOr<plan::ModuleLayout> decoded = FromProto(module);
+    if (!decoded.ok()) return decoded.status();
+    layout.modules.push_back(*std::move(decoded));
+  }
+  for (const v1::NodeDevices& node : from.placement().nodes()) {
+    layout.nodes.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
+  }
+  return layout;
+}
+
+}  // namespace phalanx::wire

@@ -1,0 +1,231 @@
+#include "core/plan/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "core/base/prng.h"
+#include "core/plan/plan.h"
+#include "core/plan/samples.h"
+#include "core/plan/segments.h"
+#include "tests/support/specs.h"
+#include "tests/unit/core/plan/must_plan.h"
+
+namespace phalanx::plan {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+job::JobSpec TwoModules() {
+  return AJob()
+      .Module("vision", ClipVision(), {.dp = 4})
+      .Module("language", Llama(), {.tp = 4, .dp = 3, .pp = 2})
+      .Edge("vision", "language", {.projector = 32})
+      .Batch(24, 2);
+}
+
+plan::Layout LayoutOf(const job::JobSpec& spec) {
+  return *DecideLayout(spec, MakeCluster(2, 32), Epoch{1});
+}
+
+TEST(LayoutTest, DecidedLayout_ExpandsToTheWholePlan) {
+  const job::JobSpec spec = TwoModules();
+  const plan::Layout layout = LayoutOf(spec);
+  EXPECT_EQ(layout.schedule.name, job::ScheduleName::k1F1B);
+  EXPECT_THAT(layout.modules[1].layers, ElementsAre(2, 2));
+  const Plan plan = *Expand(spec, layout);
+  EXPECT_EQ(plan.layout, layout);
+  EXPECT_EQ(plan.world, 28);
+  EXPECT_EQ(plan.devices.size(), 28u);
+  EXPECT_EQ(plan.idle.size(), 36u);
+}
+
+TEST(LayoutTest, LayersOfAnotherPlanner_AreObeyed) {
+  const job::JobSpec spec = TwoModules();
+  plan::Layout layout = LayoutOf(spec);
+  layout.modules[1].layers = {1, 3};
+  layout.schedule = {.name = job::ScheduleName::kZeroBubbleH1};
+  const Plan plan = *Expand(spec, layout);
+  EXPECT_EQ(plan.modules[1].layers(1), (LayerRange{1, 3}));
+  EXPECT_EQ(plan.spec.schedule.name, job::ScheduleName::kZeroBubbleH1);
+}
+
+TEST(LayoutTest, Digest_CoversWhatRanksActOnButNotTheEpoch) {
+  const job::JobSpec spec = TwoModules();
+  const plan::Layout layout = LayoutOf(spec);
+  const std::string digest = Expand(spec, layout)->digest;
+  const auto changed = [&](const std::function<void(plan::Layout&)>& change) {
+    plan::Layout other = layout;
+    change(other);
+    const absl::StatusOr<Plan> plan = Expand(spec, other);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() && plan->digest != digest;
+  };
+  EXPECT_FALSE(changed([](plan::Layout& l) { l.epoch = Epoch{7}; }));
+  EXPECT_FALSE(changed([](plan::Layout& l) { l.data_digest = "data"; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[1].layers = {3, 1}; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].speeds = {1, 1, 1, 2}; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].state_copies = 3; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { l.nodes[0].devices[0] = 77; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { l.lost = {Rank{3}}; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) {
+    l.modules[1].changes = {{.dp = 0, .pp = 0, .ranks = {Rank{4}, Rank{5}, Rank{6}}}};
+  }));
+}
+
+TEST(LayoutTest, LayoutThatDoesNotFitItsDocument_IsRefusedByName) {
+  const job::JobSpec spec = TwoModules();
+  const auto error = [&](const std::function<void(plan::Layout&)>& change) {
+    plan::Layout layout = LayoutOf(spec);
+    change(layout);
+    return std::string(Expand(spec, layout).status().message());
+  };
+  EXPECT_THAT(error([](plan::Layout& l) { l.modules.pop_back(); }),
+              HasSubstr("layout: it has 1 modules; the document has 2"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.schedule.name = job::ScheduleName::kAuto; }),
+              HasSubstr("layout: its schedule was never chosen"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.modules[1].layers = {4}; }),
+              HasSubstr("layout: module language has layers of 1 parts; its schedule has 2"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.modules[1].layers = {2, 1};
+              }),
+              HasSubstr("has 3 of 4 layers"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.modules[1].layers = {-1, 5};
+              }),
+              HasSubstr("has -1 layers"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.modules[0].speeds = {1}; }),
+              HasSubstr("has speeds of 1 replicas; there are 4"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.modules[0].speeds = {0, 0, 0, 0};
+              }),
+              HasSubstr("no replica of module vision has work"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.modules[0].speeds = {1, -1, 1, 1};
+              }),
+              HasSubstr("has speed -1"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.nodes.clear(); }), HasSubstr("0 devices for 28 ranks"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.idle = {Rank{64}}; }), HasSubstr("place 64 is lost"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.modules[1].changes = {{.dp = 3, .pp = 0}}; }),
+              HasSubstr("layout: module language: its module does not have the slot"));
+}
+
+TEST(LayoutTest, Samples_GoByTheDealingRule) {
+  // Each next sample to the smallest (n + 1) / speed, ties to the lower replica.
+  ModulePlan module = MustPlan(AJob().Module("language", Llama(), {.dp = 3})).modules[0];
+  module.equal_speeds = false;
+  for (const std::vector<int64_t>& speeds :
+       std::vector<std::vector<int64_t>>{{4, 3, 4}, {1, 1, 1}, {8, 0, 5}, {1, 1'000'000, 7}}) {
+    module.speeds = speeds;
+    std::vector<int64_t> dealt(3, 0);
+    for (int64_t count = 0; count <= 60; ++count) {
+      std::vector<int64_t> starts = {0, dealt[0], dealt[0] + dealt[1], count};
+      ASSERT_EQ(LaneStarts(module, count), starts) << count;
+      size_t next = 3;
+      for (size_t i = 0; i < 3; ++i) {
+        if (speeds[i] == 0) continue;
+        if (next == 3 || (dealt[i] + 1) * speeds[next] < (dealt[next] + 1) * speeds[i]) next = i;
+      }
+      ++dealt[next];
+    }
+  }
+}
+
+// A random table of a module: every slot keeps some of its ranks, some replicas nobody.
+void Damage(Prng& prng, const Plan& plan, int32_t module, plan::Layout& layout) {
+  const ReplicaTable& table = plan.replicas(module);
+  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
+    for (int32_t pp = 0; pp < table.stages(); ++pp) {
+      if (prng.Below(2) == 0) continue;
+      SlotChange change{.dp = dp, .pp = pp};
+      const bool may_end = dp > 0 && prng.Below(6) == 0;
+      for (Rank rank : table.Ranks(dp, pp)) {
+        if (!may_end && (change.ranks.empty() || prng.Below(3) > 0)) change.ranks.push_back(rank);
+      }
+      layout.modules[static_cast<size_t>(module)].changes.push_back(std::move(change));
+    }
+  }
+  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
+    layout.modules[static_cast<size_t>(module)].speeds.push_back(
+        1 + static_cast<int64_t>(prng.Below(9)));
+  }
+}
+
+// The pure parts under 200 tables with holes and unequal widths.
+TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice) {
+  const job::JobSpec spec = TwoModules();
+  const Plan healthy = MustPlan(spec);
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Prng prng(seed);
+    plan::Layout layout = healthy.layout;
+    Damage(prng, healthy, 0, layout);
+    Damage(prng, healthy, 1, layout);
+    const absl::StatusOr<Plan> expanded = Expand(spec, layout);
+    ASSERT_TRUE(expanded.ok()) << expanded.status();
+    const Plan& plan = *expanded;
+
+    std::vector<int64_t> seen(24, 0);
+    for (int64_t m = 0; m < plan.microbatches; ++m) {
+      const MicrobatchSamples samples = SamplesOfMicrobatch(plan, m);
+      for (int64_t sample : samples.samples) ++seen[static_cast<size_t>(sample)];
+      EXPECT_EQ(static_cast<int64_t>(samples.samples.size()), CountOfMicrobatch(plan, m));
+      for (int32_t link = 0; link < static_cast<int32_t>(plan.links.size()); ++link) {
+        const Link& which = plan.links[static_cast<size_t>(link)];
+        // Of each sample, all slices arrive at its destination, each once.
+        std::map<int64_t, int32_t> slices;
+        for (const LinkMessage& message : LinkMessages(plan, link, samples)) {
+          const auto to = plan.PlaceOf(message.to, which.to_module);
+          ASSERT_TRUE(plan.PlaceOf(message.from, which.from_module).has_value());
+          ASSERT_TRUE(to.has_value());
+          for (int64_t i = 0; i < message.count; ++i) ++slices[message.first + i];
+          EXPECT_TRUE(message.slices == 1 || message.slices == to->width);
+        }
+        for (int64_t i = 0; i < static_cast<int64_t>(samples.samples.size()); ++i) {
+          for (int32_t dp = 0; dp < plan.replicas(which.to_module).replicas(); ++dp) {
+            const UnitRange lane = LaneSamples(plan, which.to_module, dp, samples);
+            if (i < lane.first || i >= lane.end()) continue;
+            EXPECT_EQ(slices[i], plan.Width(which.to_module, dp, which.to_stage));
+          }
+        }
+      }
+    }
+    EXPECT_EQ(seen, std::vector<int64_t>(24, 1));
+
+    for (const Segment& segment : Segments(plan)) {
+      EXPECT_EQ(static_cast<int32_t>(segment.holders.size()),
+                plan.replicas(segment.module).present_replicas());
+      for (const RankList& holders : segment.holders) EXPECT_FALSE(holders.empty());
+    }
+    for (const CommunicatorSpec& communicator : Communicators(plan)) {
+      std::set<Rank> members(communicator.ranks.begin(), communicator.ranks.end());
+      EXPECT_EQ(members.size(), communicator.ranks.size());
+      for (Rank rank : members) EXPECT_FALSE(plan.PlacesOf(rank).empty());
+    }
+    // Every rank with work finds its tensor and data groups.
+    const std::vector<CommunicatorSpec> communicators = Communicators(plan);
+    for (int32_t rank = 0; rank < plan.world; ++rank) {
+      for (const Place& place : plan.PlacesOf(Rank{rank})) {
+        EXPECT_EQ(plan.RankOf(place), Rank{rank});
+        const RankList tensor = plan.TensorGroup(place.module, place.dp, place.pp);
+        EXPECT_EQ(FindCommunicator(communicators, CommunicatorSpec::Use::kTensor, tensor) >= 0,
+                  tensor.size() > 1);
+        const RankList data = plan.DataGroupOf(place);
+        EXPECT_EQ(FindCommunicator(communicators, CommunicatorSpec::Use::kData, data) >= 0,
+                  data.size() > 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::plan
