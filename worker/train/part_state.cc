@@ -106,7 +106,7 @@ PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t c
       buckets_.push_back(bucket);
     }
   }
-  const plan::RankList replicas = plan.DataGroup(place.module, place.pp, place.tp);
+  const plan::RankList replicas = plan.DataGroupOf(place);
   const auto self = std::find(replicas.begin(), replicas.end(), plan.RankOf(place));
   BuildShard(self - replicas.begin(), options.compute);
 }

@@ -39,7 +39,7 @@ std::string LayoutDigest(const plan::Plan& plan) {
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
     : options_(options) {
   for (const plan::Place& place : plan.PlacesOf(rank)) {
-    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks;
+    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
       parts_.push_back(std::make_unique<PartState>(plan, place, chunk, options));
       if (parts_.back()->trains()) homes_.push_back(parts_.back().get());

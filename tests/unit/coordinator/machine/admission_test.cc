@@ -151,6 +151,59 @@ TEST(AdmissionTest, JobThatNeedsMoreMemoryThanItsDevices_FailsBeforeAnyProcess) 
   EXPECT_EQ(h.Phase(h.Submit(AJob("b", 2, "needs 100 bytes a rank"))), JobPhase::kStarting);
 }
 
+TEST(PlanningTest, WhileAPlanIsMade_TheDevicesAreHeldAndOthersGoOn) {
+  Harness h;
+  h.Open("n", 3);
+  h.plans_held = true;
+  const JobId first = h.Submit(AJob("a", 2));
+  const JobId second = h.Submit(AJob("b", 2));
+  EXPECT_EQ(h.Phase(first), JobPhase::kQueued);
+  EXPECT_EQ(h.Free("n"), 1);
+  EXPECT_THAT(h.Explain(first), ElementsAre("its plan on 2 on n is being made"));
+  EXPECT_EQ(h.plans.size(), 1u) << "the second waits for devices";
+  h.AnswerPlans();
+  EXPECT_EQ(h.Phase(first), JobPhase::kStarting);
+  EXPECT_EQ(h.Phase(second), JobPhase::kQueued);
+}
+
+TEST(PlanningTest, JobCancelledMeanwhile_FreesItsDevicesAndThePlanIsIgnored) {
+  Harness h;
+  h.Open("n", 2);
+  h.plans_held = true;
+  const JobId job = h.Submit(AJob("a", 2));
+  ASSERT_TRUE(h.Cancel(job).ok());
+  EXPECT_EQ(h.Free("n"), 2);
+  h.AnswerPlans();
+  EXPECT_EQ(h.Phase(job), JobPhase::kCancelled);
+  EXPECT_EQ(h.Free("n"), 2);
+}
+
+TEST(PlanningTest, NodeGoneMeanwhile_LetsTheJobWaitAgain) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  h.plans_held = true;
+  const JobId job = h.Submit(AJob("a", 2));
+  h.Feed(SessionClosed{node});
+  h.AnswerPlans();
+  EXPECT_EQ(h.Phase(job), JobPhase::kQueued);
+  h.plans_held = false;
+  h.Open("n", 2, 1);
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+}
+
+TEST(PlanningTest, CoordinatorThatDiesMeanwhile_PlansAgain) {
+  Harness h;
+  h.Open("n", 2);
+  h.plans_held = true;
+  const JobId job = h.Submit(AJob("a", 2));
+  h.Restart();
+  h.Open("n", 2);
+  EXPECT_EQ(h.plans.size(), 1u);
+  h.AnswerPlans();
+  h.Commit();
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+}
+
 TEST(AdmissionTest, DevicesOfUnknownMemory_TakeAnyJob) {
   Harness h;
   h.Open("n", 2, 1, {}, 0, {0, 100});
