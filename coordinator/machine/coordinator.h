@@ -83,12 +83,6 @@ struct CoordinatorOptions {
   size_t held_max = 65'536;
 };
 
-// What a store has given out, which its records may not show any more.
-struct StoreMarks {
-  uint64_t last_record = 0;
-  JobId last_job;
-};
-
 // Not thread-safe: one driver thread owns it (coordinator/runtime/driver.h).
 class Coordinator {
  public:
@@ -121,6 +115,10 @@ class Coordinator {
   const std::map<JobId, Job>& jobs() const { return jobs_; }
   const NodeTable& nodes() const { return nodes_; }
   uint64_t last_record() const { return last_record_; }
+  // Whether the request id is of a job in jobs().
+  bool KnowsRequest(const std::string& request_id) const {
+    return request_ids_.contains(request_id);
+  }
 
  private:
   // A command that waits for its record; the worker's process must still be the same one then.
