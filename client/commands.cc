@@ -227,6 +227,20 @@ int Cancel(Connection& connection, const std::string& job, Format format, Io& io
   return kSuccess;
 }
 
+int Delete(Connection& connection, const std::string& job, Format format, Io& io) {
+  v1::DeleteJobRequest request;
+  request.set_job(job);
+  v1::DeleteJobResponse response;
+  const absl::Status status = connection.Call(&v1::JobService::Stub::DeleteJob, request, &response);
+  if (!status.ok()) return Fail(status, io);
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree(response), format, io.out);
+  } else {
+    (format == Format::kName ? io.out : io.talk << "deleted ") << "job-" << response.id() << "\n";
+  }
+  return kSuccess;
+}
+
 int Nodes(Connection& connection, Format format, Io& io) {
   v1::ListNodesResponse response;
   const absl::Status status =

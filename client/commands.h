@@ -57,6 +57,7 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
 int Events(Connection& connection, const std::string& job, Format format, Io& io);
 int Why(Connection& connection, const std::string& job, Format format, Io& io);
 int Cancel(Connection& connection, const std::string& job, Format format, Io& io);
+int Delete(Connection& connection, const std::string& job, Format format, Io& io);
 int Nodes(Connection& connection, Format format, Io& io);
 
 // Writes an error as people read it, one violation a line, and returns its exit code.

@@ -201,6 +201,7 @@ void Program::AddJobCommands() {
   add("events", "Show what happened to a job", Events);
   add("why", "Explain why a job is where it is", Why);
   add("cancel", "End a job", Cancel);
+  add("delete", "Delete a job that has ended", Delete);
   CLI::App* watch =
       Add("watch", "Follow a job to its end; the exit code is its outcome", [this](Io& io) {
         return Interruptible([&](Stopper& stopper) {

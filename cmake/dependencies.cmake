@@ -15,6 +15,7 @@ pkg_check_modules(jpeg REQUIRED IMPORTED_TARGET libjpeg)
 pkg_check_modules(sndfile REQUIRED IMPORTED_TARGET sndfile)
 pkg_check_modules(samplerate REQUIRED IMPORTED_TARGET samplerate)
 pkg_check_modules(sqlite REQUIRED IMPORTED_TARGET sqlite3)
+pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
 find_package(prometheus-cpp CONFIG REQUIRED)
 
 if(PHALANX_WITH_TORCH)

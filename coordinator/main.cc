@@ -22,6 +22,7 @@
 #include "coordinator/http/http_server.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_backend.h"
+#include "coordinator/store/store_check.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -35,6 +36,9 @@ struct Flags {
   std::string heartbeat_timeout = "15s";
   std::string grace = "10s";
   int64_t live_jobs_max = CoordinatorOptions().live_jobs_max;
+  std::string ended_age_max = "2160h";
+  int64_t ended_jobs_max = Retention().count_max;
+  bool check_store = false;
 };
 
 // "HOST:PORT", also "[::1]:PORT".
@@ -72,6 +76,25 @@ absl::Status WriteReadyFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+std::string JournalPath(const Flags& flags) { return absl::StrCat(flags.store, "/journal.db"); }
+
+// --check-store. OK: the store is whole.
+absl::Status Check(const Flags& flags) {
+  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+  if (!report.ok()) return report.status();
+  for (const std::string& line : Lines(*report)) std::printf("%s\n", line.c_str());
+  return report->problems.empty() ? absl::OkStatus() : absl::DataLossError("the store is damaged");
+}
+
+// A damaged store is refused with everything that is wrong with it.
+absl::Status Explain(const Flags& flags, absl::Status status) {
+  if (!absl::IsDataLoss(status)) return status;
+  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+  if (!report.ok()) return status;
+  for (const std::string& line : Lines(*report)) spdlog::error("{}", line);
+  return status;
+}
+
 absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   absl::StatusOr<std::pair<std::string, int>> listen = SplitAddress(flags.listen);
   if (!listen.ok()) return listen.status();
@@ -85,6 +108,8 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   absl::StatusOr<absl::Duration> timeout =
       ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout");
   if (!timeout.ok()) return timeout.status();
+  absl::StatusOr<absl::Duration> ended_age = ParsePositive(flags.ended_age_max, "--ended-age-max");
+  if (!ended_age.ok()) return ended_age.status();
   spdlog::info("starting listen={} http={} store={} heartbeat_interval={} heartbeat_timeout={}",
                flags.listen, flags.http, flags.store, flags.heartbeat_interval,
                flags.heartbeat_timeout);
@@ -92,27 +117,28 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
   }
-  absl::StatusOr<std::unique_ptr<SqliteBackend>> backend =
-      SqliteBackend::Open(absl::StrCat(flags.store, "/journal.db"));
-  if (!backend.ok()) return backend.status();
+  absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(JournalPath(flags));
+  if (!backend.ok()) return Explain(flags, backend.status());
 
   ServerOptions options{.listen = flags.listen};
   options.driver.machine.live_jobs_max = flags.live_jobs_max;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
-  options.driver.on_store_failed = [](const absl::Status& status) {
-    spdlog::critical("store failed, accepting nothing more; jobs train on reason=\"{}\"",
+  options.driver.journal.retention = {.age_max = *ended_age, .count_max = flags.ended_jobs_max};
+  options.driver.on_store = [](const absl::Status& status) {
+    if (status.ok()) return spdlog::info("the store works again, accepting");
+    spdlog::critical("store failed, accepting nothing until it works; jobs train on reason=\"{}\"",
                      std::string(status.message()));
   };
   options.sessions.heartbeat_interval = *interval;
   options.sessions.heartbeat_timeout = *timeout;
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(std::move(options), *std::move(backend));
-  if (!server.ok()) return server.status();
+  if (!server.ok()) return Explain(flags, server.status());
   absl::StatusOr<std::unique_ptr<HttpServer>> http_server =
       HttpServer::Start({.host = http->first,
                          .port = http->second,
                          .metrics = [&server] { return (*server)->MetricsText(); },
-                         .ready = [&server] { return (*server)->serving(); }});
+                         .ready = [&server] { return (*server)->ready(); }});
   if (!http_server.ok()) return http_server.status();
 
   const std::string ready =
@@ -157,6 +183,15 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--jobs-max", flags.live_jobs_max, "jobs that may be queued or run at a time")
       ->capture_default_str();
+  app.add_option("--ended-age-max", flags.ended_age_max,
+                 "jobs that ended longer ago are deleted from the store")
+      ->capture_default_str();
+  app.add_option("--ended-jobs-max", flags.ended_jobs_max,
+                 "of jobs that have ended so many are kept, the newest")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--check-store", flags.check_store,
+               "read all of the store, say what is wrong with it, and end");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -171,7 +206,8 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  const absl::Status status = phalanx::coordinator::Serve(flags, signals);
+  const absl::Status status = flags.check_store ? phalanx::coordinator::Check(flags)
+                                                : phalanx::coordinator::Serve(flags, signals);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;

@@ -35,9 +35,10 @@ class HttpServerImpl final : public HttpServer {
       response.set_content("ok\n", "text/plain");
     });
     server_.Get("/readyz", [this](const httplib::Request&, httplib::Response& response) {
-      const bool ready = options_.ready();
-      response.status = ready ? 200 : 503;
-      response.set_content(ready ? "ok\n" : "not serving\n", "text/plain");
+      const absl::Status ready = options_.ready();
+      response.status = ready.ok() ? 200 : 503;
+      response.set_content(ready.ok() ? "ok\n" : absl::StrCat("not ready: ", ready.message(), "\n"),
+                           "text/plain");
     });
   }
 

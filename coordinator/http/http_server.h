@@ -15,7 +15,7 @@ struct HttpOptions {
   int port = 0;  // 0: any free one
   // Called on the server's threads.
   std::function<std::string()> metrics;
-  std::function<bool()> ready;
+  std::function<absl::Status()> ready;
 };
 
 // Thread-safe.

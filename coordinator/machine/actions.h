@@ -75,7 +75,7 @@ struct FetchLogs {
 };
 using Command = std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs>;
 
-// Records are numbered from 1 without gaps over the life of a store.
+// Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {
   uint64_t record_number = 0;
   Record record;
@@ -89,6 +89,16 @@ struct ComputePlan {
   Epoch epoch;
   // Decided before: it stays, and only whether the devices hold it is asked.
   std::optional<plan::Layout> layout;
+};
+// All of the ended job's records are stored and its devices are free: make them one entry, and say
+// JobArchived.
+struct ArchiveJob {
+  JobId job;
+};
+// The job is not in the machine's memory: delete its entry, if there is one, and answer.
+struct DeleteEndedJob {
+  Token token;
+  JobId job;
 };
 struct SendWelcome {
   SessionId session;
@@ -131,6 +141,10 @@ struct AnswerJob {  // of a submit or a cancel
   Token token;
   absl::StatusOr<JobViewPtr> job;
 };
+struct RefuseDelete {
+  Token token;
+  absl::Status status;
+};
 struct AnswerExplain {
   Token token;
   absl::StatusOr<std::vector<std::string>> reasons;
@@ -153,9 +167,9 @@ struct LogLine {
   std::string text;
 };
 
-using Action =
-    std::variant<StoreRecord, ComputePlan, SendWelcome, SendCommand, CloseSession, PublishJob,
-                 PublishStep, PublishEvent, PublishEvaluation, PublishNode, PublishHeartbeat,
-                 RetractNode, AnswerJob, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+using Action = std::variant<StoreRecord, ComputePlan, ArchiveJob, DeleteEndedJob, SendWelcome, SendCommand,
+                            CloseSession, PublishJob, PublishStep, PublishEvent, PublishEvaluation,
+                            PublishNode, PublishHeartbeat, RetractNode, AnswerJob, RefuseDelete,
+                            AnswerExplain, AnswerLogs, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

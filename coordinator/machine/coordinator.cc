@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/machine/ended_job.h"
 
 namespace phalanx::coordinator {
 
@@ -20,20 +21,21 @@ std::vector<Action> Coordinator::Step(Instant now, const Event& event) {
   return std::exchange(actions_, {});
 }
 
-std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>& records) {
+std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>& records,
+                                         const StoreMarks& marks) {
   now_ = now;
   actions_.clear();
+  last_job_ = marks.last_job;
   for (const Record& record : records) {
-    ++last_record_;
     Job& job = jobs_[record.job];
     job.state.id = record.job;
-    job.last_record = last_record_;
+    last_job_ = std::max(last_job_, record.job);
     if (std::holds_alternative<StepReached>(record.body)) job.step_stored_at = record.time;
     for (JobEvent& event : job.state.Apply(record)) {
       actions_.push_back(PublishEvent{record.job, std::move(event)});
     }
   }
-  stored_record_ = last_record_;
+  last_record_ = stored_record_ = std::max<uint64_t>(marks.last_record, records.size());
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.state.request == nullptr; });
   for (auto& [id, job] : jobs_) {
     if (!job.state.request_id.empty()) request_ids_.emplace(job.state.request_id, id);
@@ -43,8 +45,12 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>&
           PublishEvaluation{id, std::make_shared<const EvaluationReport>(*job.state.evaluation)});
     }
     Publish(job);
-    if (job.state.IsTerminal()) continue;
+    if (job.state.IsTerminal()) {
+      Archive(job);
+      continue;
+    }
     live_names_[job.state.request->name] = id;
+    live_request_bytes_ += RequestBytes(*job.state.request);
     if (job.state.phase == JobPhase::kQueued) queue_.insert(id);
   }
   for (auto& [id, job] : jobs_) {
@@ -111,6 +117,7 @@ void Coordinator::TellAfter(uint64_t record_number, Held held) {
     Release(std::move(held));
   } else {
     held_[record_number].push_back(std::move(held));
+    ++held_count_;
   }
 }
 
@@ -134,7 +141,27 @@ void Coordinator::On(const RecordStored& event) {
   while (!held_.empty() && held_.begin()->first <= stored_record_) {
     std::vector<Held> ready = std::move(held_.begin()->second);
     held_.erase(held_.begin());
+    held_count_ -= ready.size();
     for (Held& held : ready) Release(std::move(held));
+  }
+  if (held_.empty() && !spared_.empty()) TellSpared();
+}
+
+void Coordinator::TellSpared() {
+  for (JobId id : std::exchange(spared_, {})) {
+    Job* job = FindJob(id);
+    if (job == nullptr || job->state.IsTerminal()) continue;
+    if (const int64_t count = std::exchange(job->spared_events, 0); count != 0) {
+      Commit(*job,
+             EventRecorded{"EventsDropped",
+                           absl::StrCat(count,
+                                        " events of its ranks came while the store was behind "
+                                        "and are left out"),
+                           job->state.epoch});
+    }
+    if (!job->last_step.has_value()) continue;
+    Tell(*job, Action(PublishStep{id, *job->last_step}));
+    Publish(*job);
   }
 }
 
@@ -216,6 +243,7 @@ void Coordinator::CheckRunDeadlines(Job& job) {
                                      job.state.epoch.value)));
   }
   if (now_ >= run.reattach_deadline) return StartNextEpoch(job);
+  if (now_ >= run.prepare_deadline) return FailPreparing(job);
   if (now_ >= run.start_deadline) {
     std::vector<std::string> missing;
     int32_t first = -1;
@@ -228,6 +256,23 @@ void Coordinator::CheckRunDeadlines(Job& job) {
                       absl::StrCat("not ready after ", absl::FormatDuration(options_.start_timeout),
                                    ": ranks ", absl::StrJoin(missing, ", "))));
   }
+}
+
+void Coordinator::FailPreparing(Job& job) {
+  std::vector<NodeName> waiting;
+  // The first node is asked before the others.
+  for (const Part& part : job.run->parts) {
+    if (!part.prepared) waiting.push_back(part.node);
+    if (!part.prepared && &part == &job.run->parts.front()) break;
+  }
+  const NodeName first = waiting.front();
+  Fail(job, {.cause = "PrepareTimeout",
+             .node = first,
+             .message = absl::StrCat("node ", absl::StrJoin(waiting, ", "),
+                                     " has read nothing of the job's data for ",
+                                     absl::FormatDuration(options_.prepare_timeout),
+                                     "; look at the storage that data.shards is on"),
+             .time = now_});
 }
 
 Coordinator::Job* Coordinator::FindJob(JobId id) {

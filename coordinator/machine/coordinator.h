@@ -52,6 +52,8 @@ struct CoordinatorOptions {
   absl::Duration heartbeat_timeout = absl::Seconds(15);
   // Assigned until all ranks are ready: past it the job fails and names those that are not.
   absl::Duration start_timeout = absl::Minutes(10);
+  // Without any progress of the nodes that prepare data: past it the job fails and names them.
+  absl::Duration prepare_timeout = absl::Minutes(10);
   // What a cancelled or a failed job's ranks get to end in good order.
   absl::Duration cancel_grace = absl::Seconds(10);
   absl::Duration failure_grace = absl::Seconds(2);
@@ -67,8 +69,13 @@ struct CoordinatorOptions {
   absl::Duration node_forget_delay = absl::Hours(1);
   // Jobs that have not ended; past it a submit is refused.
   int64_t live_jobs_max = 10'000;
+  // Bytes of the documents and labels of jobs that have not ended; past it a submit is refused.
+  int64_t live_request_bytes_max = 512 << 20;
   // Events that ranks may add to a job; the rest is dropped.
   int64_t rank_events_max = 10'000;
+  // What may wait for the store before reports that can be spared are spared: steps (only the
+  // newest is told when the store is back) and events of ranks (left out and counted).
+  size_t held_max = 65'536;
 };
 
 // Not thread-safe: one driver thread owns it (coordinator/runtime/driver.h).
@@ -78,7 +85,8 @@ class Coordinator {
 
   // Replays the records of a store, in order; call once, before the first Step. Returns what to do
   // about them (views to publish). Running jobs then wait for their nodes.
-  [[nodiscard]] std::vector<Action> Recover(Instant now, const std::vector<Record>& records);
+  [[nodiscard]] std::vector<Action> Recover(Instant now, const std::vector<Record>& records,
+                                            const StoreMarks& marks = {});
 
   // Applies `event`, observed at `now`, and returns what to do about it. Total: an event that no
   // longer applies (an old incarnation, an older epoch, a repeated report) changes nothing. `now`
@@ -103,10 +111,16 @@ class Coordinator {
     uint64_t last_record = 0;
     Instant step_stored_at = absl::InfinitePast();
     int64_t rank_events = 0;
+    int64_t spared_events = 0;           // of its ranks, since the store fell behind
+    std::vector<Token> delete_requests;  // to be carried out when it is archived
   };
   const std::map<JobId, Job>& jobs() const { return jobs_; }
   const NodeTable& nodes() const { return nodes_; }
   uint64_t last_record() const { return last_record_; }
+  // Whether the request id is of a job in jobs().
+  bool KnowsRequest(const std::string& request_id) const {
+    return request_ids_.contains(request_id);
+  }
 
  private:
   // A command that waits for its record; the worker's process must still be the same one then.
@@ -122,17 +136,23 @@ class Coordinator {
   void Tell(const Job& job, Held held);
   void TellAfter(uint64_t record_number, Held held);
   void Release(Held held);
+  // Whether the store is so far behind that what can be spared is.
+  bool StoreIsBehind() const { return held_count_ >= options_.held_max; }
+  void TellSpared();
   void Publish(const Job& job);
   void Log(std::string text);
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);
   void CheckRunDeadlines(Job& job);
+  void FailPreparing(Job& job);
   void CheckNodeDeadlines();
   void RecoverRun(Job& job);
 
   // coordinator_queue.cc: submit, cancel, explain, logs, admission, planning.
   void On(const SubmitRequested& event);
   void On(const CancelRequested& event);
+  void On(const DeleteRequested& event);
+  void On(const JobArchived& event);
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
   void Schedule();
@@ -152,6 +172,7 @@ class Coordinator {
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
+  void NotePreparing(Node& node, int64_t prepared_bytes);
   void OnPrepared(Job& job, Part& part, const CommandFinished& result);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
@@ -191,6 +212,8 @@ class Coordinator {
            absl::Duration grace);
   void ReleasePart(Job& job, Part& part);
   void CheckReleased(Job& job, Part& part);
+  // Lets the store keep a job that has ended and holds no device.
+  void Archive(const Job& job);
 
   Job* FindJob(JobId id);
   FailureCause CauseOf(const Job& job, int32_t rank, std::string cause, std::string message) const;
@@ -205,11 +228,15 @@ class Coordinator {
   std::set<JobId> active_;  // with a run
   std::map<std::string, JobId> request_ids_;
   std::map<std::string, JobId> live_names_;
+  int64_t live_request_bytes_ = 0;
+  JobId last_job_;
   NodeTable nodes_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;
   uint64_t last_record_ = 0;
   uint64_t stored_record_ = 0;
   std::map<uint64_t, std::vector<Held>> held_;  // by the record they wait for
+  size_t held_count_ = 0;
+  std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
   bool capacity_changed_ = false;
 };

@@ -123,6 +123,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
     Log(absl::StrCat("node=", node->name, event.draining ? " draining" : " no longer draining"));
     PublishView(*node);
   }
+  NotePreparing(*node, event.prepared_bytes);
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);
     // A rank that steps has built its communicators, so the whole epoch is running.
@@ -130,6 +131,17 @@ void Coordinator::On(const HeartbeatReceived& event) {
         progress.step > 0 && job->run->PartOf(node->name) != nullptr) {
       MarkRunning(*job);
     }
+  }
+}
+
+void Coordinator::NotePreparing(Node& node, int64_t prepared_bytes) {
+  if (std::exchange(node.prepared_bytes, prepared_bytes) == prepared_bytes) return;
+  for (JobId id : active_) {
+    Run& run = *jobs_.at(id).run;
+    const Part* part = run.PartOf(node.name);
+    if (run.prepare_deadline == absl::InfiniteFuture() || part == nullptr || part->prepared)
+      continue;
+    run.prepare_deadline = now_ + options_.prepare_timeout;
   }
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/ended_job.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -36,6 +37,9 @@ void Coordinator::On(const SubmitRequested& event) {
     const auto known = request_ids_.find(event.request_id);
     if (known != request_ids_.end()) {
       Job& job = jobs_.at(known->second);
+      if (!(job.state.request->document == event.request->document)) {
+        return refuse(RequestIdReused(event.request_id, job.state.id));
+      }
       return Tell(job, Action(AnswerJob{event.token, std::make_shared<const JobView>(
                                                          job.state.View(job.last_step))}));
     }
@@ -50,7 +54,15 @@ void Coordinator::On(const SubmitRequested& event) {
     return refuse(absl::ResourceExhaustedError(absl::StrCat(
         live_names_.size(), " jobs have not ended; at most ", options_.live_jobs_max)));
   }
-  const JobId id{jobs_.empty() ? 1 : jobs_.rbegin()->first.value + 1};
+  const int64_t bytes = RequestBytes(*event.request);
+  if (live_request_bytes_ + bytes > options_.live_request_bytes_max) {
+    return refuse(absl::ResourceExhaustedError(
+        absl::StrCat("the documents of jobs that have not ended hold ", live_request_bytes_,
+                     " bytes and this one has ", bytes, "; at most ",
+                     options_.live_request_bytes_max, " in all")));
+  }
+  live_request_bytes_ += bytes;
+  const JobId id{++last_job_.value};
   Job& job = jobs_[id];
   job.state.id = id;
   if (!event.request_id.empty()) request_ids_.emplace(event.request_id, id);
@@ -68,18 +80,44 @@ void Coordinator::On(const CancelRequested& event) {
     actions_.push_back(AnswerJob{event.token, NoSuchJob(event.job)});
     return;
   }
-  if (job->state.IsTerminal() && job->state.phase != JobPhase::kCancelled) {
-    Tell(*job, Action(AnswerJob{event.token, absl::FailedPreconditionError(absl::StrCat(
-                                                 ToString(event.job), " has already ended: ",
-                                                 job::ToString(job->state.phase)))}));
-    return;
-  }
   if (!job->state.IsTerminal()) {
     End(*job, JobPhase::kCancelled, "cancelled on request", std::nullopt, options_.cancel_grace);
   }
-  Tell(*job, Action(AnswerJob{event.token,
-                              std::make_shared<const JobView>(job->state.View(job->last_step))}));
+  Tell(*job, Action(AnswerJob{event.token, CancelEnded(std::make_shared<const JobView>(
+                                               job->state.View(job->last_step)))}));
 }
+
+void Coordinator::On(const DeleteRequested& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    actions_.push_back(DeleteEndedJob{event.token, event.job});
+  } else if (job->state.IsTerminal()) {
+    job->delete_requests.push_back(event.token);
+  } else {
+    actions_.push_back(RefuseDelete{
+        event.token, absl::FailedPreconditionError(absl::StrCat(
+                         ToString(event.job), " is ", job::ToString(job->state.phase),
+                         "; only a job that has ended can be deleted: cancel it first"))});
+  }
+}
+
+void Coordinator::On(const JobArchived& event) {
+  const auto found = jobs_.find(event.job);
+  if (found == jobs_.end() || !found->second.state.IsTerminal() || found->second.run.has_value()) {
+    return;
+  }
+  for (Token token : found->second.delete_requests) {
+    actions_.push_back(DeleteEndedJob{token, event.job});
+  }
+  const auto requested = request_ids_.find(found->second.state.request_id);
+  if (requested != request_ids_.end() && requested->second == event.job) {
+    request_ids_.erase(requested);
+  }
+  spared_.erase(event.job);
+  jobs_.erase(found);
+}
+
+void Coordinator::Archive(const Job& job) { Tell(job, Action(ArchiveJob{job.state.id})); }
 
 void Coordinator::On(const ExplainRequested& event) {
   const Job* job = FindJob(event.job);
@@ -93,17 +131,13 @@ void Coordinator::On(const ExplainRequested& event) {
 
 void Coordinator::On(const LogsRequested& event) {
   const Job* job = FindJob(event.job);
-  if (job == nullptr) {
-    actions_.push_back(AnswerLogs{event.token, NoSuchJob(event.job)});
-    return;
-  }
   std::vector<LogSource> sources;
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
-  for (const NodeDevices& part : job->state.layout.nodes) {
+  const bool live = job != nullptr && !job->state.IsTerminal();
+  for (const NodeDevices& part : job != nullptr ? job->state.layout.nodes : event.placement) {
     const int32_t end = first + static_cast<int32_t>(part.devices.size());
-    FetchLogs fetch{
-        .job = event.job, .follow = event.follow && !job->state.IsTerminal(), .tail = event.tail};
+    FetchLogs fetch{.job = event.job, .follow = event.follow && live, .tail = event.tail};
     for (int32_t rank : event.ranks) {
       if (rank >= first && rank < end) fetch.ranks.push_back(rank);
     }
@@ -261,19 +295,10 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
           "epoch ", state.epoch.value, " trains on ", ToString(state.layout.nodes), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       break;
+    case JobPhase::kSucceeded:
     case JobPhase::kFailed:
-      if (state.failure.has_value()) {
-        const FailureCause& failure = *state.failure;
-        reasons.push_back(absl::StrCat(failure.cause, ": ", failure.message));
-        if (failure.rank >= 0) {
-          reasons.push_back(
-              absl::StrCat("the first rank to fail was ", failure.rank, " on node ", failure.node));
-        }
-        break;
-      }
-      [[fallthrough]];
-    default:
-      reasons.push_back(state.reason);
+    case JobPhase::kCancelled:
+      return ExplainEnded(state.View(job.last_step));
   }
   if (job.run.has_value() && !state.IsTerminal()) {
     for (const Part& part : job.run->parts) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/ended_job.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -144,6 +145,10 @@ void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
   }
   MarkRunning(job);
   job.last_step = report;
+  if (StoreIsBehind()) {
+    spared_.insert(job.state.id);
+    return;
+  }
   Tell(job, Action(PublishStep{job.state.id, report}));
   if (now_ - job.step_stored_at >= options_.step_record_interval) {
     Commit(job, StepReached{report});
@@ -248,6 +253,12 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
   const bool corrupt = report.type == kCorruptSample;
   if (corrupt && job.state.corrupt_samples.contains(report.message)) return;
   if (job.state.IsTerminal() || job.rank_events > options_.rank_events_max) return;
+  // Corrupt samples count against a limit, and so are bounded by themselves.
+  if (StoreIsBehind() && !corrupt) {
+    ++job.spared_events;
+    spared_.insert(job.state.id);
+    return;
+  }
   if (++job.rank_events > options_.rank_events_max) {
     Commit(job, EventRecorded{"EventsDropped", "further events of its ranks are left out",
                               job.state.epoch});
@@ -272,6 +283,7 @@ void Coordinator::OnReport(Job& job, int32_t, const EvaluationReport& report) {
 void Coordinator::Prepare(Job& job, Part& part) {
   const auto node = nodes_.find(part.node);
   if (node == nodes_.end()) return;
+  job.run->prepare_deadline = now_ + options_.prepare_timeout;
   Tell(job, NodeCommand{part.node, node->second.incarnation,
                         PrepareData{job.state.id, job.state.request}});
 }
@@ -279,6 +291,7 @@ void Coordinator::Prepare(Job& job, Part& part) {
 void Coordinator::AssignAll(Job& job) {
   Run& run = *job.run;
   run.stage = Run::Stage::kAssigned;
+  run.prepare_deadline = absl::InfiniteFuture();
   run.start_deadline = now_ + options_.start_timeout;
   if (job.state.layout.data_digest != run.data_digest) {
     EpochPlanned planned{job.state.layout, job.state.plan_digest};
@@ -355,11 +368,12 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   }
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
+  live_request_bytes_ -= RequestBytes(*job.state.request);
   capacity_changed_ = true;
-  if (!job.run.has_value()) return;
+  if (!job.run.has_value()) return Archive(job);
   job.run->suspected.reset();
-  job.run->start_deadline = job.run->reattach_deadline = job.run->settle_deadline =
-      job.run->rendezvous_deadline = absl::InfiniteFuture();
+  job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
+      job.run->settle_deadline = job.run->rendezvous_deadline = absl::InfiniteFuture();
   for (size_t i = 0; job.run.has_value() && i < job.run->parts.size(); ++i) {
     Part& part = job.run->parts[i];
     part.missing_deadline = absl::InfiniteFuture();
@@ -397,6 +411,7 @@ void Coordinator::ReleasePart(Job& job, Part& part) {
   if (std::all_of(parts.begin(), parts.end(), [](const Part& p) { return p.released; })) {
     active_.erase(job.state.id);
     job.run.reset();
+    if (job.state.IsTerminal()) Archive(job);
   }
 }
 

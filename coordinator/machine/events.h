@@ -30,6 +30,11 @@ struct CancelRequested {
   Token token;
   JobId job;
 };
+// Only a job that has ended is deleted; one whose ranks are still ending is deleted after them.
+struct DeleteRequested {
+  Token token;
+  JobId job;
+};
 struct ExplainRequested {
   Token token;
   JobId job;
@@ -40,6 +45,7 @@ struct LogsRequested {
   std::vector<int32_t> ranks;  // empty: all
   bool follow = false;
   int32_t tail = 0;
+  Placement placement;  // of a job that has ended, which the machine may have let go
 };
 
 struct RunningAssignment {
@@ -73,6 +79,8 @@ struct Progress {
 struct HeartbeatReceived {
   SessionId session;
   std::vector<Progress> progress;
+  // Of data sets, read for PrepareData by this process so far: it grows while data is prepared.
+  int64_t prepared_bytes = 0;
   bool draining = false;
 };
 struct CommandFinished {
@@ -136,10 +144,15 @@ struct PlanComputed {
 struct RecordStored {
   uint64_t record_number = 0;
 };
+// The job's records have become one entry among the ended jobs: the store answers for it now.
+struct JobArchived {
+  JobId job;
+};
 struct DeadlineReached {};
 
-using Event = std::variant<SubmitRequested, CancelRequested, ExplainRequested, LogsRequested,
-                           SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished,
-                           RankReported, PlanComputed, RecordStored, DeadlineReached>;
+using Event =
+    std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested, LogsRequested,
+                 SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished, RankReported,
+                 PlanComputed, RecordStored, JobArchived, DeadlineReached>;
 
 }  // namespace phalanx::coordinator

@@ -35,7 +35,8 @@ struct Node {
   Instant last_heard;       // while connected
   Instant disconnected_at;  // while not
   bool draining = false;
-  bool lost = false;  // silent or away for longer than the heartbeat timeout
+  bool lost = false;           // silent or away for longer than the heartbeat timeout
+  int64_t prepared_bytes = 0;  // as its last heartbeat said
   uint64_t last_command_number = 0;
   std::vector<Outstanding> outstanding;  // in order of number
   std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax

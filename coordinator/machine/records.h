@@ -140,4 +140,10 @@ struct Record {
       body;
 };
 
+// What a store has given out, which its records may not show any more.
+struct StoreMarks {
+  uint64_t last_record = 0;
+  JobId last_job;
+};
+
 }  // namespace phalanx::coordinator

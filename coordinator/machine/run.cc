@@ -6,8 +6,8 @@
 namespace phalanx::coordinator {
 
 Instant Run::NextDeadline() const {
-  Instant next =
-      std::min({start_deadline, reattach_deadline, rendezvous_deadline, settle_deadline});
+  Instant next = std::min(
+      {prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline, settle_deadline});
   for (const Part& part : parts) next = std::min(next, part.missing_deadline);
   return next;
 }

@@ -43,6 +43,7 @@ struct Run {
   std::vector<Part> parts;
   std::map<std::string, std::string> rendezvous;  // all that was said
   std::string data_digest;
+  Instant prepare_deadline = absl::InfiniteFuture();  // moved by progress
   Instant start_deadline = absl::InfiniteFuture();
   Instant reattach_deadline = absl::InfiniteFuture();
   Instant rendezvous_deadline = absl::InfiniteFuture();  // when to send what has gathered

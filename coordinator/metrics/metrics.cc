@@ -26,9 +26,9 @@ const Histogram::BucketBoundaries kSlowSeconds = {0.1, 0.5, 1,    5,     15,   6
                                                   300, 900, 3600, 14400, 86400};
 
 // Causes come from ranks too, and a label takes only values that are known here.
-constexpr std::array<absl::string_view, 11> kCauses = {
-    "RankKilled",  "RankExited",  "RankError",     "RanksLost",   "NodeLost",   "NodeStopped",
-    "DataInvalid", "DataCorrupt", "PrepareFailed", "StartFailed", "PlanInvalid"};
+constexpr std::array<absl::string_view, 12> kCauses = {
+    "RankKilled",  "RankExited",  "RankError",     "RanksLost",      "NodeLost",    "NodeStopped",
+    "DataInvalid", "DataCorrupt", "PrepareFailed", "PrepareTimeout", "StartFailed", "PlanInvalid"};
 
 std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
 

@@ -99,8 +99,7 @@ class WatchReactor final : public PumpReactor<v1::WatchJobResponse> {
     subscription_ = std::make_shared<Subscription>([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->Wake();
     });
-    board_.Subscribe(job_, subscription_);
-    return absl::OkStatus();
+    return board_.Subscribe(job_, subscription_);
   }
 
   bool Next(v1::WatchJobResponse& response, std::optional<absl::Status>& end) override {
@@ -152,7 +151,8 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
     LogsRequested fetch{.job = (*job)->id,
                         .ranks = {request_.ranks().begin(), request_.ranks().end()},
                         .follow = request_.follow(),
-                        .tail = request_.tail()};
+                        .tail = request_.tail(),
+                        .placement = (*job)->placement};
     driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_,
                                          placed](absl::StatusOr<std::vector<LogSource>> sources) {
       const std::shared_ptr<PumpReactor> self = weak.lock();

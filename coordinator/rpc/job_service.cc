@@ -68,7 +68,7 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJobRequest* request,
                                                 v1::GetJobResponse* response) {
   const Ending end(context, "GetJob", metrics_);
-  const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
+  const absl::StatusOr<JobViewPtr> job = board_.FindWhole(request->job());
   if (job.ok()) ToProto(**job, true, response->mutable_job());
   return end.With(job.status());
 }
@@ -87,10 +87,12 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
   }
   const int32_t size =
       request->page_size() == 0 ? kPageDefault : std::min(request->page_size(), kPageMax);
-  const std::vector<JobViewPtr> jobs = board_.List(before, static_cast<size_t>(size));
-  for (const JobViewPtr& job : jobs) ToProto(*job, false, response->add_jobs());
-  if (jobs.size() == static_cast<size_t>(size) && jobs.back()->id.value > 1) {
-    response->set_next_page_token(absl::StrCat(jobs.back()->id.value));
+  const absl::StatusOr<std::vector<JobViewPtr>> jobs =
+      board_.List(before, static_cast<size_t>(size));
+  if (!jobs.ok()) return end.With(jobs.status());
+  for (const JobViewPtr& job : *jobs) ToProto(*job, false, response->add_jobs());
+  if (jobs->size() == static_cast<size_t>(size) && jobs->back()->id.value > 1) {
+    response->set_next_page_token(absl::StrCat(jobs->back()->id.value));
   }
   return end.With(absl::OkStatus());
 }
@@ -105,6 +107,17 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
     if (job.ok()) ToProto(**job, true, response->mutable_job());
     end(job.status());
   });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
+                                                   const v1::DeleteJobRequest* request,
+                                                   v1::DeleteJobResponse* response) {
+  const Ending end(context, "DeleteJob", metrics_);
+  const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
+  if (!found.ok()) return end.With(found.status());
+  response->set_id((*found)->id.value);
+  driver_.Delete((*found)->id, end);
   return end.reactor();
 }
 
@@ -124,12 +137,12 @@ JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,
                                                     v1::ListEventsResponse* response) {
   const Ending end(context, "ListEvents", metrics_);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
-  if (job.ok()) {
-    for (const JobEvent& event : board_.Events((*job)->id, request->after_number())) {
-      ToProto(event, response->add_events());
-    }
-  }
-  return end.With(job.status());
+  if (!job.ok()) return end.With(job.status());
+  const absl::StatusOr<std::vector<JobEvent>> events =
+      board_.Events((*job)->id, request->after_number());
+  if (!events.ok()) return end.With(events.status());
+  for (const JobEvent& event : *events) ToProto(event, response->add_events());
+  return end.With(absl::OkStatus());
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,

@@ -28,6 +28,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Reactor* GetJob(Context*, const v1::GetJobRequest*, v1::GetJobResponse*) override;
   Reactor* ListJobs(Context*, const v1::ListJobsRequest*, v1::ListJobsResponse*) override;
   Reactor* CancelJob(Context*, const v1::CancelJobRequest*, v1::CancelJobResponse*) override;
+  Reactor* DeleteJob(Context*, const v1::DeleteJobRequest*, v1::DeleteJobResponse*) override;
   Reactor* PlanJob(Context*, const v1::PlanJobRequest*, v1::PlanJobResponse*) override;
   Reactor* ListEvents(Context*, const v1::ListEventsRequest*, v1::ListEventsResponse*) override;
   Reactor* ExplainJob(Context*, const v1::ExplainJobRequest*, v1::ExplainJobResponse*) override;

@@ -53,8 +53,12 @@ class ServerImpl final : public Server {
         return plan;
       };
     }
-    driver.on_store_failed = [this, next = driver.on_store_failed](const absl::Status& status) {
-      StopServing();
+    driver.on_store = [this, next = driver.on_store](const absl::Status& status) {
+      {
+        MutexLock lock(&mu_);
+        store_works_ = status.ok();
+        PublishHealthLocked();
+      }
       next(status);
     };
     absl::StatusOr<std::unique_ptr<Driver>> started =
@@ -80,7 +84,10 @@ class ServerImpl final : public Server {
   }
 
   int port() const override { return port_; }
-  bool serving() const override { return serving_; }
+  absl::Status ready() const override {
+    if (shut_down_) return absl::UnavailableError("the coordinator is stopping");
+    return driver_->accepting();
+  }
 
   std::string MetricsText() const override {
     Gauges gauges{.sessions = static_cast<int64_t>(sessions_.size()),
@@ -119,7 +126,7 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
-  // For good: neither a stopping coordinator nor a failed store comes back.
+  // For good: a stopping coordinator does not come back.
   void StopServing() {
     MutexLock lock(&mu_);
     stopped_ = true;
@@ -127,7 +134,7 @@ class ServerImpl final : public Server {
   }
 
   void PublishHealthLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    serving_ = listening_ && !stopped_;
+    serving_ = listening_ && !stopped_ && store_works_;
     grpc::HealthCheckServiceInterface* health =
         listening_ ? server_->GetHealthCheckService() : nullptr;
     if (health == nullptr) return;
@@ -153,6 +160,7 @@ class ServerImpl final : public Server {
   Mutex mu_;
   bool listening_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool store_works_ ABSL_GUARDED_BY(mu_) = true;
   std::atomic<bool> serving_ = false;
   std::atomic<bool> shut_down_ = false;
 };

@@ -40,8 +40,8 @@ class Server {
   virtual void Shutdown(absl::Duration grace) = 0;
 
   virtual int port() const = 0;
-  // Accepting work: not after Shutdown has begun, nor after the store has failed.
-  virtual bool serving() const = 0;
+  // OK: accepting work. Not after Shutdown has begun, nor while the store fails.
+  virtual absl::Status ready() const = 0;
   virtual std::string MetricsText() const = 0;
 };
 

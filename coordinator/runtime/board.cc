@@ -6,8 +6,84 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "coordinator/wire/ended_codec.h"
+#include "core/base/status.h"
 
 namespace phalanx::coordinator {
+
+namespace {
+
+// What an event holds in memory beside its texts.
+constexpr size_t kEventOverhead = sizeof(JobEvent);
+
+// "job-7" or "7".
+std::optional<JobId> ParseJobId(absl::string_view text) {
+  absl::ConsumePrefix(&text, "job-");
+  JobId id;
+  if (!absl::SimpleAtoi(text, &id.value)) return std::nullopt;
+  return id;
+}
+
+absl::StatusOr<JobViewPtr> FindEnded(EndedJobs& ended, const std::string& job) {
+  absl::StatusOr<EndedJob> found = absl::NotFoundError("");
+  if (const std::optional<JobId> id = ParseJobId(job)) found = ended.Find(*id);
+  if (absl::IsNotFound(found.status())) found = ended.FindNamed(job);
+  if (absl::IsNotFound(found.status())) {
+    return absl::NotFoundError(absl::StrCat("there is no job \"", job.substr(0, 128), "\""));
+  }
+  if (!found.ok()) return found.status();
+  absl::StatusOr<JobViewPtr> view = DecodeSummary(found->summary, found->job);
+  if (!view.ok()) {
+    return Annotate(view.status(),
+                    absl::StrCat("the store: the summary of ", ToString(found->job)));
+  }
+  return view;
+}
+
+absl::StatusOr<EndedDetails> DetailsOf(EndedJobs& ended, JobId job) {
+  ASSIGN_OR_RETURN(const std::string sealed, ended.Details(job));
+  absl::StatusOr<EndedDetails> details = DecodeDetails(sealed, job);
+  if (details.ok()) return details;
+  return Annotate(details.status(), absl::StrCat("the store: the details of ", ToString(job)));
+}
+
+JobViewPtr WithDocument(const JobView& view, Document document) {
+  JobView whole = view;
+  JobRequest request = *view.request;
+  request.document = std::move(document);
+  whole.request = std::make_shared<const JobRequest>(std::move(request));
+  return std::make_shared<const JobView>(std::move(whole));
+}
+
+}  // namespace
+
+void EventWindow::Add(JobEvent event) {
+  const auto bytes_of = [](const JobEvent& e) {
+    return kEventOverhead + e.type.size() + e.message.size();
+  };
+  bytes_ += bytes_of(event);
+  events_.push_back(std::move(event));
+  while (events_.size() > 1 && (events_.size() > events_max_ || bytes_ > bytes_max_)) {
+    bytes_ -= bytes_of(events_.front());
+    events_.pop_front();
+  }
+}
+
+std::vector<JobEvent> EventWindow::After(int64_t number) const {
+  std::vector<JobEvent> events;
+  for (const JobEvent& event : events_) {
+    if (event.number > number) events.push_back(event);
+  }
+  return events;
+}
+
+std::vector<JobEvent> EventWindow::TakeAll() {
+  bytes_ = 0;
+  std::vector<JobEvent> events(std::make_move_iterator(events_.begin()),
+                               std::make_move_iterator(events_.end()));
+  events_.clear();
+  return events;
+}
 
 std::optional<Subscription::Update> Subscription::Take() {
   MutexLock lock(&mu_);
@@ -21,10 +97,8 @@ std::optional<Subscription::Update> Subscription::Take() {
   Update update{.job = last_};
   // What belongs to the last phase must not be lost behind it: the stream ends with a terminal one.
   update.steps.assign(steps_.begin(), steps_.end());
-  update.events.assign(std::make_move_iterator(events_.begin()),
-                       std::make_move_iterator(events_.end()));
+  update.events = events_.TakeAll();
   steps_.clear();
-  events_.clear();
   update.evaluation = std::exchange(evaluation_, nullptr);
   return update;
 }
@@ -46,8 +120,7 @@ void Subscription::Add(const StepReport& step) {
 
 void Subscription::Add(const JobEvent& event) {
   MutexLock lock(&mu_);
-  events_.push_back(event);
-  if (events_.size() > kPendingEventsMax) events_.pop_front();
+  events_.Add(event);
 }
 
 void Subscription::Add(std::shared_ptr<const EvaluationReport> evaluation) {
@@ -91,8 +164,7 @@ void Board::Publish(PublishEvent action) {
   {
     MutexLock lock(&mu_);
     Entry& entry = jobs_[action.job];
-    entry.events.push_back(action.event);
-    if (entry.events.size() > kEventsMax) entry.events.pop_front();
+    entry.events.Add(action.event);
     subscriptions = entry.subscriptions;
   }
   for (const auto& subscription : subscriptions) subscription->Add(action.event);
@@ -129,42 +201,85 @@ void Board::Publish(const RetractNode& action) {
   nodes_.erase(action.node);
 }
 
-absl::StatusOr<JobViewPtr> Board::Find(const std::string& job) const {
+void Board::Connect(std::shared_ptr<EndedJobs> ended) {
   MutexLock lock(&mu_);
-  absl::string_view number = job;
-  absl::ConsumePrefix(&number, "job-");
-  JobId id;
+  ended_ = std::move(ended);
+}
+
+std::shared_ptr<EndedJobs> Board::ended() const {
+  MutexLock lock(&mu_);
+  return ended_;
+}
+
+void Board::Forget(JobId job) {
+  Entry entry;  // destroyed outside the lock
+  MutexLock lock(&mu_);
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return;
+  entry = std::move(found->second);
+  jobs_.erase(found);
+  if (entry.job == nullptr) return;
+  --phases_[entry.job->phase];
+  const auto named = newest_.find(entry.job->request->name);
+  if (named != newest_.end() && named->second == job) newest_.erase(named);
+}
+
+JobViewPtr Board::FindLive(const std::string& job) const {
+  MutexLock lock(&mu_);
   auto found = jobs_.end();
-  if (absl::SimpleAtoi(number, &id.value)) found = jobs_.find(id);
+  if (const std::optional<JobId> id = ParseJobId(job)) found = jobs_.find(*id);
   if (found == jobs_.end()) {
     const auto named = newest_.find(job);
     if (named != newest_.end()) found = jobs_.find(named->second);
   }
-  if (found == jobs_.end() || found->second.job == nullptr) {
-    return absl::NotFoundError(absl::StrCat("there is no job \"", job.substr(0, 128), "\""));
-  }
-  return found->second.job;
+  return found == jobs_.end() ? nullptr : found->second.job;
 }
 
-std::vector<JobViewPtr> Board::List(JobId before, size_t count) const {
-  MutexLock lock(&mu_);
+absl::StatusOr<JobViewPtr> Board::Find(const std::string& job) const {
+  if (JobViewPtr live = FindLive(job); live != nullptr) return live;
+  return FindEnded(*ended(), job);
+}
+
+absl::StatusOr<JobViewPtr> Board::FindWhole(const std::string& job) const {
+  if (JobViewPtr live = FindLive(job); live != nullptr) return live;
+  ASSIGN_OR_RETURN(const JobViewPtr view, FindEnded(*ended(), job));
+  ASSIGN_OR_RETURN(EndedDetails details, DetailsOf(*ended(), view->id));
+  return WithDocument(*view, std::move(details.document));
+}
+
+absl::StatusOr<std::vector<JobViewPtr>> Board::List(JobId before, size_t count) const {
   std::vector<JobViewPtr> jobs;
-  for (auto it = jobs_.lower_bound(before); it != jobs_.begin() && jobs.size() < count;) {
-    --it;
-    if (it->second.job != nullptr) jobs.push_back(it->second.job);
+  {
+    MutexLock lock(&mu_);
+    for (auto it = jobs_.lower_bound(before); it != jobs_.begin() && jobs.size() < count;) {
+      --it;
+      if (it->second.job != nullptr) jobs.push_back(it->second.job);
+    }
   }
+  ASSIGN_OR_RETURN(const std::vector<EndedJob> ended_jobs, ended()->List(before, count));
+  for (const EndedJob& ended : ended_jobs) {
+    ASSIGN_OR_RETURN(JobViewPtr view, DecodeSummary(ended.summary, ended.job));
+    jobs.push_back(std::move(view));
+  }
+  std::stable_sort(jobs.begin(), jobs.end(),
+                   [](const JobViewPtr& a, const JobViewPtr& b) { return a->id > b->id; });
+  // A job that is about to be forgotten is in both.
+  const auto same = [](const JobViewPtr& a, const JobViewPtr& b) { return a->id == b->id; };
+  jobs.erase(std::unique(jobs.begin(), jobs.end(), same), jobs.end());
+  if (jobs.size() > count) jobs.resize(count);
   return jobs;
 }
 
-std::vector<JobEvent> Board::Events(JobId job, int64_t after_number) const {
-  MutexLock lock(&mu_);
-  std::vector<JobEvent> events;
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return events;
-  for (const JobEvent& event : found->second.events) {
-    if (event.number > after_number) events.push_back(event);
+absl::StatusOr<std::vector<JobEvent>> Board::Events(JobId job, int64_t after_number) const {
+  {
+    MutexLock lock(&mu_);
+    const auto found = jobs_.find(job);
+    if (found != jobs_.end()) return found->second.events.After(after_number);
   }
-  return events;
+  ASSIGN_OR_RETURN(EndedDetails details, DetailsOf(*ended(), job));
+  std::erase_if(details.events,
+                [after_number](const JobEvent& event) { return event.number <= after_number; });
+  return std::move(details.events);
 }
 
 std::vector<NodeView> Board::Nodes() const {
@@ -178,27 +293,42 @@ std::vector<NodeView> Board::Nodes() const {
   return nodes;
 }
 
-void Board::Subscribe(JobId job, std::shared_ptr<Subscription> subscription) {
+absl::Status Board::Subscribe(JobId job, std::shared_ptr<Subscription> subscription) {
+  bool live = false;
   {
     MutexLock lock(&mu_);
-    Entry& entry = jobs_[job];
-    // Under the lock, so that no later view overtakes this one.
-    if (entry.job != nullptr) subscription->Add(entry.job);
-    if (entry.evaluation != nullptr) subscription->Add(entry.evaluation);
-    entry.subscriptions.push_back(subscription);
+    const auto found = jobs_.find(job);
+    if (found != jobs_.end()) {
+      live = true;
+      Entry& entry = found->second;
+      // Under the lock, so that no later view overtakes this one.
+      if (entry.job != nullptr) subscription->Add(entry.job);
+      if (entry.evaluation != nullptr) subscription->Add(entry.evaluation);
+      entry.subscriptions.push_back(subscription);
+    }
+  }
+  if (!live) {
+    ASSIGN_OR_RETURN(const JobViewPtr view, FindEnded(*ended(), ToString(job)));
+    ASSIGN_OR_RETURN(EndedDetails details, DetailsOf(*ended(), job));
+    subscription->Add(WithDocument(*view, std::move(details.document)));
+    if (details.evaluation != nullptr) subscription->Add(details.evaluation);
   }
   subscription->wake_();
+  return absl::OkStatus();
 }
 
 void Board::Unsubscribe(JobId job, const Subscription* subscription) {
   MutexLock lock(&mu_);
-  std::erase_if(jobs_[job].subscriptions,
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return;
+  std::erase_if(found->second.subscriptions,
                 [subscription](const auto& entry) { return entry.get() == subscription; });
 }
 
 void Board::Count(Gauges& gauges) const {
   MutexLock lock(&mu_);
   gauges.jobs = phases_;
+  for (const auto& [phase, count] : ended_->Count()) gauges.jobs[phase] += count;
   for (const auto& [name, entry] : nodes_) {
     if (entry.view == nullptr) continue;
     if (!entry.view->connected) {

@@ -1,7 +1,8 @@
 // coordinator/runtime/board.h: what the coordinator has told, for everybody to read.
 //
 // The driver thread writes what the machine publishes, which is stored by then; calls read from
-// here and never wait for the driver. A watcher gets a Subscription, which gathers updates while
+// here and never wait for the driver. Jobs that have ended lie in the store and are read from there
+// when they are asked for. A watcher gets a Subscription, which gathers updates while
 // its stream is busy.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/store/backend.h"
 #include "core/base/mutex.h"
 
 namespace phalanx::coordinator {
@@ -25,8 +27,27 @@ namespace phalanx::coordinator {
 // Steps and events since the last take that a subscription keeps; the oldest are dropped.
 inline constexpr size_t kPendingStepsMax = 256;
 inline constexpr size_t kPendingEventsMax = 1024;
-// Events that the board keeps of one job; the oldest are dropped.
+inline constexpr size_t kPendingEventBytesMax = 256 << 10;
+// Events that the board keeps of one job that has not ended; the oldest are dropped. (The store
+// keeps all, and shows them once the job has ended.)
 inline constexpr size_t kEventsMax = 4096;
+inline constexpr size_t kEventBytesMax = 1 << 20;
+
+// The newest events, bounded in number and bytes. Not thread-safe.
+class EventWindow {
+ public:
+  EventWindow(size_t events_max, size_t bytes_max)
+      : events_max_(events_max), bytes_max_(bytes_max) {}
+  void Add(JobEvent event);
+  std::vector<JobEvent> After(int64_t number) const;
+  std::vector<JobEvent> TakeAll();
+  bool empty() const { return events_.empty(); }
+
+ private:
+  size_t events_max_, bytes_max_;
+  std::deque<JobEvent> events_;
+  size_t bytes_ = 0;
+};
 
 // Changes of one job since the last take. Thread-safe.
 class Subscription {
@@ -55,7 +76,7 @@ class Subscription {
   Mutex mu_;
   std::deque<JobViewPtr> jobs_ ABSL_GUARDED_BY(mu_);  // one a phase
   std::deque<StepReport> steps_ ABSL_GUARDED_BY(mu_);
-  std::deque<JobEvent> events_ ABSL_GUARDED_BY(mu_);
+  EventWindow events_ ABSL_GUARDED_BY(mu_){kPendingEventsMax, kPendingEventBytesMax};
   std::shared_ptr<const EvaluationReport> evaluation_ ABSL_GUARDED_BY(mu_);
   JobViewPtr last_ ABSL_GUARDED_BY(mu_);
 };
@@ -63,6 +84,9 @@ class Subscription {
 // Thread-safe.
 class Board {
  public:
+  // Where jobs that have ended are read from; called once, before anything else.
+  void Connect(std::shared_ptr<EndedJobs> ended) ABSL_LOCKS_EXCLUDED(mu_);
+
   void Publish(const PublishJob& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const PublishStep& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(PublishEvent action) ABSL_LOCKS_EXCLUDED(mu_);
@@ -71,15 +95,25 @@ class Board {
   void Publish(const PublishHeartbeat& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const RetractNode& action) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // "job-7", "7", or a name (the newest job with it). Errors: NotFound.
+  // The job has an entry in the store, which answers for it from now on.
+  void Forget(JobId job) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // "job-7", "7", or a name (the newest job with it). A job that has ended may be without its
+  // document, which is large. Errors: NotFound; those of EndedJobs.
   absl::StatusOr<JobViewPtr> Find(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
-  // At most `count` jobs with ids below `before`, newest first.
-  std::vector<JobViewPtr> List(JobId before, size_t count) const ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<JobEvent> Events(JobId job, int64_t after_number) const ABSL_LOCKS_EXCLUDED(mu_);
+  // As Find, with the document. Errors: the same.
+  absl::StatusOr<JobViewPtr> FindWhole(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // At most `count` jobs with ids below `before`, newest first, perhaps without their documents.
+  absl::StatusOr<std::vector<JobViewPtr>> List(JobId before, size_t count) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::vector<JobEvent>> Events(JobId job, int64_t after_number) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<NodeView> Nodes() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The subscription starts with the job as it is now, and its evaluation if there is one.
-  void Subscribe(JobId job, std::shared_ptr<Subscription> subscription) ABSL_LOCKS_EXCLUDED(mu_);
+  // Errors: as FindWhole.
+  absl::Status Subscribe(JobId job, std::shared_ptr<Subscription> subscription)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Unsubscribe(JobId job, const Subscription* subscription) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Jobs, nodes and devices; the rest of `gauges` is left alone.
@@ -88,7 +122,7 @@ class Board {
  private:
   struct Entry {
     JobViewPtr job;
-    std::deque<JobEvent> events;
+    EventWindow events{kEventsMax, kEventBytesMax};
     std::shared_ptr<const EvaluationReport> evaluation;
     std::vector<std::shared_ptr<Subscription>> subscriptions;
   };
@@ -97,7 +131,11 @@ class Board {
     Instant last_heartbeat = absl::InfinitePast();
   };
 
+  JobViewPtr FindLive(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<EndedJobs> ended() const ABSL_LOCKS_EXCLUDED(mu_);
+
   mutable Mutex mu_;
+  std::shared_ptr<EndedJobs> ended_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, Entry> jobs_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name
   std::map<job::JobPhase, int64_t> phases_ ABSL_GUARDED_BY(mu_);

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/machine/ended_job.h"
 #include "coordinator/runtime/planning.h"
+#include "coordinator/wire/ended_codec.h"
 #include "coordinator/wire/record_codec.h"
 #include "core/base/status.h"
 
@@ -38,27 +40,31 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
                                                       std::unique_ptr<Backend> backend,
                                                       Board& board, Metrics& metrics,
                                                       SessionSink& sink) {
-  std::vector<Record> records;
-  {
-    ASSIGN_OR_RETURN(const std::vector<StoredRecord> stored, backend->Load());
-    records.reserve(stored.size());
-    for (const StoredRecord& record : stored) {
-      absl::StatusOr<Record> decoded = DecodeRecord(record.bytes);
-      if (!decoded.ok()) {
-        return Annotate(decoded.status(), absl::StrCat("journal record ", record.number));
-      }
-      records.push_back(*std::move(decoded));
-    }
-  }
-  FillLayouts(records);
   std::unique_ptr<Driver> driver(new Driver(std::move(options), clock, board, metrics, sink));
+  driver->ended_ = backend->ended_jobs();
+  board.Connect(driver->ended_);
+  std::vector<Record> records;
+  ASSIGN_OR_RETURN(
+      const StoreMarks marks, backend->Load([&](const StoredRecord& stored) -> absl::Status {
+        absl::StatusOr<Record> record = DecodeRecord(stored.bytes, stored.number);
+        if (!record.ok()) {
+          return Annotate(record.status(), absl::StrCat("the store: record ", stored.number, " of ",
+                                                        ToString(stored.job)));
+        }
+        if (std::holds_alternative<StepReached>(record->body)) {
+          driver->step_records_[stored.job] = stored.number;
+        }
+        records.push_back(*std::move(record));
+        return absl::OkStatus();
+      }));
   driver->journal_ = std::make_unique<Journal>(
-      std::move(backend),
+      std::move(backend), driver->options_.journal,
       [self = driver.get()](const CommitReport& report) { self->OnCommit(report); });
   driver->planner_ = std::make_unique<Planner>(
       kPlannerThreads, driver->options_.plan,
       [self = driver.get()](PlanComputed plan) { self->Post(std::move(plan)); });
-  std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records);
+  FillLayouts(records);
+  std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records, marks);
   records = {};
   driver->Carry(std::move(actions));
   driver->thread_ = std::jthread([self = driver.get()] { self->Run(); });
@@ -71,18 +77,39 @@ void Driver::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
-    if (refusal_.ok()) refusal_ = absl::UnavailableError("the coordinator is stopping");
     changed_.Signal();
   }
   if (thread_.joinable()) thread_.join();
   planner_.reset();
-  journal_.reset();
+  std::unique_ptr<Journal> journal;  // ended outside the lock: its thread posts
+  {
+    MutexLock lock(&mu_);
+    journal = std::move(journal_);
+  }
+  journal.reset();
   RefuseAll(absl::UnavailableError("the coordinator is stopping"));
 }
 
 size_t Driver::inbox_size() const {
   MutexLock lock(&mu_);
   return inbox_.size();
+}
+
+absl::Status Driver::accepting() const {
+  MutexLock lock(&mu_);
+  return AcceptingLocked();
+}
+
+absl::Status Driver::AcceptingLocked() const {
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (!store_failure_.ok()) return store_failure_;
+  const absl::Duration committing = journal_->committing_for();
+  if (committing > options_.commit_time_max) {
+    return absl::UnavailableError(
+        absl::StrCat("the store has not answered for ",
+                     absl::FormatDuration(absl::Trunc(committing, absl::Seconds(1)))));
+  }
+  return absl::OkStatus();
 }
 
 void Driver::Post(Event event, std::function<void()> done) {
@@ -93,18 +120,21 @@ void Driver::Post(Event event, std::function<void()> done) {
 }
 
 template <typename Make>
-void Driver::Request(Callback callback, Make make) {
+void Driver::Request(Callback callback, int64_t bytes, Make make) {
   absl::Status refusal;
   {
     MutexLock lock(&mu_);
-    refusal = refusal_;
-    if (refusal.ok() && waiting_.size() >= options_.requests_max) {
+    refusal = AcceptingLocked();
+    if (refusal.ok() && (waiting_.size() >= options_.requests_max ||
+                         waiting_bytes_ + bytes > options_.request_bytes_max)) {
       refusal = absl::ResourceExhaustedError(
-          absl::StrCat(waiting_.size(), " requests are waiting; try again later"));
+          absl::StrCat(waiting_.size(), " requests with ", waiting_bytes_,
+                       " bytes of documents are waiting; try again later"));
     }
     if (refusal.ok()) {
       const Token token{++last_token_};
-      waiting_.emplace(token, std::move(callback));
+      waiting_.emplace(token, Waiting{std::move(callback), bytes});
+      waiting_bytes_ += bytes;
       inbox_.push_back({make(token), nullptr});
       if (inbox_.size() == 1) changed_.Signal();
       return;
@@ -114,18 +144,22 @@ void Driver::Request(Callback callback, Make make) {
 }
 
 void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback callback) {
-  Request(std::move(callback), [&](Token token) {
+  const int64_t bytes = RequestBytes(*request);
+  Request(std::move(callback), bytes, [&](Token token) {
     return Event(SubmitRequested{token, std::move(request), std::move(request_id)});
   });
 }
 void Driver::Cancel(JobId job, JobCallback callback) {
-  Request(std::move(callback), [&](Token token) { return Event(CancelRequested{token, job}); });
+  Request(std::move(callback), 0, [&](Token token) { return Event(CancelRequested{token, job}); });
+}
+void Driver::Delete(JobId job, DeleteCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) { return Event(DeleteRequested{token, job}); });
 }
 void Driver::Explain(JobId job, ReasonsCallback callback) {
-  Request(std::move(callback), [&](Token token) { return Event(ExplainRequested{token, job}); });
+  Request(std::move(callback), 0, [&](Token token) { return Event(ExplainRequested{token, job}); });
 }
 void Driver::FetchLogs(LogsRequested request, LogsCallback callback) {
-  Request(std::move(callback), [&](Token token) {
+  Request(std::move(callback), 0, [&](Token token) {
     request.token = token;
     return Event(std::move(request));
   });
@@ -138,34 +172,86 @@ void Driver::Answer(Token token, T result) {
     MutexLock lock(&mu_);
     const auto it = waiting_.find(token);
     if (it == waiting_.end()) return;
-    callback = std::move(it->second);
+    callback = std::move(it->second.callback);
+    waiting_bytes_ -= it->second.bytes;
     waiting_.erase(it);
   }
   if (C* call = std::get_if<C>(&callback)) (*call)(std::move(result));
 }
 
 void Driver::RefuseAll(const absl::Status& status) {
-  std::map<Token, Callback> waiting;
+  std::map<Token, Waiting> waiting;
   {
     MutexLock lock(&mu_);
     waiting = std::exchange(waiting_, {});
+    waiting_bytes_ = 0;
   }
-  for (auto& [token, callback] : waiting) {
-    std::visit([&status](auto& call) { call(status); }, callback);
+  for (auto& [token, call] : waiting) {
+    std::visit([&status](auto& callback) { callback(status); }, call.callback);
   }
 }
 
 void Driver::OnCommit(const CommitReport& report) {
   metrics_.Commit(report.status.ok(), report.records, report.duration);
-  if (report.status.ok()) return Post(RecordStored{report.last});
-  const absl::Status refusal =
-      absl::UnavailableError(absl::StrCat("the store has failed: ", report.status.message()));
+  const absl::Status failure =
+      report.status.ok()
+          ? absl::OkStatus()
+          : absl::UnavailableError(absl::StrCat("the store fails, nothing is accepted "
+                                                "until it works again: ",
+                                                report.status.message()));
+  bool changed = false;
   {
     MutexLock lock(&mu_);
-    refusal_ = refusal;
+    changed = store_failure_.ok() != failure.ok();
+    store_failure_ = failure;
   }
-  options_.on_store_failed(report.status);
-  RefuseAll(refusal);
+  if (changed) options_.on_store(report.status);
+  if (!failure.ok()) return RefuseAll(failure);
+  for (const std::string& complaint : report.complaints) options_.log(complaint);
+  if (report.records != 0) Post(RecordStored{report.last});
+  for (JobId job : report.archived) Post(JobArchived{job});
+  for (uint64_t tag : report.deleted) Answer<DeleteCallback>(Token{tag}, absl::OkStatus());
+}
+
+bool Driver::AnswerFromStore(const Event& event) {
+  if (const auto* submit = std::get_if<SubmitRequested>(&event)) return AnswerRepetition(*submit);
+  const auto* cancel = std::get_if<CancelRequested>(&event);
+  const auto* explain = std::get_if<ExplainRequested>(&event);
+  if (cancel == nullptr && explain == nullptr) return false;
+  const JobId id = cancel != nullptr ? cancel->job : explain->job;
+  if (machine_.jobs().contains(id)) return false;
+  const absl::StatusOr<JobViewPtr> job = board_.FindWhole(ToString(id));
+  if (absl::IsNotFound(job.status())) return false;
+  if (cancel != nullptr) {
+    Answer<JobCallback>(cancel->token, job.ok() ? CancelEnded(*job) : job);
+  } else if (job.ok()) {
+    Answer<ReasonsCallback>(explain->token,
+                            absl::StatusOr<std::vector<std::string>>(ExplainEnded(**job)));
+  } else {
+    Answer<ReasonsCallback>(explain->token, absl::StatusOr<std::vector<std::string>>(job.status()));
+  }
+  return true;
+}
+
+// A request id is either of a job that the machine has or in the store: a job leaves the machine
+// after its entry is there, on this thread.
+bool Driver::AnswerRepetition(const SubmitRequested& event) {
+  if (event.request_id.empty() || machine_.KnowsRequest(event.request_id)) return false;
+  const absl::StatusOr<StoredRequest> known = ended_->Request(event.request_id, clock_.Now());
+  if (absl::IsNotFound(known.status())) return false;
+  const auto answer = [&]() -> absl::StatusOr<JobViewPtr> {
+    if (!known.ok()) return known.status();
+    if (known->document_digest != DigestOf(event.request->document)) {
+      return RequestIdReused(event.request_id, known->job);
+    }
+    absl::StatusOr<JobViewPtr> job = board_.Find(ToString(known->job));
+    if (!absl::IsNotFound(job.status())) return job;
+    return absl::FailedPreconditionError(
+        absl::StrCat("request_id: \"", event.request_id, "\" became ", ToString(known->job),
+                     ", which was deleted; choose a new id to run it again"));
+  };
+  Answer<JobCallback>(event.token, answer());
+  return true;
 }
 
 void Driver::Run() {
@@ -189,7 +275,11 @@ void Driver::Run() {
       batch = std::exchange(inbox_, {});
     }
     for (Entry& entry : batch) {
-      Carry(machine_.Step(clock_.Now(), entry.event));
+      if (!AnswerFromStore(entry.event)) Carry(machine_.Step(clock_.Now(), entry.event));
+      if (const auto* archived = std::get_if<JobArchived>(&entry.event)) {
+        board_.Forget(archived->job);
+        step_records_.erase(archived->job);
+      }
       if (entry.done) entry.done();
     }
     const Instant now = clock_.Now();
@@ -202,34 +292,51 @@ void Driver::Carry(std::vector<Action> actions) {
 }
 
 void Driver::Carry(Action& action) {
-  std::visit(Overloaded{
-                 [&](StoreRecord& a) {
-                   journal_->Append({.number = a.record_number, .bytes = EncodeRecord(a.record)});
-                 },
-                 [&](ComputePlan& a) { planner_->Plan(std::move(a)); },
-                 [&](SendWelcome& a) { sink_.Welcome(a.session); },
-                 [&](SendCommand& a) { sink_.Send(a.session, a.command_number, a.command); },
-                 [&](CloseSession& a) { sink_.Close(a.session, a.status); },
-                 [&](EndLogs& a) { sink_.EndLogs(a.fetch_id, a.reason); },
-                 [&](PublishJob& a) {
-                   CountPhase(*a.job);
-                   board_.Publish(a);
-                 },
-                 [&](PublishStep& a) {
-                   metrics_.Step();
-                   board_.Publish(a);
-                 },
-                 [&](PublishHeartbeat& a) {
-                   metrics_.Heartbeat();
-                   board_.Publish(a);
-                 },
-                 [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
-                 [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
-                 [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
-                 [&](LogLine& a) { options_.log(a.text); },
-                 [&](auto& a) { board_.Publish(a); },
-             },
-             action);
+  std::visit(
+      Overloaded{
+          [&](StoreRecord& a) {
+            const JobId job = a.record.job;
+            const bool step = std::holds_alternative<StepReached>(a.record.body);
+            journal_->Append(
+                {.number = a.record_number,
+                 .job = job,
+                 .bytes = EncodeRecord(a.record, a.record_number),
+                 .supersedes = step ? std::exchange(step_records_[job], a.record_number) : 0});
+          },
+          [&](ArchiveJob& a) { journal_->Archive(a.job); },
+          [&](DeleteEndedJob& a) {
+            if (absl::Status found = ended_->Find(a.job).status(); !found.ok()) {
+              if (absl::IsNotFound(found)) {
+                found = absl::NotFoundError(absl::StrCat("there is no ", ToString(a.job)));
+              }
+              return Answer<DeleteCallback>(a.token, std::move(found));
+            }
+            journal_->Delete(a.job, a.token.value);
+          },
+          [&](RefuseDelete& a) { Answer<DeleteCallback>(a.token, std::move(a.status)); },
+          [&](SendWelcome& a) { sink_.Welcome(a.session); },
+          [&](SendCommand& a) { sink_.Send(a.session, a.command_number, a.command); },
+          [&](CloseSession& a) { sink_.Close(a.session, a.status); },
+          [&](EndLogs& a) { sink_.EndLogs(a.fetch_id, a.reason); },
+          [&](PublishJob& a) {
+            CountPhase(*a.job);
+            board_.Publish(a);
+          },
+          [&](PublishStep& a) {
+            metrics_.Step();
+            board_.Publish(a);
+          },
+          [&](PublishHeartbeat& a) {
+            metrics_.Heartbeat();
+            board_.Publish(a);
+          },
+          [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
+          [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
+          [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
+          [&](LogLine& a) { options_.log(a.text); },
+          [&](auto& a) { board_.Publish(a); },
+      },
+      action);
 }
 
 void Driver::CountPhase(const JobView& job) {

@@ -40,16 +40,21 @@ class SessionSink {
 struct DriverOptions {
   CoordinatorOptions machine;
   PlanFunction plan;  // runs on threads of its own
-  // Requests that may wait; the next is refused. (A session has one message in the inbox at a
-  // time.)
+  JournalOptions journal;
+  // Requests that may wait, and the bytes of their documents; the next is refused. (A session has
+  // one message in the inbox at a time.)
   size_t requests_max = 16'384;
+  int64_t request_bytes_max = 256 << 20;
+  // A commit that takes longer is a failure of the store, as far as callers are concerned.
+  absl::Duration commit_time_max = absl::Seconds(10);
   // Decisions, one line each.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
-  // The store has failed for good: nothing more is accepted or told. Called once.
-  std::function<void(const absl::Status& status)> on_store_failed = [](const absl::Status&) {};
+  // The store has failed (nothing is accepted or told until it works again), or (OK) works again.
+  std::function<void(const absl::Status& status)> on_store = [](const absl::Status&) {};
 };
 
 using JobCallback = std::function<void(absl::StatusOr<JobViewPtr>)>;
+using DeleteCallback = std::function<void(absl::Status)>;
 using ReasonsCallback = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
 using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>;
 
@@ -57,8 +62,7 @@ using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>
 class Driver {
  public:
   // Loads and replays the store, publishes what it says, and starts the thread. `clock`, `board`,
-  // `metrics` and `sink` outlive the driver. Errors: as Backend::Load; DataLoss for a record that
-  // this version does not know.
+  // `metrics` and `sink` outlive the driver. Errors: as Backend::Load and DecodeRecord.
   static absl::StatusOr<std::unique_ptr<Driver>> Start(DriverOptions options, const Clock& clock,
                                                        std::unique_ptr<Backend> backend,
                                                        Board& board, Metrics& metrics,
@@ -67,9 +71,12 @@ class Driver {
   ~Driver();
 
   // Each calls back exactly once. Errors beside the machine's own: ResourceExhausted if too many
-  // requests wait, Unavailable if the store has failed or the driver stops.
+  // requests wait, Unavailable if the store fails or the driver stops. A job that was submitted or
+  // cancelled while the store failed may still be so when it works again.
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback);
   void Cancel(JobId job, JobCallback callback);
+  // Errors: FailedPrecondition if it has not ended; NotFound.
+  void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);
   // The sources are known before any worker is asked.
   void FetchLogs(LogsRequested request, LogsCallback callback);
@@ -82,9 +89,15 @@ class Driver {
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   size_t inbox_size() const ABSL_LOCKS_EXCLUDED(mu_);
+  // OK: requests are accepted. Else why not.
+  absl::Status accepting() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Callback = std::variant<JobCallback, ReasonsCallback, LogsCallback>;
+  using Callback = std::variant<JobCallback, DeleteCallback, ReasonsCallback, LogsCallback>;
+  struct Waiting {
+    Callback callback;
+    int64_t bytes = 0;
+  };
   struct Entry {
     Event event;
     std::function<void()> done;
@@ -94,12 +107,16 @@ class Driver {
          SessionSink& sink);
   void Run();
   void OnCommit(const CommitReport& report);
+  absl::Status AcceptingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Answers what the machine has let go of. False: it is for the machine.
+  bool AnswerFromStore(const Event& event);
+  bool AnswerRepetition(const SubmitRequested& event);
   void Carry(std::vector<Action> actions);
   void Carry(Action& action);
   void CountPhase(const JobView& job);
   // Registers the callback and posts the event that `make` builds from its token, or refuses.
   template <typename Make>
-  void Request(Callback callback, Make make);
+  void Request(Callback callback, int64_t bytes, Make make);
   template <typename C, typename T>
   void Answer(Token token, T result);
   void RefuseAll(const absl::Status& status);
@@ -113,17 +130,20 @@ class Driver {
 
   // Owned by the driver thread (by Start before it runs).
   Coordinator machine_;
+  std::shared_ptr<EndedJobs> ended_;
   std::map<JobId, job::JobPhase> counted_phases_;
+  std::map<JobId, uint64_t> step_records_;  // the last StepReached of each job
 
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Entry> inbox_ ABSL_GUARDED_BY(mu_);
-  std::map<Token, Callback> waiting_ ABSL_GUARDED_BY(mu_);
+  std::map<Token, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  int64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_token_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status refusal_ ABSL_GUARDED_BY(mu_);  // why nothing is accepted any more
+  absl::Status store_failure_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Their threads post; their destructors join.
+  // Their threads post; their destructors join. Written by Start and Stop alone.
   std::unique_ptr<Journal> journal_;
   std::unique_ptr<Planner> planner_;
   std::jthread thread_;

@@ -1,24 +1,84 @@
-// coordinator/store/backend.h: where the journal lies.
+// coordinator/store/backend.h: where the journal and the jobs that have ended lie.
 //
-// A backend keeps numbered records, 1, 2, 3, ... without gaps, and commits a batch of them at once:
-// after Commit returns OK they survive the process and the machine; if it fails, none of the batch
-// is promised and the backend must not be used any more (an fsync that failed once may lie the next
-// time).
+// A store holds the records of jobs that have not ended, one entry for each job that has (what its
+// records said, compact), and the request ids of the last day. A batch of changes is committed at
+// once: after Commit returns OK it survives the process and the machine. Record numbers grow and
+// are never given twice; they have gaps where records were compacted away.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "coordinator/machine/records.h"
 
 namespace phalanx::coordinator {
 
 struct StoredRecord {
   uint64_t number = 0;
+  JobId job;
   std::string bytes;
+  // The record of the same job that this one makes superfluous; 0: none.
+  uint64_t supersedes = 0;
+};
+
+// A request id and what it was used for. It answers a repetition until `expires`, also when the job
+// has been deleted.
+struct StoredRequest {
+  std::string id;
+  JobId job;
+  std::string document_digest;
+  Instant expires;
+};
+
+// A job that has ended. `summary` is what lists show, `details` everything else; both are sealed
+// (coordinator/wire/seal.h) with the number of the job.
+struct EndedJob {
+  JobId job;
+  std::string name;
+  job::JobPhase phase = job::JobPhase::kFailed;
+  Instant ended;
+  std::string summary;
+  std::string details;
+  std::optional<StoredRequest> request;
+};
+
+struct Batch {
+  std::vector<StoredRecord> records;
+  std::vector<EndedJob> ended;  // their records vanish with the same commit
+  std::vector<JobId> deleted;   // entries of ended jobs; unknown ones are passed over
+  bool empty() const { return records.empty() && ended.empty() && deleted.empty(); }
+};
+
+// How long ended jobs are kept.
+struct Retention {
+  absl::Duration age_max = absl::Hours(24 * 90);
+  int64_t count_max = 1'000'000;
+};
+
+// The ended jobs and the request ids. Thread-safe. Errors: DataLoss for damage, Unavailable if the
+// store cannot be read now.
+class EndedJobs {
+ public:
+  virtual ~EndedJobs() = default;
+  // Without details. Errors: also NotFound.
+  virtual absl::StatusOr<EndedJob> Find(JobId job) = 0;
+  // The newest with that name. Errors: also NotFound.
+  virtual absl::StatusOr<EndedJob> FindNamed(const std::string& name) = 0;
+  // Errors: also NotFound.
+  virtual absl::StatusOr<std::string> Details(JobId job) = 0;
+  // At most `count` with numbers below `before`, newest first, without details.
+  virtual absl::StatusOr<std::vector<EndedJob>> List(JobId before, size_t count) = 0;
+  // Errors: also NotFound, for one that has expired too.
+  virtual absl::StatusOr<StoredRequest> Request(const std::string& id, Instant now) = 0;
+  // How many there are.
+  virtual std::map<job::JobPhase, int64_t> Count() const = 0;
 };
 
 // Not thread-safe: used by one thread at a time.
@@ -26,12 +86,26 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // All records, in order. Errors: DataLoss for a gap or damage, as the backend finds it.
-  virtual absl::StatusOr<std::vector<StoredRecord>> Load() = 0;
+  // Passes every record to `visit`, each job's in order of their numbers, until it returns an
+  // error. Errors: that one; DataLoss for damage, as the backend finds it.
+  virtual absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) = 0;
+  virtual absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) = 0;
 
-  // Errors: InvalidArgument if `records` do not continue the numbering; else as the backend fails
-  // (Unavailable for input and output, ResourceExhausted for a full disk).
-  virtual absl::Status Commit(absl::Span<const StoredRecord> records) = 0;
+  // Errors: InvalidArgument if a record's number is not above all before it; else as the backend
+  // fails (Unavailable for input and output, ResourceExhausted for a full disk). After those
+  // nothing of the batch is promised, and Reopen comes before the next call.
+  virtual absl::Status Commit(const Batch& batch) = 0;
+
+  // After a failure: opens the store anew, so that what it holds from here on is known to be on
+  // disk (an fsync that failed once may lie the next time). Returns the number of the last record:
+  // the failed batch is there wholly or not at all.
+  virtual absl::StatusOr<uint64_t> Reopen() = 0;
+
+  // Deletes some ended jobs and request ids that are past their time, and gives free space back.
+  // Returns whether there is more to do.
+  virtual absl::StatusOr<bool> Prune(const Retention& retention, Instant now) = 0;
+
+  virtual std::shared_ptr<EndedJobs> ended_jobs() = 0;
 };
 
 }  // namespace phalanx::coordinator

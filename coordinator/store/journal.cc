@@ -2,13 +2,23 @@
 
 #include <pthread.h>
 
-#include <chrono>
+#include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/store/archive.h"
+#include "core/base/status.h"
 
 namespace phalanx::coordinator {
 
-Journal::Journal(std::unique_ptr<Backend> backend, CommitListener listener)
-    : backend_(std::move(backend)), listener_(std::move(listener)), thread_([this] { Run(); }) {}
+Journal::Journal(std::unique_ptr<Backend> backend, JournalOptions options, CommitListener listener)
+    : backend_(std::move(backend)),
+      options_(std::move(options)),
+      listener_(std::move(listener)),
+      prune_at_(absl::Now()),
+      thread_([this] { Run(); }) {}
 
 Journal::~Journal() {
   {
@@ -21,35 +31,111 @@ Journal::~Journal() {
 
 void Journal::Append(StoredRecord record) {
   MutexLock lock(&mu_);
-  appended_.push_back(std::move(record));
-  if (appended_.size() == 1) changed_.Signal();
+  if (appended_.empty()) changed_.Signal();
+  appended_.records.push_back(std::move(record));
+}
+
+void Journal::Archive(JobId job) {
+  MutexLock lock(&mu_);
+  if (appended_.empty()) changed_.Signal();
+  appended_.archive.push_back(job);
+}
+
+void Journal::Delete(JobId job, uint64_t tag) {
+  MutexLock lock(&mu_);
+  if (appended_.empty()) changed_.Signal();
+  appended_.remove.emplace_back(job, tag);
 }
 
 size_t Journal::pending() const {
   MutexLock lock(&mu_);
-  return appended_.size();
+  return appended_.records.size();
+}
+
+absl::Duration Journal::committing_for() const {
+  MutexLock lock(&mu_);
+  return committing_since_.has_value() ? absl::Now() - *committing_since_ : absl::ZeroDuration();
+}
+
+void Journal::NoteCommitting(std::optional<absl::Time> since) {
+  MutexLock lock(&mu_);
+  committing_since_ = since;
+}
+
+bool Journal::Take(Work& work) {
+  MutexLock lock(&mu_);
+  while (appended_.empty() && !stopping_ && absl::Now() < prune_at_) {
+    changed_.WaitWithDeadline(&mu_, prune_at_);
+  }
+  work = std::exchange(appended_, {});
+  return !work.empty() || !stopping_;
+}
+
+bool Journal::WaitForRetry(absl::Duration delay) {
+  const absl::Time until = absl::Now() + delay;
+  MutexLock lock(&mu_);
+  while (!stopping_ && absl::Now() < until) changed_.WaitWithDeadline(&mu_, until);
+  return !stopping_;
 }
 
 void Journal::Run() {
   pthread_setname_np(pthread_self(), "journal");
-  bool failed = false;
-  while (true) {
-    std::vector<StoredRecord> batch;
-    {
-      MutexLock lock(&mu_);
-      while (appended_.empty() && !stopping_) changed_.Wait(&mu_);
-      if (appended_.empty()) return;
-      batch = std::exchange(appended_, {});
+  Work work;
+  while (Take(work)) {
+    absl::Duration delay = options_.retry_delay_min;
+    while (true) {
+      const CommitReport report = Commit(work);
+      if (!work.empty() || !report.status.ok()) listener_(report);
+      if (report.status.ok()) break;
+      if (!WaitForRetry(delay)) return;
+      delay = std::min(2 * delay, options_.retry_delay_max);
     }
-    if (failed) continue;  // read and dropped: nobody was told of them
-    const auto start = std::chrono::steady_clock::now();
-    const absl::Status status = backend_->Commit(batch);
-    failed = !status.ok();
-    listener_({.status = status,
-               .last = batch.back().number,
-               .records = batch.size(),
-               .duration = absl::FromChrono(std::chrono::steady_clock::now() - start)});
+    if (absl::Now() >= prune_at_) Prune();
   }
+}
+
+CommitReport Journal::Commit(const Work& work) {
+  CommitReport report{.records = work.records.size()};
+  const absl::Time start = absl::Now();
+  NoteCommitting(start);
+  report.status = TryCommit(work, report);
+  NoteCommitting(std::nullopt);
+  report.duration = absl::Now() - start;
+  broken_ = !report.status.ok();
+  if (broken_) return report;
+  if (!work.records.empty()) report.last = work.records.back().number;
+  for (const auto& [job, tag] : work.remove) report.deleted.push_back(tag);
+  return report;
+}
+
+absl::Status Journal::TryCommit(const Work& work, CommitReport& report) {
+  Batch batch;
+  uint64_t stored = 0;
+  if (broken_) {
+    ASSIGN_OR_RETURN(stored, backend_->Reopen());
+  }
+  // All or none of them may have become durable although their commit failed.
+  if (!work.records.empty() && work.records.back().number > stored) batch.records = work.records;
+  for (const auto& [job, tag] : work.remove) batch.deleted.push_back(job);
+  for (JobId job : work.archive) {
+    ASSIGN_OR_RETURN(const std::vector<StoredRecord> records, backend_->RecordsOf(job));
+    absl::StatusOr<std::optional<EndedJob>> ended = MakeEndedJob(job, records);
+    // It stays as it is, in memory too, and is tried again at the next start.
+    if (!ended.ok()) {
+      report.complaints.push_back(
+          absl::StrCat(ToString(job), " cannot be archived: ", ended.status().message()));
+      continue;
+    }
+    if (ended->has_value()) batch.ended.push_back(**std::move(ended));
+    report.archived.push_back(job);
+  }
+  return backend_->Commit(batch);
+}
+
+void Journal::Prune() {
+  const absl::StatusOr<bool> more = backend_->Prune(options_.retention, absl::Now());
+  broken_ = !more.ok();
+  prune_at_ = more.ok() && *more ? absl::Now() : absl::Now() + options_.prune_interval;
 }
 
 }  // namespace phalanx::coordinator

@@ -1,10 +1,15 @@
-// coordinator/store/journal.h: group commit. Appended records gather while the one before is being
-// written, and the next commit takes them all.
+// coordinator/store/journal.h: group commit. What is appended gathers while the batch before is
+// being written, and the next commit takes all of it.
+//
+// A commit that fails is tried again until it succeeds: the store is opened anew, and the batch
+// follows. Nothing is dropped meanwhile; whoever appends bounds what it appends.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,42 +21,79 @@
 
 namespace phalanx::coordinator {
 
-// Called on the journal's thread after each commit. OK: all records up to `last` are on disk. An
-// error is final: nothing after it is ever stored.
+// Called on the journal's thread after each attempt to commit. OK: all records up to `last` are on
+// disk, and the rest is done. Else: none of it is, and it will be tried again.
 struct CommitReport {
   absl::Status status;
   uint64_t last = 0;
   uint64_t records = 0;
   absl::Duration duration;
+  std::vector<JobId> archived;
+  std::vector<uint64_t> deleted;        // tags of Delete
+  std::vector<std::string> complaints;  // one line each: ended jobs that could not be archived
 };
 using CommitListener = std::function<void(const CommitReport&)>;
+
+struct JournalOptions {
+  Retention retention;
+  absl::Duration prune_interval = absl::Seconds(10);
+  absl::Duration retry_delay_min = absl::Milliseconds(100);
+  absl::Duration retry_delay_max = absl::Seconds(5);
+};
 
 // Thread-safe.
 class Journal {
  public:
-  Journal(std::unique_ptr<Backend> backend, CommitListener listener);
-  // Commits what was appended, then ends.
+  Journal(std::unique_ptr<Backend> backend, JournalOptions options, CommitListener listener);
+  // Commits what was appended, trying once, then ends.
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  // Never blocks. The caller bounds what it appends: it has few decisions that nobody has been told
-  // of.
+  // None of these blocks.
   void Append(StoredRecord record) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the stored records of a job that has ended its entry.
+  void Archive(JobId job) ABSL_LOCKS_EXCLUDED(mu_);
+  // Deletes the entry of an ended job, if there is one.
+  void Delete(JobId job, uint64_t tag) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Records appended and not yet committed.
+  // Records appended and not yet taken up by a commit.
   size_t pending() const ABSL_LOCKS_EXCLUDED(mu_);
+  // For how long the commit under way has been at it; zero without one.
+  absl::Duration committing_for() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // What is to be committed together.
+  struct Work {
+    std::vector<StoredRecord> records;
+    std::vector<JobId> archive;
+    std::vector<std::pair<JobId, uint64_t>> remove;
+    bool empty() const { return records.empty() && archive.empty() && remove.empty(); }
+  };
+
   void Run();
+  // Waits for work, or until it is time to prune. False: the journal ends.
+  bool Take(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: the journal ends.
+  bool WaitForRetry(absl::Duration delay) ABSL_LOCKS_EXCLUDED(mu_);
+  CommitReport Commit(const Work& work);
+  absl::Status TryCommit(const Work& work, CommitReport& report);
+  void NoteCommitting(std::optional<absl::Time> since) ABSL_LOCKS_EXCLUDED(mu_);
+  void Prune();
 
   // Constant after construction.
   const std::unique_ptr<Backend> backend_;  // used by thread_ alone
+  const JournalOptions options_;
   const CommitListener listener_;
+
+  // Of thread_ alone.
+  bool broken_ = false;  // the backend must be opened anew
+  absl::Time prune_at_;
 
   mutable Mutex mu_;
   CondVar changed_;
-  std::vector<StoredRecord> appended_ ABSL_GUARDED_BY(mu_);
+  Work appended_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Time> committing_since_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
   // Last member: joins before anything it reads is destroyed.

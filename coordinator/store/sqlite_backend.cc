@@ -1,163 +1,275 @@
 #include "coordinator/store/sqlite_backend.h"
 
-#include <sqlite3.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/archive.h"
+#include "coordinator/store/sqlite.h"
+#include "coordinator/store/sqlite_schema.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator {
 namespace {
 
-constexpr int kSchemaVersion = 1;
-// "PHLX", so that `file` and we can tell the database from another program's.
-constexpr int kApplicationId = 0x50484C58;
+// What one call of Prune deletes or gives back at most: other commits wait for it.
+constexpr int64_t kPruneJobs = 200, kPruneRequests = 2000, kPrunePages = 1000;
+// Free pages that are kept for what comes next.
+constexpr int64_t kFreePagesKept = 1000;
 
-absl::Status ToStatus(sqlite3* db, int code, absl::string_view what) {
-  const std::string message = absl::StrCat(what, ": ", sqlite3_errmsg(db));
-  switch (code & 0xFF) {
-    case SQLITE_OK:
-    case SQLITE_DONE:
-    case SQLITE_ROW:
-      return absl::OkStatus();
-    case SQLITE_BUSY:
-    case SQLITE_LOCKED:
-      return absl::FailedPreconditionError(absl::StrCat(message, " (another process has it open)"));
-    case SQLITE_FULL:
-      return absl::ResourceExhaustedError(message);
-    case SQLITE_CORRUPT:
-    case SQLITE_NOTADB:
-      return absl::DataLossError(message);
-    case SQLITE_CONSTRAINT:
-      return absl::InvalidArgumentError(message);
-    default:
-      return absl::UnavailableError(message);
-  }
-}
+constexpr char kSetMark[] =
+    "INSERT INTO marks VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value=max(value, "
+    "excluded.value)";
 
 }  // namespace
 
-struct SqliteBackend::Handles {
-  ~Handles() {
-    sqlite3_finalize(insert);
-    sqlite3_close(db);
-  }
-  absl::Status Execute(const char* sql) {
-    return ToStatus(db, sqlite3_exec(db, sql, nullptr, nullptr, nullptr), sql);
-  }
-  absl::StatusOr<int64_t> Number(const char* sql) {
-    sqlite3_stmt* statement = nullptr;
-    int code = sqlite3_prepare_v2(db, sql, -1, &statement, nullptr);
-    if (code == SQLITE_OK) code = sqlite3_step(statement);
-    const int64_t value = code == SQLITE_ROW ? sqlite3_column_int64(statement, 0) : 0;
-    const absl::Status status = ToStatus(db, code, sql);
-    sqlite3_finalize(statement);
-    if (!status.ok()) return status;
-    return value;
-  }
-
-  sqlite3* db = nullptr;
-  sqlite3_stmt* insert = nullptr;
-  uint64_t next = 1;
+struct SqliteBackend::FileLock {
+  explicit FileLock(int descriptor) : fd(descriptor) {}
+  ~FileLock() { close(fd); }
+  const int fd;
 };
 
-SqliteBackend::SqliteBackend(std::unique_ptr<Handles> handles) : handles_(std::move(handles)) {}
-SqliteBackend::~SqliteBackend() = default;
+struct SqliteBackend::Handles {
+  sqlite::Connection connection;
+  sqlite::Statement insert, erase, records, forget, insert_ended, insert_request, phase_of,
+      erase_ended, set_mark;
+};
+
+SqliteBackend::SqliteBackend(std::string path)
+    : path_(std::move(path)), ended_jobs_(std::make_shared<SqliteEndedJobs>(path_)) {}
+SqliteBackend::~SqliteBackend() { ended_jobs_->Disconnect(); }
 
 absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::string& path) {
-  auto handles = std::make_unique<Handles>();
-  const int code = sqlite3_open_v2(
-      path.c_str(), &handles->db,
-      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
-      nullptr);
-  if (code != SQLITE_OK) {
-    return absl::UnavailableError(absl::StrCat(path, ": ", sqlite3_errstr(code)));
+  std::unique_ptr<SqliteBackend> backend(new SqliteBackend(path));
+  const std::string lock = absl::StrCat(path, ".lock");
+  const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return absl::UnavailableError(absl::StrCat(lock, ": ", std::strerror(errno)));
+  backend->lock_ = std::make_unique<FileLock>(fd);
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": another process has it open"));
   }
-  const auto annotate = [&path](const absl::Status& status) { return Annotate(status, path); };
-  // Exclusive before the log mode: then SQLite needs no shared memory file and holds its lock.
-  RETURN_IF_ERROR(annotate(handles->Execute(
-      "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
-      "PRAGMA wal_autocheckpoint=4000; PRAGMA cache_size=-4096; PRAGMA temp_store=MEMORY;")));
-  ASSIGN_OR_RETURN(const int64_t version, handles->Number("PRAGMA user_version"));
-  ASSIGN_OR_RETURN(const int64_t tables, handles->Number("SELECT count(*) FROM sqlite_master"));
-  ASSIGN_OR_RETURN(const int64_t application, handles->Number("PRAGMA application_id"));
-  if (tables != 0 && application != kApplicationId) {
-    return absl::DataLossError(absl::StrCat(path, " is a database of another program"));
-  }
-  if (version > kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " has schema version ", version,
-                                                      "; this coordinator knows ", kSchemaVersion));
-  }
-  RETURN_IF_ERROR(annotate(handles->Execute("BEGIN IMMEDIATE")));
-  RETURN_IF_ERROR(annotate(handles->Execute(
-      absl::StrCat(
-          "CREATE TABLE IF NOT EXISTS journal(number INTEGER PRIMARY KEY, record BLOB NOT NULL);"
-          "PRAGMA application_id=",
-          kApplicationId, "; PRAGMA user_version=", kSchemaVersion)
-          .c_str())));
-  RETURN_IF_ERROR(annotate(handles->Execute("COMMIT")));
-  ASSIGN_OR_RETURN(const int64_t last,
-                   handles->Number("SELECT coalesce(max(number), 0) FROM journal"));
-  handles->next = static_cast<uint64_t>(last) + 1;
-  RETURN_IF_ERROR(annotate(
-      ToStatus(handles->db,
-               sqlite3_prepare_v3(handles->db, "INSERT INTO journal(number, record) VALUES(?, ?)",
-                                  -1, SQLITE_PREPARE_PERSISTENT, &handles->insert, nullptr),
-               "prepare")));
-  return std::unique_ptr<SqliteBackend>(new SqliteBackend(std::move(handles)));
+  RETURN_IF_ERROR(Annotate(backend->Connect(), path));
+  return backend;
 }
 
-absl::StatusOr<std::vector<StoredRecord>> SqliteBackend::Load() {
-  std::vector<StoredRecord> records;
-  sqlite3_stmt* statement = nullptr;
-  int code = sqlite3_prepare_v2(handles_->db, "SELECT number, record FROM journal ORDER BY number",
-                                -1, &statement, nullptr);
-  while (code == SQLITE_OK || code == SQLITE_ROW) {
-    code = sqlite3_step(statement);
-    if (code != SQLITE_ROW) break;
-    const auto* bytes = static_cast<const char*>(sqlite3_column_blob(statement, 1));
-    const int size = sqlite3_column_bytes(statement, 1);
-    records.push_back(
-        {.number = static_cast<uint64_t>(sqlite3_column_int64(statement, 0)),
-         .bytes = std::string(bytes == nullptr ? "" : bytes, static_cast<size_t>(size))});
-    if (records.back().number != records.size()) {
-      sqlite3_finalize(statement);
-      return absl::DataLossError(absl::StrCat("journal record ", records.size(), " is missing"));
-    }
+absl::Status SqliteBackend::Connect() {
+  ASSIGN_OR_RETURN(sqlite::Connection connection,
+                   sqlite::Connection::Open(path_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE));
+  RETURN_IF_ERROR(connection.Execute(kSqlitePragmas));
+  RETURN_IF_ERROR(PrepareSchema(connection));
+  // Everything that the log holds is written to the database and synced anew: what is read from
+  // here on does not rest on an fsync of before.
+  RETURN_IF_ERROR(connection.Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
+  ASSIGN_OR_RETURN(const int64_t last,
+                   connection.Number("SELECT max(coalesce((SELECT max(number) FROM journal), 0), "
+                                     "coalesce((SELECT value FROM marks WHERE "
+                                     "name='last_record'), 0))"));
+  ASSIGN_OR_RETURN(sqlite::Statement insert,
+                   connection.Prepare("INSERT INTO journal VALUES(?, ?, ?)"));
+  ASSIGN_OR_RETURN(sqlite::Statement erase,
+                   connection.Prepare("DELETE FROM journal WHERE job = ? AND number = ?"));
+  ASSIGN_OR_RETURN(
+      sqlite::Statement records,
+      connection.Prepare("SELECT number, record FROM journal WHERE job = ? ORDER BY number"));
+  ASSIGN_OR_RETURN(sqlite::Statement forget,
+                   connection.Prepare("DELETE FROM journal WHERE job = ?"));
+  ASSIGN_OR_RETURN(sqlite::Statement insert_ended,
+                   connection.Prepare("INSERT OR IGNORE INTO ended VALUES(?, ?, ?, ?, ?, ?)"));
+  ASSIGN_OR_RETURN(sqlite::Statement insert_request,
+                   connection.Prepare("INSERT OR REPLACE INTO requests VALUES(?, ?, ?, ?)"));
+  ASSIGN_OR_RETURN(sqlite::Statement phase_of,
+                   connection.Prepare("SELECT phase FROM ended WHERE job = ?"));
+  ASSIGN_OR_RETURN(sqlite::Statement erase_ended,
+                   connection.Prepare("DELETE FROM ended WHERE job = ?"));
+  ASSIGN_OR_RETURN(sqlite::Statement set_mark, connection.Prepare(kSetMark));
+  last_ = static_cast<uint64_t>(last);
+  handles_.reset(new Handles{std::move(connection), std::move(insert), std::move(erase),
+                             std::move(records), std::move(forget), std::move(insert_ended),
+                             std::move(insert_request), std::move(phase_of), std::move(erase_ended),
+                             std::move(set_mark)});
+  return CountEnded();
+}
+
+absl::Status SqliteBackend::CountEnded() {
+  ended_jobs_->ForgetCounts();
+  ASSIGN_OR_RETURN(
+      sqlite::Statement count,
+      handles_->connection.Prepare("SELECT phase, count(*) FROM ended INDEXED BY ended_by_time "
+                                   "GROUP BY phase"));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, count.Step());
+    if (!row) return absl::OkStatus();
+    ended_jobs_->Counted(job::ParseJobPhase(count.Bytes(0)).value_or(job::JobPhase::kFailed),
+                         count.Number(1));
   }
-  const absl::Status status = ToStatus(handles_->db, code, "load");
-  sqlite3_finalize(statement);
-  if (!status.ok()) return status;
+}
+
+absl::StatusOr<StoreMarks> SqliteBackend::Load(
+    absl::FunctionRef<absl::Status(StoredRecord)> visit) {
+  ASSIGN_OR_RETURN(
+      sqlite::Statement read,
+      handles_->connection.Prepare("SELECT job, number, record FROM journal ORDER BY job, number"));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, read.Step());
+    if (!row) break;
+    RETURN_IF_ERROR(visit({.number = static_cast<uint64_t>(read.Number(1)),
+                           .job = JobId{read.Number(0)},
+                           .bytes = read.Bytes(2)}));
+  }
+  ASSIGN_OR_RETURN(
+      const int64_t job,
+      handles_->connection.Number(
+          "SELECT max(coalesce((SELECT max(job) FROM journal), 0), coalesce((SELECT max(job) FROM "
+          "ended), 0), coalesce((SELECT value FROM marks WHERE name='last_job'), 0))"));
+  return StoreMarks{.last_record = last_, .last_job = JobId{job}};
+}
+
+absl::StatusOr<std::vector<StoredRecord>> SqliteBackend::RecordsOf(JobId job) {
+  sqlite::Statement& read = handles_->records.Reset().Bind(job.value);
+  std::vector<StoredRecord> records;
+  absl::StatusOr<bool> row = read.Step();
+  for (; row.ok() && *row; row = read.Step()) {
+    records.push_back(
+        {.number = static_cast<uint64_t>(read.Number(0)), .job = job, .bytes = read.Bytes(1)});
+  }
+  read.Reset();
+  if (!row.ok()) return row.status();
   return records;
 }
 
-absl::Status SqliteBackend::Commit(absl::Span<const StoredRecord> records) {
-  if (records.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(handles_->Execute("BEGIN IMMEDIATE"));
-  uint64_t next = handles_->next;
-  absl::Status status;
-  for (const StoredRecord& record : records) {
-    if (record.number != next++) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat("record ", record.number, " does not follow ", next - 2));
-      break;
-    }
-    sqlite3_bind_int64(handles_->insert, 1, static_cast<sqlite3_int64>(record.number));
-    sqlite3_bind_blob64(handles_->insert, 2, record.bytes.data(), record.bytes.size(),
-                        SQLITE_STATIC);
-    const int code = sqlite3_step(handles_->insert);
-    status = ToStatus(handles_->db, code, "insert");
-    sqlite3_reset(handles_->insert);
-    if (!status.ok()) break;
-  }
-  if (status.ok()) status = handles_->Execute("COMMIT");
-  if (!status.ok()) {
-    static_cast<void>(handles_->Execute("ROLLBACK"));
-    return status;
-  }
-  handles_->next = next;
+template <typename Body>
+absl::Status SqliteBackend::Transact(Body body) {
+  RETURN_IF_ERROR(handles_->connection.Execute("BEGIN IMMEDIATE"));
+  absl::Status status = body();
+  if (status.ok()) status = handles_->connection.Execute("COMMIT");
+  if (!status.ok()) static_cast<void>(handles_->connection.Execute("ROLLBACK"));
+  return status;
+}
+
+absl::Status SqliteBackend::Commit(const Batch& batch) {
+  if (batch.empty()) return absl::OkStatus();
+  Counts changes;
+  RETURN_IF_ERROR(Transact([&] { return Write(batch, changes); }));
+  if (!batch.records.empty()) last_ = batch.records.back().number;
+  Counted(changes);
   return absl::OkStatus();
+}
+
+void SqliteBackend::Counted(const Counts& changes) {
+  for (const auto& [phase, change] : changes) ended_jobs_->Counted(phase, change);
+}
+
+absl::Status SqliteBackend::Write(const Batch& batch, Counts& changes) {
+  uint64_t last = last_;
+  for (const StoredRecord& record : batch.records) {
+    if (record.number <= last) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("record ", record.number, " does not follow ", last));
+    }
+    last = record.number;
+    handles_->insert.Bind(record.job.value)
+        .Bind(static_cast<int64_t>(record.number))
+        .BindBlob(record.bytes);
+    RETURN_IF_ERROR(handles_->insert.Run());
+    if (record.supersedes == 0) continue;
+    handles_->erase.Bind(record.job.value).Bind(static_cast<int64_t>(record.supersedes));
+    RETURN_IF_ERROR(handles_->erase.Run());
+  }
+  for (const EndedJob& ended : batch.ended) RETURN_IF_ERROR(WriteEnded(ended, changes));
+  for (JobId job : batch.deleted) RETURN_IF_ERROR(DeleteEnded(job, changes));
+  // Their records may have been the last.
+  if (batch.ended.empty()) return absl::OkStatus();
+  return handles_->set_mark.BindText("last_record").Bind(static_cast<int64_t>(last)).Run();
+}
+
+absl::Status SqliteBackend::WriteEnded(const EndedJob& ended, Counts& changes) {
+  handles_->insert_ended.Bind(ended.job.value)
+      .BindText(ended.name)
+      .BindText(job::ToString(ended.phase))
+      .Bind(absl::ToUnixMicros(ended.ended))
+      .BindBlob(ended.summary)
+      .BindBlob(ended.details);
+  RETURN_IF_ERROR(handles_->insert_ended.Run());
+  changes[ended.phase] += handles_->connection.changes();
+  if (ended.request.has_value()) {
+    handles_->insert_request.BindText(ended.request->id)
+        .Bind(ended.request->job.value)
+        .BindText(ended.request->document_digest)
+        .Bind(absl::ToUnixMicros(ended.request->expires));
+    RETURN_IF_ERROR(handles_->insert_request.Run());
+  }
+  return handles_->forget.Bind(ended.job.value).Run();
+}
+
+absl::Status SqliteBackend::DeleteEnded(JobId job, Counts& changes) {
+  const absl::StatusOr<bool> row = handles_->phase_of.Bind(job.value).Step();
+  const bool found = row.ok() && *row;
+  if (found) {
+    --changes[job::ParseJobPhase(handles_->phase_of.Bytes(0)).value_or(job::JobPhase::kFailed)];
+  }
+  handles_->phase_of.Reset();
+  RETURN_IF_ERROR(row.status());
+  if (!found) return absl::OkStatus();
+  RETURN_IF_ERROR(handles_->erase_ended.Bind(job.value).Run());
+  return handles_->set_mark.BindText("last_job").Bind(job.value).Run();
+}
+
+absl::StatusOr<uint64_t> SqliteBackend::Reopen() {
+  handles_.reset();
+  // The log is read anew only when nobody has it open.
+  ended_jobs_->Disconnect();
+  RETURN_IF_ERROR(Annotate(Connect(), path_));
+  return last_;
+}
+
+absl::StatusOr<std::vector<JobId>> SqliteBackend::Expired(const Retention& retention, Instant now) {
+  int64_t count = 0;
+  for (const auto& [phase, jobs] : ended_jobs_->Count()) count += jobs;
+  const int64_t excess = std::clamp<int64_t>(count - retention.count_max, 0, kPruneJobs);
+  ASSIGN_OR_RETURN(
+      sqlite::Statement read,
+      handles_->connection.Prepare("SELECT job, ended FROM ended ORDER BY ended LIMIT ?"));
+  read.Bind(kPruneJobs);
+  std::vector<JobId> expired;
+  const int64_t oldest = absl::ToUnixMicros(now - retention.age_max);
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, read.Step());
+    if (!row) return expired;
+    if (static_cast<int64_t>(expired.size()) >= excess && read.Number(1) >= oldest) return expired;
+    expired.push_back(JobId{read.Number(0)});
+  }
+}
+
+absl::StatusOr<bool> SqliteBackend::Prune(const Retention& retention, Instant now) {
+  ASSIGN_OR_RETURN(const std::vector<JobId> expired, Expired(retention, now));
+  ASSIGN_OR_RETURN(const int64_t requests,
+                   handles_->connection.Number(
+                       absl::StrCat("SELECT count(*) FROM (SELECT 1 FROM requests WHERE "
+                                    "expires <= ",
+                                    absl::ToUnixMicros(now), " LIMIT ", kPruneRequests, ")")));
+  if (!expired.empty() || requests != 0) {
+    Counts changes;
+    RETURN_IF_ERROR(Transact([&]() -> absl::Status {
+      for (JobId job : expired) RETURN_IF_ERROR(DeleteEnded(job, changes));
+      return handles_->connection.Execute(absl::StrCat(
+          "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE expires <= ",
+          absl::ToUnixMicros(now), " LIMIT ", kPruneRequests, ")"));
+    }));
+    Counted(changes);
+  }
+  ASSIGN_OR_RETURN(const int64_t free, handles_->connection.Number("PRAGMA freelist_count"));
+  if (free > kFreePagesKept) {
+    RETURN_IF_ERROR(handles_->connection.Execute(absl::StrCat(
+        "PRAGMA incremental_vacuum(", std::min(kPrunePages, free - kFreePagesKept), ")")));
+  }
+  return static_cast<int64_t>(expired.size()) == kPruneJobs || requests == kPruneRequests ||
+         free > kFreePagesKept + kPrunePages;
 }
 
 }  // namespace phalanx::coordinator

@@ -1,30 +1,54 @@
-// coordinator/store/sqlite_backend.h: the journal in one SQLite database (write-ahead log,
+// coordinator/store/sqlite_backend.h: the store in one SQLite database (write-ahead log,
 // synchronous=FULL: a commit returns after fsync).
 //
-// The file is locked while it is open, so two coordinators cannot share a store.
+// PATH.lock is held while it is open, so two coordinators cannot share a store.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "coordinator/store/backend.h"
+#include "coordinator/store/sqlite_ended_jobs.h"
 
 namespace phalanx::coordinator {
 
 class SqliteBackend final : public Backend {
  public:
-  // Opens `path`, or creates it. Errors: FailedPrecondition if another process has it open, or a
-  // newer version wrote it; DataLoss if it is no journal; Unavailable if it cannot be opened.
+  // Opens `path`, or creates it; a store of an older version is rewritten in this one's form.
+  // Errors: FailedPrecondition if another process has it open, or a newer version wrote it;
+  // DataLoss if it is damaged or no store; Unavailable if it cannot be opened.
   static absl::StatusOr<std::unique_ptr<SqliteBackend>> Open(const std::string& path);
   ~SqliteBackend() override;
 
-  absl::StatusOr<std::vector<StoredRecord>> Load() override;
-  absl::Status Commit(absl::Span<const StoredRecord> records) override;
+  absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) override;
+  absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) override;
+  absl::Status Commit(const Batch& batch) override;
+  absl::StatusOr<uint64_t> Reopen() override;
+  absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
+  std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
 
  private:
   struct Handles;
-  explicit SqliteBackend(std::unique_ptr<Handles> handles);
-  const std::unique_ptr<Handles> handles_;
+  struct FileLock;
+  explicit SqliteBackend(std::string path);
+  absl::Status Connect();
+  absl::Status CountEnded();
+  // Runs `body` as one transaction.
+  template <typename Body>
+  absl::Status Transact(Body body);
+  // How the number of ended jobs of each phase changes with a transaction.
+  using Counts = std::map<job::JobPhase, int64_t>;
+  void Counted(const Counts& changes);
+  absl::Status Write(const Batch& batch, Counts& changes);
+  absl::Status WriteEnded(const EndedJob& ended, Counts& changes);
+  absl::StatusOr<std::vector<JobId>> Expired(const Retention& retention, Instant now);
+  absl::Status DeleteEnded(JobId job, Counts& changes);
+
+  const std::string path_;
+  std::unique_ptr<FileLock> lock_;
+  const std::shared_ptr<SqliteEndedJobs> ended_jobs_;
+  std::unique_ptr<Handles> handles_;  // null after a failed Reopen
+  uint64_t last_ = 0;
 };
 
 }  // namespace phalanx::coordinator

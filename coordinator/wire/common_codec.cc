@@ -135,6 +135,14 @@ void ToProto(const JobEvent& event, v1::JobEvent* out) {
   out->set_epoch(event.epoch.value);
 }
 
+JobEvent FromProto(const v1::JobEvent& event) {
+  return {.number = event.number(),
+          .time = FromProto(event.time()),
+          .type = event.type(),
+          .message = event.message(),
+          .epoch = Epoch{event.epoch()}};
+}
+
 absl::string_view DeviceKindName(job::DeviceKind kind) {
   return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
 }

@@ -31,6 +31,7 @@ EvaluationReport FromProto(const v1::EvaluationReport& evaluation);
 void ToProto(const FailureCause& cause, v1::FailureCause* out);
 FailureCause FromProto(const v1::FailureCause& cause);
 void ToProto(const JobEvent& event, v1::JobEvent* out);
+JobEvent FromProto(const v1::JobEvent& event);
 
 absl::string_view DeviceKindName(job::DeviceKind kind);  // "cpu", "gpu"
 

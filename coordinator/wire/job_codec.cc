@@ -1,5 +1,8 @@
 #include "coordinator/wire/job_codec.h"
 
+#include <memory>
+#include <utility>
+
 #include "coordinator/wire/common_codec.h"
 
 namespace phalanx::coordinator {
@@ -25,6 +28,30 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
   out->set_priority(request.priority);
   out->set_output(request.output);
+}
+
+JobView FromProto(const v1::JobStatus& status) {
+  JobRequest request{.document = FromProto(status.document()),
+                     .name = status.name(),
+                     .labels = {status.labels().begin(), status.labels().end()},
+                     .output = status.output(),
+                     .warnings = {status.warnings().begin(), status.warnings().end()},
+                     .steps = status.steps(),
+                     .priority = status.priority(),
+                     .world = status.world()};
+  JobView view{.id = JobId{status.id()},
+               .request = std::make_shared<const JobRequest>(std::move(request)),
+               .phase = FromProto(status.phase()),
+               .epoch = Epoch{status.epoch()},
+               .reason = status.reason(),
+               .submitted = FromProto(status.submitted()),
+               .placement = FromProto(status.placement()),
+               .plan_digest = status.plan_digest()};
+  if (status.has_started()) view.started = FromProto(status.started());
+  if (status.has_ended()) view.ended = FromProto(status.ended());
+  if (status.has_last_step()) view.last_step = FromProto(status.last_step());
+  if (status.has_failure()) view.failure = FromProto(status.failure());
+  return view;
 }
 
 void ToProto(const NodeView& node, v1::NodeStatus* out) {

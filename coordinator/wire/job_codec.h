@@ -8,6 +8,8 @@ namespace phalanx::coordinator {
 
 // With the document unless it is to be left out (lists).
 void ToProto(const JobView& job, bool with_document, v1::JobStatus* out);
+// What the message does not carry of the request is as if it was never set.
+JobView FromProto(const v1::JobStatus& status);
 void ToProto(const NodeView& node, v1::NodeStatus* out);
 
 }  // namespace phalanx::coordinator

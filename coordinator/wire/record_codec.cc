@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/seal.h"
+#include "core/base/status.h"
 #include "core/wire/layout_codec.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -101,7 +103,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
 
 }  // namespace
 
-std::string EncodeRecord(const Record& record) {
+std::string EncodeRecord(const Record& record, uint64_t number) {
   v1::JournalRecord out;
   ToProto(record.time, out.mutable_time());
   out.set_job(record.job.value);
@@ -113,13 +115,18 @@ std::string EncodeRecord(const Record& record) {
     coded.SetSerializationDeterministic(true);  // maps in one order
     out.SerializeToCodedStream(&coded);
   }
-  return bytes;
+  return Seal(bytes, number);
 }
 
-absl::StatusOr<Record> DecodeRecord(absl::string_view bytes) {
+absl::StatusOr<Record> DecodeRecord(absl::string_view sealed, uint64_t number) {
+  ASSIGN_OR_RETURN(const absl::string_view bytes, Unseal(sealed, number));
+  return DecodeUnsealedRecord(bytes);
+}
+
+absl::StatusOr<Record> DecodeUnsealedRecord(absl::string_view bytes) {
   v1::JournalRecord from;
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return absl::DataLossError("not a journal record");
+    return absl::DataLossError("does not parse: it is damaged");
   }
   Record record{.time = FromProto(from.time()), .job = JobId{from.job()}};
   switch (from.record_case()) {
@@ -159,7 +166,7 @@ absl::StatusOr<Record> DecodeRecord(absl::string_view bytes) {
     case v1::JournalRecord::RECORD_NOT_SET:
       break;
   }
-  return absl::DataLossError("a journal record of a kind that this version does not know");
+  return absl::DataLossError("is of a kind that this version does not know");
 }
 
 }  // namespace phalanx::coordinator

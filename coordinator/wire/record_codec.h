@@ -1,6 +1,7 @@
 // coordinator/wire/record_codec.h: journal records as bytes and back.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -9,10 +10,13 @@
 
 namespace phalanx::coordinator {
 
-// The same record gives the same bytes.
-std::string EncodeRecord(const Record& record);
+// Sealed (coordinator/wire/seal.h) with the record's number. The same record gives the same bytes.
+std::string EncodeRecord(const Record& record, uint64_t number);
 
-// Errors: DataLoss if the bytes are no record that this version knows.
-absl::StatusOr<Record> DecodeRecord(absl::string_view bytes);
+// Errors: as Unseal; DataLoss if the bytes are no record that this version knows.
+absl::StatusOr<Record> DecodeRecord(absl::string_view sealed, uint64_t number);
+
+// Of a store of version 1, whose records had no seal.
+absl::StatusOr<Record> DecodeUnsealedRecord(absl::string_view bytes);
 
 }  // namespace phalanx::coordinator

@@ -88,7 +88,7 @@ class HttpTest : public RpcTest {
   void SetUp() override {
     RpcTest::SetUp();
     http_ = *HttpServer::Start({.metrics = [this] { return server_->MetricsText(); },
-                                .ready = [this] { return server_->serving(); }});
+                                .ready = [this] { return server_->ready(); }});
   }
   void TearDown() override {
     http_.reset();

@@ -2,9 +2,9 @@
 
 #include <set>
 
+#include "coordinator/wire/record_codec.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "phalanx/v1/journal.pb.h"
 #include "tests/rpc/fixture.h"
 
 namespace phalanx::coordinator {
@@ -32,10 +32,10 @@ TEST_F(RpcTest, Submit_IsStoredWhenItIsAcknowledged) {
   ASSERT_TRUE(Submit(JobText("a"), response).ok());
   EXPECT_EQ(response.job().id(), 1);
   EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_QUEUED);
-  ASSERT_EQ(disk->records.size(), 1u);
-  v1::JournalRecord record;
-  ASSERT_TRUE(record.ParseFromString(disk->records[0].bytes));
-  EXPECT_EQ(record.job_submitted().document().text(), JobText("a"));
+  ASSERT_EQ(disk->records().size(), 1u);
+  const absl::StatusOr<Record> record = DecodeRecord(disk->records()[0].bytes, 1);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(std::get<JobSubmitted>(record->body).request->document.text, JobText("a"));
 }
 
 TEST_F(RpcTest, Submit_SameRequestId_GivesTheSameJobAlsoAfterARestart) {
@@ -65,7 +65,7 @@ TEST_F(RpcTest, Submit_BadDocument_ListsEveryViolationAndKeepsNothing) {
   for (const auto& violation : bad->field_violations()) fields.insert(violation.field());
   EXPECT_THAT(fields, Contains("spec.steps"));
   EXPECT_THAT(fields, Contains("spec.batch.globl"));
-  EXPECT_TRUE(disk->records.empty());
+  EXPECT_TRUE(disk->records().empty());
 }
 
 TEST_F(RpcTest, Submit_ManyViolations_StillFitTheClientsDefaultLimits) {

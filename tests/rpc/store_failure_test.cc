@@ -1,20 +1,28 @@
-// The store fails for good: nothing is accepted any more, reads go on, sessions stay.
+// A store that fails: nothing is accepted, reads go on, sessions stay; and work resumes when the
+// store does.
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
 
+#include <filesystem>
+
+#include "coordinator/store/sqlite_backend.h"
 #include "tests/rpc/fixture.h"
 
 namespace phalanx::coordinator {
 namespace {
 
-TEST_F(RpcTest, StoreThatFails_RefusesTheSubmitAndEndsServing) {
+using ::testing::HasSubstr;
+
+TEST_F(RpcTest, StoreThatFails_RefusesTheSubmitAndIsNotReady) {
   FakeWorker worker(channel);
   worker.Join("n", 1);
-  disk->next_commit = absl::ResourceExhaustedError("disk full");
+  disk->FailCommits(absl::ResourceExhaustedError("disk full"));
   v1::SubmitJobResponse response;
   const grpc::Status status = Submit(JobText("a"), response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("disk full"));
-  EXPECT_FALSE(server_->serving());
+  EXPECT_THAT(status.error_message(), HasSubstr("disk full"));
+  EXPECT_THAT(server_->ready().message(), HasSubstr("disk full"));
   EXPECT_EQ(Submit(JobText("b"), response).error_code(), grpc::StatusCode::UNAVAILABLE);
   v1::ListNodesResponse nodes;
   grpc::ClientContext context;
@@ -23,11 +31,98 @@ TEST_F(RpcTest, StoreThatFails_RefusesTheSubmitAndEndsServing) {
   EXPECT_EQ(nodes.nodes(0).state(), v1::NodeStatus::STATE_READY);
 }
 
+TEST_F(RpcTest, RunningJob_LivesThroughAFailureOfTheStore) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  const v1::Assign assign = worker.TakeAssignment();
+  worker.Ready(assign, 0);
+  WaitFor("a", v1::JOB_PHASE_RUNNING);
+  disk->FailCommits(absl::UnavailableError("fsync: input/output error"));
+  worker.Step(assign, 1);  // is to be stored, and fails
+  while (server_->ready().ok()) absl::SleepFor(absl::Milliseconds(1));
+  for (int step = 2; step < 10; ++step) worker.Step(assign, step);
+  worker.Succeed(assign, 0);
+  EXPECT_EQ(Get("a").phase(), v1::JOB_PHASE_RUNNING) << "nothing is told that is not stored";
+  disk->FailCommits(absl::OkStatus());
+  WaitFor("a", v1::JOB_PHASE_SUCCEEDED);
+  EXPECT_TRUE(server_->ready().ok()) << server_->ready();
+  MustSubmit(JobText("b"));
+}
+
+// The soft limit on the size of this process's files, as a disk that is full.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(ServerTest, DiskThatIsFullForAWhile_LosesNothingThatWasAcknowledged) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "full-XXXXXX").string();
+  const std::string folder = mkdtemp(pattern.data());
+  const auto open = [&folder] { return *SqliteBackend::Open(folder + "/journal.db"); };
+  std::set<std::string> acknowledged;
+  {
+    auto server = *Server::Start({}, open());
+    const auto stub = v1::JobService::NewStub(grpc::CreateChannel(
+        absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
+    const auto submit = [&](int i) {
+      v1::SubmitJobRequest request;
+      request.mutable_document()->set_text(JobText(absl::StrCat("n", i)) + "#" +
+                                           std::string(100'000, 'x'));
+      request.mutable_document()->set_directory("/tmp");
+      request.set_request_id(absl::StrCat("request-", i));
+      v1::SubmitJobResponse response;
+      grpc::ClientContext context;
+      SetDeadline(context);
+      const grpc::Status status = stub->SubmitJob(&context, request, &response);
+      if (status.ok()) acknowledged.insert(absl::StrCat("n", i));
+      return status;
+    };
+    int i = 0;
+    {
+      const FileSizeLimit limit(2'000'000);
+      grpc::Status status;
+      while (i < 100 && status.ok()) status = submit(i++);
+      ASSERT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << i << " submits";
+      EXPECT_THAT(status.error_message(), HasSubstr("the store fails"));
+      EXPECT_FALSE(server->ready().ok());
+    }
+    const absl::Time give_up = absl::Now() + absl::Seconds(20);
+    while (!server->ready().ok() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_TRUE(server->ready().ok()) << server->ready();
+    EXPECT_TRUE(submit(i - 1).ok()) << "the same request again gives its job";
+    for (int more = 0; more < 3; ++more) EXPECT_TRUE(submit(i++).ok());
+  }
+  auto server = *Server::Start({}, open());
+  const auto stub = v1::JobService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
+  for (const std::string& name : acknowledged) {
+    v1::GetJobRequest request;
+    request.set_job(name);
+    v1::GetJobResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    EXPECT_TRUE(stub->GetJob(&context, request, &response).ok()) << name;
+  }
+  server.reset();
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ServerTest, RecordOfAnUnknownKind_IsRefusedAtStart) {
   auto disk = std::make_shared<MemoryDisk>();
-  disk->records.push_back({1, "\xFF\xFF"});
+  disk->Put({.number = 1, .job = JobId{1}, .bytes = "\xFF\xFF"});
   const auto server = Server::Start({}, std::make_unique<MemoryBackend>(disk));
   EXPECT_EQ(server.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(server.status().message(), HasSubstr("record 1 of job-1"));
 }
 
 TEST(ServerTest, PortThatIsTaken_IsUnavailable) {

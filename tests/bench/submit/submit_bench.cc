@@ -54,7 +54,10 @@ double CommitSeconds(const std::string& path) {
   constexpr int kCommits = 200;
   const absl::Time start = absl::Now();
   for (int i = 1; i <= kCommits; ++i) {
-    if (!backend->Commit({{static_cast<uint64_t>(i), std::string(500, 'x')}}).ok()) std::abort();
+    Batch batch;
+    batch.records.push_back(
+        {.number = static_cast<uint64_t>(i), .job = JobId{i}, .bytes = std::string(500, 'x')});
+    if (!backend->Commit(batch).ok()) std::abort();
   }
   return absl::ToDoubleSeconds(absl::Now() - start) / kCommits;
 }

@@ -293,6 +293,21 @@ TEST(DescribeTest, TellsTheWholeStory) {
   EXPECT_EQ(why.out.str(), "job-7 is Queued\nwaits for 2 more devices; job-3 has them\n");
 }
 
+TEST(DeleteTest, SaysWhatIsGone) {
+  FakeServer server;
+  server.remove = [](const v1::DeleteJobRequest& request, v1::DeleteJobResponse* response) {
+    EXPECT_EQ(request.job(), "demo");
+    response->set_id(7);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured table, name;
+  EXPECT_EQ(Delete(connection, "demo", Format::kTable, table.io), kSuccess);
+  EXPECT_EQ(table.talk.str(), "deleted job-7\n");
+  EXPECT_EQ(Delete(connection, "demo", Format::kName, name.io), kSuccess);
+  EXPECT_EQ(name.out.str(), "job-7\n");
+}
+
 TEST(NodesTest, Free_CountsDevicesWithoutAJob) {
   FakeServer server;
   server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {

@@ -40,6 +40,7 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::GetJobRequest&, v1::GetJobResponse*)> get;
   std::function<grpc::Status(const v1::ListJobsRequest&, v1::ListJobsResponse*)> list;
   std::function<grpc::Status(const v1::CancelJobRequest&, v1::CancelJobResponse*)> cancel;
+  std::function<grpc::Status(const v1::DeleteJobRequest&, v1::DeleteJobResponse*)> remove;
   std::function<grpc::Status(const v1::ExplainJobRequest&, v1::ExplainJobResponse*)> explain;
   std::function<grpc::Status(const v1::ListEventsRequest&, v1::ListEventsResponse*)> events;
   std::function<grpc::Status(const v1::ListNodesRequest&, v1::ListNodesResponse*)> nodes;
@@ -63,6 +64,10 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
                          v1::CancelJobResponse* response) override {
     return Answer(cancel, request, response);
+  }
+  grpc::Status DeleteJob(grpc::ServerContext*, const v1::DeleteJobRequest* request,
+                         v1::DeleteJobResponse* response) override {
+    return Answer(remove, request, response);
   }
   grpc::Status ExplainJob(grpc::ServerContext*, const v1::ExplainJobRequest* request,
                           v1::ExplainJobResponse* response) override {

@@ -104,6 +104,12 @@ class Harness {
     if (answer == answers.end() || !answer->second.ok()) return JobId{};
     return (*answer->second)->id;
   }
+  // OK: it is to be deleted from the store once it is there.
+  absl::Status Delete(JobId job) {
+    Feed(DeleteRequested{Token{++token_}, job});
+    const auto refused = refused_deletes.find(token_);
+    return refused == refused_deletes.end() ? absl::OkStatus() : refused->second;
+  }
   absl::Status Cancel(JobId job) {
     Feed(CancelRequested{Token{++token_}, job});
     return answers.at(token_).status();
@@ -196,6 +202,10 @@ class Harness {
   std::vector<LogSource> sources;
   std::vector<EndLogs> ended_logs;
   std::vector<SessionId> welcomed;
+  std::vector<JobId> archived;  // to become entries among the ended jobs
+  std::vector<JobId> deleted;   // entries to be deleted
+  std::map<uint64_t, absl::Status> refused_deletes;
+  size_t published_steps = 0;
 
  private:
   void Take(std::vector<Action> actions) {
@@ -223,6 +233,14 @@ class Harness {
         if (a->sources.ok()) sources = *a->sources;
       } else if (auto* a = std::get_if<EndLogs>(&action)) {
         ended_logs.push_back(*a);
+      } else if (auto* a = std::get_if<ArchiveJob>(&action)) {
+        archived.push_back(a->job);
+      } else if (auto* a = std::get_if<DeleteEndedJob>(&action)) {
+        deleted.push_back(a->job);
+      } else if (auto* a = std::get_if<RefuseDelete>(&action)) {
+        refused_deletes.emplace(a->token.value, a->status);
+      } else if (std::holds_alternative<PublishStep>(action)) {
+        ++published_steps;
       } else if (auto* a = std::get_if<SendWelcome>(&action)) {
         welcomed.push_back(a->session);
       }

@@ -6,6 +6,8 @@
 #include <memory>
 #include <thread>
 
+#include "coordinator/store/memory_backend.h"
+
 namespace phalanx::coordinator {
 namespace {
 
@@ -19,6 +21,10 @@ JobViewPtr View(int64_t id, JobPhase phase, const std::string& name = "a") {
       JobView{.id = JobId{id}, .request = request, .phase = phase});
 }
 
+std::shared_ptr<EndedJobs> NoEndedJobs() {
+  return MemoryBackend(std::make_shared<MemoryDisk>()).ended_jobs();
+}
+
 std::vector<JobPhase> TakeAll(Subscription& subscription) {
   std::vector<JobPhase> phases;
   while (auto update = subscription.Take()) phases.push_back(update->job->phase);
@@ -27,6 +33,7 @@ std::vector<JobPhase> TakeAll(Subscription& subscription) {
 
 TEST(BoardTest, Find_ByName_GivesTheNewest) {
   Board board;
+  board.Connect(NoEndedJobs());
   board.Publish(PublishJob{View(1, JobPhase::kFailed)});
   board.Publish(PublishJob{View(2, JobPhase::kQueued)});
   board.Publish(PublishJob{View(1, JobPhase::kFailed)});
@@ -37,9 +44,10 @@ TEST(BoardTest, Find_ByName_GivesTheNewest) {
 
 TEST(BoardTest, SlowWatcher_SkipsNoPhase) {
   Board board;
+  board.Connect(NoEndedJobs());
   board.Publish(PublishJob{View(1, JobPhase::kQueued)});
   auto subscription = std::make_shared<Subscription>([] {});
-  board.Subscribe(JobId{1}, subscription);
+  ASSERT_TRUE(board.Subscribe(JobId{1}, subscription).ok());
   for (JobPhase phase : {JobPhase::kQueued, JobPhase::kStarting, JobPhase::kRunning,
                          JobPhase::kRunning, JobPhase::kFailed}) {
     board.Publish(PublishJob{View(1, phase)});
@@ -50,9 +58,10 @@ TEST(BoardTest, SlowWatcher_SkipsNoPhase) {
 
 TEST(BoardTest, SlowWatcher_KeepsTheNewestSteps) {
   Board board;
+  board.Connect(NoEndedJobs());
   board.Publish(PublishJob{View(1, JobPhase::kRunning)});
   auto subscription = std::make_shared<Subscription>([] {});
-  board.Subscribe(JobId{1}, subscription);
+  ASSERT_TRUE(board.Subscribe(JobId{1}, subscription).ok());
   for (int64_t step = 1; step <= 1000; ++step) board.Publish(PublishStep{JobId{1}, {.step = step}});
   const auto update = subscription->Take();
   ASSERT_TRUE(update.has_value());
@@ -62,25 +71,28 @@ TEST(BoardTest, SlowWatcher_KeepsTheNewestSteps) {
 
 TEST(BoardTest, LateWatcher_GetsTheEvaluation) {
   Board board;
+  board.Connect(NoEndedJobs());
   board.Publish(PublishJob{View(1, JobPhase::kRunning)});
   board.Publish(PublishEvaluation{
       JobId{1}, std::make_shared<const EvaluationReport>(EvaluationReport{.loss = 2})});
   auto subscription = std::make_shared<Subscription>([] {});
-  board.Subscribe(JobId{1}, subscription);
+  ASSERT_TRUE(board.Subscribe(JobId{1}, subscription).ok());
   EXPECT_EQ(subscription->Take()->evaluation->loss, 2);
 }
 
 TEST(BoardTest, Events_AreBoundedAndTheNewestStay) {
   Board board;
+  board.Connect(NoEndedJobs());
   for (int64_t number = 1; number <= static_cast<int64_t>(kEventsMax) + 10; ++number) {
     board.Publish(PublishEvent{JobId{1}, {.number = number}});
   }
-  EXPECT_EQ(board.Events(JobId{1}, 0).size(), kEventsMax);
-  EXPECT_EQ(board.Events(JobId{1}, 0).back().number, static_cast<int64_t>(kEventsMax) + 10);
+  EXPECT_EQ(board.Events(JobId{1}, 0)->size(), kEventsMax);
+  EXPECT_EQ(board.Events(JobId{1}, 0)->back().number, static_cast<int64_t>(kEventsMax) + 10);
 }
 
 TEST(BoardTest, Gauges_CountJobsOfEachPhase) {
   Board board;
+  board.Connect(NoEndedJobs());
   board.Publish(PublishJob{View(1, JobPhase::kQueued)});
   board.Publish(PublishJob{View(2, JobPhase::kQueued)});
   board.Publish(PublishJob{View(1, JobPhase::kStarting)});
@@ -92,6 +104,7 @@ TEST(BoardTest, Gauges_CountJobsOfEachPhase) {
 
 TEST(BoardTest, WatchersComeAndGoWhileJobsMove) {
   Board board;
+  board.Connect(NoEndedJobs());
   board.Publish(PublishJob{View(1, JobPhase::kQueued)});
   std::thread publisher([&board] {
     for (int64_t step = 1; step <= 2000; ++step) {
@@ -101,7 +114,7 @@ TEST(BoardTest, WatchersComeAndGoWhileJobsMove) {
   });
   for (int i = 0; i < 200; ++i) {
     auto subscription = std::make_shared<Subscription>([] {});
-    board.Subscribe(JobId{1}, subscription);
+    EXPECT_TRUE(board.Subscribe(JobId{1}, subscription).ok());
     EXPECT_TRUE(subscription->Take().has_value());
     board.Unsubscribe(JobId{1}, subscription.get());
   }

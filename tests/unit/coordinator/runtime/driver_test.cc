@@ -47,7 +47,11 @@ class FakeSink final : public SessionSink {
 
 JobRequestPtr AJob(const std::string& name) {
   return std::make_shared<const JobRequest>(
-      JobRequest{.name = name, .steps = 1, .world = 1, .devices = 1});
+      JobRequest{.document = {.text = absl::StrCat("text of ", name), .directory = "/d"},
+                 .name = name,
+                 .steps = 1,
+                 .world = 1,
+                 .devices = 1});
 }
 
 class DriverTest : public ::testing::Test {
@@ -63,11 +67,34 @@ class DriverTest : public ::testing::Test {
     driver_ = *Driver::Start(std::move(options), clock_, std::make_unique<MemoryBackend>(disk_),
                              board_, metrics_, sink_);
   }
-  absl::StatusOr<JobViewPtr> Submit(const std::string& name) {
+  absl::StatusOr<JobViewPtr> Submit(const std::string& name, const std::string& request_id = "") {
     Promise<absl::StatusOr<JobViewPtr>> answer;
-    driver_->Submit(AJob(name), "",
+    driver_->Submit(AJob(name), request_id,
                     [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); });
     return answer.Get();
+  }
+  absl::StatusOr<JobViewPtr> Cancel(JobId job) {
+    Promise<absl::StatusOr<JobViewPtr>> answer;
+    driver_->Cancel(job,
+                    [&answer](absl::StatusOr<JobViewPtr> view) { answer.Set(std::move(view)); });
+    return answer.Get();
+  }
+  absl::Status Delete(JobId job) {
+    Promise<absl::Status> answer;
+    driver_->Delete(job, [&answer](absl::Status status) { answer.Set(std::move(status)); });
+    return answer.Get();
+  }
+  // Its records have become its entry, and nobody but the store knows it.
+  void WaitUntilArchived(JobId job) {
+    const auto ended = MemoryBackend(disk_).ended_jobs();
+    while (!ended->Find(job).ok()) std::this_thread::yield();
+    // Until the board forgets it, it is counted twice.
+    const auto counted = [this] {
+      Gauges gauges;
+      board_.Count(gauges);
+      return gauges.jobs[job::JobPhase::kCancelled];
+    };
+    while (counted() > 1) std::this_thread::yield();
   }
   std::shared_ptr<MemoryDisk> disk_ = std::make_shared<MemoryDisk>();
   SystemClock clock_;
@@ -82,7 +109,7 @@ TEST_F(DriverTest, AnsweredSubmit_IsOnTheBoardAndInTheStore) {
   ASSERT_TRUE(Submit("a").ok());
   EXPECT_TRUE(board_.Find("a").ok());
   driver_.reset();
-  EXPECT_EQ(disk_->records.size(), 1u);
+  EXPECT_EQ(disk_->records().size(), 1u);
 }
 
 TEST_F(DriverTest, ConcurrentSubmits_AreAllAnsweredAndNumberedOnce) {
@@ -115,16 +142,101 @@ TEST_F(DriverTest, NextDriverOnTheSameStore_KnowsTheJobs) {
   EXPECT_TRUE(fresh.Find("a").ok());
 }
 
-TEST_F(DriverTest, FailedStore_RefusesEverybodyAndSaysSoOnce) {
+TEST_F(DriverTest, FailedStore_RefusesEverybodyAndSaysSo) {
   DriverOptions options;
   Promise<absl::Status> told;
-  options.on_store_failed = [&told](const absl::Status& status) { told.Set(status); };
+  options.on_store = [&told](const absl::Status& status) { told.Set(status); };
   Start(options);
-  disk_->next_commit = absl::UnavailableError("input/output error");
+  disk_->FailCommits(absl::UnavailableError("input/output error"));
   EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(told.Get().message(), "input/output error");
   EXPECT_EQ(Submit("b").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(driver_->accepting().message(), ::testing::HasSubstr("input/output error"));
   EXPECT_FALSE(board_.Find("a").ok()) << "what was not stored was not told";
+}
+
+TEST_F(DriverTest, StoreThatWorksAgain_IsTakenUpWhereItWas) {
+  DriverOptions options;
+  Promise<bool> works;
+  options.on_store = [&works](const absl::Status& status) {
+    if (status.ok()) works.Set(true);
+  };
+  Start(options);
+  disk_->FailCommits(absl::ResourceExhaustedError("disk full"));
+  EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable);
+  disk_->FailCommits(absl::OkStatus());
+  works.Get();
+  const absl::StatusOr<JobViewPtr> second = Submit("b");
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ((*second)->id, JobId{2});
+  EXPECT_TRUE(board_.Find("a").ok()) << "it was decided, and is stored now";
+}
+
+TEST_F(DriverTest, EndedJob_IsReadFromTheStore) {
+  Start();
+  const JobId job = (*Submit("a"))->id;
+  ASSERT_TRUE(Cancel(job).ok());
+  WaitUntilArchived(job);
+  const absl::StatusOr<JobViewPtr> found = board_.FindWhole("a");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ((*found)->phase, job::JobPhase::kCancelled);
+  EXPECT_EQ((*found)->request->document.text, "text of a");
+  EXPECT_EQ(board_.Events(job, 1)->size(), 1u);
+  EXPECT_EQ(board_.List(JobId{100}, 10)->size(), 1u);
+  EXPECT_TRUE(Cancel(job).ok()) << "a cancel is idempotent";
+  auto subscription = std::make_shared<Subscription>([] {});
+  ASSERT_TRUE(board_.Subscribe(job, subscription).ok());
+  EXPECT_EQ(subscription->Take()->job->phase, job::JobPhase::kCancelled);
+}
+
+TEST_F(DriverTest, EndedJob_AfterARestart_IsStillReadFromTheStore) {
+  Start();
+  const JobId job = (*Submit("a"))->id;
+  ASSERT_TRUE(Cancel(job).ok());
+  WaitUntilArchived(job);
+  driver_.reset();
+  Start();
+  EXPECT_TRUE(board_.Find("a").ok());
+  EXPECT_EQ((*Submit("b"))->id, JobId{2});
+}
+
+TEST_F(DriverTest, Deleted_IsGoneAndItsNumberIsNotGivenAgain) {
+  Start();
+  const JobId job = (*Submit("a"))->id;
+  EXPECT_EQ(Delete(job).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(Cancel(job).ok());
+  EXPECT_TRUE(Delete(job).ok());
+  EXPECT_EQ(board_.Find("a").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Delete(job).code(), absl::StatusCode::kNotFound);
+  driver_.reset();
+  Start();
+  EXPECT_EQ((*Submit("b"))->id, JobId{2});
+}
+
+TEST_F(DriverTest, RequestId_AnswersForAnEndedAndForADeletedJob) {
+  Start();
+  const JobId job = (*Submit("a", "request"))->id;
+  ASSERT_TRUE(Cancel(job).ok());
+  WaitUntilArchived(job);
+  EXPECT_EQ((*Submit("a", "request"))->id, job);
+  EXPECT_EQ(Submit("b", "request").status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(Delete(job).ok());
+  const absl::Status deleted = Submit("a", "request").status();
+  EXPECT_EQ(deleted.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(deleted.message(), ::testing::HasSubstr("job-1, which was deleted"));
+  EXPECT_EQ(Submit("b", "request").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(DriverTest, WaitingDocuments_AreBoundedInBytes) {
+  DriverOptions options;
+  options.request_bytes_max = 1000;
+  Start(options);
+  Promise<absl::StatusOr<JobViewPtr>> answer;
+  JobRequest large = *AJob("a");
+  large.document.text = std::string(2000, 'x');
+  driver_->Submit(std::make_shared<const JobRequest>(large), "",
+                  [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); });
+  EXPECT_EQ(answer.Get().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(DriverTest, Stopped_RefusesWithUnavailable) {

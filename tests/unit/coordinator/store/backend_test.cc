@@ -52,23 +52,51 @@ struct SqliteDiskFixture final : Disk {
   std::string folder;
 };
 
-StoredRecord Of(uint64_t number, std::string bytes) { return {number, std::move(bytes)}; }
+StoredRecord Of(uint64_t number, std::string bytes, int64_t job = 1) {
+  return {.number = number, .job = JobId{job}, .bytes = std::move(bytes)};
+}
+
+std::vector<StoredRecord> All(Backend& backend) {
+  std::vector<StoredRecord> records;
+  EXPECT_TRUE(backend
+                  .Load([&records](StoredRecord record) {
+                    records.push_back(std::move(record));
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  return records;
+}
+
+StoreMarks MarksOf(Backend& backend) {
+  return *backend.Load([](const StoredRecord&) { return absl::OkStatus(); });
+}
+
+const Instant kNow = absl::FromUnixSeconds(1'700'000'000);
+
+EndedJob Ended(int64_t job, const std::string& name, Instant ended = kNow) {
+  return {.job = JobId{job},
+          .name = name,
+          .phase = job::JobPhase::kSucceeded,
+          .ended = ended,
+          .summary = absl::StrCat("summary ", job),
+          .details = absl::StrCat("details ", job)};
+}
 
 class BackendTest : public ::testing::TestWithParam<std::function<std::unique_ptr<Disk>()>> {
  protected:
   const std::unique_ptr<Disk> disk_ = GetParam()();
 };
 
-TEST_P(BackendTest, NewStore_IsEmpty) { EXPECT_THAT(*(*disk_->Open())->Load(), IsEmpty()); }
+TEST_P(BackendTest, NewStore_IsEmpty) { EXPECT_THAT(All(**disk_->Open()), IsEmpty()); }
 
 TEST_P(BackendTest, Committed_IsThereAfterReopening) {
   const std::string binary("\0\xFF zero", 7);
   {
     auto backend = *disk_->Open();
-    ASSERT_TRUE(backend->Commit({Of(1, "one"), Of(2, binary)}).ok());
-    ASSERT_TRUE(backend->Commit({Of(3, "")}).ok());
+    ASSERT_TRUE(backend->Commit({.records = {Of(1, "one"), Of(2, binary)}}).ok());
+    ASSERT_TRUE(backend->Commit({.records = {Of(3, "")}}).ok());
   }
-  const auto records = *(*disk_->Open())->Load();
+  const auto records = All(**disk_->Open());
   EXPECT_THAT(records,
               ElementsAre(Field(&StoredRecord::bytes, "one"), Field(&StoredRecord::bytes, binary),
                           Field(&StoredRecord::bytes, "")));
@@ -76,19 +104,111 @@ TEST_P(BackendTest, Committed_IsThereAfterReopening) {
 }
 
 TEST_P(BackendTest, Numbering_GoesOnAfterReopening) {
-  ASSERT_TRUE((*disk_->Open())->Commit({Of(1, "one")}).ok());
+  ASSERT_TRUE((*disk_->Open())->Commit({.records = {Of(1, "one")}}).ok());
   auto backend = *disk_->Open();
-  EXPECT_TRUE(backend->Commit({Of(2, "two")}).ok());
+  EXPECT_TRUE(backend->Commit({.records = {Of(2, "two")}}).ok());
 }
 
-TEST_P(BackendTest, Gap_IsRefusedAndNothingOfItsBatchStays) {
+TEST_P(BackendTest, NumberThatWasGivenBefore_IsRefusedAndNothingOfItsBatchStays) {
   {
     auto backend = *disk_->Open();
-    ASSERT_TRUE(backend->Commit({Of(1, "one")}).ok());
-    EXPECT_EQ(backend->Commit({Of(2, "two"), Of(4, "four")}).code(),
+    ASSERT_TRUE(backend->Commit({.records = {Of(1, "one")}}).ok());
+    EXPECT_EQ(backend->Commit({.records = {Of(2, "two"), Of(2, "again")}}).code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_THAT(*(*disk_->Open())->Load(), SizeIs(1));
+  EXPECT_THAT(All(**disk_->Open()), SizeIs(1));
+}
+
+TEST_P(BackendTest, SupersededRecord_Vanishes) {
+  auto backend = *disk_->Open();
+  ASSERT_TRUE(backend->Commit({.records = {Of(1, "one"), Of(2, "step 1")}}).ok());
+  StoredRecord next = Of(3, "step 2");
+  next.supersedes = 2;
+  ASSERT_TRUE(backend->Commit({.records = {next}}).ok());
+  EXPECT_THAT(All(*backend), ElementsAre(Field(&StoredRecord::bytes, "one"),
+                                         Field(&StoredRecord::bytes, "step 2")));
+}
+
+TEST_P(BackendTest, EndedJob_TakesThePlaceOfItsRecords) {
+  {
+    auto backend = *disk_->Open();
+    ASSERT_TRUE(backend->Commit({.records = {Of(1, "a", 1), Of(2, "b", 2), Of(3, "c", 1)}}).ok());
+    EXPECT_THAT(*backend->RecordsOf(JobId{1}), SizeIs(2));
+    ASSERT_TRUE(backend->Commit({.ended = {Ended(1, "name")}}).ok());
+  }
+  auto backend = *disk_->Open();
+  EXPECT_THAT(All(*backend), ElementsAre(Field(&StoredRecord::number, 2u)));
+  const std::shared_ptr<EndedJobs> ended = backend->ended_jobs();
+  EXPECT_EQ(ended->Find(JobId{1})->summary, "summary 1");
+  EXPECT_EQ(ended->Find(JobId{1})->ended, kNow);
+  EXPECT_EQ(*ended->Details(JobId{1}), "details 1");
+  EXPECT_EQ(ended->FindNamed("name")->job, JobId{1});
+  EXPECT_EQ(ended->Find(JobId{2}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ended->Count().at(job::JobPhase::kSucceeded), 1);
+}
+
+TEST_P(BackendTest, EndedJobs_AreListedNewestFirst) {
+  auto backend = *disk_->Open();
+  ASSERT_TRUE(backend->Commit({.ended = {Ended(1, "a"), Ended(3, "a"), Ended(7, "b")}}).ok());
+  const auto ended = backend->ended_jobs();
+  EXPECT_THAT(*ended->List(JobId{100}, 2),
+              ElementsAre(Field(&EndedJob::job, JobId{7}), Field(&EndedJob::job, JobId{3})));
+  EXPECT_THAT(*ended->List(JobId{3}, 2), ElementsAre(Field(&EndedJob::job, JobId{1})));
+  EXPECT_EQ(ended->FindNamed("a")->job, JobId{3});
+}
+
+TEST_P(BackendTest, Marks_SurviveCompactionAndDeletion) {
+  {
+    auto backend = *disk_->Open();
+    ASSERT_TRUE(backend->Commit({.records = {Of(1, "a", 1), Of(2, "b", 2)}}).ok());
+    ASSERT_TRUE(backend->Commit({.ended = {Ended(1, "a"), Ended(2, "b")}}).ok());
+    ASSERT_TRUE(backend->Commit({.deleted = {JobId{1}, JobId{2}}}).ok());
+  }
+  auto backend = *disk_->Open();
+  EXPECT_EQ(MarksOf(*backend).last_record, 2u);
+  EXPECT_EQ(MarksOf(*backend).last_job, JobId{2});
+  EXPECT_EQ(backend->Commit({.records = {Of(2, "again", 3)}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(backend->Commit({.records = {Of(3, "c", 3)}}).ok());
+}
+
+TEST_P(BackendTest, RequestId_OutlivesItsJobUntilItExpires) {
+  auto backend = *disk_->Open();
+  EndedJob job = Ended(1, "a");
+  job.request = StoredRequest{"r", JobId{1}, "digest", kNow + absl::Hours(24)};
+  ASSERT_TRUE(backend->Commit({.ended = {job}}).ok());
+  ASSERT_TRUE(backend->Commit({.deleted = {JobId{1}}}).ok());
+  const auto ended = backend->ended_jobs();
+  EXPECT_EQ(ended->Request("r", kNow)->job, JobId{1});
+  EXPECT_EQ(ended->Request("r", kNow)->document_digest, "digest");
+  EXPECT_EQ(ended->Request("r", kNow + absl::Hours(24)).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ended->Request("s", kNow).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(BackendTest, Prune_KeepsTheNewestUpToNumberAndAge) {
+  auto backend = *disk_->Open();
+  Batch batch;
+  for (int64_t job = 1; job <= 10; ++job) {
+    batch.ended.push_back(Ended(job, "a", kNow + absl::Hours(job)));
+  }
+  ASSERT_TRUE(backend->Commit(batch).ok());
+  const auto ended = backend->ended_jobs();
+  const Instant now = kNow + absl::Hours(10);
+  EXPECT_FALSE(*backend->Prune({.age_max = absl::Hours(100), .count_max = 7}, now));
+  EXPECT_EQ(ended->Count().at(job::JobPhase::kSucceeded), 7);
+  EXPECT_FALSE(ended->Find(JobId{3}).ok());
+  EXPECT_FALSE(*backend->Prune({.age_max = absl::Hours(5), .count_max = 100}, now));
+  EXPECT_FALSE(ended->Find(JobId{4}).ok());
+  EXPECT_TRUE(ended->Find(JobId{5}).ok());
+}
+
+TEST_P(BackendTest, Reopened_GoesOnAtItsLastRecord) {
+  auto backend = *disk_->Open();
+  ASSERT_TRUE(backend->Commit({.records = {Of(1, "a"), Of(2, "b")}}).ok());
+  EXPECT_EQ(*backend->Reopen(), 2u);
+  EXPECT_TRUE(backend->Commit({.records = {Of(3, "c")}}).ok());
+  EXPECT_THAT(All(*backend), SizeIs(3));
 }
 
 INSTANTIATE_TEST_SUITE_P(Memory, BackendTest,
@@ -122,7 +242,8 @@ TEST(SqliteBackendTest, KilledProcess_LosesNothingThatWasCommitted) {
   if (child == 0) {
     auto backend = *disk.Open();
     for (uint64_t number = 1;; ++number) {
-      if (!backend->Commit({Of(number, absl::StrCat("record ", number))}).ok()) _exit(1);
+      if (!backend->Commit({.records = {Of(number, absl::StrCat("record ", number))}}).ok())
+        _exit(1);
       if (write(pipe_ends[1], &number, sizeof(number)) != sizeof(number)) _exit(1);
     }
   }
@@ -137,7 +258,7 @@ TEST(SqliteBackendTest, KilledProcess_LosesNothingThatWasCommitted) {
   // What was in the pipe was acknowledged too.
   while (read(pipe_ends[0], &acknowledged, sizeof(acknowledged)) == sizeof(acknowledged)) continue;
   close(pipe_ends[0]);
-  const auto records = *(*disk.Open())->Load();
+  const auto records = All(**disk.Open());
   ASSERT_GE(records.size(), acknowledged);
   EXPECT_EQ(records[acknowledged - 1].bytes, absl::StrCat("record ", acknowledged));
 }
@@ -148,7 +269,7 @@ TEST(SqliteBackendTest, TornLog_KeepsABeginningOfTheJournal) {
   {
     auto backend = *disk.Open();
     for (uint64_t number = 1; number <= 20; ++number) {
-      ASSERT_TRUE(backend->Commit({Of(number, std::string(300, 'r'))}).ok());
+      ASSERT_TRUE(backend->Commit({.records = {Of(number, std::string(300, 'r'))}}).ok());
     }
     // As a crash leaves it: copied while it is open, so that no clean close rewrites the log.
     std::filesystem::copy_file(disk.path(), disk.folder + "/torn.db");
@@ -156,7 +277,7 @@ TEST(SqliteBackendTest, TornLog_KeepsABeginningOfTheJournal) {
   }
   const std::string log = disk.folder + "/torn.db-wal";
   std::filesystem::resize_file(log, std::filesystem::file_size(log) - 5000);
-  const auto records = *(*SqliteBackend::Open(disk.folder + "/torn.db"))->Load();
+  const auto records = All(**SqliteBackend::Open(disk.folder + "/torn.db"));
   EXPECT_LT(records.size(), 20u);
   EXPECT_GT(records.size(), 0u);
   for (size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].bytes.size(), 300u);

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "coordinator/store/memory_backend.h"
@@ -15,14 +16,25 @@ namespace {
 
 using ::testing::SizeIs;
 
+StoredRecord Of(uint64_t number) { return {.number = number, .job = JobId{1}, .bytes = "bytes"}; }
+
 // A backend whose commits wait until they are let through.
 class GatedBackend final : public Backend {
  public:
-  absl::StatusOr<std::vector<StoredRecord>> Load() override { return std::vector<StoredRecord>(); }
-  absl::Status Commit(absl::Span<const StoredRecord> records) override {
+  absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)>) override {
+    return StoreMarks();
+  }
+  absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId) override {
+    return std::vector<StoredRecord>();
+  }
+  absl::StatusOr<uint64_t> Reopen() override { return 0; }
+  absl::StatusOr<bool> Prune(const Retention&, Instant) override { return false; }
+  std::shared_ptr<EndedJobs> ended_jobs() override { return nullptr; }
+  absl::Status Commit(const Batch& batch) override {
     MutexLock lock(&mu_);
+    if (batch.empty()) return absl::OkStatus();
     entered_ = true;
-    batches_.push_back(records.size());
+    batches_.push_back(batch.records.size());
     changed_.SignalAll();
     while (!open_) changed_.Wait(&mu_);
     return absl::OkStatus();
@@ -53,14 +65,15 @@ TEST(JournalTest, RecordsThatComeDuringACommit_ShareTheNext) {
   GatedBackend* backend = owned.get();
   std::vector<size_t> batches;
   {
-    Journal journal(std::move(owned), [&](const CommitReport& report) {
+    Journal journal(std::move(owned), {}, [&](const CommitReport& report) {
       EXPECT_TRUE(report.status.ok());
       batches.push_back(report.records);
     });
-    journal.Append({1, "a"});
+    journal.Append(Of(1));
     backend->WaitUntilEntered();
-    for (uint64_t number = 2; number <= 100; ++number) journal.Append({number, "b"});
+    for (uint64_t number = 2; number <= 100; ++number) journal.Append(Of(number));
     EXPECT_EQ(journal.pending(), 99u);
+    EXPECT_GT(journal.committing_for(), absl::ZeroDuration());
     backend->Open();
   }
   EXPECT_THAT(batches, ::testing::ElementsAre(1, 99));
@@ -69,26 +82,84 @@ TEST(JournalTest, RecordsThatComeDuringACommit_ShareTheNext) {
 TEST(JournalTest, Destruction_CommitsWhatWasAppended) {
   auto disk = std::make_shared<MemoryDisk>();
   {
-    Journal journal(std::make_unique<MemoryBackend>(disk), [](const CommitReport&) {});
-    for (uint64_t number = 1; number <= 50; ++number) journal.Append({number, "x"});
+    Journal journal(std::make_unique<MemoryBackend>(disk), {}, [](const CommitReport&) {});
+    for (uint64_t number = 1; number <= 50; ++number) journal.Append(Of(number));
   }
-  EXPECT_THAT(disk->records, SizeIs(50));
+  EXPECT_THAT(disk->records(), SizeIs(50));
 }
 
-TEST(JournalTest, FailedCommit_IsTheLast) {
+TEST(JournalTest, FailedCommit_IsTriedAgainUntilItSucceeds) {
   auto disk = std::make_shared<MemoryDisk>();
-  disk->next_commit = absl::ResourceExhaustedError("disk full");
+  disk->FailCommits(absl::ResourceExhaustedError("disk full"));
   std::vector<absl::Status> reports;
   {
     Journal journal(std::make_unique<MemoryBackend>(disk),
+                    {.retry_delay_min = absl::Milliseconds(1)},
                     [&](const CommitReport& report) { reports.push_back(report.status); });
-    journal.Append({1, "x"});
-    while (journal.pending() != 0) std::this_thread::yield();
-    journal.Append({2, "y"});
+    journal.Append(Of(1));
+    while (disk->failed_commits() < 3) std::this_thread::yield();
+    journal.Append(Of(2));
+    disk->FailCommits(absl::OkStatus());
+    while (disk->records().size() < 2) std::this_thread::yield();
   }
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(disk->records.empty());
+  ASSERT_GE(reports.size(), 5u);
+  EXPECT_EQ(reports.front().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(reports.back().ok());
+}
+
+TEST(JournalTest, EndWhileTheStoreFails_GivesUpAfterOneAttempt) {
+  auto disk = std::make_shared<MemoryDisk>();
+  disk->FailCommits(absl::UnavailableError("input/output error"));
+  {
+    Journal journal(std::make_unique<MemoryBackend>(disk), {}, [](const CommitReport&) {});
+    journal.Append(Of(1));
+  }
+  EXPECT_THAT(disk->records(), SizeIs(0));
+}
+
+// Its commit says that it failed, although what it was given is there: as after a failed fsync.
+class LyingBackend final : public Backend {
+ public:
+  explicit LyingBackend(std::shared_ptr<MemoryDisk> disk) : backend_(std::move(disk)) {}
+  absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) override {
+    return backend_.Load(visit);
+  }
+  absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) override {
+    return backend_.RecordsOf(job);
+  }
+  absl::Status Commit(const Batch& batch) override {
+    if (absl::Status status = backend_.Commit(batch); !status.ok()) return status;
+    return std::exchange(lies_, false) ? absl::UnavailableError("fsync: input/output error")
+                                       : absl::OkStatus();
+  }
+  absl::StatusOr<uint64_t> Reopen() override { return backend_.Reopen(); }
+  absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override {
+    return backend_.Prune(retention, now);
+  }
+  std::shared_ptr<EndedJobs> ended_jobs() override { return backend_.ended_jobs(); }
+
+ private:
+  MemoryBackend backend_;
+  bool lies_ = true;
+};
+
+TEST(JournalTest, BatchThatIsThereAlthoughItsCommitFailed_IsNotWrittenTwice) {
+  auto disk = std::make_shared<MemoryDisk>();
+  std::vector<CommitReport> reports;
+  {
+    Journal journal(std::make_unique<LyingBackend>(disk),
+                    {.retry_delay_min = absl::Milliseconds(1)},
+                    [&](const CommitReport& report) { reports.push_back(report); });
+    journal.Append(Of(1));
+    while (disk->records().empty()) std::this_thread::yield();
+    journal.Append(Of(2));
+    while (disk->records().size() < 2) std::this_thread::yield();
+  }
+  ASSERT_THAT(reports, SizeIs(3));
+  EXPECT_FALSE(reports[0].status.ok());
+  EXPECT_TRUE(reports[1].status.ok());
+  EXPECT_EQ(reports[1].last, 1u);
+  EXPECT_EQ(reports[2].last, 2u);
 }
 
 }  // namespace

@@ -6,10 +6,14 @@
 #include <vector>
 
 #include "coordinator/machine/job_state.h"
+#include "coordinator/wire/ended_codec.h"
+#include "coordinator/wire/seal.h"
 #include "phalanx/v1/journal.pb.h"
 
 namespace phalanx::coordinator {
 namespace {
+
+using ::testing::HasSubstr;
 
 const Instant kTime = absl::FromUnixMicros(1'700'000'000'123'456);
 
@@ -85,7 +89,7 @@ JobState Replay(const std::vector<Record>& records, std::vector<JobEvent>& event
 TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   const std::vector<Record> records = OneOfEach();
   std::vector<Record> decoded;
-  for (const Record& record : records) decoded.push_back(*DecodeRecord(EncodeRecord(record)));
+  for (const Record& record : records) decoded.push_back(*DecodeRecord(EncodeRecord(record, 7), 7));
   std::vector<JobEvent> events, decoded_events;
   const JobState before = Replay(records, events), after = Replay(decoded, decoded_events);
   EXPECT_EQ(events, decoded_events);
@@ -114,7 +118,7 @@ TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {
   v1::NodeDevices& node = *planned.mutable_placement()->add_nodes();
   node.set_node("n");
   node.add_devices(3);
-  const absl::StatusOr<Record> record = DecodeRecord(old.SerializeAsString());
+  const absl::StatusOr<Record> record = DecodeUnsealedRecord(old.SerializeAsString());
   ASSERT_TRUE(record.ok()) << record.status();
   const auto& epoch = std::get<EpochPlanned>(record->body);
   const plan::Layout expected{.epoch = Epoch{2}, .nodes = {{"n", {3}}}, .data_digest = "data"};
@@ -125,26 +129,74 @@ TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {
 TEST(RecordCodecTest, LayoutOfAnUnknownSchedule_IsRefusedByName) {
   v1::JournalRecord record;
   record.mutable_epoch_planned()->mutable_layout()->set_schedule("dual_pipe");
-  EXPECT_THAT(DecodeRecord(record.SerializeAsString()).status().message(),
+  EXPECT_THAT(DecodeUnsealedRecord(record.SerializeAsString()).status().message(),
               ::testing::HasSubstr("layout: schedule is \"dual_pipe\""));
 }
 
 TEST(RecordCodecTest, SameRecord_SameBytes) {
-  EXPECT_EQ(EncodeRecord(OneOfEach()[0]), EncodeRecord(OneOfEach()[0]));
+  EXPECT_EQ(EncodeRecord(OneOfEach()[0], 3), EncodeRecord(OneOfEach()[0], 3));
 }
 
 TEST(RecordCodecTest, BytesThatAreNoRecord_AreRefused) {
-  EXPECT_EQ(DecodeRecord("\xFF\xFF\xFF").status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(DecodeRecord("").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord("\xFF\xFF\xFF", 1).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord("", 1).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord(Seal("\xFF\xFF", 1), 1).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(RecordCodecTest, AnyFlippedBit_IsFound) {
+  std::string bytes = EncodeRecord(OneOfEach()[1], 7);
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_FALSE(DecodeRecord(bytes, 7).ok()) << "bit " << bit;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+  }
+  EXPECT_TRUE(DecodeRecord(bytes, 7).ok());
+}
+
+TEST(RecordCodecTest, RecordUnderAnotherNumber_IsFound) {
+  const absl::Status status = DecodeRecord(EncodeRecord(OneOfEach()[1], 7), 8).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("checksum"));
+}
+
+TEST(RecordCodecTest, NewerSchema_IsRefusedByName) {
+  const absl::Status status = DecodeRecord(Seal("of the future", 7, kStoreSchema + 1), 7).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("has schema version 3; this coordinator knows 2"));
 }
 
 TEST(RecordCodecTest, TruncatedRecord_NeverCrashes) {
   for (const Record& record : OneOfEach()) {
-    const std::string bytes = EncodeRecord(record);
+    const std::string bytes = EncodeRecord(record, 7);
     for (size_t size = 0; size < bytes.size(); ++size) {
-      static_cast<void>(DecodeRecord(bytes.substr(0, size)));
+      EXPECT_FALSE(DecodeRecord(bytes.substr(0, size), 7).ok());
     }
   }
+}
+
+TEST(EndedCodecTest, EndedJob_ComesBackAsItWas) {
+  const std::vector<Record> records = OneOfEach();
+  std::vector<Record> ending(records.begin(), records.end());
+  const std::optional<EndedState> ended = ReplayEnded(JobId{7}, ending);
+  ASSERT_TRUE(ended.has_value());
+  const JobViewPtr view = *DecodeSummary(EncodeSummary(*ended), JobId{7});
+  const EndedDetails details = *DecodeDetails(EncodeDetails(*ended), JobId{7});
+  EXPECT_EQ(view->phase, job::JobPhase::kFailed);
+  EXPECT_EQ(view->failure, ended->view.failure);
+  EXPECT_EQ(view->last_step, ended->view.last_step);
+  EXPECT_EQ(view->submitted, kTime);
+  EXPECT_EQ(view->ended, kTime);
+  EXPECT_EQ(view->placement, ended->view.placement);
+  EXPECT_EQ(view->request->labels, FullRequest()->labels);
+  EXPECT_EQ(view->request->warnings, FullRequest()->warnings);
+  EXPECT_EQ(details.document, FullRequest()->document);
+  EXPECT_EQ(details.events, ended->events);
+  EXPECT_EQ(*details.evaluation, *ended->evaluation);
+}
+
+TEST(EndedCodecTest, JobThatHasNotEnded_IsNone) {
+  const std::vector<Record> records = OneOfEach();
+  EXPECT_FALSE(ReplayEnded(JobId{7}, absl::MakeSpan(records).first(3)).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+#include "coordinator/machine/ended_job.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::coordinator {
+
+absl::StatusOr<JobViewPtr> CancelEnded(JobViewPtr job) {
+  if (job->phase == job::JobPhase::kCancelled) return job;
+  return absl::FailedPreconditionError(
+      absl::StrCat(ToString(job->id), " has already ended: ", job::ToString(job->phase)));
+}
+
+std::vector<std::string> ExplainEnded(const JobView& job) {
+  if (!job.failure.has_value()) return {job.reason};
+  const FailureCause& failure = *job.failure;
+  std::vector<std::string> reasons = {absl::StrCat(failure.cause, ": ", failure.message)};
+  if (failure.rank >= 0) {
+    reasons.push_back(
+        absl::StrCat("the first rank to fail was ", failure.rank, " on node ", failure.node));
+  }
+  return reasons;
+}
+
+absl::Status RequestIdReused(absl::string_view request_id, JobId job) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "request_id: \"", request_id, "\" was given with another document, which became ",
+      ToString(job), "; choose a new id for a new job"));
+}
+
+int64_t RequestBytes(const JobRequest& request) {
+  const auto of_map = [](const std::map<std::string, std::string>& map) {
+    size_t bytes = 0;
+    for (const auto& [key, value] : map) bytes += key.size() + value.size() + 128;
+    return bytes;
+  };
+  size_t bytes = sizeof(JobRequest) + request.document.text.size() +
+                 request.document.directory.size() + request.name.size() + request.output.size() +
+                 of_map(request.labels) + of_map(request.node_selector);
+  for (const std::string& warning : request.warnings) bytes += warning.size();
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace phalanx::coordinator

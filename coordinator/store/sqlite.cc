@@ -1,0 +1,103 @@
+#include "coordinator/store/sqlite.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace phalanx::coordinator::sqlite {
+namespace {
+
+absl::Status ToStatus(sqlite3* db, int code, absl::string_view what) {
+  const std::string message = absl::StrCat(what, ": ", sqlite3_errmsg(db));
+  switch (code & 0xFF) {
+    case SQLITE_OK:
+    case SQLITE_DONE:
+    case SQLITE_ROW:
+      return absl::OkStatus();
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return absl::FailedPreconditionError(absl::StrCat(message, " (another process has it open)"));
+    case SQLITE_FULL:
+      return absl::ResourceExhaustedError(message);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return absl::DataLossError(message);
+    case SQLITE_CONSTRAINT:
+      return absl::InvalidArgumentError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+}  // namespace
+
+Statement& Statement::Reset() {
+  sqlite3_reset(statement_.get());
+  bound_ = 0;
+  return *this;
+}
+
+Statement& Statement::Bind(int64_t value) {
+  sqlite3_bind_int64(statement_.get(), ++bound_, value);
+  return *this;
+}
+
+Statement& Statement::BindBlob(absl::string_view bytes) {
+  // Without a pointer it would be NULL.
+  sqlite3_bind_blob64(statement_.get(), ++bound_, bytes.empty() ? "" : bytes.data(), bytes.size(),
+                      SQLITE_STATIC);
+  return *this;
+}
+
+Statement& Statement::BindText(absl::string_view text) {
+  sqlite3_bind_text64(statement_.get(), ++bound_, text.empty() ? "" : text.data(), text.size(),
+                      SQLITE_STATIC, SQLITE_UTF8);
+  return *this;
+}
+
+absl::StatusOr<bool> Statement::Step() {
+  const int code = sqlite3_step(statement_.get());
+  if (code == SQLITE_ROW) return true;
+  if (code == SQLITE_DONE) return false;
+  return ToStatus(db_, code, sqlite3_sql(statement_.get()));
+}
+
+absl::Status Statement::Run() {
+  const absl::Status status = Step().status();
+  Reset();
+  return status;
+}
+
+std::string Statement::Bytes(int column) const {
+  const auto* bytes = static_cast<const char*>(sqlite3_column_blob(statement_.get(), column));
+  const int size = sqlite3_column_bytes(statement_.get(), column);
+  return bytes == nullptr ? std::string() : std::string(bytes, static_cast<size_t>(size));
+}
+
+absl::StatusOr<Connection> Connection::Open(const std::string& path, int flags) {
+  sqlite3* db = nullptr;
+  const int code = sqlite3_open_v2(path.c_str(), &db,
+                                   flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+  Connection connection(db);
+  if (code != SQLITE_OK) return absl::UnavailableError(sqlite3_errstr(code));
+  return connection;
+}
+
+absl::Status Connection::Execute(const std::string& sql) {
+  return ToStatus(db_.get(), sqlite3_exec(db_.get(), sql.c_str(), nullptr, nullptr, nullptr), sql);
+}
+
+absl::StatusOr<int64_t> Connection::Number(const std::string& sql) {
+  ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
+  ASSIGN_OR_RETURN(const bool row, statement.Step());
+  return row ? statement.Number(0) : 0;
+}
+
+absl::StatusOr<Statement> Connection::Prepare(absl::string_view sql) {
+  sqlite3_stmt* statement = nullptr;
+  const int code = sqlite3_prepare_v3(db_.get(), sql.data(), static_cast<int>(sql.size()),
+                                      SQLITE_PREPARE_PERSISTENT, &statement, nullptr);
+  if (code != SQLITE_OK) return ToStatus(db_.get(), code, sql);
+  return Statement(db_.get(), statement);
+}
+
+}  // namespace phalanx::coordinator::sqlite

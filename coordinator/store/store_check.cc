@@ -1,0 +1,119 @@
+#include "coordinator/store/store_check.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/sqlite.h"
+#include "coordinator/store/sqlite_schema.h"
+#include "coordinator/wire/ended_codec.h"
+#include "coordinator/wire/record_codec.h"
+#include "core/base/status.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr size_t kProblemsMax = 100;
+constexpr char kNext[] =
+    "; put a backup of the store in its place, or move it away to start with an empty one (its "
+    "jobs "
+    "are then unknown)";
+
+class Checker {
+ public:
+  explicit Checker(StoreReport& report) : report_(report) {}
+
+  void Problem(absl::string_view where, const absl::Status& status) {
+    if (status.ok()) return;
+    if (report_.problems.size() >= kProblemsMax) {
+      ++report_.problems_left_out;
+      return;
+    }
+    const bool damaged = status.code() == absl::StatusCode::kDataLoss;
+    report_.problems.push_back(absl::StrCat(where, " ", status.message(), damaged ? kNext : ""));
+  }
+
+  absl::Status Pages(sqlite::Connection& connection) {
+    ASSIGN_OR_RETURN(sqlite::Statement check, connection.Prepare("PRAGMA integrity_check(100)"));
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, check.Step());
+      if (!row) return absl::OkStatus();
+      const std::string line = check.Bytes(0);
+      if (line != "ok") Problem("the database:", absl::DataLossError(line));
+    }
+  }
+
+  absl::Status Records(sqlite::Connection& connection) {
+    const bool sealed = report_.schema > 1;
+    ASSIGN_OR_RETURN(sqlite::Statement read,
+                     connection.Prepare(sealed ? "SELECT number, record, job FROM journal"
+                                               : "SELECT number, record FROM journal"));
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, read.Step());
+      if (!row) return absl::OkStatus();
+      ++report_.records;
+      const auto number = static_cast<uint64_t>(read.Number(0));
+      const std::string bytes = read.Bytes(1);
+      std::string name = absl::StrCat("record ", number);
+      if (sealed) absl::StrAppend(&name, " of ", ToString(JobId{read.Number(2)}));
+      Problem(name, (sealed ? DecodeRecord(bytes, number) : DecodeUnsealedRecord(bytes)).status());
+    }
+  }
+
+  absl::Status Ended(sqlite::Connection& connection) {
+    if (report_.schema < 2) return absl::OkStatus();
+    ASSIGN_OR_RETURN(sqlite::Statement read,
+                     connection.Prepare("SELECT job, summary, details FROM ended"));
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, read.Step());
+      if (!row) return absl::OkStatus();
+      ++report_.ended_jobs;
+      const JobId job{read.Number(0)};
+      const std::string name = ToString(job);
+      Problem(absl::StrCat("the summary of ", name), DecodeSummary(read.Bytes(1), job).status());
+      Problem(absl::StrCat("the details of ", name), DecodeDetails(read.Bytes(2), job).status());
+    }
+  }
+
+ private:
+  StoreReport& report_;
+};
+
+}  // namespace
+
+absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) {
+    return absl::NotFoundError(absl::StrCat("there is no store at ", path));
+  }
+  StoreReport report;
+  Checker checker(report);
+  ASSIGN_OR_RETURN(sqlite::Connection connection,
+                   sqlite::Connection::Open(path, SQLITE_OPEN_READWRITE));
+  RETURN_IF_ERROR(
+      Annotate(connection.Execute("PRAGMA query_only=ON; PRAGMA busy_timeout=5000"), path));
+  const absl::StatusOr<int64_t> version = SchemaVersion(connection);
+  checker.Problem(absl::StrCat("the database ", path), version.status());
+  if (!version.ok() || *version == 0) return report;
+  report.schema = *version;
+  // Where pages are damaged, reading on may fail: what was found until then is told.
+  checker.Problem("the database:", checker.Pages(connection));
+  checker.Problem("the records:", checker.Records(connection));
+  checker.Problem("the ended jobs:", checker.Ended(connection));
+  return report;
+}
+
+std::vector<std::string> Lines(const StoreReport& report) {
+  std::vector<std::string> lines = report.problems;
+  if (report.problems_left_out != 0) {
+    lines.push_back(absl::StrCat("and ", report.problems_left_out, " problems more"));
+  }
+  lines.push_back(absl::StrCat(
+      "schema ", report.schema, ", ", report.records, " records, ", report.ended_jobs,
+      " ended jobs: ", report.problems.empty() ? "the store is whole" : "the store is damaged"));
+  return lines;
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,29 @@
+// coordinator/store/store_check.h: whether a store can be read, record by record: what
+// `phalanx-coordinator --check-store` says, and what a start on a damaged store says.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace phalanx::coordinator {
+
+struct StoreReport {
+  int64_t schema = 0;
+  int64_t records = 0;
+  int64_t ended_jobs = 0;
+  // What is wrong, one line each: what it is in, what it is, what to do next.
+  std::vector<std::string> problems;
+  int64_t problems_left_out = 0;
+};
+
+// Reads all of the store and changes nothing. Errors: NotFound if there is none; Unavailable if it
+// cannot be read now. Damage is no error but a problem of the report.
+absl::StatusOr<StoreReport> CheckStore(const std::string& path);
+
+// The report in lines, the last one the verdict.
+std::vector<std::string> Lines(const StoreReport& report);
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,153 @@
+// A job that has ended leaves the machine's memory; what may wait for a slow store is bounded.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(EndedJobTest, CancelledInTheQueue_IsArchivedAndForgotten) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1), "request");
+  ASSERT_TRUE(h.Cancel(job).ok());
+  EXPECT_THAT(h.archived, ElementsAre(job));
+  h.Feed(JobArchived{job});
+  EXPECT_THAT(h.machine().jobs(), IsEmpty());
+}
+
+TEST(EndedJobTest, WithRanks_IsArchivedOnlyWhenTheyAreGone) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  ASSERT_TRUE(h.Cancel(job).ok());
+  EXPECT_THAT(h.archived, IsEmpty());
+  h.Report(node, job, 0, RankExited{.expected = true});
+  EXPECT_THAT(h.archived, ElementsAre(job));
+}
+
+TEST(EndedJobTest, WhoseRecordsAreNotStored_IsNotArchived) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  h.store_held = true;
+  h.Feed(CancelRequested{Token{77}, job});
+  EXPECT_THAT(h.archived, IsEmpty());
+  h.Commit();
+  EXPECT_THAT(h.archived, ElementsAre(job));
+}
+
+TEST(EndedJobTest, FoundAtRestart_IsArchived) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  ASSERT_TRUE(h.Cancel(job).ok());
+  h.archived.clear();
+  h.Restart();
+  EXPECT_THAT(h.archived, ElementsAre(job));
+}
+
+TEST(EndedJobTest, NumberOfAForgottenJob_IsNotGivenAgain) {
+  Harness h;
+  const JobId first = h.Submit(AJob("a", 1));
+  ASSERT_TRUE(h.Cancel(first).ok());
+  h.Feed(JobArchived{first});
+  EXPECT_GT(h.Submit(AJob("a", 1)), first);
+}
+
+TEST(EndedJobTest, MarksOfTheStore_AreGoneOnFrom) {
+  Coordinator machine(Harness::Options());
+  EXPECT_THAT(machine.Recover(absl::UnixEpoch(), {}, {.last_record = 40, .last_job = JobId{7}}),
+              IsEmpty());
+  const std::vector<Action> actions =
+      machine.Step(absl::UnixEpoch(), SubmitRequested{Token{1}, AJob("a", 1), ""});
+  const StoreRecord& record = std::get<StoreRecord>(actions.front());
+  EXPECT_EQ(record.record_number, 41u);
+  EXPECT_EQ(record.record.job, JobId{8});
+}
+
+TEST(EndedJobTest, Delete_OfALiveJob_IsRefused) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  const absl::Status status = h.Delete(job);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("cancel it first"));
+}
+
+TEST(EndedJobTest, Delete_OfAJobOnItsWayToTheStore_WaitsForIt) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  ASSERT_TRUE(h.Cancel(job).ok());
+  EXPECT_TRUE(h.Delete(job).ok());
+  EXPECT_THAT(h.deleted, IsEmpty());
+  h.Feed(JobArchived{job});
+  EXPECT_THAT(h.deleted, ElementsAre(job));
+}
+
+TEST(EndedJobTest, Delete_OfAJobThatTheStoreKeeps_IsPassedOn) {
+  Harness h;
+  EXPECT_TRUE(h.Delete(JobId{5}).ok());
+  EXPECT_THAT(h.deleted, ElementsAre(JobId{5}));
+}
+
+TEST(EndedJobTest, RequestIdWithAnotherDocument_IsRefused) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1, "one"), "request");
+  EXPECT_EQ(h.Submit(AJob("a", 1, "one"), "request"), job);
+  EXPECT_EQ(h.Submit(AJob("a", 1, "two"), "request"), JobId{});
+  EXPECT_EQ(h.answers.rbegin()->second.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(h.answers.rbegin()->second.status().message(), HasSubstr("job-1"));
+}
+
+TEST(EndedJobTest, DocumentsOfLiveJobs_AreBoundedInBytes) {
+  CoordinatorOptions options = Harness::Options();
+  options.live_request_bytes_max = 30'000;
+  Harness h(options);
+  const JobId first = h.Submit(AJob("a", 1, std::string(20'000, 'a')));
+  EXPECT_EQ(h.Submit(AJob("b", 1, std::string(20'000, 'b'))), JobId{});
+  EXPECT_EQ(h.answers.rbegin()->second.status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(h.Cancel(first).ok());
+  EXPECT_NE(h.Submit(AJob("b", 1, std::string(20'000, 'b'))), JobId{});
+}
+
+TEST(SlowStoreTest, StepsAndEventsOfRanks_AreSparedAndMadeGoodAfterwards) {
+  CoordinatorOptions options = Harness::Options();
+  options.held_max = 10;
+  Harness h(options);
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  h.store_held = true;
+  h.Report(node, job, 0, RankEvent{"Before", "message"});  // something waits for the store
+  for (int step = 1; step <= 1000; ++step) {
+    h.Report(node, job, 0, StepReport{.step = step, .epoch = Epoch{1}});
+    h.Report(node, job, 0, RankEvent{"Noise", "message"});
+  }
+  const size_t waiting = h.records.size();
+  EXPECT_LT(waiting, 30u);
+  EXPECT_EQ(h.published_steps, 0u);
+  h.Commit();
+  EXPECT_LT(h.published_steps, 12u);
+  EXPECT_EQ(h.views.at(job)->last_step->step, 1000);
+  EXPECT_THAT(h.events.at(job), Contains(::testing::Field(&JobEvent::type, "EventsDropped")));
+}
+
+TEST(PrepareTest, NodeThatReadsNothing_FailsTheJobByName) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  int64_t bytes = 0;
+  for (int minute = 0; minute < 30; ++minute) {  // slow, and alive
+    for (int second = 0; second < 60; ++second) {
+      h.Advance(absl::Seconds(1));
+      h.Feed(HeartbeatReceived{.session = node, .prepared_bytes = minute < 20 ? ++bytes : bytes});
+    }
+    EXPECT_EQ(h.Phase(job), minute < 29 ? job::JobPhase::kStarting : job::JobPhase::kFailed);
+  }
+  EXPECT_EQ(h.State(job).failure->cause, "PrepareTimeout");
+  EXPECT_THAT(h.State(job).failure->message, HasSubstr("node n has read nothing"));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,203 @@
+// Stores of before, and stores that are damaged.
+#include "coordinator/store/store_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/archive.h"
+#include "coordinator/store/sqlite.h"
+#include "coordinator/store/sqlite_backend.h"
+#include "coordinator/wire/ended_codec.h"
+#include "coordinator/wire/record_codec.h"
+#include "coordinator/wire/seal.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const Instant kTime = absl::FromUnixSeconds(1'700'000'000);
+
+Record Submitted(int64_t job, const std::string& name) {
+  return {.time = kTime,
+          .job = JobId{job},
+          .body = JobSubmitted{
+              std::make_shared<const JobRequest>(JobRequest{
+                  .document = {.text = "text", .directory = "/d"}, .name = name, .steps = 1}),
+              absl::StrCat("request ", job)}};
+}
+Record Cancelled(int64_t job) {
+  return {.time = kTime,
+          .job = JobId{job},
+          .body = PhaseChanged{job::JobPhase::kCancelled, "cancelled on request", std::nullopt}};
+}
+
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "store-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~StoreTest() override { std::filesystem::remove_all(folder_); }
+  std::string path() const { return folder_ + "/journal.db"; }
+  sqlite::Connection Connect() {
+    return *sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+  }
+  void Execute(const std::string& sql) {
+    const absl::Status status = Connect().Execute(sql);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  // Two live jobs and one that has ended.
+  void MakeStore() {
+    auto backend = *SqliteBackend::Open(path());
+    Batch batch;
+    uint64_t number = 0;
+    for (const Record& record :
+         {Submitted(1, "a"), Submitted(2, "b"), Cancelled(2), Submitted(3, "c")}) {
+      batch.records.push_back(
+          {.number = ++number, .job = record.job, .bytes = EncodeRecord(record, number)});
+    }
+    ASSERT_TRUE(backend->Commit(batch).ok());
+    const auto ended = *MakeEndedJob(JobId{2}, *backend->RecordsOf(JobId{2}));
+    ASSERT_TRUE(backend->Commit({.ended = {*ended}}).ok());
+  }
+  // The same jobs as version 1 of the store kept them.
+  void MakeStoreOfVersion1() {
+    sqlite::Connection connection = Connect();
+    ASSERT_TRUE(connection
+                    .Execute("PRAGMA journal_mode=WAL; CREATE TABLE journal(number INTEGER PRIMARY "
+                             "KEY, record BLOB NOT NULL); PRAGMA application_id=0x50484C58; PRAGMA "
+                             "user_version=1")
+                    .ok());
+    sqlite::Statement insert = *connection.Prepare("INSERT INTO journal VALUES(?, ?)");
+    int64_t number = 0;
+    for (const Record& record :
+         {Submitted(1, "a"), Submitted(2, "b"), Cancelled(2), Submitted(3, "c")}) {
+      const std::string sealed = EncodeRecord(record, 1);
+      const std::string bytes(*Unseal(sealed, 1));
+      ASSERT_TRUE(insert.Bind(++number).BindBlob(bytes).Run().ok());
+    }
+  }
+  static std::vector<StoredRecord> All(Backend& backend) {
+    std::vector<StoredRecord> records;
+    EXPECT_TRUE(backend
+                    .Load([&records](StoredRecord record) {
+                      records.push_back(std::move(record));
+                      return absl::OkStatus();
+                    })
+                    .ok());
+    return records;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(StoreTest, WholeStore_HasNoProblems) {
+  MakeStore();
+  const StoreReport report = *CheckStore(path());
+  EXPECT_THAT(report.problems, IsEmpty());
+  EXPECT_EQ(report.records, 2);
+  EXPECT_EQ(report.ended_jobs, 1);
+  EXPECT_THAT(Lines(report), ElementsAre("schema 2, 2 records, 1 ended jobs: the store is whole"));
+}
+
+TEST_F(StoreTest, StoreThatIsNotThere_IsNotFound) {
+  EXPECT_EQ(CheckStore(path()).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(StoreTest, CheckOfAnOpenStore_Works) {
+  MakeStore();
+  const auto backend = *SqliteBackend::Open(path());
+  EXPECT_THAT(CheckStore(path())->problems, IsEmpty());
+}
+
+TEST_F(StoreTest, DamagedRecord_IsNamedWithWhatToDo) {
+  MakeStore();
+  Execute("UPDATE journal SET record = zeroblob(40) WHERE job = 3");
+  EXPECT_THAT(CheckStore(path())->problems,
+              ElementsAre(AllOf(HasSubstr("record 4 of job-3 has the checksum"),
+                                HasSubstr("put a backup of the store in its place"))));
+}
+
+TEST_F(StoreTest, RecordThatWasMovedToAnotherNumber_IsNamed) {
+  MakeStore();
+  Execute("UPDATE journal SET number = 9 WHERE job = 3");
+  EXPECT_THAT(CheckStore(path())->problems, ElementsAre(HasSubstr("record 9 of job-3")));
+}
+
+TEST_F(StoreTest, DamagedEndedJob_IsNamed) {
+  MakeStore();
+  Execute("UPDATE ended SET details = substr(details, 1, 20)");
+  EXPECT_THAT(CheckStore(path())->problems, ElementsAre(HasSubstr("the details of job-2")));
+}
+
+TEST_F(StoreTest, RecordOfANewerSchema_IsNamed) {
+  MakeStore();
+  {
+    sqlite::Connection connection = Connect();
+    const std::string newer = Seal("new", 4, kStoreSchema + 1);
+    sqlite::Statement update =
+        *connection.Prepare("UPDATE journal SET record = ? WHERE number = 4");
+    ASSERT_TRUE(update.BindBlob(newer).Run().ok());
+  }
+  EXPECT_THAT(CheckStore(path())->problems,
+              ElementsAre(HasSubstr("record 4 of job-3 has schema version 3")));
+}
+
+TEST_F(StoreTest, DatabaseOfANewerSchema_IsRefusedByName) {
+  MakeStore();
+  Execute("PRAGMA user_version=3");
+  const absl::Status status = SqliteBackend::Open(path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("has schema version 3; this coordinator knows 2"));
+  EXPECT_THAT(CheckStore(path())->problems, Contains(HasSubstr("has schema version 3")));
+}
+
+TEST_F(StoreTest, DamagedPages_AreFound) {
+  MakeStore();
+  {
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(2 * 4096);
+    file << std::string(3 * 4096, 'x');
+  }
+  EXPECT_THAT(CheckStore(path())->problems, Not(IsEmpty()));
+}
+
+TEST_F(StoreTest, StoreOfVersion1_IsUpgradedWhenItIsOpened) {
+  MakeStoreOfVersion1();
+  EXPECT_THAT(CheckStore(path())->problems, IsEmpty());
+  auto backend = *SqliteBackend::Open(path());
+  const std::vector<StoredRecord> records = All(*backend);
+  ASSERT_THAT(records, SizeIs(4));
+  for (const StoredRecord& record : records) {
+    const absl::StatusOr<Record> decoded = DecodeRecord(record.bytes, record.number);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->job, record.job);
+  }
+  EXPECT_TRUE(backend->Commit({.records = {{.number = 5, .job = JobId{4}}}}).ok());
+}
+
+TEST_F(StoreTest, StoreOfVersion1ThatIsDamaged_IsRefusedAndStaysAsItIs) {
+  MakeStoreOfVersion1();
+  Execute("UPDATE journal SET record = x'FFFF' WHERE number = 3");
+  const absl::Status status = SqliteBackend::Open(path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("record 3"));
+  EXPECT_EQ(CheckStore(path())->schema, 1);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
