@@ -124,6 +124,7 @@ class Coordinator {
   void Log(std::string text);
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);
+  void On(const Stalled& event);
   void CheckRunDeadlines(Job& job);
   void CheckNodeDeadlines();
   void RecoverRun(Job& job);

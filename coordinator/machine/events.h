@@ -124,9 +124,13 @@ struct RecordStored {
   uint64_t record_number = 0;
 };
 struct DeadlineReached {};
+// This process did not run for so long. Comes before anything that waited meanwhile.
+struct Stalled {
+  absl::Duration duration;
+};
 
 using Event = std::variant<SubmitRequested, CancelRequested, ExplainRequested, LogsRequested,
                            SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished,
-                           RankReported, RecordStored, DeadlineReached>;
+                           RankReported, RecordStored, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -73,6 +73,7 @@ struct Run {
     return true;
   }
   Instant NextDeadline() const;
+  void MoveDeadlines(absl::Duration by);
 };
 
 // What planning tells the coordinator about a job on a placement.

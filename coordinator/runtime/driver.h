@@ -21,6 +21,7 @@
 #include "coordinator/runtime/board.h"
 #include "coordinator/store/journal.h"
 #include "core/base/mutex.h"
+#include "core/base/stall_watch.h"
 #include "core/base/time.h"
 
 namespace phalanx::coordinator {
@@ -91,6 +92,11 @@ class Driver {
   Driver(DriverOptions options, const Clock& clock, Board& board, Metrics& metrics,
          SessionSink& sink);
   void Run();
+  // The time. Where this thread did not run for a while the machine hears of that first.
+  Instant Look();
+  void Wake();
+  // Until woken or `timeout` has passed, whichever is first.
+  void Wait(absl::Duration timeout);
   void OnCommit(const CommitReport& report);
   void Carry(std::vector<Action> actions);
   void Carry(Action& action);
@@ -111,10 +117,14 @@ class Driver {
 
   // Owned by the driver thread (by Start before it runs).
   Coordinator machine_;
+  StallWatch watch_;
   std::map<JobId, job::JobPhase> counted_phases_;
 
+  // Readable while something waits for the thread. Not a condition variable: those of Abseil wait
+  // for an instant of the wall clock, which may be set.
+  const int wake_;
+
   mutable Mutex mu_;
-  CondVar changed_;
   std::vector<Entry> inbox_ ABSL_GUARDED_BY(mu_);
   std::map<Token, Callback> waiting_ ABSL_GUARDED_BY(mu_);
   uint64_t last_token_ ABSL_GUARDED_BY(mu_) = 0;
