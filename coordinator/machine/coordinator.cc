@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/ended_job.h"
+#include "core/base/stall_watch.h"
 
 namespace phalanx::coordinator {
 
@@ -168,12 +169,10 @@ void Coordinator::TellSpared() {
 Instant Coordinator::NextDeadline() const {
   Instant next = absl::InfiniteFuture();
   for (const auto& [name, node] : nodes_) {
-    if (node.connected()) {
-      next = std::min(next, node.last_heard + options_.heartbeat_timeout);
-    } else if (!node.lost) {
-      next = std::min(next, node.disconnected_at + options_.heartbeat_timeout);
+    if (node.connected() || !node.lost) {
+      next = std::min(next, node.quiet_since() + options_.heartbeat_timeout);
     } else if (node.Idle()) {
-      next = std::min(next, node.disconnected_at + options_.node_forget_delay);
+      next = std::min(next, node.quiet_since() + options_.node_forget_delay);
     }
   }
   for (JobId id : active_) {
@@ -191,10 +190,23 @@ void Coordinator::On(const DeadlineReached&) {
   }
 }
 
+// Who was silent or late while nobody listened is not to blame.
+void Coordinator::On(const Stalled& event) {
+  const absl::Duration excuse = ExcuseFor(event.duration);
+  for (auto& [name, node] : nodes_) node.excused += excuse;
+  for (JobId id : active_) {
+    if (Job& job = jobs_.at(id); job.run.has_value()) job.run->MoveDeadlines(excuse);
+  }
+  if (event.duration >= absl::Seconds(1)) {
+    Log(absl::StrCat("stalled for ", absl::FormatDuration(event.duration),
+                     "; deadlines are moved by ", absl::FormatDuration(excuse)));
+  }
+}
+
 void Coordinator::CheckNodeDeadlines() {
   std::vector<NodeName> forgotten;
   for (auto& [name, node] : nodes_) {
-    if (node.connected() && now_ >= node.last_heard + options_.heartbeat_timeout) {
+    if (node.connected() && now_ >= node.quiet_since() + options_.heartbeat_timeout) {
       const std::string reason =
           absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.heartbeat_timeout));
       Log(absl::StrCat("node=", name, " closed reason=\"", reason, "\""));
@@ -204,7 +216,7 @@ void Coordinator::CheckNodeDeadlines() {
       node.lost = true;
       LoseRanks(node, "NodeLost", absl::StrCat("node ", name, " is silent: ", reason), false);
     } else if (!node.connected() && !node.lost &&
-               now_ >= node.disconnected_at + options_.heartbeat_timeout) {
+               now_ >= node.quiet_since() + options_.heartbeat_timeout) {
       node.lost = true;
       Log(absl::StrCat("node=", name, " lost reason=\"away for ",
                        absl::FormatDuration(options_.heartbeat_timeout), "\""));
@@ -213,7 +225,7 @@ void Coordinator::CheckNodeDeadlines() {
                              absl::FormatDuration(options_.heartbeat_timeout)),
                 false);
     } else if (!node.connected() && node.lost && node.Idle() &&
-               now_ >= node.disconnected_at + options_.node_forget_delay) {
+               now_ >= node.quiet_since() + options_.node_forget_delay) {
       forgotten.push_back(name);
     }
   }

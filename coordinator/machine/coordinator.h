@@ -143,6 +143,7 @@ class Coordinator {
   void Log(std::string text);
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);
+  void On(const Stalled& event);
   void CheckRunDeadlines(Job& job);
   void FailPreparing(Job& job);
   void CheckNodeDeadlines();

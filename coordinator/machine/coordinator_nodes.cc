@@ -59,7 +59,7 @@ void Coordinator::On(const SessionOpened& event) {
   node.device_memory = hello.device_memory;
   node.labels = hello.labels;
   node.version = hello.version;
-  node.last_heard = now_;
+  node.Heard(now_);
   node.draining = false;
   node.lost = false;
   sessions_[event.session] = {node.name, node.incarnation};
@@ -102,6 +102,7 @@ void Coordinator::On(const SessionClosed& event) {
 void Coordinator::Disconnect(Node& node) {
   node.session = SessionId{};
   node.disconnected_at = now_;
+  node.excused = absl::ZeroDuration();
   // Logs are asked for by people who wait: they are told, not kept waiting.
   for (const Outstanding& outstanding : node.outstanding) {
     if (const FetchLogs* fetch = std::get_if<FetchLogs>(&outstanding.command)) {
@@ -115,7 +116,7 @@ void Coordinator::Disconnect(Node& node) {
 void Coordinator::On(const HeartbeatReceived& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr || node->session != event.session) return;
-  node->last_heard = now_;
+  node->Heard(now_);
   actions_.push_back(PublishHeartbeat{node->name, now_});
   if (node->draining != event.draining) {
     node->draining = event.draining;
@@ -279,6 +280,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& cause, const std::str
 void Coordinator::On(const CommandFinished& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr) return;
+  if (node->session == event.session) node->Heard(now_);
   const auto it = std::find_if(
       node->outstanding.begin(), node->outstanding.end(),
       [&event](const Outstanding& o) { return o.number != 0 && o.number == event.command_number; });

@@ -56,7 +56,9 @@ FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, std::string caus
 }
 
 void Coordinator::On(const RankReported& event) {
-  const Node* node = NodeOf(event.session);
+  Node* node = NodeOf(event.session);
+  // Reports may hold up the heartbeats behind them; whoever says anything is alive.
+  if (node != nullptr && node->session == event.session) node->Heard(now_);
   Job* job = FindJob(event.job);
   if (node == nullptr || job == nullptr || !job->run.has_value()) return;
   if (event.epoch != job->state.epoch) return;  // fenced

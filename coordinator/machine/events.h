@@ -149,10 +149,14 @@ struct JobArchived {
   JobId job;
 };
 struct DeadlineReached {};
+// This process did not run for so long. Comes before anything that waited meanwhile.
+struct Stalled {
+  absl::Duration duration;
+};
 
 using Event =
     std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested, LogsRequested,
                  SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished, RankReported,
-                 PlanComputed, RecordStored, JobArchived, DeadlineReached>;
+                 PlanComputed, RecordStored, JobArchived, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

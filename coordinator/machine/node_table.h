@@ -34,6 +34,7 @@ struct Node {
   std::string version;
   Instant last_heard;       // while connected
   Instant disconnected_at;  // while not
+  absl::Duration excused;   // of the time since then: this coordinator did not run
   bool draining = false;
   bool lost = false;           // silent or away for longer than the heartbeat timeout
   int64_t prepared_bytes = 0;  // as its last heartbeat said
@@ -44,6 +45,12 @@ struct Node {
   std::set<std::pair<JobId, Epoch>> foreign;
 
   bool connected() const { return session.value != 0; }
+  // Whence silence, or absence, is counted.
+  Instant quiet_since() const { return (connected() ? last_heard : disconnected_at) + excused; }
+  void Heard(Instant now) {
+    last_heard = now;
+    excused = absl::ZeroDuration();
+  }
   bool Schedulable() const { return connected() && !draining && foreign.empty(); }
   int32_t FreeDevices() const;
   bool Idle() const { return FreeDevices() == static_cast<int32_t>(device_jobs.size()); }

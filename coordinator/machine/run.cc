@@ -12,6 +12,14 @@ Instant Run::NextDeadline() const {
   return next;
 }
 
+void Run::MoveDeadlines(absl::Duration by) {
+  for (Instant* deadline :
+       {&start_deadline, &reattach_deadline, &rendezvous_deadline, &settle_deadline}) {
+    *deadline += by;
+  }
+  for (Part& part : parts) part.missing_deadline += by;
+}
+
 Run MakeRun(const plan::Layout& layout) {
   Run run;
   int32_t rank = 0;

@@ -73,6 +73,7 @@ struct Run {
     return true;
   }
   Instant NextDeadline() const;
+  void MoveDeadlines(absl::Duration by);
 };
 
 // A run of the layout before anything has happened.

@@ -1,6 +1,9 @@
 #include "coordinator/runtime/driver.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -34,7 +37,9 @@ Driver::Driver(DriverOptions options, const Clock& clock, Board& board, Metrics&
       board_(board),
       metrics_(metrics),
       sink_(sink),
-      machine_(options_.machine) {}
+      machine_(options_.machine),
+      watch_(clock.Now()),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, const Clock& clock,
                                                       std::unique_ptr<Backend> backend,
@@ -71,13 +76,30 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   return driver;
 }
 
-Driver::~Driver() { Stop(); }
+Driver::~Driver() {
+  Stop();
+  close(wake_);
+}
+
+void Driver::Wake() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then it is readable anyway.
+  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
+}
+
+void Driver::Wait(absl::Duration timeout) {
+  const timespec time = absl::ToTimespec(std::max(timeout, absl::ZeroDuration()));
+  pollfd ready{wake_, POLLIN, 0};
+  if (ppoll(&ready, 1, &time, nullptr) <= 0) return;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t bytes = read(wake_, &count, sizeof(count));
+}
 
 void Driver::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.Signal();
+    Wake();
   }
   if (thread_.joinable()) thread_.join();
   planner_.reset();
@@ -116,7 +138,7 @@ void Driver::Post(Event event, std::function<void()> done) {
   MutexLock lock(&mu_);
   if (stopping_) return;
   inbox_.push_back({std::move(event), std::move(done)});
-  if (inbox_.size() == 1) changed_.Signal();
+  if (inbox_.size() == 1) Wake();
 }
 
 template <typename Make>
@@ -136,7 +158,7 @@ void Driver::Request(Callback callback, int64_t bytes, Make make) {
       waiting_.emplace(token, Waiting{std::move(callback), bytes});
       waiting_bytes_ += bytes;
       inbox_.push_back({make(token), nullptr});
-      if (inbox_.size() == 1) changed_.Signal();
+      if (inbox_.size() == 1) Wake();
       return;
     }
   }
@@ -254,35 +276,32 @@ bool Driver::AnswerRepetition(const SubmitRequested& event) {
   return true;
 }
 
+Instant Driver::Look() {
+  const Instant now = clock_.Now();
+  const absl::Duration stall = watch_.Look(now);
+  if (stall > absl::ZeroDuration()) Carry(machine_.Step(now, Stalled{stall}));
+  return now;
+}
+
 void Driver::Run() {
   pthread_setname_np(pthread_self(), "driver");
   while (true) {
+    Wait(std::min(machine_.NextDeadline() - Look(), StallWatch::kTick));
     std::vector<Entry> batch;
-    const Instant deadline = machine_.NextDeadline();
     {
       MutexLock lock(&mu_);
-      while (inbox_.empty() && !stopping_) {
-        // Deadlines are instants of clock_, which may run beside the system's.
-        const absl::Duration wait = deadline - clock_.Now();
-        if (wait <= absl::ZeroDuration()) break;
-        if (deadline == absl::InfiniteFuture()) {
-          changed_.Wait(&mu_);
-        } else {
-          changed_.WaitWithDeadline(&mu_, absl::Now() + wait);
-        }
-      }
       if (stopping_) return;
       batch = std::exchange(inbox_, {});
     }
     for (Entry& entry : batch) {
-      if (!AnswerFromStore(entry.event)) Carry(machine_.Step(clock_.Now(), entry.event));
+      if (!AnswerFromStore(entry.event)) Carry(machine_.Step(Look(), entry.event));
       if (const auto* archived = std::get_if<JobArchived>(&entry.event)) {
         board_.Forget(archived->job);
         step_records_.erase(archived->job);
       }
       if (entry.done) entry.done();
     }
-    const Instant now = clock_.Now();
+    const Instant now = Look();
     if (now >= machine_.NextDeadline()) Carry(machine_.Step(now, DeadlineReached{}));
   }
 }

@@ -22,6 +22,7 @@
 #include "coordinator/runtime/planner.h"
 #include "coordinator/store/journal.h"
 #include "core/base/mutex.h"
+#include "core/base/stall_watch.h"
 #include "core/base/time.h"
 
 namespace phalanx::coordinator {
@@ -106,6 +107,11 @@ class Driver {
   Driver(DriverOptions options, const Clock& clock, Board& board, Metrics& metrics,
          SessionSink& sink);
   void Run();
+  // The time. Where this thread did not run for a while the machine hears of that first.
+  Instant Look();
+  void Wake();
+  // Until woken or `timeout` has passed, whichever is first.
+  void Wait(absl::Duration timeout);
   void OnCommit(const CommitReport& report);
   absl::Status AcceptingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers what the machine has let go of. False: it is for the machine.
@@ -131,11 +137,15 @@ class Driver {
   // Owned by the driver thread (by Start before it runs).
   Coordinator machine_;
   std::shared_ptr<EndedJobs> ended_;
+  StallWatch watch_;
   std::map<JobId, job::JobPhase> counted_phases_;
   std::map<JobId, uint64_t> step_records_;  // the last StepReached of each job
 
+  // Readable while something waits for the thread. Not a condition variable: those of Abseil wait
+  // for an instant of the wall clock, which may be set.
+  const int wake_;
+
   mutable Mutex mu_;
-  CondVar changed_;
   std::vector<Entry> inbox_ ABSL_GUARDED_BY(mu_);
   std::map<Token, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   int64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;

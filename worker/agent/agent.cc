@@ -10,7 +10,6 @@
 #include <cctype>
 #include <cerrno>
 #include <chrono>
-#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -130,6 +129,7 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
     : options_(options),
       lock_(std::move(lock)),
       machine_(MachineOptionsOf(options), Now()),
+      watch_(Now()),
       channel_(ConnectTo(options.coordinator)),
       session_(channel_, HelloOf(options), inbox_),
       supervisor_(SupervisorOptionsOf(options), activity_),
@@ -151,13 +151,12 @@ absl::Status Agent::Run(int signal_fd) {
 void Agent::Wait(int signal_fd) {
   std::vector<pollfd> fds = {{signal_fd, POLLIN, 0}, {inbox_.fd(), POLLIN, 0}};
   supervisor_.AddTo(fds);
-  int milliseconds = -1;
-  if (const Instant deadline = machine_.NextDeadline(); deadline != absl::InfiniteFuture()) {
-    // Rounded up: a deadline that has not quite come would be waited for again and again.
-    const int64_t left = absl::ToInt64Milliseconds(deadline - Now()) + 1;
-    milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
-  }
-  if (poll(fds.data(), fds.size(), milliseconds) <= 0) return;
+  // Rounded up: a deadline that has not quite come would be waited for again and again.
+  const absl::Duration left =
+      std::clamp(machine_.NextDeadline() - Now(), absl::ZeroDuration(), StallWatch::kTick);
+  const int ready =
+      poll(fds.data(), fds.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+  if (ready <= 0) return;
   if (fds[0].revents != 0) {
     signalfd_siginfo info;
     if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) Feed(TerminationRequested{});
@@ -174,9 +173,16 @@ void Agent::Feed(const Event& event) {
   while (!events_.empty()) {
     const Event next = std::move(events_.front());
     events_.pop_front();
-    for (const Action& action : machine_.Step(Now(), next)) {
-      std::visit([this](const auto& body) { Carry(body); }, action);
-    }
+    const Instant now = Now();
+    const absl::Duration stall = watch_.Look(now);
+    if (stall > absl::ZeroDuration()) Carry(machine_.Step(now, Stalled{stall}));
+    Carry(machine_.Step(now, next));
+  }
+}
+
+void Agent::Carry(const std::vector<Action>& actions) {
+  for (const Action& action : actions) {
+    std::visit([this](const auto& body) { Carry(body); }, action);
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/base/stall_watch.h"
 #include "worker/agent/data_check.h"
 #include "worker/agent/inbox.h"
 #include "worker/agent/log_upload.h"
@@ -70,6 +71,7 @@ class Agent {
   void Wait(int signal_fd);
   void WriteReadyFile();
 
+  void Carry(const std::vector<Action>& actions);
   void Carry(const OpenSession& action) { session_.Open(action); }
   void Carry(const CloseSession& action) { session_.Close(action); }
   void Carry(const SendHeartbeat& action);
@@ -90,6 +92,7 @@ class Agent {
   Inbox inbox_;
   LogActivity activity_;
   Machine machine_;
+  StallWatch watch_;
   std::deque<Event> events_;  // to be fed, in order
   bool ready_ = false;
   std::optional<Exit> exit_;

@@ -155,10 +155,14 @@ struct UploadStarted {
 // The user wants the daemon to end; the second time, at once.
 struct TerminationRequested {};
 struct DeadlineReached {};
+// This process did not run for so long. Comes before anything that waited meanwhile.
+struct Stalled {
+  absl::Duration duration;
+};
 
 using Event = std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived,
                            SessionClosed, ProcessStarted, RankHelloReceived, RankReported,
                            RankProgressed, EpochStopped, ChannelFailed, ProcessExited, DataPrepared,
-                           UploadStarted, TerminationRequested, DeadlineReached>;
+                           UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

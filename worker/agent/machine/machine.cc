@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "core/base/stall_watch.h"
 
 namespace phalanx::agent {
 namespace {
@@ -174,6 +175,21 @@ void Machine::Apply(const UploadStarted& event) { Answer(event.command_number, e
 void Machine::Apply(const TerminationRequested&) {
   Drain("asked to end", /*failed=*/false,
         draining_ ? absl::ZeroDuration() : options_.shutdown_grace);
+}
+
+// Whoever is late has had no chance to be heard.
+void Machine::Apply(const Stalled& event) {
+  const absl::Duration excuse = ExcuseFor(event.duration);
+  if (session_state_ == SessionState::kOpening) session_deadline_ += excuse;
+  exit_at_ += excuse;
+  for (auto& [number, process] : processes_) {
+    process.kill_at += excuse;
+    process.terminate_at += excuse;
+  }
+  if (event.duration >= absl::Seconds(1)) {
+    Log(absl::StrCat("stalled for ", absl::FormatDuration(event.duration),
+                     "; deadlines are moved by ", absl::FormatDuration(excuse)));
+  }
 }
 
 void Machine::Run(uint64_t number, const UnknownCommand&) {

@@ -139,6 +139,7 @@ class Machine {
   void Apply(const UploadStarted& event);
   void Apply(const TerminationRequested& event);
   void Apply(const DeadlineReached&) {}
+  void Apply(const Stalled& event);
   void Run(uint64_t number, const UnknownCommand& command);
   void Run(uint64_t number, const PrepareDataCommand& command);
   void Run(uint64_t number, const AssignCommand& command);

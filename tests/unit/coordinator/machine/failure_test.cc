@@ -116,6 +116,41 @@ TEST_F(FailureTest, SilentNode_IsClosedAndLost) {
   EXPECT_THAT(h.State(job).failure->message, HasSubstr("silent"));
 }
 
+TEST_F(FailureTest, StallOfTheCoordinator_IsNoSilenceOfItsNodes) {
+  h.Advance(absl::Seconds(10));
+  h.Stall(absl::Seconds(20));
+  h.Advance(absl::Seconds(5));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning) << "15 s of silence, 20 s without ears";
+  h.Advance(absl::Seconds(1));
+  EXPECT_EQ(h.State(job).failure->cause, "NodeLost") << "then silence is silence";
+}
+
+TEST_F(FailureTest, StallOfTheCoordinator_IsNoAbsence) {
+  h.Feed(SessionClosed{b});
+  h.Advance(absl::Seconds(8));
+  h.Feed(HeartbeatReceived{.session = a});
+  h.Stall(absl::Minutes(5));
+  h.Feed(HeartbeatReceived{.session = a});
+  h.Open("b", 1, 1, {{job, Epoch{1}}});
+  h.Advance(absl::Seconds(14));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
+TEST_F(FailureTest, StallOfTheCoordinator_LeavesEvidenceItsTime) {
+  h.Report(a, job, 0, RankError{.message = "peer went away", .collateral = true});
+  h.Stall(absl::Seconds(3));
+  h.Report(b, job, 2, RankExited{.signal = 9});
+  EXPECT_EQ(h.State(job).failure->cause, "RankKilled");
+}
+
+TEST_F(FailureTest, AnyMessageOfANode_IsASignOfLife) {
+  h.Advance(absl::Seconds(10));
+  h.Feed(HeartbeatReceived{.session = a});
+  h.Report(b, job, 2, RankEvent{.type = "Slow", .message = "a report before its heartbeats"});
+  h.Advance(absl::Seconds(10));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
 TEST_F(FailureTest, NodeThatComesBackWithItsRanks_GoesOn) {
   h.Feed(SessionClosed{b});
   h.Advance(absl::Seconds(10));

@@ -89,6 +89,11 @@ class Harness {
     }
     now_ = end;
   }
+  // Time passes in which the coordinator does not run.
+  void Stall(absl::Duration duration) {
+    now_ += duration;
+    Feed(Stalled{duration});
+  }
   // The coordinator dies and starts again on what is stored.
   void Restart() {
     records.resize(stored_);

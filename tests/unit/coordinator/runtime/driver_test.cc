@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -14,6 +15,17 @@
 namespace phalanx::coordinator {
 namespace {
 
+// The system's clock, which a test sets forward as if the process had been stopped for so long.
+class StoppableClock final : public Clock {
+ public:
+  Instant Now() const override { return system_.Now() + absl::Nanoseconds(stopped_.load()); }
+  void StopFor(absl::Duration duration) { stopped_ += absl::ToInt64Nanoseconds(duration); }
+
+ private:
+  const SystemClock system_;
+  std::atomic<int64_t> stopped_{0};
+};
+
 // Waits for one value from another thread.
 template <typename T>
 class Promise {
@@ -22,6 +34,10 @@ class Promise {
     MutexLock lock(&mu_);
     value_ = std::move(value);
     changed_.SignalAll();
+  }
+  bool IsSet() {
+    MutexLock lock(&mu_);
+    return value_.has_value();
   }
   T Get() {
     MutexLock lock(&mu_);
@@ -96,8 +112,14 @@ class DriverTest : public ::testing::Test {
     };
     while (counted() > 1) std::this_thread::yield();
   }
+  // Waits until the machine has seen `event`.
+  void PostAndWait(Event event) {
+    Promise<bool> seen;
+    driver_->Post(std::move(event), [&seen] { seen.Set(true); });
+    seen.Get();
+  }
   std::shared_ptr<MemoryDisk> disk_ = std::make_shared<MemoryDisk>();
-  SystemClock clock_;
+  StoppableClock clock_;
   Board board_;
   Metrics metrics_;
   FakeSink sink_;
@@ -250,6 +272,14 @@ TEST_F(DriverTest, TooManyRequests_AreRefused) {
   options.requests_max = 0;
   Start(options);
   EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(DriverTest, StopOfTheProcess_IsNoSilenceOfItsNodes) {
+  Start();
+  PostAndWait(SessionOpened{SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}}});
+  clock_.StopFor(absl::Hours(1));
+  PostAndWait(HeartbeatReceived{.session = SessionId{1}});
+  EXPECT_FALSE(sink_.closed.IsSet());
 }
 
 TEST_F(DriverTest, Deadline_ComesWithoutAnEvent) {

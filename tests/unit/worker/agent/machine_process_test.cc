@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
@@ -193,6 +194,19 @@ TEST(AgentMachineTest, Process_WithoutHello_IsKilled) {
   h.Feed(ProcessStarted{kP1, absl::OkStatus()});
   h.ConfirmAll();
   EXPECT_THAT(h.Advance(absl::Seconds(30)), Contains("Kill p1"));
+}
+
+TEST(AgentMachineTest, Process_WithoutHelloWhileTheDaemonDidNotRun_HasItsTime) {
+  Harness h(4, {.hello_timeout = absl::Seconds(30)});
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0}));
+  h.DataReady(1);
+  h.Feed(ProcessStarted{kP1, absl::OkStatus()});
+  h.ConfirmAll();
+  h.Advance(absl::Seconds(29));
+  h.now += absl::Minutes(1);
+  EXPECT_THAT(h.Feed(Stalled{absl::Minutes(1)}), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Feed(RankHelloReceived{kP1}), Contains(HasSubstr("RunEpoch p1")));
 }
 
 TEST(AgentMachineTest, Process_ThatClosedItsChannel_IsGivenTimeToEnd) {

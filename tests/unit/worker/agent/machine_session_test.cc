@@ -46,6 +46,15 @@ TEST(AgentMachineTest, Session_WithoutWelcome_IsGivenUpAndOpenedAgain) {
   EXPECT_THAT(h.Advance(absl::Seconds(1)), ElementsAre("OpenSession s2 last 0 running []"));
 }
 
+TEST(AgentMachineTest, Session_WithoutWelcomeWhileTheDaemonDidNotRun_IsWaitedFor) {
+  Harness h;
+  h.Feed(DeadlineReached{});
+  h.now += absl::Seconds(20);
+  EXPECT_THAT(h.Feed(Stalled{absl::Seconds(20)}), IsEmpty());
+  EXPECT_THAT(h.Feed(SessionWelcomed{h.session, absl::Seconds(1), Incarnation{9}}),
+              ElementsAre("Heartbeat []"));
+}
+
 TEST(AgentMachineTest, Reconnection_BacksOffWithJitterUpToItsBound) {
   Harness h(4, {.seed = 3});
   h.Feed(DeadlineReached{});

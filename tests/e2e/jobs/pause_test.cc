@@ -1,0 +1,52 @@
+// Processes that are stopped for a while and go on: nobody dies of it.
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+// Stops `process` for `duration` while `witness` goes on living.
+void Pause(const Process& process, const Process& witness, absl::Duration duration) {
+  process.Signal(SIGSTOP);
+  EXPECT_FALSE(witness.watch().AwaitEnd(duration));
+  process.Signal(SIGCONT);
+}
+
+// It trains on, in the same epoch.
+void ExpectToGoOn(Cluster& cluster, int64_t job) {
+  const int64_t step = cluster.Get(job).last_step().step();
+  const v1::JobStatus later = cluster.AwaitStep(job, step + 50);
+  EXPECT_EQ(later.phase(), v1::JOB_PHASE_RUNNING) << later.reason();
+  EXPECT_EQ(later.epoch(), 1);
+}
+
+TEST(PauseTest, CoordinatorStoppedForLongerThanItsTimeout_LosesNoNode) {
+  const DataFolder data = MakeData();
+  Cluster cluster(
+      {.devices = 2,
+       .coordinator_flags = {"--heartbeat-interval", "200ms", "--heartbeat-timeout", "2s"}});
+  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
+  cluster.AwaitStep(job, 2);
+  Pause(cluster.coordinator(), cluster.worker(), absl::Seconds(5));
+  ExpectToGoOn(cluster, job);
+  EXPECT_THAT(cluster.CoordinatorLog(), HasSubstr("stalled for"));
+}
+
+TEST(PauseTest, DaemonStoppedForLessThanTheTimeout_KeepsItsRanks) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
+  cluster.AwaitStep(job, 2);
+  Pause(cluster.worker(), cluster.coordinator(), absl::Seconds(5));
+  ExpectToGoOn(cluster, job);
+  EXPECT_THAT(cluster.WorkerLog(), HasSubstr("stalled for"));
+}
+
+}  // namespace
+}  // namespace phalanx::e2e
