@@ -75,7 +75,7 @@ absl::Status EpochRun::OpenData() {
   const data::LoaderOptions options = OptionsOfLoader(plan_, order_);
   const std::string samples_of =
       absl::StrCat(order_.assign().job(), " ", options.images, options.sounds, options.targets, " ",
-                   order_.assign().data_digest(), " ", order_.data_index(), "\n", directory, "\n",
+                   plan_.layout.data_digest, " ", order_.data_index(), "\n", directory, "\n",
                    order_.assign().document().text());
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
@@ -93,9 +93,9 @@ absl::Status EpochRun::OpenData() {
   }
   const std::string digest = data::DigestOfSets(kept_.source->digest(), validation);
   if (digest != plan_.layout.data_digest) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this node's data index has digest ", digest, ", the plan's ",
-                     plan_.layout.data_digest, ": the shards differ between nodes"));
+    return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", digest,
+                                                      ", the plan's ", plan_.layout.data_digest,
+                                                      ": the shards differ between nodes"));
   }
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
@@ -170,13 +170,13 @@ void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) 
 
 absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
   const train::StateIdentity identity{
-      .job = order_.assign().job(), .layout = train::LayoutDigest(plan_), .rank = order_.rank()};
+      .job = order_.assign().job(), .plan = plan_.digest, .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
   if (order_.has_begins() && held) return absl::OkStatus();
   if (first_step_ > 1) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this process holds no state of step ", first_step_ - 1, " in layout ",
-                     identity.layout, " that the epoch could go on from"));
+    return absl::FailedPreconditionError(absl::StrCat("this process holds no state of step ",
+                                                      first_step_ - 1, " in layout ", identity.plan,
+                                                      " that the epoch could go on from"));
   }
   kept_.training = nullptr;  // two of them may not fit
   kept_.training = std::make_unique<train::TrainingState>(plan_, Rank{order_.rank()}, buffers);

@@ -4,9 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/digest.h"
 #include "core/base/status.h"
-#include "core/plan/digest_text.h"
 #include "worker/train/learning_rate.h"
 
 namespace phalanx::train {
@@ -29,12 +27,6 @@ Counts After(Counts counts, Verdict verdict) {
 }
 
 }  // namespace
-
-std::string LayoutDigest(const plan::Plan& plan) {
-  plan::Plan layout = plan;
-  layout.epoch = Epoch{0};
-  return Digest(plan::CanonicalText(layout));
-}
 
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
     : options_(options) {

@@ -31,12 +31,10 @@ namespace phalanx::train {
 struct StateIdentity {
   std::string store;  // of the coordinator that gave the job its number
   int64_t job = 0;
-  std::string layout;  // LayoutDigest
+  std::string plan;  // its digest, which does not tell epochs apart
   int32_t rank = 0;
   friend bool operator==(const StateIdentity&, const StateIdentity&) = default;
 };
-// Digest of the plan without its epoch.
-std::string LayoutDigest(const plan::Plan& plan);
 
 // Counts over decided steps.
 struct Counts {

@@ -48,11 +48,6 @@ class TrainingStateTest : public testing::Test {
   TrainingState state_{plan_, Rank{0}, options_}, other_{plan_, Rank{0}, options_};
 };
 
-TEST_F(TrainingStateTest, LayoutDigest_LeavesOutTheEpochAlone) {
-  EXPECT_EQ(LayoutDigest(APlan(Epoch{1})), LayoutDigest(APlan(Epoch{2})));
-  EXPECT_NE(LayoutDigest(APlan(Epoch{1})), LayoutDigest(APlan(Epoch{1}, 2)));
-}
-
 TEST_F(TrainingStateTest, StepDecidedElsewhere_IsAppliedFromTheKeptGradients) {
   Run(1, state_, Of(1));
   Run(1, other_, Of(1));
