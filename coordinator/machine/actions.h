@@ -167,9 +167,9 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<StoreRecord, ComputePlan, ArchiveJob, DeleteEndedJob, SendWelcome, SendCommand,
-                            CloseSession, PublishJob, PublishStep, PublishEvent, PublishEvaluation,
-                            PublishNode, PublishHeartbeat, RetractNode, AnswerJob, RefuseDelete,
-                            AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+using Action = std::variant<StoreRecord, ComputePlan, ArchiveJob, DeleteEndedJob, SendWelcome,
+                            SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
+                            PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode,
+                            AnswerJob, RefuseDelete, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

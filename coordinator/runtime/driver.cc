@@ -322,6 +322,7 @@ void Driver::Carry(Action& action) {
                  .bytes = EncodeRecord(a.record, a.record_number),
                  .supersedes = step ? std::exchange(step_records_[job], a.record_number) : 0});
           },
+          [&](ComputePlan& a) { planner_->Plan(std::move(a)); },
           [&](ArchiveJob& a) { journal_->Archive(a.job); },
           [&](DeleteEndedJob& a) {
             if (absl::Status found = ended_->Find(a.job).status(); !found.ok()) {

@@ -128,13 +128,13 @@ std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& p
 
 void FillTies(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
   for (int32_t rank = 0; rank < wiring.members; ++rank) {
-    std::vector<int32_t>& ties = wiring.ties_of[static_cast<size_t>(rank)];
+    std::vector<Wiring::Tie>& ties = wiring.ties_of[static_cast<size_t>(rank)];
     for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
       const Part& part = pipeline.parts[static_cast<size_t>(p)];
       if (part.tied < 0) continue;
       for (Rank other : HoldersAtOtherEnd(plan, *plan.PlaceOf(Rank{rank}, part.module),
                                           pipeline.parts[static_cast<size_t>(part.tied)].stage)) {
-        if (other.value != rank) ties.push_back(other.value);
+        if (other.value != rank) ties.push_back({part.module, other.value});
       }
     }
   }

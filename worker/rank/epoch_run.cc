@@ -93,9 +93,9 @@ absl::Status EpochRun::OpenData() {
   }
   const std::string digest = data::DigestOfSets(kept_.source->digest(), validation);
   if (digest != plan_.layout.data_digest) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this node's data index has digest ", digest, ", the plan's ",
-                     plan_.layout.data_digest, ": the shards differ between nodes"));
+    return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", digest,
+                                                      ", the plan's ", plan_.layout.data_digest,
+                                                      ": the shards differ between nodes"));
   }
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);

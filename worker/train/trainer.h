@@ -134,8 +134,8 @@ class Trainer {
   std::unique_ptr<Batches> batches_;
   std::vector<Microbatch> microbatches_;  // of the step under way
 
-  std::array<Volume, 2> volumes_;       // of the step under way and the one before
-  int64_t pending_step_ = 0;            // run, decision not yet read; 0: none
+  std::array<Volume, 2> volumes_;  // of the step under way and the one before
+  int64_t pending_step_ = 0;       // run, decision not yet read; 0: none
   SkippedSteps skipped_{options_.skipped_in_a_row_max, 0};
   std::vector<InstructionTime> trace_;  // of trace_step, once it is known
   absl::Time last_decided_;

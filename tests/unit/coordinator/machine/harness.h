@@ -65,8 +65,8 @@ class Harness {
     while (!plans.empty()) {
       const ComputePlan order = std::move(plans.front());
       plans.erase(plans.begin());
-      absl::StatusOr<PlanSummary> plan = FakePlan(order.request->document, order.placement,
-                                                  order.device_memory, order.epoch);
+      absl::StatusOr<PlanSummary> plan =
+          FakePlan(order.request->document, order.placement, order.device_memory, order.epoch);
       if (plan.ok() && order.layout.has_value()) plan->layout = *order.layout;
       Take(machine_->Step(now_, PlanComputed{order.number, std::move(plan)}));
     }

@@ -133,7 +133,7 @@ TEST(ChoiceTest, PlanJob_EncoderOnTheSameRanks_TriesPhases) {
 TEST(ChoiceTest, PlanJob_WrittenChunks_AreThoseOfInterleaved) {
   const plan::Plan plan = Choose(Decoder(16, 4, 8).Schedule(ScheduleName::kAuto, 4));
   EXPECT_EQ(plan.candidates[2].schedule.chunks, 4);
-  EXPECT_EQ(plan.modules[0].chunks, plan.spec.schedule.chunks);
+  EXPECT_EQ(plan.modules[0].chunks(), plan.spec.schedule.chunks);
 }
 
 TEST(ChoiceTest, PlanJob_VeryLongStep_IsChosenFromItsBeginning) {
