@@ -108,7 +108,8 @@ void FillTensorGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& 
   }
 }
 
-// Ranks of another stage of the same replica that hold vocabulary rows which `place` holds too.
+// Ranks of another stage of the same replica that hold vocabulary rows which `place` holds too;
+// where the vocabulary is not known, the one of the same tensor coordinate.
 std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& place,
                                     int32_t stage) {
   const job::Architecture& architecture = plan.module_spec(place.module).architecture;
@@ -117,7 +118,9 @@ std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& p
   std::vector<Rank> holders;
   for (int32_t tp = 0; tp < width; ++tp) {
     const plan::UnitRange there = plan::ShardOf(architecture, width, tp).vocabulary_blocks;
-    if (here.first >= there.end() || there.first >= here.end()) continue;
+    const bool known = here.count > 0 || there.count > 0;
+    const bool shares = here.first < there.end() && there.first < here.end();
+    if (known ? !shares : tp != place.tp) continue;
     plan::Place other = place;
     other.pp = stage;
     other.tp = tp;

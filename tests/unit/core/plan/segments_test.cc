@@ -158,12 +158,14 @@ TEST(SharesTest, Copies_AreAsManyAsAskedForAndThereAre) {
   EXPECT_THAT(HomesBy(MustPlan(spec))[0],
               ElementsAre(RankList{Rank{0}}, RankList{Rank{1}}, RankList{Rank{2}}));
   spec.recovery.state_copies = 3;
-  for (const RankList& homes : HomesBy(MustPlan(spec))[0]) EXPECT_EQ(homes.size(), 3u);
+  const std::map<int32_t, std::set<RankList>> homes = HomesBy(MustPlan(spec));
+  for (const RankList& ranks : homes.at(0)) EXPECT_EQ(ranks.size(), 3u);
 }
 
 TEST(SharesTest, OneReplica_HasItsSecondHomeInHostMemory) {
-  const Plan plan = MustPlan(AJob().Module("language", Llama()));
-  for (const Share& share : Shares(plan)) {
+  const std::vector<Share> shares = Shares(MustPlan(AJob().Module("language", Llama())));
+  ASSERT_FALSE(shares.empty());
+  for (const Share& share : shares) {
     EXPECT_THAT(share.homes, ElementsAre(Rank{0}));
     EXPECT_TRUE(share.host);
   }
@@ -172,7 +174,9 @@ TEST(SharesTest, OneReplica_HasItsSecondHomeInHostMemory) {
 TEST(SharesTest, HostMemoryWhereItIsAskedFor_TakesThePlaceOfMirrors) {
   job::JobSpec spec = AJob().Module("language", Llama(), {.dp = 2});
   spec.recovery.state_home = job::StateHome::kHost;
-  for (const Share& share : Shares(MustPlan(spec))) {
+  const std::vector<Share> shares = Shares(MustPlan(spec));
+  ASSERT_FALSE(shares.empty());
+  for (const Share& share : shares) {
     EXPECT_EQ(share.homes.size(), 1u);
     EXPECT_TRUE(share.host);
   }

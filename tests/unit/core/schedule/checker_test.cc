@@ -323,6 +323,15 @@ TEST(CheckerTest, CheckStep_TiedEndsThatWaitForEachOther_AreADeadlock) {
     const Instruction fold = {.op = Op::kFold, .module = 1};
     const Instruction send = Message(Op::kSendBackward, 2, 1);
     const Instruction weights = Pass(Op::kBackwardWeight, 1, 1);
+    // The encoder's reduction comes behind it then, in the order of tickets too.
+    const int64_t folds = p[0][Find(p[0], fold)].ticket;
+    const int64_t reduces = p[0][Find(p[0], {.op = Op::kReduce, .module = 0})].ticket;
+    for (Program& program : p) {
+      for (Instruction& instruction : program) {
+        if (instruction.ticket != folds && instruction.ticket != reduces) continue;
+        instruction.ticket = folds + reduces - instruction.ticket;
+      }
+    }
     std::rotate(p[0].begin() + static_cast<int64_t>(Find(p[0], weights)) + 1,
                 p[0].begin() + static_cast<int64_t>(Find(p[0], fold)),
                 p[0].begin() + static_cast<int64_t>(Find(p[0], fold)) + 1);
