@@ -162,9 +162,9 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
   const StageParameters parameters = ParametersOf(plan, place, chunk);
   estimate->parameters += parameters.elements * bytes;
-  if (const int64_t trained = parameters.TrainedElements(); trained > 0) {
-    estimate->gradients += parameters.elements * wide_bytes;
-    estimate->optimizer += 3 * wide_bytes * trained / parameters.replicas;
+  if (parameters.trained_extent > 0) {
+    estimate->gradients += parameters.trained_extent * wide_bytes;
+    estimate->optimizer += 3 * wide_bytes * parameters.LedElements() / parameters.replicas;
   }
   const int64_t rows = RowsOfMicrobatch(plan, place.module);
   // Of all chunks of the stage together, taken to be alike.

@@ -35,8 +35,8 @@ std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);
 double StepFlops(const Plan& plan, double tokens, double items);
 
 // Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
-// max(fp32, compute), the last three divided by the replicas and of what trains alone; no gradients
-// where nothing does.
+// max(fp32, compute), of what trains alone, the last three divided by the replicas and of what the
+// rank leads (copies.h).
 //
 // Activations, elements a row that a layer keeps, with `in` = mlp, in decoders 2 * mlp (the sharded
 // ones divided by the width):

@@ -348,15 +348,19 @@ class PartBuilder {
 
   // ---- Storage ----
 
-  // Cuts the collected order into buckets, puts matrices before vectors in each, and gives offsets.
+  // Puts what trains first, cuts the order into buckets, puts matrices before vectors in each, and
+  // gives offsets.
   void Store() {
     std::vector<LocalMatrix> collected = std::exchange(result_.matrices, {});
+    std::stable_partition(collected.begin(), collected.end(),
+                          [](const LocalMatrix& matrix) { return matrix.trains; });
     const int64_t alignment = kBucketAlignment * result_.replicas;
     for (size_t begin = 0; begin < collected.size();) {
       size_t end = begin;
       for (int64_t elements = 0; end < collected.size(); ++end) {
         elements += RoundUp(collected[end].rows * collected[end].cols, kMatrixAlignment);
-        if (end > begin && elements > kBucketElements) break;
+        if (end == begin) continue;
+        if (elements > kBucketElements || collected[end].trains != collected[begin].trains) break;
       }
       const auto at = [&collected](size_t i) {
         return collected.begin() + static_cast<std::ptrdiff_t>(i);
@@ -374,6 +378,7 @@ class PartBuilder {
       }
       bucket.elements = RoundUp(bucket.elements, alignment);
       result_.elements += bucket.elements;
+      if (result_.matrices.back().trains) result_.trained_extent = result_.elements;
       result_.buckets.push_back(bucket);
     }
   }
@@ -395,6 +400,16 @@ int64_t StageParameters::TrainedElements() const {
   int64_t elements = 0;
   for (const LocalMatrix& matrix : matrices) {
     if (matrix.trains) elements += matrix.rows * matrix.cols;
+  }
+  return elements;
+}
+
+int64_t StageParameters::LedElements() const {
+  int64_t elements = TrainedElements();
+  for (const LocalMatrix& matrix : matrices) {
+    for (const Piece& piece : matrix.pieces) {
+      if (matrix.trains && !piece.primary) elements -= piece.rows * piece.cols;
+    }
   }
   return elements;
 }

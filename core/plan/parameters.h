@@ -6,9 +6,10 @@
 // of logical tensors to rectangles of local matrices; initial values, export, checkpoints and moves
 // are loops over pieces. What no piece covers is padding and stays 0.
 //
-// Storage: reverse layer order (backward finishes the front of the buffer first), cut into buckets;
-// in each bucket matrices come before vectors; each bucket is padded to a multiple of
-// 128 * replicas elements, so that a data-parallel shard is 1/replicas of each bucket.
+// Storage: what trains first; reverse layer order (backward finishes the front of the buffer
+// first), cut into buckets that train or do not; in each bucket matrices come before vectors; each
+// bucket is padded to a multiple of 128 * replicas elements, so that a data-parallel shard is
+// 1/replicas of each bucket.
 //
 // Names and local matrices (role, shape), N a layer; "first" and "last": on that stage only.
 //
@@ -99,7 +100,9 @@ struct Piece {
   int64_t local_row = 0, local_col = 0;
   int64_t rows = 0, cols = 0;
   Holding holding = Holding::kExclusive;
-  bool primary = true;  // this rank counts it in the gradient norm: the first holder of its replica
+  // This rank leads the copies of its replica (copies.h): it alone updates the piece, and counts it
+  // in the gradient norm. The first tensor rank that holds it; of a tied embedding, the embedding.
+  bool primary = true;
 };
 
 struct LocalMatrix {
@@ -122,12 +125,15 @@ struct StageParameters {
   std::vector<LogicalTensor> logical;
   std::vector<LocalMatrix> matrices;  // in storage order
   std::vector<Bucket> buckets;
-  int64_t elements = 0;  // of the flat buffer, padding included
-  int32_t replicas = 1;  // data-parallel shards of each bucket
+  int64_t elements = 0;        // of the flat buffer, padding included
+  int64_t trained_extent = 0;  // of its front, whose buckets train; only it has gradients
+  int32_t replicas = 1;        // data-parallel shards of each bucket
 
   // Elements of the matrices that train, padding between them left out. 0: the part needs no
   // gradient buffer and has no optimizer state.
   int64_t TrainedElements() const;
+  // Of these, the ones that this rank leads (copies.h): what its replicas keep optimizer state for.
+  int64_t LedElements() const;
   // The matrix of a role, or nullptr. layer and edge as in LocalMatrix.
   const LocalMatrix* Find(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
 };

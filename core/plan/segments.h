@@ -2,8 +2,12 @@
 //
 // A *segment* is a maximal run of units of one family whose holders, over all replicas, are the
 // same ranks. With equal widths segments are the classical data-parallel shards; with unequal ones
-// they are bookkeeping, never communicators. A segment's optimizer state lives at its *homes*: the
-// primary in one replica (they take turns, so that state spreads evenly), a mirror in the next.
+// they are bookkeeping, never communicators.
+//
+// A *share* is the part of a segment in one bucket that one home keeps optimizer state for. Where
+// the replicas of a stage have one width, share r is the r-th part of each bucket. Its *homes*: the
+// primary, in replica r, which reduces and updates it; then mirrors in other replicas, on other
+// nodes where there is a choice, or host memory of the primary's node.
 //
 // Pure.
 #pragma once
@@ -21,12 +25,26 @@ enum class UnitFamily : uint8_t { kAttention, kKv, kMlp, kVocabulary, kReplicate
 struct Segment {
   int32_t module = 0, pp = 0;
   UnitFamily family = UnitFamily::kAttention;
-  UnitRange units;  // query heads, KV heads, blocks; kReplicated: one unit, everything
-  std::vector<RankList> holders;  // of each replica, (dp, then cp)
-  RankList homes;                 // primary first; one entry where there is one replica
+  UnitRange units;    // query heads, KV heads, blocks; kReplicated: one unit, everything
+  int32_t edge = -1;  // kMlp: of the blocks of that edge's projector
+  std::vector<RankList> holders;  // of each present replica, (dp, then cp)
 };
 
-// In order of module, pipeline stage, family, first unit. Modules without architecture have none.
+// In order of module, pipeline stage, family (projectors behind the MLP), first unit. Modules
+// without architecture have none.
 std::vector<Segment> Segments(const Plan& plan);
+
+struct Share {
+  int32_t module = 0, pp = 0, chunk = 0;
+  int32_t segment = 0;  // index into Segments
+  int32_t bucket = 0;   // of the part
+  UnitRange elements;   // of the segment's in this bucket, in storage order
+  RankList homes;       // primary first, then mirrors
+  bool host = false;    // the second home is host memory of the primary's node
+};
+
+// Of every segment that trains, in its order, then chunk, bucket, first element; nothing of stages
+// whose replicas have different widths.
+std::vector<Share> Shares(const Plan& plan);
 
 }  // namespace phalanx::plan

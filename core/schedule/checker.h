@@ -3,10 +3,10 @@
 // First the text of each program: every microbatch forward, and backward for the input and for the
 // weights where these train, exactly once at every pipeline part of the rank, each behind what it
 // needs; every message of every link, gradients only to parts that train; reductions, record,
-// decision, optimizer and gathers once and in this order, and before the first reduction of a rank
-// the weight passes of its tied embeddings, which are summed there; tickets that rise on each
-// communicator, that all ranks agree on, and that are higher than those of everything an operation
-// needs.
+// decision, optimizer and gathers once and in this order; folds of tied embeddings behind the
+// weight passes of their ends and before the embedding's reduction, spreads behind the gathers;
+// tickets that rise on each communicator, that all ranks agree on, and that are higher than those
+// of everything an operation needs.
 //
 // Then all programs together, in two models (core/schedule/execution.h): with streams, where the
 // messages of each (communicator, direction) pass a FIFO queue with rendezvous and no buffering,

@@ -59,11 +59,13 @@ class TicketBook {
                        static_cast<size_t>(instruction.microbatch)];
     }
     if (instruction.op == Op::kRecord) return collectives_.back();
+    if (IsTie(instruction.op)) return ties_[{instruction.module, instruction.op}];
     return collectives_[2 * static_cast<size_t>(part) + (instruction.op == Op::kGather ? 1 : 0)];
   }
 
   size_t microbatches_;
   std::vector<Entry> messages_, collectives_;
+  std::map<std::pair<int32_t, Op>, Entry> ties_;  // by module
   std::vector<std::pair<int64_t, Instruction>> by_ticket_;
 };
 
@@ -89,6 +91,9 @@ class RankRules {
         AddMessage(link, Op::kSendForward, i);
         if (HasGradients(link)) AddMessage(link, Op::kReceiveBackward, i);
       }
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (PartAt(i).tied >= 0) ties_.try_emplace(PartAt(i).module);
     }
     passes_.assign(kPassOps * parts_.size() * Count(), kAbsent);
     ends_.assign(3 * parts_.size(), kAbsent);
@@ -165,6 +170,11 @@ class RankRules {
     if (IsMessage(instruction.op)) {
       Messages* messages = MessagesOf(instruction);
       return messages ? &messages->positions[static_cast<size_t>(instruction.microbatch)] : nullptr;
+    }
+    if (IsTie(instruction.op)) {
+      const auto tie = ties_.find(instruction.module);
+      if (tie == ties_.end()) return nullptr;
+      return instruction.op == Op::kFold ? &tie->second.fold : &tie->second.spread;
     }
     const size_t part = PositionOfPart(instruction);
     if (part == parts_.size() || !IsTrained(PartAt(part), instruction.op)) return nullptr;
@@ -249,20 +259,24 @@ class RankRules {
     }
   }
 
-  void CheckTied(int32_t pass, int32_t first_reduce) {
-    if (pass == kAbsent || first_reduce == kAbsent || pass < first_reduce) return;
-    Report(At(pass), " stands behind ", At(first_reduce),
-           ", before which its tied embedding is summed");
+  // A part with an end of a tied embedding: its weight passes, fold, reduction, gather, spread.
+  void CheckTie(size_t i) {
+    const TiePositions& tie = ties_.at(PartAt(i).module);
+    for (int32_t m = 0; m < microbatches_; ++m) {
+      CheckOrder(PassPosition(i, Op::kBackwardWeight, m), tie.fold);
+    }
+    CheckOrder(tie.fold, PartAt(i).leads ? ends_[3 * i] : record_);
+    CheckOrder(ends_[3 * i + 2], tie.spread);
   }
 
-  // Where tied embeddings are summed.
-  int32_t FirstReduce() const {
-    int32_t first = kAbsent;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      const int32_t reduce = ends_[3 * i];
-      if (reduce != kAbsent && (first == kAbsent || reduce < first)) first = reduce;
+  void CheckTies() {
+    for (const auto& [module, tie] : ties_) {
+      if (tie.fold == kAbsent) Report("no ", ToString({.op = Op::kFold, .module = module}));
+      if (tie.spread == kAbsent) Report("no ", ToString({.op = Op::kSpread, .module = module}));
     }
-    return first;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (PartAt(i).tied >= 0) CheckTie(i);
+    }
   }
 
   // Reductions, record, decision, optimizer, gathers.
@@ -270,7 +284,7 @@ class RankRules {
     if (record_ == kAbsent) Report("no Record");
     if (decide_ == kAbsent) Report("no Decide");
     CheckOrder(record_, decide_);
-    const int32_t first_reduce = FirstReduce();
+    CheckTies();
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (!PartAt(i).trains.weights) continue;
       for (Op op : {Op::kReduce, Op::kOptimize, Op::kGather}) {
@@ -281,7 +295,6 @@ class RankRules {
       for (int32_t m = 0; m < microbatches_; ++m) {
         const int32_t pass = PassPosition(i, Op::kBackwardWeight, m);
         CheckOrder(pass, reduce);
-        if (PartAt(i).tied >= 0 && first_reduce != reduce) CheckTied(pass, first_reduce);
       }
       CheckOrder(reduce, record_);
       CheckOrder(decide_, ends_[3 * i + 1]);
@@ -396,6 +409,10 @@ class RankRules {
   std::vector<int32_t> passes_;  // position by part, pass, microbatch
   std::vector<int32_t> ends_;    // position of reduce, optimize, gather of each part
   int32_t record_ = kAbsent, decide_ = kAbsent;
+  struct TiePositions {
+    int32_t fold = kAbsent, spread = kAbsent;
+  };
+  std::map<int32_t, TiePositions> ties_;  // by module
 };
 
 }  // namespace

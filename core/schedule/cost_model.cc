@@ -65,7 +65,7 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
     const int64_t speed = module.speeds[static_cast<size_t>(dp)];
     if (speed > 0) kinds.emplace(module.replicas.Width(dp, stage), speed);
   }
-  PartCost slowest;
+  PartCost slowest{.forward = 0, .backward_input = 0, .backward_weight = 0};
   for (const auto& [width, speed] : kinds) {
     const double rows =
         samples * length * static_cast<double>(speed) / (speeds * module.replicas.cp());

@@ -22,12 +22,6 @@ struct Team {
   double ready = 0;
 };
 
-// A member at its first reduction.
-struct AtReduction {
-  bool arrived = false;
-  double ready = 0;
-};
-
 struct Group {
   int32_t missing = 0;
   double ready = 0;
@@ -49,7 +43,6 @@ class Engine {
         ends_(programs.size()),
         done_(index_.size(), 0),
         rendezvous_(index_.size()),
-        at_reduction_(programs.size()),
         is_awake_(programs.size(), 0) {
     execution_.first = index_.first();
     execution_.begin.assign(index_.size(), 0);
@@ -137,27 +130,36 @@ class Engine {
     return groups_[2 * group + (instruction.op == Op::kGather ? 1 : 0)];
   }
 
-  // Before its first reduction a member sums tied parameters with those that hold their other ends.
-  // False while these have not come to theirs; else `ready` is when all were there.
-  bool SumTies(int32_t member, const Instruction& instruction, double& ready) {
-    const std::vector<int32_t>& ties = wiring_.ties_of[static_cast<size_t>(member)];
-    if (instruction.op != Op::kReduce || ties.empty()) return true;
-    AtReduction& own = at_reduction_[static_cast<size_t>(member)];
-    if (!own.arrived) {
-      own = {true, ready};
-      for (int32_t other : ties) Wake(other);
+  // Whether two members are at the ends of the instruction's embedding.
+  static bool IsOf(const Wiring::Tie& tie, const Instruction& instruction) {
+    return tie.module == instruction.module;
+  }
+
+  // A fold or a spread ends once all that hold the other ends have come to theirs.
+  void ArriveAtTie(int32_t member, int64_t id, double ready) {
+    const Instruction& instruction = At(id);
+    const std::vector<Wiring::Tie>& ties = wiring_.ties_of[static_cast<size_t>(member)];
+    const auto [own, is_new] =
+        at_ties_.try_emplace({member, instruction.module, instruction.op}, ready);
+    for (const Wiring::Tie& tie : ties) {
+      if (is_new && IsOf(tie, instruction)) Wake(tie.member);
     }
-    for (int32_t other : ties) {
-      const AtReduction& there = at_reduction_[static_cast<size_t>(other)];
-      if (!there.arrived) return false;
-      ready = std::max(ready, there.ready);
+    for (const Wiring::Tie& tie : ties) {
+      if (!IsOf(tie, instruction)) continue;
+      const auto there = at_ties_.find({tie.member, instruction.module, instruction.op});
+      if (there == at_ties_.end()) return;
+      ready = std::max(ready, there->second);
     }
-    return true;
+    Finish(id, std::max(ready, own->second), std::max(ready, own->second));
   }
 
   // Comes to a collective that could begin at `ready`. False while not all of its group are there.
   bool Collect(int32_t member, int64_t id, double ready) {
-    if (SumTies(member, At(id), ready)) ArriveInGroup(member, id, ready);
+    if (IsTie(At(id).op)) {
+      ArriveAtTie(member, id, ready);
+    } else {
+      ArriveInGroup(member, id, ready);
+    }
     return Done(id);
   }
 
@@ -406,15 +408,21 @@ class Engine {
     return reason;
   }
 
-  std::string GroupReason(int32_t member, const Instruction& instruction) {
-    for (int32_t other : wiring_.ties_of[static_cast<size_t>(member)]) {
-      if (instruction.op != Op::kReduce || at_reduction_[static_cast<size_t>(other)].arrived) {
+  std::string TieReason(int32_t member, const Instruction& instruction) {
+    for (const Wiring::Tie& tie : wiring_.ties_of[static_cast<size_t>(member)]) {
+      if (!IsOf(tie, instruction) ||
+          at_ties_.contains({tie.member, instruction.module, instruction.op})) {
         continue;
       }
-      return absl::StrCat("waits for ", Name(other),
+      return absl::StrCat("waits for ", Name(tie.member),
                           ", which has the other end of an embedding and is at ",
-                          WhereIs(other, 0));
+                          WhereIs(tie.member, 0));
     }
+    return "";
+  }
+
+  std::string GroupReason(int32_t member, const Instruction& instruction) {
+    if (IsTie(instruction.op)) return TieReason(member, instruction);
     const Group& group = GroupOf(member, instruction);
     for (int32_t other = 0; other < wiring_.members; ++other) {
       if (instruction.op != Op::kRecord) {
@@ -461,7 +469,7 @@ class Engine {
   std::vector<std::array<double, kQueues>> ends_;   // when the last operation of each queue ended
   std::vector<char> done_;
   std::vector<Rendezvous> rendezvous_;
-  std::vector<AtReduction> at_reduction_;
+  std::map<std::tuple<int32_t, int32_t, Op>, double> at_ties_;  // when who came to what
   std::vector<Group> groups_;  // reduce and gather of each group, then the record
   std::vector<Team> teams_;    // by team, pass, microbatch
   std::vector<int32_t> awake_;

@@ -11,8 +11,8 @@
 //   kBlocking  a host without streams: one instruction after the other. A send is posted and never
 //              waits, a receive waits for the sends of all its peers, a collective or a pass of a
 //              tensor group for its group.
-// In both a member's first reduction waits until the members with the other ends of its tied
-// embeddings have come to theirs: there they are summed.
+// In both a fold or a spread of a tied embedding waits until the members that hold the same rows at
+// the other end have come to theirs.
 // What is blocked in a model does not depend on times.
 //
 // Pure.

@@ -19,6 +19,8 @@ absl::string_view OpName(Op op) {
       return "BackwardWeight";
     case Op::kSendBackward:
       return "SendBackward";
+    case Op::kFold:
+      return "Fold";
     case Op::kReduce:
       return "Reduce";
     case Op::kRecord:
@@ -29,6 +31,8 @@ absl::string_view OpName(Op op) {
       return "Optimize";
     case Op::kGather:
       return "Gather";
+    case Op::kSpread:
+      return "Spread";
   }
   return "Unknown";
 }
@@ -43,6 +47,7 @@ std::string ToString(const Instruction& instruction) {
     return absl::StrCat(name, "(module ", instruction.module, ", chunk ", instruction.chunk,
                         ", microbatch ", instruction.microbatch, ")");
   }
+  if (IsTie(instruction.op)) return absl::StrCat(name, "(module ", instruction.module, ")");
   if (instruction.op == Op::kRecord || instruction.op == Op::kDecide) return std::string(name);
   return absl::StrCat(name, "(module ", instruction.module, ", chunk ", instruction.chunk, ")");
 }

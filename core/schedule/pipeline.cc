@@ -46,6 +46,7 @@ void TieEnds(const plan::Plan& plan, Pipeline& pipeline) {
     Part& tail = pipeline.parts[static_cast<size_t>(b)];
     if (!head.trains.weights || !tail.trains.weights) continue;
     head.tied = b;
+    head.leads = true;
     tail.tied = a;
   }
 }

@@ -30,7 +30,8 @@ struct Part {
   std::vector<int32_t> upstream, downstream;  // the parts at the other ends, each once
   std::vector<int32_t> classes;               // rank classes that hold this part
   std::vector<int32_t> crews;                 // the same classes by crews
-  int32_t tied = -1;  // the part at the other end of an embedding that is tied and trains
+  int32_t tied = -1;   // the part at the other end of an embedding that is tied and trains
+  bool leads = false;  // of the two it is the one with the embedding, which leads (plan/copies.h)
 };
 
 struct LinkParts {

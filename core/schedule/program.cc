@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -52,6 +53,7 @@ bool HasUpdate(const Part& part) { return part.trains.weights; }
 // Places of the collectives of a step in the order of tickets.
 struct CollectiveTickets {
   std::vector<int64_t> reduce, gather;  // of each part
+  std::vector<int64_t> fold, spread;    // of each part that leads a tied embedding
   int64_t record = 0;
 };
 
@@ -63,30 +65,41 @@ struct StepPlan {
   CollectiveTickets collectives;
 };
 
-// Messages and reductions by time, then the record, then the gathers by part.
+// Messages, folds and reductions by time, then the record, the gathers and the spreads by part.
 void NumberTickets(StepPlan& step) {
+  CollectiveTickets& tickets = step.collectives;
+  const std::vector<Part>& parts = step.pipeline.parts;
   struct Reduction {
     int64_t time;
-    int32_t part;
+    int64_t* ticket;
   };
   std::vector<Reduction> reductions;
-  for (size_t p = 0; p < step.pipeline.parts.size(); ++p) {
-    if (!HasUpdate(step.pipeline.parts[p])) continue;
+  for (std::vector<int64_t>* list : {&tickets.reduce, &tickets.fold, &tickets.spread}) {
+    list->resize(parts.size());
+  }
+  const auto end_of = [&](const Part& part) {
     int64_t time = 0;
-    for (int32_t c : step.pipeline.parts[p].classes) {
+    for (int32_t c : part.classes) {
       time = std::max(time, step.timeline.class_end[static_cast<size_t>(c)]);
     }
-    reductions.push_back({time, static_cast<int32_t>(p)});
+    return time;
+  };
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (!HasUpdate(parts[p])) continue;
+    int64_t time = end_of(parts[p]);
+    if (parts[p].leads) {
+      time = std::max(time, end_of(parts[static_cast<size_t>(parts[p].tied)]));
+      reductions.push_back({time, &tickets.fold[p]});
+    }
+    reductions.push_back({time, &tickets.reduce[p]});
   }
-  std::sort(reductions.begin(), reductions.end(), [](const Reduction& a, const Reduction& b) {
-    return std::tie(a.time, a.part) < std::tie(b.time, b.part);
-  });
-  step.collectives.reduce.resize(step.pipeline.parts.size());
+  std::stable_sort(reductions.begin(), reductions.end(),
+                   [](const Reduction& a, const Reduction& b) { return a.time < b.time; });
   int64_t ticket = 0;
   size_t reduced = 0;
   const auto number_reductions_before = [&](int64_t time) {
     for (; reduced < reductions.size() && reductions[reduced].time < time; ++reduced) {
-      step.collectives.reduce[static_cast<size_t>(reductions[reduced].part)] = ++ticket;
+      *reductions[reduced].ticket = ++ticket;
     }
   };
   for (const Message& message : step.timeline.messages) {
@@ -94,9 +107,10 @@ void NumberTickets(StepPlan& step) {
     step.message_tickets.push_back(++ticket);
   }
   number_reductions_before(INT64_MAX);
-  step.collectives.record = ++ticket;
-  for (size_t p = 0; p < step.pipeline.parts.size(); ++p) {
-    step.collectives.gather.push_back(++ticket);
+  tickets.record = ++ticket;
+  for (size_t p = 0; p < parts.size(); ++p) tickets.gather.push_back(++ticket);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (parts[p].leads) tickets.spread[p] = ++ticket;
   }
 }
 
@@ -235,8 +249,8 @@ class ProgramWriter {
   Program program_;
 };
 
-// Reductions in ticket order, record, decision, then optimizer and gather of each part that has
-// parameters which train.
+// Folds and reductions in ticket order, record, decision, then optimizer and gather of each part
+// that has parameters which train, then spreads.
 void AppendEnd(const StepPlan& step, std::vector<int32_t> parts, Program& program) {
   std::erase_if(parts, [&step](int32_t part) {
     return !HasUpdate(step.pipeline.parts[static_cast<size_t>(part)]);
@@ -246,19 +260,26 @@ void AppendEnd(const StepPlan& step, std::vector<int32_t> parts, Program& progra
     const Part& p = step.pipeline.parts[static_cast<size_t>(part)];
     program.push_back({.op = op, .module = p.module, .chunk = p.chunk, .ticket = ticket});
   };
-  std::vector<int32_t> by_ticket = parts;
-  std::sort(by_ticket.begin(), by_ticket.end(), [&tickets](int32_t a, int32_t b) {
-    return tickets.reduce[static_cast<size_t>(a)] < tickets.reduce[static_cast<size_t>(b)];
-  });
-  for (int32_t part : by_ticket) {
+  // Parts that lead a tied embedding with an end here.
+  std::set<int32_t> leads;
+  for (int32_t part : parts) {
+    const Part& p = step.pipeline.parts[static_cast<size_t>(part)];
+    if (p.tied >= 0) leads.insert(p.leads ? part : p.tied);
+  }
+  const size_t begin = program.size();
+  for (int32_t lead : leads) append(Op::kFold, lead, tickets.fold[static_cast<size_t>(lead)]);
+  for (int32_t part : parts) {
     append(Op::kReduce, part, tickets.reduce[static_cast<size_t>(part)]);
   }
+  std::sort(program.begin() + static_cast<std::ptrdiff_t>(begin), program.end(),
+            [](const Instruction& a, const Instruction& b) { return a.ticket < b.ticket; });
   program.push_back({.op = Op::kRecord, .ticket = tickets.record});
   program.push_back({.op = Op::kDecide});
   for (int32_t part : parts) {
     append(Op::kOptimize, part, 0);
     append(Op::kGather, part, tickets.gather[static_cast<size_t>(part)]);
   }
+  for (int32_t lead : leads) append(Op::kSpread, lead, tickets.spread[static_cast<size_t>(lead)]);
 }
 
 Program WriteStep(const StepPlan& step, int32_t rank_class) {

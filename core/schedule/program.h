@@ -22,16 +22,20 @@
 //   - kBackwardWeight stands anywhere behind the kBackwardInput of its microbatch, and until then
 //     keeps what it needs of the activation and of the gradient. It never stands before it.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
-//     communicator. A rank with one end of a tied embedding that trains exchanges its gradient with
-//     the rank of the other end, on the control communicator, right before its first kReduce,
-//     whichever part that is of; with both ends it adds them there. So all weight passes of both
-//     ends stand before that kReduce.
+//     communicator. Copies inside a tensor group (plan/copies.h) are folded at the beginning of
+//     kReduce and spread at the end of kGather, on the tensor communicator.
+//   - kFold and kSpread are of a tied embedding whose ends are two parts that train: every rank
+//   with
+//     one of the ends has both, once for the module. They run on the control communicator, or
+//     inside a rank that has both ends. All weight passes of both ends stand before kFold, and
+//     kFold before the kReduce of the embedding; kSpread stands behind all gathers of the two
+//     parts.
 //
 // What trains (plan::Trains) decides what is there. kBackwardInput exists where anything at or
 // before the part trains (on a part with weights but nothing before it, it computes what the weight
 // pass needs), kBackwardWeight, kReduce, kOptimize and kGather where the part has weights that
-// train. A link carries gradients only if the part at its source has a backward pass. Every rank
-// has kRecord and kDecide.
+// train, kFold and kSpread where both ends do. A link carries gradients only if the part at its
+// source has a backward pass. Every rank has kRecord and kDecide.
 //
 // A pass of a part of tensor width above 1 has collectives among its tensor group. All members run
 // such passes in the same order, also on ranks that modules share.
@@ -52,7 +56,8 @@
 //                   backwards. With encoder chunks only the first chunk is forwarded before; the
 //                   others run where ranks would wait, at the latest when they are needed, and
 //                   backwards of a chunk where ranks wait once all its gradients are there.
-// After the last pass of a rank: kReduce of each part, kRecord, kDecide, kOptimize and kGather.
+// After the last pass of a rank: kFold and kReduce of each part by ticket, kRecord, kDecide,
+// kOptimize and kGather, kSpread.
 //
 // Pure.
 #pragma once
@@ -75,11 +80,13 @@ enum class Op : uint8_t {
   kBackwardInput,    // module, chunk, microbatch: gradient of the inputs
   kBackwardWeight,   // module, chunk, microbatch: gradient of the parameters, accumulated
   kSendBackward,     // link, microbatch
+  kFold,             // module: gradients of a tied head join those of the embedding
   kReduce,           // module, chunk: gradients summed over replicas; each rank keeps its shard
   kRecord,           // the rank's record of the step joins everyone's
   kDecide,           // every record checked: commit or not, norm, token count
   kOptimize,         // module, chunk: predicated on the decision
   kGather,           // module, chunk: parameters gathered from their shards
+  kSpread,           // module: a tied head takes the embedding's parameters
 };
 
 struct Instruction {
@@ -106,8 +113,11 @@ constexpr bool IsBackwardMessage(Op op) {
 constexpr bool IsMessage(Op op) { return IsForwardMessage(op) || IsBackwardMessage(op); }
 constexpr bool IsSend(Op op) { return op == Op::kSendForward || op == Op::kSendBackward; }
 constexpr bool IsCollective(Op op) {
-  return op == Op::kReduce || op == Op::kRecord || op == Op::kGather;
+  return op == Op::kFold || op == Op::kReduce || op == Op::kRecord || op == Op::kGather ||
+         op == Op::kSpread;
 }
+// Between the ends of a tied embedding.
+constexpr bool IsTie(Op op) { return op == Op::kFold || op == Op::kSpread; }
 constexpr bool IsPass(Op op) {
   return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight;
 }

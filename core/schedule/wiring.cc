@@ -108,7 +108,8 @@ void FillTensorGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& 
   }
 }
 
-// Ranks of another stage of the same replica that hold vocabulary rows which `place` holds too.
+// Ranks of another stage of the same replica that hold vocabulary rows which `place` holds too;
+// where the vocabulary is not known, the one of the same tensor coordinate.
 std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& place,
                                     int32_t stage) {
   const job::Architecture& architecture = plan.module_spec(place.module).architecture;
@@ -117,7 +118,9 @@ std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& p
   std::vector<Rank> holders;
   for (int32_t tp = 0; tp < width; ++tp) {
     const plan::UnitRange there = plan::ShardOf(architecture, width, tp).vocabulary_blocks;
-    if (here.first >= there.end() || there.first >= here.end()) continue;
+    const bool known = here.count > 0 || there.count > 0;
+    const bool shares = here.first < there.end() && there.first < here.end();
+    if (known ? !shares : tp != place.tp) continue;
     plan::Place other = place;
     other.pp = stage;
     other.tp = tp;
@@ -128,13 +131,13 @@ std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& p
 
 void FillTies(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
   for (int32_t rank = 0; rank < wiring.members; ++rank) {
-    std::vector<int32_t>& ties = wiring.ties_of[static_cast<size_t>(rank)];
+    std::vector<Wiring::Tie>& ties = wiring.ties_of[static_cast<size_t>(rank)];
     for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
       const Part& part = pipeline.parts[static_cast<size_t>(p)];
       if (part.tied < 0) continue;
       for (Rank other : HoldersAtOtherEnd(plan, *plan.PlaceOf(Rank{rank}, part.module),
                                           pipeline.parts[static_cast<size_t>(part.tied)].stage)) {
-        if (other.value != rank) ties.push_back(other.value);
+        if (other.value != rank) ties.push_back({part.module, other.value});
       }
     }
   }

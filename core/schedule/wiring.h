@@ -39,9 +39,12 @@ struct Wiring {
   // ranks, the crews of rank classes.
   std::vector<std::vector<int32_t>> teams_of;
   std::vector<std::vector<int32_t>> teams;  // members of each, ascending
-  // Other members with an end of an embedding of which the member holds the other end: [member].
-  // Not between rank classes, which stand for ranks that sum within pairs.
-  std::vector<std::vector<int32_t>> ties_of;
+  // Other members that hold vocabulary rows of a tied embedding which the member holds at the other
+  // end: [member]. Not between rank classes, which stand for ranks that exchange within pairs.
+  struct Tie {
+    int32_t module = 0, member = 0;
+  };
+  std::vector<std::vector<Tie>> ties_of;
   std::vector<LinkEnd> from, to;    // of each link
   std::vector<int32_t> pattern_of;  // of each microbatch
 

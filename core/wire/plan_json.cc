@@ -253,10 +253,30 @@ Json SegmentsJson(const Plan& plan) {
                         {"family", NameOf(segment.family)},
                         {"first", segment.units.first},
                         {"count", segment.units.count},
-                        {"holders", ToJson(segment.holders)},
-                        {"homes", ToJson(segment.homes)}});
+                        {"holders", ToJson(segment.holders)}});
+    if (segment.edge >= 0) {
+      const job::Edge& edge = plan.spec.edges[static_cast<size_t>(segment.edge)];
+      segments.back()["projector"] = plan.module_spec(edge.to).name;
+    }
   }
   return segments;
+}
+
+Json SharesJson(const Plan& plan) {
+  Json shares = Json::array();
+  for (const plan::Share& share : plan::Shares(plan)) {
+    Json homes = ToJson(share.homes);
+    if (share.host) homes.push_back("host");
+    shares.push_back({{"module", plan.module_spec(share.module).name},
+                      {"pp", share.pp},
+                      {"chunk", share.chunk},
+                      {"segment", share.segment},
+                      {"bucket", share.bucket},
+                      {"first", share.elements.first},
+                      {"count", share.elements.count},
+                      {"homes", std::move(homes)}});
+  }
+  return shares;
 }
 
 // Empty where some module's parameters are not known: a sum that leaves out a module misleads.
@@ -375,6 +395,7 @@ std::string PlanJson(const Plan& plan, const PlanFigures& figures) {
   if (!plan.candidates.empty()) json["candidates"] = CandidatesJson(plan);
   json["replicas"] = ReplicasJson(plan);
   json["segments"] = SegmentsJson(plan);
+  json["shares"] = SharesJson(plan);
   json["memory"] = MemoryJson(plan);
   return Print(json);
 }

@@ -32,6 +32,8 @@ const char* Verb(Op op) {
     case Op::kReceiveForward:
     case Op::kReceiveBackward:
       return "receive";
+    case Op::kFold:
+      return "fold";
     case Op::kReduce:
       return "reduce";
     case Op::kRecord:
@@ -42,6 +44,8 @@ const char* Verb(Op op) {
       return "optimize";
     case Op::kGather:
       return "gather";
+    case Op::kSpread:
+      return "spread";
   }
   return "";
 }

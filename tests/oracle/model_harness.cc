@@ -74,7 +74,7 @@ void StageWorld::AddStage(const plan::Place& place, int32_t chunk,
   const at::ScalarType gradient = type_ == at::kDouble ? at::kDouble : at::kFloat;
   stage->weights = at::empty({stage->parameters.elements}, options.dtype(type_));
   if (stage->parameters.TrainedElements() > 0) {
-    stage->gradients = at::zeros({stage->parameters.elements}, options.dtype(gradient));
+    stage->gradients = at::zeros({stage->parameters.trained_extent}, options.dtype(gradient));
   }
   model::InitialiseWeights(plan_, place, stage->parameters, stage->weights, 1);
   auto made =

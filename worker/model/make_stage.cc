@@ -27,8 +27,8 @@ absl::Status CheckBuffers(const plan::StageParameters& parameters, const at::Ten
                                             "; the stage needs ", parameters.elements, " of ",
                                             c10::toString(options.compute)));
   }
-  if (gradients.defined() &&
-      (gradients.numel() != parameters.elements || gradients.scalar_type() != options.gradient)) {
+  if (gradients.defined() && (gradients.numel() != parameters.trained_extent ||
+                              gradients.scalar_type() != options.gradient)) {
     return absl::InternalError(absl::StrCat("the gradient buffer has ", gradients.numel(),
                                             " elements of ", c10::toString(gradients.scalar_type()),
                                             "; the stage needs ", parameters.elements, " of ",

@@ -22,8 +22,8 @@ void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::P
       Passes& passes = passes_[{instruction.module, instruction.chunk}][kind];
       passes.seconds += seconds;
       ++passes.count;
-    } else if (instruction.op == Op::kReduce || instruction.op == Op::kOptimize ||
-               instruction.op == Op::kGather) {
+    } else if (instruction.op == Op::kOptimize ||
+               (schedule::IsCollective(instruction.op) && instruction.op != Op::kRecord)) {
       finish_seconds_ += seconds;
     }
   }

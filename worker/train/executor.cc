@@ -82,7 +82,6 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     groups.tensor =
         find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
     groups.data = find(data_groups, plan_.DataGroupOf(place));
-    groups.control = control_;
     RETURN_IF_ERROR(AddPart(*state, groups));
   }
   TieEnds();
@@ -132,23 +131,20 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
 
 // The two ends of a tied embedding may be parts of one rank, or of two.
 void Executor::TieEnds() {
-  for (Part& part : parts_) {
-    const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(part.place.module)];
-    const job::Module& spec = plan_.module_spec(part.place.module);
-    if (!spec.architecture.tied_head || spec.frozen || part.first == part.last) continue;
-    for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
-        if (part.first ? !module.IsLast(stage, chunk) : !module.IsFirst(stage, chunk)) continue;
-        plan::Place other = part.place;
-        other.pp = stage;
-        const Rank peer = plan_.RankOf(other);
-        if (peer == rank_) {
-          if (part.first) part.reduction->TieTo(*PartOf(part.place.module, chunk).reduction);
-        } else {
-          part.reduction->TieTo(control_peer_.at(peer));
-        }
-      }
+  for (const Part& part : parts_) {
+    const int32_t module = part.place.module;
+    if ((!part.first && !part.last) || ties_.contains(module)) continue;
+    CopyExchange exchange(control_);
+    bool any = false;
+    for (const plan::Copy& copy : plan::TiedCopies(plan_, part.place)) {
+      const Rank lead = plan_.RankOf(copy.lead), follower = plan_.RankOf(copy.follower);
+      if (lead != rank_ && follower != rank_) continue;
+      any = true;
+      exchange.Add(copy, lead == rank_ ? PartOf(module, copy.lead_chunk).state : nullptr,
+                   follower == rank_ ? PartOf(module, copy.chunk).state : nullptr,
+                   lead == follower ? -1 : control_peer_.at(lead == rank_ ? follower : lead));
     }
+    if (any) ties_.emplace(module, std::move(exchange));
   }
 }
 
@@ -170,8 +166,9 @@ absl::Status Executor::WarmUp(Batches& batches, const std::vector<Microbatch>& m
 absl::Status Executor::RestoreParameters() {
   for (Part& part : parts_) {
     if (part.state->trains()) RETURN_IF_ERROR(part.reduction->Gather());
-    RETURN_IF_ERROR(part.reduction->VerifyCopies());
   }
+  for (auto& [module, ends] : ties_) RETURN_IF_ERROR(ends.Spread());
+  for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->VerifyCopies());
   return absl::OkStatus();
 }
 
@@ -180,7 +177,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
   sums_.zero_();
   timer_->BeginStep(context.step);
   int32_t before = timer_->Mark();
-  bool asked = false, tied = false;
+  bool asked = false;
   for (size_t i = 0; i < program_.size();) {
     const Instruction& instruction = program_[i];
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
@@ -194,10 +191,6 @@ absl::Status Executor::RunProgram(const StepContext& context,
     }
     RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i)));
     timer_->BeginInstruction(static_cast<int32_t>(i));
-    if (!tied && instruction.op == Op::kReduce) {
-      tied = true;
-      for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->SumTiedEnds());
-    }
     ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
     const int32_t after = timer_->Mark();
     // Of one exchange it is the receive that takes the time.
@@ -275,6 +268,10 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
                                    .plan_digest = plan_digest_,
                                    .clip_norm = plan_.spec.optimizer.clip_norm});
     return absl::OkStatus();
+  }
+  if (schedule::IsTie(instruction.op)) {
+    CopyExchange& ends = ties_.at(instruction.module);
+    return instruction.op == Op::kFold ? ends.Fold() : ends.Spread();
   }
   Part& part = PartOf(instruction.module, instruction.chunk);
   switch (instruction.op) {

@@ -200,6 +200,7 @@ class Executor {
   std::vector<std::unique_ptr<comm::Communicator>> timed_;  // tensor groups, as the stages use them
   std::vector<Part> parts_;
   std::map<std::pair<int32_t, int32_t>, size_t> part_at_;  // by module, chunk
+  std::map<int32_t, CopyExchange> ties_;  // of tied embeddings with an end here, by module
   RunAhead run_ahead_;
   comm::Communicator* control_ = nullptr;
   comm::Communicator* forward_ = nullptr;

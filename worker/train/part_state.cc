@@ -12,9 +12,9 @@ namespace {
 // Rows [begin, end) of the flat buffer with the same flags.
 struct FlagRun {
   int64_t begin = 0, end = 0;
-  bool trains = true, decay = false, counted = true;
+  bool trains = true, decay = false;  // trains: this rank leads it (plan/copies.h)
   bool SameFlags(const FlagRun& other) const {
-    return trains == other.trains && decay == other.decay && counted == other.counted;
+    return trains == other.trains && decay == other.decay;
   }
 };
 
@@ -33,19 +33,19 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
   };
   for (const plan::LocalMatrix& matrix : parameters.matrices) {
     bool decay = false;
-    std::vector<std::pair<int64_t, int64_t>> uncounted;  // rows [first, end)
+    std::vector<std::pair<int64_t, int64_t>> following;  // rows [first, end)
     for (const plan::Piece& piece : matrix.pieces) {
       decay |= parameters.logical[static_cast<size_t>(piece.logical)].decay;
-      if (!piece.primary) uncounted.emplace_back(piece.local_row, piece.local_row + piece.rows);
+      if (!piece.primary) following.emplace_back(piece.local_row, piece.local_row + piece.rows);
     }
-    std::sort(uncounted.begin(), uncounted.end());
+    std::sort(following.begin(), following.end());
     int64_t row = 0;
-    auto rows_to = [&](int64_t end, bool counted) {
-      append({matrix.offset + row * matrix.cols, matrix.offset + end * matrix.cols, matrix.trains,
-              decay, counted});
+    auto rows_to = [&](int64_t end, bool leads) {
+      append({matrix.offset + row * matrix.cols, matrix.offset + end * matrix.cols,
+              matrix.trains && leads, decay});
       row = end;
     };
-    for (const auto& [first, end] : uncounted) {
+    for (const auto& [first, end] : following) {
       if (first > row) rows_to(first, true);
       if (end > row) rows_to(end, false);
     }
@@ -97,14 +97,11 @@ PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t c
   const auto on_device = at::TensorOptions().device(options.device);
   weights_ = at::zeros({parameters_.elements}, on_device.dtype(options.compute));
   model::InitialiseWeights(plan, place, parameters_, weights_, options.init_threads);
-  if (parameters_.TrainedElements() == 0) return;
-  gradients_ = at::zeros({parameters_.elements}, on_device.dtype(GradientType(options.compute)));
+  if (parameters_.trained_extent == 0) return;
+  gradients_ =
+      at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options.compute)));
   for (const plan::Bucket& bucket : parameters_.buckets) {
-    const auto first = parameters_.matrices.begin() + bucket.first_matrix;
-    if (std::any_of(first, first + bucket.matrices,
-                    [](const plan::LocalMatrix& m) { return m.trains; })) {
-      buckets_.push_back(bucket);
-    }
+    if (bucket.offset < parameters_.trained_extent) buckets_.push_back(bucket);
   }
   const plan::RankList replicas = plan.DataGroupOf(place);
   const auto self = std::find(replicas.begin(), replicas.end(), plan.RankOf(place));
@@ -125,8 +122,7 @@ void PartState::BuildShard(int64_t replica, at::ScalarType compute) {
       shard_.runs.push_back({.gradient_offset = first,
                              .state_offset = shard_.elements,
                              .count = last - first,
-                             .decay = run->decay,
-                             .counted = run->counted});
+                             .decay = run->decay});
       shard_.elements += last - first;
     }
   }

@@ -2,9 +2,9 @@
 // rank.
 //
 // Weights and gradients are flat buffers laid out by plan::ParametersOf. Replica r of n owns the
-// r-th n-th of every bucket (a ZeRO-1 shard): it alone keeps optimizer state for it and updates it.
-// Matrices that do not train have no optimizer state, and a part where none trains has no
-// gradients.
+// r-th n-th of every bucket (a ZeRO-1 shard): it alone keeps optimizer state for it and updates it,
+// as far as its rank leads (plan/copies.h). What does not train has neither optimizer state nor
+// gradients: these are of the front of the flat buffer.
 //
 // Nothing here is bound to an epoch: who reduces and gathers these buffers is part_reduction.h.
 //
@@ -46,7 +46,8 @@ class PartState {
   // Those that hold something that trains.
   const std::vector<plan::Bucket>& buckets() const { return buckets_; }
   at::Tensor& weights() { return weights_; }
-  at::Tensor& gradients() { return gradients_; }  // undefined where nothing trains
+  // [trained_extent]; undefined where nothing trains
+  at::Tensor& gradients() { return gradients_; }
   ShardState& shard() { return shard_; }
   bool trains() const { return gradients_.defined(); }
 

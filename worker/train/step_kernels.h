@@ -32,8 +32,7 @@ struct ShardRun {
   int64_t gradient_offset = 0;
   int64_t state_offset = 0;
   int64_t count = 0;
-  bool decay = false;   // weight decay applies
-  bool counted = true;  // this rank counts these elements in the gradient norm
+  bool decay = false;  // weight decay applies
 };
 
 // Optimizer state of one flat buffer's shard.
@@ -58,7 +57,7 @@ class StepKernels {
   virtual void SetStop(bool stop) = 0;
   virtual bool stopped() const = 0;
 
-  // accumulator[0] += sum of squares of the counted runs, in fp64.
+  // accumulator[0] += sum of squares of the runs, in fp64.
   virtual void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
                               at::Tensor& accumulator) = 0;
 

@@ -61,7 +61,6 @@ class CpuStepKernels final : public StepKernels {
                       at::Tensor& accumulator) override {
     double sum = 0;
     for (const ShardRun& run : shard.runs) {
-      if (!run.counted) continue;
       sum += gradients.scalar_type() == at::kDouble
                  ? SquaredSum(gradients.const_data_ptr<double>() + run.gradient_offset, run.count)
                  : SquaredSum(gradients.const_data_ptr<float>() + run.gradient_offset, run.count);

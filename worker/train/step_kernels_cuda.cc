@@ -41,13 +41,13 @@ class CudaStepKernels final : public StepKernels {
 
   void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
                       at::Tensor& accumulator) override {
-    int64_t counted = 0;
-    for (const ShardRun& run : shard.runs) counted += run.counted;
     at::Tensor& partials = partials_[&shard];
-    if (!partials.defined()) partials = at::empty({counted * kNormBlocks}, accumulator.options());
+    if (!partials.defined()) {
+      const auto runs = static_cast<int64_t>(shard.runs.size());
+      partials = at::empty({runs * kNormBlocks}, accumulator.options());
+    }
     double* out = partials.mutable_data_ptr<double>();
     for (const ShardRun& run : shard.runs) {
-      if (!run.counted) continue;
       LaunchSquaredNormPartials(gradients.const_data_ptr<float>() + run.gradient_offset, run.count,
                                 out, Stream());
       out += kNormBlocks;

@@ -244,7 +244,10 @@ TEST(CostTest, EstimateMemory_OfFrozenModules_LeavesOutWhatDoesNotTrain) {
   EXPECT_EQ(estimate(true, true).gradients, 0);
   EXPECT_EQ(estimate(true, true).optimizer, 0);
   EXPECT_EQ(estimate(true, false).optimizer, 3 * 4 * projector);
-  EXPECT_EQ(estimate(true, false).gradients, estimate(false, false).gradients) << "one buffer";
+  const int64_t gradients = estimate(true, false).gradients;
+  EXPECT_GE(gradients, 4 * projector);
+  EXPECT_LT(gradients, 5 * projector) << "only of what trains, and padding";
+  EXPECT_GT(estimate(false, false).gradients, gradients);
   // One layer at work, and of 8 items (they fit the context) of 4 rows in 2 microbatches what the
   // projector keeps.
   const int64_t layer = 2 * 32 + 2 * (32 + 32) + 64;

@@ -287,37 +287,60 @@ plan::Plan TiedAcrossRanks() {
                     .Batch(2, 1));
 }
 
-TEST(CheckerTest, CheckStep_WeightPassBehindTheSumOfATiedEmbedding_IsRejected) {
+TEST(CheckerTest, CheckStep_WeightPassBehindTheFoldOfATiedEmbedding_IsRejected) {
   const absl::Status status = CheckBroken(TiedAcrossRanks(), [](auto& p) {
-    // The encoder's reduction first, and the language model's last weight pass behind it.
-    const Instruction vision = {.op = Op::kReduce, .module = 0};
-    const Instruction language = {.op = Op::kReduce, .module = 1};
-    if (Find(p[0], language) < Find(p[0], vision)) Swap(p[0], vision, language);
-    const Instruction weights = Pass(Op::kBackwardWeight, 1, 1);
-    std::rotate(p[0].begin() + static_cast<int64_t>(Find(p[0], weights)),
-                p[0].begin() + static_cast<int64_t>(Find(p[0], weights)) + 1,
-                p[0].begin() + static_cast<int64_t>(Find(p[0], vision)) + 1);
+    const size_t weights = Find(p[0], Pass(Op::kBackwardWeight, 1, 1));
+    const size_t fold = Find(p[0], {.op = Op::kFold, .module = 1});
+    std::rotate(p[0].begin() + static_cast<int64_t>(weights),
+                p[0].begin() + static_cast<int64_t>(weights) + 1,
+                p[0].begin() + static_cast<int64_t>(fold) + 1);
   });
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("rank 0: BackwardWeight(module 1, chunk 0, microbatch 1) stands behind "
-                        "Reduce(module 0, chunk 0), before which its tied embedding is summed"));
+              HasSubstr("rank 0: Fold(module 1) stands before "
+                        "BackwardWeight(module 1, chunk 0, microbatch 1)"));
+}
+
+TEST(CheckerTest, CheckStep_TiedEmbeddingThatIsNotFoldedOrSpread_IsRejected) {
+  for (Op op : {Op::kFold, Op::kSpread}) {
+    const absl::Status status =
+        CheckBroken(TiedAcrossRanks(), [op](auto& p) { Erase(p[1], {.op = op, .module = 1}); });
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 1: no " + ToString({.op = op, .module = 1})));
+  }
+}
+
+TEST(CheckerTest, CheckStep_EmbeddingReducedBeforeItsFold_IsRejected) {
+  const absl::Status status = CheckBroken(TiedAcrossRanks(), [](auto& p) {
+    Swap(p[0], {.op = Op::kFold, .module = 1}, {.op = Op::kReduce, .module = 1});
+  });
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 0: Reduce(module 1, chunk 0) stands before Fold(module 1)"));
 }
 
 TEST(CheckerTest, CheckStep_TiedEndsThatWaitForEachOther_AreADeadlock) {
   const absl::Status status = CheckBroken(TiedAcrossRanks(), [](auto& p) {
-    // Rank 0 reduces before it sends the gradient that rank 1's encoder stage waits for.
-    const Instruction reduce = {.op = Op::kReduce, .module = 1};
+    // Rank 0 folds before it sends the gradient that rank 1's encoder stage waits for.
+    const Instruction fold = {.op = Op::kFold, .module = 1};
     const Instruction send = Message(Op::kSendBackward, 2, 1);
     const Instruction weights = Pass(Op::kBackwardWeight, 1, 1);
+    // The encoder's reduction comes behind it then, in the order of tickets too.
+    const int64_t folds = p[0][Find(p[0], fold)].ticket;
+    const int64_t reduces = p[0][Find(p[0], {.op = Op::kReduce, .module = 0})].ticket;
+    for (Program& program : p) {
+      for (Instruction& instruction : program) {
+        if (instruction.ticket != folds && instruction.ticket != reduces) continue;
+        instruction.ticket = folds + reduces - instruction.ticket;
+      }
+    }
     std::rotate(p[0].begin() + static_cast<int64_t>(Find(p[0], weights)) + 1,
-                p[0].begin() + static_cast<int64_t>(Find(p[0], reduce)),
-                p[0].begin() + static_cast<int64_t>(Find(p[0], reduce)) + 1);
+                p[0].begin() + static_cast<int64_t>(Find(p[0], fold)),
+                p[0].begin() + static_cast<int64_t>(Find(p[0], fold)) + 1);
     std::rotate(p[0].begin() + static_cast<int64_t>(Find(p[0], send)),
                 p[0].begin() + static_cast<int64_t>(Find(p[0], send)) + 1,
-                p[0].begin() + static_cast<int64_t>(Find(p[0], reduce)) + 1);
+                p[0].begin() + static_cast<int64_t>(Find(p[0], fold)) + 1);
   });
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("rank 0 at Reduce(module 1, chunk 0) waits for rank 1, which has the other "
+              HasSubstr("rank 0 at Fold(module 1) waits for rank 1, which has the other "
                         "end of an embedding and is at ReceiveBackward(link 2, microbatch 1)"));
 }
 

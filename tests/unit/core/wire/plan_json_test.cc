@@ -182,14 +182,30 @@ TEST(PlanJsonTest, Replicas_ShowUnitsOfEachRank) {
   EXPECT_EQ(last["units"]["vocabulary"], Json::parse("[[0,6],[6,6]]"));
 }
 
-TEST(PlanJsonTest, Segments_ShowHoldersOfEveryReplicaAndHomes) {
+TEST(PlanJsonTest, Segments_ShowHoldersOfEveryReplica) {
   const Json segment = Production()["segments"][1];
   EXPECT_EQ(segment["module"], "vision");
   EXPECT_EQ(segment["family"], "attention");
   EXPECT_EQ(segment["first"], 2);
   EXPECT_EQ(segment["count"], 2);
   EXPECT_EQ(segment["holders"], Json::parse("[[1],[3]]"));
-  EXPECT_EQ(segment["homes"], Json::parse("[3,1]"));
+}
+
+TEST(PlanJsonTest, Shares_ShowTheirHomes) {
+  const Json plan = Production();
+  ASSERT_FALSE(plan["shares"].empty());
+  for (const Json& share : plan["shares"]) {
+    const Json& segment = plan["segments"][share["segment"].get<size_t>()];
+    EXPECT_EQ(segment["module"], share["module"]);
+    EXPECT_EQ(segment["pp"], share["pp"]);
+    EXPECT_GT(share["count"].get<int64_t>(), 0);
+    // The primary holds the segment.
+    bool held = false;
+    for (const Json& replica : segment["holders"]) {
+      for (const Json& rank : replica) held |= rank == share["homes"][0];
+    }
+    EXPECT_TRUE(held) << share;
+  }
 }
 
 TEST(PlanJsonTest, Memory_OfEveryRank_AddsUp) {

@@ -121,11 +121,10 @@ TEST_F(StepKernelsTest, AdamW_CopiesAtDifferentOffsets_StayEqualToTheBit) {
   }
 }
 
-TEST_F(StepKernelsTest, SquaredNorm_LeavesOutWhatAnotherRankCounts) {
+TEST_F(StepKernelsTest, SquaredNorm_LeavesOutWhatIsNotInTheShard) {
   Buffers buffers(at::kDouble);
   buffers.shard.runs = {{.gradient_offset = 0, .state_offset = 0, .count = 10},
-                        {.gradient_offset = 10, .state_offset = 10, .count = 20, .counted = false},
-                        {.gradient_offset = 30, .state_offset = 30, .count = 34}};
+                        {.gradient_offset = 30, .state_offset = 10, .count = 34}};
   at::Tensor sum = at::ones({1}, at::kDouble);
   kernels_->AddSquaredNorm(buffers.gradients, buffers.shard, sum);
   const at::Tensor squares = buffers.gradients * buffers.gradients;
