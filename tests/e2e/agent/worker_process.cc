@@ -80,7 +80,7 @@ v1::Command AssignCommandOf(int64_t job, int64_t epoch, const v1::JobDocument& d
   assign.set_job(job);
   assign.set_epoch(epoch);
   *assign.mutable_document() = document;
-  v1::NodeDevices& node = *assign.mutable_placement()->add_nodes();
+  v1::NodeDevices& node = *assign.mutable_layout()->mutable_placement()->add_nodes();
   node.set_node("here");
   for (const int32_t device : devices) node.add_devices(device);
   return command;
