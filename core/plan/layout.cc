@@ -114,6 +114,7 @@ absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& clu
   if (layout.schedule.name == ScheduleName::kAuto) {
     layout.schedule.name =
         layout.schedule.chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;
+    layout.schedule.encoder_chunks = 1;  // only three_phase cuts encoder passes
   }
   job::JobSpec decided = spec;
   decided.schedule = layout.schedule;

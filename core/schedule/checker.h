@@ -4,7 +4,7 @@
 // weights where these train, exactly once at every pipeline part of the rank, each behind what it
 // needs; every message of every link, gradients only to parts that train; reductions, record,
 // decision, optimizer and gathers once and in this order; folds of tied embeddings behind the
-// weight passes of their ends and before the embedding's reduction, spreads behind the gathers;
+// weight passes and before the reductions of both ends, spreads behind the gathers;
 // tickets that rise on each communicator, that all ranks agree on, and that are higher than those
 // of everything an operation needs.
 //

@@ -265,7 +265,7 @@ class RankRules {
     for (int32_t m = 0; m < microbatches_; ++m) {
       CheckOrder(PassPosition(i, Op::kBackwardWeight, m), tie.fold);
     }
-    CheckOrder(tie.fold, PartAt(i).leads ? ends_[3 * i] : record_);
+    CheckOrder(tie.fold, ends_[3 * i]);
     CheckOrder(ends_[3 * i + 2], tie.spread);
   }
 

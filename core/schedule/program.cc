@@ -87,10 +87,10 @@ void NumberTickets(StepPlan& step) {
   for (size_t p = 0; p < parts.size(); ++p) {
     if (!HasUpdate(parts[p])) continue;
     int64_t time = end_of(parts[p]);
-    if (parts[p].leads) {
+    // Reductions sum in place, so those of both ends come behind the fold.
+    if (parts[p].tied >= 0)
       time = std::max(time, end_of(parts[static_cast<size_t>(parts[p].tied)]));
-      reductions.push_back({time, &tickets.fold[p]});
-    }
+    if (parts[p].leads) reductions.push_back({time, &tickets.fold[p]});
     reductions.push_back({time, &tickets.reduce[p]});
   }
   std::stable_sort(reductions.begin(), reductions.end(),

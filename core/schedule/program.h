@@ -25,10 +25,10 @@
 //     communicator. Copies inside a tensor group (plan/copies.h) are folded at the beginning of
 //     kReduce and spread at the end of kGather, on the tensor communicator.
 //   - kFold and kSpread are of a tied embedding whose ends are two parts that train: every rank
-//   with
-//     one of the ends has both, once for the module. They run on the control communicator, or
+//     with one of the ends has both, once for the module. They run on the control communicator, or
 //     inside a rank that has both ends. All weight passes of both ends stand before kFold, and
-//     kFold before the kReduce of the embedding; kSpread stands behind all gathers of the two
+//     kFold before the kReduce of both, which sums in place; kSpread stands behind all gathers of
+//     the two
 //     parts.
 //
 // What trains (plan::Trains) decides what is there. kBackwardInput exists where anything at or

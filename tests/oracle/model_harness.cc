@@ -285,7 +285,11 @@ NamedTensors StageWorld::Assemble(at::Tensor RankStage::*buffer, bool sum_partia
   for (const auto& stage : stages_) {
     const std::string module = plan_.module_spec(stage->place.module).name + "/";
     const at::Tensor& own = (*stage).*buffer;
-    const at::Tensor held = own.defined() ? own.cpu() : at::zeros_like(stage->weights, at::kCPU);
+    // Gradients are of the front of the buffer alone.
+    const at::Tensor held =
+        at::zeros({stage->parameters.elements},
+                  (own.defined() ? own : stage->weights).options().device(at::kCPU));
+    if (own.defined()) held.narrow(0, 0, own.numel()).copy_(own);
     const at::Tensor padding = held.clone();
     ForEachPiece(
         stage->parameters, held,

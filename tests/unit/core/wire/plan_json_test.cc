@@ -39,9 +39,10 @@ TEST(PlanJsonTest, Document_OfAJob_HasEveryDocumentedKeyInOrder) {
   std::vector<std::string> keys;
   const auto document = nlohmann::ordered_json::parse(text);
   for (const auto& [key, value] : document.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre("apiVersion", "kind", "digest", "world", "epoch",
-                                         "modules", "edges", "ranks", "idle", "idle_devices",
-                                         "stages", "schedule", "replicas", "segments", "memory"));
+  EXPECT_THAT(keys,
+              testing::ElementsAre("apiVersion", "kind", "digest", "world", "epoch", "modules",
+                                   "edges", "ranks", "idle", "idle_devices", "stages", "schedule",
+                                   "replicas", "segments", "shares", "memory"));
   EXPECT_EQ(document["apiVersion"], "phalanx/v1");
   EXPECT_EQ(document["kind"], "Plan");
 }

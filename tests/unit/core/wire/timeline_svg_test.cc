@@ -236,6 +236,7 @@ TEST(TimelineSvgTest, Texts_StayOnThePaper) {
 TEST(TimelineSvgTest, IdleDevices_AreCountedBelow) {
   job::JobSpec spec = EncoderBesideLanguage();
   spec.modules[1].offset = 5;
+  spec.resources.devices = spec.World();
   EXPECT_THAT(Draw(MustPicture(spec)), HasSubstr(">1 device is idle. <"));
 }
 
