@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
+#include "tests/e2e/jobs/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/shards.h"
 #include "worker/agent/data_check.h"
