@@ -46,7 +46,9 @@ TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened
   for (int32_t stop = 0; stop < kStops; ++stop) {
     world.Begin(begins);
     const auto messages = static_cast<int64_t>(prng.Below(kMessagesMax));
-    world.Await([messages](const RankWorld::Said& said) { return said.messages >= messages; });
+    world.Await([&](const RankWorld::Said& said) {
+      return said.ready.size() == static_cast<size_t>(world.size()) && said.messages >= messages;
+    });
     const RankWorld::Said said = world.Stop();
     ASSERT_EQ(said.quiet.size(), static_cast<size_t>(world.size()));
     const v1::EpochBegins now = BeginsOf(said);

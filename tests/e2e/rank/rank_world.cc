@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
+#include "core/wire/layout_codec.h"
 #include "tests/e2e/jobs/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/shards.h"
@@ -128,13 +130,10 @@ v1::Assign RankWorld::MakeAssign() const {
   assign.set_job(kJob);
   assign.set_epoch(epoch_);
   *assign.mutable_document() = document_;
-  v1::NodeDevices& node = *assign.mutable_placement()->add_nodes();
-  node.set_node(kNode);
-  for (int32_t rank = 0; rank < size(); ++rank) node.add_devices(rank);
-  const plan::Plan plan =
-      Value(schedule::PlanJob(SpecOf(document_), ClusterOf(size()), Epoch{epoch_}));
+  plan::Plan plan = Value(schedule::PlanJob(SpecOf(document_), ClusterOf(size()), Epoch{epoch_}));
+  plan.layout.data_digest = data_.digest;
+  wire::ToProto(plan.layout, assign.mutable_layout());
   assign.set_plan_digest(plan.digest);
-  assign.set_data_digest(data_.digest);
   return assign;
 }
 
@@ -182,13 +181,23 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
   changed_.SignalAll();
 }
 
+std::string RankWorld::Describe() const {
+  constexpr size_t kShown = 600;
+  std::string text = "ranks do not say what is waited for";
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    const std::string log = Log(rank);
+    absl::StrAppend(&text, "\nrank ", rank, lives(rank) ? " lives: ..." : " has ended: ...",
+                    log.substr(log.size() - std::min(log.size(), kShown)));
+  }
+  return text;
+}
+
 RankWorld::Said RankWorld::Await(const std::function<bool(const Said&)>& enough) {
   const absl::Time deadline = absl::Now() + kPatience;
   const MutexLock lock(&mutex_);
   while (!enough(said_)) {
     const bool expired = changed_.WaitWithDeadline(&mutex_, deadline);
-    Require(!expired || enough(said_), absl::StrCat("epoch ", epoch_, ": ranks do not say what ",
-                                                    "is waited for; rank 0:\n", Log(0)));
+    Require(!expired || enough(said_), absl::StrCat("epoch ", epoch_, ": ", Describe()));
   }
   return said_;
 }

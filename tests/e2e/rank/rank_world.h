@@ -65,6 +65,8 @@ class RankWorld {
 
  private:
   class Rank;
+  // Whether each rank lives, and the end of its log.
+  std::string Describe() const;
   void Take(int32_t rank, const v1::ToDaemon& message);
   v1::Assign MakeAssign() const;
 

@@ -85,15 +85,18 @@ TEST_F(SkippedTest, ManyInARow_EndTheRun) {
   EXPECT_EQ(last_.step, 4);
 }
 
-TEST_F(SkippedTest, StepsWithoutACountedToken_AreNoFailure) {
+TEST_F(SkippedTest, StepsWithoutACountedToken_UpdateNothingAndAreToldAsThat) {
   WithoutLabels source(*source_);
   const auto trainer = *train::Trainer::Create(plan_, Rank{0}, communicators_, source, *state_,
                                                {.skipped_in_a_row_max = 4}, {});
   const at::Tensor before = weights().clone();
   ASSERT_TRUE(trainer->Prepare().ok());
-  EXPECT_TRUE(trainer->Run().ok());
-  EXPECT_EQ(state_->decided().step, 40);
+  const absl::Status status = trainer->Run();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(state_->decided().step, 4);
+  EXPECT_EQ(state_->decided().verdict, train::Verdict::kEmpty);
   EXPECT_EQ(state_->counts(), train::Counts{});
+  EXPECT_EQ(state_->StandingNow().homes.at(0).applied, 4);
   EXPECT_TRUE(at::equal(weights(), before));
 }
 
