@@ -152,6 +152,8 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins) {
   run.set_address("127.0.0.1");
   run.set_threads(1);
   if (begins.has_value()) *run.mutable_begins() = *begins;
+  // As from a daemon, what ranks announce comes behind the order.
+  const MutexLock lock(&passing_);
   for (int32_t rank = 0; rank < size(); ++rank) {
     run.set_rank(rank);
     run.set_device_index(rank);
@@ -168,6 +170,7 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
     passed.mutable_rendezvous()->set_epoch(report.epoch());
     (*passed.mutable_rendezvous()->mutable_entries())[report.rendezvous().key()] =
         report.rendezvous().value();
+    const MutexLock lock(&passing_);
     // A rank that is gone needs no word.
     for (const auto& other : ranks_) other->channel().Send(passed, kPatience).IgnoreError();
   }

@@ -73,6 +73,7 @@ class RankWorld {
   const v1::JobDocument document_;
   agent::DataOutcome data_;
   int64_t epoch_ = 0;
+  Mutex passing_;  // held while orders of one kind go to all ranks
   Mutex mutex_;
   CondVar changed_;
   Said said_ ABSL_GUARDED_BY(mutex_);
