@@ -87,6 +87,7 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   TieEnds();
   ASSIGN_OR_RETURN(program_, schedule::BuildStepOf(plan_, rank_));
   evaluation_program_ = schedule::BuildEvaluationOf(plan_, rank_, 1);
+  run_ahead_ = RunAhead(state_.kernels().progress());
   const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
   sums_ = at::zeros({4}, on_device.dtype(at::kDouble));
   const int64_t members = control_ == nullptr ? 1 : control_->size();

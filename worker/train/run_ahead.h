@@ -18,6 +18,9 @@ class RunAhead {
   static constexpr double kSecondsMax = 0.2;
   static constexpr double kSecondsUnknown = kSecondsMax / 4;
 
+  // `last`: the number that was given last, with nothing queued.
+  explicit RunAhead(int64_t last = 0) : last_(last) {}
+
   // What instruction `instruction` of the program took, in seconds.
   void Learn(int32_t instruction, double seconds) { known_[instruction] = seconds; }
 
@@ -26,7 +29,7 @@ class RunAhead {
   bool Admits(int32_t instruction) const {
     return queue_.empty() || seconds_ + Predicted(instruction) <= kSecondsMax;
   }
-  // The instruction was enqueued; returns its number, counted from 1 over all.
+  // The instruction was enqueued; returns its number, one more than the last.
   int64_t Enqueued(int32_t instruction);
   // The device has done everything up to this number.
   void Finished(int64_t number);
@@ -41,7 +44,7 @@ class RunAhead {
   std::map<int32_t, double> known_;
   std::deque<Entry> queue_;
   double seconds_ = 0;  // of the queue
-  int64_t last_ = 0;
+  int64_t last_;
 };
 
 }  // namespace phalanx::train

@@ -36,6 +36,15 @@ TEST(RunAheadTest, FinishedWork_MakesRoom) {
   EXPECT_TRUE(ahead.Admits(0));
 }
 
+// The counter that the device advances outlives epochs.
+TEST(RunAheadTest, NumbersGoOnFromThoseOfTheEpochBefore) {
+  RunAhead ahead(500);
+  ahead.Learn(0, RunAhead::kSecondsMax);
+  EXPECT_EQ(ahead.Enqueued(0), 501);
+  ahead.Finished(500);
+  EXPECT_FALSE(ahead.Admits(0));
+}
+
 TEST(RunAheadTest, WorkLongerThanTheBound_RunsAlone) {
   RunAhead ahead;
   ahead.Learn(0, 5.0);

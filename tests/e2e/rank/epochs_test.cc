@@ -1,0 +1,128 @@
+// Rank processes that are assigned epoch after epoch, stopped at any moment or left by a peer.
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "core/base/prng.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/rank/rank_world.h"
+
+namespace phalanx::e2e {
+namespace {
+
+constexpr int32_t kStops = 20;
+constexpr int64_t kMessagesMax = 40;  // of all ranks in an epoch, before it is stopped
+
+JobOptions Job(const std::string& output) {
+  return {.steps = kForEver,
+          .precision = "fp64",
+          .vision = "ranks: 1",
+          .language = "ranks: 4, tp: 2",
+          .output = output};
+}
+
+// What the coordinator makes of what ranks say of themselves.
+v1::EpochBegins BeginsOf(const RankWorld::Said& said) {
+  v1::EpochBegins begins;
+  for (const auto& [rank, quiet] : said.quiet) {
+    if (quiet.decision().step() <= begins.decision().step()) continue;
+    *begins.mutable_decision() = quiet.decision();
+    begins.set_updates(quiet.updates());
+    begins.set_skipped_in_a_row(quiet.skipped_in_a_row());
+  }
+  return begins;
+}
+
+std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
+  return ReadMetrics((std::filesystem::path(data.path) / output).string());
+}
+
+TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("broken"));
+  std::optional<v1::EpochBegins> begins;
+  Prng prng(11);
+  RankWorld::Footprint early;
+  for (int32_t stop = 0; stop < kStops; ++stop) {
+    world.Begin(begins);
+    const auto messages = static_cast<int64_t>(prng.Below(kMessagesMax));
+    world.Await([&](const RankWorld::Said& said) {
+      return said.ready.size() == static_cast<size_t>(world.size()) && said.messages >= messages;
+    });
+    const RankWorld::Said said = world.Stop();
+    ASSERT_EQ(said.quiet.size(), static_cast<size_t>(world.size()));
+    const v1::EpochBegins now = BeginsOf(said);
+    if (!begins.has_value() || now.decision().step() > begins->decision().step()) begins = now;
+    if (stop == kStops / 4) early = world.Now();
+  }
+  const RankWorld::Footprint late = world.Now();
+  EXPECT_EQ(late.descriptors, early.descriptors);
+  EXPECT_EQ(late.threads, early.threads);
+  EXPECT_LE(late.resident_bytes, early.resident_bytes + world.size() * (int64_t{4} << 20));
+  EXPECT_GT(begins->decision().step(), 0);
+  world.Begin(begins);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 3; });
+  world.Stop();
+  for (int32_t rank = 0; rank < world.size(); ++rank) EXPECT_EQ(world.Quit(rank), 0) << rank;
+
+  const std::vector<Metric> broken = MetricsOf(data, "broken");
+  ASSERT_EQ(StepsFault(broken, static_cast<int64_t>(broken.size())), "");
+  RankWorld another(data, Job("unbroken"));
+  another.Begin(std::nullopt);
+  another.Await([&](const RankWorld::Said& said) { return said.steps.size() >= broken.size(); });
+  another.Stop();
+  const std::vector<Metric> unbroken = MetricsOf(data, "unbroken");
+  ASSERT_GE(unbroken.size(), broken.size());
+  for (size_t i = 0; i < broken.size(); ++i)
+    EXPECT_NEAR(broken[i].loss, unbroken[i].loss, 1e-9 * unbroken[i].loss) << "step " << i + 1;
+}
+
+TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("out"));
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 3; });
+  world.Kill(2);
+  const RankWorld::Said said = world.Await(
+      [&](const RankWorld::Said& s) { return s.quiet.size() + 1 == size_t(world.size()); });
+  const v1::EpochBegins begins = BeginsOf(said);
+  EXPECT_GE(begins.decision().step(), 3);
+  for (const auto& [rank, error] : said.errors) {
+    EXPECT_TRUE(error.collateral()) << "rank " << rank << ": " << error.message();
+    EXPECT_EQ(error.cause(), "PeerLost");
+  }
+  for (const auto& [rank, quiet] : said.quiet) {
+    EXPECT_NE(rank, 2);
+    EXPECT_TRUE(quiet.context_ok());
+    EXPECT_GE(quiet.decision().step(), begins.decision().step() - 1);
+    for (const auto& home : quiet.homes()) EXPECT_GE(home.applied(), begins.decision().step() - 1);
+    EXPECT_TRUE(world.lives(rank));
+  }
+
+  world.Restart(2);
+  world.Begin(std::nullopt);  // from the beginning: what rank 2 held is lost
+  const RankWorld::Said again =
+      world.Await([](const RankWorld::Said& s) { return s.steps.size() >= 3; });
+  EXPECT_EQ(again.steps[0].step(), 1);
+  EXPECT_TRUE(again.errors.empty());
+}
+
+TEST(RankEpochsTest, ProcessWithoutTheState_RefusesToGoOnFromIt) {
+  const DataFolder data = MakeData();
+  JobOptions options = Job("out");
+  options.vision = "";
+  options.language = "ranks: 1";
+  RankWorld world(data, options);
+  v1::EpochBegins begins;
+  begins.mutable_decision()->set_step(5);
+  begins.mutable_decision()->set_verdict(v1::StepDecision::EMPTY);
+  world.Begin(begins);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); });
+  EXPECT_NE(said.errors.at(0).message().find("holds no state of step 5"), std::string::npos)
+      << said.errors.at(0).message();
+  EXPECT_FALSE(said.errors.at(0).collateral());
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

@@ -1,0 +1,249 @@
+#include "tests/e2e/rank/rank_world.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/schedule/choice.h"
+#include "core/wire/job_yaml.h"
+#include "core/wire/layout_codec.h"
+#include "tests/e2e/jobs/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/shards.h"
+#include "worker/agent/data_check.h"
+#include "worker/agent/spawn.h"
+#include "worker/channel/frame_socket.h"
+
+namespace phalanx::e2e {
+namespace {
+
+constexpr int64_t kJob = 1;
+constexpr char kNode[] = "here";
+
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  Require(value.ok(), value.status().ToString());
+  return *std::move(value);
+}
+
+plan::Cluster ClusterOf(int32_t world) {
+  plan::Cluster cluster;
+  for (int32_t rank = 0; rank < world; ++rank) cluster.devices.push_back({NodeName{kNode}, rank});
+  return cluster;
+}
+
+job::JobSpec SpecOf(const v1::JobDocument& document) {
+  return Value(wire::ReadJobFile(document.text(), job::Purpose::kSubmit)).spec;
+}
+
+}  // namespace
+
+// One process and the threads that hear it.
+class RankWorld::Rank {
+ public:
+  Rank(RankWorld& world, int32_t number)
+      : spawned_(Value(agent::SpawnRank(tests::BinDir() + "/phalanx-rank"))),
+        channel_(dup(spawned_.channel.get())),
+        reader_([this, &world, number] {
+          v1::ToDaemon message;
+          while (channel_.Receive(&message, absl::InfiniteDuration()).ok())
+            world.Take(number, message);
+        }),
+        talk_([this] { ReadTalk(); }) {
+    spawned_.channel.reset();
+  }
+  ~Rank() {
+    if (!reaped_) Kill();
+    channel_.Shutdown();
+  }
+
+  pid_t pid() const { return spawned_.pid; }
+  channel::FrameSocket& channel() { return channel_; }
+  bool lives() const {
+    pollfd gone{spawned_.pidfd.get(), POLLIN, 0};
+    return !reaped_ && poll(&gone, 1, 0) == 0;
+  }
+  void Kill() {
+    kill(-spawned_.pid, SIGKILL);
+    Wait();
+  }
+  int Wait() {
+    pollfd gone{spawned_.pidfd.get(), POLLIN, 0};
+    const int patience = static_cast<int>(absl::ToInt64Milliseconds(kPatience));
+    Require(poll(&gone, 1, patience) == 1, "a rank does not end");
+    int status = 0;
+    waitpid(spawned_.pid, &status, 0);
+    reaped_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string talk() {
+    const MutexLock lock(&mutex_);
+    return said_;
+  }
+
+ private:
+  void ReadTalk() {
+    pollfd entry{spawned_.output.get(), POLLIN, 0};
+    char bytes[4096];
+    while (poll(&entry, 1, -1) == 1) {
+      const ssize_t n = read(entry.fd, bytes, sizeof(bytes));
+      if (n <= 0) return;
+      const MutexLock lock(&mutex_);
+      said_.append(bytes, static_cast<size_t>(n));
+    }
+  }
+
+  agent::Spawned spawned_;
+  channel::FrameSocket channel_;
+  bool reaped_ = false;
+  Mutex mutex_;
+  std::string said_ ABSL_GUARDED_BY(mutex_);
+  // Last: they end with the process, and are joined before what they read goes.
+  std::jthread reader_, talk_;
+};
+
+RankWorld::RankWorld(const DataFolder& data, const JobOptions& options)
+    : document_(Document(data, options)) {
+  data_ = agent::CheckData({document_.text(), document_.directory()},
+                           support::MakeFolder("rank-indexes"));
+  Require(data_.status.ok(), data_.status.ToString());
+  const int32_t world = SpecOf(document_).World();
+  for (int32_t rank = 0; rank < world; ++rank)
+    ranks_.push_back(std::make_unique<Rank>(*this, rank));
+}
+
+RankWorld::~RankWorld() = default;
+
+v1::Assign RankWorld::MakeAssign() const {
+  v1::Assign assign;
+  assign.set_job(kJob);
+  assign.set_epoch(epoch_);
+  *assign.mutable_document() = document_;
+  plan::Plan plan = Value(schedule::PlanJob(SpecOf(document_), ClusterOf(size()), Epoch{epoch_}));
+  plan.layout.data_digest = data_.digest;
+  wire::ToProto(plan.layout, assign.mutable_layout());
+  assign.set_plan_digest(plan.digest);
+  return assign;
+}
+
+void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins) {
+  ++epoch_;
+  {
+    const MutexLock lock(&mutex_);
+    said_ = {};
+  }
+  v1::ToRank order;
+  v1::RunEpoch& run = *order.mutable_run();
+  *run.mutable_assign() = MakeAssign();
+  run.set_device_kind("cpu");
+  run.set_data_index(data_.index_path);
+  run.set_validation_index(data_.validation_index_path);
+  run.set_address("127.0.0.1");
+  run.set_threads(1);
+  if (begins.has_value()) *run.mutable_begins() = *begins;
+  // As from a daemon, what ranks announce comes behind the order.
+  const MutexLock lock(&passing_);
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    run.set_rank(rank);
+    run.set_device_index(rank);
+    const absl::Status sent = ranks_[static_cast<size_t>(rank)]->channel().Send(order, kPatience);
+    Require(sent.ok(), sent.ToString());
+  }
+}
+
+void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
+  const v1::RankReport& report = message.report();
+  if (report.has_rendezvous()) {
+    v1::ToRank passed;
+    passed.mutable_rendezvous()->set_job(kJob);
+    passed.mutable_rendezvous()->set_epoch(report.epoch());
+    (*passed.mutable_rendezvous()->mutable_entries())[report.rendezvous().key()] =
+        report.rendezvous().value();
+    const MutexLock lock(&passing_);
+    // A rank that is gone needs no word.
+    for (const auto& other : ranks_) other->channel().Send(passed, kPatience).IgnoreError();
+  }
+  const MutexLock lock(&mutex_);
+  ++said_.messages;
+  if (report.has_ready()) said_.ready[rank] = true;
+  if (report.has_step()) said_.steps.push_back(report.step());
+  if (report.has_quiet()) said_.quiet[rank] = report.quiet();
+  if (report.has_error()) said_.errors[rank] = report.error();
+  if (message.has_stopped()) said_.stopped[rank] = true;
+  changed_.SignalAll();
+}
+
+std::string RankWorld::Describe() const {
+  constexpr size_t kShown = 600;
+  std::string text = "ranks do not say what is waited for";
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    const std::string log = Log(rank);
+    absl::StrAppend(&text, "\nrank ", rank, lives(rank) ? " lives: ..." : " has ended: ...",
+                    log.substr(log.size() - std::min(log.size(), kShown)));
+  }
+  return text;
+}
+
+RankWorld::Said RankWorld::Await(const std::function<bool(const Said&)>& enough) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  const MutexLock lock(&mutex_);
+  while (!enough(said_)) {
+    const bool expired = changed_.WaitWithDeadline(&mutex_, deadline);
+    Require(!expired || enough(said_), absl::StrCat("epoch ", epoch_, ": ", Describe()));
+  }
+  return said_;
+}
+
+RankWorld::Said RankWorld::Stop() {
+  v1::ToRank order;
+  order.mutable_stop()->set_epoch(epoch_);
+  for (const auto& rank : ranks_) {
+    const absl::Status sent = rank->channel().Send(order, kPatience);
+    Require(sent.ok(), sent.ToString());
+  }
+  return Await([this](const Said& said) { return said.stopped.size() == ranks_.size(); });
+}
+
+pid_t RankWorld::pid(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]->pid(); }
+bool RankWorld::lives(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]->lives(); }
+void RankWorld::Kill(int32_t rank) { ranks_[static_cast<size_t>(rank)]->Kill(); }
+void RankWorld::Restart(int32_t rank) {
+  // In its place: Take passes announcements on to whoever is there.
+  ranks_[static_cast<size_t>(rank)] = std::make_unique<Rank>(*this, rank);
+}
+
+int RankWorld::Quit(int32_t rank) {
+  v1::ToRank order;
+  order.mutable_quit()->set_reason("the test is over");
+  const absl::Status sent = ranks_[static_cast<size_t>(rank)]->channel().Send(order, kPatience);
+  Require(sent.ok(), sent.ToString());
+  return ranks_[static_cast<size_t>(rank)]->Wait();
+}
+
+std::string RankWorld::Log(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]->talk(); }
+
+RankWorld::Footprint RankWorld::Now() const {
+  Footprint sum;
+  for (const auto& rank : ranks_) {
+    const std::string folder = absl::StrCat("/proc/", rank->pid());
+    sum.descriptors += std::distance(std::filesystem::directory_iterator(folder + "/fd"), {});
+    sum.threads += std::distance(std::filesystem::directory_iterator(folder + "/task"), {});
+    int64_t pages = 0;
+    std::ifstream(folder + "/statm") >> pages >> pages;
+    sum.resident_bytes += pages * sysconf(_SC_PAGESIZE);
+  }
+  return sum;
+}
+
+}  // namespace phalanx::e2e

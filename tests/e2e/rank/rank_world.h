@@ -1,0 +1,83 @@
+// tests/e2e/rank/rank_world.h: rank processes whose daemon is the test.
+//
+// Real phalanx-rank processes on CPU over Gloo, with the other end of their channels here: what one
+// announces is passed on to all, and orders are what the test says. What goes wrong throws
+// std::runtime_error, as does every wait past e2e::kPatience.
+//
+// Not thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "phalanx/v1/rank.pb.h"
+#include "tests/e2e/jobs/job.h"
+#include "worker/agent/machine/events.h"
+
+namespace phalanx::e2e {
+
+class RankWorld {
+ public:
+  // What the ranks have said of the present epoch.
+  struct Said {
+    int64_t messages = 0;           // of all kinds
+    std::map<int32_t, bool> ready;  // by rank, as everything below
+    std::vector<v1::StepReport> steps;
+    std::map<int32_t, v1::RankQuiet> quiet;
+    std::map<int32_t, v1::RankError> errors;
+    std::map<int32_t, bool> stopped;
+  };
+
+  // Indexes the job's data and starts a process a rank.
+  RankWorld(const DataFolder& data, const JobOptions& options);
+  // Kills what is left.
+  ~RankWorld();
+
+  // Orders the next epoch; from the beginning, or from `begins`.
+  void Begin(const std::optional<v1::EpochBegins>& begins);
+  // Waits until what has been said of this epoch is enough, and returns it.
+  Said Await(const std::function<bool(const Said&)>& enough);
+  // Orders all ranks to leave the epoch, and waits until they have.
+  Said Stop();
+
+  int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
+  pid_t pid(int32_t rank) const;
+  bool lives(int32_t rank) const;
+  void Kill(int32_t rank);     // -9, and reaps
+  void Restart(int32_t rank);  // a new process in the place of a killed one
+  // Tells it to end; its exit code.
+  int Quit(int32_t rank);
+  std::string Log(int32_t rank) const;
+
+  // Of the processes now, summed over ranks.
+  struct Footprint {
+    int64_t descriptors = 0, resident_bytes = 0, threads = 0;
+  };
+  Footprint Now() const;
+
+ private:
+  class Rank;
+  // Whether each rank lives, and the end of its log.
+  std::string Describe() const;
+  void Take(int32_t rank, const v1::ToDaemon& message);
+  v1::Assign MakeAssign() const;
+
+  const v1::JobDocument document_;
+  agent::DataOutcome data_;
+  int64_t epoch_ = 0;
+  Mutex passing_;  // held while orders of one kind go to all ranks
+  Mutex mutex_;
+  CondVar changed_;
+  Said said_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Rank>> ranks_;  // last: its threads use what is above
+};
+
+}  // namespace phalanx::e2e
