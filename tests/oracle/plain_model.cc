@@ -17,7 +17,7 @@ namespace {
 using job::Family;
 
 bool IsDecoder(const job::Architecture& architecture) {
-  return architecture.family == Family::kLlama || architecture.family == Family::kRegressor;
+  return job::TraitsOf(architecture).decoder();
 }
 
 at::Tensor Of(const std::vector<at::Tensor>& tensors, int32_t module) {
@@ -185,7 +185,7 @@ at::Tensor PlainModel::Projected(int32_t edge, const at::Tensor& rows) const {
 
 at::Tensor PlainModel::Features(int32_t edge, const at::Tensor& items) const {
   const int32_t module = spec_.edges[static_cast<size_t>(edge)].from;
-  return Projected(edge, ArchitectureOf(module).family == Family::kWhisper
+  return Projected(edge, job::TraitsOf(ArchitectureOf(module)).sounds()
                              ? AudioFeatures(module, items)
                              : VisionFeatures(module, items));
 }
@@ -221,7 +221,7 @@ at::Tensor PlainModel::RowsAlong(int32_t edge, const PlainMicrobatch& batch) con
     const at::Tensor normed = NormedHidden(from, batch).flatten(0, 1);
     return Projected(edge, normed.index_select(0, PositionsOf(from, batch)));
   }
-  const bool audio = ArchitectureOf(from).family == Family::kWhisper;
+  const bool audio = job::TraitsOf(ArchitectureOf(from)).sounds();
   const at::Tensor items = Of(audio ? batch.sounds : batch.pixels, from);
   if (!items.defined() || items.numel() == 0) return {};
   return Features(edge, items);
@@ -239,7 +239,7 @@ at::Tensor PlainModel::DecoderHidden(int32_t module, const PlainMicrobatch& batc
     if (!joint) positions.push_back(PositionsOf(spec_.edges[i].from, batch));
   }
   at::Tensor x;
-  if (a.family == Family::kLlama) {
+  if (job::TraitsOf(a).vocabulary()) {
     x = at::embedding(Get(module, "model.embed_tokens.weight"), batch.tokens).flatten(0, 1);
   } else {
     x = at::zeros({batch.tokens.numel(), a.hidden_size}, at::TensorOptions().dtype(type_));
