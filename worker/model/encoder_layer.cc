@@ -15,13 +15,18 @@ static_assert(job::FamiliesWhere([](const job::FamilyTraits& family) {
                        (family.norm != job::Norm::kLayer || family.gated() || !family.biases);
               }) == 0);
 
+// ATen's name of a GELU's approximation.
+const char* ApproximationOf(job::Activation activation) {
+  return activation == job::Activation::kGeluTanh ? "tanh" : "none";
+}
 at::Tensor Activate(job::Activation activation, const at::Tensor& hidden) {
-  return activation == job::Activation::kQuickGelu ? QuickGelu(hidden) : at::gelu(hidden);
+  if (activation == job::Activation::kQuickGelu) return QuickGelu(hidden);
+  return at::gelu(hidden, ApproximationOf(activation));
 }
 at::Tensor ActivateBackward(job::Activation activation, const at::Tensor& output_gradient,
                             const at::Tensor& hidden) {
-  return activation == job::Activation::kQuickGelu ? QuickGeluBackward(output_gradient, hidden)
-                                                   : at::gelu_backward(output_gradient, hidden);
+  if (activation == job::Activation::kQuickGelu) return QuickGeluBackward(output_gradient, hidden);
+  return at::gelu_backward(output_gradient, hidden, ApproximationOf(activation));
 }
 
 class EncoderLayer final : public Layer {

@@ -30,6 +30,18 @@ class Graph {
     architecture.image_size = 6;
     return Add("close_up", architecture, layout);
   }
+  // Under the name "vision", with an odd number of MLP blocks of which the last is not full.
+  Graph& Siglip(const Layout& layout) {
+    return Add("vision",
+               support::SiglipVision({.hidden_size = 16,
+                                      .layers = 3,
+                                      .heads = 4,
+                                      .mlp_size = 19,
+                                      .block = 4,
+                                      .image_size = 4,
+                                      .patch_size = 2}),
+               layout);
+  }
   Graph& Audio(const Layout& layout) { return Add("audio", TinyAudio(), layout); }
   Graph& Language(const Layout& layout) {
     lanes_ = layout.dp;
@@ -152,6 +164,21 @@ std::vector<NamedJob> TwoVisions() {
   };
 }
 INSTANTIATE_TEST_SUITE_P(TwoVisions, GraphTest, testing::ValuesIn(TwoVisions()), NameOf);
+
+std::vector<NamedJob> Siglips() {
+  const Layout one, tp2{.tp = 2}, tp3{.tp = 3}, dp2{.dp = 2}, tp2pp2{.tp = 2, .pp = 2};
+  auto named = [](const std::string& name, const Graph& graph) {
+    return Named(name, graph.Build(8, 2));
+  };
+  return {
+      named("tp2_to_pp2", Graph().Siglip(tp2).Language({.pp = 2})),
+      named("tp3_to_dp2", Graph().Siglip(tp3).Language(dp2)),
+      named("tp3_pp3_to_tp2_pp2", Graph().Siglip({.tp = 3, .pp = 3}).Language(tp2pp2)),
+      named("tp2_dp2_beside_clip_vision_on_its_ranks",
+            Graph().Siglip({.tp = 2, .dp = 2}).CloseUp(At({.dp = 4}, 0)).Language(one)),
+  };
+}
+INSTANTIATE_TEST_SUITE_P(Siglips, GraphTest, testing::ValuesIn(Siglips()), NameOf);
 
 // Zero to five images and zero to three sounds a sample; half of the samples are text alone, and
 // with one sample a microbatch so are whole microbatches.
