@@ -15,7 +15,10 @@ import pathlib
 import sys
 
 import torch
-from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM, WhisperConfig
+from transformers import (
+    CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM, SiglipVisionConfig, SiglipVisionModel,
+    WhisperConfig,
+)
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 TYPES = {torch.float32: "f32", torch.int64: "i64"}
@@ -93,6 +96,24 @@ def clip_vision(path, seed):
     }, prefix="vision_model.", left_out="post_layernorm"))
 
 
+def siglip_vision(path, seed):
+    generator = torch.Generator().manual_seed(seed)
+    config = SiglipVisionConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=27,
+        image_size=8, patch_size=4, layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh", vision_use_head=False,
+    )
+    config._attn_implementation = "eager"
+    model = SiglipVisionModel(config).float()
+    randomise(model, generator)
+    pixels = torch.randn((3, 3, 8, 8), generator=generator)
+    features = model(pixel_values=pixels).last_hidden_state
+    upstream = torch.randn(features.shape, generator=generator)
+    features.backward(upstream)
+    write(path, with_gradients(model, {
+        "pixels": pixels, "features": features, "features_gradient": upstream,
+    }, prefix="vision_model."))
+
+
 def whisper(path, seed):
     generator = torch.Generator().manual_seed(seed)
     frames = 12
@@ -123,6 +144,7 @@ def main():
     llama(folder / "llama_tied.bin", tied=True, seed=2)
     clip_vision(folder / "clip_vision.bin", seed=3)
     whisper(folder / "whisper.bin", seed=4)
+    siglip_vision(folder / "siglip_vision.bin", seed=5)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ namespace phalanx::job {
 struct Architecture;
 
 // kNone: `phalanx plan` without cost, memory or unit figures.
-enum class Family : uint8_t { kNone, kClipVision, kWhisper, kLlama, kRegressor };
+enum class Family : uint8_t { kNone, kClipVision, kSiglipVision, kWhisper, kLlama, kRegressor };
 
 enum class FamilyKind : uint8_t { kNone, kDecoder, kEncoder };
 // What its first part reads of a sample, beside rows of other modules.
 enum class Modality : uint8_t { kNone, kText, kImage, kSound };
 enum class Norm : uint8_t { kRms, kLayer };  // kLayer has a bias
-enum class Activation : uint8_t { kSwiGlu, kGelu, kQuickGelu };
+enum class Activation : uint8_t { kSwiGlu, kGelu, kQuickGelu, kGeluTanh };
 enum class Positions : uint8_t {
   kRotary,     // of queries and keys, in every layer
   kLearned,    // a table, added before the first layer
@@ -116,6 +116,25 @@ inline constexpr FamilyTraits kFamilies[] = {
                .pre_norm = "pre_layrnorm"},
      .pixels = {.mean = {0.48145466f, 0.4578275f, 0.40821073f},
                 .deviation = {0.26862954f, 0.26130258f, 0.27577711f}}},
+    {.name = "siglip_vision",
+     .summary = "A SigLIP-like vision encoder (SiglipVisionModel). Its rows are those of the "
+                "patches after the last norm, without the attention that pools them.",
+     .kind = FamilyKind::kEncoder,
+     .modality = Modality::kImage,
+     .activation = Activation::kGeluTanh,
+     .biases = true,
+     .key_bias = true,
+     .patch_bias = true,
+     .names = {.prefix = "vision_model.",
+               .layers = "encoder.layers.",
+               .norm1 = "layer_norm1",
+               .attention = "self_attn.",
+               .output = "out_proj",
+               .norm2 = "layer_norm2",
+               .up = "mlp.fc1",
+               .down = "mlp.fc2",
+               .final_norm = "post_layernorm"},
+     .pixels = {.mean = {0.5f, 0.5f, 0.5f}, .deviation = {0.5f, 0.5f, 0.5f}}},
     {.name = "whisper",
      .summary = "A Whisper-like audio encoder (WhisperEncoder).",
      .kind = FamilyKind::kEncoder,

@@ -21,4 +21,17 @@ int32_t JobSpec::World() const {
   return world;
 }
 
+int64_t JobSpec::PositionsOfItem(int32_t module) const {
+  const FamilyTraits& family = TraitsOf(modules[static_cast<size_t>(module)].architecture);
+  if (!family.encoder()) return 0;
+  int64_t positions = 0;
+  for (const Module& other : modules) {
+    if (TraitsOf(other.architecture).modality != family.modality) continue;
+    const int64_t rows = RowsOfItem(other.architecture);
+    if (rows == 0) return 0;
+    positions += rows;
+  }
+  return positions;
+}
+
 }  // namespace phalanx::job

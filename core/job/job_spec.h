@@ -176,6 +176,9 @@ struct JobSpec {
 
   // One past the highest rank that a module uses.
   int32_t World() const;
+  // Positions that one item takes in a sequence: the rows of every encoder that reads items like
+  // `module` does. 0 for a decoder and where a shape is not known.
+  int64_t PositionsOfItem(int32_t module) const;
 };
 
 }  // namespace phalanx::job

@@ -176,26 +176,6 @@ void CheckLanguage(const JobSpec& spec, Report& report) {
   }
 }
 
-// A sample has one list of images and one of sounds, so there is one reader of each.
-void CheckEncoders(const JobSpec& spec, Report& report) {
-  for (const FamilyTraits& family : kFamilies) {
-    if (!family.encoder()) continue;
-    const Module* first = nullptr;
-    for (size_t i = 0; i < spec.modules.size(); ++i) {
-      const std::string path = ModulePath(i) + ".architecture.family";
-      if (TraitsOf(spec.modules[i].architecture).name != family.name || !report.Sound(path))
-        continue;
-      if (!report.Sound(ModulePath(i) + ".name")) continue;
-      if (first != nullptr) {
-        report.Add(path, absl::StrCat("at most one module may be of family ", family.name,
-                                      ", and '", first->name, "' is it"));
-      } else {
-        first = &spec.modules[i];
-      }
-    }
-  }
-}
-
 }  // namespace
 
 std::string ModulePath(size_t index) { return absl::StrCat("spec.modules[", index, "]"); }
@@ -249,7 +229,6 @@ void CheckSpans(const JobSpec& spec, Report& report) {
 void CheckModules(const JobSpec& spec, Report& report) {
   CheckNames(spec, report);
   CheckLanguage(spec, report);
-  CheckEncoders(spec, report);
 }
 
 }  // namespace phalanx::job

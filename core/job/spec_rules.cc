@@ -5,25 +5,43 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/job/graph.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
 namespace {
 
-// Items of an encoder become rows of a decoder's sequence, of which the last one predicts nothing.
+// Items of an encoder become rows of a decoder's sequence, of which the last one predicts nothing;
+// told once for all encoders that read the same items.
 void CheckFit(const JobSpec& spec, size_t index, Report& report) {
   const Edge& edge = spec.edges[index];
-  const size_t from = static_cast<size_t>(edge.from), to = static_cast<size_t>(edge.to);
+  const size_t to = static_cast<size_t>(edge.to);
   const std::string context = ModulePath(to) + ".architecture.context";
-  const int64_t rows = RowsOfItem(spec.modules[from].architecture);
-  if (rows > 0 && report.Sound(EdgePath(index)) &&
-      report.Sound(ModulePath(from) + ".architecture") && report.Sound(context) &&
-      TraitsOf(spec.modules[to].architecture).decoder() &&
-      rows >= spec.modules[to].architecture.context) {
-    report.Add(context, absl::StrCat("must exceed the ", rows, " rows of one item of '",
-                                     spec.modules[from].name, "'"));
+  const auto modality = [&spec](int32_t module) {
+    return TraitsOf(spec.modules[static_cast<size_t>(module)].architecture).modality;
+  };
+  const int64_t rows = spec.PositionsOfItem(edge.from);
+  if (rows == 0 || !report.Sound(EdgePath(index)) || !report.Sound(context) ||
+      !TraitsOf(spec.modules[to].architecture).decoder() ||
+      rows < spec.modules[to].architecture.context) {
+    return;
   }
+  for (size_t i = 0; i < index; ++i) {
+    const Edge& other = spec.edges[i];
+    if (report.Sound(EdgePath(i)) && other.to == edge.to &&
+        modality(other.from) == modality(edge.from)) {
+      return;
+    }
+  }
+  std::vector<std::string> readers;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (modality(static_cast<int32_t>(i)) != modality(edge.from)) continue;
+    if (!report.Sound(ModulePath(i) + ".architecture")) return;
+    readers.push_back(absl::StrCat("'", spec.modules[i].name, "'"));
+  }
+  report.Add(context, absl::StrCat("must exceed the ", rows, " rows of one item of ",
+                                   absl::StrJoin(readers, " and ")));
 }
 
 // Whether what feeds what is known: an edge whose ends are not understood may be the one that

@@ -36,11 +36,15 @@ double Sum(const PassCost& cost) {
   return cost.forward + cost.backward_input + cost.backward_weight;
 }
 
-int64_t ItemsOfSample(const Plan& plan, int64_t rows_per_item) {
+// Rows that an encoder makes of one sample at most: as many items as fit the context, all of them
+// of the kind that it reads.
+int64_t RowsOfSample(const Plan& plan, int32_t module) {
   const int64_t limit = plan.spec.data.value_or(job::Data{}).items_max;
   const int64_t context = plan.module_spec(plan.spec.language).architecture.context;
-  const int64_t fit = rows_per_item > 0 ? context / rows_per_item : 1;
-  return std::max<int64_t>(1, std::min(limit, fit));
+  const int64_t positions = plan.spec.PositionsOfItem(module);
+  const int64_t fit = positions > 0 ? context / positions : 1;
+  return std::max<int64_t>(1, std::min(limit, fit)) *
+         job::RowsOfItem(plan.module_spec(module).architecture);
 }
 
 int64_t LongestRun(const std::vector<int64_t>& starts) {
@@ -58,9 +62,8 @@ int64_t RowsOfMicrobatch(const Plan& plan, int32_t module) {
   const int64_t samples = module == plan.spec.language
                               ? plan.spec.batch.micro
                               : LongestRun(LaneStarts(layout, CountOfMicrobatch(plan, 0)));
-  const int64_t per_item = job::RowsOfItem(architecture);
-  if (per_item == 0) return samples * architecture.context;
-  return samples * ItemsOfSample(plan, per_item) * per_item;
+  const bool encoder = job::RowsOfItem(architecture) > 0;
+  return samples * (encoder ? RowsOfSample(plan, module) : architecture.context);
 }
 
 // Elements of one row.

@@ -30,21 +30,23 @@
 //   A tied head: with one pipeline part there is no matrix "head", and "embedding" serves both
 //   ends; with several, "head" has pieces of model.embed_tokens.weight, partial at both ends.
 //
-//   clip_vision (CLIPVisionModel; features are the hidden states of the patch rows after the last
-//   layer: no class token, no post norm; yet the position table has a row for the class token)
+//   vision encoders; (*) where the family has it (core/job/family.h)
 //     vision_model.embeddings.patch_embedding.weight      patch     [hidden, 3 * patch * patch]
-//     vision_model.embeddings.class_embedding             class     [hidden]
-//     vision_model.embeddings.position_embedding.weight   position  [patches + 1, hidden]
-//     vision_model.pre_layrnorm.{weight,bias}             pre_norm, pre_norm_bias
+//     vision_model.embeddings.patch_embedding.bias        patch_bias (*)
+//     vision_model.embeddings.class_embedding             class (*) [hidden]
+//     vision_model.embeddings.position_embedding.weight   position  [patches, hidden], with a class
+//                                                                   token one row more
+//     vision_model.pre_layrnorm.{weight,bias}             pre_norm, pre_norm_bias (*)
 //     vision_model.encoder.layers.N.
 //       layer_norm1.{weight,bias}                         norm1, norm1_bias
 //       self_attn.{q,k,v}_proj.{weight,bias}              qkv, qkv_bias
 //       self_attn.out_proj.{weight,bias}                  o, o_bias
 //       layer_norm2.{weight,bias}                         norm2, norm2_bias
 //       mlp.fc1.{weight,bias}, mlp.fc2.{weight,bias}      up, up_bias, down, down_bias
+//     vision_model.post_layernorm.{weight,bias}           final_norm, final_norm_bias (*)  last
 //
 //   whisper (WhisperEncoder; its fixed positions are computed, not held; keys have no bias, so the
-//   key rows of qkv_bias are padding), layers with the roles of clip_vision's
+//   key rows of qkv_bias are padding), layers with the roles of vision encoders'
 //     model.encoder.conv1.{weight,bias}             conv1, conv1_bias  first: [hidden, 3 * bins]
 //     model.encoder.conv2.{weight,bias}             conv2, conv2_bias  first: [hidden, 3 * hidden]
 //     model.encoder.layers.N.

@@ -15,17 +15,17 @@
 namespace phalanx::plan {
 namespace {
 
-UnitRange UnitsOf(const Shard& shard, UnitFamily family) {
+UnitRange UnitsOf(const Shard& shard, UnitKind family) {
   switch (family) {
-    case UnitFamily::kAttention:
+    case UnitKind::kAttention:
       return shard.query_heads;
-    case UnitFamily::kKv:
+    case UnitKind::kKv:
       return shard.kv_heads;
-    case UnitFamily::kMlp:
+    case UnitKind::kMlp:
       return shard.mlp_blocks;
-    case UnitFamily::kVocabulary:
+    case UnitKind::kVocabulary:
       return shard.vocabulary_blocks;
-    case UnitFamily::kReplicated:
+    case UnitKind::kReplicated:
       break;
   }
   return {0, 1};
@@ -33,7 +33,7 @@ UnitRange UnitsOf(const Shard& shard, UnitFamily family) {
 
 // What a segment is of, beside its units.
 struct Kind {
-  UnitFamily family = UnitFamily::kAttention;
+  UnitKind family = UnitKind::kAttention;
   int32_t edge = -1;
   friend auto operator<=>(const Kind&, const Kind&) = default;
 };
@@ -110,16 +110,16 @@ std::vector<Kind> KindsOf(const Plan& plan, const ModulePlan& layout, int32_t pp
     first |= layout.IsFirst(pp, chunk);
     last |= layout.IsLast(pp, chunk);
   }
-  std::vector<Kind> kinds = {{UnitFamily::kAttention}, {UnitFamily::kKv}, {UnitFamily::kMlp}};
+  std::vector<Kind> kinds = {{UnitKind::kAttention}, {UnitKind::kKv}, {UnitKind::kMlp}};
   for (size_t i = 0; last && i < plan.spec.edges.size(); ++i) {
     const job::Edge& edge = plan.spec.edges[i];
     if (edge.from == layout.index && edge.projector.has_value()) {
-      kinds.push_back({UnitFamily::kMlp, static_cast<int32_t>(i)});
+      kinds.push_back({UnitKind::kMlp, static_cast<int32_t>(i)});
     }
   }
   const job::FamilyTraits& traits = job::TraitsOf(plan.module_spec(layout.index).architecture);
-  if (traits.vocabulary() && (first || last)) kinds.push_back({UnitFamily::kVocabulary});
-  kinds.push_back({UnitFamily::kReplicated});
+  if (traits.vocabulary() && (first || last)) kinds.push_back({UnitKind::kVocabulary});
+  kinds.push_back({UnitKind::kReplicated});
   return kinds;
 }
 
@@ -136,13 +136,13 @@ Kind KindOf(const LocalMatrix& matrix) {
   const auto is = [&role](std::initializer_list<absl::string_view> names) {
     return std::find(names.begin(), names.end(), role) != names.end();
   };
-  if (is({"qkv", "qkv_bias", "o"})) return {UnitFamily::kAttention};
-  if (is({"gate_up", "up", "up_bias", "down"})) return {UnitFamily::kMlp};
+  if (is({"qkv", "qkv_bias", "o"})) return {UnitKind::kAttention};
+  if (is({"gate_up", "up", "up_bias", "down"})) return {UnitKind::kMlp};
   if (is({"projector_up", "projector_up_bias", "projector_down"})) {
-    return {UnitFamily::kMlp, matrix.edge};
+    return {UnitKind::kMlp, matrix.edge};
   }
-  if (is({"embedding", "head"})) return {UnitFamily::kVocabulary};
-  return {UnitFamily::kReplicated};
+  if (is({"embedding", "head"})) return {UnitKind::kVocabulary};
+  return {UnitKind::kReplicated};
 }
 
 // Everything of a part that trains and that its rank leads, ascending.
@@ -163,7 +163,7 @@ std::vector<LedRun> LedRuns(const Plan& plan, const Place& place,
       run.end = run.begin + piece.rows * matrix.cols;
       // Query rows stand first.
       if (heads && piece.local_row >= units.count * head_size) {
-        run.kind = {UnitFamily::kKv};
+        run.kind = {UnitKind::kKv};
         run.unit = piece.logical_row / head_size;
       }
       runs.push_back(run);

@@ -20,11 +20,11 @@
 
 namespace phalanx::plan {
 
-enum class UnitFamily : uint8_t { kAttention, kKv, kMlp, kVocabulary, kReplicated };
+enum class UnitKind : uint8_t { kAttention, kKv, kMlp, kVocabulary, kReplicated };
 
 struct Segment {
   int32_t module = 0, pp = 0;
-  UnitFamily family = UnitFamily::kAttention;
+  UnitKind family = UnitKind::kAttention;
   UnitRange units;    // query heads, KV heads, blocks; kReplicated: one unit, everything
   int32_t edge = -1;  // kMlp: of the blocks of that edge's projector
   std::vector<RankList> holders;  // of each present replica, (dp, then cp)

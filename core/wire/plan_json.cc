@@ -229,17 +229,17 @@ Json ReplicasJson(const Plan& plan) {
   return replicas;
 }
 
-const char* NameOf(plan::UnitFamily family) {
+const char* NameOf(plan::UnitKind family) {
   switch (family) {
-    case plan::UnitFamily::kAttention:
+    case plan::UnitKind::kAttention:
       return "attention";
-    case plan::UnitFamily::kKv:
+    case plan::UnitKind::kKv:
       return "kv";
-    case plan::UnitFamily::kMlp:
+    case plan::UnitKind::kMlp:
       return "mlp";
-    case plan::UnitFamily::kVocabulary:
+    case plan::UnitKind::kVocabulary:
       return "vocabulary";
-    case plan::UnitFamily::kReplicated:
+    case plan::UnitKind::kReplicated:
       return "replicated";
   }
   return "";

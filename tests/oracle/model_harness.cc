@@ -360,12 +360,10 @@ class MicrobatchMaker {
     const job::Architecture& a = spec_.modules[module].architecture;
     const int64_t items = shape_.items;
     if (items == 0) return;
-    int64_t rows = 0;
-    if (a.family == job::Family::kClipVision) {
-      rows = (a.image_size / a.patch_size) * (a.image_size / a.patch_size);
+    const int64_t rows = job::RowsOfItem(a);
+    if (job::TraitsOf(a).images()) {
       batch_.pixels[module] = Random({items, 3, a.image_size, a.image_size});
-    } else if (a.family == job::Family::kWhisper) {
-      rows = a.frames / 2;
+    } else if (job::TraitsOf(a).sounds()) {
       batch_.sounds[module] = Random({items, a.mel_bins, a.frames});
     }
     for (int64_t item = 0; item < items; ++item) {
@@ -394,13 +392,13 @@ class MicrobatchMaker {
     for (const auto& [sample, position] : positions_[module]) {
       flat.push_back(sample * length_ + position);
     }
-    if (a.family == job::Family::kLlama || a.family == job::Family::kRegressor) {
+    if (job::TraitsOf(a).decoder()) {
       for (int64_t i = 0; i < shape_.samples; ++i) {
         for (int64_t t = 0; t < EndOf(i); ++t) flat.push_back(i * length_ + t);
       }
     }
     if (!flat.empty()) batch_.positions[module] = at::tensor(flat, at::kLong);
-    if (a.family == job::Family::kRegressor) AddTargets(a.hidden_size);
+    if (job::TraitsOf(a).predicts()) AddTargets(a.hidden_size);
   }
 
   void AddTargets(int64_t hidden) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/oracle/fixture.h"
 #include "tests/oracle/model_harness.h"
@@ -14,6 +15,7 @@ namespace {
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
+using support::SiglipVision;
 using support::Whisper;
 
 constexpr double kTolerance = 1e-5;
@@ -87,18 +89,15 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LlamaTest,
 struct EncoderCase {
   const char* fixture;
   const char* items;  // the fixture's input
+  job::Architecture architecture;
   support::Layout layout;
 };
 
 class EncoderTest : public testing::TestWithParam<EncoderCase> {};
 
 job::JobSpec SpecOf(const EncoderCase& test) {
-  const bool audio = std::string(test.items) == "sounds";
   return AJob()
-      .Module("encoder",
-              audio ? Whisper({.hidden_size = 16, .mlp_size = 24, .block = 5, .frames = 12})
-                    : ClipVision({.hidden_size = 16, .mlp_size = 24, .block = 5}),
-              test.layout)
+      .Module("encoder", test.architecture, test.layout)
       .Module("language", Llama({.hidden_size = 16}))
       .Edge("encoder", "language");
 }
@@ -137,14 +136,23 @@ TEST_P(EncoderTest, Stages_EqualTransformers) {
             kTolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, EncoderTest,
-                         testing::Values(EncoderCase{"clip_vision.bin", "pixels", {}},
-                                         EncoderCase{"clip_vision.bin", "pixels", {.tp = 3}},
-                                         EncoderCase{
-                                             "clip_vision.bin", "pixels", {.tp = 2, .pp = 2}},
-                                         EncoderCase{"whisper.bin", "sounds", {}},
-                                         EncoderCase{"whisper.bin", "sounds", {.tp = 3}},
-                                         EncoderCase{"whisper.bin", "sounds", {.tp = 2, .pp = 2}}));
+std::vector<EncoderCase> EncoderCases() {
+  std::vector<EncoderCase> cases;
+  for (const support::Layout& layout :
+       {support::Layout{}, support::Layout{.tp = 3}, support::Layout{.tp = 2, .pp = 2}}) {
+    cases.push_back({"clip_vision.bin", "pixels",
+                     ClipVision({.hidden_size = 16, .mlp_size = 24, .block = 5}), layout});
+    // An odd number of blocks, the last of them not full.
+    cases.push_back({"siglip_vision.bin", "pixels",
+                     SiglipVision({.hidden_size = 16, .mlp_size = 27, .block = 4}), layout});
+    cases.push_back({"whisper.bin", "sounds",
+                     Whisper({.hidden_size = 16, .mlp_size = 24, .block = 5, .frames = 12}),
+                     layout});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, EncoderTest, testing::ValuesIn(EncoderCases()));
 
 }  // namespace
 }  // namespace phalanx::oracle

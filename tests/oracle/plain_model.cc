@@ -17,7 +17,7 @@ namespace {
 using job::Family;
 
 bool IsDecoder(const job::Architecture& architecture) {
-  return architecture.family == Family::kLlama || architecture.family == Family::kRegressor;
+  return job::TraitsOf(architecture).decoder();
 }
 
 at::Tensor Of(const std::vector<at::Tensor>& tensors, int32_t module) {
@@ -131,7 +131,7 @@ at::Tensor PlainModel::Norm(int32_t module, const at::Tensor& x, const std::stri
 
 at::Tensor PlainModel::EncoderLayer(int32_t module, const at::Tensor& x, int32_t layer) const {
   const job::Architecture& a = ArchitectureOf(module);
-  const bool vision = a.family == Family::kClipVision;
+  const bool vision = a.family != Family::kWhisper;
   const std::string name =
       absl::StrCat(vision ? "vision_model.encoder.layers." : "model.encoder.layers.", layer, ".");
   const at::Tensor normed =
@@ -145,7 +145,9 @@ at::Tensor PlainModel::EncoderLayer(int32_t module, const at::Tensor& x, int32_t
   const at::Tensor hidden =
       Linear(module, Norm(module, middle, name + (vision ? "layer_norm2" : "final_layer_norm")),
              name + (vision ? "mlp.fc1" : "fc1"));
-  const at::Tensor active = vision ? hidden * at::sigmoid(hidden * 1.702) : at::gelu(hidden);
+  const at::Tensor active = a.family == Family::kClipVision
+                                ? hidden * at::sigmoid(hidden * 1.702)
+                                : at::gelu(hidden, vision ? "tanh" : "none");
   return middle + Linear(module, active, name + (vision ? "mlp.fc2" : "fc2"));
 }
 
@@ -154,6 +156,13 @@ at::Tensor PlainModel::VisionFeatures(int32_t module, const at::Tensor& pixels) 
   const std::string name = "vision_model.";
   const at::Tensor kernel = Get(module, name + "embeddings.patch_embedding.weight")
                                 .view({a.hidden_size, 3, a.patch_size, a.patch_size});
+  if (a.family == Family::kSiglipVision) {
+    const at::Tensor& bias = Get(module, name + "embeddings.patch_embedding.bias");
+    at::Tensor x = at::conv2d(pixels.to(type_), kernel, bias, a.patch_size).flatten(2);
+    x = x.transpose(1, 2) + Get(module, name + "embeddings.position_embedding.weight");
+    for (int32_t layer = 0; layer < a.layers; ++layer) x = EncoderLayer(module, x, layer);
+    return Norm(module, x, name + "post_layernorm").flatten(0, 1);
+  }
   at::Tensor x = at::conv2d(pixels.to(type_), kernel, {}, a.patch_size).flatten(2).transpose(1, 2);
   const at::Tensor class_row =
       Get(module, name + "embeddings.class_embedding").expand({x.size(0), 1, a.hidden_size});
@@ -185,7 +194,7 @@ at::Tensor PlainModel::Projected(int32_t edge, const at::Tensor& rows) const {
 
 at::Tensor PlainModel::Features(int32_t edge, const at::Tensor& items) const {
   const int32_t module = spec_.edges[static_cast<size_t>(edge)].from;
-  return Projected(edge, ArchitectureOf(module).family == Family::kWhisper
+  return Projected(edge, job::TraitsOf(ArchitectureOf(module)).sounds()
                              ? AudioFeatures(module, items)
                              : VisionFeatures(module, items));
 }
@@ -221,7 +230,7 @@ at::Tensor PlainModel::RowsAlong(int32_t edge, const PlainMicrobatch& batch) con
     const at::Tensor normed = NormedHidden(from, batch).flatten(0, 1);
     return Projected(edge, normed.index_select(0, PositionsOf(from, batch)));
   }
-  const bool audio = ArchitectureOf(from).family == Family::kWhisper;
+  const bool audio = job::TraitsOf(ArchitectureOf(from)).sounds();
   const at::Tensor items = Of(audio ? batch.sounds : batch.pixels, from);
   if (!items.defined() || items.numel() == 0) return {};
   return Features(edge, items);
@@ -239,7 +248,7 @@ at::Tensor PlainModel::DecoderHidden(int32_t module, const PlainMicrobatch& batc
     if (!joint) positions.push_back(PositionsOf(spec_.edges[i].from, batch));
   }
   at::Tensor x;
-  if (a.family == Family::kLlama) {
+  if (job::TraitsOf(a).vocabulary()) {
     x = at::embedding(Get(module, "model.embed_tokens.weight"), batch.tokens).flatten(0, 1);
   } else {
     x = at::zeros({batch.tokens.numel(), a.hidden_size}, at::TensorOptions().dtype(type_));

@@ -77,6 +77,22 @@ std::vector<uint8_t> PngRow(const PngOptions& options, const std::vector<uint8_t
 
 }  // namespace
 
+data::Encoder ImageEncoder(int64_t rows, int64_t size, int32_t module) {
+  return {.module = module,
+          .kind = data::ItemKind::kImage,
+          .rows = rows,
+          .image_size = size,
+          .pixels = job::TraitsOf(job::Family::kClipVision).pixels};
+}
+
+data::Encoder SoundEncoder(int64_t rows, int64_t mel_bins, int64_t frames, int32_t module) {
+  return {.module = module,
+          .kind = data::ItemKind::kSound,
+          .rows = rows,
+          .mel_bins = mel_bins,
+          .frames = frames};
+}
+
 ShardFiles WriteShards(const std::string& folder, const ShardOptions& options) {
   Prng prng(options.seed);
   ShardFiles files;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "worker/data/data_set.h"
 
 namespace phalanx::support {
 
@@ -32,6 +33,12 @@ struct ShardFiles {
   std::string tokenizer;
   int32_t vocabulary = 0;  // pieces of the tokenizer
 };
+// Modules that read items: module 0 images of `size` pixels a side, CLIP's colours; module 1
+// sounds.
+data::Encoder ImageEncoder(int64_t rows, int64_t size = 8, int32_t module = 0);
+data::Encoder SoundEncoder(int64_t rows, int64_t mel_bins = 8, int64_t frames = 6,
+                           int32_t module = 1);
+
 // Writes into `folder`, which exists. Samples are 000000, 000001, ..., dealt out in runs.
 ShardFiles WriteShards(const std::string& folder, const ShardOptions& options);
 

@@ -38,6 +38,13 @@ job::Architecture ClipVision(const ClipShape& shape) {
   return architecture;
 }
 
+job::Architecture SiglipVision(const ClipShape& shape) {
+  job::Architecture architecture = ClipVision(shape);
+  architecture.family = job::Family::kSiglipVision;
+  architecture.norm_epsilon = 1e-6;
+  return architecture;
+}
+
 job::Architecture Whisper(const WhisperShape& shape) {
   job::Architecture architecture;
   architecture.family = job::Family::kWhisper;

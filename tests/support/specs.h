@@ -33,6 +33,9 @@ struct ClipShape {
 };
 job::Architecture ClipVision(const ClipShape& shape = {});
 
+// Of the same shape; its norm's epsilon is 1e-6.
+job::Architecture SiglipVision(const ClipShape& shape = {});
+
 struct WhisperShape {
   int64_t hidden_size = 32;
   int32_t layers = 2, heads = 4;

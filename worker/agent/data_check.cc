@@ -15,6 +15,7 @@
 #include "worker/agent/machine/machine.h"
 #include "worker/data/data_set.h"
 #include "worker/data/job_data.h"
+#include "worker/data/sequence.h"
 
 namespace phalanx::agent {
 namespace {
@@ -22,9 +23,9 @@ namespace {
 constexpr size_t kCorruptNamedMax = 100;
 
 std::string KeyOf(const data::DataSetSpec& spec) {
-  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, "\n", spec.image_rows, "\n",
-                                  spec.audio_rows, "\n", spec.target_hidden, "\n", spec.context,
-                                  "\n", spec.vocabulary);
+  std::string text =
+      absl::StrCat(spec.tokenizer, "\n", spec.items_max, "\n", data::TextOf(spec.encoders), "\n",
+                   spec.target_hidden, "\n", spec.context, "\n", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }

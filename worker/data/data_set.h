@@ -24,8 +24,10 @@
 // loss. An item that does not decode, or a target with a value that is not finite, is found later
 // and by those only who read it: the sample keeps its shape, Sample::corrupt says so.
 //
-// Without a vision module (`image_rows` 0) images and their marks are left out as if they were not
-// there; without an audio module, sounds and theirs.
+// Every encoder that reads a kind of items makes rows of each of them: an item stands in the
+// sequence as the rows of the first such encoder, then those of the next. How many may differ from
+// item to item; the index has them. Without an encoder of images, images and their marks are left
+// out as if they were not there; without one of sounds, sounds and theirs.
 //
 // No LibTorch here: the node daemon links this to check and index shards before epoch 1.
 #pragma once
@@ -40,6 +42,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/job/family.h"
 
 namespace phalanx::data {
 
@@ -51,12 +54,36 @@ inline constexpr int32_t kSoundRateMin = 1000, kSoundRateMax = 384'000;  // hert
 inline constexpr int64_t kSoundFramesMax = int64_t{1} << 30;             // samples of one channel
 inline constexpr int64_t kTokenizerBytesMax = int64_t{256} << 20;
 
+enum class ItemKind : int32_t { kImage, kSound };
+
+// A module that reads items.
+struct Encoder {
+  int32_t module = 0;  // of the job
+  ItemKind kind = ItemKind::kImage;
+  int64_t rows = 0;  // that an item becomes
+  // Images: pixels of a side, and what brings colours to one scale.
+  int64_t image_size = 0;
+  job::PixelScale pixels;
+  // Sounds.
+  int64_t mel_bins = 0, frames = 0;
+
+  // Of one decoded item.
+  int64_t values() const {
+    return kind == ItemKind::kImage ? 3 * image_size * image_size : mel_bins * frames;
+  }
+};
+
+// Rows that one encoder (an index into DataSetSpec::encoders) makes of one item.
+struct ItemRows {
+  int32_t encoder = 0, rows = 0;
+  friend bool operator==(const ItemRows&, const ItemRows&) = default;
+};
+
 struct DataSetSpec {
   std::vector<std::string> shards;  // absolute paths, in order
   std::string tokenizer;            // absolute path of a sentencepiece model (unigram or BPE)
   int32_t items_max = 8;            // images and sounds of a sample, together, at most
-  int64_t image_rows = 0;           // positions that an image takes; 0: no vision module
-  int64_t audio_rows = 0;           // positions that a sound takes; 0: no audio module
+  std::vector<Encoder> encoders;    // in the order of the job's modules
   bool targets = false;             // a regressor wants KEY.target.npy
   int64_t target_hidden = 0;        // columns of a target
   int64_t context = 0;              // input positions of a sequence at most; 0: no bound
@@ -95,6 +122,9 @@ class Index {
 
   int64_t size() const;
   const SampleShape& shape(int64_t sample) const;
+  // Of the sample's items in the order of N; of each item those of each encoder that reads it, in
+  // the order of encoders. None if it is corrupt.
+  absl::Span<const ItemRows> rows(int64_t sample) const;
   // Of file names, sizes, keys, shapes and tokens; neither of paths nor of times, so that nodes
   // that hold the same shards agree. 32 hexadecimal digits.
   const std::string& digest() const;
@@ -124,16 +154,17 @@ struct Sample {
   // [positions]: 1 where the prediction counts. A function of the index alone (all 0 if the sample
   // was found corrupt while indexing), so ranks that do not decode have the same.
   std::vector<uint8_t> label_counts;
-  // [images * image_rows] and [sounds * audio_rows]: position of each row, image by image and sound
-  // by sound.
-  std::vector<int32_t> image_positions, sound_positions;
-  // [images][3 * image_size * image_size]: RGB over white, resized (area average down, bilinear up,
-  // to a square), normalised with CLIP's mean and deviation; zeros for an item that does not
-  // decode. Empty without LoaderOptions::images.
-  std::vector<std::vector<float>> pixels;
-  // [sounds][mel_bins * frames]: log-mel features (log_mel.h), a row for each bin; zeros for an
-  // item that does not decode. Empty without LoaderOptions::sounds.
-  std::vector<std::vector<float>> sounds;
+  // What an encoder reads of the sample.
+  struct Items {
+    // Of each of its rows, item by item.
+    std::vector<int32_t> positions;
+    // [items][Encoder::values]; zeros for an item that does not decode. Empty unless
+    // LoaderOptions::modules has the encoder's module. Images: RGB over white, resized (area
+    // average down, bilinear up, to a square) and scaled, [3, image_size, image_size]. Sounds:
+    // log-mel features (log_mel.h), [mel_bins, frames].
+    std::vector<std::vector<float>> values;
+  };
+  std::vector<Items> encoders;  // parallel to DataSetSpec::encoders
   // [target_rows * target_hidden]: what a regressor is to predict at the last target_rows input
   // positions. Empty without LoaderOptions::targets.
   std::vector<float> target;
@@ -150,11 +181,10 @@ struct LoaderOptions {
   // one while it would exceed either, but one is always under way.
   int32_t ready_max = 256;
   int64_t ready_bytes_max = int64_t{1} << 30;
-  // Shapes of decoded items, from the job's modules (job_data.h).
-  int64_t image_size = 0;
-  int64_t mel_bins = 0, frames = 0;
-  // What this rank needs: one that runs no encoder of a kind never opens an item of that kind.
-  bool images = true, sounds = false, targets = false;
+  // What this rank needs: items as these modules read them, and targets. Items that none of them
+  // reads are never opened.
+  std::vector<int32_t> modules;
+  bool targets = false;
 };
 
 // Reads and decodes ahead of need. One consumer thread; decoding on threads of its own.

@@ -11,9 +11,6 @@
 namespace phalanx::data {
 namespace {
 
-constexpr std::array<float, 3> kMean = {0.48145466f, 0.4578275f, 0.40821073f};
-constexpr std::array<float, 3> kDeviation = {0.26862954f, 0.26130258f, 0.27577711f};
-
 // Output position i is the sum of weights[k] * input[first + k].
 struct Taps {
   int32_t first = 0;
@@ -53,7 +50,8 @@ absl::StatusOr<Image> DecodeImage(absl::string_view bytes, int32_t size) {
   return absl::InvalidArgumentError("is neither PNG nor JPEG");
 }
 
-void ResizeAndNormalize(const Image& image, int32_t size, std::vector<float>& to) {
+void ResizeAndNormalize(const Image& image, int32_t size, const job::PixelScale& scale,
+                        std::vector<float>& to) {
   const size_t side = static_cast<size_t>(size);
   const size_t width = static_cast<size_t>(image.width);
   const std::vector<Taps> columns = TapsOf(image.width, size);
@@ -75,7 +73,7 @@ void ResizeAndNormalize(const Image& image, int32_t size, std::vector<float>& to
         from += 3;
       }
       for (size_t c = 0; c < 3; ++c) {
-        to[(c * side + y) * side + x] = (sum[c] / 255.0f - kMean[c]) / kDeviation[c];
+        to[(c * side + y) * side + x] = (sum[c] / 255.0f - scale.mean[c]) / scale.deviation[c];
       }
     }
   }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/job/family.h"
 
 namespace phalanx::data {
 
@@ -26,8 +27,9 @@ absl::StatusOr<Image> DecodeImage(absl::string_view bytes, int32_t size);
 
 // Squashes to a square of `size`: where a side shrinks, output pixels average what they cover;
 // where it grows, they interpolate linearly between pixel centres. Then (value / 255 - mean) /
-// deviation with CLIP's constants. [3, size, size] into `to`, which is resized. The same bits on
-// every machine.
-void ResizeAndNormalize(const Image& image, int32_t size, std::vector<float>& to);
+// deviation of each colour. [3, size, size] into `to`, which is resized. The same bits on every
+// machine.
+void ResizeAndNormalize(const Image& image, int32_t size, const job::PixelScale& scale,
+                        std::vector<float>& to);
 
 }  // namespace phalanx::data

@@ -28,6 +28,15 @@ struct Shard {
   std::string digest;
 };
 
+// What belongs to one sample of a table in which `ends` says where each one's part ends.
+template <typename Value>
+absl::Span<const Value> PartOf(const std::vector<Value>& values, const std::vector<uint64_t>& ends,
+                               int64_t sample) {
+  const size_t i = static_cast<size_t>(sample);
+  const uint64_t begin = i == 0 ? 0 : ends[i - 1];
+  return absl::MakeConstSpan(values).subspan(begin, ends[i] - begin);
+}
+
 void AppendSample(const Entry& entry, absl::Span<const Item> items, const Extent& target,
                   Sequence&& sequence, const std::string& shard, const DataSetSpec& spec,
                   SampleTable& table) {
@@ -42,6 +51,8 @@ void AppendSample(const Entry& entry, absl::Span<const Item> items, const Extent
   table.texts.push_back(entry.text.value_or(Extent{}));
   table.items.insert(table.items.end(), items.begin(), items.end());
   table.item_ends.push_back(table.items.size());
+  table.rows.insert(table.rows.end(), sequence.rows.begin(), sequence.rows.end());
+  table.row_ends.push_back(table.rows.size());
   if (spec.targets) table.targets.push_back(target);
 }
 
@@ -99,7 +110,9 @@ absl::Status ReadSample(const File& file, Entry& entry, const std::string& name,
   const std::vector<Item> items = ItemsUsed(entry, spec);
   std::vector<ItemKind> kinds;
   for (const Item& item : items) kinds.push_back(item.kind);
+  const std::vector<ItemRows> rows = RowsOfItems(kinds, spec);
   parts.items = kinds;
+  parts.rows = rows;
   Sequence sequence = MakeSequence(text, parts, spec, tokenizer);
   shard.digest = Chain(shard.digest, entry, sequence);
   AppendSample(entry, items, target, std::move(sequence), name, spec, shard.samples);
@@ -183,9 +196,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec
 }
 
 std::string DigestOfSpec(const DataSetSpec& spec) {
-  std::string text = absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", spec.image_rows, ",",
-                                  spec.audio_rows, ",", spec.targets, ",", spec.target_hidden, ",",
-                                  spec.context, ",", spec.vocabulary);
+  std::string text =
+      absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", TextOf(spec.encoders), ",",
+                   spec.targets, ",", spec.target_hidden, ",", spec.context, ",", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }
@@ -202,8 +215,8 @@ absl::StatusOr<Index> Index::Build(const DataSetSpec& spec) {
   auto impl = std::make_shared<Impl>();
   impl->spec_digest = DigestOfSpec(spec);
   ASSIGN_OR_RETURN(impl->tokenizer, StampOf(spec.tokenizer));
-  std::string chain = absl::StrCat(spec.items_max, ",", spec.image_rows, ",", spec.audio_rows, ",",
-                                   spec.targets, ",", spec.target_hidden, ",", spec.context);
+  std::string chain = absl::StrCat(spec.items_max, ",", TextOf(spec.encoders), ",", spec.targets,
+                                   ",", spec.target_hidden, ",", spec.context);
   for (size_t i = 0; i < shards.size(); ++i) {
     absl::StrAppend(&chain, "\n", shards[i]->digest);
     impl->shards.push_back({spec.shards[i], shards[i]->stamp, impl->samples.size()});
@@ -225,6 +238,7 @@ void SampleTable::Append(SampleTable&& other) {
   };
   for (uint64_t& end : other.key_ends) end += keys.size();
   for (uint64_t& end : other.item_ends) end += items.size();
+  for (uint64_t& end : other.row_ends) end += rows.size();
   for (Index::Corrupt& entry : other.corrupt) entry.sample += size();
   add(shapes, other.shapes);
   add(keys, other.keys);
@@ -232,6 +246,8 @@ void SampleTable::Append(SampleTable&& other) {
   add(texts, other.texts);
   add(items, other.items);
   add(item_ends, other.item_ends);
+  add(rows, other.rows);
+  add(row_ends, other.row_ends);
   add(targets, other.targets);
   add(corrupt, other.corrupt);
 }
@@ -240,6 +256,10 @@ int64_t Index::size() const { return impl_->samples.size(); }
 
 const SampleShape& Index::shape(int64_t sample) const {
   return impl_->samples.shapes[static_cast<size_t>(sample)];
+}
+
+absl::Span<const ItemRows> Index::rows(int64_t sample) const {
+  return PartOf(impl_->samples.rows, impl_->samples.row_ends, sample);
 }
 
 const std::string& Index::digest() const { return impl_->digest; }
@@ -258,9 +278,7 @@ absl::string_view Index::Impl::KeyOf(int64_t sample) const {
 }
 
 absl::Span<const Item> Index::Impl::ItemsOf(int64_t sample) const {
-  const size_t i = static_cast<size_t>(sample);
-  const uint64_t begin = i == 0 ? 0 : samples.item_ends[i - 1];
-  return absl::MakeConstSpan(samples.items).subspan(begin, samples.item_ends[i] - begin);
+  return PartOf(samples.items, samples.item_ends, sample);
 }
 
 size_t Index::Impl::ShardOf(int64_t sample) const {

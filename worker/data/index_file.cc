@@ -20,7 +20,7 @@ namespace {
 
 // The layout of the file: magic, fields in the order of Visit, digest of all before. Numbers are as
 // in memory: the file is a cache of one machine.
-constexpr absl::string_view kMagic = "phalanx index 3\n";
+constexpr absl::string_view kMagic = "phalanx index 4\n";
 constexpr int64_t kFileBytesMax = int64_t{64} << 30;
 constexpr size_t kDigestBytes = 32;
 
@@ -119,7 +119,8 @@ bool VisitAll(Impl& impl, Visitor& visit) {
   return visit(impl.spec_digest) && visit(impl.tokenizer) && visit(impl.shards) &&
          visit(samples.shapes) && visit(samples.keys) && visit(samples.key_ends) &&
          visit(samples.texts) && visit(samples.items) && visit(samples.item_ends) &&
-         visit(samples.targets) && visit(samples.corrupt) && visit(impl.digest);
+         visit(samples.rows) && visit(samples.row_ends) && visit(samples.targets) &&
+         visit(samples.corrupt) && visit(impl.digest);
 }
 
 absl::Status SystemError(absl::string_view what, const std::string& path) {

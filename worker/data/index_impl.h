@@ -1,4 +1,4 @@
-// worker/data/index_impl.h: the tables behind Index, some 70 bytes a sample besides its key.
+// worker/data/index_impl.h: the tables behind Index, some 80 bytes a sample besides its key.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,8 @@ struct SampleTable {
   std::vector<Extent> texts;        // of each sample; no bytes: has none that is usable
   std::vector<Item> items;          // of sample after sample; none of a corrupt one
   std::vector<uint64_t> item_ends;  // of each sample
+  std::vector<ItemRows> rows;       // of sample after sample, as Index::rows
+  std::vector<uint64_t> row_ends;   // of each sample
   std::vector<Extent> targets;      // values alone, of each sample; empty without targets
   std::vector<Index::Corrupt> corrupt;
 

@@ -1,6 +1,7 @@
 #include "worker/data/job_data.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/digest.h"
@@ -21,34 +22,32 @@ bool IsSink(const job::JobSpec& spec, size_t module) {
 
 }  // namespace
 
+int32_t ItemShapes::EncoderOf(int32_t module) const {
+  for (size_t i = 0; i < encoders.size(); ++i) {
+    if (encoders[i].module == module) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
 ItemShapes ItemShapesOf(const job::JobSpec& spec) {
   ItemShapes shapes;
   for (size_t m = 0; m < spec.modules.size(); ++m) {
     const job::Architecture& architecture = spec.modules[m].architecture;
-    if (architecture.family == job::Family::kClipVision) {
-      const int64_t side = architecture.image_size / architecture.patch_size;
-      shapes.image_rows = side * side;
-      shapes.image_size = architecture.image_size;
-    } else if (architecture.family == job::Family::kWhisper) {
-      shapes.audio_rows = architecture.frames / 2;
-      shapes.mel_bins = architecture.mel_bins;
-      shapes.frames = architecture.frames;
-    } else if (architecture.family == job::Family::kRegressor && IsSink(spec, m)) {
+    const job::FamilyTraits& family = job::TraitsOf(architecture);
+    if (family.encoder()) {
+      shapes.encoders.push_back({.module = static_cast<int32_t>(m),
+                                 .kind = family.images() ? ItemKind::kImage : ItemKind::kSound,
+                                 .rows = job::RowsOfItem(architecture),
+                                 .image_size = architecture.image_size,
+                                 .pixels = family.pixels,
+                                 .mel_bins = architecture.mel_bins,
+                                 .frames = architecture.frames});
+    } else if (family.predicts() && IsSink(spec, m)) {
       shapes.targets = true;
       shapes.target_hidden = architecture.hidden_size;
     }
   }
   return shapes;
-}
-
-LoaderOptions LoaderOptionsOf(const job::JobSpec& spec) {
-  const ItemShapes shapes = ItemShapesOf(spec);
-  LoaderOptions options;
-  options.image_size = shapes.image_size;
-  options.mel_bins = shapes.mel_bins;
-  options.frames = shapes.frames;
-  options.images = false;
-  return options;
 }
 
 DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory, bool validation) {
@@ -59,9 +58,8 @@ DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory
   }
   result.tokenizer = Resolve(data.tokenizer, directory);
   result.items_max = data.items_max;
-  const ItemShapes shapes = ItemShapesOf(spec);
-  result.image_rows = shapes.image_rows;
-  result.audio_rows = shapes.audio_rows;
+  ItemShapes shapes = ItemShapesOf(spec);
+  result.encoders = std::move(shapes.encoders);
   result.targets = shapes.targets;
   result.target_hidden = shapes.target_hidden;
   const job::Module& language = spec.modules[static_cast<size_t>(spec.language)];

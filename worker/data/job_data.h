@@ -3,26 +3,23 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/job/job_spec.h"
 #include "worker/data/data_set.h"
 
 namespace phalanx::data {
 
-// Shapes of items, zeros for a kind that no module of the job reads. A job has at most one module
-// of family clip_vision and at most one of family whisper; its regressors share one target.
+// What modules read of a sample. Those that predict share one target.
 struct ItemShapes {
-  int64_t image_rows = 0;  // positions that an image takes: patches
-  int64_t image_size = 0;  // pixels of a side
-  int64_t audio_rows = 0;  // positions that a sound takes: frames / 2
-  int64_t mel_bins = 0, frames = 0;
-  bool targets = false;  // some regressor has a loss: it is a sink of the module graph
+  std::vector<Encoder> encoders;  // in the order of modules
+  bool targets = false;  // some module that predicts has a loss: it is a sink of the module graph
   int64_t target_hidden = 0;
+
+  // Index into `encoders`, -1 where the module is none.
+  int32_t EncoderOf(int32_t module) const;
 };
 ItemShapes ItemShapesOf(const job::JobSpec& spec);
-
-// Options of a loader for the job that decodes nothing yet: the caller says what its rank needs.
-LoaderOptions LoaderOptionsOf(const job::JobSpec& spec);
 
 // The job's training or validation set; spec.data is given. Relative paths start from `directory`.
 DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory, bool validation);

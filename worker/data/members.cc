@@ -44,10 +44,6 @@ Suffix ReadSuffix(absl::string_view suffix) {
   return plain && absl::SimpleAtoi(digits, &item.number) ? item : Suffix{};
 }
 
-bool IsUsed(const Item& item, const DataSetSpec& spec) {
-  return (item.kind == ItemKind::kImage ? spec.image_rows : spec.audio_rows) > 0;
-}
-
 std::string ItemFault(const Entry& entry, const DataSetSpec& spec) {
   for (size_t i = 1; i < entry.items.size(); ++i) {
     if (entry.items[i].number == entry.items[i - 1].number) {
@@ -57,7 +53,7 @@ std::string ItemFault(const Entry& entry, const DataSetSpec& spec) {
   for (size_t i = 0; i < entry.items.size(); ++i) {
     const Item& item = entry.items[i];
     if (item.number != static_cast<int32_t>(i)) return absl::StrCat("lacks its item ", i);
-    if (IsUsed(item, spec) && item.extent.bytes > kItemBytesMax) {
+    if (ReadsKind(spec, item.kind) && item.extent.bytes > kItemBytesMax) {
       return absl::StrCat("has an item ", i, " of ", item.extent.bytes,
                           " bytes; must have at most ", kItemBytesMax);
     }
@@ -104,7 +100,7 @@ std::string MemberFault(const Entry& entry, const DataSetSpec& spec) {
     return absl::StrCat("has a text of ", entry.text->bytes, " bytes; must have at most ",
                         kTextBytesMax);
   }
-  if (spec.image_rows > 0 || spec.audio_rows > 0) {
+  if (!spec.encoders.empty()) {
     const std::string fault = ItemFault(entry, spec);
     if (!fault.empty()) return fault;
   }
@@ -117,7 +113,7 @@ std::string MemberFault(const Entry& entry, const DataSetSpec& spec) {
 std::vector<Item> ItemsUsed(const Entry& entry, const DataSetSpec& spec) {
   std::vector<Item> used;
   for (const Item& item : entry.items) {
-    if (IsUsed(item, spec)) used.push_back(item);
+    if (ReadsKind(spec, item.kind)) used.push_back(item);
   }
   return used;
 }

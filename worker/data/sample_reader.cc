@@ -24,8 +24,10 @@ void FillTables(const Sequence& sequence, Sample& sample) {
   sample.label_counts.resize(positions);
   for (size_t t = 0; t < positions; ++t) {
     const auto position = static_cast<int32_t>(t);
-    if (sequence.tokens[t] == kImageToken) sample.image_positions.push_back(position);
-    if (sequence.tokens[t] == kSoundToken) sample.sound_positions.push_back(position);
+    if (IsRow(sequence.tokens[t])) {
+      const auto encoder = static_cast<size_t>(EncoderOfRow(sequence.tokens[t]));
+      sample.encoders[encoder].positions.push_back(position);
+    }
     sample.tokens[t] = std::max(sequence.tokens[t], 0);
     sample.labels[t] = std::max(sequence.tokens[t + 1], 0);
     sample.label_counts[t] = t >= counted_from ? 1 : 0;
@@ -40,9 +42,16 @@ SampleReader::SampleReader(Index index, const DataSetSpec& spec, const LoaderOpt
       spec_(spec),
       options_(options),
       tokenizer_(std::move(tokenizer)),
-      log_mel_(options.sounds ? std::make_unique<LogMel>(options.mel_bins, options.frames)
-                              : nullptr),
-      files_(index_.impl().shards.size()) {}
+      files_(index_.impl().shards.size()) {
+  for (const Encoder& encoder : spec_.encoders) {
+    const bool wanted = std::find(options_.modules.begin(), options_.modules.end(),
+                                  encoder.module) != options_.modules.end();
+    const bool sounds = wanted && encoder.kind == ItemKind::kSound;
+    wanted_.push_back(wanted);
+    log_mel_.push_back(sounds ? std::make_unique<LogMel>(encoder.mel_bins, encoder.frames)
+                              : nullptr);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index,
                                                                    const DataSetSpec& spec,
@@ -53,10 +62,11 @@ absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index,
 
 int64_t SampleReader::BytesOf(int64_t sample) const {
   const SampleShape& shape = index_.shape(sample);
-  int64_t values = 2 * int64_t{shape.positions} + shape.images * spec_.image_rows +
-                   shape.sounds * spec_.audio_rows;
-  if (options_.images) values += shape.images * 3 * options_.image_size * options_.image_size;
-  if (options_.sounds) values += shape.sounds * options_.mel_bins * options_.frames;
+  int64_t values = 2 * int64_t{shape.positions};
+  for (const ItemRows& item : index_.rows(sample)) {
+    const auto encoder = static_cast<size_t>(item.encoder);
+    values += item.rows + (wanted_[encoder] ? spec_.encoders[encoder].values() : 0);
+  }
   if (options_.targets) values += shape.target_rows * spec_.target_hidden;
   return int64_t{sizeof(Sample)} + shape.positions + 4 * values;
 }
@@ -82,38 +92,39 @@ absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard
   return opened;
 }
 
-absl::Status SampleReader::DecodeItem(const Item& item, absl::string_view bytes, Sample& to) const {
-  if (item.kind == ItemKind::kImage) {
-    const int32_t size = static_cast<int32_t>(options_.image_size);
-    std::vector<float>& pixels = to.pixels.emplace_back();
+absl::Status SampleReader::DecodeItem(size_t index, absl::string_view bytes,
+                                      Sample::Items& to) const {
+  const Encoder& encoder = spec_.encoders[index];
+  std::vector<float>& values = to.values.emplace_back();
+  if (encoder.kind == ItemKind::kImage) {
+    const int32_t size = static_cast<int32_t>(encoder.image_size);
     const absl::StatusOr<Image> image = DecodeImage(bytes, size);
-    if (image.ok()) {
-      ResizeAndNormalize(*image, size, pixels);
-    } else {
-      pixels.assign(static_cast<size_t>(3 * options_.image_size * options_.image_size), 0.0f);
-    }
+    if (image.ok()) ResizeAndNormalize(*image, size, encoder.pixels, values);
+    values.resize(static_cast<size_t>(encoder.values()));
     return image.status();
   }
-  std::vector<float>& features = to.sounds.emplace_back();
-  const absl::StatusOr<std::vector<float>> sound = DecodeSound(bytes, log_mel_->samples());
-  if (sound.ok()) {
-    log_mel_->Compute(*sound, features);
-  } else {
-    features.assign(static_cast<size_t>(options_.mel_bins * options_.frames), 0.0f);
-  }
+  const absl::StatusOr<std::vector<float>> sound = DecodeSound(bytes, log_mel_[index]->samples());
+  if (sound.ok()) log_mel_[index]->Compute(*sound, values);
+  values.resize(static_cast<size_t>(encoder.values()));
   return sound.status();
 }
 
 absl::Status SampleReader::ReadItems(const File& file, int64_t sample, Sample& to) const {
   std::string bytes;
   for (const Item& item : index_.impl().ItemsOf(sample)) {
-    if (!(item.kind == ItemKind::kImage ? options_.images : options_.sounds)) continue;
-    RETURN_IF_ERROR(file.Read(item.extent.offset, item.extent.bytes, bytes));
-    const absl::Status status = DecodeItem(item, bytes, to);
-    if (!status.ok() && !to.corrupt) {
-      to.corrupt = true;
-      to.corrupt_reason =
-          absl::StrCat(index_.NameOf(sample), ": item ", item.number, " ", status.message());
+    bool read = false;
+    for (size_t i = 0; i < spec_.encoders.size(); ++i) {
+      if (!wanted_[i] || spec_.encoders[i].kind != item.kind) continue;
+      if (!std::exchange(read, true)) {
+        RETURN_IF_ERROR(file.Read(item.extent.offset, item.extent.bytes, bytes));
+      }
+      // For each encoder alone: what one of them reads must not depend on which others are here.
+      const absl::Status status = DecodeItem(i, bytes, to.encoders[i]);
+      if (!status.ok() && !to.corrupt) {
+        to.corrupt = true;
+        to.corrupt_reason =
+            absl::StrCat(index_.NameOf(sample), ": item ", item.number, " ", status.message());
+      }
     }
   }
   return absl::OkStatus();
@@ -156,13 +167,15 @@ absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample)
   }
   std::vector<ItemKind> kinds;
   for (const Item& item : impl.ItemsOf(sample)) kinds.push_back(item.kind);
+  const absl::Span<const ItemRows> rows = index_.rows(sample);
   const Sequence sequence =
-      MakeSequence(text, {kinds, shape.target_rows, known}, spec_, *tokenizer_);
+      MakeSequence(text, {kinds, rows, shape.target_rows, known}, spec_, *tokenizer_);
   if (!(sequence.shape == shape)) {
     return absl::UnavailableError(
         absl::StrCat(index_.NameOf(sample), " has changed since it was indexed"));
   }
   auto decoded = std::make_shared<Sample>();
+  decoded->encoders.resize(spec_.encoders.size());
   FillTables(sequence, *decoded);
   if (shape.corrupt) {
     decoded->corrupt = true;

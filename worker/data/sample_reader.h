@@ -34,15 +34,18 @@ class SampleReader {
   // Those that this rank needs, zeros for what does not decode. Errors: as File::Read.
   absl::Status ReadItems(const File& file, int64_t sample, Sample& to) const;
   absl::Status ReadTarget(const File& file, int64_t sample, Sample& to) const;
-  // Adds an item of one kind, zeros if it does not decode. Errors: InvalidArgument, a phrase.
-  absl::Status DecodeItem(const Item& item, absl::string_view bytes, Sample& to) const;
+  // Adds an item as one encoder reads it, zeros if it does not decode. Errors: InvalidArgument, a
+  // phrase.
+  absl::Status DecodeItem(size_t encoder, absl::string_view bytes, Sample::Items& to) const;
 
   // Constant after construction.
   const Index index_;
   const DataSetSpec spec_;
   const LoaderOptions options_;
   const std::unique_ptr<Tokenizer> tokenizer_;
-  const std::unique_ptr<const LogMel> log_mel_;  // where sounds are needed
+  // Parallel to spec_.encoders.
+  std::vector<bool> wanted_;
+  std::vector<std::unique_ptr<const LogMel>> log_mel_;  // of those that are wanted and read sounds
   mutable Mutex mu_;
   mutable std::vector<std::shared_ptr<const File>> files_ ABSL_GUARDED_BY(mu_);
   mutable size_t open_ ABSL_GUARDED_BY(mu_) = 0;

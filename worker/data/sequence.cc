@@ -1,6 +1,8 @@
 #include "worker/data/sequence.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -35,10 +37,6 @@ MarkedText CutAtMarks(absl::string_view text) {
   }
 }
 
-int64_t RowsOf(ItemKind kind, const DataSetSpec& spec) {
-  return kind == ItemKind::kImage ? spec.image_rows : spec.audio_rows;
-}
-
 int64_t Count(absl::Span<const ItemKind> kinds, ItemKind kind) {
   return std::count(kinds.begin(), kinds.end(), kind);
 }
@@ -49,30 +47,31 @@ std::string Plural(int64_t count, absl::string_view noun) {
 
 // "2 images", "1 image and 2 sounds"; of kinds that the job reads.
 std::string Items(int64_t images, int64_t sounds, const DataSetSpec& spec) {
-  if (spec.audio_rows == 0) return Plural(images, "image");
-  if (spec.image_rows == 0) return Plural(sounds, "sound");
+  if (!ReadsKind(spec, ItemKind::kSound)) return Plural(images, "image");
+  if (!ReadsKind(spec, ItemKind::kImage)) return Plural(sounds, "sound");
   return absl::StrCat(Plural(images, "image"), " and ", Plural(sounds, "sound"));
 }
 
 // Empty: the sample is as it should be.
-std::string Fault(const MarkedText& text, absl::Span<const ItemKind> items,
-                  const DataSetSpec& spec) {
+std::string Fault(const MarkedText& text, const SampleParts& parts, const DataSetSpec& spec) {
+  const absl::Span<const ItemKind> items = parts.items;
   const int64_t images = Count(items, ItemKind::kImage), sounds = Count(items, ItemKind::kSound);
   if (images + sounds > spec.items_max) {
     return absl::StrCat("has ", Items(images, sounds, spec), "; must have at most items_max (",
                         spec.items_max, ")");
   }
   const int64_t image_marks = Count(text.marks, ItemKind::kImage);
-  if (spec.image_rows > 0 && image_marks > 0 && image_marks != images) {
+  if (ReadsKind(spec, ItemKind::kImage) && image_marks > 0 && image_marks != images) {
     return absl::StrCat("has ", Plural(image_marks, "<image> mark"), " and ",
                         Plural(images, "image"));
   }
   const int64_t sound_marks = Count(text.marks, ItemKind::kSound);
-  if (spec.audio_rows > 0 && sound_marks > 0 && sound_marks != sounds) {
+  if (ReadsKind(spec, ItemKind::kSound) && sound_marks > 0 && sound_marks != sounds) {
     return absl::StrCat("has ", Plural(sound_marks, "<audio> mark"), " and ",
                         Plural(sounds, "sound"));
   }
-  const int64_t rows = images * spec.image_rows + sounds * spec.audio_rows;
+  int64_t rows = 0;
+  for (const ItemRows& item : parts.rows) rows += item.rows;
   if (spec.context > 0 && rows > spec.context) {
     return absl::StrCat("has ", Items(images, sounds, spec), ", ", rows,
                         " rows together; must fit the context (", spec.context, ")");
@@ -95,21 +94,48 @@ void Cut(std::vector<int32_t>& tokens, size_t length_max) {
   tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(to));
 }
 
+// The rows of each item, as row tokens.
+std::vector<std::vector<int32_t>> TokensOfItems(const SampleParts& parts, const DataSetSpec& spec) {
+  std::vector<std::vector<int32_t>> tokens;
+  size_t next = 0;
+  for (const ItemKind kind : parts.items) {
+    std::vector<int32_t>& item = tokens.emplace_back();
+    for (const Encoder& encoder : spec.encoders) {
+      if (encoder.kind != kind) continue;
+      const ItemRows& rows = parts.rows[next++];
+      item.insert(item.end(), static_cast<size_t>(rows.rows), RowToken(rows.encoder));
+    }
+  }
+  return tokens;
+}
+
 // Rows and pieces in order, cut to the context, without the end token.
-std::vector<int32_t> Tokens(const MarkedText& text, absl::Span<const ItemKind> items,
+std::vector<int32_t> Tokens(const MarkedText& text, const SampleParts& parts,
                             const DataSetSpec& spec, const Tokenizer& tokenizer) {
+  const std::vector<std::vector<int32_t>> items = TokensOfItems(parts, spec);
   std::vector<int32_t> tokens;
-  const auto add = [&](ItemKind kind) {
-    tokens.insert(tokens.end(), static_cast<size_t>(RowsOf(kind, spec)),
-                  kind == ItemKind::kImage ? kImageToken : kSoundToken);
+  std::array<std::vector<size_t>, 2> marked;  // by kind: items that wait for their mark
+  for (size_t i = items.size(); i-- > 0;) {
+    if (Count(text.marks, parts.items[i]) > 0) {
+      marked[static_cast<size_t>(parts.items[i])].push_back(i);
+    }
+  }
+  const auto add = [&](const std::vector<int32_t>& more) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
   };
-  for (const ItemKind kind : items) {
-    if (Count(text.marks, kind) == 0) add(kind);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (Count(text.marks, parts.items[i]) == 0) add(items[i]);
   }
   for (size_t i = 0; i < text.texts.size(); ++i) {
-    if (i > 0 && Count(items, text.marks[i - 1]) > 0) add(text.marks[i - 1]);
-    const std::vector<int32_t> pieces = tokenizer.Encode(text.texts[i]);
-    tokens.insert(tokens.end(), pieces.begin(), pieces.end());
+    if (i > 0) {
+      // A kind that the job does not read leaves its marks without items.
+      std::vector<size_t>& waiting = marked[static_cast<size_t>(text.marks[i - 1])];
+      if (!waiting.empty()) {
+        add(items[waiting.back()]);
+        waiting.pop_back();
+      }
+    }
+    add(tokenizer.Encode(text.texts[i]));
   }
   if (spec.context > 0) Cut(tokens, static_cast<size_t>(spec.context));
   return tokens;
@@ -117,21 +143,45 @@ std::vector<int32_t> Tokens(const MarkedText& text, absl::Span<const ItemKind> i
 
 }  // namespace
 
+bool ReadsKind(const DataSetSpec& spec, ItemKind kind) {
+  return std::any_of(spec.encoders.begin(), spec.encoders.end(),
+                     [kind](const Encoder& encoder) { return encoder.kind == kind; });
+}
+
+std::vector<ItemRows> RowsOfItems(absl::Span<const ItemKind> items, const DataSetSpec& spec) {
+  std::vector<ItemRows> rows;
+  for (const ItemKind kind : items) {
+    for (size_t i = 0; i < spec.encoders.size(); ++i) {
+      if (spec.encoders[i].kind != kind) continue;
+      rows.push_back({static_cast<int32_t>(i), static_cast<int32_t>(spec.encoders[i].rows)});
+    }
+  }
+  return rows;
+}
+
+std::string TextOf(absl::Span<const Encoder> encoders) {
+  std::string text;
+  for (const Encoder& encoder : encoders) {
+    absl::StrAppend(&text, encoder.kind == ItemKind::kImage ? "i" : "s", encoder.rows, ";");
+  }
+  return text;
+}
+
 Sequence MakeSequence(absl::string_view text, const SampleParts& parts, const DataSetSpec& spec,
                       const Tokenizer& tokenizer) {
   const MarkedText marked = CutAtMarks(Trimmed(text));
   Sequence sequence;
   sequence.corrupt_reason = parts.corrupt_reason;
-  if (sequence.corrupt_reason.empty()) sequence.corrupt_reason = Fault(marked, parts.items, spec);
+  if (sequence.corrupt_reason.empty()) sequence.corrupt_reason = Fault(marked, parts, spec);
   SampleShape& shape = sequence.shape;
   shape.corrupt = !sequence.corrupt_reason.empty();
-  const absl::Span<const ItemKind> items =
-      shape.corrupt ? absl::Span<const ItemKind>() : parts.items;
-  shape.images = static_cast<int32_t>(Count(items, ItemKind::kImage));
-  shape.sounds = static_cast<int32_t>(Count(items, ItemKind::kSound));
+  const SampleParts used = shape.corrupt ? SampleParts() : parts;
+  shape.images = static_cast<int32_t>(Count(used.items, ItemKind::kImage));
+  shape.sounds = static_cast<int32_t>(Count(used.items, ItemKind::kSound));
+  sequence.rows.assign(used.rows.begin(), used.rows.end());
 
   std::vector<int32_t>& tokens = sequence.tokens;
-  tokens = Tokens(marked, items, spec, tokenizer);
+  tokens = Tokens(marked, used, spec, tokenizer);
   tokens.push_back(tokenizer.end_token());
   if (tokens.size() < 2) tokens.push_back(tokenizer.end_token());
   shape.positions = static_cast<int32_t>(tokens.size() - 1);

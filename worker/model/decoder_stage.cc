@@ -112,7 +112,7 @@ DecoderStage::DecoderStage(const StageParts& parts)
   }
   if (!last_) return;
   final_norm_ = parts.table.Vector("final_norm");
-  if (has_loss_ && architecture.family == job::Family::kRegressor) {
+  if (has_loss_ && job::TraitsOf(architecture).predicts()) {
     prediction_.emplace(parts.table.Matrix("predict"), parts.module.loss_weight);
   } else if (has_loss_) {
     // A tied head is the embedding itself where both are here, else a copy under the head's name.

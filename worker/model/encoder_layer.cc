@@ -9,12 +9,32 @@
 namespace phalanx::model {
 namespace {
 
+// What the class below takes for granted.
+static_assert(job::FamiliesWhere([](const job::FamilyTraits& family) {
+                return family.encoder() &&
+                       (family.norm != job::Norm::kLayer || family.gated() || !family.biases);
+              }) == 0);
+
+// ATen's name of a GELU's approximation.
+const char* ApproximationOf(job::Activation activation) {
+  return activation == job::Activation::kGeluTanh ? "tanh" : "none";
+}
+at::Tensor Activate(job::Activation activation, const at::Tensor& hidden) {
+  if (activation == job::Activation::kQuickGelu) return QuickGelu(hidden);
+  return at::gelu(hidden, ApproximationOf(activation));
+}
+at::Tensor ActivateBackward(job::Activation activation, const at::Tensor& output_gradient,
+                            const at::Tensor& hidden) {
+  if (activation == job::Activation::kQuickGelu) return QuickGeluBackward(output_gradient, hidden);
+  return at::gelu_backward(output_gradient, hidden, ApproximationOf(activation));
+}
+
 class EncoderLayer final : public Layer {
  public:
   EncoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)
       : context_(context),
-        quick_(context.architecture.family == job::Family::kClipVision),
-        key_bias_(context.architecture.family == job::Family::kClipVision),
+        activation_(job::TraitsOf(context.architecture).activation),
+        key_bias_(job::TraitsOf(context.architecture).key_bias),
         norm1_(table.Vector("norm1", layer)),
         norm1_bias_(table.Vector("norm1_bias", layer)),
         qkv_(table.Matrix("qkv", layer)),
@@ -39,17 +59,11 @@ class EncoderLayer final : public Layer {
   absl::Status Compute(const SequenceShape& shape, bool attention, LayerState* s) const;
   // What recomputation left out.
   absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
-  at::Tensor Activate(const at::Tensor& hidden) const {
-    return quick_ ? QuickGelu(hidden) : at::gelu(hidden);
-  }
-  at::Tensor ActivateBackward(const at::Tensor& output_gradient, const at::Tensor& hidden) const {
-    return quick_ ? QuickGeluBackward(output_gradient, hidden)
-                  : at::gelu_backward(output_gradient, hidden);
-  }
   void QkvBias(const at::Tensor& qkv_gradient, WeightWork* work) const;
 
   const LayerContext& context_;
-  const bool quick_, key_bias_;
+  const job::Activation activation_;
+  const bool key_bias_;
   const Parameter norm1_, norm1_bias_, qkv_, qkv_bias_, o_, o_bias_;
   const Parameter norm2_, norm2_bias_, up_, up_bias_, down_, down_bias_;
 };
@@ -73,7 +87,7 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention,
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
   s->mlp_hidden = Linear(s->mlp_input, up_, up_bias_);
-  s->mlp_active = Activate(s->mlp_hidden);
+  s->mlp_active = Activate(activation_, s->mlp_hidden);
   return absl::OkStatus();
 }
 
@@ -90,7 +104,7 @@ absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
-  s->mlp_active = Activate(s->mlp_hidden);
+  s->mlp_active = Activate(activation_, s->mlp_hidden);
   return absl::OkStatus();
 }
 
@@ -125,8 +139,8 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   LayerState s = std::exchange(*state, {});
   RETURN_IF_ERROR(Restore(shape, &s));
   s.qkv.reset();
-  const at::Tensor hidden_gradient = ActivateBackward(LinearInputGradient(output_gradient, down_),
-                                                      std::exchange(s.mlp_hidden, {}));
+  const at::Tensor hidden_gradient = ActivateBackward(
+      activation_, LinearInputGradient(output_gradient, down_), std::exchange(s.mlp_hidden, {}));
   work->Matrix(down_, output_gradient, std::move(s.mlp_active));
   work->Bias(down_bias_, output_gradient);
   at::Tensor normed_gradient = LinearInputGradient(hidden_gradient, up_);

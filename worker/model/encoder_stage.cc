@@ -40,17 +40,17 @@ class EncoderStage final : public SlottedStage<EncoderState> {
 
   // What goes into the layers: [items * rows, hidden].
   at::Tensor RunFirst(const StageInput& input, EncoderState* state) const;
-  // What leaves the module, one row a patch or pair of frames, from the last layer's rows.
+  // What leaves the module, RowsOfItem rows an item, from the last layer's rows: those that are
+  // features, normed where the family does so.
   at::Tensor Features(const at::Tensor& hidden, const SequenceShape& shape,
                       EncoderState* state) const;
   at::Tensor FeaturesBackward(const at::Tensor& gradient, EncoderState* state) const;
 
-  bool IsVision() const { return context_.architecture.family == job::Family::kClipVision; }
+  bool ReadsImages() const { return job::TraitsOf(context_.architecture).images(); }
   int64_t width() const { return context_.architecture.hidden_size; }
-  // Rows of one item in the layers.
-  int64_t rows() const {
-    return IsVision() ? EncoderRows(context_.architecture) : context_.architecture.frames / 2;
-  }
+  // Rows of one item in the layers, and of them those at the front that are no features.
+  int64_t rows() const { return EncoderRows(context_.architecture); }
+  int64_t extra() const { return job::ExtraRowsOfItem(context_.architecture); }
 
   const bool first_, last_;
   const bool layers_back_;  // whether the layers have a backward pass
@@ -58,7 +58,7 @@ class EncoderStage final : public SlottedStage<EncoderState> {
   std::optional<PatchEmbedding> patches_;
   std::optional<SoundEmbedding> sounds_;
   LayerStack layers_;
-  Parameter final_norm_, final_norm_bias_;  // last part of an audio module
+  Parameter final_norm_, final_norm_bias_;  // last part, where the family has them
   Outgoing outgoing_;
 };
 
@@ -68,14 +68,14 @@ EncoderStage::EncoderStage(const StageParts& parts)
       last_(parts.last),
       layers_back_(parts.LayersBack()),
       context_(ContextOf(parts)) {
-  if (first_ && IsVision()) patches_.emplace(context_, parts.table);
-  if (first_ && !IsVision()) sounds_.emplace(context_, parts.table);
+  if (first_ && ReadsImages()) patches_.emplace(context_, parts.table);
+  if (first_ && !ReadsImages()) sounds_.emplace(context_, parts.table);
   for (int32_t layer = parts.layers.first; layer < parts.layers.first + parts.layers.count;
        ++layer) {
     layers_.Add(MakeEncoderLayer(context_, parts.table, layer));
   }
   if (!last_) return;
-  if (!IsVision()) {
+  if (parts.table.Has("final_norm")) {
     final_norm_ = parts.table.Vector("final_norm");
     final_norm_bias_ = parts.table.Vector("final_norm_bias");
   }
@@ -94,47 +94,51 @@ at::Tensor EncoderStage::RunFirst(const StageInput& input, EncoderState* state) 
 
 at::Tensor EncoderStage::Features(const at::Tensor& hidden, const SequenceShape& shape,
                                   EncoderState* state) const {
-  if (IsVision()) {
+  at::Tensor features = hidden;
+  if (extra() > 0) {
     // The class token has served the other rows; it is no feature.
-    return hidden.view({shape.batch, shape.length, width()})
-        .narrow(1, 1, shape.length - 1)
-        .reshape({-1, width()});
+    features = hidden.view({shape.batch, shape.length, width()})
+                   .narrow(1, extra(), shape.length - extra())
+                   .reshape({-1, width()});
   }
-  LayerNormed norm = LayerNorm(hidden, final_norm_.weight, final_norm_bias_.weight,
+  if (!final_norm_.weight.defined()) return features;
+  LayerNormed norm = LayerNorm(features, final_norm_.weight, final_norm_bias_.weight,
                                context_.architecture.norm_epsilon);
-  at::Tensor features = std::exchange(norm.y, {});
+  at::Tensor normed = std::exchange(norm.y, {});
   if (state != nullptr) {
-    state->norm_input = hidden;
+    state->norm_input = std::move(features);
     state->norm = std::move(norm);
   }
-  return features;
+  return normed;
 }
 
 at::Tensor EncoderStage::FeaturesBackward(const at::Tensor& gradient, EncoderState* state) const {
-  if (IsVision()) {
-    const SequenceShape& shape = state->shape;
-    const at::Tensor all = at::zeros({shape.batch, shape.length, width()}, gradient.options());
-    all.narrow(1, 1, shape.length - 1).copy_(gradient.view({shape.batch, -1, width()}));
-    return all.view({-1, width()});
+  at::Tensor features = gradient;
+  if (final_norm_.weight.defined()) {
+    NormGradient norm = LayerNormBackward(gradient, std::exchange(state->norm_input, {}),
+                                          std::exchange(state->norm, {}), final_norm_.weight,
+                                          final_norm_bias_.weight, {});
+    state->work.Sum(final_norm_, std::move(norm.weight));
+    state->work.Sum(final_norm_bias_, std::move(norm.bias));
+    features = std::move(norm.x);
   }
-  NormGradient norm = LayerNormBackward(gradient, std::exchange(state->norm_input, {}),
-                                        std::exchange(state->norm, {}), final_norm_.weight,
-                                        final_norm_bias_.weight, {});
-  state->work.Sum(final_norm_, std::move(norm.weight));
-  state->work.Sum(final_norm_bias_, std::move(norm.bias));
-  return std::move(norm.x);
+  if (extra() == 0) return features;
+  const SequenceShape& shape = state->shape;
+  const at::Tensor all = at::zeros({shape.batch, shape.length, width()}, features.options());
+  all.narrow(1, extra(), shape.length - extra()).copy_(features.view({shape.batch, -1, width()}));
+  return all.view({-1, width()});
 }
 
 absl::Status EncoderStage::Run(const StageInput& input, bool /*evaluate*/, EncoderState* state,
                                StageOutput* output) const {
   output->hidden.resize(last_ ? outgoing_.size() : 1);
-  const at::Tensor& given = !first_ ? input.hidden : IsVision() ? input.pixels : input.sounds;
+  const at::Tensor& given = !first_ ? input.hidden : ReadsImages() ? input.pixels : input.sounds;
   if (!given.defined() || given.numel() == 0) return absl::OkStatus();  // no items
-  const SequenceShape shape = {given.size(0), rows()};
+  const SequenceShape shape = {first_ ? given.size(0) : given.size(0) / rows(), rows()};
   EncoderState* const back = layers_back_ ? state : nullptr;
   at::Tensor hidden = RunFirst(input, back);
   if (hidden.size(0) != shape.rows()) {
-    return absl::InternalError(absl::StrCat(given.size(0), " items gave ", hidden.size(0),
+    return absl::InternalError(absl::StrCat(shape.batch, " items gave ", hidden.size(0),
                                             " rows, not ", shape.length, " each"));
   }
   RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &hidden));
@@ -143,7 +147,7 @@ absl::Status EncoderStage::Run(const StageInput& input, bool /*evaluate*/, Encod
     return outgoing_.Forward(Features(hidden, shape, back), layers_back_,
                              state == nullptr ? nullptr : &state->outgoing, &output->hidden);
   }
-  output->hidden[0] = hidden.view({shape.batch, shape.length, width()});
+  output->hidden[0] = hidden;
   return absl::OkStatus();
 }
 
@@ -166,7 +170,7 @@ absl::Status EncoderStage::RunBackward(const std::vector<at::Tensor>& output_gra
   } else if (sounds_.has_value()) {
     sounds_->Backward(gradient, &state->sounds, &state->work);
   } else {
-    output->hidden[0] = gradient.view({state->shape.batch, state->shape.length, -1});
+    output->hidden[0] = gradient;
   }
   return absl::OkStatus();
 }

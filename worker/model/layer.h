@@ -89,11 +89,12 @@ class Layer {
                                      at::Tensor* input_gradient) const = 0;
 };
 
-// Llama: RMSNorm, rotary grouped-query attention, RMSNorm, SwiGLU. `context` outlives the layer.
+// RMSNorm, rotary grouped-query attention, RMSNorm, SwiGLU, no biases. `context` outlives the
+// layer.
 std::unique_ptr<Layer> MakeDecoderLayer(const LayerContext& context, const ParameterTable& table,
                                         int32_t layer);
-// CLIP and Whisper: LayerNorm, attention, LayerNorm, GELU (CLIP: quick, Whisper: exact), with
-// biases (Whisper: but for keys).
+// LayerNorm, attention, LayerNorm, the family's GELU, with biases (but for keys where the family
+// has none).
 std::unique_ptr<Layer> MakeEncoderLayer(const LayerContext& context, const ParameterTable& table,
                                         int32_t layer);
 

@@ -89,16 +89,14 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
                            .trains = layout.TrainsOf(place.pp, chunk),
                            .edges = EdgesOf(plan, place.module),
                            .options = options};
-    switch (module.architecture.family) {
-      case job::Family::kLlama:
-      case job::Family::kRegressor:
+    switch (job::TraitsOf(module.architecture).kind) {
+      case job::FamilyKind::kDecoder:
         stage = MakeDecoderStage(parts);
         return absl::OkStatus();
-      case job::Family::kClipVision:
-      case job::Family::kWhisper:
+      case job::FamilyKind::kEncoder:
         stage = MakeEncoderStage(parts);
         return absl::OkStatus();
-      case job::Family::kNone:
+      case job::FamilyKind::kNone:
         break;
     }
     return absl::InvalidArgumentError(

@@ -18,34 +18,45 @@ at::Tensor Unfold(const at::Tensor& pixels, int64_t patch) {
 }  // namespace
 
 int64_t EncoderRows(const job::Architecture& architecture) {
-  const int64_t side = architecture.image_size / architecture.patch_size;
-  return side * side + 1;
+  return job::RowsOfItem(architecture) + job::ExtraRowsOfItem(architecture);
 }
 
 PatchEmbedding::PatchEmbedding(const LayerContext& context, const ParameterTable& table)
     : context_(context),
+      class_token_(table.Has("class")),
+      pre_norm_(table.Has("pre_norm")),
       patch_(table.Matrix("patch")),
-      class_(table.Vector("class")),
-      position_(table.Matrix("position")),
-      norm_(table.Vector("pre_norm")),
-      norm_bias_(table.Vector("pre_norm_bias")) {}
+      position_(table.Matrix("position")) {
+  if (table.Has("patch_bias")) patch_bias_ = table.Vector("patch_bias");
+  if (class_token_) class_ = table.Vector("class");
+  if (!pre_norm_) return;
+  norm_ = table.Vector("pre_norm");
+  norm_bias_ = table.Vector("pre_norm_bias");
+}
 
 at::Tensor PatchEmbedding::Forward(const at::Tensor& pixels, PatchState* state) const {
   const int64_t items = pixels.size(0), rows = EncoderRows(context_.architecture);
   const int64_t hidden = context_.architecture.hidden_size;
   at::Tensor patches = Unfold(pixels, context_.architecture.patch_size);
-  at::Tensor embedded = at::empty({items, rows, hidden}, patches.options());
-  embedded.select(1, 0).copy_(class_.weight.expand({items, hidden}));
-  embedded.narrow(1, 1, rows - 1).copy_(Linear(patches, patch_).view({items, rows - 1, hidden}));
-  embedded.add_(position_.weight);
-  embedded = embedded.view({items * rows, hidden});
-  LayerNormed norm =
-      LayerNorm(embedded, norm_.weight, norm_bias_.weight, context_.architecture.norm_epsilon);
-  at::Tensor output = norm.y;
-  if (state != nullptr) {
-    norm.y.reset();
-    *state = {std::move(patches), std::move(embedded), std::move(norm)};
+  at::Tensor embedded =
+      patch_bias_.weight.defined() ? Linear(patches, patch_, patch_bias_) : Linear(patches, patch_);
+  if (class_token_) {
+    const at::Tensor rows_of_patches = embedded.view({items, rows - 1, hidden});
+    embedded = at::empty({items, rows, hidden}, patches.options());
+    embedded.select(1, 0).copy_(class_.weight.expand({items, hidden}));
+    embedded.narrow(1, 1, rows - 1).copy_(rows_of_patches);
   }
+  embedded = embedded.view({items, rows, hidden}).add_(position_.weight);
+  embedded = embedded.view({items * rows, hidden});
+  at::Tensor output = embedded;
+  LayerNormed norm;
+  if (pre_norm_) {
+    norm = LayerNorm(embedded, norm_.weight, norm_bias_.weight, context_.architecture.norm_epsilon);
+    output = std::exchange(norm.y, {});
+  } else {
+    embedded.reset();  // only a norm's backward pass reads it
+  }
+  if (state != nullptr) *state = {std::move(patches), std::move(embedded), std::move(norm)};
   return output;
 }
 
@@ -54,14 +65,23 @@ void PatchEmbedding::Backward(const at::Tensor& output_gradient, PatchState* sta
   PatchState s = std::exchange(*state, {});
   const int64_t rows = EncoderRows(context_.architecture),
                 hidden = context_.architecture.hidden_size;
-  NormGradient norm =
-      LayerNormBackward(output_gradient, s.embedded, s.norm, norm_.weight, norm_bias_.weight, {});
-  work->Sum(norm_, std::move(norm.weight));
-  work->Sum(norm_bias_, std::move(norm.bias));
-  const at::Tensor gradient = norm.x.view({-1, rows, hidden});
+  at::Tensor gradient = output_gradient;
+  if (pre_norm_) {
+    NormGradient norm =
+        LayerNormBackward(output_gradient, s.embedded, s.norm, norm_.weight, norm_bias_.weight, {});
+    work->Sum(norm_, std::move(norm.weight));
+    work->Sum(norm_bias_, std::move(norm.bias));
+    gradient = std::move(norm.x);
+  }
+  gradient = gradient.view({-1, rows, hidden});
   work->Bias(position_, gradient);
-  work->Bias(class_, gradient.select(1, 0));
-  work->Matrix(patch_, gradient.narrow(1, 1, rows - 1).reshape({-1, hidden}), std::move(s.patches));
+  if (class_token_) {
+    work->Bias(class_, gradient.select(1, 0));
+    gradient = gradient.narrow(1, 1, rows - 1);
+  }
+  gradient = gradient.reshape({-1, hidden});
+  if (patch_bias_.weight.defined()) work->Bias(patch_bias_, gradient);
+  work->Matrix(patch_, gradient, std::move(s.patches));
 }
 
 }  // namespace phalanx::model

@@ -1,7 +1,8 @@
-// worker/model/patches.h: pixels to the first rows of a CLIP encoder.
+// worker/model/patches.h: pixels to the first rows of a vision encoder.
 //
-// A patch is a row of pixels times a matrix; the class token's row is put before the patches of
-// each image, positions are added, and the sum is normed. Every tensor rank computes all of it.
+// A patch is a row of pixels times a matrix, with a bias in families that have one; the class
+// token's row, where there is one, is put before the patches of each image, positions are added,
+// and the sum is normed where the family does so. Every tensor rank computes all of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +14,7 @@ namespace phalanx::model {
 
 struct PatchState {
   at::Tensor patches;   // [items * patches, 3 * patch * patch]
-  at::Tensor embedded;  // [items * (patches + 1), hidden], before the norm
+  at::Tensor embedded;  // [items * rows, hidden], before the norm
   LayerNormed norm;
 };
 
@@ -21,16 +22,18 @@ struct PatchState {
 class PatchEmbedding {
  public:
   PatchEmbedding(const LayerContext& context, const ParameterTable& table);
-  // pixels [items, 3, image, image] -> [items * (patches + 1), hidden]. `state` may be nullptr.
+  // pixels [items, 3, image, image] -> [items * rows, hidden]. `state` may be nullptr.
   at::Tensor Forward(const at::Tensor& pixels, PatchState* state) const;
   void Backward(const at::Tensor& output_gradient, PatchState* state, WeightWork* work) const;
 
  private:
   const LayerContext& context_;
-  Parameter patch_, class_, position_, norm_, norm_bias_;
+  const bool class_token_, pre_norm_;
+  Parameter patch_, position_;
+  Parameter patch_bias_, class_, norm_, norm_bias_;  // where the family has them
 };
 
-// Rows of one image in the encoder: patches and the class token.
+// Rows of one item in the layers of an encoder.
 int64_t EncoderRows(const job::Architecture& architecture);
 
 }  // namespace phalanx::model

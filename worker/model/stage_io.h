@@ -10,8 +10,8 @@ namespace phalanx::model {
 // Tensors are shared, never copied: what goes into a pass or comes out of it stays unchanged until
 // BackwardWeight of the slot has run.
 struct StageInput {
-  // From the stage before; not on the first. [B, T, H]; vision: [items, patches + 1, H], because
-  // the class token takes part in every layer.
+  // From the stage before; not on the first. [B, T, H]; encoders: [rows in the layers, H], item by
+  // item, the class token's too, because it takes part in every layer.
   at::Tensor hidden;
   // B and T, where no tokens tell: first stage of a regressor.
   int64_t batch = 0, length = 0;
@@ -41,10 +41,10 @@ struct StageInput {
 };
 
 struct StageOutput {
-  // Forward: [B, T, H] to the next stage (vision as StageInput::hidden). Last stage of a source
-  // module: one entry an outgoing edge in the order of spec.edges, [rows, H of the destination]
-  // after its projector; rows: items * patches of vision, items * frames / 2 of audio,
-  // output_positions of a decoder. Entries are undefined where there are no items or samples.
+  // Forward: to the next stage, as StageInput::hidden. Last stage of a source module: one entry an
+  // outgoing edge in the order of spec.edges, [rows, H of the destination] after its projector;
+  // rows: RowsOfItem of each item of an encoder, output_positions of a decoder. Entries are
+  // undefined where there are no items or samples.
   // BackwardInput: hidden[0] is the gradient of StageInput::hidden, undefined on the first stage.
   std::vector<at::Tensor> hidden;
   // BackwardInput: gradient of StageInput::rows.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/wire/job_yaml.h"
@@ -33,13 +34,12 @@ int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() ==
 
 // What this rank's modules read of a sample.
 data::LoaderOptions OptionsOfLoader(const plan::Plan& plan, const v1::RunEpoch& order) {
-  data::LoaderOptions options = data::LoaderOptionsOf(plan.spec);
+  data::LoaderOptions options;
   options.threads = DecodeThreads(order);
   for (const plan::Place& place : plan.PlacesOf(Rank{order.rank()})) {
-    const job::Family family = plan.module_spec(place.module).architecture.family;
-    options.images |= place.pp == 0 && family == job::Family::kClipVision;
-    options.sounds |= place.pp == 0 && family == job::Family::kWhisper;
-    options.targets |= family == job::Family::kRegressor && plan.HasLoss(place.module);
+    const job::FamilyTraits& family = job::TraitsOf(plan.module_spec(place.module).architecture);
+    if (family.encoder() && place.pp == 0) options.modules.push_back(place.module);
+    options.targets |= family.predicts() && plan.HasLoss(place.module);
   }
   return options;
 }
@@ -74,9 +74,9 @@ absl::Status EpochRun::OpenData() {
   const std::string& directory = order_.assign().document().directory();
   const data::LoaderOptions options = OptionsOfLoader(plan_, order_);
   const std::string samples_of =
-      absl::StrCat(order_.assign().job(), " ", options.images, options.sounds, options.targets, " ",
-                   plan_.layout.data_digest, " ", order_.data_index(), "\n", directory, "\n",
-                   order_.assign().document().text());
+      absl::StrCat(order_.assign().job(), " ", absl::StrJoin(options.modules, ","), " ",
+                   options.targets, " ", plan_.layout.data_digest, " ", order_.data_index(), "\n",
+                   directory, "\n", order_.assign().document().text());
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
     ASSIGN_OR_RETURN(kept_.source, train::ShardSource::Open(

@@ -39,7 +39,17 @@ Batches::Batches(const plan::Plan& plan, SampleSource& source, at::Device device
       device_(device),
       compute_(compute),
       length_multiple_(length_multiple),
-      items_(data::ItemShapesOf(plan.spec)) {}
+      items_(data::ItemShapesOf(plan.spec)) {
+  for (size_t module = 0; module < plan.spec.modules.size(); ++module) {
+    encoders_.push_back(items_.EncoderOf(static_cast<int32_t>(module)));
+  }
+}
+
+void Batches::AddSample(int64_t sample, Microbatch& microbatch) const {
+  microbatch.samples.push_back(sample);
+  microbatch.shapes.push_back(source_.shape(sample));
+  microbatch.rows.push_back(source_.rows(sample));
+}
 
 std::vector<Microbatch> Batches::OfStep(int64_t step) const {
   std::vector<Microbatch> result(static_cast<size_t>(plan_.microbatches));
@@ -48,18 +58,15 @@ std::vector<Microbatch> Batches::OfStep(int64_t step) const {
     Microbatch& microbatch = result[static_cast<size_t>(m)];
     microbatch.positions = plan::SamplesOfMicrobatch(plan_, m);
     for (int64_t position : microbatch.positions.samples) {
-      const int64_t sample = plan::SampleAt(plan_.spec.seed, source_.size(), first + position);
-      microbatch.samples.push_back(sample);
-      microbatch.shapes.push_back(source_.shape(sample));
+      AddSample(plan::SampleAt(plan_.spec.seed, source_.size(), first + position), microbatch);
     }
   }
   return result;
 }
 
 Microbatch Batches::OfSamples(absl::Span<const int64_t> samples) const {
-  Microbatch result{.positions = plan::DealMicrobatch(plan_, static_cast<int64_t>(samples.size())),
-                    .samples = {samples.begin(), samples.end()}};
-  for (int64_t sample : samples) result.shapes.push_back(source_.shape(sample));
+  Microbatch result{.positions = plan::DealMicrobatch(plan_, static_cast<int64_t>(samples.size()))};
+  for (int64_t sample : samples) AddSample(sample, result);
   return result;
 }
 
@@ -109,27 +116,37 @@ SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange par
   return shape;
 }
 
-int64_t Batches::RowsPerItem(int32_t encoder) const {
-  return FamilyOf(encoder) == job::Family::kWhisper ? items_.audio_rows : items_.image_rows;
-}
-
 int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
-  const job::Family family = FamilyOf(module);
+  const int32_t encoder = encoders_[static_cast<size_t>(module)];
   int64_t rows = 0;
   for (int64_t i = part.first; i < part.end(); ++i) {
-    const data::SampleShape& shape = microbatch.shapes[static_cast<size_t>(i)];
-    switch (family) {
-      case job::Family::kClipVision:
-        rows += shape.images * items_.image_rows;
-        break;
-      case job::Family::kWhisper:
-        rows += shape.sounds * items_.audio_rows;
-        break;
-      default:
-        rows += PositionsOf(microbatch, i);
+    if (encoder < 0) {
+      rows += PositionsOf(microbatch, i);
+      continue;
+    }
+    for (const data::ItemRows& item : microbatch.rows[static_cast<size_t>(i)]) {
+      if (item.encoder == encoder) rows += item.rows;
     }
   }
   return rows;
+}
+
+int64_t Batches::ItemsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
+  const int32_t encoder = encoders_[static_cast<size_t>(module)];
+  int64_t items = 0;
+  for (int64_t i = part.first; i < part.end(); ++i) {
+    for (const data::ItemRows& item : microbatch.rows[static_cast<size_t>(i)]) {
+      items += item.encoder == encoder ? 1 : 0;
+    }
+  }
+  return items;
+}
+
+int64_t Batches::LayerRowsOf(int32_t module, const Microbatch& microbatch,
+                             plan::UnitRange part) const {
+  return RowsOf(module, microbatch, part) +
+         ItemsOf(module, microbatch, part) *
+             job::ExtraRowsOfItem(plan_.module_spec(module).architecture);
 }
 
 // Samples of one lane and where each begins in its [B, T].
@@ -197,15 +214,14 @@ absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
   int64_t expected = 0;
   for (int32_t source : sources) {
     expected += RowsOf(source, microbatch, range);
-    const job::Family family = FamilyOf(source);
-    if (family != job::Family::kClipVision && family != job::Family::kWhisper) {
+    const int32_t encoder = encoders_[static_cast<size_t>(source)];
+    if (encoder < 0) {
       AppendAllPositions(part, rows);
       continue;
     }
     for (size_t b = 0; b < part.entries.size(); ++b) {
       const data::Sample& sample = *part.entries[b].sample;
-      for (int32_t position :
-           family == job::Family::kWhisper ? sample.sound_positions : sample.image_positions) {
+      for (int32_t position : sample.encoders[static_cast<size_t>(encoder)].positions) {
         rows.push_back(static_cast<int64_t>(b) * part.shape.length + position);
       }
     }
@@ -306,28 +322,27 @@ absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& mic
 absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
                                   plan::UnitRange part, model::StageInput& input, at::Tensor& valid,
                                   std::vector<CorruptSample>& corrupt) {
-  const bool audio = FamilyOf(module) == job::Family::kWhisper;
-  const int64_t items = RowsOf(module, microbatch, part) / RowsPerItem(module);
+  const auto index = static_cast<size_t>(encoders_[static_cast<size_t>(module)]);
+  const data::Encoder& encoder = items_.encoders[index];
+  const bool images = encoder.kind == data::ItemKind::kImage;
+  const int64_t items = ItemsOf(module, microbatch, part), size = encoder.values();
   at::Tensor values =
-      audio ? HostTensor({items, items_.mel_bins, items_.frames}, at::kFloat, device_)
-            : HostTensor({items, 3, items_.image_size, items_.image_size}, at::kFloat, device_);
-  const int64_t size = items == 0 ? 0 : values.numel() / items;
+      images ? HostTensor({items, 3, encoder.image_size, encoder.image_size}, at::kFloat, device_)
+             : HostTensor({items, encoder.mel_bins, encoder.frames}, at::kFloat, device_);
   at::Tensor flags = HostTensor({part.count}, at::kFloat, device_);
   float* out = values.mutable_data_ptr<float>();
   int64_t item = 0;
   for (int64_t b = 0; b < part.count; ++b) {
-    const size_t index = static_cast<size_t>(part.first + b);
-    const data::SampleShape& shape = microbatch.shapes[index];
+    const int64_t number = microbatch.samples[static_cast<size_t>(part.first + b)];
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
-    if ((audio ? shape.sounds : shape.images) == 0) continue;
-    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample,
-                     source_.Take(microbatch.samples[index]));
+    if (ItemsOf(module, microbatch, {part.first + b, 1}) == 0) continue;
+    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(number));
     if (sample->corrupt) {
       flag = 0;
-      corrupt.push_back({microbatch.samples[index], sample->corrupt_reason});
+      corrupt.push_back({number, sample->corrupt_reason});
     }
-    for (const std::vector<float>& one : audio ? sample->sounds : sample->pixels) {
+    for (const std::vector<float>& one : sample->encoders[index].values) {
       if (item < items && static_cast<int64_t>(one.size()) == size)
         std::copy(one.begin(), one.end(), out + item * size);
       ++item;
@@ -338,7 +353,7 @@ absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
         absl::StrCat("samples have ", item, " items, their index says ", items));
   }
   valid = ToDevice(flags, device_, at::kFloat);
-  if (items > 0) (audio ? input.sounds : input.pixels) = ToDevice(values, device_, compute_);
+  if (items > 0) (images ? input.pixels : input.sounds) = ToDevice(values, device_, compute_);
   return absl::OkStatus();
 }
 

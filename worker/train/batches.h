@@ -32,6 +32,8 @@ class SampleSource {
   // Of the index, where there is one: ranks that train together have the same.
   virtual std::string digest() const { return {}; }
   virtual data::SampleShape shape(int64_t sample) const = 0;
+  // As data::Index::rows; valid as long as the source.
+  virtual absl::Span<const data::ItemRows> rows(int64_t sample) const = 0;
   virtual std::string NameOf(int64_t sample) const = 0;
   virtual void Announce(absl::Span<const int64_t> samples) = 0;
   virtual absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) = 0;
@@ -45,6 +47,9 @@ class ShardSource final : public SampleSource {
   int64_t size() const override { return index_.size(); }
   std::string digest() const override { return index_.digest(); }
   data::SampleShape shape(int64_t sample) const override { return index_.shape(sample); }
+  absl::Span<const data::ItemRows> rows(int64_t sample) const override {
+    return index_.rows(sample);
+  }
   std::string NameOf(int64_t sample) const override { return index_.NameOf(sample); }
   void Announce(absl::Span<const int64_t> samples) override { loader_->Announce(samples); }
   absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
@@ -62,7 +67,9 @@ class ShardSource final : public SampleSource {
 struct Microbatch {
   plan::MicrobatchSamples positions;  // samples: positions in the step's batch; lanes
   std::vector<int64_t> samples;       // numbers in the data set, parallel to positions.samples
+  // Parallel to `samples`; `rows` as SampleSource::rows.
   std::vector<data::SampleShape> shapes;
+  std::vector<absl::Span<const data::ItemRows>> rows;
 };
 
 // Samples [first, first + count) of a microbatch's list as the language module sees them.
@@ -90,7 +97,10 @@ class Batches {
   // Token rows that `module` makes of the samples: of their items, in an encoder; one a position,
   // in a decoder.
   int64_t RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
-  int64_t RowsPerItem(int32_t encoder) const;
+  // Items of the samples that `module` reads; 0 for a decoder.
+  int64_t ItemsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
+  // Rows of these in the layers of an encoder.
+  int64_t LayerRowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
 
   // What follows fills the members of a stage's input that decoded samples give, for the part of
   // the microbatch that a lane works on.
@@ -132,9 +142,7 @@ class Batches {
   struct PartSamples;  // of one lane's part, taken from the source
   absl::StatusOr<PartSamples> TakePart(const Microbatch& microbatch, plan::UnitRange part);
   int64_t PositionsOf(const Microbatch& microbatch, int64_t index) const;
-  job::Family FamilyOf(int32_t module) const {
-    return plan_.module_spec(module).architecture.family;
-  }
+  void AddSample(int64_t sample, Microbatch& microbatch) const;
   // How often a rank at `place` takes each sample of its lane.
   int32_t TakesOf(const plan::Place& place) const;
   // Of weights of samples and losses: fp32, fp64 under fp64.
@@ -154,7 +162,8 @@ class Batches {
   at::Device device_;
   at::ScalarType compute_;
   int64_t length_multiple_;
-  data::ItemShapes items_;
+  const data::ItemShapes items_;
+  std::vector<int32_t> encoders_;  // by module: index into items_.encoders, -1 for a decoder
   const Growth* growth_ = nullptr;
 };
 

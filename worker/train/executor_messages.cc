@@ -30,21 +30,11 @@ std::vector<int64_t> Executor::LinkShape(int32_t index, const Microbatch& microb
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
   const job::Architecture& to = plan_.module_spec(link.to_module).architecture;
   if (link.edge >= 0) return {batches.RowsOf(link.from_module, microbatch, part), to.hidden_size};
-  switch (to.family) {
-    case job::Family::kClipVision: {
-      // Inside the encoder the class row is there too.
-      const int64_t rows = batches.RowsPerItem(link.to_module);
-      return {batches.RowsOf(link.to_module, microbatch, part) / rows, rows + 1, to.hidden_size};
-    }
-    case job::Family::kWhisper: {
-      const int64_t rows = batches.RowsPerItem(link.to_module);
-      return {batches.RowsOf(link.to_module, microbatch, part) / rows, rows, to.hidden_size};
-    }
-    default: {
-      const SequenceShape shape = batches.ShapeOf(microbatch, part);
-      return {shape.batch, shape.length, to.hidden_size};
-    }
+  if (job::TraitsOf(to).encoder()) {
+    return {batches.LayerRowsOf(link.to_module, microbatch, part), to.hidden_size};
   }
+  const SequenceShape shape = batches.ShapeOf(microbatch, part);
+  return {shape.batch, shape.length, to.hidden_size};
 }
 
 void Executor::PostMessages(const schedule::Instruction& instruction, const StepContext& context,

@@ -8,10 +8,6 @@
 namespace phalanx::train {
 namespace {
 
-bool IsDecoder(job::Family family) {
-  return family == job::Family::kLlama || family == job::Family::kRegressor;
-}
-
 // All that are held to targets read the same ones, so one of them tells of those that cannot be
 // used. -1: none is.
 int32_t FirstHeldToTargets(const plan::Plan& plan) {
@@ -34,7 +30,7 @@ absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& micro
     if (on_corrupt_sample_ == nullptr || part.place.tp != 0) return;
     for (const Batches::CorruptSample& sample : corrupt) on_corrupt_sample_(sample);
   };
-  if (!IsDecoder(plan_.module_spec(module).architecture.family)) {
+  if (job::TraitsOf(plan_.module_spec(module).architecture).encoder()) {
     if (!part.first) return absl::OkStatus();
     RETURN_IF_ERROR(batches.FillEncoder(module, microbatch, lane, input, flight.valid, corrupt));
     tell();

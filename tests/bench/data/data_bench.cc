@@ -23,20 +23,25 @@ namespace {
 using ::phalanx::support::EncodeJpeg;
 using ::phalanx::support::EncodePng;
 using ::phalanx::support::EncodeSound;
+using ::phalanx::support::ImageEncoder;
 using ::phalanx::support::MakeFolder;
 using ::phalanx::support::Tone;
 using ::phalanx::support::WriteShards;
 
 DataSetSpec EmojiOrLike() {
   if (const char* folder = std::getenv("PHALANX_EMOJI"); folder != nullptr) {
-    DataSetSpec spec{
-        .tokenizer = absl::StrCat(folder, "/emoji.model"), .image_rows = 16, .context = 64};
+    DataSetSpec spec{.tokenizer = absl::StrCat(folder, "/emoji.model"),
+                     .encoders = {ImageEncoder(16, 64)},
+                     .context = 64};
     for (int i = 0; i < 4; ++i) spec.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
     return spec;
   }
   const auto files =
       WriteShards(MakeFolder("bench"), {.samples = 3500, .shards = 4, .image_side = 128});
-  return {.shards = files.shards, .tokenizer = files.tokenizer, .image_rows = 16, .context = 64};
+  return {.shards = files.shards,
+          .tokenizer = files.tokenizer,
+          .encoders = {ImageEncoder(16, 64)},
+          .context = 64};
 }
 
 void BM_BuildIndex(benchmark::State& state) {
@@ -54,8 +59,10 @@ void BM_BuildLargeIndex(benchmark::State& state) {
                                         .shards = 8,
                                         .images_max = 1,
                                         .image_side = 2});
-  const DataSetSpec spec{
-      .shards = files.shards, .tokenizer = files.tokenizer, .image_rows = 16, .context = 64};
+  const DataSetSpec spec{.shards = files.shards,
+                         .tokenizer = files.tokenizer,
+                         .encoders = {ImageEncoder(16, 64)},
+                         .context = 64};
   int64_t samples = 0;
   for (auto _ : state) samples += Index::Build(spec)->size();
   state.SetItemsProcessed(samples);
@@ -70,7 +77,7 @@ void BM_TakeSamples(benchmark::State& state) {
   const DataSetSpec spec = EmojiOrLike();
   const Index index = *Index::Build(spec);
   const auto loader = *Loader::Create(
-      index, spec, {.threads = static_cast<int32_t>(state.range(0)), .image_size = 64});
+      index, spec, {.threads = static_cast<int32_t>(state.range(0)), .modules = {0}});
   std::vector<int64_t> order(static_cast<size_t>(index.size()));
   std::iota(order.begin(), order.end(), 0);
   loader->Announce(order);
@@ -90,7 +97,7 @@ void BM_DecodeJpeg336(benchmark::State& state) {
   const std::string bytes = EncodeJpeg({.width = 336, .height = 336}, {200, 20, 30});
   std::vector<float> pixels;
   for (auto _ : state) {
-    ResizeAndNormalize(*DecodeImage(bytes, 336), 336, pixels);
+    ResizeAndNormalize(*DecodeImage(bytes, 336), 336, ImageEncoder(1).pixels, pixels);
     benchmark::DoNotOptimize(pixels.data());
   }
   state.SetItemsProcessed(state.iterations());
@@ -102,7 +109,7 @@ void BM_DecodePng136(benchmark::State& state) {
       EncodePng({.width = 136, .height = 128, .channels = 4}, {200, 20, 30, 100});
   std::vector<float> pixels;
   for (auto _ : state) {
-    ResizeAndNormalize(*DecodeImage(bytes, 64), 64, pixels);
+    ResizeAndNormalize(*DecodeImage(bytes, 64), 64, ImageEncoder(1).pixels, pixels);
     benchmark::DoNotOptimize(pixels.data());
   }
   state.SetItemsProcessed(state.iterations());

@@ -25,9 +25,8 @@ std::vector<oracle::TrainedStep> Oracle(const DataFolder& data, const JobOptions
   EXPECT_TRUE(index.ok()) << index.status();
   const std::string path = data.path + "/oracle.index";
   if (!index.ok() || !index->Save(path).ok()) return {};
-  data::LoaderOptions loader = data::LoaderOptionsOf(read->spec);
-  loader.images = loader.sounds = loader.targets = true;
-  loader.threads = 0;
+  data::LoaderOptions loader{.threads = 0, .targets = true};
+  for (const data::Encoder& encoder : spec.encoders) loader.modules.push_back(encoder.module);
   auto source = train::ShardSource::Open(path, spec, loader);
   EXPECT_TRUE(source.ok()) << source.status();
   if (!source.ok()) return {};

@@ -134,8 +134,7 @@ TEST_F(ShardFuzz, Shards_AreIndexedAndReadOrRefused) {
                                 .Finish();
   const DataSetSpec spec{.shards = {folder_ + "/s.tar"},
                          .tokenizer = folder_ + "/t.model",
-                         .image_rows = 4,
-                         .audio_rows = 3,
+                         .encoders = {support::ImageEncoder(4), support::SoundEncoder(3, 4)},
                          .targets = true,
                          .target_hidden = 2,
                          .context = 32,
@@ -155,13 +154,8 @@ TEST_F(ShardFuzz, Shards_AreIndexedAndReadOrRefused) {
       continue;
     }
     ++accepted;
-    const auto loader = Loader::Create(*index, spec,
-                                       {.threads = 0,
-                                        .image_size = 8,
-                                        .mel_bins = 4,
-                                        .frames = 6,
-                                        .sounds = true,
-                                        .targets = true});
+    const auto loader =
+        Loader::Create(*index, spec, {.threads = 0, .modules = {0, 1}, .targets = true});
     ASSERT_TRUE(loader.ok());
     for (int64_t i = 0; i < index->size(); ++i) {
       const auto sample = (*loader)->Take(i);
@@ -199,7 +193,7 @@ TEST_F(ShardFuzz, Pictures_AreDecodedOrRefused) {
     ASSERT_EQ(image->rgb.size(),
               static_cast<size_t>(image->width) * static_cast<size_t>(image->height) * 3);
     std::vector<float> pixels;
-    ResizeAndNormalize(*image, 8, pixels);
+    ResizeAndNormalize(*image, 8, support::ImageEncoder(4).pixels, pixels);
   }
   EXPECT_GT(accepted, rounds_ / 20);
 }

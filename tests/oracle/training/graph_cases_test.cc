@@ -24,6 +24,24 @@ TEST_P(GraphTest, Fp64_EqualsThePlainModel) { ExpectEqualsPlain(GetParam()); }
 class Graph {
  public:
   Graph& Vision(const Layout& layout) { return Add("vision", TinyVision(), layout); }
+  // A second encoder of images, with a size of its own: an image is nine rows here.
+  Graph& CloseUp(const Layout& layout) {
+    job::Architecture architecture = TinyVision();
+    architecture.image_size = 6;
+    return Add("close_up", architecture, layout);
+  }
+  // Under the name "vision", with an odd number of MLP blocks of which the last is not full.
+  Graph& Siglip(const Layout& layout) {
+    return Add("vision",
+               support::SiglipVision({.hidden_size = 16,
+                                      .layers = 3,
+                                      .heads = 4,
+                                      .mlp_size = 19,
+                                      .block = 4,
+                                      .image_size = 4,
+                                      .patch_size = 2}),
+               layout);
+  }
   Graph& Audio(const Layout& layout) { return Add("audio", TinyAudio(), layout); }
   Graph& Language(const Layout& layout) {
     lanes_ = layout.dp;
@@ -47,6 +65,7 @@ class Graph {
   AJob Build(int64_t samples, int64_t micro) const {
     AJob job = job_;
     if (vision_) job.Edge("vision", "language", {.projector = 20});
+    if (close_up_) job.Edge("close_up", "language", {.projector = 12});
     if (audio_) job.Edge("audio", "language");
     if (regressor_) job.Edge("language", "regressor", {.projector = 16});
     if (vision_feeds_regressor_) job.Edge("vision", "regressor");
@@ -57,13 +76,15 @@ class Graph {
   Graph& Add(const std::string& name, const job::Architecture& architecture, const Layout& layout) {
     job_.Module(name, architecture, layout);
     vision_ |= name == "vision";
+    close_up_ |= name == "close_up";
     audio_ |= name == "audio";
     regressor_ |= name == "regressor";
     return *this;
   }
 
   AJob job_;
-  bool vision_ = false, audio_ = false, regressor_ = false, vision_feeds_regressor_ = false;
+  bool vision_ = false, close_up_ = false, audio_ = false, regressor_ = false,
+       vision_feeds_regressor_ = false;
   int32_t lanes_ = 1;
 };
 
@@ -120,6 +141,44 @@ std::vector<NamedJob> Graphs() {
   };
 }
 INSTANTIATE_TEST_SUITE_P(Graphs, GraphTest, testing::ValuesIn(Graphs()), NameOf);
+
+// Two encoders of images, each with its own image size: every image becomes rows of both.
+std::vector<NamedJob> TwoVisions() {
+  const Layout one, tp2{.tp = 2}, dp2{.dp = 2}, pp2{.pp = 2}, dp3{.dp = 3};
+  auto named = [](const std::string& name, const Graph& graph) {
+    return Named(name, graph.Build(8, 2));
+  };
+  return {
+      named("on_ranks_of_their_own", Graph().Vision(one).CloseUp(one).Language(one)),
+      named("on_one_rank", Graph().Vision(one).CloseUp(At(one, 0)).Language(At(one, 0))),
+      named("dp2_and_tp2_to_tp2_pp2",
+            Graph().Vision(dp2).CloseUp(At(tp2, 0)).Language({.tp = 2, .pp = 2})),
+      named("pp2_and_dp3_beside_audio_to_dp2",
+            Graph().Vision(pp2).CloseUp(dp3).Audio(one).Language(dp2)),
+      named("tp2_pp2_feeding_language_and_regressor", Graph()
+                                                          .Vision({.tp = 2, .pp = 2})
+                                                          .CloseUp(one)
+                                                          .Language(pp2)
+                                                          .Regressor(tp2)
+                                                          .VisionFeedsRegressor()),
+  };
+}
+INSTANTIATE_TEST_SUITE_P(TwoVisions, GraphTest, testing::ValuesIn(TwoVisions()), NameOf);
+
+std::vector<NamedJob> Siglips() {
+  const Layout one, tp2{.tp = 2}, tp3{.tp = 3}, dp2{.dp = 2}, tp2pp2{.tp = 2, .pp = 2};
+  auto named = [](const std::string& name, const Graph& graph) {
+    return Named(name, graph.Build(8, 2));
+  };
+  return {
+      named("tp2_to_pp2", Graph().Siglip(tp2).Language({.pp = 2})),
+      named("tp3_to_dp2", Graph().Siglip(tp3).Language(dp2)),
+      named("tp3_pp3_to_tp2_pp2", Graph().Siglip({.tp = 3, .pp = 3}).Language(tp2pp2)),
+      named("tp2_dp2_beside_clip_vision_on_its_ranks",
+            Graph().Siglip({.tp = 2, .dp = 2}).CloseUp(At({.dp = 4}, 0)).Language(one)),
+  };
+}
+INSTANTIATE_TEST_SUITE_P(Siglips, GraphTest, testing::ValuesIn(Siglips()), NameOf);
 
 // Zero to five images and zero to three sounds a sample; half of the samples are text alone, and
 // with one sample a microbatch so are whole microbatches.

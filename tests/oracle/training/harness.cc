@@ -125,19 +125,16 @@ PlainMicrobatch PlainBatchOf(const data::Sample& sample, const job::JobSpec& spe
   batch.pixels.resize(modules);
   batch.sounds.resize(modules);
   batch.positions.resize(modules);
-  for (size_t m = 0; m < modules; ++m) {
-    switch (spec.modules[m].architecture.family) {
-      case job::Family::kClipVision:
-        batch.pixels[m] = Stacked(sample.pixels, {3, shapes.image_size, shapes.image_size}, type);
-        if (!sample.pixels.empty()) batch.positions[m] = Integers(sample.image_positions);
-        break;
-      case job::Family::kWhisper:
-        batch.sounds[m] = Stacked(sample.sounds, {shapes.mel_bins, shapes.frames}, type);
-        if (!sample.sounds.empty()) batch.positions[m] = Integers(sample.sound_positions);
-        break;
-      default:
-        break;
+  for (size_t i = 0; i < shapes.encoders.size(); ++i) {
+    const data::Encoder& encoder = shapes.encoders[i];
+    const data::Sample::Items& items = sample.encoders[i];
+    const size_t m = static_cast<size_t>(encoder.module);
+    if (encoder.kind == data::ItemKind::kImage) {
+      batch.pixels[m] = Stacked(items.values, {3, encoder.image_size, encoder.image_size}, type);
+    } else {
+      batch.sounds[m] = Stacked(items.values, {encoder.mel_bins, encoder.frames}, type);
     }
+    if (!items.values.empty()) batch.positions[m] = Integers(items.positions);
   }
   if (shapes.targets) {
     const int64_t rows = static_cast<int64_t>(sample.target.size()) / shapes.target_hidden;

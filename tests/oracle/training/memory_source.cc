@@ -37,22 +37,21 @@ class SampleMaker {
 
   std::shared_ptr<const data::Sample> Make() {
     const data::ItemShapes& items = shape_.items;
+    sample_->encoders.resize(items.encoders.size());
     int32_t images =
-        items.image_rows == 0 ? 0 : Between(prng_, shape_.images_min, shape_.images_max);
+        Reads(data::ItemKind::kImage) ? Between(prng_, shape_.images_min, shape_.images_max) : 0;
     int32_t sounds =
-        items.audio_rows == 0 ? 0 : Between(prng_, shape_.sounds_min, shape_.sounds_max);
+        Reads(data::ItemKind::kSound) ? Between(prng_, shape_.sounds_min, shape_.sounds_max) : 0;
     if (text_only_) images = sounds = 0;
     const bool any = images + sounds > 0;
     // A piece of text before the items, which does not count, then the caption. Kinds take turns.
     if (any) Text(static_cast<int64_t>(prng_.Below(3)), false);
     while (images + sounds > 0) {
       if (images >= sounds) {
-        Item(items.image_rows, 3 * items.image_size * items.image_size, sample_->image_positions,
-             sample_->pixels);
+        Item(data::ItemKind::kImage);
         --images;
       } else {
-        Item(items.audio_rows, items.mel_bins * items.frames, sample_->sound_positions,
-             sample_->sounds);
+        Item(data::ItemKind::kSound);
         --sounds;
       }
     }
@@ -84,14 +83,22 @@ class SampleMaker {
       Append(token, token, counts);
     }
   }
-  void Item(int64_t rows, int64_t values, std::vector<int32_t>& positions,
-            std::vector<std::vector<float>>& items) {
-    for (int64_t row = 0; row < rows; ++row) {
-      positions.push_back(static_cast<int32_t>(sample_->tokens.size()));
-      Append(0, 0, false);
+  bool Reads(data::ItemKind kind) const {
+    return std::any_of(shape_.items.encoders.begin(), shape_.items.encoders.end(),
+                       [kind](const data::Encoder& encoder) { return encoder.kind == kind; });
+  }
+  void Item(data::ItemKind kind) {
+    for (size_t i = 0; i < shape_.items.encoders.size(); ++i) {
+      const data::Encoder& encoder = shape_.items.encoders[i];
+      if (encoder.kind != kind) continue;
+      data::Sample::Items& items = sample_->encoders[i];
+      for (int64_t row = 0; row < encoder.rows; ++row) {
+        items.positions.push_back(static_cast<int32_t>(sample_->tokens.size()));
+        Append(0, 0, false);
+      }
+      items.values.push_back(corrupt_ ? std::vector<float>(static_cast<size_t>(encoder.values()))
+                                      : RandomValues(prng_, encoder.values()));
     }
-    items.push_back(corrupt_ ? std::vector<float>(static_cast<size_t>(values))
-                             : RandomValues(prng_, values));
   }
 
   const DataShape& shape_;
@@ -104,14 +111,23 @@ class SampleMaker {
 class MemorySource final : public train::SampleSource {
  public:
   explicit MemorySource(const DataShape& shape) : shape_(shape) {
-    for (int64_t i = 0; i < shape.samples; ++i) samples_.push_back(SampleMaker(shape, i).Make());
+    for (int64_t i = 0; i < shape.samples; ++i) {
+      samples_.push_back(SampleMaker(shape, i).Make());
+      std::vector<data::ItemRows>& rows = rows_.emplace_back();
+      for (size_t e = 0; e < shape.items.encoders.size(); ++e) {
+        rows.insert(rows.end(), samples_.back()->encoders[e].values.size(),
+                    {static_cast<int32_t>(e), static_cast<int32_t>(shape.items.encoders[e].rows)});
+      }
+    }
   }
   int64_t size() const override { return shape_.samples; }
   data::SampleShape shape(int64_t sample) const override {
     const data::Sample& s = *samples_[static_cast<size_t>(sample)];
     data::SampleShape shape;
-    shape.images = static_cast<int32_t>(s.pixels.size());
-    shape.sounds = static_cast<int32_t>(s.sounds.size());
+    for (size_t e = 0; e < s.encoders.size(); ++e) {
+      const bool images = shape_.items.encoders[e].kind == data::ItemKind::kImage;
+      (images ? shape.images : shape.sounds) = static_cast<int32_t>(s.encoders[e].values.size());
+    }
     shape.positions = static_cast<int32_t>(s.tokens.size());
     for (uint8_t counts : s.label_counts) shape.counted += counts;
     if (shape_.items.targets) {
@@ -119,6 +135,9 @@ class MemorySource final : public train::SampleSource {
           static_cast<int32_t>(s.target.size() / static_cast<size_t>(shape_.items.target_hidden));
     }
     return shape;
+  }
+  absl::Span<const data::ItemRows> rows(int64_t sample) const override {
+    return rows_[static_cast<size_t>(sample)];
   }
   std::string NameOf(int64_t sample) const override { return "sample-" + std::to_string(sample); }
   void Announce(absl::Span<const int64_t>) override {}
@@ -129,6 +148,7 @@ class MemorySource final : public train::SampleSource {
  private:
   const DataShape shape_;
   std::vector<std::shared_ptr<const data::Sample>> samples_;
+  std::vector<std::vector<data::ItemRows>> rows_;  // of each sample, encoder by encoder
 };
 
 }  // namespace

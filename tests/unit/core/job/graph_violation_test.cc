@@ -40,17 +40,21 @@ std::string WithModules(const std::vector<Added>& modules, const std::vector<std
   return With("  batch:", more_edges + "  batch:", With("  edges:\n", more + "  edges:\n"));
 }
 
-TEST(GraphRulesTest, SecondEncoderOfAFamily_IsRefused) {
+TEST(GraphRulesTest, SecondEncoderOfAModality_IsSound) {
   EXPECT_THAT(
-      Wrong(WithModules({{"close_up", kClip}}, {"{from: close_up, to: language}"})),
-      ElementsAre("spec.modules[2].architecture.family: clip_vision: at most one module may "
-                  "be of family clip_vision, and 'vision' is it"));
-  EXPECT_THAT(
-      Wrong(WithModules({{"voice", kWhisper}, {"noise", kWhisper}},
-                        {"{from: voice, to: language}", "{from: noise, to: language}"}),
-            Purpose::kPlan),
-      ElementsAre("spec.modules[3].architecture.family: whisper: at most one module may be of "
-                  "family whisper, and 'voice' is it"));
+      Wrong(WithModules({{"close_up", kClip}}, {"{from: close_up, to: language}"}), Purpose::kPlan),
+      IsEmpty());
+}
+
+TEST(GraphRulesTest, ItemsOfSeveralEncoders_MustFitTheContextTogether) {
+  const std::string two = WithModules({{"close_up", kClip}}, {"{from: close_up, to: language}"});
+  const auto with_context = [&two](const std::string& context) {
+    return Wrong(With("context: 64", "context: " + context, two), Purpose::kPlan);
+  };
+  EXPECT_THAT(with_context("21"), IsEmpty());
+  EXPECT_THAT(with_context("20"),
+              ElementsAre("spec.modules[1].architecture.context: 20: must exceed the 20 rows of "
+                          "one item of 'vision' and 'close_up'"));
 }
 
 TEST(GraphRulesTest, VisionBesideAudio_IsPlanned) {

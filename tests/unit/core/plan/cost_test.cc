@@ -204,6 +204,19 @@ TEST(CostTest, EstimateMemory_OfAllRanks_IsThatOfEach) {
   EXPECT_EQ(all[8].total(), 0) << "a rank in no module";
 }
 
+TEST(CostTest, EstimateMemory_OfTwoEncodersOfOneModality_SharesTheContext) {
+  // Four rows an image each: three images fit a context of 12 alone, one with both.
+  const auto activations = [](bool two) {
+    AJob job = AJob().Module("vision", ClipVision());
+    if (two) job.Module("close_up", ClipVision());
+    job.Module("language", Llama({.context = 12})).Edge("vision", "language");
+    if (two) job.Edge("close_up", "language");
+    const Plan plan = MustPlan(job);
+    return EstimateMemory(plan, Rank{0}).activations;
+  };
+  EXPECT_EQ(activations(false), 3 * activations(true));
+}
+
 TEST(CostTest, EstimateMemory_OfActivations_FallsAlongThePipeline) {
   const Plan plan =
       MustPlan(AJob().Module("language", Llama(), {.pp = 4, .layers = {1, 1, 1, 1}}).Batch(8, 1));

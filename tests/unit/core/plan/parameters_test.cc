@@ -21,6 +21,7 @@ using support::ClipVision;
 using support::Layout;
 using support::Llama;
 using support::Regressor;
+using support::SiglipVision;
 using support::Whisper;
 
 Plan LlamaPlan(const support::LlamaShape& shape, const Layout& layout) {
@@ -334,6 +335,39 @@ TEST(ParametersTest, Lists_OfDataParallelRanks_AreEqual) {
       EXPECT_EQ(a.elements, b.elements);
     }
   }
+}
+
+// The numbers of SigLIP's so400m at 384 pixels, of which its patches read 378: 27 layers, and an MLP
+// that blocks of 128 do not divide.
+TEST(ParametersTest, Siglip_OfItsPublishedSize_HasAsManyElementsAsItsModel) {
+  const job::Architecture siglip = SiglipVision({.hidden_size = 1152,
+                                                 .layers = 27,
+                                                 .heads = 16,
+                                                 .mlp_size = 4304,
+                                                 .block = 128,
+                                                 .image_size = 378,
+                                                 .patch_size = 14});
+  EXPECT_EQ(job::RowsOfItem(siglip), 27 * 27);
+  const auto plan_of = [&siglip](int32_t tp) {
+    return MustPlan(AJob()
+                        .Module("vision", siglip, {.tp = tp})
+                        .Module("language", Llama({.hidden_size = 1152, .context = 2048}))
+                        .Edge("vision", "language"));
+  };
+  const StageParameters whole = ParametersOf(plan_of(1), {.module = 0});
+  int64_t elements = 0;
+  for (const LogicalTensor& tensor : whole.logical) elements += tensor.rows * tensor.cols;
+  EXPECT_EQ(elements, 412'987'248);
+  // 34 blocks over three ranks: 12, 11 and 11, and the last block has 80 columns.
+  const Plan plan = plan_of(3);
+  std::vector<int64_t> columns, held;
+  for (int32_t tp = 0; tp < 3; ++tp) {
+    const StageParameters part = ParametersOf(plan, {.module = 0, .tp = tp, .width = 3});
+    columns.push_back(part.Find("down", 26)->cols / 128);
+    held.push_back(part.Find("down", 26)->pieces.at(0).cols);
+  }
+  EXPECT_THAT(columns, testing::ElementsAre(12, 11, 11));
+  EXPECT_THAT(held, testing::ElementsAre(12 * 128, 11 * 128, 10 * 128 + 80));
 }
 
 TEST(ParametersTest, Families_WithoutParameters_AreEmpty) {

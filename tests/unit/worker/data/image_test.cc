@@ -20,6 +20,8 @@ using ::phalanx::support::JpegOptions;
 using ::phalanx::support::PngOptions;
 using ::testing::HasSubstr;
 
+constexpr job::PixelScale kClip = job::TraitsOf(job::Family::kClipVision).pixels;
+
 std::string Fault(absl::string_view bytes) {
   const absl::StatusOr<Image> image = DecodeImage(bytes, 0);
   return image.ok() ? "" : std::string(image.status().message());
@@ -178,7 +180,7 @@ TEST(ResizeTest, OneColour_StaysThatColour) {
     const absl::StatusOr<Image> image =
         DecodeImage(EncodePng({.width = 16, .height = 9}, {255, 0, 51}), size);
     ASSERT_TRUE(image.ok());
-    ResizeAndNormalize(*image, size, pixels);
+    ResizeAndNormalize(*image, size, kClip, pixels);
     const size_t plane = static_cast<size_t>(size) * static_cast<size_t>(size);
     ASSERT_EQ(pixels.size(), 3 * plane);
     for (size_t i = 0; i < plane; ++i) {
@@ -195,7 +197,7 @@ std::vector<float> Resized(const std::vector<uint8_t>& levels, int32_t width, in
   Image image{width, height, {}};
   for (const uint8_t level : levels) image.rgb.insert(image.rgb.end(), 3, level);
   std::vector<float> pixels;
-  ResizeAndNormalize(image, size, pixels);
+  ResizeAndNormalize(image, size, kClip, pixels);
   pixels.resize(static_cast<size_t>(size) * static_cast<size_t>(size));
   for (float& pixel : pixels) pixel = (pixel * 0.26862954f + 0.48145466f) * 255.0f;
   return pixels;

@@ -14,6 +14,7 @@ namespace phalanx::data {
 namespace {
 
 using ::phalanx::support::EncodePng;
+using ::phalanx::support::ImageEncoder;
 using ::phalanx::support::MakeFolder;
 using ::phalanx::support::ReadFile;
 using ::phalanx::support::ShardFiles;
@@ -30,7 +31,7 @@ class IndexTest : public ::testing::Test {
   DataSetSpec SpecOf(const ShardFiles& files) {
     return {.shards = files.shards,
             .tokenizer = files.tokenizer,
-            .image_rows = 4,
+            .encoders = {ImageEncoder(4)},
             .context = 32,
             .vocabulary = files.vocabulary};
   }
@@ -39,7 +40,7 @@ class IndexTest : public ::testing::Test {
   DataSetSpec OneShard(absl::string_view bytes, const std::string& name = "one.tar") {
     const DataSetSpec spec{.shards = {absl::StrCat(folder_, "/", name)},
                            .tokenizer = folder_ + "/t.model",
-                           .image_rows = 4,
+                           .encoders = {ImageEncoder(4)},
                            .context = 32,
                            .vocabulary = 64};
     WriteFile(spec.shards[0], bytes);
@@ -221,7 +222,7 @@ TEST_F(IndexTest, Digest_TellsTextsModelsAndShapesApart) {
   const ShardFiles files = WriteShards(folder_, {});
   const std::string digest = BuildOrDie(SpecOf(files)).digest();
   DataSetSpec spec = SpecOf(files);
-  spec.image_rows = 5;
+  spec.encoders = {ImageEncoder(5)};
   EXPECT_NE(BuildOrDie(spec).digest(), digest);
   spec = SpecOf(files);
   std::reverse(spec.shards.begin(), spec.shards.end());

@@ -15,8 +15,10 @@ namespace {
 using ::phalanx::support::EncodeNpy;
 using ::phalanx::support::EncodePng;
 using ::phalanx::support::EncodeSound;
+using ::phalanx::support::ImageEncoder;
 using ::phalanx::support::MakeFolder;
 using ::phalanx::support::ShardFiles;
+using ::phalanx::support::SoundEncoder;
 using ::phalanx::support::SoundFormat;
 using ::phalanx::support::TarBuilder;
 using ::phalanx::support::TokenizerModel;
@@ -29,8 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LoaderOptions kEverything{
-    .image_size = 8, .mel_bins = 8, .frames = 6, .images = true, .sounds = true, .targets = true};
+const LoaderOptions kEverything{.modules = {0, 1}, .targets = true};
 
 class ItemsTest : public ::testing::Test {
  protected:
@@ -70,8 +71,7 @@ class ItemsTest : public ::testing::Test {
   const std::string flac_ = EncodeSound({.format = SoundFormat::kFlac}, Tone(500, 800));
   DataSetSpec spec_{.shards = {folder_ + "/one.tar"},
                     .tokenizer = folder_ + "/t.model",
-                    .image_rows = 4,
-                    .audio_rows = 3,
+                    .encoders = {ImageEncoder(4), SoundEncoder(3)},
                     .context = 32};
 };
 
@@ -86,15 +86,36 @@ TEST_F(ItemsTest, SampleOfBothKinds_HasBoth) {
             (SampleShape{.images = 1, .sounds = 2, .positions = 13, .counted = 2}));
   const auto sample = Take(0);
   EXPECT_FALSE(sample->corrupt) << sample->corrupt_reason;
-  EXPECT_THAT(sample->sound_positions, ElementsAre(0, 1, 2, 9, 10, 11));
-  EXPECT_THAT(sample->image_positions, ElementsAre(4, 5, 6, 7));
-  EXPECT_THAT(sample->pixels, SizeIs(1));
-  ASSERT_THAT(sample->sounds, SizeIs(2));
-  EXPECT_THAT(sample->sounds[0], SizeIs(8 * 6));
+  EXPECT_THAT(sample->encoders.at(1).positions, ElementsAre(0, 1, 2, 9, 10, 11));
+  EXPECT_THAT(sample->encoders.at(0).positions, ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(sample->encoders.at(0).values, SizeIs(1));
+  ASSERT_THAT(sample->encoders.at(1).values, SizeIs(2));
+  EXPECT_THAT(sample->encoders.at(1).values[0], SizeIs(8 * 6));
   // The same tone in either format.
   for (size_t i = 0; i < 48; ++i) {
-    EXPECT_NEAR(sample->sounds[0][i], sample->sounds[1][i], 1e-3) << i;
+    EXPECT_NEAR(sample->encoders.at(1).values[0][i], sample->encoders.at(1).values[1][i], 1e-3)
+        << i;
   }
+}
+
+TEST_F(ItemsTest, EncodersOfOneKind_EachReadEveryItemTheirWay) {
+  spec_.encoders = {ImageEncoder(4), ImageEncoder(9, 12, 1)};
+  UseShard(TarBuilder()
+               .File("a.0.png", png_)
+               .File("a.1.png", png_)
+               .File("a.txt", "<image>red<image>sky")
+               .Finish());
+  EXPECT_EQ(BuildOrDie().shape(0), (SampleShape{.images = 2, .positions = 28, .counted = 2}));
+  EXPECT_THAT(BuildOrDie().rows(0),
+              ElementsAre(ItemRows{0, 4}, ItemRows{1, 9}, ItemRows{0, 4}, ItemRows{1, 9}));
+  const auto both = Take(0), second = Take(0, {.modules = {1}});
+  EXPECT_THAT(both->encoders.at(0).positions, ElementsAre(0, 1, 2, 3, 14, 15, 16, 17));
+  EXPECT_THAT(both->encoders.at(1).positions, SizeIs(18));
+  EXPECT_THAT(both->encoders.at(0).values, ElementsAre(SizeIs(3 * 8 * 8), SizeIs(3 * 8 * 8)));
+  EXPECT_THAT(both->encoders.at(1).values, ElementsAre(SizeIs(3 * 12 * 12), SizeIs(3 * 12 * 12)));
+  // What one encoder reads does not depend on whether another one is on the rank.
+  EXPECT_EQ(second->encoders.at(1).values, both->encoders.at(1).values);
+  EXPECT_THAT(second->encoders.at(0).values, IsEmpty());
 }
 
 TEST_F(ItemsTest, WithoutNumbers_TheMemberIsItemZero) {
@@ -111,12 +132,12 @@ TEST_F(ItemsTest, RankWithoutAnEncoder_OpensNoneOfItsItems) {
   UseShard(
       TarBuilder().File("a.0.wav", "no sound").File("a.1.png", png_).File("a.txt", "red").Finish());
   LoaderOptions options = kEverything;
-  options.sounds = false;
+  options.modules = {0};
   const auto images = Take(0, options);
   EXPECT_FALSE(images->corrupt);
-  EXPECT_THAT(images->sounds, IsEmpty());
-  EXPECT_THAT(images->sound_positions, SizeIs(3));
-  EXPECT_THAT(images->pixels, SizeIs(1));
+  EXPECT_THAT(images->encoders.at(1).values, IsEmpty());
+  EXPECT_THAT(images->encoders.at(1).positions, SizeIs(3));
+  EXPECT_THAT(images->encoders.at(0).values, SizeIs(1));
 }
 
 TEST_F(ItemsTest, SoundThatDoesNotDecode_KeepsItsShapeWithZeros) {
@@ -129,21 +150,21 @@ TEST_F(ItemsTest, SoundThatDoesNotDecode_KeepsItsShapeWithZeros) {
   EXPECT_TRUE(sample->corrupt);
   EXPECT_EQ(sample->corrupt_reason,
             "one.tar: a: item 1 is a truncated WAV: has 956 of 1600 bytes of samples");
-  ASSERT_THAT(sample->sounds, SizeIs(1));
-  EXPECT_THAT(sample->sounds[0], SizeIs(48));
-  EXPECT_THAT(sample->sounds[0], Each(0.0f));
-  EXPECT_NE(sample->pixels[0][0], 0.0f);
+  ASSERT_THAT(sample->encoders.at(1).values, SizeIs(1));
+  EXPECT_THAT(sample->encoders.at(1).values[0], SizeIs(48));
+  EXPECT_THAT(sample->encoders.at(1).values[0], Each(0.0f));
+  EXPECT_NE(sample->encoders.at(0).values[0][0], 0.0f);
 }
 
 TEST_F(ItemsTest, JobWithoutAnAudioModule_LeavesSoundsOut) {
-  spec_.audio_rows = 0;
+  spec_.encoders = {ImageEncoder(4)};
   UseShard(TarBuilder()
                .File("a.0.wav", wav_)
                .File("a.1.png", png_)
                .File("a.txt", "<image>red<audio>")
                .Finish());
   EXPECT_EQ(BuildOrDie().shape(0), (SampleShape{.images = 1, .positions = 5, .counted = 2}));
-  EXPECT_THAT(Take(0, {.image_size = 8})->sound_positions, IsEmpty());
+  EXPECT_THAT(Take(0, {.modules = {0}})->encoders, SizeIs(1));
 }
 
 TEST_F(ItemsTest, Target_IsReadInEitherPrecision) {
@@ -220,12 +241,13 @@ TEST_F(ItemsTest, SavedIndex_KnowsSoundsAndTargets) {
   for (int64_t i = 0; i < built.size(); ++i) {
     const SampleShape& shape = loaded->shape(i);
     EXPECT_EQ(shape, built.shape(i));
+    EXPECT_EQ(loaded->rows(i), built.rows(i));
     sounds += shape.sounds;
     const auto sample = (*loader)->Take(i);
     ASSERT_TRUE(sample.ok()) << sample.status();
     EXPECT_FALSE((*sample)->corrupt) << (*sample)->corrupt_reason;
-    EXPECT_THAT((*sample)->pixels, SizeIs(shape.images));
-    EXPECT_THAT((*sample)->sounds, SizeIs(shape.sounds));
+    EXPECT_THAT((*sample)->encoders.at(0).values, SizeIs(shape.images));
+    EXPECT_THAT((*sample)->encoders.at(1).values, SizeIs(shape.sounds));
     EXPECT_THAT((*sample)->target, SizeIs(16));
   }
   EXPECT_GT(sounds, 5);

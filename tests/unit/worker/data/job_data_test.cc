@@ -37,23 +37,30 @@ TEST(JobDataTest, EveryKindOfItem_ComesFromItsModule) {
   EXPECT_THAT(spec.shards, ElementsAre("/jobs/a.tar", "/data/b.tar"));
   EXPECT_EQ(spec.tokenizer, "/jobs/t.model");
   EXPECT_EQ(spec.items_max, 3);
-  EXPECT_EQ(spec.image_rows, 16);
-  EXPECT_EQ(spec.audio_rows, 25);
+  ASSERT_EQ(spec.encoders.size(), 2);
+  EXPECT_EQ(spec.encoders[0].module, 0);
+  EXPECT_EQ(spec.encoders[0].kind, ItemKind::kImage);
+  EXPECT_EQ(spec.encoders[0].rows, 16);
+  EXPECT_EQ(spec.encoders[0].values(), 3 * 32 * 32);
+  EXPECT_EQ(spec.encoders[1].module, 1);
+  EXPECT_EQ(spec.encoders[1].kind, ItemKind::kSound);
+  EXPECT_EQ(spec.encoders[1].rows, 25);
+  EXPECT_EQ(spec.encoders[1].values(), 80 * 50);
   EXPECT_FALSE(spec.targets);
   EXPECT_EQ(spec.context, 40);
   EXPECT_EQ(spec.vocabulary, 96);
   EXPECT_EQ(spec.shards_field, "spec.data.shards");
   EXPECT_EQ(spec.vocabulary_field, "spec.modules[2].architecture.vocabulary");
-  const LoaderOptions options = LoaderOptionsOf(job);
-  EXPECT_EQ(options.image_size, 32);
-  EXPECT_EQ(options.mel_bins, 80);
-  EXPECT_EQ(options.frames, 50);
-  EXPECT_FALSE(options.images || options.sounds || options.targets);
 }
 
-TEST(JobDataTest, KindWithoutAModule_HasNoRows) {
-  EXPECT_EQ(DataSetSpecOf(JobOf({kAudio}), "", false).image_rows, 0);
-  EXPECT_EQ(DataSetSpecOf(JobOf({kVision}), "", false).audio_rows, 0);
+TEST(JobDataTest, EncodersOfOneModality_EachReadItemsTheirWay) {
+  job::Architecture close_up = kVision;
+  close_up.image_size = 64;
+  const ItemShapes shapes = ItemShapesOf(JobOf({kVision, kAudio, close_up}));
+  ASSERT_EQ(shapes.encoders.size(), 3);
+  EXPECT_EQ(shapes.encoders[2].rows, 64);
+  EXPECT_EQ(shapes.EncoderOf(2), 2);
+  EXPECT_EQ(shapes.EncoderOf(3), -1) << "the language module reads no items";
 }
 
 TEST(JobDataTest, Validation_HasItsShardsAndField) {

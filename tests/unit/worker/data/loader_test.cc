@@ -16,6 +16,7 @@ namespace phalanx::data {
 namespace {
 
 using ::phalanx::support::EncodePng;
+using ::phalanx::support::ImageEncoder;
 using ::phalanx::support::MakeFolder;
 using ::phalanx::support::ShardFiles;
 using ::phalanx::support::TarBuilder;
@@ -34,21 +35,21 @@ class LoaderTest : public ::testing::Test {
     const ShardFiles files = WriteShards(folder_, options);
     spec_ = {.shards = files.shards,
              .tokenizer = files.tokenizer,
-             .image_rows = 4,
+             .encoders = {ImageEncoder(4)},
              .context = 32,
              .vocabulary = files.vocabulary};
   }
   void UseShard(absl::string_view bytes) {
     spec_ = {.shards = {folder_ + "/one.tar"},
              .tokenizer = folder_ + "/t.model",
-             .image_rows = 4,
+             .encoders = {ImageEncoder(4)},
              .context = 32,
              .vocabulary = 64};
     WriteFile(spec_.shards[0], bytes);
     WriteFile(spec_.tokenizer, TokenizerModel());
   }
 
-  std::unique_ptr<Loader> Make(const LoaderOptions& options = {.threads = 1, .image_size = 8}) {
+  std::unique_ptr<Loader> Make(const LoaderOptions& options = {.threads = 1, .modules = {0}}) {
     absl::StatusOr<Index> index = Index::Build(spec_);
     EXPECT_TRUE(index.ok()) << index.status();
     absl::StatusOr<std::unique_ptr<Loader>> loader =
@@ -74,10 +75,10 @@ TEST_F(LoaderTest, Sample_HasTheTablesOfItsSequence) {
   EXPECT_THAT(sample->tokens, ElementsAre(3, 0, 0, 0, 0, 5, 13));
   EXPECT_THAT(sample->labels, ElementsAre(0, 0, 0, 0, 5, 13, 1));
   EXPECT_THAT(sample->label_counts, ElementsAre(0, 0, 0, 0, 1, 1, 1));
-  EXPECT_THAT(sample->image_positions, ElementsAre(1, 2, 3, 4));
-  ASSERT_THAT(sample->pixels, SizeIs(1));
-  EXPECT_THAT(sample->pixels[0], SizeIs(3 * 8 * 8));
-  EXPECT_NEAR(sample->pixels[0][0], (1.0 - 0.48145466) / 0.26862954, 1e-4);
+  EXPECT_THAT(sample->encoders.at(0).positions, ElementsAre(1, 2, 3, 4));
+  ASSERT_THAT(sample->encoders.at(0).values, SizeIs(1));
+  EXPECT_THAT(sample->encoders.at(0).values[0], SizeIs(3 * 8 * 8));
+  EXPECT_NEAR(sample->encoders.at(0).values[0][0], (1.0 - 0.48145466) / 0.26862954, 1e-4);
   EXPECT_FALSE(sample->corrupt);
 }
 
@@ -87,7 +88,7 @@ TEST_F(LoaderTest, TextOnly_CountsEveryPosition) {
   EXPECT_THAT(sample->tokens, ElementsAre(3, 13));
   EXPECT_THAT(sample->labels, ElementsAre(13, 1));
   EXPECT_THAT(sample->label_counts, ElementsAre(1, 1));
-  EXPECT_THAT(sample->pixels, IsEmpty());
+  EXPECT_THAT(sample->encoders.at(0).values, IsEmpty());
 }
 
 TEST_F(LoaderTest, Sample_AgreesWithTheIndex) {
@@ -101,8 +102,8 @@ TEST_F(LoaderTest, Sample_AgreesWithTheIndex) {
     EXPECT_THAT(sample->labels, SizeIs(shape.positions));
     EXPECT_EQ(std::accumulate(sample->label_counts.begin(), sample->label_counts.end(), 0),
               shape.counted);
-    EXPECT_THAT(sample->image_positions, SizeIs(4 * shape.images));
-    EXPECT_THAT(sample->pixels, SizeIs(shape.images));
+    EXPECT_THAT(sample->encoders.at(0).positions, SizeIs(4 * shape.images));
+    EXPECT_THAT(sample->encoders.at(0).values, SizeIs(shape.images));
   }
 }
 
@@ -112,9 +113,9 @@ TEST_F(LoaderTest, AnyNumberOfThreads_GivesTheSameSamples) {
   std::iota(order.begin(), order.end(), 0);
   Prng prng(5);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[prng.Below(i)]);
-  const auto reference = Make({.threads = 0, .image_size = 8});
+  const auto reference = Make({.threads = 0, .modules = {0}});
   for (const int32_t threads : {1, 2, 5}) {
-    const auto loader = Make({.threads = threads, .ready_max = 7, .image_size = 8});
+    const auto loader = Make({.threads = threads, .ready_max = 7, .modules = {0}});
     loader->Announce(order);
     for (const int64_t i : order) {
       const auto expected = TakeOrDie(*reference, i);
@@ -122,15 +123,15 @@ TEST_F(LoaderTest, AnyNumberOfThreads_GivesTheSameSamples) {
       ASSERT_EQ(sample->tokens, expected->tokens);
       ASSERT_EQ(sample->labels, expected->labels);
       ASSERT_EQ(sample->label_counts, expected->label_counts);
-      ASSERT_EQ(sample->image_positions, expected->image_positions);
-      ASSERT_EQ(sample->pixels, expected->pixels);
+      ASSERT_EQ(sample->encoders.at(0).positions, expected->encoders.at(0).positions);
+      ASSERT_EQ(sample->encoders.at(0).values, expected->encoders.at(0).values);
     }
   }
 }
 
 TEST_F(LoaderTest, Take_InAnyOrderMakesProgress) {
   UseShards({.samples = 20});
-  const auto loader = Make({.threads = 1, .ready_max = 2, .image_size = 8});
+  const auto loader = Make({.threads = 1, .ready_max = 2, .modules = {0}});
   std::vector<int64_t> order(20);
   std::iota(order.begin(), order.end(), 0);
   loader->Announce(order);
@@ -157,7 +158,7 @@ TEST_F(LoaderTest, RepeatedSample_IsDecodedOnceAndTakenTwice) {
 
 TEST_F(LoaderTest, NewAnnouncement_ReplacesTheOldAndKeepsWhatIsDecoded) {
   UseShards({.samples = 12});
-  const auto loader = Make({.threads = 2, .ready_max = 4, .image_size = 8});
+  const auto loader = Make({.threads = 2, .ready_max = 4, .modules = {0}});
   for (int64_t first = 0; first + 4 <= 12; ++first) {
     loader->Announce({first, first + 1, first + 2, first + 3});
     EXPECT_NE(TakeOrDie(*loader, first), nullptr);
@@ -170,7 +171,7 @@ TEST_F(LoaderTest, BytesReady_AreBounded) {
   UseShards({.samples = 40, .images_max = 3, .image_side = 8});
   const int64_t image_bytes = 3 * 64 * 64 * 4;
   for (const int64_t bytes_max : {int64_t{1}, 7 * image_bytes}) {
-    const auto loader = Make({.threads = 3, .ready_bytes_max = bytes_max, .image_size = 64});
+    const auto loader = Make({.threads = 3, .ready_bytes_max = bytes_max, .modules = {0}});
     std::vector<int64_t> order(40);
     std::iota(order.begin(), order.end(), 0);
     loader->Announce(order);
@@ -184,7 +185,7 @@ TEST_F(LoaderTest, BytesReady_AreBounded) {
 
 TEST_F(LoaderTest, RandomCalls_NeverStall) {
   UseShards({.samples = 30, .images_max = 2});
-  const auto loader = Make({.threads = 3, .ready_max = 3, .image_size = 8});
+  const auto loader = Make({.threads = 3, .ready_max = 3, .modules = {0}});
   Prng prng(9);
   for (int round = 0; round < 200; ++round) {
     std::vector<int64_t> announced;
@@ -204,7 +205,7 @@ TEST_F(LoaderTest, DestructionWhileDecoding_Ends) {
   UseShards({.samples = 50, .image_side = 64});
   std::vector<int64_t> order(50);
   std::iota(order.begin(), order.end(), 0);
-  for (int i = 0; i < 5; ++i) Make({.threads = 3, .image_size = 32})->Announce(order);
+  for (int i = 0; i < 5; ++i) Make({.threads = 3, .modules = {0}})->Announce(order);
 }
 
 TEST_F(LoaderTest, ImageThatDoesNotDecode_KeepsItsShapeWithZeros) {
@@ -216,20 +217,20 @@ TEST_F(LoaderTest, ImageThatDoesNotDecode_KeepsItsShapeWithZeros) {
   const auto sample = TakeOrDie(*Make(), 0);
   EXPECT_TRUE(sample->corrupt);
   EXPECT_THAT(sample->corrupt_reason, HasSubstr("one.tar: a: item 1 is a damaged PNG"));
-  ASSERT_THAT(sample->pixels, SizeIs(2));
-  EXPECT_NE(sample->pixels[0][0], 0.0f);
-  EXPECT_THAT(sample->pixels[1], SizeIs(3 * 8 * 8));
-  EXPECT_THAT(sample->pixels[1], Each(0.0f));
+  ASSERT_THAT(sample->encoders.at(0).values, SizeIs(2));
+  EXPECT_NE(sample->encoders.at(0).values[0][0], 0.0f);
+  EXPECT_THAT(sample->encoders.at(0).values[1], SizeIs(3 * 8 * 8));
+  EXPECT_THAT(sample->encoders.at(0).values[1], Each(0.0f));
   // What counts is the index's business, so that a rank that does not decode agrees.
   EXPECT_EQ(std::accumulate(sample->label_counts.begin(), sample->label_counts.end(), 0), 2);
 }
 
 TEST_F(LoaderTest, WithoutImages_NoneIsOpened) {
   UseShard(TarBuilder().File("a.png", "no picture at all").File("a.txt", "<image>red").Finish());
-  const auto sample = TakeOrDie(*Make({.threads = 1, .images = false}), 0);
+  const auto sample = TakeOrDie(*Make({.threads = 1}), 0);
   EXPECT_FALSE(sample->corrupt);
-  EXPECT_THAT(sample->pixels, IsEmpty());
-  EXPECT_THAT(sample->image_positions, SizeIs(4));
+  EXPECT_THAT(sample->encoders.at(0).values, IsEmpty());
+  EXPECT_THAT(sample->encoders.at(0).positions, SizeIs(4));
 }
 
 TEST_F(LoaderTest, SampleFoundCorruptWhileIndexing_IsItsTextAndCountsNothing) {
@@ -261,7 +262,7 @@ TEST_F(LoaderTest, TokenizerThatIsGone_IsAViolation) {
   UseShards({.samples = 4});
   absl::StatusOr<Index> index = Index::Build(spec_);
   std::filesystem::remove(spec_.tokenizer);
-  const absl::Status status = Loader::Create(*index, spec_, {.image_size = 8}).status();
+  const absl::Status status = Loader::Create(*index, spec_, {.modules = {0}}).status();
   EXPECT_THAT(ViolationsOf(status), SizeIs(1));
 }
 

@@ -18,8 +18,10 @@
 namespace phalanx::data {
 namespace {
 
+using ::phalanx::support::ImageEncoder;
 using ::phalanx::support::MakeFolder;
 using ::phalanx::support::ReadFile;
+using ::phalanx::support::SoundEncoder;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -56,8 +58,10 @@ TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
   EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("training and"));
   EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("up to date"));
 
-  DataSetSpec training{
-      .tokenizer = folder + "/emoji.model", .image_rows = 16, .context = 64, .vocabulary = 512};
+  DataSetSpec training{.tokenizer = folder + "/emoji.model",
+                       .encoders = {ImageEncoder(16, 16)},
+                       .context = 64,
+                       .vocabulary = 512};
   for (int i = 0; i < 4; ++i)
     training.shards.push_back(absl::StrCat(folder, "/emoji-00", i, ".tar"));
   DataSetSpec validation = training;
@@ -71,13 +75,13 @@ TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
     EXPECT_THAT(index->corrupt_samples(), SizeIs(0));
     EXPECT_GT(index->size(), 100);
     samples += index->size();
-    const auto loader = Loader::Create(*index, spec, {.threads = 0, .image_size = 16});
+    const auto loader = Loader::Create(*index, spec, {.threads = 0, .modules = {0}});
     ASSERT_TRUE(loader.ok()) << loader.status();
     for (int64_t i = 0; i < index->size(); i += 7) {
       const auto sample = (*loader)->Take(i);
       ASSERT_TRUE(sample.ok());
       EXPECT_FALSE((*sample)->corrupt) << (*sample)->corrupt_reason;
-      EXPECT_THAT((*sample)->pixels, SizeIs(1));
+      EXPECT_THAT((*sample)->encoders.at(0).values, SizeIs(1));
     }
     for (int64_t i = 0; i < index->size(); ++i) {
       const std::string name = index->NameOf(i);
@@ -109,9 +113,7 @@ TEST(MakersTest, EmojiSpeech_FitsItsExample) {
   const auto job = wire::ReadJobFile(ReadFile(tests::SourceDir() + "/examples/emoji-speech.yaml"),
                                      job::Purpose::kPlan);
   ASSERT_TRUE(job.ok()) << job.status();
-  LoaderOptions options = LoaderOptionsOf(job->spec);
-  options.threads = 0;
-  options.images = options.sounds = true;
+  const LoaderOptions options{.threads = 0, .modules = {0, 1}};
   int64_t samples = 0;
   for (const bool validation : {false, true}) {
     const DataSetSpec spec = DataSetSpecOf(job->spec, folder, validation);
@@ -127,7 +129,7 @@ TEST(MakersTest, EmojiSpeech_FitsItsExample) {
       const auto sample = (*loader)->Take(i);
       ASSERT_TRUE(sample.ok()) << sample.status();
       EXPECT_FALSE((*sample)->corrupt) << (*sample)->corrupt_reason;
-      const std::vector<float>& sound = (*sample)->sounds.at(0);
+      const std::vector<float>& sound = (*sample)->encoders.at(1).values.at(0);
       EXPECT_GT(*std::max_element(sound.begin(), sound.end()), 0.5f) << "silent";
     }
   }
@@ -145,21 +147,15 @@ TEST(MakersTest, Synthetic_WritesItemsOfBothKindsAndTargets) {
   ExpectSameFiles(folder, again);
   const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
                          .tokenizer = folder + "/synthetic.model",
-                         .image_rows = 16,
-                         .audio_rows = 20,
+                         .encoders = {ImageEncoder(16, 56), SoundEncoder(20, 8, 40)},
                          .targets = true,
                          .target_hidden = 8,
                          .context = 130};
   const absl::StatusOr<Index> index = Index::Build(spec);
   ASSERT_TRUE(index.ok()) << index.status();
   EXPECT_THAT(index->corrupt_samples(), SizeIs(0));
-  const auto loader = Loader::Create(*index, spec,
-                                     {.threads = 0,
-                                      .image_size = 56,
-                                      .mel_bins = 8,
-                                      .frames = 40,
-                                      .sounds = true,
-                                      .targets = true});
+  const auto loader =
+      Loader::Create(*index, spec, {.threads = 0, .modules = {0, 1}, .targets = true});
   std::set<int32_t> images, sounds;
   for (int64_t i = 0; i < index->size(); ++i) {
     const SampleShape& shape = index->shape(i);
@@ -181,12 +177,12 @@ TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
            "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100");
   const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
                          .tokenizer = folder + "/synthetic.model",
-                         .image_rows = 16,
+                         .encoders = {ImageEncoder(16, 56)},
                          .context = 100};
   const absl::StatusOr<Index> index = Index::Build(spec);
   ASSERT_TRUE(index.ok()) << index.status();
   ASSERT_EQ(index->size(), 3);
-  const auto loader = Loader::Create(*index, spec, {.threads = 0, .image_size = 56});
+  const auto loader = Loader::Create(*index, spec, {.threads = 0, .modules = {0}});
   for (int64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(index->shape(i), (SampleShape{.images = 2, .positions = 100, .counted = 69}));
     EXPECT_FALSE((*(*loader)->Take(i))->corrupt);

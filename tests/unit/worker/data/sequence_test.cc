@@ -13,8 +13,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int32_t kEnd = 1;
-constexpr int32_t R = kImageToken;
-constexpr int32_t S = kSoundToken;
+constexpr int32_t R = RowToken(0);
+constexpr int32_t S = RowToken(1);
 
 // A word is one token: its first letter.
 class WordTokenizer final : public Tokenizer {
@@ -30,16 +30,24 @@ class WordTokenizer final : public Tokenizer {
   int32_t size() const override { return 256; }
 };
 
+Encoder Images(int64_t rows) { return {.kind = ItemKind::kImage, .rows = rows}; }
+Encoder Sounds(int64_t rows) { return {.kind = ItemKind::kSound, .rows = rows}; }
+
+Sequence MakeOf(absl::string_view text, const std::vector<ItemKind>& items, const DataSetSpec& spec,
+                int64_t target_rows = 0, const std::string& fault = "") {
+  const std::vector<ItemRows> rows = RowsOfItems(items, spec);
+  return MakeSequence(text, {items, rows, target_rows, fault}, spec, WordTokenizer());
+}
 Sequence Make(absl::string_view text, int32_t images,
-              const DataSetSpec& spec = {.image_rows = 2, .context = 10}, std::string fault = "") {
+              const DataSetSpec& spec = {.encoders = {Images(2)}, .context = 10},
+              const std::string& fault = "") {
   const std::vector<ItemKind> items(static_cast<size_t>(images), ItemKind::kImage);
-  return MakeSequence(text, {items, 0, fault}, spec, WordTokenizer());
+  return MakeOf(text, items, spec, 0, fault);
 }
 
 constexpr ItemKind kImage = ItemKind::kImage, kSound = ItemKind::kSound;
-Sequence MakeOf(absl::string_view text, const std::vector<ItemKind>& items,
-                const DataSetSpec& spec = {.image_rows = 2, .audio_rows = 3}) {
-  return MakeSequence(text, {items, 0, ""}, spec, WordTokenizer());
+Sequence MakeOf(absl::string_view text, const std::vector<ItemKind>& items) {
+  return MakeOf(text, items, {.encoders = {Images(2), Sounds(3)}});
 }
 
 TEST(SequenceTest, Marks_SayWhereItemsGo) {
@@ -84,7 +92,7 @@ TEST(SequenceTest, TooLong_TextIsCutFromItsEnd) {
 
 TEST(SequenceTest, TooLong_ItemsAfterTheTextStay) {
   const Sequence sequence =
-      Make("a b c d <image> e <image> f", 2, {.image_rows = 4, .context = 10});
+      Make("a b c d <image> e <image> f", 2, {.encoders = {Images(4)}, .context = 10});
   EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', R, R, R, R, R, R, R, R, kEnd));
   EXPECT_EQ(sequence.shape.counted, 1);
 }
@@ -111,9 +119,9 @@ TEST(SequenceTest, MarksThatDoNotMatch_AreCorrupt) {
 }
 
 TEST(SequenceTest, TooManyItems_AreCorrupt) {
-  ExpectCorrupt(Make("a", 9, {.image_rows = 1, .context = 100}),
+  ExpectCorrupt(Make("a", 9, {.encoders = {Images(1)}, .context = 100}),
                 "has 9 images; must have at most items_max (8)");
-  EXPECT_FALSE(Make("a", 8, {.image_rows = 1, .context = 100}).shape.corrupt);
+  EXPECT_FALSE(Make("a", 8, {.encoders = {Images(1)}, .context = 100}).shape.corrupt);
 }
 
 TEST(SequenceTest, ItemsBeyondTheContext_AreCorrupt) {
@@ -144,7 +152,7 @@ TEST(SequenceTest, SoundMarksThatDoNotMatch_AreCorrupt) {
 }
 
 TEST(SequenceTest, ItemsOfBothKinds_AreBoundTogether) {
-  DataSetSpec spec{.items_max = 3, .image_rows = 1, .audio_rows = 1};
+  DataSetSpec spec{.items_max = 3, .encoders = {Images(1), Sounds(1)}};
   EXPECT_FALSE(MakeOf("a", {kImage, kSound, kSound}, spec).shape.corrupt);
   ExpectCorrupt(MakeOf("a", {kImage, kSound, kSound, kImage}, spec),
                 "has 2 images and 2 sounds; must have at most items_max (3)");
@@ -154,30 +162,52 @@ TEST(SequenceTest, ItemsOfBothKinds_AreBoundTogether) {
 }
 
 TEST(SequenceTest, Target_HasAtMostAsManyRowsAsPositions) {
-  const DataSetSpec spec{.image_rows = 2, .targets = true};
-  const std::vector<ItemKind> items = {kImage};
-  const Sequence fits = MakeSequence("a b", {items, 4, ""}, spec, WordTokenizer());
+  const DataSetSpec spec{.encoders = {Images(2)}, .targets = true};
+  const Sequence fits = MakeOf("a b", {kImage}, spec, 4);
   EXPECT_EQ(fits.shape, (SampleShape{.images = 1, .positions = 4, .counted = 3, .target_rows = 4}));
-  const Sequence larger = MakeSequence("a b", {items, 5, ""}, spec, WordTokenizer());
+  const Sequence larger = MakeOf("a b", {kImage}, spec, 5);
   ExpectCorrupt(larger, "has a target of 5 rows; must have at most as many as input positions (4)");
   EXPECT_EQ(larger.shape.target_rows, 0);
 }
 
 TEST(SequenceTest, WithoutAudio_SoundMarksAreLeftOut) {
-  const Sequence sequence = MakeOf("<audio> a <image> b", {kImage}, {.image_rows = 2});
+  const Sequence sequence = MakeOf("<audio> a <image> b", {kImage}, {.encoders = {Images(2)}});
   EXPECT_THAT(sequence.tokens, ElementsAre('a', R, R, 'b', kEnd));
   EXPECT_FALSE(sequence.shape.corrupt);
 }
 
 TEST(SequenceTest, KnownFault_IsKept) {
-  ExpectCorrupt(Make("a b", 1, {.image_rows = 2}, "lacks image 0"), "lacks image 0");
+  ExpectCorrupt(Make("a b", 1, {.encoders = {Images(2)}}, "lacks image 0"), "lacks image 0");
 }
 
 TEST(SequenceTest, WithoutVision_ImagesAndMarksAreLeftOut) {
-  const Sequence sequence = Make("a <image> b", 0, {.image_rows = 0, .context = 10});
+  const Sequence sequence = Make("a <image> b", 0, {.context = 10});
   EXPECT_THAT(sequence.tokens, ElementsAre('a', 'b', kEnd));
   EXPECT_EQ(sequence.shape, (SampleShape{.images = 0, .positions = 2, .counted = 2}));
-  EXPECT_FALSE(Make("<image> <image> a", 0, {.image_rows = 0}).shape.corrupt);
+  EXPECT_FALSE(Make("<image> <image> a", 0, {.context = 0}).shape.corrupt);
+}
+
+TEST(SequenceTest, EncodersOfOneKind_EachMakeRowsOfAnItem) {
+  const DataSetSpec spec{.encoders = {Images(2), Sounds(3), Images(1)}};
+  constexpr int32_t C = RowToken(2);
+  const Sequence sequence = MakeOf("a <image> b <image>", {kImage, kSound, kImage}, spec);
+  EXPECT_THAT(sequence.tokens, ElementsAre(S, S, S, 'a', R, R, C, 'b', R, R, C, kEnd));
+  EXPECT_THAT(sequence.rows, ElementsAre(ItemRows{0, 2}, ItemRows{2, 1}, ItemRows{1, 3},
+                                         ItemRows{0, 2}, ItemRows{2, 1}));
+}
+
+TEST(SequenceTest, RowsThatDifferFromItemToItem_StandWhereTheirItemGoes) {
+  const DataSetSpec spec{.encoders = {Images(2), Sounds(3)}, .context = 12};
+  const std::vector<ItemKind> items = {kImage, kSound, kImage};
+  const std::vector<ItemRows> rows = {{0, 1}, {1, 2}, {0, 3}};
+  const Sequence sequence =
+      MakeSequence("a <image> b <image> c", {items, rows, 0, ""}, spec, WordTokenizer());
+  EXPECT_THAT(sequence.tokens, ElementsAre(S, S, 'a', R, 'b', R, R, R, 'c', kEnd));
+  EXPECT_EQ(sequence.rows, rows);
+  const std::vector<ItemRows> many = {{0, 1}, {1, 2}, {0, 10}};
+  const Sequence beyond = MakeSequence("a", {items, many, 0, ""}, spec, WordTokenizer());
+  ExpectCorrupt(beyond, "has 2 images and 1 sound, 13 rows together; must fit the context (12)");
+  EXPECT_TRUE(beyond.rows.empty());
 }
 
 }  // namespace

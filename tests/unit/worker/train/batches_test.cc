@@ -32,6 +32,7 @@ class FewSamples final : public SampleSource {
     shape.target_rows = 1;
     return shape;
   }
+  absl::Span<const data::ItemRows> rows(int64_t) const override { return {}; }
   std::string NameOf(int64_t sample) const override { return absl::StrCat("sample ", sample); }
   void Announce(absl::Span<const int64_t>) override {}
   absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
