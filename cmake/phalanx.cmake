@@ -38,6 +38,9 @@ function(phalanx_compile target)
   endif()
 endfunction()
 
+# Folders whose arithmetic converts explicitly, and whose headers compile alone: lint/headers.
+set(PHALANX_STRICT_FOLDERS "^core/")
+
 # phalanx_library(core/plan PURE SRCS a.cc HDRS a.h DEPS phalanx::core_job) makes phalanx::core_plan.
 # PURE: no clock, thread, I/O, gRPC: tests/lint/purity.sh looks at the symbols. EXCEPTIONS: a third
 # party throws inside; nothing may leave the library.
@@ -54,6 +57,11 @@ function(phalanx_library path)
     phalanx_compile(${name} EXCEPTIONS)
   else()
     phalanx_compile(${name})
+  endif()
+  if(path MATCHES "${PHALANX_STRICT_FOLDERS}")
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>)
+    set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+    set_property(GLOBAL APPEND PROPERTY PHALANX_HEADER_CHECKS ${name}_verify_interface_header_sets)
   endif()
   if(ARG_PURE)
     # Whole archive: a symbol that the declared dependencies do not define fails the build.

@@ -52,8 +52,7 @@ struct Field {
   Absence absence = Absence::kInitial;
   absl::string_view otherwise;  // the default in words, where it is derived or there is none
   // Numbers and every element of a list of numbers: [low, high], (low, high] if above_low. Both 0:
-  // no bounds. A spec's integer below `low`, like an empty string, is
-  // not known, and not written.
+  // no bounds. A spec's integer below `low`, like an empty string, is not known, and not written.
   double low = 0, high = 0;
   bool above_low = false;
   size_t count_max = 0;  // elements of kMappings

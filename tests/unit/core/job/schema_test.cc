@@ -44,7 +44,7 @@ using Leaf = std::function<void(const std::string& path, const Field& field, voi
 void Visit(const std::string& path, absl::Span<const Field> fields, void* owner, Family family,
            const Leaf& leaf) {
   for (const Field& field : fields) {
-    if (family != Family::kNone && (field.families & SetOf(family)) == 0) continue;
+    if (family != kNoFamily && (field.families & SetOf(family)) == 0) continue;
     const std::string inner = JoinPath(path, field.name);
     const Member member = field.Of(owner);
     if (const Section* section = std::get_if<Section>(&member)) {
@@ -108,12 +108,12 @@ TEST(SchemaTest, EveryField_IsWrittenReadAndDigested) {
   const JobSpec base = Right(kEverything, Purpose::kPlan);
   JobSpec changed = base;
   size_t leaves = 0;
-  Visit("", FieldsOf(""), &changed, Family::kNone, [&](auto&, auto&, void*) { ++leaves; });
+  Visit("", FieldsOf(""), &changed, kNoFamily, [&](auto&, auto&, void*) { ++leaves; });
   EXPECT_GT(leaves, 100u);
   for (size_t i = 0; i < leaves; ++i) {
     changed = base;
     size_t next = 0;
-    Visit("", FieldsOf(""), &changed, Family::kNone,
+    Visit("", FieldsOf(""), &changed, kNoFamily,
           [&](const std::string& path, const Field& field, void* owner) {
             if (next++ != i) return;
             SCOPED_TRACE(path);
