@@ -11,6 +11,7 @@
 #include "client/job_file.h"
 #include "client/job_view.h"
 #include "client/rpc_status.h"
+#include "client/terminal_text.h"
 #include "core/base/violation.h"
 
 namespace phalanx::client {
@@ -65,7 +66,7 @@ int TellOutcome(const absl::StatusOr<Watched>& watched, const std::string& job, 
 int Fail(const absl::Status& status, Io& io) {
   const std::vector<Violation> violations = ViolationsOf(status);
   if (violations.empty()) {
-    io.talk << "error: " << status.message() << "\n";
+    io.talk << "error: " << TerminalText(status.message()) << "\n";
   } else {
     for (const Violation& violation : violations) io.talk << ToString(violation) << "\n";
     io.talk << violations.size() << (violations.size() == 1 ? " violation" : " violations") << "\n";
@@ -185,7 +186,7 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
         continue;
       }
       if (named) io.out << "[" << response.rank() << "] ";
-      io.out << line << "\n";
+      io.out << (options.raw ? std::string(line) : TerminalText(line)) << "\n";
     }
     io.out << std::flush;
   }
@@ -209,7 +210,7 @@ int Why(Connection& connection, const std::string& job, Format format, Io& io) {
     return kSuccess;
   }
   io.out << JobName(explained->job()) << " is " << PhaseWord(explained->job().phase()) << "\n";
-  for (const std::string& reason : explained->reasons()) io.out << reason << "\n";
+  for (const std::string& reason : explained->reasons()) io.out << TerminalText(reason) << "\n";
   return kSuccess;
 }
 

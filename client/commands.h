@@ -51,6 +51,7 @@ struct LogsOptions {
   std::vector<int32_t> ranks;  // empty: all
   bool follow = false;
   int32_t tail = 0;
+  bool raw = false;  // what ranks wrote, as they wrote it; else as TerminalText
 };
 int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io);
 

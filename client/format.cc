@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/terminal_text.h"
 #include "core/job/scalar.h"
 #include "core/wire/job_yaml.h"
 
@@ -114,6 +115,11 @@ std::optional<Format> ParseFormat(absl::string_view text) {
     if (kNames[i] == text) return static_cast<Format>(i);
   }
   return std::nullopt;
+}
+
+void Table::Add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = TerminalText(cell);
+  rows_.push_back(std::move(row));
 }
 
 void Table::Print(std::ostream& out) const {

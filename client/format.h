@@ -32,7 +32,8 @@ struct Io {
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  // Cells are shown as TerminalText.
+  void Add(std::vector<std::string> row);
   void Print(std::ostream& out) const;
 
  private:

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/terminal_text.h"
 
 namespace phalanx::client {
 namespace {
@@ -53,7 +54,8 @@ Table JobTable(bool wide) {
 }
 
 void PrintField(const char* name, const std::string& value, std::ostream& out) {
-  if (!value.empty()) out << absl::StreamFormat("%-14s %s\n", absl::StrCat(name, ":"), value);
+  if (!value.empty())
+    out << absl::StreamFormat("%-14s %s\n", absl::StrCat(name, ":"), TerminalText(value));
 }
 
 }  // namespace
@@ -104,7 +106,7 @@ std::vector<std::string> FailureLines(const v1::JobStatus& job) {
   if (failure.exit_code() != 0) absl::StrAppend(&what, ", exit code ", failure.exit_code());
   lines.push_back(std::move(what));
   for (absl::string_view line : absl::StrSplit(failure.message(), '\n', absl::SkipEmpty())) {
-    lines.push_back(std::string(line));
+    lines.push_back(TerminalText(line));
   }
   return lines;
 }

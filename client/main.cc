@@ -42,7 +42,7 @@ struct Flags {
   std::vector<int32_t> ranks;
   int32_t tail = 0;
   int32_t limit = 0;
-  bool wait = false, dry_run = false, check_data = false, follow = false;
+  bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
 };
 
 // The folder that this program lies in, where the others are.
@@ -211,16 +211,24 @@ void Program::AddJobCommands() {
       });
   AddJob(watch, flags_);
   CLI::App* logs = Add("logs", "Show what a job's ranks wrote", [this](Io& io) {
+    if (flags_.raw && isatty(STDOUT_FILENO) == 1) {
+      io.talk << "--raw: what ranks write may control a terminal; send it to a file or a pipe\n";
+      return static_cast<int>(kUsage);
+    }
     return Interruptible([&](Stopper& stopper) {
       Connection connection(Server());
-      return Logs(
-          connection,
-          {.job = flags_.job, .ranks = flags_.ranks, .follow = flags_.follow, .tail = flags_.tail},
-          stopper, io);
+      return Logs(connection,
+                  {.job = flags_.job,
+                   .ranks = flags_.ranks,
+                   .follow = flags_.follow,
+                   .tail = flags_.tail,
+                   .raw = flags_.raw},
+                  stopper, io);
     });
   });
   AddJob(logs, flags_);
   logs->add_flag("--follow", flags_.follow, "wait for more until the job ends");
+  logs->add_flag("--raw", flags_.raw, "control characters as they were written; not to a terminal");
   logs->add_option("--rank", flags_.ranks, "only this rank; repeatable")
       ->check(CLI::NonNegativeNumber);
   logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")

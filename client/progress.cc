@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/job_view.h"
+#include "client/terminal_text.h"
 #include "core/job/job_phase.h"
 
 namespace phalanx::client {
@@ -73,7 +74,8 @@ void Progress::ShowEvents(const v1::WatchJobResponse& response) {
     // Phases have lines of their own.
     if (job::ParseJobPhase(event.type()).has_value()) continue;
     Finish();
-    io_.talk << event.type() << (event.message().empty() ? "" : ": ") << event.message() << "\n";
+    io_.talk << event.type() << (event.message().empty() ? "" : ": ")
+             << TerminalText(event.message()) << "\n";
   }
 }
 

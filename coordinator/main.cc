@@ -3,6 +3,7 @@
 // Once it serves it writes {"grpc":"HOST:PORT","http":"HOST:PORT"} to --ready-file. SIGTERM and
 // SIGINT end it in good order; a second one ends it at once. Exit codes: 0 ended in good order, 1
 // could not serve, 2 usage.
+#include <malloc.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -20,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/http/http_server.h"
+#include "coordinator/net/socket.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
@@ -110,9 +112,12 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   if (!timeout.ok()) return timeout.status();
   absl::StatusOr<absl::Duration> ended_age = ParsePositive(flags.ended_age_max, "--ended-age-max");
   if (!ended_age.ok()) return ended_age.status();
-  spdlog::info("starting listen={} http={} store={} heartbeat_interval={} heartbeat_timeout={}",
-               flags.listen, flags.http, flags.store, flags.heartbeat_interval,
-               flags.heartbeat_timeout);
+  const int descriptors = RaiseDescriptorLimit();
+  spdlog::info(
+      "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
+      "heartbeat_timeout={}",
+      descriptors, flags.listen, flags.http, flags.store, flags.heartbeat_interval,
+      flags.heartbeat_timeout);
 
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
@@ -197,6 +202,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  // Documents are large and short-lived in memory: each goes back to the system when it is freed,
+  // where the allocator would keep more and more of them for itself.
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
   spdlog::set_default_logger(spdlog::stderr_color_mt("phalanx"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l coordinator %v", spdlog::pattern_time_type::utc);
   // Blocked before the first thread, so that only sigwait sees them.

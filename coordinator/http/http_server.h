@@ -1,5 +1,9 @@
 // coordinator/http/http_server.h: /metrics, /healthz (the process lives) and /readyz (it accepts
 // work).
+//
+// One thread serves all connections as they become readable and writable, so nobody who is slow
+// holds up another. A connection carries one request and is closed after kLife, whatever it does;
+// of more than kConnectionsMax the oldest is closed for the newest.
 #pragma once
 
 #include <functional>
@@ -7,13 +11,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace phalanx::coordinator {
 
 struct HttpOptions {
+  static constexpr size_t kConnectionsMax = 24;
+  static constexpr size_t kRequestBytesMax = 16 << 10;
+  static constexpr absl::Duration kLife = absl::Seconds(5);
+
   std::string host = "127.0.0.1";
   int port = 0;  // 0: any free one
-  // Called on the server's threads.
+  // Called on the server's thread; must not block.
   std::function<std::string()> metrics;
   std::function<absl::Status()> ready;
 };
@@ -23,7 +32,7 @@ class HttpServer {
  public:
   // Errors: Unavailable if the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpOptions options);
-  // Ends open requests and the threads.
+  // Closes the connections and ends the thread.
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
 };

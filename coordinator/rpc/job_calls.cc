@@ -194,24 +194,37 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
 }  // namespace
 
 absl::Status OpenCalls::Add(std::shared_ptr<OpenCall> call) {
-  MutexLock lock(&mu_);
-  if (!closed_.ok()) return closed_;
-  if (calls_.size() >= calls_max_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(calls_.size(), " such calls are open; at most ", calls_max_));
+  std::shared_ptr<OpenCall> oldest;
+  {
+    MutexLock lock(&mu_);
+    if (!closed_.ok()) return closed_;
+    if (calls_.size() >= calls_max_) {
+      if (full_ == Full::kRefuse || calls_.empty()) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(calls_.size(), " such calls are open; at most ", calls_max_));
+      }
+      oldest = std::move(calls_.front());
+      places_.erase(oldest.get());
+      calls_.pop_front();
+    }
+    const OpenCall* key = call.get();
+    places_.emplace(key, calls_.insert(calls_.end(), std::move(call)));
   }
-  const OpenCall* key = call.get();
-  calls_.emplace(key, std::move(call));
+  if (oldest != nullptr) {
+    oldest->Close(absl::ResourceExhaustedError(
+        absl::StrCat("newer calls took the place of this one; at most ", calls_max_, " are open")));
+  }
   return absl::OkStatus();
 }
 
 void OpenCalls::Remove(const OpenCall* call) {
   std::shared_ptr<OpenCall> held;  // destroyed outside the lock
   MutexLock lock(&mu_);
-  const auto it = calls_.find(call);
-  if (it == calls_.end()) return;
-  held = std::move(it->second);
-  calls_.erase(it);
+  const auto it = places_.find(call);
+  if (it == places_.end()) return;
+  held = std::move(*it->second);
+  calls_.erase(it->second);
+  places_.erase(it);
 }
 
 void OpenCalls::CloseAll(const absl::Status& status) {
@@ -219,7 +232,7 @@ void OpenCalls::CloseAll(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     closed_ = status;
-    for (const auto& [key, call] : calls_) calls.push_back(call);
+    calls.assign(calls_.begin(), calls_.end());
   }
   for (const auto& call : calls) call->Close(status);
 }

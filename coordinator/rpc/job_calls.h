@@ -4,6 +4,8 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 
@@ -26,8 +28,10 @@ class OpenCall {
 // The open streams of a kind, bounded. Thread-safe.
 class OpenCalls {
  public:
-  explicit OpenCalls(size_t calls_max) : calls_max_(calls_max) {}
-  // Errors: ResourceExhausted for too many, Unavailable after CloseAll.
+  // What happens to one call more than there may be.
+  enum class Full : uint8_t { kRefuse, kCloseOldest };
+  OpenCalls(size_t calls_max, Full full) : calls_max_(calls_max), full_(full) {}
+  // Errors: ResourceExhausted for too many (kRefuse), Unavailable after CloseAll.
   absl::Status Add(std::shared_ptr<OpenCall> call) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(const OpenCall* call) ABSL_LOCKS_EXCLUDED(mu_);
   void CloseAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -35,8 +39,11 @@ class OpenCalls {
 
  private:
   const size_t calls_max_;
+  const Full full_;
   mutable Mutex mu_;
-  std::map<const OpenCall*, std::shared_ptr<OpenCall>> calls_ ABSL_GUARDED_BY(mu_);
+  std::list<std::shared_ptr<OpenCall>> calls_ ABSL_GUARDED_BY(mu_);  // oldest first
+  std::map<const OpenCall*, std::list<std::shared_ptr<OpenCall>>::iterator> places_
+      ABSL_GUARDED_BY(mu_);
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -22,8 +22,9 @@ bool LogPipe::Push(v1::GetLogsResponse chunk, std::function<void()> resume) {
   {
     MutexLock lock(&mu_);
     if (closed_) return true;
+    bytes_ += chunk.text().size();
     chunks_.push_back(std::move(chunk));
-    if (chunks_.size() >= kChunksMax) {
+    if (chunks_.size() >= kChunksMax || bytes_ >= kBytesMax) {
       more = false;
       resumes_.push_back(std::move(resume));
     }
@@ -68,7 +69,9 @@ std::optional<v1::GetLogsResponse> LogPipe::Take(std::optional<absl::Status>& en
     }
     chunk = std::move(chunks_.front());
     chunks_.pop_front();
-    if (chunks_.size() < kChunksMax / 2) resumes = std::exchange(resumes_, {});
+    bytes_ -= chunk->text().size();
+    if (chunks_.size() < kChunksMax / 2 && bytes_ < kBytesMax)
+      resumes = std::exchange(resumes_, {});
   }
   for (auto& resume : resumes) resume();
   return chunk;

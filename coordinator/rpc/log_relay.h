@@ -25,6 +25,7 @@ namespace phalanx::coordinator {
 class LogPipe {
  public:
   static constexpr size_t kChunksMax = 16;
+  static constexpr size_t kBytesMax = 1 << 20;
 
   // `wake` is called, on any thread and under no lock, when there may be something to take.
   explicit LogPipe(std::function<void()> wake) : wake_(std::move(wake)) {}
@@ -48,6 +49,7 @@ class LogPipe {
   const std::function<void()> wake_;
   mutable Mutex mu_;
   std::deque<v1::GetLogsResponse> chunks_ ABSL_GUARDED_BY(mu_);
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::function<void()>> resumes_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> sources_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);  // of the first source that failed

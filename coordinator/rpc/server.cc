@@ -9,7 +9,7 @@
 #include <random>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/job_calls.h"
@@ -19,6 +19,7 @@
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/runtime/system_clock.h"
+#include "core/base/status.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -37,8 +38,8 @@ class ServerImpl final : public Server {
   explicit ServerImpl(ServerOptions options)
       : options_(std::move(options)),
         sessions_(options_.sessions, Incarnation{RandomIncarnation()}, logs_),
-        watches_(options_.watchers_max),
-        log_calls_(options_.log_calls_max) {}
+        watches_(options_.watchers_max, OpenCalls::Full::kRefuse),
+        log_calls_(options_.log_calls_max, OpenCalls::Full::kCloseOldest) {}
 
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
@@ -65,7 +66,7 @@ class ServerImpl final : public Server {
         Driver::Start(std::move(driver), clock_, std::move(backend), board_, metrics_, sessions_);
     if (!started.ok()) return started.status();
     driver_ = *std::move(started);
-    return Listen();
+    return Serve();
   }
 
   void Shutdown(absl::Duration grace) override {
@@ -75,6 +76,7 @@ class ServerImpl final : public Server {
     sessions_.CloseAll(stopping);
     watches_.CloseAll(stopping);
     log_calls_.CloseAll(stopping);
+    gate_.reset();
     // Before the server: its shutdown waits for every call, and calls wait for the driver.
     if (driver_ != nullptr) driver_->Stop();
     if (server_ != nullptr) {
@@ -99,7 +101,15 @@ class ServerImpl final : public Server {
   }
 
  private:
-  absl::Status Listen() {
+  absl::Status Serve() {
+    const size_t colon = options_.listen.rfind(':');
+    int port = 0;
+    if (colon == std::string::npos ||
+        !absl::SimpleAtoi(absl::string_view(options_.listen).substr(colon + 1), &port)) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", options_.listen, "\" is no HOST:PORT"));
+    }
+    ASSIGN_OR_RETURN(UniqueFd listening,
+                     coordinator::Listen(options_.listen.substr(0, colon), port));
     job_service_ =
         std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_, log_calls_);
     worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
@@ -108,18 +118,33 @@ class ServerImpl final : public Server {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     builder.SetMaxSendMessageSize(kMessageBytesMax);
-    // Two coordinators on one port would share its callers between them.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    grpc::ResourceQuota quota("coordinator");
+    quota.Resize(options_.buffer_bytes_max);
+    builder.SetResourceQuota(quota);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                               options_.streams_per_connection_max);
+    // A connection that does not say what it is, or has no call for long, makes room.
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
     builder.RegisterService(job_service_.get());
     builder.RegisterService(worker_service_.get());
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen));
-    }
+    if (server_ == nullptr) return absl::InternalError("gRPC did not start");
+    port_ = PortOf(listening.get());
+    ASSIGN_OR_RETURN(
+        gate_,
+        ConnectionGate::Open(std::move(listening), options_.gate, [this](int listener, int fd) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+          connection.listener_fd = listener;
+          connection.fd = fd;
+          acceptor_->HandleNewConnection(&connection);
+        }));
     MutexLock lock(&mu_);
     listening_ = true;
     PublishHealthLocked();
@@ -156,6 +181,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<WorkerServiceImpl> worker_service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<ConnectionGate> gate_;
   int port_ = 0;
   Mutex mu_;
   bool listening_ ABSL_GUARDED_BY(mu_) = false;

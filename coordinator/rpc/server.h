@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/net/connection_gate.h"
 #include "coordinator/rpc/session_registry.h"
 #include "coordinator/runtime/driver.h"
 #include "coordinator/store/backend.h"
@@ -23,6 +24,11 @@ struct ServerOptions {
   size_t watchers_max = 4096;
   size_t log_calls_max = 256;
   bool reflection = true;
+  GateOptions gate;
+  // A call more on one connection waits on its client's side.
+  int streams_per_connection_max = 1024;
+  // Bytes that gRPC may hold for messages under way, over all connections.
+  size_t buffer_bytes_max = 1 << 30;
 };
 
 // Thread-safe.

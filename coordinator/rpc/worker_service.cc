@@ -15,6 +15,7 @@ namespace {
 
 // Commands that a worker has left unread; past it the session is closed.
 constexpr size_t kOutboxMax = 4096;
+constexpr size_t kOutboxBytesMax = 64 << 20;
 
 // One worker's stream. It reads its next message when the machine has seen the one before, so a
 // session has at most one event in the driver's inbox.
@@ -43,10 +44,14 @@ class SessionReactor final
   void Send(v1::OpenSessionResponse response) override {
     MutexLock lock(&mu_);
     if (finished_) return;
-    if (outbox_.size() == kOutboxMax) {
-      return FinishLocked(absl::ResourceExhaustedError(
-          absl::StrCat(kOutboxMax, " commands are unread; the session is closed")));
+    const size_t bytes = response.ByteSizeLong();
+    if (outbox_.size() == kOutboxMax ||
+        (!outbox_.empty() && outbox_bytes_ + bytes > kOutboxBytesMax)) {
+      return FinishLocked(
+          absl::ResourceExhaustedError(absl::StrCat(outbox_.size(), " commands of ", outbox_bytes_,
+                                                    " bytes are unread; the session is closed")));
     }
+    outbox_bytes_ += bytes;
     outbox_.push_back(std::move(response));
     if (outbox_.size() == 1) StartWrite(&outbox_.front());
   }
@@ -81,6 +86,7 @@ class SessionReactor final
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
+    outbox_bytes_ -= outbox_.front().ByteSizeLong();
     outbox_.pop_front();
     if (ok && !finished_ && !outbox_.empty()) StartWrite(&outbox_.front());
   }
@@ -125,6 +131,7 @@ class SessionReactor final
 
   Mutex mu_;
   std::deque<v1::OpenSessionResponse> outbox_ ABSL_GUARDED_BY(mu_);  // front: being written
+  size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -133,7 +140,8 @@ class SessionReactor final
 class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest>,
                             public std::enable_shared_from_this<UploadReactor> {
  public:
-  explicit UploadReactor(LogRelay& logs) : logs_(logs) {}
+  UploadReactor(LogRelay& logs, grpc::CallbackServerContext& context)
+      : logs_(logs), context_(context) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -141,7 +149,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return End(absl::OkStatus());
+    if (!ok) return End(context_.IsCancelled() ? Broken() : absl::OkStatus());
     if (source_.pipe == nullptr) {
       std::optional<LogRelay::Source> source = logs_.Find(request_.fetch_id());
       if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
@@ -150,6 +158,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     }
     if (source_.pipe->closed())
       return End(absl::NotFoundError("nobody waits for these logs any more"));
+    // Only a question whether somebody still reads.
+    if (request_.text().empty()) return ReadNext();
     v1::GetLogsResponse chunk;
     chunk.set_rank(request_.rank());
     chunk.set_node(source_.node);
@@ -159,10 +169,10 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     }
   }
 
-  void OnCancel() override { End(absl::CancelledError("the upload broke")); }
+  void OnCancel() override { End(Broken()); }
 
   void OnDone() override {
-    if (source_.pipe != nullptr) logs_.End(fetch_id_, absl::OkStatus());
+    if (source_.pipe != nullptr) logs_.End(fetch_id_, outcome_);
     self_.reset();
   }
 
@@ -171,17 +181,26 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     MutexLock lock(&mu_);
     if (!finished_) StartRead(&request_);
   }
+  absl::Status Broken() const {
+    return absl::UnavailableError(
+        absl::StrCat("node ", source_.node,
+                     " stopped sending logs: it went away, or newer readers of logs took the place "
+                     "of this one; ask again"));
+  }
   void End(const absl::Status& status) {
     MutexLock lock(&mu_);
     if (std::exchange(finished_, true)) return;
+    outcome_ = status;
     Finish(ToGrpc(status));
   }
 
   LogRelay& logs_;
+  grpc::CallbackServerContext& context_;
   std::shared_ptr<UploadReactor> self_;  // until OnDone
   v1::UploadLogsRequest request_;
   std::string fetch_id_;
   LogRelay::Source source_;
+  absl::Status outcome_;  // written before Finish, read in OnDone
   Mutex mu_;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -196,8 +215,8 @@ WorkerServiceImpl::OpenSession(grpc::CallbackServerContext*) {
 }
 
 grpc::ServerReadReactor<v1::UploadLogsRequest>* WorkerServiceImpl::UploadLogs(
-    grpc::CallbackServerContext*, v1::UploadLogsResponse*) {
-  auto reactor = std::make_shared<UploadReactor>(logs_);
+    grpc::CallbackServerContext* context, v1::UploadLogsResponse*) {
+  auto reactor = std::make_shared<UploadReactor>(logs_, *context);
   reactor->Begin();
   return reactor.get();
 }

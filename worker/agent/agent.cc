@@ -186,12 +186,16 @@ void Agent::Carry(const std::vector<Action>& actions) {
   }
 }
 
-void Agent::Carry(const SendHeartbeat& action) { session_.Send(MessageOf(action)); }
+void Agent::Carry(const SendHeartbeat& action) {
+  session_.Send(MessageOf(action, preparer_.prepared_bytes()));
+}
 void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
 void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }
 
 void Agent::Carry(const StartProcess& action) {
-  RemoveOldLogs(options_.state, {action.job});
+  std::vector<JobId> keep = activity_.LiveJobs();
+  keep.push_back(action.job);
+  RemoveOldLogs(options_.state, keep);
   events_.push_back(supervisor_.Carry(action));
 }
 

@@ -33,11 +33,11 @@ std::string KeyOf(const data::DataSetSpec& spec) {
 // Fills `path` where the index is kept.
 absl::StatusOr<data::Index> LoadOrBuild(const data::DataSetSpec& spec,
                                         const std::optional<std::string>& folder,
-                                        std::string* path) {
+                                        std::atomic<int64_t>* bytes_read, std::string* path) {
   if (!folder.has_value()) return data::Index::Build(spec);
   *path = absl::StrCat(*folder, "/", KeyOf(spec), ".index");
   if (absl::StatusOr<data::Index> known = data::Index::Load(*path, spec); known.ok()) return known;
-  ASSIGN_OR_RETURN(data::Index index, data::Index::Build(spec));
+  ASSIGN_OR_RETURN(data::Index index, data::Index::Build(spec, bytes_read));
   std::error_code error;
   std::filesystem::create_directories(*folder, error);
   if (error) {
@@ -56,7 +56,8 @@ void AddCorrupt(const data::Index& index, DataOutcome& outcome) {
   }
 }
 
-DataOutcome Check(const Document& document, const std::optional<std::string>& folder) {
+DataOutcome Check(const Document& document, const std::optional<std::string>& folder,
+                  std::atomic<int64_t>* bytes_read) {
   DataOutcome outcome;
   absl::StatusOr<job::ReadJob> job = wire::ReadJobFile(document.text, job::Purpose::kSubmit);
   if (!job.ok()) {
@@ -70,7 +71,7 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
     if (validation && job->spec.data->validation.empty()) continue;
     const data::DataSetSpec spec = data::DataSetSpecOf(job->spec, document.directory, validation);
     std::string path;
-    const absl::StatusOr<data::Index> index = LoadOrBuild(spec, folder, &path);
+    const absl::StatusOr<data::Index> index = LoadOrBuild(spec, folder, bytes_read, &path);
     if (!index.ok()) {
       if (outcome.status.ok()) outcome.status = index.status();
       for (Violation& violation : ViolationsOf(index.status())) {
@@ -97,12 +98,13 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
 
 }  // namespace
 
-DataOutcome CheckData(const Document& document, const std::string& indexes_folder) {
-  return Check(document, indexes_folder);
+DataOutcome CheckData(const Document& document, const std::string& indexes_folder,
+                      std::atomic<int64_t>& bytes_read) {
+  return Check(document, indexes_folder, &bytes_read);
 }
 
 DataOutcome CheckData(const Document& document) {
-  DataOutcome outcome = Check(document, std::nullopt);
+  DataOutcome outcome = Check(document, std::nullopt, nullptr);
   if (outcome.status.ok() && outcome.corrupt_samples > outcome.corrupt_max) {
     outcome.status = absl::InvalidArgumentError(
         absl::StrCat(outcome.corrupt_samples, " corrupt samples; spec.data.corrupt_max allows ",
@@ -145,7 +147,7 @@ void DataPreparer::Work() {
       if (stopping_) return;
       order = orders_.front();
     }
-    DataOutcome outcome = check_(order.document);
+    DataOutcome outcome = check_(order.document, prepared_bytes_);
     spdlog::info("{} data digest={} corrupt_samples={} {}", ToString(order.job), outcome.digest,
                  outcome.corrupt_samples, OneLine(outcome.status));
     {

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 
 namespace phalanx::agent {
 namespace {
@@ -188,14 +189,22 @@ bool LogActivity::IsLive(JobId job) const {
   return processes_.find(job) != processes_.end();
 }
 
+std::vector<JobId> LogActivity::LiveJobs() const {
+  MutexLock lock(&mutex_);
+  std::vector<JobId> jobs;
+  for (const auto& [job, processes] : processes_) jobs.push_back(job);
+  return jobs;
+}
+
 bool LogActivity::closed() const {
   MutexLock lock(&mutex_);
   return closed_;
 }
 
-void LogActivity::WaitBeyond(uint64_t version) const {
+void LogActivity::WaitBeyond(uint64_t version, absl::Duration patience) const {
+  const absl::Time until = absl::Now() + patience;
   MutexLock lock(&mutex_);
-  while (version_ == version) changed_.Wait(&mutex_);
+  while (version_ == version && absl::Now() < until) changed_.WaitWithDeadline(&mutex_, until);
 }
 
 }  // namespace phalanx::agent

@@ -69,9 +69,11 @@ class LogActivity {
 
   uint64_t version() const;
   bool IsLive(JobId job) const;
+  // Jobs with processes.
+  std::vector<JobId> LiveJobs() const;
   bool closed() const;
-  // Returns when something happened after `version` was taken.
-  void WaitBeyond(uint64_t version) const;
+  // Returns when something happened after `version` was taken, or after `patience`.
+  void WaitBeyond(uint64_t version, absl::Duration patience) const;
 
  private:
   mutable Mutex mutex_;

@@ -100,6 +100,7 @@ std::string LogReader::Next(bool final) {
 
 struct LogUploader::Upload {
   grpc::ClientContext context;
+  std::atomic<bool> cut = false;
   std::atomic<bool> done = false;
   std::jthread thread;  // last: ends before what it uses
 };
@@ -116,9 +117,16 @@ LogUploader::~LogUploader() {
 
 absl::Status LogUploader::Start(const FetchLogsCommand& fetch) {
   uploads_.remove_if([](const Upload& upload) { return upload.done.load(); });
-  if (uploads_.size() == kUploadsMax) {
+  if (uploads_.size() >= 2 * kUploadsMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("this node sends ", kUploadsMax, " logs already"));
+        absl::StrCat("this node is ending ", uploads_.size(), " uploads of logs; try again"));
+  }
+  if (uploads_.size() >= kUploadsMax) {
+    const auto oldest = std::find_if(uploads_.begin(), uploads_.end(),
+                                     [](const Upload& upload) { return !upload.cut.load(); });
+    oldest->cut = true;
+    oldest->context.TryCancel();
+    activity_.TextAppended();  // wakes it
   }
   Upload& upload = uploads_.emplace_back();
   upload.thread = std::jthread([this, &upload, fetch] {
@@ -150,7 +158,12 @@ void LogUploader::Run(Upload& upload, const FetchLogsCommand& fetch) {
       }
     }
     if (last_round) break;
-    if (heard) activity_.WaitBeyond(version);
+    if (!heard) break;
+    activity_.WaitBeyond(version, kAskInterval);
+    if (upload.cut) break;
+    if (activity_.version() != version) continue;
+    message.clear_text();
+    heard = writer->Write(message);
   }
   writer->WritesDone();
   const grpc::Status status = writer->Finish();

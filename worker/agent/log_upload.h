@@ -3,7 +3,8 @@
 //
 // An upload begins with an empty message that names the fetch, then carries whole lines, at most
 // kChunkBytes a message, each rank's oldest first. Without `follow` it ends where the logs end now;
-// with it, when the job has no process on this node any more.
+// with it, when the job has no process on this node any more. While there is nothing to send it
+// carries an empty message every few seconds: so an upload that nobody reads any more ends.
 #pragma once
 
 #include <cstdint>
@@ -51,12 +52,14 @@ class LogReader {
 class LogUploader {
  public:
   static constexpr size_t kUploadsMax = 16;
+  static constexpr absl::Duration kAskInterval = absl::Seconds(2);
 
   LogUploader(std::shared_ptr<grpc::Channel> channel, std::string state, LogActivity& activity);
   // Cuts the uploads under way. `activity` must be closed, or they may wait for ever.
   ~LogUploader();
 
-  // Errors: ResourceExhausted if kUploadsMax are under way.
+  // Past kUploadsMax the oldest that is under way is cut: it may be one that nobody reads. Errors:
+  // ResourceExhausted if many were cut and have not ended yet.
   absl::Status Start(const FetchLogsCommand& fetch);
 
  private:

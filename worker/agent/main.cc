@@ -92,8 +92,10 @@ int ServeNode(const AgentOptions& options) {
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 
   const std::string indexes = options.state + "/indexes";
-  auto agent = Agent::Create(
-      options, [indexes](const Document& document) { return CheckData(document, indexes); });
+  auto agent =
+      Agent::Create(options, [indexes](const Document& document, std::atomic<int64_t>& bytes_read) {
+        return CheckData(document, indexes, bytes_read);
+      });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";
     return absl::IsInvalidArgument(agent.status()) ? kUsage : kCannotCreate;

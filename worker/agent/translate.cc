@@ -125,10 +125,11 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
   return std::nullopt;
 }
 
-v1::OpenSessionRequest MessageOf(const SendHeartbeat& action) {
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, int64_t prepared_bytes) {
   v1::OpenSessionRequest message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_draining(action.draining);
+  heartbeat.set_prepared_bytes(prepared_bytes);
   for (const Progress& progress : action.progress) {
     v1::Heartbeat::Progress& entry = *heartbeat.add_progress();
     entry.set_job(progress.job.value);

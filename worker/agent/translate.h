@@ -19,7 +19,7 @@ std::string Utf8Of(absl::string_view text, size_t bytes_max);
 // nullopt: a message of a newer coordinator that asks for nothing.
 std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionResponse& response);
 
-v1::OpenSessionRequest MessageOf(const SendHeartbeat& action);
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, int64_t prepared_bytes);
 v1::OpenSessionRequest MessageOf(const SendCommandResult& action);
 v1::OpenSessionRequest MessageOf(const SendReport& action);
 

@@ -32,6 +32,7 @@
 // No LibTorch here: the node daemon links this to check and index shards before epoch 1.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -111,8 +112,10 @@ class Index {
   // many. Errors: InvalidArgument with violations (ViolationsOf, core/base/violation.h), all of
   // them at once, for what makes the set unusable: unreadable, compressed, damaged or truncated
   // shards, no samples, a tokenizer that is none, has no end token or does not fit. Single bad
-  // samples are marked corrupt instead, listed in corrupt_samples().
-  static absl::StatusOr<Index> Build(const DataSetSpec& spec);
+  // samples are marked corrupt instead, listed in corrupt_samples(). `bytes_read`, if given, grows
+  // with every sample that is read, for whoever watches that reading goes on.
+  static absl::StatusOr<Index> Build(const DataSetSpec& spec,
+                                     std::atomic<int64_t>* bytes_read = nullptr);
   // The same from a file that Save wrote. Errors: FailedPrecondition if the spec is another or
   // shards or tokenizer have changed since (size or mtime), DataLoss if the file is damaged,
   // NotFound.

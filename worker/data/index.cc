@@ -19,6 +19,7 @@ namespace phalanx::data {
 namespace {
 
 constexpr size_t kBuildThreadsMax = 8;
+constexpr int64_t kTarHeaderBytes = 512;
 // Violations that one set reports; beyond, only their number.
 constexpr size_t kViolationsMax = 20;
 
@@ -120,26 +121,29 @@ absl::Status ReadSample(const File& file, Entry& entry, const std::string& name,
 }
 
 absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec,
-                                const Tokenizer& tokenizer) {
+                                const Tokenizer& tokenizer, std::atomic<int64_t>* bytes_read) {
   ASSIGN_OR_RETURN(const File file, File::Open(path));
   ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file));
   const std::string name = BaseName(path);
   Shard shard{.stamp = file.stamp(),
               .digest = Digest(absl::StrCat(name, "\n", file.stamp().bytes))};
   for (Entry& entry : GroupMembers(members)) {
+    const int64_t bytes = kTarHeaderBytes + (entry.text.has_value() ? entry.text->bytes : 0);
     const absl::Status read = ReadSample(file, entry, name, spec, tokenizer, shard);
+    if (bytes_read != nullptr) *bytes_read += bytes;
     if (!read.ok()) return absl::InvalidArgumentError(read.message());
   }
   return shard;
 }
 
 // Reads all shards, several at a time.
-std::vector<absl::StatusOr<Shard>> ReadShards(const DataSetSpec& spec, const Tokenizer& tokenizer) {
+std::vector<absl::StatusOr<Shard>> ReadShards(const DataSetSpec& spec, const Tokenizer& tokenizer,
+                                              std::atomic<int64_t>* bytes_read) {
   std::vector<absl::StatusOr<Shard>> shards(spec.shards.size(), absl::UnknownError("not read"));
   std::atomic<size_t> next = 0;
   const auto work = [&] {
     for (size_t i = next++; i < shards.size(); i = next++) {
-      shards[i] = ReadShard(spec.shards[i], spec, tokenizer);
+      shards[i] = ReadShard(spec.shards[i], spec, tokenizer, bytes_read);
     }
   };
   const size_t threads = std::min<size_t>(
@@ -203,12 +207,12 @@ std::string DigestOfSpec(const DataSetSpec& spec) {
   return Digest(text);
 }
 
-absl::StatusOr<Index> Index::Build(const DataSetSpec& spec) {
+absl::StatusOr<Index> Index::Build(const DataSetSpec& spec, std::atomic<int64_t>* bytes_read) {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(spec);
   // Shards are looked at whatever the tokenizer is: every violation is reported at once.
   std::vector<Violation> violations = ViolationsOf(tokenizer.status());
   std::vector<absl::StatusOr<Shard>> shards =
-      tokenizer.ok() ? ReadShards(spec, **tokenizer) : CheckShards(spec);
+      tokenizer.ok() ? ReadShards(spec, **tokenizer, bytes_read) : CheckShards(spec);
   AddViolations(spec, shards, violations);
   RETURN_IF_ERROR(ViolationsStatus(violations));
 

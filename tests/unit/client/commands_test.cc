@@ -293,6 +293,25 @@ TEST(DescribeTest, TellsTheWholeStory) {
   EXPECT_EQ(why.out.str(), "job-7 is Queued\nwaits for 2 more devices; job-3 has them\n");
 }
 
+TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {
+  FakeServer server;
+  const std::string written = "\x1b[2J\x1b]0;title\x07 caf\xC3\xA9 \xC2\x9B \x9B \ttab\r\n";
+  server.logs = [&](const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>* writer) {
+    v1::GetLogsResponse response;
+    response.set_text(written);
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured shown, raw;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}}, stopper, shown.io), kSuccess);
+  EXPECT_EQ(shown.out.str(),
+            "\\x1b[2J\\x1b]0;title\\x07 caf\xC3\xA9 \\xc2\\x9b \\x9b \ttab\\x0d\n");
+  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}, .raw = true}, stopper, raw.io), kSuccess);
+  EXPECT_EQ(raw.out.str(), written);
+}
+
 TEST(DeleteTest, SaysWhatIsGone) {
   FakeServer server;
   server.remove = [](const v1::DeleteJobRequest& request, v1::DeleteJobResponse* response) {

@@ -1,0 +1,148 @@
+// What a coordinator's store costs: the start on 10,000 live and 1,000,000 ended jobs, and
+// heartbeats. Stores are written directly, in $PHALANX_BENCH_DIR (default: the current folder).
+#include <benchmark/benchmark.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/runtime/driver.h"
+#include "coordinator/runtime/system_clock.h"
+#include "coordinator/store/archive.h"
+#include "coordinator/store/memory_backend.h"
+#include "coordinator/store/sqlite_backend.h"
+#include "coordinator/wire/record_codec.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr int64_t kLive = 10'000, kEnded = 1'000'000;
+constexpr size_t kDocumentBytes = 400;
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+class Folder {
+ public:
+  Folder() {
+    const char* base = std::getenv("PHALANX_BENCH_DIR");
+    path_ = absl::StrCat(base == nullptr ? "." : base, "/store-bench-XXXXXX");
+    if (mkdtemp(path_.data()) == nullptr) std::abort();
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string journal() const { return path_ + "/journal.db"; }
+
+ private:
+  std::string path_;
+};
+
+Record Submitted(int64_t job) {
+  return {.time = absl::Now(),
+          .job = JobId{job},
+          .body = JobSubmitted{
+              std::make_shared<const JobRequest>(JobRequest{
+                  .document = {.text = std::string(kDocumentBytes, 'x'), .directory = "/d"},
+                  .name = absl::StrCat("job-of-the-benchmark-", job),
+                  .steps = 100,
+                  .world = 8,
+                  .devices = 8}),
+              absl::StrCat("request-", job)}};
+}
+
+// Jobs 1 to kEnded have ended, the next kLive are queued.
+void WriteStore(const std::string& path) {
+  auto backend = *SqliteBackend::Open(path);
+  constexpr int64_t kBatch = 10'000;
+  for (int64_t first = 1; first <= kEnded; first += kBatch) {
+    Batch batch;
+    for (int64_t job = first; job < first + kBatch; ++job) {
+      const Record cancelled{
+          .time = absl::Now(),
+          .job = JobId{job},
+          .body = PhaseChanged{job::JobPhase::kCancelled, "cancelled on request", std::nullopt}};
+      const StoredRecord records[] = {
+          {.number = 1, .job = JobId{job}, .bytes = EncodeRecord(Submitted(job), 1)},
+          {.number = 2, .job = JobId{job}, .bytes = EncodeRecord(cancelled, 2)}};
+      batch.ended.push_back(**MakeEndedJob(JobId{job}, records));
+    }
+    if (!backend->Commit(batch).ok()) std::abort();
+  }
+  Batch live;
+  for (int64_t i = 1; i <= kLive; ++i) {
+    const auto number = static_cast<uint64_t>(i);
+    live.records.push_back({.number = number,
+                            .job = JobId{kEnded + i},
+                            .bytes = EncodeRecord(Submitted(kEnded + i), number)});
+  }
+  if (!backend->Commit(live).ok()) std::abort();
+}
+
+void StartOnAMillionEndedJobs(benchmark::State& state) {
+  const Folder folder;
+  WriteStore(folder.journal());
+  state.counters["store_MB"] =
+      static_cast<double>(std::filesystem::file_size(folder.journal())) / 1e6;
+  for (auto _ : state) {
+    auto server = Server::Start({}, *SqliteBackend::Open(folder.journal()));
+    if (!server.ok()) return state.SkipWithError("cannot start");
+    state.PauseTiming();
+    server->reset();
+    state.ResumeTiming();
+  }
+}
+BENCHMARK(StartOnAMillionEndedJobs)->Iterations(3)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+class NoSessions final : public SessionSink {
+ public:
+  void Welcome(SessionId) override {}
+  void Send(SessionId, uint64_t, const Command&) override {}
+  void Close(SessionId, const absl::Status&) override {}
+  void EndLogs(const std::string&, const std::string&) override {}
+};
+
+// A heartbeat a second of each of 1,000 nodes, as the driver and the machine see them: the part of
+// one core that they take. (gRPC's part comes on top.)
+void HeartbeatsOfAThousandNodes(benchmark::State& state) {
+  constexpr uint64_t kNodes = 1000;
+  const SystemClock clock;
+  Board board;
+  Metrics metrics;
+  NoSessions sink;
+  auto driver =
+      *Driver::Start({}, clock, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()),
+                     board, metrics, sink);
+  for (uint64_t node = 1; node <= kNodes; ++node) {
+    driver->Post(SessionOpened{SessionId{node}, WorkerHello{.node = absl::StrCat("node-", node),
+                                                            .incarnation = Incarnation{node},
+                                                            .devices = 8}});
+  }
+  double cpu = 0, seconds = 0;
+  for (auto _ : state) {
+    const double cpu_before = CpuSeconds();
+    const absl::Time start = absl::Now();
+    // Spread over the second, as they come.
+    for (uint64_t node = 1; node <= kNodes; ++node) {
+      driver->Post(HeartbeatReceived{.session = SessionId{node}});
+      if (node % 10 == 0) absl::SleepFor(absl::Milliseconds(10));
+    }
+    cpu += CpuSeconds() - cpu_before;
+    seconds += absl::ToDoubleSeconds(absl::Now() - start);
+  }
+  state.counters["cores"] = cpu / seconds;
+}
+BENCHMARK(HeartbeatsOfAThousandNodes)->Iterations(3)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,177 @@
+// Connections that stand open, and callers that are slow, lock nobody out.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "tests/rpc/fixture.h"
+#include "tests/support/paths.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+int Connect(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval timeout{.tv_sec = 10, .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+std::string Get(int port, const std::string& path) {
+  const int fd = Connect(port);
+  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
+  send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
+    answer.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
+  return answer;
+}
+
+// phalanx-coordinator with 128 descriptors.
+class LimitedCoordinator {
+ public:
+  LimitedCoordinator() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "sockets-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    const std::string store = folder_ + "/store", ready = folder_ + "/ready";
+    const std::string program = tests::BinDir() + "/phalanx-coordinator";
+    child_ = fork();
+    if (child_ == 0) {
+      const rlimit limit{.rlim_cur = 100, .rlim_max = 128};
+      setrlimit(RLIMIT_NOFILE, &limit);
+      execl(program.c_str(), "phalanx-coordinator", "--listen", "127.0.0.1:0", "--http",
+            "127.0.0.1:0", "--store", store.c_str(), "--ready-file", ready.c_str(), nullptr);
+      _exit(127);
+    }
+    const absl::Time give_up = absl::Now() + absl::Seconds(20);
+    while (!std::filesystem::exists(ready) && absl::Now() < give_up) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    std::ifstream file(ready);
+    std::getline(file, ready_);
+  }
+  ~LimitedCoordinator() {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    std::filesystem::remove_all(folder_);
+  }
+  int grpc() const { return PortAfter("grpc"); }
+  int http() const { return PortAfter("http"); }
+
+ private:
+  // Of {"grpc":"127.0.0.1:1","http":"127.0.0.1:2"}.
+  int PortAfter(const std::string& key) const {
+    return std::atoi(ready_.c_str() + ready_.find(':', ready_.find("127", ready_.find(key))) + 1);
+  }
+  std::string folder_, ready_;
+  pid_t child_ = 0;
+};
+
+// Whether the health service says SERVING.
+bool Serves(int port) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
+      absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), arguments);
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  SetDeadline(context);
+  const grpc::Slice nothing("");
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer response;
+  const grpc::Status status = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+      channel.get(),
+      grpc::internal::RpcMethod("/grpc.health.v1.Health/Check",
+                                grpc::internal::RpcMethod::NORMAL_RPC),
+      &context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice slice;
+  // HealthCheckResponse{status: SERVING}
+  return status.ok() && response.TrySingleSlice(&slice).ok() && slice.size() == 2 &&
+         slice.begin()[0] == 0x08 && slice.begin()[1] == 0x01;
+}
+
+TEST(SocketsTest, Probes_AnswerWhileMoreConnectionsStandOpenThanThereAreDescriptors) {
+  const LimitedCoordinator coordinator;
+  std::vector<int> standing;
+  for (int i = 0; i < 200; ++i) standing.push_back(Connect(coordinator.grpc()));
+  EXPECT_TRUE(Serves(coordinator.grpc()));
+  EXPECT_THAT(Get(coordinator.http(), "/healthz"), ::testing::HasSubstr("200 OK"));
+  EXPECT_THAT(Get(coordinator.http(), "/readyz"), ::testing::HasSubstr("200 OK"));
+  for (int fd : standing) close(fd);
+  EXPECT_TRUE(Serves(coordinator.grpc()));
+}
+
+TEST(SocketsTest, ASession_IsKeptWhileOthersStandOpen) {
+  const LimitedCoordinator coordinator;
+  FakeWorker worker(grpc::CreateChannel(absl::StrCat("127.0.0.1:", coordinator.grpc()),
+                                        grpc::InsecureChannelCredentials()));
+  worker.Join("n", 1);
+  std::vector<int> standing;
+  for (int i = 0; i < 200; ++i) {
+    standing.push_back(Connect(coordinator.grpc()));
+    v1::OpenSessionRequest heartbeat;
+    heartbeat.mutable_heartbeat();
+    ASSERT_TRUE(worker.Write(heartbeat)) << "after " << i << " connections";
+  }
+  EXPECT_TRUE(Serves(coordinator.grpc()));
+  for (int fd : standing) close(fd);
+}
+
+TEST(SocketsTest, SlowHttpCallers_HoldUpNobody) {
+  const LimitedCoordinator coordinator;
+  std::vector<int> slow;
+  for (int i = 0; i < 60; ++i) {
+    slow.push_back(Connect(coordinator.http()));
+    send(slow.back(), "GET /heal", 9, MSG_NOSIGNAL);
+    for (int fd : slow) send(fd, "t", 1, MSG_NOSIGNAL);
+    EXPECT_THAT(Get(coordinator.http(), "/healthz"), ::testing::HasSubstr("200 OK"));
+    EXPECT_THAT(Get(coordinator.http(), "/readyz"), ::testing::HasSubstr("200 OK"));
+  }
+  for (int fd : slow) close(fd);
+}
+
+TEST_F(RpcTest, LogReaders_NewestTakesThePlaceOfTheOldest) {
+  server_.reset();
+  Start({.log_calls_max = 2});
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  worker.TakeAssignment();
+  v1::GetLogsRequest request;
+  request.set_job("a");
+  request.set_follow(true);
+  grpc::ClientContext contexts[3];
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> readers;
+  for (grpc::ClientContext& context : contexts) {
+    SetDeadline(context);
+    readers.push_back(jobs->GetLogs(&context, request));
+    EXPECT_TRUE(worker.Command().has_fetch_logs());
+  }
+  const grpc::Status oldest = readers[0]->Finish();
+  EXPECT_EQ(oldest.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(oldest.error_message(), ::testing::HasSubstr("newer calls took the place"));
+  contexts[1].TryCancel();
+  contexts[2].TryCancel();
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
