@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/job/failure.h"
 
 namespace phalanx::client {
 namespace {
@@ -105,6 +106,9 @@ std::vector<std::string> FailureLines(const v1::JobStatus& job) {
   lines.push_back(std::move(what));
   for (absl::string_view line : absl::StrSplit(failure.message(), '\n', absl::SkipEmpty())) {
     lines.push_back(std::string(line));
+  }
+  if (const auto kind = job::ParseFailureKind(failure.cause())) {
+    lines.push_back(absl::StrCat("what to do: ", job::TraitsOf(*kind).next));
   }
   return lines;
 }

@@ -422,11 +422,10 @@ bool World::Heal() {
     int32_t devices = 0;
     for (const FakeNode& node : nodes_) devices += node.devices;
     bool done = !busy && stored_ == records_.size();
-    bool blocked = false;  // by an earlier job that never fits
     for (const auto& [id, job] : machine_->jobs()) {
       if (job.state.IsTerminal()) continue;
-      blocked = blocked || job.state.request->devices > devices;
-      done = done && blocked && job.state.phase == job::JobPhase::kQueued;
+      const bool fits = job.state.request->devices <= devices;
+      done = done && !fits && job.state.phase == job::JobPhase::kQueued;
     }
     for (const auto& [name, node] : machine_->nodes())
       done = done && node.Idle() && node.foreign.empty();
