@@ -188,6 +188,7 @@ void Coordinator::Schedule() {
 }
 
 void Coordinator::Plan(Job& job, Placement placement) {
+  job.too_large = false;
   queue_.erase(job.state.id);
   for (const NodeDevices& part : placement) {
     Node& node = nodes_.at(part.node);
