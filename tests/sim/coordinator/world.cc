@@ -48,6 +48,12 @@ int64_t World::ended() const {
                        [](const auto& entry) { return job::IsTerminal(entry.second.phase); });
 }
 
+int64_t World::succeeded() const {
+  return std::count_if(published_.begin(), published_.end(), [](const auto& entry) {
+    return entry.second.phase == job::JobPhase::kSucceeded;
+  });
+}
+
 std::string World::Describe() const {
   std::string text;
   for (const auto& [id, job] : machine_->jobs()) {

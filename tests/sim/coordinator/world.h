@@ -71,6 +71,7 @@ class World {
   std::string Describe() const;
   int64_t crashes() const { return crashes_; }
   int64_t ended() const;
+  int64_t succeeded() const;
 
  private:
   // world.cc: the coordinator, its store and its users.

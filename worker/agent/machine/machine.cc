@@ -55,7 +55,8 @@ Instant Machine::NextDeadline() const {
   Instant next = exit_at_;
   if (session_state_ == SessionState::kOpen) {
     if (!heartbeat_on_its_way_) next = std::min(next, heartbeat_at_);
-  } else if (session_state_ != SessionState::kClosing) {
+  } else if (session_state_ == SessionState::kOpening ||
+             (session_state_ == SessionState::kClosed && failure_.ok())) {
     next = std::min(next, session_deadline_);
   }
   for (const auto& [number, process] : processes_) {

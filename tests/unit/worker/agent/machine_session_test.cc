@@ -170,6 +170,15 @@ TEST(AgentMachineTest, NameOfALiveWorker_EndsTheDaemonWithThatError) {
   FAIL() << "it goes on";
 }
 
+TEST(AgentMachineTest, RefusedDaemonWithRanksLeft_WaitsForTheirEndAndOpensNoSession) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Break(absl::AbortedError("a newer worker")), Contains("Kill p1"));
+  EXPECT_GT(h.machine.NextDeadline(), h.now + absl::Seconds(1)) << "it would spin until then";
+  EXPECT_THAT(h.Exited(1, 0, 9), Contains("Exit failed"));
+}
+
 TEST(AgentMachineTest, Command_Unknown_IsAnsweredUnimplemented) {
   Harness h;
   h.Welcome();
