@@ -84,6 +84,7 @@ absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
       absl::StrAppend(&kept, line, "\n");
     }
   }
+  if (in.bad()) return OutputError("read", path, errno);
   return Replace(path, kept);
 }
 
