@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/terminal_text.h"
+#include "core/job/failure.h"
 
 namespace phalanx::client {
 namespace {
@@ -107,6 +108,9 @@ std::vector<std::string> FailureLines(const v1::JobStatus& job) {
   lines.push_back(std::move(what));
   for (absl::string_view line : absl::StrSplit(failure.message(), '\n', absl::SkipEmpty())) {
     lines.push_back(TerminalText(line));
+  }
+  if (const auto kind = job::ParseFailureKind(failure.cause())) {
+    lines.push_back(absl::StrCat("what to do: ", job::TraitsOf(*kind).next));
   }
   return lines;
 }

@@ -23,6 +23,7 @@
 #include "coordinator/http/http_server.h"
 #include "coordinator/net/socket.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/store/identity.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
 
@@ -122,6 +123,8 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
   }
+  absl::StatusOr<uint64_t> store = StoreIdentity(flags.store);
+  if (!store.ok()) return store.status();
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(JournalPath(flags));
   if (!backend.ok()) return Explain(flags, backend.status());
 
@@ -134,6 +137,7 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
     spdlog::critical("store failed, accepting nothing until it works; jobs train on reason=\"{}\"",
                      std::string(status.message()));
   };
+  options.sessions.store = *store;
   options.sessions.heartbeat_interval = *interval;
   options.sessions.heartbeat_timeout = *timeout;
   absl::StatusOr<std::unique_ptr<Server>> server =

@@ -10,6 +10,7 @@
 
 namespace phalanx::coordinator {
 
+using job::FailureKind;
 using job::JobPhase;
 
 Coordinator::Coordinator(CoordinatorOptions options) : options_(std::move(options)) {}
@@ -108,7 +109,13 @@ void Coordinator::Commit(Job& job, decltype(Record::body) body) {
 }
 
 void Coordinator::Publish(const Job& job) {
-  Tell(job, Action(PublishJob{std::make_shared<const JobView>(job.state.View(job.last_step))}));
+  JobView view = job.state.View(job.last_step);
+  if (job.too_large && view.phase == JobPhase::kQueued) {
+    view.reason = absl::StrCat("needs ", job.state.request->devices,
+                               " devices; all nodes that match have fewer, so it waits for more "
+                               "nodes and holds nobody up");
+  }
+  Tell(job, Action(PublishJob{std::make_shared<const JobView>(std::move(view))}));
 }
 
 void Coordinator::Tell(const Job& job, Held held) { TellAfter(job.last_record, std::move(held)); }
@@ -193,7 +200,10 @@ void Coordinator::On(const DeadlineReached&) {
 // Who was silent or late while nobody listened is not to blame.
 void Coordinator::On(const Stalled& event) {
   const absl::Duration excuse = ExcuseFor(event.duration);
-  for (auto& [name, node] : nodes_) node.excused += excuse;
+  for (auto& [name, node] : nodes_) {
+    node.excused += excuse;
+    if (node.newcomer.has_value()) node.newcomer->since += excuse;
+  }
   for (JobId id : active_) {
     if (Job& job = jobs_.at(id); job.run.has_value()) job.run->MoveDeadlines(excuse);
   }
@@ -214,13 +224,14 @@ void Coordinator::CheckNodeDeadlines() {
       sessions_.erase(node.session);
       Disconnect(node);
       node.lost = true;
-      LoseRanks(node, "NodeLost", absl::StrCat("node ", name, " is silent: ", reason), false);
+      LoseRanks(node, absl::StrCat("node ", name, " is silent: ", reason), false);
+      AdmitNewcomer(node);
     } else if (!node.connected() && !node.lost &&
                now_ >= node.quiet_since() + options_.heartbeat_timeout) {
       node.lost = true;
       Log(absl::StrCat("node=", name, " lost reason=\"away for ",
                        absl::FormatDuration(options_.heartbeat_timeout), "\""));
-      LoseRanks(node, "NodeLost",
+      LoseRanks(node,
                 absl::StrCat("node ", name, " has been away for ",
                              absl::FormatDuration(options_.heartbeat_timeout)),
                 false);
@@ -242,7 +253,11 @@ void Coordinator::CheckRunDeadlines(Job& job) {
     for (Part& part : run.parts) part.missing_deadline = absl::InfiniteFuture();
     return;
   }
-  if (now_ >= run.settle_deadline && run.suspected.has_value()) return Fail(job, *run.suspected);
+  if (now_ >= run.settle_deadline) {
+    FailureCause verdict = VerdictOf(run, BrokenNodes());
+    verdict.time = now_;
+    return Fail(job, std::move(verdict));
+  }
   for (Part& part : run.parts) {
     if (now_ < part.missing_deadline) continue;
     if (run.Succeeded(part)) {
@@ -250,7 +265,7 @@ void Coordinator::CheckRunDeadlines(Job& job) {
       continue;
     }
     return Fail(job,
-                CauseOf(job, part.first_rank, "RanksLost",
+                CauseOf(job, part.first_rank, FailureKind::kRanksLost,
                         absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
                                      job.state.epoch.value)));
   }
@@ -264,7 +279,7 @@ void Coordinator::CheckRunDeadlines(Job& job) {
       if (first < 0) first = static_cast<int32_t>(rank);
       if (missing.size() < 16) missing.push_back(absl::StrCat(rank));
     }
-    Fail(job, CauseOf(job, first, "StartTimeout",
+    Fail(job, CauseOf(job, first, FailureKind::kStartTimeout,
                       absl::StrCat("not ready after ", absl::FormatDuration(options_.start_timeout),
                                    ": ranks ", absl::StrJoin(missing, ", "))));
   }
@@ -278,7 +293,7 @@ void Coordinator::FailPreparing(Job& job) {
     if (!part.prepared && &part == &job.run->parts.front()) break;
   }
   const NodeName first = waiting.front();
-  Fail(job, {.cause = "PrepareTimeout",
+  Fail(job, {.kind = FailureKind::kPrepareTimeout,
              .node = first,
              .message = absl::StrCat("node ", absl::StrJoin(waiting, ", "),
                                      " has read nothing of the job's data for ",

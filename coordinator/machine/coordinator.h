@@ -48,17 +48,21 @@
 namespace phalanx::coordinator {
 
 struct CoordinatorOptions {
+  uint64_t store = 0;  // identity of the store; 0: it has none
   // Silence, or absence, after which a node has lost its ranks.
   absl::Duration heartbeat_timeout = absl::Seconds(15);
   // Assigned until all ranks are ready: past it the job fails and names those that are not.
   absl::Duration start_timeout = absl::Minutes(10);
   // Without any progress of the nodes that prepare data: past it the job fails and names them.
   absl::Duration prepare_timeout = absl::Minutes(10);
+  // A process that asks for the name of a connected node is refused once the node's own process is
+  // heard so much later: what a dead one had sent has come in by then.
+  absl::Duration name_grace = absl::Seconds(1);
   // What a cancelled or a failed job's ranks get to end in good order.
   absl::Duration cancel_grace = absl::Seconds(10);
   absl::Duration failure_grace = absl::Seconds(2);
-  // How long evidence that smells of another failure waits for that other one.
-  absl::Duration settle_delay = absl::Milliseconds(50);
+  // How long a rank's report about a peer waits for better evidence.
+  absl::Duration settle_delay = absl::Milliseconds(300);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);
   // Rendezvous entries gather for so long before they are forwarded.
@@ -113,6 +117,7 @@ class Coordinator {
     int64_t rank_events = 0;
     int64_t spared_events = 0;           // of its ranks, since the store fell behind
     std::vector<Token> delete_requests;  // to be carried out when it is archived
+    bool too_large = false;              // while it is queued: for all nodes that match
   };
   const std::map<JobId, Job>& jobs() const { return jobs_; }
   const NodeTable& nodes() const { return nodes_; }
@@ -170,6 +175,10 @@ class Coordinator {
 
   // coordinator_nodes.cc: sessions, commands and their results.
   void On(const SessionOpened& event);
+  void Admit(Node& node, const SessionOpened& event);
+  void KeepWaiting(Node& node, const SessionOpened& event);
+  void AdmitNewcomer(Node& node);
+  void Heard(Node& node, SessionId session);
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
@@ -179,8 +188,7 @@ class Coordinator {
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;
   void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
-  void LoseRanks(Node& node, const std::string& cause, const std::string& message,
-                 bool processes_gone);
+  void LoseRanks(Node& node, const std::string& message, bool processes_gone);
   void SendTo(Node& node, Command command);
   void Disconnect(Node& node);
   void PublishView(const Node& node);
@@ -192,8 +200,6 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankReady& report);
   void OnReport(Job& job, int32_t rank, const StepReport& report);
   void OnReport(Job& job, int32_t rank, const RankSucceeded& report);
-  void OnReport(Job& job, int32_t rank, const RankError& report);
-  void OnReport(Job& job, int32_t rank, const RankExited& report);
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
   void Prepare(Job& job, Part& part);
@@ -207,8 +213,6 @@ class Coordinator {
   void NoteCorrupt(Job& job, const std::string& message);
   // Fails the job if it has more corrupt samples than it allows, `unnamed` ones included.
   bool FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed);
-  void Suspect(Job& job, FailureCause cause);
-  void Fail(Job& job, FailureCause cause);
   void End(Job& job, job::JobPhase phase, std::string reason, std::optional<FailureCause> failure,
            absl::Duration grace);
   void ReleasePart(Job& job, Part& part);
@@ -216,8 +220,17 @@ class Coordinator {
   // Lets the store keep a job that has ended and holds no device.
   void Archive(const Job& job);
 
+  // coordinator_failures.cc: evidence, and what becomes of it.
+  void OnReport(Job& job, int32_t rank, const RankError& report);
+  void OnReport(Job& job, int32_t rank, const RankExited& report);
+  void Accuse(Job& job, Accusation accusation);
+  void ConvictNodes(Job& job);
+  std::set<NodeName> BrokenNodes() const;
+  FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
+                       std::string message) const;
+  void Fail(Job& job, FailureCause cause);
+
   Job* FindJob(JobId id);
-  FailureCause CauseOf(const Job& job, int32_t rank, std::string cause, std::string message) const;
 
   const CoordinatorOptions options_;
   Instant now_ = absl::InfinitePast();

@@ -5,9 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/policy.h"
 
 namespace phalanx::coordinator {
 
+using job::FailureKind;
 using job::JobPhase;
 
 Node* Coordinator::NodeOf(SessionId session) {
@@ -30,19 +32,60 @@ void Coordinator::On(const SessionOpened& event) {
         absl::AbortedError(absl::StrCat("a newer worker has taken over node ", hello.node))});
     return;
   }
+  if (node.connected() && node.incarnation != hello.incarnation) return KeepWaiting(node, event);
+  Admit(node, event);
+}
+
+// The first live process keeps the name. One that died without a word gives it up when its session
+// closes or its silence lasts; one that is heard again after the newcomer lives.
+void Coordinator::KeepWaiting(Node& node, const SessionOpened& event) {
+  if (node.newcomer.has_value()) {
+    actions_.push_back(
+        CloseSession{node.newcomer->opened.session,
+                     absl::UnavailableError("another worker of this name has asked for it since")});
+    sessions_.erase(node.newcomer->opened.session);
+  }
+  node.newcomer = {event, now_};
+  sessions_[event.session] = {node.name, event.hello.incarnation};
+  Log(absl::StrCat("node=", node.name, " incarnation=", absl::Hex(event.hello.incarnation.value),
+                   " waits for the name reason=\"another process has it\""));
+}
+
+void Coordinator::AdmitNewcomer(Node& node) {
+  if (!node.newcomer.has_value()) return;
+  const SessionOpened opened = std::move(node.newcomer->opened);
+  node.newcomer.reset();
+  Admit(node, opened);
+}
+
+void Coordinator::Heard(Node& node, SessionId session) {
+  if (node.session != session) return;
+  node.Heard(now_);
+  if (!node.newcomer.has_value() || now_ < node.newcomer->since + options_.name_grace) return;
+  const SessionId refused = node.newcomer->opened.session;
+  actions_.push_back(CloseSession{
+      refused,
+      absl::AlreadyExistsError(absl::StrCat(
+          "node ", node.name,
+          " is the name of another worker, which lives; give this one its own (--node)"))});
+  sessions_.erase(refused);
+  node.newcomer.reset();
+  Log(absl::StrCat("node=", node.name, " refused a second worker of its name"));
+}
+
+void Coordinator::Admit(Node& node, const SessionOpened& event) {
+  const WorkerHello& hello = event.hello;
   const bool same_process = node.incarnation == hello.incarnation;
   if (node.connected()) {
     actions_.push_back(CloseSession{
-        node.session,
-        same_process
-            ? absl::UnavailableError("replaced by a newer stream of the same worker")
-            : absl::AbortedError(absl::StrCat("a newer worker has taken over node ", hello.node))});
+        node.session, absl::UnavailableError("replaced by a newer stream of the same worker")});
   }
   if (!same_process && node.incarnation != Incarnation{}) {
+    node.session = event.session;  // it is back: what it has lost may be made up for
     node.superseded.push_back(node.incarnation);
     if (node.superseded.size() > kSupersededMax) node.superseded.erase(node.superseded.begin());
     LoseRanks(
-        node, "NodeLost",
+        node,
         absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
         true);
     node.outstanding.clear();
@@ -67,7 +110,12 @@ void Coordinator::On(const SessionOpened& event) {
                    " devices=", hello.devices, same_process ? " reason=\"came back\"" : ""));
   PublishView(node);  // who is welcomed is listed
   actions_.push_back(SendWelcome{event.session});
-  Reconcile(node, hello.running, hello.last_command_number);
+  const bool same_store = hello.store == options_.store;
+  if (same_store) last_job_ = std::max(last_job_, hello.last_job);
+  // What it runs for another store has numbers of that store, and it ends it by itself.
+  const bool other_store = !same_store && hello.store != 0;
+  Reconcile(node, other_store ? std::vector<RunningAssignment>() : hello.running,
+            hello.last_command_number);
   Resend(node, hello.last_command_number);
   // A node that came back without anything may be asked again for what it had not done.
   if (!same_process) {
@@ -94,9 +142,14 @@ void Coordinator::On(const SessionClosed& event) {
   if (it == sessions_.end()) return;
   const auto node = nodes_.find(it->second.first);
   sessions_.erase(it);
-  if (node == nodes_.end() || node->second.session != event.session) return;
+  if (node == nodes_.end()) return;
+  std::optional<Newcomer>& newcomer = node->second.newcomer;
+  if (newcomer.has_value() && newcomer->opened.session == event.session) newcomer.reset();
+  if (node->second.session != event.session) return;
   Log(absl::StrCat("node=", node->first, " disconnected"));
   Disconnect(node->second);
+  AdmitNewcomer(node->second);
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConvictNodes(jobs_.at(id));
 }
 
 void Coordinator::Disconnect(Node& node) {
@@ -116,7 +169,7 @@ void Coordinator::Disconnect(Node& node) {
 void Coordinator::On(const HeartbeatReceived& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr || node->session != event.session) return;
-  node->Heard(now_);
+  Heard(*node, event.session);
   actions_.push_back(PublishHeartbeat{node->name, now_});
   if (node->draining != event.draining) {
     node->draining = event.draining;
@@ -250,25 +303,28 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
   }
 }
 
-void Coordinator::LoseRanks(Node& node, const std::string& cause, const std::string& message,
-                            bool processes_gone) {
+void Coordinator::LoseRanks(Node& node, const std::string& message, bool processes_gone) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
     Part* part = job.run.has_value() ? job.run->PartOf(node.name) : nullptr;
     if (part == nullptr || part->released) continue;
-    // A process that had no ranks yet loses nothing: its successor prepares the data again.
-    if (processes_gone && !part->assigned && !job.state.IsTerminal()) {
-      part->prepared = false;
-      continue;
-    }
     if (!job.state.IsTerminal()) {
-      if (job.run->Succeeded(*part)) {
+      if (part->assigned && job.run->Succeeded(*part)) {
         for (size_t i = 0; processes_gone && i < part->devices.size(); ++i) {
           job.run->ranks[static_cast<size_t>(part->first_rank) + i].exited = true;
         }
         continue;
       }
-      FailureCause failure = CauseOf(job, part->first_rank, cause, message);
+      const Loss loss{FailureKind::kNodeLost, node.name};
+      const Decision decision = Decide({}, *job.run, {&loss, 1}, nodes_);
+      Log(absl::StrCat("job=", id.value, " lost node=", node.name,
+                       " rung=", decision.rung == Rung::kWait ? "wait" : "fail", " reason=\"",
+                       decision.reason, "\""));
+      if (decision.rung == Rung::kWait) {
+        part->prepared = false;
+        continue;
+      }
+      FailureCause failure = CauseOf(job, part->first_rank, FailureKind::kNodeLost, message);
       Fail(job, std::move(failure));
     }
     if (!processes_gone || !job.run.has_value()) continue;
@@ -280,7 +336,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& cause, const std::str
 void Coordinator::On(const CommandFinished& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr) return;
-  if (node->session == event.session) node->Heard(now_);
+  Heard(*node, event.session);
   const auto it = std::find_if(
       node->outstanding.begin(), node->outstanding.end(),
       [&event](const Outstanding& o) { return o.number != 0 && o.number == event.command_number; });
@@ -322,7 +378,7 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   if (part == nullptr) return;
   if (!job->state.IsTerminal()) {
     Fail(*job,
-         CauseOf(*job, part->first_rank, "StartFailed",
+         CauseOf(*job, part->first_rank, FailureKind::kStartFailed,
                  absl::StrCat("node ", node.name, " could not start its ranks: ", result.message)));
   }
 }
@@ -340,7 +396,7 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
     }
     const bool invalid = !result.data_violations.empty() ||
                          result.code == static_cast<int32_t>(absl::StatusCode::kInvalidArgument);
-    return Fail(job, {.cause = invalid ? "DataInvalid" : "PrepareFailed",
+    return Fail(job, {.kind = invalid ? FailureKind::kDataInvalid : FailureKind::kPrepareFailed,
                       .node = part.node,
                       .message = absl::StrJoin(lines, "\n"),
                       .time = now_});
@@ -353,7 +409,7 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
   if (run.data_digest.empty()) {
     run.data_digest = result.data_digest;
   } else if (run.data_digest != result.data_digest) {
-    return Fail(job, {.cause = "DataInvalid",
+    return Fail(job, {.kind = FailureKind::kDataInvalid,
                       .node = part.node,
                       .message = absl::StrCat("node ", part.node, " reads other data than node ",
                                               run.parts.front().node, ": digest ",

@@ -10,6 +10,7 @@
 namespace phalanx::coordinator {
 namespace {
 
+using job::FailureKind;
 using job::JobPhase;
 
 // Reasons that a job waits for others are listed for so many of them.
@@ -171,6 +172,14 @@ void Coordinator::Schedule() {
       Plan(job, *std::move(placement));
       continue;
     }
+    // What does not fit the whole cluster waits for more of it, not for what others hold.
+    const int64_t capacity = CapacityFor(nodes_, *job.state.request);
+    const bool too_large = capacity < job.state.request->devices;
+    if (too_large != job.too_large) {
+      job.too_large = too_large;
+      Publish(job);
+    }
+    if (too_large) continue;
     for (const auto& [name, node] : nodes_) {
       if (Matches(node, *job.state.request)) closed.insert(name);
     }
@@ -179,6 +188,7 @@ void Coordinator::Schedule() {
 }
 
 void Coordinator::Plan(Job& job, Placement placement) {
+  job.too_large = false;
   queue_.erase(job.state.id);
   for (const NodeDevices& part : placement) {
     Node& node = nodes_.at(part.node);
@@ -233,7 +243,7 @@ void Coordinator::On(const PlanComputed& event) {
       queue_.insert(job.state.id);
       return;
     }
-    return Fail(job, {.cause = "PlanInvalid",
+    return Fail(job, {.kind = FailureKind::kPlanInvalid,
                       .message = std::string(event.plan.status().message()),
                       .time = now_});
   }
@@ -359,6 +369,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   for (JobId ahead : queue_) {
     if (ahead >= job.state.id) break;
     const JobRequest& other = *jobs_.at(ahead).state.request;
+    if (CapacityFor(nodes_, other) < other.devices) continue;  // holds nobody up
     const bool competes = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
       return Matches(entry.second, other) && Matches(entry.second, request);
     });

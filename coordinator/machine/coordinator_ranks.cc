@@ -1,15 +1,15 @@
-// What ranks report, how jobs fail, and when their devices are free again.
+// What ranks report, and when their devices are free again.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
 
 namespace phalanx::coordinator {
 namespace {
 
+using job::FailureKind;
 using job::JobPhase;
 
 // One command carries about so many bytes of rendezvous, well below the limit of a message.
@@ -20,53 +20,17 @@ constexpr size_t kRendezvousEntriesMax = 1 << 20;
 // Corrupt samples that a failure lists; the others have their events.
 constexpr size_t kCorruptNamedMax = 32;
 
-std::string SignalName(int32_t signal) {
-  switch (signal) {
-    case 4:
-      return "SIGILL";
-    case 6:
-      return "SIGABRT";
-    case 7:
-      return "SIGBUS";
-    case 8:
-      return "SIGFPE";
-    case 9:
-      return "SIGKILL";
-    case 11:
-      return "SIGSEGV";
-    case 15:
-      return "SIGTERM";
-    default:
-      return absl::StrCat("signal ", signal);
-  }
-}
-
 }  // namespace
-
-FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, std::string cause,
-                                  std::string message) const {
-  FailureCause failure{
-      .cause = std::move(cause), .rank = rank, .message = std::move(message), .time = now_};
-  if (!job.run.has_value()) return failure;
-  for (const Part& part : job.run->parts) {
-    const int32_t end = part.first_rank + static_cast<int32_t>(part.devices.size());
-    if (rank >= part.first_rank && rank < end) failure.node = part.node;
-  }
-  return failure;
-}
 
 void Coordinator::On(const RankReported& event) {
   Node* node = NodeOf(event.session);
   // Reports may hold up the heartbeats behind them; whoever says anything is alive.
-  if (node != nullptr && node->session == event.session) node->Heard(now_);
+  if (node != nullptr) Heard(*node, event.session);
   Job* job = FindJob(event.job);
   if (node == nullptr || job == nullptr || !job->run.has_value()) return;
   if (event.epoch != job->state.epoch) return;  // fenced
   const Part* part = job->run->PartOf(node->name);
-  if (part == nullptr || part->released || event.rank < part->first_rank ||
-      event.rank >= part->first_rank + static_cast<int32_t>(part->devices.size())) {
-    return;
-  }
+  if (part == nullptr || part->released || !part->Has(event.rank)) return;
   std::visit([&](const auto& report) { OnReport(*job, event.rank, report); }, event.report);
 }
 
@@ -163,7 +127,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
   RankState& state = job.run->ranks[static_cast<size_t>(rank)];
   if (job.state.IsTerminal() || state.succeeded) return;
   if (report.step < job.state.request->steps) {
-    return Fail(job, CauseOf(job, rank, "RankError",
+    return Fail(job, CauseOf(job, rank, FailureKind::kRankError,
                              absl::StrCat("rank ", rank, " ended at step ", report.step, " of ",
                                           job.state.request->steps)));
   }
@@ -179,55 +143,6 @@ void Coordinator::CheckSucceeded(Job& job) {
   End(job, JobPhase::kSucceeded,
       absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
       options_.cancel_grace);
-}
-
-void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
-  RankState& state = job.run->ranks[static_cast<size_t>(rank)];
-  if (job.state.IsTerminal() || state.succeeded) return;
-  FailureCause cause = CauseOf(job, rank, report.cause.empty() ? "RankError" : report.cause,
-                               absl::StrCat("rank ", rank, ": ", report.message));
-  state.error = cause;
-  state.collateral = report.collateral;
-  if (report.collateral) {
-    Suspect(job, std::move(cause));
-  } else {
-    Fail(job, std::move(cause));
-  }
-}
-
-void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
-  Run& run = *job.run;
-  RankState& state = run.ranks[static_cast<size_t>(rank)];
-  state.exited = true;
-  const auto part = std::find_if(run.parts.begin(), run.parts.end(), [rank](const Part& p) {
-    return rank >= p.first_rank && rank < p.first_rank + static_cast<int32_t>(p.devices.size());
-  });
-  if (job.state.IsTerminal()) return CheckReleased(job, *part);
-  if (state.succeeded || !state.used) return;
-  if (state.error.has_value()) {
-    // It said why before it ended.
-    FailureCause said = *state.error;
-    said.exit_code = report.exit_code;
-    said.signal = report.signal;
-    return state.collateral ? Suspect(job, std::move(said)) : Fail(job, std::move(said));
-  }
-  FailureCause cause = CauseOf(job, rank, "RankExited", "");
-  cause.exit_code = report.exit_code;
-  cause.signal = report.signal;
-  const std::string who = absl::StrCat("rank ", rank, " on node ", cause.node);
-  if (report.expected) {
-    cause.cause = "NodeStopped";
-    cause.message = absl::StrCat(who, " was ended by its worker");
-  } else if (report.signal != 0) {
-    cause.cause = "RankKilled";
-    cause.message = absl::StrCat(who, " was killed by signal ", report.signal, " (",
-                                 SignalName(report.signal), ")");
-  } else {
-    cause.message =
-        absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
-  }
-  if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
-  Fail(job, std::move(cause));
 }
 
 void Coordinator::NoteCorrupt(Job& job, const std::string& message) {
@@ -246,7 +161,10 @@ bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed)
     if (++named > kCorruptNamedMax) break;
     absl::StrAppend(&message, "\n", sample);
   }
-  Fail(job, {.cause = "DataCorrupt", .node = node, .message = std::move(message), .time = now_});
+  Fail(job, {.kind = FailureKind::kDataCorrupt,
+             .node = node,
+             .message = std::move(message),
+             .time = now_});
   return true;
 }
 
@@ -268,7 +186,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
   }
   if (corrupt) {
     NoteCorrupt(job, report.message);
-    FailIfCorrupt(job, CauseOf(job, rank, "", "").node, 0);
+    FailIfCorrupt(job, job.run->PartOfRank(rank)->node, 0);
     return;
   }
   Commit(job, EventRecorded{report.type, absl::StrCat("rank ", rank, ": ", report.message),
@@ -324,33 +242,14 @@ void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching) return;
   if (!plan.ok()) {
-    return Fail(
-        job,
-        {.cause = "PlanInvalid", .message = std::string(plan.status().message()), .time = now_});
+    return Fail(job, {.kind = FailureKind::kPlanInvalid,
+                      .message = std::string(plan.status().message()),
+                      .time = now_});
   }
   job.run = MakeRun(plan->layout);
   job.run->data_digest = plan->layout.data_digest;
   Commit(job, EpochPlanned{plan->layout, plan->digest});
   AssignAll(job);
-}
-
-void Coordinator::Suspect(Job& job, FailureCause cause) {
-  Run& run = *job.run;
-  if (run.suspected.has_value()) return;
-  run.suspected = std::move(cause);
-  run.settle_deadline = now_ + options_.settle_delay;
-}
-
-void Coordinator::Fail(Job& job, FailureCause cause) {
-  if (job.state.IsTerminal()) return;
-  if (cause.cause == "NodeLost") {
-    Commit(job, EventRecorded{"NodeLost", cause.message, job.state.epoch});
-  } else if (cause.rank >= 0) {
-    Commit(job, EventRecorded{"RankFailed", cause.message, job.state.epoch});
-  }
-  const std::vector<std::string> lines = absl::StrSplit(cause.message, absl::MaxSplits('\n', 1));
-  std::string reason = absl::StrCat(cause.cause, ": ", lines.front());
-  End(job, JobPhase::kFailed, std::move(reason), std::move(cause), options_.failure_grace);
 }
 
 void Coordinator::End(Job& job, JobPhase phase, std::string reason,
@@ -373,7 +272,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   live_request_bytes_ -= RequestBytes(*job.state.request);
   capacity_changed_ = true;
   if (!job.run.has_value()) return Archive(job);
-  job.run->suspected.reset();
+  job.run->accusations.clear();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
       job.run->settle_deadline = job.run->rendezvous_deadline = absl::InfiniteFuture();
   for (size_t i = 0; job.run.has_value() && i < job.run->parts.size(); ++i) {

@@ -15,11 +15,13 @@ absl::StatusOr<JobViewPtr> CancelEnded(JobViewPtr job) {
 std::vector<std::string> ExplainEnded(const JobView& job) {
   if (!job.failure.has_value()) return {job.reason};
   const FailureCause& failure = *job.failure;
-  std::vector<std::string> reasons = {absl::StrCat(failure.cause, ": ", failure.message)};
+  const job::FailureTraits& traits = job::TraitsOf(failure.kind);
+  std::vector<std::string> reasons = {absl::StrCat(traits.name, ": ", failure.message)};
   if (failure.rank >= 0) {
     reasons.push_back(
         absl::StrCat("the first rank to fail was ", failure.rank, " on node ", failure.node));
   }
+  reasons.push_back(absl::StrCat("what to do: ", traits.next));
   return reasons;
 }
 

@@ -63,6 +63,8 @@ struct WorkerHello {
   std::string version;
   std::string address;
   std::vector<RunningAssignment> running;
+  uint64_t store = 0;  // that `running` and `last_job` are of; 0: none is known
+  JobId last_job;
 };
 struct SessionOpened {
   SessionId session;
@@ -103,10 +105,9 @@ struct RankSucceeded {
   int64_t step = 0;
 };
 struct RankError {
-  int32_t code = 0;
+  job::FailureKind kind = job::FailureKind::kRankError;  // kPeerLost: accuses another
+  int32_t accused = -1;                                  // of kPeerLost; -1: it cannot say whom
   std::string message;
-  std::string cause;
-  bool collateral = false;  // it failed because another did
 };
 struct RankExited {
   int32_t exit_code = 0;

@@ -42,6 +42,16 @@ bool Matches(const Node& node, const JobRequest& request) {
                      });
 }
 
+int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
+  int64_t devices = 0;
+  for (const auto& [name, node] : nodes) {
+    if (!node.draining && !node.lost && Matches(node, request)) {
+      devices += static_cast<int64_t>(node.device_jobs.size());
+    }
+  }
+  return devices;
+}
+
 std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<NodeName>& closed,
                                          const JobRequest& request) {
   struct Candidate {

@@ -23,6 +23,12 @@ struct Outstanding {
   Command command;
 };
 
+// Another process that asks for the name of a node whose process may still live.
+struct Newcomer {
+  SessionOpened opened;
+  Instant since;
+};
+
 struct Node {
   NodeName name;
   Incarnation incarnation;  // 0: not seen since this coordinator started
@@ -41,6 +47,7 @@ struct Node {
   uint64_t last_command_number = 0;
   std::vector<Outstanding> outstanding;  // in order of number
   std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax
+  std::optional<Newcomer> newcomer;      // while connected
   // Assignments that it runs and nobody here knows: until they are gone it gets nothing new.
   std::set<std::pair<JobId, Epoch>> foreign;
 
@@ -67,6 +74,10 @@ std::vector<int64_t> DeviceMemory(const NodeTable& nodes, const Placement& place
 
 // Same device kind, and every label that the job selects.
 bool Matches(const Node& node, const JobRequest& request);
+
+// All devices that `request` may hope for: of matching nodes that are here to stay, or have been
+// away for a moment only.
+int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request);
 
 // Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing.
 // Fewest nodes: the largest are taken whole, and what remains goes to the node that it fills best.

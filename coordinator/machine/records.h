@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
+#include "core/job/failure.h"
 #include "core/job/job_phase.h"
 #include "core/job/job_spec.h"
 #include "core/plan/layout.h"
@@ -80,7 +81,7 @@ struct EvaluationReport {
 };
 
 struct FailureCause {
-  std::string cause;  // CamelCase
+  job::FailureKind kind = job::FailureKind::kRankError;
   int32_t rank = -1;  // -1: no rank is to blame
   NodeName node;
   int32_t signal = 0;

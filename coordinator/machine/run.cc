@@ -12,9 +12,19 @@ Instant Run::NextDeadline() const {
   return next;
 }
 
+const Part* Run::PartOfRank(int32_t rank) const {
+  const auto found =
+      std::find_if(parts.begin(), parts.end(), [rank](const Part& p) { return p.Has(rank); });
+  return found == parts.end() ? nullptr : &*found;
+}
+
+Part* Run::PartOfRank(int32_t rank) {
+  return const_cast<Part*>(std::as_const(*this).PartOfRank(rank));
+}
+
 void Run::MoveDeadlines(absl::Duration by) {
-  for (Instant* deadline :
-       {&start_deadline, &reattach_deadline, &rendezvous_deadline, &settle_deadline}) {
+  for (Instant* deadline : {&prepare_deadline, &start_deadline, &reattach_deadline,
+                            &rendezvous_deadline, &settle_deadline}) {
     *deadline += by;
   }
   for (Part& part : parts) part.missing_deadline += by;

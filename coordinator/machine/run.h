@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/machine/evidence.h"
 #include "coordinator/machine/records.h"
 
 namespace phalanx::coordinator {
@@ -17,8 +18,6 @@ struct RankState {
   bool ready = false;
   bool succeeded = false;
   bool exited = false;
-  std::optional<FailureCause> error;  // what the rank itself said
-  bool collateral = false;            // of that error
 };
 
 // The ranks of one node: [first_rank, first_rank + devices).
@@ -33,6 +32,9 @@ struct Part {
   // The node is back and does not list the ranks: their last reports must come until then.
   Instant missing_deadline = absl::InfiniteFuture();
   std::map<std::string, std::string> rendezvous;  // to be sent
+
+  int32_t end_rank() const { return first_rank + static_cast<int32_t>(devices.size()); }
+  bool Has(int32_t rank) const { return rank >= first_rank && rank < end_rank(); }
 };
 
 struct Run {
@@ -47,8 +49,8 @@ struct Run {
   Instant start_deadline = absl::InfiniteFuture();
   Instant reattach_deadline = absl::InfiniteFuture();
   Instant rendezvous_deadline = absl::InfiniteFuture();  // when to send what has gathered
-  // Evidence of a failure that another one explains, and until when to wait for that other one.
-  std::optional<FailureCause> suspected;
+  // What ranks say about their peers, and until when it waits for better evidence.
+  std::vector<Accusation> accusations;
   Instant settle_deadline = absl::InfiniteFuture();
 
   Part* PartOf(const NodeName& node) {
@@ -57,6 +59,8 @@ struct Run {
     }
     return nullptr;
   }
+  Part* PartOfRank(int32_t rank);
+  const Part* PartOfRank(int32_t rank) const;
   template <typename Predicate>
   bool AllUsed(Predicate predicate) const {
     for (const RankState& rank : ranks) {

@@ -7,7 +7,6 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <array>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -24,11 +23,6 @@ const Histogram::BucketBoundaries kFastSeconds = {0.0005, 0.001, 0.0025, 0.005, 
                                                   0.05,   0.1,   0.25,   0.5,   1,    2.5};
 const Histogram::BucketBoundaries kSlowSeconds = {0.1, 0.5, 1,    5,     15,   60,
                                                   300, 900, 3600, 14400, 86400};
-
-// Causes come from ranks too, and a label takes only values that are known here.
-constexpr std::array<absl::string_view, 12> kCauses = {
-    "RankKilled",  "RankExited",  "RankError",     "RanksLost",      "NodeLost",    "NodeStopped",
-    "DataInvalid", "DataCorrupt", "PrepareFailed", "PrepareTimeout", "StartFailed", "PlanInvalid"};
 
 std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
 
@@ -144,12 +138,8 @@ void Metrics::JobRunning(absl::Duration starting) {
   series_->start_seconds.Observe(absl::ToDoubleSeconds(starting));
 }
 
-void Metrics::JobEnded(job::JobPhase phase, absl::string_view cause) {
-  std::string label;
-  if (!cause.empty()) {
-    const bool known = std::find(kCauses.begin(), kCauses.end(), cause) != kCauses.end();
-    label = known ? std::string(cause) : "Other";
-  }
+void Metrics::JobEnded(job::JobPhase phase, std::optional<job::FailureKind> cause) {
+  const std::string label(cause.has_value() ? job::ToString(*cause) : "");
   series_->ended.Add({{"phase", PhaseLabel(phase)}, {"cause", label}}).Increment();
 }
 

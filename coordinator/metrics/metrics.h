@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/job/failure.h"
 #include "core/job/job_phase.h"
 
 namespace phalanx::coordinator {
@@ -35,7 +37,7 @@ class Metrics {
   void Commit(bool ok, uint64_t records, absl::Duration duration);
   void JobStarted(absl::Duration queued);
   void JobRunning(absl::Duration starting);
-  void JobEnded(job::JobPhase phase, absl::string_view cause);
+  void JobEnded(job::JobPhase phase, std::optional<job::FailureKind> cause);
   void Step();
   void Heartbeat();
   void Planned(absl::Duration duration);

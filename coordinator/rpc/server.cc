@@ -46,6 +46,7 @@ class ServerImpl final : public Server {
   absl::Status Begin(std::unique_ptr<Backend> backend) {
     DriverOptions driver = options_.driver;
     driver.machine.heartbeat_timeout = options_.sessions.heartbeat_timeout;
+    driver.machine.store = options_.sessions.store;
     if (!driver.plan) {
       driver.plan = [this](const ComputePlan& order) {
         const Instant start = absl::Now();

@@ -59,6 +59,7 @@ void SessionRegistry::Welcome(SessionId session) {
   ToProto(options_.heartbeat_interval, welcome->mutable_heartbeat_interval());
   ToProto(options_.heartbeat_timeout, welcome->mutable_heartbeat_timeout());
   welcome->set_coordinator_incarnation(incarnation_.value);
+  welcome->set_store(options_.store);
   stream->Send(std::move(response));
 }
 

@@ -373,7 +373,8 @@ void Driver::CountPhase(const JobView& job) {
   } else if (job.phase == job::JobPhase::kRunning && job.started.has_value()) {
     metrics_.JobRunning(clock_.Now() - *job.started);
   } else if (job::IsTerminal(job.phase)) {
-    metrics_.JobEnded(job.phase, job.failure.has_value() ? job.failure->cause : "");
+    metrics_.JobEnded(job.phase,
+                      job.failure.has_value() ? std::optional(job.failure->kind) : std::nullopt);
     counted_phases_.erase(it);
   }
 }

@@ -108,7 +108,8 @@ EvaluationReport FromProto(const v1::EvaluationReport& evaluation) {
 }
 
 void ToProto(const FailureCause& cause, v1::FailureCause* out) {
-  out->set_cause(cause.cause);
+  out->set_cause(std::string(job::ToString(cause.kind)));
+  out->set_kind(static_cast<v1::FailureKind>(cause.kind));
   out->set_rank(cause.rank);
   out->set_node(cause.node);
   out->set_signal(cause.signal);
@@ -118,7 +119,11 @@ void ToProto(const FailureCause& cause, v1::FailureCause* out) {
 }
 
 FailureCause FromProto(const v1::FailureCause& cause) {
-  return {.cause = cause.cause(),
+  // A journal of before kinds has the name alone.
+  const std::optional<job::FailureKind> kind = cause.kind() == v1::FAILURE_KIND_UNSPECIFIED
+                                                   ? job::ParseFailureKind(cause.cause())
+                                                   : job::FailureKindOf(cause.kind());
+  return {.kind = kind.value_or(job::FailureKind::kRankError),
           .rank = cause.rank(),
           .node = cause.node(),
           .signal = cause.signal(),

@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
 constexpr int kLabelsMax = 64;
+constexpr int64_t kJobNumberMax = int64_t{1} << 53;
 
 bool IsNodeName(absl::string_view name) {
   return !name.empty() && name.size() <= kNodeNameBytesMax &&
@@ -85,10 +86,10 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       event.report = RankSucceeded{from.succeeded().step()};
       return event;
     case v1::RankReport::kError:
-      event.report = RankError{.code = from.error().code(),
-                               .message = from.error().message(),
-                               .cause = from.error().cause(),
-                               .collateral = from.error().collateral()};
+      event.report = RankError{
+          .kind = job::FailureKindOf(from.error().kind()).value_or(job::FailureKind::kRankError),
+          .accused = from.error().has_accused_rank() ? from.error().accused_rank() : -1,
+          .message = from.error().message()};
       return event;
     case v1::RankReport::kExited:
       event.report = RankExited{.exit_code = from.exited().exit_code(),
@@ -150,6 +151,10 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
     return absl::InvalidArgumentError(
         "hello.device_memory must be a number of bytes for each of hello.devices, or empty");
   }
+  if (from.last_job() < 0 || from.last_job() > kJobNumberMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello.last_job is ", from.last_job(), "; it must be in [0, 2^53]"));
+  }
   if (from.labels_size() > kLabelsMax || from.version().size() > kShortTextBytesMax ||
       from.address().size() > kShortTextBytesMax) {
     return absl::InvalidArgumentError("hello.labels, version or address is too large");
@@ -163,7 +168,9 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .device_memory = {from.device_memory().begin(), from.device_memory().end()},
       .labels = {from.labels().begin(), from.labels().end()},
       .version = from.version(),
-      .address = from.address()};
+      .address = from.address(),
+      .store = from.store(),
+      .last_job = JobId{from.last_job()}};
   for (const v1::RunningAssignment& running : from.running()) {
     hello.running.push_back({.job = JobId{running.job()}, .epoch = Epoch{running.epoch()}});
   }

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "tests/rpc/fixture.h"
 
 namespace phalanx::coordinator {
@@ -53,13 +55,34 @@ TEST_F(RpcTest, OtherProtocolVersion_IsFailedPrecondition) {
   EXPECT_EQ(worker.Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-TEST_F(RpcTest, NewerIncarnation_AbortsTheOlderNowAndLater) {
-  FakeWorker old_worker(channel);
-  old_worker.Join("n", 1, 1);
+TEST_F(RpcTest, SecondWorkerOfALiveName_IsAlreadyExists) {
+  ServerOptions options;
+  options.driver.machine.name_grace = absl::ZeroDuration();
+  server_.reset();
+  Start(options);
+  FakeWorker first(channel);
+  first.Join("n", 1, 1);
+  FakeWorker second(channel);
+  second.SayHello(FakeWorker::Hello("n", 1, 2));
+  std::jthread beats([&first](std::stop_token stop) {
+    v1::OpenSessionRequest request;
+    request.mutable_heartbeat();
+    while (!stop.stop_requested() && first.Write(request)) {
+    }
+  });
+  EXPECT_FALSE(second.Read().has_value());
+  const grpc::Status status = second.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("node n is the name of another worker"));
+}
+
+TEST_F(RpcTest, WorkerOfANameThatIsFreeAgain_TakesOverAndTheOlderIsAborted) {
+  {
+    FakeWorker old_worker(channel);
+    old_worker.Join("n", 1, 1);
+  }
   FakeWorker new_worker(channel);
   new_worker.Join("n", 1, 2);
-  EXPECT_FALSE(old_worker.Read().has_value());
-  EXPECT_EQ(old_worker.Finish().error_code(), grpc::StatusCode::ABORTED);
   FakeWorker late(channel);
   late.SayHello(FakeWorker::Hello("n", 1, 1));
   EXPECT_FALSE(late.Read().has_value());

@@ -144,7 +144,8 @@ absl::Status Agent::Run(int signal_fd) {
   }
   activity_.Close();
   spdlog::info("node={} exits reason=\"{}\"", options_.node, exit_->reason);
-  return exit_->failed ? absl::AbortedError(exit_->reason) : absl::OkStatus();
+  if (exit_->status.ok()) return absl::OkStatus();
+  return absl::Status(exit_->status.code(), exit_->reason);
 }
 
 // Returns when something happened that was fed, or a deadline has come.

@@ -56,7 +56,7 @@ class Agent {
                                                        DataPreparer::Check check);
 
   // Serves until told to end: by Terminate, by SIGTERM or SIGINT where `signal_fd` (a signalfd) is
-  // given, by the coordinator. OK: in good order. Errors: Aborted, what ended it otherwise.
+  // given, by the coordinator. OK: in good order. Errors: with which the coordinator refused it.
   absl::Status Run(int signal_fd = -1);
 
   // Asks Run to end in good order; the second time, at once. Thread-safe.

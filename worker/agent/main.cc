@@ -33,6 +33,7 @@ constexpr int kUsage = 2;
 constexpr int kBadJobFile = 65;    // EX_DATAERR
 constexpr int kNoInput = 66;       // EX_NOINPUT
 constexpr int kCannotCreate = 73;  // EX_CANTCREAT
+constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of this node
 
 std::string HostName() {
   char name[256] = {};
@@ -105,7 +106,7 @@ int ServeNode(const AgentOptions& options) {
                options.version);
   const absl::Status status = (*agent)->Run(signal_fd);
   if (!status.ok()) std::cerr << "phalanx-worker: " << status.message() << "\n";
-  const int exit_code = status.ok() ? 0 : 1;
+  const int exit_code = status.ok() ? 0 : absl::IsAlreadyExists(status) ? kNameTaken : 1;
   if ((*agent)->busy()) {
     // Shards are being read. Indexes are written aside and renamed, so leaving now does no harm.
     spdlog::shutdown();

@@ -150,6 +150,8 @@ void SessionClient::Open(const OpenSession& order) {
   v1::WorkerHello& hello = *request.mutable_hello();
   hello = hello_;
   hello.set_last_command_number(order.last_command_number);
+  hello.set_store(order.store);
+  hello.set_last_job(order.last_job.value);
   for (const RunningAssignment& running : order.running) {
     v1::RunningAssignment& entry = *hello.add_running();
     entry.set_job(running.job.value);

@@ -98,6 +98,7 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   run.set_validation_index(order.validation_index_path);
   run.set_address(options_.address);
   run.set_threads(options_.threads);
+  run.set_store(order.store);
   Send(order.process, message);
 }
 

@@ -112,7 +112,7 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
                              welcome.has_heartbeat_interval()
                                  ? DurationOf(welcome.heartbeat_interval())
                                  : kHeartbeatDefault,
-                             Incarnation{welcome.coordinator_incarnation()}};
+                             Incarnation{welcome.coordinator_incarnation()}, welcome.store()};
     }
     case v1::OpenSessionResponse::kCommand:
       return CommandReceived{session, response.command().command_number(),

@@ -7,15 +7,21 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace phalanx::channel {
 namespace {
+
+// Of a clock that nobody sets.
+absl::Time Now() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
 
 constexpr size_t kHeaderBytes = 4;
 constexpr size_t kReadBytes = 64 << 10;
@@ -35,14 +41,14 @@ absl::Status WaitFor(int fd, short events, absl::Time deadline) {
   while (true) {
     int milliseconds = -1;
     if (deadline != absl::InfiniteFuture()) {
-      const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
+      const int64_t left = absl::ToInt64Milliseconds(deadline - Now()) + 1;
       milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
     }
     pollfd entry{fd, events, 0};
     const int ready = poll(&entry, 1, milliseconds);
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return Gone(strerror(errno));
-    if (ready == 0 && absl::Now() >= deadline) {
+    if (ready == 0 && Now() >= deadline) {
       return absl::DeadlineExceededError("rank channel: the other end did not answer in time");
     }
   }
@@ -91,7 +97,7 @@ void FrameSocket::Shutdown() { shutdown(fd_, SHUT_RDWR); }
 
 absl::Status FrameSocket::Send(const google::protobuf::MessageLite& message,
                                absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = Now() + timeout;
   std::string frame;
   if (absl::Status framed = AppendFrame(message, &frame); !framed.ok()) return framed;
   MutexLock lock(&send_mutex_);
@@ -116,7 +122,7 @@ absl::Status FrameSocket::Send(const google::protobuf::MessageLite& message,
 }
 
 absl::Status FrameSocket::Receive(google::protobuf::MessageLite* message, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = Now() + timeout;
   char bytes[kReadBytes];
   while (true) {
     absl::StatusOr<std::optional<std::string>> frame = decoder_.Next();

@@ -23,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/accused.h"
 #include "core/base/status.h"
 #include "worker/comm/shared_memory.h"
 
@@ -39,8 +40,10 @@ constexpr uint64_t kProbeTag = kFarewellTag | 1;
 constexpr uint64_t kHandleTag = kFarewellTag | 2;
 constexpr uint64_t kAttachedTag = kFarewellTag | 3;
 constexpr uint64_t kReceiptTag = kFarewellTag | 4;
-// A farewell: text, filled up with zeros, and in the last byte how the rank left.
+// A farewell: text, filled up with zeros, the rank that it accuses, and in the last byte how the
+// rank left.
 constexpr size_t kFarewellBytes = 256;
+constexpr size_t kAccusedAt = kFarewellBytes - 1 - sizeof(int32_t);
 enum class Leaving : char { kNotYet = 0, kHealthy = 1, kFailed = 2 };
 constexpr int64_t kHandleBytesMax = 96;
 // For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
@@ -57,12 +60,21 @@ absl::Status Gone(int32_t peer, const std::exception& error) {
   absl::string_view text = error.what();
   if (const size_t end = text.find("] "); text[0] == '[' && end != text.npos)
     text.remove_prefix(end + 2);
-  return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", text));
+  return Accusing(Rank{peer},
+                  absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", text)));
+}
+
+// What the farewell of a rank that failed says.
+absl::Status Passed(const char* farewell) {
+  int32_t accused = 0;
+  std::memcpy(&accused, farewell + kAccusedAt, sizeof(accused));
+  return Accusing(Rank{accused}, absl::UnavailableError(farewell));
 }
 
 absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout) {
-  return absl::DeadlineExceededError(absl::StrCat(what, " rank ", peer, ": nothing in ",
-                                                  absl::FormatDuration(absl::FromChrono(timeout))));
+  return Accusing(Rank{peer}, absl::DeadlineExceededError(
+                                  absl::StrCat(what, " rank ", peer, ": nothing in ",
+                                               absl::FormatDuration(absl::FromChrono(timeout)))));
 }
 
 class GlooTransport final : public Transport {
@@ -183,12 +195,16 @@ GlooTransport::~GlooTransport() {
 void GlooTransport::SayFarewell() {
   const absl::Status reason = failure();
   std::string text;
+  int32_t accused = context_->rank;
   if (!reason.ok()) {
     // One failure, one name: what a peer caused is passed on as it is.
     text = blames_peer_ ? std::string(reason.message())
                         : absl::StrCat("rank ", context_->rank, " is gone: ", reason.message());
+    if (blames_peer_) accused = AccusedIn(reason).value_or(Rank{accused}).value;
   }
-  text.resize(kFarewellBytes - 1);
+  text.resize(kAccusedAt - 1);
+  text.push_back('\0');  // ends the text, however long it is
+  text.append(reinterpret_cast<const char*>(&accused), sizeof(accused));
   text.push_back(static_cast<char>(reason.ok() ? Leaving::kHealthy : Leaving::kFailed));
   std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
   for (int32_t peer = 0; peer < context_->size; ++peer) {
@@ -215,7 +231,7 @@ absl::Status GlooTransport::Broken(int32_t peer, const std::exception& error) {
   // Written before the connection broke, by the thread that noticed.
   const char* text = &farewell_texts_[static_cast<size_t>(peer) * kFarewellBytes];
   const bool failed = text[kFarewellBytes - 1] == static_cast<char>(Leaving::kFailed);
-  return failed ? absl::UnavailableError(text) : Gone(peer, error);
+  return failed ? Passed(text) : Gone(peer, error);
 }
 
 absl::Status GlooTransport::ReadFarewells(size_t count) {
@@ -225,8 +241,7 @@ absl::Status GlooTransport::ReadFarewells(size_t count) {
     const auto leaving = static_cast<Leaving>(
         std::atomic_ref(farewell_texts_[end - 1]).load(std::memory_order_acquire));
     arrived += leaving != Leaving::kNotYet ? 1 : 0;
-    if (leaving == Leaving::kFailed)
-      status = absl::UnavailableError(&farewell_texts_[end - kFarewellBytes]);
+    if (leaving == Leaving::kFailed) status = Passed(&farewell_texts_[end - kFarewellBytes]);
   }
   // One more than was reported is one that is being written: its own report comes at once.
   return arrived > count ? absl::OkStatus() : status;

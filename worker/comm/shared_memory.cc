@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/accused.h"
 #include "core/base/status.h"
 
 namespace phalanx::comm {
@@ -257,7 +258,8 @@ absl::StatusOr<SharedMemory::Received> SharedMemory::Receive(
     }
     absl::Status status = stop();
     if (message == nullptr && left && status.ok()) {
-      status = absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: it has left"));
+      status = Accusing(
+          Rank{peer}, absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: it has left")));
     }
     const auto now = std::chrono::steady_clock::now();
     if (message == nullptr && now >= deadline && status.ok())

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 #include "worker/data/image.h"
 #include "worker/data/npy.h"
 #include "worker/data/sound.h"
@@ -149,6 +150,12 @@ absl::Status SampleReader::ReadTarget(const File& file, int64_t sample, Sample& 
 }
 
 absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::Read(int64_t sample) const {
+  absl::StatusOr<std::shared_ptr<const Sample>> read = ReadFromShard(sample);
+  if (!absl::IsUnavailable(read.status())) return read;
+  return job::WithKind(job::FailureKind::kDataUnavailable, read.status());
+}
+
+absl::StatusOr<std::shared_ptr<const Sample>> SampleReader::ReadFromShard(int64_t sample) const {
   const Index::Impl& impl = index_.impl();
   const size_t shard = impl.ShardOf(sample);
   ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, OpenShard(shard));

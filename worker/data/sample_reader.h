@@ -29,6 +29,7 @@ class SampleReader {
   int64_t BytesOf(int64_t sample) const;
 
  private:
+  absl::StatusOr<std::shared_ptr<const Sample>> ReadFromShard(int64_t sample) const;
   // The shard, opened on first use and kept open among the first kOpenMax.
   absl::StatusOr<std::shared_ptr<const File>> OpenShard(size_t shard) const;
   // Those that this rank needs, zeros for what does not decode. Errors: as File::Read.

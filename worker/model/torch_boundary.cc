@@ -7,6 +7,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/failure.h"
 
 namespace phalanx::model {
 namespace {
@@ -30,6 +31,9 @@ absl::Status StatusOfCurrentException(absl::string_view what) {
     return Describe(absl::StatusCode::kUnavailable, what, error);
   } catch (const c10::NotImplementedError& error) {
     return Describe(absl::StatusCode::kUnimplemented, what, error);
+  } catch (const c10::AcceleratorError& error) {
+    return job::WithKind(job::FailureKind::kDeviceFailed,
+                         Describe(absl::StatusCode::kInternal, what, error));
   } catch (const c10::Error& error) {
     return Describe(absl::StatusCode::kInternal, what, error);
   } catch (const std::bad_alloc&) {

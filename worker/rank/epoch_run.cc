@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
@@ -62,9 +63,11 @@ absl::Status EpochRun::MakePlanOfOrder() {
   ASSIGN_OR_RETURN(plan::Layout layout, wire::FromProto(assign.layout()));
   ASSIGN_OR_RETURN(plan_, plan::Expand(read.spec, std::move(layout)));
   if (plan_.digest != assign.plan_digest()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this rank's plan has digest ", plan_.digest, ", the coordinator's ",
-                     assign.plan_digest(), ": worker and coordinator are of different versions"));
+    return job::WithKind(
+        job::FailureKind::kVersionMismatch,
+        absl::FailedPreconditionError(absl::StrCat(
+            "this rank's plan has digest ", plan_.digest, ", the coordinator's ",
+            assign.plan_digest(), ": worker and coordinator are of different versions")));
   }
   reporter_ = plan_.Reporter().value == order_.rank();
   return absl::OkStatus();
@@ -79,9 +82,11 @@ absl::Status EpochRun::OpenData() {
                    directory, "\n", order_.assign().document().text());
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
-    ASSIGN_OR_RETURN(kept_.source, train::ShardSource::Open(
-                                       order_.data_index(),
-                                       data::DataSetSpecOf(plan_.spec, directory, false), options));
+    absl::StatusOr<std::unique_ptr<train::SampleSource>> source = train::ShardSource::Open(
+        order_.data_index(), data::DataSetSpecOf(plan_.spec, directory, false), options);
+    // It was indexed a moment ago.
+    if (!source.ok()) return job::WithKind(job::FailureKind::kDataUnavailable, source.status());
+    kept_.source = *std::move(source);
     kept_.samples_of = samples_of;
   }
   std::string validation;
@@ -93,14 +98,31 @@ absl::Status EpochRun::OpenData() {
   }
   const std::string digest = data::DigestOfSets(kept_.source->digest(), validation);
   if (digest != plan_.layout.data_digest) {
-    return absl::FailedPreconditionError(absl::StrCat("this node's data index has digest ", digest,
-                                                      ", the plan's ", plan_.layout.data_digest,
-                                                      ": the shards differ between nodes"));
+    return job::WithKind(job::FailureKind::kDataInvalid,
+                         absl::FailedPreconditionError(absl::StrCat(
+                             "this node's data index has digest ", digest, ", the plan's ",
+                             plan_.layout.data_digest, ": the shards differ between nodes")));
   }
   output_ = plan_.spec.output;
   if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
   if (!reporter_) return absl::OkStatus();
-  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, first_step_));
+  return OpenMetrics();
+}
+
+absl::Status EpochRun::OpenMetrics() {
+  MetricsOptions options;
+  options.owner =
+      absl::StrCat(absl::Hex(order_.store()), "/", ToString(JobId{order_.assign().job()}));
+  options.first_step = first_step_;
+  options.stop = connecting_.get_token();
+  options.on_wait = [this, patience = options.patience](const absl::Status& status) {
+    v1::RankReport report;
+    report.mutable_event()->set_type("OutputWaiting");
+    report.mutable_event()->set_message(
+        absl::StrCat(status.message(), "; training waits up to ", absl::FormatDuration(patience)));
+    report_status_.Update(Report(std::move(report)));
+  };
+  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
   return absl::OkStatus();
 }
 
@@ -139,7 +161,11 @@ void EpochRun::OnStep(const train::StepSummary& step) {
     report_status_.Update(channel_.Send(message, kSendTimeout));
   }
   if (!reporter_) return;
-  report_status_.Update(metrics_->Write(step, epoch()));
+  if (const absl::Status written = metrics_->Write(step, epoch()); !written.ok()) {
+    report_status_.Update(written);
+    absl::MutexLock lock(&mu_);
+    if (training_ != nullptr) training_->RequestStop();
+  }
   v1::RankReport report;
   v1::StepReport& out = *report.mutable_step();
   out.set_step(step.step);
@@ -229,8 +255,10 @@ absl::Status EpochRun::Train() {
   v1::RankReport ready;
   ready.mutable_ready();
   RETURN_IF_ERROR(Report(std::move(ready)));
-  RETURN_IF_ERROR(trainer_->Run());
+  const absl::Status ran = trainer_->Run();
+  // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
+  RETURN_IF_ERROR(ran);
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
       figures_.Write(output_, plan_, Rank{order_.rank()},

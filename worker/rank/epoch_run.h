@@ -63,6 +63,7 @@ class EpochRun {
  private:
   absl::Status MakePlanOfOrder();
   absl::Status OpenData();
+  absl::Status OpenMetrics();
   absl::Status Connect();
   absl::Status BorrowState(const train::BufferOptions& buffers);
   absl::StatusOr<train::TrainerOptions> MakeTrainerOptions() const;

@@ -1,10 +1,12 @@
 #include "worker/rank/metrics_writer.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstring>
+#include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -19,9 +21,7 @@
 namespace phalanx::rank {
 namespace {
 
-absl::Status FileError(absl::string_view what, const std::string& path) {
-  return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
-}
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 
 // CRC-32C, bit by bit from a table; TensorBoard's records carry it "masked".
 uint32_t MaskedCrc(absl::string_view bytes) {
@@ -46,7 +46,33 @@ void AppendRaw(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Keeps the lines of steps before `first_step`.
+// As it stands in an event file.
+std::string Framed(const tensorboard::Event& event) {
+  const std::string bytes = event.SerializeAsString();
+  std::string record;
+  AppendRaw(record, static_cast<uint64_t>(bytes.size()));
+  AppendRaw(record, MaskedCrc(record));
+  record.append(bytes);
+  AppendRaw(record, MaskedCrc(bytes));
+  return record;
+}
+
+// Writes a whole file aside and renames it into place.
+absl::Status Replace(const std::string& path, const std::string& text) {
+  const std::string aside = absl::StrCat(path, ".new");
+  if (unlink(aside.c_str()) != 0 && errno != ENOENT) return OutputError("replace", aside, errno);
+  ASSIGN_OR_RETURN(RecordFile file, RecordFile::Open(aside));
+  if (!text.empty()) RETURN_IF_ERROR(file.Append(text));
+  if (std::rename(aside.c_str(), path.c_str()) != 0) return OutputError("replace", path, errno);
+  return absl::OkStatus();
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+// Keeps the lines of steps before `first_step`; a line that was cut off is none.
 absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
   std::ifstream in(path);
   if (!in) return absl::OkStatus();
@@ -58,55 +84,67 @@ absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
       absl::StrAppend(&kept, line, "\n");
     }
   }
-  const std::string aside = absl::StrCat(path, ".new");
-  std::ofstream(aside, std::ios::trunc) << kept;
-  if (std::rename(aside.c_str(), path.c_str()) != 0) return FileError("rename to", path);
-  return absl::OkStatus();
+  if (in.bad()) return OutputError("read", path, errno);
+  return Replace(path, kept);
+}
+
+// Whatever another job has left under the name is kept under the first free one beside it.
+absl::Status PutAside(const std::string& folder, const std::string& path) {
+  for (int number = 1;; ++number) {
+    const std::string aside = absl::StrCat(folder, "/metrics.", number, ".jsonl");
+    if (access(aside.c_str(), F_OK) == 0) continue;
+    if (std::rename(path.c_str(), aside.c_str()) != 0) return OutputError("rename", path, errno);
+    return absl::OkStatus();
+  }
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& folder,
-                                                                   int64_t first_step) {
+                                                                   MetricsOptions options) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return absl::UnavailableError(absl::StrCat("make ", folder, ": ", error.message()));
+  if (error) return OutputError("make the output folder", folder, error.value());
   const std::string lines_path = absl::StrCat(folder, "/metrics.jsonl");
-  RETURN_IF_ERROR(KeepLinesBefore(lines_path, first_step));
-  std::FILE* lines = std::fopen(lines_path.c_str(), "a");
-  if (lines == nullptr) return FileError("open", lines_path);
-  const std::string events_path = absl::StrCat(
-      folder, "/events.out.tfevents.", absl::ToUnixSeconds(absl::Now()), ".phalanx.", getpid());
-  std::FILE* events = std::fopen(events_path.c_str(), "w");
-  if (events == nullptr) {
-    const absl::Status status = FileError("open", events_path);
-    std::fclose(lines);
-    return status;
+  const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
+  const std::string owner = absl::StrCat(options.owner, "\n");
+  if (ReadAll(owner_path) != owner) {
+    struct stat lines {};
+    if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode) && lines.st_size > 0) {
+      RETURN_IF_ERROR(PutAside(folder, lines_path));
+    }
+    RETURN_IF_ERROR(Replace(owner_path, owner));
+  } else {
+    RETURN_IF_ERROR(KeepLinesBefore(lines_path, options.first_step));
   }
-  std::unique_ptr<MetricsWriter> writer(new MetricsWriter(lines, events));
+  ASSIGN_OR_RETURN(RecordFile lines, RecordFile::Open(lines_path));
+  ASSIGN_OR_RETURN(
+      RecordFile events,
+      RecordFile::Open(absl::StrCat(folder, "/events.out.tfevents.",
+                                    absl::ToUnixSeconds(absl::Now()), ".phalanx.", getpid())));
+  std::unique_ptr<MetricsWriter> writer(
+      new MetricsWriter(std::move(options), std::move(lines), std::move(events)));
   tensorboard::Event version;
   version.set_wall_time(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   version.set_file_version("brain.Event:2");
-  RETURN_IF_ERROR(writer->WriteEvent(version.SerializeAsString()));
+  RETURN_IF_ERROR(writer->Append(writer->events_, Framed(version)));
   return writer;
 }
 
-MetricsWriter::~MetricsWriter() {
-  std::fclose(lines_);
-  std::fclose(events_);
-}
-
-absl::Status MetricsWriter::WriteEvent(absl::string_view event) {
-  std::string record;
-  AppendRaw(record, static_cast<uint64_t>(event.size()));
-  AppendRaw(record, MaskedCrc(record));
-  record.append(event.data(), event.size());
-  AppendRaw(record, MaskedCrc(event));
-  if (std::fwrite(record.data(), 1, record.size(), events_) != record.size() ||
-      std::fflush(events_) != 0) {
-    return FileError("write", "the TensorBoard event file");
+absl::Status MetricsWriter::Append(RecordFile& file, absl::string_view record) {
+  const auto give_up =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.patience);
+  while (true) {
+    absl::Status status = file.Append(record);
+    if (status.ok()) {
+      waited_ = false;
+      return status;
+    }
+    if (options_.stop.stop_requested()) return absl::CancelledError("asked to stop");
+    if (!std::exchange(waited_, true) && options_.on_wait != nullptr) options_.on_wait(status);
+    if (std::chrono::steady_clock::now() >= give_up) return status;
+    absl::SleepFor(kRetryInterval);
   }
-  return absl::OkStatus();
 }
 
 absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch) {
@@ -122,9 +160,7 @@ absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch)
   if (step.skipped) line["skipped"] = true;
   if (step.corrupt_samples > 0) line["corrupt_samples"] = step.corrupt_samples;
   const std::string text = absl::StrCat(line.dump(), "\n");
-  if (std::fwrite(text.data(), 1, text.size(), lines_) != text.size() || std::fflush(lines_) != 0) {
-    return FileError("write", "metrics.jsonl");
-  }
+  RETURN_IF_ERROR(Append(lines_, text));
   tensorboard::Event event;
   event.set_wall_time(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   event.set_step(step.step);
@@ -139,7 +175,7 @@ absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch)
     scalar->set_tag(tag);
     scalar->set_simple_value(static_cast<float>(value));
   }
-  return WriteEvent(event.SerializeAsString());
+  return Append(events_, Framed(event));
 }
 
 }  // namespace phalanx::rank

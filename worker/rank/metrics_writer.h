@@ -1,37 +1,57 @@
 // worker/rank/metrics_writer.h: the records of a run in the job's output folder: metrics.jsonl, one
 // line a committed step, and a TensorBoard event file with the same figures.
 //
-// Not thread-safe.
+// A record is whole or absent: one that could not be written whole is taken back. Records of
+// another job that used the folder before are put aside, never erased. Not thread-safe.
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
+#include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "worker/rank/record_file.h"
 #include "worker/train/trainer.h"
 
 namespace phalanx::rank {
 
+struct MetricsOptions {
+  // Names the job among all jobs of all coordinators: "3f2a.../job-7".
+  std::string owner;
+  // Lines of steps from this one on are dropped: the run goes on from the step before.
+  int64_t first_step = 1;
+  // A write that fails is tried again for so long.
+  absl::Duration patience = absl::Seconds(15);
+  std::stop_token stop;
+  // Once, when a write has failed and is tried again.
+  std::function<void(const absl::Status&)> on_wait;
+};
+
 class MetricsWriter {
  public:
-  // Makes the folder. Lines of steps from `first_step` on that are already there are dropped: the
-  // run goes on from the step before. Errors: what the file system says, naming the path.
+  // Makes the folder. metrics.jsonl of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ...
+  // Errors: OutputUnavailable (core/job/failure.h), naming the path.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,
-                                                             int64_t first_step);
-  ~MetricsWriter();
+                                                             MetricsOptions options);
 
+  // Waits while the folder takes nothing, for options.patience. Errors: OutputUnavailable;
+  // Cancelled when asked to stop meanwhile.
   absl::Status Write(const train::StepSummary& step, int64_t epoch);
 
  private:
-  MetricsWriter(std::FILE* lines, std::FILE* events) : lines_(lines), events_(events) {}
-  absl::Status WriteEvent(absl::string_view event);
+  MetricsWriter(MetricsOptions options, RecordFile lines, RecordFile events)
+      : options_(std::move(options)), lines_(std::move(lines)), events_(std::move(events)) {}
+  absl::Status Append(RecordFile& file, absl::string_view record);
 
-  std::FILE* lines_;
-  std::FILE* events_;
+  const MetricsOptions options_;
+  RecordFile lines_;
+  RecordFile events_;
+  bool waited_ = false;  // for the record under way
 };
 
 }  // namespace phalanx::rank

@@ -4,25 +4,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/accused.h"
+#include "core/job/failure.h"
 
 namespace phalanx::rank {
 namespace {
-
-std::string CauseOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kDataLoss:
-      return "NonFinite";
-    case absl::StatusCode::kInvalidArgument:
-      return "DataInvalid";
-    case absl::StatusCode::kResourceExhausted:
-      return "OutOfMemory";
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kAborted:
-      return "PeerLost";
-    default:
-      return "RankError";
-  }
-}
 
 v1::StepDecision::Verdict ToProto(train::Verdict verdict) {
   switch (verdict) {
@@ -54,16 +40,14 @@ train::Verdict FromProto(v1::StepDecision::Verdict verdict) {
 }  // namespace
 
 bool IsCollateral(const absl::Status& ended) {
-  return ended.code() == absl::StatusCode::kUnavailable ||
-         ended.code() == absl::StatusCode::kAborted || ended.code() == absl::StatusCode::kCancelled;
+  return absl::IsCancelled(ended) || job::KindOf(ended) == job::FailureKind::kPeerLost;
 }
 
 v1::RankError ErrorReport(const absl::Status& ended) {
   v1::RankError error;
-  error.set_code(static_cast<int32_t>(ended.code()));
   error.set_message(std::string(ended.message()));
-  error.set_cause(CauseOf(ended));
-  error.set_collateral(IsCollateral(ended));
+  error.set_kind(static_cast<v1::FailureKind>(job::KindOf(ended)));
+  if (const std::optional<Rank> accused = AccusedIn(ended)) error.set_accused_rank(accused->value);
   return error;
 }
 

@@ -71,6 +71,7 @@ Cluster::~Cluster() {
   std::vector<ProcessWatch> watches;
   for (pid_t pid : Processes()) watches.emplace_back(pid);
   worker_.reset();
+  more_workers_.clear();
   coordinator_.reset();
   for (const ProcessWatch& watch : watches) watch.AwaitEnd(absl::Seconds(10));
 }
@@ -103,31 +104,42 @@ void Cluster::StartCoordinator() {
       grpc::CreateCustomChannel(grpc_, grpc::InsecureChannelCredentials(), arguments));
 }
 
-void Cluster::StartWorker() {
+std::unique_ptr<Process> Cluster::StartNode(const std::string& node, int32_t devices,
+                                            const std::string& name) {
   const std::string ready = absl::StrCat(folder_, "/worker-", ++starts_, ".json");
   std::vector<std::string> argv = {Program("phalanx-worker"),
                                    "--coordinator",
                                    grpc_,
                                    "--node",
-                                   "here",
+                                   node,
                                    "--devices",
-                                   absl::StrCat(options_.devices),
+                                   absl::StrCat(devices),
                                    "--state",
-                                   folder_ + "/state",
+                                   absl::StrCat(folder_, "/state-", name),
                                    "--threads",
                                    "1",
                                    "--ready-file",
                                    ready};
   argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
-  const std::string log = folder_ + "/worker.log";
-  worker_ = std::make_unique<Process>(argv, mark_, log, log);
-  AwaitFile(ready, *worker_);
+  const std::string log = absl::StrCat(folder_, "/", name, ".log");
+  auto worker = std::make_unique<Process>(argv, mark_, log, log);
+  AwaitFile(ready, *worker);
+  return worker;
+}
+
+void Cluster::StartWorker() { worker_ = StartNode("here", options_.devices, "worker"); }
+
+Process& Cluster::AddWorker(const std::string& node, int32_t devices) {
+  more_workers_.push_back(StartNode(node, devices, absl::StrCat("worker-", node)));
+  return *more_workers_.back();
 }
 
 void Cluster::KillCoordinator() {
   coordinator_->Signal(SIGKILL);
   coordinator_->Wait();
 }
+
+void Cluster::ForgetStore() { std::filesystem::remove_all(folder_ + "/store"); }
 
 void Cluster::KillWorker() {
   worker_->Signal(SIGKILL);

@@ -41,11 +41,15 @@ class Cluster {
   void StartCoordinator();
   // Returns once the coordinator has let it in.
   void StartWorker();
+  // Another node, named so; returns once the coordinator has let it in.
+  Process& AddWorker(const std::string& node, int32_t devices);
   Process& coordinator() { return *coordinator_; }
   Process& worker() { return *worker_; }
   // kill -9, and reaps.
   void KillCoordinator();
   void KillWorker();
+  // The next coordinator finds an empty folder.
+  void ForgetStore();
 
   const std::string& grpc() const { return grpc_; }  // HOST:PORT
   const std::string& http() const { return http_; }
@@ -76,12 +80,17 @@ class Cluster {
   v1::JobService::Stub& stub() { return *stub_; }
 
  private:
+  // `name` tells its files from those of the others.
+  std::unique_ptr<Process> StartNode(const std::string& node, int32_t devices,
+                                     const std::string& name);
+
   const ClusterOptions options_;
   const std::string mark_ = NewMark();
   const std::string folder_;
   std::string grpc_, http_;
   int starts_ = 0;
   std::unique_ptr<Process> coordinator_, worker_;
+  std::vector<std::unique_ptr<Process>> more_workers_;
   std::unique_ptr<v1::JobService::Stub> stub_;
 };
 

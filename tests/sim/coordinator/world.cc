@@ -7,7 +7,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace phalanx::coordinator {
+
+// world_nodes.cc.
+agent::Command ToDaemon(const Command& command);
+
 namespace {
+
+constexpr uint64_t kStore = 7;
 
 PlanSummary PlanFor(const ComputePlan& order) {
   if (order.layout.has_value()) {
@@ -20,16 +26,19 @@ PlanSummary PlanFor(const ComputePlan& order) {
 }  // namespace
 
 World::World(uint64_t seed) : prng_(seed) {
+  options_.store = kStore;
   options_.live_jobs_max = 1 + static_cast<int64_t>(prng_.Below(8));
   options_.start_timeout = absl::Seconds(20 + static_cast<int64_t>(prng_.Below(600)));
   options_.heartbeat_timeout = absl::Seconds(3 + static_cast<int64_t>(prng_.Below(20)));
   const uint64_t count = 1 + prng_.Below(4);
   for (uint64_t i = 0; i < count; ++i) {
-    nodes_.push_back(
-        {.name = absl::StrCat("node-", i), .devices = 1 + static_cast<int32_t>(prng_.Below(4))});
+    FakeNode& node = nodes_.emplace_back();
+    node.name = absl::StrCat("node-", i);
+    node.devices = 1 + static_cast<int32_t>(prng_.Below(4));
   }
   machine_.emplace(options_);
   Take(machine_->Recover(now_, {}));
+  for (FakeNode& node : nodes_) Start(node);
 }
 
 void World::Violate(std::string what) { violations_.push_back(std::move(what)); }
@@ -39,9 +48,16 @@ int64_t World::ended() const {
                        [](const auto& entry) { return job::IsTerminal(entry.second.phase); });
 }
 
+int64_t World::succeeded() const {
+  return std::count_if(published_.begin(), published_.end(), [](const auto& entry) {
+    return entry.second.phase == job::JobPhase::kSucceeded;
+  });
+}
+
 std::string World::Describe() const {
   std::string text;
   for (const auto& [id, job] : machine_->jobs()) {
+    if (job.state.IsTerminal() && !job.run.has_value()) continue;
     absl::StrAppend(&text, ToString(id), " ", job::ToString(job.state.phase), " epoch ",
                     job.state.epoch.value, " on ", ToString(job.state.layout.nodes), " reason \"",
                     job.state.reason, "\"", job.run.has_value() ? " has a run" : "", "\n");
@@ -52,13 +68,16 @@ std::string World::Describe() const {
                     node.foreign.size(), " outstanding ", node.outstanding.size(), "\n");
   }
   for (const FakeNode& node : nodes_) {
-    for (const auto& [job, ranks] : node.running) {
-      absl::StrAppend(&text, node.name, " runs ", ToString(job), " epoch ", ranks.epoch.value, ":");
-      for (const auto& [rank, device] : ranks.device_of) {
-        absl::StrAppend(&text, " ", rank, ranks.succeeded.contains(rank) ? "(succeeded)" : "",
-                        ranks.ready.contains(rank) ? "" : "(not ready)");
-      }
-      absl::StrAppend(&text, "\n");
+    absl::StrAppend(&text, node.name, node.daemon.has_value() ? "" : " has no daemon",
+                    node.stream.has_value() ? "" : " has no stream", " prepares ",
+                    node.preparing.size(), "\n");
+    for (const auto& [number, process] : node.processes) {
+      absl::StrAppend(&text, "  process ", number.value, " of ", ToString(process.job), " epoch ",
+                      process.epoch.value, " rank ", process.rank,
+                      process.succeeded ? " (succeeded)"
+                      : process.ready   ? ""
+                                        : " (not ready)",
+                      process.ending ? " (ending)" : "", "\n");
     }
   }
   return text;
@@ -67,12 +86,14 @@ std::string World::Describe() const {
 void World::Feed(const Event& event) {
   Take(machine_->Step(now_, event));
   Check();
-  while (!plans_.empty() && prng_.Below(2) == 0) {
-    const ComputePlan order = std::move(plans_.front());
-    plans_.erase(plans_.begin());
-    Take(machine_->Step(now_, PlanComputed{order.number, PlanFor(order)}));
-    Check();
-  }
+  while (!plans_.empty() && Chance(2)) PlanOne();
+}
+
+void World::PlanOne() {
+  const ComputePlan order = std::move(plans_.front());
+  plans_.erase(plans_.begin());
+  Take(machine_->Step(now_, PlanComputed{order.number, PlanFor(order)}));
+  Check();
 }
 
 void World::Take(std::vector<Action> actions) {
@@ -81,23 +102,34 @@ void World::Take(std::vector<Action> actions) {
 
 void World::Take(const Action& action) {
   fingerprint_ = Mix64(fingerprint_ ^ action.index());
+  const auto stream_of = [this](SessionId session) -> Stream* {
+    for (FakeNode& node : nodes_) {
+      if (node.stream.has_value() && node.stream->session == session) return &*node.stream;
+    }
+    return nullptr;
+  };
   if (const auto* store = std::get_if<StoreRecord>(&action)) {
     if (store->record_number != records_.size() + 1) Violate("a record number is out of turn");
     records_.push_back(store->record);
+  } else if (const auto* plan = std::get_if<ComputePlan>(&action)) {
+    plans_.push_back(*plan);
+  } else if (const auto* welcome = std::get_if<SendWelcome>(&action)) {
+    if (Stream* stream = stream_of(welcome->session)) {
+      stream->down.push_back(agent::SessionWelcomed{stream->number, absl::Seconds(1),
+                                                    Incarnation{coordinator_}, kStore});
+    }
   } else if (const auto* send = std::get_if<SendCommand>(&action)) {
     fingerprint_ = Mix64(fingerprint_ ^ send->command_number);
     CheckCommand(send->command);
-    for (FakeNode& node : nodes_) {
-      if (node.session == send->session) node.inbox.push_back(*send);
+    if (Stream* stream = stream_of(send->session)) {
+      stream->down.push_back(
+          agent::CommandReceived{stream->number, send->command_number, ToDaemon(send->command)});
     }
-  } else if (const auto* plan = std::get_if<ComputePlan>(&action)) {
-    plans_.push_back(*plan);
   } else if (const auto* close = std::get_if<CloseSession>(&action)) {
-    for (FakeNode& node : nodes_) {
-      if (node.session != close->session) continue;
-      node.session = SessionId{};
-      node.inbox.clear();
+    if (Stream* stream = stream_of(close->session)) {
+      stream->down.push_back(agent::SessionClosed{stream->number, close->status});
     }
+    std::erase(impostors_, close->session);
   } else if (const auto* publish = std::get_if<PublishJob>(&action)) {
     const JobView& job = *publish->job;
     const auto before = published_.find(job.id);
@@ -192,169 +224,61 @@ void World::CrashCoordinator() {
   ++crashes_;
   ++coordinator_;
   records_.resize(stored_);
-  for (FakeNode& node : nodes_) {
-    node.session = SessionId{};
-    node.inbox.clear();
-  }
+  // Nothing that was on its way arrives, and nobody remembers a session.
+  ended_sessions_.clear();
+  impostors_.clear();
   plans_.clear();
+  for (FakeNode& node : nodes_) {
+    if (node.stream.has_value()) node.stream->broken = true;
+  }
   machine_.emplace(options_);
   Take(machine_->Recover(now_, records_));
   Check();
 }
 
+// Deadline by deadline, whoever's it is.
 void World::AdvanceTime(absl::Duration duration) {
   const Instant end = now_ + duration;
-  for (int i = 0; machine_->NextDeadline() <= end; ++i) {
-    now_ = std::max(now_, machine_->NextDeadline());
-    Feed(DeadlineReached{});
-    if (i == 10'000) return Violate("deadlines that change nothing");
+  for (int i = 0;; ++i) {
+    if (i == 20'000) return Violate("deadlines that change nothing");
+    Instant next = machine_->NextDeadline();
+    FakeNode* first = nullptr;
+    for (FakeNode& node : nodes_) {
+      if (!node.daemon.has_value() || node.daemon->NextDeadline() >= next) continue;
+      next = node.daemon->NextDeadline();
+      first = &node;
+    }
+    if (next > end) break;
+    now_ = std::max(now_, next);
+    if (first != nullptr) {
+      FeedDaemon(*first, agent::DeadlineReached{});
+    } else {
+      Feed(DeadlineReached{});
+    }
   }
   now_ = end;
 }
 
-void World::Connect(FakeNode& node) {
-  node.session = SessionId{++session_};
-  WorkerHello hello{.node = node.name,
-                    .incarnation = Incarnation{node.incarnation},
-                    .last_command_number = node.last_command_number,
-                    .devices = node.devices};
-  for (const auto& [job, ranks] : node.running) hello.running.push_back({job, ranks.epoch});
-  if (node.coordinator != coordinator_) node.last_command_number = 0;
-  node.coordinator = coordinator_;
-  Feed(SessionOpened{node.session, std::move(hello)});
-  const std::vector<RankReported> said = node.said;
-  for (RankReported report : said) {
-    if (node.session == SessionId{}) return;
-    report.session = node.session;
-    Feed(report);
-  }
-}
-
-void World::Break(FakeNode& node) {
-  const SessionId session = std::exchange(node.session, SessionId{});
-  node.inbox.clear();
-  if (session != SessionId{} && prng_.Below(2) == 0) Feed(SessionClosed{session});
-}
-
-void World::Restart(FakeNode& node) {
-  Break(node);
-  node.incarnation += 1;
-  node.last_command_number = 0;
-  node.running.clear();
-  node.said.clear();
-  node.stopped.clear();
-}
-
-void World::Finish(FakeNode& node, CommandFinished result) {
-  // The answer may get lost with its stream.
-  if (node.session == SessionId{}) return;
-  result.session = node.session;
-  Feed(result);
-}
-
-void World::HandleCommand(FakeNode& node) {
-  if (node.inbox.empty()) return;
-  const SendCommand sent = node.inbox.front();
-  node.inbox.erase(node.inbox.begin());
-  node.last_command_number = std::max(node.last_command_number, sent.command_number);
-  if (std::holds_alternative<PrepareData>(sent.command)) {
-    CommandFinished result{.command_number = sent.command_number, .data_digest = "data"};
-    if (prng_.Below(20) == 0)
-      result.data_violations = {{"spec.data.shards", "x", "must be readable"}};
-    return Finish(node, std::move(result));
-  }
-  if (const auto* assign = std::get_if<Assign>(&sent.command)) return Carry(node, sent, *assign);
-  if (const auto* stop = std::get_if<StopRanks>(&sent.command)) return Carry(node, sent, *stop);
-  Finish(node, {.command_number = sent.command_number});
-}
-
-void World::Carry(FakeNode& node, const SendCommand& sent, const Assign& assign) {
-  const auto stopped = node.stopped.find(assign.job);
-  const auto present = node.running.find(assign.job);
-  if ((stopped != node.stopped.end() && assign.epoch <= stopped->second) ||
-      (present != node.running.end() && assign.epoch < present->second.epoch)) {
-    return Finish(node,
-                  {.command_number = sent.command_number, .code = 10, .message = "superseded"});
-  }
-  if (present == node.running.end() || present->second.epoch < assign.epoch) {
-    std::erase_if(node.said, [&](const RankReported& r) { return r.job == assign.job; });
-    FakeNode::Ranks ranks{.epoch = assign.epoch};
-    int32_t rank = 0;
-    for (const NodeDevices& part : assign.layout.nodes) {
-      for (int32_t device : part.devices) {
-        if (part.node == node.name) ranks.device_of[rank] = device;
-        ++rank;
-      }
-    }
-    for (const auto& [job, other] : node.running) {
-      if (job == assign.job) continue;
-      for (const auto& [r, device] : ranks.device_of) {
-        for (const auto& [other_rank, other_device] : other.device_of) {
-          if (device == other_device) {
-            Violate(absl::StrCat(node.name, " device ", device, " is given to ",
-                                 ToString(assign.job), " while ", ToString(job), " runs on it"));
-          }
-        }
-      }
-    }
-    node.running[assign.job] = std::move(ranks);
-  }
-  Finish(node, {.command_number = sent.command_number});
-}
-
-void World::Carry(FakeNode& node, const SendCommand& sent, const StopRanks& stop) {
-  node.stopped[stop.job] = std::max(node.stopped[stop.job], stop.epoch);
-  std::erase_if(node.said,
-                [&](const RankReported& r) { return r.job == stop.job && r.epoch <= stop.epoch; });
-  const auto present = node.running.find(stop.job);
-  if (present != node.running.end() && present->second.epoch <= stop.epoch) {
-    const FakeNode::Ranks ranks = std::move(present->second);
-    node.running.erase(present);
-    for (const auto& [rank, device] : ranks.device_of) {
-      if (node.session == SessionId{}) break;
-      Feed(RankReported{node.session, stop.job, ranks.epoch, rank, RankExited{.expected = true}});
+// The coordinator does not run for a while; the daemons do. It must not blame them for it.
+void World::Stall() {
+  const absl::Duration duration = absl::Seconds(1 + static_cast<int64_t>(prng_.Below(60)));
+  const Instant end = now_ + duration;
+  for (FakeNode& node : nodes_) {
+    for (int i = 0; node.daemon.has_value() && node.daemon->NextDeadline() <= end; ++i) {
+      if (i == 20'000) return Violate("deadlines of a daemon that change nothing");
+      now_ = std::max(now_, node.daemon->NextDeadline());
+      FeedDaemon(node, agent::DeadlineReached{});
     }
   }
-  Finish(node, {.command_number = sent.command_number});
-}
-
-void World::Say(FakeNode& node, JobId job, Epoch epoch, int32_t rank,
-                decltype(RankReported::report) report) {
-  RankReported said{node.session, job, epoch, rank, std::move(report)};
-  node.said.push_back(said);
-  if (node.session != SessionId{}) Feed(said);
-}
-
-void World::ActOnRank(FakeNode& node, bool faults) {
-  if (node.running.empty()) return;
-  auto it = std::next(node.running.begin(),
-                      static_cast<std::ptrdiff_t>(prng_.Below(node.running.size())));
-  const JobId job = it->first;
-  FakeNode::Ranks& ranks = it->second;
-  if (ranks.device_of.empty()) return;
-  const auto chosen = std::next(ranks.device_of.begin(),
-                                static_cast<std::ptrdiff_t>(prng_.Below(ranks.device_of.size())));
-  const int32_t rank = chosen->first;
-  const Epoch epoch = ranks.epoch;
-  if (faults && prng_.Below(15) == 0) {
-    ranks.device_of.erase(chosen);
-    if (ranks.device_of.empty()) node.running.erase(it);
-    return Say(node, job, epoch, rank, RankExited{.signal = 9});
-  }
-  if (!ranks.ready.contains(rank)) {
-    ranks.ready.insert(rank);
-    return Say(node, job, epoch, rank, RankReady{});
-  }
-  const auto running = machine_->jobs().find(job);
-  const bool started =
-      running != machine_->jobs().end() && running->second.state.phase != job::JobPhase::kStarting;
-  if (!started || ranks.succeeded.contains(rank)) return;
-  if (rank == 0 && prng_.Below(3) != 0) {
-    return Say(node, job, epoch, rank,
-               StepReport{.step = static_cast<int64_t>(prng_.Below(9)) + 1, .epoch = epoch});
-  }
-  ranks.succeeded.insert(rank);
-  Say(node, job, epoch, rank, RankSucceeded{10});
+  now_ = end;
+  const auto lost = [this] {
+    return std::count_if(machine_->nodes().begin(), machine_->nodes().end(),
+                         [](const auto& entry) { return entry.second.lost; });
+  };
+  const auto before = lost();
+  Feed(Stalled{duration});
+  Feed(DeadlineReached{});
+  if (lost() > before) Violate("a node is lost because the coordinator did not run");
 }
 
 void World::Submit() {
@@ -367,66 +291,100 @@ void World::Submit() {
                        prng_.Below(4) == 0 ? absl::StrCat("request", prng_.Below(6)) : ""});
 }
 
+// A second daemon by the name of a node, which says hello and nothing more.
+void World::OpenImpostor() {
+  const FakeNode& node = nodes_[prng_.Below(nodes_.size())];
+  const SessionId session{++session_};
+  impostors_.push_back(session);
+  Feed(SessionOpened{session, WorkerHello{.node = node.name,
+                                          .incarnation = Incarnation{++incarnation_},
+                                          .devices = node.devices,
+                                          .store = kStore}});
+}
+
+void World::CloseOneSession() {
+  if (!ended_sessions_.empty()) {
+    const SessionId session = ended_sessions_.front();
+    ended_sessions_.erase(ended_sessions_.begin());
+    Feed(SessionClosed{session});
+  } else if (!impostors_.empty()) {
+    const SessionId session = impostors_.front();
+    impostors_.erase(impostors_.begin());
+    Feed(SessionClosed{session});
+  }
+}
+
 void World::Act() {
   FakeNode& node = nodes_[prng_.Below(nodes_.size())];
-  switch (prng_.Below(20)) {
+  switch (prng_.Below(24)) {
     case 0:
       return Submit();
     case 1:
-      if (prng_.Below(4) == 0 && !machine_->jobs().empty()) {
+      if (Chance(4) && !machine_->jobs().empty()) {
         Feed(CancelRequested{
             Token{++token_},
             JobId{1 + static_cast<int64_t>(prng_.Below(machine_->jobs().size() + 1))}});
       }
       return;
     case 2:
-      return prng_.Below(4) == 0 ? Break(node) : void();
+      return Chance(6) ? Break(node, Chance(2)) : void();
     case 3:
-      return prng_.Below(8) == 0 ? Restart(node) : void();
+      if (node.stream.has_value() && node.stream->broken) Break(node, true);
+      return Chance(16) ? Kill(node) : void();
     case 4:
-      return prng_.Below(10) == 0 ? CrashCoordinator() : void();
+      if (!node.daemon.has_value()) Start(node);
+      return Chance(24) ? CrashCoordinator() : void();
     case 5:
       return AdvanceTime(absl::Milliseconds(static_cast<int64_t>(prng_.Below(2000))));
     case 6:
-      return prng_.Below(6) == 0 ? AdvanceTime(absl::Seconds(5)) : void();
+      return Chance(8) ? AdvanceTime(absl::Seconds(5)) : Chance(12) ? Stall() : void();
     case 7:
+      CloseOneSession();
+      return Chance(40) ? OpenImpostor() : void();
     case 8:
-      if (node.session == SessionId{}) return Connect(node);
-      return Feed(HeartbeatReceived{.session = node.session});
     case 9:
     case 10:
-    case 11:
       return Commit();
+    case 11:
+      return Chance(60) && node.daemon.has_value() ? FeedDaemon(node, agent::TerminationRequested{})
+                                                   : void();
     case 12:
     case 13:
     case 14:
     case 15:
-      return HandleCommand(node);
+    case 16:
+      for (int i = 0; i < 6 && PumpStream(node); ++i) {
+      }
+      return;
     default:
-      return ActOnRank(node, /*faults=*/true);
+      PumpProcess(node, /*faults=*/true);
+      return;
   }
 }
 
 bool World::Heal() {
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 3000; ++round) {
     while (stored_ != records_.size()) Commit();
-    bool busy = false;
+    while (!plans_.empty()) PlanOne();
+    while (!ended_sessions_.empty() || !impostors_.empty()) CloseOneSession();
     for (FakeNode& node : nodes_) {
-      if (node.session == SessionId{}) Connect(node);
-      Feed(HeartbeatReceived{.session = node.session});
-      while (!node.inbox.empty() && node.session != SessionId{}) HandleCommand(node);
-      for (int i = 0; i < 8; ++i) ActOnRank(node, /*faults=*/false);
-      busy = busy || !node.running.empty();
+      if (!node.daemon.has_value()) Start(node);
+      if (node.stream.has_value() && node.stream->broken) Break(node, true);
+      while (PumpStream(node)) {
+      }
+      for (int i = 0; i < 8; ++i) PumpProcess(node, /*faults=*/false);
     }
     AdvanceTime(absl::Milliseconds(500));
+    bool done = stored_ == records_.size();
     int32_t devices = 0;
-    for (const FakeNode& node : nodes_) devices += node.devices;
-    bool done = !busy && stored_ == records_.size();
-    bool blocked = false;  // by an earlier job that never fits
+    for (const FakeNode& node : nodes_) {
+      devices += node.devices;
+      done = done && node.processes.empty();
+    }
     for (const auto& [id, job] : machine_->jobs()) {
       if (job.state.IsTerminal()) continue;
-      blocked = blocked || job.state.request->devices > devices;
-      done = done && blocked && job.state.phase == job::JobPhase::kQueued;
+      const bool fits = job.state.request->devices <= devices;
+      done = done && !fits && job.state.phase == job::JobPhase::kQueued;
     }
     for (const auto& [name, node] : machine_->nodes())
       done = done && node.Idle() && node.foreign.empty();

@@ -1,39 +1,58 @@
-// tests/sim/coordinator/world.h: the coordinator's machine in a small world of one seed: nodes that
-// die, sessions that break, users who submit and cancel, a coordinator that crashes and replays its
-// store.
+// tests/sim/coordinator/world.h: the coordinator's machine and the daemons' machines in a small
+// world of one seed: nodes that die, streams that break, ranks that are killed, users who submit
+// and cancel, a coordinator that crashes and replays its store, or does not run for a while.
 //
-// Everything that the machine asks for is checked as it comes; see Check() for what must hold.
+// Both machines are the real ones. The world is their shell: streams whose messages are lost when
+// they break, rank processes that do what they are told, a store that commits when it likes.
+// Everything that the machines ask for is checked as it comes; see Check() for what must hold.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/machine/coordinator.h"
 #include "core/base/prng.h"
+#include "worker/agent/machine/machine.h"
 
 namespace phalanx::coordinator {
 
-// A worker daemon and the ranks under it, as far as the coordinator can tell.
+// One stream between a daemon and the coordinator. What was written and has not arrived is lost
+// with it.
+struct Stream {
+  SessionId session;                 // as the coordinator knows it
+  agent::SessionNumber number;       // as the daemon knows it
+  std::deque<agent::Action> outbox;  // not written yet
+  std::deque<Event> up;              // on their way to the coordinator
+  std::deque<agent::Event> down;     // and to the daemon
+  bool broken = false;               // the daemon has not noticed yet
+};
+
+// A rank process, as far as its daemon can tell.
+struct FakeProcess {
+  int32_t device = 0;
+  JobId job;
+  Epoch epoch;  // 0: it has none
+  int32_t rank = 0;
+  bool said_hello = false, ready = false, succeeded = false;
+  std::optional<Epoch> to_stop;
+  bool ending = false, killed = false;
+};
+
 struct FakeNode {
   NodeName name;
   int32_t devices = 0;
-  uint64_t incarnation = 1;
-  SessionId session;  // 0: broken
-  uint64_t last_command_number = 0;
-  uint64_t coordinator = 0;  // the one that numbered it
-  std::vector<SendCommand> inbox;
-  struct Ranks {
-    Epoch epoch;
-    std::map<int32_t, int32_t> device_of;  // live ranks
-    std::set<int32_t> ready, succeeded;
-  };
-  std::map<JobId, Ranks> running;
-  std::map<JobId, Epoch> stopped;  // and older epochs
-  std::vector<RankReported> said;  // said again on each new session, until its epoch is over
+  uint64_t incarnation = 0;
+  std::optional<agent::Machine> daemon;  // none: it has ended
+  std::optional<Stream> stream;
+  std::map<agent::ProcessNumber, FakeProcess> processes;
+  std::vector<agent::PrepareData> preparing;
+  std::deque<agent::Event> answers;  // of orders that are answered at once
 };
 
 class World {
@@ -47,34 +66,47 @@ class World {
 
   // What was violated; empty: nothing.
   const std::vector<std::string>& violations() const { return violations_; }
-  // A fingerprint of everything that the machine has done.
+  // A fingerprint of everything that the machines have done.
   uint64_t fingerprint() const { return fingerprint_; }
   std::string Describe() const;
   int64_t crashes() const { return crashes_; }
   int64_t ended() const;
+  int64_t succeeded() const;
 
  private:
+  // world.cc: the coordinator, its store and its users.
   void Feed(const Event& event);
   void Take(std::vector<Action> actions);
   void Take(const Action& action);
   void CheckCommand(const Command& command);
   void Check();
   void CheckReplay();
+  void PlanOne();
   void Commit();
   void CrashCoordinator();
   void AdvanceTime(absl::Duration duration);
-  void Connect(FakeNode& node);
-  void Break(FakeNode& node);
-  void Restart(FakeNode& node);
-  void HandleCommand(FakeNode& node);
-  void Carry(FakeNode& node, const SendCommand& sent, const Assign& assign);
-  void Carry(FakeNode& node, const SendCommand& sent, const StopRanks& stop);
-  void ActOnRank(FakeNode& node, bool faults);
-  void Say(FakeNode& node, JobId job, Epoch epoch, int32_t rank,
-           decltype(RankReported::report) report);
-  void Finish(FakeNode& node, CommandFinished result);
+  void Stall();
   void Submit();
+  void OpenImpostor();
+  void CloseOneSession();
   void Violate(std::string what);
+  bool Chance(uint64_t in) { return prng_.Below(in) == 0; }
+
+  // world_nodes.cc: daemons, streams and ranks.
+  void FeedDaemon(FakeNode& node, const agent::Event& event);
+  void Carry(FakeNode& node, const agent::Action& action);
+  void Order(FakeNode& node, const agent::StartProcess& order);
+  void Order(FakeNode& node, const agent::SendRunEpoch& order);
+  void Start(FakeNode& node);
+  void Kill(FakeNode& node);
+  void Break(FakeNode& node, bool told);
+  void DropStream(FakeNode& node);
+  bool PumpStream(FakeNode& node);
+  bool PumpProcess(FakeNode& node, bool faults);
+  void Report(FakeNode& node, agent::ProcessNumber process, agent::ReportKind kind,
+              decltype(RankReported::report) report);
+  void EndProcess(FakeNode& node, agent::ProcessNumber process, int32_t signal);
+  std::optional<Event> EventOf(FakeNode& node, const agent::Action& action);
 
   Prng prng_;
   CoordinatorOptions options_;
@@ -84,8 +116,11 @@ class World {
   std::vector<ComputePlan> plans_;  // under way
   std::vector<Record> records_;
   size_t stored_ = 0;
-  uint64_t token_ = 0, session_ = 0, coordinator_ = 1, job_count_ = 0;
-  std::map<uint64_t, JobRequestPtr> asked_;
+  uint64_t token_ = 0, session_ = 0, coordinator_ = 1, incarnation_ = 0;
+  // Sessions whose streams have ended and of which the coordinator has not heard yet.
+  std::vector<SessionId> ended_sessions_;
+  std::vector<SessionId> impostors_;
+  std::vector<decltype(RankReported::report)> reports_;  // payloads are places in it
   std::set<JobId> acknowledged_;
   std::map<JobId, JobView> published_;
   std::vector<std::string> violations_;

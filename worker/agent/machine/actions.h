@@ -31,6 +31,8 @@ struct OpenSession {
   SessionNumber session;
   uint64_t last_command_number = 0;
   std::vector<RunningAssignment> running;
+  uint64_t store = 0;  // that these are of; 0: none is known
+  JobId last_job;      // the highest number seen
 };
 // Write what was sent before, then end the stream. Answered with SessionClosed.
 struct CloseSession {
@@ -80,6 +82,7 @@ struct SendRunEpoch {
   int32_t rank = 0;
   int32_t device = 0;
   std::string index_path, validation_index_path;
+  uint64_t store = 0;
 };
 struct SendRendezvous {
   ProcessNumber process;
@@ -106,7 +109,7 @@ struct UploadLogs {
 };
 // The daemon is done. Nothing follows.
 struct Exit {
-  bool failed = false;
+  absl::Status status;  // OK: in good order
   std::string reason;
 };
 // A decision in one line, for the log.

@@ -71,6 +71,7 @@ struct SessionWelcomed {
   SessionNumber session;
   absl::Duration heartbeat_interval;
   Incarnation coordinator;
+  uint64_t store = 0;  // identity of its store; 0: it has none
 };
 struct CommandReceived {
   SessionNumber session;

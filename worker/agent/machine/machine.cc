@@ -15,6 +15,7 @@ constexpr absl::Duration kFarewell = absl::Seconds(3);
 
 bool IsFatal(const absl::Status& status) {
   return status.code() == absl::StatusCode::kAborted ||
+         status.code() == absl::StatusCode::kAlreadyExists ||
          status.code() == absl::StatusCode::kInvalidArgument ||
          status.code() == absl::StatusCode::kFailedPrecondition;
 }
@@ -54,7 +55,8 @@ Instant Machine::NextDeadline() const {
   Instant next = exit_at_;
   if (session_state_ == SessionState::kOpen) {
     if (!heartbeat_on_its_way_) next = std::min(next, heartbeat_at_);
-  } else if (session_state_ != SessionState::kClosing) {
+  } else if (session_state_ == SessionState::kOpening ||
+             (session_state_ == SessionState::kClosed && failure_.ok())) {
     next = std::min(next, session_deadline_);
   }
   for (const auto& [number, process] : processes_) {
@@ -76,6 +78,10 @@ void Machine::Apply(const SessionWelcomed& event) {
     last_received_ = 0;
     stops_.clear();
     for (auto& [job, assignment] : assignments_) assignment.to_answer.clear();
+  }
+  if (event.store != 0 && event.store != store_) {
+    if (store_ != 0) LeaveStore();
+    store_ = event.store;
   }
   Log(absl::StrCat("session=", session_.value, " welcome coordinator=",
                    absl::Hex(coordinator_.value), " reports_kept=", reports_.size()));
@@ -117,7 +123,7 @@ void Machine::Apply(const MessageWritten& event) {
 
 void Machine::Apply(const GoodbyeReceived& event) {
   if (event.session != session_) return;
-  Drain(absl::StrCat("the coordinator let the node go: ", event.reason), /*failed=*/false,
+  Drain(absl::StrCat("the coordinator let the node go: ", event.reason), absl::OkStatus(),
         options_.shutdown_grace);
 }
 
@@ -134,7 +140,7 @@ void Machine::Apply(const SessionClosed& event) {
     // Another process has this node's name, or no coordinator will ever serve this one: its ranks
     // have no master any more.
     Drain(absl::StrCat("the coordinator refused the session: ", OneLine(event.status)),
-          /*failed=*/true, absl::ZeroDuration());
+          event.status, absl::ZeroDuration());
     return;
   }
   const double doubled = static_cast<double>(uint64_t{1} << std::min(failed_attempts_, 20));
@@ -173,7 +179,7 @@ void Machine::Apply(const DataPrepared& event) {
 void Machine::Apply(const UploadStarted& event) { Answer(event.command_number, event.status); }
 
 void Machine::Apply(const TerminationRequested&) {
-  Drain("asked to end", /*failed=*/false,
+  Drain("asked to end", absl::OkStatus(),
         draining_ ? absl::ZeroDuration() : options_.shutdown_grace);
 }
 
@@ -335,17 +341,17 @@ void Machine::KeepSession() {
         session_state_ == SessionState::kClosed || session_state_ == SessionState::kOpening;
     if ((processes_.empty() && unreachable) || now_ >= exit_at_) {
       exited_ = true;
-      actions_.push_back(Exit{failed_, exit_reason_});
+      actions_.push_back(Exit{failure_, exit_reason_});
       return;
     }
   }
   switch (session_state_) {
     case SessionState::kClosed:
-      if (now_ < session_deadline_ || failed_) return;
+      if (now_ < session_deadline_ || !failure_.ok()) return;
       session_ = SessionNumber{session_.value + 1};
       session_state_ = SessionState::kOpening;
       session_deadline_ = now_ + options_.welcome_timeout;
-      actions_.push_back(OpenSession{session_, LastCommandNumber(), Running()});
+      actions_.push_back(OpenSession{session_, LastCommandNumber(), Running(), store_, last_job_});
       return;
     case SessionState::kOpening:
       if (now_ < session_deadline_) return;
@@ -360,18 +366,35 @@ void Machine::KeepSession() {
   }
 }
 
-void Machine::Drain(std::string reason, bool failed, absl::Duration grace) {
+void Machine::Drain(std::string reason, absl::Status failure, absl::Duration grace) {
   Log(absl::StrCat("draining reason=\"", reason, "\" processes=", processes_.size()));
   if (!draining_) {
     draining_ = true;
     exit_reason_ = std::move(reason);
     if (session_state_ == SessionState::kOpen) SendHeartbeatNow();
-  } else if (failed) {
+  } else if (!failure.ok()) {
     exit_reason_ = std::move(reason);
   }
-  failed_ = failed_ || failed;
+  failure_.Update(failure);
   exit_at_ = std::min(exit_at_, now_ + grace + kFarewell);
   for (auto& [number, process] : processes_) End(number, process, grace, exit_reason_);
+}
+
+void Machine::LeaveStore() {
+  Log(absl::StrCat("the coordinator has another store: processes=", processes_.size(),
+                   " of the one before are ended"));
+  for (auto& [number, process] : processes_) {
+    process.job = JobId{};
+    End(number, process, options_.shutdown_grace, "the coordinator has another store");
+  }
+  highest_epoch_.clear();
+  stopped_epoch_.clear();
+  assignments_.clear();
+  outcomes_.clear();
+  data_requests_.clear();
+  stops_.clear();
+  reports_ = ReportBuffer();
+  last_job_ = JobId{};
 }
 
 // The newest command of which all up to it are carried out: what comes after may be sent again.
@@ -385,6 +408,7 @@ uint64_t Machine::LastCommandNumber() const {
 void Machine::RememberEpoch(JobId job, Epoch epoch) {
   Epoch& highest = highest_epoch_[job];
   highest = std::max(highest, epoch);
+  last_job_ = std::max(last_job_, job);
   ForgetLowest(highest_epoch_, kJobsRememberedMax);
 }
 

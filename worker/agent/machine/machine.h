@@ -8,11 +8,16 @@
 // Session. The daemon keeps one session to the coordinator and opens another, after a jittered and
 // growing delay, when it breaks; ranks train on meanwhile and what they report is kept
 // (report_buffer.h). It ends with an error when the coordinator says that another process has
-// taken its place (ABORTED) or that it is not served (INVALID_ARGUMENT, FAILED_PRECONDITION).
+// taken its place (ABORTED), that another live one has its name (ALREADY_EXISTS), or that it is not
+// served (INVALID_ARGUMENT, FAILED_PRECONDITION).
 //
 // Commands. A number that was seen before is answered again if its answer exists, and otherwise
 // left to the work that is under way. A coordinator process of which nothing is known starts
 // afresh.
+//
+// Stores. Jobs are numbered within one store of a coordinator. At the welcome of a coordinator with
+// another store the ranks of the one before are ended and everything known of its jobs is
+// forgotten.
 //
 // Epochs. Of each job only the highest epoch seen is obeyed; older commands are refused with
 // ABORTED. A stopped epoch is as good as an older one. An assignment of a newer epoch takes over
@@ -96,7 +101,7 @@ class Machine {
     kEnding,    // told to end
   };
   struct Process {
-    JobId job;
+    JobId job;  // 0: of a store that is not served any more
     int32_t device = 0;
     ProcessState state = ProcessState::kStarting;
     Epoch epoch;
@@ -152,9 +157,11 @@ class Machine {
   void SendQueuedReports();
   void SendHeartbeatNow();
   void KeepSession();
-  void Drain(std::string reason, bool failed, absl::Duration grace);
+  // `failure`: what ends the daemon otherwise than in good order.
+  void Drain(std::string reason, absl::Status failure, absl::Duration grace);
   uint64_t LastCommandNumber() const;
   void RememberEpoch(JobId job, Epoch epoch);
+  void LeaveStore();
 
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);
@@ -198,6 +205,8 @@ class Machine {
   int32_t reports_in_flight_ = 0;
 
   Incarnation coordinator_;
+  uint64_t store_ = 0;          // 0: none is known
+  JobId last_job_;              // the highest of that store that was assigned or stopped here
   uint64_t last_received_ = 0;  // command number of the present coordinator
   std::map<uint64_t, std::optional<SendCommandResult>> commands_;  // nullopt: under way
 
@@ -213,7 +222,7 @@ class Machine {
   RequestNumber last_request_;
 
   bool draining_ = false;
-  bool failed_ = false;
+  absl::Status failure_;  // that ends it
   bool exited_ = false;
   std::string exit_reason_;
   Instant exit_at_ = absl::InfiniteFuture();

@@ -41,6 +41,7 @@ void Machine::Apply(const RankReported& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || found->second.epoch != event.epoch) return;
   const Process& process = found->second;
+  if (process.job == JobId{}) return;  // nobody asks any more
   reports_.Add({process.job, process.epoch, process.rank, event.payload}, event.kind);
   SendQueuedReports();
 }
@@ -85,9 +86,11 @@ void Machine::Apply(const ProcessExited& event) {
   Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                    " exited code=", event.exit_code, " signal=", event.signal,
                    expected ? " expected" : ""));
-  reports_.Add({process.job, process.epoch, process.rank,
-                RankExit{event.exit_code, event.signal, expected, event.log_tail}},
-               ReportKind::kOther);
+  if (process.job != JobId{}) {
+    reports_.Add({process.job, process.epoch, process.rank,
+                  RankExit{event.exit_code, event.signal, expected, event.log_tail}},
+                 ReportKind::kOther);
+  }
   if (expected) {
     const auto stopped = stopped_epoch_.find(process.job);
     if (stopped != stopped_epoch_.end()) reports_.Retire(process.job, stopped->second);
@@ -197,7 +200,7 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
   process.step = 0;
   actions_.push_back(SendRunEpoch{number, assignment.command, process.rank, process.device,
                                   assignment.data->index_path,
-                                  assignment.data->validation_index_path});
+                                  assignment.data->validation_index_path, store_});
   for (const std::string& payload : assignment.rendezvous) {
     actions_.push_back(SendRendezvous{number, payload});
   }

@@ -11,9 +11,38 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 NodeDevices On(const NodeName& node, std::vector<int32_t> devices) {
   return {node, std::move(devices)};
+}
+
+TEST(AdmissionTest, JobThatNeverFits_StaysQueuedWithThatReasonAndHoldsNobodyUp) {
+  Harness h;
+  h.Open("n", 6);
+  const JobId large = h.Submit(AJob("large", 64));
+  const JobId small = h.Submit(AJob("small", 1));
+  EXPECT_EQ(h.Phase(large), JobPhase::kQueued);
+  EXPECT_THAT(h.views[large]->reason, HasSubstr("needs 64 devices"));
+  EXPECT_EQ(h.Phase(small), JobPhase::kStarting);
+  EXPECT_THAT(h.Explain(large), Contains(HasSubstr("it needs 64 cpu devices")));
+}
+
+TEST(AdmissionTest, JobBehindOneThatNeverFits_DoesNotNameIt) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  h.Run(node, AJob("runs", 1));
+  h.Submit(AJob("large", 64));
+  const JobId small = h.Submit(AJob("small", 1));
+  EXPECT_THAT(h.Explain(small), Not(Contains(HasSubstr("large"))));
+}
+
+TEST(AdmissionTest, JobThatFitsOnceMoreNodesJoin_StartsThen) {
+  Harness h;
+  h.Open("a", 2);
+  const JobId large = h.Submit(AJob("large", 4));
+  h.Open("b", 2);
+  EXPECT_EQ(h.Phase(large), JobPhase::kStarting);
 }
 
 TEST(SubmitTest, Submit_BeforeItIsStored_IsNotAnswered) {
@@ -95,7 +124,8 @@ TEST(AdmissionTest, Job_WaitsForAllItsDevices) {
 
 TEST(AdmissionTest, LaterJob_ThatWouldFit_DoesNotOvertake) {
   Harness h;
-  h.Open("n", 2);
+  h.Open("n", 3);
+  h.Submit(AJob("runs", 1));
   const JobId large = h.Submit(AJob("large", 3));
   const JobId small = h.Submit(AJob("small", 1));
   EXPECT_EQ(h.Phase(small), JobPhase::kQueued);
@@ -133,7 +163,7 @@ TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
   h.Open("n", 2);
   const JobId job = h.Submit(AJob("a", 2, "unplannable"));
   EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
-  EXPECT_EQ(h.State(job).failure->cause, "PlanInvalid");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kPlanInvalid);
   EXPECT_EQ(h.Free("n"), 2);
 }
 
@@ -143,9 +173,10 @@ TEST(AdmissionTest, JobThatNeedsMoreMemoryThanItsDevices_FailsBeforeAnyProcess) 
   h.Open("small", 1, 2, {}, 0, {99});
   const JobId job = h.Submit(AJob("a", 3, "needs 100 bytes a rank"));
   EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
-  EXPECT_EQ(h.State(job).failure->cause, "PlanInvalid");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kPlanInvalid);
   EXPECT_EQ(h.State(job).failure->message, "rank 2 needs 100 B") << "in the order of the placement";
-  EXPECT_THAT(h.Explain(job), ElementsAre("PlanInvalid: rank 2 needs 100 B"));
+  EXPECT_THAT(h.Explain(job),
+              ElementsAre("PlanInvalid: rank 2 needs 100 B", ::testing::HasSubstr("what to do: ")));
   EXPECT_THAT(h.commands, IsEmpty());
   EXPECT_EQ(h.Free("large"), 2);
   EXPECT_EQ(h.Phase(h.Submit(AJob("b", 2, "needs 100 bytes a rank"))), JobPhase::kStarting);
@@ -215,6 +246,7 @@ TEST(AdmissionTest, NodeThatComesBackWithOtherMemory_IsBelieved) {
   Harness h;
   h.Open("n", 1, 1, {}, 0, {50});
   EXPECT_EQ(h.Phase(h.Submit(AJob("a", 1, "needs 100 bytes a rank"))), JobPhase::kFailed);
+  h.Feed(SessionClosed{h.NodeNamed("n").session});
   h.Open("n", 1, 2, {}, 0, {100});
   EXPECT_EQ(h.Phase(h.Submit(AJob("a", 1, "needs 100 bytes a rank"))), JobPhase::kStarting);
 }
@@ -238,10 +270,11 @@ TEST(ExplainTest, Queued_NamesWhatIsMissingAndWhoHoldsIt) {
 
 TEST(ExplainTest, QueuedBehindAnother_NamesIt) {
   Harness h;
-  h.Open("n", 2);
+  h.Open("n", 3);
+  h.Submit(AJob("runs", 1));
   h.Submit(AJob("large", 3));
   const JobId job = h.Submit(AJob("small", 1));
-  EXPECT_THAT(h.Explain(job), Contains(HasSubstr("job-1 (large) came first and waits for 3")));
+  EXPECT_THAT(h.Explain(job), Contains(HasSubstr("job-2 (large) came first and waits for 3")));
 }
 
 TEST(ExplainTest, QueuedWithoutAnyNode_SaysSo) {

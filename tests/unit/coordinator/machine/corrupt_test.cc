@@ -38,7 +38,7 @@ TEST(CorruptTest, OneSampleTooMany_FailsTheJobWithCountLimitAndNames) {
   h.Report(node, job, 0, RankEvent{"CorruptSample", "a.tar: 7: no PNG"});
   h.Report(node, job, 1, RankEvent{"CorruptSample", "a.tar: 8: no PNG"});
   EXPECT_EQ(h.Published(job), JobPhase::kFailed);
-  EXPECT_EQ(h.State(job).failure->cause, "DataCorrupt");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kDataCorrupt);
   EXPECT_EQ(h.State(job).failure->node, "a");
   EXPECT_EQ(h.State(job).failure->rank, -1);
   EXPECT_EQ(
@@ -62,7 +62,7 @@ TEST(CorruptTest, CountOutlivesTheCoordinator_AndIndexedOnesAreIncluded) {
   h.Report(node, job, 0, RankEvent{"CorruptSample", "a.tar: 7: no PNG"});
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
   h.Report(node, job, 0, RankEvent{"CorruptSample", "a.tar: 8: no PNG"});
-  EXPECT_EQ(h.State(job).failure->cause, "DataCorrupt");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kDataCorrupt);
 }
 
 TEST(CorruptTest, MoreThanAllowedWhileIndexing_FailsBeforeAnyRank_UnnamedOnesToo) {
@@ -73,7 +73,7 @@ TEST(CorruptTest, MoreThanAllowedWhileIndexing_FailsBeforeAnyRank_UnnamedOnesToo
                         {.data_digest = "d",
                          .corrupt_samples = 17,
                          .corrupt_messages = {"a.tar: 1: has no text", "a.tar: 2: has no text"}});
-  EXPECT_EQ(h.State(job).failure->cause, "DataCorrupt");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kDataCorrupt);
   EXPECT_THAT(h.State(job).failure->message,
               HasSubstr("17 corrupt samples; spec.data.corrupt_max allows 16"));
   EXPECT_TRUE(h.Commands<Assign>(node).empty());

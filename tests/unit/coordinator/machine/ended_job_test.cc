@@ -145,7 +145,7 @@ TEST(PrepareTest, NodeThatReadsNothing_FailsTheJobByName) {
     }
     EXPECT_EQ(h.Phase(job), minute < 29 ? job::JobPhase::kStarting : job::JobPhase::kFailed);
   }
-  EXPECT_EQ(h.State(job).failure->cause, "PrepareTimeout");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kPrepareTimeout);
   EXPECT_THAT(h.State(job).failure->message, HasSubstr("node n has read nothing"));
 }
 

@@ -57,7 +57,7 @@ TEST(StartTest, NodesThatReadOtherData_FailTheJob) {
   const JobId job = h.Submit(AJob("j", 3));
   h.Prepare(a, "d1");
   h.Prepare(b, "d2");
-  EXPECT_EQ(h.State(job).failure->cause, "DataInvalid");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kDataInvalid);
   EXPECT_EQ(h.Free("a"), 2);
 }
 
@@ -70,7 +70,7 @@ TEST(StartTest, DataViolations_FailTheJobBeforeAnyRank) {
                          .data_violations = {{"spec.data.shards", "x.tar", "must be readable"},
                                              {"spec.data.tokenizer", "t", "must fit"}}});
   EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
-  EXPECT_EQ(h.State(job).failure->cause, "DataInvalid");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kDataInvalid);
   EXPECT_EQ(h.State(job).failure->message,
             "spec.data.shards: x.tar: must be readable\nspec.data.tokenizer: t: must fit");
   EXPECT_THAT(h.Commands<Assign>(node), IsEmpty());
@@ -91,7 +91,7 @@ TEST(StartTest, AssignThatFails_FailsTheJob) {
   const JobId job = h.Submit(AJob("a", 1));
   h.Prepare(node);
   h.Answer<Assign>(node, {.code = 13, .message = "no such program"});
-  EXPECT_EQ(h.State(job).failure->cause, "StartFailed");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kStartFailed);
   h.Answer<StopRanks>(node);
   EXPECT_EQ(h.Free("n"), 1);
 }
@@ -106,7 +106,7 @@ TEST(StartTest, RanksThatAreNotReadyInTime_AreNamed) {
     h.Advance(absl::Seconds(10));
     h.Feed(HeartbeatReceived{.session = node});
   }
-  EXPECT_EQ(h.State(job).failure->cause, "StartTimeout");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kStartTimeout);
   EXPECT_EQ(h.State(job).failure->rank, 1);
 }
 

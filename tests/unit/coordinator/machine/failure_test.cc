@@ -6,8 +6,13 @@
 namespace phalanx::coordinator {
 namespace {
 
+using job::FailureKind;
 using job::JobPhase;
 using ::testing::HasSubstr;
+
+RankError Lost(int32_t accused) {
+  return {.kind = FailureKind::kPeerLost, .accused = accused, .message = "it is gone"};
+}
 
 struct FailureTest : public ::testing::Test {
   FailureTest() : a(h.Open("a", 2)), b(h.Open("b", 1)), job(h.Submit(AJob("j", 3))) {
@@ -25,7 +30,7 @@ TEST_F(FailureTest, KilledRank_FailsTheJobAtOnceAndIsNamed) {
   h.Report(b, job, 2, RankExited{.signal = 9, .log_tail = "step 4"});
   EXPECT_EQ(h.Published(job), JobPhase::kFailed);
   const FailureCause& cause = *h.State(job).failure;
-  EXPECT_EQ(cause.cause, "RankKilled");
+  EXPECT_EQ(cause.kind, FailureKind::kRankKilled);
   EXPECT_EQ(cause.rank, 2);
   EXPECT_EQ(cause.node, "b");
   EXPECT_EQ(cause.signal, 9);
@@ -36,7 +41,7 @@ TEST_F(FailureTest, KilledRank_FailsTheJobAtOnceAndIsNamed) {
 
 TEST_F(FailureTest, ExitBeforeTheLastStep_IsAFailureEvenWithCodeZero) {
   h.Report(a, job, 1, RankExited{.exit_code = 0});
-  EXPECT_EQ(h.State(job).failure->cause, "RankExited");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRankExited);
 }
 
 TEST_F(FailureTest, ExitAfterSuccess_IsNone) {
@@ -46,33 +51,105 @@ TEST_F(FailureTest, ExitAfterSuccess_IsNone) {
 }
 
 TEST_F(FailureTest, RankError_IsTheCauseThatItNames) {
-  h.Report(a, job, 0, RankError{.message = "loss is not finite", .cause = "NonFinite"});
-  EXPECT_EQ(h.State(job).failure->cause, "NonFinite");
+  h.Report(a, job, 0, RankError{.kind = FailureKind::kNonFinite, .message = "loss is not finite"});
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNonFinite);
   EXPECT_EQ(h.State(job).failure->message, "rank 0: loss is not finite");
 }
 
-TEST_F(FailureTest, CollateralError_WaitsForTheRootCause) {
-  h.Report(a, job, 0, RankError{.message = "peer went away", .collateral = true});
+TEST_F(FailureTest, Accusation_WaitsForBetterEvidence) {
+  h.Report(a, job, 0, Lost(2));
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
-  h.Advance(absl::Milliseconds(20));
+  h.Advance(absl::Milliseconds(299));
   h.Report(b, job, 2, RankExited{.signal = 11});
-  EXPECT_EQ(h.State(job).failure->cause, "RankKilled");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRankCrashed);
   EXPECT_EQ(h.State(job).failure->rank, 2);
 }
 
-TEST_F(FailureTest, CollateralErrorAndItsExit_WithoutARootCause_FailAfterTheSettleDelay) {
-  h.Report(a, job, 0,
-           RankError{.message = "peer went away", .cause = "PeerLost", .collateral = true});
-  h.Report(a, job, 0, RankExited{.exit_code = 1});
-  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
-  h.Advance(absl::Milliseconds(50));
-  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
-  EXPECT_EQ(h.State(job).failure->cause, "PeerLost");
+TEST_F(FailureTest, AccusationBeforeTheReportOfTheAccused_IsNotTheCause) {
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 1, Lost(2));
+  h.Report(b, job, 2, RankError{.kind = FailureKind::kOutputUnavailable, .message = "disk full"});
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kOutputUnavailable);
+  EXPECT_EQ(h.State(job).failure->rank, 2);
 }
 
-TEST_F(FailureTest, CollateralErrorAfterTheRootCause_ChangesNothing) {
+TEST_F(FailureTest, AccusationAndTheEndOfTheAccuser_BlameTheAccused) {
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 0, RankExited{.exit_code = 1});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Advance(absl::Milliseconds(300));
+  const FailureCause& cause = *h.State(job).failure;
+  EXPECT_EQ(cause.kind, FailureKind::kPeerLost);
+  EXPECT_EQ(cause.rank, 2);
+  EXPECT_EQ(cause.node, "b");
+  EXPECT_EQ(cause.message, "rank 0 on node a lost its connection to rank 2 on node b: it is gone");
+}
+
+TEST_F(FailureTest, AccusationsOfSeveralRanks_BlameTheNode) {
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 1, Lost(2));
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeUnreachable);
+  EXPECT_EQ(h.State(job).failure->node, "b");
+}
+
+TEST_F(FailureTest, AccusationsInAChain_BlameItsBeginning) {
+  h.Report(a, job, 1, Lost(0));
+  h.Report(a, job, 0, Lost(2));
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kPeerLost);
+  EXPECT_EQ(h.State(job).failure->rank, 2);
+}
+
+TEST_F(FailureTest, AccusationOfNobody_BlamesNobody) {
+  h.Report(a, job, 0, Lost(-1));
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kPeerLost);
+  EXPECT_EQ(h.State(job).failure->rank, -1);
+}
+
+TEST_F(FailureTest, AccusationOfItselfOrOfNoRank_NamesNobody) {
+  h.Report(a, job, 0, Lost(0));
+  h.Report(a, job, 1, Lost(99));
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->rank, -1);
+}
+
+TEST_F(FailureTest, AccusationAndABrokenSession_AreTheLossOfTheNodeAtOnce) {
+  h.Report(a, job, 0, Lost(2));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Feed(SessionClosed{b});
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost);
+  EXPECT_EQ(h.State(job).failure->node, "b");
+  EXPECT_EQ(h.events[job][h.events[job].size() - 2].type, "NodeLost");
+}
+
+TEST_F(FailureTest, BrokenSessionAndThenAnAccusation_AreTheLossOfTheNodeAtOnce) {
+  h.Feed(SessionClosed{b});
+  h.Report(a, job, 1, Lost(2));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost);
+}
+
+TEST_F(FailureTest, BrokenSessionOfANodeThatNobodyAccuses_ProvesNothing) {
+  h.Feed(SessionClosed{b});
+  h.Report(a, job, 1, Lost(0));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kPeerLost);
+  EXPECT_EQ(h.State(job).failure->rank, 0);
+}
+
+TEST_F(FailureTest, AccusationOfNobodyAndOneBrokenSession_AreTheLossOfThatNode) {
+  h.Report(a, job, 0, Lost(-1));
+  h.Feed(SessionClosed{b});
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost);
+  EXPECT_EQ(h.State(job).failure->node, "b");
+}
+
+TEST_F(FailureTest, AccusationAfterTheCause_ChangesNothing) {
   h.Report(b, job, 2, RankExited{.signal = 9});
-  h.Report(a, job, 0, RankError{.message = "peer went away", .collateral = true});
+  h.Report(a, job, 0, Lost(2));
   h.Advance(absl::Seconds(1));
   EXPECT_EQ(h.State(job).failure->rank, 2);
 }
@@ -102,7 +179,7 @@ TEST_F(FailureTest, NodeThatStaysAway_IsLost) {
   h.Feed(HeartbeatReceived{.session = a});
   h.Advance(absl::Seconds(8));
   EXPECT_EQ(h.Published(job), JobPhase::kFailed);
-  EXPECT_EQ(h.State(job).failure->cause, "NodeLost");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost);
   EXPECT_EQ(h.State(job).failure->node, "b");
   EXPECT_EQ(h.State(job).failure->rank, 2);
 }
@@ -112,7 +189,7 @@ TEST_F(FailureTest, SilentNode_IsClosedAndLost) {
   h.Feed(HeartbeatReceived{.session = a});
   h.Advance(absl::Seconds(5));
   EXPECT_EQ(h.closed.at(b).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(h.State(job).failure->cause, "NodeLost");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost);
   EXPECT_THAT(h.State(job).failure->message, HasSubstr("silent"));
 }
 
@@ -122,7 +199,7 @@ TEST_F(FailureTest, StallOfTheCoordinator_IsNoSilenceOfItsNodes) {
   h.Advance(absl::Seconds(5));
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning) << "15 s of silence, 20 s without ears";
   h.Advance(absl::Seconds(1));
-  EXPECT_EQ(h.State(job).failure->cause, "NodeLost") << "then silence is silence";
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost) << "then silence is silence";
 }
 
 TEST_F(FailureTest, StallOfTheCoordinator_IsNoAbsence) {
@@ -137,10 +214,10 @@ TEST_F(FailureTest, StallOfTheCoordinator_IsNoAbsence) {
 }
 
 TEST_F(FailureTest, StallOfTheCoordinator_LeavesEvidenceItsTime) {
-  h.Report(a, job, 0, RankError{.message = "peer went away", .collateral = true});
+  h.Report(a, job, 0, Lost(2));
   h.Stall(absl::Seconds(3));
   h.Report(b, job, 2, RankExited{.signal = 9});
-  EXPECT_EQ(h.State(job).failure->cause, "RankKilled");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRankKilled);
 }
 
 TEST_F(FailureTest, AnyMessageOfANode_IsASignOfLife) {
@@ -169,7 +246,7 @@ TEST_F(FailureTest, NodeThatComesBackWithoutItsRanks_HasLostThem) {
   h.Open("b", 1, 1, {}, 2);
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning) << "last reports may follow";
   h.Advance(absl::Seconds(2));
-  EXPECT_EQ(h.State(job).failure->cause, "RanksLost");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRanksLost);
 }
 
 TEST_F(FailureTest, NodeThatComesBackAfterItsRanksHaveSucceeded_HasLostNothing) {
@@ -187,7 +264,7 @@ TEST_F(FailureTest, NodeThatLostItsRanksAndTheAnswerToTheAssignment_IsNotAssigne
   const SessionId again = h.Open("b", 1, 1, {}, 2);
   EXPECT_TRUE(h.Commands<Assign>(again).empty());
   h.Advance(absl::Seconds(2));
-  EXPECT_EQ(h.State(job).failure->cause, "RanksLost");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRanksLost);
 }
 
 TEST_F(FailureTest, NodeThatComesBackAndTellsOfTheExit_NamesTheSignal) {
@@ -195,12 +272,12 @@ TEST_F(FailureTest, NodeThatComesBackAndTellsOfTheExit_NamesTheSignal) {
   h.Feed(SessionClosed{b});
   const SessionId again = h.Open("b", 1, 1, {}, 2);
   h.Report(again, job, 2, RankExited{.signal = 9});
-  EXPECT_EQ(h.State(job).failure->cause, "RankKilled");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRankKilled);
 }
 
 TEST_F(FailureTest, NewIncarnation_LosesTheRanksAtOnceAndFreesTheDevices) {
-  h.Open("b", 1, 2);
-  EXPECT_EQ(h.State(job).failure->cause, "NodeLost");
+  h.Replace("b", 1, 2);
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost);
   EXPECT_THAT(h.State(job).failure->message, HasSubstr("restarted"));
   EXPECT_EQ(h.Free("b"), 1);
   EXPECT_EQ(h.Free("a"), 0);
@@ -221,7 +298,7 @@ TEST_F(FailureTest, LostNodeThatReturns_IsToldToStopAndThenUsableAgain) {
 
 TEST_F(FailureTest, ExitThatTheWorkerWanted_NamesTheNode) {
   h.Report(b, job, 2, RankExited{.signal = 15, .expected = true});
-  EXPECT_EQ(h.State(job).failure->cause, "NodeStopped");
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeStopped);
 }
 
 TEST_F(FailureTest, TerminalPhase_NeverChanges) {
@@ -234,9 +311,10 @@ TEST_F(FailureTest, TerminalPhase_NeverChanges) {
 
 TEST_F(FailureTest, Explain_NamesCauseRankAndNode) {
   h.Report(b, job, 2, RankExited{.signal = 9});
-  EXPECT_THAT(h.Explain(job), ::testing::ElementsAre(
-                                  "RankKilled: rank 2 on node b was killed by signal 9 (SIGKILL)",
-                                  "the first rank to fail was 2 on node b"));
+  EXPECT_THAT(
+      h.Explain(job),
+      ::testing::ElementsAre("RankKilled: rank 2 on node b was killed by signal 9 (SIGKILL)",
+                             "the first rank to fail was 2 on node b", HasSubstr("what to do: ")));
 }
 
 }  // namespace

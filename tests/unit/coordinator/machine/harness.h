@@ -136,6 +136,11 @@ class Harness {
                                             .running = std::move(running)}});
     return session;
   }
+  // Another process of a node whose session has broken.
+  SessionId Replace(const NodeName& node, int32_t devices, uint64_t incarnation) {
+    Feed(SessionClosed{NodeNamed(node).session});
+    return Open(node, devices, incarnation);
+  }
   template <typename T>
   void Report(SessionId session, JobId job, int32_t rank, T report, int64_t epoch = 1) {
     Feed(RankReported{session, job, Epoch{epoch}, rank, std::move(report)});

@@ -63,7 +63,7 @@ TEST(RecoveryTest, RunningJobWhoseNodeStaysAway_IsLostAfterTheTimeout) {
   h.Advance(absl::Seconds(14));
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
   h.Advance(absl::Seconds(1));
-  EXPECT_EQ(h.State(job).failure->cause, "NodeLost");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kNodeLost);
 }
 
 TEST(RecoveryTest, DaemonThatDiedMeanwhile_LosesTheRanks) {
@@ -73,7 +73,7 @@ TEST(RecoveryTest, DaemonThatDiedMeanwhile_LosesTheRanks) {
   h.Restart();
   h.Open("n", 1, 2);
   h.Advance(absl::Seconds(2));
-  EXPECT_EQ(h.State(job).failure->cause, "RanksLost");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kRanksLost);
 }
 
 TEST(RecoveryTest, RanksThatSucceededBeforeTheCrash_AreRemembered) {
@@ -188,7 +188,7 @@ TEST(RecoveryTest, StartingButTrainingWhileANodeHasLostItsRanks_Fails) {
   h.Report(a2, job, 0, StepReport{.step = 1, .epoch = Epoch{1}});
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
   h.Advance(absl::Seconds(2));
-  EXPECT_EQ(h.State(job).failure->cause, "RanksLost");
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kRanksLost);
   EXPECT_EQ(h.State(job).failure->node, "b");
 }
 

@@ -30,17 +30,91 @@ TEST(SessionTest, Node_IsListedBeforeItsWorkerIsWelcomed) {
   EXPECT_THAT(told, ElementsAre("listed", "welcomed"));
 }
 
-TEST(SessionTest, NewIncarnation_AbortsTheSessionOfTheOld) {
+TEST(NameTest, SecondProcessOfALiveOne_IsRefusedAndTheFirstKeepsTheName) {
   Harness h;
-  const SessionId old_session = h.Open("n", 1, 1);
+  const SessionId first = h.Open("n", 1, 1);
+  const SessionId second = h.Open("n", 1, 2);
+  EXPECT_THAT(h.welcomed, ElementsAre(first));
+  h.Feed(HeartbeatReceived{.session = first});
+  EXPECT_THAT(h.closed, IsEmpty()) << "it may have been sent before the first one died";
+  h.Advance(absl::Seconds(1));
+  h.Feed(HeartbeatReceived{.session = first});
+  EXPECT_EQ(h.closed.at(second).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(h.NodeNamed("n").incarnation, Incarnation{1});
+  EXPECT_EQ(h.NodeNamed("n").session, first);
+}
+
+TEST(NameTest, SecondProcessOfADeadOne_TakesOverWhenItsSessionCloses) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
+  const SessionId second = h.Open("n", 1, 2);
+  h.Feed(SessionClosed{first});
+  EXPECT_THAT(h.welcomed, ElementsAre(first, second));
+  EXPECT_EQ(h.NodeNamed("n").incarnation, Incarnation{2});
+}
+
+TEST(NameTest, SecondProcessOfAHalfOpenSession_TakesOverWhenItsSilenceLasts) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
+  const JobId job = h.Run(first, AJob("a", 1));
+  h.Advance(absl::Seconds(5));
+  const SessionId second = h.Open("n", 1, 2);
+  h.Advance(absl::Seconds(9));
+  EXPECT_THAT(h.welcomed, ElementsAre(first));
+  h.Advance(absl::Seconds(1));
+  EXPECT_THAT(h.welcomed, ElementsAre(first, second));
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kNodeLost);
+  EXPECT_EQ(h.Free("n"), 1);
+}
+
+TEST(NameTest, NewcomerThatGoesAway_IsForgotten) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
+  const SessionId second = h.Open("n", 1, 2);
+  h.Feed(SessionClosed{second});
+  h.Feed(SessionClosed{first});
+  EXPECT_FALSE(h.NodeNamed("n").connected());
+}
+
+TEST(NameTest, StallOfTheCoordinator_DoesNotDecideForTheFirst) {
+  Harness h;
+  const SessionId first = h.Open("n", 1, 1);
   h.Open("n", 1, 2);
-  EXPECT_EQ(h.closed.at(old_session).code(), absl::StatusCode::kAborted);
+  h.Stall(absl::Seconds(30));
+  h.Feed(HeartbeatReceived{.session = first});  // what a dead one had left
+  EXPECT_THAT(h.closed, IsEmpty());
+}
+
+TEST(StoreTest, RanksOfAnotherStore_AreNotTakenForThisOnes) {
+  CoordinatorOptions options = Harness::Options();
+  options.store = 5;
+  Harness h(options);
+  h.Feed(SessionOpened{SessionId{1}, WorkerHello{.node = "n",
+                                                 .incarnation = Incarnation{1},
+                                                 .devices = 1,
+                                                 .running = {{JobId{1}, Epoch{4}}},
+                                                 .store = 6,
+                                                 .last_job = JobId{9}}});
+  EXPECT_EQ(h.Submit(AJob("a", 1)), JobId{1});
+  EXPECT_EQ(h.Phase(JobId{1}), JobPhase::kStarting) << "the daemon ends them by itself";
+}
+
+TEST(StoreTest, NumberThatANodeHasSeen_IsNotGivenAgain) {
+  CoordinatorOptions options = Harness::Options();
+  options.store = 5;
+  Harness h(options);  // restored from a copy of long ago
+  h.Feed(SessionOpened{SessionId{1}, WorkerHello{.node = "n",
+                                                 .incarnation = Incarnation{1},
+                                                 .devices = 1,
+                                                 .store = 5,
+                                                 .last_job = JobId{9}}});
+  EXPECT_EQ(h.Submit(AJob("a", 1)), JobId{10});
 }
 
 TEST(SessionTest, OldIncarnationThatComesBack_IsAborted) {
   Harness h;
   h.Open("n", 1, 1);
-  h.Open("n", 1, 2);
+  h.Replace("n", 1, 2);
   const SessionId late = h.Open("n", 1, 1);
   EXPECT_EQ(h.closed.at(late).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(h.NodeNamed("n").incarnation, Incarnation{2});
@@ -78,7 +152,7 @@ TEST(SessionTest, ReportOfAnOldIncarnation_IsFenced) {
   Harness h;
   const SessionId first = h.Open("n", 1, 1);
   const JobId job = h.Submit(AJob("a", 1));
-  h.Open("n", 1, 2);
+  h.Replace("n", 1, 2);
   h.Feed(CommandFinished{.session = first, .command_number = 1, .data_digest = "d"});
   EXPECT_TRUE(h.State(job).layout.data_digest.empty());
 }
@@ -148,7 +222,7 @@ TEST(CommandTest, NewProcessWhilePreparing_IsAskedAgain) {
   Harness h;
   h.Open("n", 1, 1);
   const JobId job = h.Submit(AJob("a", 1));
-  const SessionId again = h.Open("n", 1, 2);
+  const SessionId again = h.Replace("n", 1, 2);
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
   ASSERT_EQ(h.Commands<PrepareData>(again).size(), 1u);
   EXPECT_EQ(h.Commands<PrepareData>(again)[0].first, 1u);

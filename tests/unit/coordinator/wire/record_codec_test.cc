@@ -5,9 +5,13 @@
 
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
 #include "coordinator/machine/job_state.h"
+#include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/ended_codec.h"
 #include "coordinator/wire/seal.h"
+#include "core/job/failure.h"
 #include "phalanx/v1/journal.pb.h"
 
 namespace phalanx::coordinator {
@@ -72,8 +76,9 @@ std::vector<Record> OneOfEach() {
       of(Evaluated{
           {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
       of(RanksSucceeded{Epoch{1}, {0, 2}}),
-      of(PhaseChanged{job::JobPhase::kFailed, "killed",
-                      FailureCause{"RankKilled", 2, "n", 9, 0, "message", kTime}})};
+      of(PhaseChanged{
+          job::JobPhase::kFailed, "killed",
+          FailureCause{job::FailureKind::kRankKilled, 2, "n", 9, 0, "message", kTime}})};
 }
 
 // Everything that a record says is in the state or in the events it brings about.
@@ -84,6 +89,25 @@ JobState Replay(const std::vector<Record>& records, std::vector<JobEvent>& event
     for (JobEvent& event : state.Apply(record)) events.push_back(std::move(event));
   }
   return state;
+}
+
+TEST(FailureCodecTest, KindsOfTheWire_AreThoseOfTheTable) {
+  const google::protobuf::EnumDescriptor& kinds = *v1::FailureKind_descriptor();
+  ASSERT_EQ(static_cast<size_t>(kinds.value_count()), job::AllFailures().size() + 1);
+  for (const job::FailureTraits& failure : job::AllFailures()) {
+    const auto* value = kinds.FindValueByNumber(static_cast<int>(failure.kind));
+    ASSERT_NE(value, nullptr) << failure.name;
+    const std::string flat = absl::StrReplaceAll(value->name(), {{"FAILURE_KIND_", ""}, {"_", ""}});
+    EXPECT_EQ(flat, absl::AsciiStrToUpper(failure.name));
+  }
+}
+
+TEST(FailureCodecTest, CauseOfAJournalBeforeKinds_IsReadByItsName) {
+  v1::FailureCause old;
+  old.set_cause("NodeLost");
+  EXPECT_EQ(FromProto(old).kind, job::FailureKind::kNodeLost);
+  old.set_cause("SomethingElse");
+  EXPECT_EQ(FromProto(old).kind, job::FailureKind::kRankError);
 }
 
 TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {

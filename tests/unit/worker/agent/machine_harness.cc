@@ -78,7 +78,7 @@ std::string ToLine(const Action& action) {
           [](const TerminateProcess& a) { return absl::StrCat("Terminate p", a.process.value); },
           [](const KillProcess& a) { return absl::StrCat("Kill p", a.process.value); },
           [](const UploadLogs& a) { return absl::StrCat("UploadLogs ", a.fetch.fetch_id); },
-          [](const Exit& a) { return std::string(a.failed ? "Exit failed" : "Exit"); },
+          [](const Exit& a) { return std::string(a.status.ok() ? "Exit" : "Exit failed"); },
           [](const LogLine&) { return std::string(); },
       },
       action);
@@ -129,11 +129,11 @@ std::vector<std::string> Harness::Advance(absl::Duration span) {
   return lines;
 }
 
-std::vector<std::string> Harness::Welcome(uint64_t coordinator) {
+std::vector<std::string> Harness::Welcome(uint64_t coordinator, uint64_t store) {
   std::vector<std::string> lines = Feed(DeadlineReached{});
   if (lines.empty()) lines = Advance(absl::Seconds(5));
   for (std::string& line :
-       Feed(SessionWelcomed{session, absl::Seconds(1), Incarnation{coordinator}})) {
+       Feed(SessionWelcomed{session, absl::Seconds(1), Incarnation{coordinator}, store})) {
     lines.push_back(std::move(line));
   }
   return lines;

@@ -25,7 +25,7 @@ class Harness {
   std::vector<std::string> Advance(absl::Duration span);
 
   // Opens the first or the next session: everything up to the welcome.
-  std::vector<std::string> Welcome(uint64_t coordinator = 9);
+  std::vector<std::string> Welcome(uint64_t coordinator = 9, uint64_t store = 5);
   std::vector<std::string> Command(uint64_t number, agent::Command command);
   std::vector<std::string> Break(absl::Status status = absl::UnavailableError("gone"));
   // Confirms every message that was sent to this session so far.

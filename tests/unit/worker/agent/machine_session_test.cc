@@ -15,6 +15,7 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Ge;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::Not;
@@ -113,6 +114,69 @@ TEST(AgentMachineTest, Command_SentAgainWhileUnderWay_IsAnsweredOnce) {
   h.Welcome();
   EXPECT_THAT(h.Command(1, PrepareDataCommand{JobId{7}, {"text", "/jobs"}}), IsEmpty());
   EXPECT_THAT(h.DataReady(1), ElementsAre("Result 1 OK"));
+}
+
+TEST(AgentMachineTest, NewCoordinatorOnTheSameStore_FindsItsRanks) {
+  Harness h;
+  h.Welcome(9, 5);
+  h.RunJob(2, {0});
+  h.Break();
+  EXPECT_THAT(h.Welcome(10, 5), Not(Contains("Quit p1")));
+}
+
+TEST(AgentMachineTest, CoordinatorOfAnotherStore_EndsTheRanksOfTheOneBefore) {
+  Harness h;
+  h.Welcome(9, 5);
+  h.RunJob(2, {0});
+  h.Break();
+  EXPECT_THAT(h.Welcome(10, 6), Contains("Quit p1"));
+  EXPECT_THAT(h.Exited(1, 0, 0), Not(Contains(HasSubstr("Report"))));
+}
+
+TEST(AgentMachineTest, CoordinatorOfAnotherStore_MayGiveTheSameNumbers) {
+  Harness h;
+  h.Welcome(9, 5);
+  h.RunJob(2, {0});
+  h.Command(2, StopCommand{JobId{7}, Epoch{3}, absl::ZeroDuration(), "ended"});
+  h.Exited(1, 0, 9);
+  h.Break();
+  h.Welcome(10, 6);
+  h.Command(1, h.AnAssign(1, {0}));
+  EXPECT_THAT(h.DataReady(h.last_request), Contains(HasSubstr("StartProcess p2 job-7/1")));
+}
+
+TEST(AgentMachineTest, CoordinatorOfAnotherStore_GetsADeviceOnceItsProcessIsGone) {
+  Harness h;
+  h.Welcome(9, 5);
+  h.RunJob(2, {0});
+  h.Break();
+  h.Welcome(10, 6);
+  h.Command(1, h.AnAssign(1, {0}));
+  EXPECT_THAT(h.DataReady(h.last_request), Not(Contains(HasSubstr("StartProcess"))));
+  EXPECT_THAT(h.Exited(1, 0, 0), Contains(HasSubstr("StartProcess p2 job-7/1")));
+}
+
+TEST(AgentMachineTest, NameOfALiveWorker_EndsTheDaemonWithThatError) {
+  Harness h;
+  h.Feed(DeadlineReached{});
+  for (const Action& action : h.machine.Step(
+           h.now, SessionClosed{SessionNumber{1}, absl::AlreadyExistsError("the name is taken")})) {
+    if (const Exit* exit = std::get_if<Exit>(&action)) {
+      EXPECT_EQ(exit->status.code(), absl::StatusCode::kAlreadyExists);
+      EXPECT_THAT(exit->reason, HasSubstr("the name is taken"));
+      return;
+    }
+  }
+  FAIL() << "it goes on";
+}
+
+TEST(AgentMachineTest, RefusedDaemonWithRanksLeft_WaitsForTheirEndAndOpensNoSession) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Break(absl::AbortedError("a newer worker")), Contains("Kill p1"));
+  EXPECT_GT(h.machine.NextDeadline(), h.now + absl::Seconds(1)) << "it would spin until then";
+  EXPECT_THAT(h.Exited(1, 0, 9), Contains("Exit failed"));
 }
 
 TEST(AgentMachineTest, Command_Unknown_IsAnsweredUnimplemented) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/prng.h"
 #include "core/base/violation.h"
+#include "core/job/failure.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"
 
@@ -256,6 +257,7 @@ TEST_F(LoaderTest, ShardThatIsGoneOrChanged_IsUnavailable) {
   const absl::Status changed = loader->Take(3).status();
   EXPECT_EQ(changed.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(changed.message(), HasSubstr("has changed since it was indexed"));
+  EXPECT_EQ(job::KindOf(changed), job::FailureKind::kDataUnavailable);
 }
 
 TEST_F(LoaderTest, TokenizerThatIsGone_IsAViolation) {

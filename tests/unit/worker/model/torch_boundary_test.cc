@@ -6,6 +6,8 @@
 
 #include <stdexcept>
 
+#include "core/job/failure.h"
+
 namespace phalanx::model {
 namespace {
 
@@ -40,6 +42,13 @@ TEST(CallTorchTest, DerivedErrors_HaveCodesOfTheirOwn) {
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(code([] { TORCH_CHECK_NOT_IMPLEMENTED(false, "no kernel"); }),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST(CallTorchTest, ErrorOfADevice_IsTheDevicesFailure) {
+  const absl::Status status = CallTorch("x", [] {
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 719, "unspecified launch failure");
+  });
+  EXPECT_EQ(job::KindOf(status), job::FailureKind::kDeviceFailed);
 }
 
 TEST(CallTorchTest, OtherExceptions_AreCaught) {

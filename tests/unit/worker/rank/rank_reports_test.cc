@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "core/base/accused.h"
+#include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -74,11 +76,21 @@ TEST(RankReportsTest, Quiet_SaysWhereEveryHomeStands) {
 }
 
 TEST(RankReportsTest, LostPeers_AreNoFaultOfTheRank) {
-  EXPECT_TRUE(ErrorReport(absl::UnavailableError("rank 3 is gone")).collateral());
-  EXPECT_EQ(ErrorReport(absl::UnavailableError("rank 3 is gone")).cause(), "PeerLost");
-  EXPECT_TRUE(ErrorReport(absl::AbortedError("a record")).collateral());
-  EXPECT_FALSE(ErrorReport(absl::DataLossError("not finite")).collateral());
-  EXPECT_EQ(ErrorReport(absl::DataLossError("not finite")).cause(), "NonFinite");
+  const absl::Status gone = Accusing(Rank{3}, absl::UnavailableError("rank 3 is gone"));
+  EXPECT_TRUE(IsCollateral(gone));
+  EXPECT_EQ(ErrorReport(gone).kind(), v1::FAILURE_KIND_PEER_LOST);
+  EXPECT_EQ(ErrorReport(gone).accused_rank(), 3);
+  EXPECT_TRUE(IsCollateral(absl::AbortedError("a record")));
+  EXPECT_FALSE(ErrorReport(absl::AbortedError("a record")).has_accused_rank());
+  EXPECT_FALSE(IsCollateral(absl::DataLossError("not finite")));
+  EXPECT_EQ(ErrorReport(absl::DataLossError("not finite")).kind(), v1::FAILURE_KIND_NON_FINITE);
+}
+
+TEST(RankReportsTest, StorageThatIsUnavailable_IsNoPeersLoss) {
+  const absl::Status full = job::WithKind(job::FailureKind::kOutputUnavailable,
+                                          absl::UnavailableError("no space left on device"));
+  EXPECT_FALSE(IsCollateral(full));
+  EXPECT_EQ(ErrorReport(full).kind(), v1::FAILURE_KIND_OUTPUT_UNAVAILABLE);
 }
 
 }  // namespace

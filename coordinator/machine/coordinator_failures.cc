@@ -1,0 +1,134 @@
+// Evidence of failures, and what becomes of it (evidence.h).
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+
+std::string SignalName(int32_t signal) {
+  switch (signal) {
+    case 4:
+      return "SIGILL";
+    case 6:
+      return "SIGABRT";
+    case 7:
+      return "SIGBUS";
+    case 8:
+      return "SIGFPE";
+    case 9:
+      return "SIGKILL";
+    case 11:
+      return "SIGSEGV";
+    case 15:
+      return "SIGTERM";
+    default:
+      return absl::StrCat("signal ", signal);
+  }
+}
+
+// Signals that a process brings upon itself.
+bool IsCrash(int32_t signal) {
+  return signal == 4 || signal == 6 || signal == 7 || signal == 8 || signal == 11;
+}
+
+}  // namespace
+
+FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, FailureKind kind,
+                                  std::string message) const {
+  FailureCause failure{.kind = kind, .rank = rank, .message = std::move(message), .time = now_};
+  const Part* part = job.run.has_value() ? job.run->PartOfRank(rank) : nullptr;
+  if (part != nullptr) failure.node = part->node;
+  return failure;
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
+  if (job.state.IsTerminal() || job.run->ranks[static_cast<size_t>(rank)].succeeded) return;
+  if (report.kind == FailureKind::kPeerLost) {
+    return Accuse(job, {.reporter = rank, .accused = report.accused, .message = report.message});
+  }
+  Fail(job, CauseOf(job, rank, report.kind, absl::StrCat("rank ", rank, ": ", report.message)));
+}
+
+void Coordinator::Accuse(Job& job, Accusation accusation) {
+  Run& run = *job.run;
+  std::vector<Accusation>& known = run.accusations;
+  if (std::any_of(known.begin(), known.end(),
+                  [&](const Accusation& a) { return a.reporter == accusation.reporter; })) {
+    return;
+  }
+  if (accusation.accused == accusation.reporter || run.PartOfRank(accusation.accused) == nullptr) {
+    accusation.accused = -1;
+  }
+  known.push_back(std::move(accusation));
+  if (known.size() == 1) run.settle_deadline = now_ + options_.settle_delay;
+  ConvictNodes(job);
+}
+
+void Coordinator::ConvictNodes(Job& job) {
+  if (job.state.IsTerminal() || job.run->accusations.empty()) return;
+  const std::set<NodeName> broken = BrokenNodes();
+  if (ConvictedNode(*job.run, broken) == nullptr) return;
+  FailureCause cause = VerdictOf(*job.run, broken);
+  cause.time = now_;
+  Fail(job, std::move(cause));
+}
+
+// Nodes that had a session with this coordinator and have none.
+std::set<NodeName> Coordinator::BrokenNodes() const {
+  std::set<NodeName> broken;
+  for (const auto& [name, node] : nodes_) {
+    if (!node.connected() && node.incarnation != Incarnation{}) broken.insert(name);
+  }
+  return broken;
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
+  Run& run = *job.run;
+  RankState& state = run.ranks[static_cast<size_t>(rank)];
+  state.exited = true;
+  if (job.state.IsTerminal()) return CheckReleased(job, *run.PartOfRank(rank));
+  if (state.succeeded || !state.used) return;
+  // A rank that lost a peer ends of it.
+  if (std::any_of(run.accusations.begin(), run.accusations.end(),
+                  [rank](const Accusation& a) { return a.reporter == rank; })) {
+    return;
+  }
+  FailureCause cause = CauseOf(job, rank, FailureKind::kRankExited, "");
+  cause.exit_code = report.exit_code;
+  cause.signal = report.signal;
+  const std::string who = absl::StrCat("rank ", rank, " on node ", cause.node);
+  if (report.expected) {
+    cause.kind = FailureKind::kNodeStopped;
+    cause.message = absl::StrCat(who, " was ended by its worker");
+  } else if (report.signal != 0) {
+    cause.kind = IsCrash(report.signal) ? FailureKind::kRankCrashed : FailureKind::kRankKilled;
+    cause.message = absl::StrCat(who, " was killed by signal ", report.signal, " (",
+                                 SignalName(report.signal), ")");
+  } else {
+    cause.message =
+        absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
+  }
+  if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
+  Fail(job, std::move(cause));
+}
+
+void Coordinator::Fail(Job& job, FailureCause cause) {
+  if (job.state.IsTerminal()) return;
+  const bool of_node =
+      cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;
+  if (of_node || cause.rank >= 0) {
+    Commit(job, EventRecorded{of_node ? std::string(job::ToString(cause.kind)) : "RankFailed",
+                              cause.message, job.state.epoch});
+  }
+  const std::vector<std::string> lines = absl::StrSplit(cause.message, absl::MaxSplits('\n', 1));
+  std::string reason = absl::StrCat(job::ToString(cause.kind), ": ", lines.front());
+  End(job, job::JobPhase::kFailed, std::move(reason), std::move(cause), options_.failure_grace);
+}
+
+}  // namespace phalanx::coordinator

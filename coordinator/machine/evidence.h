@@ -1,0 +1,35 @@
+// coordinator/machine/evidence.h: what ranks say about their peers, and whom it convicts.
+//
+// Evidence has four ranks: (1) a process's end as its daemon saw it, a failed session of a node;
+// (2) a rank's report about itself; (3) a rank's report about a peer; (4) silence. What is of ranks
+// 1, 2 and 4 names a cause by itself. Accusations, rank 3, wait for such a cause; this file says
+// what they amount to when none comes. A broken connection to a node and a broken session of its
+// daemon are conclusive together. Pure.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/machine/records.h"
+
+namespace phalanx::coordinator {
+
+struct Run;
+struct Part;
+
+struct Accusation {
+  int32_t reporter = 0;
+  int32_t accused = -1;  // -1: it cannot say whom
+  std::string message;
+};
+
+// The part of a node whose session is `broken` and whose ranks are accused from another node;
+// nullptr: there is none.
+const Part* ConvictedNode(const Run& run, const std::set<NodeName>& broken);
+
+// What the accusations of `run`, at least one, amount to when nothing better comes. Without a time.
+FailureCause VerdictOf(const Run& run, const std::set<NodeName>& broken);
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,161 @@
+#include "core/job/failure.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/accused.h"
+
+namespace phalanx::job {
+namespace {
+
+constexpr char kKindUrl[] = "phalanx/failure-kind";
+
+using K = FailureKind;
+constexpr std::array kFailures = {
+    FailureTraits{K::kNodeLost, "NodeLost", true, Fault::kNode,
+                  "a node is silent or away, or its daemon died and came back",
+                  "look at the node: power, network, the log of phalanx-worker"},
+    FailureTraits{K::kNodeUnreachable, "NodeUnreachable", true, Fault::kNetwork,
+                  "several ranks lost their connections to a node whose daemon is still heard",
+                  "check the network between the nodes, and --address of phalanx-worker there"},
+    FailureTraits{K::kNodeStopped, "NodeStopped", true, Fault::kOperator,
+                  "the daemon of a node was asked to end and ended its ranks",
+                  "start phalanx-worker there again, then submit the job again"},
+    FailureTraits{K::kRanksLost, "RanksLost", true, Fault::kNode,
+                  "a daemon came back without its ranks and without their last reports",
+                  "look at the log of phalanx-worker on the node, then submit the job again"},
+    FailureTraits{K::kRankKilled, "RankKilled", true, Fault::kNode,
+                  "a rank process was ended by a signal from outside",
+                  "SIGKILL that nobody sent is most often the kernel out of memory: dmesg says so"},
+    FailureTraits{K::kRankCrashed, "RankCrashed", false, Fault::kProgram,
+                  "a rank process ended itself by a signal such as SIGSEGV or SIGABRT",
+                  "read the end of the rank's log (phalanx logs) and report it"},
+    FailureTraits{K::kRankExited, "RankExited", false, Fault::kProgram,
+                  "a rank process exited before its last step without saying why",
+                  "read the end of the rank's log (phalanx logs) and report it"},
+    FailureTraits{K::kRankError, "RankError", false, Fault::kProgram,
+                  "a rank met an error of no other kind",
+                  "read the message and the rank's log (phalanx logs) and report it"},
+    FailureTraits{K::kPeerLost, "PeerLost", true, Fault::kNetwork,
+                  "a rank lost its connection to another, and nothing else explains it",
+                  "check the network between the two nodes, then submit the job again"},
+    FailureTraits{K::kStartFailed, "StartFailed", true, Fault::kNode,
+                  "a node could not start its rank processes",
+                  "look at the message and at --rank-program, memory and limits of that node"},
+    FailureTraits{K::kStartTimeout, "StartTimeout", true, Fault::kNetwork,
+                  "ranks were not ready in time",
+                  "check that the nodes reach each other's --address, then read the ranks' logs"},
+    FailureTraits{K::kPrepareFailed, "PrepareFailed", true, Fault::kNode,
+                  "a node could not check or index the data",
+                  "look at the message and at the disk of --state on that node"},
+    FailureTraits{K::kPlanInvalid, "PlanInvalid", false, Fault::kUser,
+                  "the job cannot be laid out on its devices",
+                  "change the job as the message says; phalanx plan shows it without a cluster"},
+    FailureTraits{
+        K::kDataInvalid, "DataInvalid", false, Fault::kData,
+        "shards or tokenizer break a rule, or nodes read different data",
+        "mend the data or its paths; phalanx validate --check-data shows every violation"},
+    FailureTraits{K::kDataCorrupt, "DataCorrupt", false, Fault::kData,
+                  "more samples are corrupt than the job allows",
+                  "mend the samples that are named, or raise data.corrupt_max"},
+    FailureTraits{K::kDataUnavailable, "DataUnavailable", true, Fault::kStorage,
+                  "a shard vanished, changed or cannot be read since it was indexed",
+                  "bring the shard back as it was, then submit the job again"},
+    FailureTraits{K::kOutputUnavailable, "OutputUnavailable", true, Fault::kStorage,
+                  "the output folder cannot be made or written to",
+                  "make room or mend the rights of the folder, then submit the job again"},
+    FailureTraits{K::kOutOfMemory, "OutOfMemory", false, Fault::kUser,
+                  "a rank ran out of device or host memory",
+                  "lower batch.micro, set recompute, or lay the job out on more devices"},
+    FailureTraits{K::kNonFinite, "NonFinite", false, Fault::kUser,
+                  "the gradients of too many steps in a row were not finite",
+                  "lower the learning rate, or look for broken samples"},
+    FailureTraits{K::kDeviceFailed, "DeviceFailed", true, Fault::kDevice, "a GPU reported an error",
+                  "look for XID messages in dmesg on the node; reset or replace the GPU"},
+    FailureTraits{K::kVersionMismatch, "VersionMismatch", false, Fault::kOperator,
+                  "coordinator and worker lay a job out differently",
+                  "install one version on the coordinator and on all nodes"},
+    FailureTraits{K::kPrepareTimeout, "PrepareTimeout", true, Fault::kStorage,
+                  "nodes that prepare data made no progress for long",
+                  "check that the nodes can read the shards at a fair speed"},
+};
+static_assert(kFailures.size() == static_cast<size_t>(K::kPrepareTimeout));
+
+}  // namespace
+
+absl::Span<const FailureTraits> AllFailures() { return kFailures; }
+
+const FailureTraits& TraitsOf(FailureKind kind) { return kFailures[static_cast<size_t>(kind) - 1]; }
+
+absl::string_view ToString(FailureKind kind) { return TraitsOf(kind).name; }
+
+absl::string_view ToString(Fault fault) {
+  constexpr absl::string_view kNames[] = {"device", "node",    "network", "storage",
+                                          "data",   "program", "user",    "operator"};
+  return kNames[static_cast<size_t>(fault)];
+}
+
+std::optional<FailureKind> ParseFailureKind(absl::string_view name) {
+  const auto found = std::find_if(kFailures.begin(), kFailures.end(),
+                                  [name](const FailureTraits& t) { return t.name == name; });
+  if (found == kFailures.end()) return std::nullopt;
+  return found->kind;
+}
+
+std::optional<FailureKind> FailureKindOf(int32_t number) {
+  if (number < 1 || number > static_cast<int32_t>(kFailures.size())) return std::nullopt;
+  return static_cast<FailureKind>(number);
+}
+
+std::string FailureReference() {
+  std::string text =
+      "# Why jobs fail\n\n"
+      "Every failed job has one of these causes: in `phalanx describe`, in its JSON as\n"
+      "`failure.cause`, and as the label `cause` of `phalanx_jobs_ended_total`. *Again* says "
+      "whether "
+      "the same\njob may well go through when it is submitted again.\n\n"
+      "The first evidence of the highest rank names the cause: (1) the exit or the signal of a "
+      "process as its\ndaemon saw it, and a failed session of a node; (2) what a rank says about "
+      "itself; (3) what a rank says\nabout a peer, which accuses the peer and waits 300 ms for (1) "
+      "and (2); (4) silence.\n\n"
+      "| Cause | What was seen | Whose fault | Again | What to do |\n|---|---|---|---|---|\n";
+  for (const FailureTraits& failure : kFailures) {
+    absl::StrAppend(&text, "| `", failure.name, "` | ", failure.meaning, " | ",
+                    ToString(failure.fault), " | ", failure.retryable ? "yes" : "no", " | ",
+                    failure.next, " |\n");
+  }
+  return text;
+}
+
+absl::Status WithKind(FailureKind kind, absl::Status status) {
+  status.SetPayload(kKindUrl, absl::Cord(ToString(kind)));
+  return status;
+}
+
+std::optional<FailureKind> KindIn(const absl::Status& status) {
+  const auto payload = status.GetPayload(kKindUrl);
+  if (!payload.has_value()) return std::nullopt;
+  return ParseFailureKind(std::string(*payload));
+}
+
+FailureKind KindOf(const absl::Status& status) {
+  if (const std::optional<FailureKind> carried = KindIn(status)) return *carried;
+  if (AccusedIn(status).has_value()) return FailureKind::kPeerLost;
+  switch (status.code()) {
+    case absl::StatusCode::kDataLoss:
+      return FailureKind::kNonFinite;
+    case absl::StatusCode::kInvalidArgument:
+      return FailureKind::kDataInvalid;
+    case absl::StatusCode::kResourceExhausted:
+      return FailureKind::kOutOfMemory;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+      return FailureKind::kPeerLost;
+    default:
+      return FailureKind::kRankError;
+  }
+}
+
+}  // namespace phalanx::job

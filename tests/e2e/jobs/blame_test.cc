@@ -1,0 +1,90 @@
+// Whose fault it was: the cause of a failed job names what broke, not who noticed.
+#include <algorithm>
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(BlameTest, DaemonKilled_IsTheLossOfItsNode_AtOnce) {
+  const DataFolder data = MakeData();
+  // Neither silence nor absence tells.
+  Cluster cluster({.devices = 1, .coordinator_flags = {"--heartbeat-timeout", "10m"}});
+  Process& there = cluster.AddWorker("there", 1);
+  const int64_t job =
+      cluster
+          .Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2, tp: 2"}))
+          .id();
+  cluster.AwaitStep(job, 2);
+  there.Signal(SIGKILL);
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.failure().cause(), "NodeLost") << failed.failure().message();
+  EXPECT_EQ(failed.failure().kind(), v1::FAILURE_KIND_NODE_LOST);
+  EXPECT_EQ(failed.failure().node(), "there");
+}
+
+TEST(BlameTest, OutputFolderThatCannotBeMade_IsOutputUnavailableBeforeTheFirstStep) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/file", "no folder");
+  Cluster cluster({.devices = 2});
+  const int64_t job =
+      cluster.Submit(Document(data, {.vision = "", .language = "ranks: 2", .output = "file/out"}))
+          .id();
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.failure().cause(), "OutputUnavailable") << failed.failure().message();
+  EXPECT_THAT(failed.failure().message(), HasSubstr("file/out"));
+  EXPECT_FALSE(failed.has_last_step());
+}
+
+TEST(BlameTest, FullDisk_HoldsTrainingUpAndIsThenOutputUnavailable) {
+  const DataFolder data = MakeData();
+  std::filesystem::create_directories(data.path + "/out");
+  std::filesystem::create_symlink("/dev/full", data.path + "/out/metrics.jsonl");
+  Cluster cluster({.devices = 2});
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2"}))
+          .id();
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.failure().cause(), "OutputUnavailable") << failed.failure().message();
+  EXPECT_THAT(failed.failure().message(),
+              AllOf(HasSubstr("metrics.jsonl"), HasSubstr("No space left on device")));
+  EXPECT_LE(failed.last_step().step(), 2);
+  const std::vector<v1::JobEvent> events = cluster.Events(job);
+  EXPECT_TRUE(std::any_of(events.begin(), events.end(),
+                          [](const v1::JobEvent& e) { return e.type() == "OutputWaiting"; }));
+}
+
+TEST(BlameTest, ShardTruncatedWhileTraining_IsDataUnavailableAndNamed) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2"}))
+          .id();
+  cluster.AwaitStep(job, 2);
+  std::filesystem::resize_file(data.files.shards[1], 600);
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.failure().cause(), "DataUnavailable") << failed.failure().message();
+  EXPECT_THAT(failed.failure().message(), HasSubstr("set-001.tar"));
+}
+
+TEST(BlameTest, JobSubmittedAgain_LeavesTheMetricsOfTheRunBefore) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  for (const int64_t steps : {4, 2}) {
+    const int64_t job = cluster.Submit(Document(data, {.steps = steps})).id();
+    ASSERT_EQ(cluster.AwaitEnd(job).phase(), v1::JOB_PHASE_SUCCEEDED);
+  }
+  EXPECT_EQ(StepsFault(ReadMetrics(data.path + "/out"), 2), "");
+  const std::string before = support::ReadFile(data.path + "/out/metrics.1.jsonl");
+  EXPECT_EQ(std::count(before.begin(), before.end(), '\n'), 4);
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

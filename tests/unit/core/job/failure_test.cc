@@ -1,0 +1,59 @@
+// The closed list of failures, and docs/failures.md, which is written from it.
+#include "core/job/failure.h"
+
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "core/base/accused.h"
+#include "core/base/status.h"
+#include "gtest/gtest.h"
+#include "tests/support/paths.h"
+
+namespace phalanx::job {
+namespace {
+
+TEST(FailureTest, Table_HasEveryKindOnceInOrder) {
+  std::set<absl::string_view> names;
+  int32_t number = 0;
+  for (const FailureTraits& failure : AllFailures()) {
+    EXPECT_EQ(static_cast<int32_t>(failure.kind), ++number);
+    EXPECT_EQ(FailureKindOf(number), failure.kind);
+    EXPECT_EQ(ParseFailureKind(failure.name), failure.kind);
+    EXPECT_TRUE(names.insert(failure.name).second) << failure.name;
+    EXPECT_FALSE(failure.meaning.empty() || failure.next.empty()) << failure.name;
+  }
+  EXPECT_EQ(FailureKindOf(0), std::nullopt);
+  EXPECT_EQ(FailureKindOf(number + 1), std::nullopt);
+  EXPECT_EQ(ParseFailureKind("Gremlins"), std::nullopt);
+}
+
+TEST(FailureTest, KindInAnError_OutlivesAnnotation) {
+  const absl::Status status =
+      WithKind(FailureKind::kOutputUnavailable, absl::UnavailableError("no space"));
+  EXPECT_EQ(KindOf(Annotate(status, "step 7")), FailureKind::kOutputUnavailable);
+}
+
+TEST(FailureTest, ErrorThatAccusesAPeer_IsAPeersLoss) {
+  const absl::Status status = Accusing(Rank{3}, absl::DeadlineExceededError("nothing in 2 min"));
+  EXPECT_EQ(KindOf(Annotate(status, "forward")), FailureKind::kPeerLost);
+  EXPECT_EQ(AccusedIn(Annotate(status, "forward")), Rank{3});
+  EXPECT_EQ(AccusedIn(absl::UnavailableError("gone")), std::nullopt);
+}
+
+TEST(FailureTest, ErrorWithoutAKind_IsWhatItsCodeStandsFor) {
+  EXPECT_EQ(KindOf(absl::DataLossError("")), FailureKind::kNonFinite);
+  EXPECT_EQ(KindOf(absl::ResourceExhaustedError("")), FailureKind::kOutOfMemory);
+  EXPECT_EQ(KindOf(absl::UnavailableError("")), FailureKind::kPeerLost);
+  EXPECT_EQ(KindOf(absl::InternalError("")), FailureKind::kRankError);
+}
+
+TEST(FailureTest, Reference_IsWhatTheTableSays) {
+  std::ifstream file(tests::SourceDir() + "/docs/failures.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(text, FailureReference())
+      << "run: build/release/bin/phalanx-job-reference failures > docs/failures.md";
+}
+
+}  // namespace
+}  // namespace phalanx::job

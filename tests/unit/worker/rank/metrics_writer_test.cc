@@ -1,0 +1,125 @@
+#include "worker/rank/metrics_writer.h"
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "core/job/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/shards.h"
+
+namespace phalanx::rank {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Files of this process may not grow beyond `bytes` while it lives: a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+struct MetricsWriterTest : public ::testing::Test {
+  absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& owner,
+                                                      int64_t first_step = 1) {
+    MetricsOptions options;
+    options.owner = owner;
+    options.first_step = first_step;
+    options.patience = patience;
+    options.on_wait = [this](const absl::Status&) { ++waits; };
+    return MetricsWriter::Open(folder, std::move(options));
+  }
+  // Steps `from` to `to` of a run.
+  void Run(const std::string& owner, int64_t from, int64_t to) {
+    auto writer = Open(owner, from);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (int64_t step = from; step <= to; ++step) {
+      ASSERT_TRUE((*writer)->Write({.step = step, .loss = 1}, 1).ok());
+    }
+  }
+  std::string Text(const std::string& name = "metrics.jsonl") const {
+    return support::ReadFile(folder + "/" + name);
+  }
+  static int Lines(const std::string& text) {
+    return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+  const std::string folder = support::MakeFolder("metrics") + "/out";
+  absl::Duration patience = absl::Milliseconds(250);
+  int waits = 0;
+};
+
+TEST_F(MetricsWriterTest, AnotherJobInTheSameFolder_LeavesTheEarlierRecordsAlone) {
+  Run("s/job-1", 1, 3);
+  const std::string first = Text();
+  Run("s/job-2", 1, 2);
+  Run("t/job-1", 1, 1);  // a job of another store, with the number of the first
+  EXPECT_EQ(Text("metrics.1.jsonl"), first);
+  EXPECT_EQ(Lines(Text("metrics.2.jsonl")), 2);
+  EXPECT_EQ(Lines(Text()), 1);
+}
+
+TEST_F(MetricsWriterTest, SameJobGoingOn_KeepsTheStepsBefore) {
+  Run("s/job-1", 1, 5);
+  Run("s/job-1", 4, 6);
+  EXPECT_EQ(Lines(Text()), 6);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.1.jsonl"));
+}
+
+TEST_F(MetricsWriterTest, LineThatWasCutOff_IsDropped) {
+  Run("s/job-1", 1, 2);
+  support::WriteFile(folder + "/metrics.jsonl", Text() + "{\"step\": 3, \"lo");
+  Run("s/job-1", 3, 3);
+  EXPECT_EQ(Lines(Text()), 3);
+}
+
+TEST_F(MetricsWriterTest, FolderThatCannotBeMade_IsOutputUnavailableAndNamed) {
+  support::WriteFile(std::filesystem::path(folder).parent_path().string() + "/out", "a file");
+  const absl::Status status = Open("s/job-1").status();
+  EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr(folder));
+}
+
+TEST_F(MetricsWriterTest, FullDisk_IsWaitedForAndThenSaid_AndLeavesWholeLines) {
+  auto writer = Open("s/job-1");
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE((*writer)->Write({.step = 1}, 1).ok());
+  const std::string before = Text();
+  absl::Status status;
+  {
+    const FullDisk full(before.size() + 20);
+    status = (*writer)->Write({.step = 2}, 1);
+  }
+  EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("metrics.jsonl"));
+  EXPECT_EQ(waits, 1);
+  EXPECT_EQ(Text(), before) << "no half line";
+}
+
+TEST_F(MetricsWriterTest, DiskThatIsFullForAWhile_LosesNothing) {
+  patience = absl::Minutes(1);
+  std::optional<FullDisk> full;
+  MetricsOptions options;
+  options.owner = "s/job-1";
+  options.patience = patience;
+  options.on_wait = [&full](const absl::Status&) { full.reset(); };  // somebody makes room
+  auto writer = MetricsWriter::Open(folder, std::move(options));
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  full.emplace(1);
+  ASSERT_TRUE((*writer)->Write({.step = 1}, 1).ok());
+  EXPECT_EQ(Lines(Text()), 1);
+}
+
+}  // namespace
+}  // namespace phalanx::rank

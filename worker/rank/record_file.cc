@@ -1,0 +1,48 @@
+#include "worker/rank/record_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/job/failure.h"
+
+namespace phalanx::rank {
+
+absl::Status OutputError(absl::string_view what, const std::string& path, int error) {
+  return job::WithKind(
+      job::FailureKind::kOutputUnavailable,
+      absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error))));
+}
+
+absl::StatusOr<RecordFile> RecordFile::Open(std::string path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return OutputError("open", path, errno);
+  const off_t end = lseek(file, 0, SEEK_END);
+  return RecordFile(std::move(path), file, end < 0 ? 0 : static_cast<int64_t>(end));
+}
+
+RecordFile::RecordFile(RecordFile&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), end_(other.end_) {}
+
+RecordFile::~RecordFile() {
+  if (file_ >= 0) close(file_);
+}
+
+absl::Status RecordFile::Append(absl::string_view record) {
+  const ssize_t written = pwrite(file_, record.data(), record.size(), end_);
+  if (written == static_cast<ssize_t>(record.size())) {
+    end_ += written;
+    return absl::OkStatus();
+  }
+  // A disk that is full takes a part and says so the next time.
+  const int error = written < 0 ? errno : ENOSPC;
+  if (written > 0) [[maybe_unused]]
+    const int cut = ftruncate(file_, end_);
+  return OutputError("write", path_, error);
+}
+
+}  // namespace phalanx::rank

@@ -1,0 +1,38 @@
+// worker/rank/record_file.h: a file of records, each of which is there whole or not at all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace phalanx::rank {
+
+// Not thread-safe.
+class RecordFile {
+ public:
+  // Appends to what is there. Errors: OutputUnavailable (core/job/failure.h), naming the path.
+  static absl::StatusOr<RecordFile> Open(std::string path);
+  RecordFile(RecordFile&& other) noexcept;
+  RecordFile& operator=(RecordFile&&) = delete;
+  ~RecordFile();
+
+  // Errors: as Open; nothing of the record is left then, and it may be tried again.
+  absl::Status Append(absl::string_view record);
+
+ private:
+  RecordFile(std::string path, int file, int64_t end)
+      : path_(std::move(path)), file_(file), end_(end) {}
+
+  std::string path_;
+  int file_;
+  int64_t end_;  // of the last whole record
+};
+
+// "cannot WHAT PATH: why", of the error `error`.
+absl::Status OutputError(absl::string_view what, const std::string& path, int error);
+
+}  // namespace phalanx::rank
