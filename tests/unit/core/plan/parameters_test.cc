@@ -337,8 +337,8 @@ TEST(ParametersTest, Lists_OfDataParallelRanks_AreEqual) {
   }
 }
 
-// The numbers of SigLIP's so400m at 384 pixels, of which its patches read 378: 27 layers, and an MLP
-// that blocks of 128 do not divide.
+// The numbers of SigLIP's so400m at 384 pixels, of which its patches read 378: 27 layers, and an
+// MLP that blocks of 128 do not divide.
 TEST(ParametersTest, Siglip_OfItsPublishedSize_HasAsManyElementsAsItsModel) {
   const job::Architecture siglip = SiglipVision({.hidden_size = 1152,
                                                  .layers = 27,
