@@ -88,8 +88,8 @@ TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) 
   const v1::EpochBegins begins = BeginsOf(said);
   EXPECT_GE(begins.decision().step(), 3);
   for (const auto& [rank, error] : said.errors) {
-    EXPECT_TRUE(error.collateral()) << "rank " << rank << ": " << error.message();
-    EXPECT_EQ(error.cause(), "PeerLost");
+    EXPECT_EQ(error.kind(), v1::FAILURE_KIND_PEER_LOST)
+        << "rank " << rank << ": " << error.message();
   }
   for (const auto& [rank, quiet] : said.quiet) {
     EXPECT_NE(rank, 2);
@@ -121,7 +121,7 @@ TEST(RankEpochsTest, ProcessWithoutTheState_RefusesToGoOnFromIt) {
       world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); });
   EXPECT_NE(said.errors.at(0).message().find("holds no state of step 5"), std::string::npos)
       << said.errors.at(0).message();
-  EXPECT_FALSE(said.errors.at(0).collateral());
+  EXPECT_NE(said.errors.at(0).kind(), v1::FAILURE_KIND_PEER_LOST);
 }
 
 }  // namespace

@@ -22,6 +22,9 @@ class WithoutLabels final : public train::SampleSource {
     shape.counted = 0;
     return shape;
   }
+  absl::Span<const data::ItemRows> rows(int64_t sample) const override {
+    return inner_.rows(sample);
+  }
   std::string NameOf(int64_t sample) const override { return inner_.NameOf(sample); }
   void Announce(absl::Span<const int64_t> samples) override { inner_.Announce(samples); }
   absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
