@@ -29,7 +29,15 @@ Footprint Now() {
   return now;
 }
 
-class StoppingTest : public testing::TestWithParam<NamedJob> {};
+class StoppingTest : public testing::TestWithParam<NamedJob> {
+ protected:
+  // Which rank is how far when an epoch ends is up to the threads: over all layouts some epoch ends
+  // when one rank has decided a step that another has not applied.
+  static void TearDownTestSuite() {
+    EXPECT_GT(left_behind_, 0) << "no epoch ended inside a decision";
+  }
+  inline static int64_t left_behind_ = 0;
+};
 
 TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
   job::JobSpec spec = GetParam().spec;
@@ -41,9 +49,12 @@ TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
   Prng prng(7);
   Footprint early;
   for (int32_t stop = 0; stop < kStops; ++stop) {
+    // Anywhere in two steps, and every other time among the last operations of one, where its
+    // decision is.
+    const uint64_t near_the_end = prng.Below(2) * a_step + a_step - 1 - prng.Below(8);
     const Ending ending{
         .kind = static_cast<Ending::Kind>(prng.Below(3)),
-        .at = static_cast<int64_t>(prng.Below(2 * a_step)),
+        .at = static_cast<int64_t>(stop % 2 == 0 ? prng.Below(2 * a_step) : near_the_end),
         .rank = static_cast<int32_t>(prng.Below(static_cast<uint64_t>(broken.world())))};
     ASSERT_FALSE(broken.Run(ending)) << "stop " << stop;
     if (stop == 10) early = Now();
@@ -51,7 +62,7 @@ TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
   const Footprint late = Now();
   EXPECT_EQ(late.descriptors, early.descriptors);
   EXPECT_LE(late.resident_bytes, early.resident_bytes + (8 << 20));
-  EXPECT_GT(broken.left_behind(), 0) << "no epoch ended inside a decision";
+  left_behind_ += broken.left_behind();
   ASSERT_TRUE(broken.Run(std::nullopt));
 
   for (int32_t rank = 0; rank < broken.world(); ++rank) {
