@@ -36,8 +36,6 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
   ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   const job::JobSpec& spec = read.spec;
   const int32_t devices = std::max(spec.resources.devices, spec.World());
-  // Whatever a plan would refuse on any devices is refused here, where the submitter hears it.
-  RETURN_IF_ERROR(plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1}).status());
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
                      .node_selector = spec.resources.node_selector,
