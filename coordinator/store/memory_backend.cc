@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace phalanx::coordinator {
 
@@ -62,9 +63,13 @@ void MemoryDisk::FailCommits(absl::Status status) {
   failure_ = std::move(status);
 }
 
-int MemoryDisk::failed_commits() const {
+bool MemoryDisk::AwaitFailedCommits(int count, absl::Duration patience) const {
+  const absl::Time deadline = absl::Now() + patience;
   MutexLock lock(&mu_);
-  return failed_commits_;
+  while (failed_commits_ < count) {
+    if (failed_.WaitWithDeadline(&mu_, deadline)) return failed_commits_ >= count;
+  }
+  return true;
 }
 
 std::vector<StoredRecord> MemoryDisk::records() const {
@@ -105,6 +110,7 @@ absl::Status MemoryBackend::Commit(const Batch& batch) {
   MutexLock lock(&disk_->mu_);
   if (!disk_->failure_.ok()) {
     ++disk_->failed_commits_;
+    disk_->failed_.SignalAll();
     return disk_->failure_;
   }
   uint64_t last = disk_->marks_.last_record;

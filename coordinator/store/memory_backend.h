@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
 #include "coordinator/store/backend.h"
 #include "core/base/mutex.h"
 
@@ -18,8 +19,8 @@ class MemoryDisk {
  public:
   // From now on commits fail with `status` and store nothing; OK: they succeed again.
   void FailCommits(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
-  // Commits that were tried and have failed.
-  int failed_commits() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until so many commits have failed; false: fewer have at the end of `patience`.
+  bool AwaitFailedCommits(int count, absl::Duration patience) const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<StoredRecord> records() const ABSL_LOCKS_EXCLUDED(mu_);
   // Puts a record there as a commit would have.
   void Put(StoredRecord record) ABSL_LOCKS_EXCLUDED(mu_);
@@ -34,6 +35,7 @@ class MemoryDisk {
   StoreMarks marks_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int failed_commits_ ABSL_GUARDED_BY(mu_) = 0;
+  mutable CondVar failed_;
 };
 
 class MemoryBackend final : public Backend {

@@ -3,19 +3,16 @@
 #include <gmock/gmock.h>
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <string>
 #include <vector>
 
+#include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
-#include "tests/support/paths.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -48,41 +45,28 @@ std::string Get(int port, const std::string& path) {
 // phalanx-coordinator with 128 descriptors.
 class LimitedCoordinator {
  public:
-  LimitedCoordinator() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sockets-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-    const std::string store = folder_ + "/store", ready = folder_ + "/ready";
-    const std::string program = tests::BinDir() + "/phalanx-coordinator";
-    child_ = fork();
-    if (child_ == 0) {
-      const rlimit limit{.rlim_cur = 100, .rlim_max = 128};
-      setrlimit(RLIMIT_NOFILE, &limit);
-      execl(program.c_str(), "phalanx-coordinator", "--listen", "127.0.0.1:0", "--http",
-            "127.0.0.1:0", "--store", store.c_str(), "--ready-file", ready.c_str(), nullptr);
-      _exit(127);
-    }
-    const absl::Time give_up = absl::Now() + absl::Seconds(20);
-    while (!std::filesystem::exists(ready) && absl::Now() < give_up) {
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    std::ifstream file(ready);
-    std::getline(file, ready_);
+  LimitedCoordinator()
+      : folder_(support::MakeFolder("sockets")),
+        process_({"/usr/bin/prlimit", "--nofile=100:128", support::Program("phalanx-coordinator"),
+                  "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", folder_ + "/store",
+                  "--ready-file", folder_ + "/ready"},
+                 support::NewMark(), "/dev/stdout", "/dev/stderr") {
+    support::AwaitFile(folder_ + "/ready", process_);
+    addresses_ = nlohmann::json::parse(support::ReadFile(folder_ + "/ready"));
   }
-  ~LimitedCoordinator() {
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-    std::filesystem::remove_all(folder_);
-  }
-  int grpc() const { return PortAfter("grpc"); }
-  int http() const { return PortAfter("http"); }
+  int grpc() const { return PortOf("grpc"); }
+  int http() const { return PortOf("http"); }
 
  private:
   // Of {"grpc":"127.0.0.1:1","http":"127.0.0.1:2"}.
-  int PortAfter(const std::string& key) const {
-    return std::atoi(ready_.c_str() + ready_.find(':', ready_.find("127", ready_.find(key))) + 1);
+  int PortOf(const char* key) const {
+    const std::string address = addresses_.at(key).get<std::string>();
+    return std::stoi(address.substr(address.rfind(':') + 1));
   }
-  std::string folder_, ready_;
-  pid_t child_ = 0;
+
+  const std::string folder_;
+  support::Process process_;
+  nlohmann::json addresses_;
 };
 
 // Whether the health service says SERVING.

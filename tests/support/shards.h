@@ -42,11 +42,6 @@ data::Encoder SoundEncoder(int64_t rows, int64_t mel_bins = 8, int64_t frames = 
 // Writes into `folder`, which exists. Samples are 000000, 000001, ..., dealt out in runs.
 ShardFiles WriteShards(const std::string& folder, const ShardOptions& options);
 
-// A new folder, removed when the program ends in good order.
-std::string MakeFolder(absl::string_view name);
-void WriteFile(const std::string& path, absl::string_view bytes);
-std::string ReadFile(const std::string& path);
-
 // Bytes of a tar file in the making.
 class TarBuilder {
  public:

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/files.h"
 #include "tests/support/shards.h"
 #include "tests/support/sounds.h"
 #include "worker/data/data_set.h"

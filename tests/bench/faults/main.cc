@@ -26,6 +26,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -41,13 +42,14 @@ double Percentile(const std::vector<double>& sorted, double part) {
 class Watcher {
  public:
   Watcher(Cluster& cluster, int64_t job) {
-    context_.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
     v1::WatchJobRequest request;
     request.set_job(absl::StrCat("job-", job));
     stream_ = cluster.stub().WatchJob(&context_, request);
   }
   v1::JobStatus AwaitStep(int64_t step) {
-    while (Read().last_step().step() < step) Require(!IsTerminal(last_.phase()), last_.reason());
+    while (Read().last_step().step() < step)
+      support::Require(!IsTerminal(last_.phase()), last_.reason());
     return last_;
   }
   v1::JobStatus AwaitEnd() {
@@ -59,7 +61,7 @@ class Watcher {
  private:
   const v1::JobStatus& Read() {
     v1::WatchJobResponse response;
-    Require(stream_->Read(&response), "the stream ended");
+    support::Require(stream_->Read(&response), "the stream ended");
     last_ = std::move(*response.mutable_job());
     return last_;
   }
@@ -80,7 +82,7 @@ bool KillRanks(int64_t tries) {
         data, {.steps = kForEver, .vision = "ranks: 2", .language = "ranks: 4, tp: 2, pp: 2"}));
     Watcher watcher(cluster, job.id());
     watcher.AwaitStep(1 + static_cast<int64_t>(prng.Below(10)));
-    const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job.id());
+    const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job.id());
     const auto victim = std::next(ranks.begin(), static_cast<int64_t>(prng.Below(ranks.size())));
     const absl::Time killed = absl::Now();
     kill(victim->second.pid(), SIGKILL);
@@ -169,7 +171,7 @@ bool KillCoordinators(int64_t kills) {
               Document(data, {.name = "trains", .steps = kForEver, .language = "ranks: 2, tp: 2"}))
           .id();
   cluster.AwaitStep(job, 1);
-  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
   std::vector<std::unique_ptr<Submitter>> submitters;
   for (int32_t i = 0; i < 2; ++i) {
     submitters.push_back(std::make_unique<Submitter>(cluster.grpc(), data, i));

@@ -7,7 +7,8 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
-#include "tests/support/paths.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 #include "tests/support/shards.h"
 
 namespace phalanx::agent {
@@ -118,17 +119,17 @@ TEST(WorkerDataTest, ValidationThatChanged_ChangesTheDigest) {
 
 class CheckDataTest : public ::testing::Test {
  protected:
-  Finished Check(const v1::JobDocument& document) {
+  support::Finished Check(const v1::JobDocument& document) {
     const std::string path = document.directory() + "/job.yaml";
     support::WriteFile(path, document.text());
-    return RunToEnd({tests::BinDir() + "/phalanx-worker", "--check-data", path});
+    return support::RunToEnd({support::Program("phalanx-worker"), "--check-data", path});
   }
 };
 
 TEST_F(CheckDataTest, GoodJob_Exits0_AndPrintsNothing) {
-  const Finished finished = Check(Job("wait"));
-  EXPECT_EQ(finished.exit_code, 0) << finished.output;
-  EXPECT_EQ(finished.output, "");
+  const support::Finished finished = Check(Job("wait"));
+  EXPECT_EQ(finished.exit_code, 0) << finished.out;
+  EXPECT_EQ(finished.out, "");
 }
 
 TEST_F(CheckDataTest, MoreCorruptSamplesThanAllowed_Exit65_WithTheJobsSentence) {
@@ -139,38 +140,38 @@ TEST_F(CheckDataTest, MoreCorruptSamplesThanAllowed_Exit65_WithTheJobsSentence) 
   support::WriteFile(folder + "/set-000.tar", tar.Finish());
   v1::JobDocument job = With(Job("wait"), "tokenizer: ", "corrupt_max: 2, tokenizer: ");
   job.set_directory(folder);
-  const Finished finished = Check(job);
+  const support::Finished finished = Check(job);
   EXPECT_EQ(finished.exit_code, 65);
-  EXPECT_THAT(finished.output, HasSubstr("3 corrupt samples; spec.data.corrupt_max allows 2"));
+  EXPECT_THAT(finished.out, HasSubstr("3 corrupt samples; spec.data.corrupt_max allows 2"));
   EXPECT_EQ(Check(With(job, "corrupt_max: 2", "corrupt_max: 3")).exit_code, 0);
 }
 
 TEST_F(CheckDataTest, MissingShards_Exit65_OneLineEach) {
-  const Finished finished = Check(With(Job("wait"), "set-{000..001}", "none-{000..001}"));
+  const support::Finished finished = Check(With(Job("wait"), "set-{000..001}", "none-{000..001}"));
   EXPECT_EQ(finished.exit_code, 65);
-  EXPECT_THAT(finished.output, HasSubstr("none-000.tar"));
-  EXPECT_THAT(finished.output, HasSubstr("none-001.tar"));
+  EXPECT_THAT(finished.out, HasSubstr("none-000.tar"));
+  EXPECT_THAT(finished.out, HasSubstr("none-001.tar"));
 }
 
 TEST_F(CheckDataTest, TokenizerThatDoesNotFit_Exits65_NamingTheField) {
   const std::string text = Job("wait").text();
   const size_t begin = text.find("vocabulary: ");
   const std::string vocabulary = text.substr(begin, text.find(',', begin) - begin);
-  const Finished finished = Check(With(Job("wait"), vocabulary, "vocabulary: 16"));
+  const support::Finished finished = Check(With(Job("wait"), vocabulary, "vocabulary: 16"));
   EXPECT_EQ(finished.exit_code, 65);
-  EXPECT_THAT(finished.output, HasSubstr("spec.modules[1].architecture.vocabulary"));
+  EXPECT_THAT(finished.out, HasSubstr("spec.modules[1].architecture.vocabulary"));
 }
 
 TEST_F(CheckDataTest, JobFileThatIsWrong_Exits65_WithItsViolations) {
-  const Finished finished = Check(With(Job("wait"), "steps: 5", "stepz: 5"));
+  const support::Finished finished = Check(With(Job("wait"), "steps: 5", "stepz: 5"));
   EXPECT_EQ(finished.exit_code, 65);
-  EXPECT_THAT(finished.output, HasSubstr("stepz"));
+  EXPECT_THAT(finished.out, HasSubstr("stepz"));
 }
 
 TEST_F(CheckDataTest, FileThatIsNotThere_Exits66) {
-  EXPECT_EQ(
-      RunToEnd({tests::BinDir() + "/phalanx-worker", "--check-data", "/nonexistent"}).exit_code,
-      66);
+  EXPECT_EQ(support::RunToEnd({support::Program("phalanx-worker"), "--check-data", "/nonexistent"})
+                .exit_code,
+            66);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "tests/support/process.h"
 
 namespace phalanx::agent {
 
@@ -74,7 +75,7 @@ grpc::Status FakeCoordinator::UploadLogs(grpc::ServerContext*,
 }
 
 void FakeCoordinator::WaitUntil(const char* what, const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + support::kPatience;
   while (!condition()) {
     if (!changed_.WaitWithDeadline(&mutex_, deadline)) continue;
     std::fprintf(stderr, "no %s came; received and not expected:\n", what);

@@ -9,18 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "grpcpp/server.h"
 #include "phalanx/v1/worker_service.grpc.pb.h"
+#include "tests/support/process.h"
 
 namespace phalanx::agent {
 
-// Every wait of a test ends after this, and fails the test.
-inline constexpr absl::Duration kPatience = absl::Seconds(30);
-
 // Serves one worker on loopback. The waits take messages out of what was received, in order of
-// arrival, and leave the others; a wait that is not met ends the test program.
+// arrival, and leave the others; a wait that is not met in support::kPatience ends the test
+// program.
 class FakeCoordinator final : public v1::WorkerService::Service {
  public:
   // `port` 0: any. `refusal`: every session is answered with this status.

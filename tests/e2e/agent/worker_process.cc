@@ -1,40 +1,38 @@
 #include "tests/e2e/agent/worker_process.h"
 
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "tests/e2e/agent/fake_coordinator.h"
-#include "tests/support/paths.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 #include "tests/support/shards.h"
 
 namespace phalanx::agent {
 namespace {
 
-pid_t Spawn(const std::vector<std::string>& command, int output) {
-  std::vector<char*> arguments;
-  for (const std::string& argument : command) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (output >= 0) dup2(output, STDOUT_FILENO);
-  execv(arguments[0], arguments.data());
-  _exit(127);
+std::vector<std::string> CommandLine(const std::string& coordinator, const std::string& state,
+                                     const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {support::Program("phalanx-worker"),
+                                      "--coordinator",
+                                      coordinator,
+                                      "--node",
+                                      "here",
+                                      "--device",
+                                      "cpu",
+                                      "--devices",
+                                      "4",
+                                      "--state",
+                                      state,
+                                      "--rank-program",
+                                      PHALANX_FAKE_RANK,
+                                      "--label",
+                                      "zone=a"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
 }
 
 }  // namespace
@@ -98,58 +96,16 @@ v1::Command StopCommandOf(int64_t job, int64_t epoch, double grace_seconds) {
   return command;
 }
 
-ProcessWatch::ProcessWatch(pid_t pid) : pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
-
-bool ProcessWatch::AwaitEnd() const {
-  if (!pidfd_.is_open()) return true;  // it was gone before we looked
-  pollfd entry{pidfd_.get(), POLLIN, 0};
-  return poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))) == 1;
-}
-
-WorkerProcess::WorkerProcess(const std::string& coordinator, std::vector<std::string> arguments)
-    : state_(support::MakeFolder("agent-state")) {
-  std::vector<std::string> command = {tests::BinDir() + "/phalanx-worker",
-                                      "--coordinator",
-                                      coordinator,
-                                      "--node",
-                                      "here",
-                                      "--device",
-                                      "cpu",
-                                      "--devices",
-                                      "4",
-                                      "--state",
-                                      state_,
-                                      "--rank-program",
-                                      PHALANX_FAKE_RANK,
-                                      "--label",
-                                      "zone=a"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  pid_ = Spawn(command, -1);
-}
-
-WorkerProcess::~WorkerProcess() {
-  if (pid_ == 0) return;
-  Signal(SIGKILL);
-  AwaitEnd();
-}
-
-void WorkerProcess::Signal(int number) const { kill(pid_, number); }
-
-int WorkerProcess::AwaitEnd() {
-  if (!ProcessWatch(pid_).AwaitEnd()) {
-    std::fprintf(stderr, "phalanx-worker does not end\n");
-    std::abort();
-  }
-  int status = 0;
-  waitpid(pid_, &status, 0);
-  pid_ = 0;
-  return status;
-}
+WorkerProcess::WorkerProcess(const std::string& coordinator,
+                             const std::vector<std::string>& arguments)
+    : state_(support::MakeFolder("agent-state")),
+      process_(CommandLine(coordinator, state_, arguments), support::NewMark(), "/dev/stdout",
+               "/dev/stderr") {}
 
 int32_t WorkerProcess::OpenDescriptors() const {
   int32_t count = 0;
   for ([[maybe_unused]] const auto& entry :
-       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid_, "/fd"))) {
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid(), "/fd"))) {
     ++count;
   }
   return count;
@@ -158,7 +114,7 @@ int32_t WorkerProcess::OpenDescriptors() const {
 int32_t WorkerProcess::Children() const {
   int32_t count = 0;
   for (const auto& task :
-       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid_, "/task"))) {
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid(), "/task"))) {
     std::ifstream file(task.path() / "children");
     count += static_cast<int32_t>(
         std::distance(std::istream_iterator<int>(file), std::istream_iterator<int>()));
@@ -167,28 +123,10 @@ int32_t WorkerProcess::Children() const {
 }
 
 int64_t WorkerProcess::ResidentBytes() const {
-  std::ifstream file(absl::StrCat("/proc/", pid_, "/statm"));
+  std::ifstream file(absl::StrCat("/proc/", pid(), "/statm"));
   int64_t size = 0, resident = 0;
   file >> size >> resident;
   return resident * sysconf(_SC_PAGESIZE);
-}
-
-Finished RunToEnd(const std::vector<std::string>& command) {
-  int fds[2];
-  if (pipe(fds) != 0) return {-1, ""};
-  const UniqueFd read_end(fds[0]);
-  UniqueFd write_end(fds[1]);
-  const pid_t pid = Spawn(command, write_end.get());
-  write_end.reset();
-  Finished finished;
-  char bytes[4096];
-  for (ssize_t n; (n = read(read_end.get(), bytes, sizeof(bytes))) > 0;) {
-    finished.output.append(bytes, static_cast<size_t>(n));
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  finished.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return finished;
 }
 
 }  // namespace phalanx::agent

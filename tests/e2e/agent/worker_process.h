@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "phalanx/v1/worker_service.pb.h"
-#include "worker/agent/unique_fd.h"
+#include "tests/support/process.h"
 
 namespace phalanx::agent {
 
@@ -20,29 +20,18 @@ v1::Command AssignCommandOf(int64_t job, int64_t epoch, const v1::JobDocument& d
                             const std::vector<int32_t>& devices);
 v1::Command StopCommandOf(int64_t job, int64_t epoch, double grace_seconds);
 
-// Watches a process that need not be a child.
-class ProcessWatch {
- public:
-  explicit ProcessWatch(pid_t pid);
-  // False: it still lives after the tests' patience.
-  bool AwaitEnd() const;
-
- private:
-  const UniqueFd pidfd_;
-};
-
 // Killed, with all its ranks, when the test ends.
 class WorkerProcess {
  public:
   // Node "here" with 4 devices; `arguments` are added.
-  explicit WorkerProcess(const std::string& coordinator, std::vector<std::string> arguments = {});
-  ~WorkerProcess();
+  explicit WorkerProcess(const std::string& coordinator,
+                         const std::vector<std::string>& arguments = {});
 
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return process_.pid(); }
   const std::string& state() const { return state_; }
-  void Signal(int number) const;
+  void Signal(int number) const { process_.Signal(number); }
   // Waits for its end; what waitpid said.
-  int AwaitEnd();
+  int AwaitEnd() { return process_.Wait(); }
 
   int32_t OpenDescriptors() const;
   // Of the daemon itself, zombies included.
@@ -51,14 +40,7 @@ class WorkerProcess {
 
  private:
   const std::string state_;
-  pid_t pid_ = 0;
+  support::Process process_;
 };
-
-// Runs a program to its end; its exit code and what it wrote to stdout.
-struct Finished {
-  int exit_code = 0;
-  std::string output;
-};
-Finished RunToEnd(const std::vector<std::string>& command);
 
 }  // namespace phalanx::agent

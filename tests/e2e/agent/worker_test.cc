@@ -18,8 +18,8 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
-#include "tests/support/paths.h"
-#include "tests/support/shards.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::agent {
 namespace {
@@ -102,9 +102,9 @@ TEST_F(WorkerTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
 
 TEST_F(WorkerTest, DeviceMemory_ThatIsNoSize_IsAUsageError) {
   for (const char* text : {"much", "0", "-1Gi", "1.5Gi"}) {
-    const Finished finished =
-        RunToEnd({tests::BinDir() + "/phalanx-worker", "--coordinator", "127.0.0.1:1", "--state",
-                  support::MakeFolder("agent-usage"), "--device-memory", text});
+    const support::Finished finished =
+        support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", "127.0.0.1:1",
+                           "--state", support::MakeFolder("agent-usage"), "--device-memory", text});
     EXPECT_EQ(finished.exit_code, 2) << text;
   }
 }
@@ -168,7 +168,7 @@ TEST_F(WorkerTest, Stop_EndsARankInGoodOrder) {
   EXPECT_EQ(exited.signal(), 0);
   EXPECT_TRUE(exited.expected());
   EXPECT_EQ(coordinator.AwaitResult(stop).code(), 0);
-  EXPECT_TRUE(ProcessWatch(up.pid).AwaitEnd());
+  EXPECT_TRUE(support::ProcessWatch(up.pid).AwaitEnd());
 }
 
 TEST_F(WorkerTest, Stop_KillsARankThatDoesNotListen) {
@@ -183,7 +183,7 @@ TEST_F(WorkerTest, Stop_TakesTheRanksChildrenToo) {
   Start();
   const Up up = RunOne("fork");
   ASSERT_GT(up.child, 0);
-  const ProcessWatch child(up.child);
+  const support::ProcessWatch child(up.child);
   coordinator.AwaitResult(coordinator.Send(StopCommandOf(7, 1, 20)));
   EXPECT_TRUE(child.AwaitEnd());
 }
@@ -191,7 +191,7 @@ TEST_F(WorkerTest, Stop_TakesTheRanksChildrenToo) {
 TEST_F(WorkerTest, RankKilled_TakesItsChildrenWithIt) {
   Start();
   const Up up = RunOne("fork");
-  const ProcessWatch child(up.child);
+  const support::ProcessWatch child(up.child);
   kill(up.pid, SIGKILL);
   EXPECT_EQ(AwaitExit().signal(), SIGKILL);
   EXPECT_TRUE(child.AwaitEnd());
@@ -200,7 +200,7 @@ TEST_F(WorkerTest, RankKilled_TakesItsChildrenWithIt) {
 TEST_F(WorkerTest, RankKilled_TakesChildrenThatLeftItsProcessGroup) {
   Start();
   const Up up = RunOne("detach");
-  const ProcessWatch child(up.child);
+  const support::ProcessWatch child(up.child);
   AwaitReady();
   kill(up.pid, SIGKILL);
   EXPECT_TRUE(child.AwaitEnd());
@@ -219,17 +219,17 @@ TEST_F(WorkerTest, NewerEpoch_RunsInTheSameProcess) {
 TEST_F(WorkerTest, DaemonKilled_TakesItsRanksWithIt) {
   Start();
   const Up up = RunOne("wait");
-  const ProcessWatch rank(up.pid);
+  const support::ProcessWatch rank(up.pid);
   worker->Signal(SIGKILL);
   EXPECT_TRUE(rank.AwaitEnd());
 }
 
 TEST_F(WorkerTest, Terminated_EndsRanks_SaysSo_AndExitsWith0) {
   Start({"--grace", "0.5"});
-  const ProcessWatch waiting(RunOne("wait").pid);
+  const support::ProcessWatch waiting(RunOne("wait").pid);
   const uint64_t number = coordinator.Send(AssignCommandOf(8, 1, Job("hang"), {1}));
   coordinator.AwaitResult(number);
-  const ProcessWatch hanging(AwaitUp().pid);
+  const support::ProcessWatch hanging(AwaitUp().pid);
   worker->Signal(SIGTERM);
   coordinator.AwaitHeartbeat([](const auto& heartbeat) { return heartbeat.draining(); });
   coordinator.AwaitReport([](const auto& r) { return r.job() == 7 && r.exited().expected(); });
@@ -303,9 +303,9 @@ TEST_F(WorkerTest, ReadyFile_IsWrittenOnceWelcomed) {
 
 TEST_F(WorkerTest, StateFolder_OfAnotherWorker_IsRefused) {
   Start();
-  const Finished second =
-      RunToEnd({tests::BinDir() + "/phalanx-worker", "--coordinator", coordinator.address(),
-                "--state", worker->state(), "--rank-program", PHALANX_FAKE_RANK});
+  const support::Finished second =
+      support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", coordinator.address(),
+                         "--state", worker->state(), "--rank-program", PHALANX_FAKE_RANK});
   EXPECT_EQ(second.exit_code, 73);
 }
 
@@ -316,7 +316,7 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
                                              {"--label", "x"},
                                              {"--nonsense"},
                                              {"--device", "tpu"}}) {
-    std::vector<std::string> command = {tests::BinDir() + "/phalanx-worker",
+    std::vector<std::string> command = {support::Program("phalanx-worker"),
                                         "--coordinator",
                                         "h:1",
                                         "--state",
@@ -324,7 +324,7 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
                                         "--rank-program",
                                         PHALANX_FAKE_RANK};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    EXPECT_EQ(RunToEnd(command).exit_code, 2) << arguments[0];
+    EXPECT_EQ(support::RunToEnd(command).exit_code, 2) << arguments[0];
   }
 }
 

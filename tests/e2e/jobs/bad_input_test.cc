@@ -8,6 +8,8 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -33,7 +35,7 @@ TEST(BadInputTest, JobFile_EveryViolationIsListed_AndNoJobIsThere) {
       {{"steps: 6", "steps: -6"}, {"micro: 2", "mcro: 2"}, {"to: language", "to: langage"}});
   support::WriteFile(data.path + "/job.yaml", text);
   Cluster cluster({.devices = 1});
-  const Finished submit = cluster.Phalanx({"submit", data.path + "/job.yaml"});
+  const support::Finished submit = cluster.Phalanx({"submit", data.path + "/job.yaml"});
   EXPECT_EQ(submit.exit_code, 65);
   EXPECT_THAT(submit.talk, AllOf(HasSubstr("spec.steps: -6"), HasSubstr("spec.batch.mcro"),
                                  HasSubstr("spec.modules[1].parallel.tp: 3"),
@@ -66,8 +68,8 @@ TEST(BadInputTest, TruncatedShard_FailsTheJobBeforeAnyRankStarts) {
               AllOf(HasSubstr("spec.data.shards"), HasSubstr("set-001.tar")));
   EXPECT_THAT(cluster.WorkerLog(), Not(HasSubstr("started pid=")));
   // Where the client can read the shards it says the same.
-  const Finished checked =
-      RunToEnd({Program("phalanx"), "validate", "--check-data", data.path + "/job.yaml"});
+  const support::Finished checked = support::RunToEnd(
+      {support::Program("phalanx"), "validate", "--check-data", data.path + "/job.yaml"});
   EXPECT_EQ(checked.exit_code, 65);
   EXPECT_THAT(checked.out + checked.talk, HasSubstr("set-001.tar"));
 }
@@ -86,7 +88,7 @@ TEST(BadInputTest, JobBeyondTheMemoryOfItsDevices_FailsBeforeAnyRankStarts) {
       "either";
   EXPECT_THAT(failed.failure().message(), MatchesRegex(kSentence));
   EXPECT_THAT(cluster.Why(job), HasSubstr(failed.failure().message()));
-  const Finished described = cluster.Phalanx({"describe", absl::StrCat("job-", job)});
+  const support::Finished described = cluster.Phalanx({"describe", absl::StrCat("job-", job)});
   EXPECT_THAT(described.out, HasSubstr(failed.failure().message()));
   EXPECT_THAT(cluster.WorkerLog(), Not(HasSubstr("started pid=")));
   EXPECT_FALSE(std::filesystem::exists(data.path + "/out"));

@@ -6,6 +6,8 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -17,7 +19,7 @@ TEST(BlameTest, DaemonKilled_IsTheLossOfItsNode_AtOnce) {
   const DataFolder data = MakeData();
   // Neither silence nor absence tells.
   Cluster cluster({.devices = 1, .coordinator_flags = {"--heartbeat-timeout", "10m"}});
-  Process& there = cluster.AddWorker("there", 1);
+  support::Process& there = cluster.AddWorker("there", 1);
   const int64_t job =
       cluster
           .Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2, tp: 2"}))

@@ -11,8 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/files.h"
 #include "tests/support/paths.h"
-#include "tests/support/shards.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -29,7 +30,7 @@ Response Call(v1::JobService::Stub& stub,
               grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
                                                            Response*),
               const Request& request) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + support::kPatience;
   while (true) {
     grpc::ClientContext context;
     Prepare(context, deadline);
@@ -37,7 +38,7 @@ Response Call(v1::JobService::Stub& stub,
     const grpc::Status status = (stub.*method)(&context, request, &response);
     // The coordinator went away meanwhile; every call may be repeated.
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && absl::Now() < deadline) continue;
-    Require(status.ok(), absl::StrCat("call failed: ", status.error_message()));
+    support::Require(status.ok(), absl::StrCat("call failed: ", status.error_message()));
     return response;
   }
 }
@@ -49,17 +50,6 @@ bool IsTerminal(v1::JobPhase phase) {
          phase == v1::JOB_PHASE_CANCELLED;
 }
 
-std::string Program(const std::string& name) { return absl::StrCat(tests::BinDir(), "/", name); }
-
-Finished RunToEnd(const std::vector<std::string>& argv) {
-  const std::string folder = support::MakeFolder("e2e-run");
-  Process process(argv, NewMark(), folder + "/out", folder + "/talk");
-  Finished finished{.exit_code = process.WaitExitCode()};
-  finished.out = ReadText(folder + "/out");
-  finished.talk = ReadText(folder + "/talk");
-  return finished;
-}
-
 Cluster::Cluster(ClusterOptions options)
     : options_(std::move(options)), folder_(support::MakeFolder("e2e-cluster")) {
   StartCoordinator();
@@ -68,17 +58,17 @@ Cluster::Cluster(ClusterOptions options)
 
 Cluster::~Cluster() {
   // Ranks get SIGKILL with their daemon; whoever looks for what is left is not to find those.
-  std::vector<ProcessWatch> watches;
+  std::vector<support::ProcessWatch> watches;
   for (pid_t pid : Processes()) watches.emplace_back(pid);
   worker_.reset();
   more_workers_.clear();
   coordinator_.reset();
-  for (const ProcessWatch& watch : watches) watch.AwaitEnd(absl::Seconds(10));
+  for (const support::ProcessWatch& watch : watches) watch.AwaitEnd(absl::Seconds(10));
 }
 
 void Cluster::StartCoordinator() {
   const std::string ready = absl::StrCat(folder_, "/coordinator-", ++starts_, ".json");
-  std::vector<std::string> argv = {Program("phalanx-coordinator"),
+  std::vector<std::string> argv = {support::Program("phalanx-coordinator"),
                                    "--listen",
                                    grpc_.empty() ? "127.0.0.1:0" : grpc_,
                                    "--http",
@@ -89,9 +79,9 @@ void Cluster::StartCoordinator() {
                                    ready};
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   const std::string log = folder_ + "/coordinator.log";
-  coordinator_ = std::make_unique<Process>(argv, mark_, log, log);
-  AwaitFile(ready, *coordinator_);
-  const nlohmann::json addresses = nlohmann::json::parse(ReadText(ready));
+  coordinator_ = std::make_unique<support::Process>(argv, mark_, log, log);
+  support::AwaitFile(ready, *coordinator_);
+  const nlohmann::json addresses = nlohmann::json::parse(support::ReadText(ready));
   grpc_ = addresses.at("grpc").get<std::string>();
   http_ = addresses.at("http").get<std::string>();
   grpc::ChannelArguments arguments;
@@ -104,10 +94,10 @@ void Cluster::StartCoordinator() {
       grpc::CreateCustomChannel(grpc_, grpc::InsecureChannelCredentials(), arguments));
 }
 
-std::unique_ptr<Process> Cluster::StartNode(const std::string& node, int32_t devices,
-                                            const std::string& name) {
+std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, int32_t devices,
+                                                     const std::string& name) {
   const std::string ready = absl::StrCat(folder_, "/worker-", ++starts_, ".json");
-  std::vector<std::string> argv = {Program("phalanx-worker"),
+  std::vector<std::string> argv = {support::Program("phalanx-worker"),
                                    "--coordinator",
                                    grpc_,
                                    "--node",
@@ -122,14 +112,14 @@ std::unique_ptr<Process> Cluster::StartNode(const std::string& node, int32_t dev
                                    ready};
   argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   const std::string log = absl::StrCat(folder_, "/", name, ".log");
-  auto worker = std::make_unique<Process>(argv, mark_, log, log);
-  AwaitFile(ready, *worker);
+  auto worker = std::make_unique<support::Process>(argv, mark_, log, log);
+  support::AwaitFile(ready, *worker);
   return worker;
 }
 
 void Cluster::StartWorker() { worker_ = StartNode("here", options_.devices, "worker"); }
 
-Process& Cluster::AddWorker(const std::string& node, int32_t devices) {
+support::Process& Cluster::AddWorker(const std::string& node, int32_t devices) {
   more_workers_.push_back(StartNode(node, devices, absl::StrCat("worker-", node)));
   return *more_workers_.back();
 }
@@ -146,7 +136,7 @@ void Cluster::KillWorker() {
   worker_->Wait();
 }
 
-std::map<int32_t, ProcessWatch> Cluster::Ranks(int64_t job) const {
+std::map<int32_t, support::ProcessWatch> Cluster::Ranks(int64_t job) const {
   // "... job-1 epoch=1 rank=0 device=0 started pid=123"
   std::map<int32_t, pid_t> pids;
   std::istringstream log(WorkerLog());
@@ -159,9 +149,9 @@ std::map<int32_t, ProcessWatch> Cluster::Ranks(int64_t job) const {
     }
     pids[std::stoi(line.substr(rank_at + 6))] = std::stoi(line.substr(pid_at + 13));
   }
-  std::map<int32_t, ProcessWatch> ranks;
+  std::map<int32_t, support::ProcessWatch> ranks;
   for (const auto& [rank, pid] : pids) {
-    ProcessWatch watch(pid);
+    support::ProcessWatch watch(pid);
     if (!watch.HasEnded()) ranks.emplace(rank, std::move(watch));
   }
   return ranks;
@@ -214,7 +204,7 @@ std::vector<v1::JobStatus> Cluster::List() {
 }
 
 v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::JobStatus&)>& enough) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + support::kPatience;
   v1::JobStatus last;
   while (absl::Now() < deadline) {
     grpc::ClientContext context;
@@ -230,8 +220,8 @@ v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::Job
       return last;
     }
     const grpc::Status status = stream->Finish();
-    Require(status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE,
-            absl::StrCat("watch failed: ", status.error_message()));
+    support::Require(status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE,
+                     absl::StrCat("watch failed: ", status.error_message()));
     if (IsTerminal(last.phase())) break;
   }
   throw std::runtime_error(absl::StrCat(JobName(job),
@@ -248,10 +238,10 @@ v1::JobStatus Cluster::AwaitEnd(int64_t job) {
   return Await(job, [](const v1::JobStatus& status) { return IsTerminal(status.phase()); });
 }
 
-Finished Cluster::Phalanx(std::vector<std::string> arguments) const {
-  std::vector<std::string> argv = {Program("phalanx"), "--server", grpc_};
+support::Finished Cluster::Phalanx(std::vector<std::string> arguments) const {
+  std::vector<std::string> argv = {support::Program("phalanx"), "--server", grpc_};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  return RunToEnd(argv);
+  return support::RunToEnd(argv);
 }
 
 }  // namespace phalanx::e2e

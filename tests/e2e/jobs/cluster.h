@@ -13,18 +13,9 @@
 #include <vector>
 
 #include "phalanx/v1/job_service.grpc.pb.h"
-#include "tests/e2e/jobs/process.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
-
-struct Finished {
-  int exit_code = 0;  // -1: a signal ended it
-  std::string out, talk;
-};
-
-// BinDir()/`name`, and what it left.
-std::string Program(const std::string& name);
-Finished RunToEnd(const std::vector<std::string>& argv);
 
 struct ClusterOptions {
   int32_t devices = 6;
@@ -42,9 +33,9 @@ class Cluster {
   // Returns once the coordinator has let it in.
   void StartWorker();
   // Another node, named so; returns once the coordinator has let it in.
-  Process& AddWorker(const std::string& node, int32_t devices);
-  Process& coordinator() { return *coordinator_; }
-  Process& worker() { return *worker_; }
+  support::Process& AddWorker(const std::string& node, int32_t devices);
+  support::Process& coordinator() { return *coordinator_; }
+  support::Process& worker() { return *worker_; }
   // kill -9, and reaps.
   void KillCoordinator();
   void KillWorker();
@@ -53,13 +44,13 @@ class Cluster {
 
   const std::string& grpc() const { return grpc_; }  // HOST:PORT
   const std::string& http() const { return http_; }
-  std::string CoordinatorLog() const { return ReadText(folder_ + "/coordinator.log"); }
-  std::string WorkerLog() const { return ReadText(folder_ + "/worker.log"); }
+  std::string CoordinatorLog() const { return support::ReadText(folder_ + "/coordinator.log"); }
+  std::string WorkerLog() const { return support::ReadText(folder_ + "/worker.log"); }
   // All processes of this cluster, ranks included.
-  std::vector<pid_t> Processes() const { return ProcessesMarked(mark_); }
+  std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }
 
   // Processes of the ranks of a job's newest epoch, by rank; those that still run.
-  std::map<int32_t, ProcessWatch> Ranks(int64_t job) const;
+  std::map<int32_t, support::ProcessWatch> Ranks(int64_t job) const;
 
   // A call to the coordinator; waits while there is none.
   v1::JobStatus Submit(const v1::JobDocument& document, const std::string& request_id = "");
@@ -75,22 +66,22 @@ class Cluster {
   v1::JobStatus AwaitEnd(int64_t job);
 
   // `phalanx` with --server, to its end.
-  Finished Phalanx(std::vector<std::string> arguments) const;
+  support::Finished Phalanx(std::vector<std::string> arguments) const;
 
   v1::JobService::Stub& stub() { return *stub_; }
 
  private:
   // `name` tells its files from those of the others.
-  std::unique_ptr<Process> StartNode(const std::string& node, int32_t devices,
-                                     const std::string& name);
+  std::unique_ptr<support::Process> StartNode(const std::string& node, int32_t devices,
+                                              const std::string& name);
 
   const ClusterOptions options_;
-  const std::string mark_ = NewMark();
+  const std::string mark_ = support::NewMark();
   const std::string folder_;
   std::string grpc_, http_;
   int starts_ = 0;
-  std::unique_ptr<Process> coordinator_, worker_;
-  std::vector<std::unique_ptr<Process>> more_workers_;
+  std::unique_ptr<support::Process> coordinator_, worker_;
+  std::vector<std::unique_ptr<support::Process>> more_workers_;
   std::unique_ptr<v1::JobService::Stub> stub_;
 };
 

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -22,7 +23,7 @@ TEST(CoordinatorTest, KilledWhileRanksTrain_FindsThemAgain_AndNoStepIsLost) {
       .steps = 400, .vision = "ranks: 2", .language = "ranks: 4, tp: 2, pp: 2", .validation = true};
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 5);
-  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
   ASSERT_EQ(ranks.size(), 6u);
   cluster.KillCoordinator();
   cluster.StartCoordinator();

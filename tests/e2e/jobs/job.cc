@@ -4,7 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "tests/e2e/jobs/process.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 
@@ -30,7 +31,7 @@ void DamagePicture(const DataFolder& data, int32_t number) {
       return support::WriteFile(shard, bytes);
     }
   }
-  Require(false, "there is no such picture");
+  support::Require(false, "there is no such picture");
 }
 
 namespace {

@@ -3,6 +3,8 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -14,9 +16,9 @@ TEST(NameTest, SecondDaemonOfALiveName_IsToldSoAndEnds_AndTheFirstTrainsOn) {
   Cluster cluster({.devices = 2});
   const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
   cluster.AwaitStep(job, 2);
-  const Finished second =
-      RunToEnd({Program("phalanx-worker"), "--coordinator", cluster.grpc(), "--node", "here",
-                "--state", support::MakeFolder("e2e-second") + "/state"});
+  const support::Finished second = support::RunToEnd(
+      {support::Program("phalanx-worker"), "--coordinator", cluster.grpc(), "--node", "here",
+       "--state", support::MakeFolder("e2e-second") + "/state"});
   EXPECT_EQ(second.exit_code, 78);
   EXPECT_THAT(second.talk, HasSubstr("node here is the name of another worker"));
   const v1::JobStatus later = cluster.AwaitStep(job, cluster.Get(job).last_step().step() + 20);
@@ -28,7 +30,7 @@ TEST(StoreTest, CoordinatorOnANewStore_RunsItsFirstJobOnADaemonThatKnowsAnother)
   Cluster cluster({.devices = 2});
   const int64_t before = cluster.Submit(Document(data, {.steps = kForEver})).id();
   cluster.AwaitStep(before, 2);
-  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(before);
+  const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(before);
   cluster.KillCoordinator();
   cluster.ForgetStore();
   cluster.StartCoordinator();

@@ -10,6 +10,8 @@
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
 #include "tests/oracle/training/harness.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 #include "worker/data/job_data.h"
 #include "worker/train/batches.h"
 
@@ -66,11 +68,12 @@ TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
                            .batch = 7,
                            .validation = true};
   support::WriteFile(data.path + "/job.yaml", JobText(data, options));
-  const std::string mark = NewMark(), output = data.path + "/results";
-  Process run({Program("phalanx"), "run", data.path + "/job.yaml", "--output", output}, mark,
-              data.path + "/run.out", data.path + "/run.talk");
-  EXPECT_EQ(run.WaitExitCode(), 0) << ReadText(data.path + "/run.talk");
-  EXPECT_TRUE(ProcessesMarked(mark).empty());
+  const std::string mark = support::NewMark(), output = data.path + "/results";
+  support::Process run(
+      {support::Program("phalanx"), "run", data.path + "/job.yaml", "--output", output}, mark,
+      data.path + "/run.out", data.path + "/run.talk");
+  EXPECT_EQ(run.WaitExitCode(), 0) << support::ReadText(data.path + "/run.talk");
+  EXPECT_TRUE(support::ProcessesMarked(mark).empty());
 
   ExpectOracle(data, options, output);
   EXPECT_TRUE(HasEventFile(output));

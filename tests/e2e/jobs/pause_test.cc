@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 using testing::HasSubstr;
 
 // Stops `process` for `duration` while `witness` goes on living.
-void Pause(const Process& process, const Process& witness, absl::Duration duration) {
+void Pause(const support::Process& process, const support::Process& witness,
+           absl::Duration duration) {
   process.Signal(SIGSTOP);
   EXPECT_FALSE(witness.watch().AwaitEnd(duration));
   process.Signal(SIGCONT);

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -19,7 +20,7 @@ TEST(QueueTest, SecondJobWithoutRoom_SaysWhatItWaitsFor_ThenRuns) {
       cluster.Submit(Document(data, {.name = "second", .steps = 2, .output = "b"})).id();
   cluster.AwaitStep(first, 1);
   EXPECT_EQ(cluster.Get(second).phase(), v1::JOB_PHASE_QUEUED);
-  const Finished why = cluster.Phalanx({"why", "second"});
+  const support::Finished why = cluster.Phalanx({"why", "second"});
   EXPECT_EQ(why.exit_code, 0);
   EXPECT_THAT(why.out, AllOf(HasSubstr("Queued"), HasSubstr("needs 2 cpu devices"),
                              HasSubstr("1 of 3 are free"), HasSubstr("job-1 (first) holds 2")));

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -22,7 +23,7 @@ TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
                            .language = "ranks: 4, tp: 2, pp: 2"};
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 3);
-  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
   ASSERT_EQ(ranks.size(), 6u) << cluster.WorkerLog();
   kill(ranks.at(4).pid(), SIGKILL);
 
@@ -36,8 +37,8 @@ TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
 
   const auto names_it = AllOf(HasSubstr("rank 4"), HasSubstr("node here"), HasSubstr("signal 9"));
   EXPECT_THAT(cluster.Why(job), names_it);
-  const Finished why = cluster.Phalanx({"why", "victim"}),
-                 story = cluster.Phalanx({"describe", "victim"});
+  const support::Finished why = cluster.Phalanx({"why", "victim"}),
+                          story = cluster.Phalanx({"describe", "victim"});
   EXPECT_EQ(why.exit_code, 0);
   EXPECT_THAT(why.out, names_it);
   EXPECT_EQ(story.exit_code, 0);

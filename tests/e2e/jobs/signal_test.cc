@@ -5,6 +5,8 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -17,7 +19,7 @@ TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
   Cluster cluster({.devices = 2});
   const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
   cluster.AwaitStep(job, 2);
-  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
   ASSERT_EQ(ranks.size(), 2u);
 
   const absl::Time begin = absl::Now();
@@ -46,33 +48,33 @@ TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
 TEST(SignalTest, TermToRun_CancelsAndLeavesNothing) {
   const DataFolder data = MakeData();
   support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
-  const std::string mark = NewMark();
-  Process run({Program("phalanx"), "run", data.path + "/job.yaml"}, mark, data.path + "/run.out",
-              data.path + "/run.talk");
+  const std::string mark = support::NewMark();
+  support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml"}, mark,
+                       data.path + "/run.out", data.path + "/run.talk");
   // The first rank of the last stage makes it when training is about to begin.
-  AwaitFile(data.path + "/out", run);
-  AwaitFile(data.path + "/out/metrics.jsonl", run);
+  support::AwaitFile(data.path + "/out", run);
+  support::AwaitFile(data.path + "/out/metrics.jsonl", run);
   const absl::Time begin = absl::Now();
   run.Signal(SIGTERM);
-  EXPECT_EQ(run.WaitExitCode(), 103) << ReadText(data.path + "/run.talk");
+  EXPECT_EQ(run.WaitExitCode(), 103) << support::ReadText(data.path + "/run.talk");
   EXPECT_LT(absl::Now() - begin, kGrace);
-  EXPECT_TRUE(ProcessesMarked(mark).empty());
+  EXPECT_TRUE(support::ProcessesMarked(mark).empty());
 }
 
 TEST(SignalTest, KillOfRun_TakesEverythingAlong) {
   const DataFolder data = MakeData();
   support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
-  const std::string mark = NewMark();
-  Process run({Program("phalanx"), "run", data.path + "/job.yaml"}, mark, data.path + "/run.out",
-              data.path + "/run.talk");
-  AwaitFile(data.path + "/out", run);
-  AwaitFile(data.path + "/out/metrics.jsonl", run);
-  std::vector<ProcessWatch> watches;
-  for (const pid_t pid : ProcessesMarked(mark)) watches.emplace_back(pid);
+  const std::string mark = support::NewMark();
+  support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml"}, mark,
+                       data.path + "/run.out", data.path + "/run.talk");
+  support::AwaitFile(data.path + "/out", run);
+  support::AwaitFile(data.path + "/out/metrics.jsonl", run);
+  std::vector<support::ProcessWatch> watches;
+  for (const pid_t pid : support::ProcessesMarked(mark)) watches.emplace_back(pid);
   EXPECT_EQ(watches.size(), 5u) << "run, coordinator, worker, two ranks";
   run.Signal(SIGKILL);
   run.Wait();
-  for (const ProcessWatch& watch : watches) EXPECT_TRUE(watch.AwaitEnd()) << watch.pid();
+  for (const support::ProcessWatch& watch : watches) EXPECT_TRUE(watch.AwaitEnd()) << watch.pid();
 }
 
 }  // namespace

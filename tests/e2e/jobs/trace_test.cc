@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -57,7 +58,7 @@ struct Trace {
 };
 
 Trace ReadTrace(const std::string& path) {
-  const Json file = Json::parse(ReadText(path));
+  const Json file = Json::parse(support::ReadText(path));
   Trace trace{.about = file.at("otherData")};
   std::map<int64_t, std::pair<int, std::string>> senders;
   for (const Json& event : file.at("traceEvents")) {

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -15,7 +16,7 @@ TEST(WorkerTest, KilledAndBack_ItsJobFailsAtOnce_AndTheNextOneRuns) {
   Cluster cluster({.devices = 2, .coordinator_flags = {"--heartbeat-timeout", "10m"}});
   const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
   cluster.AwaitStep(job, 2);
-  const std::map<int32_t, ProcessWatch> ranks = cluster.Ranks(job);
+  const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
   ASSERT_EQ(ranks.size(), 2u);
   cluster.KillWorker();
   for (const auto& [rank, watch] : ranks) EXPECT_TRUE(watch.AwaitEnd()) << "rank " << rank;

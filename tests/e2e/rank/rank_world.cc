@@ -19,9 +19,9 @@
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
-#include "tests/e2e/jobs/process.h"
+#include "tests/support/files.h"
 #include "tests/support/paths.h"
-#include "tests/support/shards.h"
+#include "tests/support/process.h"
 #include "worker/agent/data_check.h"
 #include "worker/agent/spawn.h"
 #include "worker/channel/frame_socket.h"
@@ -34,7 +34,7 @@ constexpr char kNode[] = "here";
 
 template <typename T>
 T Value(absl::StatusOr<T> value) {
-  Require(value.ok(), value.status().ToString());
+  support::Require(value.ok(), value.status().ToString());
   return *std::move(value);
 }
 
@@ -81,8 +81,8 @@ class RankWorld::Rank {
   }
   int Wait() {
     pollfd gone{spawned_.pidfd.get(), POLLIN, 0};
-    const int patience = static_cast<int>(absl::ToInt64Milliseconds(kPatience));
-    Require(poll(&gone, 1, patience) == 1, "a rank does not end");
+    const int patience = static_cast<int>(absl::ToInt64Milliseconds(support::kPatience));
+    support::Require(poll(&gone, 1, patience) == 1, "a rank does not end");
     int status = 0;
     waitpid(spawned_.pid, &status, 0);
     reaped_ = true;
@@ -119,7 +119,7 @@ RankWorld::RankWorld(const DataFolder& data, const JobOptions& options)
   std::atomic<int64_t> bytes_read{0};
   data_ = agent::CheckData({document_.text(), document_.directory()},
                            support::MakeFolder("rank-indexes"), bytes_read);
-  Require(data_.status.ok(), data_.status.ToString());
+  support::Require(data_.status.ok(), data_.status.ToString());
   const int32_t world = SpecOf(document_).World();
   for (int32_t rank = 0; rank < world; ++rank)
     ranks_.push_back(std::make_unique<Rank>(*this, rank));
@@ -159,8 +159,9 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins) {
   for (int32_t rank = 0; rank < size(); ++rank) {
     run.set_rank(rank);
     run.set_device_index(rank);
-    const absl::Status sent = ranks_[static_cast<size_t>(rank)]->channel().Send(order, kPatience);
-    Require(sent.ok(), sent.ToString());
+    const absl::Status sent =
+        ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
+    support::Require(sent.ok(), sent.ToString());
   }
 }
 
@@ -174,7 +175,8 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
         report.rendezvous().value();
     const MutexLock lock(&passing_);
     // A rank that is gone needs no word.
-    for (const auto& other : ranks_) other->channel().Send(passed, kPatience).IgnoreError();
+    for (const auto& other : ranks_)
+      other->channel().Send(passed, support::kPatience).IgnoreError();
   }
   const MutexLock lock(&mutex_);
   ++said_.messages;
@@ -198,11 +200,11 @@ std::string RankWorld::Describe() const {
 }
 
 RankWorld::Said RankWorld::Await(const std::function<bool(const Said&)>& enough) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + support::kPatience;
   const MutexLock lock(&mutex_);
   while (!enough(said_)) {
     const bool expired = changed_.WaitWithDeadline(&mutex_, deadline);
-    Require(!expired || enough(said_), absl::StrCat("epoch ", epoch_, ": ", Describe()));
+    support::Require(!expired || enough(said_), absl::StrCat("epoch ", epoch_, ": ", Describe()));
   }
   return said_;
 }
@@ -211,8 +213,8 @@ RankWorld::Said RankWorld::Stop() {
   v1::ToRank order;
   order.mutable_stop()->set_epoch(epoch_);
   for (const auto& rank : ranks_) {
-    const absl::Status sent = rank->channel().Send(order, kPatience);
-    Require(sent.ok(), sent.ToString());
+    const absl::Status sent = rank->channel().Send(order, support::kPatience);
+    support::Require(sent.ok(), sent.ToString());
   }
   return Await([this](const Said& said) { return said.stopped.size() == ranks_.size(); });
 }
@@ -228,8 +230,9 @@ void RankWorld::Restart(int32_t rank) {
 int RankWorld::Quit(int32_t rank) {
   v1::ToRank order;
   order.mutable_quit()->set_reason("the test is over");
-  const absl::Status sent = ranks_[static_cast<size_t>(rank)]->channel().Send(order, kPatience);
-  Require(sent.ok(), sent.ToString());
+  const absl::Status sent =
+      ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
+  support::Require(sent.ok(), sent.ToString());
   return ranks_[static_cast<size_t>(rank)]->Wait();
 }
 

@@ -3,6 +3,7 @@
 //
 // PHALANX_FUZZ_SEED and PHALANX_FUZZ_ROUNDS (default 1 and 400) reach further. A failing round is
 // named by its seed.
+
 #include "tests/support/shards.h"
 
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/prng.h"
+#include "tests/support/files.h"
 #include "tests/support/sounds.h"
 #include "worker/data/data_set.h"
 #include "worker/data/image.h"

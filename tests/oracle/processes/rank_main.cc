@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/plan.h"
-#include "tests/e2e/jobs/process.h"
 #include "tests/oracle/processes/held_file.h"
 #include "tests/oracle/training/harness.h"
+#include "tests/support/process.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/comm/communicator.h"
 #include "worker/rank/channel_rendezvous.h"
@@ -54,11 +54,11 @@ void RunRank(const job::JobSpec& spec, int32_t rank, int channel, const std::str
   channel::FrameSocket socket(channel);
   rank::ChannelRendezvous rendezvous(socket, kJob, kEpoch, rank);
   const Announcements announcements(socket, rendezvous);
-  comm::Communicators communicators =
-      Value(comm::ConnectGloo(
-                plan::Communicators(plan), Rank{rank}, plan.world, rendezvous,
-                {.setup_timeout = e2e::kPatience / 2, .operation_timeout = e2e::kPatience / 2}),
-            "connect");
+  comm::Communicators communicators = Value(
+      comm::ConnectGloo(
+          plan::Communicators(plan), Rank{rank}, plan.world, rendezvous,
+          {.setup_timeout = support::kPatience / 2, .operation_timeout = support::kPatience / 2}),
+      "connect");
   const std::unique_ptr<train::SampleSource> source = MakeData(DataShapeOf(spec));
   train::TrainingState state(plan, Rank{rank}, {.compute = train::ComputeType(spec.compute)});
   const auto trainer = Value(

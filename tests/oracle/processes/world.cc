@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "core/plan/plan.h"
 #include "phalanx/v1/rank.pb.h"
-#include "tests/e2e/jobs/process.h"
 #include "tests/oracle/processes/held_file.h"
 #include "tests/oracle/processes/rank_main.h"
-#include "tests/support/shards.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 #include "worker/channel/frame_socket.h"
 
 namespace phalanx::oracle {
@@ -29,8 +29,8 @@ class Exchange {
   // A descriptor for the next rank's process to inherit. The caller closes it.
   int AddRank() {
     int ends[2];
-    e2e::Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
-                 "cannot make a socket pair");
+    support::Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
+                     "cannot make a socket pair");
     fcntl(ends[1], F_SETFD, 0);
     channels_.push_back(std::make_unique<channel::FrameSocket>(ends[0]));
     return ends[1];
@@ -56,7 +56,7 @@ class Exchange {
       passed.mutable_rendezvous()->set_epoch(kEpoch);
       (*passed.mutable_rendezvous()->mutable_entries())[announced.key()] = announced.value();
       // A rank that is gone needs no word; its exit code tells.
-      for (const auto& other : channels_) other->Send(passed, e2e::kPatience).IgnoreError();
+      for (const auto& other : channels_) other->Send(passed, support::kPatience).IgnoreError();
     }
   }
 
@@ -70,15 +70,15 @@ std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::s
                                           const std::string& name) {
   const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{kEpoch});
   if (!plan.ok()) throw std::runtime_error(plan.status().ToString());
-  const std::string folder = support::MakeFolder("processes"), mark = e2e::NewMark();
+  const std::string folder = support::MakeFolder("processes"), mark = support::NewMark();
   const auto output = [&folder](int32_t rank) { return absl::StrCat(folder, "/rank-", rank); };
-  std::vector<std::unique_ptr<e2e::Process>> processes;
+  std::vector<std::unique_ptr<support::Process>> processes;
   {
     Exchange exchange;
     for (int32_t rank = 0; rank < plan->world; ++rank) {
       const int channel = exchange.AddRank();
       const std::string log = output(rank) + ".log";
-      processes.push_back(std::make_unique<e2e::Process>(
+      processes.push_back(std::make_unique<support::Process>(
           std::vector<std::string>{program, "--rank", name, absl::StrCat(rank),
                                    absl::StrCat(channel), output(rank)},
           mark, log, log));
@@ -87,15 +87,15 @@ std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::s
     exchange.Start();
     for (int32_t rank = 0; rank < plan->world; ++rank) {
       EXPECT_EQ(processes[static_cast<size_t>(rank)]->WaitExitCode(), 0)
-          << "rank " << rank << ": " << e2e::ReadText(output(rank) + ".log");
+          << "rank " << rank << ": " << support::ReadText(output(rank) + ".log");
     }
   }
   std::vector<std::vector<HeldPart>> parts(static_cast<size_t>(spec.steps));
   std::vector<train::Decision> decisions(parts.size());
   for (int32_t rank = 0; rank < plan->world; ++rank) {
     std::vector<HeldStep> held = ReadHeld(output(rank));
-    e2e::Require(held.size() == parts.size(),
-                 absl::StrCat("rank ", rank, " wrote ", held.size(), " steps"));
+    support::Require(held.size() == parts.size(),
+                     absl::StrCat("rank ", rank, " wrote ", held.size(), " steps"));
     for (size_t step = 0; step < held.size(); ++step) {
       if (rank == 0) decisions[step] = held[step].decision;
       EXPECT_EQ(held[step].decision.loss, decisions[step].loss) << "ranks decide alike, to the bit";

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
+#include "tests/support/process.h"
 
 namespace phalanx::agent {
 namespace {
@@ -49,7 +50,7 @@ TEST(SessionTest, RestartedCoordinator_GetsTheSameIncarnation_TheRunningJob_AndT
   WorkerProcess worker(coordinator->address());
   const v1::WorkerHello first = coordinator->AwaitHello();
   const pid_t rank = RunOne(*coordinator);
-  const ProcessWatch watch(rank);
+  const support::ProcessWatch watch(rank);
   kill(rank, SIGUSR1);
   EXPECT_EQ(coordinator->AwaitReport(IsStep).step().step(), 1);
 
@@ -84,7 +85,7 @@ TEST(SessionTest, RankThatDiesWhileTheCoordinatorIsAway_IsReportedAfterwards) {
   const pid_t rank = RunOne(*coordinator);
   const int port = coordinator->port();
   coordinator.reset();
-  const ProcessWatch watch(rank);
+  const support::ProcessWatch watch(rank);
   kill(rank, SIGKILL);
   ASSERT_TRUE(watch.AwaitEnd());
   coordinator = std::make_unique<FakeCoordinator>(port, /*incarnation=*/2);
@@ -99,7 +100,7 @@ TEST(SessionTest, Aborted_EndsTheDaemonWithAnErrorAndItsRanksWithIt) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   WorkerProcess worker(coordinator->address());
   coordinator->AwaitHello();
-  const ProcessWatch rank(RunOne(*coordinator));
+  const support::ProcessWatch rank(RunOne(*coordinator));
   const int port = coordinator->port();
   coordinator.reset();
   FakeCoordinator refusing(port, 2, grpc::Status(grpc::StatusCode::ABORTED, "a newer incarnation"));
@@ -113,7 +114,7 @@ TEST(SessionTest, Terminated_WithoutACoordinator_StillEndsInGoodOrder) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   WorkerProcess worker(coordinator->address());
   coordinator->AwaitHello();
-  const ProcessWatch rank(RunOne(*coordinator));
+  const support::ProcessWatch rank(RunOne(*coordinator));
   coordinator.reset();
   worker.Signal(SIGTERM);
   const int status = worker.AwaitEnd();

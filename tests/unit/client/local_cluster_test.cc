@@ -17,6 +17,7 @@
 #include "client/interrupt.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/files.h"
 
 namespace phalanx::client {
 namespace {
@@ -26,13 +27,7 @@ using ::testing::HasSubstr;
 // A folder with programs of the right names that do what the scripts say, and tmp/ for the cluster.
 class LocalClusterTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/cluster-XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    std::filesystem::create_directory(folder_ + "/tmp");
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { std::filesystem::create_directory(folder_ + "/tmp"); }
 
   // Finds --ready-file among the arguments, then runs `body` with $ready.
   void Program(const std::string& name, const std::string& body) {
@@ -52,7 +47,7 @@ class LocalClusterTest : public ::testing::Test {
     return {.programs = folder_, .temporary = folder_ + "/tmp", .start_timeout = absl::Seconds(30)};
   }
 
-  std::string folder_;
+  const std::string folder_ = support::MakeFolder("cluster");
 };
 
 TEST_F(LocalClusterTest, Stop_EndsBothAndRemovesTheFolder) {

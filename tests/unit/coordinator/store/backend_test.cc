@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/memory_backend.h"
 #include "coordinator/store/sqlite_backend.h"
+#include "tests/support/files.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -38,18 +39,13 @@ struct MemoryDiskFixture final : Disk {
 };
 
 struct SqliteDiskFixture final : Disk {
-  SqliteDiskFixture() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "journal-XXXXXX").string();
-    folder = mkdtemp(pattern.data());
-  }
-  ~SqliteDiskFixture() override { std::filesystem::remove_all(folder); }
   absl::StatusOr<std::unique_ptr<Backend>> Open() override {
     absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(path());
     if (!backend.ok()) return backend.status();
     return *std::move(backend);
   }
   std::string path() const { return folder + "/journal.db"; }
-  std::string folder;
+  const std::string folder = support::MakeFolder("journal");
 };
 
 StoredRecord Of(uint64_t number, std::string bytes, int64_t job = 1) {

@@ -3,15 +3,12 @@
 #include <fstream>
 
 #include "gtest/gtest.h"
-#include "tests/support/paths.h"
+#include "tests/support/files.h"
 
 namespace phalanx::coordinator {
 namespace {
 
-std::string Folder() {
-  std::string name = ::testing::TempDir() + "/identity-XXXXXX";
-  return mkdtemp(name.data());
-}
+std::string Folder() { return support::MakeFolder("identity"); }
 
 TEST(StoreIdentityTest, Identity_IsDrawnOnceForAStore) {
   const std::string a = Folder(), b = Folder();

@@ -97,7 +97,7 @@ TEST(JournalTest, FailedCommit_IsTriedAgainUntilItSucceeds) {
                     {.retry_delay_min = absl::Milliseconds(1)},
                     [&](const CommitReport& report) { reports.push_back(report.status); });
     journal.Append(Of(1));
-    while (disk->failed_commits() < 3) std::this_thread::yield();
+    ASSERT_TRUE(disk->AwaitFailedCommits(3, absl::Seconds(20)));
     journal.Append(Of(2));
     disk->FailCommits(absl::OkStatus());
     while (disk->records().size() < 2) std::this_thread::yield();

@@ -17,6 +17,7 @@
 #include "coordinator/wire/ended_codec.h"
 #include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/seal.h"
+#include "tests/support/files.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -46,11 +47,6 @@ Record Cancelled(int64_t job) {
 
 class StoreTest : public ::testing::Test {
  protected:
-  StoreTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "store-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~StoreTest() override { std::filesystem::remove_all(folder_); }
   std::string path() const { return folder_ + "/journal.db"; }
   sqlite::Connection Connect() {
     return *sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
@@ -102,7 +98,7 @@ class StoreTest : public ::testing::Test {
     return records;
   }
 
-  std::string folder_;
+  const std::string folder_ = support::MakeFolder("store");
 };
 
 TEST_F(StoreTest, WholeStore_HasNoProblems) {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/shards.h"
+#include "tests/support/files.h"
 #include "worker/agent/log_upload.h"
 
 namespace phalanx::agent {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/violation.h"
+#include "tests/support/files.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"
 

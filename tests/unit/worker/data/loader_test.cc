@@ -10,6 +10,7 @@
 #include "core/base/prng.h"
 #include "core/base/violation.h"
 #include "core/job/failure.h"
+#include "tests/support/files.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"
 

@@ -10,8 +10,8 @@
 #include <numbers>
 
 #include "core/base/prng.h"
+#include "tests/support/files.h"
 #include "tests/support/paths.h"
-#include "tests/support/shards.h"
 #include "tests/support/sounds.h"
 #include "worker/data/fourier.h"
 #include "worker/data/npy.h"

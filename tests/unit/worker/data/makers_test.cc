@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/wire/job_yaml.h"
+#include "tests/support/files.h"
 #include "tests/support/paths.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"

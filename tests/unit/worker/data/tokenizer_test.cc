@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/prng.h"
+#include "tests/support/files.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"
 #include "worker/data/tokenizer_model.pb.h"

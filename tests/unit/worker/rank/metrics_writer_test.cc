@@ -8,7 +8,7 @@
 #include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/shards.h"
+#include "tests/support/files.h"
 
 namespace phalanx::rank {
 namespace {

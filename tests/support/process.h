@@ -1,4 +1,4 @@
-// tests/e2e/jobs/process.h: processes under test.
+// tests/support/process.h: processes under test.
 //
 // What goes wrong throws std::runtime_error: a test fails, the benchmark ends. Every process gets
 // SIGKILL when this program ends, however it ends, so make them on the main thread. Each carries a
@@ -13,7 +13,7 @@
 
 #include "absl/time/time.h"
 
-namespace phalanx::e2e {
+namespace phalanx::support {
 
 // Past it a test gives up. Nothing takes as long on a machine that works.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
@@ -64,6 +64,16 @@ class Process {
   int status_ = 0;
 };
 
+// A program of this build: BinDir()/`name`.
+std::string Program(const std::string& name);
+
+// What a process said: on stdout and on stderr.
+struct Finished {
+  int exit_code = 0;  // -1: a signal ended it
+  std::string out, talk;
+};
+Finished RunToEnd(const std::vector<std::string>& argv);
+
 // Waits until `path` is there, as writers of ready files put it: whole, by rename. Throws if
 // `writer` ends before.
 void AwaitFile(const std::string& path, const Process& writer);
@@ -75,4 +85,4 @@ std::string NewMark();
 
 std::string ReadText(const std::string& path);
 
-}  // namespace phalanx::e2e
+}  // namespace phalanx::support

@@ -1,4 +1,4 @@
-#include "tests/e2e/jobs/process.h"
+#include "tests/support/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -21,8 +21,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/support/files.h"
+#include "tests/support/paths.h"
 
-namespace phalanx::e2e {
+namespace phalanx::support {
 namespace {
 
 constexpr char kMarkName[] = "PHALANX_TEST_MARK";
@@ -113,6 +115,17 @@ int Process::WaitExitCode() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+std::string Program(const std::string& name) { return absl::StrCat(tests::BinDir(), "/", name); }
+
+Finished RunToEnd(const std::vector<std::string>& argv) {
+  const std::string folder = MakeFolder("run");
+  Process process(argv, NewMark(), folder + "/out", folder + "/talk");
+  Finished finished{.exit_code = process.WaitExitCode()};
+  finished.out = ReadText(folder + "/out");
+  finished.talk = ReadText(folder + "/talk");
+  return finished;
+}
+
 void AwaitFile(const std::string& path, const Process& writer) {
   const absl::Time deadline = absl::Now() + kPatience;
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -157,4 +170,4 @@ std::string ReadText(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-}  // namespace phalanx::e2e
+}  // namespace phalanx::support
