@@ -247,9 +247,10 @@ class Engine {
     bool moved = true;
     while (moved) {
       moved = false;
-      while (AdvanceCompute(member)) moved = true;
-      while (AdvanceMessages(member, 1)) moved = true;
-      while (AdvanceMessages(member, 2)) moved = true;
+      while (AdvanceInOrder(member, kCompute)) moved = true;
+      while (AdvanceInOrder(member, kReductions)) moved = true;
+      while (AdvanceMessages(member, kForwardMessages)) moved = true;
+      while (AdvanceMessages(member, kBackwardMessages)) moved = true;
     }
   }
 
@@ -258,23 +259,24 @@ class Engine {
     return index_.Queued(member, queue, heads_[static_cast<size_t>(member)][queue] + ahead);
   }
 
-  bool AdvanceCompute(int32_t member) {
+  // What stands at the head of a queue of passes and collectives.
+  bool AdvanceInOrder(int32_t member, size_t queue) {
     const auto m = static_cast<size_t>(member);
-    const int64_t id = Head(member, 0);
+    const int64_t id = Head(member, queue);
     if (id == kNone) return false;
     if (!Done(id)) {
       const Instruction& instruction = At(id);
       const double ready = NeedsReady(member, instruction);
       if (ready < 0) return false;
-      const double begin = std::max(ready, ends_[m][0]);
+      const double begin = std::max(ready, ends_[m][queue]);
       if (IsCollective(instruction.op)) {
         if (!Collect(member, id, begin)) return false;
       } else if (!Compute(member, id, begin)) {
         return false;
       }
     }
-    ends_[m][0] = execution_.end[static_cast<size_t>(id)];
-    ++heads_[m][0];
+    ends_[m][queue] = execution_.end[static_cast<size_t>(id)];
+    ++heads_[m][queue];
     return true;
   }
 
@@ -330,8 +332,8 @@ class Engine {
       const auto id = static_cast<int64_t>(execution_.first[m] + position);
       const Instruction& instruction = At(id);
       if (IsCollective(instruction.op)) {
-        if (!Collect(member, id, now)) return;
-      } else if (IsMessage(instruction.op) && !IsSend(instruction.op)) {
+        if (NeedsReady(member, instruction) < 0 || !Collect(member, id, now)) return;
+      } else if (IsReceive(instruction.op)) {
         const double arrival = Arrival(member, instruction);
         if (arrival < 0) return;
         Finish(id, now, std::max(now, arrival));
@@ -373,8 +375,8 @@ class Engine {
     index_.ForNeeds(member, instruction, [&](int64_t need) {
       if (!reason.empty() || (need != kNone && Done(need))) return;
       if (need == kNone) {
-        reason = "needs a receive or a pass that its program does not have";
-      } else if (model_ == ExecutionModel::kBlocking || !IsSend(instruction.op)) {
+        reason = "needs an instruction that its program does not have";
+      } else if (model_ == ExecutionModel::kBlocking || IsPass(instruction.op)) {
         reason = absl::StrCat("waits for its ", ToString(At(need)));
       }
     });
@@ -416,7 +418,7 @@ class Engine {
       }
       return absl::StrCat("waits for ", Name(tie.member),
                           ", which has the other end of an embedding and is at ",
-                          WhereIs(tie.member, 0));
+                          WhereIs(tie.member, kCompute));
     }
     return "";
   }
@@ -433,7 +435,8 @@ class Engine {
       const bool there = std::any_of(group.arrived.begin(), group.arrived.end(),
                                      [other](const auto& entry) { return entry.first == other; });
       if (!there)
-        return absl::StrCat("waits for ", Name(other), ", which is at ", WhereIs(other, 0));
+        return absl::StrCat("waits for ", Name(other), ", which is at ",
+                            WhereIs(other, QueueOf(instruction.op)));
     }
     return "waits for its group";
   }

@@ -1,6 +1,7 @@
 #include "core/schedule/program.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <tuple>
@@ -50,10 +51,19 @@ Timeline BestTimeline(const plan::Plan& plan, const Pipeline& pipeline, const Co
 
 bool HasUpdate(const Part& part) { return part.trains.weights; }
 
+// A fold or a reduction: when all that it needs is there on all its ranks, and its ticket.
+struct Reduction {
+  Op op = Op::kReduce;
+  int32_t part = 0;  // of a fold: the one that leads
+  int64_t time = 0;
+  int64_t ticket = 0;
+};
+
 // Places of the collectives of a step in the order of tickets.
 struct CollectiveTickets {
-  std::vector<int64_t> reduce, gather;  // of each part
-  std::vector<int64_t> fold, spread;    // of each part that leads a tied embedding
+  std::vector<Reduction> reductions;  // in their order
+  std::vector<int64_t> gather;        // of each part
+  std::vector<int64_t> spread;        // of each part that leads a tied embedding
   int64_t record = 0;
 };
 
@@ -65,41 +75,38 @@ struct StepPlan {
   CollectiveTickets collectives;
 };
 
+// Each as soon as the last weight pass of its part has run.
+std::vector<Reduction> ReductionsOf(const StepPlan& step) {
+  const std::vector<Part>& parts = step.pipeline.parts;
+  std::vector<Reduction> reductions;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (!HasUpdate(parts[p])) continue;
+    int64_t time = step.timeline.part_end[p];
+    // Reductions sum in place, so those of both ends come behind the fold.
+    if (parts[p].tied >= 0)
+      time = std::max(time, step.timeline.part_end[static_cast<size_t>(parts[p].tied)]);
+    const auto part = static_cast<int32_t>(p);
+    if (parts[p].leads) reductions.push_back({.op = Op::kFold, .part = part, .time = time});
+    reductions.push_back({.op = Op::kReduce, .part = part, .time = time});
+  }
+  std::stable_sort(
+      reductions.begin(), reductions.end(), [](const Reduction& a, const Reduction& b) {
+        return std::tuple(a.time, a.op != Op::kFold) < std::tuple(b.time, b.op != Op::kFold);
+      });
+  return reductions;
+}
+
 // Messages, folds and reductions by time, then the record, the gathers and the spreads by part.
 void NumberTickets(StepPlan& step) {
   CollectiveTickets& tickets = step.collectives;
   const std::vector<Part>& parts = step.pipeline.parts;
-  struct Reduction {
-    int64_t time;
-    int64_t* ticket;
-  };
-  std::vector<Reduction> reductions;
-  for (std::vector<int64_t>* list : {&tickets.reduce, &tickets.fold, &tickets.spread}) {
-    list->resize(parts.size());
-  }
-  const auto end_of = [&](const Part& part) {
-    int64_t time = 0;
-    for (int32_t c : part.classes) {
-      time = std::max(time, step.timeline.class_end[static_cast<size_t>(c)]);
-    }
-    return time;
-  };
-  for (size_t p = 0; p < parts.size(); ++p) {
-    if (!HasUpdate(parts[p])) continue;
-    int64_t time = end_of(parts[p]);
-    // Reductions sum in place, so those of both ends come behind the fold.
-    if (parts[p].tied >= 0)
-      time = std::max(time, end_of(parts[static_cast<size_t>(parts[p].tied)]));
-    if (parts[p].leads) reductions.push_back({time, &tickets.fold[p]});
-    reductions.push_back({time, &tickets.reduce[p]});
-  }
-  std::stable_sort(reductions.begin(), reductions.end(),
-                   [](const Reduction& a, const Reduction& b) { return a.time < b.time; });
+  tickets.reductions = ReductionsOf(step);
+  tickets.spread.resize(parts.size());
   int64_t ticket = 0;
-  size_t reduced = 0;
+  auto reduction = tickets.reductions.begin();
   const auto number_reductions_before = [&](int64_t time) {
-    for (; reduced < reductions.size() && reductions[reduced].time < time; ++reduced) {
-      *reductions[reduced].ticket = ++ticket;
+    for (; reduction != tickets.reductions.end() && reduction->time < time; ++reduction) {
+      reduction->ticket = ++ticket;
     }
   };
   for (const Message& message : step.timeline.messages) {
@@ -120,48 +127,51 @@ StepPlan PlanStep(const plan::Plan& plan, const Pipeline& pipeline, const CostMo
   return step;
 }
 
-struct DueMessage {
+struct TimedOperation {
   Instruction instruction;
   int64_t time = 0;
 };
 
-// The messages of one rank on one communicator, in ticket order, as far as they are in the program.
-class MessageQueue {
+// What one rank does on one communicator, or on those of its reductions, in ticket order, as far as
+// it is in the program.
+class OperationQueue {
  public:
   void Add(const Instruction& instruction, int64_t time) {
-    messages_.push_back({instruction, time});
+    operations_.push_back({instruction, time});
   }
-  // Marks as due everything up to the last message that has to be there when a pass begins: a send
-  // whose time has come, or what the pass itself receives. What stands before it was there before.
+  // Marks as due everything up to the last operation that has to be there when a pass begins: one
+  // whose time has come, and of receives what the pass itself needs. What stands before it was
+  // there before.
   template <typename IsNeeded>
   void FindDue(int64_t begin, IsNeeded is_needed) {
     size_t due = next_;
-    for (size_t i = next_; i < messages_.size() && messages_[i].time <= begin; ++i) {
-      const Instruction& message = messages_[i].instruction;
+    for (size_t i = next_; i < operations_.size() && operations_[i].time <= begin; ++i) {
+      const Instruction& operation = operations_[i].instruction;
       const bool other_half =
-          due == i && i > next_ && messages_[i - 1].instruction.ticket == message.ticket;
-      if (IsSend(message.op) || is_needed(message) || other_half) due = i + 1;
+          due == i && i > next_ && operations_[i - 1].instruction.ticket == operation.ticket;
+      if (!IsReceive(operation.op) || is_needed(operation) || other_half) due = i + 1;
     }
     due_ = due;
   }
-  void FindRest() { due_ = messages_.size(); }
+  void FindRest() { due_ = operations_.size(); }
   bool HasDue() const { return next_ < due_; }
   // At one time sends come first: what is received then does not need them, nor they it.
-  bool GoesBefore(const MessageQueue& other) const {
-    const DueMessage &a = messages_[next_], &b = other.messages_[other.next_];
+  bool GoesBefore(const OperationQueue& other) const {
+    if (!HasDue() || !other.HasDue()) return HasDue();
+    const TimedOperation &a = operations_[next_], &b = other.operations_[other.next_];
     return std::tuple(a.time, !IsSend(a.instruction.op), a.instruction.ticket) <
            std::tuple(b.time, !IsSend(b.instruction.op), b.instruction.ticket);
   }
-  // The next operation: one message, or the send and the receive of an exchange.
+  // The next operation: a reduction, a message, or the send and the receive of an exchange.
   void Take(Program& program) {
-    const int64_t ticket = messages_[next_].instruction.ticket;
-    while (HasDue() && messages_[next_].instruction.ticket == ticket) {
-      program.push_back(messages_[next_++].instruction);
+    const int64_t ticket = operations_[next_].instruction.ticket;
+    while (HasDue() && operations_[next_].instruction.ticket == ticket) {
+      program.push_back(operations_[next_++].instruction);
     }
   }
 
  private:
-  std::vector<DueMessage> messages_;
+  std::vector<TimedOperation> operations_;
   size_t next_ = 0, due_ = 0;
 };
 
@@ -181,7 +191,8 @@ class ProgramWriter {
       held_[static_cast<size_t>(ranks.parts[i])] = true;
       crew_of_[static_cast<size_t>(ranks.parts[i])] = ranks.crews[i];
     }
-    FillQueues();
+    FillMessages();
+    FillReductions();
   }
 
   // Receives are put off until a pass needs them or a send behind them is due.
@@ -198,30 +209,31 @@ class ProgramWriter {
                    : message.op == Op::kReceiveBackward && op == Op::kBackwardInput &&
                          ends.from == timed.part;
       };
-      forward_.FindDue(timed.begin, needs);
-      backward_.FindDue(timed.begin, needs);
+      for (OperationQueue& queue : queues_) queue.FindDue(timed.begin, needs);
       MoveDue();
       program_.push_back(
           {.op = op, .module = part.module, .chunk = part.chunk, .microbatch = timed.microbatch});
     }
-    forward_.FindRest();
-    backward_.FindRest();
+    for (OperationQueue& queue : queues_) queue.FindRest();
     MoveDue();
     return std::move(program_);
   }
 
  private:
-  // In order of time over both communicators: before a host blocks in a receive it has sent
+  // In order of time over all queues: before a host blocks in a receive or a reduction it has sent
   // whatever the other side may be waiting for.
   void MoveDue() {
-    while (forward_.HasDue() || backward_.HasDue()) {
-      const bool forward =
-          !backward_.HasDue() || (forward_.HasDue() && forward_.GoesBefore(backward_));
-      (forward ? forward_ : backward_).Take(program_);
+    while (true) {
+      OperationQueue* first = &queues_[0];
+      for (OperationQueue& queue : queues_) {
+        if (queue.GoesBefore(*first)) first = &queue;
+      }
+      if (!first->HasDue()) return;
+      first->Take(program_);
     }
   }
 
-  void FillQueues() {
+  void FillMessages() {
     for (size_t i = 0; i < step_.timeline.messages.size(); ++i) {
       const Message& message = step_.timeline.messages[i];
       const LinkParts& ends = step_.pipeline.links[static_cast<size_t>(message.link)];
@@ -230,7 +242,7 @@ class ProgramWriter {
       Instruction instruction = {.link = message.link,
                                  .microbatch = message.microbatch,
                                  .ticket = step_.message_tickets[i]};
-      MessageQueue& queue = message.backward ? backward_ : forward_;
+      OperationQueue& queue = queues_[message.backward ? 1 : 0];
       if (message.backward ? has_to : has_from) {
         instruction.op = message.backward ? Op::kSendBackward : Op::kSendForward;
         queue.Add(instruction, message.time);
@@ -242,15 +254,28 @@ class ProgramWriter {
     }
   }
 
+  void FillReductions() {
+    for (const Reduction& reduction : step_.collectives.reductions) {
+      const Part& part = step_.pipeline.parts[static_cast<size_t>(reduction.part)];
+      const bool other_end = reduction.op == Op::kFold && held_[static_cast<size_t>(part.tied)];
+      if (!held_[static_cast<size_t>(reduction.part)] && !other_end) continue;
+      queues_[2].Add({.op = reduction.op,
+                      .module = part.module,
+                      .chunk = part.chunk,
+                      .ticket = reduction.ticket},
+                     reduction.time);
+    }
+  }
+
   const StepPlan& step_;
-  std::vector<bool> held_;        // parts of this class
-  std::vector<int32_t> crew_of_;  // of each part, -1: not held
-  MessageQueue forward_, backward_;
+  std::vector<bool> held_;                // parts of this class
+  std::vector<int32_t> crew_of_;          // of each part, -1: not held
+  std::array<OperationQueue, 3> queues_;  // forward messages, backward messages, reductions
   Program program_;
 };
 
-// Folds and reductions in ticket order, record, decision, then optimizer and gather of each part
-// that has parameters which train, then spreads.
+// Record, decision, then optimizer and gather of each part that has parameters which train, then
+// spreads.
 void AppendEnd(const StepPlan& step, std::vector<int32_t> parts, Program& program) {
   std::erase_if(parts, [&step](int32_t part) {
     return !HasUpdate(step.pipeline.parts[static_cast<size_t>(part)]);
@@ -266,13 +291,6 @@ void AppendEnd(const StepPlan& step, std::vector<int32_t> parts, Program& progra
     const Part& p = step.pipeline.parts[static_cast<size_t>(part)];
     if (p.tied >= 0) leads.insert(p.leads ? part : p.tied);
   }
-  const size_t begin = program.size();
-  for (int32_t lead : leads) append(Op::kFold, lead, tickets.fold[static_cast<size_t>(lead)]);
-  for (int32_t part : parts) {
-    append(Op::kReduce, part, tickets.reduce[static_cast<size_t>(part)]);
-  }
-  std::sort(program.begin() + static_cast<std::ptrdiff_t>(begin), program.end(),
-            [](const Instruction& a, const Instruction& b) { return a.ticket < b.ticket; });
   program.push_back({.op = Op::kRecord, .ticket = tickets.record});
   program.push_back({.op = Op::kDecide});
   for (int32_t part : parts) {

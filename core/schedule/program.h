@@ -9,9 +9,9 @@
 //   - Two message communicators: kSendForward and kReceiveForward run on one, kSendBackward and
 //     kReceiveBackward on the other, each in program order, which is ticket order.
 //   - A receive may stand some instructions before the pass that needs it: any later, and a message
-//     behind it in the same communicator would be held up. It needs no pass of this rank, so on a
-//     device it is enqueued on a stream without compute; a pass waits for its own receives.
-//   - A send waits for its pass and does not hold up the passes behind it. It may stand some passes
+//     behind it in the same communicator would be held up. It waits for no pass of this rank: if it
+//     did, ranks could wait for one another in a circle. A pass waits for its own receives.
+//   - A send waits for its own pass alone, and holds up no pass. It may stand some passes
 //     behind its own: a message stands where its last producer has finished.
 //   - A send and a receive with the same ticket stand next to each other: the rank is on both ends
 //     of the link, and the two are one exchange (some of it with itself).
@@ -22,14 +22,16 @@
 //   - kBackwardWeight stands anywhere behind the kBackwardInput of its microbatch, and until then
 //     keeps what it needs of the activation and of the gradient. It never stands before it.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
-//     communicator. Copies inside a tensor group (plan/copies.h) are folded at the beginning of
-//     kReduce and spread at the end of kGather, on the tensor communicator.
+//     communicator. kReduce stands where the part's last weight pass has run on all its ranks, and
+//     on a device holds up no pass behind it: only kRecord waits for it. kGather holds up what uses
+//     the parameters next: kSpread, and the part's first pass of the next step. Copies inside a
+//     tensor group (plan/copies.h) are folded at the beginning of kReduce and spread at the end of
+//     kGather, on the tensor communicator.
 //   - kFold and kSpread are of a tied embedding whose ends are two parts that train: every rank
 //     with one of the ends has both, once for the module. They run on the control communicator, or
 //     inside a rank that has both ends. All weight passes of both ends stand before kFold, and
 //     kFold before the kReduce of both, which sums in place; kSpread stands behind all gathers of
-//     the two
-//     parts.
+//     the two parts.
 //
 // What trains (plan::Trains) decides what is there. kBackwardInput exists where anything at or
 // before the part trains (on a part with weights but nothing before it, it computes what the weight
@@ -56,8 +58,8 @@
 //                   backwards. With encoder chunks only the first chunk is forwarded before; the
 //                   others run where ranks would wait, at the latest when they are needed, and
 //                   backwards of a chunk where ranks wait once all its gradients are there.
-// After the last pass of a rank: kFold and kReduce of each part by ticket, kRecord, kDecide,
-// kOptimize and kGather, kSpread.
+// After the last pass of a rank: what is left of kFold and kReduce by ticket, kRecord, kDecide,
+// kOptimize and kGather of each part, kSpread.
 //
 // Pure.
 #pragma once
@@ -112,6 +114,7 @@ constexpr bool IsBackwardMessage(Op op) {
 }
 constexpr bool IsMessage(Op op) { return IsForwardMessage(op) || IsBackwardMessage(op); }
 constexpr bool IsSend(Op op) { return op == Op::kSendForward || op == Op::kSendBackward; }
+constexpr bool IsReceive(Op op) { return IsMessage(op) && !IsSend(op); }
 constexpr bool IsCollective(Op op) {
   return op == Op::kFold || op == Op::kReduce || op == Op::kRecord || op == Op::kGather ||
          op == Op::kSpread;

@@ -50,12 +50,21 @@ void StepIndex::LayOutSlots() {
     lay_out(static_cast<int32_t>(link), true, wiring_.to[link]);
   }
   message_at_.assign(slots, kNoInstruction);
-  slots = 0;
+  size_t parts_before = 0;
   for (const std::vector<int32_t>& parts : wiring_.parts_of) {
-    pass_base_.push_back(slots);
-    slots += kPassOps * parts.size() * microbatches_;
+    part_base_.push_back(parts_before);
+    pass_base_.push_back(kPassOps * parts_before * microbatches_);
+    parts_before += parts.size();
   }
-  pass_at_.assign(slots, kNoInstruction);
+  last_weights_.assign(parts_before, kNoInstruction);
+  update_at_.assign(kPartOps * parts_before, kNoInstruction);
+  pass_at_.assign(kPassOps * parts_before * microbatches_, kNoInstruction);
+  for (size_t member = 0; member < wiring_.parts_of.size(); ++member) {
+    for (size_t i = 0; i < wiring_.parts_of[member].size(); ++i) {
+      const Part& part = PartAt(static_cast<int32_t>(member), i);
+      if (part.tied >= 0) folds_[{static_cast<int32_t>(member), part.module}] = kNoInstruction;
+    }
+  }
 }
 
 void StepIndex::FillQueues(size_t member) {
@@ -80,6 +89,13 @@ void StepIndex::Enter(int32_t member, const Instruction& instruction, int64_t id
   } else if (IsPass(instruction.op)) {
     const size_t position = PositionOf(member, instruction.module, instruction.chunk);
     pass_at_[PassSlot(member, position, instruction.op, instruction.microbatch)] = id;
+    if (instruction.op == Op::kBackwardWeight)
+      last_weights_[part_base_[static_cast<size_t>(member)] + position] = id;
+  } else if (instruction.op == Op::kFold) {
+    folds_[{member, instruction.module}] = id;
+  } else if (instruction.module >= 0 && instruction.op != Op::kSpread) {
+    update_at_[UpdateSlot(member, PositionOf(member, instruction.module, instruction.chunk),
+                          instruction.op)] = id;
   }
 }
 

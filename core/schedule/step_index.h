@@ -8,6 +8,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/schedule/pipeline.h"
@@ -18,14 +20,27 @@ namespace phalanx::schedule {
 
 inline constexpr int64_t kNoInstruction = -1;
 
-// Compute, forward messages, backward messages.
-inline constexpr size_t kQueues = 3;
+// The streams of a rank.
+enum Queue : size_t {
+  kCompute,  // and the control communicator, for which it always waits
+  kForwardMessages,
+  kBackwardMessages,
+  kReductions,  // and gathers
+  kQueues
+};
 // Of IsPass(op).
 constexpr size_t kPassOps = 3;
 constexpr size_t PassIndexOf(Op op) {
   return op == Op::kForward ? 0 : op == Op::kBackwardInput ? 1 : 2;
 }
-constexpr size_t QueueOf(Op op) { return IsForwardMessage(op) ? 1 : IsBackwardMessage(op) ? 2 : 0; }
+constexpr Queue QueueOf(Op op) {
+  if (IsForwardMessage(op)) return kForwardMessages;
+  if (IsBackwardMessage(op)) return kBackwardMessages;
+  return op == Op::kReduce || op == Op::kGather ? kReductions : kCompute;
+}
+// kReduce, kOptimize and kGather: once for each part.
+constexpr size_t kPartOps = 3;
+constexpr size_t PartIndexOf(Op op) { return op == Op::kReduce ? 0 : op == Op::kOptimize ? 1 : 2; }
 
 // Immutable; safe to read from any thread. Programs, pipeline and wiring must outlive it.
 class StepIndex {
@@ -64,16 +79,16 @@ class StepIndex {
     }
   }
 
-  // What a pass or a send needs from this member itself: the receives of a pass, the pass of a
-  // send. Calls need(instruction or kNoInstruction).
+  // What an instruction needs from this member itself and its queue does not order: the receives of
+  // a pass, the pass of a send, the last weight pass
+  // and the fold of a reduction, all reductions of the record, the optimizer of a gather, the
+  // gathers of a spread. Calls need(instruction or kNoInstruction).
   template <typename Need>
   void ForNeeds(int32_t member, const Instruction& instruction, Need need) const {
     if (instruction.op == Op::kForward || instruction.op == Op::kBackwardInput) {
       const bool backward = instruction.op == Op::kBackwardInput;
       const size_t position = PositionOf(member, instruction.module, instruction.chunk);
-      const Part& part =
-          pipeline_
-              .parts[static_cast<size_t>(wiring_.parts_of[static_cast<size_t>(member)][position])];
+      const Part& part = PartAt(member, position);
       for (int32_t link : backward ? part.links_out : part.links_in) {
         need(message_at_[MessageSlot(SeatAt(member, link, !backward), backward,
                                      instruction.microbatch)]);
@@ -84,6 +99,15 @@ class StepIndex {
       const Part& part = pipeline_.parts[static_cast<size_t>(backward ? link.to : link.from)];
       need(PassAt(member, PositionOf(member, part.module, part.chunk),
                   backward ? Op::kBackwardInput : Op::kForward, instruction.microbatch));
+    } else if (instruction.op == Op::kReduce) {
+      const size_t position = PositionOf(member, instruction.module, instruction.chunk);
+      need(last_weights_[part_base_[static_cast<size_t>(member)] + position]);
+      if (PartAt(member, position).tied >= 0) need(folds_.at({member, instruction.module}));
+    } else if (instruction.op == Op::kGather) {
+      need(UpdateAt(member, PositionOf(member, instruction.module, instruction.chunk),
+                    Op::kOptimize));
+    } else if (instruction.op == Op::kRecord || instruction.op == Op::kSpread) {
+      ForUpdates(member, instruction, need);
     }
   }
 
@@ -109,6 +133,30 @@ class StepIndex {
     return message_base_[2 * static_cast<size_t>(seat.link) + (seat.at_to ? 1 : 0)] +
            (2 * static_cast<size_t>(seat.position) + (backward ? 1 : 0)) * microbatches_ +
            static_cast<size_t>(microbatch);
+  }
+  // As ForNeeds: reductions of all parts before kRecord, gathers of the tied ones before kSpread.
+  template <typename Need>
+  void ForUpdates(int32_t member, const Instruction& instruction, Need need) const {
+    for (size_t i = 0; i < wiring_.parts_of[static_cast<size_t>(member)].size(); ++i) {
+      const Part& part = PartAt(member, i);
+      if (!part.trains.weights) continue;
+      if (instruction.op == Op::kRecord) {
+        need(UpdateAt(member, i, Op::kReduce));
+      } else if (part.module == instruction.module && part.tied >= 0) {
+        need(UpdateAt(member, i, Op::kGather));
+      }
+    }
+  }
+  const Part& PartAt(int32_t member, size_t position) const {
+    const int32_t part = wiring_.parts_of[static_cast<size_t>(member)][position];
+    return pipeline_.parts[static_cast<size_t>(part)];
+  }
+  // kReduce, kOptimize or kGather of the part at a position of the member, or kNoInstruction.
+  int64_t UpdateAt(int32_t member, size_t position, Op op) const {
+    return update_at_[UpdateSlot(member, position, op)];
+  }
+  size_t UpdateSlot(int32_t member, size_t position, Op op) const {
+    return kPartOps * (part_base_[static_cast<size_t>(member)] + position) + PartIndexOf(op);
   }
   size_t PassSlot(int32_t member, size_t position, Op op, int32_t microbatch) const {
     return pass_base_[static_cast<size_t>(member)] +
@@ -137,7 +185,11 @@ class StepIndex {
   std::vector<std::vector<Seat>> seats_;  // of each member
   std::vector<size_t> message_base_;      // of each end of each link, into message_at_
   std::vector<int64_t> message_at_;
-  std::vector<size_t> pass_base_;  // of each member, into pass_at_
+  std::vector<size_t> part_base_;  // of each member: parts of those before it
+  std::vector<int64_t> update_at_;
+  std::vector<int64_t> last_weights_;                     // of each part of each member
+  std::map<std::pair<int32_t, int32_t>, int64_t> folds_;  // by member, module
+  std::vector<size_t> pass_base_;                         // of each member, into pass_at_
   std::vector<int64_t> pass_at_;
   std::vector<int64_t> queued_;  // of each member by queue, in program order
   std::vector<std::array<size_t, kQueues + 1>> queue_first_;

@@ -69,6 +69,7 @@ class ListScheduler {
   Timeline Run() {
     const size_t total = CountPasses();
     timeline_.passes.reserve(total);
+    timeline_.part_end.resize(pipeline_.parts.size());
     for (size_t slot = 0; slot < slots_.size(); ++slot) OfferAll(slot);
     while (!offers_.empty()) {
       const Offer offer = offers_.top();
@@ -90,7 +91,6 @@ class ListScheduler {
     }
     PHALANX_CHECK(timeline_.passes.size() == total, "the rules of the parts contradict each other");
     OrderMessages();
-    timeline_.class_end = class_free_;
     for (int64_t end : class_free_) timeline_.end = std::max(timeline_.end, end);
     return std::move(timeline_);
   }
@@ -342,6 +342,8 @@ class ListScheduler {
     const int32_t microbatch = slot.done[IndexOf(kind)]++;
     const int64_t end = begin + Length(slot.part, kind);
     timeline_.passes.push_back({slot.part, slot.crew, kind, microbatch, begin});
+    int64_t& part_end = timeline_.part_end[static_cast<size_t>(slot.part)];
+    part_end = std::max(part_end, end);
     for (int32_t c : pipeline_.crews[static_cast<size_t>(slot.crew)].classes) {
       class_free_[static_cast<size_t>(c)] = end;
     }

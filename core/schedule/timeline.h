@@ -89,10 +89,10 @@ struct Message {
 };
 
 struct Timeline {
-  std::vector<TimedPass> passes;   // in order of begin; those of one rank follow one another
-  std::vector<Message> messages;   // in ticket order
-  std::vector<int64_t> class_end;  // when the last pass of each rank class ends
-  int64_t end = 0;                 // of all of them
+  std::vector<TimedPass> passes;  // in order of begin; those of one rank follow one another
+  std::vector<Message> messages;  // in ticket order
+  std::vector<int64_t> part_end;  // when the last pass of each part ends, on all its ranks
+  int64_t end = 0;                // of all of them
 };
 
 // `rules.parts` and `costs`: of each part. Rules under which some pass can never start are a

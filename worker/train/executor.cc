@@ -168,8 +168,14 @@ absl::Status Executor::RestoreParameters() {
   for (Part& part : parts_) {
     if (part.state->trains()) RETURN_IF_ERROR(part.reduction->Gather());
   }
+  RETURN_IF_ERROR(AwaitParts());
   for (auto& [module, ends] : ties_) RETURN_IF_ERROR(ends.Spread());
   for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->VerifyCopies());
+  return absl::OkStatus();
+}
+
+absl::Status Executor::AwaitParts() {
+  for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->Await());
   return absl::OkStatus();
 }
 
@@ -272,7 +278,9 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
   }
   if (schedule::IsTie(instruction.op)) {
     CopyExchange& ends = ties_.at(instruction.module);
-    return instruction.op == Op::kFold ? ends.Fold() : ends.Spread();
+    if (instruction.op == Op::kFold) return ends.Fold();
+    RETURN_IF_ERROR(AwaitParts());
+    return ends.Spread();
   }
   Part& part = PartOf(instruction.module, instruction.chunk);
   switch (instruction.op) {
@@ -295,6 +303,7 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
 }
 
 absl::Status Executor::RecordStep(const StepContext& context) {
+  RETURN_IF_ERROR(AwaitParts());
   at::Tensor norm = sums_.narrow(0, 0, 1);
   for (const auto& state : state_.parts()) {
     if (state->trains()) state_.kernels().AddSquaredNorm(state->gradients(), state->shard(), norm);

@@ -58,6 +58,9 @@ class Executor {
   absl::Status WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches);
   // Makes the parameters of every replica those of its shards, and checks it. Every rank calls it.
   absl::Status RestoreParameters();
+  // The parameters that the last step's program has begun to gather are those of every replica.
+  // The next program begins with it, each part before its first pass.
+  absl::Status AwaitParts();
   // Of a step on this rank; once step + 1 is decided.
   StepFigures ReadFigures(int64_t step);
 

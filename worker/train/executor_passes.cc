@@ -69,6 +69,7 @@ absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
 }
 
 absl::Status Executor::Forward(Part& part, int32_t index, const StepContext& context) {
+  RETURN_IF_ERROR(part.reduction->Await());
   const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(index)];
   Flight& flight = FlightOf(part, index);
   const int32_t module = part.place.module;

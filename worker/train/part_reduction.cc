@@ -1,5 +1,7 @@
 #include "worker/train/part_reduction.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
@@ -27,11 +29,13 @@ absl::Status PartReduction::Reduce() {
                                                    begin + groups_.data->rank() * part * size, part,
                                                    CommDType(state_.gradients().scalar_type())));
   }
-  return groups_.data->Join();
+  pending_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status PartReduction::Gather() {
-  if (groups_.data == nullptr) return copies_.Spread();
+  spreads_ = true;
+  if (groups_.data == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(state_.weights().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());
   for (const plan::Bucket& bucket : state_.buckets()) {
@@ -40,8 +44,13 @@ absl::Status PartReduction::Gather() {
     RETURN_IF_ERROR(groups_.data->AllGather(begin + groups_.data->rank() * part * size, begin, part,
                                             CommDType(state_.weights().scalar_type())));
   }
-  RETURN_IF_ERROR(groups_.data->Join());
-  return copies_.Spread();
+  pending_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status PartReduction::Await() {
+  if (std::exchange(pending_, false)) RETURN_IF_ERROR(groups_.data->Join());
+  return std::exchange(spreads_, false) ? copies_.Spread() : absl::OkStatus();
 }
 
 absl::Status PartReduction::VerifyCopies() {

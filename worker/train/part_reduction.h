@@ -31,11 +31,14 @@ class PartReduction {
   // `state` and the communicators outlive it.
   PartReduction(const plan::Plan& plan, PartState& state, const PartGroups& groups);
 
-  // Folds the copies of the tensor group, then sums over the replicas: afterwards this rank's shard
-  // holds the complete sum.
+  // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
+  // this rank's shard holds the complete sum.
   absl::Status Reduce();
-  // Every rank's weights from the shards, then the copies of the tensor group from their leaders.
+  // Every rank's weights from the shards, then the copies of the tensor group from their leaders:
+  // complete once Await() has returned.
   absl::Status Gather();
+  // Makes the current stream wait for what Reduce() or Gather() has begun. Nothing to do: free.
+  absl::Status Await();
   // Whether replicas have the same weights, all of them. On CUDA waits for the device. Errors:
   // Internal if they differ.
   absl::Status VerifyCopies();
@@ -44,6 +47,7 @@ class PartReduction {
   PartState& state_;
   const PartGroups groups_;
   CopyExchange copies_;  // of the tensor group
+  bool pending_ = false, spreads_ = false;
 };
 
 }  // namespace phalanx::train

@@ -139,6 +139,7 @@ absl::Status Trainer::Run() {
   last_decided_ = absl::Now();
   for (int64_t step = FirstStep(); step <= plan_.spec.steps; ++step) RETURN_IF_ERROR(Enqueue(step));
   RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(executor_->AwaitParts());
   return options_.trace_step >= FirstStep() ? ShareTrace() : absl::OkStatus();
 }
 
@@ -182,6 +183,7 @@ absl::Status Trainer::ShareTrace() {
 absl::StatusOr<Decision> Trainer::RunOne(int64_t step) {
   RETURN_IF_ERROR(Enqueue(step));
   RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(executor_->AwaitParts());
   return state_.decided();
 }
 

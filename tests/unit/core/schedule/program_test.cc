@@ -66,6 +66,22 @@ TEST(ProgramTest, BuildStep_SourceStage_RunsBackwardInputAndSendsNoGradient) {
                                             Op::kRecord, Op::kDecide, Op::kOptimize, Op::kGather));
 }
 
+TEST(ProgramTest, BuildStep_SeveralChunks_ReducesEachBehindItsOwnLastWeightPass) {
+  const std::vector<Program> programs =
+      Programs(ChainUnder(job::ScheduleName::kInterleaved, 2, 4, 2));
+  for (const Program& program : programs) {
+    int32_t weights_left[] = {4, 4};
+    int32_t early = 0;
+    for (const Instruction& i : program) {
+      if (i.op == Op::kBackwardWeight) --weights_left[i.chunk];
+      if (i.op != Op::kReduce) continue;
+      EXPECT_EQ(weights_left[i.chunk], 0);
+      early += weights_left[1 - i.chunk] > 0 ? 1 : 0;
+    }
+    EXPECT_EQ(early, 1) << "the other chunk has passes left that hide it";
+  }
+}
+
 TEST(ProgramTest, BuildStep_EqualChain_PutsNoReceiveBeforeASendThatIsDue) {
   const std::vector<Program> programs = Programs(Chain(4, 8));
   for (const Program& program : programs) {

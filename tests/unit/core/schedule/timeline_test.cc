@@ -37,7 +37,7 @@ TEST(TimelineTest, MakeTimeline_UnequalStages_StartsEachPassWhenItsDataIsThere) 
   EXPECT_EQ((begin[{1, kW, 0}]), 13);
   EXPECT_EQ((begin[{1, kF, 1}]), 20);  // 7 + 6 + 7
   EXPECT_EQ((begin[{0, kB, 1}]), 31);
-  EXPECT_THAT(timeline.class_end, ElementsAre(38, 38));
+  EXPECT_THAT(timeline.part_end, ElementsAre(38, 38));
   EXPECT_EQ(timeline.end, 38);
 }
 
