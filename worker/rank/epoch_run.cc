@@ -19,6 +19,7 @@
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
+#include "worker/train/evaluator.h"
 #include "worker/train/training_state.h"
 
 namespace phalanx::rank {
@@ -210,10 +211,14 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
   return absl::OkStatus();
 }
 
+// GEMMs on a GPU like lengths of whole eights.
+int64_t EpochRun::LengthMultiple() const { return order_.device_kind() == "gpu" ? 8 : 1; }
+
 absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   train::TrainerOptions options;
-  if (order_.device_kind() == "gpu") options.length_multiple = 8;
+  options.length_multiple = LengthMultiple();
   options.trace_step = TraceStep(plan_.spec);
+  options.measures_volume = reporter_;
   if (order_.has_begins()) {
     ASSIGN_OR_RETURN(options.start, StartOf(order_.begins()));
   }
@@ -275,9 +280,10 @@ absl::Status EpochRun::Evaluate() {
       train::ShardSource::Open(order_.validation_index(), spec, OptionsOfLoader(plan_, order_)));
   ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer,
                    data::Tokenizer::Load(spec.tokenizer));
-  ASSIGN_OR_RETURN(const train::EvaluationSummary summary,
-                   trainer_->Evaluate(*validation, kCaptions, reporter_ ? tokenizer.get() : nullptr,
-                                      tokenizer->end_token()));
+  train::Evaluator evaluator(plan_, trainer_->executor(), *validation, LengthMultiple());
+  ASSIGN_OR_RETURN(
+      const train::EvaluationSummary summary,
+      evaluator.Run(kCaptions, reporter_ ? tokenizer.get() : nullptr, tokenizer->end_token()));
   if (!reporter_) return absl::OkStatus();
   v1::RankReport report;
   v1::EvaluationReport& out = *report.mutable_evaluation();

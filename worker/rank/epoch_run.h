@@ -66,6 +66,7 @@ class EpochRun {
   absl::Status OpenMetrics();
   absl::Status Connect();
   absl::Status BorrowState(const train::BufferOptions& buffers);
+  int64_t LengthMultiple() const;
   absl::StatusOr<train::TrainerOptions> MakeTrainerOptions() const;
   absl::Status MakeTrainer();
   absl::Status Train();

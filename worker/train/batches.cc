@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,12 @@ namespace {
 // Host memory that a copy to `device` may read asynchronously.
 at::Tensor HostTensor(at::IntArrayRef sizes, at::ScalarType type, at::Device device) {
   return at::zeros(sizes, at::TensorOptions().dtype(type).pinned_memory(device.is_cuda()));
+}
+
+// Slots of samples of one lane.
+auto SlotsOf(const Microbatch& microbatch, plan::UnitRange part) {
+  const size_t first = microbatch.window.SlotOf(part.first);
+  return std::views::iota(first, first + static_cast<size_t>(part.count));
 }
 
 at::Tensor ToDevice(const at::Tensor& host, at::Device device, at::ScalarType type) {
@@ -32,9 +39,19 @@ absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(
   return std::unique_ptr<SampleSource>(new ShardSource(std::move(index), std::move(loader)));
 }
 
-Batches::Batches(const plan::Plan& plan, SampleSource& source, at::Device device,
-                 at::ScalarType compute, int64_t length_multiple)
+size_t Window::SlotOf(int64_t place) const {
+  int64_t before = 0;
+  for (const plan::UnitRange& run : runs) {
+    if (place < run.end()) return static_cast<size_t>(before + place - run.first);
+    before += run.count;
+  }
+  return static_cast<size_t>(before);
+}
+
+Batches::Batches(const plan::Plan& plan, std::vector<plan::Place> places, SampleSource& source,
+                 at::Device device, at::ScalarType compute, int64_t length_multiple)
     : plan_(plan),
+      places_(std::move(places)),
       source_(source),
       device_(device),
       compute_(compute),
@@ -43,6 +60,35 @@ Batches::Batches(const plan::Plan& plan, SampleSource& source, at::Device device
   for (size_t module = 0; module < plan.spec.modules.size(); ++module) {
     encoders_.push_back(items_.EncoderOf(static_cast<int32_t>(module)));
   }
+  for (int64_t m = 0; m < plan_.microbatches; ++m) {
+    const plan::MicrobatchSamples microbatch = plan::SamplesOfMicrobatch(plan_, m);
+    Recurring recurring{.window = WindowOf(microbatch)};
+    for (const plan::UnitRange& run : recurring.window.runs) {
+      const auto first = microbatch.samples.begin() + run.first;
+      recurring.positions.insert(recurring.positions.end(), first, first + run.count);
+    }
+    recurring_.push_back(std::move(recurring));
+  }
+}
+
+Window Batches::WindowOf(const plan::MicrobatchSamples& microbatch) const {
+  Window window;
+  for (const plan::Place& place : places_) {
+    window.lanes.push_back(plan::LaneSamples(plan_, place.module, place.dp, microbatch));
+  }
+  std::vector<plan::UnitRange> ascending = window.lanes;
+  std::sort(ascending.begin(), ascending.end(),
+            [](const plan::UnitRange& a, const plan::UnitRange& b) { return a.first < b.first; });
+  for (const plan::UnitRange& lane : ascending) {
+    if (lane.count == 0) continue;
+    if (window.runs.empty() || lane.first > window.runs.back().end()) {
+      window.runs.push_back(lane);
+    } else {
+      plan::UnitRange& last = window.runs.back();
+      last.count = std::max(last.end(), lane.end()) - last.first;
+    }
+  }
+  return window;
 }
 
 void Batches::AddSample(int64_t sample, Microbatch& microbatch) const {
@@ -51,23 +97,40 @@ void Batches::AddSample(int64_t sample, Microbatch& microbatch) const {
   microbatch.rows.push_back(source_.rows(sample));
 }
 
+int64_t Batches::SampleOf(int64_t step, int64_t position) const {
+  return plan::SampleAt(plan_.spec.seed, source_.size(),
+                        (step - 1) * plan_.spec.batch.global + position);
+}
+
 std::vector<Microbatch> Batches::OfStep(int64_t step) const {
-  std::vector<Microbatch> result(static_cast<size_t>(plan_.microbatches));
-  const int64_t first = (step - 1) * plan_.spec.batch.global;
-  for (int64_t m = 0; m < plan_.microbatches; ++m) {
-    Microbatch& microbatch = result[static_cast<size_t>(m)];
-    microbatch.positions = plan::SamplesOfMicrobatch(plan_, m);
-    for (int64_t position : microbatch.positions.samples) {
-      AddSample(plan::SampleAt(plan_.spec.seed, source_.size(), first + position), microbatch);
-    }
+  std::vector<Microbatch> result;
+  result.reserve(recurring_.size());
+  for (const Recurring& recurring : recurring_) {
+    Microbatch& microbatch = result.emplace_back(Microbatch{.window = recurring.window});
+    for (int64_t position : recurring.positions) AddSample(SampleOf(step, position), microbatch);
   }
   return result;
 }
 
 Microbatch Batches::OfSamples(absl::Span<const int64_t> samples) const {
-  Microbatch result{.positions = plan::DealMicrobatch(plan_, static_cast<int64_t>(samples.size()))};
-  for (int64_t sample : samples) AddSample(sample, result);
+  const auto count = static_cast<int64_t>(samples.size());
+  Microbatch result{.window = WindowOf(plan::DealMicrobatch(plan_, count))};
+  for (const plan::UnitRange& run : result.window.runs) {
+    for (int64_t i = run.first; i < run.end(); ++i) {
+      AddSample(samples[static_cast<size_t>(i)], result);
+    }
+  }
   return result;
+}
+
+Batches::Volume Batches::VolumeOf(int64_t step) const {
+  Volume volume;
+  for (int64_t position = 0; position < plan_.spec.batch.global; ++position) {
+    const data::SampleShape shape = source_.shape(SampleOf(step, position));
+    volume.tokens += shape.positions;
+    volume.items += shape.images + shape.sounds;
+  }
+  return volume;
 }
 
 int32_t Batches::TakesOf(const plan::Place& place) const {
@@ -79,35 +142,33 @@ int32_t Batches::TakesOf(const plan::Place& place) const {
   return takes;
 }
 
-void Batches::Announce(absl::Span<const plan::Place> places, absl::Span<const Microbatch> step,
-                       absl::Span<const Microbatch> next_step) {
+void Batches::Announce(absl::Span<const Microbatch> step, absl::Span<const Microbatch> next_step) {
   std::vector<int64_t> wanted;
-  for (absl::Span<const Microbatch> microbatches : {step, next_step}) {
-    for (const Microbatch& microbatch : microbatches) {
-      for (const plan::Place& place : places) {
-        const plan::UnitRange part =
-            plan::LaneSamples(plan_, place.module, place.dp, microbatch.positions);
-        for (int32_t takes = TakesOf(place); takes > 0; --takes) {
-          for (int64_t i = part.first; i < part.end(); ++i) {
-            wanted.push_back(microbatch.samples[static_cast<size_t>(i)]);
-          }
-        }
+  const auto append = [&](const Microbatch& microbatch) {
+    for (size_t place = 0; place < places_.size(); ++place) {
+      const plan::UnitRange lane = microbatch.window.lanes[place];
+      const auto first = microbatch.samples.begin() +
+                         static_cast<std::ptrdiff_t>(microbatch.window.SlotOf(lane.first));
+      for (int32_t takes = TakesOf(places_[place]); takes > 0 && lane.count > 0; --takes) {
+        wanted.insert(wanted.end(), first, first + lane.count);
       }
     }
+  };
+  for (absl::Span<const Microbatch> microbatches : {step, next_step}) {
+    for (const Microbatch& microbatch : microbatches) append(microbatch);
   }
   source_.Announce(wanted);
 }
 
-int64_t Batches::PositionsOf(const Microbatch& microbatch, int64_t index) const {
-  const size_t i = static_cast<size_t>(index);
-  if (growth_ == nullptr) return microbatch.shapes[i].positions;
-  return growth_->prompt_positions[i] + static_cast<int64_t>(growth_->tokens[i].size());
+int64_t Batches::PositionsOf(const Microbatch& microbatch, size_t slot) const {
+  if (growth_ == nullptr) return microbatch.shapes[slot].positions;
+  return growth_->at(microbatch.samples[slot]).positions();
 }
 
 SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const {
   SequenceShape shape{.batch = part.count};
-  for (int64_t i = part.first; i < part.end(); ++i) {
-    shape.length = std::max(shape.length, PositionsOf(microbatch, i));
+  for (size_t slot : SlotsOf(microbatch, part)) {
+    shape.length = std::max(shape.length, PositionsOf(microbatch, slot));
   }
   const int64_t rounded =
       (shape.length + length_multiple_ - 1) / length_multiple_ * length_multiple_;
@@ -119,12 +180,12 @@ SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange par
 int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
   const int32_t encoder = encoders_[static_cast<size_t>(module)];
   int64_t rows = 0;
-  for (int64_t i = part.first; i < part.end(); ++i) {
+  for (size_t slot : SlotsOf(microbatch, part)) {
     if (encoder < 0) {
-      rows += PositionsOf(microbatch, i);
+      rows += PositionsOf(microbatch, slot);
       continue;
     }
-    for (const data::ItemRows& item : microbatch.rows[static_cast<size_t>(i)]) {
+    for (const data::ItemRows& item : microbatch.rows[slot]) {
       if (item.encoder == encoder) rows += item.rows;
     }
   }
@@ -134,8 +195,8 @@ int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::Unit
 int64_t Batches::ItemsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
   const int32_t encoder = encoders_[static_cast<size_t>(module)];
   int64_t items = 0;
-  for (int64_t i = part.first; i < part.end(); ++i) {
-    for (const data::ItemRows& item : microbatch.rows[static_cast<size_t>(i)]) {
+  for (size_t slot : SlotsOf(microbatch, part)) {
+    for (const data::ItemRows& item : microbatch.rows[slot]) {
       items += item.encoder == encoder ? 1 : 0;
     }
   }
@@ -167,14 +228,16 @@ struct Batches::PartSamples {
 absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microbatch,
                                                        plan::UnitRange part) {
   PartSamples result{.shape = ShapeOf(microbatch, part)};
-  for (int64_t i = part.first; i < part.end(); ++i) {
-    const size_t index = static_cast<size_t>(i);
+  for (size_t slot : SlotsOf(microbatch, part)) {
     PartSamples::Entry entry;
-    entry.number = microbatch.samples[index];
+    entry.number = microbatch.samples[slot];
     ASSIGN_OR_RETURN(entry.sample, source_.Take(entry.number));
-    entry.positions =
-        growth_ == nullptr ? microbatch.shapes[index].positions : growth_->prompt_positions[index];
-    if (growth_ != nullptr) entry.grown = &growth_->tokens[index];
+    entry.positions = microbatch.shapes[slot].positions;
+    if (growth_ != nullptr) {
+      const Grown& grown = growth_->at(entry.number);
+      entry.positions = grown.prompt_positions;
+      entry.grown = &grown.tokens;
+    }
     result.entries.push_back(std::move(entry));
   }
   return result;
@@ -332,8 +395,9 @@ absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
   at::Tensor flags = HostTensor({part.count}, at::kFloat, device_);
   float* out = values.mutable_data_ptr<float>();
   int64_t item = 0;
+  const size_t first_slot = microbatch.window.SlotOf(part.first);
   for (int64_t b = 0; b < part.count; ++b) {
-    const int64_t number = microbatch.samples[static_cast<size_t>(part.first + b)];
+    const int64_t number = microbatch.samples[first_slot + static_cast<size_t>(b)];
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
     if (ItemsOf(module, microbatch, {part.first + b, 1}) == 0) continue;

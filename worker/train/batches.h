@@ -1,8 +1,9 @@
 // worker/train/batches.h: the samples of a microbatch as tensors, for the rank that needs them.
 //
-// Every shape of a step follows from the index of the data set, so any rank can tell the shape of
-// any message without decoding a sample or asking a peer. Decoded data is read only by first stages
-// (tokens, pixels) and by the last language stage (labels).
+// Every shape of a step follows from the index of the data set, so a rank can tell the shape of
+// each of its messages without decoding a sample or asking a peer. Of a step it looks only at what
+// its own lanes work on, which is also all that its messages are about. Decoded data is read only
+// by first stages (tokens, pixels) and by the last language stage (labels).
 //
 // Not thread-safe.
 #pragma once
@@ -10,6 +11,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,10 +65,18 @@ class ShardSource final : public SampleSource {
   std::unique_ptr<data::Loader> loader_;
 };
 
-// One microbatch over all language lanes: samples by their number in the data set.
+// Places in the list of all samples of a microbatch that a rank works on.
+struct Window {
+  std::vector<plan::UnitRange> lanes;  // of each place at which the rank stands
+  std::vector<plan::UnitRange> runs;   // all of them together: ascending, apart
+  // Where the sample at a place of the list stands among those of the runs.
+  size_t SlotOf(int64_t place) const;
+};
+
+// What a rank knows of one microbatch: the samples of its window.
 struct Microbatch {
-  plan::MicrobatchSamples positions;  // samples: positions in the step's batch; lanes
-  std::vector<int64_t> samples;       // numbers in the data set, parallel to positions.samples
+  Window window;
+  std::vector<int64_t> samples;  // numbers in the data set, one a slot of the window
   // Parallel to `samples`; `rows` as SampleSource::rows.
   std::vector<data::SampleShape> shapes;
   std::vector<absl::Span<const data::ItemRows>> rows;
@@ -80,18 +90,23 @@ struct SequenceShape {
 
 class Batches {
  public:
-  // `length_multiple`: T is rounded up to it (8 on CUDA, where GEMMs like it), but not beyond the
-  // language module's context.
-  Batches(const plan::Plan& plan, SampleSource& source, at::Device device, at::ScalarType compute,
-          int64_t length_multiple);
+  // For the rank that stands at `places`. `length_multiple`: T is rounded up to it (8 on CUDA,
+  // where GEMMs like it), but not beyond the language module's context.
+  Batches(const plan::Plan& plan, std::vector<plan::Place> places, SampleSource& source,
+          at::Device device, at::ScalarType compute, int64_t length_multiple);
 
   // Microbatches of step `step` (counted from 1) of training.
   std::vector<Microbatch> OfStep(int64_t step) const;
-  // A microbatch of given samples: dealt to language lanes in order.
+  // A microbatch of given samples, dealt as plan::DealMicrobatch does.
   Microbatch OfSamples(absl::Span<const int64_t> samples) const;
-  // Everything that a rank standing at `places` will take in this step, in order of use.
-  void Announce(absl::Span<const plan::Place> places, absl::Span<const Microbatch> step,
-                absl::Span<const Microbatch> next_step);
+  // Everything that the rank will take in this step and the next, in order of use.
+  void Announce(absl::Span<const Microbatch> step, absl::Span<const Microbatch> next_step);
+
+  // What all ranks together train on in a step. Looks at every sample.
+  struct Volume {
+    int64_t tokens = 0, items = 0;
+  };
+  Volume VolumeOf(int64_t step) const;
 
   SequenceShape ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const;
   // Token rows that `module` makes of the samples: of their items, in an encoder; one a position,
@@ -130,20 +145,25 @@ class Batches {
 
   const SampleSource& source() const { return source_; }
 
-  // Decoding: positions that a sample's sequence has grown by, and the tokens put there, by sample.
-  // Empty outside of greedy decoding.
-  struct Growth {
-    std::vector<int64_t> prompt_positions;     // of each sample in the microbatch's list
-    std::vector<std::vector<int32_t>> tokens;  // decoded so far
+  // Decoding: where each sample's prompt ends, and the tokens that have been put behind it.
+  struct Grown {
+    int64_t prompt_positions = 0;
+    std::vector<int32_t> tokens;
+    int64_t positions() const { return prompt_positions + static_cast<int64_t>(tokens.size()); }
   };
+  using Growth = std::map<int64_t, Grown>;  // by sample
+  // nullptr: sequences are as long as their samples.
   void SetGrowth(const Growth* growth) { growth_ = growth; }
 
  private:
   struct PartSamples;  // of one lane's part, taken from the source
   absl::StatusOr<PartSamples> TakePart(const Microbatch& microbatch, plan::UnitRange part);
-  int64_t PositionsOf(const Microbatch& microbatch, int64_t index) const;
+  int64_t PositionsOf(const Microbatch& microbatch, size_t slot) const;
+  // What the places work on of a microbatch.
+  Window WindowOf(const plan::MicrobatchSamples& microbatch) const;
   void AddSample(int64_t sample, Microbatch& microbatch) const;
-  // How often a rank at `place` takes each sample of its lane.
+  int64_t SampleOf(int64_t step, int64_t position) const;
+  // How often the rank takes each sample of its lane at `place`.
   int32_t TakesOf(const plan::Place& place) const;
   // Of weights of samples and losses: fp32, fp64 under fp64.
   at::ScalarType WeightType() const { return compute_ == at::kDouble ? at::kDouble : at::kFloat; }
@@ -157,13 +177,21 @@ class Batches {
   absl::Status FillTargets(const PartSamples& part, const at::Tensor& valid,
                            model::StageInput& input, std::vector<CorruptSample>& corrupt) const;
 
+  // A microbatch of every step.
+  struct Recurring {
+    Window window;
+    std::vector<int64_t> positions;  // in the step's batch, one a slot
+  };
+
   const plan::Plan& plan_;
+  const std::vector<plan::Place> places_;
   SampleSource& source_;
   at::Device device_;
   at::ScalarType compute_;
   int64_t length_multiple_;
   const data::ItemShapes items_;
   std::vector<int32_t> encoders_;  // by module: index into items_.encoders, -1 for a decoder
+  std::vector<Recurring> recurring_;
   const Growth* growth_ = nullptr;
 };
 

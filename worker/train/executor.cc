@@ -10,7 +10,6 @@
 
 namespace phalanx::train {
 
-using schedule::Instruction;
 using schedule::Op;
 
 namespace {
@@ -37,6 +36,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const plan::Plan& pla
 absl::Status Executor::Build(comm::Communicators& communicators) {
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
   std::map<plan::RankList, comm::Communicator*> tensor_groups, data_groups;
+  comm::Communicator *forward = nullptr, *backward = nullptr;
   for (size_t i = 0; i < specs.size(); ++i) {
     if (communicators[i] == nullptr) continue;
     comm::Communicator* communicator = communicators[i].get();
@@ -50,12 +50,12 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
         peers(control_peer_);
         break;
       case plan::CommunicatorSpec::Use::kForward:
-        forward_ = communicator;
-        peers(forward_peer_);
+        forward = communicator;
+        peers(tables_.forward_peers);
         break;
       case plan::CommunicatorSpec::Use::kBackward:
-        backward_ = communicator;
-        peers(backward_peer_);
+        backward = communicator;
+        peers(tables_.backward_peers);
         break;
       case plan::CommunicatorSpec::Use::kTensor:
         tensor_groups[specs[i].ranks] = communicator;
@@ -65,6 +65,8 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
         break;
     }
   }
+  forward_ = std::make_unique<MessageStream>(forward, options_.device);
+  backward_ = std::make_unique<MessageStream>(backward, options_.device);
   auto find = [](const std::map<plan::RankList, comm::Communicator*>& groups,
                  const plan::RankList& ranks) {
     auto it = groups.find(ranks);
@@ -87,6 +89,14 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   TieEnds();
   ASSIGN_OR_RETURN(program_, schedule::BuildStepOf(plan_, rank_));
   evaluation_program_ = schedule::BuildEvaluationOf(plan_, rank_, 1);
+  std::vector<plan::MicrobatchSamples> microbatches;
+  for (int64_t m = 0; m < plan_.microbatches; ++m)
+    microbatches.push_back(plan::SamplesOfMicrobatch(plan_, m));
+  bound_program_ = Bind(plan_, rank_, program_, tables_, microbatches);
+  for (const BoundInstruction& instruction : bound_program_) {
+    if (instruction.op == Op::kSendBackward && instruction.microbatch == 0)
+      ++PartOf(instruction).gradient_sends;
+  }
   run_ahead_ = RunAhead(state_.kernels().progress());
   const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
   sums_ = at::zeros({4}, on_device.dtype(at::kDouble));
@@ -125,7 +135,8 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   ASSIGN_OR_RETURN(part.stage, model::MakeStage(plan_, place, chunk, part.state->parameters(),
                                                 part.state->weights(), part.state->gradients(),
                                                 tensor, options));
-  part_at_[{place.module, chunk}] = parts_.size();
+  tables_.part_of[{place.module, chunk}] = static_cast<int32_t>(parts_.size());
+  tables_.places.push_back(place);
   parts_.push_back(std::move(part));
   return absl::OkStatus();
 }
@@ -147,10 +158,6 @@ void Executor::TieEnds() {
     }
     if (any) ties_.emplace(module, std::move(exchange));
   }
-}
-
-int32_t Executor::PeerIn(bool forward, Rank rank) const {
-  return (forward ? forward_peer_ : backward_peer_).at(rank);
 }
 
 absl::Status Executor::RunStep(int64_t step, Batches& batches,
@@ -186,7 +193,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
   int32_t before = timer_->Mark();
   bool asked = false;
   for (size_t i = 0; i < program_.size();) {
-    const Instruction& instruction = program_[i];
+    const BoundInstruction& instruction = bound_program_[i];
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     if (!asked && (instruction.op == Op::kBackwardInput || instruction.op == Op::kRecord)) {
       asked = true;
@@ -198,7 +205,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
     }
     RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i)));
     timer_->BeginInstruction(static_cast<int32_t>(i));
-    ASSIGN_OR_RETURN(const size_t done, Execute(program_, i, context));
+    ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_, i, context));
     const int32_t after = timer_->Mark();
     // Of one exchange it is the receive that takes the time.
     size_t timed = i;
@@ -235,38 +242,28 @@ StepFigures Executor::ReadFigures(int64_t step) {
 }
 
 absl::Status Executor::FinishMessages() {
-  for (comm::Communicator* communicator : {forward_, backward_}) {
-    if (communicator != nullptr) RETURN_IF_ERROR(communicator->Flush());
-  }
-  in_use_.clear();
-  return absl::OkStatus();
+  RETURN_IF_ERROR(forward_->Finish());
+  return backward_->Finish();
 }
 
-// A send and a receive of one ticket are one exchange: this rank is at both ends of the link.
-absl::StatusOr<size_t> Executor::Execute(const schedule::Program& program, size_t at,
+absl::StatusOr<size_t> Executor::Execute(const BoundProgram& program, size_t at,
                                          const StepContext& context) {
-  const Instruction& instruction = program[at];
-  if (!schedule::IsMessage(instruction.op)) {
+  const BoundInstruction& instruction = program[at];
+  const auto count = static_cast<size_t>(instruction.exchange);
+  if (schedule::IsMessage(instruction.op)) {
+    RETURN_IF_ERROR(Exchange(absl::MakeConstSpan(&instruction, count), context));
+  } else {
     RETURN_IF_ERROR(ExecuteOne(instruction, context));
     if (context.training && options_.device.is_cuda() && IsCompute(instruction.op))
       state_.kernels().MarkProgress(run_ahead_.Enqueued(static_cast<int32_t>(at)));
-    return 1;
   }
-  Posting posting{.forward = schedule::IsForwardMessage(instruction.op)};
-  size_t done = 0;
-  do {
-    PostMessages(program[at + done], context, posting);
-    ++done;
-  } while (at + done < program.size() && schedule::IsMessage(program[at + done].op) &&
-           program[at + done].ticket == instruction.ticket);
-  deliveries_.clear();
-  if (posting.sends.empty() && posting.receives.empty()) return done;
-  RETURN_IF_ERROR(
-      (posting.forward ? forward_ : backward_)->Exchange(posting.sends, posting.receives));
-  return done;
+  for (size_t i = at; i < at + count; ++i) {
+    if (program[i].last_use) flights_.erase({program[i].part, program[i].microbatch});
+  }
+  return count;
 }
 
-absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepContext& context) {
+absl::Status Executor::ExecuteOne(const BoundInstruction& instruction, const StepContext& context) {
   if (instruction.op == Op::kRecord) return RecordStep(context);
   if (instruction.op == Op::kDecide) {
     state_.kernels().MakeDecision(records_, control_ == nullptr ? 1 : control_->size(),
@@ -282,14 +279,14 @@ absl::Status Executor::ExecuteOne(const Instruction& instruction, const StepCont
     RETURN_IF_ERROR(AwaitParts());
     return ends.Spread();
   }
-  Part& part = PartOf(instruction.module, instruction.chunk);
+  Part& part = PartOf(instruction);
   switch (instruction.op) {
     case Op::kForward:
-      return Forward(part, instruction.microbatch, context);
+      return Forward(instruction, context);
     case Op::kBackwardInput:
-      return BackwardInput(part, instruction.microbatch);
+      return BackwardInput(instruction);
     case Op::kBackwardWeight:
-      return BackwardWeight(part, instruction.microbatch);
+      return BackwardWeight(instruction);
     case Op::kReduce:
       return part.reduction->Reduce();
     case Op::kOptimize:
@@ -324,30 +321,32 @@ absl::Status Executor::RecordStep(const StepContext& context) {
 }
 
 absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
-                                                        const Microbatch& microbatch,
+                                                        absl::Span<const int64_t> samples,
                                                         bool predict) {
+  const BoundProgram program =
+      Bind(plan_, rank_, evaluation_program_, tables_,
+           {plan::DealMicrobatch(plan_, static_cast<int64_t>(samples.size()))});
+  const std::vector<Microbatch> microbatches = {batches.OfSamples(samples)};
+  batches.Announce(microbatches, {});
   sums_.zero_();
   timer_->BeginStep(0);
-  const std::vector<Microbatch> microbatches = {microbatch};
+  predicted_.reset();
   const StepContext context{0, &batches, &microbatches, /*training=*/false};
-  for (size_t i = 0; i < evaluation_program_.size();) {
+  for (size_t i = 0; i < program.size();) {
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
-    ASSIGN_OR_RETURN(const size_t done, Execute(evaluation_program_, i, context));
+    ASSIGN_OR_RETURN(const size_t done, Execute(program, i, context));
     i += done;
   }
+  flights_.clear();
   RETURN_IF_ERROR(FinishMessages());
   Evaluation result;
-  for (const Part& part : parts_) {
-    if (!part.loss) continue;
-    const at::Tensor sums = sums_.cpu();
-    result.loss_sum = sums.const_data_ptr<double>()[1];
-    result.counted_tokens = sums.const_data_ptr<double>()[2];
-    Flight& flight = FlightOf(part, 0);
-    if (predict && part.place.module == plan_.spec.language && flight.ran) {
-      result.predicted = flight.output.predicted.cpu();
-    }
-  }
-  flights_.clear();
+  const bool has_loss =
+      std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.loss; });
+  if (!has_loss) return result;
+  const at::Tensor sums = sums_.cpu();
+  result.loss_sum = sums.const_data_ptr<double>()[1];
+  result.counted_tokens = sums.const_data_ptr<double>()[2];
+  if (predict && predicted_.defined()) result.predicted = predicted_.cpu();
   return result;
 }
 

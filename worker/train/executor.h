@@ -29,6 +29,8 @@
 #include "worker/comm/communicator.h"
 #include "worker/model/stage_io.h"
 #include "worker/train/batches.h"
+#include "worker/train/bound_program.h"
+#include "worker/train/message_stream.h"
 #include "worker/train/part_reduction.h"
 #include "worker/train/run_ahead.h"
 #include "worker/train/step_kernels.h"
@@ -64,17 +66,22 @@ class Executor {
   // Of a step on this rank; once step + 1 is decided.
   StepFigures ReadFigures(int64_t step);
 
-  // Forward passes of one microbatch through the whole pipeline. Every rank calls it with the same
-  // microbatch. Loss and counted tokens are to be summed over all ranks. With `predict`, ranks of
-  // the last language part have the most probable next token at each position of their lane.
+  // Forward passes of `samples` of the data set, as one microbatch, through the whole pipeline.
+  // Every rank calls it with the same samples. Loss and counted tokens are to be summed over all
+  // ranks. With `predict`, ranks of the last language part have the most probable next token at
+  // each position of their lane.
   struct Evaluation {
     double loss_sum = 0, counted_tokens = 0;
     at::Tensor predicted;  // [B, T] int64 on the CPU
   };
-  absl::StatusOr<Evaluation> Evaluate(Batches& batches, const Microbatch& microbatch, bool predict);
+  absl::StatusOr<Evaluation> Evaluate(Batches& batches, absl::Span<const int64_t> samples,
+                                      bool predict);
 
   std::vector<plan::Place> places() const { return plan_.PlacesOf(rank_); }
   const schedule::Program& program() const { return program_; }
+  const BufferOptions& options() const { return options_; }
+  // A request to stop ends what the executor does.
+  bool stop_requested() const { return state_.stop_requested(); }
   comm::Communicator* control() { return control_; }
   void set_on_corrupt_sample(OnCorruptSample callback) { on_corrupt_sample_ = std::move(callback); }
 
@@ -91,38 +98,31 @@ class Executor {
     std::unique_ptr<model::Stage> stage;
     comm::Communicator* tensor = nullptr;
     std::vector<int32_t> links_in, links_out;
+    size_t gradient_sends = 0;  // links_in that carry gradients
   };
-  // A message of activations that has been asked for.
+  // Activations, or gradients of them, of one lane pair of an edge (or of a whole stage boundary)
+  // that have been asked for.
   struct Arrival {
-    plan::LinkMessage message;
-    at::Tensor payload, flags;
-    int64_t rows = 0;  // along an edge: of the whole lane pair
-  };
-  // Gradients of one lane pair of an edge (or of a whole stage boundary) that have been asked for.
-  struct ArrivingGradients {
-    int64_t first = 0, rows = 0;
+    plan::UnitRange samples;
+    int64_t rows = 0;  // along an edge: of the whole pair
     int32_t slices = 1;
     std::vector<at::Tensor> own;  // the slices that come to this rank
+    at::Tensor flags;             // validity, beside activations
   };
   // What a part holds of one microbatch between instructions. Receives may stand long before the
-  // pass that needs them, so the compute stream joins them only there (TakeForward, TakeBackward).
+  // pass that needs them, so the compute stream waits for them only there.
   struct Flight {
-    std::map<int32_t, std::vector<Arrival>> arriving;                      // by link
-    std::map<int32_t, std::vector<ArrivingGradients>> arriving_gradients;  // by link
+    std::map<int32_t, std::vector<Arrival>> arriving, arriving_gradients;  // by link
+    std::vector<Moment> arrived;                                           // of what is arriving
     std::map<int32_t, at::Tensor> received;                                // link -> activations
     std::map<int32_t, at::Tensor> received_gradients;  // link -> gradient of what was sent
-    model::StageOutput output;
-    model::StageOutput input_gradients;
+    model::StageOutput output;                         // until all of it is sent
+    model::StageOutput input_gradients;                // likewise
+    Moment ready;                                      // of what is to be sent
+    size_t sends_left = 0;
     at::Tensor valid;  // [samples of the part's lane] fp32; undefined: all valid
     bool ran = false;
     int64_t targets_left_out = 0;  // samples whose targets are not finite
-  };
-  // What one call of a message communicator carries: the messages of one instruction, or of a send
-  // and a receive with one ticket.
-  struct Posting {
-    bool forward = true;
-    std::vector<comm::Outgoing> sends;
-    std::vector<comm::Incoming> receives;
   };
   // A message of this rank to itself, from its send to the receive next to it.
   struct Delivery {
@@ -141,11 +141,21 @@ class Executor {
   absl::Status Build(comm::Communicators& communicators);
   absl::Status AddPart(PartState& state, const PartGroups& groups);
   void TieEnds();
-  Part& PartOf(int32_t module, int32_t chunk) { return parts_[part_at_.at({module, chunk})]; }
-  Part& SourceOf(const plan::Link& link) { return PartOf(link.from_module, link.from_chunk); }
-  Part& DestinationOf(const plan::Link& link) { return PartOf(link.to_module, link.to_chunk); }
-  Flight& FlightOf(const Part& part, int32_t microbatch) {
-    return flights_[{static_cast<int32_t>(&part - parts_.data()), microbatch}];
+  Part& PartOf(int32_t module, int32_t chunk) {
+    return parts_[static_cast<size_t>(tables_.part_of.at({module, chunk}))];
+  }
+  Part& PartOf(const BoundInstruction& instruction) {
+    return parts_[static_cast<size_t>(instruction.part)];
+  }
+  const plan::Link& LinkOf(const BoundInstruction& instruction) const {
+    return plan_.links[static_cast<size_t>(instruction.link)];
+  }
+  static const Microbatch& MicrobatchOf(const BoundInstruction& instruction,
+                                        const StepContext& context) {
+    return (*context.microbatches)[static_cast<size_t>(instruction.microbatch)];
+  }
+  Flight& FlightOf(const BoundInstruction& instruction) {
+    return flights_[{instruction.part, instruction.microbatch}];
   }
 
   absl::Status RunProgram(const StepContext& context,
@@ -154,10 +164,11 @@ class Executor {
   absl::Status AwaitRoom(int32_t instruction);
   // Carries out program[at], and what is one exchange with it; tells how many instructions that
   // was.
-  absl::StatusOr<size_t> Execute(const schedule::Program& program, size_t at,
+  absl::StatusOr<size_t> Execute(const BoundProgram& program, size_t at,
                                  const StepContext& context);
-  absl::Status ExecuteOne(const schedule::Instruction& instruction, const StepContext& context);
-  absl::Status Forward(Part& part, int32_t microbatch, const StepContext& context);
+  absl::Status Exchange(absl::Span<const BoundInstruction> messages, const StepContext& context);
+  absl::Status ExecuteOne(const BoundInstruction& instruction, const StepContext& context);
+  absl::Status Forward(const BoundInstruction& instruction, const StepContext& context);
   absl::Status FillInput(const Part& part, const Microbatch& microbatch,
                          const plan::UnitRange& lane, Flight& flight, const StepContext& context,
                          model::StageInput& input);
@@ -165,19 +176,25 @@ class Executor {
                                const plan::UnitRange& lane, Flight& flight,
                                const StepContext& context, model::StageInput& input);
   void AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input);
-  absl::Status BackwardInput(Part& part, int32_t microbatch);
-  absl::Status BackwardWeight(Part& part, int32_t microbatch);
+  absl::Status BackwardInput(const BoundInstruction& instruction);
+  absl::Status BackwardWeight(const BoundInstruction& instruction);
   // Adds what the instruction sends and receives to the posting.
-  void PostMessages(const schedule::Instruction& instruction, const StepContext& context,
+  using Posting = MessageStream::Posting;
+  void PostMessages(const BoundInstruction& instruction, const StepContext& context,
                     Posting& posting);
-  void PostSendForward(int32_t link, int32_t microbatch, const StepContext& context,
+  void PostSendForward(const BoundInstruction& instruction, const StepContext& context,
                        Posting& posting);
-  void PostReceiveForward(int32_t link, int32_t microbatch, const StepContext& context,
+  void PostReceiveForward(const BoundInstruction& instruction, const StepContext& context,
                           Posting& posting);
-  void PostSendBackward(int32_t link, int32_t microbatch, const StepContext& context,
+  void PostSendBackward(const BoundInstruction& instruction, const StepContext& context,
                         Posting& posting);
-  void PostReceiveBackward(int32_t link, int32_t microbatch, const StepContext& context,
+  void PostReceiveBackward(const BoundInstruction& instruction, const StepContext& context,
                            Posting& posting);
+  void AwaitArrivals(Flight& flight);
+  absl::StatusOr<at::Tensor> JoinRows(const Part& part, int64_t hidden,
+                                      const std::vector<Arrival>& pairs);
+  // Of the rows that a link carries.
+  int64_t WidthOf(int32_t link) const;
   absl::Status TakeForward(const Part& part, Flight& flight);
   absl::Status TakeBackward(const Part& part, Flight& flight);
   absl::Status RecordStep(const StepContext& context);
@@ -190,25 +207,23 @@ class Executor {
   absl::StatusOr<at::Tensor> GatherSlices(comm::Communicator* group,
                                           const std::vector<at::Tensor>& own, int64_t rows,
                                           int32_t slices, int64_t hidden);
-  int32_t PeerIn(bool forward, Rank rank) const;
-  void Keep(at::Tensor tensor) { in_use_.push_back(std::move(tensor)); }
   absl::Status FinishMessages();
 
   const plan::Plan& plan_;
   const Rank rank_;
   TrainingState& state_;
   const BufferOptions options_;
+  BindingTables tables_;
   schedule::Program program_, evaluation_program_;
+  BoundProgram bound_program_;
   std::unique_ptr<StepTimer> timer_;
   std::vector<std::unique_ptr<comm::Communicator>> timed_;  // tensor groups, as the stages use them
   std::vector<Part> parts_;
-  std::map<std::pair<int32_t, int32_t>, size_t> part_at_;  // by module, chunk
   std::map<int32_t, CopyExchange> ties_;  // of tied embeddings with an end here, by module
   RunAhead run_ahead_;
   comm::Communicator* control_ = nullptr;
-  comm::Communicator* forward_ = nullptr;
-  comm::Communicator* backward_ = nullptr;
-  std::map<Rank, int32_t> control_peer_, forward_peer_, backward_peer_;
+  std::unique_ptr<MessageStream> forward_, backward_;
+  std::map<Rank, int32_t> control_peer_;
   at::Tensor sums_;     // fp64 [4]: squared norm, loss sum, counted tokens, corrupt samples
   at::Tensor records_;  // bytes [ranks of control * sizeof(Record)]
   uint64_t plan_digest_ = 0;
@@ -217,7 +232,7 @@ class Executor {
 
   std::map<std::pair<int32_t, int32_t>, Flight> flights_;  // (part, microbatch)
   std::map<int64_t, Delivery> deliveries_;  // by place of the message in its link's list
-  std::vector<at::Tensor> in_use_;          // memory of messages that may still be under way
+  at::Tensor predicted_;                    // of the last evaluation
 };
 
 }  // namespace phalanx::train

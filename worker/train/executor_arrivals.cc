@@ -8,31 +8,55 @@
 
 namespace phalanx::train {
 
-absl::Status Executor::TakeForward(const Part& part, Flight& flight) {
-  if (flight.arriving.empty()) return absl::OkStatus();
+// The current stream waits for what the flight has asked for, and uses it from here on.
+void Executor::AwaitArrivals(Flight& flight) {
   const int32_t before = timer_->Mark();
-  if (forward_ != nullptr) RETURN_IF_ERROR(forward_->Join());
-  timer_->Add(StepTimer::Kind::kWait, before, timer_->Mark());
-  for (auto& [index, arrivals] : flight.arriving) {
-    const plan::Link& link = plan_.links[static_cast<size_t>(index)];
-    std::vector<at::Tensor> rows, flags;
-    for (Arrival& arrival : arrivals) {
-      if (flags_travel_) flags.push_back(arrival.flags);
-      if (link.edge < 0) {
-        flight.received[index] = arrival.payload;
-      } else if (arrival.rows > 0) {
-        ASSIGN_OR_RETURN(
-            at::Tensor gathered,
-            GatherSlices(part.tensor, {arrival.payload}, arrival.rows, arrival.message.slices,
-                         plan_.module_spec(link.to_module).architecture.hidden_size));
-        rows.push_back(std::move(gathered));
+  for (const Moment& moment : flight.arrived) moment.Await();
+  flight.arrived.clear();
+  for (auto* arriving : {&flight.arriving, &flight.arriving_gradients}) {
+    for (const auto& [link, arrivals] : *arriving) {
+      for (const Arrival& arrival : arrivals) {
+        for (const at::Tensor& slice : arrival.own) UseHere(slice);
+        UseHere(arrival.flags);
       }
     }
-    if (!rows.empty()) flight.received[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
-    if (!flags.empty()) {
-      at::Tensor valid = flags.size() == 1 ? flags[0] : at::cat(flags);
-      flight.valid = flight.valid.defined() ? flight.valid * valid : valid;
+  }
+  timer_->Add(StepTimer::Kind::kWait, before, timer_->Mark());
+}
+
+// The rows of an edge, pair by pair; undefined where there are none.
+absl::StatusOr<at::Tensor> Executor::JoinRows(const Part& part, int64_t hidden,
+                                              const std::vector<Arrival>& pairs) {
+  std::vector<at::Tensor> rows;
+  for (const Arrival& pair : pairs) {
+    if (pair.rows == 0) continue;
+    ASSIGN_OR_RETURN(at::Tensor gathered,
+                     GatherSlices(part.tensor, pair.own, pair.rows, pair.slices, hidden));
+    rows.push_back(std::move(gathered));
+  }
+  if (rows.empty()) return at::Tensor();
+  return rows.size() == 1 ? rows[0] : at::cat(rows);
+}
+
+int64_t Executor::WidthOf(int32_t link) const {
+  const int32_t to = plan_.links[static_cast<size_t>(link)].to_module;
+  return plan_.module_spec(to).architecture.hidden_size;
+}
+
+absl::Status Executor::TakeForward(const Part& part, Flight& flight) {
+  if (flight.arriving.empty()) return absl::OkStatus();
+  AwaitArrivals(flight);
+  for (const auto& [index, arrivals] : flight.arriving) {
+    if (plan_.links[static_cast<size_t>(index)].edge < 0) {
+      if (!arrivals.empty()) flight.received[index] = arrivals.back().own[0];
+    } else {
+      ASSIGN_OR_RETURN(flight.received[index], JoinRows(part, WidthOf(index), arrivals));
     }
+    if (!flags_travel_ || arrivals.empty()) continue;
+    std::vector<at::Tensor> flags;
+    for (const Arrival& arrival : arrivals) flags.push_back(arrival.flags);
+    const at::Tensor valid = flags.size() == 1 ? flags[0] : at::cat(flags);
+    flight.valid = flight.valid.defined() ? flight.valid * valid : valid;
   }
   flight.arriving.clear();
   return absl::OkStatus();
@@ -40,25 +64,13 @@ absl::Status Executor::TakeForward(const Part& part, Flight& flight) {
 
 absl::Status Executor::TakeBackward(const Part& part, Flight& flight) {
   if (flight.arriving_gradients.empty()) return absl::OkStatus();
-  const int32_t before = timer_->Mark();
-  if (backward_ != nullptr) RETURN_IF_ERROR(backward_->Join());
-  timer_->Add(StepTimer::Kind::kWait, before, timer_->Mark());
-  for (auto& [index, pairs] : flight.arriving_gradients) {
-    const plan::Link& link = plan_.links[static_cast<size_t>(index)];
-    if (link.edge < 0) {
+  AwaitArrivals(flight);
+  for (const auto& [index, pairs] : flight.arriving_gradients) {
+    if (plan_.links[static_cast<size_t>(index)].edge < 0) {
       flight.received_gradients[index] = pairs.at(0).own.at(0);
-      continue;
+    } else {
+      ASSIGN_OR_RETURN(flight.received_gradients[index], JoinRows(part, WidthOf(index), pairs));
     }
-    std::vector<at::Tensor> rows;
-    for (ArrivingGradients& pair : pairs) {
-      if (pair.rows == 0) continue;
-      ASSIGN_OR_RETURN(at::Tensor gathered,
-                       GatherSlices(part.tensor, pair.own, pair.rows, pair.slices,
-                                    plan_.module_spec(link.to_module).architecture.hidden_size));
-      rows.push_back(std::move(gathered));
-    }
-    if (!rows.empty())
-      flight.received_gradients[index] = rows.size() == 1 ? rows[0] : at::cat(rows);
   }
   flight.arriving_gradients.clear();
   return absl::OkStatus();
@@ -85,7 +97,6 @@ absl::StatusOr<at::Tensor> Executor::GatherSlices(comm::Communicator* group,
   RETURN_IF_ERROR(group->AllGather(mine.const_data_ptr(), all.mutable_data_ptr(),
                                    each * longest * hidden, CommDType(options_.compute)));
   RETURN_IF_ERROR(group->Join());
-  Keep(all);
   std::vector<at::Tensor> parts;
   for (int32_t slice = 0; slice < slices; ++slice) {
     const int64_t count = plan::EvenSplit(rows, slices, slice).count;

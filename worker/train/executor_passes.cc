@@ -68,27 +68,36 @@ absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
   return absl::OkStatus();
 }
 
-absl::Status Executor::Forward(Part& part, int32_t index, const StepContext& context) {
+absl::Status Executor::Forward(const BoundInstruction& instruction, const StepContext& context) {
+  Part& part = PartOf(instruction);
   RETURN_IF_ERROR(part.reduction->Await());
-  const Microbatch& microbatch = (*context.microbatches)[static_cast<size_t>(index)];
-  Flight& flight = FlightOf(part, index);
-  const int32_t module = part.place.module;
-  const plan::UnitRange lane =
-      plan::LaneSamples(plan_, module, part.place.dp, microbatch.positions);
-  if (lane.count == 0) return absl::OkStatus();
+  if (instruction.lane.count == 0) return absl::OkStatus();
+  const Microbatch& microbatch = MicrobatchOf(instruction, context);
+  Flight& flight = FlightOf(instruction);
   RETURN_IF_ERROR(TakeForward(part, flight));
   model::StageInput input;
-  RETURN_IF_ERROR(FillInput(part, microbatch, lane, flight, context, input));
+  RETURN_IF_ERROR(FillInput(part, microbatch, instruction.lane, flight, context, input));
   // A lane without items has nothing to encode; its samples are valid all the same.
-  if (context.batches->RowsOf(module, microbatch, lane) == 0) return absl::OkStatus();
-  flight.ran = true;
-  if (context.training) {
-    ASSIGN_OR_RETURN(flight.output, part.stage->Forward(index, input));
-  } else {
-    ASSIGN_OR_RETURN(flight.output, part.stage->Evaluate(input));
+  if (context.batches->RowsOf(instruction.module, microbatch, instruction.lane) > 0) {
+    flight.ran = true;
+    if (context.training) {
+      ASSIGN_OR_RETURN(flight.output, part.stage->Forward(instruction.microbatch, input));
+    } else {
+      ASSIGN_OR_RETURN(flight.output, part.stage->Evaluate(input));
+    }
+    if (part.loss) AccountLoss(part, flight, input);
+    if (part.loss && instruction.module == plan_.spec.language)
+      predicted_ = flight.output.predicted;
   }
-  if (part.loss) AccountLoss(part, flight, input);
   flight.received.clear();
+  if (part.links_out.empty()) return absl::OkStatus();
+  if (flags_travel_ && !flight.valid.defined())
+    flight.valid = at::ones({instruction.lane.count}, sums_.options().dtype(at::kFloat));
+  for (at::Tensor& hidden : flight.output.hidden) {
+    if (hidden.defined()) hidden = hidden.contiguous();
+  }
+  flight.sends_left = part.links_out.size();
+  flight.ready = Moment::Now(options_.device);
   return absl::OkStatus();
 }
 
@@ -103,21 +112,30 @@ void Executor::AccountLoss(const Part& part, const Flight& flight, const model::
   if (flight.valid.defined()) sums_[3] += (1 - flight.valid).sum(at::kDouble);
 }
 
-absl::Status Executor::BackwardInput(Part& part, int32_t index) {
-  Flight& flight = FlightOf(part, index);
+absl::Status Executor::BackwardInput(const BoundInstruction& instruction) {
+  Part& part = PartOf(instruction);
+  Flight& flight = FlightOf(instruction);
   if (!flight.ran) return absl::OkStatus();
   RETURN_IF_ERROR(TakeBackward(part, flight));
   std::vector<at::Tensor> gradients;
   for (int32_t link : part.links_out) gradients.push_back(flight.received_gradients[link]);
-  ASSIGN_OR_RETURN(flight.input_gradients, part.stage->BackwardInput(index, gradients));
-  flight.output = {};
+  ASSIGN_OR_RETURN(model::StageOutput output,
+                   part.stage->BackwardInput(instruction.microbatch, gradients));
   flight.received_gradients.clear();
+  if (part.gradient_sends == 0) return absl::OkStatus();
+  for (at::Tensor& hidden : output.hidden) {
+    if (hidden.defined()) hidden = hidden.contiguous();
+  }
+  if (output.rows.defined()) output.rows = output.rows.contiguous();
+  flight.input_gradients = std::move(output);
+  flight.sends_left = part.gradient_sends;
+  flight.ready = Moment::Now(options_.device);
   return absl::OkStatus();
 }
 
-absl::Status Executor::BackwardWeight(Part& part, int32_t index) {
-  if (!FlightOf(part, index).ran) return absl::OkStatus();
-  return part.stage->BackwardWeight(index);
+absl::Status Executor::BackwardWeight(const BoundInstruction& instruction) {
+  if (!FlightOf(instruction).ran) return absl::OkStatus();
+  return PartOf(instruction).stage->BackwardWeight(instruction.microbatch);
 }
 
 }  // namespace phalanx::train

@@ -1,5 +1,5 @@
 // worker/train/trainer.h: trains one epoch of a plan on one rank, from where the state stands to
-// the last step, and evaluates the result.
+// the last step.
 //
 // An epoch ends early when the state is told to stop (TrainingState::RequestStop) or when
 // communicators fail. The trainer is then of no more use but for AccountForLast.
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
 #include "worker/train/batches.h"
@@ -36,15 +37,6 @@ struct StepSummary {
   StepFigures previous;  // of the step before this one, on this rank
 };
 
-struct Caption {
-  std::string sample, truth, decoded;
-};
-struct EvaluationSummary {
-  double loss = 0, uniform_loss = 0;
-  int64_t counted_tokens = 0;
-  std::vector<Caption> captions;
-};
-
 // Called on the thread that trains. All are optional.
 struct TrainerCallbacks {
   // Every rank; each decided step once, in order, also over several epochs of one state.
@@ -59,8 +51,13 @@ struct TrainerOptions {
   int64_t length_multiple = 1;  // of a microbatch's padded length (batches.h)
   // The state has trained before: it goes on from here. Absent: it holds initial values.
   std::optional<Start> start;
+  // The longest that the decision of a step may take once all of the step is enqueued.
+  absl::Duration decision_timeout = absl::Minutes(10);
   int64_t skipped_in_a_row_max = 10;  // then the run fails (skipped_steps.h)
   int64_t trace_step = 0;             // 0: none
+  // Steps are told with the tokens and items that all ranks trained on; otherwise with none. Costs
+  // a look at each sample of the step.
+  bool measures_volume = true;
 };
 
 class Trainer {
@@ -86,12 +83,6 @@ class Trainer {
   // and not yet told.
   void AccountForLast();
 
-  // Loss over all samples of `validation`, and greedy captions of the first `captions` of them that
-  // have items. The same call on every rank; the same result on every rank but for the captions'
-  // text, which only a rank with `tokenizer` has.
-  absl::StatusOr<EvaluationSummary> Evaluate(SampleSource& validation, int32_t captions,
-                                             const data::Tokenizer* tokenizer, int32_t end_token);
-
   Executor& executor() { return *executor_; }
 
  private:
@@ -111,18 +102,8 @@ class Trainer {
     return options_.start.has_value() ? options_.start->decision.step + 1 : 1;
   }
   void WaitForDevice();
-  // What a step trains on.
-  struct Volume {
-    int64_t tokens = 0, items = 0;
-  };
-  static Volume VolumeOf(const std::vector<Microbatch>& microbatches);
-  Volume& VolumeOfStep(int64_t step) { return volumes_[static_cast<size_t>(step % 2)]; }
-  absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(
-      Batches& batches, absl::Span<const int64_t> samples, int32_t end_token);
-  // What every rank has, in rank order: the same number of values on each.
-  absl::StatusOr<std::vector<std::vector<double>>> GatherOverRanks(
-      const std::vector<double>& values);
-  absl::StatusOr<std::vector<double>> SumOverRanks(const std::vector<double>& values);
+  void MeasureVolume(int64_t step);
+  Batches::Volume& VolumeOfStep(int64_t step) { return volumes_[static_cast<size_t>(step % 2)]; }
   absl::Status ShareTrace();
 
   const plan::Plan& plan_;
@@ -133,9 +114,11 @@ class Trainer {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batches> batches_;
   std::vector<Microbatch> microbatches_;  // of the step under way
+  std::vector<Microbatch> next_;          // of step next_step_
+  int64_t next_step_ = 0;
 
-  std::array<Volume, 2> volumes_;  // of the step under way and the one before
-  int64_t pending_step_ = 0;       // run, decision not yet read; 0: none
+  std::array<Batches::Volume, 2> volumes_;  // of the step under way and the one before
+  int64_t pending_step_ = 0;                // run, decision not yet read; 0: none
   SkippedSteps skipped_{options_.skipped_in_a_row_max, 0};
   std::vector<InstructionTime> trace_;  // of trace_step, once it is known
   absl::Time last_decided_;

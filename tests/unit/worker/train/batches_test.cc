@@ -71,11 +71,20 @@ plan::Plan PlanOf(int64_t context) {
   return plan.ok() ? *std::move(plan) : plan::Plan();
 }
 
+// As if one rank stood everywhere.
+std::vector<plan::Place> AllPlaces(const plan::Plan& plan) {
+  std::vector<plan::Place> places;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    for (const plan::Place& place : plan.PlacesOf(Rank{rank})) places.push_back(place);
+  }
+  return places;
+}
+
 TEST(BatchesTest, Length_IsRoundedUpWithinTheContext) {
   FewSamples source(3, 10);
   const auto length = [&](int64_t context) {
     const plan::Plan plan = PlanOf(context);
-    const Batches batches(plan, source, at::kCPU, at::kFloat, 8);
+    const Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 8);
     return batches.ShapeOf(batches.OfStep(1)[0], {0, 3}).length;
   };
   EXPECT_EQ(length(64), 16);
@@ -86,7 +95,7 @@ TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {
   FewSamples source(3, 2);
   source.broken = 1;
   const plan::Plan plan = PlanOf(64);
-  Batches batches(plan, source, at::kCPU, at::kFloat, 1);
+  Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
   const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
   std::vector<Batches::CorruptSample> corrupt;
   model::StageInput input;
@@ -102,7 +111,7 @@ TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {
 TEST(BatchesTest, TargetOfASampleThatIsNotValid_WeighsNothing) {
   FewSamples source(3, 2);
   const plan::Plan plan = PlanOf(64);
-  Batches batches(plan, source, at::kCPU, at::kFloat, 1);
+  Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
   const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
   std::vector<Batches::CorruptSample> corrupt;
   model::StageInput input;

@@ -56,6 +56,15 @@ plan::Plan TwoEncoders() {
   return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
 }
 
+// As if one rank stood everywhere.
+std::vector<plan::Place> AllPlaces(const plan::Plan& plan) {
+  std::vector<plan::Place> places;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    for (const plan::Place& place : plan.PlacesOf(Rank{rank})) places.push_back(place);
+  }
+  return places;
+}
+
 class ItemRowsTest : public testing::Test {
  protected:
   const plan::Plan plan_ = TwoEncoders();
@@ -66,7 +75,7 @@ class ItemRowsTest : public testing::Test {
                   {},
                   {{kFirst, 5}, {kSecond, 11}},
                   {{kFirst, 8}, {kSecond, 4}}}};
-  const Batches batches_{plan_, source_, at::kCPU, at::kFloat, 1};
+  const Batches batches_{plan_, AllPlaces(plan_), source_, at::kCPU, at::kFloat, 1};
   const Microbatch all_ = batches_.OfSamples({0, 1, 2, 3, 4, 5, 6});
 };
 
@@ -89,7 +98,8 @@ TEST_F(ItemRowsTest, Links_CarryEveryRowOnce_WhateverRowsItemsHave) {
     const int32_t from = plan_.links[static_cast<size_t>(link)].from_module;
     const int64_t total = batches_.RowsOf(from, all_, {0, 7});
     std::vector<int> carried(static_cast<size_t>(total), 0);
-    for (const plan::LinkMessage& message : plan::LinkMessages(plan_, link, all_.positions)) {
+    for (const plan::LinkMessage& message :
+         plan::LinkMessages(plan_, link, plan::DealMicrobatch(plan_, 7))) {
       const int64_t before = batches_.RowsOf(from, all_, {0, message.first});
       const int64_t rows = batches_.RowsOf(from, all_, {message.first, message.count});
       const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);

@@ -1,0 +1,122 @@
+#include "worker/train/bound_program.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace phalanx::train {
+namespace {
+
+using schedule::Instruction;
+using schedule::Op;
+
+class Binder {
+ public:
+  Binder(const plan::Plan& plan, Rank rank, const BindingTables& tables,
+         const std::vector<plan::MicrobatchSamples>& microbatches)
+      : plan_(plan), rank_(rank), tables_(tables), microbatches_(microbatches) {}
+
+  BoundProgram Run(const schedule::Program& program) {
+    BoundProgram bound;
+    bound.reserve(program.size());
+    for (const Instruction& instruction : program) bound.push_back(BindOne(instruction));
+    for (size_t i = 0; i < bound.size();) {
+      size_t end = i + 1;
+      while (schedule::IsMessage(program[i].op) && end < bound.size() &&
+             schedule::IsMessage(program[end].op) && program[end].ticket == program[i].ticket) {
+        ++end;
+      }
+      bound[i].exchange = static_cast<int32_t>(end - i);
+      i = end;
+    }
+    std::set<std::pair<int32_t, int32_t>> seen;
+    for (auto one = bound.rbegin(); one != bound.rend(); ++one) {
+      if (one->microbatch >= 0) one->last_use = seen.insert({one->part, one->microbatch}).second;
+    }
+    return bound;
+  }
+
+ private:
+  BoundInstruction BindOne(const Instruction& instruction) {
+    BoundInstruction bound{.op = instruction.op,
+                           .module = instruction.module,
+                           .microbatch = instruction.microbatch,
+                           .link = instruction.link};
+    if (schedule::IsMessage(instruction.op)) {
+      const plan::Link& link = plan_.links[static_cast<size_t>(instruction.link)];
+      const bool at_source =
+          instruction.op == Op::kSendForward || instruction.op == Op::kReceiveBackward;
+      bound.module = at_source ? link.from_module : link.to_module;
+      bound.part = tables_.part_of.at({bound.module, at_source ? link.from_chunk : link.to_chunk});
+    } else if (instruction.module >= 0 && !schedule::IsTie(instruction.op)) {
+      bound.part = tables_.part_of.at({instruction.module, instruction.chunk});
+    }
+    if (instruction.microbatch < 0) return bound;
+    const plan::Place& place = tables_.places[static_cast<size_t>(bound.part)];
+    const auto m = static_cast<size_t>(instruction.microbatch);
+    bound.lane = plan::LaneSamples(plan_, place.module, place.dp, microbatches_[m]);
+    if (schedule::IsMessage(instruction.op)) {
+      bound.messages = MessagesOf(instruction, place);
+    }
+    return bound;
+  }
+
+  // The list of a link in a microbatch depends on the sizes of lanes alone, of which there are few.
+  const std::vector<plan::LinkMessage>& ListOf(int32_t link, size_t microbatch) {
+    const plan::MicrobatchSamples& samples = microbatches_[microbatch];
+    const auto [list, is_new] = lists_.try_emplace({link, samples.lane_first});
+    if (is_new) list->second = plan::LinkMessages(plan_, link, samples);
+    return list->second;
+  }
+
+  std::vector<BoundMessage> MessagesOf(const Instruction& instruction, const plan::Place& place) {
+    const std::vector<plan::LinkMessage>& list =
+        ListOf(instruction.link, static_cast<size_t>(instruction.microbatch));
+    const bool forward = schedule::IsForwardMessage(instruction.op);
+    const bool at_source =
+        instruction.op == Op::kSendForward || instruction.op == Op::kReceiveBackward;
+    const auto& peers = forward ? tables_.forward_peers : tables_.backward_peers;
+    // Gradients of an edge are gathered in the source's tensor group, all of which has to know of
+    // all slices.
+    const bool gathers = instruction.op == Op::kReceiveBackward &&
+                         plan_.links[static_cast<size_t>(instruction.link)].edge >= 0;
+    std::vector<BoundMessage> messages;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const plan::LinkMessage& message = list[i];
+      if (message.count == 0) continue;
+      const bool here = (at_source ? message.from : message.to) == rank_;
+      if (!here && !(gathers && IsOf(place, message.from))) continue;
+      const Rank other = at_source ? message.to : message.from;
+      const int32_t peer = !here            ? BoundMessage::kElsewhere
+                           : other == rank_ ? BoundMessage::kSelf
+                                            : peers.at(other);
+      messages.push_back({.peer = peer,
+                          .place = static_cast<int64_t>(i),
+                          .samples = {message.first, message.count},
+                          .slice = message.slice,
+                          .slices = message.slices});
+    }
+    return messages;
+  }
+
+  bool IsOf(const plan::Place& place, Rank rank) const {
+    const plan::RankList group = plan_.TensorGroup(place.module, place.dp, place.pp, place.cp);
+    return std::find(group.begin(), group.end(), rank) != group.end();
+  }
+
+  const plan::Plan& plan_;
+  const Rank rank_;
+  const BindingTables& tables_;
+  const std::vector<plan::MicrobatchSamples>& microbatches_;
+  std::map<std::pair<int32_t, std::vector<int64_t>>, std::vector<plan::LinkMessage>> lists_;
+};
+
+}  // namespace
+
+BoundProgram Bind(const plan::Plan& plan, Rank rank, const schedule::Program& program,
+                  const BindingTables& tables,
+                  const std::vector<plan::MicrobatchSamples>& microbatches) {
+  return Binder(plan, rank, tables, microbatches).Run(program);
+}
+
+}  // namespace phalanx::train

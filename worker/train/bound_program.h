@@ -1,0 +1,54 @@
+// worker/train/bound_program.h: a rank's program with everything resolved that does not change from
+// step to step: parts, samples of lanes, peers, slices.
+//
+// Which samples of a microbatch a rank works on and what it exchanges about them follow from the
+// plan alone; only rows and lengths are those of the samples themselves, and are asked of Batches
+// where they are needed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "core/plan/plan.h"
+#include "core/plan/samples.h"
+#include "core/schedule/program.h"
+
+namespace phalanx::train {
+
+// A message with an end at this rank.
+struct BoundMessage {
+  static constexpr int32_t kSelf = -1;       // both ends are here
+  static constexpr int32_t kElsewhere = -2;  // a slice of this rank's rows that it does not have
+  int32_t peer = kSelf;                      // of the message communicator
+  int64_t place = 0;                         // in the link's list: both ends have the same
+  plan::UnitRange samples;                   // of the microbatch's list
+  int32_t slice = 0, slices = 1;             // of their rows
+};
+
+struct BoundInstruction {
+  schedule::Op op = schedule::Op::kForward;
+  int32_t module = -1;
+  int32_t part = -1;  // of those of the rank: whose pass or update, or the end of the link here
+  int32_t microbatch = -1;
+  int32_t link = -1;
+  plan::UnitRange lane;   // samples of the part in the microbatch
+  bool last_use = false;  // nothing behind it names the part in this microbatch
+  int32_t exchange = 1;   // instructions from here on that are one exchange
+  std::vector<BoundMessage> messages;
+};
+using BoundProgram = std::vector<BoundInstruction>;
+
+// Where parts and peers of a rank are found.
+struct BindingTables {
+  std::map<std::pair<int32_t, int32_t>, int32_t> part_of;  // module, chunk
+  std::vector<plan::Place> places;                         // of each part
+  std::map<Rank, int32_t> forward_peers, backward_peers;   // ranks of the message communicators
+};
+
+// `microbatches`: those that the program names.
+BoundProgram Bind(const plan::Plan& plan, Rank rank, const schedule::Program& program,
+                  const BindingTables& tables,
+                  const std::vector<plan::MicrobatchSamples>& microbatches);
+
+}  // namespace phalanx::train
