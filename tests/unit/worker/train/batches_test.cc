@@ -27,6 +27,7 @@ class FewSamples final : public SampleSource {
   FewSamples(int64_t size, int32_t longest) : size_(size), longest_(longest) {}
   int64_t size() const override { return size_; }
   data::SampleShape shape(int64_t sample) const override {
+    ++looks;
     data::SampleShape shape;
     shape.positions = sample + 1 == size_ ? longest_ : 1;
     shape.target_rows = 1;
@@ -52,6 +53,7 @@ class FewSamples final : public SampleSource {
   }
 
   int64_t broken = -1;
+  mutable int64_t looks = 0;
 
  private:
   const int64_t size_;
@@ -89,6 +91,39 @@ TEST(BatchesTest, Length_IsRoundedUpWithinTheContext) {
   };
   EXPECT_EQ(length(64), 16);
   EXPECT_EQ(length(13), 13) << "positions beyond the context have no place";
+}
+
+// Two replicas of the language model, four of the encoder on the same ranks.
+TEST(BatchesTest, Step_LooksOnlyAtTheSamplesOfTheRanksLanes) {
+  const job::JobSpec spec =
+      AJob()
+          .Module("vision", support::ClipVision(), {.dp = 4, .offset = 0})
+          .Module("language", support::Llama(), {.tp = 2, .dp = 2, .offset = 0})
+          .Edge("vision", "language")
+          .Batch(12, 3);
+  const plan::Plan plan = *plan::MakePlan(spec, plan::MakeCluster(1, 4), Epoch{1});
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    FewSamples source(100, 10);
+    const std::vector<plan::Place> places = plan.PlacesOf(Rank{rank});
+    const Batches batches(plan, places, source, at::kCPU, at::kFloat, 1);
+    const std::vector<Microbatch> step = batches.OfStep(3);
+    ASSERT_EQ(static_cast<int64_t>(step.size()), plan.microbatches);
+    int64_t lanes = 0;
+    for (int64_t m = 0; m < plan.microbatches; ++m) {
+      const plan::MicrobatchSamples all = plan::SamplesOfMicrobatch(plan, m);
+      const Microbatch& mine = step[static_cast<size_t>(m)];
+      for (const plan::Place& place : places) {
+        const plan::UnitRange lane = plan::LaneSamples(plan, place.module, place.dp, all);
+        lanes += lane.count;
+        for (int64_t i = lane.first; i < lane.end(); ++i) {
+          EXPECT_EQ(mine.samples[mine.window.SlotOf(i)],
+                    plan::SampleAt(spec.seed, 100, 2 * 12 + all.samples[static_cast<size_t>(i)]));
+        }
+      }
+    }
+    EXPECT_LE(source.looks, lanes) << "rank " << rank;
+    EXPECT_LT(source.looks, 12) << "rank " << rank;
+  }
 }
 
 TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {

@@ -1,0 +1,156 @@
+#include "worker/train/bound_program.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "core/plan/plan.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::train {
+namespace {
+
+using schedule::Op;
+using support::AJob;
+
+plan::Plan PlanOf(const job::JobSpec& spec) {
+  return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+}
+
+// Lanes and widths that differ on both sides, and stages.
+plan::Plan WidePlan() {
+  return PlanOf(AJob()
+                    .Module("vision", support::ClipVision(), {.tp = 2, .dp = 3})
+                    .Module("language", support::Llama(), {.tp = 4, .dp = 2, .pp = 2})
+                    .Edge("vision", "language", {.projector = 16})
+                    .Batch(14, 4));
+}
+// Both modules on one rank.
+plan::Plan NarrowPlan() {
+  return PlanOf(AJob()
+                    .Module("vision", support::ClipVision(), {.offset = 0})
+                    .Module("language", support::Llama(), {.offset = 0})
+                    .Edge("vision", "language")
+                    .Batch(4, 2));
+}
+
+std::vector<plan::MicrobatchSamples> MicrobatchesOf(const plan::Plan& plan) {
+  std::vector<plan::MicrobatchSamples> microbatches;
+  for (int64_t m = 0; m < plan.microbatches; ++m)
+    microbatches.push_back(plan::SamplesOfMicrobatch(plan, m));
+  return microbatches;
+}
+
+// Peers are world ranks.
+BoundProgram BoundOf(const plan::Plan& plan, Rank rank) {
+  BindingTables tables;
+  for (const plan::Place& place : plan.PlacesOf(rank)) {
+    for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks();
+         ++chunk) {
+      tables.part_of[{place.module, chunk}] = static_cast<int32_t>(tables.places.size());
+      tables.places.push_back(place);
+    }
+  }
+  for (int32_t other = 0; other < plan.world; ++other)
+    tables.forward_peers[Rank{other}] = tables.backward_peers[Rank{other}] = other;
+  return Bind(plan, rank, *schedule::BuildStepOf(plan, rank), tables, MicrobatchesOf(plan));
+}
+
+// Link, forward, microbatch, place in the list.
+using Name = std::tuple<int32_t, bool, int32_t, int64_t>;
+struct End {
+  int32_t rank, peer;
+  BoundMessage message;
+};
+
+TEST(BoundProgramTest, EveryMessage_HasOneSenderAndOneReceiverWhoNameEachOther) {
+  const plan::Plan plan = WidePlan();
+  std::map<Name, std::vector<End>> sends, receives;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+      for (const BoundMessage& message : one.messages) {
+        if (message.peer == BoundMessage::kElsewhere) continue;
+        auto& ends = schedule::IsSend(one.op) ? sends : receives;
+        ends[{one.link, schedule::IsForwardMessage(one.op), one.microbatch, message.place}]
+            .push_back({rank, message.peer, message});
+      }
+    }
+  }
+  size_t expected = 0;
+  for (size_t link = 0; link < plan.links.size(); ++link) {
+    for (const plan::MicrobatchSamples& samples : MicrobatchesOf(plan))
+      expected += 2 * plan::LinkMessages(plan, static_cast<int32_t>(link), samples).size();
+  }
+  EXPECT_EQ(sends.size(), expected);
+  ASSERT_EQ(receives.size(), expected);
+  for (const auto& [name, ends] : sends) {
+    ASSERT_EQ(ends.size(), 1u);
+    const std::vector<End>& others = receives.at(name);
+    ASSERT_EQ(others.size(), 1u);
+    EXPECT_EQ(ends[0].peer, others[0].rank);
+    EXPECT_EQ(ends[0].rank, others[0].peer);
+    EXPECT_EQ(ends[0].message.samples, others[0].message.samples);
+    EXPECT_EQ(ends[0].message.slice, others[0].message.slice);
+  }
+}
+
+TEST(BoundProgramTest, GradientsOfAnEdge_AreKnownToAllOfTheSourcesTensorGroup) {
+  const plan::Plan plan = WidePlan();
+  for (int32_t rank : {0, 1}) {
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+      if (one.op != Op::kReceiveBackward) continue;
+      std::map<int64_t, std::set<int32_t>> slices;  // by first sample
+      for (const BoundMessage& message : one.messages)
+        slices[message.samples.first].insert(message.slice);
+      for (const auto& [first, known] : slices) EXPECT_EQ(known, std::set<int32_t>({0, 1, 2, 3}));
+    }
+  }
+}
+
+TEST(BoundProgramTest, MessagesToItself_AreOneExchangeOnBothEndsOfWhichItStands) {
+  const BoundProgram program = BoundOf(NarrowPlan(), Rank{0});
+  int32_t exchanges = 0;
+  for (size_t i = 0; i < program.size(); i += static_cast<size_t>(program[i].exchange)) {
+    if (!schedule::IsMessage(program[i].op)) continue;
+    ++exchanges;
+    ASSERT_EQ(program[i].exchange, 2);
+    ASSERT_EQ(program[i].messages.size(), 1u);
+    EXPECT_EQ(program[i].messages[0].peer, BoundMessage::kSelf);
+    EXPECT_EQ(program[i].messages[0].place, program[i + 1].messages[0].place);
+    EXPECT_NE(program[i].part, program[i + 1].part);
+  }
+  EXPECT_EQ(exchanges, 2 * 2);  // forward and backward of two microbatches
+}
+
+TEST(BoundProgramTest, LastUse_OfAPartInAMicrobatch_IsTheLastInstructionThatNamesIt) {
+  const plan::Plan plan = WidePlan();
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    std::set<std::pair<int32_t, int32_t>> seen, ended;
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+      if (one.microbatch < 0) continue;
+      EXPECT_FALSE(ended.contains({one.part, one.microbatch})) << "used after its last use";
+      seen.insert({one.part, one.microbatch});
+      if (one.last_use) ended.insert({one.part, one.microbatch});
+    }
+    EXPECT_EQ(seen, ended);
+  }
+}
+
+TEST(BoundProgramTest, Lane_IsThatOfThePartAtTheRanksEnd) {
+  const plan::Plan plan = WidePlan();
+  const std::vector<plan::MicrobatchSamples> microbatches = MicrobatchesOf(plan);
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const plan::Place place = plan.PlacesOf(Rank{rank})[0];
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+      if (one.microbatch < 0) continue;
+      EXPECT_EQ(one.module, place.module);
+      EXPECT_EQ(one.lane, plan::LaneSamples(plan, place.module, place.dp,
+                                            microbatches[static_cast<size_t>(one.microbatch)]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::train
