@@ -46,7 +46,8 @@ Trainer::Volume Trainer::VolumeOf(const std::vector<Microbatch>& microbatches) {
   for (const Microbatch& microbatch : microbatches) {
     for (const data::SampleShape& shape : microbatch.shapes) {
       volume.tokens += shape.positions;
-      volume.items += shape.images + shape.sounds;
+      volume.images += shape.images;
+      volume.sounds += shape.sounds;
     }
   }
   return volume;
@@ -113,7 +114,8 @@ void Trainer::Tell(const Decision& decision) {
       .learning_rate = LearningRate(plan_.spec.optimizer, decision.step, plan_.spec.steps),
       .tokens = volume.tokens,
       .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
-      .items = volume.items,
+      .images = volume.images,
+      .sounds = volume.sounds,
       .seconds = absl::ToDoubleSeconds(now - last_decided_),
       .skipped = decision.verdict == Verdict::kSkipped,
       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};

@@ -29,7 +29,7 @@ namespace phalanx::train {
 struct StepSummary {
   int64_t step = 0;
   double loss = 0, gradient_norm = 0, learning_rate = 0;
-  int64_t tokens = 0, counted_tokens = 0, items = 0;
+  int64_t tokens = 0, counted_tokens = 0, images = 0, sounds = 0;
   double seconds = 0;
   bool skipped = false;
   int64_t corrupt_samples = 0;
@@ -113,7 +113,7 @@ class Trainer {
   void WaitForDevice();
   // What a step trains on.
   struct Volume {
-    int64_t tokens = 0, items = 0;
+    int64_t tokens = 0, images = 0, sounds = 0;
   };
   static Volume VolumeOf(const std::vector<Microbatch>& microbatches);
   Volume& VolumeOfStep(int64_t step) { return volumes_[static_cast<size_t>(step % 2)]; }
