@@ -20,7 +20,9 @@
 #include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
+#include "core/wire/plan_codec.h"
 #include "core/wire/plan_json.h"
+#include "core/wire/plan_table.h"
 
 namespace phalanx::client {
 namespace {
@@ -44,10 +46,11 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
   switch (format) {
     case Format::kJson:
-      io.out << wire::PlanJson(plan, figures);
+      io.out << wire::PlanJson(wire::ToProto(plan, figures));
       break;
     case Format::kYaml: {
-      const absl::StatusOr<job::Tree> tree = wire::ParseYaml(wire::PlanJson(plan, figures));
+      const absl::StatusOr<job::Tree> tree =
+          wire::ParseYaml(wire::PlanJson(wire::ToProto(plan, figures)));
       if (!tree.ok()) {
         io.talk << "error: this plan is too large for yaml: use -o json\n";
         return kFailure;

@@ -8,7 +8,7 @@
 #include "client/format.h"
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
-#include "core/wire/plan_json.h"
+#include "core/wire/plan_text.h"
 
 namespace phalanx::client {
 

@@ -126,10 +126,10 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
   const Instant start = absl::Now();
-  absl::StatusOr<std::string> json = PlanJson(FromProto(request->document()), board_.Nodes());
+  absl::StatusOr<v1::Plan> plan = PreviewPlan(FromProto(request->document()), board_.Nodes());
   metrics_.Planned(absl::Now() - start);
-  if (json.ok()) response->set_plan_json(*std::move(json));
-  return end.With(json.status());
+  if (plan.ok()) *response->mutable_plan() = *std::move(plan);
+  return end.With(plan.status());
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,

@@ -14,7 +14,7 @@
 #include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
-#include "core/wire/plan_json.h"
+#include "core/wire/plan_codec.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -92,7 +92,7 @@ void FillLayouts(std::vector<Record>& records) {
   }
 }
 
-absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector<NodeView>& nodes) {
+absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, const std::vector<NodeView>& nodes) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
   const JobRequest request{.node_selector = read.spec.resources.node_selector,
                            .devices = std::max(read.spec.resources.devices, read.spec.World()),
@@ -121,9 +121,7 @@ absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector
   RETURN_IF_ERROR(plan::CheckMemory(plan, DeviceMemory(empty, *placement)));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
-  const wire::PlanFigures figures{.bubble = simulation.bubble,
-                                  .lower_bound = simulation.lower_bound};
-  return wire::PlanJson(plan, figures);
+  return wire::ToProto(plan, {.bubble = simulation.bubble, .lower_bound = simulation.lower_bound});
 }
 
 }  // namespace phalanx::coordinator

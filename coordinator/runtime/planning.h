@@ -11,6 +11,7 @@
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/records.h"
+#include "phalanx/v1/plan.pb.h"
 
 namespace phalanx::coordinator {
 
@@ -35,9 +36,9 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 // on their devices, where their jobs have not ended. One that cannot be planned stays as it is.
 void FillLayouts(std::vector<Record>& records);
 
-// The plan that the document's job would get on these nodes if all their devices were free, in the
-// form of `phalanx plan -o json`. Errors: InvalidArgument with every violation, as above;
-// ResourceExhausted if the nodes have not enough devices.
-absl::StatusOr<std::string> PlanJson(const Document& document, const std::vector<NodeView>& nodes);
+// The plan that the document's job would get on these nodes if all their devices were free. Errors:
+// InvalidArgument with every violation, as above; ResourceExhausted if the nodes have not enough
+// devices.
+absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, const std::vector<NodeView>& nodes);
 
 }  // namespace phalanx::coordinator

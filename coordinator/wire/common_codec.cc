@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/wire/layout_codec.h"
+
 namespace phalanx::coordinator {
 
 void ToProto(Instant time, google::protobuf::Timestamp* out) {
@@ -41,22 +43,9 @@ Document FromProto(const v1::JobDocument& document) {
   return {.text = document.text(), .directory = document.directory()};
 }
 
-void ToProto(const Placement& placement, v1::Placement* out) {
-  for (const NodeDevices& part : placement) {
-    v1::NodeDevices* node = out->add_nodes();
-    node->set_node(part.node);
-    node->mutable_devices()->Assign(part.devices.begin(), part.devices.end());
-  }
-}
+void ToProto(const Placement& placement, v1::Placement* out) { wire::ToProto(placement, out); }
 
-Placement FromProto(const v1::Placement& placement) {
-  Placement result;
-  for (const v1::NodeDevices& node : placement.nodes()) {
-    result.push_back(
-        {.node = node.node(), .devices = {node.devices().begin(), node.devices().end()}});
-  }
-  return result;
-}
+Placement FromProto(const v1::Placement& placement) { return wire::FromProto(placement); }
 
 void ToProto(const StepReport& step, v1::StepReport* out) {
   out->set_step(step.step);

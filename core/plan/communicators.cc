@@ -18,7 +18,9 @@ RankList RanksAtWork(const Plan& plan) {
       if (!replicas.Present(dp)) continue;
       for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
         for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-          for (Rank rank : replicas.Ranks(dp, pp, cp)) used[static_cast<size_t>(rank.value)] = true;
+          for (int32_t tp = 0; tp < replicas.Width(dp, pp); ++tp) {
+            used[static_cast<size_t>(replicas.At(dp, pp, cp, tp).value)] = true;
+          }
         }
       }
     }
@@ -37,9 +39,8 @@ void InsertStage(const Plan& plan, int32_t module, int32_t stage, int32_t width,
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     if (!replicas.Present(dp)) continue;
     for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-      const absl::Span<const Rank> group = replicas.Ranks(dp, stage, cp);
-      const auto count = std::min<size_t>(group.size(), static_cast<size_t>(width));
-      ranks->insert(group.begin(), group.begin() + static_cast<std::ptrdiff_t>(count));
+      const int32_t count = std::min(replicas.Width(dp, stage), width);
+      for (int32_t tp = 0; tp < count; ++tp) ranks->insert(replicas.At(dp, stage, cp, tp));
     }
   }
 }

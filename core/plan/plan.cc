@@ -60,7 +60,7 @@ absl::Status PlaceLayers(const job::Module& module, const ModuleLayout& layout,
                                 module.architecture.layers, " layers on its stages"));
 }
 
-// Fills speeds: as the layout has them, 0 for absent replicas.
+// Fills speeds: as the layout has them, 0 for absent replicas; none if all are alike.
 absl::Status PlaceSpeeds(const job::Module& module, const ModuleLayout& layout,
                          ModulePlan& module_plan) {
   const ReplicaTable& replicas = module_plan.replicas;
@@ -69,9 +69,12 @@ absl::Status PlaceSpeeds(const job::Module& module, const ModuleLayout& layout,
     return BadLayout(absl::StrCat("module ", module.name, " has speeds of ", layout.speeds.size(),
                                   " replicas; there are ", count));
   }
+  if (layout.speeds.empty() && replicas.present_replicas() == replicas.replicas()) {
+    return absl::OkStatus();
+  }
   module_plan.speeds = layout.speeds;
   module_plan.speeds.resize(count, 1);
-  bool any = false;
+  bool any = false, equal = true;
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     int64_t& speed = module_plan.speeds[static_cast<size_t>(dp)];
     if (speed < 0 || speed > kSpeedMax) {
@@ -80,9 +83,10 @@ absl::Status PlaceSpeeds(const job::Module& module, const ModuleLayout& layout,
     }
     if (!replicas.Present(dp)) speed = 0;
     any |= speed > 0;
-    module_plan.equal_speeds &= speed == module_plan.speeds[0];
+    equal &= speed == module_plan.speeds[0];
   }
   if (!any) return BadLayout(absl::StrCat("no replica of module ", module.name, " has work"));
+  if (equal) module_plan.speeds.clear();
   return absl::OkStatus();
 }
 
@@ -218,15 +222,9 @@ void PlaceSamples(Plan& plan) {
 }  // namespace
 
 Rank Plan::RankOf(const Place& place) const {
-  const absl::Span<const Rank> ranks = replicas(place.module).Ranks(place.dp, place.pp, place.cp);
-  PHALANX_CHECK(place.tp >= 0 && static_cast<size_t>(place.tp) < ranks.size(),
-                "a place of the plan");
-  return ranks[static_cast<size_t>(place.tp)];
-}
-
-RankList Plan::TensorGroup(int32_t module, int32_t dp, int32_t pp, int32_t cp) const {
-  const absl::Span<const Rank> ranks = replicas(module).Ranks(dp, pp, cp);
-  return {ranks.begin(), ranks.end()};
+  const ReplicaTable& table = replicas(place.module);
+  PHALANX_CHECK(place.tp >= 0 && place.tp < table.Width(place.dp, place.pp), "a place of the plan");
+  return table.At(place.dp, place.pp, place.cp, place.tp);
 }
 
 RankList Plan::DataGroupOf(const Place& place) const {
@@ -236,11 +234,12 @@ RankList Plan::DataGroupOf(const Place& place) const {
   for (int32_t dp = 0; dp < table.replicas(); ++dp) {
     if (!table.Present(dp)) continue;
     for (int32_t cp = 0; cp < table.cp(); ++cp) {
-      const absl::Span<const Rank> group = table.Ranks(dp, place.pp, cp);
       if (equal) {
-        ranks.push_back(group[static_cast<size_t>(place.tp)]);
-      } else {
-        ranks.insert(ranks.end(), group.begin(), group.end());
+        ranks.push_back(table.At(dp, place.pp, cp, place.tp));
+        continue;
+      }
+      for (int32_t tp = 0; tp < table.Width(dp, place.pp); ++tp) {
+        ranks.push_back(table.At(dp, place.pp, cp, tp));
       }
     }
   }

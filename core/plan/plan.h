@@ -45,14 +45,15 @@ struct ModulePlan {
   Grid grid;          // the healthy layout: axes tp, cp, dp, pp in the user's order
   // Axes expt_tp, ep, expt_dp over the ranks of each stage in ascending order, and pp shared.
   Grid expert_grid;
-  ReplicaTable replicas;        // who holds what now
-  std::vector<int64_t> speeds;  // of each replica; 0: absent, or it takes no samples
-  bool equal_speeds = true;     // of all replicas, so none is absent
+  ReplicaTable replicas;  // who holds what now
+  // Of each replica; 0: absent, or it takes no samples. Empty: all alike, so none is absent.
+  std::vector<int64_t> speeds;
   PartOrder order;
   std::vector<LayerRange> stage_layers;  // of chunk c of stage p at order.IndexOf(p, c)
   int32_t first_stage = 0;     // of the module graph: longest path of pipeline parts before it
   std::vector<Trains> trains;  // parallel to stage_layers
 
+  int64_t SpeedOf(int32_t dp) const { return speeds.empty() ? 1 : speeds[static_cast<size_t>(dp)]; }
   int32_t pp() const { return order.pp; }
   int32_t chunks() const { return order.chunks; }
   const LayerRange& layers(int32_t stage, int32_t chunk = 0) const {
@@ -134,7 +135,9 @@ struct Plan {
   }
 
   // Tensor ranks of one stage of one replica, in unit order; none where it has nobody.
-  RankList TensorGroup(int32_t module, int32_t dp, int32_t pp, int32_t cp = 0) const;
+  RankList TensorGroup(int32_t module, int32_t dp, int32_t pp, int32_t cp = 0) const {
+    return replicas(module).Ranks(dp, pp, cp);
+  }
   int32_t Width(int32_t module, int32_t dp, int32_t pp) const {
     return replicas(module).Width(dp, pp);
   }

@@ -1,15 +1,12 @@
 #include "core/plan/replica_table.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 
 namespace phalanx::plan {
 namespace {
-
-using ChangesBySlot = std::map<std::pair<int32_t, int32_t>, const SlotChange*>;
 
 std::string SlotName(const SlotChange& change) {
   return absl::StrCat("the slot of dp ", change.dp, " and pp ", change.pp);
@@ -35,83 +32,86 @@ absl::Status CheckChange(const Grid& grid, const SlotChange& change) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChangesBySlot> IndexChanges(const Grid& grid, absl::Span<const SlotChange> changes) {
-  ChangesBySlot by_slot;
-  for (const SlotChange& change : changes) {
-    if (absl::Status status = CheckChange(grid, change); !status.ok()) return status;
-    if (!by_slot.try_emplace({change.dp, change.pp}, &change).second) {
-      return absl::InvalidArgumentError(absl::StrCat(SlotName(change), " is changed twice"));
-    }
-  }
-  return by_slot;
-}
-
 }  // namespace
 
 absl::StatusOr<ReplicaTable> ReplicaTable::Create(const Grid& grid,
                                                   absl::Span<const SlotChange> changes) {
-  absl::StatusOr<ChangesBySlot> changed = IndexChanges(grid, changes);
-  if (!changed.ok()) return changed.status();
-  ReplicaTable table;
-  table.replicas_ = grid.AxisLength("dp");
-  table.stages_ = grid.AxisLength("pp");
-  table.cp_ = grid.AxisLength("cp");
-  table.base_ = grid.offset();
-  const int32_t width = grid.AxisLength("tp"), stride = grid.AxisStride("tp");
-  table.ranks_.reserve(static_cast<size_t>(grid.size()));
-  for (int32_t dp = 0; dp < table.replicas_; ++dp) {
-    for (int32_t pp = 0; pp < table.stages_; ++pp) {
-      const auto change = changed->empty() ? changed->end() : changed->find({dp, pp});
-      for (int32_t cp = 0; cp < table.cp_; ++cp) {
-        table.first_.push_back(static_cast<int32_t>(table.ranks_.size()));
-        if (change != changed->end()) {
-          const RankList& ranks = change->second->ranks;
-          const auto count = static_cast<std::ptrdiff_t>(ranks.size()) / table.cp_;
-          table.ranks_.insert(table.ranks_.end(), ranks.begin() + cp * count,
-                              ranks.begin() + (cp + 1) * count);
-          continue;
-        }
-        int32_t rank = grid.offset() + cp * grid.AxisStride("cp") + dp * grid.AxisStride("dp") +
-                       pp * grid.AxisStride("pp");
-        for (int32_t tp = 0; tp < width; ++tp, rank += stride) table.ranks_.push_back(Rank{rank});
-      }
-    }
-  }
-  table.first_.push_back(static_cast<int32_t>(table.ranks_.size()));
-  table.slot_of_.assign(static_cast<size_t>(grid.size()), -1);
-  for (size_t slot = 0; slot + 1 < table.first_.size(); ++slot) {
-    for (int32_t i = table.first_[slot]; i < table.first_[slot + 1]; ++i) {
-      const Rank rank = table.ranks_[static_cast<size_t>(i)];
-      int32_t& entry = table.slot_of_[static_cast<size_t>(rank.value - table.base_)];
-      if (entry >= 0) {
-        return absl::InvalidArgumentError(absl::StrCat("rank ", rank.value, " is in two slots"));
-      }
-      entry = static_cast<int32_t>(slot);
-    }
-  }
+  for (const SlotChange& change : changes) RETURN_IF_ERROR(CheckChange(grid, change));
+  ReplicaTable table(grid);
+  RETURN_IF_ERROR(table.EnterChanges(changes));
   table.Summarise();
   return table;
 }
 
-void ReplicaTable::Summarise() {
-  present_.assign(static_cast<size_t>(replicas_), true);
-  for (int32_t dp = 0; dp < replicas_; ++dp) {
-    for (int32_t pp = 0; pp < stages_; ++pp) {
-      if (Width(dp, pp) == 0) present_[static_cast<size_t>(dp)] = false;
+ReplicaTable::ReplicaTable(const Grid& grid)
+    : replicas_(grid.AxisLength("dp")),
+      stages_(grid.AxisLength("pp")),
+      cp_(grid.AxisLength("cp")),
+      tp_(grid.AxisLength("tp")),
+      base_(grid.offset()),
+      size_(grid.size()),
+      tp_stride_(grid.AxisStride("tp")),
+      cp_stride_(grid.AxisStride("cp")),
+      dp_stride_(grid.AxisStride("dp")),
+      pp_stride_(grid.AxisStride("pp")) {}
+
+absl::Status ReplicaTable::EnterChanges(absl::Span<const SlotChange> changes) {
+  const auto twice = [](Rank rank) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank.value, " is in two slots"));
+  };
+  for (const SlotChange& change : changes) {
+    if (!changes_.try_emplace({change.dp, change.pp}, change.ranks).second) {
+      return absl::InvalidArgumentError(absl::StrCat(SlotName(change), " is changed twice"));
     }
-    present_replicas_ += Present(dp);
+    const int32_t width = static_cast<int32_t>(change.ranks.size()) / cp_;
+    int32_t index = 0;
+    for (Rank rank : change.ranks) {
+      const Position position = {.tp = index % width,
+                                 .cp = index / width,
+                                 .dp = change.dp,
+                                 .pp = change.pp,
+                                 .width = width};
+      if (!changed_ranks_.try_emplace(rank, position).second) return twice(rank);
+      ++index;
+    }
+  }
+  for (const auto& [rank, position] : changed_ranks_) {
+    const Position healthy = HealthyPositionOf(rank);
+    if (ChangeOf(healthy.dp, healthy.pp) == nullptr) return twice(rank);
+  }
+  return absl::OkStatus();
+}
+
+void ReplicaTable::Summarise() {
+  for (const auto& [slot, ranks] : changes_) {
+    if (ranks.empty()) absent_.insert(slot.first);
   }
   widths_.resize(static_cast<size_t>(stages_));
-  for (int32_t pp = 0; pp < stages_; ++pp) {
+  const auto add = [this](int32_t pp, int32_t width, int32_t slots) {
     StageWidths& widths = widths_[static_cast<size_t>(pp)];
-    for (int32_t dp = 0; dp < replicas_; ++dp) {
-      if (!Present(dp)) continue;
-      const int32_t width = Width(dp, pp);
-      widths.narrowest = widths.narrowest == 0 ? width : std::min(widths.narrowest, width);
-      widths.widest = std::max(widths.widest, width);
-      widths.ranks += width * cp_;
-    }
+    widths.narrowest = widths.narrowest == 0 ? width : std::min(widths.narrowest, width);
+    widths.widest = std::max(widths.widest, width);
+    widths.ranks += width * cp_ * slots;
+  };
+  std::vector<int32_t> healthy(static_cast<size_t>(stages_), present_replicas());
+  for (const auto& [slot, ranks] : changes_) {
+    const auto [dp, pp] = slot;
+    if (!Present(dp)) continue;
+    --healthy[static_cast<size_t>(pp)];
+    add(pp, Width(dp, pp), 1);
   }
+  for (int32_t pp = 0; pp < stages_; ++pp) {
+    const int32_t slots = healthy[static_cast<size_t>(pp)];
+    if (slots > 0) add(pp, tp_, slots);
+  }
+}
+
+RankList ReplicaTable::Ranks(int32_t dp, int32_t pp, int32_t cp) const {
+  const int32_t width = Width(dp, pp);
+  RankList ranks;
+  ranks.reserve(static_cast<size_t>(width));
+  for (int32_t tp = 0; tp < width; ++tp) ranks.push_back(At(dp, pp, cp, tp));
+  return ranks;
 }
 
 int32_t ReplicaTable::FirstPresent() const {
@@ -121,16 +121,24 @@ int32_t ReplicaTable::FirstPresent() const {
   return -1;
 }
 
+ReplicaTable::Position ReplicaTable::HealthyPositionOf(Rank rank) const {
+  const int32_t at = rank.value - base_;
+  return {.tp = at / tp_stride_ % tp_,
+          .cp = at / cp_stride_ % cp_,
+          .dp = at / dp_stride_ % replicas_,
+          .pp = at / pp_stride_ % stages_,
+          .width = tp_};
+}
+
 std::optional<ReplicaTable::Position> ReplicaTable::PositionOf(Rank rank) const {
-  const int64_t index = int64_t{rank.value} - base_;
-  if (index < 0 || index >= static_cast<int64_t>(slot_of_.size())) return std::nullopt;
-  const int32_t slot = slot_of_[static_cast<size_t>(index)];
-  if (slot < 0) return std::nullopt;
-  Position position{.cp = slot % cp_, .dp = slot / (cp_ * stages_), .pp = slot / cp_ % stages_};
+  if (rank.value < base_ || rank.value - base_ >= size_) return std::nullopt;
+  Position position = HealthyPositionOf(rank);
+  if (const auto changed = changed_ranks_.find(rank); changed != changed_ranks_.end()) {
+    position = changed->second;
+  } else if (ChangeOf(position.dp, position.pp) != nullptr) {
+    return std::nullopt;
+  }
   if (!Present(position.dp)) return std::nullopt;
-  const absl::Span<const Rank> ranks = Ranks(position.dp, position.pp, position.cp);
-  position.width = static_cast<int32_t>(ranks.size());
-  position.tp = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   return position;
 }
 

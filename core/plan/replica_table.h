@@ -5,11 +5,17 @@
 // rank at position tp holds the tp-th run of units. Widths may differ from slot to slot, and a slot
 // may have nobody: then its replica is *absent*, and its other ranks have no work in this module.
 //
+// A table is as large as its changes: all other ranks follow from the grid.
+//
 // Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,16 +49,24 @@ class ReplicaTable {
   int32_t cp() const { return cp_; }
 
   // Tensor ranks of a slot, 0 if it has nobody.
-  int32_t Width(int32_t dp, int32_t pp) const { return static_cast<int32_t>(Ranks(dp, pp).size()); }
-  // In unit order.
-  absl::Span<const Rank> Ranks(int32_t dp, int32_t pp, int32_t cp = 0) const {
-    const size_t slot = SlotIndex(dp, pp, cp);
-    return absl::MakeConstSpan(ranks_).subspan(
-        static_cast<size_t>(first_[slot]), static_cast<size_t>(first_[slot + 1] - first_[slot]));
+  int32_t Width(int32_t dp, int32_t pp) const {
+    const RankList* changed = ChangeOf(dp, pp);
+    return changed == nullptr ? tp_ : static_cast<int32_t>(changed->size()) / cp_;
   }
+  // The one at a position of the unit order, below the slot's width.
+  Rank At(int32_t dp, int32_t pp, int32_t cp, int32_t tp) const {
+    const RankList* changed = ChangeOf(dp, pp);
+    if (changed != nullptr) {
+      return (*changed)[static_cast<size_t>(cp) * (changed->size() / static_cast<size_t>(cp_)) +
+                        static_cast<size_t>(tp)];
+    }
+    return Rank{base_ + tp * tp_stride_ + cp * cp_stride_ + dp * dp_stride_ + pp * pp_stride_};
+  }
+  // All of them, in unit order.
+  RankList Ranks(int32_t dp, int32_t pp, int32_t cp = 0) const;
   // Whether every stage of the replica has ranks: only then does it take samples.
-  bool Present(int32_t dp) const { return present_[static_cast<size_t>(dp)]; }
-  int32_t present_replicas() const { return present_replicas_; }
+  bool Present(int32_t dp) const { return !absent_.contains(dp); }
+  int32_t present_replicas() const { return replicas_ - static_cast<int32_t>(absent_.size()); }
   int32_t FirstPresent() const;  // -1 if all are absent
 
   // Over the present replicas of a stage; 0 where none is.
@@ -74,20 +88,26 @@ class ReplicaTable {
     int32_t narrowest = 0, widest = 0, ranks = 0;
   };
 
-  ReplicaTable() = default;
-  size_t SlotIndex(int32_t dp, int32_t pp, int32_t cp) const {
-    return static_cast<size_t>((dp * stages_ + pp) * cp_ + cp);
+  explicit ReplicaTable(const Grid& grid);
+
+  // The ranks that a slot has instead of the grid's, or nullptr.
+  const RankList* ChangeOf(int32_t dp, int32_t pp) const {
+    if (changes_.empty()) return nullptr;
+    const auto found = changes_.find({dp, pp});
+    return found == changes_.end() ? nullptr : &found->second;
   }
+  // Where the grid has a rank of its own, whatever has changed.
+  Position HealthyPositionOf(Rank rank) const;
+  absl::Status EnterChanges(absl::Span<const SlotChange> changes);
   void Summarise();
 
-  int32_t replicas_ = 0, stages_ = 0, cp_ = 1;
-  int32_t base_ = 0;              // lowest rank of the grid
-  std::vector<Rank> ranks_;       // slot after slot, by dp, then pp, then cp
-  std::vector<int32_t> first_;    // of each slot, into ranks_, and the end
-  std::vector<int32_t> slot_of_;  // of each rank from base_ on; -1: none
-  std::vector<bool> present_;     // of each replica
-  int32_t present_replicas_ = 0;
-  std::vector<StageWidths> widths_;  // of each stage
+  int32_t replicas_, stages_, cp_, tp_;  // lengths of dp, pp, cp, tp
+  int32_t base_, size_;                  // ranks of the grid: [base_, base_ + size_)
+  int32_t tp_stride_, cp_stride_, dp_stride_, pp_stride_;
+  std::map<std::pair<int32_t, int32_t>, RankList> changes_;  // by (dp, pp)
+  std::map<Rank, Position> changed_ranks_;                   // all ranks in changes_
+  std::set<int32_t> absent_;                                 // replicas
+  std::vector<StageWidths> widths_;                          // of each stage
 };
 
 }  // namespace phalanx::plan

@@ -47,9 +47,7 @@ UnitRange RunOf(const std::vector<int64_t>& starts, int32_t lane) {
 
 // What one replica is dealt of `count` things.
 UnitRange LaneRun(const ModulePlan& module, int64_t count, int32_t lane) {
-  if (module.equal_speeds) {
-    return EvenSplit(count, static_cast<int64_t>(module.speeds.size()), lane);
-  }
+  if (module.speeds.empty()) return EvenSplit(count, module.replicas.replicas(), lane);
   return RunOf(LaneStarts(module, count), lane);
 }
 
@@ -130,16 +128,15 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     const UnitRange samples = RunOf(starts, dp);
     if (samples.count == 0) continue;
-    if (replicas.Width(dp, link.from_stage) != replicas.Width(dp, link.to_stage)) {
+    const int32_t width = replicas.Width(dp, link.from_stage);
+    if (width != replicas.Width(dp, link.to_stage)) {
       AppendPair(plan, link, dp, dp, samples, &messages);
       continue;
     }
     for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-      const absl::Span<const Rank> sources = replicas.Ranks(dp, link.from_stage, cp);
-      const absl::Span<const Rank> destinations = replicas.Ranks(dp, link.to_stage, cp);
-      for (size_t tp = 0; tp < sources.size(); ++tp) {
-        messages.push_back({.from = sources[tp],
-                            .to = destinations[tp],
+      for (int32_t tp = 0; tp < width; ++tp) {
+        messages.push_back({.from = replicas.At(dp, link.from_stage, cp, tp),
+                            .to = replicas.At(dp, link.to_stage, cp, tp),
                             .first = samples.first,
                             .count = samples.count});
       }
@@ -151,11 +148,11 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
 }  // namespace
 
 std::vector<int64_t> LaneStarts(const ModulePlan& module, int64_t count) {
-  const auto lanes = static_cast<int64_t>(module.speeds.size());
+  const int32_t lanes = module.replicas.replicas();
   std::vector<int64_t> starts = {0};
   starts.reserve(static_cast<size_t>(lanes) + 1);
-  if (module.equal_speeds) {
-    for (int64_t lane = 0; lane < lanes; ++lane) {
+  if (module.speeds.empty()) {
+    for (int32_t lane = 0; lane < lanes; ++lane) {
       starts.push_back(EvenSplit(count, lanes, lane).end());
     }
     return starts;

@@ -44,25 +44,31 @@ CostModel CostFromLayers(const plan::Plan& plan) {
   return model;
 }
 
-double SumOf(const std::vector<int64_t>& speeds) {
-  return std::accumulate(speeds.begin(), speeds.end(), 0.0);
+double SumOfSpeeds(const plan::ModulePlan& module) {
+  if (module.speeds.empty()) return module.replicas.replicas();
+  return std::accumulate(module.speeds.begin(), module.speeds.end(), 0.0);
 }
 
 // Samples of a full microbatch over all language replicas: the fastest has batch.micro.
 double SamplesOfMicrobatch(const plan::Plan& plan) {
-  const std::vector<int64_t>& speeds = plan.modules[static_cast<size_t>(plan.spec.language)].speeds;
-  return static_cast<double>(plan.spec.batch.micro) * SumOf(speeds) /
-         static_cast<double>(*std::max_element(speeds.begin(), speeds.end()));
+  const plan::ModulePlan& language = plan.modules[static_cast<size_t>(plan.spec.language)];
+  const int64_t fastest = language.speeds.empty()
+                              ? 1
+                              : *std::max_element(language.speeds.begin(), language.speeds.end());
+  return static_cast<double>(plan.spec.batch.micro) * SumOfSpeeds(language) /
+         static_cast<double>(fastest);
 }
 
 // Of the slowest replica of the part.
 PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int32_t stage,
                     int32_t chunk, double samples) {
   const double length = RowsOfSample(plan.module_spec(module.index).architecture);
-  const double speeds = SumOf(module.speeds);
+  const double speeds = SumOfSpeeds(module);
   std::set<std::pair<int32_t, int64_t>> kinds;  // width, speed
-  for (int32_t dp = 0; dp < module.replicas.replicas(); ++dp) {
-    const int64_t speed = module.speeds[static_cast<size_t>(dp)];
+  // Replicas that are alike are one kind.
+  const bool alike = module.speeds.empty() && module.replicas.EqualWidths(stage);
+  for (int32_t dp = 0; dp < (alike ? 1 : module.replicas.replicas()); ++dp) {
+    const int64_t speed = module.SpeedOf(dp);
     if (speed > 0) kinds.emplace(module.replicas.Width(dp, stage), speed);
   }
   PartCost slowest{.forward = 0, .backward_input = 0, .backward_weight = 0};

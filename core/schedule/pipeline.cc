@@ -113,11 +113,11 @@ void AddCrewsOfModule(const plan::Plan& plan, int32_t module,
       if (!replicas.Present(dp)) continue;
       for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
         for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-          const absl::Span<const Rank> group = replicas.Ranks(dp, pp, cp);
-          for (Rank rank : group) {
-            joined[static_cast<size_t>(pp)].Join(
-                class_of_rank[static_cast<size_t>(group.front().value)],
-                class_of_rank[static_cast<size_t>(rank.value)]);
+          const auto class_at = [&](int32_t tp) {
+            return class_of_rank[static_cast<size_t>(replicas.At(dp, pp, cp, tp).value)];
+          };
+          for (int32_t tp = 1; tp < replicas.Width(dp, pp); ++tp) {
+            joined[static_cast<size_t>(pp)].Join(class_at(0), class_at(tp));
           }
         }
       }
@@ -178,7 +178,7 @@ std::vector<int32_t> AddClasses(const plan::Plan& plan, Pipeline& pipeline) {
       for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
         parts.push_back(pipeline.PartAt(static_cast<int32_t>(m), stage, chunk));
       }
-      const Rank first = module.replicas.Ranks(module.replicas.FirstPresent(), stage).front();
+      const Rank first = module.replicas.At(module.replicas.FirstPresent(), stage, 0, 0);
       const int32_t added = ClassOfParts(parts, first, pipeline);
       pipeline.classes[static_cast<size_t>(added)].ranks = module.replicas.RanksOfStage(stage);
     }

@@ -52,7 +52,7 @@
 //   interleaved     several chunks a rank: microbatches in rounds of at least as many as the module
 //                   has stages, a round through all chunks; forwards until the first backward can
 //                   run, then one forward and one backward in turn.
-//   zero_bubble_v   two chunks a rank in a V (plan::Placement), weight passes as under H1.
+//   zero_bubble_v   two chunks a rank in a V (plan::ChunkPath), weight passes as under H1.
 //   three_phase     encoders on the ranks of the language module forward everything first, then the
 //                   others run 1f1b (interleaved with several chunks), then those encoders run all
 //                   backwards. With encoder chunks only the first chunk is forwarded before; the

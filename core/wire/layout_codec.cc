@@ -77,17 +77,29 @@ absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
 
 }  // namespace
 
+void ToProto(const plan::Placement& placement, v1::Placement* out) {
+  for (const plan::NodeDevices& node : placement) {
+    v1::NodeDevices* to = out->add_nodes();
+    to->set_node(node.node);
+    to->mutable_devices()->Assign(node.devices.begin(), node.devices.end());
+  }
+}
+
+plan::Placement FromProto(const v1::Placement& placement) {
+  plan::Placement result;
+  for (const v1::NodeDevices& node : placement.nodes()) {
+    result.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
+  }
+  return result;
+}
+
 void ToProto(const plan::Layout& layout, v1::Layout* out) {
   out->set_epoch(layout.epoch.value);
   out->set_schedule(std::string(NameIn(kSchedules, layout.schedule.name)));
   out->set_chunks(layout.schedule.chunks);
   out->set_encoder_chunks(layout.schedule.encoder_chunks);
   for (const plan::ModuleLayout& module : layout.modules) ToProto(module, out->add_modules());
-  for (const plan::NodeDevices& node : layout.nodes) {
-    v1::NodeDevices* to = out->mutable_placement()->add_nodes();
-    to->set_node(node.node);
-    to->mutable_devices()->Assign(node.devices.begin(), node.devices.end());
-  }
+  ToProto(layout.nodes, out->mutable_placement());
   for (Rank rank : layout.lost) out->add_lost(rank.value);
   for (Rank rank : layout.idle) out->add_idle(rank.value);
   out->set_data_digest(layout.data_digest);
@@ -101,6 +113,7 @@ absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
                       .schedule = {.name = *schedule,
                                    .chunks = from.chunks(),
                                    .encoder_chunks = from.encoder_chunks()},
+                      .nodes = FromProto(from.placement()),
                       .lost = RanksOf(from.lost()),
                       .idle = RanksOf(from.idle()),
                       .data_digest = from.data_digest()};
@@ -108,9 +121,6 @@ absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
     absl::StatusOr<plan::ModuleLayout> decoded = FromProto(module);
     if (!decoded.ok()) return decoded.status();
     layout.modules.push_back(*std::move(decoded));
-  }
-  for (const v1::NodeDevices& node : from.placement().nodes()) {
-    layout.nodes.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
   }
   return layout;
 }

@@ -1,4 +1,4 @@
-// core/wire/layout_codec.h: plan::Layout and its message, both ways.
+// core/wire/layout_codec.h: plan::Layout and its message, both ways; and plan::Placement.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,6 +8,8 @@
 namespace phalanx::wire {
 
 void ToProto(const plan::Layout& layout, v1::Layout* out);
+void ToProto(const plan::Placement& placement, v1::Placement* out);
+plan::Placement FromProto(const v1::Placement& placement);
 
 // Whether the layout fits a document is plan::Expand's to say. Errors: InvalidArgument for a
 // schedule or a state home that this version does not know, naming it.

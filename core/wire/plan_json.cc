@@ -1,338 +1,236 @@
 #include "core/wire/plan_json.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/plan/cost.h"
-#include "core/plan/parameters.h"
-#include "core/plan/samples.h"
-#include "core/plan/segments.h"
-#include "core/plan/units.h"
-#include "core/wire/plan_text.h"
 
 namespace phalanx::wire {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using plan::ModulePlan;
-using plan::Place;
-using plan::Plan;
-using plan::RankList;
-using plan::UnitRange;
+using google::protobuf::RepeatedField;
+using google::protobuf::RepeatedPtrField;
 
-Json ToJson(const RankList& ranks) {
-  Json json = Json::array();
-  for (Rank rank : ranks) json.push_back(rank.value);
-  return json;
+Json ToJson(const RepeatedField<int32_t>& numbers) { return Json(numbers); }
+
+Json ToJson(const v1::Plan::Ranks& ranks) { return ToJson(ranks.ranks()); }
+
+Json ToJson(const v1::Plan::Run& run) { return Json::array({run.first(), run.count()}); }
+
+template <typename T>
+Json ToJson(const RepeatedPtrField<T>& elements);
+
+const std::string& NameOf(const v1::Plan& plan, int32_t module) {
+  return plan.modules(module).name();
 }
 
-Json ToJson(const std::vector<RankList>& groups) {
-  Json json = Json::array();
-  for (const RankList& group : groups) json.push_back(ToJson(group));
-  return json;
+// ---- Modules and edges ----
+
+Json ToJson(const v1::Plan::Module& module) {
+  Json ranks = Json::array(), stage_layers = Json::array(), groups = Json::object();
+  for (int32_t i = 0; i < module.ranks(); ++i) ranks.push_back(module.offset() + i);
+  for (const v1::Plan::Stage& stage : module.stages()) {
+    for (const v1::Plan::Part& part : stage.parts()) stage_layers.push_back(ToJson(part.layers()));
+  }
+  for (const v1::Plan::Groups& named : module.groups()) {
+    groups[named.name()] = ToJson(named.groups());
+  }
+  return {{"name", module.name()},
+          {"offset", module.offset()},
+          {"ranks", std::move(ranks)},
+          {"axes",
+           {{"tp", module.tp()}, {"cp", module.cp()}, {"dp", module.dp()}, {"pp", module.pp()}}},
+          {"expert_axes",
+           {{"expt_tp", module.expt_tp()},
+            {"ep", module.ep()},
+            {"expt_dp", module.expt_dp()},
+            {"pp", module.pp()}}},
+          {"stage_layers", std::move(stage_layers)},
+          {"groups", std::move(groups)}};
 }
 
-Json ToJson(UnitRange range) { return Json::array({range.first, range.count}); }
-
-// ---- Modules ----
-
-void AddGroups(const plan::Grid& grid, const std::vector<std::vector<std::string>>& requests,
-               Json* groups) {
-  for (const std::vector<std::string>& axes : requests) {
-    const auto found = grid.Groups(axes);
-    if (found.ok()) (*groups)[grid.GroupName(axes)] = ToJson(*found);
-  }
+Json ToJson(const v1::Plan::Link& link) {
+  return {{"from_lane", link.from_lane()},
+          {"to_lane", link.to_lane()},
+          {"first", link.samples().first()},
+          {"count", link.samples().count()}};
 }
 
-// {first, last part} and {first part} of each pipeline line.
-void AddEmbeddingGroups(const ModulePlan& layout, Json* groups) {
-  const std::vector<std::string> axes = {"pp"};
-  const auto lines = layout.grid.Groups(axes);
-  if (!lines.ok()) return;
-  size_t first = 0, last = 0;  // places on a line; under a V-shaped placement the same one
-  for (int32_t stage = 0; stage < layout.pp(); ++stage) {
-    if (HoldsFirst(layout, stage)) first = static_cast<size_t>(stage);
-    if (HoldsLast(layout, stage)) last = static_cast<size_t>(stage);
-  }
-  Json embedding = Json::array(), position = Json::array();
-  for (const RankList& line : *lines) {
-    embedding.push_back(first == last ? ToJson(RankList{line[first]})
-                                      : ToJson(RankList{line[first], line[last]}));
-    position.push_back(ToJson(RankList{line[first]}));
-  }
-  (*groups)["embedding"] = std::move(embedding);
-  (*groups)["position_embedding"] = std::move(position);
-}
-
-Json ModuleJson(const Plan& plan, const ModulePlan& layout) {
-  const job::Module& module = plan.module_spec(layout.index);
-  const job::Parallel& parallel = module.parallel;
-  Json json;
-  json["name"] = module.name;
-  json["offset"] = layout.grid.offset();
-  Json ranks = Json::array();
-  for (int32_t i = 0; i < layout.grid.size(); ++i) ranks.push_back(layout.grid.offset() + i);
-  json["ranks"] = std::move(ranks);
-  json["axes"] = {
-      {"tp", parallel.tp}, {"cp", parallel.cp}, {"dp", parallel.dp}, {"pp", parallel.pp}};
-  json["expert_axes"] = {{"expt_tp", parallel.expt_tp},
-                         {"ep", parallel.ep},
-                         {"expt_dp", parallel.expt_dp},
-                         {"pp", parallel.pp}};
-  Json stage_layers = Json::array();
-  for (const plan::LayerRange& layers : layout.stage_layers) {
-    stage_layers.push_back({layers.first, layers.count});
-  }
-  json["stage_layers"] = std::move(stage_layers);
-  Json groups = Json::object();
-  AddGroups(layout.grid,
-            {{"tp"},
-             {"cp"},
-             {"dp"},
-             {"pp"},
-             {"cp", "dp"},
-             {"tp", "cp"},
-             {"tp", "dp"},
-             {"tp", "pp"},
-             {"tp", "cp", "dp"},
-             {"tp", "cp", "dp", "pp"}},
-            &groups);
-  AddGroups(layout.expert_grid,
-            {{"expt_tp"}, {"ep"}, {"expt_dp"}, {"expt_tp", "ep"}, {"expt_tp", "ep", "pp"}},
-            &groups);
-  if (layout.index == plan.spec.language) AddEmbeddingGroups(layout, &groups);
-  json["groups"] = std::move(groups);
-  return json;
-}
-
-// ---- Edges ----
-
-// Ranks of one stage that work on each lane.
-Json LanesJson(const Plan& plan, int32_t module, int32_t stage) {
-  Json lanes = Json::array();
-  const plan::ReplicaTable& replicas = plan.replicas(module);
-  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
-    RankList ranks;
-    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-      const RankList group = plan.TensorGroup(module, dp, stage, cp);
-      ranks.insert(ranks.end(), group.begin(), group.end());
-    }
-    std::sort(ranks.begin(), ranks.end());
-    lanes.push_back(ToJson(ranks));
-  }
-  return lanes;
-}
-
-Json EdgeJson(const Plan& plan, int32_t link, const plan::MicrobatchSamples& samples) {
-  const plan::Link& which = plan.links[static_cast<size_t>(link)];
-  const plan::Grid& from = plan.modules[static_cast<size_t>(which.from_module)].grid;
-  const plan::Grid& to = plan.modules[static_cast<size_t>(which.to_module)].grid;
-  Json json;
-  json["from"] = plan.module_spec(which.from_module).name;
-  json["to"] = plan.module_spec(which.to_module).name;
-  json["colocated"] = from.offset() == to.offset() && from.size() == to.size();
-  json["from_lanes"] = LanesJson(plan, which.from_module, which.from_stage);
-  json["to_lanes"] = LanesJson(plan, which.to_module, which.to_stage);
-  Json links = Json::array();
-  for (const plan::LinkMessage& message : plan::LinkMessages(plan, link, samples)) {
-    if (message.slice != 0) continue;
-    links.push_back({{"from_lane", plan.PlaceOf(message.from, which.from_module)->dp},
-                     {"to_lane", plan.PlaceOf(message.to, which.to_module)->dp},
-                     {"first", message.first},
-                     {"count", message.count}});
-  }
-  json["links"] = std::move(links);
-  return json;
+Json EdgeJson(const v1::Plan& plan, const v1::Plan::Edge& edge) {
+  return {{"from", NameOf(plan, edge.from())},   {"to", NameOf(plan, edge.to())},
+          {"colocated", edge.colocated()},       {"from_lanes", ToJson(edge.from_lanes())},
+          {"to_lanes", ToJson(edge.to_lanes())}, {"links", ToJson(edge.links())}};
 }
 
 // ---- Ranks ----
 
-Json PlaceJson(const Plan& plan, const Place& place) {
-  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  const bool first = HoldsFirst(layout, place.pp), last = HoldsLast(layout, place.pp);
-  const bool language = place.module == plan.spec.language;
-  Json json;
-  json["name"] = plan.module_spec(place.module).name;
-  json["coordinates"] = {{"tp", place.tp}, {"cp", place.cp}, {"dp", place.dp}, {"pp", place.pp}};
-  json["first_stage"] = first;
-  json["last_stage"] = last;
-  json["embedding"] = language && first;
-  json["head"] = language && last;
+Json PlaceJson(const v1::Plan& plan, const v1::Plan::Place& place) {
+  const v1::Plan::Module& module = plan.modules(place.module());
+  const v1::Plan::Stage& stage = module.stages(place.pp());
   Json stages = Json::array(), layers = Json::array();
-  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-    const plan::LayerRange range = layout.layers(place.pp, chunk);
-    stages.push_back(layout.GraphStage(place.pp, chunk));
-    layers.push_back({range.first, range.count});
+  for (const v1::Plan::Part& part : stage.parts()) {
+    stages.push_back(part.graph_stage());
+    layers.push_back(ToJson(part.layers()));
   }
-  json["stages"] = std::move(stages);
-  json["layers"] = std::move(layers);
-  const bool warms_up = plan.spec.schedule.name == job::ScheduleName::k1F1B;
-  json["warmup"] = warms_up ? Json(plan.stages - layout.GraphStage(place.pp) - 1) : Json(nullptr);
-  return json;
+  return {{"name", module.name()},
+          {"coordinates",
+           {{"tp", place.tp()}, {"cp", place.cp()}, {"dp", place.dp()}, {"pp", place.pp()}}},
+          {"first_stage", stage.first()},
+          {"last_stage", stage.last()},
+          {"embedding", module.language() && stage.first()},
+          {"head", module.language() && stage.last()},
+          {"stages", std::move(stages)},
+          {"layers", std::move(layers)},
+          {"warmup", stage.has_warmup() ? Json(stage.warmup()) : Json(nullptr)}};
 }
 
-Json RankJson(const Plan& plan, Rank rank) {
-  const plan::Device& device = plan.devices[static_cast<size_t>(rank.value)];
-  Json modules = Json::array();
-  for (const Place& place : plan.PlacesOf(rank)) modules.push_back(PlaceJson(plan, place));
-  return {{"rank", rank.value},
-          {"node", device.node},
-          {"device", device.index},
-          {"modules", std::move(modules)}};
+struct Device {
+  const std::string* node;
+  int32_t index;
+};
+
+// By their places in the placement.
+std::vector<Device> DevicesOf(const v1::Plan& plan) {
+  std::vector<Device> devices;
+  for (const v1::NodeDevices& part : plan.placement().nodes()) {
+    for (int32_t index : part.devices()) devices.push_back({&part.node(), index});
+  }
+  return devices;
 }
 
-// ---- Replicas, segments, memory ----
-
-Json ReplicaJson(const Plan& plan, const ModulePlan& layout, int32_t dp, int32_t pp,
-                 int64_t samples) {
-  const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
-  const RankList ranks = plan.TensorGroup(layout.index, dp, pp);
-  Json units = nullptr;
-  if (job::TraitsOf(architecture).known()) {
-    Json attention = Json::array(), mlp = Json::array(), vocabulary = Json::array();
-    const bool ends = HoldsFirst(layout, pp) || HoldsLast(layout, pp);
-    const auto width = static_cast<int32_t>(ranks.size());
-    for (int32_t tp = 0; tp < width; ++tp) {
-      const plan::Shard shard = plan::ShardOf(architecture, width, tp);
-      attention.push_back(ToJson(shard.query_heads));
-      mlp.push_back(ToJson(shard.mlp_blocks));
-      if (ends && architecture.vocabulary > 0)
-        vocabulary.push_back(ToJson(shard.vocabulary_blocks));
+Json RanksJson(const v1::Plan& plan, const std::vector<Device>& devices) {
+  Json ranks = Json::array();
+  for (int32_t rank = 0; rank < plan.world(); ++rank) {
+    Json modules = Json::array();
+    for (const v1::Plan::Place& place : plan.ranks(rank).places()) {
+      modules.push_back(PlaceJson(plan, place));
     }
-    units = {{"attention", std::move(attention)},
-             {"mlp", std::move(mlp)},
-             {"vocabulary", std::move(vocabulary)}};
+    const Device& device = devices[static_cast<size_t>(rank)];
+    ranks.push_back({{"rank", rank},
+                     {"node", *device.node},
+                     {"device", device.index},
+                     {"modules", std::move(modules)}});
   }
-  return {{"module", plan.module_spec(layout.index).name},
-          {"dp", dp},
-          {"pp", pp},
-          {"width", ranks.size()},
-          {"ranks", ToJson(ranks)},
-          {"samples", samples},
-          {"units", std::move(units)}};
+  return ranks;
 }
 
-Json ReplicasJson(const Plan& plan) {
-  Json replicas = Json::array();
-  for (const ModulePlan& layout : plan.modules) {
-    for (int32_t dp = 0; dp < layout.replicas.replicas(); ++dp) {
-      if (!layout.replicas.Present(dp)) continue;
-      const int64_t samples = plan::LaneSamplesOfStep(plan, layout.index, dp);
-      for (int32_t pp = 0; pp < layout.pp(); ++pp) {
-        replicas.push_back(ReplicaJson(plan, layout, dp, pp, samples));
-      }
-    }
+Json IdleDevicesJson(const v1::Plan& plan, const std::vector<Device>& devices) {
+  Json idle = Json::array();
+  for (int32_t place : plan.idle()) {
+    const Device& device = devices[static_cast<size_t>(place)];
+    idle.push_back({{"node", *device.node}, {"device", device.index}});
   }
-  return replicas;
-}
-
-const char* NameOf(plan::UnitKind family) {
-  switch (family) {
-    case plan::UnitKind::kAttention:
-      return "attention";
-    case plan::UnitKind::kKv:
-      return "kv";
-    case plan::UnitKind::kMlp:
-      return "mlp";
-    case plan::UnitKind::kVocabulary:
-      return "vocabulary";
-    case plan::UnitKind::kReplicated:
-      return "replicated";
-  }
-  return "";
-}
-
-Json SegmentsJson(const Plan& plan) {
-  Json segments = Json::array();
-  for (const plan::Segment& segment : plan::Segments(plan)) {
-    segments.push_back({{"module", plan.module_spec(segment.module).name},
-                        {"pp", segment.pp},
-                        {"family", NameOf(segment.family)},
-                        {"first", segment.units.first},
-                        {"count", segment.units.count},
-                        {"holders", ToJson(segment.holders)}});
-    if (segment.edge >= 0) {
-      const job::Edge& edge = plan.spec.edges[static_cast<size_t>(segment.edge)];
-      segments.back()["projector"] = plan.module_spec(edge.to).name;
-    }
-  }
-  return segments;
-}
-
-Json SharesJson(const Plan& plan) {
-  Json shares = Json::array();
-  for (const plan::Share& share : plan::Shares(plan)) {
-    Json homes = ToJson(share.homes);
-    if (share.host) homes.push_back("host");
-    shares.push_back({{"module", plan.module_spec(share.module).name},
-                      {"pp", share.pp},
-                      {"chunk", share.chunk},
-                      {"segment", share.segment},
-                      {"bucket", share.bucket},
-                      {"first", share.elements.first},
-                      {"count", share.elements.count},
-                      {"homes", std::move(homes)}});
-  }
-  return shares;
-}
-
-// Empty where some module's parameters are not known: a sum that leaves out a module misleads.
-Json MemoryJson(const Plan& plan) {
-  Json memory = Json::array();
-  if (!MemoryIsKnown(plan)) return memory;
-  const std::vector<plan::MemoryEstimate> estimates = plan::EstimateMemory(plan);
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
-    const plan::MemoryEstimate& estimate = estimates[static_cast<size_t>(rank)];
-    memory.push_back({{"rank", rank},
-                      {"parameters", estimate.parameters},
-                      {"gradients", estimate.gradients},
-                      {"optimizer", estimate.optimizer},
-                      {"activations", estimate.activations},
-                      {"total", estimate.total()}});
-  }
-  return memory;
+  return idle;
 }
 
 // ---- Schedule ----
 
-Json ScheduleJson(const Plan& plan, const PlanFigures& figures) {
-  const job::Schedule& schedule = plan.spec.schedule;
-  return {{"name", wire::NameOf(schedule.name)},
-          {"microbatches", plan.microbatches},
-          {"bubble", figures.bubble},
-          {"lower_bound", figures.lower_bound},
-          {"chunks", schedule.chunks},
-          {"encoder_chunks", schedule.encoder_chunks}};
+Json ToJson(const v1::Plan::Schedule& schedule) {
+  return {{"name", schedule.name()},     {"microbatches", schedule.microbatches()},
+          {"bubble", schedule.bubble()}, {"lower_bound", schedule.lower_bound()},
+          {"chunks", schedule.chunks()}, {"encoder_chunks", schedule.encoder_chunks()}};
 }
 
-Json CandidatesJson(const Plan& plan) {
-  Json candidates = Json::array();
-  const bool known = MemoryIsKnown(plan);
-  for (const plan::ScheduleCandidate& candidate : plan.candidates) {
-    const bool tried = candidate.left_out.empty();
-    candidates.push_back({{"name", wire::NameOf(candidate.schedule.name)},
-                          {"chunks", candidate.schedule.chunks},
-                          {"encoder_chunks", candidate.schedule.encoder_chunks},
-                          {"step", tried ? Json(candidate.step) : Json(nullptr)},
-                          {"bubble", tried ? Json(candidate.bubble) : Json(nullptr)},
-                          {"memory", tried && known ? Json(candidate.memory) : Json(nullptr)},
-                          {"chosen", candidate.schedule == plan.spec.schedule},
-                          {"left_out", tried ? Json(nullptr) : Json(candidate.left_out)}});
-  }
-  return candidates;
+Json ToJson(const v1::Plan::Candidate& candidate) {
+  const Json null(nullptr);
+  return {{"name", candidate.name()},
+          {"chunks", candidate.chunks()},
+          {"encoder_chunks", candidate.encoder_chunks()},
+          {"step", candidate.has_step() ? Json(candidate.step()) : null},
+          {"bubble", candidate.has_bubble() ? Json(candidate.bubble()) : null},
+          {"memory", candidate.has_memory() ? Json(candidate.memory()) : null},
+          {"chosen", candidate.chosen()},
+          {"left_out", candidate.left_out().empty() ? null : Json(candidate.left_out())}};
 }
 
-// Numbers of idle devices in the cluster's order: ranks in no module, then what follows the world.
-Json IdleJson(const Plan& plan) {
-  Json idle = Json::array();
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
-    if (plan.PlacesOf(Rank{rank}).empty()) idle.push_back(rank);
+// ---- Replicas, segments, memory ----
+
+Json ToJson(const v1::Plan::Units& units) {
+  return {{"attention", ToJson(units.attention())},
+          {"mlp", ToJson(units.mlp())},
+          {"vocabulary", ToJson(units.vocabulary())}};
+}
+
+Json ReplicaJson(const v1::Plan& plan, const v1::Plan::Replica& replica) {
+  return {{"module", NameOf(plan, replica.module())},
+          {"dp", replica.dp()},
+          {"pp", replica.pp()},
+          {"width", replica.ranks_size()},
+          {"ranks", ToJson(replica.ranks())},
+          {"samples", replica.samples()},
+          {"units", replica.has_units() ? ToJson(replica.units()) : Json(nullptr)}};
+}
+
+const char* NameOf(v1::Plan::Segment::Kind kind) {
+  switch (kind) {
+    case v1::Plan::Segment::KIND_ATTENTION:
+      return "attention";
+    case v1::Plan::Segment::KIND_KV:
+      return "kv";
+    case v1::Plan::Segment::KIND_MLP:
+      return "mlp";
+    case v1::Plan::Segment::KIND_VOCABULARY:
+      return "vocabulary";
+    case v1::Plan::Segment::KIND_REPLICATED:
+      return "replicated";
+    default:
+      return "";
   }
-  for (int32_t next = plan.world; idle.size() < plan.idle.size(); ++next) idle.push_back(next);
-  return idle;
+}
+
+Json SegmentJson(const v1::Plan& plan, const v1::Plan::Segment& segment) {
+  Json json = {{"module", NameOf(plan, segment.module())}, {"pp", segment.pp()},
+               {"family", NameOf(segment.kind())},         {"first", segment.units().first()},
+               {"count", segment.units().count()},         {"holders", ToJson(segment.holders())}};
+  if (segment.has_projector()) json["projector"] = NameOf(plan, segment.projector());
+  return json;
+}
+
+Json ShareJson(const v1::Plan& plan, const v1::Plan::Share& share) {
+  Json homes = ToJson(share.homes());
+  if (share.host()) homes.push_back("host");
+  return {{"module", NameOf(plan, share.module())},
+          {"pp", share.pp()},
+          {"chunk", share.chunk()},
+          {"segment", share.segment()},
+          {"bucket", share.bucket()},
+          {"first", share.elements().first()},
+          {"count", share.elements().count()},
+          {"homes", std::move(homes)}};
+}
+
+Json MemoryJson(const v1::Plan& plan) {
+  Json memory = Json::array();
+  for (int32_t rank = 0; rank < plan.memory_size(); ++rank) {
+    const v1::Plan::Memory& bytes = plan.memory(rank);
+    memory.push_back({{"rank", rank},
+                      {"parameters", bytes.parameters()},
+                      {"gradients", bytes.gradients()},
+                      {"optimizer", bytes.optimizer()},
+                      {"activations", bytes.activations()},
+                      {"total", bytes.parameters() + bytes.gradients() + bytes.optimizer() +
+                                    bytes.activations()}});
+  }
+  return memory;
+}
+
+template <typename T>
+Json ToJson(const RepeatedPtrField<T>& elements) {
+  Json json = Json::array();
+  for (const T& element : elements) json.push_back(ToJson(element));
+  return json;
+}
+
+// Elements that name modules of the plan.
+template <typename T>
+Json ListJson(const v1::Plan& plan, const RepeatedPtrField<T>& elements,
+              Json (*to_json)(const v1::Plan&, const T&)) {
+  Json json = Json::array();
+  for (const T& element : elements) json.push_back(to_json(plan, element));
+  return json;
 }
 
 // A node's name is whatever its daemon says; what is not UTF-8 in it must not throw.
@@ -364,38 +262,25 @@ std::string Print(const Json& document) {
 
 }  // namespace
 
-std::string PlanJson(const Plan& plan, const PlanFigures& figures) {
+std::string PlanJson(const v1::Plan& plan) {
+  const std::vector<Device> devices = DevicesOf(plan);
   Json json;
   json["apiVersion"] = "phalanx/v1";
   json["kind"] = "Plan";
-  json["digest"] = plan.digest;
-  json["world"] = plan.world;
-  json["epoch"] = plan.epoch().value;
-  json["modules"] = Json::array();
-  for (const ModulePlan& layout : plan.modules) {
-    json["modules"].push_back(ModuleJson(plan, layout));
-  }
-  json["edges"] = Json::array();
-  const plan::MicrobatchSamples samples = plan::SamplesOfMicrobatch(plan, 0);
-  for (size_t link = 0; link < plan.links.size(); ++link) {
-    if (plan.links[link].edge < 0) continue;
-    json["edges"].push_back(EdgeJson(plan, static_cast<int32_t>(link), samples));
-  }
-  json["ranks"] = Json::array();
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
-    json["ranks"].push_back(RankJson(plan, Rank{rank}));
-  }
-  json["idle"] = IdleJson(plan);
-  json["idle_devices"] = Json::array();
-  for (const plan::Device& device : plan.idle) {
-    json["idle_devices"].push_back({{"node", device.node}, {"device", device.index}});
-  }
-  json["stages"] = plan.stages;
-  json["schedule"] = ScheduleJson(plan, figures);
-  if (!plan.candidates.empty()) json["candidates"] = CandidatesJson(plan);
-  json["replicas"] = ReplicasJson(plan);
-  json["segments"] = SegmentsJson(plan);
-  json["shares"] = SharesJson(plan);
+  json["digest"] = plan.digest();
+  json["world"] = plan.world();
+  json["epoch"] = plan.epoch();
+  json["modules"] = ToJson(plan.modules());
+  json["edges"] = ListJson(plan, plan.edges(), EdgeJson);
+  json["ranks"] = RanksJson(plan, devices);
+  json["idle"] = ToJson(plan.idle());
+  json["idle_devices"] = IdleDevicesJson(plan, devices);
+  json["stages"] = plan.stages();
+  json["schedule"] = ToJson(plan.schedule());
+  if (plan.candidates_size() > 0) json["candidates"] = ToJson(plan.candidates());
+  json["replicas"] = ListJson(plan, plan.replicas(), ReplicaJson);
+  json["segments"] = ListJson(plan, plan.segments(), SegmentJson);
+  json["shares"] = ListJson(plan, plan.shares(), ShareJson);
   json["memory"] = MemoryJson(plan);
   return Print(json);
 }

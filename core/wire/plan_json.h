@@ -1,4 +1,4 @@
-// core/wire/plan_json.h: a plan as scripts and people read it.
+// core/wire/plan_json.h: a plan as scripts read it.
 //
 // The JSON has the keys of `phalanx plan JOB -o json` (docs/cli.md): one line a module, edge, rank,
 // replica and segment. Ranks are world ranks of the plan; idle devices are numbered like ranks, by
@@ -8,25 +8,18 @@
 // bubble, memory bytes of the worst rank, chosen, left_out: why the job cannot have it}; null is
 // what is not known.
 //
-// A function of its arguments alone; throws nothing.
+// Of ToProto's message (plan_codec.h), as it was made or as it came over the wire from a
+// coordinator of this version: its numbers of modules, stages and devices are taken to be right.
+//
+// A function of its argument alone; throws nothing.
 #pragma once
 
 #include <string>
 
-#include "core/plan/plan.h"
+#include "phalanx/v1/plan.pb.h"
 
 namespace phalanx::wire {
 
-// What core/schedule found out about the plan; the caller simulates and passes it on.
-struct PlanFigures {
-  double bubble = 0;  // fractions of devices x step
-  double lower_bound = 0;
-};
-
-std::string PlanJson(const plan::Plan& plan, const PlanFigures& figures);
-
-// At most 100 columns: modules with their layouts, edges, ranks with their stages and units,
-// memory, schedule and what else was tried. Ranks beyond the first 64 are summed up in a line.
-std::string PlanTable(const plan::Plan& plan, const PlanFigures& figures);
+std::string PlanJson(const v1::Plan& plan);
 
 }  // namespace phalanx::wire

@@ -1,3 +1,5 @@
+#include "core/wire/plan_table.h"
+
 #include <algorithm>
 #include <iterator>
 #include <numeric>
@@ -13,8 +15,6 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/samples.h"
 #include "core/plan/units.h"
-#include "core/wire/plan_json.h"
-#include "core/wire/plan_text.h"
 
 namespace phalanx::wire {
 namespace {
@@ -118,9 +118,6 @@ std::string EdgesTable(const Plan& plan) {
   for (const plan::Link& link : plan.links) {
     if (link.edge < 0) continue;
     const job::Edge& edge = plan.spec.edges[static_cast<size_t>(link.edge)];
-    const plan::Grid& from = plan.modules[static_cast<size_t>(link.from_module)].grid;
-    const plan::Grid& to = plan.modules[static_cast<size_t>(link.to_module)].grid;
-    const bool colocated = from.offset() == to.offset() && from.size() == to.size();
     std::string projector = "-";
     if (edge.projector.has_value()) {
       projector = absl::StrCat("mlp ", edge.projector->hidden_size,
@@ -130,7 +127,7 @@ std::string EdgesTable(const Plan& plan) {
         {absl::StrCat(Cut(plan.module_spec(link.from_module).name), " -> ",
                       Cut(plan.module_spec(link.to_module).name)),
          absl::StrCat(plan.parallel(link.from_module).dp, ":", plan.parallel(link.to_module).dp),
-         colocated ? "colocated" : "apart", projector});
+         AreColocated(plan, link) ? "colocated" : "apart", projector});
   }
   return table.Print();
 }

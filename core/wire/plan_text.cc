@@ -65,6 +65,12 @@ bool MemoryIsKnown(const plan::Plan& plan) {
       [](const job::Module& module) { return job::TraitsOf(module.architecture).known(); });
 }
 
+bool AreColocated(const plan::Plan& plan, const plan::Link& link) {
+  const plan::Grid& from = plan.modules[static_cast<size_t>(link.from_module)].grid;
+  const plan::Grid& to = plan.modules[static_cast<size_t>(link.to_module)].grid;
+  return from.offset() == to.offset() && from.size() == to.size();
+}
+
 bool HoldsFirst(const plan::ModulePlan& layout, int32_t stage) {
   for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     if (layout.IsFirst(stage, chunk)) return true;

@@ -8,6 +8,12 @@
 
 namespace phalanx::wire {
 
+// What core/schedule found out about the plan; the caller simulates and passes it on.
+struct PlanFigures {
+  double bubble = 0;  // fractions of devices x step
+  double lower_bound = 0;
+};
+
 // "3-7", "3", "-" for none.
 std::string RunText(int64_t first, int64_t count);
 // As job files spell it; "-" for none.
@@ -22,6 +28,8 @@ std::string ScheduleText(const job::Schedule& schedule);
 std::string NameOf(job::ScheduleName schedule);
 // Whether EstimateMemory knows what every module of the plan holds.
 bool MemoryIsKnown(const plan::Plan& plan);
+// Whether the modules of an edge have the same ranks.
+bool AreColocated(const plan::Plan& plan, const plan::Link& link);
 
 // Whether ranks at a pipeline coordinate hold the module's first or last part in one of their
 // chunks. Under a V-shaped placement the ranks of coordinate 0 hold both.

@@ -15,7 +15,7 @@
 
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
-#include "core/wire/plan_json.h"
+#include "core/wire/plan_text.h"
 
 namespace phalanx::wire {
 

@@ -122,7 +122,6 @@ TEST(LayoutTest, LayoutThatDoesNotFitItsDocument_IsRefusedByName) {
 TEST(LayoutTest, Samples_GoByTheDealingRule) {
   // Each next sample to the smallest (n + 1) / speed, ties to the lower replica.
   ModulePlan module = MustPlan(AJob().Module("language", Llama(), {.dp = 3})).modules[0];
-  module.equal_speeds = false;
   for (const std::vector<int64_t>& speeds :
        std::vector<std::vector<int64_t>>{{4, 3, 4}, {1, 1, 1}, {8, 0, 5}, {1, 1'000'000, 7}}) {
     module.speeds = speeds;

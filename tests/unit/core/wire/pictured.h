@@ -14,6 +14,8 @@
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
+#include "core/wire/plan_codec.h"
+#include "core/wire/plan_json.h"
 #include "tests/support/paths.h"
 
 namespace phalanx::wire {
@@ -27,6 +29,10 @@ inline plan::Plan MustPlan(const job::JobSpec& spec, int32_t nodes = 1, int32_t 
   auto plan = plan::MakePlan(spec, plan::MakeCluster(nodes, devices), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : plan::Plan();
+}
+
+inline std::string JsonOf(const plan::Plan& plan, const PlanFigures& figures = {}) {
+  return PlanJson(ToProto(plan, figures));
 }
 
 inline Pictured MustPicture(const job::JobSpec& spec) {

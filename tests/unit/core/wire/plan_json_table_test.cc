@@ -30,7 +30,7 @@ constexpr std::array<job::MeshAxis, 4> kPipelineInsideData = {
     job::MeshAxis::kTensor, job::MeshAxis::kContext, job::MeshAxis::kPipeline,
     job::MeshAxis::kData};
 
-Json Shown(const job::JobSpec& spec) { return Json::parse(PlanJson(MustPlan(spec, 4, 8), {})); }
+Json Shown(const job::JobSpec& spec) { return Json::parse(JsonOf(MustPlan(spec, 4, 8), {})); }
 
 // ---- Axes ----
 
@@ -390,14 +390,14 @@ INSTANTIATE_TEST_SUITE_P(
 // Two encoders share ranks beside a language model elsewhere; a gap stays idle.
 TEST(PlanJsonTableTest, MixedSpans_ShowWhoIsColocatedAndWhatIsIdle) {
   const Json plan = Json::parse(
-      PlanJson(MustPlan(AJob()
-                            .Module("vision", NoArchitecture(), {.dp = 2})
-                            .Module("audio", NoArchitecture(), {.tp = 2, .offset = 0})
-                            .Module("language", NoArchitecture(), {.tp = 2, .pp = 2, .offset = 3})
-                            .Edge("vision", "language")
-                            .Edge("audio", "language"),
-                        1, 8),
-               {}));
+      JsonOf(MustPlan(AJob()
+                          .Module("vision", NoArchitecture(), {.dp = 2})
+                          .Module("audio", NoArchitecture(), {.tp = 2, .offset = 0})
+                          .Module("language", NoArchitecture(), {.tp = 2, .pp = 2, .offset = 3})
+                          .Edge("vision", "language")
+                          .Edge("audio", "language"),
+                      1, 8),
+             {}));
   EXPECT_EQ(plan["ranks"][1]["modules"].size(), 2u);
   EXPECT_EQ(plan["ranks"][2]["modules"], Json::array());
   EXPECT_EQ(plan["idle"], Json::parse("[2,7]"));

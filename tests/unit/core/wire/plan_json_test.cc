@@ -10,6 +10,7 @@
 
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
+#include "core/wire/plan_table.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/wire/pictured.h"
 
@@ -26,16 +27,16 @@ using support::NoArchitecture;
 
 // The production layout of the reference: encoder tp2 dp2 at 0, language tp2 pp2 at 4.
 Json Production() {
-  return Json::parse(PlanJson(MustPlan(AJob()
-                                           .Module("vision", ClipVision(), {.tp = 2, .dp = 2})
-                                           .Module("language", Llama(), {.tp = 2, .pp = 2})
-                                           .Edge("vision", "language", {.projector = 32})
-                                           .Batch(6, 2)),
-                              {.bubble = 0.25, .lower_bound = 0.2}));
+  return Json::parse(JsonOf(MustPlan(AJob()
+                                         .Module("vision", ClipVision(), {.tp = 2, .dp = 2})
+                                         .Module("language", Llama(), {.tp = 2, .pp = 2})
+                                         .Edge("vision", "language", {.projector = 32})
+                                         .Batch(6, 2)),
+                            {.bubble = 0.25, .lower_bound = 0.2}));
 }
 
 TEST(PlanJsonTest, Document_OfAJob_HasEveryDocumentedKeyInOrder) {
-  const std::string text = PlanJson(MustPlan(AJob().Module("language", Llama())), {});
+  const std::string text = JsonOf(MustPlan(AJob().Module("language", Llama())), {});
   std::vector<std::string> keys;
   const auto document = nlohmann::ordered_json::parse(text);
   for (const auto& [key, value] : document.items()) keys.push_back(key);
@@ -71,7 +72,7 @@ TEST(PlanJsonTest, Groups_OfProductionLayout_MatchReferenceTable) {
 
 TEST(PlanJsonTest, EmbeddingGroups_OfOneStage_HaveOneRank) {
   const Json plan =
-      Json::parse(PlanJson(MustPlan(AJob().Module("language", Llama(), {.tp = 2})), {}));
+      Json::parse(JsonOf(MustPlan(AJob().Module("language", Llama(), {.tp = 2})), {}));
   EXPECT_EQ(plan["modules"][0]["groups"]["embedding"], Json::parse("[[0],[1]]"));
 }
 
@@ -107,7 +108,7 @@ TEST(PlanJsonTest, Ranks_ShowPlaceStagesLayersAndWarmup) {
 }
 
 TEST(PlanJsonTest, Warmup_UnderAnotherSchedule_IsNull) {
-  const Json plan = Json::parse(PlanJson(
+  const Json plan = Json::parse(JsonOf(
       MustPlan(
           AJob().Module("language", Llama(), {.pp = 2}).Schedule(job::ScheduleName::kZeroBubbleH1)),
       {}));
@@ -136,7 +137,7 @@ plan::Plan Chosen() {
 
 TEST(PlanJsonTest, Candidates_ShowWhatWasTriedAndWhatWasChosen) {
   const plan::Plan plan = Chosen();
-  const Json json = Json::parse(PlanJson(plan, {}));
+  const Json json = Json::parse(JsonOf(plan, {}));
   ASSERT_EQ(json["candidates"].size(), plan.candidates.size());
   int chosen = 0;
   for (const Json& candidate : json["candidates"]) {
@@ -163,7 +164,7 @@ TEST(PlanJsonTest, Candidates_OfUnknownShapes_HaveNoMemory) {
       schedule::PlanJob(AJob().Module("language", NoArchitecture(), {.pp = 2}).Batch(4, 1),
                         plan::MakeCluster(1, 2), Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const Json json = Json::parse(PlanJson(*plan, {}));
+  const Json json = Json::parse(JsonOf(*plan, {}));
   EXPECT_TRUE(json["candidates"][0]["memory"].is_null());
   EXPECT_GT(json["candidates"][0]["step"], 0);
 }
@@ -222,12 +223,12 @@ TEST(PlanJsonTest, Memory_OfEveryRank_AddsUp) {
 
 TEST(PlanJsonTest, Idle_NumbersGapsAndWhatIsBeyondTheWorld) {
   const Json plan =
-      Json::parse(PlanJson(MustPlan(AJob()
-                                        .Module("vision", ClipVision(), {.dp = 2})
-                                        .Module("language", Llama(), {.dp = 2, .offset = 4})
-                                        .Edge("vision", "language"),
-                                    2, 4),
-                           {}));
+      Json::parse(JsonOf(MustPlan(AJob()
+                                      .Module("vision", ClipVision(), {.dp = 2})
+                                      .Module("language", Llama(), {.dp = 2, .offset = 4})
+                                      .Edge("vision", "language"),
+                                  2, 4),
+                         {}));
   EXPECT_EQ(plan["world"], 6);
   EXPECT_EQ(plan["idle"], Json::parse("[2,3,6,7]"));
   EXPECT_EQ(plan["idle_devices"][2], Json::parse(R"({"node":"node-1","device":2})"));
@@ -237,18 +238,18 @@ TEST(PlanJsonTest, Idle_NumbersGapsAndWhatIsBeyondTheWorld) {
 
 TEST(PlanJsonTest, Colocated_Modules_AreSaidToBe) {
   const Json plan =
-      Json::parse(PlanJson(MustPlan(AJob()
-                                        .Module("vision", ClipVision(), {.dp = 4})
-                                        .Module("language", Llama(), {.tp = 4, .offset = 0})
-                                        .Edge("vision", "language")),
-                           {}));
+      Json::parse(JsonOf(MustPlan(AJob()
+                                      .Module("vision", ClipVision(), {.dp = 4})
+                                      .Module("language", Llama(), {.tp = 4, .offset = 0})
+                                      .Edge("vision", "language")),
+                         {}));
   EXPECT_EQ(plan["edges"][0]["colocated"], true);
   EXPECT_THAT(plan["ranks"][0]["modules"], SizeIs(2));
 }
 
 TEST(PlanJsonTest, Plan_WithoutArchitecture_HasNoFigures) {
   const Json plan =
-      Json::parse(PlanJson(MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 2})), {}));
+      Json::parse(JsonOf(MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 2})), {}));
   EXPECT_EQ(plan["segments"], Json::array());
   EXPECT_EQ(plan["memory"], Json::array());
   EXPECT_TRUE(plan["replicas"][0]["units"].is_null());
