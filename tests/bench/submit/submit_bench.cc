@@ -76,6 +76,7 @@ void SubmitDurably(benchmark::State& state) {
 
   std::vector<double> latencies;
   std::atomic<int64_t> failures = 0, names = 0;
+  std::string failure;  // the first
   int64_t submits = 0;
   for (auto _ : state) {
     std::vector<std::vector<double>> measured(kClients);
@@ -94,7 +95,10 @@ void SubmitDurably(benchmark::State& state) {
           v1::SubmitJobResponse response;
           grpc::ClientContext context;
           const absl::Time start = absl::Now();
-          if (!stub->SubmitJob(&context, request, &response).ok()) ++failures;
+          const grpc::Status status = stub->SubmitJob(&context, request, &response);
+          if (!status.ok() && failures++ == 0) {
+            failure = absl::StrCat(status.error_code(), ": ", status.error_message());
+          }
           measured[static_cast<size_t>(client)].push_back(
               absl::ToDoubleMilliseconds(absl::Now() - start));
         }
@@ -112,6 +116,7 @@ void SubmitDurably(benchmark::State& state) {
   state.counters["p50_ms"] = at(0.5);
   state.counters["p99_ms"] = at(0.99);
   state.counters["failures"] = static_cast<double>(failures.load());
+  state.SetLabel(failure);
   state.counters["job_bytes"] = static_cast<double>(JobText("job-n10000").size());
   state.counters["resident_MB_grown"] =
       static_cast<double>(ResidentBytes() - resident_before) / 1e6;
