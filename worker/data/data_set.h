@@ -113,7 +113,7 @@ class Index {
   // them at once, for what makes the set unusable: unreadable, compressed, damaged or truncated
   // shards, no samples, a tokenizer that is none, has no end token or does not fit. Single bad
   // samples are marked corrupt instead, listed in corrupt_samples(). `bytes_read`, if given, grows
-  // with every sample that is read, for whoever watches that reading goes on.
+  // with every header and text that is read, for whoever watches that reading goes on.
   static absl::StatusOr<Index> Build(const DataSetSpec& spec,
                                      std::atomic<int64_t>* bytes_read = nullptr);
   // The same from a file that Save wrote. Errors: FailedPrecondition if the spec is another or
