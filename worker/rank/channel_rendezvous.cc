@@ -1,6 +1,7 @@
 #include "worker/rank/channel_rendezvous.h"
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 
 namespace phalanx::rank {
 namespace {
@@ -11,8 +12,9 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
 absl::Status ChannelRendezvous::Put(const std::string& key, const std::string& value) {
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     entries_[key] = value;
+    changed_.SignalAll();
   }
   v1::ToDaemon message;
   v1::RankReport& report = *message.mutable_report();
@@ -25,26 +27,28 @@ absl::Status ChannelRendezvous::Put(const std::string& key, const std::string& v
 }
 
 absl::StatusOr<std::string> ChannelRendezvous::Get(const std::string& key, absl::Time deadline) {
-  absl::MutexLock lock(&mu_);
-  auto ready = [this, &key]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !aborted_.ok() || entries_.count(key) > 0;
-  };
-  if (!mu_.AwaitWithDeadline(absl::Condition(&ready), deadline)) {
-    return absl::DeadlineExceededError(absl::StrCat("no rank of the epoch has announced ", key));
+  MutexLock lock(&mu_);
+  for (bool expired = false;;) {
+    RETURN_IF_ERROR(aborted_);
+    if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
+    if (expired) {
+      return absl::DeadlineExceededError(absl::StrCat("no rank of the epoch has announced ", key));
+    }
+    expired = changed_.WaitWithDeadline(&mu_, deadline);
   }
-  if (!aborted_.ok()) return aborted_;
-  return entries_[key];
 }
 
 void ChannelRendezvous::Deliver(const v1::Rendezvous& message) {
   if (message.job() != job_ || message.epoch() != epoch_) return;
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   for (const auto& [key, value] : message.entries()) entries_[key] = value;
+  changed_.SignalAll();
 }
 
 void ChannelRendezvous::Abort(absl::Status reason) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (aborted_.ok()) aborted_ = std::move(reason);
+  changed_.SignalAll();
 }
 
 }  // namespace phalanx::rank

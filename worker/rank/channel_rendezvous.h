@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "core/base/mutex.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/comm/communicator.h"
@@ -31,7 +31,8 @@ class ChannelRendezvous final : public comm::Rendezvous {
   channel::FrameSocket& channel_;
   const int64_t job_, epoch_;
   const int32_t rank_;
-  absl::Mutex mu_;
+  Mutex mu_;
+  CondVar changed_;
   std::map<std::string, std::string> entries_ ABSL_GUARDED_BY(mu_);
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
 };

@@ -141,7 +141,7 @@ absl::Status EpochRun::Connect() {
   } else {
     connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
   }
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   // A rank that was told to stop reports that, not the connection that it broke off.
   RETURN_IF_ERROR(stopped_);
   RETURN_IF_ERROR(connected.status());
@@ -163,7 +163,7 @@ void EpochRun::OnStep(const train::StepSummary& step) {
   if (!reporter_) return;
   if (const absl::Status written = metrics_->Write(step, epoch()); !written.ok()) {
     report_status_.Update(written);
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     if (training_ != nullptr) training_->RequestStop();
   }
   v1::RankReport report;
@@ -243,7 +243,7 @@ absl::Status EpochRun::MakeTrainer() {
                    train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *kept_.source,
                                           *kept_.training, options, std::move(callbacks)));
   program_ = &trainer_->executor().program();
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   RETURN_IF_ERROR(stopped_);
   training_ = kept_.training.get();
   return absl::OkStatus();
@@ -302,7 +302,7 @@ absl::Status EpochRun::RunToEnd() {
   RETURN_IF_ERROR(Connect());
   RETURN_IF_ERROR(Train());
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);
   }
   v1::RankReport report;
@@ -315,7 +315,7 @@ absl::Status EpochRun::Run() {
   if (!ended.ok()) {
     {
       // A rank that was told to stop reports that, not the aborted wait that it caused.
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(&mu_);
       if (!stopped_.ok()) ended = stopped_;
     }
     ended = Quiesce(ended);
@@ -333,7 +333,7 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
     if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
   }
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     AbortCommunicators(ended);
   }
   absl::Status drained;
@@ -351,7 +351,7 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
 
 void EpochRun::Release() {
   trainer_ = nullptr;
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   training_ = nullptr;
   connected_ = false;
   communicators_.clear();
@@ -365,7 +365,7 @@ void EpochRun::AbortCommunicators(const absl::Status& reason) {
 }
 
 void EpochRun::Stop(absl::Status reason) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (!stopped_.ok()) return;
   stopped_ = reason;
   rendezvous_.Abort(reason);
@@ -375,7 +375,7 @@ void EpochRun::Stop(absl::Status reason) {
 }
 
 bool EpochRun::stop_requested() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return !stopped_.ok();
 }
 

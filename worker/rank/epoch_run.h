@@ -15,7 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "core/base/mutex.h"
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
 #include "phalanx/v1/rank.pb.h"
@@ -95,7 +95,7 @@ class EpochRun {
   absl::Status report_status_;  // the first report that could not be sent or written
 
   std::stop_source connecting_;  // thread-safe: ends what ranks wait for while they connect
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
