@@ -8,7 +8,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -35,6 +37,7 @@ struct Kept {
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
   std::string samples_of;                          // what `source` reads, and how
   std::unique_ptr<train::SampleSource> source;
+  std::string validation_digest;  // of the index beside it; empty: none
 };
 
 class EpochRun {
@@ -91,7 +94,8 @@ class EpochRun {
   std::unique_ptr<MetricsWriter> metrics_;
   RankFigures figures_;
   const schedule::Program* program_ = nullptr;  // the trainer's, while it runs
-  absl::Time progress_sent_ = absl::InfinitePast();
+  // Of a clock that nobody sets.
+  std::optional<std::chrono::steady_clock::time_point> progress_sent_;
   absl::Status report_status_;  // the first report that could not be sent or written
 
   std::stop_source connecting_;  // thread-safe: ends what ranks wait for while they connect

@@ -1,11 +1,13 @@
 // Rank processes that are assigned epoch after epoch, stopped at any moment or left by a peer.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "core/base/prng.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/rank/rank_world.h"
+#include "tests/support/files.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -105,6 +107,34 @@ TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) 
       world.Await([](const RankWorld::Said& s) { return s.steps.size() >= 3; });
   EXPECT_EQ(again.steps[0].step(), 1);
   EXPECT_TRUE(again.errors.empty());
+}
+
+// One rank, and what it says of an epoch that is ordered with `alter`.
+v1::RankError ErrorOf(const std::function<void(v1::RunEpoch&)>& alter) {
+  const DataFolder data = MakeData();
+  JobOptions options = Job("out");
+  options.vision = "";
+  options.language = "ranks: 1";
+  options.validation = true;
+  RankWorld world(data, options);
+  world.Begin(std::nullopt, alter);
+  return world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); }).errors.at(0);
+}
+
+TEST(RankEpochsTest, ValidationIndexThatIsDamagedOrGone_IsDataUnavailable) {
+  const v1::RankError damaged =
+      ErrorOf([](v1::RunEpoch& run) { support::WriteFile(run.validation_index(), "no index"); });
+  EXPECT_EQ(damaged.kind(), v1::FAILURE_KIND_DATA_UNAVAILABLE) << damaged.message();
+  const v1::RankError gone =
+      ErrorOf([](v1::RunEpoch& run) { std::filesystem::remove(run.validation_index()); });
+  EXPECT_EQ(gone.kind(), v1::FAILURE_KIND_DATA_UNAVAILABLE) << gone.message();
+}
+
+TEST(RankEpochsTest, LayoutOfAnotherVersion_IsThat) {
+  const v1::RankError error = ErrorOf([](v1::RunEpoch& run) {
+    run.mutable_assign()->mutable_layout()->set_schedule("next_years");
+  });
+  EXPECT_EQ(error.kind(), v1::FAILURE_KIND_VERSION_MISMATCH) << error.message();
 }
 
 TEST(RankEpochsTest, ProcessWithoutTheState_RefusesToGoOnFromIt) {

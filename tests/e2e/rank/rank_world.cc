@@ -139,7 +139,8 @@ v1::Assign RankWorld::MakeAssign() const {
   return assign;
 }
 
-void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins) {
+void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
+                      const std::function<void(v1::RunEpoch&)>& alter) {
   ++epoch_;
   {
     const MutexLock lock(&mutex_);
@@ -154,6 +155,7 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins) {
   run.set_address("127.0.0.1");
   run.set_threads(1);
   if (begins.has_value()) *run.mutable_begins() = *begins;
+  if (alter != nullptr) alter(run);
   // As from a daemon, what ranks announce comes behind the order.
   const MutexLock lock(&passing_);
   for (int32_t rank = 0; rank < size(); ++rank) {

@@ -41,8 +41,9 @@ class RankWorld {
   // Kills what is left.
   ~RankWorld();
 
-  // Orders the next epoch; from the beginning, or from `begins`.
-  void Begin(const std::optional<v1::EpochBegins>& begins);
+  // Orders the next epoch; from the beginning, or from `begins`. `alter` changes what is ordered.
+  void Begin(const std::optional<v1::EpochBegins>& begins,
+             const std::function<void(v1::RunEpoch&)>& alter = nullptr);
   // Waits until what has been said of this epoch is enough, and returns it.
   Said Await(const std::function<bool(const Said&)>& enough);
   // Orders all ranks to leave the epoch, and waits until they have.
