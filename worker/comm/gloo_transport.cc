@@ -266,7 +266,7 @@ void GlooTransport::Stop(absl::Status reason, bool blames_peer) {
 }
 
 absl::Status GlooTransport::Fail(absl::Status reason) {
-  const bool blames_peer = absl::IsUnavailable(reason);
+  const bool blames_peer = AccusedIn(reason).has_value();
   Stop(std::move(reason), blames_peer);
   return failure();
 }
@@ -493,8 +493,11 @@ absl::Status ConnectMesh(GlooContext& context, Rendezvous& rendezvous, absl::Tim
   });
   for (int32_t peer = 0; peer < context.size; ++peer) {
     if (peer == context.rank) continue;
-    ASSIGN_OR_RETURN(const std::string announced, rendezvous.Get(key(peer), deadline));
-    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(announced, peer, context));
+    const absl::StatusOr<std::string> announced = rendezvous.Get(key(peer), deadline);
+    if (absl::IsDeadlineExceeded(announced.status()))
+      return Accusing(Rank{peer}, announced.status());
+    RETURN_IF_ERROR(announced.status());
+    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(*announced, peer, context));
     if (stop.stop_requested()) return Interrupted();
     context.getPair(peer)->connect(address);
   }
@@ -533,9 +536,7 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, in
   try {
     connected = Connect(self, world, rendezvous, deadline, options);
   } catch (const std::exception& error) {
-    const absl::StatusCode code = absl::Now() >= deadline ? absl::StatusCode::kDeadlineExceeded
-                                                          : absl::StatusCode::kUnavailable;
-    connected = absl::Status(code, error.what());
+    connected = absl::UnavailableError(error.what());
   }
   if (connected.ok()) return connected;
   // Whatever broke then broke because of it.
