@@ -83,6 +83,7 @@ void Machine::Apply(const SessionWelcomed& event) {
   if (event.store != 0 && event.store != store_) {
     if (store_ != 0) LeaveStore();
     store_ = event.store;
+    actions_.push_back(UseStore{store_});
   }
   Log(absl::StrCat("session=", session_.value, " welcome coordinator=",
                    absl::Hex(coordinator_.value), " reports_kept=", reports_.size()));
@@ -294,7 +295,7 @@ void Machine::Run(uint64_t number, const StopCommand& command) {
 }
 
 void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
-  actions_.push_back(UploadLogs{number, command});
+  actions_.push_back(UploadLogs{number, command, store_});
 }
 
 void Machine::Answer(uint64_t number, absl::Status status,

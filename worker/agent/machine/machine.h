@@ -17,7 +17,7 @@
 //
 // Stores. Jobs are numbered within one store of a coordinator. At the welcome of a coordinator with
 // another store the ranks of the one before are ended and everything known of its jobs is
-// forgotten.
+// forgotten, logs included.
 //
 // Epochs. Of each job only the highest epoch seen is obeyed; older commands are refused with
 // ABORTED. A stopped epoch is as good as an older one. An assignment of a newer epoch takes over

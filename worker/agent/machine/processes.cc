@@ -185,7 +185,7 @@ void Machine::StartProcesses() {
                                    .rank = rank,
                                    .kill_at = now_ + options_.hello_timeout};
       actions_.push_back(
-          StartProcess{last_process_, job, assignment.command->epoch, rank, *device});
+          StartProcess{last_process_, job, assignment.command->epoch, rank, *device, store_});
       ++assignment.starting;
       device = assignment.to_start.erase(device);
     }
