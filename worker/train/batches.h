@@ -128,8 +128,6 @@ class Batches {
                            plan::UnitRange part, const at::Tensor& valid, model::StageInput& input,
                            std::vector<CorruptSample>& corrupt);
 
-  const SampleSource& source() const { return source_; }
-
   // Decoding: positions that a sample's sequence has grown by, and the tokens put there, by sample.
   // Empty outside of greedy decoding.
   struct Growth {
