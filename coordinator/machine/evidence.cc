@@ -45,10 +45,24 @@ FailureCause NodeLostCause(const Run& run, const Part& part) {
           .message = std::move(message)};
 }
 
+bool AccusesAnybody(const Run& run, int32_t rank) {
+  return std::any_of(run.accusations.begin(), run.accusations.end(),
+                     [rank](const Accusation& a) { return a.reporter == rank; });
+}
+
+// Whether the rank went after another that accuses nobody: who accuses it saw that follow. Ranks
+// that accuse each other are cut off from each other, and neither followed.
+bool FollowedAnother(const Run& run, int32_t rank) {
+  return std::any_of(run.accusations.begin(), run.accusations.end(), [&](const Accusation& a) {
+    return a.reporter == rank && a.accused >= 0 && !AccusesAnybody(run, a.accused);
+  });
+}
+
 // The part that the ranks of other nodes accuse, at least two of them, or nullptr.
 const Part* AccusedBySeveral(const Run& run) {
   std::map<const Part*, std::set<int32_t>> reporters;
   for (const Accusation& accusation : run.accusations) {
+    if (FollowedAnother(run, accusation.accused)) continue;
     if (const Part* part = AccusedFromOutside(run, accusation)) {
       reporters[part].insert(accusation.reporter);
     }
@@ -84,12 +98,8 @@ FailureCause VerdictOf(const Run& run, const std::set<NodeName>& broken) {
     return NodeLostCause(run, *std::find_if(run.parts.begin(), run.parts.end(), is_broken));
   }
   // Who accuses others went after them, so the first of those who accuse nobody is where it began.
-  const auto accuses = [&](int32_t rank) {
-    return std::any_of(all.begin(), all.end(),
-                       [rank](const Accusation& a) { return a.reporter == rank; });
-  };
   auto root = std::find_if(all.begin(), all.end(), [&](const Accusation& a) {
-    return a.accused >= 0 && !accuses(a.accused);
+    return a.accused >= 0 && !AccusesAnybody(run, a.accused);
   });
   if (root == all.end()) {
     root = std::find_if(all.begin(), all.end(), [](const Accusation& a) { return a.accused >= 0; });

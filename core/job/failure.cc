@@ -142,20 +142,9 @@ std::optional<FailureKind> KindIn(const absl::Status& status) {
 
 FailureKind KindOf(const absl::Status& status) {
   if (const std::optional<FailureKind> carried = KindIn(status)) return *carried;
-  if (AccusedIn(status).has_value()) return FailureKind::kPeerLost;
-  switch (status.code()) {
-    case absl::StatusCode::kDataLoss:
-      return FailureKind::kNonFinite;
-    case absl::StatusCode::kInvalidArgument:
-      return FailureKind::kDataInvalid;
-    case absl::StatusCode::kResourceExhausted:
-      return FailureKind::kOutOfMemory;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kAborted:
-      return FailureKind::kPeerLost;
-    default:
-      return FailureKind::kRankError;
-  }
+  const bool peer =
+      AccusedIn(status).has_value() || absl::IsUnavailable(status) || absl::IsAborted(status);
+  return peer ? FailureKind::kPeerLost : FailureKind::kRankError;
 }
 
 }  // namespace phalanx::job

@@ -74,12 +74,12 @@ std::optional<FailureKind> FailureKindOf(int32_t number);
 // docs/failures.md.
 std::string FailureReference();
 
-// Lets an error say what kind of failure it is where its code does not. Annotate keeps it.
+// Lets an error say what kind of failure it is, which its maker knows. Annotate keeps it.
 absl::Status WithKind(FailureKind kind, absl::Status status);
 std::optional<FailureKind> KindIn(const absl::Status& status);
 
-// The kind of failure that a rank which ends with `status` reports: the one that it carries, else
-// what its code stands for.
+// The kind of failure that a rank which ends with `status` reports: the one that it carries; else
+// PeerLost if it accuses a rank or is Unavailable or Aborted, as transports say it; else RankError.
 FailureKind KindOf(const absl::Status& status);
 
 }  // namespace phalanx::job

@@ -23,7 +23,7 @@ ALLOWED = {
     "worker/data": ["core"],
     "worker/agent": ["core", "worker/channel", "worker/data"] + PROTO,
     "worker/comm": CORE,
-    "worker/device": ["core/base"],
+    "worker/device": ["core/base", "core/job"],
     "worker/model": CORE + ["worker/comm", "worker/device"],
     "worker/train": CORE + ["worker/comm", "worker/data", "worker/device", "worker/model"],
     "worker/rank": ["core", "worker/channel", "worker/comm", "worker/data", "worker/device", "worker/model",

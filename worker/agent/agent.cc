@@ -137,10 +137,10 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       preparer_(std::move(check), inbox_) {}
 
 absl::Status Agent::Run(int signal_fd) {
-  RemoveOldLogs(options_.state, {});
   while (!exit_.has_value()) {
     Feed(DeadlineReached{});
     if (!exit_.has_value()) Wait(signal_fd);
+    activity_.Tick();
   }
   activity_.Close();
   spdlog::info("node={} exits reason=\"{}\"", options_.node, exit_->reason);
@@ -193,15 +193,21 @@ void Agent::Carry(const SendHeartbeat& action) {
 void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
 void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }
 
+void Agent::Carry(const UseStore& action) {
+  RemoveOtherStores(options_.state, action.store);
+  RemoveOldLogs(StoreFolder(options_.state, action.store), activity_.LiveJobs());
+}
+
 void Agent::Carry(const StartProcess& action) {
   std::vector<JobId> keep = activity_.LiveJobs();
   keep.push_back(action.job);
-  RemoveOldLogs(options_.state, keep);
+  RemoveOldLogs(StoreFolder(options_.state, action.store), keep);
   events_.push_back(supervisor_.Carry(action));
 }
 
 void Agent::Carry(const UploadLogs& action) {
-  events_.push_back(UploadStarted{action.command_number, uploader_.Start(action.fetch)});
+  events_.push_back(
+      UploadStarted{action.command_number, uploader_.Start(action.store, action.fetch)});
 }
 
 void Agent::Carry(const Exit& action) { exit_ = action; }

@@ -78,6 +78,7 @@ class Agent {
   void Carry(const SendCommandResult& action);
   void Carry(const SendReport& action);
   void Carry(const PrepareData& action) { preparer_.Carry(action); }
+  void Carry(const UseStore& action);
   void Carry(const StartProcess& action);
   template <typename ProcessOrder>
   void Carry(const ProcessOrder& action) {

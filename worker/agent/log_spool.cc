@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -53,23 +54,38 @@ std::vector<int64_t> NumberedFolders(const std::string& folder) {
   return numbers;
 }
 
-std::string JobFolder(const std::string& state, JobId job) {
-  return absl::StrCat(state, "/jobs/", job.value);
+std::string JobFolder(const std::string& folder, JobId job) {
+  return absl::StrCat(folder, "/jobs/", job.value);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LogSpool>> LogSpool::Open(const std::string& state, JobId job,
+std::string StoreFolder(const std::string& state, uint64_t store) {
+  return absl::StrCat(state, "/stores/", absl::Hex(store, absl::kZeroPad16));
+}
+
+void RemoveOtherStores(const std::string& state, uint64_t store) {
+  const std::string present = StoreFolder(state, store);
+  std::vector<fs::path> others;
+  std::error_code error;
+  for (fs::directory_iterator entry(absl::StrCat(state, "/stores"), error), end;
+       !error && entry != end; entry.increment(error)) {
+    if (entry->path() != fs::path(present)) others.push_back(entry->path());
+  }
+  for (const fs::path& other : others) fs::remove_all(other, error);
+}
+
+absl::StatusOr<std::unique_ptr<LogSpool>> LogSpool::Open(const std::string& folder, JobId job,
                                                          Epoch epoch, int32_t rank,
                                                          int64_t bytes_max) {
-  const std::string folder = absl::StrCat(JobFolder(state, job), "/", epoch.value);
+  const std::string files = absl::StrCat(JobFolder(folder, job), "/", epoch.value);
   std::error_code error;
-  fs::create_directories(folder, error);
+  fs::create_directories(files, error);
   if (error) {
-    return absl::UnavailableError(absl::StrCat("cannot make ", folder, ": ", error.message()));
+    return absl::UnavailableError(absl::StrCat("cannot make ", files, ": ", error.message()));
   }
   std::unique_ptr<LogSpool> spool(
-      new LogSpool(absl::StrCat(folder, "/rank-", rank, ".log"), bytes_max));
+      new LogSpool(absl::StrCat(files, "/rank-", rank, ".log"), bytes_max));
   spool->file_ = OpenToAppend(spool->path_);
   struct stat info;
   if (!spool->file_.is_open() || fstat(spool->file_.get(), &info) != 0) {
@@ -111,11 +127,11 @@ std::string LogSpool::Tail(size_t bytes_max) const {
   return text.substr(whole_lines ? newline + 1 : 1);
 }
 
-std::vector<LogFile> LogFiles(const std::string& state, JobId job, int32_t rank) {
-  const std::string folder = JobFolder(state, job);
+std::vector<LogFile> LogFiles(const std::string& folder, JobId job, int32_t rank) {
+  const std::string epochs = JobFolder(folder, job);
   std::vector<LogFile> files;
-  for (const int64_t epoch : NumberedFolders(folder)) {
-    const std::string path = absl::StrCat(folder, "/", epoch, "/rank-", rank, ".log");
+  for (const int64_t epoch : NumberedFolders(epochs)) {
+    const std::string path = absl::StrCat(epochs, "/", epoch, "/rank-", rank, ".log");
     for (const std::string& file : {Rotated(path), path}) {
       struct stat info;
       if (stat(file.c_str(), &info) == 0) files.push_back({file, Epoch{epoch}, info.st_ino});
@@ -124,12 +140,12 @@ std::vector<LogFile> LogFiles(const std::string& state, JobId job, int32_t rank)
   return files;
 }
 
-std::vector<int32_t> LoggedRanks(const std::string& state, JobId job) {
-  const std::string folder = JobFolder(state, job);
+std::vector<int32_t> LoggedRanks(const std::string& folder, JobId job) {
+  const std::string epochs = JobFolder(folder, job);
   std::set<int32_t> ranks;
-  for (const int64_t epoch : NumberedFolders(folder)) {
+  for (const int64_t epoch : NumberedFolders(epochs)) {
     std::error_code error;
-    for (fs::directory_iterator entry(absl::StrCat(folder, "/", epoch), error), end;
+    for (fs::directory_iterator entry(absl::StrCat(epochs, "/", epoch), error), end;
          !error && entry != end; entry.increment(error)) {
       const std::string name = entry->path().filename().string();
       absl::string_view number = name;
@@ -143,13 +159,13 @@ std::vector<int32_t> LoggedRanks(const std::string& state, JobId job) {
   return {ranks.begin(), ranks.end()};
 }
 
-void RemoveOldLogs(const std::string& state, const std::vector<JobId>& keep) {
-  const std::vector<int64_t> jobs = NumberedFolders(absl::StrCat(state, "/jobs"));
+void RemoveOldLogs(const std::string& folder, const std::vector<JobId>& keep) {
+  const std::vector<int64_t> jobs = NumberedFolders(absl::StrCat(folder, "/jobs"));
   for (size_t i = 0; i + kJobsMax < jobs.size(); ++i) {
     const JobId job{jobs[i]};
     if (std::find(keep.begin(), keep.end(), job) != keep.end()) continue;
     std::error_code error;
-    fs::remove_all(JobFolder(state, job), error);
+    fs::remove_all(JobFolder(folder, job), error);
   }
 }
 
@@ -172,6 +188,8 @@ void LogActivity::TextAppended() {
   ++version_;
   changed_.SignalAll();
 }
+
+void LogActivity::Tick() { changed_.SignalAll(); }
 
 void LogActivity::Close() {
   MutexLock lock(&mutex_);
@@ -203,9 +221,12 @@ bool LogActivity::closed() const {
 }
 
 void LogActivity::WaitBeyond(uint64_t version, absl::Duration patience) const {
-  const absl::Time until = absl::Now() + patience;
+  using std::chrono::steady_clock;
+  const steady_clock::time_point until = steady_clock::now() + absl::ToChronoNanoseconds(patience);
   MutexLock lock(&mutex_);
-  while (version_ == version && absl::Now() < until) changed_.WaitWithDeadline(&mutex_, until);
+  while (version_ == version && steady_clock::now() < until) {
+    changed_.WaitWithDeadline(&mutex_, absl::Now() + absl::FromChrono(until - steady_clock::now()));
+  }
 }
 
 }  // namespace phalanx::agent

@@ -1,8 +1,9 @@
 // worker/agent/log_spool.h: what ranks write to stdout and stderr, on disk, with a cap.
 //
-// STATE/jobs/JOB/EPOCH/rank-R.log is the newest part; when it has reached half of the cap it
-// becomes rank-R.log.1, replacing the one before, so between half and all of the cap is kept,
-// always the newest. Of jobs the newest kJobsMax keep their logs.
+// STATE/stores/STORE/jobs/JOB/EPOCH/rank-R.log is the newest part; when it has reached half of the
+// cap it becomes rank-R.log.1, replacing the one before, so between half and all of the cap is
+// kept, always the newest. Of jobs the newest kJobsMax keep their logs. Jobs are numbered within a
+// store of a coordinator, so logs are kept by store, and only those of the present one.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +25,16 @@ namespace phalanx::agent {
 
 inline constexpr size_t kJobsMax = 100;
 
+// STATE/stores/STORE, the number in hexadecimal: what is kept of a store's jobs. `folder` below.
+std::string StoreFolder(const std::string& state, uint64_t store);
+// Removes what is kept of other stores.
+void RemoveOtherStores(const std::string& state, uint64_t store);
+
 // One rank of one epoch. Not thread-safe.
 class LogSpool {
  public:
   // Creates the folders; continues a file that is there. Errors: Unavailable.
-  static absl::StatusOr<std::unique_ptr<LogSpool>> Open(const std::string& state, JobId job,
+  static absl::StatusOr<std::unique_ptr<LogSpool>> Open(const std::string& folder, JobId job,
                                                         Epoch epoch, int32_t rank,
                                                         int64_t bytes_max);
 
@@ -52,11 +58,11 @@ struct LogFile {
   uint64_t inode = 0;
 };
 // The files of one rank, oldest text first.
-std::vector<LogFile> LogFiles(const std::string& state, JobId job, int32_t rank);
+std::vector<LogFile> LogFiles(const std::string& folder, JobId job, int32_t rank);
 // Ranks that have files, ascending.
-std::vector<int32_t> LoggedRanks(const std::string& state, JobId job);
+std::vector<int32_t> LoggedRanks(const std::string& folder, JobId job);
 // Removes the logs of all but the newest kJobsMax jobs and those in `keep`.
-void RemoveOldLogs(const std::string& state, const std::vector<JobId>& keep);
+void RemoveOldLogs(const std::string& folder, const std::vector<JobId>& keep);
 
 // Wakes those who follow logs. Thread-safe.
 class LogActivity {
@@ -64,6 +70,8 @@ class LogActivity {
   void ProcessBegan(JobId job);
   void ProcessEnded(JobId job);
   void TextAppended();
+  // Lets those who wait look at their clock: their deadlines are of one that may be set.
+  void Tick();
   // Nobody will wait any more.
   void Close();
 

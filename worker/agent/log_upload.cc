@@ -40,13 +40,13 @@ off_t StartOfLastLines(int fd, bool last, int32_t& lines) {
 
 }  // namespace
 
-LogReader::LogReader(std::string state, JobId job, int32_t rank, int32_t tail)
-    : state_(std::move(state)), job_(job), rank_(rank) {
+LogReader::LogReader(std::string folder, JobId job, int32_t rank, int32_t tail)
+    : folder_(std::move(folder)), job_(job), rank_(rank) {
   if (tail > 0) SkipTo(tail);
 }
 
 void LogReader::SkipTo(int32_t tail) {
-  const std::vector<LogFile> files = LogFiles(state_, job_, rank_);
+  const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
   for (size_t i = files.size(); i > 0; --i) {
     if (!Open(files[i - 1])) continue;
     const off_t start = StartOfLastLines(file_.get(), i == files.size(), tail);
@@ -66,7 +66,7 @@ bool LogReader::Open(const LogFile& file) {
 }
 
 bool LogReader::MoveOn() {
-  const std::vector<LogFile> files = LogFiles(state_, job_, rank_);
+  const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
   if (files.empty()) return false;
   if (!file_.is_open()) return Open(files.front());
   for (size_t i = 0; i < files.size(); ++i) {
@@ -116,7 +116,7 @@ LogUploader::~LogUploader() {
   for (Upload& upload : uploads_) upload.context.TryCancel();
 }
 
-absl::Status LogUploader::Start(const FetchLogsCommand& fetch) {
+absl::Status LogUploader::Start(uint64_t store, const FetchLogsCommand& fetch) {
   uploads_.remove_if([](const Upload& upload) { return upload.done.load(); });
   if (uploads_.size() >= 2 * kUploadsMax) {
     return absl::ResourceExhaustedError(
@@ -125,19 +125,22 @@ absl::Status LogUploader::Start(const FetchLogsCommand& fetch) {
   if (uploads_.size() >= kUploadsMax) {
     const auto oldest = std::find_if(uploads_.begin(), uploads_.end(),
                                      [](const Upload& upload) { return !upload.cut.load(); });
-    oldest->cut = true;
-    oldest->context.TryCancel();
-    activity_.TextAppended();  // wakes it
+    // There is none when those that were cut have not ended yet and the others have.
+    if (oldest != uploads_.end()) {
+      oldest->cut = true;
+      oldest->context.TryCancel();
+      activity_.TextAppended();  // wakes it
+    }
   }
   Upload& upload = uploads_.emplace_back();
-  upload.thread = std::jthread([this, &upload, fetch] {
-    Run(upload, fetch);
+  upload.thread = std::jthread([this, &upload, folder = StoreFolder(state_, store), fetch] {
+    Run(upload, folder, fetch);
     upload.done = true;
   });
   return absl::OkStatus();
 }
 
-void LogUploader::Run(Upload& upload, const FetchLogsCommand& fetch) {
+void LogUploader::Run(Upload& upload, const std::string& folder, const FetchLogsCommand& fetch) {
   v1::UploadLogsResponse response;
   const auto writer = stub_->UploadLogs(&upload.context, &response);
   v1::UploadLogsRequest message;
@@ -148,9 +151,9 @@ void LogUploader::Run(Upload& upload, const FetchLogsCommand& fetch) {
     // Before reading: what comes after this is news for the next round.
     const uint64_t version = activity_.version();
     const bool last_round = !fetch.follow || !activity_.IsLive(fetch.job) || activity_.closed();
-    for (const int32_t rank : fetch.ranks.empty() ? LoggedRanks(state_, fetch.job) : fetch.ranks) {
+    for (const int32_t rank : fetch.ranks.empty() ? LoggedRanks(folder, fetch.job) : fetch.ranks) {
       LogReader& reader =
-          readers.try_emplace(rank, state_, fetch.job, rank, fetch.tail).first->second;
+          readers.try_emplace(rank, folder, fetch.job, rank, fetch.tail).first->second;
       message.set_rank(rank);
       while (heard) {
         *message.mutable_text() = reader.Next(last_round);

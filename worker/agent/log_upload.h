@@ -28,7 +28,8 @@ inline constexpr size_t kChunkBytes = 256 << 10;
 class LogReader {
  public:
   // Starts `tail` lines before the end; 0: at the oldest kept.
-  LogReader(std::string state, JobId job, int32_t rank, int32_t tail);
+  // `folder`: of the job's store.
+  LogReader(std::string folder, JobId job, int32_t rank, int32_t tail);
 
   // The next whole lines, at most kChunkBytes (a longer line comes in parts); empty: none for now.
   // `final`: also the last line, which has no end yet.
@@ -39,7 +40,7 @@ class LogReader {
   bool Open(const LogFile& file);
   bool MoveOn();  // to the file after the present one; false: there is none
 
-  const std::string state_;
+  const std::string folder_;
   const JobId job_;
   const int32_t rank_;
   UniqueFd file_;
@@ -60,11 +61,12 @@ class LogUploader {
 
   // Past kUploadsMax the oldest that is under way is cut: it may be one that nobody reads. Errors:
   // ResourceExhausted if many were cut and have not ended yet.
-  absl::Status Start(const FetchLogsCommand& fetch);
+  // `store`: whose job it is.
+  absl::Status Start(uint64_t store, const FetchLogsCommand& fetch);
 
  private:
   struct Upload;
-  void Run(Upload& upload, const FetchLogsCommand& fetch);
+  void Run(Upload& upload, const std::string& folder, const FetchLogsCommand& fetch);
 
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
   const std::string state_;

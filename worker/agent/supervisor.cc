@@ -62,7 +62,7 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
   Process process;
   process.spawned = *std::move(spawned);
   process.job = order.job;
-  OpenLog(process, order.epoch, order.rank);
+  OpenLog(process, order.store, order.epoch, order.rank);
   activity_.ProcessBegan(order.job);
   spdlog::info("{} epoch={} rank={} device={} started pid={}", ToString(order.job),
                order.epoch.value, order.rank, order.device, process.spawned.pid);
@@ -70,8 +70,9 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
   return {order.process, absl::OkStatus()};
 }
 
-void Supervisor::OpenLog(Process& process, Epoch epoch, int32_t rank) {
-  auto log = LogSpool::Open(options_.state, process.job, epoch, rank, options_.log_bytes_max);
+void Supervisor::OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t rank) {
+  auto log = LogSpool::Open(StoreFolder(options_.state, store), process.job, epoch, rank,
+                            options_.log_bytes_max);
   if (!log.ok()) {
     spdlog::error("{} epoch={} rank={} log is lost: {}", ToString(process.job), epoch.value, rank,
                   log.status().ToString());
@@ -85,7 +86,7 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   const auto found = processes_.find(order.process);
   if (found == processes_.end()) return;
   ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
-  OpenLog(found->second, order.assign->epoch, order.rank);
+  OpenLog(found->second, order.store, order.assign->epoch, order.rank);
   v1::ToRank message;
   v1::RunEpoch& run = *message.mutable_run();
   if (!run.mutable_assign()->ParseFromString(order.assign->payload)) {

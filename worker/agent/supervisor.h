@@ -69,7 +69,7 @@ class Supervisor {
     bool channel_failed = false;
   };
 
-  void OpenLog(Process& process, Epoch epoch, int32_t rank);
+  void OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t rank);
   void Send(ProcessNumber number, const google::protobuf::MessageLite& message);
   void Flush(ProcessNumber number, Process& process);
   void FailChannel(ProcessNumber number, Process& process, std::string reason);

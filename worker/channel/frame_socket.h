@@ -39,8 +39,6 @@ class FrameDecoder {
   // The next whole frame without its length; nullopt: more bytes are needed. Errors:
   // InvalidArgument if a length exceeds kFrameBytesMax; the stream is then of no more use.
   absl::StatusOr<std::optional<std::string>> Next();
-  // Bytes of a frame that is not whole yet.
-  size_t pending_bytes() const { return buffer_.size() - begin_; }
 
  private:
   std::string buffer_;

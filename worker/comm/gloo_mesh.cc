@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/accused.h"
 #include "core/base/status.h"
 
 namespace phalanx::comm {
@@ -129,8 +130,11 @@ absl::Status ConnectPairs(GlooContext& context, Rendezvous& rendezvous, Deadline
   });
   for (int32_t peer = 0; peer < context.size; ++peer) {
     if (peer == context.rank) continue;
-    ASSIGN_OR_RETURN(const std::string announced, rendezvous.Get(key(peer), deadline));
-    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(announced, peer, context));
+    const absl::StatusOr<std::string> announced = rendezvous.Get(key(peer), deadline);
+    if (absl::IsDeadlineExceeded(announced.status()))
+      return Accusing(Rank{peer}, announced.status());
+    RETURN_IF_ERROR(announced.status());
+    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(*announced, peer, context));
     if (stop.stop_requested()) return absl::CancelledError("asked to stop while connecting");
     context.getPair(peer)->connect(address);
   }
@@ -156,9 +160,7 @@ absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32
     RETURN_IF_ERROR(ConnectPairs(*context, rendezvous, deadline, options.stop));
     return context;
   } catch (const std::exception& error) {
-    const bool late = std::chrono::steady_clock::now() >= deadline;
-    return absl::Status(late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
-                        error.what());
+    return absl::UnavailableError(error.what());
   }
 }
 

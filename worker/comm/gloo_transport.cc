@@ -268,7 +268,7 @@ void GlooTransport::Stop(absl::Status reason, bool blames_peer) {
 }
 
 absl::Status GlooTransport::Fail(absl::Status reason) {
-  const bool blames_peer = absl::IsUnavailable(reason);
+  const bool blames_peer = AccusedIn(reason).has_value();
   Stop(std::move(reason), blames_peer);
   return failure();
 }

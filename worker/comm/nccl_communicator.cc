@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 
 namespace phalanx::comm {
 namespace {
@@ -32,6 +33,11 @@ ncclDataType_t TypeOf(DType dtype) {
       return ncclFloat64;
   }
   return ncclUint8;
+}
+
+// NCCL does not say for whom it waits, but it waits for nobody but peers.
+absl::Status Silence(absl::string_view text) {
+  return job::WithKind(job::FailureKind::kPeerLost, absl::DeadlineExceededError(text));
 }
 
 // Releases that are under way in this process.
@@ -76,7 +82,9 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error)));
+  return job::WithKind(
+      job::FailureKind::kDeviceFailed,
+      absl::InternalError(absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error))));
 }
 
 void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
@@ -170,7 +178,7 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, Deadline deadline,
     }
     if (result != ncclInProgress) break;
     if (std::chrono::steady_clock::now() >= deadline) {
-      return Fail(absl::DeadlineExceededError(absl::StrCat(what, ": NCCL is still at it")));
+      return Fail(Silence(absl::StrCat(what, ": NCCL is still at it")));
     }
     sched_yield();
   }
@@ -187,7 +195,7 @@ absl::Status NcclCommunicator::Drain(Deadline deadline) {
     if (error == cudaSuccess) return absl::OkStatus();
     if (error != cudaErrorNotReady) return Fail(CudaStatus(error, "stream"));
     if (std::chrono::steady_clock::now() >= deadline)
-      return Fail(absl::DeadlineExceededError("the stream does not end"));
+      return Fail(Silence("the stream does not end"));
     sched_yield();
   }
 }

@@ -113,7 +113,7 @@ class Index {
   // them at once, for what makes the set unusable: unreadable, compressed, damaged or truncated
   // shards, no samples, a tokenizer that is none, has no end token or does not fit. Single bad
   // samples are marked corrupt instead, listed in corrupt_samples(). `bytes_read`, if given, grows
-  // with every sample that is read, for whoever watches that reading goes on.
+  // with every header and text that is read, for whoever watches that reading goes on.
   static absl::StatusOr<Index> Build(const DataSetSpec& spec,
                                      std::atomic<int64_t>* bytes_read = nullptr);
   // The same from a file that Save wrote. Errors: FailedPrecondition if the spec is another or
@@ -171,9 +171,10 @@ struct Sample {
   // [target_rows * target_hidden]: what a regressor is to predict at the last target_rows input
   // positions. Empty without LoaderOptions::targets.
   std::vector<float> target;
-  bool target_finite = true;  // else `target` is zeros and counts in no loss
-  // Found while indexing, or some item did not decode: the loss is to leave the sample out. Or its
-  // target is not finite: those that are held to it are to leave it out.
+  bool target_finite = true;  // else `target` is zeros and counts in no loss of targets
+  std::string target_reason;  // if it is not: "emoji-000.tar: bow: target.npy has values ..."
+  // Found while indexing, or some item that this rank reads did not decode: no loss counts the
+  // sample. A target that is not finite says nothing about it.
   bool corrupt = false;
   std::string corrupt_reason;  // "emoji-000.tar: grinning_face: item 0 is a damaged PNG"
 };

@@ -19,7 +19,6 @@ namespace phalanx::data {
 namespace {
 
 constexpr size_t kBuildThreadsMax = 8;
-constexpr int64_t kTarHeaderBytes = 512;
 // Violations that one set reports; beyond, only their number.
 constexpr size_t kViolationsMax = 20;
 
@@ -123,12 +122,12 @@ absl::Status ReadSample(const File& file, Entry& entry, const std::string& name,
 absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec,
                                 const Tokenizer& tokenizer, std::atomic<int64_t>* bytes_read) {
   ASSIGN_OR_RETURN(const File file, File::Open(path));
-  ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file));
+  ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file, bytes_read));
   const std::string name = BaseName(path);
   Shard shard{.stamp = file.stamp(),
               .digest = Digest(absl::StrCat(name, "\n", file.stamp().bytes))};
   for (Entry& entry : GroupMembers(members)) {
-    const int64_t bytes = kTarHeaderBytes + (entry.text.has_value() ? entry.text->bytes : 0);
+    const int64_t bytes = entry.text.has_value() ? entry.text->bytes : 0;
     const absl::Status read = ReadSample(file, entry, name, spec, tokenizer, shard);
     if (bytes_read != nullptr) *bytes_read += bytes;
     if (!read.ok()) return absl::InvalidArgumentError(read.message());
@@ -156,11 +155,12 @@ std::vector<absl::StatusOr<Shard>> ReadShards(const DataSetSpec& spec, const Tok
 }
 
 // The same where there is no tokenizer to read texts with: only whether they are shards.
-std::vector<absl::StatusOr<Shard>> CheckShards(const DataSetSpec& spec) {
+std::vector<absl::StatusOr<Shard>> CheckShards(const DataSetSpec& spec,
+                                               std::atomic<int64_t>* bytes_read) {
   std::vector<absl::StatusOr<Shard>> shards;
   for (const std::string& path : spec.shards) {
     const absl::StatusOr<File> file = File::Open(path);
-    const absl::Status status = file.ok() ? ListTar(*file).status() : file.status();
+    const absl::Status status = file.ok() ? ListTar(*file, bytes_read).status() : file.status();
     shards.push_back(status.ok() ? absl::StatusOr<Shard>(Shard{}) : status);
   }
   return shards;
@@ -212,7 +212,7 @@ absl::StatusOr<Index> Index::Build(const DataSetSpec& spec, std::atomic<int64_t>
   // Shards are looked at whatever the tokenizer is: every violation is reported at once.
   std::vector<Violation> violations = ViolationsOf(tokenizer.status());
   std::vector<absl::StatusOr<Shard>> shards =
-      tokenizer.ok() ? ReadShards(spec, **tokenizer, bytes_read) : CheckShards(spec);
+      tokenizer.ok() ? ReadShards(spec, **tokenizer, bytes_read) : CheckShards(spec, bytes_read);
   AddViolations(spec, shards, violations);
   RETURN_IF_ERROR(ViolationsStatus(violations));
 

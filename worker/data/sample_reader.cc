@@ -141,11 +141,8 @@ absl::Status SampleReader::ReadTarget(const File& file, int64_t sample, Sample& 
   if (ReadNpyValues(bytes, extent.bytes / values, to.target)) return absl::OkStatus();
   to.target.assign(to.target.size(), 0.0f);
   to.target_finite = false;
-  if (!to.corrupt) {
-    to.corrupt = true;
-    to.corrupt_reason =
-        absl::StrCat(index_.NameOf(sample), ": target.npy has values that are not finite");
-  }
+  to.target_reason =
+      absl::StrCat(index_.NameOf(sample), ": target.npy has values that are not finite");
   return absl::OkStatus();
 }
 

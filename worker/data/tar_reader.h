@@ -5,6 +5,7 @@
 // not.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct TarMember {
 
 // Errors: InvalidArgument, a phrase that goes after the shard's name ("is truncated: ..."), if the
 // file is empty, compressed, no tar, damaged, or ends before its end-of-archive mark.
-absl::StatusOr<std::vector<TarMember>> ListTar(const File& file);
+// `bytes_read`, if given, grows with every header, for whoever watches that reading goes on.
+absl::StatusOr<std::vector<TarMember>> ListTar(const File& file,
+                                               std::atomic<int64_t>* bytes_read = nullptr);
 
 }  // namespace phalanx::data

@@ -6,17 +6,27 @@
 #include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/failure.h"
 
 namespace phalanx::device {
+namespace {
+
+absl::Status Failed(absl::Status status) {
+  return job::WithKind(job::FailureKind::kDeviceFailed, std::move(status));
+}
+
+}  // namespace
 
 absl::Status UseCudaDevice(int32_t index) {
   cudaError_t error = cudaSetDevice(index);
   // Creates the context now, not inside the first collective.
   if (error == cudaSuccess) error = cudaFree(nullptr);
   if (error != cudaSuccess) {
-    return absl::UnavailableError(absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error)));
+    return Failed(
+        absl::UnavailableError(absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error))));
   }
   return absl::OkStatus();
 }
@@ -34,13 +44,13 @@ absl::Status AwaitDevice(absl::Duration timeout) {
       done->set_value(chosen == cudaSuccess ? cudaDeviceSynchronize() : chosen);
     }).detach();
     if (waited.wait_for(absl::ToChronoNanoseconds(timeout)) != std::future_status::ready) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the GPU is still at work after ", absl::FormatDuration(timeout)));
+      return Failed(absl::DeadlineExceededError(
+          absl::StrCat("the GPU is still at work after ", absl::FormatDuration(timeout))));
     }
     error = waited.get();
   }
   if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the GPU: ", cudaGetErrorString(error)));
+  return Failed(absl::InternalError(absl::StrCat("the GPU: ", cudaGetErrorString(error))));
 }
 
 void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }

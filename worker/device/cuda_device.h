@@ -1,5 +1,5 @@
 // worker/device/cuda_device.h: the few CUDA calls that are neither a layer's nor a communicator's.
-// In a build without CUDA they say so.
+// In a build without CUDA they say so. What a device does wrong is of the kind kDeviceFailed.
 #pragma once
 
 #include <cstdint>

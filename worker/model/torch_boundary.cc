@@ -24,7 +24,8 @@ absl::Status StatusOfCurrentException(absl::string_view what) {
   try {
     throw;
   } catch (const c10::OutOfMemoryError& error) {
-    return Describe(absl::StatusCode::kResourceExhausted, what, error);
+    return job::WithKind(job::FailureKind::kOutOfMemory,
+                         Describe(absl::StatusCode::kResourceExhausted, what, error));
   } catch (const c10::DistBackendError& error) {
     return Describe(absl::StatusCode::kUnavailable, what, error);
   } catch (const c10::DistNetworkError& error) {
@@ -37,7 +38,8 @@ absl::Status StatusOfCurrentException(absl::string_view what) {
   } catch (const c10::Error& error) {
     return Describe(absl::StatusCode::kInternal, what, error);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat(what, ": out of host memory"));
+    return job::WithKind(job::FailureKind::kOutOfMemory,
+                         absl::ResourceExhaustedError(absl::StrCat(what, ": out of host memory")));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat(what, ": ", error.what()));
   } catch (...) {

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "core/wire/job_yaml.h"
@@ -26,13 +25,32 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kSendTimeout = absl::Seconds(30);
-constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
+constexpr std::chrono::milliseconds kProgressInterval{100};
 constexpr int32_t kCaptions = 8;
 // For work that was enqueued when an epoch ended early, once its communicators are aborted.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
+
+// The value, or its error as one of this kind.
+template <typename T>
+absl::StatusOr<T> OrFailure(job::FailureKind kind, absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return job::WithKind(kind, value.status());
+}
+
+// What was indexed or checked a moment ago, and cannot be used now.
+template <typename T>
+absl::StatusOr<T> StillThere(absl::StatusOr<T> value) {
+  return OrFailure(job::FailureKind::kDataUnavailable, std::move(value));
+}
+
+// What the coordinator sends, it has checked: who cannot read it is of another version.
+template <typename T>
+absl::StatusOr<T> OfOurVersion(absl::StatusOr<T> value) {
+  return OrFailure(job::FailureKind::kVersionMismatch, std::move(value));
+}
 
 // What this rank's modules read of a sample.
 data::LoaderOptions OptionsOfLoader(const plan::Plan& plan, const v1::RunEpoch& order) {
@@ -59,10 +77,10 @@ absl::Status EpochRun::Report(v1::RankReport report) {
 
 absl::Status EpochRun::MakePlanOfOrder() {
   const v1::Assign& assign = order_.assign();
-  ASSIGN_OR_RETURN(job::ReadJob read,
-                   wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
-  ASSIGN_OR_RETURN(plan::Layout layout, wire::FromProto(assign.layout()));
-  ASSIGN_OR_RETURN(plan_, plan::Expand(read.spec, std::move(layout)));
+  ASSIGN_OR_RETURN(job::ReadJob read, OfOurVersion(wire::ReadJobFile(assign.document().text(),
+                                                                     job::Purpose::kSubmit)));
+  ASSIGN_OR_RETURN(plan::Layout layout, OfOurVersion(wire::FromProto(assign.layout())));
+  ASSIGN_OR_RETURN(plan_, OfOurVersion(plan::Expand(read.spec, std::move(layout))));
   if (plan_.digest != assign.plan_digest()) {
     return job::WithKind(
         job::FailureKind::kVersionMismatch,
@@ -77,27 +95,28 @@ absl::Status EpochRun::MakePlanOfOrder() {
 absl::Status EpochRun::OpenData() {
   const std::string& directory = order_.assign().document().directory();
   const data::LoaderOptions options = OptionsOfLoader(plan_, order_);
-  const std::string samples_of =
-      absl::StrCat(order_.assign().job(), " ", absl::StrJoin(options.modules, ","), " ",
-                   options.targets, " ", plan_.layout.data_digest, " ", order_.data_index(), "\n",
-                   directory, "\n", order_.assign().document().text());
+  const std::string samples_of = absl::StrCat(
+      order_.assign().job(), " ", absl::StrJoin(options.modules, ","), " ", options.targets, " ",
+      plan_.layout.data_digest, " ", order_.data_index(), "\n", order_.validation_index(), "\n",
+      directory, "\n", order_.assign().document().text());
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
-    absl::StatusOr<std::unique_ptr<train::SampleSource>> source = train::ShardSource::Open(
-        order_.data_index(), data::DataSetSpecOf(plan_.spec, directory, false), options);
-    // It was indexed a moment ago.
-    if (!source.ok()) return job::WithKind(job::FailureKind::kDataUnavailable, source.status());
-    kept_.source = *std::move(source);
+    kept_.validation_digest.clear();
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<train::SampleSource> source,
+        StillThere(train::ShardSource::Open(
+            order_.data_index(), data::DataSetSpecOf(plan_.spec, directory, false), options)));
+    if (!order_.validation_index().empty()) {
+      ASSIGN_OR_RETURN(
+          const data::Index index,
+          StillThere(data::Index::Load(order_.validation_index(),
+                                       data::DataSetSpecOf(plan_.spec, directory, true))));
+      kept_.validation_digest = index.digest();
+    }
+    kept_.source = std::move(source);
     kept_.samples_of = samples_of;
   }
-  std::string validation;
-  if (!order_.validation_index().empty()) {
-    ASSIGN_OR_RETURN(const data::Index index,
-                     data::Index::Load(order_.validation_index(),
-                                       data::DataSetSpecOf(plan_.spec, directory, true)));
-    validation = index.digest();
-  }
-  const std::string digest = data::DigestOfSets(kept_.source->digest(), validation);
+  const std::string digest = data::DigestOfSets(kept_.source->digest(), kept_.validation_digest);
   if (digest != plan_.layout.data_digest) {
     return job::WithKind(job::FailureKind::kDataInvalid,
                          absl::FailedPreconditionError(absl::StrCat(
@@ -142,7 +161,7 @@ absl::Status EpochRun::Connect() {
   } else {
     connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
   }
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   // A rank that was told to stop reports that, not the connection that it broke off.
   RETURN_IF_ERROR(stopped_);
   RETURN_IF_ERROR(connected.status());
@@ -153,8 +172,9 @@ absl::Status EpochRun::Connect() {
 
 void EpochRun::OnStep(const train::StepSummary& step) {
   figures_.Add(step, *program_);
-  const absl::Time now = absl::Now();
-  if (now - progress_sent_ >= kProgressInterval || step.step == plan_.spec.steps) {
+  const auto now = std::chrono::steady_clock::now();
+  const bool due = !progress_sent_.has_value() || now - *progress_sent_ >= kProgressInterval;
+  if (due || step.step == plan_.spec.steps) {
     progress_sent_ = now;
     v1::ToDaemon message;
     message.mutable_progress()->set_epoch(epoch());
@@ -164,7 +184,7 @@ void EpochRun::OnStep(const train::StepSummary& step) {
   if (!reporter_) return;
   if (const absl::Status written = metrics_->Write(step, epoch()); !written.ok()) {
     report_status_.Update(written);
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     if (training_ != nullptr) training_->RequestStop();
   }
   v1::RankReport report;
@@ -242,7 +262,6 @@ absl::Status EpochRun::MakeTrainer() {
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;
     report.mutable_event()->set_type("CorruptSample");
-    report.mutable_event()->set_epoch(epoch());
     report.mutable_event()->set_message(sample.reason);  // it names shard and sample
     report_status_.Update(Report(std::move(report)));
   };
@@ -250,7 +269,7 @@ absl::Status EpochRun::MakeTrainer() {
                    train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *kept_.source,
                                           *kept_.training, options, std::move(callbacks)));
   program_ = &trainer_->executor().program();
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   RETURN_IF_ERROR(stopped_);
   training_ = kept_.training.get();
   return absl::OkStatus();
@@ -277,11 +296,11 @@ absl::Status EpochRun::Train() {
 absl::Status EpochRun::Evaluate() {
   const data::DataSetSpec spec =
       data::DataSetSpecOf(plan_.spec, order_.assign().document().directory(), true);
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<train::SampleSource> validation,
-      train::ShardSource::Open(order_.validation_index(), spec, OptionsOfLoader(plan_, order_)));
+  ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> validation,
+                   StillThere(train::ShardSource::Open(order_.validation_index(), spec,
+                                                       OptionsOfLoader(plan_, order_))));
   ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer,
-                   data::Tokenizer::Load(spec.tokenizer));
+                   StillThere(data::Tokenizer::Load(spec.tokenizer)));
   train::Evaluator evaluator(plan_, trainer_->executor(), *validation, LengthMultiple());
   ASSIGN_OR_RETURN(
       const train::EvaluationSummary summary,
@@ -310,7 +329,7 @@ absl::Status EpochRun::RunToEnd() {
   RETURN_IF_ERROR(Connect());
   RETURN_IF_ERROR(Train());
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);
   }
   v1::RankReport report;
@@ -323,7 +342,7 @@ absl::Status EpochRun::Run() {
   if (!ended.ok()) {
     {
       // A rank that was told to stop reports that, not the aborted wait that it caused.
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(&mu_);
       if (!stopped_.ok()) ended = stopped_;
     }
     ended = Quiesce(ended);
@@ -341,7 +360,7 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
     if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
   }
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     AbortCommunicators(ended);
   }
   absl::Status drained;
@@ -359,7 +378,7 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
 
 void EpochRun::Release() {
   trainer_ = nullptr;
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   training_ = nullptr;
   connected_ = false;
   communicators_.clear();
@@ -373,7 +392,7 @@ void EpochRun::AbortCommunicators(const absl::Status& reason) {
 }
 
 void EpochRun::Stop(absl::Status reason) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (!stopped_.ok()) return;
   stopped_ = reason;
   rendezvous_.Abort(reason);
@@ -383,7 +402,7 @@ void EpochRun::Stop(absl::Status reason) {
 }
 
 bool EpochRun::stop_requested() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return !stopped_.ok();
 }
 

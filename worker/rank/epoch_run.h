@@ -8,14 +8,16 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "core/base/mutex.h"
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
 #include "phalanx/v1/rank.pb.h"
@@ -35,6 +37,7 @@ struct Kept {
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
   std::string samples_of;                          // what `source` reads, and how
   std::unique_ptr<train::SampleSource> source;
+  std::string validation_digest;  // of the index beside it; empty: none
 };
 
 class EpochRun {
@@ -92,11 +95,12 @@ class EpochRun {
   std::unique_ptr<MetricsWriter> metrics_;
   RankFigures figures_;
   const schedule::Program* program_ = nullptr;  // the trainer's, while it runs
-  absl::Time progress_sent_ = absl::InfinitePast();
+  // Of a clock that nobody sets.
+  std::optional<std::chrono::steady_clock::time_point> progress_sent_;
   absl::Status report_status_;  // the first report that could not be sent or written
 
   std::stop_source connecting_;  // thread-safe: ends what ranks wait for while they connect
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort
   bool connected_ ABSL_GUARDED_BY(mu_) = false;

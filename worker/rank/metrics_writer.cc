@@ -79,8 +79,9 @@ absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
   std::string kept, line;
   while (std::getline(in, line)) {
     const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (entry.is_object() && entry.value("step", int64_t{0}) < first_step &&
-        entry.contains("step")) {
+    // A person may have edited the file.
+    const auto step = entry.is_object() ? entry.find("step") : entry.end();
+    if (step != entry.end() && step->is_number_integer() && step->get<int64_t>() < first_step) {
       absl::StrAppend(&kept, line, "\n");
     }
   }

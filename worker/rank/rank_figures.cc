@@ -30,7 +30,8 @@ void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::P
 }
 
 void RankFigures::Add(const train::StepSummary& step, const schedule::Program& program) {
-  if (step.step > kWarmupSteps + 1) {
+  // Of the step before the first of an epoch nothing is known.
+  if (step.step > kWarmupSteps + 1 && previous_seconds_ > 0) {
     ++steps_;
     step_seconds_ += previous_seconds_;
     busy_seconds_ += step.previous.busy;

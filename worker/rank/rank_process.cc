@@ -16,7 +16,7 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
 void RankProcess::Handle(const v1::ToRank& order) {
   // Held throughout: Run() looks whether an epoch was told to stop when it lets go of it.
-  const std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(&mu_);
   const std::shared_ptr<EpochRun> runs[2] = {current_, next_};
   for (const std::shared_ptr<EpochRun>& run : runs) {
     if (run == nullptr) continue;
@@ -33,7 +33,7 @@ void RankProcess::Handle(const v1::ToRank& order) {
     TellStopped(order.stop().epoch());
   if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run(), kept_);
   if (order.has_quit()) quit_ = true;
-  changed_.notify_all();
+  changed_.SignalAll();
 }
 
 void RankProcess::ReadOrders() {
@@ -43,11 +43,11 @@ void RankProcess::ReadOrders() {
     if (!received.ok()) {
       std::shared_ptr<EpochRun> current;
       {
-        const std::lock_guard<std::mutex> lock(mu_);
+        MutexLock lock(&mu_);
         daemon_gone_ = true;
         current = current_;
       }
-      changed_.notify_all();
+      changed_.SignalAll();
       if (current != nullptr) current->Stop(absl::CancelledError("the node's daemon is gone"));
       return;
     }
@@ -71,8 +71,8 @@ int RankProcess::Run() {
   while (true) {
     std::shared_ptr<EpochRun> run;
     {
-      std::unique_lock<std::mutex> lock(mu_);
-      changed_.wait(lock, [this] { return quit_ || daemon_gone_ || next_ != nullptr; });
+      MutexLock lock(&mu_);
+      while (!quit_ && !daemon_gone_ && next_ == nullptr) changed_.Wait(&mu_);
       if (quit_ || daemon_gone_) {
         exit_code = daemon_gone_ && !quit_ ? 2 : 0;
         break;
@@ -85,7 +85,7 @@ int RankProcess::Run() {
     const absl::Status ended = run->Run();
     bool told_to_stop = false;
     {
-      const std::lock_guard<std::mutex> lock(mu_);
+      MutexLock lock(&mu_);
       current_ = nullptr;
       told_to_stop = run->stop_requested();
     }

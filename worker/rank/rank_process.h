@@ -7,12 +7,12 @@
 // of its own: then it has said why. Losing its peers is none.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "core/base/mutex.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/rank/epoch_run.h"
@@ -34,13 +34,13 @@ class RankProcess {
 
   channel::FrameSocket& channel_;
   Kept kept_;  // of the thread in Run()
-  std::mutex mu_;
-  std::condition_variable changed_;
+  Mutex mu_;
+  CondVar changed_;
   // Made when the order arrives, so that what follows it finds the epoch.
-  std::shared_ptr<EpochRun> next_;     // guarded by mu_
-  std::shared_ptr<EpochRun> current_;  // guarded by mu_
-  bool quit_ = false;                  // guarded by mu_
-  bool daemon_gone_ = false;           // guarded by mu_
+  std::shared_ptr<EpochRun> next_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<EpochRun> current_ ABSL_GUARDED_BY(mu_);
+  bool quit_ ABSL_GUARDED_BY(mu_) = false;
+  bool daemon_gone_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace phalanx::rank

@@ -337,7 +337,7 @@ absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& val
         finite.push_back(entry.sample->target_finite);
       }
       if (!entry.sample->target_finite) {
-        corrupt.push_back({entry.number, entry.sample->corrupt_reason});
+        corrupt.push_back({entry.number, entry.sample->target_reason});
       }
     }
   }

@@ -143,8 +143,6 @@ class Batches {
                            plan::UnitRange part, const at::Tensor& valid, model::StageInput& input,
                            std::vector<CorruptSample>& corrupt);
 
-  const SampleSource& source() const { return source_; }
-
   // Decoding: where each sample's prompt ends, and the tokens that have been put behind it.
   struct Grown {
     int64_t prompt_positions = 0;

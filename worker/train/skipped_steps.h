@@ -1,5 +1,8 @@
 // worker/train/skipped_steps.h: when steps without an update are too many in a row.
 //
+// Steps that are not finite are counted by the state, over epochs (training_state.h); steps in
+// which no token counts are counted here, in the present epoch.
+//
 // Not thread-safe.
 #pragma once
 
@@ -12,18 +15,17 @@ namespace phalanx::train {
 
 class SkippedSteps {
  public:
-  // `not_finite`: steps in a row, up to the one before the first that is added.
-  explicit SkippedSteps(int64_t in_a_row_max, int64_t not_finite = 0)
-      : in_a_row_max_(in_a_row_max), not_finite_(not_finite) {}
+  explicit SkippedSteps(int64_t in_a_row_max) : in_a_row_max_(in_a_row_max) {}
 
-  // Takes in the decision of the next step. Errors: DataLoss when the last in_a_row_max steps that
-  // had tokens had gradients that are not finite; InvalidArgument when the last in_a_row_max steps
-  // had no token that counts.
-  absl::Status Add(const Decision& decision);
+  // Takes in the decision of the next step; `skipped_in_a_row` as in Counts, up to that step.
+  // Errors: DataLoss, of the kind kNonFinite, when the last in_a_row_max steps that were not empty
+  // were skipped; InvalidArgument, of the kind kDataInvalid, when the last in_a_row_max steps were
+  // empty.
+  absl::Status Add(const Decision& decision, int64_t skipped_in_a_row);
 
  private:
   int64_t in_a_row_max_;
-  int64_t not_finite_ = 0, empty_ = 0;  // in a row
+  int64_t empty_ = 0;  // in a row
 };
 
 }  // namespace phalanx::train

@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/accused.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 #include "core/schedule/program.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/rank_values.h"
@@ -27,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan,
                                                          SampleSource& source, TrainingState& state,
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks) {
-  std::unique_ptr<Trainer> trainer(new Trainer(plan, source, state, options, std::move(callbacks)));
+  std::unique_ptr<Trainer> trainer(new Trainer(plan, state, options, std::move(callbacks)));
   state.TakeBackStop();
   ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, state));
   trainer->batches_ =
@@ -46,15 +48,14 @@ absl::Status Trainer::Prepare() {
   const Start start = options_.start.value_or(Start{});
   const int64_t known = state_.decided().step;
   RETURN_IF_ERROR(state_.GoOn(plan_, start));
-  last_decided_ = absl::Now();
   if (start.decision.step > known) {
     MeasureVolume(start.decision.step);
     Tell(start.decision);
   }
-  skipped_ = SkippedSteps(options_.skipped_in_a_row_max, state_.counts().skipped_in_a_row);
-  // Processes that go on are warm.
-  if (options_.start.has_value()) return executor_->RestoreParameters();
-  if (!state_.options().device.is_cuda()) return absl::OkStatus();
+  if (options_.start.has_value()) RETURN_IF_ERROR(executor_->RestoreParameters());
+  // Who holds the state of a decided step has run every kernel; before that some rank's process may
+  // be new.
+  if (start.decision.step > 0 || !state_.options().device.is_cuda()) return absl::OkStatus();
   microbatches_ = batches_->OfStep(1);
   batches_->Announce(microbatches_, {});
   RETURN_IF_ERROR(executor_->WarmUp(*batches_, microbatches_));
@@ -74,22 +75,32 @@ absl::Status Trainer::Settle() {
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     if (std::chrono::steady_clock::now() - begin >
         absl::ToChronoSeconds(options_.decision_timeout)) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("step ", pending_step_, " was not decided within ",
-                       absl::FormatDuration(options_.decision_timeout)));
+      // The device waits for nobody but peers, and does not say for whom.
+      return job::WithKind(job::FailureKind::kPeerLost,
+                           absl::DeadlineExceededError(
+                               absl::StrCat("step ", pending_step_, " was not decided within ",
+                                            absl::FormatDuration(options_.decision_timeout))));
     }
     absl::SleepFor(kDecisionPoll);
   }
   if (!IsDecided(decision.verdict)) {
     if (decision.invalid_rank < 0) return absl::CancelledError("asked to stop");
-    return absl::AbortedError(
-        absl::StrCat("step ", pending_step_, " did not commit: the record of rank ",
-                     decision.invalid_rank, " is missing or of another step"));
+    const Rank rank = RankOfRecord(decision.invalid_rank);
+    return Accusing(rank, absl::AbortedError(absl::StrCat(
+                              "step ", pending_step_, " did not commit: the record of rank ",
+                              rank.value, " is missing or of another step")));
   }
   pending_step_ = 0;
   state_.Account(decision);
   Tell(decision);
-  return skipped_.Add(decision);
+  return skipped_.Add(decision, state_.counts().skipped_in_a_row);
+}
+
+Rank Trainer::RankOfRecord(int32_t place) const {
+  for (int32_t rank = 0; rank < plan_.world; ++rank) {
+    if (!plan_.PlacesOf(Rank{rank}).empty() && place-- == 0) return Rank{rank};
+  }
+  return Rank{plan_.world - 1};
 }
 
 void Trainer::AccountForLast() {
@@ -101,7 +112,9 @@ void Trainer::AccountForLast() {
 }
 
 void Trainer::Tell(const Decision& decision) {
-  const absl::Time now = absl::Now();
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const double seconds =
+      last_decided_.has_value() ? std::chrono::duration<double>(now - *last_decided_).count() : 0;
   const Batches::Volume& volume = VolumeOfStep(decision.step);
   StepSummary summary{
       .step = decision.step,
@@ -112,7 +125,7 @@ void Trainer::Tell(const Decision& decision) {
       .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
       .images = volume.images,
       .sounds = volume.sounds,
-      .seconds = absl::ToDoubleSeconds(now - last_decided_),
+      .seconds = seconds,
       .skipped = decision.verdict == Verdict::kSkipped,
       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
   if (decision.step > FirstStep()) summary.previous = executor_->ReadFigures(decision.step - 1);
@@ -138,7 +151,7 @@ void Trainer::MeasureVolume(int64_t step) {
 }
 
 absl::Status Trainer::Run() {
-  last_decided_ = absl::Now();
+  last_decided_ = std::chrono::steady_clock::now();
   for (int64_t step = FirstStep(); step <= plan_.spec.steps; ++step) RETURN_IF_ERROR(Enqueue(step));
   RETURN_IF_ERROR(Settle());
   RETURN_IF_ERROR(executor_->AwaitParts());

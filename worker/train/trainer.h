@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,7 +32,7 @@ struct StepSummary {
   int64_t step = 0;
   double loss = 0, gradient_norm = 0, learning_rate = 0;
   int64_t tokens = 0, counted_tokens = 0, images = 0, sounds = 0;
-  double seconds = 0;
+  double seconds = 0;  // 0: not known, another epoch ran it
   bool skipped = false;
   int64_t corrupt_samples = 0;
   StepFigures previous;  // of the step before this one, on this rank
@@ -86,13 +87,12 @@ class Trainer {
   Executor& executor() { return *executor_; }
 
  private:
-  Trainer(const plan::Plan& plan, SampleSource& source, TrainingState& state,
-          const TrainerOptions& options, TrainerCallbacks callbacks)
-      : plan_(plan),
-        source_(source),
-        state_(state),
-        options_(options),
-        callbacks_(std::move(callbacks)) {}
+  // Of a clock that nobody sets.
+  using SteadyTime = std::chrono::steady_clock::time_point;
+
+  Trainer(const plan::Plan& plan, TrainingState& state, const TrainerOptions& options,
+          TrainerCallbacks callbacks)
+      : plan_(plan), state_(state), options_(options), callbacks_(std::move(callbacks)) {}
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.
   absl::Status Settle();
@@ -102,12 +102,13 @@ class Trainer {
     return options_.start.has_value() ? options_.start->decision.step + 1 : 1;
   }
   void WaitForDevice();
+  // Whose record stands at `place`: those of ranks that have work, ascending.
+  Rank RankOfRecord(int32_t place) const;
   void MeasureVolume(int64_t step);
   Batches::Volume& VolumeOfStep(int64_t step) { return volumes_[static_cast<size_t>(step % 2)]; }
   absl::Status ShareTrace();
 
   const plan::Plan& plan_;
-  SampleSource& source_;
   TrainingState& state_;
   const TrainerOptions options_;
   TrainerCallbacks callbacks_;
@@ -119,9 +120,9 @@ class Trainer {
 
   std::array<Batches::Volume, 2> volumes_;  // of the step under way and the one before
   int64_t pending_step_ = 0;                // run, decision not yet read; 0: none
-  SkippedSteps skipped_{options_.skipped_in_a_row_max, 0};
-  std::vector<InstructionTime> trace_;  // of trace_step, once it is known
-  absl::Time last_decided_;
+  SkippedSteps skipped_{options_.skipped_in_a_row_max};
+  std::vector<InstructionTime> trace_;      // of trace_step, once it is known
+  std::optional<SteadyTime> last_decided_;  // of this epoch; before its first step: its beginning
 };
 
 }  // namespace phalanx::train

@@ -1,11 +1,13 @@
 // Rank processes that are assigned epoch after epoch, stopped at any moment or left by a peer.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "core/base/prng.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/rank/rank_world.h"
+#include "tests/support/files.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -113,14 +115,43 @@ TEST(RankEpochsTest, StateOfAnotherStoresJob_IsNotGoneOnFrom) {
   options.vision = "";
   options.language = "ranks: 1";
   RankWorld world(data, options);
-  world.Begin(std::nullopt, 1);
+  world.Begin(std::nullopt);
   world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
   const v1::EpochBegins begins = BeginsOf(world.Stop());
-  world.Begin(begins, 2);  // the same number, layout and rank
+  world.Begin(begins,
+              [](v1::RunEpoch& run) { run.set_store(2); });  // the same number, layout and rank
   const RankWorld::Said said =
       world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); });
   EXPECT_NE(said.errors.at(0).message().find("holds no state of step"), std::string::npos)
       << said.errors.at(0).message();
+}
+
+// One rank, and what it says of an epoch that is ordered with `alter`.
+v1::RankError ErrorOf(const std::function<void(v1::RunEpoch&)>& alter) {
+  const DataFolder data = MakeData();
+  JobOptions options = Job("out");
+  options.vision = "";
+  options.language = "ranks: 1";
+  options.validation = true;
+  RankWorld world(data, options);
+  world.Begin(std::nullopt, alter);
+  return world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); }).errors.at(0);
+}
+
+TEST(RankEpochsTest, ValidationIndexThatIsDamagedOrGone_IsDataUnavailable) {
+  const v1::RankError damaged =
+      ErrorOf([](v1::RunEpoch& run) { support::WriteFile(run.validation_index(), "no index"); });
+  EXPECT_EQ(damaged.kind(), v1::FAILURE_KIND_DATA_UNAVAILABLE) << damaged.message();
+  const v1::RankError gone =
+      ErrorOf([](v1::RunEpoch& run) { std::filesystem::remove(run.validation_index()); });
+  EXPECT_EQ(gone.kind(), v1::FAILURE_KIND_DATA_UNAVAILABLE) << gone.message();
+}
+
+TEST(RankEpochsTest, LayoutOfAnotherVersion_IsThat) {
+  const v1::RankError error = ErrorOf([](v1::RunEpoch& run) {
+    run.mutable_assign()->mutable_layout()->set_schedule("next_years");
+  });
+  EXPECT_EQ(error.kind(), v1::FAILURE_KIND_VERSION_MISMATCH) << error.message();
 }
 
 TEST(RankEpochsTest, ProcessWithoutTheState_RefusesToGoOnFromIt) {

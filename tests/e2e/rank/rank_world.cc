@@ -139,7 +139,8 @@ v1::Assign RankWorld::MakeAssign() const {
   return assign;
 }
 
-void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins, uint64_t store) {
+void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
+                      const std::function<void(v1::RunEpoch&)>& alter) {
   ++epoch_;
   {
     const MutexLock lock(&mutex_);
@@ -153,8 +154,9 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins, uint64_t sto
   run.set_validation_index(data_.validation_index_path);
   run.set_address("127.0.0.1");
   run.set_threads(1);
-  run.set_store(store);
+  run.set_store(1);
   if (begins.has_value()) *run.mutable_begins() = *begins;
+  if (alter != nullptr) alter(run);
   // As from a daemon, what ranks announce comes behind the order.
   const MutexLock lock(&passing_);
   for (int32_t rank = 0; rank < size(); ++rank) {

@@ -41,9 +41,9 @@ class RankWorld {
   // Kills what is left.
   ~RankWorld();
 
-  // Orders the next epoch; from the beginning, or from `begins`.
-  // `store`: that the job is of.
-  void Begin(const std::optional<v1::EpochBegins>& begins, uint64_t store = 1);
+  // Orders the next epoch; from the beginning, or from `begins`. `alter` changes what is ordered.
+  void Begin(const std::optional<v1::EpochBegins>& begins,
+             const std::function<void(v1::RunEpoch&)>& alter = nullptr);
   // Waits until what has been said of this epoch is enough, and returns it.
   Said Await(const std::function<bool(const Said&)>& enough);
   // Orders all ranks to leave the epoch, and waits until they have.

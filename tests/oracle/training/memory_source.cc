@@ -62,6 +62,7 @@ class SampleMaker {
       const int64_t rows = Between(prng_, 0, std::min(shape_.target_rows_max, positions));
       sample_->target = RandomValues(prng_, rows * items.target_hidden);
       sample_->target_finite = target_finite_;
+      if (!target_finite_) sample_->target_reason = "made so";
     }
     sample_->corrupt = any && corrupt_;
     if (sample_->corrupt) sample_->corrupt_reason = "made so";

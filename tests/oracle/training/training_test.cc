@@ -104,5 +104,32 @@ TEST(TrainingDataTest, CorruptTarget_CountsInNoLossOfTargets) {
   EXPECT_LE(Compare(trained[0].gradients, plain[0].gradients).error, 1e-9);
 }
 
+// The rank that reads the images may be the one that is held to the targets, or another.
+TEST(TrainingDataTest, CorruptTargetOfASampleWithImages_CountsAlikeOnOneRankAndOnSeveral) {
+  const auto train = [](int32_t offset) {
+    const job::JobSpec spec = support::AJob()
+                                  .Module("vision", TinyVision(), {.offset = offset})
+                                  .Module("language", TinyLanguage(), {.offset = offset})
+                                  .Module("regressor", TinyRegressor(), {.offset = offset})
+                                  .Edge("vision", "language", {.projector = 16})
+                                  .Edge("language", "regressor", {.projector = 16})
+                                  .Batch(8, 2)
+                                  .Compute(job::Precision::kFp64);
+    DataShape data = DataShapeOf(spec);
+    data.images_min = 1;
+    data.samples = spec.batch.global;
+    data.corrupt_target = 3;
+    const train::Decision trained = TrainInProcess(spec, data, 1)[0].decision;
+    const train::Decision plain = TrainPlain(spec, data, 1)[0].decision;
+    EXPECT_NEAR(trained.loss, plain.loss, 1e-9);
+    EXPECT_EQ(trained.counted_tokens, plain.counted_tokens);
+    return trained;
+  };
+  const train::Decision together = train(0), apart = train(-1);
+  EXPECT_NEAR(together.loss, apart.loss, 1e-9);
+  EXPECT_EQ(together.corrupt_samples, 1);
+  EXPECT_EQ(apart.corrupt_samples, 1);
+}
+
 }  // namespace
 }  // namespace phalanx::oracle

@@ -63,6 +63,10 @@ struct SendReport {
   std::variant<std::string, RankExit> report;
 };
 
+// From now on all jobs are of this store; nothing is kept for others.
+struct UseStore {
+  uint64_t store = 0;
+};
 struct PrepareData {
   RequestNumber request;
   JobId job;
@@ -75,6 +79,7 @@ struct StartProcess {
   Epoch epoch;
   int32_t rank = 0;
   int32_t device = 0;
+  uint64_t store = 0;  // that the job is of
 };
 struct SendRunEpoch {
   ProcessNumber process;
@@ -106,6 +111,7 @@ struct KillProcess {  // SIGKILL, to the whole process group
 struct UploadLogs {
   uint64_t command_number = 0;
   FetchLogsCommand fetch;
+  uint64_t store = 0;  // that the job is of
 };
 // The daemon is done. Nothing follows.
 struct Exit {
@@ -117,8 +123,9 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
-                            PrepareData, StartProcess, SendRunEpoch, SendRendezvous, SendStopEpoch,
-                            SendQuit, TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
+using Action =
+    std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
+                 PrepareData, StartProcess, SendRunEpoch, SendRendezvous, SendStopEpoch, SendQuit,
+                 TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

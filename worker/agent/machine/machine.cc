@@ -1,6 +1,7 @@
 #include "worker/agent/machine/machine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,6 +83,7 @@ void Machine::Apply(const SessionWelcomed& event) {
   if (event.store != 0 && event.store != store_) {
     if (store_ != 0) LeaveStore();
     store_ = event.store;
+    actions_.push_back(UseStore{store_});
   }
   Log(absl::StrCat("session=", session_.value, " welcome coordinator=",
                    absl::Hex(coordinator_.value), " reports_kept=", reports_.size()));
@@ -162,7 +164,7 @@ void Machine::Apply(const DataPrepared& event) {
   const DataOutcome& outcome = event.outcome;
   if (outcome.status.ok()) {
     outcomes_[use.job] = {use.document, outcome};
-    ForgetLowest(outcomes_, kOutcomesMax);
+    ForgetOutcomes();
   }
   if (use.command_number != 0) {
     if (use.coordinator != coordinator_.value) return;
@@ -293,7 +295,7 @@ void Machine::Run(uint64_t number, const StopCommand& command) {
 }
 
 void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
-  actions_.push_back(UploadLogs{number, command});
+  actions_.push_back(UploadLogs{number, command, store_});
 }
 
 void Machine::Answer(uint64_t number, absl::Status status,
@@ -395,6 +397,14 @@ void Machine::LeaveStore() {
   stops_.clear();
   reports_ = ReportBuffer();
   last_job_ = JobId{};
+}
+
+// Of jobs that run here it is known, however old they are: their next epoch does not wait.
+void Machine::ForgetOutcomes() {
+  for (auto outcome = outcomes_.begin();
+       outcome != outcomes_.end() && outcomes_.size() > kOutcomesMax;) {
+    outcome = assignments_.contains(outcome->first) ? std::next(outcome) : outcomes_.erase(outcome);
+  }
 }
 
 // The newest command of which all up to it are carried out: what comes after may be sent again.

@@ -17,7 +17,7 @@
 //
 // Stores. Jobs are numbered within one store of a coordinator. At the welcome of a coordinator with
 // another store the ranks of the one before are ended and everything known of its jobs is
-// forgotten.
+// forgotten, logs included.
 //
 // Epochs. Of each job only the highest epoch seen is obeyed; older commands are refused with
 // ABORTED. A stopped epoch is as good as an older one. An assignment of a newer epoch takes over
@@ -80,7 +80,8 @@ class Machine {
  public:
   static constexpr size_t kResultsMax = 256;  // answers kept for a coordinator that asks again
   static constexpr size_t kJobsRememberedMax = 4096;  // jobs whose highest epoch is remembered
-  static constexpr size_t kOutcomesMax = 64;          // jobs whose data is known to be prepared
+  // Jobs whose data is known to be prepared, beside those that are assigned.
+  static constexpr size_t kOutcomesMax = 64;
 
   Machine(const MachineOptions& options, Instant start);
 
@@ -161,6 +162,7 @@ class Machine {
   void Drain(std::string reason, absl::Status failure, absl::Duration grace);
   uint64_t LastCommandNumber() const;
   void RememberEpoch(JobId job, Epoch epoch);
+  void ForgetOutcomes();
   void LeaveStore();
 
   // processes.cc: assignments and the processes that serve them.

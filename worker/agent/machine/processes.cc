@@ -98,6 +98,7 @@ void Machine::Apply(const ProcessExited& event) {
   SendQueuedReports();
   const auto assigned = assignments_.find(process.job);
   if (assigned != assignments_.end() && assigned->second.command->epoch > process.epoch &&
+      assigned->second.rank_of_device.contains(process.device) &&
       (process.state == ProcessState::kStopping || process.state == ProcessState::kStarting)) {
     // It was to run the newer epoch and did not live to do so.
     assigned->second.to_start.insert(process.device);
@@ -184,7 +185,7 @@ void Machine::StartProcesses() {
                                    .rank = rank,
                                    .kill_at = now_ + options_.hello_timeout};
       actions_.push_back(
-          StartProcess{last_process_, job, assignment.command->epoch, rank, *device});
+          StartProcess{last_process_, job, assignment.command->epoch, rank, *device, store_});
       ++assignment.starting;
       device = assignment.to_start.erase(device);
     }

@@ -49,7 +49,6 @@ void ReportBuffer::EraseOldest(bool steps) {
   for (size_t i = 0; i < reports_.size(); ++i) {
     const bool on_its_way = i >= written_ && i < handed_;
     if (on_its_way || (reports_[i].kind == ReportKind::kStep) != steps) continue;
-    if (i >= handed_) ++dropped_;
     Erase(i);
     return;
   }

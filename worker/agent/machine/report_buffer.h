@@ -37,7 +37,6 @@ class ReportBuffer {
   size_t size() const { return reports_.size(); }
   // Reports not yet written to the present session.
   size_t unwritten() const { return reports_.size() - written_; }
-  uint64_t dropped() const { return dropped_; }
 
  private:
   struct Stored {
@@ -53,7 +52,6 @@ class ReportBuffer {
   size_t written_ = 0;
   size_t handed_ = 0;
   size_t step_count_ = 0;
-  uint64_t dropped_ = 0;
 };
 
 }  // namespace phalanx::agent

@@ -110,6 +110,32 @@ TEST_F(FailureTest, AccusationsInAChain_BlameItsBeginning) {
   EXPECT_EQ(h.State(job).failure->rank, 2);
 }
 
+// Rank 3 hangs. Rank 2 ran out of patience first and left, which ranks 0 and 1 saw.
+TEST(AccusationTest, SeveralAccusationsOfARankThatFollowedAnother_LeaveItsNodeAlone) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1), c = h.Open("c", 1);
+  const JobId job = h.Submit(AJob("j", 4));
+  for (const SessionId& node : {a, b, c}) h.Prepare(node);
+  h.Ready(a, job, 0, 2);
+  h.Ready(b, job, 2, 3);
+  h.Ready(c, job, 3, 4);
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 1, Lost(2));
+  h.Report(b, job, 2, Lost(3));
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kPeerLost);
+  EXPECT_EQ(h.State(job).failure->rank, 3);
+}
+
+TEST_F(FailureTest, AccusationsToAndFro_BlameTheNodeThatIsCutOff) {
+  h.Report(b, job, 2, Lost(0));
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 1, Lost(2));
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeUnreachable);
+  EXPECT_EQ(h.State(job).failure->node, "b");
+}
+
 TEST_F(FailureTest, AccusationOfNobody_BlamesNobody) {
   h.Report(a, job, 0, Lost(-1));
   h.Advance(absl::Milliseconds(300));

@@ -41,11 +41,16 @@ TEST(FailureTest, ErrorThatAccusesAPeer_IsAPeersLoss) {
   EXPECT_EQ(AccusedIn(absl::UnavailableError("gone")), std::nullopt);
 }
 
-TEST(FailureTest, ErrorWithoutAKind_IsWhatItsCodeStandsFor) {
-  EXPECT_EQ(KindOf(absl::DataLossError("")), FailureKind::kNonFinite);
-  EXPECT_EQ(KindOf(absl::ResourceExhaustedError("")), FailureKind::kOutOfMemory);
+TEST(FailureTest, ErrorWithoutAKind_IsTheRanksOwn_UnlessAPeerIsGone) {
   EXPECT_EQ(KindOf(absl::UnavailableError("")), FailureKind::kPeerLost);
-  EXPECT_EQ(KindOf(absl::InternalError("")), FailureKind::kRankError);
+  EXPECT_EQ(KindOf(absl::AbortedError("")), FailureKind::kPeerLost);
+  // A damaged index, an unknown schedule, a frame that is too large, a daemon that does not read.
+  for (const absl::Status& status :
+       {absl::DataLossError(""), absl::InvalidArgumentError(""), absl::ResourceExhaustedError(""),
+        absl::DeadlineExceededError(""), absl::FailedPreconditionError(""),
+        absl::InternalError("")}) {
+    EXPECT_EQ(KindOf(status), FailureKind::kRankError) << status;
+  }
 }
 
 TEST(FailureTest, Reference_IsWhatTheTableSays) {

@@ -127,6 +127,19 @@ TEST(LogFilesTest, OldJobs_LoseTheirLogs_ButNotThoseToKeep) {
   EXPECT_TRUE(std::filesystem::exists(state + "/jobs/3"));
 }
 
+TEST(LogFilesTest, Stores_HaveLogsOfTheirOwn_AndOnlyThePresentOneKeepsThem) {
+  const std::string state = support::MakeFolder("spool");
+  const std::string before = StoreFolder(state, 5), present = StoreFolder(state, 0xABC);
+  OpenSpool(before, 1, 20)->Append("theirs");
+  OpenSpool(present, 1, 20)->Append("ours");
+  LogReader reader(present, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(reader, true), "ours");
+  RemoveOtherStores(state, 0xABC);
+  EXPECT_FALSE(std::filesystem::exists(before));
+  LogReader again(present, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(again, true), "ours");
+}
+
 TEST(LogFilesTest, LoggedRanks_AreListedOnce) {
   const std::string state = support::MakeFolder("spool");
   for (int64_t epoch = 1; epoch <= 2; ++epoch) OpenSpool(state, epoch, 20)->Append("x");

@@ -56,6 +56,7 @@ std::string ToLine(const Action& action) {
                                 : absl::StrCat("exit ", exit->exit_code, " signal ", exit->signal,
                                                exit->expected ? " expected" : ""));
           },
+          [](const UseStore& a) { return absl::StrCat("UseStore ", a.store); },
           [](const PrepareData& a) {
             return absl::StrCat("PrepareData r", a.request.value, " ", ToString(a.job));
           },
@@ -102,10 +103,14 @@ std::vector<std::string> Harness::Feed(const Event& event) {
         std::holds_alternative<SendReport>(action)) {
       ++unconfirmed;
     }
-    if (const auto* upload = std::get_if<UploadLogs>(&action)) uploads.push_back(*upload);
+    if (const auto* upload = std::get_if<UploadLogs>(&action)) {
+      uploads.push_back(*upload);
+      logged_stores.insert(upload->store);
+    }
     if (const auto* data = std::get_if<PrepareData>(&action)) last_request = data->request.value;
     if (const auto* start = std::get_if<StartProcess>(&action)) {
       started.push_back(start->process.value);
+      logged_stores.insert(start->store);
     }
   }
   // The shell answers these at once.

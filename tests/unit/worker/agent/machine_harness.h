@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,10 @@ class Harness {
   SessionNumber session;
   int32_t unconfirmed = 0;
   uint64_t last_request = 0;
-  std::vector<UploadLogs> uploads;  // not yet answered
-  absl::Status upload_status;       // how they are answered
-  std::vector<int64_t> started;     // processes whose start was ordered
+  std::vector<UploadLogs> uploads;   // not yet answered
+  absl::Status upload_status;        // how they are answered
+  std::vector<int64_t> started;      // processes whose start was ordered
+  std::set<uint64_t> logged_stores;  // whose logs orders were about
 };
 
 }  // namespace phalanx::agent

@@ -108,6 +108,31 @@ TEST(AgentMachineTest, Assign_Again_IsAnsweredAndStartsNothing) {
   EXPECT_THAT(h.Command(2, h.AnAssign(1, {0})), ElementsAre("Result 2 OK"));
 }
 
+TEST(AgentMachineTest, JobThatRunsHere_NeedsNoSecondCheck_HoweverManyWereCheckedSince) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  uint64_t number = 1;
+  for (size_t i = 0; i < Machine::kOutcomesMax + 2; ++i) {
+    const JobId job{100 + static_cast<int64_t>(i)};
+    h.Command(++number, PrepareDataCommand{job, {"text", "/jobs"}});
+    h.DataReady(h.last_request);
+  }
+  EXPECT_THAT(h.Command(++number, h.AnAssign(2, {0})), Contains("StopEpoch p1 1"));
+}
+
+TEST(AgentMachineTest, ProcessThatEndsOnADeviceThatTheNextEpochLeavesOut_IsNotReplaced) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0, 1}));
+  h.DataReady(h.last_request);
+  AssignCommand smaller = h.AnAssign(2, {0});
+  smaller.document.text = "another text";  // to be checked before anything starts
+  h.Command(2, smaller);
+  h.Exited(2, 1, 0);  // on device 1, before its hello
+  EXPECT_THAT(h.DataReady(h.last_request), Not(Contains(HasSubstr("device 1"))));
+}
+
 TEST(AgentMachineTest, OlderEpoch_AfterANewerOne_IsRefused) {
   Harness h;
   h.Welcome();

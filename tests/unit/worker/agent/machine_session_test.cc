@@ -24,7 +24,8 @@ constexpr ProcessNumber kP1{1};
 
 TEST(AgentMachineTest, Start_OpensASessionAndSendsAHeartbeatWhenWelcomed) {
   Harness h;
-  EXPECT_THAT(h.Welcome(), ElementsAre("OpenSession s1 last 0 running []", "Heartbeat []"));
+  EXPECT_THAT(h.Welcome(),
+              ElementsAre("OpenSession s1 last 0 running []", "UseStore 5", "Heartbeat []"));
 }
 
 TEST(AgentMachineTest, Heartbeats_GoOutEachInterval_ButNotBehindAStuckOne) {
@@ -131,6 +132,23 @@ TEST(AgentMachineTest, CoordinatorOfAnotherStore_EndsTheRanksOfTheOneBefore) {
   h.Break();
   EXPECT_THAT(h.Welcome(10, 6), Contains("Quit p1"));
   EXPECT_THAT(h.Exited(1, 0, 0), Not(Contains(HasSubstr("Report"))));
+}
+
+TEST(AgentMachineTest, Logs_AreOfTheStoreThatTheJobIsOf) {
+  Harness h;
+  h.Welcome(9, 5);
+  h.RunJob(2, {0});
+  h.Command(2, FetchLogsCommand{.fetch_id = "f", .job = JobId{7}});
+  EXPECT_THAT(h.logged_stores, ElementsAre(5));
+  h.Break();
+  EXPECT_THAT(h.Welcome(9, 5), Not(Contains("UseStore 5")));
+  h.Break();
+  h.logged_stores.clear();
+  EXPECT_THAT(h.Welcome(10, 6), Contains("UseStore 6"));
+  h.Exited(1, 0, 9);
+  h.RunJob(1, {0}, 1);
+  h.Command(2, FetchLogsCommand{.fetch_id = "g", .job = JobId{7}});
+  EXPECT_THAT(h.logged_stores, ElementsAre(6));
 }
 
 TEST(AgentMachineTest, CoordinatorOfAnotherStore_MayGiveTheSameNumbers) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "core/base/accused.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/comm/worlds.h"
@@ -180,6 +181,28 @@ TEST_P(GlooFailureTest, APeerThatStaysSilent_IsDeadlineExceeded) {
            {.operation_timeout = absl::Milliseconds(20)});
 }
 
+// Over TCP alone there is no farewell: a wait that runs out of time breaks Gloo's connections.
+TEST(GlooSharedMemoryFailureTest, SilenceOfAPeer_IsPassedOnAsItIs) {
+  std::latch left(1), done(2);
+  RunWorld(Kind::kGlooSharedMemory, 3, Everyone(3),
+           [&](Member& me) {
+             if (me.rank == 0) {
+               EXPECT_EQ(AccusedIn(ReceiveOne(me.all(), 2)), Rank{2});
+               me.communicators.clear();
+               left.count_down();
+               return;
+             }
+             if (me.rank == 1) {
+               left.wait();
+               const absl::Status status = ReceiveOne(me.all(), 0);
+               EXPECT_EQ(AccusedIn(status), Rank{2}) << status;
+               EXPECT_THAT(std::string(status.message()), HasSubstr("receive from rank 2"));
+             }
+             done.arrive_and_wait();  // rank 2 is there throughout and says nothing
+           },
+           {.operation_timeout = absl::Seconds(2)});
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GlooFailureTest,
                          testing::Values(Kind::kGlooTcp, Kind::kGlooSharedMemory),
                          [](const auto& info) { return NameOf(info.param); });
@@ -189,6 +212,7 @@ TEST(GlooSetupTest, ARankThatNeverComes_IsDeadlineExceeded) {
   const auto connected =
       ConnectGloo(Everyone(2), Rank{0}, 2, rendezvous, {.setup_timeout = absl::Milliseconds(50)});
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded) << connected.status();
+  EXPECT_EQ(AccusedIn(connected.status()), Rank{1}) << "not the one who waited";
 }
 
 // A table that one rank never gets an answer from, so that it announces itself and comes no

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -117,6 +118,18 @@ TEST_F(IndexTest, Members_AreGroupedByKeyWhereverTheyStand) {
   EXPECT_EQ(index.shape(1).images, 1);
   EXPECT_EQ(index.shape(2).images, 0);
   EXPECT_THAT(index.corrupt_samples(), SizeIs(0));
+}
+
+TEST_F(IndexTest, BytesRead_GrowWithEveryHeaderAndText) {
+  const std::string tar =
+      TarBuilder().File("a.txt", "red").File("a.0.png", "no image").File("b.txt", "blue").Finish();
+  std::atomic<int64_t> bytes{0};
+  ASSERT_TRUE(Index::Build(OneShard(tar), &bytes).ok());
+  EXPECT_EQ(bytes, 3 * 512 + 3 + 4);
+  // Without its end no text of it is read; its headers were.
+  bytes = 0;
+  ASSERT_FALSE(Index::Build(OneShard(tar.substr(0, 3 * 1024)), &bytes).ok());
+  EXPECT_EQ(bytes, 3 * 512);
 }
 
 TEST_F(IndexTest, FaultySamples_AreCorruptAndNamed) {

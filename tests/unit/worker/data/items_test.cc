@@ -216,8 +216,9 @@ TEST_F(ItemsTest, TargetThatIsNotFinite_IsZerosAndFoundWhenRead) {
       TarBuilder().File("a.txt", "red").File("a.target.npy", EncodeNpy(1, 2, {1, NAN})).Finish());
   EXPECT_THAT(BuildOrDie().corrupt_samples(), IsEmpty());
   const auto sample = Take(0);
-  EXPECT_TRUE(sample->corrupt);
-  EXPECT_EQ(sample->corrupt_reason, "one.tar: a: target.npy has values that are not finite");
+  EXPECT_FALSE(sample->target_finite);
+  EXPECT_EQ(sample->target_reason, "one.tar: a: target.npy has values that are not finite");
+  EXPECT_FALSE(sample->corrupt) << "its items and its text are as good as ever";
   EXPECT_THAT(sample->target, ElementsAre(0.0f, 0.0f));
 }
 

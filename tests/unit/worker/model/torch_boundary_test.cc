@@ -51,6 +51,14 @@ TEST(CallTorchTest, ErrorOfADevice_IsTheDevicesFailure) {
   EXPECT_EQ(job::KindOf(status), job::FailureKind::kDeviceFailed);
 }
 
+TEST(CallTorchTest, FullMemory_OfDeviceOrHost_IsOutOfMemory) {
+  for (const absl::Status& status :
+       {CallTorch("x", [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "full"); }),
+        CallTorch("x", [] { throw std::bad_alloc(); })}) {
+    EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutOfMemory) << status;
+  }
+}
+
 TEST(CallTorchTest, OtherExceptions_AreCaught) {
   EXPECT_EQ(CallTorch("x", [] { throw std::runtime_error("why"); }), absl::InternalError("x: why"));
   EXPECT_EQ(CallTorch("x", [] { throw std::bad_alloc(); }).code(),

@@ -84,6 +84,14 @@ TEST_F(MetricsWriterTest, LineThatWasCutOff_IsDropped) {
   EXPECT_EQ(Lines(Text()), 3);
 }
 
+TEST_F(MetricsWriterTest, LinesThatAreNoSteps_AreDropped) {
+  Run("s/job-1", 1, 2);
+  support::WriteFile(folder + "/metrics.jsonl",
+                     Text() + "{\"step\": \"x\"}\n{\"step\": 1.5}\n[1]\n7\n{}\n");
+  Run("s/job-1", 3, 3);
+  EXPECT_EQ(Lines(Text()), 3);
+}
+
 TEST_F(MetricsWriterTest, FolderThatCannotBeMade_IsOutputUnavailableAndNamed) {
   support::WriteFile(std::filesystem::path(folder).parent_path().string() + "/out", "a file");
   const absl::Status status = Open("s/job-1").status();

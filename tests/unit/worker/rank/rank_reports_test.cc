@@ -82,8 +82,10 @@ TEST(RankReportsTest, LostPeers_AreNoFaultOfTheRank) {
   EXPECT_EQ(ErrorReport(gone).accused_rank(), 3);
   EXPECT_TRUE(IsCollateral(absl::AbortedError("a record")));
   EXPECT_FALSE(ErrorReport(absl::AbortedError("a record")).has_accused_rank());
-  EXPECT_FALSE(IsCollateral(absl::DataLossError("not finite")));
-  EXPECT_EQ(ErrorReport(absl::DataLossError("not finite")).kind(), v1::FAILURE_KIND_NON_FINITE);
+  const absl::Status not_finite =
+      job::WithKind(job::FailureKind::kNonFinite, absl::DataLossError("not finite"));
+  EXPECT_FALSE(IsCollateral(not_finite));
+  EXPECT_EQ(ErrorReport(not_finite).kind(), v1::FAILURE_KIND_NON_FINITE);
 }
 
 TEST(RankReportsTest, StorageThatIsUnavailable_IsNoPeersLoss) {

@@ -46,8 +46,7 @@ class FewSamples final : public SampleSource {
     if (sample == broken) {
       taken->target.assign(kHidden, 0.0f);
       taken->target_finite = false;
-      taken->corrupt = true;
-      taken->corrupt_reason = "made so";
+      taken->target_reason = "made so";
     }
     return std::shared_ptr<const data::Sample>(std::move(taken));
   }
