@@ -1,0 +1,225 @@
+#include "coordinator/program/program.h"
+
+#include <malloc.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/http/http_server.h"
+#include "coordinator/net/socket.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/identity.h"
+#include "coordinator/store/sqlite_backend.h"
+#include "coordinator/store/store_check.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+struct Flags {
+  std::string listen = "127.0.0.1:4444";
+  std::string http = "127.0.0.1:4445";
+  std::string store;
+  std::string ready_file;
+  std::string heartbeat_interval = "1s";
+  std::string heartbeat_timeout = "15s";
+  std::string grace = "10s";
+  int64_t live_jobs_max = CoordinatorOptions().live_jobs_max;
+  std::string ended_age_max = "2160h";
+  int64_t ended_jobs_max = Retention().count_max;
+  bool check_store = false;
+};
+
+// "HOST:PORT", also "[::1]:PORT".
+absl::StatusOr<std::pair<std::string, int>> SplitAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no HOST:PORT"));
+  }
+  return std::make_pair(address.substr(0, colon), port);
+}
+
+absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::string_view flag) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": \"", text, "\" is no duration such as 15s"));
+  }
+  return duration;
+}
+
+// Readers never see half a file.
+absl::Status WriteReadyFile(const std::string& path, const std::string& text) {
+  const std::string draft = absl::StrCat(path, ".", getpid());
+  {
+    std::ofstream file(draft, std::ios::trunc);
+    file << text << "\n";
+    file.flush();
+    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", draft));
+  }
+  if (std::rename(draft.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot rename to ", path));
+  }
+  return absl::OkStatus();
+}
+
+std::string JournalPath(const Flags& flags) { return absl::StrCat(flags.store, "/journal.db"); }
+
+// --check-store. OK: the store is whole.
+absl::Status Check(const Flags& flags) {
+  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+  if (!report.ok()) return report.status();
+  for (const std::string& line : Lines(*report)) std::printf("%s\n", line.c_str());
+  return report->problems.empty() ? absl::OkStatus() : absl::DataLossError("the store is damaged");
+}
+
+// A damaged store is refused with everything that is wrong with it.
+absl::Status Explain(const Flags& flags, absl::Status status) {
+  if (!absl::IsDataLoss(status)) return status;
+  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+  if (!report.ok()) return status;
+  for (const std::string& line : Lines(*report)) spdlog::error("{}", line);
+  return status;
+}
+
+absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signals) {
+  absl::StatusOr<std::pair<std::string, int>> listen = SplitAddress(flags.listen);
+  if (!listen.ok()) return listen.status();
+  absl::StatusOr<std::pair<std::string, int>> http = SplitAddress(flags.http);
+  if (!http.ok()) return http.status();
+  absl::StatusOr<absl::Duration> grace = ParsePositive(flags.grace, "--grace");
+  if (!grace.ok()) return grace.status();
+  absl::StatusOr<absl::Duration> interval =
+      ParsePositive(flags.heartbeat_interval, "--heartbeat-interval");
+  if (!interval.ok()) return interval.status();
+  absl::StatusOr<absl::Duration> timeout =
+      ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout");
+  if (!timeout.ok()) return timeout.status();
+  absl::StatusOr<absl::Duration> ended_age = ParsePositive(flags.ended_age_max, "--ended-age-max");
+  if (!ended_age.ok()) return ended_age.status();
+  const int descriptors = RaiseDescriptorLimit();
+  spdlog::info(
+      "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
+      "heartbeat_timeout={}",
+      descriptors, flags.listen, flags.http, flags.store, flags.heartbeat_interval,
+      flags.heartbeat_timeout);
+
+  if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
+  }
+  absl::StatusOr<uint64_t> store = StoreIdentity(flags.store);
+  if (!store.ok()) return store.status();
+  absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(JournalPath(flags));
+  if (!backend.ok()) return Explain(flags, backend.status());
+
+  ServerOptions options{.listen = flags.listen};
+  options.driver.plan = std::move(plan);
+  options.driver.machine.live_jobs_max = flags.live_jobs_max;
+  options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
+  options.driver.journal.retention = {.age_max = *ended_age, .count_max = flags.ended_jobs_max};
+  options.driver.on_store = [](const absl::Status& status) {
+    if (status.ok()) return spdlog::info("the store works again, accepting");
+    spdlog::critical("store failed, accepting nothing until it works; jobs train on reason=\"{}\"",
+                     std::string(status.message()));
+  };
+  options.sessions.store = *store;
+  options.sessions.heartbeat_interval = *interval;
+  options.sessions.heartbeat_timeout = *timeout;
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(std::move(options), *std::move(backend));
+  if (!server.ok()) return Explain(flags, server.status());
+  absl::StatusOr<std::unique_ptr<HttpServer>> http_server =
+      HttpServer::Start({.host = http->first,
+                         .port = http->second,
+                         .metrics = [&server] { return (*server)->MetricsText(); },
+                         .ready = [&server] { return (*server)->ready(); }});
+  if (!http_server.ok()) return http_server.status();
+
+  const std::string ready =
+      absl::StrCat("{\"grpc\":\"", listen->first, ":", (*server)->port(), "\",\"http\":\"",
+                   http->first, ":", (*http_server)->port(), "\"}");
+  spdlog::info("serving {}", ready);
+  if (!flags.ready_file.empty()) {
+    if (absl::Status status = WriteReadyFile(flags.ready_file, ready); !status.ok()) return status;
+  }
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("stopping reason=\"{}\"", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends at once
+  http_server->reset();
+  (*server)->Shutdown(*grace);
+  server->reset();
+  spdlog::info("stopped");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunCoordinator(int argc, char** argv, PlanFunction plan) {
+  Flags flags;
+  CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
+  app.add_option("--listen", flags.listen, "HOST:PORT for gRPC; port 0: any free one")
+      ->capture_default_str();
+  app.add_option("--http", flags.http, "HOST:PORT for /metrics, /healthz and /readyz")
+      ->capture_default_str();
+  app.add_option("--store", flags.store, "folder of the journal; made if it is not there")
+      ->required();
+  app.add_option("--ready-file", flags.ready_file, "written with the addresses once serving");
+  app.add_option("--heartbeat-interval", flags.heartbeat_interval,
+                 "workers say that they live so often")
+      ->capture_default_str();
+  app.add_option("--heartbeat-timeout", flags.heartbeat_timeout,
+                 "silence after which a node is given up; at least twice the interval")
+      ->capture_default_str();
+  app.add_option("--grace", flags.grace, "time to end open calls on SIGTERM")
+      ->capture_default_str();
+  app.add_option("--jobs-max", flags.live_jobs_max, "jobs that may be queued or run at a time")
+      ->capture_default_str();
+  app.add_option("--ended-age-max", flags.ended_age_max,
+                 "jobs that ended longer ago are deleted from the store")
+      ->capture_default_str();
+  app.add_option("--ended-jobs-max", flags.ended_jobs_max,
+                 "of jobs that have ended so many are kept, the newest")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--check-store", flags.check_store,
+               "read all of the store, say what is wrong with it, and end");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  // Documents are large and short-lived in memory: each goes back to the system when it is freed,
+  // where the allocator would keep more and more of them for itself.
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
+  spdlog::set_default_logger(spdlog::stderr_color_mt("phalanx"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l coordinator %v", spdlog::pattern_time_type::utc);
+  // Blocked before the first thread, so that only sigwait sees them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  const absl::Status status =
+      flags.check_store ? Check(flags) : Serve(flags, std::move(plan), signals);
+  if (status.ok()) return 0;
+  spdlog::error("{}", std::string(status.message()));
+  return 1;
+}
+
+}  // namespace phalanx::coordinator
