@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
+#include "core/base/cut_text.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -31,6 +32,9 @@ std::string SignalName(int32_t signal) {
       return absl::StrCat("signal ", signal);
   }
 }
+
+// Of a cause, which may list many things: beyond it is cut.
+constexpr size_t kCauseBytesMax = 16 << 10;
 
 // Signals that a process brings upon itself.
 bool IsCrash(int32_t signal) {
@@ -120,6 +124,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
 
 void Coordinator::Fail(Job& job, FailureCause cause) {
   if (job.state.IsTerminal()) return;
+  cause.message = CutText(std::move(cause.message), kCauseBytesMax);
   const bool of_node =
       cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;
   if (of_node || cause.rank >= 0) {

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/common_codec.h"
+#include "core/base/cut_text.h"
 #include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
@@ -15,6 +16,19 @@ constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
 constexpr int kLabelsMax = 64;
 constexpr int64_t kJobNumberMax = int64_t{1} << 53;
+
+std::string Reported(const std::string& text) { return CutText(text, kReportedTextBytesMax); }
+
+EvaluationReport ReportedEvaluation(const v1::EvaluationReport& from) {
+  EvaluationReport report = FromProto(from);
+  if (report.captions.size() > kCaptionsMax) report.captions.resize(kCaptionsMax);
+  for (auto& caption : report.captions) {
+    for (std::string* text : {&caption.sample, &caption.truth, &caption.decoded}) {
+      *text = Reported(*text);
+    }
+  }
+  return report;
+}
 
 bool IsNodeName(absl::string_view name) {
   return !name.empty() && name.size() <= kNodeNameBytesMax &&
@@ -89,19 +103,20 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       event.report = RankError{
           .kind = job::FailureKindOf(from.error().kind()).value_or(job::FailureKind::kRankError),
           .accused = from.error().has_accused_rank() ? from.error().accused_rank() : -1,
-          .message = from.error().message()};
+          .message = Reported(from.error().message())};
       return event;
     case v1::RankReport::kExited:
       event.report = RankExited{.exit_code = from.exited().exit_code(),
                                 .signal = from.exited().signal(),
                                 .expected = from.exited().expected(),
-                                .log_tail = from.exited().log_tail()};
+                                .log_tail = Reported(from.exited().log_tail())};
       return event;
     case v1::RankReport::kEvent:
-      event.report = RankEvent{.type = from.event().type(), .message = from.event().message()};
+      event.report = RankEvent{.type = Reported(from.event().type()),
+                               .message = Reported(from.event().message())};
       return event;
     case v1::RankReport::kEvaluation:
-      event.report = FromProto(from.evaluation());
+      event.report = ReportedEvaluation(from.evaluation());
       return event;
     case v1::RankReport::kQuiet:  // no job recovers yet
     case v1::RankReport::REPORT_NOT_SET:
@@ -114,13 +129,17 @@ CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from
   CommandFinished event{.session = session,
                         .command_number = from.command_number(),
                         .code = from.code(),
-                        .message = from.message(),
+                        .message = Reported(from.message()),
                         .data_digest = from.data_digest(),
                         .corrupt_samples = from.corrupt_samples()};
-  for (const v1::DataViolation& violation : from.data_violations()) {
-    event.data_violations.push_back({violation.field(), violation.value(), violation.rule()});
+  for (int i = 0; i < std::min(from.data_violations_size(), kViolationsMax); ++i) {
+    const v1::DataViolation& violation = from.data_violations(i);
+    event.data_violations.push_back(
+        {Reported(violation.field()), Reported(violation.value()), Reported(violation.rule())});
   }
-  event.corrupt_messages.assign(from.corrupt_messages().begin(), from.corrupt_messages().end());
+  for (int i = 0; i < std::min(from.corrupt_messages_size(), kCorruptNamedMax); ++i) {
+    event.corrupt_messages.push_back(Reported(from.corrupt_messages(i)));
+  }
   return event;
 }
 
@@ -155,8 +174,12 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello.last_job is ", from.last_job(), "; it must be in [0, 2^53]"));
   }
-  if (from.labels_size() > kLabelsMax || from.version().size() > kShortTextBytesMax ||
-      from.address().size() > kShortTextBytesMax) {
+  const auto too_long = [](const auto& label) {
+    return label.first.size() > kShortTextBytesMax || label.second.size() > kShortTextBytesMax;
+  };
+  if (from.labels_size() > kLabelsMax ||
+      std::any_of(from.labels().begin(), from.labels().end(), too_long) ||
+      from.version().size() > kShortTextBytesMax || from.address().size() > kShortTextBytesMax) {
     return absl::InvalidArgumentError("hello.labels, version or address is too large");
   }
   WorkerHello hello{

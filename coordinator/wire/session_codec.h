@@ -14,6 +14,13 @@ namespace phalanx::coordinator {
 inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr int32_t kDevicesMax = 1024;
 
+// Of one text that a worker or a rank reports: what is longer is cut (core/base/cut_text.h), and of
+// more texts than these the first are taken.
+inline constexpr size_t kReportedTextBytesMax = 4 << 10;
+inline constexpr int kViolationsMax = 100;
+inline constexpr int kCorruptNamedMax = 100;
+inline constexpr int kCaptionsMax = 64;
+
 // Errors: InvalidArgument naming the field; FailedPrecondition for a protocol version not served.
 absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& hello);
 

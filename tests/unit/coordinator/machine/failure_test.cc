@@ -56,6 +56,15 @@ TEST_F(FailureTest, RankError_IsTheCauseThatItNames) {
   EXPECT_EQ(h.State(job).failure->message, "rank 0: loss is not finite");
 }
 
+TEST_F(FailureTest, CauseOfAnyLength_IsCut) {
+  h.Report(a, job, 0,
+           RankError{.kind = FailureKind::kRankError, .message = std::string(1 << 20, 'x')});
+  const size_t length = (16 << 10) + 100;
+  EXPECT_LT(h.State(job).failure->message.size(), length);
+  EXPECT_LT(h.State(job).reason.size(), length);
+  EXPECT_LT(h.events[job].back().message.size(), length);
+}
+
 TEST_F(FailureTest, Accusation_WaitsForBetterEvidence) {
   h.Report(a, job, 0, Lost(2));
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);

@@ -4,8 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
+#include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/wire/layout_codec.h"
 #include "phalanx/v1/worker_service.pb.h"
 
@@ -63,6 +67,7 @@ TEST(HelloTest, MalformedFields_AreInvalidArgument) {
       [](v1::WorkerHello& h) {
         for (int i = 0; i < 6; ++i) h.add_device_memory(-1);
       },
+      [](v1::WorkerHello& h) { (*h.mutable_labels())["zone"] = std::string(100'000, 'v'); },
       [](v1::WorkerHello& h) { h.set_version(std::string(100'000, 'v')); }};
   for (const auto& spoil : spoils) EXPECT_EQ(CodeOf(spoil), absl::StatusCode::kInvalidArgument);
 }
@@ -78,6 +83,52 @@ TEST(MessageTest, SecondHello_IsPassedOver) {
   v1::OpenSessionRequest message;
   *message.mutable_hello() = GoodHello();
   EXPECT_FALSE(EventFromProto(SessionId{1}, message).has_value());
+}
+
+// What comes of a report whose every text is as long as a message allows.
+template <typename Report>
+Report Taken(const std::function<void(v1::RankReport&)>& fill) {
+  v1::OpenSessionRequest message;
+  fill(*message.mutable_rank_report());
+  return std::get<Report>(std::get<RankReported>(*EventFromProto(SessionId{1}, message)).report);
+}
+
+TEST(MessageTest, TextsOfRanks_AreCut) {
+  const std::string text(1 << 20, 't');
+  const std::string cut = absl::StrCat(std::string(kReportedTextBytesMax, 't'), "... (",
+                                       text.size() - kReportedTextBytesMax, " bytes more)");
+  EXPECT_EQ(Taken<RankError>([&](auto& r) { r.mutable_error()->set_message(text); }).message, cut);
+  EXPECT_EQ(Taken<RankExited>([&](auto& r) { r.mutable_exited()->set_log_tail(text); }).log_tail,
+            cut);
+  const auto event = Taken<RankEvent>([&](auto& r) {
+    r.mutable_event()->set_type(text);
+    r.mutable_event()->set_message(text);
+  });
+  EXPECT_EQ(event.type, cut);
+  EXPECT_EQ(event.message, cut);
+  const auto evaluation = Taken<EvaluationReport>([&](auto& r) {
+    for (int i = 0; i <= kCaptionsMax; ++i) {
+      r.mutable_evaluation()->add_captions()->set_decoded(text);
+    }
+  });
+  EXPECT_EQ(evaluation.captions.size(), static_cast<size_t>(kCaptionsMax));
+  EXPECT_EQ(evaluation.captions[0].decoded, cut);
+}
+
+TEST(MessageTest, TextsOfAWorker_AreCut) {
+  const std::string text(100'000, 't');
+  v1::OpenSessionRequest message;
+  v1::CommandResult* result = message.mutable_command_result();
+  result->set_message(text);
+  for (int i = 0; i <= kCorruptNamedMax; ++i) result->add_corrupt_messages(text);
+  for (int i = 0; i <= kViolationsMax; ++i) result->add_data_violations()->set_value(text);
+  const auto finished = std::get<CommandFinished>(*EventFromProto(SessionId{1}, message));
+  const size_t length = kReportedTextBytesMax + 100;
+  EXPECT_LT(finished.message.size(), length);
+  EXPECT_EQ(finished.corrupt_messages.size(), static_cast<size_t>(kCorruptNamedMax));
+  EXPECT_LT(finished.corrupt_messages[0].size(), length);
+  EXPECT_EQ(finished.data_violations.size(), static_cast<size_t>(kViolationsMax));
+  EXPECT_LT(finished.data_violations[0].value.size(), length);
 }
 
 TEST(CommandTest, Assign_CarriesEverything) {
