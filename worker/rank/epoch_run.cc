@@ -195,8 +195,10 @@ void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) 
 }
 
 absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
-  const train::StateIdentity identity{
-      .job = order_.assign().job(), .plan = plan_.digest, .rank = order_.rank()};
+  const train::StateIdentity identity{.store = absl::StrCat(absl::Hex(order_.store())),
+                                      .job = order_.assign().job(),
+                                      .plan = plan_.digest,
+                                      .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
   if (order_.has_begins() && held) return absl::OkStatus();
   if (first_step_ > 1) {

@@ -107,6 +107,22 @@ TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) 
   EXPECT_TRUE(again.errors.empty());
 }
 
+TEST(RankEpochsTest, StateOfAnotherStoresJob_IsNotGoneOnFrom) {
+  const DataFolder data = MakeData();
+  JobOptions options = Job("out");
+  options.vision = "";
+  options.language = "ranks: 1";
+  RankWorld world(data, options);
+  world.Begin(std::nullopt, 1);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  const v1::EpochBegins begins = BeginsOf(world.Stop());
+  world.Begin(begins, 2);  // the same number, layout and rank
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); });
+  EXPECT_NE(said.errors.at(0).message().find("holds no state of step"), std::string::npos)
+      << said.errors.at(0).message();
+}
+
 TEST(RankEpochsTest, ProcessWithoutTheState_RefusesToGoOnFromIt) {
   const DataFolder data = MakeData();
   JobOptions options = Job("out");

@@ -139,7 +139,7 @@ v1::Assign RankWorld::MakeAssign() const {
   return assign;
 }
 
-void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins) {
+void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins, uint64_t store) {
   ++epoch_;
   {
     const MutexLock lock(&mutex_);
@@ -153,6 +153,7 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins) {
   run.set_validation_index(data_.validation_index_path);
   run.set_address("127.0.0.1");
   run.set_threads(1);
+  run.set_store(store);
   if (begins.has_value()) *run.mutable_begins() = *begins;
   // As from a daemon, what ranks announce comes behind the order.
   const MutexLock lock(&passing_);

@@ -42,7 +42,8 @@ class RankWorld {
   ~RankWorld();
 
   // Orders the next epoch; from the beginning, or from `begins`.
-  void Begin(const std::optional<v1::EpochBegins>& begins);
+  // `store`: that the job is of.
+  void Begin(const std::optional<v1::EpochBegins>& begins, uint64_t store = 1);
   // Waits until what has been said of this epoch is enough, and returns it.
   Said Await(const std::function<bool(const Said&)>& enough);
   // Orders all ranks to leave the epoch, and waits until they have.
