@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "coordinator/net/socket.h"
+#include "coordinator/net/waker.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -30,7 +30,7 @@ struct Response {
 
 struct Connection {
   UniqueFd fd;
-  absl::Time end;
+  SteadyTime end;
   std::string request;
   std::string response;  // not empty: the request was answered
   size_t sent = 0;
@@ -71,7 +71,7 @@ class HttpServerImpl final : public HttpServer {
       if (poll(fds.data(), fds.size(), Patience()) < 0 && errno != EINTR) return;
       if (fds[0].revents != 0) return;
       size_t i = 2;
-      const absl::Time now = absl::Now();
+      const SteadyTime now = SteadyNow();
       for (auto it = connections_.begin(); it != connections_.end(); ++i) {
         const bool open = fds[i].revents == 0 || Serve(*it);
         it = open && now < it->end ? std::next(it) : connections_.erase(it);
@@ -83,7 +83,7 @@ class HttpServerImpl final : public HttpServer {
   // Milliseconds until the first connection is at its end.
   int Patience() const {
     if (connections_.empty()) return -1;
-    const absl::Duration left = connections_.front().end - absl::Now();
+    const absl::Duration left = -Since(connections_.front().end);
     return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left))) + 1;
   }
 
@@ -94,7 +94,8 @@ class HttpServerImpl final : public HttpServer {
                                    : connections_.size() == HttpOptions::kConnectionsMax;
     if (full && !connections_.empty()) connections_.pop_front();
     if (fd.get() < 0) return;
-    connections_.push_back({.fd = std::move(fd), .end = absl::Now() + HttpOptions::kLife});
+    connections_.push_back(
+        {.fd = std::move(fd), .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife)});
   }
 
   // False: the connection is to be closed.

@@ -1,8 +1,5 @@
-// phalanx-coordinator: plans jobs, tells nodes what to run, keeps what it has decided.
-//
-// Once it serves it writes {"grpc":"HOST:PORT","http":"HOST:PORT"} to --ready-file. SIGTERM and
-// SIGINT end it in good order; a second one ends it at once. Exit codes: 0 ended in good order, 1
-// could not serve, 2 usage.
+#include "coordinator/program/program.h"
+
 #include <malloc.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -98,7 +95,7 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
   return status;
 }
 
-absl::Status Serve(const Flags& flags, const sigset_t& signals) {
+absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signals) {
   absl::StatusOr<std::pair<std::string, int>> listen = SplitAddress(flags.listen);
   if (!listen.ok()) return listen.status();
   absl::StatusOr<std::pair<std::string, int>> http = SplitAddress(flags.http);
@@ -129,6 +126,7 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
   if (!backend.ok()) return Explain(flags, backend.status());
 
   ServerOptions options{.listen = flags.listen};
+  options.driver.plan = std::move(plan);
   options.driver.machine.live_jobs_max = flags.live_jobs_max;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
   options.driver.journal.retention = {.age_max = *ended_age, .count_max = flags.ended_jobs_max};
@@ -170,10 +168,9 @@ absl::Status Serve(const Flags& flags, const sigset_t& signals) {
 }
 
 }  // namespace
-}  // namespace phalanx::coordinator
 
-int main(int argc, char** argv) {
-  phalanx::coordinator::Flags flags;
+int RunCoordinator(int argc, char** argv, PlanFunction plan) {
+  Flags flags;
   CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
   app.add_option("--listen", flags.listen, "HOST:PORT for gRPC; port 0: any free one")
       ->capture_default_str();
@@ -218,9 +215,11 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  const absl::Status status = flags.check_store ? phalanx::coordinator::Check(flags)
-                                                : phalanx::coordinator::Serve(flags, signals);
+  const absl::Status status =
+      flags.check_store ? Check(flags) : Serve(flags, std::move(plan), signals);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;
 }
+
+}  // namespace phalanx::coordinator

@@ -6,7 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "coordinator/net/waker.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/common_codec.h"
@@ -16,6 +16,9 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kRequestIdBytesMax = 128;
+// Longer documents are read on threads of their own: a gRPC thread reads these within a
+// millisecond.
+constexpr size_t kShortDocumentBytes = 4096;
 constexpr int32_t kPageDefault = 100;
 constexpr int32_t kPageMax = 1000;
 
@@ -26,9 +29,9 @@ class Ending {
       : reactor_(context->DefaultReactor()),
         method_(method),
         metrics_(&metrics),
-        start_(absl::Now()) {}
+        start_(SteadyNow()) {}
   void operator()(const absl::Status& status) const {
-    metrics_->Rpc(method_, status.code(), absl::Now() - start_);
+    metrics_->Rpc(method_, status.code(), Since(start_));
     reactor_->Finish(ToGrpc(status));
   }
   grpc::ServerUnaryReactor* With(const absl::Status& status) const {
@@ -41,7 +44,7 @@ class Ending {
   grpc::ServerUnaryReactor* reactor_;
   absl::string_view method_;
   Metrics* metrics_;
-  Instant start_;
+  SteadyTime start_;
 };
 
 }  // namespace
@@ -54,14 +57,22 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
     return end.With(absl::InvalidArgumentError(absl::StrCat(
         "request_id has ", request->request_id().size(), " bytes; at most ", kRequestIdBytesMax)));
   }
-  absl::StatusOr<JobRequestPtr> read = ReadRequest(FromProto(request->document()));
-  if (!read.ok()) return end.With(read.status());
-  driver_.Submit(*std::move(read), request->request_id(),
-                 [end, response](const absl::StatusOr<JobViewPtr>& job) {
-                   // The caller has the document.
-                   if (job.ok()) ToProto(**job, false, response->mutable_job());
-                   end(job.status());
-                 });
+  const auto submit = [this, end, request, response](const absl::Status& go) {
+    if (!go.ok()) return end(go);
+    absl::StatusOr<JobRequestPtr> read = ReadRequest(FromProto(request->document()));
+    if (!read.ok()) return end(read.status());
+    driver_.Submit(*std::move(read), request->request_id(),
+                   [end, response](const absl::StatusOr<JobViewPtr>& job) {
+                     // The caller has the document.
+                     if (job.ok()) ToProto(**job, false, response->mutable_job());
+                     end(job.status());
+                   });
+  };
+  if (request->document().text().size() <= kShortDocumentBytes) {
+    submit(absl::OkStatus());
+  } else {
+    readers_.Add(submit);
+  }
   return end.reactor();
 }
 
@@ -125,11 +136,16 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
-  const Instant start = absl::Now();
-  absl::StatusOr<v1::Plan> plan = PreviewPlan(FromProto(request->document()), board_.Nodes());
-  metrics_.Planned(absl::Now() - start);
-  if (plan.ok()) *response->mutable_plan() = *std::move(plan);
-  return end.With(plan.status());
+  readers_.Add([this, end, context, request, response](const absl::Status& go) {
+    if (!go.ok()) return end(go);
+    if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
+    const SteadyTime start = SteadyNow();
+    absl::StatusOr<v1::Plan> plan = PreviewPlan(FromProto(request->document()), board_.Nodes());
+    metrics_.Planned(Since(start));
+    if (plan.ok()) *response->mutable_plan() = *std::move(plan);
+    end(plan.status());
+  });
+  return end.reactor();
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,

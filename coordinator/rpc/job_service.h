@@ -6,6 +6,7 @@
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
+#include "coordinator/runtime/work_pool.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 
 namespace phalanx::coordinator {
@@ -20,7 +21,11 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         metrics_(metrics),
         logs_(logs),
         watches_(watches),
-        log_calls_(log_calls) {}
+        log_calls_(log_calls),
+        readers_("reader", kReaderThreads, kReadsWaitingMax) {}
+
+  // Answers the calls that wait for a thread, and whatever comes later, with Unavailable.
+  void Stop() { readers_.Stop(); }
 
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
@@ -39,12 +44,18 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                                          const v1::GetLogsRequest*) override;
 
  private:
+  static constexpr int32_t kReaderThreads = 2;
+  static constexpr size_t kReadsWaitingMax = 64;
+
   Driver& driver_;
   Board& board_;
   Metrics& metrics_;
   LogRelay& logs_;
   OpenCalls& watches_;
   OpenCalls& log_calls_;
+  // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
+  // plans, or reads a long document.
+  WorkPool readers_;
 };
 
 }  // namespace phalanx::coordinator

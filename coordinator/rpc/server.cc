@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "coordinator/net/waker.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/job_service.h"
 #include "coordinator/rpc/log_relay.h"
@@ -50,9 +51,9 @@ class ServerImpl final : public Server {
     driver.machine.store = options_.sessions.store;
     if (!driver.plan) {
       driver.plan = [this](const ComputePlan& order) {
-        const Instant start = absl::Now();
+        const SteadyTime start = SteadyNow();
         absl::StatusOr<PlanSummary> plan = PlanJobOf(order);
-        metrics_.Planned(absl::Now() - start);
+        metrics_.Planned(Since(start));
         return plan;
       };
     }
@@ -80,6 +81,7 @@ class ServerImpl final : public Server {
     log_calls_.CloseAll(stopping);
     gate_.reset();
     // Before the server: its shutdown waits for every call, and calls wait for the driver.
+    if (job_service_ != nullptr) job_service_->Stop();
     if (driver_ != nullptr) driver_->Stop();
     if (server_ != nullptr) {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));

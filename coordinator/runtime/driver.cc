@@ -1,11 +1,9 @@
 #include "coordinator/runtime/driver.h"
 
-#include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,8 +23,10 @@ struct Overloaded : Ts... {
 template <typename... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-// One plan may take seconds; another job need not wait for it.
+// One plan may take seconds; another job need not wait for it. A job is planned only while it holds
+// its devices, so no more jobs wait than there are devices.
 constexpr int32_t kPlannerThreads = 2;
+constexpr size_t kPlansWaitingMax = std::numeric_limits<size_t>::max();
 
 }  // namespace
 
@@ -38,8 +38,7 @@ Driver::Driver(DriverOptions options, const Clock& clock, Board& board, Metrics&
       metrics_(metrics),
       sink_(sink),
       machine_(options_.machine),
-      watch_(clock.Now()),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      watch_(clock.Now()) {}
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, const Clock& clock,
                                                       std::unique_ptr<Backend> backend,
@@ -65,9 +64,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   driver->journal_ = std::make_unique<Journal>(
       std::move(backend), driver->options_.journal,
       [self = driver.get()](const CommitReport& report) { self->OnCommit(report); });
-  driver->planner_ = std::make_unique<Planner>(
-      kPlannerThreads, driver->options_.plan,
-      [self = driver.get()](PlanComputed plan) { self->Post(std::move(plan)); });
+  driver->planners_ = std::make_unique<WorkPool>("planner", kPlannerThreads, kPlansWaitingMax);
   FillLayouts(records);
   std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records, marks);
   records = {};
@@ -76,33 +73,16 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   return driver;
 }
 
-Driver::~Driver() {
-  Stop();
-  close(wake_);
-}
-
-void Driver::Wake() {
-  const uint64_t one = 1;
-  // Fails only when the counter is full, and then it is readable anyway.
-  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
-}
-
-void Driver::Wait(absl::Duration timeout) {
-  const timespec time = absl::ToTimespec(std::max(timeout, absl::ZeroDuration()));
-  pollfd ready{wake_, POLLIN, 0};
-  if (ppoll(&ready, 1, &time, nullptr) <= 0) return;
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t bytes = read(wake_, &count, sizeof(count));
-}
+Driver::~Driver() { Stop(); }
 
 void Driver::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
-    Wake();
+    waker_.Wake();
   }
   if (thread_.joinable()) thread_.join();
-  planner_.reset();
+  if (planners_ != nullptr) planners_->Stop();
   std::unique_ptr<Journal> journal;  // ended outside the lock: its thread posts
   {
     MutexLock lock(&mu_);
@@ -138,7 +118,7 @@ void Driver::Post(Event event, std::function<void()> done) {
   MutexLock lock(&mu_);
   if (stopping_) return;
   inbox_.push_back({std::move(event), std::move(done)});
-  if (inbox_.size() == 1) Wake();
+  if (inbox_.size() == 1) waker_.Wake();
 }
 
 template <typename Make>
@@ -158,7 +138,7 @@ void Driver::Request(Callback callback, int64_t bytes, Make make) {
       waiting_.emplace(token, Waiting{std::move(callback), bytes});
       waiting_bytes_ += bytes;
       inbox_.push_back({make(token), nullptr});
-      if (inbox_.size() == 1) Wake();
+      if (inbox_.size() == 1) waker_.Wake();
       return;
     }
   }
@@ -286,7 +266,7 @@ Instant Driver::Look() {
 void Driver::Run() {
   pthread_setname_np(pthread_self(), "driver");
   while (true) {
-    Wait(std::min(machine_.NextDeadline() - Look(), StallWatch::kTick));
+    waker_.Wait(std::min(machine_.NextDeadline() - Look(), StallWatch::kTick));
     std::vector<Entry> batch;
     {
       MutexLock lock(&mu_);
@@ -322,7 +302,11 @@ void Driver::Carry(Action& action) {
                  .bytes = EncodeRecord(a.record, a.record_number),
                  .supersedes = step ? std::exchange(step_records_[job], a.record_number) : 0});
           },
-          [&](ComputePlan& a) { planner_->Plan(std::move(a)); },
+          [&](ComputePlan& a) {
+            planners_->Add([this, order = std::move(a)](const absl::Status& go) {
+              if (go.ok()) Post(PlanComputed{order.number, options_.plan(order)});
+            });
+          },
           [&](ArchiveJob& a) { journal_->Archive(a.job); },
           [&](DeleteEndedJob& a) {
             if (absl::Status found = ended_->Find(a.job).status(); !found.ok()) {

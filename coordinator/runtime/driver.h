@@ -18,8 +18,9 @@
 #include "absl/status/statusor.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/net/waker.h"
 #include "coordinator/runtime/board.h"
-#include "coordinator/runtime/planner.h"
+#include "coordinator/runtime/work_pool.h"
 #include "coordinator/store/journal.h"
 #include "core/base/mutex.h"
 #include "core/base/stall_watch.h"
@@ -37,6 +38,9 @@ class SessionSink {
   virtual void Close(SessionId session, const absl::Status& status) = 0;
   virtual void EndLogs(const std::string& fetch_id, const std::string& reason) = 0;
 };
+
+// PlanJobOf (planning.h), or a test's own. Thread-safe.
+using PlanFunction = std::function<absl::StatusOr<PlanSummary>(const ComputePlan& order)>;
 
 struct DriverOptions {
   CoordinatorOptions machine;
@@ -109,9 +113,6 @@ class Driver {
   void Run();
   // The time. Where this thread did not run for a while the machine hears of that first.
   Instant Look();
-  void Wake();
-  // Until woken or `timeout` has passed, whichever is first.
-  void Wait(absl::Duration timeout);
   void OnCommit(const CommitReport& report);
   absl::Status AcceptingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers what the machine has let go of. False: it is for the machine.
@@ -141,9 +142,7 @@ class Driver {
   std::map<JobId, job::JobPhase> counted_phases_;
   std::map<JobId, uint64_t> step_records_;  // the last StepReached of each job
 
-  // Readable while something waits for the thread. Not a condition variable: those of Abseil wait
-  // for an instant of the wall clock, which may be set.
-  const int wake_;
+  Waker waker_;  // of thread_
 
   mutable Mutex mu_;
   std::vector<Entry> inbox_ ABSL_GUARDED_BY(mu_);
@@ -155,7 +154,7 @@ class Driver {
 
   // Their threads post; their destructors join. Written by Start and Stop alone.
   std::unique_ptr<Journal> journal_;
-  std::unique_ptr<Planner> planner_;
+  std::unique_ptr<WorkPool> planners_;
   std::jthread thread_;
 };
 

@@ -17,33 +17,33 @@ Journal::Journal(std::unique_ptr<Backend> backend, JournalOptions options, Commi
     : backend_(std::move(backend)),
       options_(std::move(options)),
       listener_(std::move(listener)),
-      prune_at_(absl::Now()),
+      prune_at_(SteadyNow()),
       thread_([this] { Run(); }) {}
 
 Journal::~Journal() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.Signal();
+    waker_.Wake();
   }
   thread_.join();
 }
 
 void Journal::Append(StoredRecord record) {
   MutexLock lock(&mu_);
-  if (appended_.empty()) changed_.Signal();
+  if (appended_.empty()) waker_.Wake();
   appended_.records.push_back(std::move(record));
 }
 
 void Journal::Archive(JobId job) {
   MutexLock lock(&mu_);
-  if (appended_.empty()) changed_.Signal();
+  if (appended_.empty()) waker_.Wake();
   appended_.archive.push_back(job);
 }
 
 void Journal::Delete(JobId job, uint64_t tag) {
   MutexLock lock(&mu_);
-  if (appended_.empty()) changed_.Signal();
+  if (appended_.empty()) waker_.Wake();
   appended_.remove.emplace_back(job, tag);
 }
 
@@ -54,28 +54,39 @@ size_t Journal::pending() const {
 
 absl::Duration Journal::committing_for() const {
   MutexLock lock(&mu_);
-  return committing_since_.has_value() ? absl::Now() - *committing_since_ : absl::ZeroDuration();
+  return committing_since_.has_value() ? Since(*committing_since_) : absl::ZeroDuration();
 }
 
-void Journal::NoteCommitting(std::optional<absl::Time> since) {
+void Journal::NoteCommitting(std::optional<SteadyTime> since) {
   MutexLock lock(&mu_);
   committing_since_ = since;
 }
 
 bool Journal::Take(Work& work) {
-  MutexLock lock(&mu_);
-  while (appended_.empty() && !stopping_ && absl::Now() < prune_at_) {
-    changed_.WaitWithDeadline(&mu_, prune_at_);
+  while (true) {
+    const absl::Duration left = -Since(prune_at_);
+    {
+      MutexLock lock(&mu_);
+      if (!appended_.empty() || stopping_ || left <= absl::ZeroDuration()) {
+        work = std::exchange(appended_, {});
+        return !work.empty() || !stopping_;
+      }
+    }
+    waker_.Wait(left);
   }
-  work = std::exchange(appended_, {});
-  return !work.empty() || !stopping_;
 }
 
 bool Journal::WaitForRetry(absl::Duration delay) {
-  const absl::Time until = absl::Now() + delay;
-  MutexLock lock(&mu_);
-  while (!stopping_ && absl::Now() < until) changed_.WaitWithDeadline(&mu_, until);
-  return !stopping_;
+  const SteadyTime start = SteadyNow();
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) return false;
+    }
+    const absl::Duration left = delay - Since(start);
+    if (left <= absl::ZeroDuration()) return true;
+    waker_.Wait(left);
+  }
 }
 
 void Journal::Run() {
@@ -83,24 +94,27 @@ void Journal::Run() {
   Work work;
   while (Take(work)) {
     absl::Duration delay = options_.retry_delay_min;
+    bool failed = false;
     while (true) {
       const CommitReport report = Commit(work);
-      if (!work.empty() || !report.status.ok()) listener_(report);
+      // Who was told of a failure is told of its end, also where nothing waits to be stored.
+      if (!work.empty() || failed || !report.status.ok()) listener_(report);
       if (report.status.ok()) break;
+      failed = true;
       if (!WaitForRetry(delay)) return;
       delay = std::min(2 * delay, options_.retry_delay_max);
     }
-    if (absl::Now() >= prune_at_) Prune();
+    if (SteadyNow() >= prune_at_) Prune();
   }
 }
 
 CommitReport Journal::Commit(const Work& work) {
   CommitReport report{.records = work.records.size()};
-  const absl::Time start = absl::Now();
+  const SteadyTime start = SteadyNow();
   NoteCommitting(start);
   report.status = TryCommit(work, report);
   NoteCommitting(std::nullopt);
-  report.duration = absl::Now() - start;
+  report.duration = Since(start);
   broken_ = !report.status.ok();
   if (broken_) return report;
   if (!work.records.empty()) report.last = work.records.back().number;
@@ -135,7 +149,8 @@ absl::Status Journal::TryCommit(const Work& work, CommitReport& report) {
 void Journal::Prune() {
   const absl::StatusOr<bool> more = backend_->Prune(options_.retention, absl::Now());
   broken_ = !more.ok();
-  prune_at_ = more.ok() && *more ? absl::Now() : absl::Now() + options_.prune_interval;
+  prune_at_ = SteadyNow();
+  if (!more.ok() || !*more) prune_at_ += absl::ToChronoNanoseconds(options_.prune_interval);
 }
 
 }  // namespace phalanx::coordinator

@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "coordinator/net/waker.h"
 #include "coordinator/store/backend.h"
 #include "core/base/mutex.h"
 
@@ -78,7 +79,7 @@ class Journal {
   bool WaitForRetry(absl::Duration delay) ABSL_LOCKS_EXCLUDED(mu_);
   CommitReport Commit(const Work& work);
   absl::Status TryCommit(const Work& work, CommitReport& report);
-  void NoteCommitting(std::optional<absl::Time> since) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteCommitting(std::optional<SteadyTime> since) ABSL_LOCKS_EXCLUDED(mu_);
   void Prune();
 
   // Constant after construction.
@@ -88,12 +89,13 @@ class Journal {
 
   // Of thread_ alone.
   bool broken_ = false;  // the backend must be opened anew
-  absl::Time prune_at_;
+  SteadyTime prune_at_;
+
+  Waker waker_;  // of thread_
 
   mutable Mutex mu_;
-  CondVar changed_;
   Work appended_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Time> committing_since_ ABSL_GUARDED_BY(mu_);
+  std::optional<SteadyTime> committing_since_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
   // Last member: joins before anything it reads is destroyed.

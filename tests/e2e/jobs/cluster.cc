@@ -66,9 +66,9 @@ Cluster::~Cluster() {
   for (const support::ProcessWatch& watch : watches) watch.AwaitEnd(absl::Seconds(10));
 }
 
-void Cluster::StartCoordinator() {
+void Cluster::StartCoordinator(const std::string& program) {
   const std::string ready = absl::StrCat(folder_, "/coordinator-", ++starts_, ".json");
-  std::vector<std::string> argv = {support::Program("phalanx-coordinator"),
+  std::vector<std::string> argv = {support::Program(program),
                                    "--listen",
                                    grpc_.empty() ? "127.0.0.1:0" : grpc_,
                                    "--http",

@@ -29,7 +29,7 @@ class Cluster {
 
   // On a free port the first time, on the same one and the same store later. The one before must
   // have ended.
-  void StartCoordinator();
+  void StartCoordinator(const std::string& program = "phalanx-coordinator");
   // Returns once the coordinator has let it in.
   void StartWorker();
   // Another node, named so; returns once the coordinator has let it in.

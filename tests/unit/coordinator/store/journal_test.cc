@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -115,6 +116,20 @@ TEST(JournalTest, EndWhileTheStoreFails_GivesUpAfterOneAttempt) {
     journal.Append(Of(1));
   }
   EXPECT_THAT(disk->records(), SizeIs(0));
+}
+
+// As after a failure of pruning: nobody appends while the store is said to fail.
+TEST(JournalTest, FailureWithNothingToStore_IsToldAndSoIsItsEnd) {
+  auto disk = std::make_shared<MemoryDisk>();
+  disk->FailCommits(absl::UnavailableError("input/output error"));
+  std::atomic<int> failures = 0, successes = 0;
+  Journal journal(
+      std::make_unique<MemoryBackend>(disk), {.retry_delay_min = absl::Milliseconds(1)},
+      [&](const CommitReport& report) { ++(report.status.ok() ? successes : failures); });
+  ASSERT_TRUE(disk->AwaitFailedCommits(1, absl::Seconds(20)));
+  disk->FailCommits(absl::OkStatus());
+  while (successes == 0) std::this_thread::yield();
+  EXPECT_GE(failures, 1);
 }
 
 // Its commit says that it failed, although what it was given is there: as after a failed fsync.

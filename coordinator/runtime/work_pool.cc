@@ -1,0 +1,68 @@
+#include "coordinator/runtime/work_pool.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+absl::Status Stopped() { return absl::UnavailableError("the coordinator is stopping"); }
+
+}  // namespace
+
+WorkPool::WorkPool(const std::string& name, int32_t threads, size_t waiting_max)
+    : name_(name), waiting_max_(waiting_max) {
+  for (int32_t i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] { Run(); });
+  }
+}
+
+void WorkPool::Add(Work work) {
+  absl::Status refusal;
+  {
+    MutexLock lock(&mu_);
+    if (stopping_) {
+      refusal = Stopped();
+    } else if (waiting_.size() >= waiting_max_) {
+      refusal = absl::ResourceExhaustedError(
+          absl::StrCat(waiting_.size(), " requests wait for the ", name_, "; try again later"));
+    } else {
+      waiting_.push_back(std::move(work));
+      changed_.Signal();
+      return;
+    }
+  }
+  work(refusal);
+}
+
+void WorkPool::Stop() {
+  std::deque<Work> refused;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    refused = std::exchange(waiting_, {});
+    changed_.SignalAll();
+  }
+  for (const Work& work : refused) work(Stopped());
+  threads_.clear();
+}
+
+void WorkPool::Run() {
+  pthread_setname_np(pthread_self(), name_.c_str());
+  while (true) {
+    Work work;
+    {
+      MutexLock lock(&mu_);
+      while (waiting_.empty() && !stopping_) changed_.Wait(&mu_);
+      if (stopping_) return;
+      work = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    work(absl::OkStatus());
+  }
+}
+
+}  // namespace phalanx::coordinator

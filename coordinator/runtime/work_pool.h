@@ -1,0 +1,50 @@
+// coordinator/runtime/work_pool.h: threads for what takes long, so that no thread that serves
+// others does it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "core/base/mutex.h"
+
+namespace phalanx::coordinator {
+
+// Thread-safe.
+class WorkPool {
+ public:
+  // Called exactly once. OK: on a thread of the pool, to do the work. ResourceExhausted (too much
+  // waits) or Unavailable (the pool has stopped): it is not to be done.
+  using Work = std::function<void(const absl::Status& go)>;
+
+  // The threads are named so (15 bytes at most).
+  WorkPool(const std::string& name, int32_t threads, size_t waiting_max);
+  ~WorkPool() { Stop(); }
+  WorkPool(const WorkPool&) = delete;
+  WorkPool& operator=(const WorkPool&) = delete;
+
+  void Add(Work work) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Waits for what is under way and refuses what waits, and whatever comes later. Idempotent.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::string name_;
+  const size_t waiting_max_;
+
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<Work> waiting_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::jthread> threads_;  // written by the constructor and Stop alone
+};
+
+}  // namespace phalanx::coordinator

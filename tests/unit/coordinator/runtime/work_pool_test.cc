@@ -1,0 +1,77 @@
+#include "coordinator/runtime/work_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace phalanx::coordinator {
+namespace {
+
+// Opens once, for all who wait.
+class Gate {
+ public:
+  void Open() {
+    MutexLock lock(&mu_);
+    open_ = true;
+    changed_.SignalAll();
+  }
+  void Await() {
+    MutexLock lock(&mu_);
+    while (!open_) changed_.Wait(&mu_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool open_ = false;
+};
+
+TEST(WorkPoolTest, Work_IsDoneOnItsThreads) {
+  Gate done;
+  WorkPool pool("test", 1, 10);
+  const std::thread::id caller = std::this_thread::get_id();
+  pool.Add([&](const absl::Status& go) {
+    EXPECT_TRUE(go.ok());
+    EXPECT_NE(std::this_thread::get_id(), caller);
+    done.Open();
+  });
+  done.Await();
+}
+
+TEST(WorkPoolTest, MoreThanMayWait_IsRefusedAtOnce) {
+  Gate begun, go_on;
+  std::vector<absl::Status> told(3);
+  WorkPool pool("test", 1, 2);
+  pool.Add([&](const absl::Status&) {
+    begun.Open();
+    go_on.Await();
+  });
+  begun.Await();
+  for (absl::Status& status : told) {
+    pool.Add([&status](const absl::Status& go) { status = go; });
+  }
+  EXPECT_EQ(told[2].code(), absl::StatusCode::kResourceExhausted) << told[2];
+  go_on.Open();
+}
+
+TEST(WorkPoolTest, Stopped_RefusesWhatWaitsAndWhatComes) {
+  Gate begun, go_on;
+  WorkPool pool("test", 1, 10);
+  pool.Add([&](const absl::Status&) {
+    begun.Open();
+    go_on.Await();
+  });
+  begun.Await();
+  absl::Status waiting, late;
+  pool.Add([&](const absl::Status& go) {
+    waiting = go;
+    go_on.Open();
+  });
+  pool.Stop();
+  pool.Add([&](const absl::Status& go) { late = go; });
+  EXPECT_EQ(waiting.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(late.code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
