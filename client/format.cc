@@ -92,11 +92,11 @@ Tree MapOf(const Message& message, const FieldDescriptor& field) {
   const FieldDescriptor& value = *field.message_type()->map_value();
   for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
     const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
-    tree.entries.emplace_back(ValueOf(entry, key, -1).scalar, ValueOf(entry, value, -1));
+    tree.entries.push_back({ValueOf(entry, key, -1).scalar, ValueOf(entry, value, -1)});
   }
   // A map has no order of its own; answers have.
   std::sort(tree.entries.begin(), tree.entries.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+            [](const auto& a, const auto& b) { return a.key < b.key; });
   return tree;
 }
 
@@ -168,16 +168,16 @@ Tree ToTree(const Message& message) {
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor& field = *message.GetDescriptor()->field(i);
     if (field.is_map()) {
-      tree.entries.emplace_back(field.name(), MapOf(message, field));
+      tree.entries.push_back({field.name(), MapOf(message, field)});
     } else if (field.is_repeated()) {
       Tree list;
       list.kind = Tree::Kind::kSequence;
       for (int k = 0; k < reflection.FieldSize(message, &field); ++k) {
         list.items.push_back(ValueOf(message, field, k));
       }
-      tree.entries.emplace_back(field.name(), std::move(list));
+      tree.entries.push_back({field.name(), std::move(list)});
     } else if (!field.has_presence() || reflection.HasField(message, &field)) {
-      tree.entries.emplace_back(field.name(), ValueOf(message, field, -1));
+      tree.entries.push_back({field.name(), ValueOf(message, field, -1)});
     }
   }
   return tree;

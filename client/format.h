@@ -51,7 +51,7 @@ job::Tree ToTree(const char* key, const Messages& messages) {
   list.kind = job::Tree::Kind::kSequence;
   document.kind = job::Tree::Kind::kMapping;
   for (const auto& message : messages) list.items.push_back(ToTree(message));
-  document.entries.emplace_back(key, std::move(list));
+  document.entries.push_back({key, std::move(list)});
   return document;
 }
 // As JSON or YAML.

@@ -72,7 +72,7 @@ absl::StatusOr<std::string> WithOutput(const std::string& text, const std::strin
       old = value;
       return wire::EmitYaml(tree);
     }
-    spec.entries.emplace_back("output", value);
+    spec.entries.push_back({"output", value});
     return wire::EmitYaml(tree);
   }
   return absl::InvalidArgumentError("the document has no spec");

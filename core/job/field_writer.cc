@@ -45,7 +45,7 @@ class FieldWriter {
       if (family.has_value() && (field.families & SetOf(*family)) == 0) continue;
       if (acted_on_ && !field.acted_on) continue;
       if (Written value = Write(field, owner, family)) {
-        tree.entries.emplace_back(field.name, *std::move(value));
+        tree.entries.push_back({std::string(field.name), *std::move(value)});
       }
     }
     return tree;
@@ -96,7 +96,7 @@ class FieldWriter {
   Written Write(const Field&, const std::map<std::string, std::string>* values) const {
     Tree tree;
     tree.kind = Tree::Kind::kMapping;
-    for (const auto& [name, value] : *values) tree.entries.emplace_back(name, Of(value));
+    for (const auto& [name, value] : *values) tree.entries.push_back({name, Of(value)});
     return tree;
   }
   Written Write(const Field& field, const Choice& choice) const {

@@ -51,8 +51,8 @@ void AppendFlow(const Tree& tree, int depth, std::string* out) {
     case Tree::Kind::kMapping:
       absl::StrAppend(out, "{");
       for (size_t i = 0; nested && i < tree.entries.size() && out->size() <= kValueMax; ++i) {
-        absl::StrAppend(out, i > 0 ? ", " : "", ShowName(tree.entries[i].first), ": ");
-        AppendFlow(tree.entries[i].second, depth + 1, out);
+        absl::StrAppend(out, i > 0 ? ", " : "", ShowName(tree.entries[i].key), ": ");
+        AppendFlow(tree.entries[i].value, depth + 1, out);
       }
       absl::StrAppend(out, "}");
       return;

@@ -164,7 +164,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (level.tree.kind == Tree::Kind::kSequence) {
       level.tree.items.push_back(std::move(tree));
     } else {
-      level.tree.entries.emplace_back(*std::move(level.key), std::move(tree));
+      level.tree.entries.push_back({*std::move(level.key), std::move(tree)});
       level.key.reset();
     }
   }
@@ -328,9 +328,8 @@ void AppendJson(const Tree& tree, const std::string& indent, std::string* out) {
     case Tree::Kind::kMapping:
       *out += "{";
       for (size_t i = 0; i < tree.entries.size(); ++i) {
-        absl::StrAppend(out, i > 0 ? "," : "", "\n", inner, JsonString(tree.entries[i].first),
-                        ": ");
-        AppendJson(tree.entries[i].second, inner, out);
+        absl::StrAppend(out, i > 0 ? "," : "", "\n", inner, JsonString(tree.entries[i].key), ": ");
+        AppendJson(tree.entries[i].value, inner, out);
       }
       absl::StrAppend(out, tree.entries.empty() ? "" : "\n" + indent, "}");
       return;

@@ -91,7 +91,7 @@ v1::OpenSessionRequest FakeCoordinator::Await(
     const char* what, const std::function<bool(const v1::OpenSessionRequest&)>& match) {
   MutexLock lock(&mutex_);
   v1::OpenSessionRequest found;
-  WaitUntil(what, [&] {
+  WaitUntil(what, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto message = received_.begin(); message != received_.end(); ++message) {
       if (!match(*message)) continue;
       found = *message;
@@ -112,7 +112,7 @@ uint64_t FakeCoordinator::Send(v1::Command command) {
   command.set_command_number(++last_command_);
   *response.mutable_command() = std::move(command);
   MutexLock lock(&mutex_);
-  WaitUntil("session", [&] { return session_ != nullptr; });
+  WaitUntil("session", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_ != nullptr; });
   session_->Write(response);
   return last_command_;
 }
@@ -146,18 +146,19 @@ v1::Heartbeat FakeCoordinator::AwaitHeartbeat(
 
 void FakeCoordinator::AwaitClose() {
   MutexLock lock(&mutex_);
-  WaitUntil("close", [&] { return closed_ > 0; });
+  WaitUntil("close", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ > 0; });
 }
 
 std::map<int32_t, std::string> FakeCoordinator::AwaitUpload(const std::string& fetch_id) {
   MutexLock lock(&mutex_);
-  WaitUntil("upload", [&] { return uploads_[fetch_id].done; });
+  WaitUntil("upload",
+            [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return uploads_[fetch_id].done; });
   return uploads_[fetch_id].text;
 }
 
 void FakeCoordinator::AwaitUploadText(const std::string& fetch_id, const std::string& text) {
   MutexLock lock(&mutex_);
-  WaitUntil("uploaded text", [&] {
+  WaitUntil("uploaded text", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const auto& [rank, uploaded] : uploads_[fetch_id].text) {
       if (absl::StrContains(uploaded, text)) return true;
     }

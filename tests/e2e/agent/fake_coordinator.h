@@ -61,7 +61,8 @@ class FakeCoordinator final : public v1::WorkerService::Service {
   // Removes and returns the first message received that `match` takes.
   v1::OpenSessionRequest Await(const char* what,
                                const std::function<bool(const v1::OpenSessionRequest&)>& match);
-  void WaitUntil(const char* what, const std::function<bool()>& condition);
+  void WaitUntil(const char* what, const std::function<bool()>& condition)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t incarnation_;
   const grpc::Status refusal_;

@@ -24,13 +24,13 @@ TEST(ParseYamlTest, KeepsWhatAnInterpreterWouldLose) {
   const auto tree = ParseYaml("a: 007\nb: \"007\"\na: ~\n");
   ASSERT_TRUE(tree.ok());
   ASSERT_EQ(tree->entries.size(), 3u);
-  EXPECT_EQ(tree->entries[0].second.scalar, "007");
-  EXPECT_FALSE(tree->entries[0].second.quoted);
-  EXPECT_TRUE(tree->entries[1].second.quoted);
-  EXPECT_EQ(tree->entries[2].first, "a");
-  EXPECT_EQ(tree->entries[2].second.kind, job::Tree::Kind::kNull);
-  EXPECT_EQ(tree->entries[1].second.line, 2);
-  EXPECT_EQ(tree->entries[1].second.column, 4);
+  EXPECT_EQ(tree->entries[0].value.scalar, "007");
+  EXPECT_FALSE(tree->entries[0].value.quoted);
+  EXPECT_TRUE(tree->entries[1].value.quoted);
+  EXPECT_EQ(tree->entries[2].key, "a");
+  EXPECT_EQ(tree->entries[2].value.kind, job::Tree::Kind::kNull);
+  EXPECT_EQ(tree->entries[1].value.line, 2);
+  EXPECT_EQ(tree->entries[1].value.column, 4);
 }
 
 TEST(ParseYamlTest, SyntaxError_SaysWhere) {
@@ -45,7 +45,7 @@ TEST(ParseYamlTest, SecondDocument_IsRefused) {
 TEST(ParseYamlTest, Alias_IsTheAnchoredValue) {
   const auto tree = ParseYaml("a: &x {k: [1, 2]}\nb: *x\n");
   ASSERT_TRUE(tree.ok());
-  EXPECT_EQ(EmitYaml(tree->entries[1].second), EmitYaml(tree->entries[0].second));
+  EXPECT_EQ(EmitYaml(tree->entries[1].value), EmitYaml(tree->entries[0].value));
 }
 
 TEST(ParseYamlTest, AliasBomb_IsRefused) {

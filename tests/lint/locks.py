@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Guarded members are touched under their locks: Clang's thread-safety analysis over every source of the build
+that names locks or their annotations, or includes a header of its folder that does.
+
+locks.py SOURCE_ROOT BUILD_FOLDER
+
+Only the analysis runs, on the commands of BUILD_FOLDER/compile_commands.json: no code is generated. Exits with 77
+where Clang 14, the version that scripts/setup brings, is not installed.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+FOLDERS = ("client", "coordinator", "core", "tests", "worker")
+LOCKS = re.compile(r'core/base/mutex\.h|absl/synchronization/mutex\.h|absl/base/thread_annotations\.h')
+INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
+
+
+def uses_locks(source):
+    """Whether a source names locks, or a header of its own folder that it includes does: private members are
+    touched nowhere else."""
+    text = source.read_text(encoding="utf-8")
+    headers = (source.parent / pathlib.PurePosixPath(name).name for name in INCLUDE.findall(text))
+    texts = [text] + [header.read_text(encoding="utf-8") for header in headers if header.exists()]
+    return any(LOCKS.search(text) for text in texts)
+
+
+def command_of(entry, clang):
+    """The compiler's command as Clang's, for the analysis alone."""
+    arguments = shlex.split(entry["command"])
+    kept, skip = [], False
+    for argument in arguments[1:]:
+        if skip:
+            skip = False
+        elif argument == "-o":
+            skip = True
+        elif argument.startswith(("-I", "-D", "-std=", "-isystem")) or not argument.startswith("-"):
+            kept.append(argument)
+    return [clang, "-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety"] + kept
+
+
+def main():
+    root, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    clang = shutil.which("clang++-14")
+    if clang is None:
+        print("skipped: no clang++-14 here")
+        return 77
+    entries = {}
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        path = pathlib.Path(entry["file"])
+        if any(path.is_relative_to(root / folder) for folder in FOLDERS) and uses_locks(path):
+            entries[path] = entry
+
+    def check(path):
+        run = subprocess.run(command_of(entries[path], clang), cwd=entries[path]["directory"], text=True,
+                             capture_output=True, check=False)
+        return path, run.returncode, run.stderr
+
+    failures = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for path, code, text in pool.map(check, sorted(entries)):
+            if code != 0:
+                failures += 1
+                print(f"{path.relative_to(root)}:\n{text}")
+    print(f"{len(entries)} sources with locks, {failures} with findings")
+    return 1 if failures or not entries else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
