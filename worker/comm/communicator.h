@@ -27,6 +27,8 @@
 // communicators; Abort() may be called from any thread and wakes every wait.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -85,6 +87,13 @@ class Communicator {
   virtual void Abort(absl::Status reason) = 0;
 };
 
+// Of a clock that nobody sets, so that a wait lasts as long as it was meant to.
+using Deadline = std::chrono::steady_clock::time_point;
+inline Deadline DeadlineIn(absl::Duration timeout) {
+  return std::chrono::steady_clock::now() +
+         absl::ToChronoMilliseconds(std::min(timeout, absl::Hours(24 * 365)));
+}
+
 // How the processes of one epoch find each other before they have a communicator: a small
 // write-once key-value table. The rank process implements it over its daemon's socket (the daemon
 // forwards to the coordinator); tests implement it in memory. Thread-safe.
@@ -93,7 +102,7 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
   virtual absl::Status Put(const std::string& key, const std::string& value) = 0;
   // Blocks until somebody has put `key`. Errors: DeadlineExceeded, Aborted.
-  virtual absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) = 0;
+  virtual absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) = 0;
 };
 
 struct WorldOptions {
@@ -134,7 +143,7 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
                                           const WorldOptions& options);
 // Waits until every communicator that was aborted or destroyed so far is given back; false if some
 // are not by `deadline`. A process calls it before it ends.
-bool WaitForNcclReleases(absl::Time deadline);
+bool WaitForNcclReleases(Deadline deadline);
 #endif
 
 // Ranks as threads of one process, for tests. Thread-safe.

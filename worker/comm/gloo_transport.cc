@@ -1,19 +1,13 @@
 #include "worker/comm/gloo_transport.h"
 
-#include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
-#include <gloo/transport/pair.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <netdb.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -22,9 +16,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/accused.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "worker/comm/gloo_mesh.h"
 #include "worker/comm/shared_memory.h"
 
 namespace phalanx::comm {
@@ -117,7 +112,7 @@ class GlooTransport final : public Transport {
 
   absl::Status failure() {
     if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
-    std::scoped_lock lock(mutex_);
+    MutexLock lock(&mutex_);
     return failure_;
   }
   bool InReach(int32_t peer) const { return in_reach_[static_cast<size_t>(peer)]; }
@@ -141,10 +136,11 @@ class GlooTransport final : public Transport {
   const std::unique_ptr<SharedMemory> shared_;
   std::vector<bool> in_reach_;  // by rank; constant once connected
   const milliseconds operation_timeout_;
-  std::mutex mutex_;
-  absl::Status failure_;        // guarded by mutex_
-  bool blames_peer_ = false;    // guarded by mutex_: failure_ names the rank that caused it
-  std::set<Waiting*> waiting_;  // guarded by mutex_
+  Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  // failure_ names the rank that caused it.
+  bool blames_peer_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<Waiting*> waiting_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
   std::atomic<bool> ending_{false};
   std::vector<char> farewell_texts_;  // [world, kFarewellBytes]
@@ -163,11 +159,11 @@ class GlooTransport::Waiting {
         peer_(peer),
         receive_(receive),
         deadline_(std::chrono::steady_clock::now() + transport.operation_timeout_) {
-    std::scoped_lock lock(transport_.mutex_);
+    MutexLock lock(&transport_.mutex_);
     transport_.waiting_.insert(this);
   }
   ~Waiting() {
-    std::scoped_lock lock(transport_.mutex_);
+    MutexLock lock(&transport_.mutex_);
     transport_.waiting_.erase(this);
   }
   void Wake() { receive_ ? buffer_.abortWaitRecv() : buffer_.abortWaitSend(); }
@@ -193,14 +189,20 @@ GlooTransport::~GlooTransport() {
 }
 
 void GlooTransport::SayFarewell() {
-  const absl::Status reason = failure();
+  absl::Status reason;
+  bool blames_peer = false;
+  {
+    MutexLock lock(&mutex_);
+    reason = failure_;
+    blames_peer = blames_peer_;
+  }
   std::string text;
   int32_t accused = context_->rank;
   if (!reason.ok()) {
     // One failure, one name: what a peer caused is passed on as it is.
-    text = blames_peer_ ? std::string(reason.message())
-                        : absl::StrCat("rank ", context_->rank, " is gone: ", reason.message());
-    if (blames_peer_) accused = AccusedIn(reason).value_or(Rank{accused}).value;
+    text = blames_peer ? std::string(reason.message())
+                       : absl::StrCat("rank ", context_->rank, " is gone: ", reason.message());
+    if (blames_peer) accused = AccusedIn(reason).value_or(Rank{accused}).value;
   }
   text.resize(kAccusedAt - 1);
   text.push_back('\0');  // ends the text, however long it is
@@ -254,7 +256,7 @@ void GlooTransport::Abort(absl::Status reason) {
 
 void GlooTransport::Stop(absl::Status reason, bool blames_peer) {
   {
-    std::scoped_lock lock(mutex_);
+    MutexLock lock(&mutex_);
     if (failure_.ok()) {
       failure_ = std::move(reason);
       blames_peer_ = blames_peer;
@@ -401,7 +403,7 @@ absl::Status GlooTransport::Settle(PendingSends& pending) {
 absl::Status GlooTransport::Diagnose() {
   {
     // A wait that runs out of time makes Gloo break all connections.
-    std::scoped_lock lock(mutex_);
+    MutexLock lock(&mutex_);
     for (const Waiting* waiting : waiting_) {
       if (waiting->TimedOut()) return waiting->TimeoutStatus();
     }
@@ -432,93 +434,29 @@ void GlooTransport::Watch() {
   }
 }
 
-// Gloo crashes on a name that does not resolve.
-absl::Status CheckAddress(const std::string& address) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.c_str(), nullptr, &hints, &found);
-  if (error != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("interface_address \"", address, "\": ", gai_strerror(error)));
-  }
-  freeaddrinfo(found);
-  return absl::OkStatus();
-}
-
-// Gloo writes to sockets whose peer may be gone; that has to be an error, not the end of the
-// process.
-void IgnoreBrokenPipes() {
-  struct sigaction action = {};
-  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
-    signal(SIGPIPE, SIG_IGN);
-}
-
 absl::Status Interrupted() { return absl::CancelledError("asked to stop while connecting"); }
 
-// Our end of each connection as its peer is to know it, one after another in the order of ranks.
-std::string Announcement(GlooContext& context) {
-  std::string addresses;
-  for (int32_t peer = 0; peer < context.size; ++peer) {
-    if (peer == context.rank) continue;
-    const std::vector<char> address = context.createPair(peer)->address().bytes();
-    addresses.append(address.begin(), address.end());
-  }
-  return addresses;
-}
-
-// Where `peer` waits for this rank, out of what it announced.
-absl::StatusOr<std::vector<char>> AddressIn(const std::string& announced, int32_t peer,
-                                            const GlooContext& context) {
-  const size_t count = static_cast<size_t>(context.size - 1), bytes = announced.size() / count;
-  if (bytes == 0 || announced.size() % count != 0) {
-    return absl::InternalError(
-        absl::StrCat("rank ", peer, " announces ", announced.size(), " bytes"));
-  }
-  const int32_t place = context.rank < peer ? context.rank : context.rank - 1;
-  const char* begin = announced.data() + static_cast<size_t>(place) * bytes;
-  return std::vector<char>(begin, begin + bytes);
-}
-
-// Connects every pair of ranks. Throws what Gloo throws.
-absl::Status ConnectMesh(GlooContext& context, Rendezvous& rendezvous, absl::Time deadline,
-                         const std::stop_token& stop) {
-  const auto key = [](int32_t rank) { return absl::StrCat("gloo/", rank); };
-  RETURN_IF_ERROR(rendezvous.Put(key(context.rank), Announcement(context)));
-  // A pair that is closed waits no longer for its peer.
-  const std::stop_callback close(stop, [&context] {
-    for (int32_t peer = 0; peer < context.size; ++peer) {
-      if (peer != context.rank) context.getPair(peer)->close();
-    }
-  });
-  for (int32_t peer = 0; peer < context.size; ++peer) {
-    if (peer == context.rank) continue;
-    ASSIGN_OR_RETURN(const std::string announced, rendezvous.Get(key(peer), deadline));
-    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(announced, peer, context));
-    if (stop.stop_requested()) return Interrupted();
-    context.getPair(peer)->connect(address);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<Transport>> Connect(int32_t self, int32_t world,
-                                                   Rendezvous& rendezvous, absl::Time deadline,
+                                                   Rendezvous& rendezvous,
                                                    const WorldOptions& options) {
-  auto device = ::gloo::transport::tcp::CreateDevice(options.interface_address.c_str());
-  std::shared_ptr<GlooContext> context = device->createContext(self, world);
-  context->setTimeout(ToMilliseconds(options.setup_timeout / 5));  // Gloo waits five times as long
-  RETURN_IF_ERROR(ConnectMesh(*context, rendezvous, deadline, options.stop));
+  ASSIGN_OR_RETURN(std::shared_ptr<GlooContext> context,
+                   ConnectGlooMesh(self, world, rendezvous, options));
   std::unique_ptr<SharedMemory> shared;
   if (options.shared_memory) {
     // Without it everything goes over TCP.
     if (auto created = SharedMemory::Create(self, world); created.ok())
       shared = *std::move(created);
   }
-  auto transport = std::make_unique<GlooTransport>(std::move(context), std::move(shared), options);
-  const std::stop_callback abort(options.stop,
-                                 [made = transport.get()] { made->Abort(Interrupted()); });
-  RETURN_IF_ERROR(transport->MeetInSharedMemory());
-  return transport;
+  try {
+    auto transport =
+        std::make_unique<GlooTransport>(std::move(context), std::move(shared), options);
+    const std::stop_callback abort(options.stop,
+                                   [made = transport.get()] { made->Abort(Interrupted()); });
+    RETURN_IF_ERROR(transport->MeetInSharedMemory());
+    return transport;
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(error.what());
+  }
 }
 
 }  // namespace
@@ -526,17 +464,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Connect(int32_t self, int32_t world,
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world,
                                                                 Rendezvous& rendezvous,
                                                                 const WorldOptions& options) {
-  const absl::Time deadline = absl::Now() + options.setup_timeout;
-  RETURN_IF_ERROR(CheckAddress(options.interface_address));
-  IgnoreBrokenPipes();
-  absl::StatusOr<std::unique_ptr<Transport>> connected;
-  try {
-    connected = Connect(self, world, rendezvous, deadline, options);
-  } catch (const std::exception& error) {
-    const absl::StatusCode code = absl::Now() >= deadline ? absl::StatusCode::kDeadlineExceeded
-                                                          : absl::StatusCode::kUnavailable;
-    connected = absl::Status(code, error.what());
-  }
+  absl::StatusOr<std::unique_ptr<Transport>> connected = Connect(self, world, rendezvous, options);
   if (connected.ok()) return connected;
   // Whatever broke then broke because of it.
   return Annotate(options.stop.stop_requested() ? Interrupted() : connected.status(),

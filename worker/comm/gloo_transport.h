@@ -18,9 +18,8 @@
 
 namespace phalanx::comm {
 
-// From then on the process ignores SIGPIPE, unless it handles it. Meets the other ranks of the
-// world, of at least two, through `rendezvous`. Errors: Unavailable, DeadlineExceeded,
-// Cancelled (options.stop), the rendezvous' own.
+// Meets the other ranks of the world through `rendezvous`, as ConnectGlooMesh() does and with its
+// errors.
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world,
                                                                 Rendezvous& rendezvous,
                                                                 const WorldOptions& options);

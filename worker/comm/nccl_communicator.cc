@@ -52,8 +52,8 @@ void Release(NcclHandle& handle, bool healthy) {
     if (healthy) {
       // Lets the peers take what is still on its way to them.
       result = ncclCommFinalize(handle.comm);
-      const absl::Time deadline = absl::Now() + kFinalizeTimeout;
-      while (result == ncclInProgress && absl::Now() < deadline) {
+      const Deadline deadline = DeadlineIn(kFinalizeTimeout);
+      while (result == ncclInProgress && std::chrono::steady_clock::now() < deadline) {
         absl::SleepFor(absl::Microseconds(100));
         if (ncclCommGetAsyncError(handle.comm, &result) != ncclSuccess) result = ncclInternalError;
       }
@@ -112,11 +112,10 @@ void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
   }).detach();
 }
 
-bool WaitForNcclReleases(absl::Time deadline) {
+bool WaitForNcclReleases(Deadline deadline) {
   Releases& releases = TheReleases();
   std::unique_lock lock(releases.mutex);
-  return releases.changed.wait_until(lock, absl::ToChronoTime(deadline),
-                                     [&] { return releases.count == 0; });
+  return releases.changed.wait_until(lock, deadline, [&] { return releases.count == 0; });
 }
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclHandle> handle, std::string name,
@@ -160,7 +159,7 @@ absl::Status NcclCommunicator::Fail(absl::Status reason) {
   return handle_->failure;
 }
 
-absl::Status NcclCommunicator::Settle(ncclResult_t result, absl::Time deadline,
+absl::Status NcclCommunicator::Settle(ncclResult_t result, Deadline deadline,
                                       absl::string_view what) {
   while (result == ncclInProgress) {
     {
@@ -170,7 +169,7 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, absl::Time deadline,
       if (asked != ncclSuccess) result = asked;
     }
     if (result != ncclInProgress) break;
-    if (absl::Now() >= deadline) {
+    if (std::chrono::steady_clock::now() >= deadline) {
       return Fail(absl::DeadlineExceededError(absl::StrCat(what, ": NCCL is still at it")));
     }
     sched_yield();
@@ -178,7 +177,7 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, absl::Time deadline,
   return result == ncclSuccess ? absl::OkStatus() : Fail(NcclStatus(result, what));
 }
 
-absl::Status NcclCommunicator::Drain(absl::Time deadline) {
+absl::Status NcclCommunicator::Drain(Deadline deadline) {
   for (;;) {
     {
       std::scoped_lock lock(handle_->mutex);
@@ -187,7 +186,7 @@ absl::Status NcclCommunicator::Drain(absl::Time deadline) {
     const cudaError_t error = cudaStreamQuery(handle_->stream);
     if (error == cudaSuccess) return absl::OkStatus();
     if (error != cudaErrorNotReady) return Fail(CudaStatus(error, "stream"));
-    if (absl::Now() >= deadline)
+    if (std::chrono::steady_clock::now() >= deadline)
       return Fail(absl::DeadlineExceededError("the stream does not end"));
     sched_yield();
   }
@@ -207,7 +206,7 @@ absl::Status NcclCommunicator::Enqueue(
     if (status.ok()) result = operation(handle_->comm, handle_->stream);
   }
   if (!status.ok()) return Named(Fail(std::move(status)));
-  return Named(Settle(result, absl::Now() + operation_timeout_, what));
+  return Named(Settle(result, DeadlineIn(operation_timeout_), what));
 }
 
 absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DType dtype) {

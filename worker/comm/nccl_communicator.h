@@ -60,9 +60,9 @@ class NcclCommunicator final : public Communicator {
 
   // Waits until NCCL has done what it was told, from `result` on: initialised, connected or
   // enqueued.
-  absl::Status Settle(ncclResult_t result, absl::Time deadline, absl::string_view what);
+  absl::Status Settle(ncclResult_t result, Deadline deadline, absl::string_view what);
   // Waits, without blocking the device, until the stream is empty.
-  absl::Status Drain(absl::Time deadline);
+  absl::Status Drain(Deadline deadline);
 
  private:
   cudaStream_t CurrentStream() const;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "worker/comm/nccl_communicator.h"
 
@@ -53,7 +52,7 @@ struct Membership {
 
 absl::StatusOr<std::vector<Membership>> MeetGroups(absl::Span<const plan::CommunicatorSpec> specs,
                                                    Rank self, Rendezvous& rendezvous,
-                                                   absl::Time deadline) {
+                                                   Deadline deadline) {
   std::vector<Membership> memberships;
   const auto key = [&](size_t index) {
     return absl::StrCat("nccl/", index, "/", specs[index].name);
@@ -100,7 +99,7 @@ absl::StatusOr<std::shared_ptr<NcclHandle>> MakeHandle(const WorldOptions& optio
 // One use of each kind that the communicator will see. `memory` holds 2 * size * kWarmUpCount
 // floats.
 absl::Status WarmUp(NcclCommunicator& group, plan::CommunicatorSpec::Use use, float* memory,
-                    absl::Time deadline) {
+                    Deadline deadline) {
   using Use = plan::CommunicatorSpec::Use;
   const int32_t size = group.size(), rank = group.rank();
   float* received = memory + size * kWarmUpCount;
@@ -146,7 +145,7 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
     return absl::InvalidArgumentError(absl::StrCat("rank ", self.value, " of a world of ", world));
   }
   SetEnvironment();
-  const absl::Time deadline = absl::Now() + options.setup_timeout;
+  const Deadline deadline = DeadlineIn(options.setup_timeout);
   ASSIGN_OR_RETURN(const std::vector<Membership> memberships,
                    MeetGroups(specs, self, rendezvous, deadline));
 
@@ -212,7 +211,7 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
   }
   if (!status.ok()) {
     for (NcclCommunicator* group : mine) group->Abort(status);
-    WaitForNcclReleases(absl::Now() + options.release_timeout);  // before the scratch memory goes
+    WaitForNcclReleases(DeadlineIn(options.release_timeout));  // before the scratch memory goes
     return Annotate(status, "connecting over NCCL");
   }
   return result;

@@ -1,5 +1,7 @@
 #include "worker/rank/channel_rendezvous.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace phalanx::rank {
@@ -11,9 +13,10 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
 absl::Status ChannelRendezvous::Put(const std::string& key, const std::string& value) {
   {
-    absl::MutexLock lock(&mu_);
+    const std::scoped_lock lock(mu_);
     entries_[key] = value;
   }
+  changed_.notify_all();
   v1::ToDaemon message;
   v1::RankReport& report = *message.mutable_report();
   report.set_job(job_);
@@ -24,12 +27,11 @@ absl::Status ChannelRendezvous::Put(const std::string& key, const std::string& v
   return channel_.Send(message, kSendTimeout);
 }
 
-absl::StatusOr<std::string> ChannelRendezvous::Get(const std::string& key, absl::Time deadline) {
-  absl::MutexLock lock(&mu_);
-  auto ready = [this, &key]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !aborted_.ok() || entries_.count(key) > 0;
-  };
-  if (!mu_.AwaitWithDeadline(absl::Condition(&ready), deadline)) {
+absl::StatusOr<std::string> ChannelRendezvous::Get(const std::string& key,
+                                                   comm::Deadline deadline) {
+  std::unique_lock lock(mu_);
+  const auto ready = [this, &key] { return !aborted_.ok() || entries_.contains(key); };
+  if (!changed_.wait_until(lock, deadline, ready)) {
     return absl::DeadlineExceededError(absl::StrCat("no rank of the epoch has announced ", key));
   }
   if (!aborted_.ok()) return aborted_;
@@ -38,13 +40,15 @@ absl::StatusOr<std::string> ChannelRendezvous::Get(const std::string& key, absl:
 
 void ChannelRendezvous::Deliver(const v1::Rendezvous& message) {
   if (message.job() != job_ || message.epoch() != epoch_) return;
-  absl::MutexLock lock(&mu_);
+  const std::scoped_lock lock(mu_);
   for (const auto& [key, value] : message.entries()) entries_[key] = value;
+  changed_.notify_all();
 }
 
 void ChannelRendezvous::Abort(absl::Status reason) {
-  absl::MutexLock lock(&mu_);
+  const std::scoped_lock lock(mu_);
   if (aborted_.ok()) aborted_ = std::move(reason);
+  changed_.notify_all();
 }
 
 }  // namespace phalanx::rank

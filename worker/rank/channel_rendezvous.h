@@ -4,11 +4,11 @@
 // Thread-safe.
 #pragma once
 
+#include <condition_variable>
 #include <map>
+#include <mutex>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/comm/communicator.h"
@@ -21,7 +21,7 @@ class ChannelRendezvous final : public comm::Rendezvous {
       : channel_(channel), job_(job), epoch_(epoch), rank_(rank) {}
 
   absl::Status Put(const std::string& key, const std::string& value) override;
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override;
+  absl::StatusOr<std::string> Get(const std::string& key, comm::Deadline deadline) override;
 
   // What the daemon passed on. Entries of another epoch are dropped.
   void Deliver(const v1::Rendezvous& message);
@@ -31,9 +31,11 @@ class ChannelRendezvous final : public comm::Rendezvous {
   channel::FrameSocket& channel_;
   const int64_t job_, epoch_;
   const int32_t rank_;
-  absl::Mutex mu_;
-  std::map<std::string, std::string> entries_ ABSL_GUARDED_BY(mu_);
-  absl::Status aborted_ ABSL_GUARDED_BY(mu_);
+  // The standard library's, because they wait by the steady clock.
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> entries_;  // guarded by mu_
+  absl::Status aborted_;                        // guarded by mu_
 };
 
 }  // namespace phalanx::rank

@@ -38,9 +38,10 @@ class FolderRendezvous final : public Rendezvous {
     std::filesystem::rename(path + ".new", path);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+  absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
     while (!std::filesystem::exists(PathOf(key))) {
-      if (absl::Now() > deadline) return absl::DeadlineExceededError(key + " is not there");
+      if (std::chrono::steady_clock::now() > deadline)
+        return absl::DeadlineExceededError(key + " is not there");
       absl::SleepFor(absl::Milliseconds(1));
     }
     std::ifstream in(PathOf(key), std::ios::binary);

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "worker/comm/communicator.h"
 
@@ -35,9 +34,9 @@ class FolderRendezvous final : public Rendezvous {
     std::filesystem::rename(PathOf(key) + ".new", PathOf(key));
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+  absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
     while (!std::filesystem::exists(PathOf(key))) {
-      if (absl::Now() > deadline) return absl::DeadlineExceededError(key);
+      if (std::chrono::steady_clock::now() > deadline) return absl::DeadlineExceededError(key);
       poll(nullptr, 0, 1);
     }
     std::ifstream in(PathOf(key), std::ios::binary);
@@ -125,7 +124,7 @@ std::vector<std::string> RunRanks(int32_t world, const Body& body) {
         Member member{rank, world, &rendezvous, *std::move(connected)};
         report = body(member);
       }
-      if (!WaitForNcclReleases(absl::Now() + absl::Seconds(20))) report += " (not released)";
+      if (!WaitForNcclReleases(DeadlineIn(absl::Seconds(20)))) report += " (not released)";
       std::ofstream(absl::StrCat(folder, "/report", rank)) << report;
       _exit(0);
     }
@@ -223,11 +222,11 @@ TEST_P(NcclTest, Abort_OfACollectiveThatNobodyJoins_EndsItAtOnce) {
                          if (!group.AllReduceSum(data.data(), 1 << 20, DType::kFp32).ok())
                            return "not enqueued";
                        }
-                       const absl::Time start = absl::Now();
+                       const Deadline late = DeadlineIn(absl::Seconds(10));
                        for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
                        const absl::Status after = group.AllReduceSum(data.data(), 1, DType::kFp32);
                        if (after.code() != absl::StatusCode::kAborted) return after.ToString();
-                       if (!WaitForNcclReleases(start + absl::Seconds(10))) return "too late";
+                       if (!WaitForNcclReleases(late)) return "too late";
                        if (cudaDeviceSynchronize() != cudaSuccess) return "the device is broken";
                        return "ended";
                      }),
@@ -235,31 +234,30 @@ TEST_P(NcclTest, Abort_OfACollectiveThatNobodyJoins_EndsItAtOnce) {
 }
 
 TEST_P(NcclTest, NewCommunicators_WhileOldOnesAreAborted) {
-  EXPECT_EQ(RunRanks(GetParam(),
-                     [](Member& me) -> std::string {
-                       for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
-                       class Prefixed final : public Rendezvous {
-                        public:
-                         explicit Prefixed(Rendezvous& base) : base_(base) {}
-                         absl::Status Put(const std::string& key,
-                                          const std::string& value) override {
-                           return base_.Put("second/" + key, value);
-                         }
-                         absl::StatusOr<std::string> Get(const std::string& key,
-                                                         absl::Time deadline) override {
-                           return base_.Get("second/" + key, deadline);
-                         }
+  EXPECT_EQ(
+      RunRanks(
+          GetParam(),
+          [](Member& me) -> std::string {
+            for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
+            class Prefixed final : public Rendezvous {
+             public:
+              explicit Prefixed(Rendezvous& base) : base_(base) {}
+              absl::Status Put(const std::string& key, const std::string& value) override {
+                return base_.Put("second/" + key, value);
+              }
+              absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
+                return base_.Get("second/" + key, deadline);
+              }
 
-                        private:
-                         Rendezvous& base_;
-                       } second(*me.rendezvous);
-                       auto connected =
-                           ConnectNccl(SixGroups(me.world), Rank{me.rank}, me.world, second, {});
-                       if (!connected.ok()) return connected.status().ToString();
-                       me.communicators = *std::move(connected);
-                       return CollectivesOf(me);
-                     }),
-            All("fine"));
+             private:
+              Rendezvous& base_;
+            } second(*me.rendezvous);
+            auto connected = ConnectNccl(SixGroups(me.world), Rank{me.rank}, me.world, second, {});
+            if (!connected.ok()) return connected.status().ToString();
+            me.communicators = *std::move(connected);
+            return CollectivesOf(me);
+          }),
+      All("fine"));
 }
 
 TEST_P(NcclTest, AKilledPeer_AfterAbort_LeavesTheOthersUsable) {
@@ -274,7 +272,7 @@ TEST_P(NcclTest, AKilledPeer_AfterAbort_LeavesTheOthersUsable) {
                        (void)me.communicators[3]->AllReduceSum(data.data(), 1 << 20, DType::kFp32);
                        for (auto& one : me.communicators)
                          one->Abort(absl::UnavailableError("rank is gone"));
-                       if (!WaitForNcclReleases(absl::Now() + absl::Seconds(20))) return "too late";
+                       if (!WaitForNcclReleases(DeadlineIn(absl::Seconds(20)))) return "too late";
                        if (cudaDeviceSynchronize() != cudaSuccess) return "the device is broken";
                        return "survived";
                      }),

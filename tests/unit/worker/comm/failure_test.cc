@@ -201,7 +201,7 @@ class OneSidedRendezvous final : public Rendezvous {
     announced.count_down();
     return put;
   }
-  absl::StatusOr<std::string> Get(const std::string&, absl::Time) override {
+  absl::StatusOr<std::string> Get(const std::string&, Deadline) override {
     ended.wait();
     return absl::AbortedError("the test is over");
   }
@@ -218,7 +218,7 @@ class ReportingRendezvous final : public Rendezvous {
   absl::Status Put(const std::string& key, const std::string& value) override {
     return table_.Put(key, value);
   }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+  absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
     auto value = table_.Get(key, deadline);
     answered.count_down();
     return value;

@@ -48,8 +48,10 @@ class SharedTable final : public Rendezvous {
     pthread_mutex_unlock(&mutex_);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
-    const timespec until = absl::ToTimespec(deadline);
+  absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
+    // Of the monotonic clock, as pthread_cond_clockwait() counts.
+    const timespec until =
+        absl::ToTimespec(absl::UnixEpoch() + absl::FromChrono(deadline.time_since_epoch()));
     pthread_mutex_lock(&mutex_);
     absl::StatusOr<std::string> result = absl::DeadlineExceededError(key);
     for (int timed_out = 0; timed_out == 0;) {
@@ -59,7 +61,8 @@ class SharedTable final : public Rendezvous {
           timed_out = -1;
         }
       }
-      if (timed_out == 0) timed_out = pthread_cond_timedwait(&changed_, &mutex_, &until);
+      if (timed_out == 0)
+        timed_out = pthread_cond_clockwait(&changed_, &mutex_, CLOCK_MONOTONIC, &until);
     }
     pthread_mutex_unlock(&mutex_);
     return result;
@@ -137,7 +140,7 @@ TEST_P(ProcessesTest, AKilledPeer_FailsAllOthersAtOnce_ByItsRank) {
       status = me.all().Exchange({}, {{.peer = me.rank + 1, .data = &value, .bytes = 8}});
     }
     const absl::Time failed = absl::Now();
-    const auto text = table.Get("killed at", failed + absl::Seconds(10));
+    const auto text = table.Get("killed at", DeadlineIn(absl::Seconds(10)));
     absl::Time killed;
     if (!text.ok() || !absl::ParseTime(absl::RFC3339_full, *text, &killed, nullptr))
       return "no time";

@@ -5,7 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 
 namespace phalanx::comm {
@@ -17,10 +16,9 @@ absl::Status MemoryRendezvous::Put(const std::string& key, const std::string& va
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> MemoryRendezvous::Get(const std::string& key, absl::Time deadline) {
+absl::StatusOr<std::string> MemoryRendezvous::Get(const std::string& key, Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const bool found = changed_.wait_for(lock, absl::ToChronoMilliseconds(deadline - absl::Now()),
-                                       [&] { return table_.contains(key); });
+  const bool found = changed_.wait_until(lock, deadline, [&] { return table_.contains(key); });
   if (!found) return absl::DeadlineExceededError(key);
   return table_[key];
 }

@@ -17,7 +17,7 @@ namespace phalanx::comm {
 class MemoryRendezvous final : public Rendezvous {
  public:
   absl::Status Put(const std::string& key, const std::string& value) override;
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override;
+  absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override;
 
  private:
   std::mutex mutex_;

@@ -1,0 +1,127 @@
+#include "worker/comm/gloo_mesh.h"
+
+#include <arpa/inet.h>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/pair.h>
+#include <malloc.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::comm {
+namespace {
+
+namespace tcp = ::gloo::transport::tcp;
+using ::testing::HasSubstr;
+
+// Rank 1 of a world of two, as what it announces once rank 0 has announced itself.
+class ScriptedPeer final : public Rendezvous {
+ public:
+  using Answer = std::function<std::string(const std::string& announced)>;
+  explicit ScriptedPeer(Answer answer) : answer_(std::move(answer)) {}
+  absl::Status Put(const std::string&, const std::string& value) override {
+    announced_ = value;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(const std::string&, Deadline) override {
+    return answer_(announced_);
+  }
+
+ private:
+  const Answer answer_;
+  std::string announced_;
+};
+
+absl::Status Connect(ScriptedPeer::Answer answer, WorldOptions options = {}) {
+  ScriptedPeer peer(std::move(answer));
+  return ConnectGlooMesh(0, 2, peer, options).status();
+}
+
+// The address that rank 0 listens on for rank 1.
+sockaddr_in AddressOf(const std::string& announced) {
+  sockaddr_in address = {};
+  std::memcpy(&address, announced.data(), sizeof(address));
+  return address;
+}
+
+TEST(GlooMeshTest, AnnouncementOfAnotherLength_IsInternal) {
+  for (const char* announced : {"", "an address"}) {
+    const absl::Status status = Connect([&](const auto&) { return announced; });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 announces"));
+  }
+  const absl::Status two = Connect([](const auto& announced) { return announced + announced; });
+  EXPECT_EQ(two.code(), absl::StatusCode::kInternal) << two;
+}
+
+TEST(GlooMeshTest, OurOwnAddress_IsUnavailable) {
+  const absl::Status status = Connect([](const auto& announced) { return announced; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST(GlooMeshTest, AddressOfAnotherFamily_IsUnavailable) {
+  const absl::Status status =
+      Connect([](const auto& announced) { return std::string(announced.size(), '\x7f'); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST(GlooMeshTest, InterfaceThatDoesNotResolve_IsUnavailable) {
+  const absl::Status status = Connect([](const auto& announced) { return announced; },
+                                      {.interface_address = "no such host"});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no such host"));
+}
+
+TEST(GlooMeshTest, PeerThatDoesNotConnect_IsDeadlineExceeded) {
+  const absl::Status status = Connect(
+      [](std::string announced) {
+        announced[offsetof(sockaddr_in, sin_addr) + 3] = 2;  // 127.0.0.2: the higher one connects
+        return announced;
+      },
+      {.setup_timeout = absl::Milliseconds(20)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+}
+
+// Gloo's thread accepts the connection and asks for the name of a peer that is gone. What it throws
+// then ended the process.
+TEST(GlooMeshTest, PeerThatResetsItsConnection_FailsTheMeshAndNotTheProcess) {
+  for (int round = 0; round < 100; ++round) {
+    const auto answer = [](std::string announced) {
+      const sockaddr_in address = AddressOf(announced);
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      const linger reset{.l_onoff = 1, .l_linger = 0};
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+      EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+      close(fd);
+      announced[offsetof(sockaddr_in, sin_addr) + 3] = 2;  // 127.0.0.2: rank 0 waits for it
+      return announced;
+    };
+    // A reset that comes after the pair was made is found by the first message.
+    const absl::Status status = Connect(answer, {.setup_timeout = absl::Seconds(20)});
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    }
+  }
+}
+
+// Our pairs derive from Gloo's, and one header that its layout depends on is ours.
+TEST(GlooMeshTest, PairOfTheLibrary_IsAsLargeAsItsHeaderSays) {
+  auto device = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(tcp::attr("127.0.0.1")));
+  tcp::Context context(device, 0, 2);
+  context.setTimeout(std::chrono::seconds(1));
+  void* made = dynamic_cast<void*>(context.createPair(1).get());
+  const std::unique_ptr<void, decltype(&std::free)> ours(std::malloc(sizeof(tcp::Pair)),
+                                                         &std::free);
+  EXPECT_EQ(malloc_usable_size(made), malloc_usable_size(ours.get()));
+}
+
+}  // namespace
+}  // namespace phalanx::comm

@@ -1,0 +1,165 @@
+#include "worker/comm/gloo_mesh.h"
+
+#include <gloo/transport/address.h>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/pair.h>
+#include <netdb.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace phalanx::comm {
+namespace {
+
+namespace tcp = ::gloo::transport::tcp;
+using GlooContext = ::gloo::transport::Context;
+
+// Gloo adds its timeouts to a clock, so they must not be the largest.
+constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
+
+// Gloo's pair, which throws in Gloo's thread when something is wrong with a connection, say when
+// its peer is gone before it is asked for its name. Nobody catches that there.
+class CatchingPair final : public tcp::Pair {
+ public:
+  using tcp::Pair::Pair;
+
+  // As the overridden one, except that what is thrown fails the pair.
+  void handleEvents(int events) override {
+    // Whoever holds the pair may wait for this thread: the events come again.
+    const std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+    if (!lock || state_ == CLOSED) return;
+    try {
+      switch (state_) {
+        case LISTENING:
+          return handleListening();
+        case CONNECTING:
+          return handleConnecting();
+        default:
+          return handleReadWrite(events);
+      }
+    } catch (const std::exception& error) {
+      // A descriptor that was only just accepted is not registered, and taking it out of Gloo's
+      // loop would throw where nothing may. Closing takes out any.
+      if (state_ != CONNECTED && fd_ != -1) {
+        ::close(fd_);
+        fd_ = -1;
+      }
+      signalException(error.what());
+    }
+  }
+};
+
+class CatchingContext final : public tcp::Context {
+ public:
+  using tcp::Context::Context;
+  std::unique_ptr<::gloo::transport::Pair>& createPair(int peer) override {
+    auto& pair = pairs_[static_cast<size_t>(peer)];
+    pair = std::make_unique<CatchingPair>(this, device_.get(), peer, getTimeout());
+    return pair;
+  }
+};
+
+// Gloo crashes on a name that does not resolve.
+absl::Status CheckAddress(const std::string& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.c_str(), nullptr, &hints, &found);
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("interface_address \"", address, "\": ", gai_strerror(error)));
+  }
+  freeaddrinfo(found);
+  return absl::OkStatus();
+}
+
+// Gloo writes to sockets whose peer may be gone; that has to be an error, not the end of the
+// process.
+void IgnoreBrokenPipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
+    signal(SIGPIPE, SIG_IGN);
+}
+
+// Our end of each connection as its peer is to know it, one after another in the order of ranks.
+std::string Announcement(GlooContext& context) {
+  std::string addresses;
+  for (int32_t peer = 0; peer < context.size; ++peer) {
+    if (peer == context.rank) continue;
+    const std::vector<char> address = context.createPair(peer)->address().bytes();
+    addresses.append(address.begin(), address.end());
+  }
+  return addresses;
+}
+
+// Where `peer` waits for this rank, out of what it announced.
+absl::StatusOr<std::vector<char>> AddressIn(const std::string& announced, int32_t peer,
+                                            const GlooContext& context) {
+  const size_t count = static_cast<size_t>(context.size - 1), bytes = announced.size() / count;
+  if (bytes != tcp::Address().bytes().size() || announced.size() % count != 0) {
+    return absl::InternalError(absl::StrCat("rank ", peer, " announces ", announced.size(),
+                                            " bytes where ", count, " addresses are expected"));
+  }
+  const int32_t place = context.rank < peer ? context.rank : context.rank - 1;
+  const char* begin = announced.data() + static_cast<size_t>(place) * bytes;
+  return std::vector<char>(begin, begin + bytes);
+}
+
+// Connects every pair of ranks. Throws what Gloo throws.
+absl::Status ConnectPairs(GlooContext& context, Rendezvous& rendezvous, Deadline deadline,
+                          const std::stop_token& stop) {
+  const auto key = [](int32_t rank) { return absl::StrCat("gloo/", rank); };
+  RETURN_IF_ERROR(rendezvous.Put(key(context.rank), Announcement(context)));
+  // A pair that is closed waits no longer for its peer.
+  const std::stop_callback close(stop, [&context] {
+    for (int32_t peer = 0; peer < context.size; ++peer) {
+      if (peer != context.rank) context.getPair(peer)->close();
+    }
+  });
+  for (int32_t peer = 0; peer < context.size; ++peer) {
+    if (peer == context.rank) continue;
+    ASSIGN_OR_RETURN(const std::string announced, rendezvous.Get(key(peer), deadline));
+    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(announced, peer, context));
+    if (stop.stop_requested()) return absl::CancelledError("asked to stop while connecting");
+    context.getPair(peer)->connect(address);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32_t world,
+                                                             Rendezvous& rendezvous,
+                                                             const WorldOptions& options) {
+  const Deadline deadline = DeadlineIn(options.setup_timeout);
+  RETURN_IF_ERROR(CheckAddress(options.interface_address));
+  IgnoreBrokenPipes();
+  try {
+    auto device = std::make_shared<tcp::Device>(
+        tcp::CreateDeviceAttr(tcp::attr(options.interface_address.c_str())));
+    auto context = std::make_shared<CatchingContext>(std::move(device), self, world);
+    // Gloo waits five times as long for a connection.
+    const absl::Duration timeout = std::min(options.setup_timeout, kTimeoutMax) / 5;
+    context->setTimeout(
+        std::max(absl::ToChronoMilliseconds(timeout), std::chrono::milliseconds(1)));
+    RETURN_IF_ERROR(ConnectPairs(*context, rendezvous, deadline, options.stop));
+    return context;
+  } catch (const std::exception& error) {
+    const bool late = std::chrono::steady_clock::now() >= deadline;
+    return absl::Status(late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
+                        error.what());
+  }
+}
+
+}  // namespace phalanx::comm

@@ -1,0 +1,26 @@
+// worker/comm/gloo_mesh.h: a connection between every two ranks, over Gloo.
+//
+// Gloo connects in its own threads and says what went wrong by throwing there. Its pairs are
+// derived from here, so that a peer that resets a connection while it is made fails the mesh
+// instead of ending the process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/comm/communicator.h"
+
+namespace gloo::transport {
+class Context;
+}
+
+namespace phalanx::comm {
+
+// From then on the process ignores SIGPIPE, unless it handles it. Meets the other ranks of the
+// world, of at least two, through `rendezvous`. Errors: Unavailable, DeadlineExceeded, Internal (a
+// peer announces no address), Cancelled (options.stop), the rendezvous' own.
+absl::StatusOr<std::shared_ptr<::gloo::transport::Context>> ConnectGlooMesh(
+    int32_t self, int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+
+}  // namespace phalanx::comm
