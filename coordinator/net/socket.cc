@@ -36,10 +36,6 @@ int ListenOn(const addrinfo& address) {
 
 }  // namespace
 
-UniqueFd::~UniqueFd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 absl::StatusOr<UniqueFd> Listen(const std::string& host, int port) {
   std::string name = host;
   if (absl::StartsWith(name, "[") && absl::EndsWith(name, "]")) {

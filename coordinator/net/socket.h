@@ -1,31 +1,12 @@
-// coordinator/net/socket.h: descriptors that close themselves, and sockets that listen.
+// coordinator/net/socket.h: sockets that listen, and the limit of descriptors.
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
+#include "core/posix/unique_fd.h"
 
 namespace phalanx::coordinator {
-
-// Not thread-safe.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~UniqueFd();
-
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
 
 // A non-blocking socket that listens on host and port (0: any free one); the first address of the
 // host that can be listened on. Errors: Unavailable.

@@ -15,6 +15,7 @@ ALLOWED = {
     "core/job": ["core/base"],
     "core/plan": ["core/base", "core/job"],
     "core/schedule": ["core/base", "core/job", "core/plan"],
+    "core/posix": [],
     "core/wire": CORE + PROTO,
     "coordinator": ["core"] + PROTO,
     "client": ["core"] + PROTO,

@@ -1,6 +1,7 @@
 #include "worker/agent/inbox.h"
 
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <utility>

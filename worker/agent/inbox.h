@@ -5,8 +5,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "core/base/mutex.h"
+#include "core/posix/unique_fd.h"
 #include "worker/agent/machine/events.h"
-#include "worker/agent/unique_fd.h"
 
 namespace phalanx::agent {
 

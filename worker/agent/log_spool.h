@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
-#include "worker/agent/unique_fd.h"
+#include "core/posix/unique_fd.h"
 
 namespace phalanx::agent {
 

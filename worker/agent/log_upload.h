@@ -14,11 +14,11 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "core/posix/unique_fd.h"
 #include "grpcpp/channel.h"
 #include "phalanx/v1/worker_service.grpc.pb.h"
 #include "worker/agent/log_spool.h"
 #include "worker/agent/machine/events.h"
-#include "worker/agent/unique_fd.h"
 
 namespace phalanx::agent {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/agent/unique_fd.h"
+#include "core/posix/unique_fd.h"
 
 namespace phalanx::agent {
 
