@@ -316,11 +316,12 @@ std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
   return counts;
 }
 
-double StepFlops(const Plan& plan, double tokens, double items) {
+double StepFlops(const Plan& plan, double tokens, double images, double sounds) {
   double flops = 0;
   for (const ModulePlan& layout : plan.modules) {
     const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
     const auto per_item = static_cast<double>(job::RowsOfItem(architecture));
+    const double items = TraitsOf(architecture).images() ? images : sounds;
     const double rows = per_item > 0 ? items * per_item : tokens;
     const double length =
         per_item > 0 ? per_item : tokens / static_cast<double>(plan.spec.batch.global);

@@ -31,8 +31,9 @@ PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk
 std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);
 
 // FLOPs of the whole model for one step over `tokens` language positions (sequences of equal
-// length, batch.global of them) and `items` images or sounds of full size in each encoder.
-double StepFlops(const Plan& plan, double tokens, double items);
+// length, batch.global of them), and images and sounds of full size, each in every encoder that
+// reads its kind.
+double StepFlops(const Plan& plan, double tokens, double images, double sounds);
 
 // Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
 // max(fp32, compute), of what trains alone, the last three divided by the replicas and of what the

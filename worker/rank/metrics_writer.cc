@@ -154,7 +154,9 @@ absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch)
   line["gradient_norm"] = step.gradient_norm;
   line["learning_rate"] = step.learning_rate;
   line["tokens"] = step.tokens;
-  line["items"] = step.items;
+  line["items"] = step.images + step.sounds;
+  line["images"] = step.images;
+  line["sounds"] = step.sounds;
   line["step_seconds"] = step.seconds;
   line["epoch"] = epoch;
   if (step.skipped) line["skipped"] = true;

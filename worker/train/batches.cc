@@ -128,7 +128,8 @@ Batches::Volume Batches::VolumeOf(int64_t step) const {
   for (int64_t position = 0; position < plan_.spec.batch.global; ++position) {
     const data::SampleShape shape = source_.shape(SampleOf(step, position));
     volume.tokens += shape.positions;
-    volume.items += shape.images + shape.sounds;
+    volume.images += shape.images;
+    volume.sounds += shape.sounds;
   }
   return volume;
 }

@@ -104,7 +104,7 @@ class Batches {
 
   // What all ranks together train on in a step. Looks at every sample.
   struct Volume {
-    int64_t tokens = 0, items = 0;
+    int64_t tokens = 0, images = 0, sounds = 0;
   };
   Volume VolumeOf(int64_t step) const;
 

@@ -110,7 +110,8 @@ void Trainer::Tell(const Decision& decision) {
       .learning_rate = LearningRate(plan_.spec.optimizer, decision.step, plan_.spec.steps),
       .tokens = volume.tokens,
       .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
-      .items = volume.items,
+      .images = volume.images,
+      .sounds = volume.sounds,
       .seconds = absl::ToDoubleSeconds(now - last_decided_),
       .skipped = decision.verdict == Verdict::kSkipped,
       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};

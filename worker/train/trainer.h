@@ -30,7 +30,7 @@ namespace phalanx::train {
 struct StepSummary {
   int64_t step = 0;
   double loss = 0, gradient_norm = 0, learning_rate = 0;
-  int64_t tokens = 0, counted_tokens = 0, items = 0;
+  int64_t tokens = 0, counted_tokens = 0, images = 0, sounds = 0;
   double seconds = 0;
   bool skipped = false;
   int64_t corrupt_samples = 0;

@@ -160,8 +160,10 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output,
   std::vector<double> seconds;
   for (const Json& line : lines) seconds.push_back(line.at("step_seconds").get<double>());
   const double median = Percentile(seconds, 0.5);
-  const double tokens = Mean(lines, "tokens"), items = Mean(lines, "items");
-  const double flops = phalanx::plan::StepFlops(plan, tokens, items) / median / plan.world;
+  const double tokens = Mean(lines, "tokens");
+  const double step_flops =
+      phalanx::plan::StepFlops(plan, tokens, Mean(lines, "images"), Mean(lines, "sounds"));
+  const double flops = step_flops / median / plan.world;
   Json result;
   result["tokens_per_s"] = tokens / median;
   result["samples_per_s"] = static_cast<double>(plan.spec.batch.global) / median;

@@ -46,7 +46,7 @@ TEST(CostTest, StepFlops_OfADecoder_IsThreeForwards) {
   const double forward =
       3 * LayerCost(module, tokens, 16).forward + HeadCost(module, tokens).forward;
   const double lookup = 2 * tokens * 32;  // the embedding's rows, read and added
-  EXPECT_DOUBLE_EQ(StepFlops(plan, tokens, 0), 3 * forward + lookup);
+  EXPECT_DOUBLE_EQ(StepFlops(plan, tokens, 0, 0), 3 * forward + lookup);
 }
 
 TEST(CostTest, StepFlops_OfFrozenEncoder_LeavesItsBackwardOut) {
@@ -57,7 +57,7 @@ TEST(CostTest, StepFlops_OfFrozenEncoder_LeavesItsBackwardOut) {
                      .Module("language", Llama())
                      .Edge("vision", "language", {.projector = 32, .frozen = frozen_projector})
                      .Batch(2, 1));
-    return StepFlops(plan, 0, 5);  // the language module costs nothing without tokens
+    return StepFlops(plan, 0, 5, 0);  // the language module costs nothing without tokens
   };
   const job::Module vision = ModuleOf(ClipVision());
   const double forward =
@@ -67,6 +67,19 @@ TEST(CostTest, StepFlops_OfFrozenEncoder_LeavesItsBackwardOut) {
   // Its weight gradients, and back through its second layer for those of the first.
   EXPECT_DOUBLE_EQ(flops(true, false), forward + 2.5 * projector);
   EXPECT_GT(flops(false, false), 2.5 * flops(true, true));
+}
+
+TEST(CostTest, StepFlops_OfPicturesAndSounds_CountsEachWhereItIsRead) {
+  const auto flops = [](bool vision, bool audio) {
+    auto job = AJob();
+    if (vision) job.Module("vision", ClipVision());
+    if (audio) job.Module("audio", Whisper());
+    job.Module("language", Llama());
+    if (vision) job.Edge("vision", "language", {.projector = 32});
+    if (audio) job.Edge("audio", "language", {.projector = 32});
+    return StepFlops(MustPlan(job.Batch(2, 1)), 0, 5, 3);
+  };
+  EXPECT_DOUBLE_EQ(flops(true, true), flops(true, false) + flops(false, true));
 }
 
 TEST(CostTest, PartCost_OfAFrozenModule_DependsOnWhatIsBefore) {
@@ -101,7 +114,7 @@ TEST(CostTest, StepFlops_OfLanguageAndRegressor_CountBothHeads) {
                                           {.tp = 2, .frozen = regressor_frozen})
                                   .Edge("language", "regressor")
                                   .Batch(4, 1)),
-                     4 * 16, 0);
+                     4 * 16, 0, 0);
   };
   const double rows = 4 * 16, lookup = 2 * rows * 32;
   const job::Module language = ModuleOf(Llama()), regressor = ModuleOf(Regressor());
