@@ -17,9 +17,9 @@ at::Tensor HostTensor(at::IntArrayRef sizes, at::ScalarType type, at::Device dev
   return at::zeros(sizes, at::TensorOptions().dtype(type).pinned_memory(device.is_cuda()));
 }
 
-// Slots of samples of one lane.
-auto SlotsOf(const Microbatch& microbatch, plan::UnitRange part) {
-  const size_t first = microbatch.window.SlotOf(part.first);
+// Of samples of one lane.
+auto IndicesOf(const Microbatch& microbatch, plan::UnitRange part) {
+  const size_t first = microbatch.window.IndexOf(part.first);
   return std::views::iota(first, first + static_cast<size_t>(part.count));
 }
 
@@ -39,10 +39,10 @@ absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(
   return std::unique_ptr<SampleSource>(new ShardSource(std::move(index), std::move(loader)));
 }
 
-size_t Window::SlotOf(int64_t place) const {
+size_t Window::IndexOf(int64_t position) const {
   int64_t before = 0;
   for (const plan::UnitRange& run : runs) {
-    if (place < run.end()) return static_cast<size_t>(before + place - run.first);
+    if (position < run.end()) return static_cast<size_t>(before + position - run.first);
     before += run.count;
   }
   return static_cast<size_t>(before);
@@ -149,7 +149,7 @@ void Batches::Announce(absl::Span<const Microbatch> step, absl::Span<const Micro
     for (size_t place = 0; place < places_.size(); ++place) {
       const plan::UnitRange lane = microbatch.window.lanes[place];
       const auto first = microbatch.samples.begin() +
-                         static_cast<std::ptrdiff_t>(microbatch.window.SlotOf(lane.first));
+                         static_cast<std::ptrdiff_t>(microbatch.window.IndexOf(lane.first));
       for (int32_t takes = TakesOf(places_[place]); takes > 0 && lane.count > 0; --takes) {
         wanted.insert(wanted.end(), first, first + lane.count);
       }
@@ -161,15 +161,15 @@ void Batches::Announce(absl::Span<const Microbatch> step, absl::Span<const Micro
   source_.Announce(wanted);
 }
 
-int64_t Batches::PositionsOf(const Microbatch& microbatch, size_t slot) const {
-  if (growth_ == nullptr) return microbatch.shapes[slot].positions;
-  return growth_->at(microbatch.samples[slot]).positions();
+int64_t Batches::PositionsOf(const Microbatch& microbatch, size_t i) const {
+  if (growth_ == nullptr) return microbatch.shapes[i].positions;
+  return growth_->at(microbatch.samples[i]).positions();
 }
 
 SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const {
   SequenceShape shape{.batch = part.count};
-  for (size_t slot : SlotsOf(microbatch, part)) {
-    shape.length = std::max(shape.length, PositionsOf(microbatch, slot));
+  for (size_t i : IndicesOf(microbatch, part)) {
+    shape.length = std::max(shape.length, PositionsOf(microbatch, i));
   }
   const int64_t rounded =
       (shape.length + length_multiple_ - 1) / length_multiple_ * length_multiple_;
@@ -181,12 +181,12 @@ SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange par
 int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
   const int32_t encoder = encoders_[static_cast<size_t>(module)];
   int64_t rows = 0;
-  for (size_t slot : SlotsOf(microbatch, part)) {
+  for (size_t i : IndicesOf(microbatch, part)) {
     if (encoder < 0) {
-      rows += PositionsOf(microbatch, slot);
+      rows += PositionsOf(microbatch, i);
       continue;
     }
-    for (const data::ItemRows& item : microbatch.rows[slot]) {
+    for (const data::ItemRows& item : microbatch.rows[i]) {
       if (item.encoder == encoder) rows += item.rows;
     }
   }
@@ -196,8 +196,8 @@ int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::Unit
 int64_t Batches::ItemsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
   const int32_t encoder = encoders_[static_cast<size_t>(module)];
   int64_t items = 0;
-  for (size_t slot : SlotsOf(microbatch, part)) {
-    for (const data::ItemRows& item : microbatch.rows[slot]) {
+  for (size_t i : IndicesOf(microbatch, part)) {
+    for (const data::ItemRows& item : microbatch.rows[i]) {
       items += item.encoder == encoder ? 1 : 0;
     }
   }
@@ -229,11 +229,11 @@ struct Batches::PartSamples {
 absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microbatch,
                                                        plan::UnitRange part) {
   PartSamples result{.shape = ShapeOf(microbatch, part)};
-  for (size_t slot : SlotsOf(microbatch, part)) {
+  for (size_t i : IndicesOf(microbatch, part)) {
     PartSamples::Entry entry;
-    entry.number = microbatch.samples[slot];
+    entry.number = microbatch.samples[i];
     ASSIGN_OR_RETURN(entry.sample, source_.Take(entry.number));
-    entry.positions = microbatch.shapes[slot].positions;
+    entry.positions = microbatch.shapes[i].positions;
     if (growth_ != nullptr) {
       const Grown& grown = growth_->at(entry.number);
       entry.positions = grown.prompt_positions;
@@ -396,9 +396,9 @@ absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
   at::Tensor flags = HostTensor({part.count}, at::kFloat, device_);
   float* out = values.mutable_data_ptr<float>();
   int64_t item = 0;
-  const size_t first_slot = microbatch.window.SlotOf(part.first);
+  const size_t first_index = microbatch.window.IndexOf(part.first);
   for (int64_t b = 0; b < part.count; ++b) {
-    const int64_t number = microbatch.samples[first_slot + static_cast<size_t>(b)];
+    const int64_t number = microbatch.samples[first_index + static_cast<size_t>(b)];
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
     if (ItemsOf(module, microbatch, {part.first + b, 1}) == 0) continue;

@@ -65,18 +65,18 @@ class ShardSource final : public SampleSource {
   std::unique_ptr<data::Loader> loader_;
 };
 
-// Places in the list of all samples of a microbatch that a rank works on.
+// The positions in the list of all samples of a microbatch that a rank works on.
 struct Window {
   std::vector<plan::UnitRange> lanes;  // of each place at which the rank stands
   std::vector<plan::UnitRange> runs;   // all of them together: ascending, apart
-  // Where the sample at a place of the list stands among those of the runs.
-  size_t SlotOf(int64_t place) const;
+  // Where the sample at a position of the list stands among those of the runs.
+  size_t IndexOf(int64_t position) const;
 };
 
 // What a rank knows of one microbatch: the samples of its window.
 struct Microbatch {
   Window window;
-  std::vector<int64_t> samples;  // numbers in the data set, one a slot of the window
+  std::vector<int64_t> samples;  // numbers in the data set, parallel to the window
   // Parallel to `samples`; `rows` as SampleSource::rows.
   std::vector<data::SampleShape> shapes;
   std::vector<absl::Span<const data::ItemRows>> rows;
@@ -156,7 +156,7 @@ class Batches {
  private:
   struct PartSamples;  // of one lane's part, taken from the source
   absl::StatusOr<PartSamples> TakePart(const Microbatch& microbatch, plan::UnitRange part);
-  int64_t PositionsOf(const Microbatch& microbatch, size_t slot) const;
+  int64_t PositionsOf(const Microbatch& microbatch, size_t i) const;
   // What the places work on of a microbatch.
   Window WindowOf(const plan::MicrobatchSamples& microbatch) const;
   void AddSample(int64_t sample, Microbatch& microbatch) const;
@@ -178,7 +178,7 @@ class Batches {
   // A microbatch of every step.
   struct Recurring {
     Window window;
-    std::vector<int64_t> positions;  // in the step's batch, one a slot
+    std::vector<int64_t> positions;  // in the step's batch, parallel to the window
   };
 
   const plan::Plan& plan_;

@@ -115,7 +115,7 @@ TEST(BatchesTest, Step_LooksOnlyAtTheSamplesOfTheRanksLanes) {
         const plan::UnitRange lane = plan::LaneSamples(plan, place.module, place.dp, all);
         lanes += lane.count;
         for (int64_t i = lane.first; i < lane.end(); ++i) {
-          EXPECT_EQ(mine.samples[mine.window.SlotOf(i)],
+          EXPECT_EQ(mine.samples[mine.window.IndexOf(i)],
                     plan::SampleAt(spec.seed, 100, 2 * 12 + all.samples[static_cast<size_t>(i)]));
         }
       }
