@@ -27,9 +27,9 @@
 
 namespace phalanx::train {
 
-// Whose state it is. A state serves every epoch with the same layout, and no other. A process
-// serves one store alone: the daemon ends it when it meets another.
+// Whose state it is. A state serves every epoch with the same layout, and no other.
 struct StateIdentity {
+  std::string store;  // of the coordinator that gave the job its number
   int64_t job = 0;
   std::string plan;  // its digest, which does not tell epochs apart
   int32_t rank = 0;
