@@ -31,6 +31,7 @@ namespace {
 using support::AJob;
 
 constexpr int32_t kWorld = 131072;
+constexpr int32_t kPreviewed = 2048;          // ranks: the answer fits a message
 constexpr int kRounds = 300, kPlannings = 3;  // at least
 
 enum Beside { kNothing, kEncoders, kAuto, kPreviews };
@@ -39,21 +40,21 @@ constexpr const char* kNames[] = {"nothing is planned",
                                   "schedule: auto over 64 stages, an encoder on the same ranks",
                                   "the same, and four callers of PlanJob at a time"};
 
-std::string WorstJob(Beside beside) {
+std::string WorstJob(Beside beside, int32_t world = kWorld) {
   AJob job;
   const int32_t encoders = beside == kEncoders ? 63 : 1;
   for (int32_t i = 0; i < encoders; ++i) {
     job.Module(absl::StrCat("encoder", i), support::ClipVision({.layers = 24}),
-               {.tp = 2, .dp = kWorld / 2, .offset = 0});
+               {.tp = 2, .dp = world / 2, .offset = 0});
   }
   job.Module("language",
              support::Llama(
                  {.hidden_size = 8192, .layers = 512, .heads = 64, .kv_heads = 8, .context = 4096}),
-             {.tp = 8, .dp = kWorld / 512, .pp = 64, .offset = 0});
+             {.tp = 8, .dp = world / 512, .pp = 64, .offset = 0});
   for (int32_t i = 0; i < encoders; ++i) {
     job.Edge(absl::StrCat("encoder", i), "language", {.projector = 8192});
   }
-  job.Batch(kWorld, 1);
+  job.Batch(world, 1);
   if (beside == kEncoders) {
     job.Schedule(job::ScheduleName::kInterleaved, 8);
   } else {
@@ -139,6 +140,7 @@ class World {
  public:
   World() {
     ServerOptions options;
+    options.sessions.heartbeat_timeout = absl::Hours(1);  // most nodes send none
     options.driver.log = [this](const std::string& line) { heard_.Line(line); };
     server_ = *Server::Start(std::move(options),
                              std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
@@ -239,7 +241,7 @@ void SeenBesidePlanning(benchmark::State& state) {
   for (int i = 0; beside == kPreviews && i < 4; ++i) {
     threads.emplace_back([&] {
       const auto stub = v1::JobService::NewStub(world.Connect());
-      const std::string text = WorstJob(beside);
+      const std::string text = WorstJob(beside, kPreviewed);
       while (!done) world.Preview(*stub, text);
     });
   }
