@@ -16,9 +16,9 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kRequestIdBytesMax = 128;
-// Longer documents are read on threads of their own: a gRPC thread reads these within a
-// millisecond.
-constexpr size_t kShortDocumentBytes = 4096;
+// Longer documents are read on threads of their own; a gRPC thread reads these in some
+// milliseconds.
+constexpr size_t kShortDocumentBytes = 16 << 10;
 constexpr int32_t kPageDefault = 100;
 constexpr int32_t kPageMax = 1000;
 
@@ -136,7 +136,7 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
-  readers_.Add([this, end, context, request, response](const absl::Status& go) {
+  previewers_.Add([this, end, context, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
     if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
     const SteadyTime start = SteadyNow();

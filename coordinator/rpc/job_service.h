@@ -22,10 +22,14 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         logs_(logs),
         watches_(watches),
         log_calls_(log_calls),
-        readers_("reader", kReaderThreads, kReadsWaitingMax) {}
+        readers_("reader", kPoolThreads, kReadsWaitingMax),
+        previewers_("previewer", kPoolThreads, kPreviewsWaitingMax) {}
 
   // Answers the calls that wait for a thread, and whatever comes later, with Unavailable.
-  void Stop() { readers_.Stop(); }
+  void Stop() {
+    readers_.Stop();
+    previewers_.Stop();
+  }
 
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
@@ -44,8 +48,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                                          const v1::GetLogsRequest*) override;
 
  private:
-  static constexpr int32_t kReaderThreads = 2;
-  static constexpr size_t kReadsWaitingMax = 64;
+  static constexpr int32_t kPoolThreads = 2;
+  static constexpr size_t kReadsWaitingMax = 64, kPreviewsWaitingMax = 16;
 
   Driver& driver_;
   Board& board_;
@@ -54,8 +58,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   OpenCalls& watches_;
   OpenCalls& log_calls_;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
-  // plans, or reads a long document.
-  WorkPool readers_;
+  // plans, or reads a long document. Reading one takes less than a second, planning may take
+  // several.
+  WorkPool readers_, previewers_;
 };
 
 }  // namespace phalanx::coordinator
