@@ -38,8 +38,10 @@ function(phalanx_compile target)
   endif()
 endfunction()
 
-# Folders whose arithmetic converts explicitly, and whose headers compile alone: lint/headers.
-set(PHALANX_STRICT_FOLDERS "^core/")
+# Folders whose arithmetic converts explicitly.
+set(PHALANX_CONVERSION_FOLDERS "^(core/|coordinator/|client$)")
+# Folders whose headers compile alone: lint/headers.
+set(PHALANX_HEADER_FOLDERS "^core/")
 
 # phalanx_library(core/plan PURE SRCS a.cc HDRS a.h DEPS phalanx::core_job) makes phalanx::core_plan.
 # PURE: no clock, thread, I/O, gRPC: tests/lint/purity.sh looks at the symbols. EXCEPTIONS: a third
@@ -58,8 +60,10 @@ function(phalanx_library path)
   else()
     phalanx_compile(${name})
   endif()
-  if(path MATCHES "${PHALANX_STRICT_FOLDERS}")
+  if(path MATCHES "${PHALANX_CONVERSION_FOLDERS}")
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>)
+  endif()
+  if(path MATCHES "${PHALANX_HEADER_FOLDERS}")
     set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
     set_property(GLOBAL APPEND PROPERTY PHALANX_HEADER_CHECKS ${name}_verify_interface_header_sets)
   endif()

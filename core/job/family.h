@@ -93,6 +93,20 @@ inline constexpr TensorNames kDecoderNames = {.prefix = "model.",
                                               .down = "mlp.down_proj",
                                               .final_norm = "norm"};
 
+// Vision encoders have one norm beside those of their layers: before or behind them.
+constexpr TensorNames VisionNames(absl::string_view pre_norm, absl::string_view final_norm) {
+  return {.prefix = "vision_model.",
+          .layers = "encoder.layers.",
+          .norm1 = "layer_norm1",
+          .attention = "self_attn.",
+          .output = "out_proj",
+          .norm2 = "layer_norm2",
+          .up = "mlp.fc1",
+          .down = "mlp.fc2",
+          .final_norm = final_norm,
+          .pre_norm = pre_norm};
+}
+
 // In the order of the enumeration.
 inline constexpr FamilyTraits kFamilies[] = {
     {},
@@ -105,15 +119,7 @@ inline constexpr FamilyTraits kFamilies[] = {
      .biases = true,
      .key_bias = true,
      .class_token = true,
-     .names = {.prefix = "vision_model.",
-               .layers = "encoder.layers.",
-               .norm1 = "layer_norm1",
-               .attention = "self_attn.",
-               .output = "out_proj",
-               .norm2 = "layer_norm2",
-               .up = "mlp.fc1",
-               .down = "mlp.fc2",
-               .pre_norm = "pre_layrnorm"},
+     .names = VisionNames("pre_layrnorm", ""),
      .pixels = {.mean = {0.48145466f, 0.4578275f, 0.40821073f},
                 .deviation = {0.26862954f, 0.26130258f, 0.27577711f}}},
     {.name = "siglip_vision",
@@ -125,15 +131,7 @@ inline constexpr FamilyTraits kFamilies[] = {
      .biases = true,
      .key_bias = true,
      .patch_bias = true,
-     .names = {.prefix = "vision_model.",
-               .layers = "encoder.layers.",
-               .norm1 = "layer_norm1",
-               .attention = "self_attn.",
-               .output = "out_proj",
-               .norm2 = "layer_norm2",
-               .up = "mlp.fc1",
-               .down = "mlp.fc2",
-               .final_norm = "post_layernorm"},
+     .names = VisionNames("", "post_layernorm"),
      .pixels = {.mean = {0.5f, 0.5f, 0.5f}, .deviation = {0.5f, 0.5f, 0.5f}}},
     {.name = "whisper",
      .summary = "A Whisper-like audio encoder (WhisperEncoder).",

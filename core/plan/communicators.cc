@@ -50,10 +50,10 @@ RankList RanksOfLinks(const Plan& plan) {
   std::set<Rank> ranks;
   for (const Link& link : plan.links) {
     // Along an edge, source rank t sends only if some destination holds slice t.
-    const int32_t destination_width = plan.replicas(link.to_module).WidestOf(link.to_stage);
-    InsertStage(plan, link.from_module, link.from_stage,
+    const int32_t destination_width = plan.replicas(link.to.module).WidestOf(link.to.stage);
+    InsertStage(plan, link.from.module, link.from.stage,
                 link.edge < 0 ? kWorldMax : destination_width, &ranks);
-    InsertStage(plan, link.to_module, link.to_stage, kWorldMax, &ranks);
+    InsertStage(plan, link.to.module, link.to.stage, kWorldMax, &ranks);
   }
   return {ranks.begin(), ranks.end()};
 }

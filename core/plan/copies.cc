@@ -23,13 +23,14 @@ std::map<PieceKey, HeldPiece> SharedPieces(const StageParameters& parameters) {
   for (const LocalMatrix& matrix : parameters.matrices) {
     if (!matrix.trains) continue;
     for (const Piece& piece : matrix.pieces) {
-      if (piece.holding == Holding::kExclusive) continue;
+      const bool partial = piece.holding == Holding::kPartial;
+      if (!partial && piece.holding != Holding::kDuplicate) continue;
       const LogicalTensor& tensor = parameters.logical[static_cast<size_t>(piece.logical)];
       pieces[{tensor.name, piece.logical_row, piece.rows}] = {
           .offset = matrix.offset + piece.local_row * matrix.cols,
           .count = piece.rows * matrix.cols,
           .primary = piece.primary,
-          .partial = piece.holding == Holding::kPartial};
+          .partial = partial};
     }
   }
   return pieces;

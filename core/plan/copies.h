@@ -4,7 +4,7 @@
 // each rank that has one of its query heads; a tied embedding stands at both ends of its pipeline.
 // Of each such run of elements one holder *leads* (Piece::primary): it alone reduces the run over
 // the replicas, has its optimizer state and updates it. The others *follow*. Before the reduction
-// followers whose gradient is a summand of its own (Holding::kPartial) give it to the leader
+// followers whose gradient is a summand of its own (Holding::kPartial, kTied) give it to the leader
 // (*fold*); after the update all followers take the leader's parameters (*spread*). So every bit of
 // a parameter is decided at one place, whatever the order in which a backend adds, and no copy can
 // drift.

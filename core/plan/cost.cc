@@ -71,10 +71,10 @@ struct KeptElements {
   int64_t forward = 0;   // that one layer keeps until its backward pass
   int64_t backward = 0;  // that the backward pass reads
 };
-KeptElements KeptOf(const job::Module& module, const Shard& shard) {
+KeptElements KeptOf(const job::Module& module, const TensorUnits& units) {
   const job::Architecture& a = module.architecture;
-  const int64_t q = shard.query_heads.count * HeadSize(a), kv = shard.kv_heads.count * HeadSize(a);
-  const int64_t mlp = shard.mlp_blocks.count * a.block;
+  const int64_t q = units.query_heads.count * HeadSize(a), kv = units.kv_heads.count * HeadSize(a);
+  const int64_t mlp = units.mlp_blocks.count * a.block;
   const int64_t in = TraitsOf(a).gated() ? 2 * mlp : mlp;  // gate and up
   KeptElements kept;
   kept.backward = 4 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
@@ -144,7 +144,8 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-  const KeptElements layer = KeptOf(module, ShardOf(module.architecture, place.width, place.tp));
+  const KeptElements layer =
+      KeptOf(module, TensorUnitsOf(module.architecture, place.width, place.tp));
   PartElements elements;
   if (layers_back) {
     elements.kept = layout.layers(place.pp, chunk).count * layer.forward;
@@ -177,9 +178,9 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   const PartElements elements = ElementsOf(plan, place, chunk);
   estimate->activations += rows * (alive * elements.kept + elements.once) * bytes;
   if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
-    const Shard shard = ShardOf(module.architecture, place.width, place.tp);
+    const TensorUnits units = TensorUnitsOf(module.architecture, place.width, place.tp);
     estimate->activations +=
-        rows * shard.vocabulary_blocks.count * module.architecture.block * wide_bytes;
+        rows * units.vocabulary_blocks.count * module.architecture.block * wide_bytes;
   }
 }
 
@@ -267,8 +268,8 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
   return cost;
 }
 
-PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, int32_t width,
-                  double rows, double length) {
+PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length) {
+  const auto [module, stage, chunk] = part;
   const job::Module& spec = plan.module_spec(module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   PassCost cost = Scaled(LayerCost(spec, rows, length), layout.layers(stage, chunk).count);
@@ -327,7 +328,7 @@ double StepFlops(const Plan& plan, double tokens, double images, double sounds) 
         per_item > 0 ? per_item : tokens / static_cast<double>(plan.spec.batch.global);
     for (int32_t stage = 0; stage < layout.pp(); ++stage) {
       for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-        flops += Sum(PartCost(plan, layout.index, stage, chunk, 1, rows, length));
+        flops += Sum(PartCost(plan, {layout.index, stage, chunk}, 1, rows, length));
       }
     }
   }

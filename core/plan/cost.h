@@ -23,8 +23,7 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
 // Everything that one of `width` tensor ranks of a pipeline part computes, work shared evenly: its
 // layers, ends and projectors. Passes that training leaves out (ModulePlan::TrainsOf) cost
 // nothing: no weight gradients of what is frozen, no input gradients that nobody asks for.
-PassCost PartCost(const Plan& plan, int32_t module, int32_t stage, int32_t chunk, int32_t width,
-                  double rows, double length);
+PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length);
 
 // Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
 // each part with at least one layer.

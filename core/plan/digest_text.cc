@@ -64,8 +64,8 @@ std::string CanonicalText(const Plan& plan) {
   for (const Link& link : plan.links) {
     if (link.edge < 0) continue;  // those within a module follow from its stages
     absl::StrAppend(&out, "link ",
-                    absl::StrJoin({link.from_module, link.from_stage, link.from_chunk,
-                                   link.to_module, link.to_stage, link.to_chunk, link.edge},
+                    absl::StrJoin({link.from.module, link.from.stage, link.from.chunk,
+                                   link.to.module, link.to.stage, link.to.chunk, link.edge},
                                   " "),
                     "\n");
   }

@@ -33,14 +33,15 @@ absl::StatusOr<int64_t> CheckAxes(int32_t offset, const std::vector<AxisSize>& a
         absl::StrCat("the grid starts at rank ", offset, "; it must be at least 0"));
   }
   int64_t size = 1;
-  std::set<absl::string_view> names;
+  std::set<Axis> seen;
   for (const AxisSize& axis : axes) {
-    if (!names.insert(axis.name).second) {
-      return absl::InvalidArgumentError(absl::StrCat("axis ", axis.name, " is named twice"));
+    if (!seen.insert(axis.axis).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("axis ", AxisName(axis.axis), " is named twice"));
     }
     if (axis.size < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("axis ", axis.name, " has size ", axis.size, "; it must be at least 1"));
+      return absl::InvalidArgumentError(absl::StrCat("axis ", AxisName(axis.axis), " has size ",
+                                                     axis.size, "; it must be at least 1"));
     }
     size *= axis.size;
     if (offset + size > kWorldMax) {
@@ -52,6 +53,11 @@ absl::StatusOr<int64_t> CheckAxes(int32_t offset, const std::vector<AxisSize>& a
 }
 
 }  // namespace
+
+absl::string_view AxisName(Axis axis) {
+  constexpr absl::string_view kNames[] = {"tp", "cp", "dp", "pp", "expt_tp", "ep", "expt_dp"};
+  return kNames[static_cast<size_t>(axis)];
+}
 
 absl::StatusOr<Grid> Grid::Create(int32_t offset, std::vector<AxisSize> axes) {
   ASSIGN_OR_RETURN(const int64_t size, CheckAxes(offset, axes));
@@ -65,24 +71,25 @@ absl::StatusOr<Grid> Grid::CreateView(int32_t offset, std::vector<AxisSize> axes
   ASSIGN_OR_RETURN(const int64_t size, CheckAxes(offset, axes));
   const int64_t others = size / axes.back().size;
   if (stride < 1 || others % stride != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("axis ", axes.back().name, " has stride ",
-                                                   stride, ", which does not divide ", others));
+    return absl::InvalidArgumentError(absl::StrCat("axis ", AxisName(axes.back().axis),
+                                                   " has stride ", stride,
+                                                   ", which does not divide ", others));
   }
   return Grid(offset, static_cast<int32_t>(size), stride, std::move(axes));
 }
 
-int32_t Grid::AxisLength(absl::string_view axis) const {
+int32_t Grid::AxisLength(Axis axis) const {
   for (const AxisSize& candidate : axes_) {
-    if (candidate.name == axis) return candidate.size;
+    if (candidate.axis == axis) return candidate.size;
   }
   return 1;
 }
 
-int32_t Grid::AxisStride(absl::string_view axis) const {
-  if (axes_.back().name == axis) return shared_stride_;
+int32_t Grid::AxisStride(Axis axis) const {
+  if (axes_.back().axis == axis) return shared_stride_;
   int32_t stride = 1;
   for (const AxisSize& candidate : axes_) {
-    if (candidate.name == axis) return stride;
+    if (candidate.axis == axis) return stride;
     stride *= candidate.size;
   }
   return 0;
@@ -103,10 +110,10 @@ std::vector<int32_t> Grid::CoordinatesOf(Rank rank) const {
   return coordinates;
 }
 
-int32_t Grid::Coordinate(Rank rank, absl::string_view axis) const {
+int32_t Grid::Coordinate(Rank rank, Axis axis) const {
   const std::vector<int32_t> coordinates = CoordinatesOf(rank);
   for (size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i].name == axis) return coordinates[i];
+    if (axes_[i].axis == axis) return coordinates[i];
   }
   return 0;
 }
@@ -126,28 +133,28 @@ Rank Grid::RankAt(absl::Span<const int32_t> coordinates) const {
               coordinates.back() * shared_stride_ + rest % shared_stride_};
 }
 
-absl::StatusOr<std::vector<size_t>> Grid::Positions(absl::Span<const std::string> axes) const {
+absl::StatusOr<std::vector<size_t>> Grid::Positions(absl::Span<const Axis> axes) const {
   std::vector<size_t> positions;
-  for (const std::string& name : axes) {
+  for (Axis wanted : axes) {
     const auto found = std::find_if(axes_.begin(), axes_.end(),
-                                    [&name](const AxisSize& axis) { return axis.name == name; });
+                                    [wanted](const AxisSize& axis) { return axis.axis == wanted; });
     if (found == axes_.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown axis ", name, "; the grid has ",
+          absl::StrCat("unknown axis ", AxisName(wanted), "; the grid has ",
                        absl::StrJoin(axes_, ", ", [](std::string* out, const AxisSize& axis) {
-                         absl::StrAppend(out, axis.name);
+                         absl::StrAppend(out, AxisName(axis.axis));
                        })));
     }
     const auto position = static_cast<size_t>(found - axes_.begin());
     if (std::find(positions.begin(), positions.end(), position) != positions.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("axis ", name, " is named twice"));
+      return absl::InvalidArgumentError(absl::StrCat("axis ", AxisName(wanted), " is named twice"));
     }
     positions.push_back(position);
   }
   return positions;
 }
 
-absl::StatusOr<std::vector<RankList>> Grid::Enumerate(absl::Span<const std::string> axes,
+absl::StatusOr<std::vector<RankList>> Grid::Enumerate(absl::Span<const Axis> axes,
                                                       Listing listing) const {
   ASSIGN_OR_RETURN(std::vector<size_t> inner, Positions(axes));
   if (listing == Listing::kCanonical) std::sort(inner.rbegin(), inner.rend());
@@ -175,15 +182,15 @@ absl::StatusOr<std::vector<RankList>> Grid::Enumerate(absl::Span<const std::stri
   return groups;
 }
 
-absl::StatusOr<std::vector<RankList>> Grid::Groups(absl::Span<const std::string> axes) const {
+absl::StatusOr<std::vector<RankList>> Grid::Groups(absl::Span<const Axis> axes) const {
   return Enumerate(axes, Listing::kCanonical);
 }
 
-absl::StatusOr<std::vector<RankList>> Grid::ListedGroups(absl::Span<const std::string> axes) const {
+absl::StatusOr<std::vector<RankList>> Grid::ListedGroups(absl::Span<const Axis> axes) const {
   return Enumerate(axes, Listing::kListed);
 }
 
-absl::StatusOr<RankList> Grid::GroupOf(Rank rank, absl::Span<const std::string> axes) const {
+absl::StatusOr<RankList> Grid::GroupOf(Rank rank, absl::Span<const Axis> axes) const {
   ASSIGN_OR_RETURN(const std::vector<size_t> inner, Positions(axes));
   std::vector<int32_t> coordinates = CoordinatesOf(rank);
   for (size_t i : inner) coordinates[i] = 0;
@@ -201,30 +208,29 @@ absl::StatusOr<RankList> Grid::GroupOf(Rank rank, absl::Span<const std::string> 
   return group;
 }
 
-std::string Grid::GroupName(absl::Span<const std::string> axes) const {
+std::string Grid::GroupName(absl::Span<const Axis> axes) const {
   std::vector<absl::string_view> names;
   for (size_t i = axes_.size(); i-- > 0;) {
-    if (std::find(axes.begin(), axes.end(), axes_[i].name) != axes.end()) {
-      names.push_back(axes_[i].name);
-    }
+    const Axis axis = axes_[i].axis;
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) names.push_back(AxisName(axis));
   }
   return absl::StrJoin(names, "-");
 }
 
-absl::Status Grid::CheckView(const Grid& view, absl::Span<const std::string> shared_axes) const {
+absl::Status Grid::CheckView(const Grid& view, absl::Span<const Axis> shared_axes) const {
   if (view.offset_ != offset_ || view.size_ != size_) {
     return absl::InvalidArgumentError(absl::StrCat("the view spans [", view.offset_, ", ",
                                                    view.offset_ + view.size_, "), the grid [",
                                                    offset_, ", ", offset_ + size_, ")"));
   }
-  std::vector<std::vector<std::string>> requests;
-  for (const std::string& axis : shared_axes) requests.push_back({axis});
+  std::vector<std::vector<Axis>> requests;
+  for (Axis axis : shared_axes) requests.push_back({axis});
   if (shared_axes.size() > 1) requests.emplace_back(shared_axes.begin(), shared_axes.end());
-  for (const std::vector<std::string>& request : requests) {
+  for (const std::vector<Axis>& request : requests) {
     ASSIGN_OR_RETURN(const std::vector<RankList> ours, Groups(request));
     ASSIGN_OR_RETURN(const std::vector<RankList> theirs, view.Groups(request));
     if (ours != theirs) {
-      return absl::InvalidArgumentError(absl::StrCat("shared axis ", absl::StrJoin(request, "-"),
+      return absl::InvalidArgumentError(absl::StrCat("shared axis ", GroupName(request),
                                                      ": the grid has ", ShowGroups(ours),
                                                      ", the view ", ShowGroups(theirs)));
     }

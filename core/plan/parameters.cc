@@ -40,7 +40,7 @@ class PartBuilder {
         architecture_(module_.architecture),
         traits_(job::TraitsOf(architecture_)),
         layout_(plan.modules[static_cast<size_t>(place.module)]),
-        shard_(ShardOf(architecture_, place.width, place.tp)) {}
+        units_(TensorUnitsOf(architecture_, place.width, place.tp)) {}
 
   StageParameters Build() && {
     if (!traits_.known() || chunk_ >= layout_.chunks()) return {};
@@ -118,16 +118,16 @@ class PartBuilder {
   void AddKvPieces(LocalMatrix& matrix, int32_t logical, int64_t local_row, int64_t cols) {
     if (logical == kNoTensor) return;
     const int64_t head_size = HeadSize(architecture_);
-    for (int64_t head = shard_.kv_heads.first; head < shard_.kv_heads.end();) {
+    for (int64_t head = units_.kv_heads.first; head < units_.kv_heads.end();) {
       const UnitRange holders = HoldersOfKvHead(architecture_, place_.width, head);
       int64_t end = head + 1;
-      while (end < shard_.kv_heads.end() &&
+      while (end < units_.kv_heads.end() &&
              HoldersOfKvHead(architecture_, place_.width, end) == holders) {
         ++end;
       }
       AddPiece(matrix, logical,
                {.logical_row = head * head_size,
-                .local_row = local_row + (head - shard_.kv_heads.first) * head_size,
+                .local_row = local_row + (head - units_.kv_heads.first) * head_size,
                 .rows = (end - head) * head_size,
                 .cols = cols},
                holders.count == 1 ? Holding::kExclusive : Holding::kPartial,
@@ -140,21 +140,21 @@ class PartBuilder {
   void AddQkv(std::string role, const std::array<int32_t, 3>& logical, int64_t cols,
               int32_t layer) {
     const int64_t head_size = HeadSize(architecture_);
-    const int64_t q_rows = shard_.query_heads.count * head_size;
-    const int64_t kv_rows = shard_.kv_heads.count * head_size;
+    const int64_t q_rows = units_.query_heads.count * head_size;
+    const int64_t kv_rows = units_.kv_heads.count * head_size;
     LocalMatrix& matrix = Matrix(std::move(role), q_rows + 2 * kv_rows, cols, layer);
     AddPiece(matrix, logical[0],
-             {.logical_row = shard_.query_heads.first * head_size, .rows = q_rows, .cols = cols});
+             {.logical_row = units_.query_heads.first * head_size, .rows = q_rows, .cols = cols});
     AddKvPieces(matrix, logical[1], q_rows, cols);
     AddKvPieces(matrix, logical[2], q_rows + kv_rows, cols);
   }
 
   void AddAttentionOutput(int32_t logical, int32_t layer) {
     const int64_t head_size = HeadSize(architecture_);
-    const int64_t cols = shard_.query_heads.count * head_size;
+    const int64_t cols = units_.query_heads.count * head_size;
     LocalMatrix& matrix = Matrix("o", architecture_.hidden_size, cols, layer);
     AddPiece(matrix, logical,
-             {.logical_col = shard_.query_heads.first * head_size,
+             {.logical_col = units_.query_heads.first * head_size,
               .rows = architecture_.hidden_size,
               .cols = cols});
   }
@@ -191,7 +191,7 @@ class PartBuilder {
   // Gate and up rows, interleaved block by block.
   void AddGateUp(int32_t gate, int32_t up, int32_t layer) {
     const int64_t block = architecture_.block, hidden = architecture_.hidden_size;
-    const UnitRange blocks = shard_.mlp_blocks;
+    const UnitRange blocks = units_.mlp_blocks;
     LocalMatrix& matrix = Matrix("gate_up", 2 * block * blocks.count, hidden, layer);
     for (int64_t i = 0; i < blocks.count; ++i) {
       Rectangle where{
@@ -231,10 +231,10 @@ class PartBuilder {
     if (!traits_.vocabulary()) return;
     if (SplitEnds()) {
       AddBlockRows("head", Weight(Named("embed_tokens.weight"), architecture_.vocabulary, hidden),
-                   shard_.vocabulary_blocks, -1, -1, Holding::kPartial, /*primary=*/false);
+                   units_.vocabulary_blocks, -1, -1, Holding::kTied, /*primary=*/false);
     } else if (!architecture_.tied_head) {
       AddBlockRows("head", Weight("lm_head.weight", architecture_.vocabulary, hidden),
-                   shard_.vocabulary_blocks);
+                   units_.vocabulary_blocks);
     }
   }
   // Both ends of a tied embedding add to one gradient; where one rank has both, one matrix does.
@@ -247,8 +247,8 @@ class PartBuilder {
         AddBlockRows("embedding",
                      Weight(Named("embed_tokens.weight"), architecture_.vocabulary,
                             architecture_.hidden_size),
-                     shard_.vocabulary_blocks, -1, -1,
-                     SplitEnds() ? Holding::kPartial : Holding::kExclusive);
+                     units_.vocabulary_blocks, -1, -1,
+                     SplitEnds() ? Holding::kTied : Holding::kExclusive);
         break;
       case job::Modality::kImage:
         AddPatches();
@@ -296,15 +296,15 @@ class PartBuilder {
     const std::string up = absl::StrCat(name, traits_.names.up),
                       down = absl::StrCat(name, traits_.names.down);
     if (traits_.biases) AddReplicated("down_bias", Zeros(down + ".bias", hidden), layer);
-    AddBlockCols("down", Weight(down + ".weight", hidden, mlp, OutputStd()), shard_.mlp_blocks,
+    AddBlockCols("down", Weight(down + ".weight", hidden, mlp, OutputStd()), units_.mlp_blocks,
                  layer);
     if (traits_.gated()) {
       const int32_t gate = Weight(absl::StrCat(name, traits_.names.gate, ".weight"), mlp, hidden);
       AddGateUp(gate, Weight(up + ".weight", mlp, hidden), layer);
       return;
     }
-    if (traits_.biases) AddBlockRows("up_bias", Zeros(up + ".bias", mlp), shard_.mlp_blocks, layer);
-    AddBlockRows("up", Weight(up + ".weight", mlp, hidden), shard_.mlp_blocks, layer);
+    if (traits_.biases) AddBlockRows("up_bias", Zeros(up + ".bias", mlp), units_.mlp_blocks, layer);
+    AddBlockRows("up", Weight(up + ".weight", mlp, hidden), units_.mlp_blocks, layer);
   }
 
   void AddAttention(const std::string& name, int32_t layer) {
@@ -390,7 +390,7 @@ class PartBuilder {
   const job::Architecture& architecture_;
   const job::FamilyTraits& traits_;
   const ModulePlan& layout_;
-  const Shard shard_;
+  const TensorUnits units_;
   StageParameters result_;
 };
 

@@ -88,12 +88,13 @@ struct LogicalTensor {
   bool decay = false;     // weight decay applies: matrices, not vectors
 };
 
-// Who else in the tensor group has this piece.
+// Who else in the replica has this piece.
 enum class Holding : uint8_t {
   kExclusive,  // nobody
-  kPartial,    // others too, each with one summand of its gradient: shared KV heads, tied embedding
-               // ends
-  kDuplicate,  // everybody, each with the whole gradient: norms, row-parallel biases; width > 1
+  kPartial,    // others of the tensor group, each with one summand of its gradient: shared KV heads
+  kDuplicate,  // all of it, each with the whole gradient: norms, row-parallel biases; width > 1
+  kTied,  // nobody of the tensor group, but the other end of a tied embedding, in another part:
+          // each end with one summand of the gradient
 };
 
 struct Piece {

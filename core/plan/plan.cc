@@ -19,15 +19,15 @@ namespace {
 AxisSize AxisOf(const job::Parallel& parallel, job::MeshAxis axis) {
   switch (axis) {
     case job::MeshAxis::kTensor:
-      return {"tp", parallel.tp};
+      return {Axis::kTensor, parallel.tp};
     case job::MeshAxis::kContext:
-      return {"cp", parallel.cp};
+      return {Axis::kContext, parallel.cp};
     case job::MeshAxis::kData:
-      return {"dp", parallel.dp};
+      return {Axis::kData, parallel.dp};
     case job::MeshAxis::kPipeline:
-      return {"pp", parallel.pp};
+      return {Axis::kPipeline, parallel.pp};
   }
-  return {"", 0};
+  return {};
 }
 
 absl::Status BadLayout(absl::string_view what) {
@@ -98,10 +98,11 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, const ModuleLayo
   for (job::MeshAxis axis : parallel.order) axes.push_back(AxisOf(parallel, axis));
   ASSIGN_OR_RETURN(Grid grid, Grid::Create(module.offset, std::move(axes)));
   ASSIGN_OR_RETURN(Grid expert_grid, Grid::CreateView(module.offset,
-                                                      {{"expt_tp", parallel.expt_tp},
-                                                       {"ep", parallel.ep},
-                                                       {"expt_dp", parallel.expt_dp}},
-                                                      {"pp", parallel.pp}, grid.AxisStride("pp")));
+                                                      {{Axis::kExpertTensor, parallel.expt_tp},
+                                                       {Axis::kExpert, parallel.ep},
+                                                       {Axis::kExpertData, parallel.expt_dp}},
+                                                      {Axis::kPipeline, parallel.pp},
+                                                      grid.AxisStride(Axis::kPipeline)));
   absl::StatusOr<ReplicaTable> replicas = ReplicaTable::Create(grid, layout.changes);
   if (!replicas.ok()) {
     return BadLayout(absl::StrCat("module ", module.name, ": ", replicas.status().message()));
@@ -138,22 +139,13 @@ std::vector<Link> MakeLinks(const job::JobSpec& spec, const std::vector<ModulePl
   for (const ModulePlan& module : modules) {
     const auto parts = static_cast<int32_t>(module.stage_layers.size());
     for (int32_t flow = 0; flow + 1 < parts; ++flow) {
-      links.push_back({.from_module = module.index,
-                       .from_stage = module.StageAt(flow),
-                       .to_module = module.index,
-                       .to_stage = module.StageAt(flow + 1),
-                       .from_chunk = module.ChunkAt(flow),
-                       .to_chunk = module.ChunkAt(flow + 1)});
+      links.push_back({.from = module.PartAt(flow), .to = module.PartAt(flow + 1)});
     }
   }
   for (size_t i = 0; i < spec.edges.size(); ++i) {
     const ModulePlan& from = modules[static_cast<size_t>(spec.edges[i].from)];
-    links.push_back({.from_module = from.index,
-                     .from_stage = from.LastStage(),
-                     .to_module = spec.edges[i].to,
-                     .to_stage = 0,
-                     .from_chunk = from.chunks() - 1,
-                     .to_chunk = 0,
+    links.push_back({.from = from.PartAt(from.order.count() - 1),
+                     .to = {.module = spec.edges[i].to},
                      .edge = static_cast<int32_t>(i)});
   }
   return links;
@@ -167,9 +159,9 @@ void FindTrained(Plan& plan) {
     const bool layers_train = !plan.module_spec(m).frozen;
     bool inputs = false;
     for (const Link& link : plan.links) {
-      if (link.edge < 0 || link.to_module != m) continue;
-      inputs |= plan.modules[static_cast<size_t>(link.from_module)]
-                    .TrainsOf(link.from_stage, link.from_chunk)
+      if (link.edge < 0 || link.to.module != m) continue;
+      inputs |= plan.modules[static_cast<size_t>(link.from.module)]
+                    .TrainsOf(link.from.stage, link.from.chunk)
                     .any();
     }
     for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
@@ -271,24 +263,18 @@ std::vector<Place> Plan::PlacesOf(Rank rank) const {
   return places;
 }
 
-std::vector<int32_t> Plan::LinksInto(int32_t module, int32_t stage, int32_t chunk) const {
+std::vector<int32_t> Plan::LinksInto(const PartId& part) const {
   std::vector<int32_t> found;
   for (size_t i = 0; i < links.size(); ++i) {
-    const Link& link = links[i];
-    if (link.to_module == module && link.to_stage == stage && link.to_chunk == chunk) {
-      found.push_back(static_cast<int32_t>(i));
-    }
+    if (links[i].to == part) found.push_back(static_cast<int32_t>(i));
   }
   return found;
 }
 
-std::vector<int32_t> Plan::LinksOutOf(int32_t module, int32_t stage, int32_t chunk) const {
+std::vector<int32_t> Plan::LinksOutOf(const PartId& part) const {
   std::vector<int32_t> found;
   for (size_t i = 0; i < links.size(); ++i) {
-    const Link& link = links[i];
-    if (link.from_module == module && link.from_stage == stage && link.from_chunk == chunk) {
-      found.push_back(static_cast<int32_t>(i));
-    }
+    if (links[i].from == part) found.push_back(static_cast<int32_t>(i));
   }
   return found;
 }

@@ -5,13 +5,14 @@
 // link, so nothing per-rank crosses the wire; the digest proves that all agree.
 //
 // Words: *replica* one data-parallel copy of a module (dp coordinate; with cp, cp ranks share it);
-// *stage* one pipeline part (pp coordinate); *lane* a replica seen from an edge: the ranks of its
-// last (as source) or first (as destination) stage. *Width*: tensor ranks of a (module, dp, pp);
-// widths may differ (replica_table.h).
+// *stage* what one pp coordinate holds: a part, or several chunks; *lane* a replica seen from an
+// edge: the ranks of its last (as source) or first (as destination) stage. *Width*: tensor ranks of
+// a (module, dp, pp); widths may differ (replica_table.h).
 //
 // Pure. A Plan is a plain value; safe to read from any thread.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,6 +31,12 @@ namespace phalanx::plan {
 struct LayerRange {
   int32_t first = 0, count = 0;
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
+// A pipeline part: one chunk of one stage (pp coordinate) of a module.
+struct PartId {
+  int32_t module = 0, stage = 0, chunk = 0;
+  friend auto operator<=>(const PartId&, const PartId&) = default;
 };
 
 // What a backward pass of a pipeline part has to compute.
@@ -66,6 +73,7 @@ struct ModulePlan {
   int32_t FlowOf(int32_t stage, int32_t chunk = 0) const { return order.FlowOf(stage, chunk); }
   int32_t StageAt(int32_t flow) const { return order.StageAt(flow); }
   int32_t ChunkAt(int32_t flow) const { return order.ChunkAt(flow); }
+  PartId PartAt(int32_t flow) const { return {index, StageAt(flow), ChunkAt(flow)}; }
   int32_t LastStage() const { return StageAt(order.count() - 1); }  // that of the last part
   // Of a part, counted over the module graph.
   int32_t GraphStage(int32_t stage, int32_t chunk = 0) const {
@@ -80,9 +88,7 @@ struct ModulePlan {
 // A directed step of activations from one pipeline part to the next, within a module or along an
 // edge. Gradients flow back over the same link.
 struct Link {
-  int32_t from_module = 0, from_stage = 0;  // pp coordinate (and chunk, when there are several)
-  int32_t to_module = 0, to_stage = 0;
-  int32_t from_chunk = 0, to_chunk = 0;
+  PartId from, to;
   int32_t edge = -1;  // index into spec.edges; -1: inside a module
   friend bool operator==(const Link&, const Link&) = default;
 };
@@ -152,8 +158,8 @@ struct Plan {
   std::vector<Place> PlacesOf(Rank rank) const;
   std::optional<Place> PlaceOf(Rank rank, int32_t module) const;
   // Links into and out of a pipeline part, in the order of `links`.
-  std::vector<int32_t> LinksInto(int32_t module, int32_t stage, int32_t chunk = 0) const;
-  std::vector<int32_t> LinksOutOf(int32_t module, int32_t stage, int32_t chunk = 0) const;
+  std::vector<int32_t> LinksInto(const PartId& part) const;
+  std::vector<int32_t> LinksOutOf(const PartId& part) const;
   bool IsSink(int32_t module) const;  // no outgoing edge
   // The language module (cross-entropy) and every module that predicts and is a sink (squared
   // error). The last part of such a module computes the loss.

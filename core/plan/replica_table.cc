@@ -13,9 +13,9 @@ std::string SlotName(const SlotChange& change) {
 }
 
 absl::Status CheckChange(const Grid& grid, const SlotChange& change) {
-  const int32_t tp = grid.AxisLength("tp"), cp = grid.AxisLength("cp");
-  if (change.dp < 0 || change.dp >= grid.AxisLength("dp") || change.pp < 0 ||
-      change.pp >= grid.AxisLength("pp")) {
+  const int32_t tp = grid.AxisLength(Axis::kTensor), cp = grid.AxisLength(Axis::kContext);
+  if (change.dp < 0 || change.dp >= grid.AxisLength(Axis::kData) || change.pp < 0 ||
+      change.pp >= grid.AxisLength(Axis::kPipeline)) {
     return absl::InvalidArgumentError(absl::StrCat("its module does not have ", SlotName(change)));
   }
   const auto count = static_cast<int64_t>(change.ranks.size());
@@ -44,16 +44,16 @@ absl::StatusOr<ReplicaTable> ReplicaTable::Create(const Grid& grid,
 }
 
 ReplicaTable::ReplicaTable(const Grid& grid)
-    : replicas_(grid.AxisLength("dp")),
-      stages_(grid.AxisLength("pp")),
-      cp_(grid.AxisLength("cp")),
-      tp_(grid.AxisLength("tp")),
+    : replicas_(grid.AxisLength(Axis::kData)),
+      stages_(grid.AxisLength(Axis::kPipeline)),
+      cp_(grid.AxisLength(Axis::kContext)),
+      tp_(grid.AxisLength(Axis::kTensor)),
       base_(grid.offset()),
       size_(grid.size()),
-      tp_stride_(grid.AxisStride("tp")),
-      cp_stride_(grid.AxisStride("cp")),
-      dp_stride_(grid.AxisStride("dp")),
-      pp_stride_(grid.AxisStride("pp")) {}
+      tp_stride_(grid.AxisStride(Axis::kTensor)),
+      cp_stride_(grid.AxisStride(Axis::kContext)),
+      dp_stride_(grid.AxisStride(Axis::kData)),
+      pp_stride_(grid.AxisStride(Axis::kPipeline)) {}
 
 absl::Status ReplicaTable::EnterChanges(absl::Span<const SlotChange> changes) {
   const auto twice = [](Rank rank) {

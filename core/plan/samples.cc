@@ -86,8 +86,8 @@ std::vector<int64_t> LaneStarts(const Plan& plan, int32_t module,
 // Messages of one pair of lanes: one a destination tensor rank.
 void AppendPair(const Plan& plan, const Link& link, int32_t from_lane, int32_t to_lane,
                 UnitRange samples, std::vector<LinkMessage>* messages) {
-  const RankList sources = plan.TensorGroup(link.from_module, from_lane, link.from_stage);
-  const RankList destinations = plan.TensorGroup(link.to_module, to_lane, link.to_stage);
+  const RankList sources = plan.TensorGroup(link.from.module, from_lane, link.from.stage);
+  const RankList destinations = plan.TensorGroup(link.to.module, to_lane, link.to.stage);
   for (size_t slice = 0; slice < destinations.size(); ++slice) {
     messages->push_back({.from = sources[slice % sources.size()],
                          .to = destinations[slice],
@@ -101,8 +101,8 @@ void AppendPair(const Plan& plan, const Link& link, int32_t from_lane, int32_t t
 std::vector<LinkMessage> EdgeMessages(const Plan& plan, const Link& link,
                                       const MicrobatchSamples& microbatch) {
   std::vector<LinkMessage> messages;
-  const std::vector<int64_t> from_starts = LaneStarts(plan, link.from_module, microbatch);
-  const std::vector<int64_t> to_starts = LaneStarts(plan, link.to_module, microbatch);
+  const std::vector<int64_t> from_starts = LaneStarts(plan, link.from.module, microbatch);
+  const std::vector<int64_t> to_starts = LaneStarts(plan, link.to.module, microbatch);
   const auto sources = static_cast<int32_t>(from_starts.size()) - 1;
   const auto destinations = static_cast<int32_t>(to_starts.size()) - 1;
   // Both sides cut one list into ascending runs, so one walk over both finds all intersections.
@@ -123,20 +123,20 @@ std::vector<LinkMessage> EdgeMessages(const Plan& plan, const Link& link,
 std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
                                        const MicrobatchSamples& microbatch) {
   std::vector<LinkMessage> messages;
-  const ReplicaTable& replicas = plan.replicas(link.from_module);
-  const std::vector<int64_t> starts = LaneStarts(plan, link.from_module, microbatch);
+  const ReplicaTable& replicas = plan.replicas(link.from.module);
+  const std::vector<int64_t> starts = LaneStarts(plan, link.from.module, microbatch);
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     const UnitRange samples = RunOf(starts, dp);
     if (samples.count == 0) continue;
-    const int32_t width = replicas.Width(dp, link.from_stage);
-    if (width != replicas.Width(dp, link.to_stage)) {
+    const int32_t width = replicas.Width(dp, link.from.stage);
+    if (width != replicas.Width(dp, link.to.stage)) {
       AppendPair(plan, link, dp, dp, samples, &messages);
       continue;
     }
     for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
       for (int32_t tp = 0; tp < width; ++tp) {
-        messages.push_back({.from = replicas.At(dp, link.from_stage, cp, tp),
-                            .to = replicas.At(dp, link.to_stage, cp, tp),
+        messages.push_back({.from = replicas.At(dp, link.from.stage, cp, tp),
+                            .to = replicas.At(dp, link.to.stage, cp, tp),
                             .first = samples.first,
                             .count = samples.count});
       }

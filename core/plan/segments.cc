@@ -15,16 +15,16 @@
 namespace phalanx::plan {
 namespace {
 
-UnitRange UnitsOf(const Shard& shard, UnitKind family) {
-  switch (family) {
+UnitRange UnitsOf(const TensorUnits& units, UnitKind kind) {
+  switch (kind) {
     case UnitKind::kAttention:
-      return shard.query_heads;
+      return units.query_heads;
     case UnitKind::kKv:
-      return shard.kv_heads;
+      return units.kv_heads;
     case UnitKind::kMlp:
-      return shard.mlp_blocks;
+      return units.mlp_blocks;
     case UnitKind::kVocabulary:
-      return shard.vocabulary_blocks;
+      return units.vocabulary_blocks;
     case UnitKind::kReplicated:
       break;
   }
@@ -33,14 +33,14 @@ UnitRange UnitsOf(const Shard& shard, UnitKind family) {
 
 // What a segment is of, beside its units.
 struct Kind {
-  UnitKind family = UnitKind::kAttention;
+  UnitKind units = UnitKind::kAttention;
   int32_t edge = -1;
   friend auto operator<=>(const Kind&, const Kind&) = default;
 };
 
 UnitRange UnitsOf(const Plan& plan, int32_t module, const Kind& kind, int32_t width, int32_t tp) {
   const job::Architecture& architecture = plan.module_spec(module).architecture;
-  if (kind.edge < 0) return UnitsOf(ShardOf(architecture, width, tp), kind.family);
+  if (kind.edge < 0) return UnitsOf(TensorUnitsOf(architecture, width, tp), kind.units);
   const job::Edge& edge = plan.spec.edges[static_cast<size_t>(kind.edge)];
   return EvenSplit(BlockCount(edge.projector->hidden_size, architecture.block), width, tp);
 }
@@ -96,7 +96,7 @@ void AppendKind(const Plan& plan, int32_t module, int32_t pp, const Kind& kind,
   for (auto cut = cuts.begin(); cut != cuts.end() && std::next(cut) != cuts.end(); ++cut) {
     segments->push_back({.module = module,
                          .pp = pp,
-                         .family = kind.family,
+                         .kind = kind.units,
                          .units = {*cut, *std::next(cut) - *cut},
                          .edge = kind.edge,
                          .holders = HoldersOf(replicas, *cut)});
@@ -253,7 +253,7 @@ std::vector<Share> Shares(const Plan& plan) {
   SegmentAt segment_at;
   for (size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
-    segment_at[{segment.module, segment.pp, Kind{segment.family, segment.edge},
+    segment_at[{segment.module, segment.pp, Kind{segment.kind, segment.edge},
                 segment.units.first}] = static_cast<int32_t>(i);
   }
   std::vector<Share> shares;

@@ -1,6 +1,6 @@
 // core/plan/segments.h: runs of units with the same owners, and where their state lives.
 //
-// A *segment* is a maximal run of units of one family whose holders, over all replicas, are the
+// A *segment* is a maximal run of units of one kind whose holders, over all replicas, are the
 // same ranks. With equal widths segments are the classical data-parallel shards; with unequal ones
 // they are bookkeeping, never communicators.
 //
@@ -24,13 +24,13 @@ enum class UnitKind : uint8_t { kAttention, kKv, kMlp, kVocabulary, kReplicated 
 
 struct Segment {
   int32_t module = 0, pp = 0;
-  UnitKind family = UnitKind::kAttention;
+  UnitKind kind = UnitKind::kAttention;
   UnitRange units;    // query heads, KV heads, blocks; kReplicated: one unit, everything
   int32_t edge = -1;  // kMlp: of the blocks of that edge's projector
   std::vector<RankList> holders;  // of each present replica, (dp, then cp)
 };
 
-// In order of module, pipeline stage, family (projectors behind the MLP), first unit. Modules
+// In order of module, pipeline stage, kind (projectors behind the MLP), first unit. Modules
 // without architecture have none.
 std::vector<Segment> Segments(const Plan& plan);
 

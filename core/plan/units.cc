@@ -20,25 +20,25 @@ UnitCounts CountUnits(const job::Architecture& architecture) {
           .vocabulary_blocks = BlockCount(architecture.vocabulary, architecture.block)};
 }
 
-Shard ShardOf(const job::Architecture& architecture, int32_t width, int32_t index) {
+TensorUnits TensorUnitsOf(const job::Architecture& architecture, int32_t width, int32_t index) {
   const UnitCounts units = CountUnits(architecture);
-  Shard shard{.query_heads = EvenSplit(units.query_heads, width, index),
-              .mlp_blocks = EvenSplit(units.mlp_blocks, width, index),
-              .vocabulary_blocks = EvenSplit(units.vocabulary_blocks, width, index)};
-  if (shard.query_heads.count > 0) {
+  TensorUnits held{.query_heads = EvenSplit(units.query_heads, width, index),
+                   .mlp_blocks = EvenSplit(units.mlp_blocks, width, index),
+                   .vocabulary_blocks = EvenSplit(units.vocabulary_blocks, width, index)};
+  if (held.query_heads.count > 0) {
     const int64_t sharing = QueryHeadsPerKvHead(architecture);
-    const int64_t first = shard.query_heads.first / sharing;
-    const int64_t end = (shard.query_heads.end() - 1) / sharing + 1;
-    shard.kv_heads = {first, end - first};
+    const int64_t first = held.query_heads.first / sharing;
+    const int64_t end = (held.query_heads.end() - 1) / sharing + 1;
+    held.kv_heads = {first, end - first};
   }
-  return shard;
+  return held;
 }
 
 UnitRange HoldersOfKvHead(const job::Architecture& architecture, int32_t width, int64_t head) {
   const int64_t sharing = QueryHeadsPerKvHead(architecture);
   const int64_t heads = architecture.heads;
-  const int64_t first = PartOf(heads, width, head * sharing);
-  const int64_t last = PartOf(heads, width, std::min(heads, (head + 1) * sharing) - 1);
+  const int64_t first = SplitIndexOf(heads, width, head * sharing);
+  const int64_t last = SplitIndexOf(heads, width, std::min(heads, (head + 1) * sharing) - 1);
   return {first, last - first + 1};
 }
 

@@ -28,7 +28,7 @@ constexpr UnitRange EvenSplit(int64_t count, int64_t parts, int64_t index) {
 }
 
 // The part that has thing `item`: the inverse of EvenSplit.
-constexpr int64_t PartOf(int64_t count, int64_t parts, int64_t item) {
+constexpr int64_t SplitIndexOf(int64_t count, int64_t parts, int64_t item) {
   const int64_t base = count / parts, extra = count % parts;
   if (item < extra * (base + 1)) return item / (base + 1);
   return extra + (item - extra * (base + 1)) / base;
@@ -54,10 +54,10 @@ struct UnitCounts {
 UnitCounts CountUnits(const job::Architecture& architecture);
 
 // What one tensor rank of `width` holds.
-struct Shard {
+struct TensorUnits {
   UnitRange query_heads, kv_heads, mlp_blocks, vocabulary_blocks;
 };
-Shard ShardOf(const job::Architecture& architecture, int32_t width, int32_t index);
+TensorUnits TensorUnitsOf(const job::Architecture& architecture, int32_t width, int32_t index);
 
 // Tensor ranks [first, end) of `width` that hold KV head `head`; the first is its primary.
 UnitRange HoldersOfKvHead(const job::Architecture& architecture, int32_t width, int64_t head);

@@ -76,7 +76,7 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
     const double rows =
         samples * length * static_cast<double>(speed) / (speeds * module.replicas.cp());
     const plan::PassCost cost =
-        plan::PartCost(plan, module.index, stage, chunk, width, rows, length);
+        plan::PartCost(plan, {module.index, stage, chunk}, width, rows, length);
     slowest.forward = std::max(slowest.forward, cost.forward / kNominalFlops);
     slowest.backward_input = std::max(slowest.backward_input, cost.backward_input / kNominalFlops);
     slowest.backward_weight =

@@ -58,8 +58,8 @@ void AddOnce(int32_t part, std::vector<int32_t>& parts) {
 void AddLinks(const plan::Plan& plan, Pipeline& pipeline) {
   for (size_t i = 0; i < plan.links.size(); ++i) {
     const plan::Link& link = plan.links[i];
-    LinkParts ends = {.from = pipeline.PartAt(link.from_module, link.from_stage, link.from_chunk),
-                      .to = pipeline.PartAt(link.to_module, link.to_stage, link.to_chunk)};
+    LinkParts ends = {.from = pipeline.PartAt(link.from.module, link.from.stage, link.from.chunk),
+                      .to = pipeline.PartAt(link.to.module, link.to.stage, link.to.chunk)};
     ends.gradients = pipeline.parts[static_cast<size_t>(ends.from)].trains.any();
     pipeline.links.push_back(ends);
     Part& from = pipeline.parts[static_cast<size_t>(ends.from)];

@@ -113,11 +113,12 @@ void FillTensorGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& 
 std::vector<Rank> HoldersAtOtherEnd(const plan::Plan& plan, const plan::Place& place,
                                     int32_t stage) {
   const job::Architecture& architecture = plan.module_spec(place.module).architecture;
-  const plan::UnitRange here = plan::ShardOf(architecture, place.width, place.tp).vocabulary_blocks;
+  const plan::UnitRange here =
+      plan::TensorUnitsOf(architecture, place.width, place.tp).vocabulary_blocks;
   const int32_t width = plan.Width(place.module, place.dp, stage);
   std::vector<Rank> holders;
   for (int32_t tp = 0; tp < width; ++tp) {
-    const plan::UnitRange there = plan::ShardOf(architecture, width, tp).vocabulary_blocks;
+    const plan::UnitRange there = plan::TensorUnitsOf(architecture, width, tp).vocabulary_blocks;
     const bool known = here.count > 0 || there.count > 0;
     const bool shares = here.first < there.end() && there.first < here.end();
     if (known ? !shares : tp != place.tp) continue;

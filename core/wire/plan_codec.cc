@@ -13,6 +13,7 @@
 namespace phalanx::wire {
 namespace {
 
+using plan::Axis;
 using plan::ModulePlan;
 using plan::RankList;
 using plan::UnitRange;
@@ -40,9 +41,9 @@ void AddGroups(const std::string& name, const std::vector<RankList>& groups,
   for (const RankList& group : groups) Fill(group, to->add_groups());
 }
 
-void AddGroups(const plan::Grid& grid, const std::vector<std::vector<std::string>>& requests,
+void AddGroups(const plan::Grid& grid, const std::vector<std::vector<Axis>>& requests,
                v1::Plan::Module* out) {
-  for (const std::vector<std::string>& axes : requests) {
+  for (const std::vector<Axis>& axes : requests) {
     const auto found = grid.Groups(axes);
     if (found.ok()) AddGroups(grid.GroupName(axes), *found, out);
   }
@@ -50,7 +51,7 @@ void AddGroups(const plan::Grid& grid, const std::vector<std::vector<std::string
 
 // {first, last part} and {first part} of each pipeline line.
 void AddEmbeddingGroups(const ModulePlan& layout, v1::Plan::Module* out) {
-  const std::vector<std::string> axes = {"pp"};
+  const std::vector<Axis> axes = {Axis::kPipeline};
   const auto lines = layout.grid.Groups(axes);
   if (!lines.ok()) return;
   // Places on a line; under a V-shaped placement the same one.
@@ -97,19 +98,24 @@ void FillModule(const plan::Plan& plan, const ModulePlan& layout, v1::Plan::Modu
     FillStage(plan, layout, stage, out->add_stages());
   }
   AddGroups(layout.grid,
-            {{"tp"},
-             {"cp"},
-             {"dp"},
-             {"pp"},
-             {"cp", "dp"},
-             {"tp", "cp"},
-             {"tp", "dp"},
-             {"tp", "pp"},
-             {"tp", "cp", "dp"},
-             {"tp", "cp", "dp", "pp"}},
+            {{Axis::kTensor},
+             {Axis::kContext},
+             {Axis::kData},
+             {Axis::kPipeline},
+             {Axis::kContext, Axis::kData},
+             {Axis::kTensor, Axis::kContext},
+             {Axis::kTensor, Axis::kData},
+             {Axis::kTensor, Axis::kPipeline},
+             {Axis::kTensor, Axis::kContext, Axis::kData},
+             {Axis::kTensor, Axis::kContext, Axis::kData, Axis::kPipeline}},
             out);
   AddGroups(layout.expert_grid,
-            {{"expt_tp"}, {"ep"}, {"expt_dp"}, {"expt_tp", "ep"}, {"expt_tp", "ep", "pp"}}, out);
+            {{Axis::kExpertTensor},
+             {Axis::kExpert},
+             {Axis::kExpertData},
+             {Axis::kExpertTensor, Axis::kExpert},
+             {Axis::kExpertTensor, Axis::kExpert, Axis::kPipeline}},
+            out);
   if (layout.index == plan.spec.language) AddEmbeddingGroups(layout, out);
 }
 
@@ -133,16 +139,16 @@ void FillLanes(const plan::Plan& plan, int32_t module, int32_t stage,
 void FillEdge(const plan::Plan& plan, int32_t link, const plan::MicrobatchSamples& samples,
               v1::Plan::Edge* out) {
   const plan::Link& which = plan.links[static_cast<size_t>(link)];
-  out->set_from(which.from_module);
-  out->set_to(which.to_module);
+  out->set_from(which.from.module);
+  out->set_to(which.to.module);
   out->set_colocated(AreColocated(plan, which));
-  FillLanes(plan, which.from_module, which.from_stage, out->mutable_from_lanes());
-  FillLanes(plan, which.to_module, which.to_stage, out->mutable_to_lanes());
+  FillLanes(plan, which.from.module, which.from.stage, out->mutable_from_lanes());
+  FillLanes(plan, which.to.module, which.to.stage, out->mutable_to_lanes());
   for (const plan::LinkMessage& message : plan::LinkMessages(plan, link, samples)) {
     if (message.slice != 0) continue;
     v1::Plan::Link* to = out->add_links();
-    to->set_from_lane(plan.PlaceOf(message.from, which.from_module)->dp);
-    to->set_to_lane(plan.PlaceOf(message.to, which.to_module)->dp);
+    to->set_from_lane(plan.PlaceOf(message.from, which.from.module)->dp);
+    to->set_to_lane(plan.PlaceOf(message.to, which.to.module)->dp);
     Fill({message.first, message.count}, to->mutable_samples());
   }
 }
@@ -176,10 +182,10 @@ void FillRanks(const plan::Plan& plan, v1::Plan* out) {
 void FillUnits(const job::Architecture& architecture, int32_t width, bool vocabulary,
                v1::Plan::Units* out) {
   for (int32_t tp = 0; tp < width; ++tp) {
-    const plan::Shard shard = plan::ShardOf(architecture, width, tp);
-    Fill(shard.query_heads, out->add_attention());
-    Fill(shard.mlp_blocks, out->add_mlp());
-    if (vocabulary) Fill(shard.vocabulary_blocks, out->add_vocabulary());
+    const plan::TensorUnits units = plan::TensorUnitsOf(architecture, width, tp);
+    Fill(units.query_heads, out->add_attention());
+    Fill(units.mlp_blocks, out->add_mlp());
+    if (vocabulary) Fill(units.vocabulary_blocks, out->add_vocabulary());
   }
 }
 
@@ -226,7 +232,7 @@ void FillSegments(const plan::Plan& plan, v1::Plan* out) {
     v1::Plan::Segment* to = out->add_segments();
     to->set_module(segment.module);
     to->set_pp(segment.pp);
-    to->set_kind(KindOf(segment.family));
+    to->set_kind(KindOf(segment.kind));
     Fill(segment.units, to->mutable_units());
     for (const RankList& holders : segment.holders) Fill(holders, to->add_holders());
     if (segment.edge >= 0) {

@@ -43,13 +43,13 @@ std::string Node(const Plan& plan, const ModulePlan& layout) {
 std::string Arrow(const Plan& plan, const plan::Link& link) {
   const job::Edge& edge = plan.spec.edges[static_cast<size_t>(link.edge)];
   std::string label =
-      absl::StrCat(plan.parallel(link.from_module).dp, ":", plan.parallel(link.to_module).dp);
+      absl::StrCat(plan.parallel(link.from.module).dp, ":", plan.parallel(link.to.module).dp);
   if (edge.projector.has_value()) {
     absl::StrAppend(&label, "\\nmlp ", edge.projector->hidden_size,
                     edge.projector->frozen ? " frozen" : "");
   }
-  return absl::StrCat("  ", Quote(plan.module_spec(link.from_module).name), " -> ",
-                      Quote(plan.module_spec(link.to_module).name), " [label=", Quote(label),
+  return absl::StrCat("  ", Quote(plan.module_spec(link.from.module).name), " -> ",
+                      Quote(plan.module_spec(link.to.module).name), " [label=", Quote(label),
                       "];\n");
 }
 

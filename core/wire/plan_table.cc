@@ -124,9 +124,9 @@ std::string EdgesTable(const Plan& plan) {
                                edge.projector->frozen ? " (frozen)" : "");
     }
     table.Add(
-        {absl::StrCat(Cut(plan.module_spec(link.from_module).name), " -> ",
-                      Cut(plan.module_spec(link.to_module).name)),
-         absl::StrCat(plan.parallel(link.from_module).dp, ":", plan.parallel(link.to_module).dp),
+        {absl::StrCat(Cut(plan.module_spec(link.from.module).name), " -> ",
+                      Cut(plan.module_spec(link.to.module).name)),
+         absl::StrCat(plan.parallel(link.from.module).dp, ":", plan.parallel(link.to.module).dp),
          AreColocated(plan, link) ? "colocated" : "apart", projector});
   }
   return table.Print();
@@ -148,15 +148,15 @@ std::vector<std::string> PlaceCells(const Plan& plan, const Place& place) {
     stages.push_back(absl::StrCat(layout.GraphStage(place.pp, chunk)));
     layers.push_back(RunText(range.first, range.count));
   }
-  const plan::Shard shard = plan::ShardOf(architecture, place.width, place.tp);
+  const plan::TensorUnits units = plan::TensorUnitsOf(architecture, place.width, place.tp);
   const bool ends = HoldsFirst(layout, place.pp) || HoldsLast(layout, place.pp);
   return {Cut(plan.module_spec(place.module).name),
           absl::StrCat(place.tp, "/", place.cp, "/", place.dp, "/", place.pp),
           Listed(stages),
           Listed(layers),
-          Run(shard.query_heads),
-          Run(shard.mlp_blocks),
-          ends ? Run(shard.vocabulary_blocks) : "-"};
+          Run(units.query_heads),
+          Run(units.mlp_blocks),
+          ends ? Run(units.vocabulary_blocks) : "-"};
 }
 
 // `memory` of every rank; empty where it is not known.

@@ -66,8 +66,8 @@ bool MemoryIsKnown(const plan::Plan& plan) {
 }
 
 bool AreColocated(const plan::Plan& plan, const plan::Link& link) {
-  const plan::Grid& from = plan.modules[static_cast<size_t>(link.from_module)].grid;
-  const plan::Grid& to = plan.modules[static_cast<size_t>(link.to_module)].grid;
+  const plan::Grid& from = plan.modules[static_cast<size_t>(link.from.module)].grid;
+  const plan::Grid& to = plan.modules[static_cast<size_t>(link.to.module)].grid;
   return from.offset() == to.offset() && from.size() == to.size();
 }
 

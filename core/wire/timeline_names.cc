@@ -10,7 +10,8 @@ namespace {
 
 using schedule::Op;
 
-std::string PartTitle(const plan::Plan& plan, int32_t module, int32_t stage, int32_t chunk) {
+std::string PartTitle(const plan::Plan& plan, const plan::PartId& part) {
+  const auto [module, stage, chunk] = part;
   std::string title = absl::StrCat(plan.module_spec(module).name, " stage ", stage);
   if (plan.modules[static_cast<size_t>(module)].chunks() > 1) {
     absl::StrAppend(&title, " chunk ", chunk);
@@ -62,8 +63,7 @@ std::string PlacesTitle(const plan::Plan& plan, Rank rank) {
 
 std::string LinkTitle(const plan::Plan& plan, int32_t link) {
   const plan::Link& ends = plan.links[static_cast<size_t>(link)];
-  return absl::StrCat(PartTitle(plan, ends.from_module, ends.from_stage, ends.from_chunk), " -> ",
-                      PartTitle(plan, ends.to_module, ends.to_stage, ends.to_chunk));
+  return absl::StrCat(PartTitle(plan, ends.from), " -> ", PartTitle(plan, ends.to));
 }
 
 std::string InstructionTitle(const plan::Plan& plan, const schedule::Instruction& instruction) {

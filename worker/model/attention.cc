@@ -80,15 +80,15 @@ Gradients PlainBackward(const at::Tensor& output_gradient, const AttentionState&
 
 }  // namespace
 
-HeadMap MakeHeadMap(const plan::Shard& shard, int64_t query_heads_per_kv_head, int64_t head_size,
-                    at::Device device) {
+HeadMap MakeHeadMap(const plan::TensorUnits& units, int64_t query_heads_per_kv_head,
+                    int64_t head_size, at::Device device) {
   HeadMap heads;
-  heads.query_heads = shard.query_heads.count;
-  heads.kv_heads = shard.kv_heads.count;
+  heads.query_heads = units.query_heads.count;
+  heads.kv_heads = units.kv_heads.count;
   heads.head_size = head_size;
   std::vector<int64_t> kv_of_query;
-  for (int64_t head = shard.query_heads.first; head < shard.query_heads.end(); ++head) {
-    const int64_t kv = head / query_heads_per_kv_head - shard.kv_heads.first;
+  for (int64_t head = units.query_heads.first; head < units.query_heads.end(); ++head) {
+    const int64_t kv = head / query_heads_per_kv_head - units.kv_heads.first;
     while (static_cast<int64_t>(heads.first_query.size()) <= kv) {
       heads.first_query.push_back(static_cast<int64_t>(kv_of_query.size()));
     }
@@ -96,7 +96,7 @@ HeadMap MakeHeadMap(const plan::Shard& shard, int64_t query_heads_per_kv_head, i
   }
   heads.first_query.push_back(heads.query_heads);
   TORCH_CHECK(static_cast<int64_t>(heads.first_query.size()) == heads.kv_heads + 1,
-              "the shard's KV heads are not those of its query heads");
+              "the rank's KV heads are not those of its query heads");
   for (int64_t head = 0; head < heads.kv_heads; ++head) {
     const size_t at = static_cast<size_t>(head);
     const int64_t group = heads.first_query[at + 1] - heads.first_query[at];

@@ -1,6 +1,6 @@
 // worker/model/attention.h: softmax attention, forward and backward, on whatever the device has.
 //
-// Heads: this rank has `query_heads` of which consecutive ones share a KV head. A shard may hold
+// Heads: this rank has `query_heads` of which consecutive ones share a KV head. A rank may hold
 // unequal numbers of query heads per KV head (its run of heads may begin and end inside a group);
 // then keys and values are repeated per query head, else kernels that know grouped heads get them
 // as they are.
@@ -26,8 +26,8 @@ struct HeadMap {
   // Width of the joint matrix: query, key and value rows.
   int64_t columns() const { return (query_heads + 2 * kv_heads) * head_size; }
 };
-HeadMap MakeHeadMap(const plan::Shard& shard, int64_t query_heads_per_kv_head, int64_t head_size,
-                    at::Device device);
+HeadMap MakeHeadMap(const plan::TensorUnits& units, int64_t query_heads_per_kv_head,
+                    int64_t head_size, at::Device device);
 
 // What the backward pass needs.
 struct AttentionState {

@@ -102,7 +102,7 @@ DecoderStage::DecoderStage(const StageParts& parts)
   context_.cos = at::cos(angles).to(sums);
   context_.sin = at::sin(angles).to(sums);
 
-  const VocabularyRows rows = RowsOf(parts.shard, architecture);
+  const VocabularyRows rows = RowsOf(parts.units, architecture);
   if (parts.table.Has("embedding") && first_) {
     embedding_.emplace(parts.group, parts.table.Matrix("embedding"), rows);
   }

@@ -46,7 +46,7 @@ LayerContext ContextOf(const StageParts& parts) {
   context.recompute = parts.module.recompute;
   context.trains = !parts.module.frozen;
   context.group = parts.group;
-  context.heads = MakeHeadMap(parts.shard, architecture.heads / plan::KvHeads(architecture),
+  context.heads = MakeHeadMap(parts.units, architecture.heads / plan::KvHeads(architecture),
                               plan::HeadSize(architecture), parts.options.device);
   return context;
 }
@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
     const StageParts parts{.module = module,
                            .table = table,
                            .group = TensorGroup(place.width == 1 ? nullptr : tensor_group),
-                           .shard = plan::ShardOf(module.architecture, place.width, place.tp),
+                           .units = plan::TensorUnitsOf(module.architecture, place.width, place.tp),
                            .layers = layout.layers(place.pp, chunk),
                            .first = layout.IsFirst(place.pp, chunk),
                            .last = layout.IsLast(place.pp, chunk),

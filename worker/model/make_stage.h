@@ -25,7 +25,7 @@ struct StageParts {
   const job::Module& module;
   const ParameterTable& table;
   TensorGroup group;
-  plan::Shard shard;
+  plan::TensorUnits units;
   plan::LayerRange layers;          // of the module
   bool first = true, last = true;   // whether it is the module's first, last part
   bool has_loss = false;            // whether the module has a loss

@@ -10,10 +10,10 @@
 #include "worker/model/layer.h"
 
 namespace phalanx::model {
-VocabularyRows RowsOf(const plan::Shard& shard, const job::Architecture& architecture) {
-  const int64_t first = shard.vocabulary_blocks.first * architecture.block;
+VocabularyRows RowsOf(const plan::TensorUnits& units, const job::Architecture& architecture) {
+  const int64_t first = units.vocabulary_blocks.first * architecture.block;
   const int64_t end =
-      std::min(shard.vocabulary_blocks.end() * architecture.block, architecture.vocabulary);
+      std::min(units.vocabulary_blocks.end() * architecture.block, architecture.vocabulary);
   return {first, end - first};
 }
 

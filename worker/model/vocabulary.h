@@ -19,7 +19,7 @@ namespace phalanx::model {
 struct VocabularyRows {
   int64_t first = 0, count = 0;
 };
-VocabularyRows RowsOf(const plan::Shard& shard, const job::Architecture& architecture);
+VocabularyRows RowsOf(const plan::TensorUnits& units, const job::Architecture& architecture);
 
 struct EmbeddingState {
   at::Tensor index;  // [rows] int64 local row

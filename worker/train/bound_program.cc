@@ -46,8 +46,8 @@ class Binder {
       const plan::Link& link = plan_.links[static_cast<size_t>(instruction.link)];
       const bool at_source =
           instruction.op == Op::kSendForward || instruction.op == Op::kReceiveBackward;
-      bound.module = at_source ? link.from_module : link.to_module;
-      bound.part = tables_.part_of.at({bound.module, at_source ? link.from_chunk : link.to_chunk});
+      bound.module = at_source ? link.from.module : link.to.module;
+      bound.part = tables_.part_of.at({bound.module, at_source ? link.from.chunk : link.to.chunk});
     } else if (instruction.module >= 0 && !schedule::IsTie(instruction.op)) {
       bound.part = tables_.part_of.at({instruction.module, instruction.chunk});
     }

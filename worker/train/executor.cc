@@ -120,8 +120,8 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   part.last = module.IsLast(place.pp, chunk);
   part.loss = part.last && plan_.HasLoss(place.module);
   part.tensor = groups.tensor;
-  part.links_in = plan_.LinksInto(place.module, place.pp, chunk);
-  part.links_out = plan_.LinksOutOf(place.module, place.pp, chunk);
+  part.links_in = plan_.LinksInto({place.module, place.pp, chunk});
+  part.links_out = plan_.LinksOutOf({place.module, place.pp, chunk});
   part.state = &state;
   part.reduction = std::make_unique<PartReduction>(plan_, state, groups);
   comm::Communicator* tensor = groups.tensor;

@@ -39,7 +39,7 @@ absl::StatusOr<at::Tensor> Executor::JoinRows(const Part& part, int64_t hidden,
 }
 
 int64_t Executor::WidthOf(int32_t link) const {
-  const int32_t to = plan_.links[static_cast<size_t>(link)].to_module;
+  const int32_t to = plan_.links[static_cast<size_t>(link)].to.module;
   return plan_.module_spec(to).architecture.hidden_size;
 }
 

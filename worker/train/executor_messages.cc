@@ -17,10 +17,10 @@ namespace phalanx::train {
 std::vector<int64_t> Executor::LinkShape(int32_t index, const Microbatch& microbatch,
                                          plan::UnitRange part, const Batches& batches) const {
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
-  const job::Architecture& to = plan_.module_spec(link.to_module).architecture;
-  if (link.edge >= 0) return {batches.RowsOf(link.from_module, microbatch, part), to.hidden_size};
+  const job::Architecture& to = plan_.module_spec(link.to.module).architecture;
+  if (link.edge >= 0) return {batches.RowsOf(link.from.module, microbatch, part), to.hidden_size};
   if (job::TraitsOf(to).encoder()) {
-    return {batches.LayerRowsOf(link.to_module, microbatch, part), to.hidden_size};
+    return {batches.LayerRowsOf(link.to.module, microbatch, part), to.hidden_size};
   }
   const SequenceShape shape = batches.ShapeOf(microbatch, part);
   return {shape.batch, shape.length, to.hidden_size};
@@ -79,8 +79,8 @@ void Executor::PostSendForward(const BoundInstruction& instruction, const StepCo
       delivery.payload = flight.output.hidden[output];
       if (link.edge >= 0) {
         const int64_t before =
-            batches.RowsOf(link.from_module, microbatch, {lane.first, samples.first - lane.first});
-        const int64_t rows = batches.RowsOf(link.from_module, microbatch, samples);
+            batches.RowsOf(link.from.module, microbatch, {lane.first, samples.first - lane.first});
+        const int64_t rows = batches.RowsOf(link.from.module, microbatch, samples);
         const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);
         delivery.payload = delivery.payload.narrow(0, before + slice.first, slice.count);
       }
@@ -144,7 +144,7 @@ void Executor::PostSendBackward(const BoundInstruction& instruction, const StepC
   for (int32_t other : part.links_in) {
     if (other == instruction.link) break;
     const plan::Link& before = plan_.links[static_cast<size_t>(other)];
-    if (before.edge >= 0) edge_offset += batches.RowsOf(before.from_module, microbatch, lane);
+    if (before.edge >= 0) edge_offset += batches.RowsOf(before.from.module, microbatch, lane);
   }
   for (const BoundMessage& message : instruction.messages) {
     const plan::UnitRange samples = message.samples;
@@ -153,8 +153,8 @@ void Executor::PostSendBackward(const BoundInstruction& instruction, const StepC
       if (!gradients.hidden.empty()) payload = gradients.hidden[0];
     } else if (gradients.rows.defined()) {
       const int64_t before =
-          batches.RowsOf(link.from_module, microbatch, {lane.first, samples.first - lane.first});
-      const int64_t rows = batches.RowsOf(link.from_module, microbatch, samples);
+          batches.RowsOf(link.from.module, microbatch, {lane.first, samples.first - lane.first});
+      const int64_t rows = batches.RowsOf(link.from.module, microbatch, samples);
       const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);
       payload = gradients.rows.narrow(0, edge_offset + before + slice.first, slice.count);
     }

@@ -39,7 +39,7 @@ absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& micro
   Batches::DecoderPart what{.module = module, .first = part.first, .loss = part.loss};
   for (int32_t link : part.links_in) {
     const plan::Link& in = plan_.links[static_cast<size_t>(link)];
-    if (in.edge >= 0) what.sources.push_back(in.from_module);
+    if (in.edge >= 0) what.sources.push_back(in.from.module);
   }
   what.leaves = part.last && !plan_.IsSink(module);
   RETURN_IF_ERROR(batches.FillDecoder(what, microbatch, lane, flight.valid, input, corrupt));

@@ -17,8 +17,8 @@ using PassKey = std::tuple<bool, int32_t, int32_t, int32_t>;
 PassKey PassOf(const plan::Plan& plan, const Instruction& receive) {
   const plan::Link& link = plan.links[static_cast<size_t>(receive.link)];
   if (receive.op == Op::kReceiveForward)
-    return {true, link.to_module, link.to_chunk, receive.microbatch};
-  return {false, link.from_module, link.from_chunk, receive.microbatch};
+    return {true, link.to.module, link.to.chunk, receive.microbatch};
+  return {false, link.from.module, link.from.chunk, receive.microbatch};
 }
 
 }  // namespace

@@ -132,11 +132,11 @@ TEST_F(StageCudaTest, Predictions_EqualPlainModel) {
 
 // Query heads [3, 6) of groups of four: one of one KV head, two of the next.
 TEST_F(StageCudaTest, UnequalGroups_EqualCpu) {
-  plan::Shard shard;
-  shard.query_heads = {3, 3};
-  shard.kv_heads = {0, 2};
-  const model::HeadMap there = model::MakeHeadMap(shard, 4, 64, at::kCUDA);
-  const model::HeadMap here = model::MakeHeadMap(shard, 4, 64, at::kCPU);
+  plan::TensorUnits units;
+  units.query_heads = {3, 3};
+  units.kv_heads = {0, 2};
+  const model::HeadMap there = model::MakeHeadMap(units, 4, 64, at::kCUDA);
+  const model::HeadMap here = model::MakeHeadMap(units, 4, 64, at::kCPU);
   for (const auto& [type, tolerance] :
        {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 2e-2}, {at::kDouble, 1e-12}}) {
     const at::Tensor qkv = at::randn({2, 40, there.columns()}, at::kDouble).to(type);

@@ -89,7 +89,7 @@ TEST(CostTest, PartCost_OfAFrozenModule_DependsOnWhatIsBefore) {
                      .Module("vision", ClipVision(), {.frozen = vision_frozen})
                      .Module("language", Llama(), {.frozen = true})
                      .Edge("vision", "language", {.projector = 32, .frozen = projector_frozen}));
-    return PartCost(plan, 1, 0, 0, 1, 10, 5);
+    return PartCost(plan, {.module = 1}, 1, 10, 5);
   };
   EXPECT_EQ(cost(true, true).backward_input, 0);
   EXPECT_GT(cost(true, false).backward_input, cost(true, false).forward);

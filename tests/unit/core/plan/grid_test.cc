@@ -12,7 +12,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using Numbers = std::vector<std::vector<int>>;
-using Axes = std::vector<std::string>;
+using Axes = std::vector<Axis>;
+using enum Axis;
 
 Grid MakeGrid(std::vector<AxisSize> axes, int32_t offset = 0) {
   auto grid = Grid::Create(offset, std::move(axes));
@@ -37,141 +38,149 @@ Numbers Listed(const Grid& grid, const Axes& axes) { return ToNumbers(grid.Liste
 Numbers AtStage(const Grid& grid, const Axes& axes, int32_t pp) {
   Numbers chosen;
   for (const std::vector<int>& group : Listed(grid, axes)) {
-    if (grid.Coordinate(Rank{group.front()}, "pp") == pp) chosen.push_back(group);
+    if (grid.Coordinate(Rank{group.front()}, kPipeline) == pp) chosen.push_back(group);
   }
   return chosen;
 }
 
 // Cases G1 to G15 of the reference tables.
 TEST(GridTest, Groups_OfTensorAndDataGrid_MatchTable) {
-  EXPECT_EQ(Canonical(MakeGrid({{"tp", 2}, {"dp", 4}}), {"tp"}),
+  EXPECT_EQ(Canonical(MakeGrid({{kTensor, 2}, {kData, 4}}), {kTensor}),
             (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-  EXPECT_EQ(Canonical(MakeGrid({{"tp", 2}, {"dp", 2}}, 4), {"tp"}), (Numbers{{4, 5}, {6, 7}}));
+  EXPECT_EQ(Canonical(MakeGrid({{kTensor, 2}, {kData, 2}}, 4), {kTensor}),
+            (Numbers{{4, 5}, {6, 7}}));
 }
 
 TEST(GridTest, Groups_OfTensorContextData_ListedAndCanonicalDiffer) {
-  const Grid grid = MakeGrid({{"tp", 2}, {"cp", 2}, {"dp", 2}});
-  EXPECT_EQ(Listed(grid, {"tp", "cp"}), (Numbers{{0, 2, 1, 3}, {4, 6, 5, 7}}));
-  EXPECT_EQ(Canonical(grid, {"tp", "cp"}), (Numbers{{0, 1, 2, 3}, {4, 5, 6, 7}}));
-  EXPECT_EQ(grid.GroupName(Axes{"tp", "cp"}), "cp-tp");
-  EXPECT_EQ(grid.GroupName(Axes{"tp", "dp"}), "dp-tp");
-  EXPECT_EQ(grid.GroupName(Axes{"cp", "tp", "dp"}), "dp-cp-tp");
+  const Grid grid = MakeGrid({{kTensor, 2}, {kContext, 2}, {kData, 2}});
+  EXPECT_EQ(Listed(grid, {kTensor, kContext}), (Numbers{{0, 2, 1, 3}, {4, 6, 5, 7}}));
+  EXPECT_EQ(Canonical(grid, {kTensor, kContext}), (Numbers{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(grid.GroupName(Axes{kTensor, kContext}), "cp-tp");
+  EXPECT_EQ(grid.GroupName(Axes{kTensor, kData}), "dp-tp");
+  EXPECT_EQ(grid.GroupName(Axes{kContext, kTensor, kData}), "dp-cp-tp");
 }
 
 TEST(GridTest, Groups_WithAxisOfSizeOne_AreSingletons) {
-  const Grid grid = MakeGrid({{"tp", 1}, {"cp", 2}, {"dp", 4}});
-  EXPECT_EQ(Listed(grid, {"tp"}), (Numbers{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}));
-  EXPECT_EQ(Listed(grid, {"tp", "cp"}), (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  const Grid grid = MakeGrid({{kTensor, 1}, {kContext, 2}, {kData, 4}});
+  EXPECT_EQ(Listed(grid, {kTensor}), (Numbers{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}));
+  EXPECT_EQ(Listed(grid, {kTensor, kContext}), (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
 }
 
-TEST(GridTest, Groups_OfArbitraryNames_MatchTable) {
-  const Grid grid = MakeGrid({{"a", 2}, {"b", 2}, {"c", 2}});
-  EXPECT_EQ(Listed(grid, {"a"}), (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-  EXPECT_EQ(Listed(grid, {"c"}), (Numbers{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
-  EXPECT_EQ(Listed(grid, {"a", "b"}), (Numbers{{0, 2, 1, 3}, {4, 6, 5, 7}}));
+TEST(GridTest, Groups_OfAxesInAnotherOrder_MatchTable) {
+  const Grid grid = MakeGrid({{kData, 2}, {kContext, 2}, {kTensor, 2}});
+  EXPECT_EQ(Listed(grid, {kData}), (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(Listed(grid, {kTensor}), (Numbers{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(Listed(grid, {kData, kContext}), (Numbers{{0, 2, 1, 3}, {4, 6, 5, 7}}));
 }
 
 TEST(GridTest, Groups_OfLargerGrid_HaveTableCounts) {
-  const Grid grid = MakeGrid({{"tp", 2}, {"cp", 3}, {"pp", 4}, {"dp", 5}});
-  const Numbers groups = Canonical(grid, {"dp"});
+  const Grid grid = MakeGrid({{kTensor, 2}, {kContext, 3}, {kPipeline, 4}, {kData, 5}});
+  const Numbers groups = Canonical(grid, {kData});
   ASSERT_EQ(groups.size(), 24u);
   EXPECT_EQ(groups.front().size(), 5u);
-  EXPECT_EQ(grid.GroupName(Axes{"pp", "dp"}), "dp-pp");
+  EXPECT_EQ(grid.GroupName(Axes{kPipeline, kData}), "dp-pp");
 }
 
 TEST(GridTest, View_SharingPipeline_HasTableGroups) {
-  const Grid base = MakeGrid({{"tp", 2}, {"dp", 2}, {"pp", 2}});
-  const Grid view = MakeGrid({{"expt_tp", 2}, {"ep", 2}, {"pp", 2}});
-  EXPECT_TRUE(base.CheckView(view, Axes{"pp"}).ok());
-  EXPECT_EQ(Canonical(view, {"expt_tp", "ep"}), (Numbers{{0, 1, 2, 3}, {4, 5, 6, 7}}));
-  EXPECT_EQ(view.GroupName(Axes{"expt_tp", "ep"}), "ep-expt_tp");
-  EXPECT_EQ(Canonical(view, {"pp"}), (Numbers{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  const Grid base = MakeGrid({{kTensor, 2}, {kData, 2}, {kPipeline, 2}});
+  const Grid view = MakeGrid({{kExpertTensor, 2}, {kExpert, 2}, {kPipeline, 2}});
+  EXPECT_TRUE(base.CheckView(view, Axes{kPipeline}).ok());
+  EXPECT_EQ(Canonical(view, {kExpertTensor, kExpert}), (Numbers{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(view.GroupName(Axes{kExpertTensor, kExpert}), "ep-expt_tp");
+  EXPECT_EQ(Canonical(view, {kPipeline}), (Numbers{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
 }
 
 TEST(GridTest, View_WithOtherEnumeration_IsRefusedNamingBoth) {
-  const Grid base = MakeGrid({{"tp", 2}, {"dp", 2}, {"pp", 2}});
-  const absl::Status status = base.CheckView(MakeGrid({{"pp", 2}, {"ep", 4}}), Axes{"pp"});
+  const Grid base = MakeGrid({{kTensor, 2}, {kData, 2}, {kPipeline, 2}});
+  const absl::Status status =
+      base.CheckView(MakeGrid({{kPipeline, 2}, {kExpert, 4}}), Axes{kPipeline});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("[0,4][1,5][2,6][3,7]"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("[0,1][2,3][4,5][6,7]"));
-  EXPECT_FALSE(base.CheckView(MakeGrid({{"tp", 2}, {"dp", 2}}), Axes{}).ok()) << "another span";
+  EXPECT_FALSE(base.CheckView(MakeGrid({{kTensor, 2}, {kData, 2}}), Axes{}).ok()) << "another span";
 }
 
 TEST(GridTest, Groups_OfBoundaryStages_MatchTable) {
-  const Grid g12 = MakeGrid({{"tp", 2}, {"cp", 1}, {"pp", 2}, {"dp", 2}});
-  EXPECT_EQ(AtStage(g12, {"tp", "cp"}, 1), (Numbers{{2, 3}, {6, 7}}));
-  EXPECT_EQ(AtStage(g12, {"tp", "cp"}, 0), (Numbers{{0, 1}, {4, 5}}));
-  const Grid g13 = MakeGrid({{"tp", 4}, {"cp", 1}, {"pp", 2}, {"dp", 1}});
-  EXPECT_EQ(AtStage(g13, {"tp", "cp"}, 1), (Numbers{{4, 5, 6, 7}}));
-  EXPECT_EQ(AtStage(g13, {"tp", "cp"}, 0), (Numbers{{0, 1, 2, 3}}));
-  const Grid g14 = MakeGrid({{"tp", 1}, {"cp", 1}, {"pp", 2}, {"dp", 4}});
-  EXPECT_EQ(AtStage(g14, {"tp", "cp"}, 1), (Numbers{{1}, {3}, {5}, {7}}));
-  EXPECT_EQ(AtStage(g14, {"tp", "cp"}, 0), (Numbers{{0}, {2}, {4}, {6}}));
-  const Grid g15 = MakeGrid({{"tp", 2}, {"cp", 1}, {"pp", 4}, {"dp", 1}});
-  EXPECT_EQ(AtStage(g15, {"tp", "cp"}, 3), (Numbers{{6, 7}}));
-  EXPECT_EQ(AtStage(g15, {"tp", "cp"}, 0), (Numbers{{0, 1}}));
+  const Grid g12 = MakeGrid({{kTensor, 2}, {kContext, 1}, {kPipeline, 2}, {kData, 2}});
+  EXPECT_EQ(AtStage(g12, {kTensor, kContext}, 1), (Numbers{{2, 3}, {6, 7}}));
+  EXPECT_EQ(AtStage(g12, {kTensor, kContext}, 0), (Numbers{{0, 1}, {4, 5}}));
+  const Grid g13 = MakeGrid({{kTensor, 4}, {kContext, 1}, {kPipeline, 2}, {kData, 1}});
+  EXPECT_EQ(AtStage(g13, {kTensor, kContext}, 1), (Numbers{{4, 5, 6, 7}}));
+  EXPECT_EQ(AtStage(g13, {kTensor, kContext}, 0), (Numbers{{0, 1, 2, 3}}));
+  const Grid g14 = MakeGrid({{kTensor, 1}, {kContext, 1}, {kPipeline, 2}, {kData, 4}});
+  EXPECT_EQ(AtStage(g14, {kTensor, kContext}, 1), (Numbers{{1}, {3}, {5}, {7}}));
+  EXPECT_EQ(AtStage(g14, {kTensor, kContext}, 0), (Numbers{{0}, {2}, {4}, {6}}));
+  const Grid g15 = MakeGrid({{kTensor, 2}, {kContext, 1}, {kPipeline, 4}, {kData, 1}});
+  EXPECT_EQ(AtStage(g15, {kTensor, kContext}, 3), (Numbers{{6, 7}}));
+  EXPECT_EQ(AtStage(g15, {kTensor, kContext}, 0), (Numbers{{0, 1}}));
 }
 
 // Cases P1 to P2e: an encoder tp2 dp2 at 0, a language module tp2 pp2 at 4.
 TEST(GridTest, Groups_OfProductionLayout_MatchTable) {
-  const Grid encoder = MakeGrid({{"tp", 2}, {"cp", 1}, {"dp", 2}, {"pp", 1}});
-  EXPECT_EQ(Canonical(encoder, {"tp"}), (Numbers{{0, 1}, {2, 3}}));
-  EXPECT_EQ(Canonical(encoder, {"dp"}), (Numbers{{0, 2}, {1, 3}}));
-  EXPECT_EQ(Canonical(encoder, {"tp", "dp"}), (Numbers{{0, 1, 2, 3}}));
-  const Grid encoder_experts = MakeGrid({{"expt_tp", 1}, {"ep", 1}, {"expt_dp", 4}, {"pp", 1}});
-  EXPECT_EQ(Canonical(encoder_experts, {"expt_dp"}), (Numbers{{0, 1, 2, 3}}));
-  EXPECT_EQ(Canonical(encoder_experts, {"ep"}), (Numbers{{0}, {1}, {2}, {3}}));
-  const Grid language = MakeGrid({{"tp", 2}, {"cp", 1}, {"dp", 1}, {"pp", 2}}, 4);
-  EXPECT_EQ(Canonical(language, {"tp"}), (Numbers{{4, 5}, {6, 7}}));
-  EXPECT_EQ(Canonical(language, {"pp"}), (Numbers{{4, 6}, {5, 7}}));
-  EXPECT_EQ(Canonical(language, {"tp", "pp"}), (Numbers{{4, 5, 6, 7}}));
-  EXPECT_EQ(Canonical(language, {"tp", "dp"}), (Numbers{{4, 5}, {6, 7}}));
-  const Grid language_experts = MakeGrid({{"expt_tp", 1}, {"ep", 1}, {"expt_dp", 2}, {"pp", 2}}, 4);
-  EXPECT_EQ(Canonical(language_experts, {"expt_dp"}), (Numbers{{4, 5}, {6, 7}}));
-  EXPECT_EQ(Canonical(language_experts, {"expt_tp", "ep", "pp"}), (Numbers{{4, 6}, {5, 7}}));
+  const Grid encoder = MakeGrid({{kTensor, 2}, {kContext, 1}, {kData, 2}, {kPipeline, 1}});
+  EXPECT_EQ(Canonical(encoder, {kTensor}), (Numbers{{0, 1}, {2, 3}}));
+  EXPECT_EQ(Canonical(encoder, {kData}), (Numbers{{0, 2}, {1, 3}}));
+  EXPECT_EQ(Canonical(encoder, {kTensor, kData}), (Numbers{{0, 1, 2, 3}}));
+  const Grid encoder_experts =
+      MakeGrid({{kExpertTensor, 1}, {kExpert, 1}, {kExpertData, 4}, {kPipeline, 1}});
+  EXPECT_EQ(Canonical(encoder_experts, {kExpertData}), (Numbers{{0, 1, 2, 3}}));
+  EXPECT_EQ(Canonical(encoder_experts, {kExpert}), (Numbers{{0}, {1}, {2}, {3}}));
+  const Grid language = MakeGrid({{kTensor, 2}, {kContext, 1}, {kData, 1}, {kPipeline, 2}}, 4);
+  EXPECT_EQ(Canonical(language, {kTensor}), (Numbers{{4, 5}, {6, 7}}));
+  EXPECT_EQ(Canonical(language, {kPipeline}), (Numbers{{4, 6}, {5, 7}}));
+  EXPECT_EQ(Canonical(language, {kTensor, kPipeline}), (Numbers{{4, 5, 6, 7}}));
+  EXPECT_EQ(Canonical(language, {kTensor, kData}), (Numbers{{4, 5}, {6, 7}}));
+  const Grid language_experts =
+      MakeGrid({{kExpertTensor, 1}, {kExpert, 1}, {kExpertData, 2}, {kPipeline, 2}}, 4);
+  EXPECT_EQ(Canonical(language_experts, {kExpertData}), (Numbers{{4, 5}, {6, 7}}));
+  EXPECT_EQ(Canonical(language_experts, {kExpertTensor, kExpert, kPipeline}),
+            (Numbers{{4, 6}, {5, 7}}));
 }
 
 // pp inside dp: the ranks of stage 0 are 0, 1, 4, 5, and the expert axes factor just those.
 TEST(GridTest, View_OverPipelineInsideData_FactorsTheRanksOfEachStage) {
-  const Grid base = MakeGrid({{"tp", 2}, {"cp", 1}, {"pp", 2}, {"dp", 2}});
-  const auto view = Grid::CreateView(0, {{"expt_tp", 4}, {"ep", 1}, {"expt_dp", 1}}, {"pp", 2}, 2);
+  const Grid base = MakeGrid({{kTensor, 2}, {kContext, 1}, {kPipeline, 2}, {kData, 2}});
+  const auto view =
+      Grid::CreateView(0, {{kExpertTensor, 4}, {kExpert, 1}, {kExpertData, 1}}, {kPipeline, 2}, 2);
   ASSERT_TRUE(view.ok()) << view.status();
-  EXPECT_EQ(Canonical(*view, {"expt_tp"}), (Numbers{{0, 1, 4, 5}, {2, 3, 6, 7}}));
-  EXPECT_TRUE(base.CheckView(*view, Axes{"pp"}).ok()) << base.CheckView(*view, Axes{"pp"});
+  EXPECT_EQ(Canonical(*view, {kExpertTensor}), (Numbers{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_TRUE(base.CheckView(*view, Axes{kPipeline}).ok())
+      << base.CheckView(*view, Axes{kPipeline});
   for (int32_t rank = 0; rank < 8; ++rank) {
     EXPECT_EQ(view->RankAt(view->CoordinatesOf(Rank{rank})), Rank{rank});
-    EXPECT_EQ(view->Coordinate(Rank{rank}, "pp"), base.Coordinate(Rank{rank}, "pp"));
+    EXPECT_EQ(view->Coordinate(Rank{rank}, kPipeline), base.Coordinate(Rank{rank}, kPipeline));
   }
 }
 
 TEST(GridTest, Create_OfBadAxes_IsRefused) {
   EXPECT_FALSE(Grid::Create(0, {}).ok());
-  EXPECT_FALSE(Grid::Create(-1, {{"tp", 2}}).ok());
-  EXPECT_FALSE(Grid::Create(0, {{"tp", 0}}).ok());
-  EXPECT_FALSE(Grid::Create(0, {{"tp", 2}, {"tp", 2}}).ok());
-  EXPECT_FALSE(Grid::Create(1, {{"tp", kWorldMax}}).ok());
-  EXPECT_FALSE(Grid::Create(0, {{"tp", 1 << 30}, {"dp", 1 << 30}}).ok());
-  EXPECT_TRUE(Grid::Create(0, {{"tp", kWorldMax}}).ok());
-  EXPECT_FALSE(Grid::CreateView(0, {{"ep", 3}}, {"pp", 2}, 2).ok());
+  EXPECT_FALSE(Grid::Create(-1, {{kTensor, 2}}).ok());
+  EXPECT_FALSE(Grid::Create(0, {{kTensor, 0}}).ok());
+  EXPECT_FALSE(Grid::Create(0, {{kTensor, 2}, {kTensor, 2}}).ok());
+  EXPECT_FALSE(Grid::Create(1, {{kTensor, kWorldMax}}).ok());
+  EXPECT_FALSE(Grid::Create(0, {{kTensor, 1 << 30}, {kData, 1 << 30}}).ok());
+  EXPECT_TRUE(Grid::Create(0, {{kTensor, kWorldMax}}).ok());
+  EXPECT_FALSE(Grid::CreateView(0, {{kExpert, 3}}, {kPipeline, 2}, 2).ok());
 }
 
 TEST(GridTest, Groups_OfUnknownOrRepeatedAxis_AreRefusedByName) {
-  const Grid grid = MakeGrid({{"tp", 2}, {"dp", 2}});
-  EXPECT_THAT(std::string(grid.Groups(Axes{"ep"}).status().message()),
+  const Grid grid = MakeGrid({{kTensor, 2}, {kData, 2}});
+  EXPECT_THAT(std::string(grid.Groups(Axes{kExpert}).status().message()),
               HasSubstr("unknown axis ep"));
-  EXPECT_FALSE(grid.Groups(Axes{"tp", "tp"}).ok());
-  EXPECT_FALSE(grid.GroupOf(Rank{0}, Axes{"ep"}).ok());
-  EXPECT_EQ(grid.AxisLength("ep"), 1);
+  EXPECT_FALSE(grid.Groups(Axes{kTensor, kTensor}).ok());
+  EXPECT_FALSE(grid.GroupOf(Rank{0}, Axes{kExpert}).ok());
+  EXPECT_EQ(grid.AxisLength(kExpert), 1);
 }
 
 // Every grid of up to 64 ranks, all subsets of axes, against the stated rule done the slow way.
 TEST(GridTest, Groups_OfEverySmallGrid_FollowTheRule) {
-  const Axes names = {"tp", "cp", "dp", "pp"};
+  const Axes names = {kTensor, kContext, kData, kPipeline};
   for (int32_t tp = 1; tp <= 4; ++tp) {
     for (int32_t cp = 1; cp <= 3; ++cp) {
       for (int32_t dp = 1; dp <= 4; ++dp) {
         for (int32_t pp = 1; tp * cp * dp * pp <= 64 && pp <= 4; ++pp) {
-          const Grid grid = MakeGrid({{"tp", tp}, {"cp", cp}, {"dp", dp}, {"pp", pp}}, 5);
+          const Grid grid =
+              MakeGrid({{kTensor, tp}, {kContext, cp}, {kData, dp}, {kPipeline, pp}}, 5);
           for (int32_t rank = 5; rank < 5 + grid.size(); ++rank) {
             const auto c = grid.CoordinatesOf(Rank{rank});
             ASSERT_EQ(rank, 5 + c[0] + tp * (c[1] + cp * (c[2] + dp * c[3])));

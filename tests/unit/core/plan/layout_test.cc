@@ -183,17 +183,17 @@ TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice)
         // Of each sample, all slices arrive at its destination, each once.
         std::map<int64_t, int32_t> slices;
         for (const LinkMessage& message : LinkMessages(plan, link, samples)) {
-          const auto to = plan.PlaceOf(message.to, which.to_module);
-          ASSERT_TRUE(plan.PlaceOf(message.from, which.from_module).has_value());
+          const auto to = plan.PlaceOf(message.to, which.to.module);
+          ASSERT_TRUE(plan.PlaceOf(message.from, which.from.module).has_value());
           ASSERT_TRUE(to.has_value());
           for (int64_t i = 0; i < message.count; ++i) ++slices[message.first + i];
           EXPECT_TRUE(message.slices == 1 || message.slices == to->width);
         }
         for (int64_t i = 0; i < static_cast<int64_t>(samples.samples.size()); ++i) {
-          for (int32_t dp = 0; dp < plan.replicas(which.to_module).replicas(); ++dp) {
-            const UnitRange lane = LaneSamples(plan, which.to_module, dp, samples);
+          for (int32_t dp = 0; dp < plan.replicas(which.to.module).replicas(); ++dp) {
+            const UnitRange lane = LaneSamples(plan, which.to.module, dp, samples);
             if (i < lane.first || i >= lane.end()) continue;
-            EXPECT_EQ(slices[i], plan.Width(which.to_module, dp, which.to_stage));
+            EXPECT_EQ(slices[i], plan.Width(which.to.module, dp, which.to.stage));
           }
         }
       }

@@ -226,8 +226,8 @@ TEST(ParametersTest, TiedHead_OfTwoPartsOnOneRank_HasACopyInEach) {
   const StageParameters last = ParametersOf(plan, {.module = 0, .width = 2}, 1);
   EXPECT_EQ(first.Find("head"), nullptr);
   EXPECT_EQ(last.Find("embedding"), nullptr);
-  EXPECT_EQ(first.Find("embedding")->pieces[0].holding, Holding::kPartial);
-  EXPECT_EQ(last.Find("head")->pieces[0].holding, Holding::kPartial);
+  EXPECT_EQ(first.Find("embedding")->pieces[0].holding, Holding::kTied);
+  EXPECT_EQ(last.Find("head")->pieces[0].holding, Holding::kTied);
   EXPECT_EQ(ExpectCovered(plan, 0), LlamaElements(Llama({.tied_head = true})));
 }
 
@@ -317,8 +317,8 @@ TEST(ParametersTest, TiedHead_OverStages_IsOneTensorHeldInPartAtBothEnds) {
   EXPECT_EQ(first.logical[static_cast<size_t>(embedding.logical)].name,
             "model.embed_tokens.weight");
   EXPECT_EQ(last.logical[static_cast<size_t>(head.logical)].name, "model.embed_tokens.weight");
-  EXPECT_EQ(embedding.holding, Holding::kPartial);
-  EXPECT_EQ(head.holding, Holding::kPartial);
+  EXPECT_EQ(embedding.holding, Holding::kTied);
+  EXPECT_EQ(head.holding, Holding::kTied);
   EXPECT_TRUE(embedding.primary);
   EXPECT_FALSE(head.primary);
 }

@@ -86,13 +86,12 @@ TEST(PlanTest, RankOf_EveryPlaceOfEveryOrder_RoundTrips) {
 
 TEST(PlanTest, Links_WithinModulesFirst_ThenEdges) {
   const Plan plan = MustPlan(VisionAndLanguage());
-  EXPECT_THAT(plan.links,
-              ElementsAre(Link{.from_module = 1, .from_stage = 0, .to_module = 1, .to_stage = 1},
-                          Link{.from_module = 0, .to_module = 1, .edge = 0}));
-  EXPECT_THAT(plan.LinksInto(1, 0), ElementsAre(1));
-  EXPECT_THAT(plan.LinksOutOf(0, 0), ElementsAre(1));
-  EXPECT_THAT(plan.LinksInto(1, 1), ElementsAre(0));
-  EXPECT_THAT(plan.LinksOutOf(1, 1), ElementsAre());
+  EXPECT_THAT(plan.links, ElementsAre(Link{.from = {.module = 1}, .to = {.module = 1, .stage = 1}},
+                                      Link{.to = {.module = 1}, .edge = 0}));
+  EXPECT_THAT(plan.LinksInto({1, 0}), ElementsAre(1));
+  EXPECT_THAT(plan.LinksOutOf({0, 0}), ElementsAre(1));
+  EXPECT_THAT(plan.LinksInto({1, 1}), ElementsAre(0));
+  EXPECT_THAT(plan.LinksOutOf({1, 1}), ElementsAre());
 }
 
 TEST(PlanTest, Stages_OfUnequalDepths_TakeTheLongestPath) {
@@ -151,10 +150,9 @@ TEST(PlanTest, StageLayers_OfChunks_AreInTheOrderOfDataFlow) {
   EXPECT_EQ(module.layers(0, 1), (LayerRange{4, 2}));
   EXPECT_EQ(module.layers(1, 1), (LayerRange{6, 2}));
   EXPECT_EQ(plan.stages, 4);
-  EXPECT_THAT(plan.links,
-              ElementsAre(Link{.from_stage = 0, .to_stage = 1, .from_chunk = 0, .to_chunk = 0},
-                          Link{.from_stage = 1, .to_stage = 0, .from_chunk = 0, .to_chunk = 1},
-                          Link{.from_stage = 0, .to_stage = 1, .from_chunk = 1, .to_chunk = 1}));
+  EXPECT_THAT(plan.links, ElementsAre(Link{.from = {0, 0, 0}, .to = {0, 1, 0}},
+                                      Link{.from = {0, 1, 0}, .to = {0, 0, 1}},
+                                      Link{.from = {0, 0, 1}, .to = {0, 1, 1}}));
   EXPECT_TRUE(module.IsFirst(0, 0));
   EXPECT_FALSE(module.IsFirst(0, 1));
   EXPECT_TRUE(module.IsLast(1, 1));
@@ -187,13 +185,8 @@ TEST(PlanTest, StageLayers_InAVee_TurnAtTheLastStage) {
   EXPECT_FALSE(module.IsLast(2, 1));
   // The rank of the first stage holds both ends.
   EXPECT_EQ(plan.Reporter(), Rank{1});
-  EXPECT_EQ(plan.links[2], (Link{.from_module = 1,
-                                 .from_stage = 2,
-                                 .to_module = 1,
-                                 .to_stage = 2,
-                                 .from_chunk = 0,
-                                 .to_chunk = 1}));
-  EXPECT_EQ(plan.links.back(), (Link{.from_module = 0, .to_module = 1, .edge = 0}));
+  EXPECT_EQ(plan.links[2], (Link{.from = {1, 2, 0}, .to = {1, 2, 1}}));
+  EXPECT_EQ(plan.links.back(), (Link{.to = {.module = 1}, .edge = 0}));
   EXPECT_EQ(module.TrainsOf(0, 1), (Trains{.weights = true, .inputs = true}));
 }
 
@@ -217,7 +210,7 @@ TEST(PlanTest, Links_BehindAVee_LeaveFromTheFirstStage) {
                                  .Module("generator", NoArchitecture())
                                  .Edge("language", "generator")
                                  .Schedule(job::ScheduleName::kZeroBubbleV));
-  EXPECT_EQ(plan.links.back(), (Link{.from_stage = 0, .to_module = 1, .from_chunk = 1, .edge = 0}));
+  EXPECT_EQ(plan.links.back(), (Link{.from = {0, 0, 1}, .to = {.module = 1}, .edge = 0}));
 }
 
 TEST(PlanTest, StageLayers_ByCost_CoverAllLayersAndSpareTheHead) {
@@ -286,7 +279,7 @@ TEST(PlanTest, ExpertGrid_OfEveryOrder_SharesThePipelineAxis) {
     const Plan plan =
         MustPlan(AJob().Module("language", NoArchitecture(),
                                {.tp = 2, .dp = 4, .pp = 2, .ep = 2, .expt_tp = 2, .order = order}));
-    const std::vector<std::string> shared = {"pp"};
+    const std::vector<Axis> shared = {Axis::kPipeline};
     const absl::Status status = plan.modules[0].grid.CheckView(plan.modules[0].expert_grid, shared);
     EXPECT_TRUE(status.ok()) << status;
   } while (std::next_permutation(order.begin(), order.end()));

@@ -11,9 +11,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using enum Axis;
 
 Grid AGrid(int32_t tp, int32_t cp, int32_t dp, int32_t pp, int32_t offset = 0) {
-  return *Grid::Create(offset, {{"tp", tp}, {"cp", cp}, {"dp", dp}, {"pp", pp}});
+  return *Grid::Create(offset, {{kTensor, tp}, {kContext, cp}, {kData, dp}, {kPipeline, pp}});
 }
 RankList Ranks(std::initializer_list<int32_t> values) {
   RankList ranks;
@@ -22,8 +23,9 @@ RankList Ranks(std::initializer_list<int32_t> values) {
 }
 
 TEST(ReplicaTableTest, HealthyTable_IsTheGridForEverySmallOne) {
-  for (const auto& order : std::vector<std::vector<std::string>>{
-           {"tp", "cp", "dp", "pp"}, {"dp", "tp", "pp", "cp"}, {"pp", "dp", "cp", "tp"}}) {
+  for (const auto& order : std::vector<std::vector<Axis>>{{kTensor, kContext, kData, kPipeline},
+                                                          {kData, kTensor, kPipeline, kContext},
+                                                          {kPipeline, kData, kContext, kTensor}}) {
     for (int32_t shape = 0; shape < 81; ++shape) {
       const int32_t sizes[] = {1 + shape % 3, 1 + shape / 3 % 3, 1 + shape / 9 % 3, 1 + shape / 27};
       std::vector<AxisSize> axes;
@@ -33,14 +35,14 @@ TEST(ReplicaTableTest, HealthyTable_IsTheGridForEverySmallOne) {
       for (int32_t rank = 5; rank < 5 + grid.size(); ++rank) {
         const auto at = table.PositionOf(Rank{rank});
         ASSERT_TRUE(at.has_value());
-        ASSERT_EQ(at->tp, grid.Coordinate(Rank{rank}, "tp"));
-        ASSERT_EQ(at->cp, grid.Coordinate(Rank{rank}, "cp"));
-        ASSERT_EQ(at->dp, grid.Coordinate(Rank{rank}, "dp"));
-        ASSERT_EQ(at->pp, grid.Coordinate(Rank{rank}, "pp"));
-        ASSERT_EQ(at->width, grid.AxisLength("tp"));
+        ASSERT_EQ(at->tp, grid.Coordinate(Rank{rank}, kTensor));
+        ASSERT_EQ(at->cp, grid.Coordinate(Rank{rank}, kContext));
+        ASSERT_EQ(at->dp, grid.Coordinate(Rank{rank}, kData));
+        ASSERT_EQ(at->pp, grid.Coordinate(Rank{rank}, kPipeline));
+        ASSERT_EQ(at->width, grid.AxisLength(kTensor));
         ASSERT_EQ(table.Ranks(at->dp, at->pp, at->cp)[static_cast<size_t>(at->tp)], Rank{rank});
       }
-      EXPECT_EQ(table.present_replicas(), grid.AxisLength("dp"));
+      EXPECT_EQ(table.present_replicas(), grid.AxisLength(kData));
     }
   }
 }
@@ -60,6 +62,19 @@ TEST(ReplicaTableTest, NarrowedSlot_HasItsRanksInUnitOrder) {
   EXPECT_EQ(table.WidestOf(0), 3);
   EXPECT_EQ(table.RanksOfStage(0), 5);
   EXPECT_TRUE(table.EqualWidths(1));
+}
+
+TEST(ReplicaTableTest, RankInTheSlotOfAnother_StandsThere) {
+  // tp2 dp2 pp1: replica 0 takes rank 3 in the place of rank 1, replica 1 goes on with rank 2.
+  const ReplicaTable table = *ReplicaTable::Create(
+      AGrid(2, 1, 2, 1),
+      {{{.dp = 0, .pp = 0, .ranks = Ranks({0, 3})}, {.dp = 1, .pp = 0, .ranks = Ranks({2})}}});
+  EXPECT_EQ(table.PositionOf(Rank{3})->dp, 0);
+  EXPECT_EQ(table.PositionOf(Rank{3})->tp, 1);
+  EXPECT_EQ(table.At(0, 0, 0, 1), Rank{3});
+  EXPECT_FALSE(table.PositionOf(Rank{1}).has_value());
+  EXPECT_EQ(table.PositionOf(Rank{2})->width, 1);
+  EXPECT_EQ(table.RanksOfStage(0), 3);
 }
 
 TEST(ReplicaTableTest, SlotWithNobody_MakesItsReplicaAbsentAndFreesItsOtherRanks) {

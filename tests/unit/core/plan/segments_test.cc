@@ -21,10 +21,10 @@ using support::ClipVision;
 using support::Llama;
 using ::testing::ElementsAre;
 
-std::vector<Segment> Of(const std::vector<Segment>& segments, UnitKind family, int32_t pp) {
+std::vector<Segment> Of(const std::vector<Segment>& segments, UnitKind kind, int32_t pp) {
   std::vector<Segment> chosen;
   for (const Segment& segment : segments) {
-    if (segment.family == family && segment.pp == pp) chosen.push_back(segment);
+    if (segment.kind == kind && segment.pp == pp) chosen.push_back(segment);
   }
   return chosen;
 }
@@ -52,7 +52,7 @@ TEST(SegmentsTest, Vocabulary_LivesOnTheEndsOfTheLanguageModule) {
   const std::vector<Segment> segments = Segments(plan);
   std::set<std::pair<int32_t, int32_t>> places;
   for (const Segment& segment : segments) {
-    if (segment.family == UnitKind::kVocabulary) places.insert({segment.module, segment.pp});
+    if (segment.kind == UnitKind::kVocabulary) places.insert({segment.module, segment.pp});
   }
   EXPECT_THAT(places, ElementsAre(std::pair{1, 0}, std::pair{1, 2}));
 }
@@ -63,8 +63,8 @@ TEST(SegmentsTest, Units_OfEveryWidth_AreInOneSegmentWithTheirHolders) {
       const Plan plan = MustPlan(AJob().Module("language", Llama(), {.tp = tp, .dp = dp}));
       std::map<UnitKind, int64_t> next;
       for (const Segment& segment : Segments(plan)) {
-        EXPECT_EQ(segment.units.first, next[segment.family]) << "no gap, no overlap";
-        next[segment.family] = segment.units.end();
+        EXPECT_EQ(segment.units.first, next[segment.kind]) << "no gap, no overlap";
+        next[segment.kind] = segment.units.end();
         ASSERT_EQ(segment.holders.size(), static_cast<size_t>(dp));
         for (const RankList& holders : segment.holders) EXPECT_FALSE(holders.empty());
       }
@@ -82,7 +82,7 @@ TEST(SegmentsTest, VocabularyUnderAVee_IsOnTheRankWithBothEndsAlone) {
   spec.schedule = {.name = job::ScheduleName::kZeroBubbleV};
   std::set<int32_t> stages;
   for (const Segment& segment : Segments(MustPlan(spec))) {
-    if (segment.family == UnitKind::kVocabulary) stages.insert(segment.pp);
+    if (segment.kind == UnitKind::kVocabulary) stages.insert(segment.pp);
   }
   EXPECT_THAT(stages, ElementsAre(0));
 }

@@ -22,7 +22,8 @@ using support::AJob;
 using support::Layout;
 using support::NoArchitecture;
 using Numbers = std::vector<std::vector<int>>;
-using Axes = std::vector<std::string>;
+using Axes = std::vector<Axis>;
+using enum Axis;
 
 constexpr std::array<job::MeshAxis, 4> kPipelineInsideData = {
     job::MeshAxis::kTensor, job::MeshAxis::kContext, job::MeshAxis::kPipeline,
@@ -66,36 +67,48 @@ TEST_P(GroupTable, Groups_OfAPlannedModule_MatchTable) {
 INSTANTIATE_TEST_SUITE_P(
     Rows, GroupTable,
     testing::ValuesIn(std::vector<GroupCase>{
-        GroupCase{"G1", {.tp = 2, .dp = 4}, false, {"tp"}, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
-        GroupCase{
-            "G3", {.tp = 2, .cp = 2, .dp = 2}, false, {"tp", "cp"}, {{0, 1, 2, 3}, {4, 5, 6, 7}}},
-        GroupCase{"G4", {.tp = 2, .dp = 2, .offset = 4}, false, {"tp"}, {{4, 5}, {6, 7}}},
+        GroupCase{"G1", {.tp = 2, .dp = 4}, false, {kTensor}, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+        GroupCase{"G3",
+                  {.tp = 2, .cp = 2, .dp = 2},
+                  false,
+                  {kTensor, kContext},
+                  {{0, 1, 2, 3}, {4, 5, 6, 7}}},
+        GroupCase{"G4", {.tp = 2, .dp = 2, .offset = 4}, false, {kTensor}, {{4, 5}, {6, 7}}},
         GroupCase{"G9",
                   {.tp = 2, .dp = 2, .pp = 2, .ep = 2, .expt_tp = 2},
                   true,
-                  {"expt_tp", "ep"},
+                  {kExpertTensor, kExpert},
                   {{0, 1, 2, 3}, {4, 5, 6, 7}}},
-        GroupCase{
-            "G10", {.tp = 2, .dp = 2, .pp = 2}, false, {"pp"}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
+        GroupCase{"G10",
+                  {.tp = 2, .dp = 2, .pp = 2},
+                  false,
+                  {kPipeline},
+                  {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
         GroupCase{"G10e",
                   {.tp = 2, .dp = 2, .pp = 2, .ep = 2, .expt_tp = 2},
                   true,
-                  {"pp"},
+                  {kPipeline},
                   {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
-        GroupCase{"P1tp", {.tp = 2, .dp = 2}, false, {"tp"}, {{0, 1}, {2, 3}}},
-        GroupCase{"P1dp", {.tp = 2, .dp = 2}, false, {"dp"}, {{0, 2}, {1, 3}}},
-        GroupCase{"P1all", {.tp = 2, .dp = 2}, false, {"tp", "cp", "dp", "pp"}, {{0, 1, 2, 3}}},
-        GroupCase{"P1e", {.tp = 2, .dp = 2}, true, {"expt_dp"}, {{0, 1, 2, 3}}},
-        GroupCase{"P1eep", {.tp = 2, .dp = 2}, true, {"ep"}, {{0}, {1}, {2}, {3}}},
-        GroupCase{"P2tp", {.tp = 2, .pp = 2, .offset = 4}, false, {"tp"}, {{4, 5}, {6, 7}}},
-        GroupCase{"P2pp", {.tp = 2, .pp = 2, .offset = 4}, false, {"pp"}, {{4, 6}, {5, 7}}},
-        GroupCase{"P2mp", {.tp = 2, .pp = 2, .offset = 4}, false, {"tp", "pp"}, {{4, 5, 6, 7}}},
-        GroupCase{"P2tpdp", {.tp = 2, .pp = 2, .offset = 4}, false, {"tp", "dp"}, {{4, 5}, {6, 7}}},
-        GroupCase{"P2e", {.tp = 2, .pp = 2, .offset = 4}, true, {"expt_dp"}, {{4, 5}, {6, 7}}},
+        GroupCase{"P1tp", {.tp = 2, .dp = 2}, false, {kTensor}, {{0, 1}, {2, 3}}},
+        GroupCase{"P1dp", {.tp = 2, .dp = 2}, false, {kData}, {{0, 2}, {1, 3}}},
+        GroupCase{"P1all",
+                  {.tp = 2, .dp = 2},
+                  false,
+                  {kTensor, kContext, kData, kPipeline},
+                  {{0, 1, 2, 3}}},
+        GroupCase{"P1e", {.tp = 2, .dp = 2}, true, {kExpertData}, {{0, 1, 2, 3}}},
+        GroupCase{"P1eep", {.tp = 2, .dp = 2}, true, {kExpert}, {{0}, {1}, {2}, {3}}},
+        GroupCase{"P2tp", {.tp = 2, .pp = 2, .offset = 4}, false, {kTensor}, {{4, 5}, {6, 7}}},
+        GroupCase{"P2pp", {.tp = 2, .pp = 2, .offset = 4}, false, {kPipeline}, {{4, 6}, {5, 7}}},
+        GroupCase{
+            "P2mp", {.tp = 2, .pp = 2, .offset = 4}, false, {kTensor, kPipeline}, {{4, 5, 6, 7}}},
+        GroupCase{
+            "P2tpdp", {.tp = 2, .pp = 2, .offset = 4}, false, {kTensor, kData}, {{4, 5}, {6, 7}}},
+        GroupCase{"P2e", {.tp = 2, .pp = 2, .offset = 4}, true, {kExpertData}, {{4, 5}, {6, 7}}},
         GroupCase{"P2eall",
                   {.tp = 2, .pp = 2, .offset = 4},
                   true,
-                  {"expt_tp", "ep", "pp"},
+                  {kExpertTensor, kExpert, kPipeline},
                   {{4, 6}, {5, 7}}}}),
     [](const auto& row) { return row.param.id; });
 
@@ -104,10 +117,10 @@ TEST(TableTest, G8_DataGroups_AreTwentyFourOfFive) {
       MustPlan(AJob().Module("language", NoArchitecture(),
                              {.tp = 2, .cp = 3, .dp = 5, .pp = 4, .order = kPipelineInsideData}),
                120);
-  const Numbers groups = Groups(plan.modules[0].grid, {"dp"});
+  const Numbers groups = Groups(plan.modules[0].grid, {kData});
   EXPECT_EQ(groups.size(), 24u);
   for (const auto& group : groups) EXPECT_EQ(group.size(), 5u);
-  EXPECT_EQ(plan.modules[0].grid.GroupName(Axes{"dp", "pp"}), "dp-pp");
+  EXPECT_EQ(plan.modules[0].grid.GroupName(Axes{kData, kPipeline}), "dp-pp");
 }
 
 TEST(TableTest, G16_MoreRanksThanDevices_AreRefused) {
@@ -141,16 +154,16 @@ TEST(TableTest, GroupSizes_OfProductionRanks_MatchTable) {
     return group.ok() ? group->size() : 0;
   };
   for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(size(0, rank, {"tp"}), 2u);
-    EXPECT_EQ(size(0, rank, {"pp"}), 1u);
-    EXPECT_EQ(size(0, rank, {"dp"}), 2u);
-    EXPECT_EQ(size(0, rank, {"dp", "cp"}), 2u);
+    EXPECT_EQ(size(0, rank, {kTensor}), 2u);
+    EXPECT_EQ(size(0, rank, {kPipeline}), 1u);
+    EXPECT_EQ(size(0, rank, {kData}), 2u);
+    EXPECT_EQ(size(0, rank, {kData, kContext}), 2u);
   }
   for (int rank = 4; rank < 8; ++rank) {
-    EXPECT_EQ(size(1, rank, {"tp"}), 2u);
-    EXPECT_EQ(size(1, rank, {"pp"}), 2u);
-    EXPECT_EQ(size(1, rank, {"dp"}), 1u);
-    EXPECT_EQ(size(1, rank, {"dp", "cp"}), 1u);
+    EXPECT_EQ(size(1, rank, {kTensor}), 2u);
+    EXPECT_EQ(size(1, rank, {kPipeline}), 2u);
+    EXPECT_EQ(size(1, rank, {kData}), 1u);
+    EXPECT_EQ(size(1, rank, {kData, kContext}), 1u);
   }
 }
 
@@ -244,15 +257,15 @@ TEST_P(BridgeTable, LanesAndLinks_OfAnEdge_MatchTable) {
   ASSERT_EQ(plan.microbatches, 1);
   const auto link = static_cast<int32_t>(plan.links.size()) - 1;
   const Link& ends = plan.links.back();
-  EXPECT_EQ(LanesOf(plan, 0, ends.from_stage), row.from_lanes);
-  EXPECT_EQ(LanesOf(plan, 1, ends.to_stage), row.to_lanes);
+  EXPECT_EQ(LanesOf(plan, 0, ends.from.stage), row.from_lanes);
+  EXPECT_EQ(LanesOf(plan, 1, ends.to.stage), row.to_lanes);
   std::vector<Sent> links;
   std::set<std::tuple<int64_t, int, Rank>> received;  // sample, slice, by whom
   for (const LinkMessage& message : LinkMessages(plan, link, SamplesOfMicrobatch(plan, 0))) {
     const auto from = plan.PlaceOf(message.from, 0), to = plan.PlaceOf(message.to, 1);
     ASSERT_TRUE(from.has_value() && to.has_value());
-    EXPECT_EQ(from->pp, ends.from_stage);
-    EXPECT_EQ(to->pp, ends.to_stage);
+    EXPECT_EQ(from->pp, ends.from.stage);
+    EXPECT_EQ(to->pp, ends.to.stage);
     // Every tensor rank of the destination has a slice of its own; no leader sends for the others.
     EXPECT_EQ(message.slices, plan.Width(1, to->dp, to->pp));
     EXPECT_EQ(message.slice, to->tp);

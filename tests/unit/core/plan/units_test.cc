@@ -22,7 +22,8 @@ TEST(UnitsTest, EvenSplit_OfAnyCount_IsContiguousWithTheRemainderFirst) {
         EXPECT_EQ(range.first, next);
         EXPECT_EQ(range.count, count / parts + (part < count % parts ? 1 : 0));
         for (int64_t item = range.first; item < range.end(); ++item) {
-          EXPECT_EQ(PartOf(count, parts, item), part) << count << "/" << parts << " item " << item;
+          EXPECT_EQ(SplitIndexOf(count, parts, item), part)
+              << count << "/" << parts << " item " << item;
         }
         next = range.end();
       }
@@ -41,14 +42,14 @@ TEST(UnitsTest, CountUnits_WithShortLastBlocks_CountsThem) {
 
 // 8 query heads over 2 KV heads on 3 ranks: 3, 3 and 2 query heads; the second rank has both KV
 // heads.
-TEST(UnitsTest, ShardOf_ThreeRanksWithTwoKvHeads_SharesThem) {
+TEST(UnitsTest, TensorUnitsOf_ThreeRanksWithTwoKvHeads_SharesThem) {
   const job::Architecture llama = Llama();
-  EXPECT_EQ(ShardOf(llama, 3, 0).query_heads, (UnitRange{0, 3}));
-  EXPECT_EQ(ShardOf(llama, 3, 0).kv_heads, (UnitRange{0, 1}));
-  EXPECT_EQ(ShardOf(llama, 3, 1).query_heads, (UnitRange{3, 3}));
-  EXPECT_EQ(ShardOf(llama, 3, 1).kv_heads, (UnitRange{0, 2}));
-  EXPECT_EQ(ShardOf(llama, 3, 2).query_heads, (UnitRange{6, 2}));
-  EXPECT_EQ(ShardOf(llama, 3, 2).kv_heads, (UnitRange{1, 1}));
+  EXPECT_EQ(TensorUnitsOf(llama, 3, 0).query_heads, (UnitRange{0, 3}));
+  EXPECT_EQ(TensorUnitsOf(llama, 3, 0).kv_heads, (UnitRange{0, 1}));
+  EXPECT_EQ(TensorUnitsOf(llama, 3, 1).query_heads, (UnitRange{3, 3}));
+  EXPECT_EQ(TensorUnitsOf(llama, 3, 1).kv_heads, (UnitRange{0, 2}));
+  EXPECT_EQ(TensorUnitsOf(llama, 3, 2).query_heads, (UnitRange{6, 2}));
+  EXPECT_EQ(TensorUnitsOf(llama, 3, 2).kv_heads, (UnitRange{1, 1}));
   EXPECT_EQ(HoldersOfKvHead(llama, 3, 0), (UnitRange{0, 2}));
   EXPECT_EQ(HoldersOfKvHead(llama, 3, 1), (UnitRange{1, 2}));
 }
@@ -60,12 +61,12 @@ TEST(UnitsTest, KvHeads_OfEveryWidth_AreHeldExactlyWhereTheirQueryHeadsAre) {
       for (int64_t head = 0; head < kv_heads; ++head) {
         const UnitRange holders = HoldersOfKvHead(llama, width, head);
         for (int32_t rank = 0; rank < width; ++rank) {
-          const Shard shard = ShardOf(llama, width, rank);
+          const TensorUnits units = TensorUnitsOf(llama, width, rank);
           bool queries = false;
-          for (int64_t q = shard.query_heads.first; q < shard.query_heads.end(); ++q) {
+          for (int64_t q = units.query_heads.first; q < units.query_heads.end(); ++q) {
             queries = queries || q * kv_heads / 16 == head;
           }
-          const bool holds = shard.kv_heads.first <= head && head < shard.kv_heads.end();
+          const bool holds = units.kv_heads.first <= head && head < units.kv_heads.end();
           EXPECT_EQ(holds, queries)
               << kv_heads << " KV heads, width " << width << ", rank " << rank;
           EXPECT_EQ(holders.first <= rank && rank < holders.end(), queries);
@@ -79,7 +80,7 @@ TEST(UnitsTest, KvHeads_OfEveryWidth_AreHeldExactlyWhereTheirQueryHeadsAre) {
 TEST(UnitsTest, QueryHeadUnits_AtOddWidths_StayNearTheIdeal) {
   const job::Architecture llama = Llama({.hidden_size = 256, .heads = 32, .kv_heads = 8});
   for (int32_t width : {7, 6, 5}) {
-    const double largest = static_cast<double>(ShardOf(llama, width, 0).query_heads.count);
+    const double largest = static_cast<double>(TensorUnitsOf(llama, width, 0).query_heads.count);
     EXPECT_LE(largest / (32.0 / width), 1.13) << width;
   }
 }

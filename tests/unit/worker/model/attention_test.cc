@@ -39,10 +39,10 @@ class AttentionTest : public testing::TestWithParam<Shards> {};
 
 TEST_P(AttentionTest, ForwardAndBackward_EqualAutograd) {
   at::manual_seed(5);
-  plan::Shard shard;
-  shard.query_heads = GetParam().query;
-  shard.kv_heads = GetParam().kv;
-  const HeadMap heads = MakeHeadMap(shard, GetParam().group, kHeadSize, at::kCPU);
+  plan::TensorUnits units;
+  units.query_heads = GetParam().query;
+  units.kv_heads = GetParam().kv;
+  const HeadMap heads = MakeHeadMap(units, GetParam().group, kHeadSize, at::kCPU);
   EXPECT_EQ(heads.regular, GetParam().regular);
   for (const bool causal : {false, true}) {
     at::Tensor qkv = at::randn({kBatch, kLength, heads.columns()}, at::kDouble);

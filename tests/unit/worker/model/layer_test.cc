@@ -36,12 +36,12 @@ class Rig {
     gradients_ = at::zeros_like(weights_);
     const job::Architecture& a = plan_.module_spec(module).architecture;
     context_.architecture = a;
-    const plan::Shard shard = plan::ShardOf(a, 1, 0);
-    context_.heads = MakeHeadMap(shard, a.heads / plan::KvHeads(a), plan::HeadSize(a), at::kCPU);
+    const plan::TensorUnits units = plan::TensorUnitsOf(a, 1, 0);
+    context_.heads = MakeHeadMap(units, a.heads / plan::KvHeads(a), plan::HeadSize(a), at::kCPU);
     const at::Tensor angles = at::randn({32, plan::HeadSize(a) / 2}, at::kDouble);
     context_.cos = angles.cos();
     context_.sin = angles.sin();
-    rows_ = RowsOf(shard, a);
+    rows_ = RowsOf(units, a);
   }
 
   ParameterTable table() const { return {parameters_, weights_, gradients_}; }

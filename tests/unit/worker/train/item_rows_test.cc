@@ -95,7 +95,7 @@ TEST_F(ItemRowsTest, Rows_ThatDifferFromItemToItem_AreAddedUp) {
 
 TEST_F(ItemRowsTest, Links_CarryEveryRowOnce_WhateverRowsItemsHave) {
   for (int32_t link = 0; link < static_cast<int32_t>(plan_.links.size()); ++link) {
-    const int32_t from = plan_.links[static_cast<size_t>(link)].from_module;
+    const int32_t from = plan_.links[static_cast<size_t>(link)].from.module;
     const int64_t total = batches_.RowsOf(from, all_, {0, 7});
     std::vector<int> carried(static_cast<size_t>(total), 0);
     for (const plan::LinkMessage& message :
