@@ -128,9 +128,8 @@ TEST(ServerTest, RecordOfAnUnknownKind_IsRefusedAtStart) {
 TEST(ServerTest, PortThatIsTaken_IsUnavailable) {
   auto first = Server::Start({}, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
   ASSERT_TRUE(first.ok());
-  const auto second =
-      Server::Start({.listen = absl::StrCat("127.0.0.1:", (*first)->port())},
-                    std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
+  const auto second = Server::Start(
+      {.port = (*first)->port()}, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
 }
 
