@@ -117,6 +117,34 @@ TEST(ServerTest, DiskThatIsFullForAWhile_LosesNothingThatWasAcknowledged) {
   }
 }
 
+TEST_F(RpcTest, JobThatHasEnded_IsExplainedWhileTheStoreFails) {
+  MustSubmit(JobText("a"));
+  v1::CancelJobRequest cancel;
+  cancel.set_job("a");
+  const auto cancel_again = [&] {
+    v1::CancelJobResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const grpc::Status status = jobs->CancelJob(&context, cancel, &response);
+    EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_CANCELLED) << status.error_message();
+    EXPECT_EQ(response.job().document().text(), JobText("a"));
+  };
+  cancel_again();
+  disk->FailCommits(absl::ResourceExhaustedError("disk full"));
+  v1::SubmitJobResponse refused;
+  EXPECT_EQ(Submit(JobText("b"), refused).error_code(), grpc::StatusCode::UNAVAILABLE);
+  v1::ExplainJobRequest request;
+  request.set_job("a");
+  v1::ExplainJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const grpc::Status status = jobs->ExplainJob(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(response.reasons(), ::testing::ElementsAre("cancelled on request"));
+  EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_CANCELLED);
+  cancel_again();
+}
+
 TEST(ServerTest, RecordOfAnUnknownKind_IsRefusedAtStart) {
   auto disk = std::make_shared<MemoryDisk>();
   disk->Put({.number = 1, .job = JobId{1}, .bytes = "\xFF\xFF"});
