@@ -21,7 +21,8 @@ constexpr int kSubmitPatience = 6;  // times the connection's timeout
 constexpr int32_t kPageSize = 100;
 
 void PrintWarnings(const std::vector<std::string>& warnings, Io& io) {
-  for (const std::string& warning : warnings) io.talk << "warning: " << warning << "\n";
+  for (const std::string& warning : warnings)
+    io.talk << "warning: " << TerminalText(warning) << "\n";
 }
 
 absl::StatusOr<v1::ExplainJobResponse> ExplainJob(Connection& connection, const std::string& job) {
@@ -68,7 +69,9 @@ int Fail(const absl::Status& status, Io& io) {
   if (violations.empty()) {
     io.talk << "error: " << TerminalText(status.message()) << "\n";
   } else {
-    for (const Violation& violation : violations) io.talk << ToString(violation) << "\n";
+    for (const Violation& violation : violations) {
+      io.talk << TerminalText(ToString(violation)) << "\n";
+    }
     io.talk << violations.size() << (violations.size() == 1 ? " violation" : " violations") << "\n";
   }
   return ExitCodeOf(status);
@@ -97,7 +100,8 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
       connection.Call(&v1::JobService::Stub::SubmitJob, request, &response, kSubmitPatience);
   if (!status.ok()) return Fail(status, io);
   if (options.format == Format::kTable || options.format == Format::kWide) {
-    io.talk << "submitted " << response.job().name() << " as " << JobName(response.job()) << "\n";
+    io.talk << "submitted " << TerminalText(response.job().name()) << " as "
+            << JobName(response.job()) << "\n";
   }
   if (!options.wait) {
     // The table is one word, so that `JOB=$(phalanx submit ...)` works.

@@ -105,7 +105,7 @@ std::vector<std::string> FailureLines(const v1::JobStatus& job) {
   if (!failure.node().empty()) absl::StrAppend(&what, " on ", failure.node());
   if (failure.signal() != 0) absl::StrAppend(&what, ", signal ", failure.signal());
   if (failure.exit_code() != 0) absl::StrAppend(&what, ", exit code ", failure.exit_code());
-  lines.push_back(std::move(what));
+  lines.push_back(TerminalText(what));
   for (absl::string_view line : absl::StrSplit(failure.message(), '\n', absl::SkipEmpty())) {
     lines.push_back(TerminalText(line));
   }
@@ -149,7 +149,10 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
   PrintField("Output", job.output(), out);
   for (const std::string& warning : job.warnings()) PrintField("Warning", warning, out);
   for (const std::string& line : FailureLines(job)) PrintField("Failure", line, out);
-  for (const std::string& reason : reasons) PrintField("Why", reason, out);
+  // Why it failed is what the failure says.
+  if (!job.has_failure()) {
+    for (const std::string& reason : reasons) PrintField("Why", reason, out);
+  }
   if (events.empty()) return;
   out << "Events:\n";
   PrintEvents(events, Format::kTable, out);
@@ -161,7 +164,7 @@ void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::os
     return;
   }
   if (format == Format::kName) {
-    for (const v1::JobEvent& event : events) out << event.type() << "\n";
+    for (const v1::JobEvent& event : events) out << TerminalText(event.type()) << "\n";
     return;
   }
   Table table({"TIME", "EPOCH", "TYPE", "MESSAGE"});
@@ -178,7 +181,7 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
     return;
   }
   if (format == Format::kName) {
-    for (const v1::NodeStatus& node : nodes) out << node.name() << "\n";
+    for (const v1::NodeStatus& node : nodes) out << TerminalText(node.name()) << "\n";
     return;
   }
   const bool wide = format == Format::kWide;

@@ -74,7 +74,7 @@ void Progress::ShowEvents(const v1::WatchJobResponse& response) {
     // Phases have lines of their own.
     if (job::ParseJobPhase(event.type()).has_value()) continue;
     Finish();
-    io_.talk << event.type() << (event.message().empty() ? "" : ": ")
+    io_.talk << TerminalText(event.type()) << (event.message().empty() ? "" : ": ")
              << TerminalText(event.message()) << "\n";
   }
 }
@@ -91,7 +91,7 @@ void Progress::Show(const v1::WatchJobResponse& response, absl::Time now) {
   phase_ = job.phase();
   Finish();
   io_.talk << JobName(job) << " " << PhaseWord(phase_) << (job.reason().empty() ? "" : ": ")
-           << job.reason() << "\n"
+           << TerminalText(job.reason()) << "\n"
            << std::flush;
 }
 

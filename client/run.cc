@@ -20,6 +20,7 @@
 #include "client/job_file.h"
 #include "client/job_view.h"
 #include "client/local_cluster.h"
+#include "client/terminal_text.h"
 #include "client/watch.h"
 #include "core/base/status.h"
 #include "core/job/schema.h"
@@ -71,7 +72,7 @@ absl::StatusOr<v1::JobStatus> SubmitDocument(Connection& connection, v1::JobDocu
 }
 
 void PrintOutcome(const v1::JobStatus& job, const std::string& output, Io& io) {
-  io.out << job.name() << " " << PhaseWord(job.phase());
+  io.out << TerminalText(job.name()) << " " << PhaseWord(job.phase());
   if (job.has_last_step()) {
     io.out << " after " << job.last_step().step() << " of " << job.steps() << " steps";
     if (job.has_started() && job.has_ended()) {
@@ -93,7 +94,7 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::string& 
   absl::StatusOr<Watched> watched = WatchJob(connection, job, stopper, io, kPatience);
   if (!watched.ok() || (watched->detached && cluster.AnyEnded())) {
     if (!watched.ok()) Fail(watched.status(), io);
-    io.talk << "error: the local cluster broke down\n" << cluster.LogTails();
+    io.talk << "error: the local cluster broke down\n" << TerminalText(cluster.LogTails());
     return kFailure;
   }
   if (watched->detached) {
@@ -122,7 +123,9 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::string& 
 int Run(const RunOptions& options, Io& io) {
   absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
   if (!file.ok()) return FailFile(file.status(), io);
-  for (const std::string& warning : file->job.warnings) io.talk << "warning: " << warning << "\n";
+  for (const std::string& warning : file->job.warnings) {
+    io.talk << "warning: " << TerminalText(warning) << "\n";
+  }
   const std::string output = OutputFolder(options, *file);
   std::error_code error;
   std::filesystem::create_directories(output, error);

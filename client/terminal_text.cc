@@ -23,8 +23,12 @@ size_t ShownBytes(absl::string_view text) {
   for (size_t i = 1; i < bytes; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
-  // U+0080 to U+009F: controls again.
-  return first == 0xC2 && byte(1) < 0xA0 ? 0 : bytes;
+  // U+0080 to U+009F, controls again; longer forms of what has a shorter one, which some decoders
+  // take for it; halves of surrogate pairs; beyond U+10FFFF.
+  const bool refused = (first == 0xC2 && byte(1) < 0xA0) || (first == 0xE0 && byte(1) < 0xA0) ||
+                       (first == 0xED && byte(1) >= 0xA0) || (first == 0xF0 && byte(1) < 0x90) ||
+                       (first == 0xF4 && byte(1) >= 0x90);
+  return refused ? 0 : bytes;
 }
 
 }  // namespace

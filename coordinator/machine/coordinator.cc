@@ -32,7 +32,6 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>&
     Job& job = jobs_[record.job];
     job.state.id = record.job;
     last_job_ = std::max(last_job_, record.job);
-    if (std::holds_alternative<StepReached>(record.body)) job.step_stored_at = record.time;
     for (JobEvent& event : job.state.Apply(record)) {
       actions_.push_back(PublishEvent{record.job, std::move(event)});
     }
@@ -178,7 +177,7 @@ Instant Coordinator::NextDeadline() const {
   for (const auto& [name, node] : nodes_) {
     if (node.connected() || !node.lost) {
       next = std::min(next, node.quiet_since() + options_.heartbeat_timeout);
-    } else if (node.Idle()) {
+    } else if (MayBeForgotten(node)) {
       next = std::min(next, node.quiet_since() + options_.node_forget_delay);
     }
   }
@@ -235,15 +234,33 @@ void Coordinator::CheckNodeDeadlines() {
                 absl::StrCat("node ", name, " has been away for ",
                              absl::FormatDuration(options_.heartbeat_timeout)),
                 false);
-    } else if (!node.connected() && node.lost && node.Idle() &&
-               now_ >= node.quiet_since() + options_.node_forget_delay) {
+    } else if (MayBeForgotten(node) && now_ >= node.quiet_since() + options_.node_forget_delay) {
       forgotten.push_back(name);
     }
   }
-  for (const NodeName& name : forgotten) {
-    nodes_.erase(name);
-    actions_.push_back(RetractNode{name});
+  for (const NodeName& name : forgotten) Forget(name);
+}
+
+// Lost, and nothing that it holds is of a job that goes on.
+bool Coordinator::MayBeForgotten(const Node& node) const {
+  return !node.connected() && node.lost &&
+         std::all_of(node.device_jobs.begin(), node.device_jobs.end(), [this](JobId holder) {
+           return holder == JobId{} || jobs_.at(holder).state.IsTerminal();
+         });
+}
+
+// Should the node come back with ranks after all, they are stopped before it gets anything new.
+void Coordinator::Forget(const NodeName& name) {
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    Part* part = job.run->PartOf(name);
+    if (part == nullptr || part->released) continue;
+    Log(absl::StrCat("job=", id.value, " gives up node=", name, " reason=\"lost for ",
+                     absl::FormatDuration(options_.node_forget_delay), "\""));
+    ReleasePart(job, *part);
   }
+  nodes_.erase(name);
+  actions_.push_back(RetractNode{name});
 }
 
 void Coordinator::CheckRunDeadlines(Job& job) {

@@ -21,7 +21,8 @@
 //             others (rendezvous) is forwarded to every node.
 //   Running   all ranks are ready. Steps come from the reporter rank.
 //   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request.
-// The devices of an ended job are free once its ranks are gone for certain.
+// The devices of an ended job are free once its ranks are gone for certain, or their node has been
+// lost for so long that it is forgotten. Then the job leaves for the store.
 //
 // A broken session ends no job: the ranks train on, and the worker comes back with its incarnation
 // and says what it runs. A new incarnation of a node, or a node that is silent or away for longer
@@ -69,13 +70,15 @@ struct CoordinatorOptions {
   absl::Duration rendezvous_delay = absl::Milliseconds(2);
   // Progress is stored at most so often.
   absl::Duration step_record_interval = absl::Seconds(5);
-  // A node that is away for so long and holds nothing is forgotten.
+  // A node that is away for so long is forgotten, and so are the ranks that it had of jobs that
+  // have ended; one that holds a job that goes on is kept.
   absl::Duration node_forget_delay = absl::Hours(1);
   // Jobs that have not ended; past it a submit is refused.
   int64_t live_jobs_max = 10'000;
   // Bytes of the documents and labels of jobs that have not ended; past it a submit is refused.
   int64_t live_request_bytes_max = 512 << 20;
-  // Events that ranks may add to a job; the rest is dropped.
+  // Events that ranks may add to a job, and beside them corrupt samples that get an event each;
+  // other events are dropped past it, corrupt samples still counted.
   int64_t rank_events_max = 10'000;
   // What may wait for the store before reports that can be spared are spared: steps (only the
   // newest is told when the store is back) and events of ranks (left out and counted).
@@ -115,6 +118,10 @@ class Coordinator {
     uint64_t last_record = 0;
     Instant step_stored_at = absl::InfinitePast();
     int64_t rank_events = 0;
+    // Corrupt samples without an event, and fingerprints of what would name them, so that each
+    // counts once. The store does not know them: a coordinator that restarts counts them anew.
+    int64_t unnamed_corrupt = 0;
+    std::set<uint64_t> unnamed_fingerprints;
     int64_t spared_events = 0;           // of its ranks, since the store fell behind
     std::vector<Token> delete_requests;  // to be carried out when it is archived
     bool too_large = false;              // while it is queued: for all nodes that match
@@ -152,12 +159,16 @@ class Coordinator {
   void CheckRunDeadlines(Job& job);
   void FailPreparing(Job& job);
   void CheckNodeDeadlines();
+  bool MayBeForgotten(const Node& node) const;
+  void Forget(const NodeName& name);
   void RecoverRun(Job& job);
 
   // coordinator_queue.cc: submit, cancel, explain, logs, admission, planning.
   void On(const SubmitRequested& event);
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
+  const Part* PartOutOfReach(const Job& job) const;
+  void RefuseDeletes(Job& job, const NodeName& away);
   void On(const JobArchived& event);
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
@@ -209,6 +220,8 @@ class Coordinator {
   void MarkRunning(Job& job);
   void CheckReady(Job& job);
   void CheckSucceeded(Job& job);
+  // One that a rank came across; several may come across the same.
+  void OnCorrupt(Job& job, int32_t rank, const std::string& message);
   // Records it unless it is known.
   void NoteCorrupt(Job& job, const std::string& message);
   // Fails the job if it has more corrupt samples than it allows, `unnamed` ones included.

@@ -163,6 +163,11 @@ void Coordinator::Disconnect(Node& node) {
           EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, " disconnected")});
     }
   }
+  for (JobId id : active_) {
+    Job& job = jobs_.at(id);
+    if (job.delete_requests.empty()) continue;
+    if (const Part* part = PartOutOfReach(job); part != nullptr) RefuseDeletes(job, part->node);
+  }
   PublishView(node);
 }
 
@@ -288,6 +293,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
     if (job.state.IsTerminal() || job.run->stage != Run::Stage::kReattaching) continue;
+    if (job.run->PartOf(node.name) == nullptr) continue;
     const auto all = [&](auto predicate) {
       return std::all_of(job.run->parts.begin(), job.run->parts.end(), predicate);
     };
@@ -315,8 +321,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
         }
         continue;
       }
-      const Loss loss{FailureKind::kNodeLost, node.name};
-      const Decision decision = Decide({}, *job.run, {&loss, 1}, nodes_);
+      const Decision decision = DecideNodeLoss(*part, node);
       Log(absl::StrCat("job=", id.value, " lost node=", node.name,
                        " rung=", decision.rung == Rung::kWait ? "wait" : "fail", " reason=\"",
                        decision.reason, "\""));

@@ -94,11 +94,33 @@ void Coordinator::On(const DeleteRequested& event) {
     actions_.push_back(DeleteEndedJob{event.token, event.job});
   } else if (job->state.IsTerminal()) {
     job->delete_requests.push_back(event.token);
+    if (const Part* part = PartOutOfReach(*job); part != nullptr) RefuseDeletes(*job, part->node);
   } else {
     actions_.push_back(RefuseDelete{
         event.token, absl::FailedPreconditionError(absl::StrCat(
                          ToString(event.job), " is ", job::ToString(job->state.phase),
                          "; only a job that has ended can be deleted: cancel it first"))});
+  }
+}
+
+// The part of a job that has ended whose ranks may still be there, on a node that is away.
+const Part* Coordinator::PartOutOfReach(const Job& job) const {
+  if (!job.run.has_value() || !job.state.IsTerminal()) return nullptr;
+  for (const Part& part : job.run->parts) {
+    const auto node = nodes_.find(part.node);
+    if (!part.released && node != nodes_.end() && !node->second.connected()) return &part;
+  }
+  return nullptr;
+}
+
+// Nobody waits for a node that may stay away.
+void Coordinator::RefuseDeletes(Job& job, const NodeName& away) {
+  for (Token token : std::exchange(job.delete_requests, {})) {
+    actions_.push_back(RefuseDelete{
+        token, absl::FailedPreconditionError(absl::StrCat(
+                   ToString(job.state.id), " may still have ranks on node ", away,
+                   ", which is away; delete it when the node is back, or has been away for ",
+                   absl::FormatDuration(options_.node_forget_delay), " and is forgotten"))});
   }
 }
 

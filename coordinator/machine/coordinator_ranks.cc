@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
+#include "core/base/digest.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -14,11 +16,14 @@ using job::JobPhase;
 
 // One command carries about so many bytes of rendezvous, well below the limit of a message.
 constexpr size_t kRendezvousBytes = 1 << 20;
-// Entries of one epoch; a rank that says more is out of its mind.
+// Entries of one epoch; more than a correct rank ever sends.
 constexpr size_t kRendezvousEntriesMax = 1 << 20;
 
 // Corrupt samples that a failure lists; the others have their events.
 constexpr size_t kCorruptNamedMax = 32;
+// Of the corrupt samples of a job without an event so many are told apart; past it each report
+// counts.
+constexpr size_t kFingerprintsMax = 1 << 20;
 
 }  // namespace
 
@@ -168,13 +173,31 @@ bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed)
   return true;
 }
 
+void Coordinator::OnCorrupt(Job& job, int32_t rank, const std::string& message) {
+  const std::set<std::string>& named = job.state.corrupt_samples;
+  if (named.contains(message)) return;
+  if (static_cast<int64_t>(named.size()) < options_.rank_events_max) {
+    NoteCorrupt(job, message);
+  } else {
+    std::set<uint64_t>& known = job.unnamed_fingerprints;
+    if (known.size() < kFingerprintsMax) {
+      uint64_t fingerprint = 0;
+      static_cast<void>(absl::SimpleHexAtoi(Digest(message).substr(0, 16), &fingerprint));
+      if (!known.insert(fingerprint).second) return;
+    }
+    if (++job.unnamed_corrupt == 1) {
+      Commit(job, EventRecorded{"EventsDropped", "further corrupt samples are counted, not named",
+                                job.state.epoch});
+    }
+  }
+  FailIfCorrupt(job, job.run->PartOfRank(rank)->node, job.unnamed_corrupt);
+}
+
 void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
-  // Several ranks may come across one sample.
-  const bool corrupt = report.type == kCorruptSample;
-  if (corrupt && job.state.corrupt_samples.contains(report.message)) return;
-  if (job.state.IsTerminal() || job.rank_events > options_.rank_events_max) return;
-  // Corrupt samples count against a limit, and so are bounded by themselves.
-  if (StoreIsBehind() && !corrupt) {
+  if (job.state.IsTerminal()) return;
+  if (report.type == kCorruptSample) return OnCorrupt(job, rank, report.message);
+  if (job.rank_events > options_.rank_events_max) return;
+  if (StoreIsBehind()) {
     ++job.spared_events;
     spared_.insert(job.state.id);
     return;
@@ -182,11 +205,6 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
   if (++job.rank_events > options_.rank_events_max) {
     Commit(job, EventRecorded{"EventsDropped", "further events of its ranks are left out",
                               job.state.epoch});
-    return;
-  }
-  if (corrupt) {
-    NoteCorrupt(job, report.message);
-    FailIfCorrupt(job, job.run->PartOfRank(rank)->node, 0);
     return;
   }
   Commit(job, EventRecorded{report.type, absl::StrCat("rank ", rank, ": ", report.message),
@@ -232,6 +250,7 @@ void Coordinator::AssignAll(Job& job) {
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.
 void Coordinator::StartNextEpoch(Job& job) {
   job.run->reattach_deadline = absl::InfiniteFuture();
+  if (job.planning.has_value()) return;  // ordered before, and not answered yet
   plan::Layout layout = job.state.layout;
   layout.epoch = Epoch{job.state.epoch.value + 1};
   layout.data_digest = job.run->data_digest;

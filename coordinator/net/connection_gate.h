@@ -4,7 +4,7 @@
 // gRPC 1.51 stops listening for good when accept fails for want of a descriptor. So the gate
 // accepts, and hands on a connection only while enough descriptors are left for everything else.
 // When they are not, it shuts the connections down that have been silent longest: a worker is heard
-// of every second, and a caller that waits is pinged.
+// of in every heartbeat interval, and a caller that waits is pinged.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,8 @@ namespace phalanx::coordinator {
 struct GateOptions {
   // Descriptors that stay free for files and other sockets.
   int reserved_descriptors = 48;
-  // Only a connection that was silent for so long is shut down for a newcomer.
+  // Only a connection that was silent for so long is shut down for a newcomer: more than the
+  // heartbeat interval of the workers.
   absl::Duration silence_min = absl::Seconds(1);
 };
 

@@ -20,7 +20,6 @@
 #include "coordinator/http/http_server.h"
 #include "coordinator/net/socket.h"
 #include "coordinator/rpc/server.h"
-#include "coordinator/store/identity.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
 
@@ -120,12 +119,10 @@ absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signal
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
   }
-  absl::StatusOr<uint64_t> store = StoreIdentity(flags.store);
-  if (!store.ok()) return store.status();
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(JournalPath(flags));
   if (!backend.ok()) return Explain(flags, backend.status());
 
-  ServerOptions options{.listen = flags.listen};
+  ServerOptions options{.host = listen->first, .port = listen->second};
   options.driver.plan = std::move(plan);
   options.driver.machine.live_jobs_max = flags.live_jobs_max;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
@@ -135,7 +132,6 @@ absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signal
     spdlog::critical("store failed, accepting nothing until it works; jobs train on reason=\"{}\"",
                      std::string(status.message()));
   };
-  options.sessions.store = *store;
   options.sessions.heartbeat_interval = *interval;
   options.sessions.heartbeat_timeout = *timeout;
   absl::StatusOr<std::unique_ptr<Server>> server =

@@ -142,7 +142,10 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
     if (request_.ranks_size() > kRanksMax) {
       return absl::InvalidArgumentError(absl::StrCat("at most ", kRanksMax, " ranks may be named"));
     }
-    if (request_.tail() < 0) return absl::InvalidArgumentError("tail must not be negative");
+    if (request_.tail() < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tail: ", request_.tail(), ": must be 0 (then all lines) or more"));
+    }
     const std::weak_ptr<PumpReactor> weak = weak_from_this();
     pipe_ = std::make_shared<LogPipe>([weak] {
       if (auto self = weak.lock()) self->Wake();

@@ -4,8 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/machine/ended_job.h"
 #include "coordinator/net/waker.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/runtime/planning.h"
@@ -21,6 +23,8 @@ constexpr size_t kRequestIdBytesMax = 128;
 constexpr size_t kShortDocumentBytes = 16 << 10;
 constexpr int32_t kPageDefault = 100;
 constexpr int32_t kPageMax = 1000;
+// Of a token that is refused.
+constexpr size_t kTokenBytesShown = 32;
 
 // Ends a unary call and counts it; copied into callbacks, called once.
 class Ending {
@@ -91,10 +95,15 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
   JobId before{std::numeric_limits<int64_t>::max()};
   if (!request->page_token().empty() &&
       (!absl::SimpleAtoi(request->page_token(), &before.value) || before.value < 1)) {
-    return end.With(absl::InvalidArgumentError("page_token is none that this service has given"));
+    return end.With(absl::InvalidArgumentError(absl::StrCat(
+        "page_token: \"", absl::CHexEscape(request->page_token().substr(0, kTokenBytesShown)),
+        "\": unknown; give the next_page_token of "
+        "the answer before, or none")));
   }
   if (request->page_size() < 0) {
-    return end.With(absl::InvalidArgumentError("page_size must not be negative"));
+    return end.With(absl::InvalidArgumentError(absl::StrCat("page_size: ", request->page_size(),
+                                                            ": must be 0 (then it is ",
+                                                            kPageDefault, ") or more")));
   }
   const int32_t size =
       request->page_size() == 0 ? kPageDefault : std::min(request->page_size(), kPageMax);
@@ -114,6 +123,13 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
   const Ending end(context, "CancelJob", metrics_);
   const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
   if (!found.ok()) return end.With(found.status());
+  // Nothing more becomes of a job that has ended, so the driver need not be asked.
+  if (job::IsTerminal((*found)->phase)) {
+    absl::StatusOr<JobViewPtr> job = board_.FindWhole(ToString((*found)->id));
+    if (job.ok()) job = CancelEnded(*std::move(job));
+    if (job.ok()) ToProto(**job, true, response->mutable_job());
+    return end.With(job.status());
+  }
   driver_.Cancel((*found)->id, [end, response](const absl::StatusOr<JobViewPtr>& job) {
     if (job.ok()) ToProto(**job, true, response->mutable_job());
     end(job.status());
@@ -167,6 +183,12 @@ JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,
   const Ending end(context, "ExplainJob", metrics_);
   const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
   if (!found.ok()) return end.With(found.status());
+  if (job::IsTerminal((*found)->phase)) {
+    const std::vector<std::string> reasons = ExplainEnded(**found);
+    response->mutable_reasons()->Assign(reasons.begin(), reasons.end());
+    ToProto(**found, false, response->mutable_job());
+    return end.With(absl::OkStatus());
+  }
   driver_.Explain((*found)->id, [end, response, board = &board_, id = (*found)->id](
                                     const absl::StatusOr<std::vector<std::string>>& reasons) {
     if (reasons.ok()) {

@@ -5,12 +5,10 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <atomic>
-#include <random>
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/net/waker.h"
@@ -21,6 +19,7 @@
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/runtime/system_clock.h"
+#include "core/base/random_word.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator {
@@ -28,18 +27,11 @@ namespace {
 
 constexpr int kMessageBytesMax = 8 << 20;
 
-uint64_t RandomIncarnation() {
-  std::random_device device;
-  uint64_t value = 0;
-  while (value == 0) value = (static_cast<uint64_t>(device()) << 32) | device();
-  return value;
-}
-
 class ServerImpl final : public Server {
  public:
   explicit ServerImpl(ServerOptions options)
       : options_(std::move(options)),
-        sessions_(options_.sessions, Incarnation{RandomIncarnation()}, logs_),
+        sessions_(options_.sessions, Incarnation{RandomWord()}, logs_),
         watches_(options_.watchers_max, OpenCalls::Full::kRefuse),
         log_calls_(options_.log_calls_max, OpenCalls::Full::kCloseOldest) {}
 
@@ -106,14 +98,7 @@ class ServerImpl final : public Server {
 
  private:
   absl::Status Serve() {
-    const size_t colon = options_.listen.rfind(':');
-    int port = 0;
-    if (colon == std::string::npos ||
-        !absl::SimpleAtoi(absl::string_view(options_.listen).substr(colon + 1), &port)) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", options_.listen, "\" is no HOST:PORT"));
-    }
-    ASSIGN_OR_RETURN(UniqueFd listening,
-                     coordinator::Listen(options_.listen.substr(0, colon), port));
+    ASSIGN_OR_RETURN(UniqueFd listening, coordinator::Listen(options_.host, options_.port));
     job_service_ =
         std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_, log_calls_);
     worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
@@ -141,9 +126,11 @@ class ServerImpl final : public Server {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC did not start");
     port_ = PortOf(listening.get());
+    // A worker that lives is never among the silent.
+    GateOptions gate = options_.gate;
+    gate.silence_min = std::max(gate.silence_min, 2 * options_.sessions.heartbeat_interval);
     ASSIGN_OR_RETURN(
-        gate_,
-        ConnectionGate::Open(std::move(listening), options_.gate, [this](int listener, int fd) {
+        gate_, ConnectionGate::Open(std::move(listening), gate, [this](int listener, int fd) {
           grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
           connection.listener_fd = listener;
           connection.fd = fd;
@@ -214,6 +201,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   // lock of the process through one more.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
+  options.sessions.store = backend->identity();
   auto server = std::make_unique<ServerImpl>(std::move(options));
   if (absl::Status status = server->Begin(std::move(backend)); !status.ok()) return status;
   return server;

@@ -18,13 +18,14 @@
 namespace phalanx::coordinator {
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any free one
-  DriverOptions driver;                // its machine.plan is set by the server unless given
-  SessionOptions sessions;
+  std::string host = "127.0.0.1";
+  int port = 0;             // 0: any free one
+  DriverOptions driver;     // its plan is set by the server unless given
+  SessionOptions sessions;  // its store is set by the server
   size_t watchers_max = 4096;
   size_t log_calls_max = 256;
   bool reflection = true;
-  GateOptions gate;
+  GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
   int streams_per_connection_max = 1024;
   // Bytes that gRPC may hold for messages under way, over all connections.

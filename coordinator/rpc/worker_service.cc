@@ -155,6 +155,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
       if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
       fetch_id_ = request_.fetch_id();
       source_ = *std::move(source);
+      MutexLock lock(&mu_);
+      node_ = absl::StrCat("node ", source_.node);
     }
     if (source_.pipe->closed())
       return End(absl::NotFoundError("nobody waits for these logs any more"));
@@ -181,9 +183,10 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     MutexLock lock(&mu_);
     if (!finished_) StartRead(&request_);
   }
-  absl::Status Broken() const {
+  absl::Status Broken() {
+    MutexLock lock(&mu_);
     return absl::UnavailableError(
-        absl::StrCat("node ", source_.node,
+        absl::StrCat(node_,
                      " stopped sending logs: it went away, or newer readers of logs took the place "
                      "of this one; ask again"));
   }
@@ -197,11 +200,13 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
   LogRelay& logs_;
   grpc::CallbackServerContext& context_;
   std::shared_ptr<UploadReactor> self_;  // until OnDone
+  // Of reads and OnDone, which never run side by side. OnCancel may run beside them.
   v1::UploadLogsRequest request_;
   std::string fetch_id_;
   LogRelay::Source source_;
   absl::Status outcome_;  // written before Finish, read in OnDone
   Mutex mu_;
+  std::string node_ ABSL_GUARDED_BY(mu_) = "the worker";  // until it says for whom it sends
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 

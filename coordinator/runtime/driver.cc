@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
         return absl::OkStatus();
       }));
   driver->journal_ = std::make_unique<Journal>(
-      std::move(backend), driver->options_.journal,
+      std::move(backend), driver->options_.journal, clock,
       [self = driver.get()](const CommitReport& report) { self->OnCommit(report); });
   driver->planners_ = std::make_unique<WorkPool>("planner", kPlannerThreads, kPlansWaitingMax);
   FillLayouts(records);
@@ -222,7 +222,9 @@ bool Driver::AnswerFromStore(const Event& event) {
   if (cancel == nullptr && explain == nullptr) return false;
   const JobId id = cancel != nullptr ? cancel->job : explain->job;
   if (machine_.jobs().contains(id)) return false;
-  const absl::StatusOr<JobViewPtr> job = board_.FindWhole(ToString(id));
+  // A cancelled job is answered with its document.
+  const absl::StatusOr<JobViewPtr> job =
+      cancel != nullptr ? board_.FindWhole(ToString(id)) : board_.Find(ToString(id));
   if (absl::IsNotFound(job.status())) return false;
   if (cancel != nullptr) {
     Answer<JobCallback>(cancel->token, job.ok() ? CancelEnded(*job) : job);

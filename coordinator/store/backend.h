@@ -106,6 +106,10 @@ class Backend {
   virtual absl::StatusOr<bool> Prune(const Retention& retention, Instant now) = 0;
 
   virtual std::shared_ptr<EndedJobs> ended_jobs() = 0;
+
+  // Tells one store from another, since jobs are numbered from 1 in each. Drawn when the store was
+  // made, and told to every daemon that registers. 0: it has none.
+  virtual uint64_t identity() const = 0;
 };
 
 }  // namespace phalanx::coordinator

@@ -7,15 +7,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "coordinator/store/archive.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator {
 
-Journal::Journal(std::unique_ptr<Backend> backend, JournalOptions options, CommitListener listener)
+Journal::Journal(std::unique_ptr<Backend> backend, JournalOptions options, const Clock& clock,
+                 CommitListener listener)
     : backend_(std::move(backend)),
       options_(std::move(options)),
+      clock_(clock),
       listener_(std::move(listener)),
       prune_at_(SteadyNow()),
       thread_([this] { Run(); }) {}
@@ -32,7 +33,7 @@ Journal::~Journal() {
 void Journal::Append(StoredRecord record) {
   MutexLock lock(&mu_);
   if (appended_.empty()) waker_.Wake();
-  appended_.records.push_back(std::move(record));
+  appended_.batch.records.push_back(std::move(record));
 }
 
 void Journal::Archive(JobId job) {
@@ -44,12 +45,8 @@ void Journal::Archive(JobId job) {
 void Journal::Delete(JobId job, uint64_t tag) {
   MutexLock lock(&mu_);
   if (appended_.empty()) waker_.Wake();
-  appended_.remove.emplace_back(job, tag);
-}
-
-size_t Journal::pending() const {
-  MutexLock lock(&mu_);
-  return appended_.records.size();
+  appended_.batch.deleted.push_back(job);
+  appended_.tags.push_back(tag);
 }
 
 absl::Duration Journal::committing_for() const {
@@ -64,28 +61,34 @@ void Journal::NoteCommitting(std::optional<SteadyTime> since) {
 
 bool Journal::Take(Work& work) {
   while (true) {
-    const absl::Duration left = -Since(prune_at_);
     {
       MutexLock lock(&mu_);
-      if (!appended_.empty() || stopping_ || left <= absl::ZeroDuration()) {
+      if (!appended_.empty() || stopping_ || SteadyNow() >= prune_at_) {
         work = std::exchange(appended_, {});
+        work.records = work.batch.records.size();
+        if (work.records != 0) work.last = work.batch.records.back().number;
+        if (work.archive.size() > options_.archive_max) {
+          const auto rest =
+              work.archive.begin() + static_cast<std::ptrdiff_t>(options_.archive_max);
+          appended_.archive.assign(rest, work.archive.end());
+          work.archive.erase(rest, work.archive.end());
+        }
         return !work.empty() || !stopping_;
       }
     }
-    waker_.Wait(left);
+    waker_.Wait(-Since(prune_at_));
   }
 }
 
 bool Journal::WaitForRetry(absl::Duration delay) {
-  const SteadyTime start = SteadyNow();
+  const SteadyTime until = SteadyNow() + absl::ToChronoNanoseconds(delay);
   while (true) {
     {
       MutexLock lock(&mu_);
       if (stopping_) return false;
     }
-    const absl::Duration left = delay - Since(start);
-    if (left <= absl::ZeroDuration()) return true;
-    waker_.Wait(left);
+    if (SteadyNow() >= until) return true;
+    waker_.Wait(-Since(until));
   }
 }
 
@@ -93,64 +96,75 @@ void Journal::Run() {
   pthread_setname_np(pthread_self(), "journal");
   Work work;
   while (Take(work)) {
+    const bool idle = work.empty();
     absl::Duration delay = options_.retry_delay_min;
     bool failed = false;
     while (true) {
       const CommitReport report = Commit(work);
-      // Who was told of a failure is told of its end, also where nothing waits to be stored.
-      if (!work.empty() || failed || !report.status.ok()) listener_(report);
-      if (report.status.ok()) break;
-      failed = true;
+      // The end of a failure is told too, though there may be nothing to commit.
+      if (!idle || !report.status.ok() || failed) listener_(report);
+      failed = !report.status.ok();
+      if (!failed) break;
       if (!WaitForRetry(delay)) return;
       delay = std::min(2 * delay, options_.retry_delay_max);
     }
+    work = {};
     if (SteadyNow() >= prune_at_) Prune();
   }
 }
 
-CommitReport Journal::Commit(const Work& work) {
-  CommitReport report{.records = work.records.size()};
+CommitReport Journal::Commit(Work& work) {
+  CommitReport report{.records = work.records};
   const SteadyTime start = SteadyNow();
   NoteCommitting(start);
-  report.status = TryCommit(work, report);
+  report.status = TryCommit(work);
   NoteCommitting(std::nullopt);
   report.duration = Since(start);
   broken_ = !report.status.ok();
   if (broken_) return report;
-  if (!work.records.empty()) report.last = work.records.back().number;
-  for (const auto& [job, tag] : work.remove) report.deleted.push_back(tag);
+  report.last = work.last;
+  report.archived = work.archived;
+  report.deleted = work.tags;
+  report.complaints = work.complaints;
   return report;
 }
 
-absl::Status Journal::TryCommit(const Work& work, CommitReport& report) {
-  Batch batch;
-  uint64_t stored = 0;
+absl::Status Journal::TryCommit(Work& work) {
   if (broken_) {
-    ASSIGN_OR_RETURN(stored, backend_->Reopen());
+    ASSIGN_OR_RETURN(const uint64_t stored, backend_->Reopen());
+    // All or none of them may have become durable although their commit failed.
+    if (work.last <= stored) work.batch.records.clear();
   }
-  // All or none of them may have become durable although their commit failed.
-  if (!work.records.empty() && work.records.back().number > stored) batch.records = work.records;
-  for (const auto& [job, tag] : work.remove) batch.deleted.push_back(job);
-  for (JobId job : work.archive) {
+  for (; !work.archive.empty(); work.archive.pop_front()) {
+    const JobId job = work.archive.front();
     ASSIGN_OR_RETURN(const std::vector<StoredRecord> records, backend_->RecordsOf(job));
     absl::StatusOr<std::optional<EndedJob>> ended = MakeEndedJob(job, records);
     // It stays as it is, in memory too, and is tried again at the next start.
     if (!ended.ok()) {
-      report.complaints.push_back(
+      work.complaints.push_back(
           absl::StrCat(ToString(job), " cannot be archived: ", ended.status().message()));
       continue;
     }
-    if (ended->has_value()) batch.ended.push_back(**std::move(ended));
-    report.archived.push_back(job);
+    if (ended->has_value()) work.batch.ended.push_back(**std::move(ended));
+    work.archived.push_back(job);
   }
-  return backend_->Commit(batch);
+  return backend_->Commit(work.batch);
 }
 
 void Journal::Prune() {
-  const absl::StatusOr<bool> more = backend_->Prune(options_.retention, absl::Now());
+  const SteadyTime start = SteadyNow();
+  const absl::StatusOr<bool> more = backend_->Prune(options_.retention, clock_.Now());
   broken_ = !more.ok();
-  prune_at_ = SteadyNow();
-  if (!more.ok() || !*more) prune_at_ += absl::ToChronoNanoseconds(options_.prune_interval);
+  absl::Duration pause = options_.prune_interval;
+  if (!more.ok()) {
+    pause = options_.prune_retry_interval;
+    listener_({.duration = Since(start),
+               .complaints = {absl::StrCat("old ended jobs cannot be deleted from the store: ",
+                                           more.status().message())}});
+  } else if (*more) {
+    pause = absl::ZeroDuration();
+  }
+  prune_at_ = SteadyNow() + absl::ToChronoNanoseconds(pause);
 }
 
 }  // namespace phalanx::coordinator

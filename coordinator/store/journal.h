@@ -3,9 +3,12 @@
 //
 // A commit that fails is tried again until it succeeds: the store is opened anew, and the batch
 // follows. Nothing is dropped meanwhile; whoever appends bounds what it appends.
+//
+// Every wait and every measure of time is on the steady clock.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,25 +22,32 @@
 #include "coordinator/net/waker.h"
 #include "coordinator/store/backend.h"
 #include "core/base/mutex.h"
+#include "core/base/time.h"
 
 namespace phalanx::coordinator {
 
-// Called on the journal's thread after each attempt to commit. OK: all records up to `last` are on
-// disk, and the rest is done. Else: none of it is, and it will be tried again.
+// Called on the journal's thread after each attempt to commit something, and until one succeeds
+// after each that failed. OK: all records up to `last` are on disk, and the rest is done. Else:
+// none of it is, and it will be tried again.
 struct CommitReport {
   absl::Status status;
   uint64_t last = 0;
   uint64_t records = 0;
   absl::Duration duration;
   std::vector<JobId> archived;
-  std::vector<uint64_t> deleted;        // tags of Delete
-  std::vector<std::string> complaints;  // one line each: ended jobs that could not be archived
+  std::vector<uint64_t> deleted;  // tags of Delete
+  // One line each: ended jobs that could not be archived; old ones that could not be deleted.
+  std::vector<std::string> complaints;
 };
 using CommitListener = std::function<void(const CommitReport&)>;
 
 struct JournalOptions {
   Retention retention;
   absl::Duration prune_interval = absl::Seconds(10);
+  // After a failure.
+  absl::Duration prune_retry_interval = absl::Minutes(1);
+  // Ended jobs that one commit makes entries of; others wait for it.
+  size_t archive_max = 64;
   absl::Duration retry_delay_min = absl::Milliseconds(100);
   absl::Duration retry_delay_max = absl::Seconds(5);
 };
@@ -45,7 +55,9 @@ struct JournalOptions {
 // Thread-safe.
 class Journal {
  public:
-  Journal(std::unique_ptr<Backend> backend, JournalOptions options, CommitListener listener);
+  // `clock`, which outlives the journal, says how old ended jobs are.
+  Journal(std::unique_ptr<Backend> backend, JournalOptions options, const Clock& clock,
+          CommitListener listener);
   // Commits what was appended, trying once, then ends.
   ~Journal();
   Journal(const Journal&) = delete;
@@ -58,18 +70,19 @@ class Journal {
   // Deletes the entry of an ended job, if there is one.
   void Delete(JobId job, uint64_t tag) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Records appended and not yet taken up by a commit.
-  size_t pending() const ABSL_LOCKS_EXCLUDED(mu_);
   // For how long the commit under way has been at it; zero without one.
   absl::Duration committing_for() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // What is to be committed together.
   struct Work {
-    std::vector<StoredRecord> records;
-    std::vector<JobId> archive;
-    std::vector<std::pair<JobId, uint64_t>> remove;
-    bool empty() const { return records.empty() && archive.empty() && remove.empty(); }
+    Batch batch;  // its ended jobs are made of `archive`
+    std::deque<JobId> archive;
+    std::vector<JobId> archived;          // were in `archive`
+    std::vector<std::string> complaints;  // of some that were
+    std::vector<uint64_t> tags;           // of batch.deleted
+    uint64_t records = 0, last = 0;  // how many batch.records are or were, and the last's number
+    bool empty() const { return batch.empty() && archive.empty(); }
   };
 
   void Run();
@@ -77,23 +90,23 @@ class Journal {
   bool Take(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   // False: the journal ends.
   bool WaitForRetry(absl::Duration delay) ABSL_LOCKS_EXCLUDED(mu_);
-  CommitReport Commit(const Work& work);
-  absl::Status TryCommit(const Work& work, CommitReport& report);
+  CommitReport Commit(Work& work);
+  absl::Status TryCommit(Work& work);
   void NoteCommitting(std::optional<SteadyTime> since) ABSL_LOCKS_EXCLUDED(mu_);
   void Prune();
 
   // Constant after construction.
   const std::unique_ptr<Backend> backend_;  // used by thread_ alone
   const JournalOptions options_;
+  const Clock& clock_;
   const CommitListener listener_;
 
   // Of thread_ alone.
   bool broken_ = false;  // the backend must be opened anew
   SteadyTime prune_at_;
 
-  Waker waker_;  // of thread_
-
   mutable Mutex mu_;
+  Waker waker_;  // of thread_
   Work appended_ ABSL_GUARDED_BY(mu_);
   std::optional<SteadyTime> committing_since_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

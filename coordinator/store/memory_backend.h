@@ -47,6 +47,7 @@ class MemoryBackend final : public Backend {
   absl::StatusOr<uint64_t> Reopen() override;
   absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
   std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
+  uint64_t identity() const override { return 0; }
 
  private:
   const std::shared_ptr<MemoryDisk> disk_;

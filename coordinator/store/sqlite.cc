@@ -92,6 +92,12 @@ absl::StatusOr<int64_t> Connection::Number(const std::string& sql) {
   return row ? statement.Number(0) : 0;
 }
 
+absl::Status Connection::KeepLogOnClose() {
+  return ToStatus(db_.get(),
+                  sqlite3_db_config(db_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr),
+                  "keep the log");
+}
+
 absl::StatusOr<Statement> Connection::Prepare(absl::string_view sql) {
   sqlite3_stmt* statement = nullptr;
   const int code = sqlite3_prepare_v3(db_.get(), sql.data(), static_cast<int>(sql.size()),

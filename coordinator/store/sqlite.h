@@ -55,6 +55,8 @@ class Connection {
   // The first column of the first row; 0 without a row.
   absl::StatusOr<int64_t> Number(const std::string& sql);
   absl::StatusOr<Statement> Prepare(absl::string_view sql);
+  // Else the last connection to a database writes the log into it when it is closed.
+  absl::Status KeepLogOnClose();
   int64_t changes() const { return sqlite3_changes(db_.get()); }
 
  private:

@@ -62,7 +62,8 @@ absl::Status SqliteBackend::Connect() {
   ASSIGN_OR_RETURN(sqlite::Connection connection,
                    sqlite::Connection::Open(path_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE));
   RETURN_IF_ERROR(connection.Execute(kSqlitePragmas));
-  RETURN_IF_ERROR(PrepareSchema(connection));
+  RETURN_IF_ERROR(PrepareSchema(connection, path_));
+  ASSIGN_OR_RETURN(identity_, StoreIdentity(connection));
   // Everything that the log holds is written to the database and synced anew: what is read from
   // here on does not rest on an fsync of before.
   RETURN_IF_ERROR(connection.Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
@@ -263,13 +264,19 @@ absl::StatusOr<bool> SqliteBackend::Prune(const Retention& retention, Instant no
     }));
     Counted(changes);
   }
-  ASSIGN_OR_RETURN(const int64_t free, handles_->connection.Number("PRAGMA freelist_count"));
-  if (free > kFreePagesKept) {
-    RETURN_IF_ERROR(handles_->connection.Execute(absl::StrCat(
-        "PRAGMA incremental_vacuum(", std::min(kPrunePages, free - kFreePagesKept), ")")));
-  }
-  return static_cast<int64_t>(expired.size()) == kPruneJobs || requests == kPruneRequests ||
-         free > kFreePagesKept + kPrunePages;
+  ASSIGN_OR_RETURN(const bool pages, GiveBackPages());
+  return static_cast<int64_t>(expired.size()) == kPruneJobs || requests == kPruneRequests || pages;
+}
+
+absl::StatusOr<bool> SqliteBackend::GiveBackPages() {
+  constexpr char kCount[] = "PRAGMA freelist_count";
+  ASSIGN_OR_RETURN(const int64_t before, handles_->connection.Number(kCount));
+  if (before <= kFreePagesKept) return false;
+  RETURN_IF_ERROR(handles_->connection.Execute(absl::StrCat(
+      "PRAGMA incremental_vacuum(", std::min(kPrunePages, before - kFreePagesKept), ")")));
+  ASSIGN_OR_RETURN(const int64_t after, handles_->connection.Number(kCount));
+  // A database without auto_vacuum gives nothing back: its free pages are merely used again.
+  return after < before && after > kFreePagesKept;
 }
 
 }  // namespace phalanx::coordinator

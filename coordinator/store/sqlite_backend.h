@@ -26,6 +26,7 @@ class SqliteBackend final : public Backend {
   absl::StatusOr<uint64_t> Reopen() override;
   absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
   std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
+  uint64_t identity() const override { return identity_; }
 
  private:
   struct Handles;
@@ -41,6 +42,8 @@ class SqliteBackend final : public Backend {
   void Counted(const Counts& changes);
   absl::Status Write(const Batch& batch, Counts& changes);
   absl::Status WriteEnded(const EndedJob& ended, Counts& changes);
+  // Gives free pages back to the file system. Returns whether there is more to do.
+  absl::StatusOr<bool> GiveBackPages();
   absl::StatusOr<std::vector<JobId>> Expired(const Retention& retention, Instant now);
   absl::Status DeleteEnded(JobId job, Counts& changes);
 
@@ -49,6 +52,7 @@ class SqliteBackend final : public Backend {
   const std::shared_ptr<SqliteEndedJobs> ended_jobs_;
   std::unique_ptr<Handles> handles_;  // null after a failed Reopen
   uint64_t last_ = 0;
+  uint64_t identity_ = 0;
 };
 
 }  // namespace phalanx::coordinator

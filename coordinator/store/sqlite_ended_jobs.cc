@@ -35,12 +35,17 @@ auto One(sqlite::Statement& statement, Read read)
 
 }  // namespace
 
-absl::StatusOr<SqliteEndedJobs::Reader*> SqliteEndedJobs::ReadyLocked() {
-  if (reader_.has_value()) return &*reader_;
+absl::StatusOr<sqlite::Connection> SqliteEndedJobs::Connect() const {
   ASSIGN_OR_RETURN(sqlite::Connection connection,
                    sqlite::Connection::Open(path_, SQLITE_OPEN_READWRITE));
   RETURN_IF_ERROR(connection.Execute(
       "PRAGMA query_only=ON; PRAGMA cache_size=-2048; PRAGMA busy_timeout=5000;"));
+  return connection;
+}
+
+absl::StatusOr<SqliteEndedJobs::Reader*> SqliteEndedJobs::ReadyLocked() {
+  if (reader_.has_value()) return &*reader_;
+  ASSIGN_OR_RETURN(sqlite::Connection connection, Connect());
   ASSIGN_OR_RETURN(sqlite::Statement find,
                    connection.Prepare(absl::StrCat(kColumns, "WHERE job = ?")));
   ASSIGN_OR_RETURN(
@@ -51,17 +56,18 @@ absl::StatusOr<SqliteEndedJobs::Reader*> SqliteEndedJobs::ReadyLocked() {
   ASSIGN_OR_RETURN(
       sqlite::Statement list,
       connection.Prepare(absl::StrCat(kColumns, "WHERE job < ? ORDER BY job DESC LIMIT ?")));
-  ASSIGN_OR_RETURN(sqlite::Statement request,
-                   connection.Prepare(
-                       "SELECT job, document, expires FROM requests WHERE id = ? AND expires > ?"));
   reader_.emplace(Reader{std::move(connection), std::move(find), std::move(named),
-                         std::move(details), std::move(list), std::move(request)});
+                         std::move(details), std::move(list)});
   return &*reader_;
 }
 
 void SqliteEndedJobs::Disconnect() {
-  MutexLock lock(&mu_);
-  reader_.reset();
+  {
+    MutexLock lock(&mu_);
+    reader_.reset();
+  }
+  MutexLock lock(&requests_mu_);
+  requests_.reset();
 }
 
 absl::StatusOr<EndedJob> SqliteEndedJobs::Find(JobId job) {
@@ -96,9 +102,16 @@ absl::StatusOr<std::vector<EndedJob>> SqliteEndedJobs::List(JobId before, size_t
 }
 
 absl::StatusOr<StoredRequest> SqliteEndedJobs::Request(const std::string& id, Instant now) {
-  MutexLock lock(&mu_);
-  ASSIGN_OR_RETURN(Reader * reader, ReadyLocked());
-  return One(reader->request.BindText(id).Bind(absl::ToUnixMicros(now)),
+  MutexLock lock(&requests_mu_);
+  if (!requests_.has_value()) {
+    ASSIGN_OR_RETURN(sqlite::Connection connection, Connect());
+    ASSIGN_OR_RETURN(
+        sqlite::Statement find,
+        connection.Prepare(
+            "SELECT job, document, expires FROM requests WHERE id = ? AND expires > ?"));
+    requests_.emplace(RequestReader{std::move(connection), std::move(find)});
+  }
+  return One(requests_->find.BindText(id).Bind(absl::ToUnixMicros(now)),
              [&id](const sqlite::Statement& row) {
                return StoredRequest{.id = id,
                                     .job = JobId{row.Number(0)},

@@ -1,5 +1,6 @@
-// coordinator/store/sqlite_ended_jobs.h: the ended jobs of a SQLite store, over a connection of
-// their own, beside the one that writes.
+// coordinator/store/sqlite_ended_jobs.h: the ended jobs of a SQLite store, over connections of
+// their own, beside the one that writes: one for request ids, which every submit asks for, and one
+// for everything else, whose answers may be long.
 #pragma once
 
 #include <map>
@@ -25,11 +26,11 @@ class SqliteEndedJobs final : public EndedJobs {
   absl::StatusOr<std::vector<EndedJob>> List(JobId before, size_t count) override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<StoredRequest> Request(const std::string& id, Instant now) override
-      ABSL_LOCKS_EXCLUDED(mu_);
+      ABSL_LOCKS_EXCLUDED(requests_mu_);
   std::map<job::JobPhase, int64_t> Count() const override ABSL_LOCKS_EXCLUDED(counts_mu_);
 
-  // Closes the connection; the next call opens it again.
-  void Disconnect() ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes the connections; the next call opens its one again.
+  void Disconnect() ABSL_LOCKS_EXCLUDED(mu_, requests_mu_);
   // For the writer: what the store holds, and what it has committed since.
   void ForgetCounts() ABSL_LOCKS_EXCLUDED(counts_mu_);
   void Counted(job::JobPhase phase, int64_t change) ABSL_LOCKS_EXCLUDED(counts_mu_);
@@ -37,8 +38,13 @@ class SqliteEndedJobs final : public EndedJobs {
  private:
   struct Reader {
     sqlite::Connection connection;
-    sqlite::Statement find, find_named, details, list, request;
+    sqlite::Statement find, find_named, details, list;
   };
+  struct RequestReader {
+    sqlite::Connection connection;
+    sqlite::Statement find;
+  };
+  absl::StatusOr<sqlite::Connection> Connect() const;
   absl::StatusOr<Reader*> ReadyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string path_;
@@ -46,6 +52,8 @@ class SqliteEndedJobs final : public EndedJobs {
   std::map<job::JobPhase, int64_t> counts_ ABSL_GUARDED_BY(counts_mu_);
   Mutex mu_;
   std::optional<Reader> reader_ ABSL_GUARDED_BY(mu_);
+  Mutex requests_mu_;
+  std::optional<RequestReader> requests_ ABSL_GUARDED_BY(requests_mu_);
 };
 
 }  // namespace phalanx::coordinator

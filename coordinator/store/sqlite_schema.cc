@@ -1,12 +1,19 @@
 #include "coordinator/store/sqlite_schema.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "coordinator/store/backend.h"
 #include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/seal.h"
+#include "core/base/random_word.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator {
@@ -53,6 +60,32 @@ absl::Status CopyFromVersion1(sqlite::Connection& connection) {
       absl::StrCat("INSERT INTO marks VALUES('last_record', ", number, "); DROP TABLE journal_1"));
 }
 
+// Versions 1 and 2 kept it in a file, 16 hexadecimal digits and a line end.
+absl::StatusOr<uint64_t> IdentityOfBefore(const std::string& path) {
+  const std::string file = (std::filesystem::path(path).parent_path() / "identity").string();
+  std::error_code error;
+  if (!std::filesystem::exists(file, error) && !error) return RandomWord();
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return absl::UnavailableError(absl::StrCat("cannot read ", file));
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  uint64_t identity = 0;
+  if (text.size() != 17 || !absl::SimpleHexAtoi(absl::StripSuffix(text, "\n"), &identity) ||
+      identity == 0) {
+    return absl::DataLossError(
+        absl::StrCat(file, " holds no identity; bring it back from where the store came from"));
+  }
+  return identity;
+}
+
+absl::Status MakeTables(sqlite::Connection& connection, int64_t version, const std::string& path) {
+  if (version == 0) RETURN_IF_ERROR(connection.Execute(kTables));
+  if (version == 1) RETURN_IF_ERROR(CopyFromVersion1(connection));
+  // What lies beside a new database was another's.
+  ASSIGN_OR_RETURN(const uint64_t identity, version == 0 ? RandomWord() : IdentityOfBefore(path));
+  return connection.Execute(
+      absl::StrCat("INSERT INTO marks VALUES('identity', ", static_cast<int64_t>(identity), ")"));
+}
+
 absl::Status SetVersion(sqlite::Connection& connection) {
   return connection.Execute(
       absl::StrCat("PRAGMA application_id=", kApplicationId, "; PRAGMA user_version=", kVersion));
@@ -75,11 +108,18 @@ absl::StatusOr<int64_t> SchemaVersion(sqlite::Connection& connection) {
   return version;
 }
 
-absl::Status PrepareSchema(sqlite::Connection& connection) {
+absl::StatusOr<uint64_t> StoreIdentity(sqlite::Connection& connection) {
+  ASSIGN_OR_RETURN(const int64_t identity,
+                   connection.Number("SELECT value FROM marks WHERE name='identity'"));
+  if (identity == 0) return absl::DataLossError("has no identity: it is damaged");
+  return static_cast<uint64_t>(identity);
+}
+
+absl::Status PrepareSchema(sqlite::Connection& connection, const std::string& path) {
   ASSIGN_OR_RETURN(const int64_t version, SchemaVersion(connection));
   if (version == kVersion) return absl::OkStatus();
   RETURN_IF_ERROR(connection.Execute("BEGIN IMMEDIATE"));
-  absl::Status status = version == 1 ? CopyFromVersion1(connection) : connection.Execute(kTables);
+  absl::Status status = MakeTables(connection, version, path);
   status.Update(SetVersion(connection));
   if (!status.ok()) {
     static_cast<void>(connection.Execute("ROLLBACK"));

@@ -92,6 +92,7 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   Checker checker(report);
   ASSIGN_OR_RETURN(sqlite::Connection connection,
                    sqlite::Connection::Open(path, SQLITE_OPEN_READWRITE));
+  RETURN_IF_ERROR(Annotate(connection.KeepLogOnClose(), path));
   RETURN_IF_ERROR(
       Annotate(connection.Execute("PRAGMA query_only=ON; PRAGMA busy_timeout=5000"), path));
   const absl::StatusOr<int64_t> version = SchemaVersion(connection);
@@ -102,6 +103,7 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   checker.Problem("the database:", checker.Pages(connection));
   checker.Problem("the records:", checker.Records(connection));
   checker.Problem("the ended jobs:", checker.Ended(connection));
+  if (report.schema > 2) checker.Problem("the store", StoreIdentity(connection).status());
   return report;
 }
 

@@ -19,8 +19,8 @@ struct StoreReport {
   int64_t problems_left_out = 0;
 };
 
-// Reads all of the store and changes nothing. Errors: NotFound if there is none; Unavailable if it
-// cannot be read now. Damage is no error but a problem of the report.
+// Reads all of the store and leaves database and log as they are. Errors: NotFound if there is
+// none; Unavailable if it cannot be read now. Damage is no error but a problem of the report.
 absl::StatusOr<StoreReport> CheckStore(const std::string& path);
 
 // The report in lines, the last one the verdict.

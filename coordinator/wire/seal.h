@@ -13,8 +13,9 @@
 
 namespace phalanx::coordinator {
 
-// Version 1 had no seal: a store of that version is rewritten when it is opened.
-inline constexpr uint32_t kStoreSchema = 2;
+// Version 1 had no seal, and version 2 no identity among its marks: a store of such a version is
+// rewritten when it is opened.
+inline constexpr uint32_t kStoreSchema = 3;
 
 std::string Seal(absl::string_view payload, uint64_t number, uint32_t schema = kStoreSchema);
 

@@ -155,7 +155,9 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
     return absl::InvalidArgumentError(
         "hello.node must be 1 to 253 bytes of letters, digits, '.', '_' and '-'");
   }
-  if (from.incarnation() == 0) return absl::InvalidArgumentError("hello.incarnation is 0");
+  if (from.incarnation() == 0)
+    return absl::InvalidArgumentError(
+        "hello.incarnation: 0: must be a number other than 0, drawn when the process starts");
   if (from.device_kind() != "cpu" && from.device_kind() != "gpu") {
     return absl::InvalidArgumentError("hello.device_kind must be \"cpu\" or \"gpu\"");
   }
@@ -180,7 +182,11 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
   if (from.labels_size() > kLabelsMax ||
       std::any_of(from.labels().begin(), from.labels().end(), too_long) ||
       from.version().size() > kShortTextBytesMax || from.address().size() > kShortTextBytesMax) {
-    return absl::InvalidArgumentError("hello.labels, version or address is too large");
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello has ", from.labels_size(), " labels, a version of ",
+                     from.version().size(), " bytes and an address of ", from.address().size(),
+                     "; at most ", kLabelsMax, " labels, and ", kShortTextBytesMax,
+                     " bytes in each key, each value, the version and the address"));
   }
   WorkerHello hello{
       .node = from.node(),

@@ -1,5 +1,6 @@
 // Connections that stand open, and callers that are slow, lock nobody out.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <netinet/in.h>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/net/socket.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
 #include "tests/support/files.h"
@@ -117,6 +119,38 @@ TEST(SocketsTest, ASession_IsKeptWhileOthersStandOpen) {
     ASSERT_TRUE(worker.Write(heartbeat)) << "after " << i << " connections";
   }
   EXPECT_TRUE(Serves(coordinator.grpc()));
+  for (int fd : standing) close(fd);
+}
+
+// More descriptors than the gate leaves to connections are taken while the worker has nothing to
+// say.
+TEST_F(RpcTest, WorkerThatIsSilentWithinItsInterval_KeepsItsConnection) {
+  const int free = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(free);
+  server_.reset();
+  ServerOptions options;
+  options.sessions.heartbeat_interval = absl::Minutes(1);
+  options.sessions.heartbeat_timeout = absl::Minutes(2);
+  options.gate = {.reserved_descriptors = DescriptorLimit() - (free + 40),
+                  .silence_min = absl::ZeroDuration()};
+  Start(options);
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  std::vector<int> standing;
+  bool turned_away = false;
+  while (!turned_away && standing.size() < 100) {
+    standing.push_back(Connect(server_->port()));
+    char byte;
+    // Whoever is let in is sent the server's settings.
+    turned_away = recv(standing.back(), &byte, 1, 0) <= 0;
+  }
+  EXPECT_TRUE(turned_away) << "somebody was shut down for each newcomer";
+  v1::ListNodesResponse nodes;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->ListNodes(&context, {}, &nodes).ok());
+  ASSERT_EQ(nodes.nodes_size(), 1);
+  EXPECT_EQ(nodes.nodes(0).state(), v1::NodeStatus::STATE_READY);
   for (int fd : standing) close(fd);
 }
 

@@ -117,6 +117,34 @@ TEST(ServerTest, DiskThatIsFullForAWhile_LosesNothingThatWasAcknowledged) {
   }
 }
 
+TEST_F(RpcTest, JobThatHasEnded_IsExplainedWhileTheStoreFails) {
+  MustSubmit(JobText("a"));
+  v1::CancelJobRequest cancel;
+  cancel.set_job("a");
+  const auto cancel_again = [&] {
+    v1::CancelJobResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const grpc::Status status = jobs->CancelJob(&context, cancel, &response);
+    EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_CANCELLED) << status.error_message();
+    EXPECT_EQ(response.job().document().text(), JobText("a"));
+  };
+  cancel_again();
+  disk->FailCommits(absl::ResourceExhaustedError("disk full"));
+  v1::SubmitJobResponse refused;
+  EXPECT_EQ(Submit(JobText("b"), refused).error_code(), grpc::StatusCode::UNAVAILABLE);
+  v1::ExplainJobRequest request;
+  request.set_job("a");
+  v1::ExplainJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const grpc::Status status = jobs->ExplainJob(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(response.reasons(), ::testing::ElementsAre("cancelled on request"));
+  EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_CANCELLED);
+  cancel_again();
+}
+
 TEST(ServerTest, RecordOfAnUnknownKind_IsRefusedAtStart) {
   auto disk = std::make_shared<MemoryDisk>();
   disk->Put({.number = 1, .job = JobId{1}, .bytes = "\xFF\xFF"});
@@ -128,9 +156,8 @@ TEST(ServerTest, RecordOfAnUnknownKind_IsRefusedAtStart) {
 TEST(ServerTest, PortThatIsTaken_IsUnavailable) {
   auto first = Server::Start({}, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
   ASSERT_TRUE(first.ok());
-  const auto second =
-      Server::Start({.listen = absl::StrCat("127.0.0.1:", (*first)->port())},
-                    std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
+  const auto second = Server::Start(
+      {.port = (*first)->port()}, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
 }
 

@@ -13,13 +13,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/random_word.h"
 #include "core/base/status.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/translate.h"
@@ -37,12 +37,6 @@ Instant Now() {
   static const absl::Time start = absl::Now();
   static const steady_clock::time_point begin = steady_clock::now();
   return start + absl::FromChrono(steady_clock::now() - begin);
-}
-
-uint64_t RandomWord() {
-  std::random_device device;
-  const uint64_t word = (static_cast<uint64_t>(device()) << 32) | device();
-  return word == 0 ? 1 : word;
 }
 
 MachineOptions MachineOptionsOf(const AgentOptions& options) {

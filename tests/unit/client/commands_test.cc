@@ -207,7 +207,7 @@ TEST(SubmitTest, ServersViolations_AreShownFieldByField) {
     for (const char* field : {"spec.steps", "spec.batch.global"}) {
       auto* violation = bad.add_field_violations();
       violation->set_field(field);
-      violation->set_description("0: must be more");
+      violation->set_description("0\x1b[2J: must be more");
     }
     return WithDetails(grpc::StatusCode::INVALID_ARGUMENT, bad);
   };
@@ -216,7 +216,8 @@ TEST(SubmitTest, ServersViolations_AreShownFieldByField) {
   Stopper stopper;
   EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kBadJobFile);
   EXPECT_EQ(captured.talk.str(),
-            "spec.steps: 0: must be more\nspec.batch.global: 0: must be more\n2 violations\n");
+            "spec.steps: 0\\x1b[2J: must be more\nspec.batch.global: 0\\x1b[2J: must be more\n"
+            "2 violations\n");
 }
 
 TEST(SubmitTest, DryRun_AsksNobody) {
@@ -291,6 +292,29 @@ TEST(DescribeTest, TellsTheWholeStory) {
   EXPECT_THAT(captured.out.str(), HasSubstr("Submitted"));
   EXPECT_EQ(Why(connection, "7", Format::kTable, why.io), kSuccess);
   EXPECT_EQ(why.out.str(), "job-7 is Queued\nwaits for 2 more devices; job-3 has them\n");
+}
+
+TEST(DescribeTest, FailedJob_SaysWhyOnce) {
+  FakeServer server;
+  server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_FAILED);
+    v1::FailureCause* failure = response->mutable_job()->mutable_failure();
+    failure->set_cause("NonFinite");
+    failure->set_message("rank 0: loss is not finite");
+    response->add_reasons("NonFinite: rank 0: loss is not finite");
+    response->add_reasons("what to do: lower the learning rate");
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse*) {
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Describe(connection, "7", Format::kTable, captured.io), kSuccess);
+  const std::string text = captured.out.str();
+  EXPECT_THAT(text, HasSubstr("loss is not finite"));
+  EXPECT_EQ(text.find("loss is not finite"), text.rfind("loss is not finite")) << text;
+  EXPECT_EQ(text.find("what to do"), text.rfind("what to do")) << text;
 }
 
 TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {

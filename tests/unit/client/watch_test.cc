@@ -113,6 +113,30 @@ TEST(WatchTest, Stop_DetachesAndSaysSo) {
   EXPECT_THAT(captured.talk.str(), HasSubstr("detached; demo goes on."));
 }
 
+TEST(WatchTest, TextOfRanks_ReachesNoTerminalAsItIs) {
+  FakeServer server;
+  server.watch = [](grpc::ServerContext*, Writer* writer) {
+    v1::WatchJobResponse response = Update(v1::JOB_PHASE_FAILED, 3);
+    response.mutable_job()->set_reason("DataInvalid: a\x1b[2J.tar");
+    v1::FailureCause* failure = response.mutable_job()->mutable_failure();
+    failure->set_cause("Data\x1b[2JInvalid");
+    failure->set_rank(-1);
+    failure->set_node("n\x1b[2J");
+    failure->set_message("a\x1b[2J.tar");
+    v1::JobEvent* event = response.add_events();
+    event->set_number(1);
+    event->set_type("Noise\x1b[2J");
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Watch(connection, "demo", stopper, captured.io), 100);
+  EXPECT_EQ(captured.talk.str().find('\x1b'), std::string::npos) << captured.talk.str();
+  EXPECT_THAT(captured.talk.str(), HasSubstr("DataInvalid: a\\x1b[2J.tar"));
+}
+
 TEST(WatchTest, Evaluation_IsData) {
   FakeServer server;
   server.watch = [](grpc::ServerContext*, Writer* writer) {

@@ -47,6 +47,26 @@ TEST(CorruptTest, OneSampleTooMany_FailsTheJobWithCountLimitAndNames) {
   EXPECT_EQ(h.Commands<StopRanks>(node).size(), 1u);
 }
 
+TEST(CorruptTest, MoreThanTheEventsOfAJob_AreCountedOnceEachAndNotNamed) {
+  CoordinatorOptions options = Harness::Options();
+  options.rank_events_max = 3;
+  Harness h(options);
+  const SessionId node = h.Open("a", 2);
+  const JobId job = h.Run(node, Allowing(8));
+  for (int i = 0; i < 10; ++i) h.Report(node, job, 0, RankEvent{"Noise", "message"});
+  for (int pass = 0; pass < 3; ++pass) {
+    for (int sample = 1; sample <= 8; ++sample) {
+      h.Report(node, job, pass % 2, RankEvent{"CorruptSample", absl::StrCat("a.tar: ", sample)});
+    }
+  }
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  EXPECT_EQ(EventsOf(h, job, "CorruptSample"), 3);
+  EXPECT_EQ(EventsOf(h, job, "EventsDropped"), 2) << "of the noise, and of the samples";
+  h.Report(node, job, 0, RankEvent{"CorruptSample", "a.tar: 9"});
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h.State(job).failure->message, HasSubstr("9 corrupt samples"));
+}
+
 TEST(CorruptTest, CountOutlivesTheCoordinator_AndIndexedOnesAreIncluded) {
   Harness h;
   SessionId node = h.Open("a", 2);

@@ -30,6 +30,64 @@ TEST(EndedJobTest, WithRanks_IsArchivedOnlyWhenTheyAreGone) {
   EXPECT_THAT(h.archived, ElementsAre(job));
 }
 
+TEST(EndedJobTest, WithRanksOnANodeThatNeverReturns_IsArchivedWhenTheNodeIsForgotten) {
+  Harness h;
+  const SessionId a = h.Open("a", 1), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 2));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Ready(a, job, 0, 1);
+  h.Ready(b, job, 1, 2);
+  h.Feed(SessionClosed{b});
+  h.Advance(absl::Seconds(8));
+  h.Feed(HeartbeatReceived{.session = a});
+  h.Advance(absl::Seconds(8));
+  ASSERT_EQ(h.State(job).failure->node, "b");
+  h.Answer<StopRanks>(a);
+  EXPECT_EQ(h.Free("b"), 0) << "its ranks may still be there";
+  EXPECT_EQ(h.Delete(job).code(), absl::StatusCode::kFailedPrecondition);
+  h.Advance(absl::Hours(1));
+  EXPECT_THAT(h.archived, ElementsAre(job));
+  EXPECT_FALSE(h.machine().nodes().contains("b"));
+  h.Feed(JobArchived{job});
+  EXPECT_THAT(h.machine().jobs(), IsEmpty());
+  // It comes back with them after all.
+  const SessionId again = h.Open("b", 1, 1, {{job, Epoch{1}}}, 2);
+  const JobId next = h.Submit(AJob("next", 1));
+  EXPECT_EQ(h.Phase(next), job::JobPhase::kQueued);
+  h.Answer<StopRanks>(again);
+  EXPECT_EQ(h.Phase(next), job::JobPhase::kStarting);
+}
+
+TEST(EndedJobTest, DeleteThatWaitsForRanks_IsRefusedWhenTheirNodeGoesAway) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  ASSERT_TRUE(h.Cancel(job).ok());
+  EXPECT_TRUE(h.Delete(job).ok());
+  h.Feed(SessionClosed{node});
+  ASSERT_EQ(h.refused_deletes.size(), 1u);
+  EXPECT_THAT(h.refused_deletes.begin()->second.message(), HasSubstr("ranks on node n"));
+}
+
+TEST(ForgetTest, LostNodeThatHoldsAJobThatGoesOn_IsKept) {
+  Harness h;
+  const SessionId a = h.Open("a", 1), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 2));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Ready(a, job, 0, 1);
+  h.Ready(b, job, 1, 2);
+  h.Report(b, job, 1, RankSucceeded{10});
+  h.Feed(SessionClosed{b});
+  for (int minute = 0; minute < 120 * 6; ++minute) {
+    h.Feed(HeartbeatReceived{.session = a});
+    h.Advance(absl::Seconds(10));
+  }
+  EXPECT_EQ(h.Phase(job), job::JobPhase::kRunning);
+  EXPECT_TRUE(h.machine().nodes().contains("b"));
+}
+
 TEST(EndedJobTest, WhoseRecordsAreNotStored_IsNotArchived) {
   Harness h;
   const JobId job = h.Submit(AJob("a", 1));

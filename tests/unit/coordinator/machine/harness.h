@@ -94,8 +94,9 @@ class Harness {
     now_ += duration;
     Feed(Stalled{duration});
   }
-  // The coordinator dies and starts again on what is stored.
-  void Restart() {
+  // The coordinator dies and starts again on what is stored, its clock set by `clock_set`.
+  void Restart(absl::Duration clock_set = absl::ZeroDuration()) {
+    now_ += clock_set;
     records.resize(stored_);
     Clear();
     plans.clear();

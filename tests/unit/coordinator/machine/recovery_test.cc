@@ -175,6 +175,52 @@ TEST(RecoveryTest, StartingButTraining_IsRunning) {
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
 }
 
+TEST(RecoveryTest, PlanOfTheNextEpochThatTakesLong_IsOrderedOnce) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Restart();
+  h.plans_held = true;
+  h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  h.Open("b", 1, 1, {}, 1);  // the assignment never reached it
+  h.Advance(absl::Seconds(2));
+  ASSERT_EQ(h.plans.size(), 1u);
+  h.Open("b", 1, 1, {}, 1);
+  h.Advance(absl::Seconds(2));
+  EXPECT_EQ(h.plans.size(), 1u);
+  ASSERT_TRUE(h.Cancel(job).ok());
+  h.AnswerPlans();
+  EXPECT_EQ(h.State(job).epoch, Epoch{1});
+}
+
+TEST(RecoveryTest, HelloOfANodeOfOtherJobs_DoesNotPutOffTheNextEpoch) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Restart();
+  h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  h.Open("b", 1, 1, {}, 1);  // the assignment never reached it
+  h.Advance(absl::Seconds(1));
+  h.Open("c", 1);
+  h.Advance(absl::Seconds(1));
+  EXPECT_EQ(h.State(job).epoch, Epoch{2});
+}
+
+TEST(RecoveryTest, StepAfterAClockThatWasSetBack_IsStored) {
+  Harness h;
+  const SessionId before = h.Open("n", 1);
+  const JobId job = h.Run(before, AJob("a", 1));
+  h.Report(before, job, 0, StepReport{.step = 1, .epoch = Epoch{1}});
+  h.Restart(-absl::Hours(1));
+  const SessionId after = h.Open("n", 1, 1, {{job, Epoch{1}}}, 2);
+  h.Report(after, job, 0, StepReport{.step = 2, .epoch = Epoch{1}});
+  EXPECT_EQ(h.State(job).stored_step->step, 2);
+}
+
 // Found by simulation, seed 1971: the job stayed Running for ever.
 TEST(RecoveryTest, StartingButTrainingWhileANodeHasLostItsRanks_Fails) {
   Harness h;

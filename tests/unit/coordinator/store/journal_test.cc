@@ -9,13 +9,22 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "coordinator/store/memory_backend.h"
 #include "core/base/mutex.h"
+#include "core/base/time.h"
 
 namespace phalanx::coordinator {
 namespace {
 
 using ::testing::SizeIs;
+
+// Stands still.
+class FakeClock final : public Clock {
+ public:
+  Instant Now() const override { return absl::FromUnixSeconds(1'700'000'000); }
+};
+const FakeClock kClock;
 
 StoredRecord Of(uint64_t number) { return {.number = number, .job = JobId{1}, .bytes = "bytes"}; }
 
@@ -31,6 +40,7 @@ class GatedBackend final : public Backend {
   absl::StatusOr<uint64_t> Reopen() override { return 0; }
   absl::StatusOr<bool> Prune(const Retention&, Instant) override { return false; }
   std::shared_ptr<EndedJobs> ended_jobs() override { return nullptr; }
+  uint64_t identity() const override { return 0; }
   absl::Status Commit(const Batch& batch) override {
     MutexLock lock(&mu_);
     if (batch.empty()) return absl::OkStatus();
@@ -66,14 +76,13 @@ TEST(JournalTest, RecordsThatComeDuringACommit_ShareTheNext) {
   GatedBackend* backend = owned.get();
   std::vector<size_t> batches;
   {
-    Journal journal(std::move(owned), {}, [&](const CommitReport& report) {
+    Journal journal(std::move(owned), {}, kClock, [&](const CommitReport& report) {
       EXPECT_TRUE(report.status.ok());
       batches.push_back(report.records);
     });
     journal.Append(Of(1));
     backend->WaitUntilEntered();
     for (uint64_t number = 2; number <= 100; ++number) journal.Append(Of(number));
-    EXPECT_EQ(journal.pending(), 99u);
     EXPECT_GT(journal.committing_for(), absl::ZeroDuration());
     backend->Open();
   }
@@ -83,7 +92,7 @@ TEST(JournalTest, RecordsThatComeDuringACommit_ShareTheNext) {
 TEST(JournalTest, Destruction_CommitsWhatWasAppended) {
   auto disk = std::make_shared<MemoryDisk>();
   {
-    Journal journal(std::make_unique<MemoryBackend>(disk), {}, [](const CommitReport&) {});
+    Journal journal(std::make_unique<MemoryBackend>(disk), {}, kClock, [](const CommitReport&) {});
     for (uint64_t number = 1; number <= 50; ++number) journal.Append(Of(number));
   }
   EXPECT_THAT(disk->records(), SizeIs(50));
@@ -95,7 +104,7 @@ TEST(JournalTest, FailedCommit_IsTriedAgainUntilItSucceeds) {
   std::vector<absl::Status> reports;
   {
     Journal journal(std::make_unique<MemoryBackend>(disk),
-                    {.retry_delay_min = absl::Milliseconds(1)},
+                    {.retry_delay_min = absl::Milliseconds(1)}, kClock,
                     [&](const CommitReport& report) { reports.push_back(report.status); });
     journal.Append(Of(1));
     ASSERT_TRUE(disk->AwaitFailedCommits(3, absl::Seconds(20)));
@@ -112,7 +121,7 @@ TEST(JournalTest, EndWhileTheStoreFails_GivesUpAfterOneAttempt) {
   auto disk = std::make_shared<MemoryDisk>();
   disk->FailCommits(absl::UnavailableError("input/output error"));
   {
-    Journal journal(std::make_unique<MemoryBackend>(disk), {}, [](const CommitReport&) {});
+    Journal journal(std::make_unique<MemoryBackend>(disk), {}, kClock, [](const CommitReport&) {});
     journal.Append(Of(1));
   }
   EXPECT_THAT(disk->records(), SizeIs(0));
@@ -124,7 +133,7 @@ TEST(JournalTest, FailureWithNothingToStore_IsToldAndSoIsItsEnd) {
   disk->FailCommits(absl::UnavailableError("input/output error"));
   std::atomic<int> failures = 0, successes = 0;
   Journal journal(
-      std::make_unique<MemoryBackend>(disk), {.retry_delay_min = absl::Milliseconds(1)},
+      std::make_unique<MemoryBackend>(disk), {.retry_delay_min = absl::Milliseconds(1)}, kClock,
       [&](const CommitReport& report) { ++(report.status.ok() ? successes : failures); });
   ASSERT_TRUE(disk->AwaitFailedCommits(1, absl::Seconds(20)));
   disk->FailCommits(absl::OkStatus());
@@ -152,6 +161,7 @@ class LyingBackend final : public Backend {
     return backend_.Prune(retention, now);
   }
   std::shared_ptr<EndedJobs> ended_jobs() override { return backend_.ended_jobs(); }
+  uint64_t identity() const override { return 0; }
 
  private:
   MemoryBackend backend_;
@@ -163,7 +173,7 @@ TEST(JournalTest, BatchThatIsThereAlthoughItsCommitFailed_IsNotWrittenTwice) {
   std::vector<CommitReport> reports;
   {
     Journal journal(std::make_unique<LyingBackend>(disk),
-                    {.retry_delay_min = absl::Milliseconds(1)},
+                    {.retry_delay_min = absl::Milliseconds(1)}, kClock,
                     [&](const CommitReport& report) { reports.push_back(report); });
     journal.Append(Of(1));
     while (disk->records().empty()) std::this_thread::yield();
@@ -175,6 +185,69 @@ TEST(JournalTest, BatchThatIsThereAlthoughItsCommitFailed_IsNotWrittenTwice) {
   EXPECT_TRUE(reports[1].status.ok());
   EXPECT_EQ(reports[1].last, 1u);
   EXPECT_EQ(reports[2].last, 2u);
+}
+
+TEST(JournalTest, ManyJobsToArchive_AreSharedOutOverCommits) {
+  auto owned = std::make_unique<GatedBackend>();
+  GatedBackend* backend = owned.get();
+  std::vector<size_t> archived;
+  {
+    Journal journal(std::move(owned), {.archive_max = 10}, kClock, [&](const CommitReport& report) {
+      EXPECT_TRUE(report.status.ok());
+      archived.push_back(report.archived.size());
+    });
+    journal.Append(Of(1));
+    backend->WaitUntilEntered();
+    for (int64_t job = 1; job <= 25; ++job) journal.Archive(JobId{job});
+    backend->Open();
+  }
+  EXPECT_THAT(archived, ::testing::ElementsAre(0, 10, 10, 5));
+}
+
+// A store that fails first where it is pruned, then for some time altogether.
+class PruneFailsBackend final : public Backend {
+ public:
+  absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)>) override {
+    return StoreMarks();
+  }
+  absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId) override {
+    return std::vector<StoredRecord>();
+  }
+  absl::StatusOr<uint64_t> Reopen() override {
+    if (++reopened < 3) return absl::UnavailableError("input/output error");
+    return 0;
+  }
+  absl::StatusOr<bool> Prune(const Retention&, Instant now) override {
+    EXPECT_EQ(now, kClock.Now());
+    if (reopened == 0) return absl::UnavailableError("disk full");
+    return false;
+  }
+  std::shared_ptr<EndedJobs> ended_jobs() override { return nullptr; }
+  uint64_t identity() const override { return 0; }
+  absl::Status Commit(const Batch&) override { return absl::OkStatus(); }
+  int reopened = 0;  // of the journal's thread
+};
+
+TEST(JournalTest, FailureThatPruningFound_IsToldAndSoIsItsEnd) {
+  std::vector<CommitReport> reports;
+  Mutex mu;
+  CondVar changed;
+  Journal journal(
+      std::make_unique<PruneFailsBackend>(),
+      {.prune_retry_interval = absl::Milliseconds(1), .retry_delay_min = absl::Milliseconds(1)},
+      kClock, [&](const CommitReport& report) {
+        MutexLock lock(&mu);
+        reports.push_back(report);
+        changed.Signal();
+      });
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  MutexLock lock(&mu);
+  while (reports.size() < 4 && !changed.WaitWithDeadline(&mu, give_up)) continue;
+  ASSERT_THAT(reports, SizeIs(4)) << "the end of the failure was not told";
+  EXPECT_THAT(reports[0].complaints, ::testing::ElementsAre(::testing::HasSubstr("disk full")));
+  EXPECT_FALSE(reports[1].status.ok());
+  EXPECT_FALSE(reports[2].status.ok());
+  EXPECT_TRUE(reports[3].status.ok()) << reports[3].status;
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_F(StoreTest, WholeStore_HasNoProblems) {
   EXPECT_THAT(report.problems, IsEmpty());
   EXPECT_EQ(report.records, 2);
   EXPECT_EQ(report.ended_jobs, 1);
-  EXPECT_THAT(Lines(report), ElementsAre("schema 2, 2 records, 1 ended jobs: the store is whole"));
+  EXPECT_THAT(Lines(report), ElementsAre("schema 3, 2 records, 1 ended jobs: the store is whole"));
 }
 
 TEST_F(StoreTest, StoreThatIsNotThere_IsNotFound) {
@@ -150,16 +150,16 @@ TEST_F(StoreTest, RecordOfANewerSchema_IsNamed) {
     ASSERT_TRUE(update.BindBlob(newer).Run().ok());
   }
   EXPECT_THAT(CheckStore(path())->problems,
-              ElementsAre(HasSubstr("record 4 of job-3 has schema version 3")));
+              ElementsAre(HasSubstr("record 4 of job-3 has schema version 4")));
 }
 
 TEST_F(StoreTest, DatabaseOfANewerSchema_IsRefusedByName) {
   MakeStore();
-  Execute("PRAGMA user_version=3");
+  Execute("PRAGMA user_version=4");
   const absl::Status status = SqliteBackend::Open(path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("has schema version 3; this coordinator knows 2"));
-  EXPECT_THAT(CheckStore(path())->problems, Contains(HasSubstr("has schema version 3")));
+  EXPECT_THAT(status.message(), HasSubstr("has schema version 4; this coordinator knows 3"));
+  EXPECT_THAT(CheckStore(path())->problems, Contains(HasSubstr("has schema version 4")));
 }
 
 TEST_F(StoreTest, DamagedPages_AreFound) {
@@ -184,6 +184,94 @@ TEST_F(StoreTest, StoreOfVersion1_IsUpgradedWhenItIsOpened) {
     EXPECT_EQ(decoded->job, record.job);
   }
   EXPECT_TRUE(backend->Commit({.records = {{.number = 5, .job = JobId{4}}}}).ok());
+}
+
+TEST_F(StoreTest, Identity_IsDrawnOnceAndGoesWithTheDatabase) {
+  MakeStore();
+  const uint64_t identity = (*SqliteBackend::Open(path()))->identity();
+  EXPECT_NE(identity, 0u);
+  const std::string copy = support::MakeFolder("copy") + "/journal.db";
+  std::filesystem::copy_file(path(), copy);
+  EXPECT_EQ((*SqliteBackend::Open(copy))->identity(), identity);
+  const std::string other = support::MakeFolder("other") + "/journal.db";
+  EXPECT_NE((*SqliteBackend::Open(other))->identity(), identity);
+}
+
+TEST_F(StoreTest, IdentityOfAStoreOfVersion2_IsTakenFromItsFile) {
+  MakeStore();
+  Execute("DELETE FROM marks WHERE name='identity'; PRAGMA user_version=2");
+  std::ofstream(folder_ + "/identity") << "fedcba9876543210\n";
+  EXPECT_EQ((*SqliteBackend::Open(path()))->identity(), 0xFEDCBA9876543210u);
+  std::filesystem::remove(folder_ + "/identity");
+  auto backend = *SqliteBackend::Open(path());
+  EXPECT_EQ(backend->identity(), 0xFEDCBA9876543210u);
+  EXPECT_THAT(All(*backend), SizeIs(2));
+}
+
+TEST_F(StoreTest, IdentityOfAStoreOfVersion1_IsTakenFromItsFile) {
+  MakeStoreOfVersion1();
+  std::ofstream(folder_ + "/identity") << "00000000000000ff\n";
+  EXPECT_EQ((*SqliteBackend::Open(path()))->identity(), 255u);
+}
+
+TEST_F(StoreTest, FileWithoutAnIdentity_IsDataLossAndTheStoreStaysAsItIs) {
+  MakeStoreOfVersion1();
+  std::ofstream(folder_ + "/identity") << "who knows\n";
+  const absl::Status status = SqliteBackend::Open(path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("holds no identity"));
+  EXPECT_EQ(CheckStore(path())->schema, 1);
+}
+
+TEST_F(StoreTest, FileBesideANewStore_IsNotItsIdentity) {
+  std::ofstream(folder_ + "/identity") << "00000000000000ff\n";
+  EXPECT_NE((*SqliteBackend::Open(path()))->identity(), 255u);
+}
+
+TEST_F(StoreTest, StoreWithoutItsIdentity_IsDamaged) {
+  MakeStore();
+  Execute("DELETE FROM marks WHERE name='identity'");
+  EXPECT_EQ(SqliteBackend::Open(path()).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(CheckStore(path())->problems, ElementsAre(HasSubstr("has no identity")));
+}
+
+TEST_F(StoreTest, Check_LeavesTheLogOfACoordinatorThatDied) {
+  // As a process that is killed leaves them.
+  const std::string copy = support::MakeFolder("copy") + "/journal.db";
+  {
+    auto backend = *SqliteBackend::Open(path());
+    ASSERT_TRUE(backend->Commit({.records = {{.number = 1, .job = JobId{1}, .bytes = "x"}}}).ok());
+    for (const char* suffix : {"", "-wal"}) {
+      std::filesystem::copy_file(path() + suffix, copy + suffix);
+    }
+  }
+  const std::string database = support::ReadFile(copy), log = support::ReadFile(copy + "-wal");
+  ASSERT_FALSE(log.empty());
+  EXPECT_EQ(CheckStore(copy)->records, 1);
+  EXPECT_EQ(support::ReadFile(copy), database);
+  ASSERT_TRUE(std::filesystem::exists(copy + "-wal"));
+  EXPECT_EQ(support::ReadFile(copy + "-wal"), log);
+}
+
+// As an upgrade leaves it that was killed, or had no space, before its last step.
+TEST_F(StoreTest, DatabaseThatGivesNoPagesBack_IsPrunedToAnEnd) {
+  MakeStore();
+  Execute("PRAGMA auto_vacuum=NONE; VACUUM");
+  ASSERT_EQ(*Connect().Number("PRAGMA auto_vacuum"), 0);
+  Execute("CREATE TABLE junk(bytes); INSERT INTO junk VALUES(zeroblob(16000000)); DROP TABLE junk");
+  auto backend = *SqliteBackend::Open(path());
+  ASSERT_GT(*Connect().Number("PRAGMA freelist_count"), 3000);
+  EXPECT_EQ(*backend->Prune({}, kTime), false);
+}
+
+TEST_F(StoreTest, FreePages_AreGivenBackBitByBit) {
+  MakeStore();
+  Execute("CREATE TABLE junk(bytes); INSERT INTO junk VALUES(zeroblob(16000000)); DROP TABLE junk");
+  auto backend = *SqliteBackend::Open(path());
+  int calls = 0;
+  while (*backend->Prune({}, kTime)) ASSERT_LT(++calls, 10);
+  EXPECT_GE(calls, 2);
+  EXPECT_LE(*Connect().Number("PRAGMA freelist_count"), 1000);
 }
 
 TEST_F(StoreTest, StoreOfVersion1ThatIsDamaged_IsRefusedAndStaysAsItIs) {

@@ -1,0 +1,35 @@
+#include "client/terminal_text.h"
+
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+namespace phalanx::client {
+namespace {
+
+TEST(TerminalTextTest, WhatIsNoUtf8_IsWrittenOut) {
+  for (const auto& [text, shown] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"\xC0\x9B", "\\xc0\\x9b"},
+           {"\xE0\x80\x9B", "\\xe0\\x80\\x9b"},  // ESC to a lenient decoder
+           {"\xE0\x9F\xBF", "\\xe0\\x9f\\xbf"},
+           {"\xF0\x80\x80\x9B", "\\xf0\\x80\\x80\\x9b"},
+           {"\xF0\x8F\xBF\xBF", "\\xf0\\x8f\\xbf\\xbf"},
+           {"\xED\xA0\x80", "\\xed\\xa0\\x80"},           // a surrogate
+           {"\xF4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},  // U+110000
+           {"\xF5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"},
+           {"\xE2\x82", "\\xe2\\x82"},  // cut short
+       }) {
+    EXPECT_EQ(TerminalText(text), shown);
+  }
+}
+
+TEST(TerminalTextTest, TheFirstAndLastOfEachLength_AreShown) {
+  const std::string text =
+      "\xC2\xA0\xDF\xBF\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\xEF\xBF\xBF\xF0\x90\x80\x80\xF4\x8F\xBF"
+      "\xBF";
+  EXPECT_EQ(TerminalText(text), text);
+}
+
+}  // namespace
+}  // namespace phalanx::client
