@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -110,13 +111,13 @@ Json ModuleJson(const Plan& plan, const ModulePlan& layout) {
 
 // ---- Edges ----
 
-// Ranks of one stage that work on each lane.
+// Ranks of one stage that work on each lane; none on the lane of an absent replica.
 Json LanesJson(const Plan& plan, int32_t module, int32_t stage) {
   Json lanes = Json::array();
   const plan::ReplicaTable& replicas = plan.replicas(module);
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     RankList ranks;
-    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+    for (int32_t cp = 0; replicas.Present(dp) && cp < replicas.cp(); ++cp) {
       const RankList group = plan.TensorGroup(module, dp, stage, cp);
       ranks.insert(ranks.end(), group.begin(), group.end());
     }
@@ -218,11 +219,11 @@ Json ReplicaJson(const Plan& plan, const ModulePlan& layout, int32_t dp, int32_t
 Json ReplicasJson(const Plan& plan) {
   Json replicas = Json::array();
   for (const ModulePlan& layout : plan.modules) {
+    const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, layout.index);
     for (int32_t dp = 0; dp < layout.replicas.replicas(); ++dp) {
       if (!layout.replicas.Present(dp)) continue;
-      const int64_t samples = plan::LaneSamplesOfStep(plan, layout.index, dp);
       for (int32_t pp = 0; pp < layout.pp(); ++pp) {
-        replicas.push_back(ReplicaJson(plan, layout, dp, pp, samples));
+        replicas.push_back(ReplicaJson(plan, layout, dp, pp, samples[static_cast<size_t>(dp)]));
       }
     }
   }
@@ -262,11 +263,15 @@ Json SegmentsJson(const Plan& plan) {
   return segments;
 }
 
-Json SharesJson(const Plan& plan) {
+Json HomesJson(const RankList& ranks, bool host) {
+  Json homes = ToJson(ranks);
+  if (host) homes.push_back("host");
+  return homes;
+}
+
+Json SharesJson(const Plan& plan, const std::vector<plan::Share>& listed) {
   Json shares = Json::array();
-  for (const plan::Share& share : plan::Shares(plan)) {
-    Json homes = ToJson(share.homes);
-    if (share.host) homes.push_back("host");
+  for (const plan::Share& share : listed) {
     shares.push_back({{"module", plan.module_spec(share.module).name},
                       {"pp", share.pp},
                       {"chunk", share.chunk},
@@ -274,9 +279,22 @@ Json SharesJson(const Plan& plan) {
                       {"bucket", share.bucket},
                       {"first", share.elements.first},
                       {"count", share.elements.count},
-                      {"homes", std::move(homes)}});
+                      {"homes", HomesJson(share.homes, share.host)}});
   }
   return shares;
+}
+
+Json StateHomesJson(const Plan& plan) {
+  Json all = Json::array();
+  for (const plan::StateHomes& state : plan::HomesOfState(plan)) {
+    Json homes = Json::array();
+    for (const RankList& ranks : state.homes) homes.push_back(HomesJson(ranks, state.host));
+    all.push_back({{"module", plan.module_spec(state.module).name},
+                   {"pp", state.pp},
+                   {"tp", state.tp},
+                   {"homes", std::move(homes)}});
+  }
+  return all;
 }
 
 // Empty where some module's parameters are not known: a sum that leaves out a module misleads.
@@ -395,7 +413,10 @@ std::string PlanJson(const Plan& plan, const PlanFigures& figures) {
   if (!plan.candidates.empty()) json["candidates"] = CandidatesJson(plan);
   json["replicas"] = ReplicasJson(plan);
   json["segments"] = SegmentsJson(plan);
-  json["shares"] = SharesJson(plan);
+  const std::optional<std::vector<plan::Share>> shares = plan::Shares(plan);
+  json["shares"] = SharesJson(plan, shares.value_or(std::vector<plan::Share>()));
+  json["shares_left_out"] = !shares.has_value();
+  json["state_homes"] = StateHomesJson(plan);
   json["memory"] = MemoryJson(plan);
   return Print(json);
 }
