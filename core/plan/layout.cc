@@ -7,6 +7,7 @@
 #include "core/base/violation.h"
 #include "core/job/graph.h"
 #include "core/job/rules.h"
+#include "core/job/schema.h"
 #include "core/plan/cost.h"
 #include "core/plan/units.h"
 
@@ -14,6 +15,8 @@ namespace phalanx::plan {
 namespace {
 
 using job::ScheduleName;
+
+static_assert(kWorldMax == job::kRanksMax);
 
 // Layers by cost in the order of data flow, or each stage's written layers evenly over its chunks.
 std::vector<int32_t> PlaceLayers(const job::Module& module, const PartOrder& order) {
