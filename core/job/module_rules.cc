@@ -142,7 +142,7 @@ void CheckStages(const Module& module, const std::string& path, Report& report) 
   }
 }
 
-void CheckNames(const JobSpec& spec, Report& report) {
+void CheckNamesDiffer(const JobSpec& spec, Report& report) {
   std::map<std::string, size_t> first;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     const std::string path = ModulePath(i) + ".name";
@@ -231,7 +231,7 @@ void CheckSpans(const JobSpec& spec, Report& report) {
 }
 
 void CheckModules(const JobSpec& spec, Report& report) {
-  CheckNames(spec, report);
+  CheckNamesDiffer(spec, report);
   CheckLanguage(spec, report);
 }
 

@@ -419,14 +419,9 @@ std::string DescribeValue(const Field& field) {
 }
 
 absl::Span<const string_view> FamilyNames() { return kFamilyNames; }
-absl::Span<const string_view> AxisNames() { return kAxisNames; }
-absl::Span<const string_view> PrecisionNames() { return kPrecisionNames; }
 absl::Span<const string_view> RecomputeNames() { return kRecomputeNames; }
 absl::Span<const string_view> ScheduleNames() { return kScheduleNames; }
-absl::Span<const string_view> DecayNames() { return kDecayNames; }
 absl::Span<const string_view> DeviceNames() { return kDeviceNames; }
-absl::Span<const string_view> RungNames() { return kRungNames; }
-absl::Span<const string_view> WidthsNames() { return kWidthsNames; }
 absl::Span<const string_view> StateHomeNames() { return kStateHomeNames; }
 
 }  // namespace phalanx::job

@@ -84,14 +84,9 @@ std::string JobReference();
 
 // As written in a job file, in the order of the enumerations.
 absl::Span<const absl::string_view> FamilyNames();  // clip_vision, ...: Family value - 1
-absl::Span<const absl::string_view> AxisNames();
-absl::Span<const absl::string_view> PrecisionNames();
 absl::Span<const absl::string_view> RecomputeNames();
 absl::Span<const absl::string_view> ScheduleNames();
-absl::Span<const absl::string_view> DecayNames();
 absl::Span<const absl::string_view> DeviceNames();
-absl::Span<const absl::string_view> RungNames();
-absl::Span<const absl::string_view> WidthsNames();
 absl::Span<const absl::string_view> StateHomeNames();
 
 }  // namespace phalanx::job
