@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,15 @@ namespace {
 constexpr absl::string_view kPayloadUrl = "phalanx.violations";
 constexpr char kFieldSeparator = '\x1f';
 constexpr char kRecordSeparator = '\x1e';
+
+// Values and rules quote what users write; a control character of theirs must not pass for a
+// separator or a command to the terminal.
+std::string Clean(std::string text) {
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = ' ';
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -30,7 +40,8 @@ absl::Status ViolationsStatus(const std::vector<Violation>& violations) {
   if (violations.empty()) return absl::OkStatus();
   std::vector<std::string> lines;
   std::vector<std::string> records;
-  for (const Violation& violation : violations) {
+  for (const Violation& raw : violations) {
+    const Violation violation{Clean(raw.field), Clean(raw.value), Clean(raw.rule), raw.line};
     lines.push_back(ToString(violation));
     records.push_back(absl::StrJoin(
         {violation.field, violation.value, violation.rule, absl::StrCat(violation.line)},

@@ -52,7 +52,8 @@ class FieldReader {
             std::optional<Family> family);
 
  private:
-  void CheckNames(const std::string& path, const Tree& mapping, absl::Span<const Field> fields);
+  void CheckFieldNames(const std::string& path, const Tree& mapping,
+                       absl::Span<const Field> fields);
   void CheckPresence(const std::string& path, const Field& field, std::optional<Family> family);
   std::optional<Family> FamilyOf(const std::string& module) const;
 
@@ -94,7 +95,7 @@ void FieldReader::Read(const std::string& path, absl::Span<const Field> fields, 
     report_.Add(path, "must be a mapping");
     return;
   }
-  CheckNames(path, *mapping, fields);
+  CheckFieldNames(path, *mapping, fields);
   for (const Field& field : fields) {
     const std::string inner = JoinPath(path, field.name);
     CheckPresence(inner, field, family);
@@ -113,8 +114,8 @@ void FieldReader::Read(const std::string& path, absl::Span<const Field> fields, 
   }
 }
 
-void FieldReader::CheckNames(const std::string& path, const Tree& mapping,
-                             absl::Span<const Field> fields) {
+void FieldReader::CheckFieldNames(const std::string& path, const Tree& mapping,
+                                  absl::Span<const Field> fields) {
   std::vector<absl::string_view> known;
   for (const Field& field : fields) known.push_back(field.name);
   std::set<absl::string_view> seen;
@@ -319,6 +320,7 @@ void FieldReader::Fill(const Entry& entry, std::vector<std::string>* out) {
   std::vector<std::string> names;
   const size_t count = list ? entry.node.items.size() : 1;
   if (count == 0) report_.Add(entry.path, "may not be empty");
+  size_t bytes = 0;  // of all names
   for (size_t i = 0; i < count; ++i) {
     const Tree& item = list ? entry.node.items[i] : entry.node;
     const std::string path = list ? absl::StrCat(entry.path, "[", i, "]") : entry.path;
@@ -333,6 +335,12 @@ void FieldReader::Fill(const Entry& entry, std::vector<std::string>* out) {
     }
     if (names.size() + expanded->size() > static_cast<size_t>(kExpansionMax)) {
       report_.Add(entry.path, absl::StrCat("may stand for at most ", kExpansionMax, " names"));
+      return;
+    }
+    for (const std::string& one : *expanded) bytes += one.size();
+    if (bytes > kExpansionBytesMax) {
+      report_.Add(entry.path,
+                  absl::StrCat("may stand for at most ", kExpansionBytesMax, " bytes of names"));
       return;
     }
     for (std::string& one : *expanded) names.push_back(std::move(one));

@@ -34,16 +34,24 @@ Tree ListOf(const List& values) {
 // Nothing for what is not known, such as an empty name, which is left out rather than null.
 using Written = std::optional<Tree>;
 
+// What of a spec is written.
+enum class Extent : uint8_t {
+  kAll,
+  kActedOn,      // by ranks
+  kWithoutData,  // names of files are many, and no layout depends on them
+};
+
 class FieldWriter {
  public:
-  FieldWriter(const JobSpec* spec, bool acted_on) : spec_(spec), acted_on_(acted_on) {}
+  FieldWriter(const JobSpec* spec, Extent extent) : spec_(spec), extent_(extent) {}
 
   Tree Write(absl::Span<const Field> fields, void* owner, std::optional<Family> family) const {
     Tree tree;
     tree.kind = Tree::Kind::kMapping;
     for (const Field& field : fields) {
       if (family.has_value() && (field.families & SetOf(*family)) == 0) continue;
-      if (acted_on_ && !field.acted_on) continue;
+      if (extent_ == Extent::kActedOn && !field.acted_on) continue;
+      if (extent_ == Extent::kWithoutData && field.fields.data() == data_.data()) continue;
       if (Written value = Write(field, owner, family)) {
         tree.entries.push_back({std::string(field.name), *std::move(value)});
       }
@@ -130,13 +138,14 @@ class FieldWriter {
   }
 
   const JobSpec* spec_;
-  const bool acted_on_;
+  const Extent extent_;
+  const absl::Span<const Field> data_ = FieldsOf("spec.data");
 };
 
-Tree Write(const JobSpec& spec, bool acted_on) {
+Tree Write(const JobSpec& spec, Extent extent) {
   // Bindings lead to members that may be written to; a writer only reads them.
   auto* owner = const_cast<JobSpec*>(&spec);
-  return FieldWriter(&spec, acted_on).Write(FieldsOf(""), owner, std::nullopt);
+  return FieldWriter(&spec, extent).Write(FieldsOf(""), owner, std::nullopt);
 }
 
 // Scalars carry their length, lists and mappings their size, so that no text can pass for another
@@ -166,14 +175,16 @@ void AppendText(const Tree& tree, std::string* out) {
 }  // namespace
 
 std::optional<Tree> WriteField(const Field& field, void* owner) {
-  return FieldWriter(nullptr, false).Write(field, owner, std::nullopt);
+  return FieldWriter(nullptr, Extent::kAll).Write(field, owner, std::nullopt);
 }
 
-Tree WriteJobSpec(const JobSpec& spec) { return Write(spec, false); }
+Tree WriteJobSpec(const JobSpec& spec) { return Write(spec, Extent::kAll); }
+
+Tree WriteWithoutData(const JobSpec& spec) { return Write(spec, Extent::kWithoutData); }
 
 std::string ActedText(const JobSpec& spec) {
   std::string text;
-  AppendText(Write(spec, true), &text);
+  AppendText(Write(spec, Extent::kActedOn), &text);
   return text;
 }
 

@@ -27,6 +27,9 @@ inline constexpr size_t kLabelsMax = 64, kLabelBytesMax = 253;
 // references to modules (kModule, kOffset), whose text alone is looked at.
 void ReadFields(Purpose purpose, Report& report, JobSpec& spec);
 
+// WriteJobSpec without `spec.data`.
+Tree WriteWithoutData(const JobSpec& spec);
+
 // What is written for a field of `owner`; nullopt where it is not known. Reads only.
 std::optional<Tree> WriteField(const Field& field, void* owner);
 

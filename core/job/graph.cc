@@ -38,10 +38,9 @@ std::vector<int32_t> DataFlowOrder(size_t modules, const std::vector<Edge>& edge
   return order;
 }
 
-int32_t ChunksOf(const JobSpec& spec, int32_t module) {
+int32_t ChunksOf(const JobSpec& spec, const Schedule& schedule, int32_t module) {
   if (module != spec.language) return 1;
-  return spec.schedule.name == ScheduleName::kZeroBubbleV ? kChunksOfVee
-                                                          : std::max(1, spec.schedule.chunks);
+  return schedule.name == ScheduleName::kZeroBubbleV ? kChunksOfVee : std::max(1, schedule.chunks);
 }
 
 int64_t MicrobatchesOf(const JobSpec& spec) {

@@ -23,9 +23,12 @@ inline std::vector<int32_t> DataFlowOrder(const JobSpec& spec) {
 
 // Chunks of a stage under zero_bubble_v, written or not.
 inline constexpr int32_t kChunksOfVee = 2;
-// Pieces that each stage of a module is cut into: of the language module those of the schedule, of
-// all others one.
-int32_t ChunksOf(const JobSpec& spec, int32_t module);
+// Pieces that each stage of a module is cut into under a schedule, else under the spec's own: of
+// the language module those of the schedule, of all others one.
+int32_t ChunksOf(const JobSpec& spec, const Schedule& schedule, int32_t module);
+inline int32_t ChunksOf(const JobSpec& spec, int32_t module) {
+  return ChunksOf(spec, spec.schedule, module);
+}
 
 // Microbatches of a step: as many as the largest replica of the language module needs.
 int64_t MicrobatchesOf(const JobSpec& spec);

@@ -110,11 +110,14 @@ void CheckLayout(const JobSpec& spec, Report& report) {
 }
 
 std::vector<Violation> CheckLayout(const JobSpec& spec) {
-  JobSpec written = spec;
-  written.data.reset();  // names of files are many, and no layout depends on them
-  const Tree document = WriteJobSpec(written);
+  const Tree document = WriteWithoutData(spec);
   Report report(document);
-  ReadFields(Purpose::kPlan, report, written);
+  JobSpec read;
+  ReadFields(Purpose::kPlan, report, read);
+  if (!spec.modules.empty() &&
+      (spec.language < 0 || static_cast<size_t>(spec.language) >= spec.modules.size())) {
+    report.Add("spec.language", "must be one of the modules");
+  }
   CheckLayout(spec, report);
   return report.Sorted();
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "core/job/references.h"
 #include "core/job/rules.h"
+#include "core/job/schema.h"
 
 namespace phalanx::job {
 namespace {
@@ -26,12 +27,15 @@ bool AllSound(const Report& report, const std::string& path,
 void CheckShape(const Architecture& a, const std::string& path, Report& report) {
   const FamilyTraits& family = TraitsOf(a);
   if (AllSound(report, path, {"hidden_size", "heads", "head_size"})) {
-    if (report.Written(path + ".head_size") == nullptr && a.hidden_size % a.heads != 0) {
+    const bool derived = report.Written(path + ".head_size") == nullptr;
+    if (derived && a.hidden_size % a.heads != 0) {
       report.Add(path + ".heads", absl::StrCat("must divide hidden_size (", a.hidden_size,
                                                "), or head_size must be written"));
+    } else if (a.head_size > kHeadSizeMax) {  // one that is written was checked
+      report.Add(path + ".heads", absl::StrCat("heads may have a size of at most ", kHeadSizeMax,
+                                               "; this gives ", a.head_size));
     } else if (family.positions == Positions::kRotary && a.head_size % 2 != 0) {
-      const bool written = report.Written(path + ".head_size") != nullptr;
-      report.Add(path + (written ? ".head_size" : ".heads"),
+      report.Add(path + (derived ? ".heads" : ".head_size"),
                  absl::StrCat("heads must be of even size, for rotary positions; this gives ",
                               a.head_size));
     }
@@ -138,7 +142,7 @@ void CheckStages(const Module& module, const std::string& path, Report& report) 
   }
 }
 
-void CheckNames(const JobSpec& spec, Report& report) {
+void CheckNamesDiffer(const JobSpec& spec, Report& report) {
   std::map<std::string, size_t> first;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     const std::string path = ModulePath(i) + ".name";
@@ -227,7 +231,7 @@ void CheckSpans(const JobSpec& spec, Report& report) {
 }
 
 void CheckModules(const JobSpec& spec, Report& report) {
-  CheckNames(spec, report);
+  CheckNamesDiffer(spec, report);
   CheckLanguage(spec, report);
 }
 

@@ -10,11 +10,10 @@
 #include "absl/strings/str_join.h"
 #include "core/job/rules.h"
 #include "core/job/scalar.h"
+#include "core/job/schema.h"
 
 namespace phalanx::job {
 namespace {
-
-constexpr int64_t kRanksMax = 1 << 20;
 
 // The members are what the parts of a document share.
 class Resolver {

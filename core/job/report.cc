@@ -120,7 +120,8 @@ void Report::Add(const std::string& path, std::string rule) {
     return;
   }
   entries_.push_back(
-      {Violation{path, show ? ShowValue(*node) : "", std::move(rule), where.line}, where.column});
+      {Violation{path, show ? ShowValue(*node) : "", Cut(std::move(rule), kRuleMax), where.line},
+       where.column});
 }
 
 void Report::AddAt(const std::string& path, const Tree& node, std::string rule) {
@@ -129,7 +130,8 @@ void Report::AddAt(const std::string& path, const Tree& node, std::string rule) 
     ++left_out_;
     return;
   }
-  entries_.push_back({Violation{path, ShowValue(node), std::move(rule), node.line}, node.column});
+  entries_.push_back(
+      {Violation{path, ShowValue(node), Cut(std::move(rule), kRuleMax), node.line}, node.column});
 }
 
 bool Report::Sound(const std::string& path) const {

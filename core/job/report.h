@@ -22,6 +22,8 @@ namespace phalanx::job {
 
 // Longest value and longest name that a violation shows; the rest is cut.
 inline constexpr size_t kValueMax = 80;
+// Longest rule; rules quote names, which are as long as the user likes.
+inline constexpr size_t kRuleMax = 4096;
 // A document with more violations shows so many and counts the rest.
 inline constexpr size_t kViolationsMax = 256;
 

@@ -47,6 +47,11 @@ absl::StatusOr<std::vector<std::string>> Alternatives(absl::string_view inside) 
   return names;
 }
 
+absl::Status TooLong() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a pattern may stand for at most ", kExpansionBytesMax, " bytes of names"));
+}
+
 // Insertions, deletions, changes and swaps of neighbours; names are short.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<std::vector<size_t>> distance(a.size() + 1, std::vector<size_t>(b.size() + 1));
@@ -153,12 +158,13 @@ absl::StatusOr<std::vector<std::string>> ExpandBraces(absl::string_view pattern)
         absl::StrCat("a pattern may be at most ", kPatternMax, " bytes long"));
   }
   std::vector<std::string> names = {""};
-  const auto append = [&names](absl::string_view text) {
-    for (std::string& name : names) absl::StrAppend(&name, text);
-  };
+  size_t bytes = 0;  // of all names
   while (true) {
     const size_t brace = pattern.find_first_of("{}");
-    append(pattern.substr(0, brace));
+    const absl::string_view text = pattern.substr(0, brace);
+    bytes += names.size() * text.size();
+    if (bytes > kExpansionBytesMax) return TooLong();
+    for (std::string& name : names) absl::StrAppend(&name, text);
     if (brace == absl::string_view::npos) return names;
     pattern.remove_prefix(brace);
     const size_t end = pattern.find_first_of("{}", 1);
@@ -172,6 +178,9 @@ absl::StatusOr<std::vector<std::string>> ExpandBraces(absl::string_view pattern)
       return absl::InvalidArgumentError(
           absl::StrCat("a pattern may stand for at most ", kExpansionMax, " names"));
     }
+    bytes *= words->size();
+    for (const std::string& word : *words) bytes += names.size() * word.size();
+    if (bytes > kExpansionBytesMax) return TooLong();
     std::vector<std::string> product;
     product.reserve(names.size() * words->size());
     for (const std::string& name : names) {

@@ -21,6 +21,8 @@ namespace phalanx::job {
 inline constexpr int64_t kExpansionMax = 65536;
 // Bytes of a pattern.
 inline constexpr size_t kPatternMax = 1024;
+// Bytes of all names together, of one pattern or of the list that a field has.
+inline constexpr size_t kExpansionBytesMax = size_t{8} << 20;
 
 // Decimal digits with an optional sign; nullopt for anything else and beyond 64 bits.
 std::optional<int64_t> ParseInteger(absl::string_view text);
@@ -43,7 +45,7 @@ bool NeedsQuotes(absl::string_view text);
 // "emoji-{000..003}.tar" -> emoji-000.tar ... emoji-003.tar; "{train,extra}.tar" -> two names.
 // Several braces multiply, the last one varying fastest. Numbers keep the width of the longer end.
 // Errors: InvalidArgument for an unclosed or nested brace, a range that runs backwards, a pattern
-// beyond kPatternMax, or more than kExpansionMax names.
+// beyond kPatternMax, or names that are more than kExpansionMax or longer than kExpansionBytesMax.
 absl::StatusOr<std::vector<std::string>> ExpandBraces(absl::string_view pattern);
 
 // The candidate that `word` was most likely meant to be; nullopt when none is near. Near: at most a

@@ -49,7 +49,6 @@ constexpr FamilySet kOfSounds = FamiliesWhere([](const Traits& t) { return t.sou
 constexpr FamilySet kPredictors = FamiliesWhere([](const Traits& t) { return t.predicts(); });
 
 constexpr double kWidthMax = 1 << 20;  // hidden sizes and the like
-constexpr double kRanksMax = 1 << 20;  // plan::kWorldMax
 constexpr double kStepsMax = 1e12;
 constexpr double kLayersMax = 4096;
 
@@ -75,7 +74,7 @@ constexpr Field kArchitecture[] = {
      .doc = "Key and value heads, each shared by `heads` / `kv_heads` query heads; divides "
             "`heads`."},
     {.name = "head_size", .type = T::kSize, .at = Bound<&Architecture::head_size>,
-     .otherwise = "`hidden_size` / `heads`", .low = 1, .high = 65536, .families = kEvery,
+     .otherwise = "`hidden_size` / `heads`", .low = 1, .high = kHeadSizeMax, .families = kEvery,
      .doc = "Width of one head; even in decoders."},
     {.name = "mlp_size", .type = T::kSize, .at = Bound<&Architecture::mlp_size>, .low = 1,
      .high = kWidthMax * 16, .families = kEvery, .required_of = kEvery,
@@ -420,14 +419,9 @@ std::string DescribeValue(const Field& field) {
 }
 
 absl::Span<const string_view> FamilyNames() { return kFamilyNames; }
-absl::Span<const string_view> AxisNames() { return kAxisNames; }
-absl::Span<const string_view> PrecisionNames() { return kPrecisionNames; }
 absl::Span<const string_view> RecomputeNames() { return kRecomputeNames; }
 absl::Span<const string_view> ScheduleNames() { return kScheduleNames; }
-absl::Span<const string_view> DecayNames() { return kDecayNames; }
 absl::Span<const string_view> DeviceNames() { return kDeviceNames; }
-absl::Span<const string_view> RungNames() { return kRungNames; }
-absl::Span<const string_view> WidthsNames() { return kWidthsNames; }
 absl::Span<const string_view> StateHomeNames() { return kStateHomeNames; }
 
 }  // namespace phalanx::job

@@ -67,6 +67,11 @@ struct Field {
   Member Of(void* owner) const { return at == nullptr ? Member() : at(owner); }
 };
 
+// Ranks of a job at most.
+inline constexpr int32_t kRanksMax = 1 << 20;
+// Width of one head at most, written or not.
+inline constexpr int64_t kHeadSizeMax = 65536;
+
 // The fields of a mapping, by the path without indices: "" (the document), "metadata", "spec",
 // "spec.modules", "spec.modules.parallel", ... A path that is no mapping is a caller's bug.
 absl::Span<const Field> FieldsOf(absl::string_view path);
@@ -79,14 +84,9 @@ std::string JobReference();
 
 // As written in a job file, in the order of the enumerations.
 absl::Span<const absl::string_view> FamilyNames();  // clip_vision, ...: Family value - 1
-absl::Span<const absl::string_view> AxisNames();
-absl::Span<const absl::string_view> PrecisionNames();
 absl::Span<const absl::string_view> RecomputeNames();
 absl::Span<const absl::string_view> ScheduleNames();
-absl::Span<const absl::string_view> DecayNames();
 absl::Span<const absl::string_view> DeviceNames();
-absl::Span<const absl::string_view> RungNames();
-absl::Span<const absl::string_view> WidthsNames();
 absl::Span<const absl::string_view> StateHomeNames();
 
 }  // namespace phalanx::job

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "core/plan/units.h"
+
 namespace phalanx::plan {
 namespace {
 
@@ -49,10 +51,28 @@ void Append(CopyRun run, std::vector<CopyRun>& runs) {
   runs.push_back(run);
 }
 
-// The vocabulary rows of a part's end of the embedding, or nullptr.
-const LocalMatrix* VocabularyEnd(const StageParameters& parameters, const char* role) {
-  const LocalMatrix* matrix = parameters.Find(role);
-  return matrix == nullptr || matrix->pieces.empty() ? nullptr : matrix;
+// The vocabulary rows that a tensor rank has of one end of the embedding.
+struct VocabularyEnd {
+  Place place;
+  int64_t offset = 0, cols = 0;  // in its flat buffers
+  UnitRange rows;
+};
+
+// Of each tensor rank of a slot that has some.
+std::vector<VocabularyEnd> EndsOf(const Plan& plan, Place place, int32_t chunk, const char* role) {
+  std::vector<VocabularyEnd> ends;
+  place.width = plan.Width(place.module, place.dp, place.pp);
+  for (place.tp = 0; place.tp < place.width; ++place.tp) {
+    const StageParameters parameters = ParametersOf(plan, place, chunk);
+    const LocalMatrix* matrix = parameters.Find(role);
+    if (matrix == nullptr || matrix->pieces.empty()) continue;
+    const Piece& piece = matrix->pieces.front();
+    ends.push_back({.place = place,
+                    .offset = matrix->offset,
+                    .cols = matrix->cols,
+                    .rows = {piece.logical_row, piece.rows}});
+  }
+  return ends;
 }
 
 }  // namespace
@@ -74,8 +94,9 @@ std::vector<Copy> CopiesInSlot(const Plan& plan, const Place& place, int32_t chu
           .lead = places[lead], .follower = places[follower], .lead_chunk = chunk, .chunk = chunk};
       std::vector<CopyRun> runs;
       for (const auto& [key, mine] : held[lead]) {
+        if (!mine.primary) continue;
         const auto theirs = held[follower].find(key);
-        if (!mine.primary || theirs == held[follower].end()) continue;
+        if (theirs == held[follower].end()) continue;
         runs.push_back({.lead_offset = mine.offset,
                         .offset = theirs->second.offset,
                         .count = mine.count,
@@ -98,30 +119,21 @@ std::vector<Copy> TiedCopies(const Plan& plan, const Place& place) {
   Place lead = place, follower = place;
   lead.pp = module.StageAt(0);
   follower.pp = module.LastStage();
-  lead.width = plan.Width(place.module, place.dp, lead.pp);
-  follower.width = plan.Width(place.module, place.dp, follower.pp);
   const int32_t last_chunk = module.ChunkAt(module.order.count() - 1);
-  for (lead.tp = 0; lead.tp < lead.width; ++lead.tp) {
-    const StageParameters mine = ParametersOf(plan, lead, 0);
-    const LocalMatrix* embedding = VocabularyEnd(mine, "embedding");
-    if (embedding == nullptr) continue;
-    const Piece& rows = embedding->pieces.front();
-    for (follower.tp = 0; follower.tp < follower.width; ++follower.tp) {
-      const StageParameters theirs = ParametersOf(plan, follower, last_chunk);
-      const LocalMatrix* head = VocabularyEnd(theirs, "head");
-      if (head == nullptr) continue;
-      const Piece& other = head->pieces.front();
-      const int64_t first = std::max(rows.logical_row, other.logical_row);
-      const int64_t end = std::min(rows.logical_row + rows.rows, other.logical_row + other.rows);
+  const std::vector<VocabularyEnd> heads = EndsOf(plan, follower, last_chunk, "head");
+  for (const VocabularyEnd& embedding : EndsOf(plan, lead, 0, "embedding")) {
+    for (const VocabularyEnd& head : heads) {
+      const int64_t first = std::max(embedding.rows.first, head.rows.first);
+      const int64_t end = std::min(embedding.rows.end(), head.rows.end());
       if (first >= end) continue;
-      copies.push_back({.lead = lead,
-                        .follower = follower,
+      copies.push_back({.lead = embedding.place,
+                        .follower = head.place,
                         .lead_chunk = 0,
                         .chunk = last_chunk,
-                        .runs = {{.lead_offset = embedding->offset +
-                                                 (first - rows.logical_row) * embedding->cols,
-                                  .offset = head->offset + (first - other.logical_row) * head->cols,
-                                  .count = (end - first) * head->cols,
+                        .runs = {{.lead_offset = embedding.offset +
+                                                 (first - embedding.rows.first) * embedding.cols,
+                                  .offset = head.offset + (first - head.rows.first) * head.cols,
+                                  .count = (end - first) * head.cols,
                                   .folds = true}}});
     }
   }

@@ -7,6 +7,7 @@
 #include "core/base/violation.h"
 #include "core/job/graph.h"
 #include "core/job/rules.h"
+#include "core/job/schema.h"
 #include "core/plan/cost.h"
 #include "core/plan/units.h"
 
@@ -14,6 +15,8 @@ namespace phalanx::plan {
 namespace {
 
 using job::ScheduleName;
+
+static_assert(kWorldMax == job::kRanksMax);
 
 // Layers by cost in the order of data flow, or each stage's written layers evenly over its chunks.
 std::vector<int32_t> PlaceLayers(const job::Module& module, const PartOrder& order) {
@@ -32,10 +35,17 @@ std::vector<int32_t> PlaceLayers(const job::Module& module, const PartOrder& ord
   return layers;
 }
 
-ModuleLayout DecideModule(const job::JobSpec& spec, int32_t index) {
+PartOrder OrderUnder(const job::Schedule& schedule, const job::JobSpec& spec, int32_t module) {
+  const bool vee = module == spec.language && schedule.name == ScheduleName::kZeroBubbleV;
+  return {.pp = spec.modules[static_cast<size_t>(module)].parallel.pp,
+          .chunks = job::ChunksOf(spec, schedule, module),
+          .path = vee ? ChunkPath::kVee : ChunkPath::kLoop};
+}
+
+ModuleLayout DecideModule(const job::JobSpec& spec, const job::Schedule& schedule, int32_t index) {
   const job::Module& module = spec.modules[static_cast<size_t>(index)];
   const job::Recovery& recovery = spec.recovery;
-  ModuleLayout layout{.layers = PlaceLayers(module, PartOrderOf(spec, index)),
+  ModuleLayout layout{.layers = PlaceLayers(module, OrderUnder(schedule, spec, index)),
                       .state_home = recovery.state_home,
                       .state_copies = recovery.state_copies};
   const bool has_mirror = module.parallel.dp > 1;
@@ -97,10 +107,7 @@ Placement PlacementOf(const Cluster& cluster) {
 }
 
 PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module) {
-  const bool vee = module == spec.language && spec.schedule.name == ScheduleName::kZeroBubbleV;
-  return {.pp = spec.modules[static_cast<size_t>(module)].parallel.pp,
-          .chunks = job::ChunksOf(spec, module),
-          .path = vee ? ChunkPath::kVee : ChunkPath::kLoop};
+  return OrderUnder(spec.schedule, spec, module);
 }
 
 absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {
@@ -116,10 +123,8 @@ absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& clu
         layout.schedule.chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;
     layout.schedule.encoder_chunks = 1;  // only three_phase cuts encoder passes
   }
-  job::JobSpec decided = spec;
-  decided.schedule = layout.schedule;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
-    layout.modules.push_back(DecideModule(decided, static_cast<int32_t>(i)));
+    layout.modules.push_back(DecideModule(spec, layout.schedule, static_cast<int32_t>(i)));
   }
   layout.nodes = PlacementOf(cluster);
   layout.idle = PlacesOutsideModules(spec, cluster.devices.size());

@@ -211,6 +211,31 @@ void PlaceSamples(Plan& plan) {
   plan.microbatches = (most + plan.spec.batch.micro - 1) / plan.spec.batch.micro;
 }
 
+// What follows from document and layout; the document, under the layout's schedule, was checked.
+absl::StatusOr<Plan> Derive(Plan plan) {
+  const std::vector<job::Module>& modules = plan.spec.modules;
+  if (plan.layout.modules.size() != modules.size()) {
+    return BadLayout(absl::StrCat("it has ", plan.layout.modules.size(),
+                                  " modules; the document has ", modules.size()));
+  }
+  if (plan.layout.schedule.name == job::ScheduleName::kAuto) {
+    return BadLayout("its schedule was never chosen");
+  }
+  plan.world = plan.spec.World();
+  for (size_t i = 0; i < modules.size(); ++i) {
+    ASSIGN_OR_RETURN(ModulePlan module,
+                     PlanModule(plan.spec, plan.layout.modules[i], static_cast<int32_t>(i)));
+    plan.modules.push_back(std::move(module));
+  }
+  plan.stages = CountStages(plan.spec, plan.modules);
+  plan.links = MakeLinks(plan.spec, plan.modules);
+  FindTrained(plan);
+  RETURN_IF_ERROR(PlaceDevices(plan));
+  PlaceSamples(plan);
+  plan.digest = Digest(CanonicalText(plan));
+  return plan;
+}
+
 }  // namespace
 
 Rank Plan::RankOf(const Place& place) const {
@@ -297,31 +322,17 @@ absl::StatusOr<Plan> Expand(const job::JobSpec& spec, Layout layout) {
   plan.spec.schedule = layout.schedule;
   plan.layout = std::move(layout);
   RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(plan.spec)));
-  if (plan.layout.modules.size() != spec.modules.size()) {
-    return BadLayout(absl::StrCat("it has ", plan.layout.modules.size(),
-                                  " modules; the document has ", spec.modules.size()));
-  }
-  if (plan.layout.schedule.name == job::ScheduleName::kAuto) {
-    return BadLayout("its schedule was never chosen");
-  }
-  plan.world = spec.World();
-  for (size_t i = 0; i < spec.modules.size(); ++i) {
-    ASSIGN_OR_RETURN(ModulePlan module,
-                     PlanModule(plan.spec, plan.layout.modules[i], static_cast<int32_t>(i)));
-    plan.modules.push_back(std::move(module));
-  }
-  plan.stages = CountStages(plan.spec, plan.modules);
-  plan.links = MakeLinks(plan.spec, plan.modules);
-  FindTrained(plan);
-  RETURN_IF_ERROR(PlaceDevices(plan));
-  PlaceSamples(plan);
-  plan.digest = Digest(CanonicalText(plan));
-  return plan;
+  return Derive(std::move(plan));
 }
 
 absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {
   ASSIGN_OR_RETURN(Layout layout, DecideLayout(spec, cluster, epoch));
-  return Expand(spec, std::move(layout));
+  // What was checked is the document with the schedule that it names.
+  if (layout.schedule != spec.schedule) return Expand(spec, std::move(layout));
+  Plan plan;
+  plan.spec = spec;
+  plan.layout = std::move(layout);
+  return Derive(std::move(plan));
 }
 
 }  // namespace phalanx::plan

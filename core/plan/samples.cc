@@ -195,18 +195,26 @@ UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
   return LaneRun(ModuleOf(plan, module), static_cast<int64_t>(microbatch.samples.size()), lane);
 }
 
-int64_t LaneSamplesOfStep(const Plan& plan, int32_t module, int32_t lane) {
-  if (module == plan.spec.language) return RunOf(plan.sample_runs, lane).count;
+std::vector<int64_t> LaneSamplesOfStep(const Plan& plan, int32_t module) {
+  const ModulePlan& layout = ModuleOf(plan, module);
+  std::vector<int64_t> samples(static_cast<size_t>(layout.replicas.replicas()));
+  const auto add = [&](const std::vector<int64_t>& starts, int64_t times) {
+    for (size_t lane = 0; lane < samples.size(); ++lane) {
+      samples[lane] += times * (starts[lane + 1] - starts[lane]);
+    }
+  };
+  if (module == plan.spec.language) {
+    add(plan.sample_runs, 1);
+    return samples;
+  }
   // A run of the language model gives its first microbatches one sample more: between the places
   // where such parts end all microbatches have one size.
   std::set<int64_t> cuts = {0, plan.microbatches};
   for (const auto& [length, lanes] : RunLengths(plan)) cuts.insert(length % plan.microbatches);
-  int64_t count = 0;
   for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
-    const UnitRange run = LaneRun(ModuleOf(plan, module), CountOfMicrobatch(plan, *cut), lane);
-    count += (*std::next(cut) - *cut) * run.count;
+    add(LaneStarts(layout, CountOfMicrobatch(plan, *cut)), *std::next(cut) - *cut);
   }
-  return count;
+  return samples;
 }
 
 int64_t SampleAt(uint64_t seed, int64_t data_set_size, int64_t position) {

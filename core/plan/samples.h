@@ -40,8 +40,8 @@ MicrobatchSamples DealMicrobatch(const Plan& plan, int64_t count);
 UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
                       const MicrobatchSamples& microbatch);
 
-// Samples of a whole step that lane `lane` of `module` works on.
-int64_t LaneSamplesOfStep(const Plan& plan, int32_t module, int32_t lane);
+// Samples of a whole step that each lane of `module` works on.
+std::vector<int64_t> LaneSamplesOfStep(const Plan& plan, int32_t module);
 
 // The order of samples: which sample of the data set stands at `position` of the endless stream, in
 // which step s takes positions [s * global, (s + 1) * global). Each pass over the data set is a

@@ -174,37 +174,74 @@ std::vector<LedRun> LedRuns(const Plan& plan, const Place& place,
   return runs;
 }
 
-// The primary in replica `replica` of a data group, then the mirrors.
-RankList HomesOf(const Plan& plan, const ModuleLayout& layout, const RankList& group,
-                 size_t replica) {
-  RankList homes = {group[replica]};
-  if (layout.state_home != job::StateHome::kMirror) return homes;
-  RankList others;
-  for (size_t i = 1; i < group.size(); ++i) others.push_back(group[(replica + i) % group.size()]);
-  const auto node = [&plan](Rank rank) {
-    return plan.devices[static_cast<size_t>(rank.value)].node;
+// Of each replica of a data group the primary, then the mirrors: going round from it, first those
+// on other nodes, then those on its own.
+std::vector<RankList> HomesOf(const Plan& plan, const ModuleLayout& layout, const RankList& group) {
+  const size_t count = group.size();
+  const auto node = [&](size_t replica) -> const NodeName& {
+    return plan.devices[static_cast<size_t>(group[replica].value)].node;
   };
-  std::stable_partition(others.begin(), others.end(),
-                        [&](Rank rank) { return node(rank) != node(homes[0]); });
-  const size_t mirrors =
-      std::min(others.size(), static_cast<size_t>(std::max(0, layout.state_copies - 1)));
-  homes.insert(homes.end(), others.begin(), others.begin() + static_cast<std::ptrdiff_t>(mirrors));
+  // Of each replica how many from it on share its node; `count`: all of them.
+  std::vector<size_t> run(count, count);
+  for (size_t i = 2 * count; i-- > 0;) {
+    const size_t at = i % count, next = (at + 1) % count;
+    run[at] = node(at) != node(next) ? 1 : std::min(run[next] + 1, count);
+  }
+  const bool mirrored = layout.state_home == job::StateHome::kMirror;
+  const size_t copies = mirrored ? static_cast<size_t>(std::max(1, layout.state_copies)) : 1;
+  std::vector<RankList> homes(count);
+  for (size_t primary = 0; primary < count; ++primary) {
+    RankList& mine = homes[primary];
+    mine.push_back(group[primary]);
+    for (size_t step = 1; step < count && mine.size() < copies;) {
+      const size_t at = (primary + step) % count;
+      const bool apart = node(at) != node(primary);
+      if (apart) mine.push_back(group[at]);
+      step += apart ? 1 : run[at];
+    }
+    for (size_t step = 1; step < count && mine.size() < copies; ++step) {
+      const size_t at = (primary + step) % count;
+      if (node(at) == node(primary)) mine.push_back(group[at]);
+    }
+  }
   return homes;
+}
+
+bool HasHostHome(const ModuleLayout& layout) {
+  return layout.state_home == job::StateHome::kHost && layout.state_copies > 1;
+}
+
+// Tensor coordinates of the stages whose replicas have one width, in the first replica that there
+// is; of modules without architecture none. Until `see` returns false.
+template <typename See>
+void VisitTensorRanks(const Plan& plan, See see) {
+  for (const ModulePlan& layout : plan.modules) {
+    if (!job::TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
+    for (int32_t pp = 0; pp < layout.pp(); ++pp) {
+      if (!layout.replicas.EqualWidths(pp)) continue;
+      Place place{.module = layout.index,
+                  .dp = layout.replicas.FirstPresent(),
+                  .pp = pp,
+                  .width = layout.replicas.WidestOf(pp)};
+      for (; place.tp < place.width; ++place.tp) {
+        if (!see(place)) return;
+      }
+    }
+  }
 }
 
 using SegmentAt = std::map<std::tuple<int32_t, int32_t, Kind, int64_t>, int32_t>;
 
-// Of one chunk of one tensor coordinate of a stage.
+// Of one chunk of one tensor coordinate of a stage. Ends early beyond kSharesMax.
 void AppendShares(const Plan& plan, const Place& place, int32_t chunk, const SegmentAt& segment_at,
-                  std::vector<Share>* shares) {
+                  const std::vector<RankList>& homes, std::vector<Share>* shares) {
   const StageParameters parameters = ParametersOf(plan, place, chunk);
   const std::vector<LedRun> runs = LedRuns(plan, place, parameters);
-  const RankList group = plan.DataGroupOf(place);
   const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(place.module)];
   auto run = runs.begin();
   for (size_t b = 0; b < parameters.buckets.size(); ++b) {
     const Bucket& bucket = parameters.buckets[b];
-    const int64_t part = bucket.elements / static_cast<int64_t>(group.size());
+    const int64_t part = bucket.elements / static_cast<int64_t>(homes.size());
     std::map<int32_t, int64_t> before;                // elements of each segment so far
     std::map<std::pair<int32_t, size_t>, size_t> at;  // (segment, replica) -> index into shares
     for (; run != runs.end() && run->begin < bucket.offset + bucket.elements; ++run) {
@@ -215,15 +252,15 @@ void AppendShares(const Plan& plan, const Place& place, int32_t chunk, const Seg
         const int64_t end = std::min(run->end, cut);
         const auto [entry, is_new] = at.try_emplace({segment, replica}, shares->size());
         if (is_new) {
-          shares->push_back(
-              {.module = place.module,
-               .pp = place.pp,
-               .chunk = chunk,
-               .segment = segment,
-               .bucket = static_cast<int32_t>(b),
-               .elements = {before[segment], 0},
-               .homes = HomesOf(plan, layout, group, replica),
-               .host = layout.state_home == job::StateHome::kHost && layout.state_copies > 1});
+          if (shares->size() > kSharesMax) return;
+          shares->push_back({.module = place.module,
+                             .pp = place.pp,
+                             .chunk = chunk,
+                             .segment = segment,
+                             .bucket = static_cast<int32_t>(b),
+                             .elements = {before[segment], 0},
+                             .homes = homes[replica],
+                             .host = HasHostHome(layout)});
         }
         (*shares)[entry->second].elements.count += end - begin;
         before[segment] += end - begin;
@@ -248,7 +285,21 @@ std::vector<Segment> Segments(const Plan& plan) {
   return segments;
 }
 
-std::vector<Share> Shares(const Plan& plan) {
+std::vector<StateHomes> HomesOfState(const Plan& plan) {
+  std::vector<StateHomes> all;
+  VisitTensorRanks(plan, [&](const Place& place) {
+    const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(place.module)];
+    all.push_back({.module = place.module,
+                   .pp = place.pp,
+                   .tp = place.tp,
+                   .homes = HomesOf(plan, layout, plan.DataGroupOf(place)),
+                   .host = HasHostHome(layout)});
+    return true;
+  });
+  return all;
+}
+
+std::optional<std::vector<Share>> Shares(const Plan& plan) {
   const std::vector<Segment> segments = Segments(plan);
   SegmentAt segment_at;
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -257,21 +308,16 @@ std::vector<Share> Shares(const Plan& plan) {
                 segment.units.first}] = static_cast<int32_t>(i);
   }
   std::vector<Share> shares;
-  for (const ModulePlan& layout : plan.modules) {
-    if (!job::TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
-    for (int32_t pp = 0; pp < layout.pp(); ++pp) {
-      if (!layout.replicas.EqualWidths(pp)) continue;
-      Place place{.module = layout.index,
-                  .dp = layout.replicas.FirstPresent(),
-                  .pp = pp,
-                  .width = layout.replicas.WidestOf(pp)};
-      for (; place.tp < place.width; ++place.tp) {
-        for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-          AppendShares(plan, place, chunk, segment_at, &shares);
-        }
-      }
+  VisitTensorRanks(plan, [&](const Place& place) {
+    const std::vector<RankList> homes = HomesOf(
+        plan, plan.layout.modules[static_cast<size_t>(place.module)], plan.DataGroupOf(place));
+    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
+    for (int32_t chunk = 0; chunk < chunks && shares.size() <= kSharesMax; ++chunk) {
+      AppendShares(plan, place, chunk, segment_at, homes, &shares);
     }
-  }
+    return shares.size() <= kSharesMax;
+  });
+  if (shares.size() > kSharesMax) return std::nullopt;
   std::stable_sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
     return std::tie(a.segment, a.chunk, a.bucket, a.elements.first) <
            std::tie(b.segment, b.chunk, b.bucket, b.elements.first);

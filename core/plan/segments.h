@@ -12,7 +12,9 @@
 // Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/plan/plan.h"
@@ -43,8 +45,24 @@ struct Share {
   bool host = false;    // the second home is host memory of the primary's node
 };
 
+// So many are listed: they are as many as buckets x ranks, and past that the rule says as much
+// (HomesOfState).
+inline constexpr size_t kSharesMax = 4096;
+
 // Of every segment that trains, in its order, then chunk, bucket, first element; nothing of stages
-// whose replicas have different widths.
-std::vector<Share> Shares(const Plan& plan);
+// whose replicas have different widths. nullopt: there are more than kSharesMax.
+std::optional<std::vector<Share>> Shares(const Plan& plan);
+
+// The rule behind shares: the homes of the state that one tensor coordinate of a stage leads, alike
+// for all its buckets.
+struct StateHomes {
+  int32_t module = 0, pp = 0, tp = 0;
+  std::vector<RankList> homes;  // of share r of each bucket: as Share::homes
+  bool host = false;            // as Share::host
+};
+
+// By module, pp, tp; nothing of stages whose replicas have different widths, nor of modules without
+// architecture.
+std::vector<StateHomes> HomesOfState(const Plan& plan);
 
 }  // namespace phalanx::plan

@@ -87,8 +87,9 @@ int64_t MicrobatchesToSimulate(const plan::Plan& plan) {
   return fewer < stages ? 0 : fewer;
 }
 
-// Fills what simulation and estimate say about the plan.
-absl::Status Measure(plan::Plan plan, int64_t simulated, ScheduleCandidate& candidate) {
+// Fills what simulation and estimate say about the plan; of its microbatches only `simulated` are
+// left then.
+absl::Status Measure(plan::Plan& plan, int64_t simulated, ScheduleCandidate& candidate) {
   for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan)) {
     candidate.memory = std::max(candidate.memory, estimate.total());
   }
@@ -106,7 +107,7 @@ std::string WhyNot(const absl::Status& status) {
   return violations.empty() ? std::string(status.message()) : violations.front().rule;
 }
 
-const ScheduleCandidate& Best(const std::vector<ScheduleCandidate>& candidates) {
+size_t Best(const std::vector<ScheduleCandidate>& candidates) {
   const ScheduleCandidate* fastest = nullptr;
   for (const ScheduleCandidate& candidate : candidates) {
     if (!candidate.left_out.empty()) continue;
@@ -117,7 +118,7 @@ const ScheduleCandidate& Best(const std::vector<ScheduleCandidate>& candidates) 
     if (!candidate.left_out.empty() || candidate.step > kNearlyEqual * fastest->step) continue;
     if (best == nullptr || candidate.memory < best->memory) best = &candidate;
   }
-  return *best;
+  return static_cast<size_t>(best - candidates.data());
 }
 
 }  // namespace
@@ -126,13 +127,19 @@ absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster
                                    Epoch epoch) {
   if (spec.schedule.name != ScheduleName::kAuto) return plan::MakePlan(spec, cluster, epoch);
   job::JobSpec tried = spec;
+  if (tried.data.has_value()) {  // names of files are many, and no layout depends on them
+    tried.data->shards.clear();
+    tried.data->validation.clear();
+  }
   tried.schedule = {.name = ScheduleName::k1F1B};
-  ASSIGN_OR_RETURN(const plan::Plan first, plan::MakePlan(tried, cluster, epoch));
+  ASSIGN_OR_RETURN(plan::Plan first, plan::MakePlan(tried, cluster, epoch));
   const int64_t simulated = MicrobatchesToSimulate(first);
-  if (simulated == 0) return first;
+  if (simulated == 0) return plan::Expand(spec, std::move(first.layout));
   std::vector<ScheduleCandidate> candidates;
+  std::vector<plan::Layout> layouts;  // of each candidate; of what is left out none
   for (const job::Schedule& schedule : SchedulesToTry(spec, first.microbatches)) {
     ScheduleCandidate& candidate = candidates.emplace_back();
+    plan::Layout& layout = layouts.emplace_back();
     candidate.schedule = schedule;
     if (schedule.chunks > 1 && !LayersAreKnown(spec)) {
       candidate.left_out = "the number of layers is not known";
@@ -144,10 +151,10 @@ absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster
       candidate.left_out = WhyNot(plan.status());
       continue;
     }
-    RETURN_IF_ERROR(Measure(*std::move(plan), simulated, candidate));
+    RETURN_IF_ERROR(Measure(*plan, simulated, candidate));
+    layout = std::move(plan->layout);
   }
-  tried.schedule = Best(candidates).schedule;
-  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(tried, cluster, epoch));
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::Expand(spec, std::move(layouts[Best(candidates)])));
   plan.candidates = std::move(candidates);
   return plan;
 }

@@ -1,10 +1,13 @@
 #include "core/wire/layout_codec.h"
 
-#include <array>
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/job/schema.h"
 
 namespace phalanx::wire {
 namespace {
@@ -12,31 +15,18 @@ namespace {
 using job::ScheduleName;
 using job::StateHome;
 
-constexpr std::array<std::pair<absl::string_view, ScheduleName>, 5> kSchedules = {{
-    {"1f1b", ScheduleName::k1F1B},
-    {"interleaved", ScheduleName::kInterleaved},
-    {"zero_bubble_h1", ScheduleName::kZeroBubbleH1},
-    {"zero_bubble_v", ScheduleName::kZeroBubbleV},
-    {"three_phase", ScheduleName::kThreePhase},
-}};
-constexpr std::array<std::pair<absl::string_view, StateHome>, 2> kHomes = {{
-    {"mirror", StateHome::kMirror},
-    {"host", StateHome::kHost},
-}};
-
-template <typename Names, typename Value>
-absl::string_view NameIn(const Names& names, Value value) {
-  for (const auto& [name, candidate] : names) {
-    if (candidate == value) return name;
-  }
-  return "";
+template <typename Value>
+std::string NameIn(absl::Span<const absl::string_view> names, Value value) {
+  return std::string(names[static_cast<size_t>(value)]);
 }
 
-template <typename Value, typename Names>
-absl::StatusOr<Value> ValueIn(const Names& names, absl::string_view field, absl::string_view text) {
-  for (const auto& [name, value] : names) {
-    if (name == text) return value;
-  }
+// A layout leaves nothing open: 0, "auto", is no value of it.
+template <typename Value>
+absl::StatusOr<Value> ValueIn(absl::Span<const absl::string_view> names, absl::string_view field,
+                              absl::string_view text) {
+  static_assert(static_cast<int>(Value::kAuto) == 0);
+  const auto found = std::find(names.begin() + 1, names.end(), text);
+  if (found != names.end()) return static_cast<Value>(found - names.begin());
   return absl::InvalidArgumentError(
       absl::StrCat("layout: ", field, " is \"", text, "\", which this version does not know"));
 }
@@ -56,13 +46,13 @@ void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
     for (Rank rank : change.ranks) to->add_ranks(rank.value);
   }
   out->mutable_speeds()->Assign(module.speeds.begin(), module.speeds.end());
-  out->set_state_home(std::string(NameIn(kHomes, module.state_home)));
+  out->set_state_home(NameIn(job::StateHomeNames(), module.state_home));
   out->set_state_copies(module.state_copies);
 }
 
 absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
   const absl::StatusOr<StateHome> home =
-      ValueIn<StateHome>(kHomes, "state_home", from.state_home());
+      ValueIn<StateHome>(job::StateHomeNames(), "state_home", from.state_home());
   if (!home.ok()) return home.status();
   plan::ModuleLayout module{.layers = {from.layers().begin(), from.layers().end()},
                             .speeds = {from.speeds().begin(), from.speeds().end()},
@@ -95,7 +85,7 @@ plan::Placement FromProto(const v1::Placement& placement) {
 
 void ToProto(const plan::Layout& layout, v1::Layout* out) {
   out->set_epoch(layout.epoch.value);
-  out->set_schedule(std::string(NameIn(kSchedules, layout.schedule.name)));
+  out->set_schedule(NameIn(job::ScheduleNames(), layout.schedule.name));
   out->set_chunks(layout.schedule.chunks);
   out->set_encoder_chunks(layout.schedule.encoder_chunks);
   for (const plan::ModuleLayout& module : layout.modules) ToProto(module, out->add_modules());
@@ -107,7 +97,7 @@ void ToProto(const plan::Layout& layout, v1::Layout* out) {
 
 absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
   const absl::StatusOr<ScheduleName> schedule =
-      ValueIn<ScheduleName>(kSchedules, "schedule", from.schedule());
+      ValueIn<ScheduleName>(job::ScheduleNames(), "schedule", from.schedule());
   if (!schedule.ok()) return schedule.status();
   plan::Layout layout{.epoch = Epoch{from.epoch()},
                       .schedule = {.name = *schedule,

@@ -121,13 +121,13 @@ void FillModule(const plan::Plan& plan, const ModulePlan& layout, v1::Plan::Modu
 
 // ---- Edges ----
 
-// Ranks of one stage that work on each lane.
+// Ranks of one stage that work on each lane; none on the lane of an absent replica.
 void FillLanes(const plan::Plan& plan, int32_t module, int32_t stage,
                google::protobuf::RepeatedPtrField<v1::Plan::Ranks>* out) {
   const plan::ReplicaTable& replicas = plan.replicas(module);
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     RankList ranks;
-    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+    for (int32_t cp = 0; replicas.Present(dp) && cp < replicas.cp(); ++cp) {
       const RankList group = plan.TensorGroup(module, dp, stage, cp);
       ranks.insert(ranks.end(), group.begin(), group.end());
     }
@@ -192,16 +192,16 @@ void FillUnits(const job::Architecture& architecture, int32_t width, bool vocabu
 void FillReplicas(const plan::Plan& plan, v1::Plan* out) {
   for (const ModulePlan& layout : plan.modules) {
     const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
+    const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, layout.index);
     for (int32_t dp = 0; dp < layout.replicas.replicas(); ++dp) {
       if (!layout.replicas.Present(dp)) continue;
-      const int64_t samples = plan::LaneSamplesOfStep(plan, layout.index, dp);
       for (int32_t pp = 0; pp < layout.pp(); ++pp) {
         v1::Plan::Replica* to = out->add_replicas();
         to->set_module(layout.index);
         to->set_dp(dp);
         to->set_pp(pp);
         *to->mutable_ranks() = Numbers(plan.TensorGroup(layout.index, dp, pp));
-        to->set_samples(samples);
+        to->set_samples(samples[static_cast<size_t>(dp)]);
         if (!job::TraitsOf(architecture).known()) continue;
         const bool ends = HoldsFirst(layout, pp) || HoldsLast(layout, pp);
         FillUnits(architecture, layout.replicas.Width(dp, pp), ends && architecture.vocabulary > 0,
@@ -242,7 +242,18 @@ void FillSegments(const plan::Plan& plan, v1::Plan* out) {
 }
 
 void FillShares(const plan::Plan& plan, v1::Plan* out) {
-  for (const plan::Share& share : plan::Shares(plan)) {
+  const std::optional<std::vector<plan::Share>> shares = plan::Shares(plan);
+  out->set_shares_left_out(!shares.has_value());
+  for (const plan::StateHomes& state : plan::HomesOfState(plan)) {
+    v1::Plan::StateHomes* to = out->add_state_homes();
+    to->set_module(state.module);
+    to->set_pp(state.pp);
+    to->set_tp(state.tp);
+    for (const RankList& homes : state.homes) Fill(homes, to->add_homes());
+    to->set_host(state.host);
+  }
+  if (!shares.has_value()) return;
+  for (const plan::Share& share : *shares) {
     v1::Plan::Share* to = out->add_shares();
     to->set_module(share.module);
     to->set_pp(share.pp);

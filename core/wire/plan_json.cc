@@ -189,9 +189,13 @@ Json SegmentJson(const v1::Plan& plan, const v1::Plan::Segment& segment) {
   return json;
 }
 
+Json HomesJson(const RepeatedField<int32_t>& ranks, bool host) {
+  Json homes = ToJson(ranks);
+  if (host) homes.push_back("host");
+  return homes;
+}
+
 Json ShareJson(const v1::Plan& plan, const v1::Plan::Share& share) {
-  Json homes = ToJson(share.homes());
-  if (share.host()) homes.push_back("host");
   return {{"module", NameOf(plan, share.module())},
           {"pp", share.pp()},
           {"chunk", share.chunk()},
@@ -199,6 +203,17 @@ Json ShareJson(const v1::Plan& plan, const v1::Plan::Share& share) {
           {"bucket", share.bucket()},
           {"first", share.elements().first()},
           {"count", share.elements().count()},
+          {"homes", HomesJson(share.homes(), share.host())}};
+}
+
+Json StateHomesJson(const v1::Plan& plan, const v1::Plan::StateHomes& state) {
+  Json homes = Json::array();
+  for (const v1::Plan::Ranks& ranks : state.homes()) {
+    homes.push_back(HomesJson(ranks.ranks(), state.host()));
+  }
+  return {{"module", NameOf(plan, state.module())},
+          {"pp", state.pp()},
+          {"tp", state.tp()},
           {"homes", std::move(homes)}};
 }
 
@@ -281,6 +296,8 @@ std::string PlanJson(const v1::Plan& plan) {
   json["replicas"] = ListJson(plan, plan.replicas(), ReplicaJson);
   json["segments"] = ListJson(plan, plan.segments(), SegmentJson);
   json["shares"] = ListJson(plan, plan.shares(), ShareJson);
+  json["shares_left_out"] = plan.shares_left_out();
+  json["state_homes"] = ListJson(plan, plan.state_homes(), StateHomesJson);
   json["memory"] = MemoryJson(plan);
   return Print(json);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -94,9 +95,13 @@ std::string ModulesTable(const Plan& plan) {
   for (const ModulePlan& layout : plan.modules) {
     const job::Module& module = plan.module_spec(layout.index);
     const job::Parallel& parallel = module.parallel;
-    // The first lanes have the most samples, so the ends tell the range.
-    const int64_t most = plan::LaneSamplesOfStep(plan, layout.index, 0);
-    const int64_t least = plan::LaneSamplesOfStep(plan, layout.index, parallel.dp - 1);
+    const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, layout.index);
+    int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
+    for (int32_t dp = 0; dp < layout.replicas.replicas(); ++dp) {
+      if (!layout.replicas.Present(dp)) continue;
+      least = std::min(least, samples[static_cast<size_t>(dp)]);
+      most = std::max(most, samples[static_cast<size_t>(dp)]);
+    }
     std::vector<std::string> row = {
         Cut(module.name),
         FamilyName(module.architecture),

@@ -158,7 +158,8 @@ void Picture::Crop() {
   if (lanes_.size() > kLanesMax) lanes_.resize(kLanesMax);
   end_ = step_;
   for (const Lane& lane : lanes_) {
-    if (lane.passes.size() > kPassesMax) end_ = std::min(end_, lane.passes[kPassesMax]->begin);
+    if (lane.passes.size() > kDrawnPassesMax)
+      end_ = std::min(end_, lane.passes[kDrawnPassesMax]->begin);
   }
   for (Lane& lane : lanes_) {
     std::erase_if(lane.passes, [this](const auto* pass) { return pass->end > end_; });

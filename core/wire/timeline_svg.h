@@ -7,7 +7,7 @@
 // light or dark as the reader prefers.
 //
 // A picture is bounded: lanes beyond kLanesMax are left out, and of a lane the passes behind the
-// first kPassesMax; a line below says so. Equal arguments give equal bytes. Throws nothing.
+// first kDrawnPassesMax; a line below says so. Equal arguments give equal bytes. Throws nothing.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@
 namespace phalanx::wire {
 
 inline constexpr size_t kLanesMax = 64;
-inline constexpr size_t kPassesMax = 1024;
+inline constexpr size_t kDrawnPassesMax = 1024;
 
 // `timeline`: of all ranks or of one of each class (schedule::SimulatePlan), planned or measured;
 // passes of one rank must not overlap. Times are seconds if every module has an architecture, else

@@ -11,6 +11,7 @@
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
+#include "core/plan/segments.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::plan {
@@ -178,6 +179,17 @@ void BM_MakePlanOfTheWorst(benchmark::State& state) {
 BENCHMARK(BM_MakePlanOfTheWorst)
     ->DenseRange(0, static_cast<int64_t>(WorstSpecs().size()) - 1)
     ->Unit(benchmark::kMillisecond);
+
+// What a printed plan says of where state lives.
+void BM_SharesAndTheirRule(benchmark::State& state) {
+  const auto world = static_cast<int32_t>(state.range(0));
+  const auto plan = MakePlan(LargeJob(world), MakeCluster(world / 8, 8), Epoch{1});
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(Shares(*plan).has_value());
+    benchmark::DoNotOptimize(HomesOfState(*plan).size());
+  }
+}
+BENCHMARK(BM_SharesAndTheirRule)->Arg(1024)->Arg(131072)->Unit(benchmark::kMillisecond);
 
 // What one rank works out for itself.
 void BM_PlaceAndParameters(benchmark::State& state) {

@@ -1,6 +1,9 @@
 #include "tests/fuzz/job_file/job_file_fuzz.h"
 
+#include <vector>
+
 #include "core/base/violation.h"
+#include "core/job/rules.h"
 #include "core/wire/job_yaml.h"
 
 namespace phalanx::fuzz {
@@ -16,6 +19,8 @@ std::string CheckRead(absl::string_view text, job::Purpose purpose) {
     }
     return "";
   }
+  const std::vector<Violation> later = job::CheckLayout(read->spec);
+  if (!later.empty()) return "refused only when it is planned: " + ToString(later.front());
   const std::string complete = wire::EmitYaml(job::WriteJobSpec(read->spec));
   if (complete.size() > wire::kDocumentBytesMax) return "";  // patterns expand
   const auto again = wire::ReadJobFile(complete, purpose);

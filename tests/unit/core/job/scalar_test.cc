@@ -79,6 +79,17 @@ TEST(ExpandBracesTest, Malformed_IsRefused) {
   EXPECT_THAT(*ExpandBraces("{0..65535}"), SizeIs(65536));
 }
 
+TEST(ExpandBracesTest, NamesOfManyBytes_AreRefused) {
+  const std::string long_name(127, 'a');
+  EXPECT_THAT(*ExpandBraces(long_name.substr(5) + "{00000..65535}"),
+              SizeIs(65536));  // 127 bytes each
+  for (const std::string& text :
+       {long_name + "{00000..65535}", "{00000..65535}" + long_name,
+        "{0..9}" + long_name + "{0..9}" + std::string(800, 'b') + "{000..654}"}) {
+    EXPECT_FALSE(ExpandBraces(text).ok()) << text;
+  }
+}
+
 TEST(NearestNameTest, FindsTypingErrorsAndNothingElse) {
   const absl::string_view names[] = {"steps", "schedule", "learning_rate", "tp"};
   EXPECT_THAT(NearestName("stpes", names), Optional(Eq("steps")));

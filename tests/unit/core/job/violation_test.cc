@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/job/job_reader.h"
+#include "core/job/rules.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/core/job/document.h"
@@ -326,6 +327,47 @@ std::string List(int count, absl::string_view item) {
   std::string list = "[";
   for (int i = 0; i < count; ++i) absl::StrAppend(&list, i > 0 ? ", " : "", item);
   return list + "]";
+}
+
+TEST(ViolationsTest, NamesOfFilesWithManyBytes_AreOneViolation) {
+  const std::string pattern = "\"" + std::string(200, 'a') + "{00000..30000}\"";
+  const std::string shards = "shards: [" + pattern + ", " + pattern + "]";
+  EXPECT_THAT(Wrong(With("shards: \"emoji-{000..003}.tar\"", shards)),
+              ElementsAre(::testing::AllOf(HasSubstr("spec.data.shards: "),
+                                           HasSubstr("at most 8388608 bytes of names"))));
+}
+
+TEST(ViolationsTest, QuotedNames_HaveNoControlCharactersAndAnEnd) {
+  const std::string strange = "\"a\\x1e\\x1f\\e[2J\\n" + std::string(4000, 'b') + "\"";
+  std::string text = With("offset: 2", "offset: 1");
+  text = With("name: vision", "name: " + strange, With("from: vision", "from: " + strange, text));
+  const std::vector<Violation> violations =
+      ViolationsOf(wire::ReadJobFile(text, Purpose::kSubmit).status());
+  ASSERT_THAT(violations, SizeIs(2));  // the name, and the spans that overlap
+  EXPECT_THAT(violations[1].rule, HasSubstr("overlap [0, 2) of module 'a   [2J b"));
+  for (const Violation& violation : violations) {
+    EXPECT_LE(violation.rule.size(), 4099u);
+    EXPECT_GT(violation.line, 0);
+  }
+}
+
+TEST(ViolationsTest, DerivedHeadsThatAreTooWide_AreReportedWhereTheyAreWritten) {
+  EXPECT_THAT(
+      Wrong(With("hidden_size: 128, layers: 4, heads: 4",
+                 "hidden_size: 131072, layers: 4, heads: 1")),
+      ElementsAre("spec.modules[0].architecture.heads: 1: heads may have a size of at most 65536; "
+                  "this gives 131072"));
+}
+
+TEST(ViolationsTest, SpecWhoseLanguageModuleIsNone_IsRefused) {
+  JobSpec spec = Right(kDocument);
+  EXPECT_THAT(CheckLayout(spec), IsEmpty());
+  for (int32_t language : {-1, 2}) {
+    spec.language = language;
+    const std::vector<Violation> violations = CheckLayout(spec);
+    ASSERT_THAT(violations, SizeIs(1));
+    EXPECT_EQ(ToString(violations[0]), "spec.language: must be one of the modules");
+  }
 }
 
 TEST(ViolationsTest, TooManyModules_AreOneViolation) {

@@ -78,7 +78,7 @@ TEST(SamplesTest, LaneSamplesOfStep_OfAnyLayout_IsTheSumOverMicrobatches) {
             for (int64_t m = 0; m < plan.microbatches; ++m) {
               sum += LaneSamples(plan, module, lane, SamplesOfMicrobatch(plan, m)).count;
             }
-            EXPECT_EQ(LaneSamplesOfStep(plan, module, lane), sum);
+            EXPECT_EQ(LaneSamplesOfStep(plan, module)[static_cast<size_t>(lane)], sum);
             total += sum;
           }
           EXPECT_EQ(total, global);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -102,10 +104,14 @@ TEST(SegmentsTest, ProjectorBlocks_AreSegmentsOfTheirSourcesLastStage) {
   EXPECT_EQ(projectors[1].units, (UnitRange{2, 1}));
 }
 
+std::vector<Share> SharesOf(const Plan& plan) {
+  return Shares(plan).value_or(std::vector<Share>());
+}
+
 // Homes of shares, by module.
 std::map<int32_t, std::set<RankList>> HomesBy(const Plan& plan) {
   std::map<int32_t, std::set<RankList>> homes;
-  for (const Share& share : Shares(plan)) homes[share.module].insert(share.homes);
+  for (const Share& share : SharesOf(plan)) homes[share.module].insert(share.homes);
   return homes;
 }
 
@@ -118,7 +124,7 @@ TEST(SharesTest, EveryElementThatARankLeads_IsInOneShare) {
                                      .Edge("vision", "language", {.projector = 32}));
       std::map<std::tuple<int32_t, int32_t, int32_t>, int64_t> next;  // segment, chunk, bucket
       int64_t elements = 0;
-      for (const Share& share : Shares(plan)) {
+      for (const Share& share : SharesOf(plan)) {
         int64_t& first = next[{share.segment, share.chunk, share.bucket}];
         EXPECT_EQ(share.elements.first, first) << "no gap, no overlap";
         first = share.elements.end();
@@ -163,7 +169,7 @@ TEST(SharesTest, Copies_AreAsManyAsAskedForAndThereAre) {
 }
 
 TEST(SharesTest, OneReplica_HasItsSecondHomeInHostMemory) {
-  const std::vector<Share> shares = Shares(MustPlan(AJob().Module("language", Llama())));
+  const std::vector<Share> shares = SharesOf(MustPlan(AJob().Module("language", Llama())));
   ASSERT_FALSE(shares.empty());
   for (const Share& share : shares) {
     EXPECT_THAT(share.homes, ElementsAre(Rank{0}));
@@ -174,11 +180,54 @@ TEST(SharesTest, OneReplica_HasItsSecondHomeInHostMemory) {
 TEST(SharesTest, HostMemoryWhereItIsAskedFor_TakesThePlaceOfMirrors) {
   job::JobSpec spec = AJob().Module("language", Llama(), {.dp = 2});
   spec.recovery.state_home = job::StateHome::kHost;
-  const std::vector<Share> shares = Shares(MustPlan(spec));
+  const std::vector<Share> shares = SharesOf(MustPlan(spec));
   ASSERT_FALSE(shares.empty());
   for (const Share& share : shares) {
     EXPECT_EQ(share.homes.size(), 1u);
     EXPECT_TRUE(share.host);
+  }
+}
+
+TEST(SharesTest, BeyondWhatIsListed_AreLeftOut) {
+  const auto listed = [](int32_t dp) {
+    return Shares(MustPlan(
+        AJob()
+            .Module("language", Llama({.hidden_size = 256, .mlp_size = 1024}), {.tp = 8, .dp = dp})
+            .Batch(dp, 1)));
+  };
+  ASSERT_TRUE(listed(16).has_value());
+  EXPECT_LE(listed(16)->size(), kSharesMax);
+  EXPECT_FALSE(listed(1024).has_value());
+}
+
+// What shares of one tensor coordinate say, beside the rule for all of them.
+TEST(SharesTest, Homes_AreThoseOfTheRule) {
+  for (int32_t copies : {1, 2, 3, 5}) {
+    for (int32_t nodes : {1, 2, 3, 12}) {
+      job::JobSpec spec = AJob().Module("language", Llama(), {.tp = 2, .dp = 6});
+      spec.recovery.state_copies = copies;
+      const Plan plan = *MakePlan(spec, MakeCluster(nodes, 12 / nodes), Epoch{1});
+      std::set<RankList> by_rule;
+      for (const StateHomes& state : HomesOfState(plan)) {
+        ASSERT_EQ(state.homes.size(), 6u);
+        for (size_t replica = 0; replica < 6; ++replica) {
+          const RankList& homes = state.homes[replica];
+          EXPECT_EQ(homes.front(), plan.DataGroups(0, 0)[static_cast<size_t>(state.tp)][replica]);
+          EXPECT_EQ(homes.size(), static_cast<size_t>(copies));
+          EXPECT_EQ(std::set<Rank>(homes.begin(), homes.end()).size(), homes.size());
+          // Once a home shares the primary's node, no other node is left.
+          const auto at_home = [&](Rank rank) {
+            return plan.devices[static_cast<size_t>(rank.value)].node ==
+                   plan.devices[static_cast<size_t>(homes.front().value)].node;
+          };
+          EXPECT_TRUE(std::is_partitioned(homes.begin() + 1, homes.end(), std::not_fn(at_home)));
+          const auto apart = std::count_if(homes.begin(), homes.end(), std::not_fn(at_home));
+          EXPECT_EQ(apart, std::min(copies - 1, 6 - 6 / std::min(nodes, 6)));
+          by_rule.insert(homes);
+        }
+      }
+      EXPECT_EQ(by_rule, HomesBy(plan)[0]);
+    }
   }
 }
 

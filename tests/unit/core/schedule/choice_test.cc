@@ -92,6 +92,19 @@ TEST(ChoiceTest, PlanJob_Pipeline_TakesTheFastestAndListsTheOthers) {
   EXPECT_EQ(Choose(spec).digest, plan.digest);
 }
 
+TEST(ChoiceTest, PlanJob_OfAJobWithData_IsThePlanOfItsSchedule) {
+  for (int32_t stages : {4, 512}) {  // of so many nothing is simulated
+    job::JobSpec spec = Decoder(2 * stages, stages, 4 * stages);
+    spec.data = job::Data{.shards = {"a.tar", "b.tar"}, .validation = {"c.tar"}, .tokenizer = "t"};
+    const plan::Plan plan = Choose(spec);
+    EXPECT_EQ(plan.candidates.empty(), stages == 512);
+    EXPECT_THAT(plan.spec.data->shards, ElementsAre("a.tar", "b.tar"));
+    EXPECT_THAT(plan.spec.data->validation, ElementsAre("c.tar"));
+    spec.schedule = plan.spec.schedule;
+    EXPECT_EQ(plan.digest, PlanOf(spec).digest);
+  }
+}
+
 TEST(ChoiceTest, PlanJob_OneStage_TakesTheSimplest) {
   const plan::Plan plan = Choose(Decoder(4, 1, 4));
   EXPECT_EQ(plan.spec.schedule.name, ScheduleName::k1F1B);

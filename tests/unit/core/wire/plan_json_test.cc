@@ -40,10 +40,10 @@ TEST(PlanJsonTest, Document_OfAJob_HasEveryDocumentedKeyInOrder) {
   std::vector<std::string> keys;
   const auto document = nlohmann::ordered_json::parse(text);
   for (const auto& [key, value] : document.items()) keys.push_back(key);
-  EXPECT_THAT(keys,
-              testing::ElementsAre("apiVersion", "kind", "digest", "world", "epoch", "modules",
-                                   "edges", "ranks", "idle", "idle_devices", "stages", "schedule",
-                                   "replicas", "segments", "shares", "memory"));
+  EXPECT_THAT(keys, testing::ElementsAre("apiVersion", "kind", "digest", "world", "epoch",
+                                         "modules", "edges", "ranks", "idle", "idle_devices",
+                                         "stages", "schedule", "replicas", "segments", "shares",
+                                         "shares_left_out", "state_homes", "memory"));
   EXPECT_EQ(document["apiVersion"], "phalanx/v1");
   EXPECT_EQ(document["kind"], "Plan");
 }
@@ -208,6 +208,49 @@ TEST(PlanJsonTest, Shares_ShowTheirHomes) {
     }
     EXPECT_TRUE(held) << share;
   }
+  EXPECT_EQ(plan["shares_left_out"], false);
+}
+
+// Replica 1 of the encoder has lost its first stage; replica 2 is the faster one of the others.
+plan::Plan WithoutAReplica() {
+  const job::JobSpec spec = AJob()
+                                .Module("vision", ClipVision(), {.dp = 3, .pp = 2})
+                                .Module("language", Llama())
+                                .Edge("vision", "language", {.projector = 32})
+                                .Batch(6, 6);
+  plan::Layout layout = MustPlan(spec).layout;
+  layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {}}};
+  layout.modules[0].speeds = {1, 0, 2};
+  const absl::StatusOr<plan::Plan> plan = plan::Expand(spec, layout);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : plan::Plan();
+}
+
+TEST(PlanJsonTest, AbsentReplica_HasALaneWithoutRanks) {
+  const Json plan = Json::parse(PlanJson(WithoutAReplica(), {}));
+  EXPECT_EQ(plan["edges"][0]["from_lanes"], Json::parse("[[3],[],[5]]"));
+}
+
+TEST(PlanTableTest, SamplesOfUnequalReplicas_AreTheirRange) {
+  const std::string table = PlanTable(WithoutAReplica(), {});
+  EXPECT_THAT(table, HasSubstr("2 to 4"));
+}
+
+TEST(PlanJsonTest, SharesOfALargePlan_AreLeftOutAndTheirRuleStays) {
+  const job::JobSpec spec =
+      AJob()
+          .Module("language", Llama({.hidden_size = 256, .mlp_size = 1024}), {.tp = 8, .dp = 1024})
+          .Batch(1024, 1);
+  const Json plan = Json::parse(PlanJson(MustPlan(spec, 1024, 8), {}));
+  EXPECT_EQ(plan["shares"], Json::array());
+  EXPECT_EQ(plan["shares_left_out"], true);
+  ASSERT_THAT(plan["state_homes"], SizeIs(8));
+  const Json& state = plan["state_homes"][7];
+  EXPECT_EQ(state["module"], "language");
+  EXPECT_EQ(state["pp"], 0);
+  EXPECT_EQ(state["tp"], 7);
+  ASSERT_THAT(state["homes"], SizeIs(1024));
+  EXPECT_EQ(state["homes"][1023][0], 8191);
 }
 
 TEST(PlanJsonTest, Memory_OfEveryRank_AddsUp) {

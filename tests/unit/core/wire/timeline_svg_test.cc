@@ -249,7 +249,7 @@ TEST(TimelineSvgTest, LargePlan_IsBoundedAndSaysWhatIsLeftOut) {
   const Pictured lengthy =
       MustPicture(AJob().Module("language", NoArchitecture(2), {.pp = 2}).Batch(2000, 1));
   const Xml cut = MustRead(Draw(lengthy));
-  for (const Xml* lane : LanesOf(cut)) EXPECT_LE(BoxesOf(*lane).size(), kPassesMax);
+  for (const Xml* lane : LanesOf(cut)) EXPECT_LE(BoxesOf(*lane).size(), kDrawnPassesMax);
   EXPECT_THAT(Draw(lengthy), HasSubstr(" of 6003.00 layer passes are drawn."));
   EXPECT_THAT(Draw(MustPicture(EncoderBesideLanguage())), Not(HasSubstr("left out")));
 }

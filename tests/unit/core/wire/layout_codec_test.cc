@@ -1,0 +1,48 @@
+#include "core/wire/layout_codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/job/schema.h"
+
+namespace phalanx::wire {
+namespace {
+
+using ::testing::HasSubstr;
+
+plan::Layout Under(job::ScheduleName schedule, job::StateHome home) {
+  return {.schedule = {.name = schedule}, .modules = {{.layers = {1}, .state_home = home}}};
+}
+
+TEST(LayoutCodecTest, EveryScheduleAndStateHome_ComesBack) {
+  for (size_t schedule = 1; schedule < job::ScheduleNames().size(); ++schedule) {
+    for (size_t home = 1; home < job::StateHomeNames().size(); ++home) {
+      const plan::Layout layout =
+          Under(static_cast<job::ScheduleName>(schedule), static_cast<job::StateHome>(home));
+      v1::Layout message;
+      ToProto(layout, &message);
+      EXPECT_EQ(message.schedule(), job::ScheduleNames()[schedule]);
+      EXPECT_EQ(message.modules(0).state_home(), job::StateHomeNames()[home]);
+      const absl::StatusOr<plan::Layout> back = FromProto(message);
+      ASSERT_TRUE(back.ok()) << back.status();
+      EXPECT_EQ(*back, layout);
+    }
+  }
+}
+
+// A layout leaves nothing open.
+TEST(LayoutCodecTest, NamesThatNoLayoutHas_AreRefused) {
+  v1::Layout layout;
+  ToProto(Under(job::ScheduleName::k1F1B, job::StateHome::kHost), &layout);
+  for (const char* name : {"", "auto", "breadth_first"}) {
+    v1::Layout changed = layout;
+    changed.set_schedule(name);
+    EXPECT_THAT(FromProto(changed).status().message(), HasSubstr("does not know"));
+    changed = layout;
+    changed.mutable_modules(0)->set_state_home(name);
+    EXPECT_THAT(FromProto(changed).status().message(), HasSubstr("does not know"));
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::wire
