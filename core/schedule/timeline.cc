@@ -146,7 +146,7 @@ class ListScheduler {
     return static_cast<int32_t>(plan::EvenSplit(microbatches_, groups_, group).end()) - 1;
   }
   int32_t GroupOf(int32_t microbatch) const {
-    return static_cast<int32_t>(plan::PartOf(microbatches_, groups_, microbatch));
+    return static_cast<int32_t>(plan::SplitIndexOf(microbatches_, groups_, microbatch));
   }
   bool IsWanted(int32_t microbatch) const {
     const int32_t first = GroupFirst(GroupOf(microbatch));
@@ -254,7 +254,7 @@ class ListScheduler {
     if (chunks == 1) return 0;
     const bool forward = kind == PassKind::kForward;
     if (rules_.chunk_order == ChunkOrder::kDeepest) return forward ? chunks - part.chunk : 0;
-    return plan::PartOf(microbatches_, RoundsOf(part.module), microbatch) * chunks +
+    return plan::SplitIndexOf(microbatches_, RoundsOf(part.module), microbatch) * chunks +
            (forward ? part.chunk : chunks - 1 - part.chunk);
   }
   // Rounds of at least as many microbatches as there are stages, so that the first one is through

@@ -31,7 +31,7 @@ absl::Status CheckBuffers(const plan::StageParameters& parameters, const at::Ten
                               gradients.scalar_type() != options.gradient)) {
     return absl::InternalError(absl::StrCat("the gradient buffer has ", gradients.numel(),
                                             " elements of ", c10::toString(gradients.scalar_type()),
-                                            "; the stage needs ", parameters.elements, " of ",
+                                            "; the stage needs ", parameters.trained_extent, " of ",
                                             c10::toString(options.gradient)));
   }
   return absl::OkStatus();

@@ -193,7 +193,7 @@ void ExpectNeverWaits(const job::JobSpec& spec, at::ScalarType type) {
     const plan::StageParameters parameters = plan::ParametersOf(plan, place);
     const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(type);
     const at::Tensor weights = at::empty({parameters.elements}, options);
-    const at::Tensor gradients = at::zeros({parameters.elements}, options.dtype(at::kFloat));
+    const at::Tensor gradients = at::zeros({parameters.trained_extent}, options.dtype(at::kFloat));
     model::InitialiseWeights(plan, place, parameters, weights, 2);
     auto stage = model::MakeStage(plan, place, 0, parameters, weights, gradients, nullptr,
                                   {.device = at::kCUDA, .compute = type});

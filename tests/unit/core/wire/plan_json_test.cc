@@ -227,7 +227,7 @@ plan::Plan WithoutAReplica() {
 }
 
 TEST(PlanJsonTest, AbsentReplica_HasALaneWithoutRanks) {
-  const Json plan = Json::parse(PlanJson(WithoutAReplica(), {}));
+  const Json plan = Json::parse(PlanJson(ToProto(WithoutAReplica(), {})));
   EXPECT_EQ(plan["edges"][0]["from_lanes"], Json::parse("[[3],[],[5]]"));
 }
 
@@ -241,7 +241,7 @@ TEST(PlanJsonTest, SharesOfALargePlan_AreLeftOutAndTheirRuleStays) {
       AJob()
           .Module("language", Llama({.hidden_size = 256, .mlp_size = 1024}), {.tp = 8, .dp = 1024})
           .Batch(1024, 1);
-  const Json plan = Json::parse(PlanJson(MustPlan(spec, 1024, 8), {}));
+  const Json plan = Json::parse(PlanJson(ToProto(MustPlan(spec, 1024, 8), {})));
   EXPECT_EQ(plan["shares"], Json::array());
   EXPECT_EQ(plan["shares_left_out"], true);
   ASSERT_THAT(plan["state_homes"], SizeIs(8));
