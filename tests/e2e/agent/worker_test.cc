@@ -213,7 +213,8 @@ TEST_F(WorkerTest, NewerEpoch_RunsInTheSameProcess) {
   const Up first = RunOne("wait", 7, 1);
   const Up second = RunOne("wait", 7, 2);
   EXPECT_EQ(first.pid, second.pid);
-  EXPECT_TRUE(std::filesystem::exists(worker->state() + "/jobs/7/2/rank-0.log"));
+  EXPECT_TRUE(
+      std::filesystem::exists(worker->state() + "/stores/0000000000000000/jobs/7/2/rank-0.log"));
 }
 
 TEST_F(WorkerTest, DaemonKilled_TakesItsRanksWithIt) {
@@ -248,7 +249,7 @@ TEST_F(WorkerTest, Log_KeepsItsNewestPartWithinTheCap) {
   RunOne("chatty");
   AwaitReady();
   coordinator.AwaitResult(coordinator.Send(StopCommandOf(7, 1, 20)));
-  const std::string path = worker->state() + "/jobs/7/1/rank-0.log";
+  const std::string path = worker->state() + "/stores/0000000000000000/jobs/7/1/rank-0.log";
   const std::string kept = support::ReadFile(path + ".1") + support::ReadFile(path);
   EXPECT_LE(static_cast<int64_t>(kept.size()), kCap);
   EXPECT_GE(static_cast<int64_t>(kept.size()), kCap / 2);

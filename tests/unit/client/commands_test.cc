@@ -216,7 +216,7 @@ TEST(SubmitTest, ServersViolations_AreShownFieldByField) {
   Stopper stopper;
   EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kBadJobFile);
   EXPECT_EQ(captured.talk.str(),
-            "spec.steps: 0\\x1b[2J: must be more\nspec.batch.global: 0\\x1b[2J: must be more\n"
+            "spec.steps: 0 [2J: must be more\nspec.batch.global: 0 [2J: must be more\n"
             "2 violations\n");
 }
 

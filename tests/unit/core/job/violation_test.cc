@@ -343,8 +343,7 @@ TEST(ViolationsTest, QuotedNames_HaveNoControlCharactersAndAnEnd) {
   text = With("name: vision", "name: " + strange, With("from: vision", "from: " + strange, text));
   const std::vector<Violation> violations =
       ViolationsOf(wire::ReadJobFile(text, Purpose::kSubmit).status());
-  ASSERT_THAT(violations, SizeIs(2));  // the name, and the spans that overlap
-  EXPECT_THAT(violations[1].rule, HasSubstr("overlap [0, 2) of module 'a   [2J b"));
+  ASSERT_THAT(violations, SizeIs(1));  // a separator of the name's makes no second one
   for (const Violation& violation : violations) {
     EXPECT_LE(violation.rule.size(), 4099u);
     EXPECT_GT(violation.line, 0);

@@ -193,7 +193,8 @@ TEST(SharesTest, BeyondWhatIsListed_AreLeftOut) {
     return Shares(MustPlan(
         AJob()
             .Module("language", Llama({.hidden_size = 256, .mlp_size = 1024}), {.tp = 8, .dp = dp})
-            .Batch(dp, 1)));
+            .Batch(dp, 1),
+        8 * dp));
   };
   ASSERT_TRUE(listed(16).has_value());
   EXPECT_LE(listed(16)->size(), kSharesMax);
