@@ -321,7 +321,8 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
         }
         continue;
       }
-      const Decision decision = DecideNodeLoss(*part, node);
+      const Loss loss{FailureKind::kNodeLost, node.name};
+      const Decision decision = Decide({}, *job.run, {&loss, 1}, nodes_);
       Log(absl::StrCat("job=", id.value, " lost node=", node.name,
                        " rung=", decision.rung == Rung::kWait ? "wait" : "fail", " reason=\"",
                        decision.reason, "\""));

@@ -24,7 +24,22 @@ bool AllSound(const Report& report, const std::string& path,
                      [&](absl::string_view field) { return report.Sound(JoinPath(path, field)); });
 }
 
+// Far more than any model has, and few enough that bytes of everything made of them can be counted.
+constexpr double kParametersMax = 1e14;
+
+void CheckSize(const Architecture& a, const std::string& path, Report& report) {
+  if (!AllSound(report, path, {"hidden_size", "layers", "heads", "head_size", "mlp_size"})) return;
+  const auto hidden = static_cast<double>(a.hidden_size);
+  const double attention =
+      4 * hidden * static_cast<double>(a.heads) * static_cast<double>(a.head_size);
+  const double mlp = 3 * hidden * static_cast<double>(a.mlp_size);
+  if (static_cast<double>(a.layers) * (attention + mlp) <= kParametersMax) return;
+  report.Add(path + ".hidden_size",
+             "a module may have at most 10^14 parameters; its layers would have more");
+}
+
 void CheckShape(const Architecture& a, const std::string& path, Report& report) {
+  CheckSize(a, path, report);
   const FamilyTraits& family = TraitsOf(a);
   if (AllSound(report, path, {"hidden_size", "heads", "head_size"})) {
     const bool derived = report.Written(path + ".head_size") == nullptr;

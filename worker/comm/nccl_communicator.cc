@@ -76,6 +76,8 @@ void Release(NcclHandle& handle, bool healthy) {
 absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
   if (result == ncclSuccess) return absl::OkStatus();
   const std::string text = absl::StrCat(what, ": NCCL: ", ncclGetErrorString(result));
+  if (result == ncclUnhandledCudaError)
+    return job::WithKind(job::FailureKind::kDeviceFailed, absl::InternalError(text));
   const bool peer = result == ncclRemoteError || result == ncclSystemError;
   return peer ? absl::UnavailableError(text) : absl::InternalError(text);
 }

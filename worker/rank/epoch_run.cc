@@ -361,6 +361,8 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
   }
   {
     MutexLock lock(&mu_);
+    // Before anything is aborted: what an aborted reduction leaves must not get a valid record.
+    if (training_ != nullptr) training_->RequestStop();
     AbortCommunicators(ended);
   }
   absl::Status drained;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "core/base/status.h"
@@ -27,9 +28,12 @@ absl::StatusOr<std::vector<double>> Evaluator::Sum(const std::vector<double>& va
   return SumOverRanks(executor_.control(), executor_.options().device, values);
 }
 
+int64_t Evaluator::SamplesAtOnce() const {
+  return plan_.spec.batch.micro * plan_.replicas(plan_.spec.language).present_replicas();
+}
+
 absl::StatusOr<std::vector<double>> Evaluator::SumLosses() {
-  const int64_t chunk =
-      plan_.spec.batch.micro * plan_.replicas(plan_.spec.language).present_replicas();
+  const int64_t chunk = SamplesAtOnce();
   std::vector<double> sums = {0, 0};
   for (int64_t first = 0; first < validation_.size(); first += chunk) {
     std::vector<int64_t> samples;
@@ -59,7 +63,13 @@ absl::StatusOr<EvaluationSummary> Evaluator::Run(int32_t captions, const data::T
     if (shape.images + shape.sounds > 0 && !shape.corrupt) shown.push_back(s);
   }
   if (shown.empty() || end_token < 0) return summary;
-  ASSIGN_OR_RETURN(const auto decoded, DecodeGreedily(shown, end_token));
+  std::vector<std::vector<int32_t>> decoded;
+  const auto chunk = static_cast<size_t>(SamplesAtOnce());
+  for (size_t first = 0; first < shown.size(); first += chunk) {
+    ASSIGN_OR_RETURN(auto some,
+                     DecodeGreedily(absl::MakeConstSpan(shown).subspan(first, chunk), end_token));
+    std::move(some.begin(), some.end(), std::back_inserter(decoded));
+  }
   if (tokenizer == nullptr) return summary;
   for (size_t i = 0; i < shown.size(); ++i) {
     ASSIGN_OR_RETURN(const std::shared_ptr<const data::Sample> sample, validation_.Take(shown[i]));

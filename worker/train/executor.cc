@@ -1,12 +1,14 @@
 #include "worker/train/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 
 namespace phalanx::train {
 
@@ -15,6 +17,8 @@ using schedule::Op;
 namespace {
 
 constexpr absl::Duration kRoomPoll = absl::Microseconds(20);
+// A device that finishes nothing for so long waits for a peer that does not come.
+constexpr absl::Duration kRoomWaitMax = absl::Minutes(10);
 // In a record: no decision can come of it.
 constexpr int64_t kNoEpoch = 0;
 
@@ -65,8 +69,8 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
         break;
     }
   }
-  forward_ = std::make_unique<MessageStream>(forward, options_.device);
-  backward_ = std::make_unique<MessageStream>(backward, options_.device);
+  forward_ = std::make_unique<MessageStream>(forward, options_.device, state_.forward_stream());
+  backward_ = std::make_unique<MessageStream>(backward, options_.device, state_.backward_stream());
   auto find = [](const std::map<plan::RankList, comm::Communicator*>& groups,
                  const plan::RankList& ranks) {
     auto it = groups.find(ranks);
@@ -87,6 +91,19 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     RETURN_IF_ERROR(AddPart(*state, groups));
   }
   TieEnds();
+  RETURN_IF_ERROR(BindProgram());
+  run_ahead_ = RunAhead(state_.kernels().progress());
+  const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
+  sums_ = at::zeros({4}, on_device.dtype(at::kDouble));
+  const int64_t members = control_ == nullptr ? 1 : control_->size();
+  records_ =
+      at::zeros({members * static_cast<int64_t>(sizeof(Record))}, on_device.dtype(at::kByte));
+  if (!absl::SimpleHexAtoi(plan_.digest.substr(0, 16), &plan_digest_)) plan_digest_ = 0;
+  flags_travel_ = !plan_.spec.edges.empty();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::BindProgram() {
   ASSIGN_OR_RETURN(program_, schedule::BuildStepOf(plan_, rank_));
   evaluation_program_ = schedule::BuildEvaluationOf(plan_, rank_, 1);
   std::vector<plan::MicrobatchSamples> microbatches;
@@ -97,14 +114,6 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     if (instruction.op == Op::kSendBackward && instruction.microbatch == 0)
       ++PartOf(instruction).gradient_sends;
   }
-  run_ahead_ = RunAhead(state_.kernels().progress());
-  const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
-  sums_ = at::zeros({4}, on_device.dtype(at::kDouble));
-  const int64_t members = control_ == nullptr ? 1 : control_->size();
-  records_ =
-      at::zeros({members * static_cast<int64_t>(sizeof(Record))}, on_device.dtype(at::kByte));
-  if (!absl::SimpleHexAtoi(plan_.digest.substr(0, 16), &plan_digest_)) plan_digest_ = 0;
-  flags_travel_ = !plan_.spec.edges.empty();
   return absl::OkStatus();
 }
 
@@ -225,10 +234,15 @@ absl::Status Executor::RunProgram(const StepContext& context,
 absl::Status Executor::AwaitRoom(int32_t instruction) {
   if (!options_.device.is_cuda()) return absl::OkStatus();  // nothing is ever queued
   if (!IsCompute(program_[static_cast<size_t>(instruction)].op)) return absl::OkStatus();
+  const auto begin = std::chrono::steady_clock::now();
   while (true) {
     run_ahead_.Finished(state_.kernels().progress());
     if (run_ahead_.Admits(instruction)) break;
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
+    if (std::chrono::steady_clock::now() - begin > absl::ToChronoSeconds(kRoomWaitMax)) {
+      return job::WithKind(job::FailureKind::kPeerLost,
+                           absl::DeadlineExceededError("the device finishes nothing"));
+    }
     absl::SleepFor(kRoomPoll);
   }
   return absl::OkStatus();

@@ -139,6 +139,7 @@ class Executor {
   Executor(const plan::Plan& plan, Rank rank, TrainingState& state)
       : plan_(plan), rank_(rank), state_(state), options_(state.options()) {}
   absl::Status Build(comm::Communicators& communicators);
+  absl::Status BindProgram();
   absl::Status AddPart(PartState& state, const PartGroups& groups);
   void TieEnds();
   Part& PartOf(int32_t module, int32_t chunk) {

@@ -31,13 +31,15 @@ void UseHere(const at::Tensor& tensor) {
   if (tensor.defined() && !tensor.is_cpu()) tensor.record_stream(CurrentStream(tensor.device()));
 }
 
-MessageStream::MessageStream(comm::Communicator* communicator, at::Device device)
-    : communicator_(communicator), device_(device) {
-  if (communicator != nullptr && !device.is_cpu()) {
-    stream_ = c10::impl::VirtualGuardImpl(device.type())
-                  .getStreamFromGlobalPool(device, /*isHighPriority=*/true);
-  }
+std::optional<c10::Stream> NewStream(at::Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(device.type())
+      .getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
+
+MessageStream::MessageStream(comm::Communicator* communicator, at::Device device,
+                             std::optional<c10::Stream> stream)
+    : communicator_(communicator), device_(device), stream_(stream) {}
 
 at::Tensor MessageStream::Buffer(at::IntArrayRef shape, at::ScalarType type) const {
   const c10::OptionalStreamGuard guard(stream_);

@@ -38,13 +38,18 @@ class Moment {
   std::shared_ptr<c10::Event> event_;
 };
 
+// A stream for messages; none on CPU. Memory that was allocated on it is kept for it, so a process
+// takes it once.
+std::optional<c10::Stream> NewStream(at::Device device);
+
 // The current stream uses a tensor that was made on another one.
 void UseHere(const at::Tensor& tensor);
 
 class MessageStream {
  public:
-  // `communicator`: nullptr where this rank has nobody to talk to.
-  MessageStream(comm::Communicator* communicator, at::Device device);
+  // `communicator`: nullptr where this rank has nobody to talk to. `stream`: none on CPU.
+  MessageStream(comm::Communicator* communicator, at::Device device,
+                std::optional<c10::Stream> stream);
 
   // Memory for a message that is to come.
   at::Tensor Buffer(at::IntArrayRef shape, at::ScalarType type) const;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "worker/train/learning_rate.h"
+#include "worker/train/message_stream.h"
 
 namespace phalanx::train {
 namespace {
@@ -29,7 +30,9 @@ Counts After(Counts counts, Verdict verdict) {
 }  // namespace
 
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
-    : options_(options) {
+    : options_(options),
+      forward_stream_(NewStream(options.device)),
+      backward_stream_(NewStream(options.device)) {
   for (const plan::Place& place : plan.PlacesOf(rank)) {
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {

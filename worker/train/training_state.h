@@ -15,10 +15,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "c10/core/Stream.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/train/commit.h"
@@ -69,6 +71,9 @@ class TrainingState {
   // By place in the order of the plan, then by chunk.
   const std::vector<std::unique_ptr<PartState>>& parts() const { return parts_; }
   StepKernels& kernels() { return *kernels_; }
+  // On which an epoch's messages run; none on CPU.
+  std::optional<c10::Stream> forward_stream() const { return forward_stream_; }
+  std::optional<c10::Stream> backward_stream() const { return backward_stream_; }
 
   // Thread-safe. Ends the epoch that borrows the state: no step is decided here any more.
   void RequestStop() { kernels_->SetStop(true); }
@@ -105,6 +110,7 @@ class TrainingState {
   std::vector<std::unique_ptr<PartState>> parts_;
   std::vector<PartState*> homes_;
   std::unique_ptr<StepKernels> kernels_;
+  const std::optional<c10::Stream> forward_stream_, backward_stream_;
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;

@@ -157,20 +157,6 @@ NamedTensors Flattened(const NamedTensors& tensors) {
   return result;
 }
 
-class CpuGround final : public Ground {
- public:
-  explicit CpuGround(int32_t world) : world_(world) {}
-  at::Device DeviceOf(Rank) override { return at::kCPU; }
-  absl::StatusOr<comm::Communicators> Connect(const std::vector<plan::CommunicatorSpec>& specs,
-                                              Rank rank) override {
-    return world_.Connect(specs, rank);
-  }
-  void Abort(const absl::Status& reason) override { world_.Abort(reason); }
-
- private:
-  comm::InProcessWorld world_;
-};
-
 }  // namespace
 
 HeldPart HeldBy(train::PartState& state) {
@@ -208,12 +194,6 @@ TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
 
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,
                                         int64_t steps) {
-  CpuGround ground(spec.World());
-  return Train(spec, data, steps, ground);
-}
-
-std::vector<TrainedStep> Train(const job::JobSpec& spec, const DataShape& data, int64_t steps,
-                               Ground& ground) {
   at::set_num_threads(1);  // ranks are threads already, and tensors are tiny
   job::JobSpec full = spec;
   full.steps = steps;
@@ -222,32 +202,27 @@ std::vector<TrainedStep> Train(const job::JobSpec& spec, const DataShape& data, 
   EXPECT_TRUE(plan.ok()) << plan.status();
   if (!plan.ok()) return {};
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
+  comm::InProcessWorld world(plan->world);
   std::vector<TrainedStep> result(static_cast<size_t>(steps));
   std::mutex mu;
   train::Decision decided;      // guarded by mu
   std::vector<HeldPart> parts;  // guarded by mu
   std::barrier barrier(plan->world);
   auto run = [&](int32_t rank) {
-    const at::Device device = ground.DeviceOf(Rank{rank});
-    absl::StatusOr<comm::Communicators> connected = ground.Connect(specs, Rank{rank});
-    EXPECT_TRUE(connected.ok()) << connected.status();
-    comm::Communicators communicators =
-        connected.ok() ? *std::move(connected) : comm::Communicators(specs.size());
+    comm::Communicators communicators = world.Connect(specs, Rank{rank});
     std::unique_ptr<train::SampleSource> source = MakeData(data);
-    train::TrainingState state(*plan, Rank{rank},
-                               {.device = device, .compute = train::ComputeType(full.compute)});
-    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, state,
-                                          {.length_multiple = device.is_cuda() ? 8 : 1}, {});
+    train::TrainingState state(*plan, Rank{rank}, {.compute = train::ComputeType(full.compute)});
+    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, state, {}, {});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     const absl::Status prepared = trainer.ok() ? (*trainer)->Prepare() : trainer.status();
     EXPECT_TRUE(prepared.ok()) << prepared;
-    if (!prepared.ok()) ground.Abort(prepared);
+    if (!prepared.ok()) world.Abort(prepared);
     for (int64_t step = 1; step <= steps; ++step) {
       if (trainer.ok()) {
         const absl::StatusOr<train::Decision> decision = (*trainer)->RunOne(step);
         EXPECT_TRUE(decision.ok())
             << "rank " << rank << " step " << step << ": " << decision.status();
-        if (!decision.ok()) ground.Abort(decision.status());
+        if (!decision.ok()) world.Abort(decision.status());
         if (decision.ok()) {
           const std::lock_guard<std::mutex> lock(mu);
           // A rank without a module has nobody's record but its own.

@@ -13,7 +13,6 @@
 #include "core/plan/plan.h"
 #include "tests/oracle/plain_model.h"
 #include "tests/oracle/training/memory_source.h"
-#include "worker/comm/communicator.h"
 #include "worker/train/batches.h"
 #include "worker/train/commit.h"
 #include "worker/train/part_state.h"
@@ -43,22 +42,7 @@ HeldPart HeldBy(train::PartState& state);
 TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
                         const std::vector<HeldPart>& parts);
 
-// What the threads of a run stand on.
-class Ground {
- public:
-  virtual ~Ground() = default;
-  // Called once on the thread of the rank, before anything else.
-  virtual at::Device DeviceOf(Rank rank) = 0;
-  virtual absl::StatusOr<comm::Communicators> Connect(
-      const std::vector<plan::CommunicatorSpec>& specs, Rank rank) = 0;
-  // Ends what the others wait for.
-  virtual void Abort(const absl::Status& reason) = 0;
-};
-
 // Runs `steps` steps of the spec on spec.World() threads. Fails the test as PutTogether.
-std::vector<TrainedStep> Train(const job::JobSpec& spec, const DataShape& data, int64_t steps,
-                               Ground& ground);
-// On the CPU.
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,
                                         int64_t steps);
 

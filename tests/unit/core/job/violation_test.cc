@@ -358,6 +358,13 @@ TEST(ViolationsTest, DerivedHeadsThatAreTooWide_AreReportedWhereTheyAreWritten) 
                   "this gives 131072"));
 }
 
+TEST(ViolationsTest, ParametersThatNobodyCanCount_AreRefused) {
+  EXPECT_THAT(Wrong(With("hidden_size: 128, layers: 4, heads: 4",
+                         "hidden_size: 1048576, layers: 512, heads: 65536, head_size: 65536")),
+              ElementsAre("spec.modules[0].architecture.hidden_size: 1048576: a module may have at "
+                          "most 10^14 parameters; its layers would have more"));
+}
+
 TEST(ViolationsTest, SpecWhoseLanguageModuleIsNone_IsRefused) {
   JobSpec spec = Right(kDocument);
   EXPECT_THAT(CheckLayout(spec), IsEmpty());
