@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 
+#include "absl/time/clock.h"
 #include "core/base/prng.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/rank/rank_world.h"
@@ -57,9 +58,15 @@ TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened
     if (!begins.has_value() || now.decision().step() > begins->decision().step()) begins = now;
     if (stop == kStops / 4) early = world.Now();
   }
-  const RankWorld::Footprint late = world.Now();
-  EXPECT_EQ(late.descriptors, early.descriptors);
-  EXPECT_EQ(late.threads, early.threads);
+  // What an epoch held is let go behind its last word.
+  RankWorld::Footprint late = world.Now();
+  const absl::Time patience = absl::Now() + absl::Seconds(20);
+  while ((late.descriptors > early.descriptors || late.threads > early.threads) &&
+         absl::Now() < patience) {
+    late = world.Now();
+  }
+  EXPECT_LE(late.descriptors, early.descriptors);
+  EXPECT_LE(late.threads, early.threads);
   EXPECT_LE(late.resident_bytes, early.resident_bytes + world.size() * (int64_t{4} << 20));
   EXPECT_GT(begins->decision().step(), 0);
   world.Begin(begins);
