@@ -1,5 +1,7 @@
 #include "worker/rank/metrics_writer.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,10 +13,12 @@
 #include <fstream>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 #include "nlohmann/json.hpp"
 #include "tensorboard/event.pb.h"
 
@@ -99,6 +103,27 @@ absl::Status PutAside(const std::string& folder, const std::string& path) {
   }
 }
 
+// The folder's descriptor, with its lock where the file system has locks.
+absl::StatusOr<UniqueFd> Hold(const std::string& folder, const MetricsOptions& options) {
+  UniqueFd held(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!held.is_open()) return OutputError("open", folder, errno);
+  const auto give_up =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
+  while (flock(held.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (options.stop.stop_requested()) return absl::CancelledError("asked to stop");
+    if (std::chrono::steady_clock::now() >= give_up) {
+      std::string holder = ReadAll(absl::StrCat(folder, "/metrics.owner"));
+      absl::StripTrailingAsciiWhitespace(&holder);
+      return job::WithKind(job::FailureKind::kOutputUnavailable,
+                           absl::UnavailableError(absl::StrCat(
+                               "the output folder ", folder, " is in use by ", holder,
+                               ": jobs that run at one time need folders of their own")));
+    }
+    absl::SleepFor(kRetryInterval);
+  }
+  return held;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& folder,
@@ -106,6 +131,7 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return OutputError("make the output folder", folder, error.value());
+  ASSIGN_OR_RETURN(UniqueFd held, Hold(folder, options));
   const std::string lines_path = absl::StrCat(folder, "/metrics.jsonl");
   const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
   const std::string owner = absl::StrCat(options.owner, "\n");
@@ -124,7 +150,7 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
       RecordFile::Open(absl::StrCat(folder, "/events.out.tfevents.",
                                     absl::ToUnixSeconds(absl::Now()), ".phalanx.", getpid())));
   std::unique_ptr<MetricsWriter> writer(
-      new MetricsWriter(std::move(options), std::move(lines), std::move(events)));
+      new MetricsWriter(std::move(options), std::move(held), std::move(lines), std::move(events)));
   tensorboard::Event version;
   version.set_wall_time(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   version.set_file_version("brain.Event:2");

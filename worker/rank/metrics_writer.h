@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/posix/unique_fd.h"
 #include "worker/rank/record_file.h"
 #include "worker/train/trainer.h"
 
@@ -34,8 +35,10 @@ struct MetricsOptions {
 
 class MetricsWriter {
  public:
-  // Makes the folder. metrics.jsonl of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ...
-  // Errors: OutputUnavailable (core/job/failure.h), naming the path.
+  // Makes the folder and holds it until the writer goes: no other writer has it meanwhile, where
+  // the file system has locks. One that is held is waited for, for options.patience. metrics.jsonl
+  // of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ... Errors: OutputUnavailable
+  // (core/job/failure.h), naming the path and who holds it; Cancelled.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,
                                                              MetricsOptions options);
 
@@ -44,11 +47,15 @@ class MetricsWriter {
   absl::Status Write(const train::StepSummary& step, int64_t epoch);
 
  private:
-  MetricsWriter(MetricsOptions options, RecordFile lines, RecordFile events)
-      : options_(std::move(options)), lines_(std::move(lines)), events_(std::move(events)) {}
+  MetricsWriter(MetricsOptions options, UniqueFd held, RecordFile lines, RecordFile events)
+      : options_(std::move(options)),
+        held_(std::move(held)),
+        lines_(std::move(lines)),
+        events_(std::move(events)) {}
   absl::Status Append(RecordFile& file, absl::string_view record);
 
   const MetricsOptions options_;
+  const UniqueFd held_;  // the folder, locked
   RecordFile lines_;
   RecordFile events_;
   bool waited_ = false;  // for the record under way

@@ -70,6 +70,20 @@ TEST_F(MetricsWriterTest, AnotherJobInTheSameFolder_LeavesTheEarlierRecordsAlone
   EXPECT_EQ(Lines(Text()), 1);
 }
 
+TEST_F(MetricsWriterTest, FolderOfAWriterThatLives_IsRefusedNamingItsOwner) {
+  auto first = Open("s/job-1");
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE((*first)->Write({.step = 1, .loss = 1}, 1).ok());
+  patience = absl::ZeroDuration();
+  const absl::Status second = Open("s/job-2").status();
+  EXPECT_EQ(job::KindOf(second), job::FailureKind::kOutputUnavailable);
+  EXPECT_THAT(std::string(second.message()), ::testing::HasSubstr("is in use by s/job-1"));
+  ASSERT_TRUE((*first)->Write({.step = 2, .loss = 1}, 1).ok());
+  EXPECT_EQ(Lines(Text()), 2);
+  first->reset();
+  EXPECT_TRUE(Open("s/job-2").ok()) << "it is let go with its writer";
+}
+
 TEST_F(MetricsWriterTest, SameJobGoingOn_KeepsTheStepsBefore) {
   Run("s/job-1", 1, 5);
   Run("s/job-1", 4, 6);
