@@ -80,12 +80,14 @@ class Binder {
     // all slices.
     const bool gathers = instruction.op == Op::kReceiveBackward &&
                          plan_.links[static_cast<size_t>(instruction.link)].edge >= 0;
+    plan::RankList group;
+    if (gathers) group = plan_.TensorGroup(place.module, place.dp, place.pp, place.cp);
     std::vector<BoundMessage> messages;
     for (size_t i = 0; i < list.size(); ++i) {
       const plan::LinkMessage& message = list[i];
       if (message.count == 0) continue;
       const bool here = (at_source ? message.from : message.to) == rank_;
-      if (!here && !(gathers && IsOf(place, message.from))) continue;
+      if (!here && std::find(group.begin(), group.end(), message.from) == group.end()) continue;
       const Rank other = at_source ? message.to : message.from;
       const int32_t peer = !here            ? BoundMessage::kElsewhere
                            : other == rank_ ? BoundMessage::kSelf
@@ -97,11 +99,6 @@ class Binder {
                           .slices = message.slices});
     }
     return messages;
-  }
-
-  bool IsOf(const plan::Place& place, Rank rank) const {
-    const plan::RankList group = plan_.TensorGroup(place.module, place.dp, place.pp, place.cp);
-    return std::find(group.begin(), group.end(), rank) != group.end();
   }
 
   const plan::Plan& plan_;

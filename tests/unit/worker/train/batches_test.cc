@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
+#include "tests/unit/worker/train/all_places.h"
 
 namespace phalanx::train {
 namespace {
@@ -70,15 +71,6 @@ plan::Plan PlanOf(int64_t context) {
   auto plan = plan::MakePlan(spec, plan::MakeCluster(1, 2), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : plan::Plan();
-}
-
-// As if one rank stood everywhere.
-std::vector<plan::Place> AllPlaces(const plan::Plan& plan) {
-  std::vector<plan::Place> places;
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
-    for (const plan::Place& place : plan.PlacesOf(Rank{rank})) places.push_back(place);
-  }
-  return places;
 }
 
 TEST(BatchesTest, Length_IsRoundedUpWithinTheContext) {

@@ -6,6 +6,7 @@
 
 #include "core/plan/samples.h"
 #include "tests/support/specs.h"
+#include "tests/unit/worker/train/all_places.h"
 #include "worker/train/batches.h"
 
 namespace phalanx::train {
@@ -54,15 +55,6 @@ plan::Plan TwoEncoders() {
                                 .Batch(7, 4)
                                 .Build();
   return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
-}
-
-// As if one rank stood everywhere.
-std::vector<plan::Place> AllPlaces(const plan::Plan& plan) {
-  std::vector<plan::Place> places;
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
-    for (const plan::Place& place : plan.PlacesOf(Rank{rank})) places.push_back(place);
-  }
-  return places;
 }
 
 class ItemRowsTest : public testing::Test {
