@@ -59,7 +59,7 @@ struct VocabularyEnd {
 };
 
 // Of each tensor rank of a slot that has some.
-std::vector<VocabularyEnd> EndsOf(const Plan& plan, Place place, int32_t chunk, const char* role) {
+std::vector<VocabularyEnd> EndsOf(const Plan& plan, Place place, int32_t chunk, MatrixRole role) {
   std::vector<VocabularyEnd> ends;
   place.width = plan.Width(place.module, place.dp, place.pp);
   for (place.tp = 0; place.tp < place.width; ++place.tp) {
@@ -120,8 +120,8 @@ std::vector<Copy> TiedCopies(const Plan& plan, const Place& place) {
   lead.pp = module.StageAt(0);
   follower.pp = module.LastStage();
   const int32_t last_chunk = module.ChunkAt(module.order.count() - 1);
-  const std::vector<VocabularyEnd> heads = EndsOf(plan, follower, last_chunk, "head");
-  for (const VocabularyEnd& embedding : EndsOf(plan, lead, 0, "embedding")) {
+  const std::vector<VocabularyEnd> heads = EndsOf(plan, follower, last_chunk, MatrixRole::kHead);
+  for (const VocabularyEnd& embedding : EndsOf(plan, lead, 0, MatrixRole::kEmbedding)) {
     for (const VocabularyEnd& head : heads) {
       const int64_t first = std::max(embedding.rows.first, head.rows.first);
       const int64_t end = std::min(embedding.rows.end(), head.rows.end());

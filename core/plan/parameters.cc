@@ -1,6 +1,7 @@
 #include "core/plan/parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -47,7 +48,8 @@ class PartBuilder {
     if (layout_.IsLast(place_.pp, chunk_)) {
       AddProjectors();
       AddHead();
-      if (!traits_.names.final_norm.empty()) AddNorm("final_norm", traits_.names.final_norm);
+      if (!traits_.names.final_norm.empty())
+        AddNorm(MatrixRole::kFinalNorm, MatrixRole::kFinalNormBias, traits_.names.final_norm);
     }
     const LayerRange layers = layout_.layers(place_.pp, chunk_);
     for (int32_t layer = layers.first + layers.count; layer-- > layers.first;) AddLayer(layer);
@@ -75,10 +77,10 @@ class PartBuilder {
     return Logical(std::move(name), rows, 1, Init::kOne);
   }
 
-  LocalMatrix& Matrix(std::string role, int64_t rows, int64_t cols, int32_t layer = -1,
+  LocalMatrix& Matrix(MatrixRole role, int64_t rows, int64_t cols, int32_t layer = -1,
                       int32_t edge = -1) {
     LocalMatrix matrix;
-    matrix.role = std::move(role);
+    matrix.role = role;
     matrix.layer = layer;
     matrix.edge = edge;
     matrix.rows = rows;
@@ -104,10 +106,10 @@ class PartBuilder {
   }
 
   // The whole tensor, on every tensor rank.
-  void AddReplicated(std::string role, int32_t logical, int32_t layer = -1, int32_t edge = -1) {
+  void AddReplicated(MatrixRole role, int32_t logical, int32_t layer = -1, int32_t edge = -1) {
     const LogicalTensor& tensor = result_.logical[static_cast<size_t>(logical)];
     const int64_t rows = tensor.rows, cols = tensor.cols;
-    LocalMatrix& matrix = Matrix(std::move(role), rows, cols, layer, edge);
+    LocalMatrix& matrix = Matrix(role, rows, cols, layer, edge);
     AddPiece(matrix, logical, {.rows = rows, .cols = cols},
              place_.width == 1 ? Holding::kExclusive : Holding::kDuplicate, place_.tp == 0);
   }
@@ -137,12 +139,11 @@ class PartBuilder {
   }
 
   // Query, key and value rows of one matrix; `cols` 1 for a bias. Rows of kNoTensor are padding.
-  void AddQkv(std::string role, const std::array<int32_t, 3>& logical, int64_t cols,
-              int32_t layer) {
+  void AddQkv(MatrixRole role, const std::array<int32_t, 3>& logical, int64_t cols, int32_t layer) {
     const int64_t head_size = HeadSize(architecture_);
     const int64_t q_rows = units_.query_heads.count * head_size;
     const int64_t kv_rows = units_.kv_heads.count * head_size;
-    LocalMatrix& matrix = Matrix(std::move(role), q_rows + 2 * kv_rows, cols, layer);
+    LocalMatrix& matrix = Matrix(role, q_rows + 2 * kv_rows, cols, layer);
     AddPiece(matrix, logical[0],
              {.logical_row = units_.query_heads.first * head_size, .rows = q_rows, .cols = cols});
     AddKvPieces(matrix, logical[1], q_rows, cols);
@@ -152,7 +153,7 @@ class PartBuilder {
   void AddAttentionOutput(int32_t logical, int32_t layer) {
     const int64_t head_size = HeadSize(architecture_);
     const int64_t cols = units_.query_heads.count * head_size;
-    LocalMatrix& matrix = Matrix("o", architecture_.hidden_size, cols, layer);
+    LocalMatrix& matrix = Matrix(MatrixRole::kO, architecture_.hidden_size, cols, layer);
     AddPiece(matrix, logical,
              {.logical_col = units_.query_heads.first * head_size,
               .rows = architecture_.hidden_size,
@@ -160,12 +161,12 @@ class PartBuilder {
   }
 
   // Blocks of rows: an up projection, its bias, a vocabulary.
-  LocalMatrix& AddBlockRows(std::string role, int32_t logical, UnitRange blocks, int32_t layer = -1,
+  LocalMatrix& AddBlockRows(MatrixRole role, int32_t logical, UnitRange blocks, int32_t layer = -1,
                             int32_t edge = -1, Holding holding = Holding::kExclusive,
                             bool primary = true) {
     const LogicalTensor tensor = result_.logical[static_cast<size_t>(logical)];
     const int64_t block = architecture_.block;
-    LocalMatrix& matrix = Matrix(std::move(role), blocks.count * block, tensor.cols, layer, edge);
+    LocalMatrix& matrix = Matrix(role, blocks.count * block, tensor.cols, layer, edge);
     const int64_t first = blocks.first * block;
     AddPiece(matrix, logical,
              {.logical_row = first,
@@ -176,11 +177,11 @@ class PartBuilder {
   }
 
   // Blocks of columns: a down projection.
-  void AddBlockCols(std::string role, int32_t logical, UnitRange blocks, int32_t layer,
+  void AddBlockCols(MatrixRole role, int32_t logical, UnitRange blocks, int32_t layer,
                     int32_t edge = -1) {
     const LogicalTensor tensor = result_.logical[static_cast<size_t>(logical)];
     const int64_t block = architecture_.block;
-    LocalMatrix& matrix = Matrix(std::move(role), tensor.rows, blocks.count * block, layer, edge);
+    LocalMatrix& matrix = Matrix(role, tensor.rows, blocks.count * block, layer, edge);
     const int64_t first = blocks.first * block;
     AddPiece(matrix, logical,
              {.logical_col = first,
@@ -192,7 +193,7 @@ class PartBuilder {
   void AddGateUp(int32_t gate, int32_t up, int32_t layer) {
     const int64_t block = architecture_.block, hidden = architecture_.hidden_size;
     const UnitRange blocks = units_.mlp_blocks;
-    LocalMatrix& matrix = Matrix("gate_up", 2 * block * blocks.count, hidden, layer);
+    LocalMatrix& matrix = Matrix(MatrixRole::kGateUp, 2 * block * blocks.count, hidden, layer);
     for (int64_t i = 0; i < blocks.count; ++i) {
       Rectangle where{
           .logical_row = (blocks.first + i) * block, .local_row = 2 * block * i, .cols = hidden};
@@ -213,11 +214,11 @@ class PartBuilder {
   }
 
   // `stem`: the tensor's name without ".weight".
-  void AddNorm(const std::string& role, absl::string_view stem, int32_t layer = -1) {
+  void AddNorm(MatrixRole role, MatrixRole bias, absl::string_view stem, int32_t layer = -1) {
     const int64_t hidden = architecture_.hidden_size;
     const std::string name = Named(stem);
     if (traits_.norm == job::Norm::kLayer) {
-      AddReplicated(role + "_bias", Zeros(name + ".bias", hidden), layer);
+      AddReplicated(bias, Zeros(name + ".bias", hidden), layer);
     }
     AddReplicated(role, Ones(name + ".weight", hidden), layer);
   }
@@ -226,14 +227,15 @@ class PartBuilder {
   void AddHead() {
     const int64_t hidden = architecture_.hidden_size;
     if (traits_.predicts() && plan_.HasLoss(place_.module)) {
-      AddReplicated("predict", Weight("predict.weight", hidden, hidden));
+      AddReplicated(MatrixRole::kPredict, Weight("predict.weight", hidden, hidden));
     }
     if (!traits_.vocabulary()) return;
     if (SplitEnds()) {
-      AddBlockRows("head", Weight(Named("embed_tokens.weight"), architecture_.vocabulary, hidden),
+      AddBlockRows(MatrixRole::kHead,
+                   Weight(Named("embed_tokens.weight"), architecture_.vocabulary, hidden),
                    units_.vocabulary_blocks, -1, -1, Holding::kTied, /*primary=*/false);
     } else if (!architecture_.tied_head) {
-      AddBlockRows("head", Weight("lm_head.weight", architecture_.vocabulary, hidden),
+      AddBlockRows(MatrixRole::kHead, Weight("lm_head.weight", architecture_.vocabulary, hidden),
                    units_.vocabulary_blocks);
     }
   }
@@ -244,7 +246,7 @@ class PartBuilder {
   void AddInput() {
     switch (traits_.modality) {
       case job::Modality::kText:
-        AddBlockRows("embedding",
+        AddBlockRows(MatrixRole::kEmbedding,
                      Weight(Named("embed_tokens.weight"), architecture_.vocabulary,
                             architecture_.hidden_size),
                      units_.vocabulary_blocks, -1, -1,
@@ -264,47 +266,51 @@ class PartBuilder {
   void AddPatches() {
     const int64_t hidden = architecture_.hidden_size, patch = architecture_.patch_size;
     const int64_t rows = job::RowsOfItem(architecture_) + job::ExtraRowsOfItem(architecture_);
-    if (!traits_.names.pre_norm.empty()) AddNorm("pre_norm", traits_.names.pre_norm);
-    AddReplicated("position", Weight(Named("embeddings.position_embedding.weight"), rows, hidden));
+    if (!traits_.names.pre_norm.empty())
+      AddNorm(MatrixRole::kPreNorm, MatrixRole::kPreNormBias, traits_.names.pre_norm);
+    AddReplicated(MatrixRole::kPosition,
+                  Weight(Named("embeddings.position_embedding.weight"), rows, hidden));
     if (traits_.class_token) {
-      AddReplicated("class", Weight(Named("embeddings.class_embedding"), hidden, 1));
+      AddReplicated(MatrixRole::kClass, Weight(Named("embeddings.class_embedding"), hidden, 1));
     }
     const std::string name = Named("embeddings.patch_embedding");
-    if (traits_.patch_bias) AddReplicated("patch_bias", Zeros(name + ".bias", hidden));
-    AddReplicated("patch", Weight(name + ".weight", hidden, 3 * patch * patch));
+    if (traits_.patch_bias) AddReplicated(MatrixRole::kPatchBias, Zeros(name + ".bias", hidden));
+    AddReplicated(MatrixRole::kPatch, Weight(name + ".weight", hidden, 3 * patch * patch));
   }
 
   void AddConvolutions() {
     const int64_t hidden = architecture_.hidden_size;
-    AddReplicated("conv2_bias", Zeros(Named("conv2.bias"), hidden));
-    AddReplicated("conv2", Weight(Named("conv2.weight"), hidden, 3 * hidden));
-    AddReplicated("conv1_bias", Zeros(Named("conv1.bias"), hidden));
-    AddReplicated("conv1", Weight(Named("conv1.weight"), hidden, 3 * architecture_.mel_bins));
+    AddReplicated(MatrixRole::kConv2Bias, Zeros(Named("conv2.bias"), hidden));
+    AddReplicated(MatrixRole::kConv2, Weight(Named("conv2.weight"), hidden, 3 * hidden));
+    AddReplicated(MatrixRole::kConv1Bias, Zeros(Named("conv1.bias"), hidden));
+    AddReplicated(MatrixRole::kConv1,
+                  Weight(Named("conv1.weight"), hidden, 3 * architecture_.mel_bins));
   }
 
   void AddLayer(int32_t layer) {
     const job::TensorNames& names = traits_.names;
     const std::string stem = absl::StrCat(names.layers, layer, ".");
     AddMlp(Named(stem), layer);
-    AddNorm("norm2", absl::StrCat(stem, names.norm2), layer);
+    AddNorm(MatrixRole::kNorm2, MatrixRole::kNorm2Bias, absl::StrCat(stem, names.norm2), layer);
     AddAttention(absl::StrCat(Named(stem), names.attention), layer);
-    AddNorm("norm1", absl::StrCat(stem, names.norm1), layer);
+    AddNorm(MatrixRole::kNorm1, MatrixRole::kNorm1Bias, absl::StrCat(stem, names.norm1), layer);
   }
 
   void AddMlp(const std::string& name, int32_t layer) {
     const int64_t hidden = architecture_.hidden_size, mlp = architecture_.mlp_size;
     const std::string up = absl::StrCat(name, traits_.names.up),
                       down = absl::StrCat(name, traits_.names.down);
-    if (traits_.biases) AddReplicated("down_bias", Zeros(down + ".bias", hidden), layer);
-    AddBlockCols("down", Weight(down + ".weight", hidden, mlp, OutputStd()), units_.mlp_blocks,
-                 layer);
+    if (traits_.biases) AddReplicated(MatrixRole::kDownBias, Zeros(down + ".bias", hidden), layer);
+    AddBlockCols(MatrixRole::kDown, Weight(down + ".weight", hidden, mlp, OutputStd()),
+                 units_.mlp_blocks, layer);
     if (traits_.gated()) {
       const int32_t gate = Weight(absl::StrCat(name, traits_.names.gate, ".weight"), mlp, hidden);
       AddGateUp(gate, Weight(up + ".weight", mlp, hidden), layer);
       return;
     }
-    if (traits_.biases) AddBlockRows("up_bias", Zeros(up + ".bias", mlp), units_.mlp_blocks, layer);
-    AddBlockRows("up", Weight(up + ".weight", mlp, hidden), units_.mlp_blocks, layer);
+    if (traits_.biases)
+      AddBlockRows(MatrixRole::kUpBias, Zeros(up + ".bias", mlp), units_.mlp_blocks, layer);
+    AddBlockRows(MatrixRole::kUp, Weight(up + ".weight", mlp, hidden), units_.mlp_blocks, layer);
   }
 
   void AddAttention(const std::string& name, int32_t layer) {
@@ -312,7 +318,7 @@ class PartBuilder {
     const int64_t q_rows = architecture_.heads * head_size;
     const int64_t kv_rows = KvHeads(architecture_) * head_size;
     const std::string output = absl::StrCat(name, traits_.names.output);
-    if (traits_.biases) AddReplicated("o_bias", Zeros(output + ".bias", hidden), layer);
+    if (traits_.biases) AddReplicated(MatrixRole::kOBias, Zeros(output + ".bias", hidden), layer);
     AddAttentionOutput(Weight(output + ".weight", hidden, q_rows, OutputStd()), layer);
     std::array<int32_t, 3> weights{}, biases{};
     for (size_t i = 0; i < 3; ++i) {
@@ -322,8 +328,8 @@ class PartBuilder {
       weights[i] = Weight(part + "weight", rows, hidden);
       biases[i] = bias ? Zeros(part + "bias", rows) : kNoTensor;
     }
-    if (traits_.biases) AddQkv("qkv_bias", biases, 1, layer);
-    AddQkv("qkv", weights, hidden, layer);
+    if (traits_.biases) AddQkv(MatrixRole::kQkvBias, biases, 1, layer);
+    AddQkv(MatrixRole::kQkv, weights, hidden, layer);
   }
 
   void AddProjectors() {
@@ -336,11 +342,12 @@ class PartBuilder {
       const UnitRange blocks =
           EvenSplit(BlockCount(inner, architecture_.block), place_.width, place_.tp);
       const std::string name = absl::StrCat("projector.", to.name, ".");
-      AddReplicated("projector_down_bias", Zeros(name + "linear_2.bias", out), -1, index);
-      AddBlockCols("projector_down", Weight(name + "linear_2.weight", out, inner), blocks, -1,
+      AddReplicated(MatrixRole::kProjectorDownBias, Zeros(name + "linear_2.bias", out), -1, index);
+      AddBlockCols(MatrixRole::kProjectorDown, Weight(name + "linear_2.weight", out, inner), blocks,
+                   -1, index);
+      AddBlockRows(MatrixRole::kProjectorUpBias, Zeros(name + "linear_1.bias", inner), blocks, -1,
                    index);
-      AddBlockRows("projector_up_bias", Zeros(name + "linear_1.bias", inner), blocks, -1, index);
-      AddBlockRows("projector_up",
+      AddBlockRows(MatrixRole::kProjectorUp,
                    Weight(name + "linear_1.weight", inner, architecture_.hidden_size), blocks, -1,
                    index);
     }
@@ -394,7 +401,44 @@ class PartBuilder {
   StageParameters result_;
 };
 
+// In the order of MatrixRole.
+constexpr std::array<absl::string_view, 32> kRoleNames = {"embedding",
+                                                          "head",
+                                                          "predict",
+                                                          "final_norm",
+                                                          "final_norm_bias",
+                                                          "norm1",
+                                                          "norm1_bias",
+                                                          "norm2",
+                                                          "norm2_bias",
+                                                          "qkv",
+                                                          "qkv_bias",
+                                                          "o",
+                                                          "o_bias",
+                                                          "gate_up",
+                                                          "up",
+                                                          "up_bias",
+                                                          "down",
+                                                          "down_bias",
+                                                          "patch",
+                                                          "patch_bias",
+                                                          "class",
+                                                          "position",
+                                                          "pre_norm",
+                                                          "pre_norm_bias",
+                                                          "conv1",
+                                                          "conv1_bias",
+                                                          "conv2",
+                                                          "conv2_bias",
+                                                          "projector_up",
+                                                          "projector_up_bias",
+                                                          "projector_down",
+                                                          "projector_down_bias"};
+static_assert(kRoleNames.size() == static_cast<size_t>(MatrixRole::kProjectorDownBias) + 1);
+
 }  // namespace
+
+absl::string_view RoleName(MatrixRole role) { return kRoleNames[static_cast<size_t>(role)]; }
 
 int64_t StageParameters::TrainedElements() const {
   int64_t elements = 0;
@@ -414,8 +458,7 @@ int64_t StageParameters::LedElements() const {
   return elements;
 }
 
-const LocalMatrix* StageParameters::Find(const std::string& role, int32_t layer,
-                                         int32_t edge) const {
+const LocalMatrix* StageParameters::Find(MatrixRole role, int32_t layer, int32_t edge) const {
   const auto found = std::find_if(matrices.begin(), matrices.end(), [&](const LocalMatrix& matrix) {
     return matrix.layer == layer && matrix.edge == edge && matrix.role == role;
   });

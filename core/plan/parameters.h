@@ -69,6 +69,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "core/base/prng.h"
 #include "core/plan/plan.h"
 
@@ -108,8 +109,45 @@ struct Piece {
   bool primary = true;
 };
 
+// What the model asks for a local matrix by. Named as in the table above.
+enum class MatrixRole : uint8_t {
+  kEmbedding,
+  kHead,
+  kPredict,
+  kFinalNorm,
+  kFinalNormBias,
+  kNorm1,
+  kNorm1Bias,
+  kNorm2,
+  kNorm2Bias,
+  kQkv,
+  kQkvBias,
+  kO,
+  kOBias,
+  kGateUp,
+  kUp,
+  kUpBias,
+  kDown,
+  kDownBias,
+  kPatch,
+  kPatchBias,
+  kClass,
+  kPosition,
+  kPreNorm,
+  kPreNormBias,
+  kConv1,
+  kConv1Bias,
+  kConv2,
+  kConv2Bias,
+  kProjectorUp,
+  kProjectorUpBias,
+  kProjectorDown,
+  kProjectorDownBias,
+};
+absl::string_view RoleName(MatrixRole role);  // "embedding", "qkv_bias", ...
+
 struct LocalMatrix {
-  std::string role;    // "qkv", "gate_up", ...: what the model asks for
+  MatrixRole role = MatrixRole::kEmbedding;
   int32_t layer = -1;  // of the module; -1: none
   int32_t edge = -1;   // projector roles
   int64_t rows = 0, cols = 1;
@@ -138,7 +176,7 @@ struct StageParameters {
   // Of these, the ones that this rank leads (copies.h): what its replicas keep optimizer state for.
   int64_t LedElements() const;
   // The matrix of a role, or nullptr. layer and edge as in LocalMatrix.
-  const LocalMatrix* Find(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
+  const LocalMatrix* Find(MatrixRole role, int32_t layer = -1, int32_t edge = -1) const;
 };
 
 // Parameters of `place`'s pipeline part (chunk of its stage). The same list, element for element,

@@ -1,7 +1,6 @@
 #include "core/plan/segments.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <set>
@@ -9,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/string_view.h"
 #include "core/plan/parameters.h"
 
 namespace phalanx::plan {
@@ -132,17 +130,26 @@ struct LedRun {
 
 // The rest of kind replicated: norms and biases behind row-parallel products, inputs of encoders.
 Kind KindOf(const LocalMatrix& matrix) {
-  const std::string& role = matrix.role;
-  const auto is = [&role](std::initializer_list<absl::string_view> names) {
-    return std::find(names.begin(), names.end(), role) != names.end();
-  };
-  if (is({"qkv", "qkv_bias", "o"})) return {UnitKind::kAttention};
-  if (is({"gate_up", "up", "up_bias", "down"})) return {UnitKind::kMlp};
-  if (is({"projector_up", "projector_up_bias", "projector_down"})) {
-    return {UnitKind::kMlp, matrix.edge};
+  switch (matrix.role) {
+    case MatrixRole::kQkv:
+    case MatrixRole::kQkvBias:
+    case MatrixRole::kO:
+      return {UnitKind::kAttention};
+    case MatrixRole::kGateUp:
+    case MatrixRole::kUp:
+    case MatrixRole::kUpBias:
+    case MatrixRole::kDown:
+      return {UnitKind::kMlp};
+    case MatrixRole::kProjectorUp:
+    case MatrixRole::kProjectorUpBias:
+    case MatrixRole::kProjectorDown:
+      return {UnitKind::kMlp, matrix.edge};
+    case MatrixRole::kEmbedding:
+    case MatrixRole::kHead:
+      return {UnitKind::kVocabulary};
+    default:
+      return {UnitKind::kReplicated};
   }
-  if (is({"embedding", "head"})) return {UnitKind::kVocabulary};
-  return {UnitKind::kReplicated};
 }
 
 // Everything of a part that trains and that its rank leads, ascending.
@@ -154,7 +161,7 @@ std::vector<LedRun> LedRuns(const Plan& plan, const Place& place,
     if (!matrix.trains) continue;
     const Kind kind = KindOf(matrix);
     const UnitRange units = UnitsOf(plan, place.module, kind, place.width, place.tp);
-    const bool heads = matrix.role == "qkv" || matrix.role == "qkv_bias";
+    const bool heads = matrix.role == MatrixRole::kQkv || matrix.role == MatrixRole::kQkvBias;
     for (const Piece& piece : matrix.pieces) {
       if (!piece.primary) continue;
       LedRun run{.begin = matrix.offset + piece.local_row * matrix.cols,

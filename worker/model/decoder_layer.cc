@@ -13,12 +13,12 @@ class DecoderLayer final : public Layer {
  public:
   DecoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)
       : context_(context),
-        norm1_(table.Vector("norm1", layer)),
-        qkv_(table.Matrix("qkv", layer)),
-        o_(table.Matrix("o", layer)),
-        norm2_(table.Vector("norm2", layer)),
-        gate_up_(table.Matrix("gate_up", layer)),
-        down_(table.Matrix("down", layer)) {}
+        norm1_(table.Vector(plan::MatrixRole::kNorm1, layer)),
+        qkv_(table.Matrix(plan::MatrixRole::kQkv, layer)),
+        o_(table.Matrix(plan::MatrixRole::kO, layer)),
+        norm2_(table.Vector(plan::MatrixRole::kNorm2, layer)),
+        gate_up_(table.Matrix(plan::MatrixRole::kGateUp, layer)),
+        down_(table.Matrix(plan::MatrixRole::kDown, layer)) {}
 
   absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
                        at::Tensor* output) const override;

@@ -103,20 +103,22 @@ DecoderStage::DecoderStage(const StageParts& parts)
   context_.sin = at::sin(angles).to(sums);
 
   const VocabularyRows rows = RowsOf(parts.units, architecture);
-  if (parts.table.Has("embedding") && first_) {
-    embedding_.emplace(parts.group, parts.table.Matrix("embedding"), rows);
+  if (parts.table.Has(plan::MatrixRole::kEmbedding) && first_) {
+    embedding_.emplace(parts.group, parts.table.Matrix(plan::MatrixRole::kEmbedding), rows);
   }
   for (int32_t layer = parts.layers.first; layer < parts.layers.first + parts.layers.count;
        ++layer) {
     layers_.Add(MakeDecoderLayer(context_, parts.table, layer));
   }
   if (!last_) return;
-  final_norm_ = parts.table.Vector("final_norm");
+  final_norm_ = parts.table.Vector(plan::MatrixRole::kFinalNorm);
   if (has_loss_ && job::TraitsOf(architecture).predicts()) {
-    prediction_.emplace(parts.table.Matrix("predict"), parts.module.loss_weight);
+    prediction_.emplace(parts.table.Matrix(plan::MatrixRole::kPredict), parts.module.loss_weight);
   } else if (has_loss_) {
     // A tied head is the embedding itself where both are here, else a copy under the head's name.
-    const char* role = parts.table.Has("head") ? "head" : "embedding";
+    const plan::MatrixRole role = parts.table.Has(plan::MatrixRole::kHead)
+                                      ? plan::MatrixRole::kHead
+                                      : plan::MatrixRole::kEmbedding;
     head_.emplace(parts.group, parts.table.Matrix(role), rows);
   }
   outgoing_ = OutgoingOf(parts);

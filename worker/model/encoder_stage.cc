@@ -75,9 +75,9 @@ EncoderStage::EncoderStage(const StageParts& parts)
     layers_.Add(MakeEncoderLayer(context_, parts.table, layer));
   }
   if (!last_) return;
-  if (parts.table.Has("final_norm")) {
-    final_norm_ = parts.table.Vector("final_norm");
-    final_norm_bias_ = parts.table.Vector("final_norm_bias");
+  if (parts.table.Has(plan::MatrixRole::kFinalNorm)) {
+    final_norm_ = parts.table.Vector(plan::MatrixRole::kFinalNorm);
+    final_norm_bias_ = parts.table.Vector(plan::MatrixRole::kFinalNormBias);
   }
   outgoing_ = OutgoingOf(parts);
 }

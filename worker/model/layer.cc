@@ -6,10 +6,10 @@
 
 namespace phalanx::model {
 
-Parameter ParameterTable::Matrix(const std::string& role, int32_t layer, int32_t edge) const {
+Parameter ParameterTable::Matrix(plan::MatrixRole role, int32_t layer, int32_t edge) const {
   const plan::LocalMatrix* matrix = parameters_.Find(role, layer, edge);
-  TORCH_CHECK(matrix != nullptr, "no parameter ", role, " of layer ", layer, " edge ", edge,
-              " in this stage");
+  TORCH_CHECK(matrix != nullptr, "no parameter ", plan::RoleName(role), " of layer ", layer,
+              " edge ", edge, " in this stage");
   const auto view = [matrix](const at::Tensor& buffer) {
     return buffer.narrow(0, matrix->offset, matrix->rows * matrix->cols)
         .view({matrix->rows, matrix->cols});
@@ -20,7 +20,7 @@ Parameter ParameterTable::Matrix(const std::string& role, int32_t layer, int32_t
   return parameter;
 }
 
-Parameter ParameterTable::Vector(const std::string& role, int32_t layer, int32_t edge) const {
+Parameter ParameterTable::Vector(plan::MatrixRole role, int32_t layer, int32_t edge) const {
   Parameter parameter = Matrix(role, layer, edge);
   parameter.weight = parameter.weight.view({-1});
   if (parameter.gradient.defined()) parameter.gradient = parameter.gradient.view({-1});

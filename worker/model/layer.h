@@ -30,13 +30,13 @@ class ParameterTable {
                  const at::Tensor& gradients)
       : parameters_(parameters), weights_(weights), gradients_(gradients) {}
 
-  bool Has(const std::string& role, int32_t layer = -1, int32_t edge = -1) const {
+  bool Has(plan::MatrixRole role, int32_t layer = -1, int32_t edge = -1) const {
     return parameters_.Find(role, layer, edge) != nullptr;
   }
   // Throws c10::Error if there is none. Without gradient where the matrix does not train.
-  Parameter Matrix(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
+  Parameter Matrix(plan::MatrixRole role, int32_t layer = -1, int32_t edge = -1) const;
   // The same as [rows]; the matrix has one column.
-  Parameter Vector(const std::string& role, int32_t layer = -1, int32_t edge = -1) const;
+  Parameter Vector(plan::MatrixRole role, int32_t layer = -1, int32_t edge = -1) const;
 
  private:
   const plan::StageParameters& parameters_;

@@ -23,15 +23,16 @@ int64_t EncoderRows(const job::Architecture& architecture) {
 
 PatchEmbedding::PatchEmbedding(const LayerContext& context, const ParameterTable& table)
     : context_(context),
-      class_token_(table.Has("class")),
-      pre_norm_(table.Has("pre_norm")),
-      patch_(table.Matrix("patch")),
-      position_(table.Matrix("position")) {
-  if (table.Has("patch_bias")) patch_bias_ = table.Vector("patch_bias");
-  if (class_token_) class_ = table.Vector("class");
+      class_token_(table.Has(plan::MatrixRole::kClass)),
+      pre_norm_(table.Has(plan::MatrixRole::kPreNorm)),
+      patch_(table.Matrix(plan::MatrixRole::kPatch)),
+      position_(table.Matrix(plan::MatrixRole::kPosition)) {
+  if (table.Has(plan::MatrixRole::kPatchBias))
+    patch_bias_ = table.Vector(plan::MatrixRole::kPatchBias);
+  if (class_token_) class_ = table.Vector(plan::MatrixRole::kClass);
   if (!pre_norm_) return;
-  norm_ = table.Vector("pre_norm");
-  norm_bias_ = table.Vector("pre_norm_bias");
+  norm_ = table.Vector(plan::MatrixRole::kPreNorm);
+  norm_bias_ = table.Vector(plan::MatrixRole::kPreNormBias);
 }
 
 at::Tensor PatchEmbedding::Forward(const at::Tensor& pixels, PatchState* state) const {

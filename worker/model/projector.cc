@@ -10,10 +10,10 @@ namespace phalanx::model {
 
 Projector::Projector(TensorGroup group, const ParameterTable& table, int32_t edge)
     : group_(group),
-      up_(table.Matrix("projector_up", -1, edge)),
-      up_bias_(table.Vector("projector_up_bias", -1, edge)),
-      down_(table.Matrix("projector_down", -1, edge)),
-      down_bias_(table.Vector("projector_down_bias", -1, edge)) {}
+      up_(table.Matrix(plan::MatrixRole::kProjectorUp, -1, edge)),
+      up_bias_(table.Vector(plan::MatrixRole::kProjectorUpBias, -1, edge)),
+      down_(table.Matrix(plan::MatrixRole::kProjectorDown, -1, edge)),
+      down_bias_(table.Vector(plan::MatrixRole::kProjectorDownBias, -1, edge)) {}
 
 absl::Status Projector::Forward(const at::Tensor& input, ProjectorState* state,
                                 at::Tensor* output) const {

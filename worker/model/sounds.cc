@@ -50,10 +50,10 @@ at::Tensor Positions(int64_t rows, int64_t hidden) {
 }  // namespace
 
 SoundEmbedding::SoundEmbedding(const LayerContext& context, const ParameterTable& table)
-    : conv1_(table.Matrix("conv1")),
-      conv1_bias_(table.Vector("conv1_bias")),
-      conv2_(table.Matrix("conv2")),
-      conv2_bias_(table.Vector("conv2_bias")),
+    : conv1_(table.Matrix(plan::MatrixRole::kConv1)),
+      conv1_bias_(table.Vector(plan::MatrixRole::kConv1Bias)),
+      conv2_(table.Matrix(plan::MatrixRole::kConv2)),
+      conv2_bias_(table.Vector(plan::MatrixRole::kConv2Bias)),
       positions_(Positions(context.architecture.frames / kStride, context.architecture.hidden_size)
                      .to(conv1_.weight.options())) {}
 

@@ -76,7 +76,8 @@ TEST(CopiesTest, TiedEnds_JoinTheSameRowsWhateverTheWidths) {
       EXPECT_EQ(copy.follower.width, dp == 0 ? 3 : 2);
       const StageParameters lead = ParametersOf(plan, copy.lead);
       const StageParameters follower = ParametersOf(plan, copy.follower);
-      const LocalMatrix &embedding = *lead.Find("embedding"), &head = *follower.Find("head");
+      const LocalMatrix &embedding = *lead.Find(MatrixRole::kEmbedding),
+                        &head = *follower.Find(MatrixRole::kHead);
       for (const CopyRun& run : copy.runs) {
         EXPECT_TRUE(run.folds);
         // The same logical row at both ends.

@@ -31,7 +31,8 @@ Plan LlamaPlan(const support::LlamaShape& shape, const Layout& layout) {
 std::vector<std::string> Roles(const StageParameters& parameters) {
   std::vector<std::string> roles;
   for (const LocalMatrix& matrix : parameters.matrices) {
-    roles.push_back(matrix.layer < 0 ? matrix.role : matrix.role + std::to_string(matrix.layer));
+    roles.push_back(std::string(RoleName(matrix.role)));
+    if (matrix.layer >= 0) roles.back() += std::to_string(matrix.layer);
   }
   return roles;
 }
@@ -48,9 +49,10 @@ void ExpectSoundStorage(const StageParameters& parameters) {
     int64_t used = bucket.offset;
     for (int32_t i = 0; i < bucket.matrices; ++i, ++next_matrix) {
       const LocalMatrix& matrix = parameters.matrices[next_matrix];
-      EXPECT_GE(matrix.offset, used) << matrix.role;
+      EXPECT_GE(matrix.offset, used) << RoleName(matrix.role);
       EXPECT_EQ(matrix.offset % kMatrixAlignment, 0);
-      EXPECT_FALSE(vectors && matrix.cols > 1) << "matrices come before vectors: " << matrix.role;
+      EXPECT_FALSE(vectors && matrix.cols > 1)
+          << "matrices come before vectors: " << RoleName(matrix.role);
       vectors = vectors || matrix.cols == 1;
       used = matrix.offset + matrix.rows * matrix.cols;
     }
@@ -65,8 +67,8 @@ void ExpectSoundStorage(const StageParameters& parameters) {
       const LogicalTensor& tensor = parameters.logical[static_cast<size_t>(piece.logical)];
       EXPECT_LE(piece.logical_row + piece.rows, tensor.rows) << tensor.name;
       EXPECT_LE(piece.logical_col + piece.cols, tensor.cols) << tensor.name;
-      ASSERT_LE(piece.local_row + piece.rows, matrix.rows) << matrix.role;
-      ASSERT_LE(piece.local_col + piece.cols, matrix.cols) << matrix.role;
+      ASSERT_LE(piece.local_row + piece.rows, matrix.rows) << RoleName(matrix.role);
+      ASSERT_LE(piece.local_col + piece.cols, matrix.cols) << RoleName(matrix.role);
       for (int64_t r = 0; r < piece.rows; ++r) {
         for (int64_t c = 0; c < piece.cols; ++c) {
           ++covered[static_cast<size_t>((piece.local_row + r) * matrix.cols + piece.local_col + c)];
@@ -74,7 +76,7 @@ void ExpectSoundStorage(const StageParameters& parameters) {
       }
     }
     EXPECT_LE(*std::max_element(covered.begin(), covered.end()), 1)
-        << matrix.role << ": pieces overlap";
+        << RoleName(matrix.role) << ": pieces overlap";
   }
 }
 
@@ -206,9 +208,9 @@ TEST(ParametersTest, Trains_OfFrozenModulesAndProjectors_IsFalse) {
                      .Module("language", Llama())
                      .Edge("vision", "language", {.projector = 40, .frozen = projector_frozen}));
     const StageParameters parameters = ParametersOf(plan, {.module = 0});
-    EXPECT_EQ(parameters.Find("qkv", 0)->trains, !vision_frozen);
-    EXPECT_EQ(parameters.Find("patch")->trains, !vision_frozen);
-    EXPECT_EQ(parameters.Find("projector_up", -1, 0)->trains, !projector_frozen);
+    EXPECT_EQ(parameters.Find(MatrixRole::kQkv, 0)->trains, !vision_frozen);
+    EXPECT_EQ(parameters.Find(MatrixRole::kPatch)->trains, !vision_frozen);
+    EXPECT_EQ(parameters.Find(MatrixRole::kProjectorUp, -1, 0)->trains, !projector_frozen);
     return parameters.TrainedElements();
   };
   const int64_t projector = 2 * 32 * 40 + 40 + 32;
@@ -224,10 +226,10 @@ TEST(ParametersTest, TiedHead_OfTwoPartsOnOneRank_HasACopyInEach) {
                                  .Schedule(job::ScheduleName::kInterleaved, 2));
   const StageParameters first = ParametersOf(plan, {.module = 0, .width = 2}, 0);
   const StageParameters last = ParametersOf(plan, {.module = 0, .width = 2}, 1);
-  EXPECT_EQ(first.Find("head"), nullptr);
-  EXPECT_EQ(last.Find("embedding"), nullptr);
-  EXPECT_EQ(first.Find("embedding")->pieces[0].holding, Holding::kTied);
-  EXPECT_EQ(last.Find("head")->pieces[0].holding, Holding::kTied);
+  EXPECT_EQ(first.Find(MatrixRole::kHead), nullptr);
+  EXPECT_EQ(last.Find(MatrixRole::kEmbedding), nullptr);
+  EXPECT_EQ(first.Find(MatrixRole::kEmbedding)->pieces[0].holding, Holding::kTied);
+  EXPECT_EQ(last.Find(MatrixRole::kHead)->pieces[0].holding, Holding::kTied);
   EXPECT_EQ(ExpectCovered(plan, 0), LlamaElements(Llama({.tied_head = true})));
 }
 
@@ -263,14 +265,14 @@ TEST(ParametersTest, Storage_OfALargeStage_IsCutIntoBuckets) {
     EXPECT_EQ(bucket.elements % (128 * 3), 0);
     EXPECT_TRUE(bucket.matrices == 1 || bucket.elements <= kBucketElements + 128 * 3);
   }
-  EXPECT_EQ(parameters.matrices.back().role, "embedding");
+  EXPECT_EQ(parameters.matrices.back().role, MatrixRole::kEmbedding);
   EXPECT_EQ(parameters.buckets.back().matrices, 1) << "larger than a bucket, so alone in one";
 }
 
 TEST(ParametersTest, Qkv_OfSharedKvHeads_MarksThemPartialWithOnePrimary) {
   const Plan plan = LlamaPlan({}, {.tp = 3});  // 8 query heads, 2 KV heads, head size 4
   const auto qkv = [&plan](int32_t tp) {
-    return *ParametersOf(plan, {.module = 0, .tp = tp, .width = 3}).Find("qkv", 0);
+    return *ParametersOf(plan, {.module = 0, .tp = tp, .width = 3}).Find(MatrixRole::kQkv, 0);
   };
   EXPECT_EQ(qkv(0).rows, (3 + 2 * 1) * 4);
   const LocalMatrix middle = qkv(1);
@@ -289,13 +291,13 @@ TEST(ParametersTest, GateUp_OfPaddedLastBlock_HasFullBlocksAndRealPieces) {
   const Plan plan =
       LlamaPlan({.mlp_size = 60}, {.tp = 2});  // 8 blocks of 8, the last with 4 columns
   const StageParameters parameters = ParametersOf(plan, {.module = 0, .tp = 1, .width = 2});
-  const LocalMatrix& gate_up = *parameters.Find("gate_up", 0);
+  const LocalMatrix& gate_up = *parameters.Find(MatrixRole::kGateUp, 0);
   EXPECT_EQ(gate_up.rows, 2 * 8 * 4);
   ASSERT_EQ(gate_up.pieces.size(), 8u);
   EXPECT_EQ(gate_up.pieces[7].rows, 4);
   EXPECT_EQ(gate_up.pieces[7].local_row, 2 * 8 * 3 + 8);
   EXPECT_EQ(gate_up.pieces[7].logical_row, 56);
-  const LocalMatrix& down = *parameters.Find("down", 0);
+  const LocalMatrix& down = *parameters.Find(MatrixRole::kDown, 0);
   EXPECT_EQ(down.cols, 32);
   EXPECT_EQ(down.pieces[0].cols, 28);
   EXPECT_EQ(down.pieces[0].logical_col, 32);
@@ -304,16 +306,16 @@ TEST(ParametersTest, GateUp_OfPaddedLastBlock_HasFullBlocksAndRealPieces) {
 TEST(ParametersTest, TiedHead_WithOneStage_IsTheEmbeddingItself) {
   const Plan plan = LlamaPlan({.tied_head = true}, {.tp = 2});
   const StageParameters parameters = ParametersOf(plan, {.module = 0, .width = 2});
-  EXPECT_EQ(parameters.Find("head"), nullptr);
-  EXPECT_EQ(parameters.Find("embedding")->pieces[0].holding, Holding::kExclusive);
+  EXPECT_EQ(parameters.Find(MatrixRole::kHead), nullptr);
+  EXPECT_EQ(parameters.Find(MatrixRole::kEmbedding)->pieces[0].holding, Holding::kExclusive);
 }
 
 TEST(ParametersTest, TiedHead_OverStages_IsOneTensorHeldInPartAtBothEnds) {
   const Plan plan = LlamaPlan({.tied_head = true}, {.tp = 2, .pp = 2});
   const StageParameters first = ParametersOf(plan, {.module = 0, .width = 2});
   const StageParameters last = ParametersOf(plan, {.module = 0, .pp = 1, .width = 2});
-  const Piece& embedding = first.Find("embedding")->pieces[0];
-  const Piece& head = last.Find("head")->pieces[0];
+  const Piece& embedding = first.Find(MatrixRole::kEmbedding)->pieces[0];
+  const Piece& head = last.Find(MatrixRole::kHead)->pieces[0];
   EXPECT_EQ(first.logical[static_cast<size_t>(embedding.logical)].name,
             "model.embed_tokens.weight");
   EXPECT_EQ(last.logical[static_cast<size_t>(head.logical)].name, "model.embed_tokens.weight");
@@ -363,8 +365,8 @@ TEST(ParametersTest, Siglip_OfItsPublishedSize_HasAsManyElementsAsItsModel) {
   std::vector<int64_t> columns, held;
   for (int32_t tp = 0; tp < 3; ++tp) {
     const StageParameters part = ParametersOf(plan, {.module = 0, .tp = tp, .width = 3});
-    columns.push_back(part.Find("down", 26)->cols / 128);
-    held.push_back(part.Find("down", 26)->pieces.at(0).cols);
+    columns.push_back(part.Find(MatrixRole::kDown, 26)->cols / 128);
+    held.push_back(part.Find(MatrixRole::kDown, 26)->pieces.at(0).cols);
   }
   EXPECT_THAT(columns, testing::ElementsAre(12, 11, 11));
   EXPECT_THAT(held, testing::ElementsAre(12 * 128, 11 * 128, 10 * 128 + 80));
@@ -399,20 +401,20 @@ TEST(InitialValueTest, Values_OfNormsAndBiases_AreOneAndZero) {
                                  .Module("language", Llama())
                                  .Edge("vision", "language", {.projector = 32}));
   const StageParameters parameters = ParametersOf(plan, {.module = 0});
-  const auto first = [&](const std::string& role, int32_t layer, int32_t edge = -1) {
+  const auto first = [&](MatrixRole role, int32_t layer, int32_t edge = -1) {
     const LocalMatrix& matrix = *parameters.Find(role, layer, edge);
     const LogicalTensor& tensor = parameters.logical[static_cast<size_t>(matrix.pieces[0].logical)];
-    EXPECT_EQ(tensor.decay, matrix.cols > 1) << role;
+    EXPECT_EQ(tensor.decay, matrix.cols > 1) << RoleName(role);
     return tensor;
   };
-  EXPECT_EQ(first("norm1", 0).init, LogicalTensor::Init::kOne);
-  EXPECT_EQ(first("norm1_bias", 0).init, LogicalTensor::Init::kZero);
-  EXPECT_EQ(first("qkv_bias", 1).init, LogicalTensor::Init::kZero);
-  EXPECT_EQ(first("projector_up_bias", -1, 0).init, LogicalTensor::Init::kZero);
-  EXPECT_DOUBLE_EQ(first("qkv", 1).init_std, 0.02);
-  EXPECT_DOUBLE_EQ(first("down", 1).init_std, 0.01);  // 0.02 / sqrt(2 * 2 layers)
-  EXPECT_EQ(InitialValue(1, "vision", first("norm2", 1), 3), 1.0);
-  EXPECT_EQ(InitialValue(1, "vision", first("o_bias", 1), 3), 0.0);
+  EXPECT_EQ(first(MatrixRole::kNorm1, 0).init, LogicalTensor::Init::kOne);
+  EXPECT_EQ(first(MatrixRole::kNorm1Bias, 0).init, LogicalTensor::Init::kZero);
+  EXPECT_EQ(first(MatrixRole::kQkvBias, 1).init, LogicalTensor::Init::kZero);
+  EXPECT_EQ(first(MatrixRole::kProjectorUpBias, -1, 0).init, LogicalTensor::Init::kZero);
+  EXPECT_DOUBLE_EQ(first(MatrixRole::kQkv, 1).init_std, 0.02);
+  EXPECT_DOUBLE_EQ(first(MatrixRole::kDown, 1).init_std, 0.01);  // 0.02 / sqrt(2 * 2 layers)
+  EXPECT_EQ(InitialValue(1, "vision", first(MatrixRole::kNorm2, 1), 3), 1.0);
+  EXPECT_EQ(InitialValue(1, "vision", first(MatrixRole::kOBias, 1), 3), 0.0);
 }
 
 }  // namespace

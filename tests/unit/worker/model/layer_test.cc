@@ -76,7 +76,7 @@ class Rig {
       const double below = value(input);
       part(weights_).copy_(weights);
       ExpectNear((above - below) / (2 * kStep), (part(gradients_) * direction).sum().item<double>(),
-                 matrix.role);
+                 std::string(plan::RoleName(matrix.role)));
     }
   }
 
@@ -207,7 +207,7 @@ TEST(LayerTest, Prediction_Gradients_EqualDifferences) {
               .Module("regressor", Regressor({.layers = 1}))
               .Edge("language", "regressor"),
           1);
-  const Prediction prediction(rig.table().Matrix("predict"), 0.75);
+  const Prediction prediction(rig.table().Matrix(plan::MatrixRole::kPredict), 0.75);
   const at::Tensor input = at::randn({6, 32}, at::kDouble);
   const at::Tensor targets = at::randn({3, 32}, at::kDouble),
                    positions = at::tensor({5, 0, 2}, at::kLong),
@@ -267,7 +267,8 @@ TEST(LayerTest, PatchEmbedding_Gradients_EqualDifferences) {
 
 TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
   Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
-  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding"), rig.rows());
+  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix(plan::MatrixRole::kEmbedding),
+                            rig.rows());
   const at::Tensor tokens = at::tensor({4, 92, 4, 0, 7}, at::kLong),
                    positions = at::tensor({3, 1, 3}, at::kLong);  // two at one position
   const at::Tensor items = at::randn({3, 32}, at::kDouble);
@@ -289,7 +290,8 @@ TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
 
 TEST(LayerTest, Embedding_ItemsAtOnePosition_AddUpInPlaceOfTheToken) {
   Rig rig(AJob().Module("language", Llama({.layers = 1})), 0);
-  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix("embedding"), rig.rows());
+  const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix(plan::MatrixRole::kEmbedding),
+                            rig.rows());
   const at::Tensor items = at::randn({3, 32}, at::kDouble);
   at::Tensor output;
   EXPECT_TRUE(embedding
@@ -298,13 +300,13 @@ TEST(LayerTest, Embedding_ItemsAtOnePosition_AddUpInPlaceOfTheToken) {
                   .ok());
   EXPECT_TRUE(at::equal(output[0], items[1]));
   EXPECT_TRUE(at::equal(output[1], items[0] + items[2]));
-  EXPECT_TRUE(at::equal(output[2], rig.table().Matrix("embedding").weight[4]));
+  EXPECT_TRUE(at::equal(output[2], rig.table().Matrix(plan::MatrixRole::kEmbedding).weight[4]));
 }
 
 TEST(LayerTest, Head_Gradients_EqualDifferences) {
   Rig rig(AJob().Module("language", Llama({.layers = 1, .vocabulary = 93})), 0);
   const ParameterTable table = rig.table();
-  const Head head(TensorGroup(nullptr), table.Matrix("head"), rig.rows());
+  const Head head(TensorGroup(nullptr), table.Matrix(plan::MatrixRole::kHead), rig.rows());
   const at::Tensor input = at::randn({4, 32}, at::kDouble);
   const at::Tensor labels = at::tensor({4, 92, 0, 7}, at::kLong),
                    weights = at::tensor({1.0, 1.0, 0.0, 1.0}, at::kDouble);

@@ -158,7 +158,7 @@ TEST(TrainingStateBf16Test, GoOn_MakesTheParametersThoseOfTheirMasters) {
     const int64_t count = matrix.rows * matrix.cols;
     EXPECT_TRUE(at::equal(part.weights().narrow(0, matrix.offset, count),
                           before.narrow(0, matrix.offset, count)))
-        << matrix.role;
+        << plan::RoleName(matrix.role);
   }
 }
 
