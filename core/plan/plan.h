@@ -150,8 +150,11 @@ struct Plan {
   // The data groups of a stage: where all replicas have one width, the ranks of each tensor
   // coordinate over dp (then cp); where widths differ, all ranks of the stage by (dp, cp, tp).
   std::vector<RankList> DataGroups(int32_t module, int32_t pp) const;
-  // The one that a place is in.
+  // The one that a place is in: that of its tensor coordinate, or the only one.
   RankList DataGroupOf(const Place& place) const;
+  int32_t DataCoordinate(const Place& place) const {
+    return replicas(place.module).EqualWidths(place.pp) ? place.tp : 0;
+  }
   // The rank at a place; its `width` does not matter. A place outside the plan is a caller's bug.
   Rank RankOf(const Place& place) const;
   // In spec order; empty for an idle rank.

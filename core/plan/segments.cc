@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/plan/parameters.h"
+#include "core/plan/reduction.h"
 
 namespace phalanx::plan {
 namespace {
@@ -246,17 +247,19 @@ void AppendShares(const Plan& plan, const Place& place, int32_t chunk, const Seg
   const std::vector<LedRun> runs = LedRuns(plan, place, parameters);
   const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(place.module)];
   auto run = runs.begin();
-  for (size_t b = 0; b < parameters.buckets.size(); ++b) {
-    const Bucket& bucket = parameters.buckets[b];
-    const int64_t part = bucket.elements / static_cast<int64_t>(homes.size());
+  const std::vector<ReducedBucket> buckets = ReducedBuckets(parameters);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const ReducedBucket& bucket = buckets[b];
     std::map<int32_t, int64_t> before;                // elements of each segment so far
     std::map<std::pair<int32_t, size_t>, size_t> at;  // (segment, replica) -> index into shares
-    for (; run != runs.end() && run->begin < bucket.offset + bucket.elements; ++run) {
+    for (; run != runs.end() && run->begin < bucket.elements.end(); ++run) {
       const int32_t segment = segment_at.at({place.module, place.pp, run->kind, run->unit});
       for (int64_t begin = run->begin; begin < run->end;) {
-        const auto replica = static_cast<size_t>((begin - bucket.offset) / part);
-        const int64_t cut = bucket.offset + static_cast<int64_t>(replica + 1) * part;
-        const int64_t end = std::min(run->end, cut);
+        const auto cut = std::find_if(
+            bucket.shares.begin(), bucket.shares.end(),
+            [begin](const BucketShare& share) { return begin < share.elements.end(); });
+        const auto replica = static_cast<size_t>(cut->home);
+        const int64_t end = std::min(run->end, cut->elements.end());
         const auto [entry, is_new] = at.try_emplace({segment, replica}, shares->size());
         if (is_new) {
           if (shares->size() > kSharesMax) return;

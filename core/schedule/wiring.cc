@@ -70,14 +70,13 @@ void FillEnds(const Pipeline& pipeline, Wiring& wiring) {
 }
 
 void FillGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
-  // (part, tensor coordinate); where widths differ a stage is one group.
+  // (part, data coordinate)
   std::map<std::tuple<int32_t, int32_t>, int32_t> group_of;
   wiring.groups_of.resize(static_cast<size_t>(wiring.members));
   for (int32_t rank = 0; rank < wiring.members; ++rank) {
     for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
       const Part& part = pipeline.parts[static_cast<size_t>(p)];
-      const bool equal = plan.replicas(part.module).EqualWidths(part.stage);
-      const int32_t tp = equal ? plan.PlaceOf(Rank{rank}, part.module)->tp : 0;
+      const int32_t tp = plan.DataCoordinate(*plan.PlaceOf(Rank{rank}, part.module));
       const auto [group, is_new] =
           group_of.try_emplace({p, tp}, static_cast<int32_t>(wiring.group_sizes.size()));
       if (is_new) wiring.group_sizes.push_back(0);

@@ -17,7 +17,8 @@ class Binder {
       : plan_(plan), rank_(rank), tables_(tables), microbatches_(microbatches) {}
 
   BoundProgram Run(const schedule::Program& program) {
-    BoundProgram bound;
+    BoundProgram all;
+    std::vector<BoundInstruction>& bound = all.instructions;
     bound.reserve(program.size());
     for (const Instruction& instruction : program) bound.push_back(BindOne(instruction));
     for (size_t i = 0; i < bound.size();) {
@@ -33,10 +34,31 @@ class Binder {
     for (auto one = bound.rbegin(); one != bound.rend(); ++one) {
       if (one->microbatch >= 0) one->last_use = seen.insert({one->part, one->microbatch}).second;
     }
-    return bound;
+    BindReductions(program, all);
+    return all;
   }
 
  private:
+  void BindReductions(const schedule::Program& program, BoundProgram& all) {
+    for (const Instruction& instruction : program) {
+      if (instruction.op == Op::kReduce) {
+        const auto part =
+            static_cast<size_t>(tables_.part_of.at({instruction.module, instruction.chunk}));
+        const plan::Place& place = tables_.places[part];
+        all.reductions.resize(tables_.places.size());
+        all.reductions[part] = plan::ReductionOf(
+            plan_, place, instruction.chunk, plan::ParametersOf(plan_, place, instruction.chunk));
+      } else if (instruction.op == Op::kFold) {
+        std::vector<plan::Copy>& ends = all.ties[instruction.module];
+        for (plan::Copy& copy :
+             plan::TiedCopies(plan_, *plan_.PlaceOf(rank_, instruction.module))) {
+          if (plan_.RankOf(copy.lead) != rank_ && plan_.RankOf(copy.follower) != rank_) continue;
+          ends.push_back(std::move(copy));
+        }
+      }
+    }
+  }
+
   BoundInstruction BindOne(const Instruction& instruction) {
     BoundInstruction bound{.op = instruction.op,
                            .module = instruction.module,

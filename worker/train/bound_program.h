@@ -1,5 +1,6 @@
 // worker/train/bound_program.h: a rank's program with everything resolved that does not change from
-// step to step: parts, samples of lanes, peers, slices.
+// step to step: parts, samples of lanes, peers, slices, and what is reduced, among whom and for
+// whom.
 //
 // Which samples of a microbatch a rank works on and what it exchanges about them follow from the
 // plan alone; only rows and lengths are those of the samples themselves, and are asked of Batches
@@ -10,7 +11,9 @@
 #include <map>
 #include <vector>
 
+#include "core/plan/copies.h"
 #include "core/plan/plan.h"
+#include "core/plan/reduction.h"
 #include "core/plan/samples.h"
 #include "core/schedule/program.h"
 
@@ -37,7 +40,14 @@ struct BoundInstruction {
   int32_t exchange = 1;   // instructions from here on that are one exchange
   std::vector<BoundMessage> messages;
 };
-using BoundProgram = std::vector<BoundInstruction>;
+
+struct BoundProgram {
+  std::vector<BoundInstruction> instructions;
+  // What kReduce and kGather act on: of each part of the rank. Empty without such instructions.
+  std::vector<plan::Reduction> reductions;
+  // What kFold and kSpread act on, by module: copies with an end at this rank.
+  std::map<int32_t, std::vector<plan::Copy>> ties;
+};
 
 // Where parts and peers of a rank are found.
 struct BindingTables {

@@ -90,8 +90,8 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
     groups.data = find(data_groups, plan_.DataGroupOf(place));
     RETURN_IF_ERROR(AddPart(*state, groups));
   }
-  TieEnds();
   RETURN_IF_ERROR(BindProgram());
+  BindReductions();
   run_ahead_ = RunAhead(state_.kernels().progress());
   const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
   sums_ = at::zeros({4}, on_device.dtype(at::kDouble));
@@ -110,7 +110,7 @@ absl::Status Executor::BindProgram() {
   for (int64_t m = 0; m < plan_.microbatches; ++m)
     microbatches.push_back(plan::SamplesOfMicrobatch(plan_, m));
   bound_program_ = Bind(plan_, rank_, program_, tables_, microbatches);
-  for (const BoundInstruction& instruction : bound_program_) {
+  for (const BoundInstruction& instruction : bound_program_.instructions) {
     if (instruction.op == Op::kSendBackward && instruction.microbatch == 0)
       ++PartOf(instruction).gradient_sends;
   }
@@ -132,7 +132,7 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   part.links_in = plan_.LinksInto({place.module, place.pp, chunk});
   part.links_out = plan_.LinksOutOf({place.module, place.pp, chunk});
   part.state = &state;
-  part.reduction = std::make_unique<PartReduction>(plan_, state, groups);
+  part.groups = groups;
   comm::Communicator* tensor = groups.tensor;
   if (tensor != nullptr) {
     timed_.push_back(MakeTimed(*tensor, *timer_));
@@ -150,22 +150,23 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   return absl::OkStatus();
 }
 
-// The two ends of a tied embedding may be parts of one rank, or of two.
-void Executor::TieEnds() {
-  for (const Part& part : parts_) {
-    const int32_t module = part.place.module;
-    if ((!part.first && !part.last) || ties_.contains(module)) continue;
+void Executor::BindReductions() {
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    Part& part = parts_[p];
+    part.reduction = std::make_unique<PartReduction>(
+        bound_program_.reductions.empty() ? plan::Reduction() : bound_program_.reductions[p],
+        *part.state, part.groups);
+  }
+  // The two ends of a tied embedding may be parts of one rank, or of two.
+  for (const auto& [module, copies] : bound_program_.ties) {
     CopyExchange exchange(control_);
-    bool any = false;
-    for (const plan::Copy& copy : plan::TiedCopies(plan_, part.place)) {
+    for (const plan::Copy& copy : copies) {
       const Rank lead = plan_.RankOf(copy.lead), follower = plan_.RankOf(copy.follower);
-      if (lead != rank_ && follower != rank_) continue;
-      any = true;
       exchange.Add(copy, lead == rank_ ? PartOf(module, copy.lead_chunk).state : nullptr,
                    follower == rank_ ? PartOf(module, copy.chunk).state : nullptr,
                    lead == follower ? -1 : control_peer_.at(lead == rank_ ? follower : lead));
     }
-    if (any) ties_.emplace(module, std::move(exchange));
+    ties_.emplace(module, std::move(exchange));
   }
 }
 
@@ -202,7 +203,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
   int32_t before = timer_->Mark();
   bool asked = false;
   for (size_t i = 0; i < program_.size();) {
-    const BoundInstruction& instruction = bound_program_[i];
+    const BoundInstruction& instruction = bound_program_.instructions[i];
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     if (!asked && (instruction.op == Op::kBackwardInput || instruction.op == Op::kRecord)) {
       asked = true;
@@ -214,7 +215,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
     }
     RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i)));
     timer_->BeginInstruction(static_cast<int32_t>(i));
-    ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_, i, context));
+    ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_.instructions, i, context));
     const int32_t after = timer_->Mark();
     // Of one exchange it is the receive that takes the time.
     size_t timed = i;
@@ -260,7 +261,7 @@ absl::Status Executor::FinishMessages() {
   return backward_->Finish();
 }
 
-absl::StatusOr<size_t> Executor::Execute(const BoundProgram& program, size_t at,
+absl::StatusOr<size_t> Executor::Execute(absl::Span<const BoundInstruction> program, size_t at,
                                          const StepContext& context) {
   const BoundInstruction& instruction = program[at];
   const auto count = static_cast<size_t>(instruction.exchange);
@@ -346,9 +347,9 @@ absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
   timer_->BeginStep(0);
   predicted_.reset();
   const StepContext context{0, &batches, &microbatches, /*training=*/false};
-  for (size_t i = 0; i < program.size();) {
+  for (size_t i = 0; i < program.instructions.size();) {
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
-    ASSIGN_OR_RETURN(const size_t done, Execute(program, i, context));
+    ASSIGN_OR_RETURN(const size_t done, Execute(program.instructions, i, context));
     i += done;
   }
   flights_.clear();

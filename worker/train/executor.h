@@ -94,6 +94,7 @@ class Executor {
     bool first = false, last = false;  // of its module
     bool loss = false;
     PartState* state = nullptr;
+    PartGroups groups;
     std::unique_ptr<PartReduction> reduction;
     std::unique_ptr<model::Stage> stage;
     comm::Communicator* tensor = nullptr;
@@ -141,7 +142,7 @@ class Executor {
   absl::Status Build(comm::Communicators& communicators);
   absl::Status BindProgram();
   absl::Status AddPart(PartState& state, const PartGroups& groups);
-  void TieEnds();
+  void BindReductions();
   Part& PartOf(int32_t module, int32_t chunk) {
     return parts_[static_cast<size_t>(tables_.part_of.at({module, chunk}))];
   }
@@ -165,7 +166,7 @@ class Executor {
   absl::Status AwaitRoom(int32_t instruction);
   // Carries out program[at], and what is one exchange with it; tells how many instructions that
   // was.
-  absl::StatusOr<size_t> Execute(const BoundProgram& program, size_t at,
+  absl::StatusOr<size_t> Execute(absl::Span<const BoundInstruction> program, size_t at,
                                  const StepContext& context);
   absl::Status Exchange(absl::Span<const BoundInstruction> messages, const StepContext& context);
   absl::Status ExecuteOne(const BoundInstruction& instruction, const StepContext& context);

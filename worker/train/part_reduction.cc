@@ -6,11 +6,11 @@
 #include "core/base/status.h"
 
 namespace phalanx::train {
-PartReduction::PartReduction(const plan::Plan& plan, PartState& state, const PartGroups& groups)
-    : state_(state), groups_(groups), copies_(groups.tensor) {
-  if (groups_.tensor == nullptr || !state_.trains()) return;
+
+PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups)
+    : reduction_(std::move(reduction)), state_(state), groups_(groups), copies_(groups.tensor) {
   const int32_t self = state_.place().tp;
-  for (const plan::Copy& copy : plan::CopiesInSlot(plan, state_.place(), state_.chunk())) {
+  for (const plan::Copy& copy : reduction_.copies) {
     // Ranks of the tensor communicator are tensor coordinates.
     if (copy.lead.tp == self) copies_.Add(copy, &state_, nullptr, copy.follower.tp);
     if (copy.follower.tp == self) copies_.Add(copy, nullptr, &state_, copy.lead.tp);
@@ -22,11 +22,10 @@ absl::Status PartReduction::Reduce() {
   if (groups_.data == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(state_.gradients().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.gradients().element_size());
-  for (const plan::Bucket& bucket : state_.buckets()) {
-    const int64_t part = bucket.elements / state_.parameters().replicas;
-    char* begin = base + bucket.offset * size;
-    RETURN_IF_ERROR(groups_.data->ReduceScatterSum(begin,
-                                                   begin + groups_.data->rank() * part * size, part,
+  for (const plan::ReducedBucket& bucket : reduction_.buckets) {
+    const plan::UnitRange mine = ShareOf(bucket);
+    RETURN_IF_ERROR(groups_.data->ReduceScatterSum(base + bucket.elements.first * size,
+                                                   base + mine.first * size, mine.count,
                                                    CommDType(state_.gradients().scalar_type())));
   }
   pending_ = true;
@@ -38,10 +37,10 @@ absl::Status PartReduction::Gather() {
   if (groups_.data == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(state_.weights().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());
-  for (const plan::Bucket& bucket : state_.buckets()) {
-    const int64_t part = bucket.elements / state_.parameters().replicas;
-    char* begin = base + bucket.offset * size;
-    RETURN_IF_ERROR(groups_.data->AllGather(begin + groups_.data->rank() * part * size, begin, part,
+  for (const plan::ReducedBucket& bucket : reduction_.buckets) {
+    const plan::UnitRange mine = ShareOf(bucket);
+    RETURN_IF_ERROR(groups_.data->AllGather(base + mine.first * size,
+                                            base + bucket.elements.first * size, mine.count,
                                             CommDType(state_.weights().scalar_type())));
   }
   pending_ = true;

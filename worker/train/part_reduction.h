@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/plan/plan.h"
+#include "core/plan/reduction.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/copy_exchange.h"
 #include "worker/train/part_state.h"
@@ -29,7 +29,7 @@ struct PartGroups {
 class PartReduction {
  public:
   // `state` and the communicators outlive it.
-  PartReduction(const plan::Plan& plan, PartState& state, const PartGroups& groups);
+  PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups);
 
   // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
   // this rank's shard holds the complete sum.
@@ -44,6 +44,12 @@ class PartReduction {
   absl::Status VerifyCopies();
 
  private:
+  // What this rank is the home of. Ranks of the data communicator are positions in the group.
+  plan::UnitRange ShareOf(const plan::ReducedBucket& bucket) const {
+    return bucket.shares[static_cast<size_t>(reduction_.self)].elements;
+  }
+
+  const plan::Reduction reduction_;
   PartState& state_;
   const PartGroups groups_;
   CopyExchange copies_;  // of the tensor group

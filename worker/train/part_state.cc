@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan/reduction.h"
 #include "worker/model/stage_io.h"
 
 namespace phalanx::train {
@@ -100,19 +101,16 @@ PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t c
   if (parameters_.trained_extent == 0) return;
   gradients_ =
       at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options.compute)));
-  for (const plan::Bucket& bucket : parameters_.buckets) {
-    if (bucket.offset < parameters_.trained_extent) buckets_.push_back(bucket);
-  }
   const plan::RankList replicas = plan.DataGroupOf(place);
   const auto self = std::find(replicas.begin(), replicas.end(), plan.RankOf(place));
-  BuildShard(self - replicas.begin(), options.compute);
+  BuildShard(static_cast<int32_t>(self - replicas.begin()), options.compute);
 }
 
-void PartState::BuildShard(int64_t replica, at::ScalarType compute) {
+void PartState::BuildShard(int32_t home, at::ScalarType compute) {
   const std::vector<FlagRun> flags = FlagRuns(parameters_);
-  for (const plan::Bucket& bucket : buckets_) {
-    const int64_t part = bucket.elements / parameters_.replicas;
-    const int64_t begin = bucket.offset + replica * part, end = begin + part;
+  for (const plan::ReducedBucket& bucket : plan::ReducedBuckets(parameters_)) {
+    const plan::UnitRange mine = bucket.shares[static_cast<size_t>(home)].elements;
+    const int64_t begin = mine.first, end = mine.end();
     auto run = std::upper_bound(
         flags.begin(), flags.end(), begin,
         [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });

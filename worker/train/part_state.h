@@ -43,8 +43,6 @@ class PartState {
   const plan::Place& place() const { return place_; }
   int32_t chunk() const { return chunk_; }
   const plan::StageParameters& parameters() const { return parameters_; }
-  // Those that hold something that trains.
-  const std::vector<plan::Bucket>& buckets() const { return buckets_; }
   at::Tensor& weights() { return weights_; }
   // [trained_extent]; undefined where nothing trains
   at::Tensor& gradients() { return gradients_; }
@@ -60,12 +58,12 @@ class PartState {
   void Recast();
 
  private:
-  void BuildShard(int64_t replica, at::ScalarType compute);
+  // `home`: the rank's position in its data group.
+  void BuildShard(int32_t home, at::ScalarType compute);
 
   plan::Place place_;
   int32_t chunk_;
   plan::StageParameters parameters_;
-  std::vector<plan::Bucket> buckets_;
   at::Tensor weights_;
   at::Tensor gradients_;
   ShardState shard_;

@@ -69,7 +69,7 @@ TEST(BoundProgramTest, EveryMessage_HasOneSenderAndOneReceiverWhoNameEachOther) 
   const plan::Plan plan = WidePlan();
   std::map<Name, std::vector<End>> sends, receives;
   for (int32_t rank = 0; rank < plan.world; ++rank) {
-    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank}).instructions) {
       for (const BoundMessage& message : one.messages) {
         if (message.peer == BoundMessage::kElsewhere) continue;
         auto& ends = schedule::IsSend(one.op) ? sends : receives;
@@ -99,7 +99,7 @@ TEST(BoundProgramTest, EveryMessage_HasOneSenderAndOneReceiverWhoNameEachOther) 
 TEST(BoundProgramTest, GradientsOfAnEdge_AreKnownToAllOfTheSourcesTensorGroup) {
   const plan::Plan plan = WidePlan();
   for (int32_t rank : {0, 1}) {
-    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank}).instructions) {
       if (one.op != Op::kReceiveBackward) continue;
       std::map<int64_t, std::set<int32_t>> slices;  // by first sample
       for (const BoundMessage& message : one.messages)
@@ -110,7 +110,7 @@ TEST(BoundProgramTest, GradientsOfAnEdge_AreKnownToAllOfTheSourcesTensorGroup) {
 }
 
 TEST(BoundProgramTest, MessagesToItself_AreOneExchangeOnBothEndsOfWhichItStands) {
-  const BoundProgram program = BoundOf(NarrowPlan(), Rank{0});
+  const std::vector<BoundInstruction> program = BoundOf(NarrowPlan(), Rank{0}).instructions;
   int32_t exchanges = 0;
   for (size_t i = 0; i < program.size(); i += static_cast<size_t>(program[i].exchange)) {
     if (!schedule::IsMessage(program[i].op)) continue;
@@ -128,7 +128,7 @@ TEST(BoundProgramTest, LastUse_OfAPartInAMicrobatch_IsTheLastInstructionThatName
   const plan::Plan plan = WidePlan();
   for (int32_t rank = 0; rank < plan.world; ++rank) {
     std::set<std::pair<int32_t, int32_t>> seen, ended;
-    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank}).instructions) {
       if (one.microbatch < 0) continue;
       EXPECT_FALSE(ended.contains({one.part, one.microbatch})) << "used after its last use";
       seen.insert({one.part, one.microbatch});
@@ -143,11 +143,48 @@ TEST(BoundProgramTest, Lane_IsThatOfThePartAtTheRanksEnd) {
   const std::vector<plan::MicrobatchSamples> microbatches = MicrobatchesOf(plan);
   for (int32_t rank = 0; rank < plan.world; ++rank) {
     const plan::Place place = plan.PlacesOf(Rank{rank})[0];
-    for (const BoundInstruction& one : BoundOf(plan, Rank{rank})) {
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank}).instructions) {
       if (one.microbatch < 0) continue;
       EXPECT_EQ(one.module, place.module);
       EXPECT_EQ(one.lane, plan::LaneSamples(plan, place.module, place.dp,
                                             microbatches[static_cast<size_t>(one.microbatch)]));
+    }
+  }
+}
+
+// All ranks of a reduction's group know the same buckets and homes, and each is the home of its own
+// share.
+TEST(BoundProgramTest, Reductions_OfAGroup_AreTheSameOnAllItsRanks) {
+  const plan::Plan plan =
+      PlanOf(AJob()
+                 .Module("language", support::Llama({.layers = 4}), {.tp = 2, .dp = 3, .pp = 2})
+                 .Batch(6, 1));
+  std::map<std::pair<plan::PartId, plan::RankList>, std::vector<std::pair<Rank, plan::Reduction>>>
+      of_group;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const BoundProgram program = BoundOf(plan, Rank{rank});
+    ASSERT_EQ(program.reductions.size(), 1u);
+    const plan::Reduction& reduction = program.reductions[0];
+    EXPECT_FALSE(reduction.buckets.empty());
+    of_group[{reduction.part, reduction.group}].emplace_back(Rank{rank}, reduction);
+  }
+  EXPECT_EQ(of_group.size(), 4u);  // stages x tensor coordinates
+  for (const auto& [key, members] : of_group) {
+    ASSERT_EQ(members.size(), 3u);
+    const std::vector<plan::ReducedBucket>& buckets = members[0].second.buckets;
+    for (const auto& [rank, reduction] : members) {
+      EXPECT_EQ(reduction.group[static_cast<size_t>(reduction.self)], rank);
+      EXPECT_EQ(reduction.buckets, buckets);
+    }
+    int64_t end = 0;
+    for (const plan::ReducedBucket& bucket : buckets) {
+      EXPECT_EQ(bucket.elements.first, end);
+      for (size_t share = 0; share < bucket.shares.size(); ++share) {
+        EXPECT_EQ(bucket.shares[share].home, static_cast<int32_t>(share));
+        EXPECT_EQ(bucket.shares[share].elements.first, end);
+        end = bucket.shares[share].elements.end();
+      }
+      EXPECT_EQ(bucket.elements.end(), end);
     }
   }
 }
