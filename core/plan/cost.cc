@@ -296,6 +296,25 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
   return Scaled(cost, 1.0 / width);
 }
 
+UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
+  const ReplicaTable& replicas = plan.replicas(part.module);
+  const Place place{.module = part.module,
+                    .dp = replicas.FirstPresent(),
+                    .pp = part.stage,
+                    .width = replicas.NarrowestOf(part.stage)};
+  const StageParameters parameters = ParametersOf(plan, place, part.chunk);
+  const auto bytes = static_cast<double>(BytesOf(plan.spec.compute));
+  const double wide_bytes = std::max(4.0, bytes);
+  const auto extent = static_cast<double>(parameters.trained_extent);
+  const auto count = static_cast<double>(parameters.replicas);
+  const double travels = extent * (count - 1) / count;
+  // The gradient is read; master and moments are read and written; weights are written.
+  const double led = static_cast<double>(parameters.LedElements()) / count;
+  return {.reduced = travels * wide_bytes,
+          .updated = led * (7 * wide_bytes + bytes),
+          .gathered = travels * bytes};
+}
+
 std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
   const job::Architecture& a = module.architecture;
   std::vector<int32_t> counts(static_cast<size_t>(parts), a.layers < parts ? 0 : 1);

@@ -25,6 +25,16 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
 // nothing: no weight gradients of what is frozen, no input gradients that nobody asks for.
 PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length);
 
+// Bytes that one rank of a pipeline part moves once a step.
+struct UpdateBytes {
+  double reduced = 0;   // gradients, over its links: reduce-scatter of a ring
+  double updated = 0;   // of its memory, by the optimizer: gradient, master, moments, weights
+  double gathered = 0;  // updated weights, over its links
+};
+// Of the tensor rank that has most. Zero where nothing trains, and for modules whose family has no
+// known parameters.
+UpdateBytes UpdateCost(const Plan& plan, const PartId& part);
+
 // Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
 // each part with at least one layer.
 std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);

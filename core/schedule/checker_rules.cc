@@ -20,7 +20,7 @@ class TicketBook {
   TicketBook(const Pipeline& pipeline, int32_t microbatches)
       : microbatches_(static_cast<size_t>(microbatches)),
         messages_(2 * pipeline.links.size() * microbatches_),
-        collectives_(2 * pipeline.parts.size() + 1) {}
+        collectives_(kGroupOps * pipeline.parts.size() + 1) {}
 
   // The ticket under which the operation is known from an earlier rank, with that rank, if it
   // differs.
@@ -60,7 +60,7 @@ class TicketBook {
     }
     if (instruction.op == Op::kRecord) return collectives_.back();
     if (IsTie(instruction.op)) return ties_[{instruction.module, instruction.op}];
-    return collectives_[2 * static_cast<size_t>(part) + (instruction.op == Op::kGather ? 1 : 0)];
+    return collectives_[kGroupOps * static_cast<size_t>(part) + GroupIndexOf(instruction.op)];
   }
 
   size_t microbatches_;
@@ -96,7 +96,7 @@ class RankRules {
       if (PartAt(i).tied >= 0) ties_.try_emplace(PartAt(i).module);
     }
     passes_.assign(kPassOps * parts_.size() * Count(), kAbsent);
-    ends_.assign(3 * parts_.size(), kAbsent);
+    ends_.assign(kUpdateOps * parts_.size(), kAbsent);
   }
 
   void Check() {
@@ -158,7 +158,8 @@ class RankRules {
   int32_t& PassPosition(size_t part, Op op, int32_t microbatch) {
     return passes_[(kPassOps * part + PassIndexOf(op)) * Count() + static_cast<size_t>(microbatch)];
   }
-  static size_t EndIndex(Op op) { return op == Op::kReduce ? 0 : op == Op::kOptimize ? 1 : 2; }
+  // Position of kReduce, kOptimize or kGather of a part.
+  int32_t& EndOf(size_t part, Op op) { return ends_[kUpdateOps * part + UpdateIndexOf(op)]; }
 
   // The table entry of an instruction, or nullptr if it names what this rank has no part in.
   int32_t* EntryOf(const Instruction& instruction) {
@@ -179,7 +180,7 @@ class RankRules {
     const size_t part = PositionOfPart(instruction);
     if (part == parts_.size() || !IsTrained(PartAt(part), instruction.op)) return nullptr;
     if (IsPass(instruction.op)) return &PassPosition(part, instruction.op, instruction.microbatch);
-    return &ends_[3 * part + EndIndex(instruction.op)];
+    return &EndOf(part, instruction.op);
   }
 
   std::string WhyNot(const Instruction& instruction) const {
@@ -265,8 +266,8 @@ class RankRules {
     for (int32_t m = 0; m < microbatches_; ++m) {
       CheckOrder(PassPosition(i, Op::kBackwardWeight, m), tie.fold);
     }
-    CheckOrder(tie.fold, ends_[3 * i]);
-    CheckOrder(ends_[3 * i + 2], tie.spread);
+    CheckOrder(tie.fold, EndOf(i, Op::kReduce));
+    CheckOrder(EndOf(i, Op::kGather), tie.spread);
   }
 
   void CheckTies() {
@@ -288,17 +289,17 @@ class RankRules {
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (!PartAt(i).trains.weights) continue;
       for (Op op : {Op::kReduce, Op::kOptimize, Op::kGather}) {
-        if (ends_[3 * i + EndIndex(op)] != kAbsent) continue;
+        if (EndOf(i, op) != kAbsent) continue;
         Report("no ", ToString({.op = op, .module = PartAt(i).module, .chunk = PartAt(i).chunk}));
       }
-      const int32_t reduce = ends_[3 * i];
+      const int32_t reduce = EndOf(i, Op::kReduce);
       for (int32_t m = 0; m < microbatches_; ++m) {
         const int32_t pass = PassPosition(i, Op::kBackwardWeight, m);
         CheckOrder(pass, reduce);
       }
       CheckOrder(reduce, record_);
-      CheckOrder(decide_, ends_[3 * i + 1]);
-      CheckOrder(ends_[3 * i + 1], ends_[3 * i + 2]);
+      CheckOrder(decide_, EndOf(i, Op::kOptimize));
+      CheckOrder(EndOf(i, Op::kOptimize), EndOf(i, Op::kGather));
     }
   }
 

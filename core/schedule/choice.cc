@@ -58,12 +58,17 @@ bool LayersAreKnown(const job::JobSpec& spec) {
                      [](const job::Module& module) { return module.architecture.layers > 0; });
 }
 
+// Of a step of which `simulated` microbatches are left: what comes once a step is as much shorter.
 // Costs that do not divide the backward take half of it for the weights.
-CostModel DividedCosts(const plan::Plan& plan) {
+CostModel CostsOf(const plan::Plan& plan, int64_t simulated) {
   CostModel costs = CostFromShapes(plan);
+  const double left = static_cast<double>(simulated) / static_cast<double>(plan.microbatches);
   for (size_t m = 0; m < costs.parts.size(); ++m) {
     for (size_t part = 0; part < costs.parts[m].size(); ++part) {
       PartCost& cost = costs.parts[m][part];
+      cost.reduce *= left;
+      cost.update *= left;
+      cost.gather *= left;
       if (cost.backward_weight > 0 || !plan.modules[m].trains[part].weights) continue;
       cost.backward_input /= 2;
       cost.backward_weight = cost.backward_input;
@@ -94,8 +99,9 @@ absl::Status Measure(plan::Plan& plan, int64_t simulated, ScheduleCandidate& can
     candidate.memory = std::max(candidate.memory, estimate.total());
   }
   const int64_t microbatches = plan.microbatches;
+  const CostModel costs = CostsOf(plan, simulated);
   plan.microbatches = simulated;
-  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, DividedCosts(plan)));
+  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, costs));
   candidate.step =
       simulation.step * static_cast<double>(microbatches) / static_cast<double>(simulated);
   candidate.bubble = simulation.bubble;

@@ -75,9 +75,9 @@ class Engine {
 
   void MakeGroups() {
     const size_t groups = wiring_.group_sizes.size();
-    groups_.resize(2 * groups + 1);
-    for (size_t i = 0; i < groups; ++i) {
-      groups_[2 * i].missing = groups_[2 * i + 1].missing = wiring_.group_sizes[i];
+    groups_.resize(kGroupOps * groups + 1);
+    for (size_t i = 0; i < kGroupOps * groups; ++i) {
+      groups_[i].missing = wiring_.group_sizes[i / kGroupOps];
     }
     groups_.back().missing = wiring_.members;
     const auto microbatches = static_cast<size_t>(wiring_.microbatches);
@@ -113,13 +113,26 @@ class Engine {
   }
 
   double Duration(int32_t member, const Instruction& instruction) const {
-    if (!IsPass(instruction.op)) return 0;
+    if (!IsPass(instruction.op) && !IsUpdate(instruction.op)) return 0;
     const size_t position = PositionOf(member, instruction);
     const auto part = static_cast<size_t>(wiring_.parts_of[static_cast<size_t>(member)][position]);
     const PartCost& seconds = seconds_[part];
-    return instruction.op == Op::kForward         ? seconds.forward
-           : instruction.op == Op::kBackwardInput ? seconds.backward_input
-                                                  : seconds.backward_weight;
+    switch (instruction.op) {
+      case Op::kForward:
+        return seconds.forward;
+      case Op::kBackwardInput:
+        return seconds.backward_input;
+      case Op::kBackwardWeight:
+        return seconds.backward_weight;
+      case Op::kReduce:
+        return seconds.reduce;
+      case Op::kOptimize:
+        return seconds.update;
+      case Op::kGather:
+        return seconds.gather;
+      default:
+        return 0;
+    }
   }
 
   Group& GroupOf(int32_t member, const Instruction& instruction) {
@@ -127,7 +140,7 @@ class Engine {
     const size_t position = PositionOf(member, instruction);
     const auto group =
         static_cast<size_t>(wiring_.groups_of[static_cast<size_t>(member)][position]);
-    return groups_[2 * group + (instruction.op == Op::kGather ? 1 : 0)];
+    return groups_[kGroupOps * group + GroupIndexOf(instruction.op)];
   }
 
   // Whether two members are at the ends of the instruction's embedding.
@@ -172,8 +185,9 @@ class Engine {
     group.ready = std::max(group.ready, ready);
     group.arrived.emplace_back(member, id);
     if (--group.missing != 0) return;
+    const double end = group.ready + Duration(member, At(id));
     for (const auto& [other, instruction] : group.arrived) {
-      Finish(instruction, group.ready, group.ready);
+      Finish(instruction, group.ready, end);
       Wake(other);
     }
   }

@@ -125,6 +125,11 @@ constexpr bool IsPass(Op op) {
   return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight;
 }
 
+// Once a step for each part that has weights which train.
+constexpr bool IsUpdate(Op op) {
+  return op == Op::kReduce || op == Op::kOptimize || op == Op::kGather;
+}
+
 // Instructions of one rank, in order.
 using Program = std::vector<Instruction>;
 

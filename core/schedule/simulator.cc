@@ -1,6 +1,7 @@
 #include "core/schedule/simulator.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/base/status.h"
@@ -21,10 +22,31 @@ std::vector<PartCost> SecondsOf(const Pipeline& pipeline, const CostModel& costs
     const auto m = static_cast<size_t>(part.module);
     const PartCost& cost =
         costs.parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
-    seconds.push_back({cost.forward, part.trains.any() ? cost.backward_input : 0,
-                       part.trains.weights ? cost.backward_weight : 0});
+    PartCost& here = seconds.emplace_back(cost);
+    if (!part.trains.any()) here.backward_input = 0;
+    if (!part.trains.weights) here.backward_weight = here.reduce = here.update = here.gather = 0;
   }
   return seconds;
+}
+
+// How much later than this step the member can begin the next one. `first`: the number of its first
+// instruction.
+double StepOf(const Execution& execution, size_t first, const Program& program) {
+  double begin = -1;                                      // of its first pass
+  std::map<std::pair<int32_t, int32_t>, double> forward;  // begin of the first one of each part
+  double step = 0;
+  for (size_t i = 0; i < program.size(); ++i) {
+    const Instruction& instruction = program[i];
+    const double here = execution.begin[first + i];
+    if (IsPass(instruction.op) && begin < 0) begin = here;
+    if (instruction.op == Op::kForward)
+      forward.try_emplace({instruction.module, instruction.chunk}, here);
+    const double from = instruction.op == Op::kGather
+                            ? forward.at({instruction.module, instruction.chunk})
+                            : std::max(begin, 0.0);
+    step = std::max(step, execution.end[first + i] - from);
+  }
+  return step;
 }
 
 // `rank_of` each member, and how many ranks it stands for.
@@ -43,11 +65,12 @@ Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Exe
       const size_t id = execution.first[member] + i;
       simulation.timeline.push_back(
           {rank_of[member], instruction, execution.begin[id], execution.end[id]});
-      simulation.step = std::max(simulation.step, execution.end[id]);
       if (!IsPass(instruction.op)) continue;
       works = true;
       busy_here += execution.end[id] - execution.begin[id];
     }
+    simulation.step =
+        std::max(simulation.step, StepOf(execution, execution.first[member], *programs[member]));
     if (!works) continue;
     busy += busy_here * static_cast<double>(weights[member]);
     ranks += static_cast<double>(weights[member]);

@@ -1,8 +1,7 @@
 // core/schedule/simulator.h: times the programs of a step under a cost model. Pure.
 //
 // The model is kStreams of core/schedule/execution.h: passes of a rank one after the other, two
-// message communicators beside them. Reductions, optimizer and gathers take no time: what is
-// measured is the pipeline.
+// message communicators and one for reductions and gathers beside them.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,10 @@ struct TimedInstruction {
   double begin = 0, end = 0;  // seconds from the start of the step
 };
 struct Simulation {
-  double step = 0;         // seconds
+  // Seconds from the start of a step to that of the next one: every rank has run its program, and
+  // the gathers of a part have ended when its first pass comes. So a gather hides behind the passes
+  // of the next step that come before it.
+  double step = 0;
   double bubble = 0;       // 1 - busy / (ranks x step), idle ranks left out
   double lower_bound = 0;  // the bubble at the bound T of the plan's schedule (bound.h)
   std::vector<TimedInstruction> timeline;  // rank by rank, in program order

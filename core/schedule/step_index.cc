@@ -57,7 +57,7 @@ void StepIndex::LayOutSlots() {
     parts_before += parts.size();
   }
   last_weights_.assign(parts_before, kNoInstruction);
-  update_at_.assign(kPartOps * parts_before, kNoInstruction);
+  update_at_.assign(kUpdateOps * parts_before, kNoInstruction);
   pass_at_.assign(kPassOps * parts_before * microbatches_, kNoInstruction);
   for (size_t member = 0; member < wiring_.parts_of.size(); ++member) {
     for (size_t i = 0; i < wiring_.parts_of[member].size(); ++i) {
@@ -93,7 +93,7 @@ void StepIndex::Enter(int32_t member, const Instruction& instruction, int64_t id
       last_weights_[part_base_[static_cast<size_t>(member)] + position] = id;
   } else if (instruction.op == Op::kFold) {
     folds_[{member, instruction.module}] = id;
-  } else if (instruction.module >= 0 && instruction.op != Op::kSpread) {
+  } else if (IsUpdate(instruction.op)) {
     update_at_[UpdateSlot(member, PositionOf(member, instruction.module, instruction.chunk),
                           instruction.op)] = id;
   }

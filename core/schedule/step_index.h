@@ -38,9 +38,14 @@ constexpr Queue QueueOf(Op op) {
   if (IsBackwardMessage(op)) return kBackwardMessages;
   return op == Op::kReduce || op == Op::kGather ? kReductions : kCompute;
 }
-// kReduce, kOptimize and kGather: once for each part.
-constexpr size_t kPartOps = 3;
-constexpr size_t PartIndexOf(Op op) { return op == Op::kReduce ? 0 : op == Op::kOptimize ? 1 : 2; }
+// Of IsUpdate(op).
+constexpr size_t kUpdateOps = 3;
+constexpr size_t UpdateIndexOf(Op op) {
+  return op == Op::kReduce ? 0 : op == Op::kOptimize ? 1 : 2;
+}
+// Those of them that run in a data group.
+constexpr size_t kGroupOps = 2;
+constexpr size_t GroupIndexOf(Op op) { return op == Op::kReduce ? 0 : 1; }
 
 // Immutable; safe to read from any thread. Programs, pipeline and wiring must outlive it.
 class StepIndex {
@@ -156,7 +161,7 @@ class StepIndex {
     return update_at_[UpdateSlot(member, position, op)];
   }
   size_t UpdateSlot(int32_t member, size_t position, Op op) const {
-    return kPartOps * (part_base_[static_cast<size_t>(member)] + position) + PartIndexOf(op);
+    return kUpdateOps * (part_base_[static_cast<size_t>(member)] + position) + UpdateIndexOf(op);
   }
   size_t PassSlot(int32_t member, size_t position, Op op, int32_t microbatch) const {
     return pass_base_[static_cast<size_t>(member)] +
