@@ -76,4 +76,12 @@ bool RunsAhead(const JobSpec& spec, int32_t module) {
   return std::any_of(fed.begin(), fed.end(), [&](int32_t other) { return HasPhases(spec, other); });
 }
 
+bool SharesRanks(const JobSpec& spec, int32_t module) {
+  const Module& one = spec.modules[static_cast<size_t>(module)];
+  return std::any_of(spec.modules.begin(), spec.modules.end(), [&one](const Module& other) {
+    return &other != &one && other.offset < one.offset + one.parallel.ranks &&
+           one.offset < other.offset + other.parallel.ranks;
+  });
+}
+
 }  // namespace phalanx::job

@@ -45,5 +45,7 @@ bool HasPhases(const JobSpec& spec, int32_t module);
 bool RunsInPhases(const JobSpec& spec, int32_t module);
 // Such a module, or one that feeds it: it forwards all microbatches before it may get a gradient.
 bool RunsAhead(const JobSpec& spec, int32_t module);
+// Whether another module has some of its ranks.
+bool SharesRanks(const JobSpec& spec, int32_t module);
 
 }  // namespace phalanx::job

@@ -32,4 +32,26 @@ int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int6
   return std::min(all, int64_t{plan.stages} - layout.GraphStage(delayed ? 0 : stage));
 }
 
+MessagesKept MessagesKeptMax(const Plan& plan, const Link& link) {
+  using job::ScheduleName;
+  const PartId& from = link.from;
+  const ModulePlan& source = plan.modules[static_cast<size_t>(from.module)];
+  const bool has_chunks =
+      source.chunks() > 1 || plan.modules[static_cast<size_t>(link.to.module)].chunks() > 1;
+  const auto kept = [&plan](const PartId& part) {
+    return ActivationsKeptMax(plan, part.module, part.stage, plan.microbatches);
+  };
+  if (source.TrainsOf(from.stage, from.chunk).any()) {
+    const bool delayed = plan.spec.schedule.name == ScheduleName::kZeroBubbleH1 ||
+                         plan.spec.schedule.name == ScheduleName::kZeroBubbleV;
+    const int64_t here = has_chunks || delayed ? 0 : kept(link.to);
+    return {.forward = std::max<int64_t>(0, kept(from) - here), .backward = kept(from)};
+  }
+  const bool unbound = has_chunks || job::RunsAhead(plan.spec, from.module) ||
+                       job::SharesRanks(plan.spec, from.module);
+  return {.forward = unbound ? plan.microbatches
+                             : std::min(plan.microbatches,
+                                        int64_t{plan.stages} - source.GraphStage(from.stage))};
+}
+
 }  // namespace phalanx::plan

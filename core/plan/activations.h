@@ -25,4 +25,16 @@ namespace phalanx::plan {
 //                                   feeds them; else as 1f1b, or interleaved with several chunks
 int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches);
 
+// Messages of a link that a rank has received and not yet used, at most.
+struct MessagesKept {
+  int64_t forward = 0;   // at its destination, beside all activations that it may keep
+  int64_t backward = 0;  // gradients, at its source
+};
+// A gradient waits no longer than the source keeps its activation. What the source keeps waits at
+// the destination or is kept there too; but with weight passes that come later, or with chunks,
+// whose activations count together, all of it may wait. A source without a backward pass is ahead
+// by the forwards before the steady state at most, or by all microbatches where chunks, phases or
+// other modules on its ranks let it.
+MessagesKept MessagesKeptMax(const Plan& plan, const Link& link);
+
 }  // namespace phalanx::plan

@@ -55,15 +55,40 @@ int64_t LongestRun(const std::vector<int64_t>& starts) {
   return longest;
 }
 
-// Token rows of one microbatch on one replica of a module, at most.
-int64_t RowsOfMicrobatch(const Plan& plan, int32_t module) {
+// Token rows that a module makes of one sample at most.
+int64_t RowsOf(const Plan& plan, int32_t module) {
   const job::Architecture& architecture = plan.module_spec(module).architecture;
-  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
-  const int64_t samples = module == plan.spec.language
-                              ? plan.spec.batch.micro
-                              : LongestRun(LaneStarts(layout, CountOfMicrobatch(plan, 0)));
-  const bool encoder = job::RowsOfItem(architecture) > 0;
-  return samples * (encoder ? RowsOfSample(plan, module) : architecture.context);
+  return job::RowsOfItem(architecture) > 0 ? RowsOfSample(plan, module) : architecture.context;
+}
+
+// Samples of one microbatch on one replica of a module, at most.
+int64_t SamplesOfLane(const Plan& plan, int32_t module) {
+  if (module == plan.spec.language) return plan.spec.batch.micro;
+  return LongestRun(
+      LaneStarts(plan.modules[static_cast<size_t>(module)], CountOfMicrobatch(plan, 0)));
+}
+
+// Elements of the messages that a part keeps: those that wait, and one that leaves of each kind.
+int64_t MessageElements(const Plan& plan, const PartId& part) {
+  const auto of = [&](const Link& link) {
+    return SamplesOfLane(plan, part.module) * RowsOf(plan, link.from.module) *
+           plan.module_spec(link.to.module).architecture.hidden_size;
+  };
+  const auto trains = [&plan](const PartId& source) {
+    return plan.modules[static_cast<size_t>(source.module)]
+        .TrainsOf(source.stage, source.chunk)
+        .any();
+  };
+  int64_t elements = 0;
+  for (int32_t index : plan.LinksInto(part)) {
+    const Link& link = plan.links[static_cast<size_t>(index)];
+    elements += of(link) * (MessagesKeptMax(plan, link).forward + (trains(link.from) ? 1 : 0));
+  }
+  for (int32_t index : plan.LinksOutOf(part)) {
+    const Link& link = plan.links[static_cast<size_t>(index)];
+    elements += of(link) * (MessagesKeptMax(plan, link).backward + 1);
+  }
+  return elements;
 }
 
 // Elements of one row.
@@ -170,13 +195,15 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
     estimate->gradients += parameters.trained_extent * wide_bytes;
     estimate->optimizer += 3 * wide_bytes * parameters.LedElements() / parameters.replicas;
   }
-  const int64_t rows = RowsOfMicrobatch(plan, place.module);
+  const int64_t rows = SamplesOfLane(plan, place.module) * RowsOf(plan, place.module);
   // Of all chunks of the stage together, taken to be alike.
   const int64_t kept = ActivationsKeptMax(plan, place.module, place.pp, plan.microbatches);
   const int64_t alive =
       layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks() - 1) / layout.chunks() : 1;
   const PartElements elements = ElementsOf(plan, place, chunk);
-  estimate->activations += rows * (alive * elements.kept + elements.once) * bytes;
+  estimate->activations += (rows * (alive * elements.kept + elements.once) +
+                            MessageElements(plan, {place.module, place.pp, chunk})) *
+                           bytes;
   if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
     const TensorUnits units = TensorUnitsOf(module.architecture, place.width, place.tp);
     estimate->activations +=

@@ -59,7 +59,8 @@ double StepFlops(const Plan& plan, double tokens, double images, double sounds);
 // pass keep nothing and count as one layer at work. The ends of an encoder and projectors keep what
 // their backward reads; the head adds its logits once. Rows: decoders, batch.micro sequences of the
 // full context; encoders, their share of the samples of a microbatch with as many items as fit the
-// context, at most data.items_max.
+// context, at most data.items_max. Messages between parts, of the destination's hidden size: those
+// that wait for their pass (activations.h) and one that leaves, of each link and direction.
 struct MemoryEstimate {
   int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0;
   int64_t total() const { return parameters + gradients + optimizer + activations; }

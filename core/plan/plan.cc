@@ -1,6 +1,7 @@
 #include "core/plan/plan.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,12 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, const ModuleLayo
                                                        {Axis::kExpertData, parallel.expt_dp}},
                                                       {Axis::kPipeline, parallel.pp},
                                                       grid.AxisStride(Axis::kPipeline)));
+  const auto before = [](const SlotChange& a, const SlotChange& b) {
+    return std::tie(a.dp, a.pp) < std::tie(b.dp, b.pp);
+  };
+  if (!std::is_sorted(layout.changes.begin(), layout.changes.end(), before)) {
+    return BadLayout(absl::StrCat("module ", module.name, " has its changes out of order"));
+  }
   absl::StatusOr<ReplicaTable> replicas = ReplicaTable::Create(grid, layout.changes);
   if (!replicas.ok()) {
     return BadLayout(absl::StrCat("module ", module.name, ": ", replicas.status().message()));
@@ -187,9 +194,14 @@ absl::Status PlaceDevices(Plan& plan) {
   }
   for (const std::vector<Rank>* ranks : {&plan.layout.lost, &plan.layout.idle}) {
     for (Rank rank : *ranks) {
-      if (rank.value >= 0 && static_cast<size_t>(rank.value) < cluster.devices.size()) continue;
-      return BadLayout(absl::StrCat("place ", rank.value, " is lost or idle; there are ",
-                                    cluster.devices.size(), " devices"));
+      if (rank.value < 0 || static_cast<size_t>(rank.value) >= cluster.devices.size()) {
+        return BadLayout(absl::StrCat("place ", rank.value, " is lost or idle; there are ",
+                                      cluster.devices.size(), " devices"));
+      }
+      const std::vector<Place> places = plan.PlacesOf(rank);
+      if (places.empty()) continue;
+      return BadLayout(absl::StrCat("rank ", rank.value, " is lost or idle and has work in module ",
+                                    plan.module_spec(places.front().module).name));
     }
   }
   for (Rank place : plan.layout.idle) {

@@ -233,11 +233,13 @@ TEST(CostTest, EstimateMemory_OfTwoEncodersOfOneModality_SharesTheContext) {
 TEST(CostTest, EstimateMemory_OfActivations_FallsAlongThePipeline) {
   const Plan plan =
       MustPlan(AJob().Module("language", Llama(), {.pp = 4, .layers = {1, 1, 1, 1}}).Batch(8, 1));
-  const int64_t first = EstimateMemory(plan, Rank{0}).activations;
-  EXPECT_EQ(first, 2 * EstimateMemory(plan, Rank{2}).activations)
-      << "4 microbatches alive against 2";
-  // 4 hidden + 2 (q + kv) * head_size + 3 mlp, of 32 positions, 4 microbatches, 4 bytes.
-  EXPECT_EQ(first, (4 * 32 + 2 * (32 + 8) + 3 * 64) * 32 * 4 * 4);
+  // 4 hidden + 2 (q + kv) * head_size + 3 mlp, of 32 positions; 4 bytes.
+  const int64_t layer = (4 * 32 + 2 * (32 + 8) + 3 * 64) * 32 * 4, message = 32 * 32 * 4;
+  // Of 4 microbatches that are kept, the gradients; an activation that leaves.
+  EXPECT_EQ(EstimateMemory(plan, Rank{0}).activations, 4 * layer + (4 + 1) * message);
+  // Of 2 kept, the gradients, an activation and a gradient that leave; and the stage before keeps
+  // one more, which waits here.
+  EXPECT_EQ(EstimateMemory(plan, Rank{2}).activations, 2 * layer + (2 + 1 + 1 + 1) * message);
 }
 
 // 32 positions of one microbatch, 3 layers on one rank; 4 bytes.
@@ -251,9 +253,11 @@ TEST(CostTest, EstimateMemory_WithRecomputation_KeepsLess) {
   };
   const int64_t whole = 4 * 32 + 2 * (32 + 8) + 3 * 64;
   const int64_t selective = 2 * 32 + 32 + 2 * 8 + 2 * 64;
-  EXPECT_EQ(activations(job::Recompute::kNone), 3 * whole * 32 * 4);
-  EXPECT_EQ(activations(job::Recompute::kSelective), (3 * selective + whole - selective) * 32 * 4);
-  EXPECT_EQ(activations(job::Recompute::kFull), (3 * 32 + whole - 32) * 32 * 4);
+  const int64_t messages = (1 + 1) * 32;  // a gradient that waits, an activation that leaves
+  EXPECT_EQ(activations(job::Recompute::kNone), (3 * whole + messages) * 32 * 4);
+  EXPECT_EQ(activations(job::Recompute::kSelective),
+            (3 * selective + whole - selective + messages) * 32 * 4);
+  EXPECT_EQ(activations(job::Recompute::kFull), (3 * 32 + whole - 32 + messages) * 32 * 4);
 }
 
 TEST(CostTest, EstimateMemory_OfFrozenModules_LeavesOutWhatDoesNotTrain) {
@@ -277,8 +281,9 @@ TEST(CostTest, EstimateMemory_OfFrozenModules_LeavesOutWhatDoesNotTrain) {
   // One layer at work, and of 8 items (they fit the context) of 4 rows in 2 microbatches what the
   // projector keeps.
   const int64_t layer = 2 * 32 + 2 * (32 + 32) + 64;
-  EXPECT_EQ(estimate(true, true).activations, 32 * layer * 4);
-  EXPECT_EQ(estimate(true, false).activations, 32 * (layer + 2 * (32 + 2 * 40)) * 4);
+  EXPECT_EQ(estimate(true, true).activations, 32 * (layer + 32) * 4) << "a message leaves";
+  EXPECT_EQ(estimate(true, false).activations,
+            32 * (layer + 2 * (32 + 2 * 40) + (2 + 1) * 32) * 4);
   EXPECT_GT(estimate(false, true).activations, 2 * estimate(true, false).activations);
 }
 
@@ -288,7 +293,7 @@ TEST(CostTest, EstimateMemory_OfWhisper_CountsItsConvolutions) {
           AJob().Module("audio", Whisper()).Module("language", Llama()).Edge("audio", "language")),
       Rank{0});
   const int64_t layer = 4 * 32 + 2 * (32 + 32) + 2 * 64, front = 2 * 5 + 3 * 32;
-  EXPECT_EQ(estimate.activations, 32 * (2 * layer + front) * 4);
+  EXPECT_EQ(estimate.activations, 32 * (2 * layer + front + (1 + 1) * 32) * 4);
 }
 
 }  // namespace

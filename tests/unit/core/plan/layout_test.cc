@@ -13,6 +13,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
 #include "core/plan/segments.h"
+#include "tests/support/layouts.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/must_plan.h"
 
@@ -76,7 +77,10 @@ TEST(LayoutTest, Digest_CoversWhatRanksActOnButNotTheEpoch) {
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].speeds = {1, 1, 1, 2}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].state_copies = 3; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.nodes[0].devices[0] = 77; }));
-  EXPECT_TRUE(changed([](plan::Layout& l) { l.lost = {Rank{3}}; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) {
+    std::erase(l.idle, Rank{30});
+    l.lost = {Rank{30}};
+  }));
   EXPECT_TRUE(changed([](plan::Layout& l) {
     l.modules[1].changes = {{.dp = 0, .pp = 0, .ranks = {Rank{4}, Rank{5}, Rank{6}}}};
   }));
@@ -115,6 +119,14 @@ TEST(LayoutTest, LayoutThatDoesNotFitItsDocument_IsRefusedByName) {
               HasSubstr("has speed -1"));
   EXPECT_THAT(error([](plan::Layout& l) { l.nodes.clear(); }), HasSubstr("0 devices for 28 ranks"));
   EXPECT_THAT(error([](plan::Layout& l) { l.idle = {Rank{64}}; }), HasSubstr("place 64 is lost"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.idle = {Rank{3}}; }),
+              HasSubstr("rank 3 is lost or idle and has work in module vision"));
+  EXPECT_THAT(error([](plan::Layout& l) { l.lost = {Rank{27}}; }),
+              HasSubstr("rank 27 is lost or idle and has work in module language"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.modules[1].changes = {{.dp = 2, .pp = 1, .ranks = {}}, {.dp = 2, .pp = 0}};
+              }),
+              HasSubstr("module language has its changes out of order"));
   EXPECT_THAT(error([](plan::Layout& l) { l.modules[1].changes = {{.dp = 3, .pp = 0}}; }),
               HasSubstr("layout: module language: its module does not have the slot"));
 }
@@ -139,26 +151,6 @@ TEST(LayoutTest, Samples_GoByTheDealingRule) {
   }
 }
 
-// A random table of a module: every slot keeps some of its ranks, some replicas nobody.
-void Damage(Prng& prng, const Plan& plan, int32_t module, plan::Layout& layout) {
-  const ReplicaTable& table = plan.replicas(module);
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    for (int32_t pp = 0; pp < table.stages(); ++pp) {
-      if (prng.Below(2) == 0) continue;
-      SlotChange change{.dp = dp, .pp = pp};
-      const bool may_end = dp > 0 && prng.Below(6) == 0;
-      for (Rank rank : table.Ranks(dp, pp)) {
-        if (!may_end && (change.ranks.empty() || prng.Below(3) > 0)) change.ranks.push_back(rank);
-      }
-      layout.modules[static_cast<size_t>(module)].changes.push_back(std::move(change));
-    }
-  }
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    layout.modules[static_cast<size_t>(module)].speeds.push_back(
-        1 + static_cast<int64_t>(prng.Below(9)));
-  }
-}
-
 // The pure parts under 200 tables with holes and unequal widths.
 TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice) {
   const job::JobSpec spec = TwoModules();
@@ -167,8 +159,8 @@ TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice)
     SCOPED_TRACE(seed);
     Prng prng(seed);
     plan::Layout layout = healthy.layout;
-    Damage(prng, healthy, 0, layout);
-    Damage(prng, healthy, 1, layout);
+    support::Damage(prng, healthy, 0, layout);
+    support::Damage(prng, healthy, 1, layout);
     const absl::StatusOr<Plan> expanded = Expand(spec, layout);
     ASSERT_TRUE(expanded.ok()) << expanded.status();
     const Plan& plan = *expanded;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <vector>
 
 #include "core/base/prng.h"
@@ -17,6 +18,7 @@
 #include "core/schedule/simulator.h"
 #include "core/schedule/timeline.h"
 #include "core/schedule/wiring.h"
+#include "tests/support/layouts.h"
 #include "tests/unit/core/schedule/plans.h"
 
 namespace phalanx::schedule {
@@ -72,6 +74,103 @@ TEST(RandomGraphTest, BuildEvaluationOf_AnyGraph_DoesNotDeadlock) {
     }
     const absl::Status status = CheckEvaluation(plan, programs, 7);
     ASSERT_TRUE(status.ok()) << "graph " << i << ": " << status;
+  }
+}
+
+// Walks a program and counts, of each link and direction, the messages that have been received and
+// not used, and of each part the activations that are kept.
+class MessageCount {
+ public:
+  explicit MessageCount(const plan::Plan& plan) : plan_(plan) {}
+
+  void Step(const plan::Place& place, const Instruction& one) {
+    if (IsReceive(one.op)) ++waiting_[{one.link, IsBackwardMessage(one.op)}];
+    if (!IsPass(one.op)) return;
+    const plan::PartId part = {place.module, place.pp, one.chunk};
+    const plan::Trains& trains =
+        plan_.modules[static_cast<size_t>(part.module)].TrainsOf(part.stage, part.chunk);
+    const Op last = trains.weights ? Op::kBackwardWeight : Op::kBackwardInput;
+    if (one.op == Op::kForward) {
+      for (int32_t link : plan_.LinksInto(part)) --waiting_[{link, false}];
+      if (trains.any()) ++alive_[{part.module, part.stage}];
+    } else if (one.op == Op::kBackwardInput) {
+      for (int32_t link : plan_.LinksOutOf(part)) --waiting_[{link, true}];
+    }
+    if (one.op == last) --alive_[{part.module, part.stage}];
+  }
+  int64_t Waiting(int32_t link, bool backward) { return waiting_[{link, backward}]; }
+  int64_t Alive(const plan::PartId& part) { return alive_[{part.module, part.stage}]; }
+
+ private:
+  const plan::Plan& plan_;
+  std::map<std::pair<int32_t, bool>, int64_t> waiting_;
+  std::map<std::pair<int32_t, int32_t>, int64_t> alive_;
+};
+
+TEST(RandomGraphTest, BuildStep_AnyGraph_KeepsNoMoreMessagesThanTheEstimateCounts) {
+  int64_t messages = 0;
+  for (uint64_t i = 0; i < GraphCount(); ++i) {
+    SCOPED_TRACE(i);
+    Prng prng(Hash64(kSeed, 5, i));
+    job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
+    DrawSchedule(prng, spec);
+    const plan::Plan plan = PlanOf(spec);
+    const std::vector<Program> programs = *BuildStepWithCosts(plan, RandomCosts(plan, prng));
+    for (int32_t rank = 0; rank < plan.world; ++rank) {
+      MessageCount count(plan);
+      for (const Instruction& one : programs[static_cast<size_t>(rank)]) {
+        count.Step(IsPass(one.op) ? *plan.PlaceOf(Rank{rank}, one.module) : plan::Place{}, one);
+        if (!IsReceive(one.op)) continue;
+        ++messages;
+        const plan::Link& link = plan.links[static_cast<size_t>(one.link)];
+        const plan::MessagesKept most = plan::MessagesKeptMax(plan, link);
+        if (IsBackwardMessage(one.op)) {
+          ASSERT_LE(count.Waiting(one.link, true), most.backward);
+        } else {
+          const int64_t alive = count.Alive(link.to),
+                        kept = plan::ActivationsKeptMax(plan, link.to.module, link.to.stage,
+                                                        plan.microbatches);
+          ASSERT_LE(count.Waiting(one.link, false),
+                    most.forward + std::max<int64_t>(0, kept - alive))
+              << "link " << one.link << " of schedule " << static_cast<int>(spec.schedule.name);
+        }
+      }
+    }
+  }
+  EXPECT_GT(messages, 100'000);
+}
+
+// Tables with holes and unequal widths: everything pure that works on them.
+TEST(RandomGraphTest, BuildStep_DamagedTables_PassesTheChecker) {
+  for (uint64_t i = 0; i < GraphCount(); ++i) {
+    SCOPED_TRACE(i);
+    Prng prng(Hash64(kSeed, 6, i));
+    job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
+    DrawSchedule(prng, spec);
+    const plan::Plan healthy = PlanOf(spec);
+    plan::Layout layout = healthy.layout;
+    for (const plan::ModulePlan& module : healthy.modules) {
+      support::Damage(prng, healthy, module.index, layout);
+    }
+    const absl::StatusOr<plan::Plan> plan = plan::Expand(spec, layout);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const CostModel costs = RandomCosts(*plan, prng);
+    const std::vector<Program> programs = *BuildStepWithCosts(*plan, costs);
+    const auto report = CheckStep(*plan, programs);
+    ASSERT_TRUE(report.ok()) << report.status();
+    const Simulation all = Simulate(*plan, programs, costs);
+    const Simulation preview = *SimulatePlan(*plan, costs);
+    EXPECT_GT(all.step, 0);
+    EXPECT_LE(all.step, 1.1 * preview.step);
+    EXPECT_LE(preview.lower_bound, preview.bubble + 1e-9);
+    EXPECT_LT(preview.bubble, 1);
+    // Whoever lost its work has none, and every other rank has passes.
+    for (int32_t rank = 0; rank < plan->world; ++rank) {
+      const Program& program = programs[static_cast<size_t>(rank)];
+      EXPECT_EQ(std::any_of(program.begin(), program.end(),
+                            [](const Instruction& one) { return IsPass(one.op); }),
+                !plan->PlacesOf(Rank{rank}).empty());
+    }
   }
 }
 

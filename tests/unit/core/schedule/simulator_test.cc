@@ -78,6 +78,34 @@ TEST(SimulatorTest, Simulate_SteadyState_HidesMessages) {
   EXPECT_LE(paid - free, 64 * 2 * 0.01 + kRounding);
 }
 
+TEST(SimulatorTest, Simulate_CollectivesTakeTime_AddsWhatNoPassHides) {
+  // One rank: 4 microbatches of 3, then everything behind one another.
+  const plan::Plan one = Chain(1, 4);
+  CostModel costs = EqualCosts(one, {1, 1, 1, /*reduce=*/2, /*update=*/0.5, /*gather=*/0.25});
+  EXPECT_NEAR(Simulate(one, Programs(one), costs).step, 12 + 2 + 0.5 + 0.25, kRounding);
+  // Two stages: the last one's reduction runs beside the first one's last passes, and its gather
+  // beside the first forward pass of the next step.
+  const plan::Plan two = Chain(2, 4);
+  costs = EqualCosts(two, {1, 1, 1, 2, 0.5, 0.25});
+  costs.parts[0][1].gather = 1.25;
+  const Simulation simulation = Simulate(two, Programs(two), costs);
+  EXPECT_NEAR(simulation.step, 2 + 12 + 2 + 0.5 + 0.25, kRounding);
+  costs.parts[0][1].gather = 1.75;
+  EXPECT_NEAR(Simulate(two, Programs(two), costs).step, simulation.step + 0.5, kRounding);
+  costs.parts[0][1].reduce = 3;  // its last weight pass is two passes before the other's
+  EXPECT_NEAR(Simulate(two, Programs(two), costs).step, simulation.step + 0.5, kRounding);
+}
+
+TEST(SimulatorTest, Simulate_ReductionsOfARank_RunOneAfterTheOther) {
+  const plan::Plan plan = ChainUnder(job::ScheduleName::kInterleaved, 1, 2, 2);
+  const Simulation simulation =
+      Simulate(plan, Programs(plan), EqualCosts(plan, {1, 1, 1, 2, 0, 0}));
+  // The second chunk's weights are done before the first one's backward of the last microbatch.
+  EXPECT_NEAR(simulation.step, 12 + 2, kRounding);
+  EXPECT_NEAR(Simulate(plan, Programs(plan), EqualCosts(plan, {1, 1, 1, 10, 0, 0})).step,
+              12 - 2 + 10 + 10, kRounding);
+}
+
 TEST(SimulatorTest, Simulate_IdleRanks_DoNotCount) {
   const plan::Plan plan = PlanOf(AJob()
                                      .Module("vision", NoArchitecture())
@@ -148,6 +176,23 @@ TEST(CostModelTest, CostFromShapes_TensorParallel_DividesTheWork) {
     return CostFromShapes(plan).parts[0][0].forward;
   };
   EXPECT_NEAR(forward(1), 2 * forward(2), 1e-9 * forward(1));
+}
+
+TEST(CostModelTest, CostFromShapes_OfTheUpdate_FallsWithWhatARankHas) {
+  const auto cost = [](int32_t tp, int32_t dp, bool frozen = false) {
+    const plan::Plan plan =
+        PlanOf(AJob().Module("language", Llama(), {.tp = tp, .dp = dp, .frozen = frozen}));
+    return CostFromShapes(plan).parts[0][0];
+  };
+  EXPECT_EQ(cost(1, 1).reduce, 0) << "nobody to reduce with";
+  EXPECT_EQ(cost(1, 1).gather, 0);
+  EXPECT_GT(cost(1, 1).update, 0);
+  // Gradients travel in 4 bytes, as weights do here; of n replicas a rank sends (n - 1) / n.
+  EXPECT_EQ(cost(1, 2).reduce, cost(1, 2).gather);
+  EXPECT_NEAR(cost(1, 4).reduce / cost(1, 2).reduce, (3.0 / 4) / (1.0 / 2), 0.05);
+  EXPECT_NEAR(cost(1, 2).update / cost(1, 1).update, 0.5, 1e-9);
+  EXPECT_LT(cost(2, 2).reduce, cost(1, 2).reduce);
+  EXPECT_EQ(cost(1, 2, true).reduce + cost(1, 2, true).update + cost(1, 2, true).gather, 0);
 }
 
 TEST(CostModelTest, CostFromShapes_HeadAndProjector_WeighOnTheLastStage) {
