@@ -65,6 +65,8 @@ Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Exe
       const size_t id = execution.first[member] + i;
       simulation.timeline.push_back(
           {rank_of[member], instruction, execution.begin[id], execution.end[id]});
+      if (IsPass(instruction.op) || IsMessage(instruction.op))
+        simulation.passes = std::max(simulation.passes, execution.end[id]);
       if (!IsPass(instruction.op)) continue;
       works = true;
       busy_here += execution.end[id] - execution.begin[id];
@@ -78,7 +80,7 @@ Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Exe
   const auto bubble_at = [busy, ranks](double seconds) {
     return ranks * seconds > 0 ? std::max(0.0, 1 - busy / (ranks * seconds)) : 0;
   };
-  simulation.bubble = bubble_at(simulation.step);
+  simulation.bubble = bubble_at(simulation.passes);
   simulation.lower_bound =
       bubble_at(StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline)));
   return simulation;

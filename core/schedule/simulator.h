@@ -23,7 +23,10 @@ struct Simulation {
   // the gathers of a part have ended when its first pass comes. So a gather hides behind the passes
   // of the next step that come before it.
   double step = 0;
-  double bubble = 0;       // 1 - busy / (ranks x step), idle ranks left out
+  double passes = 0;  // seconds until the last pass and the last message have ended
+  // Of the pipeline: 1 - busy / (ranks x passes), idle ranks left out. What comes once a step counts
+  // neither as busy nor as time.
+  double bubble = 0;
   double lower_bound = 0;  // the bubble at the bound T of the plan's schedule (bound.h)
   std::vector<TimedInstruction> timeline;  // rank by rank, in program order
 };
@@ -33,8 +36,8 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
 
 // The preview of a plan of any size: one rank stands for all that have the same program, and a
 // message joins all ranks of both its parts. `timeline` has those ranks alone. The figures are
-// those of Simulate where every lane has samples and modules share no ranks; else they may be a
-// little more, never less. As BuildStep.
+// those of Simulate where every lane has samples and modules share no ranks; else they may be a few
+// percent off. As BuildStep.
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs);
 
 }  // namespace phalanx::schedule

@@ -123,8 +123,10 @@ class Picture {
   Picture(const plan::Plan& plan, const PlanFigures& figures,
           const std::vector<TimedInstruction>& timeline)
       : plan_(plan), figures_(figures), lanes_(LanesOf(plan, timeline)) {
-    for (const TimedInstruction& timed : timeline) step_ = std::max(step_, timed.end);
-    clock_ = ClockOf(plan, step_);
+    for (const TimedInstruction& timed : timeline) {
+      if (schedule::IsPass(timed.instruction.op)) passes_ = std::max(passes_, timed.end);
+    }
+    clock_ = ClockOf(plan, passes_);
     Crop();
     Measure();
   }
@@ -148,7 +150,7 @@ class Picture {
   const PlanFigures& figures_;
   std::vector<Lane> lanes_;
   size_t lanes_all_ = 0;
-  double step_ = 0, end_ = 0;  // of the step and of what is drawn
+  double passes_ = 0, end_ = 0;  // of all passes and of what is drawn
   Clock clock_;
   double left_ = 0, plot_ = 0;
 };
@@ -156,7 +158,7 @@ class Picture {
 void Picture::Crop() {
   lanes_all_ = lanes_.size();
   if (lanes_.size() > kLanesMax) lanes_.resize(kLanesMax);
-  end_ = step_;
+  end_ = passes_;
   for (const Lane& lane : lanes_) {
     if (lane.passes.size() > kDrawnPassesMax)
       end_ = std::min(end_, lane.passes[kDrawnPassesMax]->begin);
@@ -179,10 +181,10 @@ void Picture::Measure() {
 }
 
 std::string Picture::Figures() const {
-  return absl::StrFormat("%s, %d %s, step %s, bubble %.1f %% (lower bound %.1f %%)",
+  return absl::StrFormat("%s, %d %s in %s, bubble %.1f %% (lower bound %.1f %%)",
                          ScheduleText(plan_.spec.schedule), plan_.microbatches,
                          plan_.microbatches == 1 ? "microbatch" : "microbatches",
-                         clock_.Show(step_), 100 * figures_.bubble, 100 * figures_.lower_bound);
+                         clock_.Show(passes_), 100 * figures_.bubble, 100 * figures_.lower_bound);
 }
 
 std::string Picture::Label(const Lane& lane) const {
@@ -322,8 +324,8 @@ std::string Picture::LeftOut() const {
   if (lanes_all_ > lanes_.size()) {
     absl::StrAppend(&text, lanes_all_ - lanes_.size(), " of ", lanes_all_, " lanes are left out. ");
   }
-  if (end_ < step_) {
-    absl::StrAppend(&text, "Only the first ", clock_.Show(end_), " of ", clock_.Show(step_),
+  if (end_ < passes_) {
+    absl::StrAppend(&text, "Only the first ", clock_.Show(end_), " of ", clock_.Show(passes_),
                     " are drawn.");
   }
   return text;

@@ -3,8 +3,8 @@
 // A standalone SVG without script or external font: a lane a rank class (its first rank, and how
 // many are alike), a box a pass, filled by module and kind, with the number of its microbatch where
 // it fits and the pass and its times as a tooltip; a bar at the foot of a box is higher the later
-// its chunk. Schedule, step, bubble and lower bound stand in the title. It brings its own paper,
-// light or dark as the reader prefers.
+// its chunk. Schedule, time of all passes, bubble and lower bound stand in the title. It brings its
+// own paper, light or dark as the reader prefers.
 //
 // A picture is bounded: lanes beyond kLanesMax are left out, and of a lane the passes behind the
 // first kDrawnPassesMax; a line below says so. Equal arguments give equal bytes. Throws nothing.

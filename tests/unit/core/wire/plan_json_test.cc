@@ -126,11 +126,12 @@ TEST(PlanJsonTest, Schedule_HasTheCallersFigures) {
 
 // Four layers on two stages: three chunks a rank are too many.
 plan::Plan Chosen() {
-  auto plan = schedule::PlanJob(AJob()
-                                    .Module("language", Llama({.layers = 4}), {.pp = 2})
-                                    .Batch(4, 1)
-                                    .Schedule(job::ScheduleName::kAuto, 3),
-                                plan::MakeCluster(1, 2), Epoch{1});
+  auto plan =
+      schedule::PlanJob(AJob()
+                            .Module("language", Llama({.layers = 4, .context = 4096}), {.pp = 2})
+                            .Batch(4, 1)
+                            .Schedule(job::ScheduleName::kAuto, 3),
+                        plan::MakeCluster(1, 2), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
 }
@@ -344,7 +345,7 @@ TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
 TEST(PlanTableTest, Candidates_AreListedWithTheReason) {
   const std::string table = PlanTable(Chosen(), {.bubble = 0.25, .lower_bound = 0.2});
   EXPECT_THAT(table, HasSubstr("SCHEDULE TRIED"));
-  EXPECT_THAT(table, ::testing::ContainsRegex("\n1f1b  +1\\.[0-9]+  +[0-9.]+ %  +[0-9.]+ KiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("\n1f1b  +1\\.[0-9]+  +[0-9.]+ %  +[0-9.]+ MiB\n"));
   EXPECT_THAT(table, ::testing::ContainsRegex("\ninterleaved, 3 chunks  +-  +-  +-  +left out: "));
   EXPECT_THAT(table, ::testing::ContainsRegex("  1\\.000  .*  chosen\n"));
   std::istringstream lines(table);

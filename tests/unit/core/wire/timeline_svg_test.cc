@@ -164,7 +164,7 @@ TEST(TimelineSvgTest, Title_HasScheduleStepBubbleAndBound) {
   // (2 - 1 + 3 microbatches) x 3 layer passes; one of four places in time is empty.
   EXPECT_EQ(svg.children[0].text,
             absl::StrCat(pictured.plan.spec.name,
-                         ": 1f1b, 3 microbatches, step 12.00 layer passes, bubble 25.0 % (lower "
+                         ": 1f1b, 3 microbatches in 12.00 layer passes, bubble 25.0 % (lower "
                          "bound 12.5 %)"));
 }
 
