@@ -124,6 +124,7 @@ class Coordinator {
     std::set<uint64_t> unnamed_fingerprints;
     int64_t spared_events = 0;           // of its ranks, since the store fell behind
     std::vector<Token> delete_requests;  // to be carried out when it is archived
+    absl::Status archive_failure;        // why the store could not make it an entry
     bool too_large = false;              // while it is queued: for all nodes that match
   };
   const std::map<JobId, Job>& jobs() const { return jobs_; }
@@ -170,8 +171,10 @@ class Coordinator {
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
   const Part* PartOutOfReach(const Job& job) const;
-  void RefuseDeletes(Job& job, const NodeName& away);
+  void RefuseDeletes(Job& job, const absl::Status& status);
+  absl::Status MayHaveRanksOn(const Job& job, const NodeName& away) const;
   void On(const JobArchived& event);
+  void On(const ArchiveFailed& event);
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
   bool AnyDeviceFree() const;

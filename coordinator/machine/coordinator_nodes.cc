@@ -165,7 +165,9 @@ void Coordinator::Disconnect(Node& node) {
   for (JobId id : active_) {
     Job& job = jobs_.at(id);
     if (job.delete_requests.empty()) continue;
-    if (const Part* part = PartOutOfReach(job); part != nullptr) RefuseDeletes(job, part->node);
+    if (const Part* part = PartOutOfReach(job); part != nullptr) {
+      RefuseDeletes(job, MayHaveRanksOn(job, part->node));
+    }
   }
   PublishView(node);
 }

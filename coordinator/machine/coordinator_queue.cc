@@ -96,7 +96,11 @@ void Coordinator::On(const DeleteRequested& event) {
     actions_.push_back(DeleteEndedJob{event.token, event.job});
   } else if (job->state.IsTerminal()) {
     job->delete_requests.push_back(event.token);
-    if (const Part* part = PartOutOfReach(*job); part != nullptr) RefuseDeletes(*job, part->node);
+    if (const Part* part = PartOutOfReach(*job); part != nullptr) {
+      RefuseDeletes(*job, MayHaveRanksOn(*job, part->node));
+    } else if (!job->archive_failure.ok()) {
+      RefuseDeletes(*job, job->archive_failure);
+    }
   } else {
     actions_.push_back(RefuseDelete{
         event.token, absl::FailedPreconditionError(absl::StrCat(
@@ -116,13 +120,16 @@ const Part* Coordinator::PartOutOfReach(const Job& job) const {
 }
 
 // Nobody waits for a node that may stay away.
-void Coordinator::RefuseDeletes(Job& job, const NodeName& away) {
-  for (Token token : std::exchange(job.delete_requests, {})) {
-    actions_.push_back(RefuseDelete{
-        token, absl::FailedPreconditionError(absl::StrCat(
-                   ToString(job.state.id), " may still have ranks on node ", away,
+absl::Status Coordinator::MayHaveRanksOn(const Job& job, const NodeName& away) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat(ToString(job.state.id), " may still have ranks on node ", away,
                    ", which is away; delete it when the node is back, or has been away for ",
-                   absl::FormatDuration(options_.node_forget_delay), " and is forgotten"))});
+                   absl::FormatDuration(options_.node_forget_delay), " and is forgotten"));
+}
+
+void Coordinator::RefuseDeletes(Job& job, const absl::Status& status) {
+  for (Token token : std::exchange(job.delete_requests, {})) {
+    actions_.push_back(RefuseDelete{token, status});
   }
 }
 
@@ -140,6 +147,19 @@ void Coordinator::On(const JobArchived& event) {
   }
   spared_.erase(event.job);
   jobs_.erase(found);
+}
+
+void Coordinator::On(const ArchiveFailed& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr || !job->state.IsTerminal()) return;
+  job->archive_failure = absl::DataLossError(
+      absl::StrCat(ToString(event.job),
+                   " cannot be stored among the jobs that "
+                   "have ended: ",
+                   event.status.message(), "; phalanx-coordinator --check-store lists all damage"));
+  Log(absl::StrCat("job=", event.job.value, " stays in memory reason=\"",
+                   job->archive_failure.message(), "\""));
+  RefuseDeletes(*job, job->archive_failure);
 }
 
 void Coordinator::Archive(const Job& job) { Tell(job, Action(ArchiveJob{job.state.id})); }
