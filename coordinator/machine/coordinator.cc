@@ -223,11 +223,13 @@ void Coordinator::CheckNodeDeadlines() {
       sessions_.erase(node.session);
       Disconnect(node);
       node.lost = true;
+      capacity_changed_ = true;  // what waits for it may be too large now
       LoseRanks(node, absl::StrCat("node ", name, " is silent: ", reason), false);
       AdmitNewcomer(node);
     } else if (!node.connected() && !node.lost &&
                now_ >= node.quiet_since() + options_.heartbeat_timeout) {
       node.lost = true;
+      capacity_changed_ = true;  // what waits for it may be too large now
       Log(absl::StrCat("node=", name, " lost reason=\"away for ",
                        absl::FormatDuration(options_.heartbeat_timeout), "\""));
       LoseRanks(node,
@@ -273,7 +275,7 @@ void Coordinator::CheckRunDeadlines(Job& job) {
   if (now_ >= run.settle_deadline) {
     FailureCause verdict = VerdictOf(run, BrokenNodes());
     verdict.time = now_;
-    return Fail(job, std::move(verdict));
+    return OnFailure(job, std::move(verdict));
   }
   for (Part& part : run.parts) {
     if (now_ < part.missing_deadline) continue;
@@ -281,10 +283,10 @@ void Coordinator::CheckRunDeadlines(Job& job) {
       part.missing_deadline = absl::InfiniteFuture();
       continue;
     }
-    return Fail(job,
-                CauseOf(job, part.first_rank, FailureKind::kRanksLost,
-                        absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
-                                     job.state.epoch.value)));
+    return OnFailure(
+        job, CauseOf(job, part.first_rank, FailureKind::kRanksLost,
+                     absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
+                                  job.state.epoch.value)));
   }
   if (now_ >= run.reattach_deadline) return StartNextEpoch(job);
   if (now_ >= run.prepare_deadline) return FailPreparing(job);
@@ -296,7 +298,8 @@ void Coordinator::CheckRunDeadlines(Job& job) {
       if (first < 0) first = static_cast<int32_t>(rank);
       if (missing.size() < 16) missing.push_back(absl::StrCat(rank));
     }
-    Fail(job, CauseOf(job, first, FailureKind::kStartTimeout,
+    OnFailure(job,
+              CauseOf(job, first, FailureKind::kStartTimeout,
                       absl::StrCat("not ready after ", absl::FormatDuration(options_.start_timeout),
                                    ": ranks ", absl::StrJoin(missing, ", "))));
   }
@@ -310,13 +313,13 @@ void Coordinator::FailPreparing(Job& job) {
     if (!part.prepared && &part == &job.run->parts.front()) break;
   }
   const NodeName first = waiting.front();
-  Fail(job, {.kind = FailureKind::kPrepareTimeout,
-             .node = first,
-             .message = absl::StrCat("node ", absl::StrJoin(waiting, ", "),
-                                     " has read nothing of the job's data for ",
-                                     absl::FormatDuration(options_.prepare_timeout),
-                                     "; look at the storage that data.shards is on"),
-             .time = now_});
+  OnFailure(job, {.kind = FailureKind::kPrepareTimeout,
+                  .node = first,
+                  .message = absl::StrCat("node ", absl::StrJoin(waiting, ", "),
+                                          " has read nothing of the job's data for ",
+                                          absl::FormatDuration(options_.prepare_timeout),
+                                          "; look at the storage that data.shards is on"),
+                  .time = now_});
 }
 
 Coordinator::Job* Coordinator::FindJob(JobId id) {

@@ -124,11 +124,14 @@ class Coordinator {
     std::set<uint64_t> unnamed_fingerprints;
     int64_t spared_events = 0;           // of its ranks, since the store fell behind
     std::vector<Token> delete_requests;  // to be carried out when it is archived
+    absl::Status archive_failure;        // why the store could not make it an entry
     bool too_large = false;              // while it is queued: for all nodes that match
   };
   const std::map<JobId, Job>& jobs() const { return jobs_; }
   const NodeTable& nodes() const { return nodes_; }
   uint64_t last_record() const { return last_record_; }
+  // How often a job of the queue was looked at for a place.
+  uint64_t jobs_considered() const { return jobs_considered_; }
   // Whether the request id is of a job in jobs().
   bool KnowsRequest(const std::string& request_id) const {
     return request_ids_.contains(request_id);
@@ -168,11 +171,18 @@ class Coordinator {
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
   const Part* PartOutOfReach(const Job& job) const;
-  void RefuseDeletes(Job& job, const NodeName& away);
+  void RefuseDeletes(Job& job, const absl::Status& status);
+  absl::Status MayHaveRanksOn(const Job& job, const NodeName& away) const;
   void On(const JobArchived& event);
+  void On(const ArchiveFailed& event);
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
+  bool AnyDeviceFree() const;
+  // Looks at all of the queue anew, after devices or nodes have changed.
   void Schedule();
+  // Starts to plan a queued job, or says what it waits for. Those before it were considered.
+  void Consider(Job& job);
+  void LeaveQueue(const Job& job);
   void Plan(Job& job, Placement placement);
   void OrderPlan(Job& job, Placement placement, std::optional<plan::Layout> layout);
   void On(const PlanComputed& event);
@@ -241,6 +251,8 @@ class Coordinator {
   std::set<NodeName> BrokenNodes() const;
   FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
                        std::string message) const;
+  // Of a job that has not ended, whatever it is: asks Decide and carries out the rung.
+  void OnFailure(Job& job, FailureCause cause);
   void Fail(Job& job, FailureCause cause);
 
   Job* FindJob(JobId id);
@@ -251,6 +263,15 @@ class Coordinator {
   std::map<JobId, Job> jobs_;
   std::set<JobId> queue_;               // Queued and not being planned, oldest first
   std::map<uint64_t, JobId> planning_;  // by number of the ComputePlan
+  // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
+  // they match. So a submit looks at the new job alone.
+  struct Line {
+    int64_t capacity = 0;  // of all its nodes
+    JobId first;           // the job that waits for devices of them; 0: none does
+  };
+  std::map<std::pair<job::DeviceKind, std::map<std::string, std::string>>, Line> lines_;
+  std::set<NodeName> closed_;  // nodes that the first of a line waits for
+  uint64_t jobs_considered_ = 0;
   uint64_t plan_count_ = 0;
   std::set<JobId> active_;  // with a run
   std::map<std::string, JobId> request_ids_;

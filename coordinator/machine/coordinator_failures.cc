@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/policy.h"
 #include "core/base/cut_text.h"
 
 namespace phalanx::coordinator {
@@ -56,7 +57,8 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
   if (report.kind == FailureKind::kPeerLost) {
     return Accuse(job, {.reporter = rank, .accused = report.accused, .message = report.message});
   }
-  Fail(job, CauseOf(job, rank, report.kind, absl::StrCat("rank ", rank, ": ", report.message)));
+  OnFailure(job,
+            CauseOf(job, rank, report.kind, absl::StrCat("rank ", rank, ": ", report.message)));
 }
 
 void Coordinator::Accuse(Job& job, Accusation accusation) {
@@ -80,7 +82,7 @@ void Coordinator::ConvictNodes(Job& job) {
   if (ConvictedNode(*job.run, broken) == nullptr) return;
   FailureCause cause = VerdictOf(*job.run, broken);
   cause.time = now_;
-  Fail(job, std::move(cause));
+  OnFailure(job, std::move(cause));
 }
 
 // Nodes that had a session with this coordinator and have none.
@@ -119,11 +121,32 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
         absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
   }
   if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
-  Fail(job, std::move(cause));
+  OnFailure(job, std::move(cause));
+}
+
+void Coordinator::OnFailure(Job& job, FailureCause cause) {
+  if (job.state.IsTerminal()) return;
+  static const Run kNoRun;
+  const Loss loss{cause.kind, cause.node};
+  const Decision decision = Decide({}, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
+  const bool waits = decision.rung == Rung::kWait;
+  Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
+                   " failure=", job::ToString(cause.kind),
+                   cause.node.empty() ? "" : absl::StrCat(" node=", cause.node),
+                   " rung=", waits ? "wait" : "fail", " reason=\"", decision.reason, "\""));
+  switch (decision.rung) {
+    case Rung::kWait:
+      // What its node had prepared went with it.
+      if (Part* part = job.run.has_value() ? job.run->PartOf(cause.node) : nullptr) {
+        part->prepared = false;
+      }
+      return;
+    case Rung::kFail:
+      return Fail(job, std::move(cause));
+  }
 }
 
 void Coordinator::Fail(Job& job, FailureCause cause) {
-  if (job.state.IsTerminal()) return;
   cause.message = CutText(std::move(cause.message), kCauseBytesMax);
   const bool of_node =
       cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;

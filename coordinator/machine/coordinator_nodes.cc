@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
-#include "coordinator/machine/policy.h"
 
 namespace phalanx::coordinator {
 
@@ -166,7 +165,9 @@ void Coordinator::Disconnect(Node& node) {
   for (JobId id : active_) {
     Job& job = jobs_.at(id);
     if (job.delete_requests.empty()) continue;
-    if (const Part* part = PartOutOfReach(job); part != nullptr) RefuseDeletes(job, part->node);
+    if (const Part* part = PartOutOfReach(job); part != nullptr) {
+      RefuseDeletes(job, MayHaveRanksOn(job, part->node));
+    }
   }
   PublishView(node);
 }
@@ -321,17 +322,8 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
         }
         continue;
       }
-      const Loss loss{FailureKind::kNodeLost, node.name};
-      const Decision decision = Decide({}, *job.run, {&loss, 1}, nodes_);
-      Log(absl::StrCat("job=", id.value, " lost node=", node.name,
-                       " rung=", decision.rung == Rung::kWait ? "wait" : "fail", " reason=\"",
-                       decision.reason, "\""));
-      if (decision.rung == Rung::kWait) {
-        part->prepared = false;
-        continue;
-      }
-      FailureCause failure = CauseOf(job, part->first_rank, FailureKind::kNodeLost, message);
-      Fail(job, std::move(failure));
+      OnFailure(job, CauseOf(job, part->first_rank, FailureKind::kNodeLost, message));
+      if (!job.state.IsTerminal()) continue;  // it waits
     }
     if (!processes_gone || !job.run.has_value()) continue;
     part = job.run->PartOf(node.name);
@@ -383,9 +375,9 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   Part* part = job->run->PartOf(node.name);
   if (part == nullptr) return;
   if (!job->state.IsTerminal()) {
-    Fail(*job,
-         CauseOf(*job, part->first_rank, FailureKind::kStartFailed,
-                 absl::StrCat("node ", node.name, " could not start its ranks: ", result.message)));
+    OnFailure(*job, CauseOf(*job, part->first_rank, FailureKind::kStartFailed,
+                            absl::StrCat("node ", node.name,
+                                         " could not start its ranks: ", result.message)));
   }
 }
 
@@ -402,7 +394,8 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
     }
     const bool invalid = !result.data_violations.empty() ||
                          result.code == static_cast<int32_t>(absl::StatusCode::kInvalidArgument);
-    return Fail(job, {.kind = invalid ? FailureKind::kDataInvalid : FailureKind::kPrepareFailed,
+    return OnFailure(job,
+                     {.kind = invalid ? FailureKind::kDataInvalid : FailureKind::kPrepareFailed,
                       .node = part.node,
                       .message = absl::StrJoin(lines, "\n"),
                       .time = now_});
@@ -415,12 +408,13 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
   if (run.data_digest.empty()) {
     run.data_digest = result.data_digest;
   } else if (run.data_digest != result.data_digest) {
-    return Fail(job, {.kind = FailureKind::kDataInvalid,
-                      .node = part.node,
-                      .message = absl::StrCat("node ", part.node, " reads other data than node ",
-                                              run.parts.front().node, ": digest ",
-                                              result.data_digest, " instead of ", run.data_digest),
-                      .time = now_});
+    return OnFailure(
+        job, {.kind = FailureKind::kDataInvalid,
+              .node = part.node,
+              .message = absl::StrCat("node ", part.node, " reads other data than node ",
+                                      run.parts.front().node, ": digest ", result.data_digest,
+                                      " instead of ", run.data_digest),
+              .time = now_});
   }
   part.prepared = true;
   if (&part == &run.parts.front()) {

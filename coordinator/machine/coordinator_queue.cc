@@ -72,7 +72,9 @@ void Coordinator::On(const SubmitRequested& event) {
   Commit(job, JobSubmitted{event.request, event.request_id});
   Tell(job, Action(AnswerJob{event.token,
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
-  capacity_changed_ = true;
+  // It changes nothing for those before it.
+  if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
+  if (!capacity_changed_ && AnyDeviceFree()) Consider(job);
 }
 
 void Coordinator::On(const CancelRequested& event) {
@@ -94,7 +96,11 @@ void Coordinator::On(const DeleteRequested& event) {
     actions_.push_back(DeleteEndedJob{event.token, event.job});
   } else if (job->state.IsTerminal()) {
     job->delete_requests.push_back(event.token);
-    if (const Part* part = PartOutOfReach(*job); part != nullptr) RefuseDeletes(*job, part->node);
+    if (const Part* part = PartOutOfReach(*job); part != nullptr) {
+      RefuseDeletes(*job, MayHaveRanksOn(*job, part->node));
+    } else if (!job->archive_failure.ok()) {
+      RefuseDeletes(*job, job->archive_failure);
+    }
   } else {
     actions_.push_back(RefuseDelete{
         event.token, absl::FailedPreconditionError(absl::StrCat(
@@ -114,13 +120,16 @@ const Part* Coordinator::PartOutOfReach(const Job& job) const {
 }
 
 // Nobody waits for a node that may stay away.
-void Coordinator::RefuseDeletes(Job& job, const NodeName& away) {
-  for (Token token : std::exchange(job.delete_requests, {})) {
-    actions_.push_back(RefuseDelete{
-        token, absl::FailedPreconditionError(absl::StrCat(
-                   ToString(job.state.id), " may still have ranks on node ", away,
+absl::Status Coordinator::MayHaveRanksOn(const Job& job, const NodeName& away) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat(ToString(job.state.id), " may still have ranks on node ", away,
                    ", which is away; delete it when the node is back, or has been away for ",
-                   absl::FormatDuration(options_.node_forget_delay), " and is forgotten"))});
+                   absl::FormatDuration(options_.node_forget_delay), " and is forgotten"));
+}
+
+void Coordinator::RefuseDeletes(Job& job, const absl::Status& status) {
+  for (Token token : std::exchange(job.delete_requests, {})) {
+    actions_.push_back(RefuseDelete{token, status});
   }
 }
 
@@ -138,6 +147,19 @@ void Coordinator::On(const JobArchived& event) {
   }
   spared_.erase(event.job);
   jobs_.erase(found);
+}
+
+void Coordinator::On(const ArchiveFailed& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr || !job->state.IsTerminal()) return;
+  job->archive_failure = absl::DataLossError(
+      absl::StrCat(ToString(event.job),
+                   " cannot be stored among the jobs that "
+                   "have ended: ",
+                   event.status.message(), "; phalanx-coordinator --check-store lists all damage"));
+  Log(absl::StrCat("job=", event.job.value, " stays in memory reason=\"",
+                   job->archive_failure.message(), "\""));
+  RefuseDeletes(*job, job->archive_failure);
 }
 
 void Coordinator::Archive(const Job& job) { Tell(job, Action(ArchiveJob{job.state.id})); }
@@ -177,36 +199,48 @@ void Coordinator::On(const LogsRequested& event) {
   for (auto& [node, fetch] : fetches) SendTo(*node, std::move(fetch));
 }
 
+bool Coordinator::AnyDeviceFree() const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) {
+    return entry.second.Schedulable() && entry.second.FreeDevices() > 0;
+  });
+}
+
 void Coordinator::Schedule() {
   capacity_changed_ = false;
-  const auto any_free = [this] {
-    return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) {
-      return entry.second.Schedulable() && entry.second.FreeDevices() > 0;
-    });
-  };
-  std::set<NodeName> closed;  // nodes that an earlier job waits for
-  const std::vector<JobId> queue =
-      any_free() ? std::vector<JobId>(queue_.begin(), queue_.end()) : std::vector<JobId>();
-  for (JobId id : queue) {
-    Job& job = jobs_.at(id);
-    std::optional<Placement> placement = ChoosePlacement(nodes_, closed, *job.state.request);
-    if (placement.has_value()) {
-      Plan(job, *std::move(placement));
-      continue;
-    }
-    // What does not fit the whole cluster waits for more of it, not for what others hold.
-    const int64_t capacity = CapacityFor(nodes_, *job.state.request);
-    const bool too_large = capacity < job.state.request->devices;
-    if (too_large != job.too_large) {
-      job.too_large = too_large;
-      Publish(job);
-    }
-    if (too_large) continue;
+  lines_.clear();
+  closed_.clear();
+  if (!AnyDeviceFree()) return;
+  for (JobId id : std::vector<JobId>(queue_.begin(), queue_.end())) Consider(jobs_.at(id));
+}
+
+void Coordinator::Consider(Job& job) {
+  ++jobs_considered_;
+  const JobRequest& request = *job.state.request;
+  const auto [found, added] = lines_.try_emplace({request.device_kind, request.node_selector});
+  Line& line = found->second;
+  if (added) line.capacity = CapacityFor(nodes_, request);
+  // What does not fit the whole cluster waits for more of it, not for what others hold.
+  const bool too_large = line.capacity < request.devices;
+  if (!too_large && line.first == JobId{}) {
+    std::optional<Placement> placement = ChoosePlacement(nodes_, closed_, request);
+    if (placement.has_value()) return Plan(job, *std::move(placement));
+    line.first = job.state.id;
     for (const auto& [name, node] : nodes_) {
-      if (Matches(node, *job.state.request)) closed.insert(name);
+      if (Matches(node, request)) closed_.insert(name);
     }
-    if (closed.size() == nodes_.size()) break;
   }
+  if (too_large != job.too_large) {
+    job.too_large = too_large;
+    Publish(job);
+  }
+}
+
+// Only the first of a line closes nodes to the jobs behind it.
+void Coordinator::LeaveQueue(const Job& job) {
+  if (queue_.erase(job.state.id) == 0) return;
+  const JobRequest& request = *job.state.request;
+  const auto line = lines_.find({request.device_kind, request.node_selector});
+  if (line != lines_.end() && line->second.first == job.state.id) capacity_changed_ = true;
 }
 
 void Coordinator::Plan(Job& job, Placement placement) {
@@ -263,11 +297,12 @@ void Coordinator::On(const PlanComputed& event) {
     for (const NodeDevices& part : placement) FreeDevices(job, part.node, part.devices);
     if (event.plan.ok()) {
       queue_.insert(job.state.id);
+      capacity_changed_ = true;
       return;
     }
-    return Fail(job, {.kind = FailureKind::kPlanInvalid,
-                      .message = std::string(event.plan.status().message()),
-                      .time = now_});
+    return OnFailure(job, {.kind = FailureKind::kPlanInvalid,
+                           .message = std::string(event.plan.status().message()),
+                           .time = now_});
   }
   job.run = MakeRun(event.plan->layout);
   active_.insert(job.state.id);

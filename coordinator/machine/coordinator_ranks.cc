@@ -132,9 +132,9 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
   RankState& state = job.run->ranks[static_cast<size_t>(rank)];
   if (job.state.IsTerminal() || state.succeeded) return;
   if (report.step < job.state.request->steps) {
-    return Fail(job, CauseOf(job, rank, FailureKind::kRankError,
-                             absl::StrCat("rank ", rank, " ended at step ", report.step, " of ",
-                                          job.state.request->steps)));
+    return OnFailure(job, CauseOf(job, rank, FailureKind::kRankError,
+                                  absl::StrCat("rank ", rank, " ended at step ", report.step,
+                                               " of ", job.state.request->steps)));
   }
   state.ready = state.succeeded = true;
   Commit(job, RanksSucceeded{job.state.epoch, {rank}});
@@ -166,10 +166,10 @@ bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed)
     if (++named > kCorruptNamedMax) break;
     absl::StrAppend(&message, "\n", sample);
   }
-  Fail(job, {.kind = FailureKind::kDataCorrupt,
-             .node = node,
-             .message = std::move(message),
-             .time = now_});
+  OnFailure(job, {.kind = FailureKind::kDataCorrupt,
+                  .node = node,
+                  .message = std::move(message),
+                  .time = now_});
   return true;
 }
 
@@ -261,9 +261,9 @@ void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching) return;
   if (!plan.ok()) {
-    return Fail(job, {.kind = FailureKind::kPlanInvalid,
-                      .message = std::string(plan.status().message()),
-                      .time = now_});
+    return OnFailure(job, {.kind = FailureKind::kPlanInvalid,
+                           .message = std::string(plan.status().message()),
+                           .time = now_});
   }
   job.run = MakeRun(plan->layout);
   job.run->data_digest = plan->layout.data_digest;
@@ -279,7 +279,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   }
   const std::string stop_reason = reason;
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
-  queue_.erase(job.state.id);
+  LeaveQueue(job);
   if (job.planning.has_value()) {
     const Placement placement = EndPlanning(job);
     for (const NodeDevices& part : placement) {
@@ -289,7 +289,6 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
   live_request_bytes_ -= RequestBytes(*job.state.request);
-  capacity_changed_ = true;
   if (!job.run.has_value()) return Archive(job);
   job.run->accusations.clear();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =

@@ -149,6 +149,11 @@ struct RecordStored {
 struct JobArchived {
   JobId job;
 };
+// They cannot be made one, for the records are damaged: the job stays where it is.
+struct ArchiveFailed {
+  JobId job;
+  absl::Status status;
+};
 struct DeadlineReached {};
 // This process did not run for so long. Comes before anything that waited meanwhile.
 struct Stalled {
@@ -158,6 +163,6 @@ struct Stalled {
 using Event =
     std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested, LogsRequested,
                  SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished, RankReported,
-                 PlanComputed, RecordStored, JobArchived, DeadlineReached, Stalled>;
+                 PlanComputed, RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -1,38 +1,72 @@
 #include "coordinator/machine/policy.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+
+// As long as no rank had started there, nothing is lost with a node but what it had prepared.
+Decision OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
+                    const NodeTable& cluster) {
+  const Part* part = run.PartOf(name);
+  if (part != nullptr && part->assigned) {
+    return {Rung::kFail, absl::StrCat("ranks on node ", name,
+                                      " may have trained, and this release does not move them")};
+  }
+  const auto node = cluster.find(name);
+  if (node == cluster.end() || !node->second.connected()) {
+    return {Rung::kFail, absl::StrCat("node ", name, " is away")};
+  }
+  if (!policy.may_wait) return {Rung::kFail, "the job may not wait"};
+  return {Rung::kWait, absl::StrCat("no rank had started on node ", name,
+                                    ", which is back and prepares the data again")};
+}
+
+Decision DecideOn(const Policy& policy, const Run& run, const Loss& loss,
+                  const NodeTable& cluster) {
+  switch (loss.kind) {
+    case FailureKind::kNodeLost:
+      return OnNodeLost(policy, run, loss.node, cluster);
+    case FailureKind::kRankCrashed:
+    case FailureKind::kRankExited:
+    case FailureKind::kRankError:
+    case FailureKind::kPlanInvalid:
+    case FailureKind::kDataInvalid:
+    case FailureKind::kDataCorrupt:
+    case FailureKind::kOutOfMemory:
+    case FailureKind::kNonFinite:
+    case FailureKind::kVersionMismatch:
+      return {Rung::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
+    case FailureKind::kNodeUnreachable:
+    case FailureKind::kNodeStopped:
+    case FailureKind::kRanksLost:
+    case FailureKind::kRankKilled:
+    case FailureKind::kPeerLost:
+    case FailureKind::kStartFailed:
+    case FailureKind::kStartTimeout:
+    case FailureKind::kPrepareFailed:
+    case FailureKind::kDataUnavailable:
+    case FailureKind::kOutputUnavailable:
+    case FailureKind::kDeviceFailed:
+    case FailureKind::kPrepareTimeout:
+      break;
+  }
+  return {Rung::kFail,
+          absl::StrCat("this release does not recover from ", job::ToString(loss.kind))};
+}
+
+}  // namespace
 
 Decision Decide(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
                 const NodeTable& cluster) {
+  Decision decision;
   for (const Loss& loss : losses) {
-    if (!job::TraitsOf(loss.kind).retryable) {
-      return {Rung::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
-    }
+    decision = DecideOn(policy, run, loss, cluster);
+    if (decision.rung == Rung::kFail) break;
   }
-  for (const Loss& loss : losses) {
-    const bool node_loss = loss.kind == job::FailureKind::kNodeLost;
-    if (!node_loss) {
-      return {Rung::kFail,
-              absl::StrCat("this release does not recover from ", job::ToString(loss.kind))};
-    }
-    const auto part = std::find_if(run.parts.begin(), run.parts.end(),
-                                   [&](const Part& p) { return p.node == loss.node; });
-    if (part != run.parts.end() && part->assigned) {
-      return {Rung::kFail, absl::StrCat("ranks on node ", loss.node,
-                                        " may have trained, and this release does not move them")};
-    }
-    const auto node = cluster.find(loss.node);
-    if (node == cluster.end() || !node->second.connected()) {
-      return {Rung::kFail, absl::StrCat("node ", loss.node, " is away")};
-    }
-  }
-  if (!policy.may_wait) return {Rung::kFail, "the job may not wait"};
-  return {Rung::kWait, absl::StrCat("no rank had started on node ", losses.front().node,
-                                    ", which is back and prepares the data again")};
+  return decision;
 }
 
 }  // namespace phalanx::coordinator

@@ -1,7 +1,8 @@
-// coordinator/machine/policy.h: what becomes of a job that has lost something.
+// coordinator/machine/policy.h: what becomes of a job that something has happened to.
 //
-// One pure function over the closed list of failures. Its rungs are those that this release can
-// climb: let the job fail, and wait for what is missing.
+// One pure function over the closed list of failures (core/job/failure.h). Its rungs are those that
+// this release can climb: let the job fail, and wait for what is missing. Whoever sees a failure
+// names its cause; Decide alone says what follows, and Coordinator::OnFailure carries it out.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct Policy {
   bool may_wait = true;
 };
 
-// One thing that was lost. `node` is empty where the failure has none.
+// One failure. `node` is empty where it has none.
 struct Loss {
   job::FailureKind kind;
   NodeName node;
@@ -33,7 +34,8 @@ struct Decision {
   friend bool operator==(const Decision&, const Decision&) = default;
 };
 
-// `losses`: at least one, in the order in which they were found.
+// `run`: without parts before the job has one. `losses`: at least one, in the order in which they
+// were found. The job waits only if it may wait for each of them.
 Decision Decide(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
                 const NodeTable& cluster);
 

@@ -12,6 +12,16 @@ Instant Run::NextDeadline() const {
   return next;
 }
 
+const Part* Run::PartOf(const NodeName& node) const {
+  const auto found =
+      std::find_if(parts.begin(), parts.end(), [&node](const Part& p) { return p.node == node; });
+  return found == parts.end() ? nullptr : &*found;
+}
+
+Part* Run::PartOf(const NodeName& node) {
+  return const_cast<Part*>(std::as_const(*this).PartOf(node));
+}
+
 const Part* Run::PartOfRank(int32_t rank) const {
   const auto found =
       std::find_if(parts.begin(), parts.end(), [rank](const Part& p) { return p.Has(rank); });

@@ -53,12 +53,8 @@ struct Run {
   std::vector<Accusation> accusations;
   Instant settle_deadline = absl::InfiniteFuture();
 
-  Part* PartOf(const NodeName& node) {
-    for (Part& part : parts) {
-      if (part.node == node) return &part;
-    }
-    return nullptr;
-  }
+  Part* PartOf(const NodeName& node);
+  const Part* PartOf(const NodeName& node) const;
   Part* PartOfRank(int32_t rank);
   const Part* PartOfRank(int32_t rank) const;
   template <typename Predicate>

@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +26,7 @@
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
+#include "core/base/status.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -77,6 +82,17 @@ absl::Status WriteReadyFile(const std::string& path, const std::string& text) {
 
 std::string JournalPath(const Flags& flags) { return absl::StrCat(flags.store, "/journal.db"); }
 
+// A store is made where there is none, which may be the wrong place.
+void TellNewStore(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) {
+    spdlog::info("making a new store reason=\"there is none at {}\"", path);
+  } else if (S_ISREG(found.st_mode) && found.st_size == 0) {
+    spdlog::warn(
+        "making a new store reason=\"{} is empty (0 bytes); jobs that it held are unknown\"", path);
+  }
+}
+
 // --check-store. OK: the store is whole.
 absl::Status Check(const Flags& flags) {
   const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
@@ -94,21 +110,62 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
   return status;
 }
 
+using Address = std::pair<std::string, int>;
+
+// Flags that have a form of their own.
+struct Settings {
+  Address listen, http;
+  absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max;
+};
+
+absl::StatusOr<Settings> Read(const Flags& flags) {
+  Settings settings;
+  ASSIGN_OR_RETURN(settings.listen, SplitAddress(flags.listen));
+  ASSIGN_OR_RETURN(settings.http, SplitAddress(flags.http));
+  ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
+  ASSIGN_OR_RETURN(settings.heartbeat_interval,
+                   ParsePositive(flags.heartbeat_interval, "--heartbeat-interval"));
+  ASSIGN_OR_RETURN(settings.heartbeat_timeout,
+                   ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout"));
+  ASSIGN_OR_RETURN(settings.ended_age_max, ParsePositive(flags.ended_age_max, "--ended-age-max"));
+  return settings;
+}
+
+ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan) {
+  ServerOptions options{.host = settings.listen.first, .port = settings.listen.second};
+  options.driver.plan = std::move(plan);
+  options.driver.machine.live_jobs_max = flags.live_jobs_max;
+  options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
+  options.driver.journal.retention = {.age_max = settings.ended_age_max,
+                                      .count_max = flags.ended_jobs_max};
+  options.driver.on_store = [](const absl::Status& status) {
+    if (status.ok()) return spdlog::info("the store works again, accepting");
+    spdlog::critical("store failed, accepting nothing until it works; jobs train on reason=\"{}\"",
+                     std::string(status.message()));
+  };
+  options.sessions.heartbeat_interval = settings.heartbeat_interval;
+  options.sessions.heartbeat_timeout = settings.heartbeat_timeout;
+  return options;
+}
+
+// Tells of damaged entries of ended jobs. To read them all takes too long for the start; one that
+// is damaged is refused when it is read.
+class EntryCheck {
+ public:
+  explicit EntryCheck(std::shared_ptr<EndedJobs> ended)
+      : thread_([this, ended = std::move(ended)] {
+          pthread_setname_np(pthread_self(), "entry-check");
+          CheckEnded(*ended, stop_, [](const std::string& line) { spdlog::error("{}", line); });
+        }) {}
+  ~EntryCheck() { stop_ = true; }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::jthread thread_;  // last member: joins before what it reads is destroyed
+};
+
 absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signals) {
-  absl::StatusOr<std::pair<std::string, int>> listen = SplitAddress(flags.listen);
-  if (!listen.ok()) return listen.status();
-  absl::StatusOr<std::pair<std::string, int>> http = SplitAddress(flags.http);
-  if (!http.ok()) return http.status();
-  absl::StatusOr<absl::Duration> grace = ParsePositive(flags.grace, "--grace");
-  if (!grace.ok()) return grace.status();
-  absl::StatusOr<absl::Duration> interval =
-      ParsePositive(flags.heartbeat_interval, "--heartbeat-interval");
-  if (!interval.ok()) return interval.status();
-  absl::StatusOr<absl::Duration> timeout =
-      ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout");
-  if (!timeout.ok()) return timeout.status();
-  absl::StatusOr<absl::Duration> ended_age = ParsePositive(flags.ended_age_max, "--ended-age-max");
-  if (!ended_age.ok()) return ended_age.status();
+  ASSIGN_OR_RETURN(const Settings settings, Read(flags));
   const int descriptors = RaiseDescriptorLimit();
   spdlog::info(
       "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
@@ -117,47 +174,36 @@ absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signal
       flags.heartbeat_timeout);
 
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(absl::StrCat("cannot make the folder ", flags.store));
+    return absl::UnavailableError(
+        absl::StrCat("cannot make the folder ", flags.store, ": ", std::strerror(errno)));
   }
+  TellNewStore(JournalPath(flags));
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(JournalPath(flags));
   if (!backend.ok()) return Explain(flags, backend.status());
-
-  ServerOptions options{.host = listen->first, .port = listen->second};
-  options.driver.plan = std::move(plan);
-  options.driver.machine.live_jobs_max = flags.live_jobs_max;
-  options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
-  options.driver.journal.retention = {.age_max = *ended_age, .count_max = flags.ended_jobs_max};
-  options.driver.on_store = [](const absl::Status& status) {
-    if (status.ok()) return spdlog::info("the store works again, accepting");
-    spdlog::critical("store failed, accepting nothing until it works; jobs train on reason=\"{}\"",
-                     std::string(status.message()));
-  };
-  options.sessions.heartbeat_interval = *interval;
-  options.sessions.heartbeat_timeout = *timeout;
+  const std::shared_ptr<EndedJobs> ended = (*backend)->ended_jobs();
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(std::move(options), *std::move(backend));
+      Server::Start(OptionsOf(flags, settings, std::move(plan)), *std::move(backend));
   if (!server.ok()) return Explain(flags, server.status());
-  absl::StatusOr<std::unique_ptr<HttpServer>> http_server =
-      HttpServer::Start({.host = http->first,
-                         .port = http->second,
-                         .metrics = [&server] { return (*server)->MetricsText(); },
-                         .ready = [&server] { return (*server)->ready(); }});
-  if (!http_server.ok()) return http_server.status();
-
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
+                   HttpServer::Start({.host = settings.http.first,
+                                      .port = settings.http.second,
+                                      .metrics = [&server] { return (*server)->MetricsText(); },
+                                      .ready = [&server] { return (*server)->ready(); }}));
   const std::string ready =
-      absl::StrCat("{\"grpc\":\"", listen->first, ":", (*server)->port(), "\",\"http\":\"",
-                   http->first, ":", (*http_server)->port(), "\"}");
+      absl::StrCat("{\"grpc\":\"", settings.listen.first, ":", (*server)->port(), "\",\"http\":\"",
+                   settings.http.first, ":", http->port(), "\"}");
   spdlog::info("serving {}", ready);
-  if (!flags.ready_file.empty()) {
-    if (absl::Status status = WriteReadyFile(flags.ready_file, ready); !status.ok()) return status;
-  }
+  if (!flags.ready_file.empty()) RETURN_IF_ERROR(WriteReadyFile(flags.ready_file, ready));
 
   int signal = 0;
-  sigwait(&signals, &signal);
+  {
+    const EntryCheck check(ended);
+    sigwait(&signals, &signal);
+  }
   spdlog::info("stopping reason=\"{}\"", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends at once
-  http_server->reset();
-  (*server)->Shutdown(*grace);
+  http.reset();
+  (*server)->Shutdown(settings.grace);
   server->reset();
   spdlog::info("stopped");
   return absl::OkStatus();

@@ -24,6 +24,13 @@ std::optional<JobId> ParseJobId(absl::string_view text) {
   return id;
 }
 
+absl::Status Damaged(const absl::Status& status, absl::string_view what, JobId job) {
+  return absl::Status(
+      status.code(),
+      absl::StrCat("the store: the ", what, " of ", ToString(job), " ", status.message(),
+                   "; phalanx-coordinator --check-store lists all damage"));
+}
+
 absl::StatusOr<JobViewPtr> FindEnded(EndedJobs& ended, const std::string& job) {
   absl::StatusOr<EndedJob> found = absl::NotFoundError("");
   if (const std::optional<JobId> id = ParseJobId(job)) found = ended.Find(*id);
@@ -33,18 +40,28 @@ absl::StatusOr<JobViewPtr> FindEnded(EndedJobs& ended, const std::string& job) {
   }
   if (!found.ok()) return found.status();
   absl::StatusOr<JobViewPtr> view = DecodeSummary(found->summary, found->job);
-  if (!view.ok()) {
-    return Annotate(view.status(),
-                    absl::StrCat("the store: the summary of ", ToString(found->job)));
-  }
+  if (!view.ok()) return Damaged(view.status(), "summary", found->job);
   return view;
+}
+
+// For lists: what the columns beside a damaged summary say of a job.
+JobViewPtr StandIn(const EndedJob& ended, const absl::Status& damage) {
+  JobRequest request;
+  request.name = ended.name;
+  return std::make_shared<const JobView>(
+      JobView{.id = ended.job,
+              .request = std::make_shared<const JobRequest>(std::move(request)),
+              .phase = ended.phase,
+              .reason = std::string(damage.message()),
+              .submitted = ended.ended,
+              .ended = ended.ended});
 }
 
 absl::StatusOr<EndedDetails> DetailsOf(EndedJobs& ended, JobId job) {
   ASSIGN_OR_RETURN(const std::string sealed, ended.Details(job));
   absl::StatusOr<EndedDetails> details = DecodeDetails(sealed, job);
   if (details.ok()) return details;
-  return Annotate(details.status(), absl::StrCat("the store: the details of ", ToString(job)));
+  return Damaged(details.status(), "details", job);
 }
 
 JobViewPtr WithDocument(const JobView& view, Document document) {
@@ -258,8 +275,10 @@ absl::StatusOr<std::vector<JobViewPtr>> Board::List(JobId before, size_t count) 
   }
   ASSIGN_OR_RETURN(const std::vector<EndedJob> ended_jobs, ended()->List(before, count));
   for (const EndedJob& ended : ended_jobs) {
-    ASSIGN_OR_RETURN(JobViewPtr view, DecodeSummary(ended.summary, ended.job));
-    jobs.push_back(std::move(view));
+    absl::StatusOr<JobViewPtr> view = DecodeSummary(ended.summary, ended.job);
+    // One that is damaged keeps nobody from the others.
+    jobs.push_back(view.ok() ? *std::move(view)
+                             : StandIn(ended, Damaged(view.status(), "summary", ended.job)));
   }
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const JobViewPtr& a, const JobViewPtr& b) { return a->id > b->id; });

@@ -104,6 +104,7 @@ class Board {
   // As Find, with the document. Errors: the same.
   absl::StatusOr<JobViewPtr> FindWhole(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   // At most `count` jobs with ids below `before`, newest first, perhaps without their documents.
+  // One whose entry is damaged has its name, its phase and, as its reason, what is wrong with it.
   absl::StatusOr<std::vector<JobViewPtr>> List(JobId before, size_t count) const
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<JobEvent>> Events(JobId job, int64_t after_number) const

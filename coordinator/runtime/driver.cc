@@ -212,6 +212,7 @@ void Driver::OnCommit(const CommitReport& report) {
   for (const std::string& complaint : report.complaints) options_.log(complaint);
   if (report.records != 0) Post(RecordStored{report.last});
   for (JobId job : report.archived) Post(JobArchived{job});
+  for (const auto& [job, status] : report.not_archived) Post(ArchiveFailed{job, status});
   for (uint64_t tag : report.deleted) Answer<DeleteCallback>(Token{tag}, absl::OkStatus());
 }
 

@@ -96,9 +96,13 @@ class Backend {
   // nothing of the batch is promised, and Reopen comes before the next call.
   virtual absl::Status Commit(const Batch& batch) = 0;
 
+  // Unavailable: what is open is not what lies at the store's path any more, so that commits would
+  // go where no start finds them. Cheap.
+  virtual absl::Status CheckPlace() { return absl::OkStatus(); }
+
   // After a failure: opens the store anew, so that what it holds from here on is known to be on
   // disk (an fsync that failed once may lie the next time). Returns the number of the last record:
-  // the failed batch is there wholly or not at all.
+  // the failed batch is there wholly or not at all. Errors: also those of CheckPlace.
   virtual absl::StatusOr<uint64_t> Reopen() = 0;
 
   // Deletes some ended jobs and request ids that are past their time, and gives free space back.

@@ -19,6 +19,7 @@ Journal::Journal(std::unique_ptr<Backend> backend, JournalOptions options, const
       clock_(clock),
       listener_(std::move(listener)),
       prune_at_(SteadyNow()),
+      look_at_(prune_at_),
       thread_([this] { Run(); }) {}
 
 Journal::~Journal() {
@@ -63,7 +64,8 @@ bool Journal::Take(Work& work) {
   while (true) {
     {
       MutexLock lock(&mu_);
-      if (!appended_.empty() || stopping_ || SteadyNow() >= prune_at_) {
+      if (!appended_.empty() || stopping_ || SteadyNow() >= std::min(prune_at_, look_at_)) {
+        look_at_ = SteadyNow() + absl::ToChronoNanoseconds(options_.look_interval);
         work = std::exchange(appended_, {});
         work.records = work.batch.records.size();
         if (work.records != 0) work.last = work.batch.records.back().number;
@@ -76,7 +78,7 @@ bool Journal::Take(Work& work) {
         return !work.empty() || !stopping_;
       }
     }
-    waker_.Wait(-Since(prune_at_));
+    waker_.Wait(-Since(std::min(prune_at_, look_at_)));
   }
 }
 
@@ -125,12 +127,14 @@ CommitReport Journal::Commit(Work& work) {
   report.last = work.last;
   report.archived = work.archived;
   report.deleted = work.tags;
-  report.complaints = work.complaints;
+  report.not_archived = work.not_archived;
   return report;
 }
 
 absl::Status Journal::TryCommit(Work& work) {
-  if (broken_) {
+  if (!broken_) {
+    RETURN_IF_ERROR(backend_->CheckPlace());
+  } else {
     ASSIGN_OR_RETURN(const uint64_t stored, backend_->Reopen());
     // All or none of them may have become durable although their commit failed.
     if (work.last <= stored) work.batch.records.clear();
@@ -139,10 +143,8 @@ absl::Status Journal::TryCommit(Work& work) {
     const JobId job = work.archive.front();
     ASSIGN_OR_RETURN(const std::vector<StoredRecord> records, backend_->RecordsOf(job));
     absl::StatusOr<std::optional<EndedJob>> ended = MakeEndedJob(job, records);
-    // It stays as it is, in memory too, and is tried again at the next start.
     if (!ended.ok()) {
-      work.complaints.push_back(
-          absl::StrCat(ToString(job), " cannot be archived: ", ended.status().message()));
+      work.not_archived.emplace_back(job, ended.status());
       continue;
     }
     if (ended->has_value()) work.batch.ended.push_back(**std::move(ended));

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -36,14 +37,17 @@ struct CommitReport {
   absl::Duration duration;
   std::vector<JobId> archived;
   std::vector<uint64_t> deleted;  // tags of Delete
-  // One line each: ended jobs that could not be archived; old ones that could not be deleted.
-  std::vector<std::string> complaints;
+  // Ended jobs whose records cannot be read: they stay as they are, in memory too.
+  std::vector<std::pair<JobId, absl::Status>> not_archived;
+  std::vector<std::string> complaints;  // one line each: old jobs that could not be deleted
 };
 using CommitListener = std::function<void(const CommitReport&)>;
 
 struct JournalOptions {
   Retention retention;
   absl::Duration prune_interval = absl::Seconds(10);
+  // An idle journal looks so often whether the store is still where it was.
+  absl::Duration look_interval = absl::Seconds(1);
   // After a failure.
   absl::Duration prune_retry_interval = absl::Minutes(1);
   // Ended jobs that one commit makes entries of; others wait for it.
@@ -78,15 +82,15 @@ class Journal {
   struct Work {
     Batch batch;  // its ended jobs are made of `archive`
     std::deque<JobId> archive;
-    std::vector<JobId> archived;          // were in `archive`
-    std::vector<std::string> complaints;  // of some that were
-    std::vector<uint64_t> tags;           // of batch.deleted
+    std::vector<JobId> archived;  // were in `archive`
+    std::vector<std::pair<JobId, absl::Status>> not_archived;
+    std::vector<uint64_t> tags;      // of batch.deleted
     uint64_t records = 0, last = 0;  // how many batch.records are or were, and the last's number
     bool empty() const { return batch.empty() && archive.empty(); }
   };
 
   void Run();
-  // Waits for work, or until it is time to prune. False: the journal ends.
+  // Waits for work, or until it is time to prune or to look. False: the journal ends.
   bool Take(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   // False: the journal ends.
   bool WaitForRetry(absl::Duration delay) ABSL_LOCKS_EXCLUDED(mu_);
@@ -103,7 +107,7 @@ class Journal {
 
   // Of thread_ alone.
   bool broken_ = false;  // the backend must be opened anew
-  SteadyTime prune_at_;
+  SteadyTime prune_at_, look_at_;
 
   mutable Mutex mu_;
   Waker waker_;  // of thread_

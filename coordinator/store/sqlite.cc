@@ -1,13 +1,20 @@
 #include "coordinator/store/sqlite.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator::sqlite {
 namespace {
 
+// What the world does to a database is told in SQLite's words alone; `what`, the statement, says
+// more only of a mistake of ours.
 absl::Status ToStatus(sqlite3* db, int code, absl::string_view what) {
-  const std::string message = absl::StrCat(what, ": ", sqlite3_errmsg(db));
+  const std::string message = sqlite3_errmsg(db);
   switch (code & 0xFF) {
     case SQLITE_OK:
     case SQLITE_DONE:
@@ -20,12 +27,31 @@ absl::Status ToStatus(sqlite3* db, int code, absl::string_view what) {
       return absl::ResourceExhaustedError(message);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-      return absl::DataLossError(message);
-    case SQLITE_CONSTRAINT:
-      return absl::InvalidArgumentError(message);
-    default:
+      return absl::DataLossError(absl::StrCat(message, ": it is damaged"));
+    case SQLITE_IOERR:
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
       return absl::UnavailableError(message);
+    case SQLITE_CONSTRAINT:
+      return absl::InvalidArgumentError(absl::StrCat(what, ": ", message));
+    default:
+      return absl::UnavailableError(absl::StrCat(what, ": ", message));
   }
+}
+
+// SQLite tells a missing file and a folder alike.
+absl::Status CheckPath(const std::string& path, int flags) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) {
+    const bool makes = (flags & SQLITE_OPEN_CREATE) != 0;
+    if (errno == ENOENT && makes) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+  }
+  if (S_ISREG(found.st_mode)) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(path, S_ISDIR(found.st_mode) ? " is a folder" : " is no regular file",
+                   ", no database; remove it or give another --store"));
 }
 
 }  // namespace
@@ -74,11 +100,14 @@ std::string Statement::Bytes(int column) const {
 }
 
 absl::StatusOr<Connection> Connection::Open(const std::string& path, int flags) {
+  RETURN_IF_ERROR(CheckPath(path, flags));
   sqlite3* db = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &db,
                                    flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
   Connection connection(db);
-  if (code != SQLITE_OK) return absl::UnavailableError(sqlite3_errstr(code));
+  if (code != SQLITE_OK) {
+    return absl::UnavailableError(absl::StrCat(path, ": ", sqlite3_errstr(code)));
+  }
   return connection;
 }
 

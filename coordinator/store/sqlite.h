@@ -47,7 +47,7 @@ class Statement {
 // Not thread-safe.
 class Connection {
  public:
-  // `flags`: of sqlite3_open_v2.
+  // `flags`: of sqlite3_open_v2. Errors: Unavailable, with the path.
   static absl::StatusOr<Connection> Open(const std::string& path, int flags);
 
   // One or more statements without rows.

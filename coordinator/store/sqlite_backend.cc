@@ -54,13 +54,20 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": another process has it open"));
   }
-  RETURN_IF_ERROR(Annotate(backend->Connect(), path));
+  RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));
+  if (stat(path.c_str(), &backend->place_) != 0) {
+    return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+  }
   return backend;
 }
 
-absl::Status SqliteBackend::Connect() {
+absl::Status SqliteBackend::Connect(int flags) {
   ASSIGN_OR_RETURN(sqlite::Connection connection,
-                   sqlite::Connection::Open(path_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE));
+                   sqlite::Connection::Open(path_, SQLITE_OPEN_READWRITE | flags));
+  return Annotate(Prepare(std::move(connection)), path_);
+}
+
+absl::Status SqliteBackend::Prepare(sqlite::Connection connection) {
   RETURN_IF_ERROR(connection.Execute(kSqlitePragmas));
   RETURN_IF_ERROR(PrepareSchema(connection, path_));
   ASSIGN_OR_RETURN(identity_, StoreIdentity(connection));
@@ -221,11 +228,22 @@ absl::Status SqliteBackend::DeleteEnded(JobId job, Counts& changes) {
   return handles_->set_mark.BindText("last_job").Bind(job.value).Run();
 }
 
+absl::Status SqliteBackend::CheckPlace() {
+  constexpr char kNext[] = "; put it back, or start the coordinator again";
+  struct stat now {};
+  if (stat(path_.c_str(), &now) != 0) {
+    return absl::UnavailableError(absl::StrCat(path_, " is gone: ", std::strerror(errno), kNext));
+  }
+  if (now.st_dev == place_.st_dev && now.st_ino == place_.st_ino) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(path_, " was replaced by another file", kNext));
+}
+
 absl::StatusOr<uint64_t> SqliteBackend::Reopen() {
+  RETURN_IF_ERROR(CheckPlace());
   handles_.reset();
   // The log is read anew only when nobody has it open.
   ended_jobs_->Disconnect();
-  RETURN_IF_ERROR(Annotate(Connect(), path_));
+  RETURN_IF_ERROR(Connect(0));
   return last_;
 }
 

@@ -4,6 +4,8 @@
 // PATH.lock is held while it is open, so two coordinators cannot share a store.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <string>
 
@@ -23,6 +25,7 @@ class SqliteBackend final : public Backend {
   absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) override;
   absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) override;
   absl::Status Commit(const Batch& batch) override;
+  absl::Status CheckPlace() override;
   absl::StatusOr<uint64_t> Reopen() override;
   absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
   std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
@@ -32,7 +35,9 @@ class SqliteBackend final : public Backend {
   struct Handles;
   struct FileLock;
   explicit SqliteBackend(std::string path);
-  absl::Status Connect();
+  // `flags`: beside reading and writing.
+  absl::Status Connect(int flags);
+  absl::Status Prepare(sqlite::Connection connection);
   absl::Status CountEnded();
   // Runs `body` as one transaction.
   template <typename Body>
@@ -53,6 +58,7 @@ class SqliteBackend final : public Backend {
   std::unique_ptr<Handles> handles_;  // null after a failed Reopen
   uint64_t last_ = 0;
   uint64_t identity_ = 0;
+  struct stat place_ {};  // of the open file
 };
 
 }  // namespace phalanx::coordinator

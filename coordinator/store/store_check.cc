@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,6 +11,7 @@
 #include "coordinator/store/sqlite_schema.h"
 #include "coordinator/wire/ended_codec.h"
 #include "coordinator/wire/record_codec.h"
+#include "coordinator/wire/seal.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator {
@@ -88,6 +90,9 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   if (stat(path.c_str(), &found) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no store at ", path));
   }
+  if (S_ISREG(found.st_mode) && found.st_size == 0) {
+    return absl::NotFoundError(absl::StrCat(path, " is empty (0 bytes): it holds no store", kNext));
+  }
   StoreReport report;
   Checker checker(report);
   ASSIGN_OR_RETURN(sqlite::Connection connection,
@@ -97,7 +102,13 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
       Annotate(connection.Execute("PRAGMA query_only=ON; PRAGMA busy_timeout=5000"), path));
   const absl::StatusOr<int64_t> version = SchemaVersion(connection);
   checker.Problem(absl::StrCat("the database ", path), version.status());
-  if (!version.ok() || *version == 0) return report;
+  if (version.ok() && *version == 0) {
+    return absl::NotFoundError(absl::StrCat(path,
+                                            " is a database without tables: it holds no "
+                                            "store",
+                                            kNext));
+  }
+  if (!version.ok()) return report;
   report.schema = *version;
   // Where pages are damaged, reading on may fail: what was found until then is told.
   checker.Problem("the database:", checker.Pages(connection));
@@ -105,6 +116,34 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   checker.Problem("the ended jobs:", checker.Ended(connection));
   if (report.schema > 2) checker.Problem("the store", StoreIdentity(connection).status());
   return report;
+}
+
+void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop,
+                absl::FunctionRef<void(const std::string&)> complain) {
+  // What one read takes at a time: other readers wait for it.
+  constexpr size_t kPage = 100;
+  JobId before{std::numeric_limits<int64_t>::max()};
+  size_t problems = 0;
+  const auto check = [&](absl::string_view what, JobId job, const absl::Status& status) {
+    if (!absl::IsDataLoss(status) || ++problems > kProblemsMax) return;
+    complain(absl::StrCat("the ", what, " of ", ToString(job), " ", status.message(), kNext));
+  };
+  while (!stop) {
+    const absl::StatusOr<std::vector<EndedJob>> page = ended.List(before, kPage);
+    if (!page.ok()) return complain(absl::StrCat("the ended jobs: ", page.status().message()));
+    if (page->empty()) break;
+    for (const EndedJob& job : *page) {
+      const auto number = static_cast<uint64_t>(job.job.value);
+      check("summary", job.job, Unseal(job.summary, number).status());
+      const absl::StatusOr<std::string> details = ended.Details(job.job);
+      check("details", job.job,
+            details.ok() ? Unseal(*details, number).status() : details.status());
+    }
+    before = page->back().job;
+  }
+  if (problems > kProblemsMax) {
+    complain(absl::StrCat("and ", problems - kProblemsMax, " entries of ended jobs more"));
+  }
 }
 
 std::vector<std::string> Lines(const StoreReport& report) {

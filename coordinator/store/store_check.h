@@ -2,11 +2,14 @@
 // `phalanx-coordinator --check-store` says, and what a start on a damaged store says.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "coordinator/store/backend.h"
 
 namespace phalanx::coordinator {
 
@@ -22,6 +25,12 @@ struct StoreReport {
 // Reads all of the store and leaves database and log as they are. Errors: NotFound if there is
 // none; Unavailable if it cannot be read now. Damage is no error but a problem of the report.
 absl::StatusOr<StoreReport> CheckStore(const std::string& path);
+
+// Reads every entry of `ended`, newest first, and tells of each that is damaged, a line each, of
+// 100 at most. Returns early once `stop` is set. 1,000,000 entries take seconds: it runs beside a
+// coordinator that serves.
+void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop,
+                absl::FunctionRef<void(const std::string& line)> complain);
 
 // The report in lines, the last one the verdict.
 std::vector<std::string> Lines(const StoreReport& report);

@@ -1,4 +1,4 @@
-// phalanx-coordinator --check-store, the program, on stores of every condition.
+// phalanx-coordinator, --check-store and its start, on stores of every condition.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +6,10 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/time/clock.h"
+#include "coordinator/store/archive.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/wire/record_codec.h"
@@ -18,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CheckStoreTest : public ::testing::Test {
  protected:
@@ -40,6 +44,19 @@ class CheckStoreTest : public ::testing::Test {
     }
     ASSERT_TRUE(backend->Commit(batch).ok());
   }
+  // A store with one job, which has ended.
+  void MakeEnded() {
+    Make(1);
+    auto backend = *SqliteBackend::Open(path());
+    const Record ended{.time = absl::FromUnixSeconds(1'700'000'000),
+                       .job = JobId{1},
+                       .body = PhaseChanged{job::JobPhase::kCancelled, "", std::nullopt}};
+    Batch batch;
+    batch.records.push_back({.number = 2, .job = JobId{1}, .bytes = EncodeRecord(ended, 2)});
+    ASSERT_TRUE(backend->Commit(batch).ok());
+    const auto entry = *MakeEndedJob(JobId{1}, *backend->RecordsOf(JobId{1}));
+    ASSERT_TRUE(backend->Commit({.ended = {*entry}}).ok());
+  }
   void Execute(const std::string& sql) {
     ASSERT_TRUE(sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE)->Execute(sql).ok());
   }
@@ -48,7 +65,31 @@ class CheckStoreTest : public ::testing::Test {
         {support::Program("phalanx-coordinator"), "--store", folder_, "--check-store"});
   }
 
+  // A coordinator on the store, once it serves.
+  std::unique_ptr<support::Process> Serve() {
+    const std::string ready = folder_ + "/ready.json";
+    std::filesystem::remove(ready);
+    auto process = std::make_unique<support::Process>(
+        std::vector<std::string>{support::Program("phalanx-coordinator"), "--store", folder_,
+                                 "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file",
+                                 ready},
+        mark_, talk(), talk());
+    support::AwaitFile(ready, *process);
+    return process;
+  }
+  std::string talk() const { return folder_ + "/talk"; }
+  // Until the coordinator has said it.
+  void AwaitTalk(const std::string& text) const {
+    const absl::Time deadline = absl::Now() + support::kPatience;
+    while (support::ReadText(talk()).find(text) == std::string::npos) {
+      ASSERT_LT(absl::Now(), deadline) << "never said: " << text << "\n"
+                                       << support::ReadText(talk());
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+
   const std::string folder_ = support::MakeFolder("check-store");
+  const std::string mark_ = support::NewMark();
 };
 
 TEST_F(CheckStoreTest, Sound_IsWholeAndEndsWithZero) {
@@ -82,6 +123,61 @@ TEST_F(CheckStoreTest, FileThatIsNoDatabase_EndsWithOne) {
   const support::Finished check = Check();
   EXPECT_EQ(check.exit_code, 1);
   EXPECT_THAT(check.out + check.talk, HasSubstr("not a database"));
+}
+
+TEST_F(CheckStoreTest, DamagedRecord_IsRefusedAtStartInTheSameWords) {
+  Make(2);
+  Execute("UPDATE journal SET record = x'FF' WHERE number = 2");
+  const std::string checked = Check().out;
+  const std::string problem = checked.substr(0, checked.find('\n'));
+  EXPECT_THAT(problem, HasSubstr("record 2 of job-2"));
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", folder_, "--listen", "127.0.0.1:0"});
+  EXPECT_EQ(start.exit_code, 1);
+  EXPECT_THAT(start.talk, AllOf(HasSubstr(problem), HasSubstr("the store is damaged")));
+}
+
+TEST_F(CheckStoreTest, FileThatIsNoDatabase_IsRefusedAtStartInOneSentence) {
+  std::ofstream(path()) << std::string(10'000, 'x');
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", folder_, "--listen", "127.0.0.1:0"});
+  EXPECT_EQ(start.exit_code, 1);
+  EXPECT_THAT(start.talk, HasSubstr(path() + ": file is not a database: it is damaged"));
+  EXPECT_THAT(start.talk, Not(HasSubstr("PRAGMA")));
+}
+
+// Too many to be read at start.
+TEST_F(CheckStoreTest, DamagedEntry_IsToldAfterTheStart) {
+  MakeEnded();
+  Execute("UPDATE ended SET summary = x'0102030405060708FF' WHERE job = 1");
+  EXPECT_THAT(Check().out, HasSubstr("the summary of job-1 has the checksum"));
+  const auto coordinator = Serve();
+  AwaitTalk("the summary of job-1 has the checksum");
+}
+
+TEST_F(CheckStoreTest, EmptyFile_IsNoStoreAndTheStartSaysSo) {
+  std::ofstream(path()).close();
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_THAT(check.talk, HasSubstr(path() + " is empty (0 bytes)"));
+  const auto coordinator = Serve();
+  AwaitTalk(path() + " is empty (0 bytes)");
+}
+
+TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {
+  std::filesystem::create_directory(path());
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_THAT(check.talk, HasSubstr(path() + " is a folder"));
+}
+
+TEST_F(CheckStoreTest, StoreThatIsRemovedWhileItServes_IsTold) {
+  Make(1);
+  const auto coordinator = Serve();
+  std::filesystem::rename(path(), folder_ + "/elsewhere");
+  AwaitTalk(path() + " is gone");
+  std::filesystem::rename(folder_ + "/elsewhere", path());
+  AwaitTalk("the store works again");
 }
 
 TEST_F(CheckStoreTest, NoStore_SaysSoAndMakesNone) {

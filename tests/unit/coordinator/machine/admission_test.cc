@@ -45,6 +45,43 @@ TEST(AdmissionTest, JobThatFitsOnceMoreNodesJoin_StartsThen) {
   EXPECT_EQ(h.Phase(large), JobPhase::kStarting);
 }
 
+TEST(AdmissionTest, JobThatWaitsForANodeThatIsLost_HoldsNobodyUpFromThenOn) {
+  Harness h;
+  h.Open("a", 1);
+  h.Feed(SessionClosed{h.Open("b", 1)});
+  const JobId large = h.Submit(AJob("large", 2));
+  const JobId small = h.Submit(AJob("small", 1));
+  EXPECT_EQ(h.Phase(small), JobPhase::kQueued);
+  h.Advance(Harness::Options().heartbeat_timeout - absl::Seconds(1));
+  h.Feed(HeartbeatReceived{.session = h.NodeNamed("a").session});
+  h.Advance(absl::Seconds(1));
+  EXPECT_THAT(h.views[large]->reason, HasSubstr("needs 2 devices"));
+  EXPECT_EQ(h.Phase(small), JobPhase::kStarting);
+}
+
+TEST(AdmissionTest, JobsOfALineWhoseFirstIsCancelled_MoveUp) {
+  Harness h;
+  const SessionId node = h.Open("n", 3);
+  h.Run(node, AJob("runs", 1));
+  const JobId first = h.Submit(AJob("first", 3)), second = h.Submit(AJob("second", 2));
+  EXPECT_EQ(h.Phase(second), JobPhase::kQueued);
+  ASSERT_TRUE(h.Cancel(first).ok());
+  EXPECT_EQ(h.Phase(second), JobPhase::kStarting);
+}
+
+// Else a submit costs as much as the queue is long.
+TEST(AdmissionTest, SubmitAndCancelBehindManyThatDoNotFit_LookAtNoneOfThem) {
+  constexpr int kJobs = 1000;
+  Harness h;
+  h.Open("n", 2);
+  for (int i = 0; i < kJobs; ++i) h.Submit(AJob(absl::StrCat("large", i), 64));
+  EXPECT_EQ(h.machine().jobs_considered(), kJobs);
+  EXPECT_TRUE(h.Cancel(JobId{kJobs / 2}).ok());
+  EXPECT_EQ(h.machine().jobs_considered(), kJobs);
+  EXPECT_EQ(h.Phase(h.Submit(AJob("small", 1))), JobPhase::kStarting);
+  EXPECT_EQ(h.machine().jobs_considered(), kJobs + 1);
+}
+
 TEST(SubmitTest, Submit_BeforeItIsStored_IsNotAnswered) {
   Harness h;
   h.store_held = true;

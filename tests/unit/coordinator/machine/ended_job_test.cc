@@ -20,6 +20,20 @@ TEST(EndedJobTest, CancelledInTheQueue_IsArchivedAndForgotten) {
   EXPECT_THAT(h.machine().jobs(), IsEmpty());
 }
 
+// Else its deletes wait for ever.
+TEST(EndedJobTest, WhoseRecordsAreDamaged_IsDeletedNeitherBeforeNorAfterThatIsKnown) {
+  Harness h;
+  const JobId job = h.Submit(AJob("a", 1));
+  ASSERT_TRUE(h.Cancel(job).ok());
+  EXPECT_TRUE(h.Delete(job).ok()) << "to be deleted once it is archived";
+  h.Feed(ArchiveFailed{job, absl::DataLossError("record 1 of job-1 does not parse")});
+  ASSERT_EQ(h.refused_deletes.size(), 1u);
+  const absl::Status refused = h.refused_deletes.begin()->second;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("record 1 of job-1 does not parse"));
+  EXPECT_EQ(h.Delete(job), refused);
+}
+
 TEST(EndedJobTest, WithRanks_IsArchivedOnlyWhenTheyAreGone) {
   Harness h;
   const SessionId node = h.Open("n", 1);

@@ -7,12 +7,14 @@
 #include <thread>
 
 #include "coordinator/store/memory_backend.h"
+#include "coordinator/wire/ended_codec.h"
 
 namespace phalanx::coordinator {
 namespace {
 
 using job::JobPhase;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 JobViewPtr View(int64_t id, JobPhase phase, const std::string& name = "a") {
   auto request = std::make_shared<JobRequest>();
@@ -40,6 +42,36 @@ TEST(BoardTest, Find_ByName_GivesTheNewest) {
   EXPECT_EQ((*board.Find("a"))->id, JobId{2});
   EXPECT_EQ((*board.Find("job-1"))->id, JobId{1});
   EXPECT_EQ(board.Find("3").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(BoardTest, DamagedEntry_IsListedAsSuchAmongTheOthersAndRefusedByItself) {
+  auto disk = std::make_shared<MemoryDisk>();
+  MemoryBackend backend(disk);
+  EndedState sound;
+  sound.view = *View(2, JobPhase::kSucceeded, "sound");
+  const EndedJob damaged{.job = JobId{1},
+                         .name = "damaged",
+                         .phase = JobPhase::kFailed,
+                         .ended = absl::FromUnixSeconds(1'700'000'000),
+                         .summary = "\x01\x02\x03\x04\x05\x06\x07\x08\xFF"};
+  ASSERT_TRUE(backend
+                  .Commit({.ended = {damaged,
+                                     {.job = JobId{2},
+                                      .name = "sound",
+                                      .phase = JobPhase::kSucceeded,
+                                      .summary = EncodeSummary(sound)}}})
+                  .ok());
+  Board board;
+  board.Connect(backend.ended_jobs());
+  const auto jobs = *board.List(JobId{10}, 10);
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0]->request->name, "sound");
+  EXPECT_EQ(jobs[1]->request->name, "damaged");
+  EXPECT_EQ(jobs[1]->phase, JobPhase::kFailed);
+  EXPECT_THAT(jobs[1]->reason, HasSubstr("the summary of job-1 has the checksum"));
+  const absl::Status refused = board.Find("damaged").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--check-store"));
 }
 
 TEST(BoardTest, SlowWatcher_SkipsNoPhase) {

@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::Field;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -227,6 +228,33 @@ TEST(SqliteBackendTest, AnotherProgramsFile_IsRefused) {
 TEST(SqliteBackendTest, FolderThatIsNotThere_IsUnavailable) {
   EXPECT_EQ(SqliteBackend::Open("/nonexistent/journal.db").status().code(),
             absl::StatusCode::kUnavailable);
+}
+
+// Commits would go into a file that no start finds.
+TEST(SqliteBackendTest, StoreThatIsMovedAway_FailsUntilItIsBack) {
+  SqliteDiskFixture disk;
+  auto backend = *disk.Open();
+  ASSERT_TRUE(backend->Commit({.records = {Of(1, "a")}}).ok());
+  EXPECT_TRUE(backend->CheckPlace().ok());
+  std::filesystem::rename(disk.path(), disk.folder + "/elsewhere");
+  EXPECT_THAT(std::string(backend->CheckPlace().message()), HasSubstr("is gone"));
+  EXPECT_THAT(std::string(backend->Reopen().status().message()), HasSubstr(disk.path()));
+  EXPECT_FALSE(std::filesystem::exists(disk.path())) << "a new store was made";
+  std::filesystem::rename(disk.folder + "/elsewhere", disk.path());
+  EXPECT_EQ(*backend->Reopen(), 1u);
+  EXPECT_TRUE(backend->CheckPlace().ok());
+  EXPECT_THAT(All(*backend), SizeIs(1));
+}
+
+// Neither another store nor a copy of this one is what was told of.
+TEST(SqliteBackendTest, AnotherFileInItsPlace_IsRefused) {
+  SqliteDiskFixture disk, other;
+  ASSERT_TRUE((*other.Open())->Commit({.records = {Of(1, "b"), Of(2, "b")}}).ok());
+  auto backend = *disk.Open();
+  ASSERT_TRUE(backend->Commit({.records = {Of(1, "a")}}).ok());
+  std::filesystem::rename(other.path(), disk.path());
+  EXPECT_THAT(std::string(backend->CheckPlace().message()), HasSubstr("was replaced"));
+  EXPECT_THAT(std::string(backend->Reopen().status().message()), HasSubstr("was replaced"));
 }
 
 // A process that is killed keeps what Commit had answered.

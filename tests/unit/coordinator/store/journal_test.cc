@@ -204,6 +204,26 @@ TEST(JournalTest, ManyJobsToArchive_AreSharedOutOverCommits) {
   EXPECT_THAT(archived, ::testing::ElementsAre(0, 10, 10, 5));
 }
 
+TEST(JournalTest, JobWhoseRecordsAreDamaged_IsToldAndTheOthersAreStored) {
+  auto disk = std::make_shared<MemoryDisk>();
+  disk->Put(Of(1));  // its bytes are no record
+  std::vector<CommitReport> reports;
+  {
+    Journal journal(std::make_unique<MemoryBackend>(disk), {}, kClock,
+                    [&](const CommitReport& report) { reports.push_back(report); });
+    journal.Archive(JobId{1});
+  }
+  std::vector<JobId> told;
+  for (const CommitReport& report : reports) {
+    EXPECT_TRUE(report.status.ok()) << report.status;
+    for (const auto& [job, status] : report.not_archived) {
+      told.push_back(job);
+      EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("record 1 of job-1"));
+    }
+  }
+  EXPECT_THAT(told, ::testing::ElementsAre(JobId{1}));
+}
+
 // A store that fails first where it is pruned, then for some time altogether.
 class PruneFailsBackend final : public Backend {
  public:
