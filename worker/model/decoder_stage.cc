@@ -88,13 +88,14 @@ at::Tensor Angles(const job::Architecture& architecture, int64_t head_size) {
 }
 
 DecoderStage::DecoderStage(const StageParts& parts)
-    : SlottedStage(parts.module.name, parts.trains),
+    : SlottedStage(parts.module.name, parts.trains, parts.options.pace),
       first_(parts.first),
       last_(parts.last),
       has_loss_(parts.last && parts.has_loss),
       layers_back_(parts.LayersBack()),
       compute_(parts.options.compute),
-      context_(ContextOf(parts)) {
+      context_(ContextOf(parts)),
+      layers_(parts.options.pace) {
   const job::Architecture& architecture = context_.architecture;
   const at::Tensor angles = Angles(architecture, context_.heads.head_size);
   const at::TensorOptions sums =

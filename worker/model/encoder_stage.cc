@@ -63,11 +63,12 @@ class EncoderStage final : public SlottedStage<EncoderState> {
 };
 
 EncoderStage::EncoderStage(const StageParts& parts)
-    : SlottedStage(parts.module.name, parts.trains),
+    : SlottedStage(parts.module.name, parts.trains, parts.options.pace),
       first_(parts.first),
       last_(parts.last),
       layers_back_(parts.LayersBack()),
-      context_(ContextOf(parts)) {
+      context_(ContextOf(parts)),
+      layers_(parts.options.pace) {
   if (first_ && ReadsImages()) patches_.emplace(context_, parts.table);
   if (first_ && !ReadsImages()) sounds_.emplace(context_, parts.table);
   for (int32_t layer = parts.layers.first; layer < parts.layers.first + parts.layers.count;

@@ -53,6 +53,7 @@ absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerSt
                                  at::Tensor* hidden) const {
   if (states != nullptr) states->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
+    if (i > 0 && pace_ != nullptr) pace_();
     at::Tensor output;
     RETURN_IF_ERROR(
         layers_[i]->Forward(*hidden, shape, states == nullptr ? nullptr : &(*states)[i], &output));
@@ -64,6 +65,10 @@ absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerSt
 absl::Status LayerStack::BackwardInput(const SequenceShape& shape, std::vector<LayerState>* states,
                                        WeightWork* work, at::Tensor* gradient) const {
   for (size_t i = layers_.size(); i-- > 0;) {
+    if (i + 1 < layers_.size()) {
+      if (pace_ != nullptr) pace_();
+      work->NextLayer();
+    }
     at::Tensor input_gradient;
     RETURN_IF_ERROR(
         layers_[i]->BackwardInput(*gradient, shape, &(*states)[i], work, &input_gradient));

@@ -101,6 +101,8 @@ std::unique_ptr<Layer> MakeEncoderLayer(const LayerContext& context, const Param
 // The layers of a stage one after the other. Not thread-safe.
 class LayerStack {
  public:
+  explicit LayerStack(Pace pace = nullptr) : pace_(std::move(pace)) {}
+
   void Add(std::unique_ptr<Layer> layer) { layers_.push_back(std::move(layer)); }
   // `hidden` [rows, hidden], in and out. `states` may be nullptr: nothing is kept.
   absl::Status Forward(const SequenceShape& shape, std::vector<LayerState>* states,
@@ -110,6 +112,7 @@ class LayerStack {
                              WeightWork* work, at::Tensor* gradient) const;
 
  private:
+  const Pace pace_;
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 

@@ -50,7 +50,7 @@ class SlottedStage : public Stage {
                 [&](StageOutput*) -> absl::Status {
                   State* state = nullptr;
                   RETURN_IF_ERROR(slots_.Advance(slot, Slots<State>::Pass::kBackwardInput, &state));
-                  state->work.Run();
+                  state->work.Run(pace_);
                   slots_.Close(slot);
                   return absl::OkStatus();
                 })
@@ -58,8 +58,8 @@ class SlottedStage : public Stage {
   }
 
  protected:
-  SlottedStage(std::string module, plan::Trains trains)
-      : trains_(trains), module_(std::move(module)) {}
+  SlottedStage(std::string module, plan::Trains trains, Pace pace)
+      : trains_(trains), module_(std::move(module)), pace_(std::move(pace)) {}
 
   // `state` is nullptr where nothing is to be kept.
   virtual absl::Status Run(const StageInput& input, bool evaluate, State* state,
@@ -81,6 +81,7 @@ class SlottedStage : public Stage {
   }
 
   const std::string module_;
+  const Pace pace_;
   Slots<State> slots_;
 };
 

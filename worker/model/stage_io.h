@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "worker/model/stage.h"
+#include "worker/model/weight_work.h"
 
 namespace phalanx::model {
 
@@ -62,6 +63,7 @@ struct StageOptions {
   at::Device device = at::kCPU;
   at::ScalarType compute = at::kFloat;   // kBFloat16 | kFloat | kDouble
   at::ScalarType gradient = at::kFloat;  // max(fp32, compute)
+  Pace pace;
 };
 
 // `parameters` must be plan::ParametersOf(plan, place, chunk); `weights` [parameters.elements] of

@@ -53,7 +53,9 @@ void WeightWork::Rows(const Parameter& parameter, at::Tensor index, at::Tensor k
       {Kind::kRows, parameter.gradient, std::move(values), std::move(index), std::move(keep)});
 }
 
-void WeightWork::Run() {
+void WeightWork::NextLayer() { items_.push_back({.kind = Kind::kNextLayer}); }
+
+void WeightWork::Run(const Pace& pace) {
   for (Item& item : items_) {
     switch (item.kind) {
       case Kind::kMatrix:
@@ -67,6 +69,9 @@ void WeightWork::Run() {
         break;
       case Kind::kRows:
         AddRows(item.gradient, item.right, item.keep, item.left);
+        break;
+      case Kind::kNextLayer:
+        if (pace != nullptr) pace();
         break;
     }
     item = {};  // memory goes back as soon as it can

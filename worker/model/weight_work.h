@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace phalanx::model {
@@ -18,6 +19,9 @@ struct Parameter {
   at::Tensor weight;
   at::Tensor gradient;
 };
+
+// Called between two layers by every pass: the host may wait there until the device has caught up.
+using Pace = std::function<void()>;
 
 // Rows [first, first + count) of a parameter.
 Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count);
@@ -35,11 +39,14 @@ class WeightWork {
   // count.
   void Rows(const Parameter& parameter, at::Tensor index, at::Tensor keep, at::Tensor values);
 
+  // What follows is of another layer.
+  void NextLayer();
+
   // Adds everything, in the order of the calls above, and forgets it.
-  void Run();
+  void Run(const Pace& pace = nullptr);
 
  private:
-  enum class Kind : uint8_t { kMatrix, kBias, kSum, kRows };
+  enum class Kind : uint8_t { kMatrix, kBias, kSum, kRows, kNextLayer };
   struct Item {
     Kind kind;
     at::Tensor gradient;

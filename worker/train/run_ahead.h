@@ -4,6 +4,9 @@
 // host enqueues a pass only while the work that the device has before it, as predicted from earlier
 // steps, stays below a bound. What is unknown counts as a quarter of the bound.
 //
+// An instruction may be enqueued in *pieces*, the layers of a pass, of which each takes an equal
+// part of its time.
+//
 // Pure. Not thread-safe.
 #pragma once
 
@@ -23,13 +26,15 @@ class RunAhead {
 
   // What instruction `instruction` of the program took, in seconds.
   void Learn(int32_t instruction, double seconds) { known_[instruction] = seconds; }
+  // In how many pieces it is enqueued from now on; 1 until this is called.
+  void Split(int32_t instruction, int32_t pieces) { pieces_[instruction] = pieces; }
 
-  // Whether the instruction may be enqueued: with it the queue stays within the bound, or it is
-  // empty.
+  // Whether the next piece of the instruction may be enqueued: with it the queue stays within the
+  // bound, or it is empty.
   bool Admits(int32_t instruction) const {
     return queue_.empty() || seconds_ + Predicted(instruction) <= kSecondsMax;
   }
-  // The instruction was enqueued; returns its number, one more than the last.
+  // A piece of the instruction was enqueued; returns its number, one more than the last.
   int64_t Enqueued(int32_t instruction);
   // The device has done everything up to this number.
   void Finished(int64_t number);
@@ -39,9 +44,10 @@ class RunAhead {
     int64_t number = 0;
     double seconds = 0;
   };
-  double Predicted(int32_t instruction) const;
+  double Predicted(int32_t instruction) const;  // of a piece
 
   std::map<int32_t, double> known_;
+  std::map<int32_t, int32_t> pieces_;
   std::deque<Entry> queue_;
   double seconds_ = 0;  // of the queue
   int64_t last_;

@@ -6,6 +6,23 @@
 namespace phalanx::model {
 namespace {
 
+TEST(WeightWorkTest, Run_CallsPaceBetweenLayers) {
+  const at::Tensor weight = at::zeros({2, 2}, at::kDouble);
+  const Parameter first{weight, at::zeros_like(weight)}, second{weight, at::zeros_like(weight)};
+  WeightWork work;
+  work.Sum(first, at::ones_like(weight));
+  work.NextLayer();
+  work.Sum(second, at::ones_like(weight));
+  int calls = 0;
+  work.Run([&] {
+    ++calls;
+    EXPECT_TRUE(at::equal(first.gradient, at::ones_like(weight)));
+    EXPECT_TRUE(at::equal(second.gradient, at::zeros_like(weight)));
+  });
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(at::equal(second.gradient, at::ones_like(weight)));
+}
+
 TEST(WeightWorkTest, Run_AddsToWhatIsThere) {
   const at::Tensor dy = at::tensor({1.0, 2.0, 3.0, 4.0}).view({2, 2}),
                    x = at::tensor({5.0, 6.0}).view({2, 1});

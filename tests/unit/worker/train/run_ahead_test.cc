@@ -36,6 +36,21 @@ TEST(RunAheadTest, FinishedWork_MakesRoom) {
   EXPECT_TRUE(ahead.Admits(0));
 }
 
+// A pass longer than the bound is enqueued no further ahead than its layers fit.
+TEST(RunAheadTest, Pieces_AreAdmittedOneByOne) {
+  RunAhead ahead;
+  ahead.Learn(0, 0.5);
+  ahead.Split(0, 8);  // 62.5 ms each
+  int64_t last = 0;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(ahead.Admits(0));
+    last = ahead.Enqueued(0);
+  }
+  EXPECT_FALSE(ahead.Admits(0));
+  ahead.Finished(last - 2);
+  EXPECT_TRUE(ahead.Admits(0));
+}
+
 // The counter that the device advances outlives epochs.
 TEST(RunAheadTest, NumbersGoOnFromThoseOfTheEpochBefore) {
   RunAhead ahead(500);
