@@ -29,17 +29,21 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 
 # -Wrestrict: g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
 set(PHALANX_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers -Wno-restrict)
+# The product: its arithmetic converts explicitly.
+set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|worker)(/|$)")
 
 function(phalanx_compile target)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "EXCEPTIONS" "" "")
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PHALANX_WARNINGS}>)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  if(folder MATCHES "${PHALANX_PRODUCT_FOLDERS}")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>)
+  endif()
   if(NOT ARG_EXCEPTIONS)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
   endif()
 endfunction()
 
-# Folders whose arithmetic converts explicitly.
-set(PHALANX_CONVERSION_FOLDERS "^(core/|coordinator/|client$)")
 # Folders whose headers compile alone: lint/headers.
 set(PHALANX_HEADER_FOLDERS "^core/")
 
@@ -59,9 +63,6 @@ function(phalanx_library path)
     phalanx_compile(${name} EXCEPTIONS)
   else()
     phalanx_compile(${name})
-  endif()
-  if(path MATCHES "${PHALANX_CONVERSION_FOLDERS}")
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>)
   endif()
   if(path MATCHES "${PHALANX_HEADER_FOLDERS}")
     set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/TypeCast.h>
 
 #include <algorithm>
 #include <atomic>
@@ -43,7 +44,7 @@ void Fill(const Task& task, uint64_t seed, const std::string& module,
             piece.local_col;
     const int64_t index = (piece.logical_row + row) * logical.cols + piece.logical_col;
     for (int64_t col = 0; col < piece.cols; ++col) {
-      to[col] = static_cast<T>(values(index + col));
+      to[col] = c10::convert<T>(values(index + col));
     }
   }
 }
