@@ -6,7 +6,7 @@
 //
 // Completion: memory given to a call belongs to the communicator until completion.
 //   CPU   collectives and receives are complete when the call returns; sends are posted and
-//         complete at Flush().
+//         complete at Flush(), or when what they keep is let go.
 //   CUDA  a call only enqueues, on the communicator's own stream, behind everything that is
 //         enqueued so far on the caller's current stream. Join() makes the caller's current stream
 //         wait for what has been enqueued here, as does Flush(); the host never waits.
@@ -54,6 +54,8 @@ struct Outgoing {
   int32_t peer = 0;  // communicator rank; never this rank itself
   const void* data = nullptr;
   int64_t bytes = 0;
+  // CPU: let go once the message needs its memory no more, which is noticed at a later Exchange().
+  std::shared_ptr<const void> keep = nullptr;
 };
 struct Incoming {
   int32_t peer = 0;
@@ -82,6 +84,15 @@ class Communicator {
                                 absl::Span<const Incoming> receives) = 0;
   virtual absl::Status Join() = 0;
   virtual absl::Status Flush() = 0;
+  // What has been enqueued here so far, to be waited for later, while the communicator lives: a
+  // call makes the caller's current stream wait for that and for nothing enqueued since.
+  using Point = std::function<absl::Status()>;
+  virtual absl::StatusOr<Point> Mark() {
+    return [] { return absl::OkStatus(); };
+  }
+  // For a host that waits for the device: the failure of what is enqueued here, if it is known.
+  // Never blocks.
+  virtual absl::Status Check() { return absl::OkStatus(); }
 
   // Thread-safe; returns without waiting for anyone. The first reason stays.
   virtual void Abort(absl::Status reason) = 0;
@@ -119,6 +130,9 @@ struct WorldOptions {
   // as a cudaStream_t; called once an operation. Empty: CUDA's legacy default stream, which is
   // LibTorch's until somebody sets another.
   std::function<void*()> current_stream;
+  // NCCL: with whom this rank exchanges messages, by spec: communicator ranks. Of two ranks both
+  // name each other. Empty: everybody with everybody.
+  std::vector<std::vector<int32_t>> peers;
   // NCCL: the longest that giving a communicator back to NCCL may take, in the background, after
   // Abort() or destruction. A process whose NCCL holds one longer is wedged: it ends itself, with
   // exit code 70 and a line on standard error.
@@ -133,11 +147,11 @@ absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpe
                                           int32_t world, Rendezvous& rendezvous,
                                           const WorldOptions& options);
 #ifdef PHALANX_WITH_CUDA
-// On the current CUDA device. Returns with every communicator connected and warm: collectives on
-// all, messages between all pairs of small groups and between neighbours of larger ones. Sets
-// NCCL_NVLS_ENABLE=0 and NCCL_ALGO=Ring unless the environment says otherwise. Communicators are
-// given back to NCCL in the background, so an old epoch's may be dropped while a new one's are
-// made.
+// On the current CUDA device. Returns with every communicator connected and warm: collectives where
+// they are used, messages between those that options.peers names. Who connects later does so beside
+// kernels that wait for peers, and may wait for them himself. Sets NCCL_NVLS_ENABLE=0 and
+// NCCL_ALGO=Ring unless the environment says otherwise. Communicators are given back to NCCL in the
+// background, so an old epoch's may be dropped while a new one's are made.
 absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
                                           int32_t world, Rendezvous& rendezvous,
                                           const WorldOptions& options);

@@ -4,6 +4,7 @@
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
+#include <gloo/transport/tcp/unbound_buffer.h>
 #include <netdb.h>
 #include <signal.h>
 #include <unistd.h>
@@ -61,9 +62,23 @@ class CatchingPair final : public tcp::Pair {
   }
 };
 
+// Gloo's buffer, which can also be asked.
+class AskableBuffer final : public tcp::UnboundBuffer {
+ public:
+  using tcp::UnboundBuffer::UnboundBuffer;
+  bool sent() {
+    const std::lock_guard<std::mutex> lock(m_);
+    return sendCompletions_ > 0;
+  }
+};
+
 class CatchingContext final : public tcp::Context {
  public:
   using tcp::Context::Context;
+  std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data,
+                                                                        size_t size) override {
+    return std::make_unique<AskableBuffer>(shared_from_this(), data, size);
+  }
   std::unique_ptr<::gloo::transport::Pair>& createPair(int peer) override {
     auto& pair = pairs_[static_cast<size_t>(peer)];
     pair = std::make_unique<CatchingPair>(this, device_.get(), peer, getTimeout());
@@ -162,6 +177,10 @@ absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32
   } catch (const std::exception& error) {
     return absl::UnavailableError(error.what());
   }
+}
+
+bool IsSent(::gloo::transport::UnboundBuffer& buffer) {
+  return static_cast<AskableBuffer&>(buffer).sent();
 }
 
 }  // namespace phalanx::comm

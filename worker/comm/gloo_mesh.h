@@ -13,7 +13,8 @@
 
 namespace gloo::transport {
 class Context;
-}
+class UnboundBuffer;
+}  // namespace gloo::transport
 
 namespace phalanx::comm {
 
@@ -22,5 +23,8 @@ namespace phalanx::comm {
 // peer announces no address), Cancelled (options.stop), the rendezvous' own.
 absl::StatusOr<std::shared_ptr<::gloo::transport::Context>> ConnectGlooMesh(
     int32_t self, int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+
+// Whether what a buffer of that context was told to send has left it. Gloo itself only waits.
+bool IsSent(::gloo::transport::UnboundBuffer& buffer);
 
 }  // namespace phalanx::comm

@@ -100,10 +100,12 @@ class GlooTransport final : public Transport {
   absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
                         PendingSends& pending, Consume consume) override;
   absl::Status Settle(PendingSends& pending) override;
+  void ForgetComplete(PendingSends& pending) override;
   void Abort(absl::Status reason) override;
 
  private:
   struct Pending final : PendingSend {
+    using PendingSend::PendingSend;
     int32_t peer = 0;
     std::unique_ptr<GlooBuffer> buffer;
   };
@@ -311,7 +313,7 @@ absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
         shared.push_back(send);
         continue;
       }
-      auto entry = std::make_unique<Pending>();
+      auto entry = std::make_unique<Pending>(send.keep);
       entry->peer = peer;
       entry->buffer = context_->createUnboundBuffer(const_cast<void*>(send.data),
                                                     static_cast<size_t>(send.bytes));
@@ -398,6 +400,12 @@ absl::Status GlooTransport::Settle(PendingSends& pending) {
   }
   pending.clear();
   return status;
+}
+
+void GlooTransport::ForgetComplete(PendingSends& pending) {
+  std::erase_if(pending, [](const std::unique_ptr<PendingSend>& send) {
+    return IsSent(*static_cast<Pending&>(*send).buffer);
+  });
 }
 
 absl::Status GlooTransport::Diagnose() {

@@ -1,9 +1,11 @@
 // InProcessWorld: messages between threads, handed over in place. A send completes when its
 // receiver has taken it, as between processes, so that a caller who reuses memory too early is
 // found here.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -83,7 +85,7 @@ class InProcessTransport final : public Transport {
         const Name name{self_, send.peer, send.tag};
         auto post = std::make_shared<Post>(Post{.data = send.data, .bytes = send.bytes});
         state_->posts.emplace(name, post);
-        pending.push_back(std::make_unique<Pending>(state_, name, std::move(post)));
+        pending.push_back(std::make_unique<Pending>(state_, name, std::move(post), send.keep));
         state_->ranks[static_cast<size_t>(send.peer)].changed.notify_all();
       }
     }
@@ -118,6 +120,18 @@ class InProcessTransport final : public Transport {
     return status;
   }
 
+  void ForgetComplete(PendingSends& pending) override {
+    PendingSends complete;  // they go after the lock, which they take themselves
+    {
+      std::scoped_lock lock(state_->mutex);
+      const auto first = std::stable_partition(pending.begin(), pending.end(), [](auto& send) {
+        return static_cast<const Pending&>(*send).post->stage != Post::Stage::kDone;
+      });
+      std::move(first, pending.end(), std::back_inserter(complete));
+      pending.erase(first, pending.end());
+    }
+  }
+
   void Abort(absl::Status reason) override {
     std::scoped_lock lock(state_->mutex);
     state_->FailLocked(self_, reason, false);
@@ -125,8 +139,12 @@ class InProcessTransport final : public Transport {
 
  private:
   struct Pending final : PendingSend {
-    Pending(std::shared_ptr<State> state, Name name, std::shared_ptr<Post> post)
-        : state(std::move(state)), name(name), post(std::move(post)) {}
+    Pending(std::shared_ptr<State> state, Name name, std::shared_ptr<Post> post,
+            std::shared_ptr<const void> keep)
+        : PendingSend(std::move(keep)),
+          state(std::move(state)),
+          name(name),
+          post(std::move(post)) {}
     // Withdraws what nobody has taken, and waits for a copy that is being taken right now.
     ~Pending() override {
       std::unique_lock lock(state->mutex);

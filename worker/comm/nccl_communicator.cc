@@ -180,6 +180,9 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, Deadline deadline,
     }
     if (result != ncclInProgress) break;
     if (std::chrono::steady_clock::now() >= deadline) {
+      // A device that has failed makes NCCL wait, too.
+      const cudaError_t error = cudaStreamQuery(handle_->stream);
+      if (error != cudaSuccess && error != cudaErrorNotReady) return Fail(CudaStatus(error, what));
       return Fail(Silence(absl::StrCat(what, ": NCCL is still at it")));
     }
     sched_yield();
@@ -309,6 +312,34 @@ absl::Status NcclCommunicator::Join() {
       status = CudaStatus(cudaStreamWaitEvent(CurrentStream(), handle_->after, 0), "join");
   }
   return status.ok() ? status : Named(Fail(std::move(status)));
+}
+
+absl::StatusOr<Communicator::Point> NcclCommunicator::Mark() {
+  cudaEvent_t made = nullptr;
+  absl::Status status = CudaStatus(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "mark");
+  // It may be recorded in a stream that is gone by the time it is waited for.
+  const std::shared_ptr<CUevent_st> event(made, [](cudaEvent_t one) { cudaEventDestroy(one); });
+  if (status.ok()) {
+    std::scoped_lock lock(handle_->mutex);
+    if (!handle_->failure.ok()) return Named(handle_->failure);
+    status = CudaStatus(cudaEventRecord(made, handle_->stream), "mark");
+  }
+  if (!status.ok()) return Named(Fail(std::move(status)));
+  return [this, event] {
+    return Named(CudaStatus(cudaStreamWaitEvent(CurrentStream(), event.get(), 0), "wait"));
+  };
+}
+
+absl::Status NcclCommunicator::Check() {
+  ncclResult_t result = ncclSuccess;
+  {
+    std::scoped_lock lock(handle_->mutex);
+    if (!handle_->failure.ok()) return Named(handle_->failure);
+    const ncclResult_t asked = ncclCommGetAsyncError(handle_->comm, &result);
+    if (asked != ncclSuccess) result = asked;
+  }
+  if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
+  return Named(Fail(NcclStatus(result, "waiting for the device")));
 }
 
 }  // namespace phalanx::comm

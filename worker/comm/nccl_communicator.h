@@ -56,6 +56,8 @@ class NcclCommunicator final : public Communicator {
   absl::Status Join() override;
   // The same as Join(): a send is complete when the stream has passed it.
   absl::Status Flush() override { return Join(); }
+  absl::StatusOr<Point> Mark() override;
+  absl::Status Check() override;
   void Abort(absl::Status reason) override;
 
   // Waits until NCCL has done what it was told, from `result` on: initialised, connected or

@@ -21,8 +21,6 @@ namespace {
 // Enough to fill the links of a host for all but gradients, at a third of the memory and set-up
 // time of NCCL's default.
 constexpr int kMaxCtas = 8;
-// In groups up to this size all pairs are connected; larger ones would pay for pairs never used.
-constexpr int32_t kAllPairsMax = 8;
 constexpr int64_t kWarmUpCount = 64;  // elements a rank
 
 // NCCL reads its environment once, at its first use.
@@ -102,28 +100,35 @@ absl::StatusOr<std::shared_ptr<NcclHandle>> MakeHandle(const WorldOptions& optio
 
 // One use of each kind that the communicator will see. `memory` holds 2 * size * kWarmUpCount
 // floats.
-absl::Status WarmUp(NcclCommunicator& group, plan::CommunicatorSpec::Use use, float* memory,
-                    Deadline deadline) {
+absl::Status WarmUp(NcclCommunicator& group, plan::CommunicatorSpec::Use use,
+                    absl::Span<const int32_t> peers, float* memory, Deadline deadline) {
   using Use = plan::CommunicatorSpec::Use;
-  const int32_t size = group.size(), rank = group.rank();
+  const int32_t size = group.size();
   float* received = memory + size * kWarmUpCount;
   if (use != Use::kForward && use != Use::kBackward) {
     RETURN_IF_ERROR(group.AllReduceSum(memory, kWarmUpCount, DType::kFp32));
     RETURN_IF_ERROR(group.ReduceScatterSum(memory, received, kWarmUpCount, DType::kFp32));
     RETURN_IF_ERROR(group.AllGather(memory, received, kWarmUpCount, DType::kFp32));
   }
-  if (use != Use::kTensor) {
-    std::vector<Outgoing> sends;
-    std::vector<Incoming> receives;
-    for (int32_t peer = 0; peer < size; ++peer) {
-      const int32_t distance = std::min((peer - rank + size) % size, (rank - peer + size) % size);
-      if (distance == 0 || (size > kAllPairsMax && distance > 1)) continue;
-      sends.push_back({peer, memory + peer * kWarmUpCount, kWarmUpCount * 4});
-      receives.push_back({peer, received + peer * kWarmUpCount, kWarmUpCount * 4});
-    }
-    RETURN_IF_ERROR(group.Exchange(sends, receives));
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> receives;
+  for (const int32_t peer : peers) {
+    sends.push_back({peer, memory + peer * kWarmUpCount, kWarmUpCount * 4});
+    receives.push_back({peer, received + peer * kWarmUpCount, kWarmUpCount * 4});
   }
+  RETURN_IF_ERROR(group.Exchange(sends, receives));
   return group.Drain(deadline);
+}
+
+// With whom this rank exchanges messages on a communicator.
+std::vector<int32_t> PeersOf(const WorldOptions& options, size_t index,
+                             const NcclCommunicator& group) {
+  if (!options.peers.empty()) return options.peers[index];
+  std::vector<int32_t> everybody;
+  for (int32_t peer = 0; peer < group.size(); ++peer) {
+    if (peer != group.rank()) everybody.push_back(peer);
+  }
+  return everybody;
 }
 
 // Device memory for the time of the set-up: nothing is freed while a kernel may be waiting for a
@@ -147,6 +152,10 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
                                           const WorldOptions& options) {
   if (self.value < 0 || self.value >= world) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", self.value, " of a world of ", world));
+  }
+  if (!options.peers.empty() && options.peers.size() != specs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "peers on ", options.peers.size(), " communicators, of which there are ", specs.size()));
   }
   SetEnvironment();
   const Deadline deadline = DeadlineIn(options.setup_timeout);
@@ -204,7 +213,9 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
     for (size_t i = 0; i < mine.size(); ++i) {
       threads.emplace_back([&, i, memory] {
         cudaSetDevice(handles[i]->device);
-        statuses[i] = WarmUp(*mine[i], specs[memberships[i].index].use, memory, deadline);
+        const size_t index = memberships[i].index;
+        statuses[i] =
+            WarmUp(*mine[i], specs[index].use, PeersOf(options, index, *mine[i]), memory, deadline);
       });
       memory += 2 * mine[i]->size() * kWarmUpCount;
     }

@@ -223,14 +223,16 @@ absl::Status PeerCommunicator::Exchange(absl::Span<const Outgoing> sends,
   for (const Outgoing& send : sends) {
     if (send.bytes == 0) continue;
     const uint64_t tag = TagOf(index_, false, sent_[static_cast<size_t>(send.peer)]++);
-    outbound_.push_back({members_[send.peer], tag, send.data, send.bytes});
+    outbound_.push_back({members_[send.peer], tag, send.data, send.bytes, send.keep});
   }
   for (const Incoming& receive : receives) {
     if (receive.bytes == 0) continue;
     const uint64_t tag = TagOf(index_, false, received_[static_cast<size_t>(receive.peer)]++);
     inbound_.push_back({members_[receive.peer], tag, receive.data, receive.bytes});
   }
+  transport_->ForgetComplete(pending_messages_);
   absl::Status status = transport_->Transfer(outbound_, inbound_, pending_messages_, Ignore);
+  outbound_.clear();  // and with it what it keeps
   if (!status.ok()) {
     transport_->Settle(pending_messages_).IgnoreError();  // lets go of the caller's memory
     return Named(status);

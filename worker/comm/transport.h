@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -20,7 +21,8 @@ struct Outbound {
   int32_t peer = 0;  // world rank, not this one
   uint64_t tag = 0;
   const void* data = nullptr;
-  int64_t bytes = 0;  // at least 1
+  int64_t bytes = 0;                           // at least 1
+  std::shared_ptr<const void> keep = nullptr;  // as that of Outgoing
 };
 struct Inbound {
   int32_t peer = 0;
@@ -32,7 +34,11 @@ struct Inbound {
 // A posted send whose memory the transport may still read.
 class PendingSend {
  public:
+  explicit PendingSend(std::shared_ptr<const void> keep) : keep_(std::move(keep)) {}
   virtual ~PendingSend() = default;
+
+ private:
+  const std::shared_ptr<const void> keep_;  // goes last, once nothing reads its memory
 };
 using PendingSends = std::deque<std::unique_ptr<PendingSend>>;
 
@@ -52,6 +58,8 @@ class Transport {
                                 Consume consume) = 0;
   // Waits until the sends are complete and forgets them, also after an error.
   virtual absl::Status Settle(PendingSends& pending) = 0;
+  // Forgets those that are complete, without waiting.
+  virtual void ForgetComplete(PendingSends& pending) = 0;
 
   // Fails the transport and wakes every wait. Returns without waiting for anyone.
   virtual void Abort(absl::Status reason) = 0;

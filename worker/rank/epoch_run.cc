@@ -19,6 +19,7 @@
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
 #include "worker/train/evaluator.h"
+#include "worker/train/message_peers.h"
 #include "worker/train/training_state.h"
 
 namespace phalanx::rank {
@@ -27,7 +28,8 @@ namespace {
 constexpr absl::Duration kSendTimeout = absl::Seconds(30);
 constexpr std::chrono::milliseconds kProgressInterval{100};
 constexpr int32_t kCaptions = 8;
-// For work that was enqueued when an epoch ended early, once its communicators are aborted.
+// For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
+// or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
@@ -156,6 +158,7 @@ absl::Status EpochRun::Connect() {
   if (order_.device_kind() == "gpu") {
 #ifdef PHALANX_WITH_CUDA
     options.current_stream = device::CurrentStream;
+    options.peers = train::MessagePeers(plan_, Rank{order_.rank()}, specs);
     connected = comm::ConnectNccl(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
 #endif
   } else {
@@ -228,7 +231,8 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
                                                       " that the epoch could go on from"));
   }
   kept_.training = nullptr;  // two of them may not fit
-  kept_.training = std::make_unique<train::TrainingState>(plan_, Rank{order_.rank()}, buffers);
+  ASSIGN_OR_RETURN(kept_.training,
+                   train::TrainingState::Create(plan_, Rank{order_.rank()}, buffers));
   kept_.identity = identity;
   return absl::OkStatus();
 }
@@ -339,6 +343,7 @@ absl::Status EpochRun::RunToEnd() {
 
 absl::Status EpochRun::Run() {
   absl::Status ended = model::CallTorch("training", [this] { return RunToEnd(); });
+  if (kept_.training != nullptr) ended = kept_.training->Attributed(std::move(ended));
   if (!ended.ok()) {
     {
       // A rank that was told to stop reports that, not the aborted wait that it caused.
@@ -346,6 +351,9 @@ absl::Status EpochRun::Run() {
       if (!stopped_.ok()) ended = stopped_;
     }
     ended = Quiesce(ended);
+  } else if (order_.device_kind() == "gpu") {
+    // What was enqueued last may still use the epoch's memory.
+    ended = device::AwaitDevice(kDrainTimeout);
   }
   Release();
   return ended;

@@ -14,7 +14,7 @@ void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::P
   using schedule::Op;
   for (const train::InstructionTime& time : figures.instructions) {
     const schedule::Instruction& instruction = program[static_cast<size_t>(time.instruction)];
-    const double seconds = time.end - time.begin - time.waited;
+    const double seconds = time.work();
     if (schedule::IsPass(instruction.op)) {
       const size_t kind = instruction.op == Op::kForward         ? 0
                           : instruction.op == Op::kBackwardInput ? 1

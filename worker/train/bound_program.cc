@@ -1,7 +1,9 @@
 #include "worker/train/bound_program.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace phalanx::train {
@@ -30,6 +32,7 @@ class Binder {
       bound[i].exchange = static_cast<int32_t>(end - i);
       i = end;
     }
+    CountSends(bound);
     std::set<std::pair<int32_t, int32_t>> seen;
     for (auto one = bound.rbegin(); one != bound.rend(); ++one) {
       if (one->microbatch >= 0) one->last_use = seen.insert({one->part, one->microbatch}).second;
@@ -56,6 +59,20 @@ class Binder {
           ends.push_back(std::move(copy));
         }
       }
+    }
+  }
+
+  static void CountSends(std::vector<BoundInstruction>& bound) {
+    std::map<std::tuple<Op, int32_t, int32_t>, int32_t> sends;  // of direction, part, microbatch
+    for (const BoundInstruction& one : bound) {
+      if (schedule::IsSend(one.op) && !one.messages.empty())
+        ++sends[{one.op, one.part, one.microbatch}];
+    }
+    for (BoundInstruction& one : bound) {
+      if (one.op != Op::kForward && one.op != Op::kBackwardInput) continue;
+      const Op send = one.op == Op::kForward ? Op::kSendForward : Op::kSendBackward;
+      const auto found = sends.find({send, one.part, one.microbatch});
+      if (found != sends.end()) one.sends = found->second;
     }
   }
 

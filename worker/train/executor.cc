@@ -1,14 +1,12 @@
 #include "worker/train/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/job/failure.h"
+#include "worker/train/device_wait.h"
 
 namespace phalanx::train {
 
@@ -16,7 +14,6 @@ using schedule::Op;
 
 namespace {
 
-constexpr absl::Duration kRoomPoll = absl::Microseconds(20);
 // A device that finishes nothing for so long waits for a peer that does not come.
 constexpr absl::Duration kRoomWaitMax = absl::Minutes(10);
 // In a record: no decision can come of it.
@@ -44,6 +41,7 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   for (size_t i = 0; i < specs.size(); ++i) {
     if (communicators[i] == nullptr) continue;
     comm::Communicator* communicator = communicators[i].get();
+    communicators_.push_back(communicator);
     auto peers = [&specs, i](std::map<Rank, int32_t>& table) {
       for (size_t p = 0; p < specs[i].ranks.size(); ++p)
         table[specs[i].ranks[p]] = static_cast<int32_t>(p);
@@ -110,10 +108,6 @@ absl::Status Executor::BindProgram() {
   for (int64_t m = 0; m < plan_.microbatches; ++m)
     microbatches.push_back(plan::SamplesOfMicrobatch(plan_, m));
   bound_program_ = Bind(plan_, rank_, program_, tables_, microbatches);
-  for (const BoundInstruction& instruction : bound_program_.instructions) {
-    if (instruction.op == Op::kSendBackward && instruction.microbatch == 0)
-      ++PartOf(instruction).gradient_sends;
-  }
   return absl::OkStatus();
 }
 
@@ -128,22 +122,21 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   part.first = module.IsFirst(place.pp, chunk);
   part.last = module.IsLast(place.pp, chunk);
   part.loss = part.last && plan_.HasLoss(place.module);
-  part.tensor = groups.tensor;
   part.links_in = plan_.LinksInto({place.module, place.pp, chunk});
   part.links_out = plan_.LinksOutOf({place.module, place.pp, chunk});
   part.state = &state;
   part.groups = groups;
-  comm::Communicator* tensor = groups.tensor;
-  if (tensor != nullptr) {
-    timed_.push_back(MakeTimed(*tensor, *timer_));
-    tensor = timed_.back().get();
+  if (groups.tensor != nullptr) {
+    timed_.push_back(MakeTimed(*groups.tensor, *timer_));
+    part.tensor = timed_.back().get();
   }
   const model::StageOptions options{.device = options_.device,
                                     .compute = options_.compute,
-                                    .gradient = GradientType(options_.compute)};
+                                    .gradient = GradientType(options_.compute),
+                                    .pace = [this] { Pace(); }};
   ASSIGN_OR_RETURN(part.stage, model::MakeStage(plan_, place, chunk, part.state->parameters(),
                                                 part.state->weights(), part.state->gradients(),
-                                                tensor, options));
+                                                part.tensor, options));
   tables_.part_of[{place.module, chunk}] = static_cast<int32_t>(parts_.size());
   tables_.places.push_back(place);
   parts_.push_back(std::move(part));
@@ -235,24 +228,50 @@ absl::Status Executor::RunProgram(const StepContext& context,
 absl::Status Executor::AwaitRoom(int32_t instruction) {
   if (!options_.device.is_cuda()) return absl::OkStatus();  // nothing is ever queued
   if (!IsCompute(program_[static_cast<size_t>(instruction)].op)) return absl::OkStatus();
-  const auto begin = std::chrono::steady_clock::now();
-  while (true) {
+  const auto has_room = [&] {
     run_ahead_.Finished(state_.kernels().progress());
-    if (run_ahead_.Admits(instruction)) break;
-    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
-    if (std::chrono::steady_clock::now() - begin > absl::ToChronoSeconds(kRoomWaitMax)) {
-      return job::WithKind(job::FailureKind::kPeerLost,
-                           absl::DeadlineExceededError("the device finishes nothing"));
-    }
-    absl::SleepFor(kRoomPoll);
-  }
+    return run_ahead_.Admits(instruction);
+  };
+  return Await(has_room, kRoomWaitMax, "the device finishes nothing");
+}
+
+void Executor::Pace() {
+  if (pacing_.instruction < 0 || !pacing_.status.ok()) return;
+  ++pacing_.pieces;
+  state_.kernels().MarkProgress(run_ahead_.Enqueued(pacing_.instruction));
+  pacing_.status = AwaitRoom(pacing_.instruction);
+}
+
+absl::Status Executor::RunPaced(const BoundInstruction& instruction, int32_t at,
+                                const StepContext& context) {
+  pacing_ = {.instruction = at};
+  const absl::Status status = ExecuteOne(instruction, context);
+  pacing_.instruction = -1;
+  RETURN_IF_ERROR(pacing_.status);
+  RETURN_IF_ERROR(status);
+  run_ahead_.Split(at, pacing_.pieces);
+  state_.kernels().MarkProgress(run_ahead_.Enqueued(at));
   return absl::OkStatus();
+}
+
+absl::Status Executor::Await(absl::FunctionRef<bool()> done, absl::Duration patience,
+                             absl::string_view missing) {
+  const auto check = [this] {
+    RETURN_IF_ERROR(state_.kernels().Check());
+    for (comm::Communicator* communicator : communicators_) RETURN_IF_ERROR(communicator->Check());
+    return absl::OkStatus();
+  };
+  return AwaitDevice({.done = done,
+                      .stopped = [this] { return state_.stop_requested(); },
+                      .check = check,
+                      .patience = patience,
+                      .missing = missing});
 }
 
 StepFigures Executor::ReadFigures(int64_t step) {
   StepFigures figures = timer_->Read(step);
   for (const InstructionTime& time : figures.instructions)
-    run_ahead_.Learn(time.instruction, time.end - time.begin - time.waited);
+    run_ahead_.Learn(time.instruction, time.work());
   return figures;
 }
 
@@ -267,10 +286,10 @@ absl::StatusOr<size_t> Executor::Execute(absl::Span<const BoundInstruction> prog
   const auto count = static_cast<size_t>(instruction.exchange);
   if (schedule::IsMessage(instruction.op)) {
     RETURN_IF_ERROR(Exchange(absl::MakeConstSpan(&instruction, count), context));
+  } else if (context.training && options_.device.is_cuda() && IsCompute(instruction.op)) {
+    RETURN_IF_ERROR(RunPaced(instruction, static_cast<int32_t>(at), context));
   } else {
     RETURN_IF_ERROR(ExecuteOne(instruction, context));
-    if (context.training && options_.device.is_cuda() && IsCompute(instruction.op))
-      state_.kernels().MarkProgress(run_ahead_.Enqueued(static_cast<int32_t>(at)));
   }
   for (size_t i = at; i < at + count; ++i) {
     if (program[i].last_use) flights_.erase({program[i].part, program[i].microbatch});

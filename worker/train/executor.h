@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "core/plan/plan.h"
 #include "core/schedule/program.h"
@@ -63,6 +64,10 @@ class Executor {
   // The parameters that the last step's program has begun to gather are those of every replica.
   // The next program begins with it, each part before its first pass.
   absl::Status AwaitParts();
+  // Waits for what the device is to bring about, as AwaitDevice() does, and with its errors: asks
+  // the device and all communicators.
+  absl::Status Await(absl::FunctionRef<bool()> done, absl::Duration patience,
+                     absl::string_view missing);
   // Of a step on this rank; once step + 1 is decided.
   StepFigures ReadFigures(int64_t step);
 
@@ -99,7 +104,6 @@ class Executor {
     std::unique_ptr<model::Stage> stage;
     comm::Communicator* tensor = nullptr;
     std::vector<int32_t> links_in, links_out;
-    size_t gradient_sends = 0;  // links_in that carry gradients
   };
   // Activations, or gradients of them, of one lane pair of an edge (or of a whole stage boundary)
   // that have been asked for.
@@ -120,7 +124,7 @@ class Executor {
     model::StageOutput output;                         // until all of it is sent
     model::StageOutput input_gradients;                // likewise
     Moment ready;                                      // of what is to be sent
-    size_t sends_left = 0;
+    int32_t sends_left = 0;
     at::Tensor valid;  // [samples of the part's lane] fp32; undefined: all valid
     bool ran = false;
     int64_t targets_left_out = 0;  // samples whose targets are not finite
@@ -170,6 +174,12 @@ class Executor {
                                  const StepContext& context);
   absl::Status Exchange(absl::Span<const BoundInstruction> messages, const StepContext& context);
   absl::Status ExecuteOne(const BoundInstruction& instruction, const StepContext& context);
+  // The same, never further ahead of the device than RunAhead allows, between its layers too.
+  absl::Status RunPaced(const BoundInstruction& instruction, int32_t at,
+                        const StepContext& context);
+  void Pace();
+  // Of a part's first pass of a program, which its gather and its copies may hold up.
+  absl::Status AwaitParameters(Part& part);
   absl::Status Forward(const BoundInstruction& instruction, const StepContext& context);
   absl::Status FillInput(const Part& part, const Microbatch& microbatch,
                          const plan::UnitRange& lane, Flight& flight, const StepContext& context,
@@ -223,6 +233,12 @@ class Executor {
   std::vector<Part> parts_;
   std::map<int32_t, CopyExchange> ties_;  // of tied embeddings with an end here, by module
   RunAhead run_ahead_;
+  struct {
+    int32_t instruction = -1;  // that is being enqueued; -1: none, or nothing to wait for
+    int32_t pieces = 1;
+    absl::Status status;
+  } pacing_;
+  std::vector<comm::Communicator*> communicators_;  // of which this rank is a member
   comm::Communicator* control_ = nullptr;
   std::unique_ptr<MessageStream> forward_, backward_;
   std::map<Rank, int32_t> control_peer_;

@@ -8,19 +8,11 @@
 
 namespace phalanx::train {
 
-// The current stream waits for what the flight has asked for, and uses it from here on.
+// The current stream waits for what the flight has asked for.
 void Executor::AwaitArrivals(Flight& flight) {
   const int32_t before = timer_->Mark();
   for (const Moment& moment : flight.arrived) moment.Await();
   flight.arrived.clear();
-  for (auto* arriving : {&flight.arriving, &flight.arriving_gradients}) {
-    for (const auto& [link, arrivals] : *arriving) {
-      for (const Arrival& arrival : arrivals) {
-        for (const at::Tensor& slice : arrival.own) UseHere(slice);
-        UseHere(arrival.flags);
-      }
-    }
-  }
   timer_->Add(StepTimer::Kind::kWait, before, timer_->Mark());
 }
 

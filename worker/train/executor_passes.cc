@@ -68,9 +68,17 @@ absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
   return absl::OkStatus();
 }
 
+absl::Status Executor::AwaitParameters(Part& part) {
+  if (!part.reduction->pending()) return absl::OkStatus();
+  const int32_t before = timer_->Mark();
+  RETURN_IF_ERROR(part.reduction->Await());
+  timer_->Add(StepTimer::Kind::kParameters, before, timer_->Mark());
+  return absl::OkStatus();
+}
+
 absl::Status Executor::Forward(const BoundInstruction& instruction, const StepContext& context) {
   Part& part = PartOf(instruction);
-  RETURN_IF_ERROR(part.reduction->Await());
+  RETURN_IF_ERROR(AwaitParameters(part));
   if (instruction.lane.count == 0) return absl::OkStatus();
   const Microbatch& microbatch = MicrobatchOf(instruction, context);
   Flight& flight = FlightOf(instruction);
@@ -90,13 +98,16 @@ absl::Status Executor::Forward(const BoundInstruction& instruction, const StepCo
       predicted_ = flight.output.predicted;
   }
   flight.received.clear();
-  if (part.links_out.empty()) return absl::OkStatus();
+  if (instruction.sends == 0) {
+    flight.output.hidden.clear();
+    return absl::OkStatus();
+  }
   if (flags_travel_ && !flight.valid.defined())
     flight.valid = at::ones({instruction.lane.count}, sums_.options().dtype(at::kFloat));
   for (at::Tensor& hidden : flight.output.hidden) {
     if (hidden.defined()) hidden = hidden.contiguous();
   }
-  flight.sends_left = part.links_out.size();
+  flight.sends_left = instruction.sends;
   flight.ready = Moment::Now(options_.device);
   return absl::OkStatus();
 }
@@ -122,13 +133,13 @@ absl::Status Executor::BackwardInput(const BoundInstruction& instruction) {
   ASSIGN_OR_RETURN(model::StageOutput output,
                    part.stage->BackwardInput(instruction.microbatch, gradients));
   flight.received_gradients.clear();
-  if (part.gradient_sends == 0) return absl::OkStatus();
+  if (instruction.sends == 0) return absl::OkStatus();
   for (at::Tensor& hidden : output.hidden) {
     if (hidden.defined()) hidden = hidden.contiguous();
   }
   if (output.rows.defined()) output.rows = output.rows.contiguous();
   flight.input_gradients = std::move(output);
-  flight.sends_left = part.gradient_sends;
+  flight.sends_left = instruction.sends;
   flight.ready = Moment::Now(options_.device);
   return absl::OkStatus();
 }

@@ -1,5 +1,7 @@
 #include "worker/train/message_stream.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "c10/core/StreamGuard.h"
@@ -27,8 +29,14 @@ void Moment::Await() const {
   if (event_ != nullptr) event_->block(CurrentStream(event_->device()));
 }
 
-void UseHere(const at::Tensor& tensor) {
-  if (tensor.defined() && !tensor.is_cpu()) tensor.record_stream(CurrentStream(tensor.device()));
+bool Moment::Passed() const { return event_ == nullptr || event_->query(); }
+
+void HeldMemory::Hold(std::vector<at::Tensor> tensors, Moment until) {
+  if (!tensors.empty()) entries_.push_back({std::move(tensors), std::move(until)});
+}
+
+void HeldMemory::LetGo() {
+  while (!entries_.empty() && entries_.front().until.Passed()) entries_.pop_front();
 }
 
 std::optional<c10::Stream> NewStream(at::Device device) {
@@ -41,23 +49,42 @@ MessageStream::MessageStream(comm::Communicator* communicator, at::Device device
                              std::optional<c10::Stream> stream)
     : communicator_(communicator), device_(device), stream_(stream) {}
 
-at::Tensor MessageStream::Buffer(at::IntArrayRef shape, at::ScalarType type) const {
+at::Tensor MessageStream::Buffer(at::IntArrayRef shape, at::ScalarType type) {
   const c10::OptionalStreamGuard guard(stream_);
-  return at::empty(shape, at::TensorOptions().dtype(type).device(device_));
+  at::Tensor buffer = at::empty(shape, at::TensorOptions().dtype(type).device(device_));
+  if (stream_.has_value()) buffers_.push_back(buffer);
+  return buffer;
+}
+
+void MessageStream::Collect() {
+  const auto unnamed =
+      std::partition(buffers_.begin(), buffers_.end(),
+                     [](const at::Tensor& buffer) { return buffer.storage().use_count() > 1; });
+  if (unnamed != buffers_.end()) {
+    received_.Hold({std::make_move_iterator(unnamed), std::make_move_iterator(buffers_.end())},
+                   Moment::Now(device_));
+    buffers_.erase(unnamed, buffers_.end());
+  }
+  received_.LetGo();
+  sent_.LetGo();
 }
 
 absl::StatusOr<Moment> MessageStream::Exchange(Posting posting) {
+  if (stream_.has_value()) Collect();
   const c10::OptionalStreamGuard guard(stream_);
   for (const Moment& need : posting.needs) need.Await();
   std::vector<comm::Outgoing> sends;
   std::vector<comm::Incoming> receives;
+  std::vector<at::Tensor> sent;
   for (Message& send : posting.sends) {
-    sends.push_back(
-        {send.peer, send.tensor.const_data_ptr(), static_cast<int64_t>(send.tensor.nbytes())});
+    comm::Outgoing& out = sends.emplace_back();
+    out.peer = send.peer;
+    out.data = send.tensor.const_data_ptr();
+    out.bytes = static_cast<int64_t>(send.tensor.nbytes());
     if (stream_.has_value()) {
-      send.tensor.record_stream(*stream_);
+      sent.push_back(std::move(send.tensor));
     } else {
-      sent_.push_back(std::move(send.tensor));
+      out.keep = std::make_shared<const at::Tensor>(std::move(send.tensor));
     }
   }
   for (const Message& receive : posting.receives) {
@@ -66,14 +93,14 @@ absl::StatusOr<Moment> MessageStream::Exchange(Posting posting) {
   }
   RETURN_IF_ERROR(communicator_->Exchange(sends, receives));
   RETURN_IF_ERROR(communicator_->Join());
-  return Moment::Now(device_);
+  const Moment done = Moment::Now(device_);
+  sent_.Hold(std::move(sent), done);
+  return done;
 }
 
 absl::Status MessageStream::Finish() {
   if (communicator_ == nullptr || stream_.has_value()) return absl::OkStatus();
-  const absl::Status flushed = communicator_->Flush();
-  sent_.clear();
-  return flushed;
+  return communicator_->Flush();
 }
 
 }  // namespace phalanx::train

@@ -1,17 +1,20 @@
 // worker/train/message_stream.h: the messages of one direction, beside the passes.
 //
 // On CUDA a message waits for what it needs and for nothing else (core/schedule/program.h): a send
-// for its own pass, a receive only for memory. So messages have a stream of their own, on which
-// their memory is allocated too. A tensor that both streams use is marked with the one it was not
-// made on, and its memory is free once both are past their last use of it. On CPU a receive is
-// complete when the call returns, and what is sent is kept until Finish().
+// for its own pass, a receive for nothing. So messages have a stream of their own, on which the
+// memory of receives is allocated too. Memory that a stream uses beside the one it was made on is
+// held here until that stream is past its last use: what is sent until it has left, what is
+// received until nobody names it any more and the passes that did are done. LibTorch would do the
+// same when a tensor goes (record_stream), but throws there if the device has failed, where nothing
+// may. On CPU a receive is complete when the call returns, and what is sent goes once it is taken.
 //
-// Not thread-safe.
+// Not thread-safe. The current stream of the caller is that of the passes.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -33,6 +36,8 @@ class Moment {
   static Moment Now(at::Device device);
   // The current stream waits for it.
   void Await() const;
+  // Whether the device is past it.
+  bool Passed() const;
 
  private:
   std::shared_ptr<c10::Event> event_;
@@ -42,8 +47,20 @@ class Moment {
 // takes it once.
 std::optional<c10::Stream> NewStream(at::Device device);
 
-// The current stream uses a tensor that was made on another one.
-void UseHere(const at::Tensor& tensor);
+// Memory that is let go once the device is past a moment. It goes in the order in which it came.
+// Bounded by what a host that looks in between can have enqueued.
+class HeldMemory {
+ public:
+  void Hold(std::vector<at::Tensor> tensors, Moment until);
+  void LetGo();
+
+ private:
+  struct Entry {
+    std::vector<at::Tensor> tensors;
+    Moment until;
+  };
+  std::deque<Entry> entries_;
+};
 
 class MessageStream {
  public:
@@ -52,7 +69,7 @@ class MessageStream {
                 std::optional<c10::Stream> stream);
 
   // Memory for a message that is to come.
-  at::Tensor Buffer(at::IntArrayRef shape, at::ScalarType type) const;
+  at::Tensor Buffer(at::IntArrayRef shape, at::ScalarType type);
 
   struct Message {
     int32_t peer = 0;  // rank of the communicator
@@ -70,10 +87,15 @@ class MessageStream {
   absl::Status Finish();
 
  private:
+  // Lets go of memory that nothing uses any more.
+  void Collect();
+
   comm::Communicator* communicator_;
   at::Device device_;
   std::optional<c10::Stream> stream_;
-  std::vector<at::Tensor> sent_;
+  // With a stream only.
+  std::vector<at::Tensor> buffers_;  // that passes may name
+  HeldMemory sent_, received_;
 };
 
 }  // namespace phalanx::train

@@ -28,7 +28,7 @@ absl::Status PartReduction::Reduce() {
                                                    base + mine.first * size, mine.count,
                                                    CommDType(state_.gradients().scalar_type())));
   }
-  pending_ = true;
+  ASSIGN_OR_RETURN(begun_, groups_.data->Mark());
   return absl::OkStatus();
 }
 
@@ -43,12 +43,12 @@ absl::Status PartReduction::Gather() {
                                             base + bucket.elements.first * size, mine.count,
                                             CommDType(state_.weights().scalar_type())));
   }
-  pending_ = true;
+  ASSIGN_OR_RETURN(begun_, groups_.data->Mark());
   return absl::OkStatus();
 }
 
 absl::Status PartReduction::Await() {
-  if (std::exchange(pending_, false)) RETURN_IF_ERROR(groups_.data->Join());
+  if (begun_ != nullptr) RETURN_IF_ERROR(std::exchange(begun_, nullptr)());
   return std::exchange(spreads_, false) ? copies_.Spread() : absl::OkStatus();
 }
 

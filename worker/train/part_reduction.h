@@ -37,8 +37,9 @@ class PartReduction {
   // Every rank's weights from the shards, then the copies of the tensor group from their leaders:
   // complete once Await() has returned.
   absl::Status Gather();
-  // Makes the current stream wait for what Reduce() or Gather() has begun. Nothing to do: free.
+  // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.
   absl::Status Await();
+  bool pending() const { return begun_ != nullptr || spreads_; }
   // Whether replicas have the same weights, all of them. On CUDA waits for the device. Errors:
   // Internal if they differ.
   absl::Status VerifyCopies();
@@ -52,8 +53,9 @@ class PartReduction {
   const plan::Reduction reduction_;
   PartState& state_;
   const PartGroups groups_;
-  CopyExchange copies_;  // of the tensor group
-  bool pending_ = false, spreads_ = false;
+  CopyExchange copies_;              // of the tensor group
+  comm::Communicator::Point begun_;  // behind what is to be waited for; else empty
+  bool spreads_ = false;
 };
 
 }  // namespace phalanx::train

@@ -22,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "worker/train/commit.h"
 
 namespace phalanx::train {
@@ -86,6 +87,9 @@ class StepKernels {
   // Predicated on `step` being decided: the home has applied it.
   virtual void MarkApplied(int32_t home, int64_t step) = 0;
   virtual int64_t applied(int32_t home) const = 0;
+
+  // What the device itself says: OK, or its failure, of the kind DeviceFailed. Never blocks.
+  virtual absl::Status Check() = 0;
 
   // progress() becomes `count` when the device comes by.
   virtual void MarkProgress(int64_t count) = 0;

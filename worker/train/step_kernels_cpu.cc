@@ -118,6 +118,8 @@ class CpuStepKernels final : public StepKernels {
   }
   int64_t applied(int32_t home) const override { return applied_[static_cast<size_t>(home)]; }
 
+  absl::Status Check() override { return absl::OkStatus(); }
+
   void MarkProgress(int64_t count) override { progress_ = count; }
   int64_t progress() const override { return progress_; }
 

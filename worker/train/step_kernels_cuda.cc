@@ -9,6 +9,8 @@
 #include <cstring>
 #include <map>
 
+#include "absl/strings/str_cat.h"
+#include "core/job/failure.h"
 #include "worker/train/step_kernels.cuh"
 #include "worker/train/step_kernels.h"
 
@@ -117,6 +119,17 @@ class CudaStepKernels final : public StepKernels {
   }
   int64_t applied(int32_t home) const override {
     return *const_cast<const volatile int64_t*>(applied_ + home);
+  }
+
+  absl::Status Check() override {
+    const cudaError_t error = cudaStreamQuery(Stream());
+    if (error == cudaSuccess) return absl::OkStatus();
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // it is no error, and the next launch must not find it
+      return absl::OkStatus();
+    }
+    return job::WithKind(job::FailureKind::kDeviceFailed,
+                         absl::InternalError(absl::StrCat("the GPU: ", cudaGetErrorString(error))));
   }
 
   void MarkProgress(int64_t count) override { LaunchMarkProgress(words_, count, Stream()); }

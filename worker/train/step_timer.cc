@@ -54,6 +54,8 @@ class TimedCommunicator final : public comm::Communicator {
     return status;
   }
   absl::Status Flush() override { return inner_.Flush(); }
+  absl::StatusOr<Point> Mark() override { return inner_.Mark(); }
+  absl::Status Check() override { return inner_.Check(); }
   void Abort(absl::Status reason) override { inner_.Abort(std::move(reason)); }
 
  private:
@@ -72,21 +74,23 @@ std::unique_ptr<Marks> MakeCpuMarks() { return std::make_unique<CpuMarks>(); }
 
 StepFigures StepTimer::Read(int64_t step) {
   StepFigures figures;
-  double waited = 0;  // inside the instruction whose own span comes next
+  double waited = 0, gathered = 0;  // inside the instruction whose own span comes next
   for (const Span& span : spans_[Slot(step)]) {
     const double seconds = marks_->SecondsBetween(step, span.from, span.to);
     if (span.kind != Kind::kCompute) figures.exposed_comm += seconds;
-    if (span.kind == Kind::kCollective || span.kind == Kind::kWait) {
+    if (span.kind != Kind::kCompute && span.kind != Kind::kComm) {
       figures.busy -= seconds;
       if (span.kind == Kind::kWait) waited += seconds;
+      if (span.kind == Kind::kParameters) gathered += seconds;
       continue;
     }
     if (span.kind == Kind::kCompute) figures.busy += seconds;
     figures.instructions.push_back({.instruction = span.instruction,
                                     .begin = marks_->SecondsBetween(step, 0, span.from),
                                     .end = marks_->SecondsBetween(step, 0, span.to),
-                                    .waited = waited});
-    waited = 0;
+                                    .waited = waited,
+                                    .gathered = gathered});
+    waited = gathered = 0;
   }
   return figures;
 }

@@ -22,6 +22,9 @@ struct InstructionTime {
   int32_t instruction = 0;    // position in the program
   double begin = 0, end = 0;  // seconds from the step's first mark
   double waited = 0;          // seconds of them in which it waited for messages
+  double gathered = 0;        // likewise for its parameters
+  // What the pass itself took.
+  double work() const { return end - begin - waited - gathered; }
 };
 
 struct StepFigures {
@@ -56,8 +59,8 @@ class StepTimer {
   // The instruction that the spans added from now on belong to.
   void BeginInstruction(int32_t instruction) { instruction_ = instruction; }
   // kCompute and kComm: a whole instruction. Inside one of kCompute: a collective of its tensor
-  // group, and a wait for messages.
-  enum class Kind : uint8_t { kCompute, kComm, kCollective, kWait };
+  // group, a wait for messages, and one for its parameters, which may begin with its first pass.
+  enum class Kind : uint8_t { kCompute, kComm, kCollective, kWait, kParameters };
   void Add(Kind kind, int32_t from, int32_t to) {
     spans_[Slot(step_)].push_back({kind, instruction_, from, to});
   }

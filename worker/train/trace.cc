@@ -29,9 +29,9 @@ void MoveWaitsToReceives(const plan::Plan& plan, const schedule::Program& progra
   for (InstructionTime& time : times) {
     const Instruction& pass = program[static_cast<size_t>(time.instruction)];
     if (pass.op != Op::kForward && pass.op != Op::kBackwardInput) continue;
-    const double begin = time.begin;
-    time.begin += time.waited;
-    time.waited = 0;
+    const double begin = time.begin + time.gathered;
+    time.begin = begin + time.waited;
+    time.gathered = time.waited = 0;
     waits[{pass.op == Op::kForward, pass.module, pass.chunk, pass.microbatch}] = {begin,
                                                                                   time.begin};
   }

@@ -8,21 +8,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/accused.h"
 #include "core/base/status.h"
-#include "core/job/failure.h"
 #include "core/schedule/program.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/rank_values.h"
 #include "worker/train/trace.h"
 
 namespace phalanx::train {
-namespace {
-
-constexpr absl::Duration kDecisionPoll = absl::Microseconds(20);
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan, Rank rank,
                                                          comm::Communicators& communicators,
@@ -53,13 +46,22 @@ absl::Status Trainer::Prepare() {
     Tell(start.decision);
   }
   if (options_.start.has_value()) RETURN_IF_ERROR(executor_->RestoreParameters());
-  // Who holds the state of a decided step has run every kernel; before that some rank's process may
-  // be new.
-  if (start.decision.step > 0 || !state_.options().device.is_cuda()) return absl::OkStatus();
-  microbatches_ = batches_->OfStep(1);
+  if (!state_.options().device.is_cuda() || FirstStep() > plan_.spec.steps) return absl::OkStatus();
+  return WarmUp();
+}
+
+absl::Status Trainer::WarmUp() {
+  // A rank's process may be new while the others are not, and all of them run the program or none.
+  ASSIGN_OR_RETURN(
+      const std::vector<std::vector<double>> warm,
+      GatherOverRanks(executor_->control(), state_.options().device, {state_.warm() ? 1.0 : 0.0}));
+  const auto is_warm = [](const std::vector<double>& rank) { return rank[0] == 1; };
+  if (std::all_of(warm.begin(), warm.end(), is_warm)) return absl::OkStatus();
+  microbatches_ = batches_->OfStep(FirstStep());
   batches_->Announce(microbatches_, {});
   RETURN_IF_ERROR(executor_->WarmUp(*batches_, microbatches_));
   WaitForDevice();
+  state_.set_warm();
   return absl::OkStatus();
 }
 
@@ -70,19 +72,9 @@ void Trainer::WaitForDevice() {
 absl::Status Trainer::Settle() {
   if (pending_step_ == 0) return absl::OkStatus();
   Decision decision;
-  const auto begin = std::chrono::steady_clock::now();
-  while (!state_.kernels().ReadDecision(pending_step_, &decision)) {
-    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
-    if (std::chrono::steady_clock::now() - begin >
-        absl::ToChronoSeconds(options_.decision_timeout)) {
-      // The device waits for nobody but peers, and does not say for whom.
-      return job::WithKind(job::FailureKind::kPeerLost,
-                           absl::DeadlineExceededError(
-                               absl::StrCat("step ", pending_step_, " was not decided within ",
-                                            absl::FormatDuration(options_.decision_timeout))));
-    }
-    absl::SleepFor(kDecisionPoll);
-  }
+  const auto decided = [&] { return state_.kernels().ReadDecision(pending_step_, &decision); };
+  RETURN_IF_ERROR(executor_->Await(decided, options_.decision_timeout,
+                                   absl::StrCat("step ", pending_step_, " is not decided")));
   if (!IsDecided(decision.verdict)) {
     if (decision.invalid_rank < 0) return absl::CancelledError("asked to stop");
     const Rank rank = RankOfRecord(decision.invalid_rank);

@@ -93,6 +93,8 @@ class Trainer {
   Trainer(const plan::Plan& plan, TrainingState& state, const TrainerOptions& options,
           TrainerCallbacks callbacks)
       : plan_(plan), state_(state), options_(options), callbacks_(std::move(callbacks)) {}
+  // Unless all ranks are warm.
+  absl::Status WarmUp();
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.
   absl::Status Settle();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/message_stream.h"
 
@@ -27,7 +28,28 @@ Counts After(Counts counts, Verdict verdict) {
   return counts;
 }
 
+// Shards, reductions and gathers are those of a stage whose replicas are of one width.
+absl::Status CheckWidths(const plan::Plan& plan) {
+  for (const plan::ModulePlan& module : plan.modules) {
+    for (int32_t pp = 0; pp < module.replicas.stages(); ++pp) {
+      if (module.replicas.EqualWidths(pp)) continue;
+      return absl::UnimplementedError(absl::StrCat(
+          "module ", plan.module_spec(module.index).name, ": replicas of stage ", pp, " are ",
+          module.replicas.NarrowestOf(pp), " to ", module.replicas.WidestOf(pp),
+          " ranks wide; replicas of different widths cannot be trained yet"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::Create(const plan::Plan& plan,
+                                                                     Rank rank,
+                                                                     const BufferOptions& options) {
+  RETURN_IF_ERROR(CheckWidths(plan));
+  return std::unique_ptr<TrainingState>(new TrainingState(plan, rank, options));
+}
 
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
     : options_(options),
@@ -99,6 +121,11 @@ absl::Status TrainingState::CheckStart(const Start& start) const {
                      reduced_step_, ": it cannot go on from step ", step));
   }
   return absl::OkStatus();
+}
+
+absl::Status TrainingState::Attributed(absl::Status ended) const {
+  if (ended.ok() || absl::IsCancelled(ended) || kernels_->Check().ok()) return ended;
+  return job::WithKind(job::FailureKind::kDeviceFailed, std::move(ended));
 }
 
 absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "c10/core/Stream.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
@@ -64,8 +65,9 @@ struct Standing {
 
 class TrainingState {
  public:
-  // Holds initial values.
-  TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options);
+  // Holds initial values. Errors: Unimplemented where replicas of a stage differ in width.
+  static absl::StatusOr<std::unique_ptr<TrainingState>> Create(const plan::Plan& plan, Rank rank,
+                                                               const BufferOptions& options);
 
   const BufferOptions& options() const { return options_; }
   // By place in the order of the plan, then by chunk.
@@ -81,6 +83,10 @@ class TrainingState {
   void TakeBackStop() { kernels_->SetStop(false); }
   bool stop_requested() const { return kernels_->stopped(); }
 
+  // What ended an epoch that borrowed the state, as what it came of: a failed device fails whatever
+  // is called next, and not every library says why. Of the kind DeviceFailed if the device says so.
+  absl::Status Attributed(absl::Status ended) const;
+
   // An epoch begins that goes on from `start`, with nothing enqueued: applies start's step where
   // that is still to be done and makes the parameters of this rank's shards those of their masters.
   // Gradients are of no more use afterwards. Calling it again is harmless.
@@ -91,6 +97,11 @@ class TrainingState {
   void Account(const Decision& decision);
   const Decision& decided() const { return decided_; }
   const Counts& counts() const { return counts_; }
+
+  // Whether every kernel of its layout has run once in this process. Before that a kernel may be
+  // loaded while others wait for this rank, and wait for them in turn.
+  bool warm() const { return warm_; }
+  void set_warm() { warm_ = true; }
 
   // The buffers hold the reduced gradients of this step; 0: of none.
   void set_reduced_step(int64_t step) { reduced_step_ = step; }
@@ -103,6 +114,7 @@ class TrainingState {
   Standing StandingNow() const;
 
  private:
+  TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options);
   absl::Status CheckStart(const Start& start) const;
   int32_t HomeOf(const PartState& part) const;
 
@@ -114,6 +126,7 @@ class TrainingState {
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;
+  bool warm_ = false;
 };
 
 }  // namespace phalanx::train

@@ -1,23 +1,15 @@
 // The NCCL communicator, a process per device as in a job. Where there are too few devices, a test
-// says so and is skipped. The parent never touches CUDA: a forked context would be broken.
+// says so and is skipped.
 #include <cuda_runtime_api.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/gpu/ranks.h"
 #include "worker/comm/communicator.h"
 
 namespace phalanx::comm {
@@ -25,31 +17,7 @@ namespace {
 
 using Use = plan::CommunicatorSpec::Use;
 
-// A folder of files; a process that waits for one looks again and again, as nothing here is timed.
-class FolderRendezvous final : public Rendezvous {
- public:
-  explicit FolderRendezvous(std::string folder) : folder_(std::move(folder)) {}
-  absl::Status Put(const std::string& key, const std::string& value) override {
-    std::ofstream(PathOf(key) + ".new", std::ios::binary) << value;
-    std::filesystem::rename(PathOf(key) + ".new", PathOf(key));
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
-    while (!std::filesystem::exists(PathOf(key))) {
-      if (std::chrono::steady_clock::now() > deadline) return absl::DeadlineExceededError(key);
-      poll(nullptr, 0, 1);
-    }
-    std::ifstream in(PathOf(key), std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  }
-
- private:
-  std::string PathOf(std::string key) const {
-    for (char& c : key) c = c == '/' ? '_' : c;
-    return folder_ + "/" + key;
-  }
-  const std::string folder_;
-};
+constexpr int32_t kRankSecondsMax = 60;
 
 plan::CommunicatorSpec Group(std::string name, Use use, int32_t world) {
   plan::CommunicatorSpec spec{.use = use, .name = std::move(name)};
@@ -60,19 +28,6 @@ std::vector<plan::CommunicatorSpec> SixGroups(int32_t world) {
   return {Group("control", Use::kControl, world),    Group("forward", Use::kForward, world),
           Group("backward", Use::kBackward, world),  Group("vision.tp", Use::kTensor, world),
           Group("language.tp", Use::kTensor, world), Group("language.dp", Use::kData, world)};
-}
-
-// Runs in a child, whose answer is the count of devices.
-int DeviceCount() {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-    _exit(count);
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 // Device memory of floats, filled and read with the stream that the communicator takes for current.
@@ -102,50 +57,30 @@ class Floats {
 
 struct Member {
   int32_t rank = 0, world = 0;
-  FolderRendezvous* rendezvous = nullptr;
+  std::string folder;
   Communicators communicators;
 };
 using Body = std::function<std::string(Member&)>;
 
-// A process per rank, each on its own device; returns what each body said, or "killed".
+// What each body said, or "killed".
 std::vector<std::string> RunRanks(int32_t world, const Body& body) {
-  std::string folder = (std::filesystem::temp_directory_path() / "nccl-test-XXXXXX").string();
-  EXPECT_NE(mkdtemp(folder.data()), nullptr);
-  std::vector<pid_t> children;
-  for (int32_t rank = 0; rank < world; ++rank) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      cudaSetDevice(rank);
-      FolderRendezvous rendezvous(folder);
-      auto connected = ConnectNccl(SixGroups(world), Rank{rank}, world, rendezvous, {});
-      std::string report = std::string(connected.status().message());
-      if (connected.ok()) {
-        Member member{rank, world, &rendezvous, *std::move(connected)};
-        report = body(member);
-      }
-      if (!WaitForNcclReleases(DeadlineIn(absl::Seconds(20)))) report += " (not released)";
-      std::ofstream(absl::StrCat(folder, "/report", rank)) << report;
-      _exit(0);
+  return gpu::RunRanks(world, kRankSecondsMax, [&](const gpu::ForkedRank& me) {
+    gpu::FolderRendezvous rendezvous(me.folder);
+    auto connected = ConnectNccl(SixGroups(world), Rank{me.rank}, world, rendezvous, {});
+    std::string report = std::string(connected.status().message());
+    if (connected.ok()) {
+      Member member{me.rank, world, me.folder, *std::move(connected)};
+      report = body(member);
     }
-    children.push_back(pid);
-  }
-  std::vector<std::string> reports;
-  for (int32_t rank = 0; rank < world; ++rank) {
-    int status = 0;
-    waitpid(children[static_cast<size_t>(rank)], &status, 0);
-    std::ifstream in(absl::StrCat(folder, "/report", rank));
-    reports.push_back(WIFSIGNALED(status) ? "killed"
-                                          : std::string(std::istreambuf_iterator<char>(in), {}));
-  }
-  std::filesystem::remove_all(folder);
-  return reports;
+    if (!WaitForNcclReleases(DeadlineIn(absl::Seconds(20)))) report += " (not released)";
+    return report;
+  });
 }
 
 class NcclTest : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    const int devices = DeviceCount();
+    const int32_t devices = gpu::DeviceCount();
     if (devices < GetParam())
       GTEST_SKIP() << "needs " << GetParam() << " GPUs; there are " << devices;
   }
@@ -179,6 +114,30 @@ std::string CollectivesOf(Member& me) {
 
 TEST_P(NcclTest, Collectives_OnEveryCommunicator) {
   EXPECT_EQ(RunRanks(GetParam(), CollectivesOf), All("fine"));
+}
+
+TEST_P(NcclTest, Mark_IsWaitedForWithoutWhatCameAfterIt) {
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       Communicator& group = *me.communicators[0];
+                       Floats first(1000, 1.0f), second(1000, 1.0f);
+                       const auto sum = [&](Floats& data) {
+                         return group.AllReduceSum(data.data(), 1000, DType::kFp32);
+                       };
+                       if (!sum(first).ok()) return "not enqueued";
+                       const auto mark = group.Mark();
+                       if (!mark.ok()) return mark.status().ToString();
+                       // Nobody joins rank 0's second one before it has seen the first.
+                       if (me.rank == 0 && !sum(second).ok()) return "not enqueued";
+                       if (absl::Status s = (*mark)(); !s.ok()) return s.ToString();
+                       if (cudaStreamSynchronize(cudaStreamLegacy) != cudaSuccess) return "failed";
+                       if (!first.AllAre(static_cast<float>(me.world))) return "wrong sum";
+                       if (absl::Status s = group.Check(); !s.ok()) return s.ToString();
+                       if (me.rank != 0 && !sum(second).ok()) return "not enqueued";
+                       if (absl::Status s = group.Join(); !s.ok()) return s.ToString();
+                       return second.AllAre(static_cast<float>(me.world)) ? "fine" : "wrong sum";
+                     }),
+            All("fine"));
 }
 
 TEST_P(NcclTest, Exchange_WithEveryPeerAtOnce) {
@@ -234,30 +193,17 @@ TEST_P(NcclTest, Abort_OfACollectiveThatNobodyJoins_EndsItAtOnce) {
 }
 
 TEST_P(NcclTest, NewCommunicators_WhileOldOnesAreAborted) {
-  EXPECT_EQ(
-      RunRanks(
-          GetParam(),
-          [](Member& me) -> std::string {
-            for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
-            class Prefixed final : public Rendezvous {
-             public:
-              explicit Prefixed(Rendezvous& base) : base_(base) {}
-              absl::Status Put(const std::string& key, const std::string& value) override {
-                return base_.Put("second/" + key, value);
-              }
-              absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
-                return base_.Get("second/" + key, deadline);
-              }
-
-             private:
-              Rendezvous& base_;
-            } second(*me.rendezvous);
-            auto connected = ConnectNccl(SixGroups(me.world), Rank{me.rank}, me.world, second, {});
-            if (!connected.ok()) return connected.status().ToString();
-            me.communicators = *std::move(connected);
-            return CollectivesOf(me);
-          }),
-      All("fine"));
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
+                       gpu::FolderRendezvous second(me.folder, "second/");
+                       auto connected =
+                           ConnectNccl(SixGroups(me.world), Rank{me.rank}, me.world, second, {});
+                       if (!connected.ok()) return connected.status().ToString();
+                       me.communicators = *std::move(connected);
+                       return CollectivesOf(me);
+                     }),
+            All("fine"));
 }
 
 TEST_P(NcclTest, AKilledPeer_AfterAbort_LeavesTheOthersUsable) {

@@ -1,8 +1,11 @@
 #include "tests/oracle/processes/held_file.h"
 
+#include <gtest/gtest.h>
+
 #include <fstream>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 
 namespace phalanx::oracle {
 namespace {
@@ -69,6 +72,29 @@ std::vector<HeldStep> ReadHeld(const std::string& path) {
     }
   }
   return steps;
+}
+
+std::vector<TrainedStep> PutTogetherHeld(const plan::Plan& plan, int64_t steps,
+                                         const std::vector<std::string>& paths) {
+  std::vector<std::vector<HeldPart>> parts(static_cast<size_t>(steps));
+  std::vector<train::Decision> decisions(parts.size());
+  for (size_t rank = 0; rank < paths.size(); ++rank) {
+    std::vector<HeldStep> held = ReadHeld(paths[rank]);
+    if (held.size() != parts.size()) {
+      throw std::runtime_error("rank " + std::to_string(rank) + " wrote " +
+                               std::to_string(held.size()) + " steps");
+    }
+    for (size_t step = 0; step < held.size(); ++step) {
+      if (rank == 0) decisions[step] = held[step].decision;
+      EXPECT_EQ(held[step].decision.loss, decisions[step].loss) << "ranks decide alike, to the bit";
+      EXPECT_EQ(held[step].decision.gradient_norm, decisions[step].gradient_norm);
+      for (HeldPart& part : held[step].parts) parts[step].push_back(std::move(part));
+    }
+  }
+  std::vector<TrainedStep> result;
+  for (size_t step = 0; step < parts.size(); ++step)
+    result.push_back(PutTogether(plan, decisions[step], parts[step]));
+  return result;
 }
 
 }  // namespace phalanx::oracle

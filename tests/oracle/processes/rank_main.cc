@@ -60,16 +60,18 @@ void RunRank(const job::JobSpec& spec, int32_t rank, int channel, const std::str
           {.setup_timeout = support::kPatience / 2, .operation_timeout = support::kPatience / 2}),
       "connect");
   const std::unique_ptr<train::SampleSource> source = MakeData(DataShapeOf(spec));
-  train::TrainingState state(plan, Rank{rank}, {.compute = train::ComputeType(spec.compute)});
+  const auto state = Value(
+      train::TrainingState::Create(plan, Rank{rank}, {.compute = train::ComputeType(spec.compute)}),
+      "state");
   const auto trainer = Value(
-      train::Trainer::Create(plan, Rank{rank}, communicators, *source, state, {}, {}), "trainer");
+      train::Trainer::Create(plan, Rank{rank}, communicators, *source, *state, {}, {}), "trainer");
   const absl::Status prepared = trainer->Prepare();
   if (!prepared.ok()) throw std::runtime_error(prepared.ToString());
   std::vector<HeldStep> steps;
   for (int64_t step = 1; step <= spec.steps; ++step) {
     HeldStep& held = steps.emplace_back();
     held.decision = Value(trainer->RunOne(step), absl::StrCat("step ", step));
-    for (const auto& part : state.parts()) held.parts.push_back(HeldBy(*part));
+    for (const auto& part : state->parts()) held.parts.push_back(HeldBy(*part));
   }
   WriteHeld(output, steps);
 }

@@ -90,23 +90,9 @@ std::vector<TrainedStep> TrainInProcesses(const job::JobSpec& spec, const std::s
           << "rank " << rank << ": " << support::ReadText(output(rank) + ".log");
     }
   }
-  std::vector<std::vector<HeldPart>> parts(static_cast<size_t>(spec.steps));
-  std::vector<train::Decision> decisions(parts.size());
-  for (int32_t rank = 0; rank < plan->world; ++rank) {
-    std::vector<HeldStep> held = ReadHeld(output(rank));
-    support::Require(held.size() == parts.size(),
-                     absl::StrCat("rank ", rank, " wrote ", held.size(), " steps"));
-    for (size_t step = 0; step < held.size(); ++step) {
-      if (rank == 0) decisions[step] = held[step].decision;
-      EXPECT_EQ(held[step].decision.loss, decisions[step].loss) << "ranks decide alike, to the bit";
-      EXPECT_EQ(held[step].decision.gradient_norm, decisions[step].gradient_norm);
-      for (HeldPart& part : held[step].parts) parts[step].push_back(std::move(part));
-    }
-  }
-  std::vector<TrainedStep> steps;
-  for (size_t step = 0; step < parts.size(); ++step)
-    steps.push_back(PutTogether(*plan, decisions[step], parts[step]));
-  return steps;
+  std::vector<std::string> outputs;
+  for (int32_t rank = 0; rank < plan->world; ++rank) outputs.push_back(output(rank));
+  return PutTogetherHeld(*plan, spec.steps, outputs);
 }
 
 }  // namespace phalanx::oracle

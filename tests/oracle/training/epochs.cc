@@ -99,8 +99,8 @@ EpochsInProcess::EpochsInProcess(const job::JobSpec& spec, const DataShape& data
     ranks_.push_back(std::make_unique<RankOf>());
     ranks_.back()->source = MakeData(data);
     if (!plan.ok()) continue;
-    ranks_.back()->state = std::make_unique<train::TrainingState>(
-        *plan, Rank{rank}, train::BufferOptions{.compute = train::ComputeType(spec_.compute)});
+    ranks_.back()->state = *train::TrainingState::Create(
+        *plan, Rank{rank}, {.compute = train::ComputeType(spec_.compute)});
   }
 }
 
@@ -136,6 +136,14 @@ bool EpochsInProcess::Run(const std::optional<Ending>& ending) {
     absl::Status status = (*trainer)->Prepare();
     // What an epoch before had decided took a time that nobody knows here.
     for (size_t i = known; i < rank.told.size(); ++i) EXPECT_EQ(rank.told[i].seconds, 0);
+    // As on a device whose process is new. It leaves the state as it was.
+    train::Executor& executor = (*trainer)->executor();
+    train::Batches batches(*plan, executor.places(), *rank.source, at::kCPU,
+                           train::ComputeType(spec_.compute), options.length_multiple);
+    const std::vector<train::Microbatch> first =
+        batches.OfStep(std::min(start_.decision.step + 1, spec_.steps));
+    batches.Announce(first, {});
+    if (status.ok()) status = executor.WarmUp(batches, first);
     if (status.ok()) status = (*trainer)->Run();
     if (status.ok()) {
       ++done;

@@ -178,7 +178,7 @@ HeldPart HeldBy(train::PartState& state) {
     held(part.first_moment).copy_(shard.first_moment.narrow(0, run.state_offset, run.count));
     held(part.second_moment).copy_(shard.second_moment.narrow(0, run.state_offset, run.count));
   }
-  part.weights = state.weights().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+  part.weights = state.weights().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
   return part;
 }
 
@@ -211,8 +211,10 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
   auto run = [&](int32_t rank) {
     comm::Communicators communicators = world.Connect(specs, Rank{rank});
     std::unique_ptr<train::SampleSource> source = MakeData(data);
-    train::TrainingState state(*plan, Rank{rank}, {.compute = train::ComputeType(full.compute)});
-    auto trainer = train::Trainer::Create(*plan, Rank{rank}, communicators, *source, state, {}, {});
+    const std::unique_ptr<train::TrainingState> state = *train::TrainingState::Create(
+        *plan, Rank{rank}, {.compute = train::ComputeType(full.compute)});
+    auto trainer =
+        train::Trainer::Create(*plan, Rank{rank}, communicators, *source, *state, {}, {});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     const absl::Status prepared = trainer.ok() ? (*trainer)->Prepare() : trainer.status();
     EXPECT_TRUE(prepared.ok()) << prepared;
@@ -233,7 +235,7 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
             }
             decided = *decision;
           }
-          for (const auto& part : state.parts()) parts.push_back(HeldBy(*part));
+          for (const auto& part : state->parts()) parts.push_back(HeldBy(*part));
         }
       }
       barrier.arrive_and_wait();

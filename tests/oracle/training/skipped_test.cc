@@ -42,8 +42,7 @@ class SkippedTest : public testing::Test {
   SkippedTest() {
     job_.spec.steps = 40;
     plan_ = *plan::MakePlan(job_.spec, plan::MakeCluster(1, 1), Epoch{1});
-    state_ = std::make_unique<train::TrainingState>(plan_, Rank{0},
-                                                    train::BufferOptions{.compute = at::kDouble});
+    state_ = *train::TrainingState::Create(plan_, Rank{0}, {.compute = at::kDouble});
     communicators_.resize(plan::Communicators(plan_).size());
     trainer_ = *train::Trainer::Create(
         plan_, Rank{0}, communicators_, *source_, *state_, {.skipped_in_a_row_max = 4},

@@ -4,6 +4,7 @@
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
+#include <gloo/transport/tcp/unbound_buffer.h>
 #include <malloc.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -112,15 +113,19 @@ TEST(GlooMeshTest, PeerThatResetsItsConnection_FailsTheMeshAndNotTheProcess) {
   }
 }
 
-// Our pairs derive from Gloo's, and one header that its layout depends on is ours.
-TEST(GlooMeshTest, PairOfTheLibrary_IsAsLargeAsItsHeaderSays) {
-  auto device = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(tcp::attr("127.0.0.1")));
-  tcp::Context context(device, 0, 2);
-  context.setTimeout(std::chrono::seconds(1));
-  void* made = dynamic_cast<void*>(context.createPair(1).get());
-  const std::unique_ptr<void, decltype(&std::free)> ours(std::malloc(sizeof(tcp::Pair)),
-                                                         &std::free);
+// Ours derive from Gloo's, and one header that their layout depends on is ours.
+template <typename T>
+void ExpectAsLargeAs(void* made) {
+  const std::unique_ptr<void, decltype(&std::free)> ours(std::malloc(sizeof(T)), &std::free);
   EXPECT_EQ(malloc_usable_size(made), malloc_usable_size(ours.get()));
+}
+TEST(GlooMeshTest, PairAndBufferOfTheLibrary_AreAsLargeAsTheirHeadersSay) {
+  auto device = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(tcp::attr("127.0.0.1")));
+  const auto context = std::make_shared<tcp::Context>(device, 0, 2);
+  context->setTimeout(std::chrono::seconds(1));
+  ExpectAsLargeAs<tcp::Pair>(dynamic_cast<void*>(context->createPair(1).get()));
+  const auto buffer = context->createUnboundBuffer(nullptr, 0);
+  ExpectAsLargeAs<tcp::UnboundBuffer>(dynamic_cast<void*>(buffer.get()));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -82,6 +83,28 @@ TEST_P(MessageTest, SendsUnmatchedUntilLater_DoNotHoldUpCollectives) {
       EXPECT_EQ(payload, std::vector<int64_t>(50'000, 0));
     }
     ASSERT_TRUE(me.all().Flush().ok());
+  });
+}
+
+// Both have read all of it before they answer, so nothing waits here.
+TEST_P(MessageTest, WhatASendKeeps_IsLetGoAtTheExchangeAfterItWasTaken) {
+  RunWorld(GetParam(), 2, Everyone(2), [&](Member& me) {
+    const int32_t peer = 1 - me.rank;
+    std::vector<std::weak_ptr<const void>> kept;
+    std::vector<int64_t> received(100'000), word(1);
+    for (int round = 0; round < 4; ++round) {
+      auto sent = std::make_shared<const std::vector<int64_t>>(received.size(), me.rank);
+      kept.push_back(sent);
+      Outgoing out = Out(peer, *sent);
+      out.keep = std::move(sent);
+      ASSERT_TRUE(me.all().Exchange({std::move(out)}, {In(peer, received)}).ok());
+      ASSERT_EQ(received, std::vector<int64_t>(received.size(), peer));
+      ASSERT_TRUE(me.all().AllReduceSum(word.data(), 1, DType::kInt64).ok());
+      for (int before = 0; before < round; ++before)
+        EXPECT_TRUE(kept[static_cast<size_t>(before)].expired()) << before << " of " << round;
+    }
+    ASSERT_TRUE(me.all().Flush().ok());
+    EXPECT_TRUE(kept.back().expired());
   });
 }
 

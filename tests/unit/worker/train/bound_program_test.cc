@@ -138,6 +138,27 @@ TEST(BoundProgramTest, LastUse_OfAPartInAMicrobatch_IsTheLastInstructionThatName
   }
 }
 
+// Of four tensor ranks two have a slice for the two of the module behind the edge; gradients come
+// from all of those.
+TEST(BoundProgramTest, Sends_OfAPass_AreThoseThatCarryMessages) {
+  const plan::Plan plan = PlanOf(AJob()
+                                     .Module("vision", support::ClipVision(), {.tp = 4})
+                                     .Module("language", support::Llama(), {.tp = 2, .pp = 2})
+                                     .Edge("vision", "language", {.projector = 32})
+                                     .Batch(4, 2));
+  const int32_t language = plan.spec.language;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const plan::Place place = plan.PlacesOf(Rank{rank})[0];
+    for (const BoundInstruction& one : BoundOf(plan, Rank{rank}).instructions) {
+      int32_t expected = 0;
+      if (one.op == Op::kForward)
+        expected = place.module == language ? place.pp == 0 : place.tp < 2;
+      if (one.op == Op::kBackwardInput) expected = place.module == language ? 1 : 0;
+      EXPECT_EQ(one.sends, expected) << "rank " << rank;
+    }
+  }
+}
+
 TEST(BoundProgramTest, Lane_IsThatOfThePartAtTheRanksEnd) {
   const plan::Plan plan = WidePlan();
   const std::vector<plan::MicrobatchSamples> microbatches = MicrobatchesOf(plan);

@@ -37,12 +37,19 @@ TEST(MoveWaitsToReceivesTest, Wait_BecomesTheReceiveOfThatMessageAlone) {
                                         {3, 6, 6.5, 0}, {4, 6.5, 7, 0}, {5, 7, 12, 3},
                                         {6, 12, 13, 0}};
   MoveWaitsToReceives(ThreeStages(), kSecondStage, times);
-  EXPECT_THAT(
-      times, ElementsAre(FieldsAre(0, 1, 3, 0),    // where the pass waited
-                         FieldsAre(1, 0.5, 1, 0),  // its pass is not there
-                         FieldsAre(2, 3, 6, 0),    // begins behind
-                         FieldsAre(3, 6, 6.5, 0),  // a send stays
-                         FieldsAre(4, 7, 10, 0), FieldsAre(5, 10, 12, 0), FieldsAre(6, 12, 13, 0)));
+  EXPECT_THAT(times, ElementsAre(FieldsAre(0, 1, 3, 0, 0),    // where the pass waited
+                                 FieldsAre(1, 0.5, 1, 0, 0),  // its pass is not there
+                                 FieldsAre(2, 3, 6, 0, 0),    // begins behind
+                                 FieldsAre(3, 6, 6.5, 0, 0),  // a send stays
+                                 FieldsAre(4, 7, 10, 0, 0), FieldsAre(5, 10, 12, 0, 0),
+                                 FieldsAre(6, 12, 13, 0, 0)));
+}
+
+// A pass waits for its parameters, then for its message.
+TEST(MoveWaitsToReceivesTest, WaitForParameters_IsNobodys) {
+  std::vector<InstructionTime> times = {{0, 0, 0.5}, {2, 1, 6, 2, 1}};
+  MoveWaitsToReceives(ThreeStages(), kSecondStage, times);
+  EXPECT_THAT(times, ElementsAre(FieldsAre(0, 2, 4, 0, 0), FieldsAre(2, 4, 6, 0, 0)));
 }
 
 TEST(AlignAtRecordTest, RanksLeaveTheRecordTogether_AndTheFirstBeginsAtZero) {

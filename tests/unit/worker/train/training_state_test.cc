@@ -45,7 +45,9 @@ class TrainingStateTest : public testing::Test {
 
   const plan::Plan plan_ = APlan();
   const BufferOptions options_{.compute = at::kDouble};
-  TrainingState state_{plan_, Rank{0}, options_}, other_{plan_, Rank{0}, options_};
+  const std::unique_ptr<TrainingState> owned_ = *TrainingState::Create(plan_, Rank{0}, options_);
+  const std::unique_ptr<TrainingState> others_ = *TrainingState::Create(plan_, Rank{0}, options_);
+  TrainingState &state_ = *owned_, &other_ = *others_;
 };
 
 TEST_F(TrainingStateTest, StepDecidedElsewhere_IsAppliedFromTheKeptGradients) {
@@ -142,6 +144,25 @@ TEST_F(TrainingStateTest, FromTheBeginning_IsWhereAFreshStateStands) {
   EXPECT_EQ(state_.StandingNow().decided.step, 0);
 }
 
+TEST(TrainingStateWidthsTest, ReplicasOfDifferentWidths_AreNotTrained) {
+  const job::JobSpec spec =
+      support::AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2, .pp = 2}).Batch(4, 1);
+  const auto healthy = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  ASSERT_TRUE(healthy.ok()) << healthy.status();
+  EXPECT_TRUE(TrainingState::Create(*healthy, Rank{0}, {}).ok());
+  plan::Layout layout = healthy->layout;
+  const Rank left = healthy->TensorGroup(0, 1, 1)[0];
+  layout.modules[0].changes = {{.dp = 1, .pp = 1, .ranks = {left}}};
+  const auto narrower = plan::Expand(spec, layout);
+  ASSERT_TRUE(narrower.ok()) << narrower.status();
+  for (const Rank rank : {Rank{0}, left}) {
+    const absl::Status status = TrainingState::Create(*narrower, rank, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(status.message(),
+                HasSubstr("module language: replicas of stage 1 are 1 to 2 ranks wide"));
+  }
+}
+
 TEST(TrainingStateBf16Test, GoOn_MakesTheParametersThoseOfTheirMasters) {
   job::JobSpec spec = support::AJob()
                           .Module("language", support::Llama({.layers = 1}))
@@ -149,11 +170,11 @@ TEST(TrainingStateBf16Test, GoOn_MakesTheParametersThoseOfTheirMasters) {
                           .Compute(job::Precision::kBf16);
   const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, 1), Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  TrainingState state(*plan, Rank{0}, {.compute = at::kBFloat16});
-  PartState& part = *state.parts()[0];
+  const auto state = *TrainingState::Create(*plan, Rank{0}, {.compute = at::kBFloat16});
+  PartState& part = *state->parts()[0];
   const at::Tensor before = part.weights().clone();
   part.weights().fill_(7);  // garbage of an aborted collective
-  ASSERT_TRUE(state.GoOn(*plan, {}).ok());
+  ASSERT_TRUE(state->GoOn(*plan, {}).ok());
   for (const plan::LocalMatrix& matrix : part.parameters().matrices) {
     const int64_t count = matrix.rows * matrix.cols;
     EXPECT_TRUE(at::equal(part.weights().narrow(0, matrix.offset, count),

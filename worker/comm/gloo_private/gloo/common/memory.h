@@ -1,7 +1,7 @@
 // gloo/common/memory.h: what Gloo's own headers need of a header that Debian's package leaves out.
 //
-// Gloo's pairs hold one of these by value, so its size counts; nothing here is called.
-// unit/worker/comm compares the size of a pair with what the library makes.
+// Gloo's pairs and buffers hold these by value, so their size counts; nothing here is called.
+// unit/worker/comm compares the sizes of both with what the library makes.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,17 @@ template <typename T>
 class NonOwningPtr;
 
 template <typename T>
+class ShareableNonOwningPtr final {
+  std::shared_ptr<T> ptr_;
+};
+
+template <typename T>
 class WeakNonOwningPtr final {
+ public:
+  WeakNonOwningPtr() = default;
+  explicit WeakNonOwningPtr(const ShareableNonOwningPtr<T>&);
+
+ private:
   std::weak_ptr<T> ptr_;
 };
 

@@ -1,0 +1,121 @@
+#include "worker/train/message_peers.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "tests/support/specs.h"
+#include "worker/train/bound_program.h"
+
+namespace phalanx::train {
+namespace {
+
+using Use = plan::CommunicatorSpec::Use;
+using support::AJob;
+
+plan::Plan PlanOf(const job::JobSpec& spec) {
+  return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+}
+
+// More ranks than all of which would be connected with each other, lanes and widths that differ.
+plan::Plan WidePlan() {
+  return PlanOf(
+      AJob()
+          .Module("vision", support::ClipVision(), {.tp = 2, .dp = 3})
+          .Module("language", support::Llama({.tied_head = true}), {.tp = 4, .dp = 2, .pp = 2})
+          .Edge("vision", "language", {.projector = 16})
+          .Batch(14, 4));
+}
+
+// By communicator and rank, in world ranks.
+using Pairs = std::map<std::pair<size_t, Rank>, std::set<Rank>>;
+Pairs PairsOf(const plan::Plan& plan, const std::vector<plan::CommunicatorSpec>& specs) {
+  Pairs pairs;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const auto peers = MessagePeers(plan, Rank{rank}, specs);
+    EXPECT_EQ(peers.size(), specs.size());
+    for (size_t i = 0; i < peers.size(); ++i) {
+      for (const int32_t peer : peers[i])
+        pairs[{i, Rank{rank}}].insert(specs[i].ranks[static_cast<size_t>(peer)]);
+    }
+  }
+  return pairs;
+}
+
+TEST(MessagePeersTest, OfTwoRanks_BothNameEachOther) {
+  const plan::Plan plan = WidePlan();
+  const Pairs pairs = PairsOf(plan, plan::Communicators(plan));
+  EXPECT_FALSE(pairs.empty());
+  for (const auto& [key, peers] : pairs) {
+    for (const Rank peer : peers) {
+      EXPECT_NE(peer, key.second);
+      EXPECT_TRUE(pairs.at({key.first, peer}).contains(key.second));
+    }
+  }
+}
+
+TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
+  const plan::Plan plan = WidePlan();
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  std::vector<plan::MicrobatchSamples> microbatches;
+  for (int64_t m = 0; m < plan.microbatches; ++m)
+    microbatches.push_back(plan::SamplesOfMicrobatch(plan, m));
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    BindingTables tables;
+    for (const plan::Place& place : plan.PlacesOf(Rank{rank})) {
+      tables.part_of[{place.module, 0}] = static_cast<int32_t>(tables.places.size());
+      tables.places.push_back(place);
+    }
+    for (const plan::CommunicatorSpec& spec : specs) {
+      auto* table = spec.use == Use::kForward    ? &tables.forward_peers
+                    : spec.use == Use::kBackward ? &tables.backward_peers
+                                                 : nullptr;
+      for (size_t p = 0; table != nullptr && p < spec.ranks.size(); ++p)
+        (*table)[spec.ranks[p]] = static_cast<int32_t>(p);
+    }
+    std::map<bool, std::set<int32_t>> bound;  // by direction
+    for (const BoundInstruction& one :
+         Bind(plan, Rank{rank}, *schedule::BuildStepOf(plan, Rank{rank}), tables, microbatches)
+             .instructions) {
+      for (const BoundMessage& message : one.messages) {
+        if (message.peer >= 0) bound[schedule::IsForwardMessage(one.op)].insert(message.peer);
+      }
+    }
+    const auto named = MessagePeers(plan, Rank{rank}, specs);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].use != Use::kForward && specs[i].use != Use::kBackward) continue;
+      const std::set<int32_t> peers(named[i].begin(), named[i].end());
+      for (const int32_t peer : bound[specs[i].use == Use::kForward])
+        EXPECT_TRUE(peers.contains(peer)) << "rank " << rank << " peer " << peer;
+    }
+  }
+}
+
+// Norms stand on both tensor ranks, the embedding at both ends; data groups have collectives only.
+TEST(MessagePeersTest, HoldersOfCopies_TalkOnTheGroupThatKeepsThemAlike) {
+  const plan::Plan plan = PlanOf(
+      AJob()
+          .Module("language", support::Llama({.tied_head = true}), {.tp = 2, .dp = 2, .pp = 2})
+          .Batch(4, 1));
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const plan::Place place = plan.PlacesOf(Rank{rank})[0];
+    plan::Place other_end = place;
+    other_end.pp = 1 - place.pp;
+    const auto peers = MessagePeers(plan, Rank{rank}, specs);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const plan::RankList& ranks = specs[i].ranks;
+      const bool member = std::find(ranks.begin(), ranks.end(), Rank{rank}) != ranks.end();
+      std::vector<int32_t> expected;
+      if (member && specs[i].use == Use::kTensor) expected = {1 - place.tp};
+      if (specs[i].use == Use::kControl) expected = {plan.RankOf(other_end).value};
+      if (specs[i].use == Use::kForward || specs[i].use == Use::kBackward) continue;
+      EXPECT_EQ(peers[i], expected) << specs[i].name << " rank " << rank;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::train

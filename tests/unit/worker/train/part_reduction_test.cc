@@ -1,0 +1,88 @@
+#include "worker/train/part_reduction.h"
+
+#include <memory>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Notes which of its marks are waited for.
+class NotedCommunicator final : public comm::Communicator {
+ public:
+  int32_t rank() const override { return 0; }
+  int32_t size() const override { return 2; }
+  absl::Status AllReduceSum(void*, int64_t, comm::DType) override { return Noted(); }
+  absl::Status ReduceScatterSum(const void*, void*, int64_t, comm::DType) override {
+    return Noted();
+  }
+  absl::Status AllGather(const void*, void*, int64_t, comm::DType) override { return Noted(); }
+  absl::Status Exchange(absl::Span<const comm::Outgoing>,
+                        absl::Span<const comm::Incoming>) override {
+    return Noted();
+  }
+  absl::Status Join() override {
+    waited.push_back(operations_);
+    return absl::OkStatus();
+  }
+  absl::Status Flush() override { return Join(); }
+  absl::StatusOr<Point> Mark() override {
+    return [this, at = operations_] {
+      waited.push_back(at);
+      return absl::OkStatus();
+    };
+  }
+  void Abort(absl::Status) override {}
+
+  int operations() const { return operations_; }
+  std::vector<int> waited;  // for how many operations, in order
+
+ private:
+  absl::Status Noted() {
+    ++operations_;
+    return absl::OkStatus();
+  }
+  int operations_ = 0;
+};
+
+TEST(PartReductionTest, Await_OfOnePart_WaitsForItsOwnCollectivesAlone) {
+  const job::JobSpec spec = support::AJob()
+                                .Module("language", support::Llama(), {.dp = 2, .pp = 2})
+                                .Batch(4, 1)
+                                .Schedule(job::ScheduleName::kInterleaved, 2);
+  const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const plan::Place place = plan->PlacesOf(Rank{0})[0];
+  NotedCommunicator data;
+  std::vector<std::unique_ptr<PartState>> states;
+  std::vector<std::unique_ptr<PartReduction>> parts;
+  for (int32_t chunk = 0; chunk < 2; ++chunk) {
+    states.push_back(std::make_unique<PartState>(*plan, place, chunk, BufferOptions{}));
+    parts.push_back(std::make_unique<PartReduction>(
+        plan::ReductionOf(*plan, place, chunk, states.back()->parameters()), *states.back(),
+        PartGroups{.data = &data}));
+  }
+  EXPECT_FALSE(parts[0]->pending());
+  ASSERT_TRUE(parts[0]->Gather().ok());
+  const int first = data.operations();
+  ASSERT_TRUE(parts[1]->Gather().ok());
+  const int both = data.operations();
+  ASSERT_GT(both, first);
+  EXPECT_TRUE(parts[0]->pending());
+  EXPECT_THAT(data.waited, IsEmpty());
+  ASSERT_TRUE(parts[0]->Await().ok());
+  EXPECT_THAT(data.waited, ElementsAre(first));
+  ASSERT_TRUE(parts[0]->Await().ok());
+  ASSERT_TRUE(parts[1]->Await().ok());
+  EXPECT_THAT(data.waited, ElementsAre(first, both));
+  EXPECT_FALSE(parts[0]->pending());
+}
+
+}  // namespace
+}  // namespace phalanx::train

@@ -1,0 +1,56 @@
+#include "worker/train/step_timer.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::train {
+namespace {
+
+using Kind = StepTimer::Kind;
+using testing::ElementsAre;
+using testing::FieldsAre;
+
+// Mark i is at times[i] seconds.
+class FixedMarks final : public Marks {
+ public:
+  explicit FixedMarks(std::vector<double> times) : times_(std::move(times)) {}
+  void Clear(int64_t) override { next_ = 0; }
+  int32_t Mark(int64_t) override { return next_++; }
+  double SecondsBetween(int64_t, int32_t from, int32_t to) override {
+    return times_[static_cast<size_t>(to)] - times_[static_cast<size_t>(from)];
+  }
+
+ private:
+  const std::vector<double> times_;
+  int32_t next_ = 0;
+};
+
+// A pass of 16 seconds: 1 for its parameters, 2 for a message, 4 in collectives; then a record.
+TEST(StepTimerTest, WaitsInsideAPass_AreNeitherBusyNorItsWork) {
+  StepTimer timer(std::make_unique<FixedMarks>(std::vector<double>{0, 0, 1, 3, 8, 12, 16, 19}));
+  timer.BeginStep(3);
+  const int32_t begin = timer.Mark();
+  timer.BeginInstruction(5);
+  const int32_t gather = timer.Mark(), message = timer.Mark(), ready = timer.Mark();
+  timer.Add(Kind::kParameters, gather, message);
+  timer.Add(Kind::kWait, message, ready);
+  const int32_t sum = timer.Mark(), summed = timer.Mark();
+  timer.Add(Kind::kCollective, sum, summed);
+  const int32_t end = timer.Mark();
+  timer.Add(Kind::kCompute, begin, end);
+  timer.BeginInstruction(6);
+  timer.Add(Kind::kComm, end, timer.Mark());
+
+  const StepFigures figures = timer.Read(3);
+  EXPECT_EQ(figures.busy, 9);
+  EXPECT_EQ(figures.exposed_comm, 1 + 2 + 4 + 3);
+  EXPECT_THAT(figures.instructions,
+              ElementsAre(FieldsAre(5, 0, 16, 2, 1), FieldsAre(6, 16, 19, 0, 0)));
+  // What a host that runs ahead learns of it: its collectives are its own.
+  EXPECT_EQ(figures.instructions[0].work(), 13);
+}
+
+}  // namespace
+}  // namespace phalanx::train

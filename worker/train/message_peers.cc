@@ -1,0 +1,95 @@
+#include "worker/train/message_peers.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/plan/copies.h"
+#include "core/plan/samples.h"
+
+namespace phalanx::train {
+namespace {
+
+using Use = plan::CommunicatorSpec::Use;
+
+// Those that differ in what lanes work on, of which there are few.
+std::vector<plan::MicrobatchSamples> Microbatches(const plan::Plan& plan) {
+  std::map<std::vector<int64_t>, plan::MicrobatchSamples> distinct;
+  const auto add = [&distinct](plan::MicrobatchSamples samples) {
+    std::vector<int64_t> lanes = samples.lane_first;
+    distinct.try_emplace(std::move(lanes), std::move(samples));
+  };
+  for (int64_t m = 0; m < plan.microbatches; ++m) add(plan::SamplesOfMicrobatch(plan, m));
+  const int32_t replicas = plan.replicas(plan.spec.language).present_replicas();
+  add(plan::DealMicrobatch(plan, plan.spec.batch.micro * replicas));
+  std::vector<plan::MicrobatchSamples> result;
+  for (auto& [lanes, samples] : distinct) result.push_back(std::move(samples));
+  return result;
+}
+
+std::set<Rank> PeersOfLinks(const plan::Plan& plan, Rank rank) {
+  const std::vector<plan::Place> places = plan.PlacesOf(rank);
+  const auto here = [&places](const auto& end) {
+    return std::any_of(places.begin(), places.end(), [&end](const plan::Place& place) {
+      return place.module == end.module && place.pp == end.stage;
+    });
+  };
+  const std::vector<plan::MicrobatchSamples> microbatches = Microbatches(plan);
+  std::set<Rank> peers;
+  for (size_t link = 0; link < plan.links.size(); ++link) {
+    if (!here(plan.links[link].from) && !here(plan.links[link].to)) continue;
+    for (const plan::MicrobatchSamples& samples : microbatches) {
+      for (const plan::LinkMessage& message :
+           plan::LinkMessages(plan, static_cast<int32_t>(link), samples)) {
+        if (message.count == 0 || message.from == message.to) continue;
+        if (message.from == rank) peers.insert(message.to);
+        if (message.to == rank) peers.insert(message.from);
+      }
+    }
+  }
+  return peers;
+}
+
+void InsertOtherEnds(const plan::Plan& plan, const std::vector<plan::Copy>& copies, Rank rank,
+                     std::set<Rank>& peers) {
+  for (const plan::Copy& copy : copies) {
+    const Rank lead = plan.RankOf(copy.lead), follower = plan.RankOf(copy.follower);
+    if (lead == follower) continue;
+    if (lead == rank) peers.insert(follower);
+    if (follower == rank) peers.insert(lead);
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank,
+                                               absl::Span<const plan::CommunicatorSpec> specs) {
+  const std::set<Rank> of_links = PeersOfLinks(plan, rank);
+  std::set<Rank> of_ties;
+  std::map<plan::RankList, std::set<Rank>> of_copies;  // by tensor group
+  for (const plan::Place& place : plan.PlacesOf(rank)) {
+    InsertOtherEnds(plan, plan::TiedCopies(plan, place), rank, of_ties);
+    std::set<Rank>& in_group =
+        of_copies[plan.TensorGroup(place.module, place.dp, place.pp, place.cp)];
+    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
+    for (int32_t chunk = 0; chunk < chunks; ++chunk)
+      InsertOtherEnds(plan, plan::CopiesInSlot(plan, place, chunk), rank, in_group);
+  }
+  std::vector<std::vector<int32_t>> result(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const plan::RankList& ranks = specs[i].ranks;
+    const std::set<Rank>* peers = nullptr;
+    if (specs[i].use == Use::kControl) peers = &of_ties;
+    if (specs[i].use == Use::kForward || specs[i].use == Use::kBackward) peers = &of_links;
+    if (const auto found = of_copies.find(ranks);
+        specs[i].use == Use::kTensor && found != of_copies.end())
+      peers = &found->second;
+    if (peers == nullptr) continue;
+    for (size_t p = 0; p < ranks.size(); ++p) {
+      if (peers->contains(ranks[p])) result[i].push_back(static_cast<int32_t>(p));
+    }
+  }
+  return result;
+}
+
+}  // namespace phalanx::train

@@ -1,0 +1,24 @@
+// worker/train/message_peers.h: with whom a rank exchanges messages, on which communicator.
+//
+// A device connects two ranks at their first message, beside kernels that may be waiting for the
+// very ranks that connect. So whoever connects communicators is told before (WorldOptions::peers).
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/plan/plan.h"
+
+namespace phalanx::train {
+
+// By communicator, ascending, in its ranks; nothing where `rank` is no member. The messages are
+// those of links in training and in evaluation by full microbatches, and those that keep copies
+// alike (copy_exchange.h). Two ranks name each other or neither does.
+std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank,
+                                               absl::Span<const plan::CommunicatorSpec> specs);
+
+}  // namespace phalanx::train
