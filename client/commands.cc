@@ -17,7 +17,6 @@
 namespace phalanx::client {
 namespace {
 
-constexpr int kSubmitPatience = 6;  // times the connection's timeout
 constexpr int32_t kPageSize = 100;
 
 void PrintWarnings(const std::vector<std::string>& warnings, Io& io) {
@@ -96,8 +95,7 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   request.set_request_id(absl::StrCat(absl::Hex(Connection::Draw(), absl::kZeroPad16),
                                       absl::Hex(Connection::Draw(), absl::kZeroPad16)));
   v1::SubmitJobResponse response;
-  const absl::Status status =
-      connection.Call(&v1::JobService::Stub::SubmitJob, request, &response, kSubmitPatience);
+  const absl::Status status = connection.Call(&v1::JobService::Stub::SubmitJob, request, &response);
   if (!status.ok()) return Fail(status, io);
   if (options.format == Format::kTable || options.format == Format::kWide) {
     io.talk << "submitted " << TerminalText(response.job().name()) << " as "
@@ -175,7 +173,7 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
   grpc::ClientContext context;
   // A stream that is followed has no end of its own; a read of what is there has.
   if (!options.follow) {
-    context.set_deadline(absl::ToChronoTime(absl::Now() + connection.timeout() * 12));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + connection.timeout()));
   }
   const StopScope scope(stopper, context);
   const std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>> stream =
@@ -196,7 +194,7 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
   }
   const grpc::Status status = stream->Finish();
   if (status.ok() || stopper.stopped()) return kSuccess;
-  return Fail(connection.Explain(FromGrpc(status)), io);
+  return Fail(connection.Explain(status), io);
 }
 
 int Events(Connection& connection, const std::string& job, Format format, Io& io) {

@@ -53,27 +53,33 @@ uint64_t Connection::Draw() {
   return (uint64_t{device()} << 32) | device();
 }
 
-absl::Status Connection::Explain(const absl::Status& status) const {
-  if (status.code() != absl::StatusCode::kUnavailable &&
-      status.code() != absl::StatusCode::kDeadlineExceeded) {
-    return status;
-  }
-  return absl::Status(status.code(), absl::StrCat("the coordinator at ", options_.server,
-                                                  " does not answer: ", status.message()));
+absl::Status Connection::Explain(const grpc::Status& status) const {
+  const absl::Status plain = FromGrpc(status);
+  if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
+  return absl::Status(
+      plain.code(),
+      absl::StrCat("the coordinator at ", options_.server,
+                   SaidByCoordinator(status) ? " accepts nothing now: " : " does not answer: ",
+                   plain.message()));
 }
 
-absl::Status Connection::Repeat(absl::Duration total,
-                                const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
-  const absl::Time deadline = absl::Now() + total;
+absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
+  const absl::Time deadline = absl::Now() + options_.timeout;
   Backoff backoff(Draw());
+  grpc::Status said;  // by the coordinator, the last time that it said anything
   while (true) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));
     const grpc::Status status = attempt(context);
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return Explain(FromGrpc(status));
+    // It tells more than that there was no time for another answer.
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !said.ok()) {
+      return Explain(said);
+    }
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return Explain(status);
+    if (SaidByCoordinator(status)) said = status;
     const absl::Duration asked = RetryDelayOf(status);
     const absl::Duration wait = asked > absl::ZeroDuration() ? asked : backoff.Next();
-    if (absl::Now() + wait >= deadline) return Explain(FromGrpc(status));
+    if (absl::Now() + wait >= deadline) return Explain(said.ok() ? status : said);
     absl::SleepFor(wait);
   }
 }

@@ -22,7 +22,7 @@ namespace phalanx::client {
 struct ConnectionOptions {
   // "HOST:PORT". Empty: the address a coordinator listens on by default.
   std::string server;
-  // A unary call with its repetitions; submits take six times as long at most.
+  // A unary call with its repetitions.
   absl::Duration timeout = absl::Seconds(5);
 };
 
@@ -50,12 +50,11 @@ class Connection {
   using Method = grpc::Status (v1::JobService::Stub::*)(grpc::ClientContext*, const Request&,
                                                         Response*);
 
-  // Errors: what the server says; Unavailable or DeadlineExceeded, with the address, if it says
-  // nothing.
+  // Errors: what the server says, with its address where it is Unavailable; Unavailable or
+  // DeadlineExceeded, with the address, if it says nothing.
   template <typename Request, typename Response>
-  absl::Status Call(Method<Request, Response> method, const Request& request, Response* response,
-                    int patience = 1) {
-    return Repeat(options_.timeout * patience, [&](grpc::ClientContext& context) {
+  absl::Status Call(Method<Request, Response> method, const Request& request, Response* response) {
+    return Repeat([&](grpc::ClientContext& context) {
       return ((*stub_).*method)(&context, request, response);
     });
   }
@@ -65,12 +64,12 @@ class Connection {
   absl::Duration timeout() const { return options_.timeout; }
   // Random, for request ids and for the seeds of backoffs.
   static uint64_t Draw();
-  // Adds the server's address where the error is that it does not answer.
-  absl::Status Explain(const absl::Status& status) const;
+  // As a status that names the server where it answers that it cannot serve now, or does not
+  // answer.
+  absl::Status Explain(const grpc::Status& status) const;
 
  private:
-  absl::Status Repeat(absl::Duration total,
-                      const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
+  absl::Status Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
 
   const ConnectionOptions options_;
   const std::unique_ptr<v1::JobService::Stub> stub_;

@@ -1,10 +1,13 @@
 // client/main.cc: the `phalanx` command: flags in, exit code out.
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -12,6 +15,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/commands.h"
 #include "client/completion.h"
@@ -19,6 +23,7 @@
 #include "client/interrupt.h"
 #include "client/plan_pictures.h"
 #include "client/run.h"
+#include "core/base/host_port.h"
 #include "core/job/scalar.h"
 
 namespace phalanx::client {
@@ -28,9 +33,12 @@ namespace {
 #define PHALANX_VERSION "unknown"
 #endif
 
+// Of commands that need more than an answer from memory: the store, or nodes.
+constexpr absl::Duration kSubmitTimeout = absl::Seconds(30), kLogsTimeout = absl::Minutes(1);
+
 struct Flags {
   std::string server;
-  std::string timeout = "5s";
+  std::string timeout;  // empty: the command's own
   std::string format = "table";
   std::string file;
   std::string job;
@@ -89,11 +97,14 @@ class Program {
 
   CLI::App* Add(const std::string& name, const std::string& description, Action action);
   void AddLocalCommands();
+  void AddSubmit();
   void AddJobCommands();
+  void AddLogs();
   void AddOtherCommands();
   // A command that waits can be interrupted; the others end at once, as programs do.
   int Interruptible(const std::function<int(Stopper&)>& command);
-  ConnectionOptions Server() const;
+  // `timeout`: unless --timeout is given.
+  ConnectionOptions Server(absl::Duration timeout = absl::Seconds(5)) const;
   Format format() const { return *ParseFormat(flags_.format); }
   std::vector<CommandWords> Words() const;
 
@@ -110,10 +121,8 @@ CLI::App* Program::Add(const std::string& name, const std::string& description, 
   return command;
 }
 
-ConnectionOptions Program::Server() const {
-  ConnectionOptions options{.server = flags_.server};
-  if (const auto timeout = job::ParseDuration(flags_.timeout)) options.timeout = *timeout;
-  return options;
+ConnectionOptions Program::Server(absl::Duration timeout) const {
+  return {.server = flags_.server, .timeout = job::ParseDuration(flags_.timeout).value_or(timeout)};
 }
 
 int Program::Interruptible(const std::function<int(Stopper&)>& command) {
@@ -166,10 +175,10 @@ void Program::AddLocalCommands() {
   validate->add_flag("--check-data", flags_.check_data, "also read the shards and the tokenizer");
 }
 
-void Program::AddJobCommands() {
+void Program::AddSubmit() {
   CLI::App* submit = Add("submit", "Queue a job; prints its id", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
-      Connection connection(Server());
+      Connection connection(Server(kSubmitTimeout));
       return Submit(
           connection,
           {.file = flags_.file, .format = format(), .wait = flags_.wait, .dry_run = flags_.dry_run},
@@ -180,6 +189,9 @@ void Program::AddJobCommands() {
   AddFormat(submit, flags_);
   submit->add_flag("--wait", flags_.wait, "watch the job; the exit code is its outcome");
   submit->add_flag("--dry-run", flags_.dry_run, "check the job file and submit nothing");
+}
+
+void Program::AddJobCommands() {
   CLI::App* list = Add("list", "List jobs, newest first", [this](Io& io) {
     Connection connection(Server());
     return List(connection, format(), flags_.limit, io);
@@ -210,13 +222,16 @@ void Program::AddJobCommands() {
         });
       });
   AddJob(watch, flags_);
+}
+
+void Program::AddLogs() {
   CLI::App* logs = Add("logs", "Show what a job's ranks wrote", [this](Io& io) {
     if (flags_.raw && isatty(STDOUT_FILENO) == 1) {
       io.talk << "--raw: what ranks write may control a terminal; send it to a file or a pipe\n";
       return static_cast<int>(kUsage);
     }
     return Interruptible([&](Stopper& stopper) {
-      Connection connection(Server());
+      Connection connection(Server(kLogsTimeout));
       return Logs(connection,
                   {.job = flags_.job,
                    .ranks = flags_.ranks,
@@ -270,8 +285,12 @@ std::vector<CommandWords> Program::Words() const {
 int Program::Main(int argc, char** argv) {
   app_.add_option("--server", flags_.server, "address of the coordinator; default 127.0.0.1:4444")
       ->envname("PHALANX_SERVER")
+      ->check([](const std::string& text) {
+        return std::string(ParseHostPort(text, 1).status().message());
+      })
       ->type_name("HOST:PORT");
-  app_.add_option("--timeout", flags_.timeout, "how long to wait for an answer")
+  app_.add_option("--timeout", flags_.timeout,
+                  "how long to wait for an answer; default 5s, of submit 30s, of logs 1m")
       ->check([](const std::string& text) {
         return job::ParseDuration(text) ? "" : "must be a duration such as 5s";
       })
@@ -279,7 +298,9 @@ int Program::Main(int argc, char** argv) {
   app_.require_subcommand(1);
   app_.set_help_all_flag("--help-all", "the help of every command");
   AddLocalCommands();
+  AddSubmit();
   AddJobCommands();
+  AddLogs();
   AddOtherCommands();
   try {
     app_.parse(argc, argv);
@@ -293,9 +314,23 @@ int Program::Main(int argc, char** argv) {
     return app_.exit(error, std::cout, std::cerr) == 0 ? kSuccess : kUsage;
   }
   Io io = TerminalIo();
-  const int code = chosen_(io);
+  return chosen_(io);
+}
+
+// What was written to standard output may still fail to get there. A reader who has left has what
+// it wanted, and is told nothing.
+int Flushed(int code) {
+  errno = 0;
   std::cout.flush();
-  return code;
+  if (std::cout) return code;
+  const int error = errno;
+  pollfd reader{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  const bool left = poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0;
+  if (!left) {
+    std::cerr << "error: cannot write to standard output"
+              << (error == 0 ? "" : absl::StrCat(": ", std::strerror(error))) << "\n";
+  }
+  return code == kSuccess ? kCannotCreate : code;
 }
 
 }  // namespace
@@ -304,7 +339,7 @@ int Program::Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   try {
-    return phalanx::client::Program().Main(argc, argv);
+    return phalanx::client::Flushed(phalanx::client::Program().Main(argc, argv));
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << "\n";
     return phalanx::client::kInternal;

@@ -1,5 +1,6 @@
 #include "client/rpc_status.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,16 @@ absl::Status FromGrpc(const grpc::Status& status) {
     if (!violations.empty()) return ViolationsStatus(violations);
   }
   return absl::Status(code, status.error_message());
+}
+
+bool SaidByCoordinator(const grpc::Status& status) {
+  const google::rpc::Status details = DetailsOf(status);
+  return std::any_of(details.details().begin(), details.details().end(),
+                     [](const google::protobuf::Any& any) {
+                       google::rpc::ErrorInfo info;
+                       return any.Is<google::rpc::ErrorInfo>() && any.UnpackTo(&info) &&
+                              info.domain() == "phalanx";
+                     });
 }
 
 absl::Duration RetryDelayOf(const grpc::Status& status) {

@@ -2,15 +2,18 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/commands.h"
@@ -24,6 +27,7 @@
 #include "client/watch.h"
 #include "core/base/status.h"
 #include "core/job/schema.h"
+#include "core/posix/whole_file.h"
 
 namespace phalanx::client {
 namespace {
@@ -38,13 +42,15 @@ std::string OutputFolder(const RunOptions& options, const JobFile& file) {
   return AbsolutePath((folder / file.job.spec.output).string());
 }
 
-void WriteText(const std::string& path, const job::Tree& tree) {
-  std::ofstream file(path);
-  PrintTree(tree, Format::kJson, file);
+absl::Status WriteJson(const std::string& path, const job::Tree& tree) {
+  std::ostringstream text;
+  PrintTree(tree, Format::kJson, text);
+  return WriteWholeFile(path, text.str());
 }
 
-// What every rank wrote, a file each. Best effort: the job is over.
-void StoreLogs(Connection& connection, const std::string& job, const std::string& folder) {
+// What every rank wrote, a file each. A coordinator that does not answer keeps its logs: the job is
+// over.
+absl::Status StoreLogs(Connection& connection, const std::string& job, const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   grpc::ClientContext context;
@@ -52,14 +58,31 @@ void StoreLogs(Connection& connection, const std::string& job, const std::string
   v1::GetLogsRequest request;
   request.set_job(job);
   const auto stream = connection.stub().GetLogs(&context, request);
-  std::map<int32_t, std::ofstream> files;
+  std::map<std::string, std::ofstream> files;
   v1::GetLogsResponse response;
   while (stream->Read(&response)) {
-    auto [file, inserted] = files.try_emplace(response.rank());
-    if (inserted) file->second.open(absl::StrCat(folder, "/rank-", response.rank(), ".log"));
+    const std::string path = absl::StrCat(folder, "/rank-", response.rank(), ".log");
+    auto [file, inserted] = files.try_emplace(path);
+    if (inserted) file->second.open(path);
     file->second << response.text();
   }
   stream->Finish();
+  for (auto& [path, file] : files) {
+    file.flush();
+    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+// What came out of the job, into its folder. Errors: Unavailable, naming the file.
+absl::Status StoreResults(Connection& connection, const Watched& watched,
+                          const std::string& output) {
+  absl::Status status = StoreLogs(connection, JobName(watched.job), output + "/logs");
+  status.Update(WriteJson(output + "/job.json", ToTree(watched.job)));
+  if (watched.evaluation.has_value()) {
+    status.Update(WriteJson(output + "/evaluation.json", ToTree(*watched.evaluation)));
+  }
+  return status;
 }
 
 absl::StatusOr<v1::JobStatus> SubmitDocument(Connection& connection, v1::JobDocument document) {
@@ -107,15 +130,14 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::string& 
     }
   }
   const v1::JobStatus& last = watched->job;
-  StoreLogs(connection, job, output + "/logs");
-  WriteText(output + "/job.json", ToTree(last));
+  const absl::Status stored = StoreResults(connection, *watched, output);
   for (const std::string& line : FailureLines(last)) io.talk << line << "\n";
   PrintOutcome(last, output, io);
-  if (watched->evaluation.has_value()) {
-    WriteText(output + "/evaluation.json", ToTree(*watched->evaluation));
-    PrintEvaluation(*watched->evaluation, io.out);
-  }
-  return watched->detached ? kJobCancelled : ExitCodeOf(last.phase());
+  if (watched->evaluation.has_value()) PrintEvaluation(*watched->evaluation, io.out);
+  if (!stored.ok()) io.talk << "error: " << TerminalText(stored.message()) << "\n";
+  if (watched->detached) return kJobCancelled;
+  const int code = ExitCodeOf(last.phase());
+  return code == kSuccess && !stored.ok() ? kCannotCreate : code;
 }
 
 }  // namespace
@@ -126,15 +148,21 @@ int Run(const RunOptions& options, Io& io) {
   for (const std::string& warning : file->job.warnings) {
     io.talk << "warning: " << TerminalText(warning) << "\n";
   }
+  if (std::any_of(options.output.begin(), options.output.end(),
+                  [](unsigned char c) { return absl::ascii_iscntrl(c); })) {
+    io.talk << "error: --output: \"" << TerminalText(options.output)
+            << "\": must have no control characters\n";
+    return kUsage;
+  }
   const std::string output = OutputFolder(options, *file);
+  const absl::StatusOr<std::string> text = WithOutput(file->document.text(), output);
+  if (!text.ok()) return FailFile(text.status(), io);
   std::error_code error;
   std::filesystem::create_directories(output, error);
   if (error) {
     io.talk << "error: cannot make " << output << ": " << error.message() << "\n";
     return kCannotCreate;
   }
-  const absl::StatusOr<std::string> text = WithOutput(file->document.text(), output);
-  if (!text.ok()) return FailFile(text.status(), io);
   file->document.set_text(*text);
 
   const job::Resources& resources = file->job.spec.resources;

@@ -69,8 +69,9 @@ absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job,
     const absl::Duration limit = watched.job.id() == 0 ? connection.timeout() : patience;
     if (!broken || absl::Now() - heard > limit) {
       progress.Finish();
-      return connection.Explain(status.ok() ? absl::UnavailableError("the stream ended early")
-                                            : FromGrpc(status));
+      return connection.Explain(
+          status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the stream ended early")
+                      : status);
     }
     if (!lost) {
       progress.Finish();

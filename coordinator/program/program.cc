@@ -12,13 +12,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/http/http_server.h"
@@ -26,7 +24,9 @@
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
+#include "core/base/host_port.h"
 #include "core/base/status.h"
+#include "core/posix/whole_file.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -45,15 +45,10 @@ struct Flags {
   bool check_store = false;
 };
 
-// "HOST:PORT", also "[::1]:PORT".
-absl::StatusOr<std::pair<std::string, int>> SplitAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no HOST:PORT"));
-  }
-  return std::make_pair(address.substr(0, colon), port);
+absl::StatusOr<HostPort> ParseAddress(const std::string& text, absl::string_view flag) {
+  absl::StatusOr<HostPort> address = ParseHostPort(text, 0);
+  if (address.ok()) return address;
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", address.status().message()));
 }
 
 absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::string_view flag) {
@@ -63,21 +58,6 @@ absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::stri
         absl::StrCat(flag, ": \"", text, "\" is no duration such as 15s"));
   }
   return duration;
-}
-
-// Readers never see half a file.
-absl::Status WriteReadyFile(const std::string& path, const std::string& text) {
-  const std::string draft = absl::StrCat(path, ".", getpid());
-  {
-    std::ofstream file(draft, std::ios::trunc);
-    file << text << "\n";
-    file.flush();
-    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", draft));
-  }
-  if (std::rename(draft.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot rename to ", path));
-  }
-  return absl::OkStatus();
 }
 
 std::string JournalPath(const Flags& flags) { return absl::StrCat(flags.store, "/journal.db"); }
@@ -110,18 +90,16 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
   return status;
 }
 
-using Address = std::pair<std::string, int>;
-
 // Flags that have a form of their own.
 struct Settings {
-  Address listen, http;
+  HostPort listen, http;
   absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max;
 };
 
 absl::StatusOr<Settings> Read(const Flags& flags) {
   Settings settings;
-  ASSIGN_OR_RETURN(settings.listen, SplitAddress(flags.listen));
-  ASSIGN_OR_RETURN(settings.http, SplitAddress(flags.http));
+  ASSIGN_OR_RETURN(settings.listen, ParseAddress(flags.listen, "--listen"));
+  ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));
   ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
   ASSIGN_OR_RETURN(settings.heartbeat_interval,
                    ParsePositive(flags.heartbeat_interval, "--heartbeat-interval"));
@@ -132,7 +110,7 @@ absl::StatusOr<Settings> Read(const Flags& flags) {
 }
 
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan) {
-  ServerOptions options{.host = settings.listen.first, .port = settings.listen.second};
+  ServerOptions options{.host = settings.listen.host, .port = settings.listen.port};
   options.driver.plan = std::move(plan);
   options.driver.machine.live_jobs_max = flags.live_jobs_max;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
@@ -185,15 +163,15 @@ absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signal
       Server::Start(OptionsOf(flags, settings, std::move(plan)), *std::move(backend));
   if (!server.ok()) return Explain(flags, server.status());
   ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
-                   HttpServer::Start({.host = settings.http.first,
-                                      .port = settings.http.second,
+                   HttpServer::Start({.host = settings.http.host,
+                                      .port = settings.http.port,
                                       .metrics = [&server] { return (*server)->MetricsText(); },
                                       .ready = [&server] { return (*server)->ready(); }}));
   const std::string ready =
-      absl::StrCat("{\"grpc\":\"", settings.listen.first, ":", (*server)->port(), "\",\"http\":\"",
-                   settings.http.first, ":", http->port(), "\"}");
+      absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*server)->port(), "\",\"http\":\"",
+                   settings.http.host, ":", http->port(), "\"}");
   spdlog::info("serving {}", ready);
-  if (!flags.ready_file.empty()) RETURN_IF_ERROR(WriteReadyFile(flags.ready_file, ready));
+  if (!flags.ready_file.empty()) RETURN_IF_ERROR(WriteWholeFile(flags.ready_file, ready + "\n"));
 
   int signal = 0;
   {

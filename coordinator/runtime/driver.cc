@@ -198,9 +198,9 @@ void Driver::OnCommit(const CommitReport& report) {
   const absl::Status failure =
       report.status.ok()
           ? absl::OkStatus()
-          : absl::UnavailableError(absl::StrCat("the store fails, nothing is accepted "
-                                                "until it works again: ",
-                                                report.status.message()));
+          : absl::UnavailableError(absl::StrCat(
+                absl::IsResourceExhausted(report.status) ? "the store is full" : "the store fails",
+                ", nothing is accepted until it works again: ", report.status.message()));
   bool changed = false;
   {
     MutexLock lock(&mu_);

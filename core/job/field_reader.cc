@@ -92,7 +92,9 @@ void FieldReader::Read(const std::string& path, absl::Span<const Field> fields, 
                        std::optional<Family> family) {
   const Tree* mapping = report_.Find(path);
   if (mapping->kind != Tree::Kind::kMapping) {
-    report_.Add(path, "must be a mapping");
+    report_.Add(path, path.empty()
+                          ? "the document must be a mapping: apiVersion, kind, metadata, spec"
+                          : "must be a mapping");
     return;
   }
   CheckFieldNames(path, *mapping, fields);

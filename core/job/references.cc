@@ -92,8 +92,10 @@ class Resolver {
         node == nullptr ? AfterTheOneBefore(index) : Written(path, *node);
     if (offset.has_value() &&
         (*offset < 0 || *offset + spec_.modules[index].parallel.ranks > kRanksMax)) {
-      report_.Add(node != nullptr ? path : ModulePath(index) + ".parallel.ranks",
-                  absl::StrCat("ranks must lie within [0, ", kRanksMax, ")"));
+      report_.Add(
+          node != nullptr ? path : ModulePath(index) + ".parallel.ranks",
+          absl::StrCat("ranks [", *offset, ", ", *offset + spec_.modules[index].parallel.ranks,
+                       ") must lie within [0, ", kRanksMax, ")"));
       offset.reset();
     }
     spec_.modules[index].offset = static_cast<int32_t>(offset.value_or(kUnplaced));

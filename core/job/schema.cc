@@ -413,7 +413,7 @@ std::string DescribeValue(const Field& field) {
     case T::kMapping:
       return "a mapping";
     case T::kMappings:
-      return "a list of mappings";
+      return absl::StrCat("a list of at most ", field.count_max, " mappings");
   }
   return "";
 }

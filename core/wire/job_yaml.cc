@@ -50,6 +50,15 @@ int DepthOf(const Tree& tree) {
   return depth + 1;
 }
 
+std::string TooDeep() { return absl::StrCat("nested deeper than ", kDocumentDepthMax, " levels"); }
+
+// Whether `text` begins with more brackets than may be open: yaml-cpp, which looks for a key first,
+// finds another fault with those.
+bool NestsTooDeep(absl::string_view text) {
+  return std::min(text.find_first_not_of("[{ "), text.size()) >
+         static_cast<size_t>(kDocumentDepthMax);
+}
+
 bool HasControl(const std::string& text) {
   return std::any_of(text.begin(), text.end(), [](char c) {
     const unsigned char u = static_cast<unsigned char>(c);
@@ -83,7 +92,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (found == anchors_.end()) throw Refused{"an alias may not lie within its anchor", mark};
     nodes_ += CountNodes(found->second) - 1;
     if (static_cast<int>(stack_.size()) + DepthOf(found->second) > kDocumentDepthMax) {
-      throw Refused{absl::StrCat("nested deeper than ", kDocumentDepthMax, " levels"), mark};
+      throw Refused{TooDeep(), mark};
     }
     CheckNodes(mark);
     Finish(found->second, 0, mark);
@@ -127,7 +136,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (tag != "?" && !tag.empty()) throw Refused{"tags are not understood", mark};
     CheckNodes(mark);
     if (stack_.size() >= static_cast<size_t>(kDocumentDepthMax)) {
-      throw Refused{absl::StrCat("nested deeper than ", kDocumentDepthMax, " levels"), mark};
+      throw Refused{TooDeep(), mark};
     }
     if (!stack_.empty() && stack_.back().tree.kind == Tree::Kind::kMapping &&
         !stack_.back().key.has_value()) {
@@ -353,6 +362,9 @@ absl::StatusOr<Tree> ParseYaml(absl::string_view text) {
     }
     return tree;
   } catch (const Refused& refused) {
+    if (NestsTooDeep(text.substr(std::min(text.size(), static_cast<size_t>(refused.mark.pos))))) {
+      return At(TooDeep(), refused.mark.line + 1, refused.mark.column + 1);
+    }
     return At(refused.rule, refused.mark.line + 1, refused.mark.column + 1);
   } catch (const YAML::Exception& exception) {
     return At(exception.msg, exception.mark.line + 1, exception.mark.column + 1);

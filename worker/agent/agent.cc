@@ -12,15 +12,17 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/host_port.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "core/posix/whole_file.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/translate.h"
 
@@ -78,16 +80,20 @@ absl::Status ValidateOptions(const AgentOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(parts...));
   };
   if (options.coordinator.empty()) return invalid("--coordinator is needed: HOST:PORT");
+  if (const absl::Status address = ParseHostPort(options.coordinator, 1).status(); !address.ok()) {
+    return invalid("--coordinator: ", address.message());
+  }
   const bool named = !options.node.empty() && options.node.size() <= kNodeBytesMax &&
                      std::all_of(options.node.begin(), options.node.end(), [](unsigned char c) {
                        return std::isalnum(c) || c == '.' || c == '_' || c == '-';
                      });
   if (!named) {
-    return invalid("--node is \"", options.node, "\"; it must be 1 to ", kNodeBytesMax,
-                   " of A-Z a-z 0-9 . _ -");
+    return invalid("--node is \"", absl::Utf8SafeCHexEscape(options.node), "\"; it must be 1 to ",
+                   kNodeBytesMax, " of A-Z a-z 0-9 . _ -");
   }
   if (options.device_kind != "cpu" && options.device_kind != "gpu") {
-    return invalid("--device is \"", options.device_kind, "\"; it must be cpu or gpu");
+    return invalid("--device is \"", absl::Utf8SafeCHexEscape(options.device_kind),
+                   "\"; it must be cpu or gpu");
   }
   if (options.devices < 1 || options.devices > kDevicesMax) {
     return invalid("--devices is ", options.devices, "; it must be 1 to ", kDevicesMax);
@@ -211,14 +217,10 @@ void Agent::Carry(const LogLine& action) { spdlog::info("node={} {}", options_.n
 void Agent::WriteReadyFile() {
   ready_ = true;
   if (options_.ready_file.empty()) return;
-  const std::string aside = absl::StrCat(options_.ready_file, ".", getpid(), ".tmp");
-  {
-    std::ofstream file(aside);
-    file << "{\"pid\": " << getpid() << ", \"node\": \"" << options_.node << "\"}\n";
-  }
-  if (rename(aside.c_str(), options_.ready_file.c_str()) != 0) {
-    spdlog::error("cannot write --ready-file {}: {}", options_.ready_file, strerror(errno));
-  }
+  const absl::Status written = WriteWholeFile(
+      options_.ready_file,
+      absl::StrCat("{\"pid\": ", getpid(), ", \"node\": \"", options_.node, "\"}\n"));
+  if (!written.ok()) spdlog::error("--ready-file: {}", std::string(written.message()));
 }
 
 }  // namespace phalanx::agent

@@ -94,6 +94,13 @@ absl::StatusOr<FileStamp> StampOf(const std::string& path) {
   return CheckedStamp(status);
 }
 
+std::string GoneSinceIndexed(const std::string& path, const absl::Status& error) {
+  if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
+    return absl::StrCat(path, " is gone since it was indexed");
+  }
+  return absl::StrCat(path, " ", error.message());
+}
+
 std::string Printable(absl::string_view text) {
   std::string result;
   while (!text.empty()) {

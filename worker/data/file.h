@@ -41,6 +41,9 @@ class File {
 // Errors: InvalidArgument if it cannot be read or is longer than `bytes_max`.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t bytes_max);
 absl::StatusOr<FileStamp> StampOf(const std::string& path);
+
+// Of a file that was indexed and cannot be opened now, for `error`: one sentence, with the path.
+std::string GoneSinceIndexed(const std::string& path, const absl::Status& error);
 // The part after the last slash.
 std::string BaseName(const std::string& path);
 // `text` as a message may hold it: control characters and what is no UTF-8 are written \xHH.

@@ -151,7 +151,8 @@ absl::Status CheckUnchanged(const Index::Impl& impl, const DataSetSpec& spec) {
   }
   const auto check = [](const std::string& path, const FileStamp& stamp) {
     const absl::StatusOr<FileStamp> now = StampOf(path);
-    if (now.ok() && *now == stamp) return absl::OkStatus();
+    if (!now.ok()) return absl::FailedPreconditionError(GoneSinceIndexed(path, now.status()));
+    if (*now == stamp) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(path, " has changed since it was indexed"));
   };
   RETURN_IF_ERROR(check(spec.tokenizer, impl.tokenizer));

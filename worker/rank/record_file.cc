@@ -21,18 +21,34 @@ absl::Status OutputError(absl::string_view what, const std::string& path, int er
 absl::StatusOr<RecordFile> RecordFile::Open(std::string path) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return OutputError("open", path, errno);
+  struct stat place {};
+  if (fstat(file, &place) != 0) {
+    const int error = errno;
+    close(file);
+    return OutputError("open", path, error);
+  }
   const off_t end = lseek(file, 0, SEEK_END);
-  return RecordFile(std::move(path), file, end < 0 ? 0 : static_cast<int64_t>(end));
+  return RecordFile(std::move(path), file, place, end < 0 ? 0 : static_cast<int64_t>(end));
 }
 
 RecordFile::RecordFile(RecordFile&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), end_(other.end_) {}
+    : path_(std::move(other.path_)),
+      file_(std::exchange(other.file_, -1)),
+      place_(other.place_),
+      end_(other.end_) {}
 
 RecordFile::~RecordFile() {
   if (file_ >= 0) close(file_);
 }
 
 absl::Status RecordFile::Append(absl::string_view record) {
+  struct stat now {};
+  if (stat(path_.c_str(), &now) != 0) return OutputError("write", path_, errno);
+  if (now.st_dev != place_.st_dev || now.st_ino != place_.st_ino) {
+    return job::WithKind(job::FailureKind::kOutputUnavailable,
+                         absl::UnavailableError(
+                             absl::StrCat("cannot write ", path_, ": another file is there now")));
+  }
   const ssize_t written = pwrite(file_, record.data(), record.size(), end_);
   if (written == static_cast<ssize_t>(record.size())) {
     end_ += written;

@@ -1,6 +1,8 @@
 // worker/rank/record_file.h: a file of records, each of which is there whole or not at all.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -20,16 +22,18 @@ class RecordFile {
   RecordFile& operator=(RecordFile&&) = delete;
   ~RecordFile();
 
-  // Errors: as Open; nothing of the record is left then, and it may be tried again.
+  // Errors: as Open, also where the path is not that of this file any more: nobody would find the
+  // record. Nothing of it is left then, and it may be tried again.
   absl::Status Append(absl::string_view record);
 
  private:
-  RecordFile(std::string path, int file, int64_t end)
-      : path_(std::move(path)), file_(file), end_(end) {}
+  RecordFile(std::string path, int file, const struct stat& place, int64_t end)
+      : path_(std::move(path)), file_(file), place_(place), end_(end) {}
 
   std::string path_;
   int file_;
-  int64_t end_;  // of the last whole record
+  struct stat place_;  // of the file when it was opened
+  int64_t end_;        // of the last whole record
 };
 
 // "cannot WHAT PATH: why", of the error `error`.

@@ -4,8 +4,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -17,7 +20,9 @@
 #include "coordinator/store/archive.h"
 #include "coordinator/store/memory_backend.h"
 #include "coordinator/store/sqlite_backend.h"
+#include "coordinator/store/store_check.h"
 #include "coordinator/wire/record_codec.h"
+#include "tests/support/process.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -42,6 +47,7 @@ class Folder {
     if (mkdtemp(path_.data()) == nullptr) std::abort();
   }
   ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
   std::string journal() const { return path_ + "/journal.db"; }
 
  private:
@@ -89,9 +95,18 @@ void WriteStore(const std::string& path) {
   if (!backend->Commit(live).ok()) std::abort();
 }
 
+// The same for all benchmarks: writing it takes a minute.
+const Folder& TheStore() {
+  static const Folder* folder = [] {
+    static Folder made;
+    WriteStore(made.journal());
+    return &made;
+  }();
+  return *folder;
+}
+
 void StartOnAMillionEndedJobs(benchmark::State& state) {
-  const Folder folder;
-  WriteStore(folder.journal());
+  const Folder& folder = TheStore();
   state.counters["store_MB"] =
       static_cast<double>(std::filesystem::file_size(folder.journal())) / 1e6;
   for (auto _ : state) {
@@ -103,6 +118,50 @@ void StartOnAMillionEndedJobs(benchmark::State& state) {
   }
 }
 BENCHMARK(StartOnAMillionEndedJobs)->Iterations(3)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+// "VmHWM" or "VmRSS" of a process, in MB.
+double MemoryOf(pid_t pid, const std::string& what) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(what + ":", 0) == 0) return std::stod(line.substr(what.size() + 1)) / 1024;
+  }
+  return 0;
+}
+
+// The program on that store: its start, its memory at most until it serves and once it is idle.
+void MemoryOfAStart(benchmark::State& state) {
+  const Folder& folder = TheStore();
+  const std::string ready = folder.path() + "/ready.json", log = folder.path() + "/log";
+  double start = 0, peak = 0, idle = 0;
+  for (auto _ : state) {
+    std::filesystem::remove(ready);
+    const absl::Time begin = absl::Now();
+    support::Process coordinator(
+        {support::Program("phalanx-coordinator"), "--store", folder.path(), "--listen",
+         "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", ready},
+        support::NewMark(), log, log);
+    support::AwaitFile(ready, coordinator);
+    start = std::max(start, absl::ToDoubleSeconds(absl::Now() - begin));
+    peak = std::max(peak, MemoryOf(coordinator.pid(), "VmHWM"));
+    absl::SleepFor(absl::Seconds(1));
+    idle = MemoryOf(coordinator.pid(), "VmRSS");
+  }
+  state.counters["start_s"] = start;
+  state.counters["peak_MB"] = peak;
+  state.counters["idle_MB"] = idle;
+  state.counters["ratio"] = peak / idle;
+}
+BENCHMARK(MemoryOfAStart)->Iterations(3)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+// What a coordinator that serves does beside that after its start.
+void CheckOfAMillionEntries(benchmark::State& state) {
+  auto backend = *SqliteBackend::Open(TheStore().journal());
+  const std::atomic<bool> stop = false;
+  for (auto _ : state) {
+    CheckEnded(*backend->ended_jobs(), stop, [](const std::string&) { std::abort(); });
+  }
+}
+BENCHMARK(CheckOfAMillionEntries)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 class NoSessions final : public SessionSink {
  public:

@@ -54,6 +54,34 @@ TEST(BadInputTest, JobFile_EveryViolationIsListed_AndNoJobIsThere) {
   EXPECT_EQ(cluster.Phalanx({"list", "-o", "name"}).out, "");
 }
 
+// What nobody can read was not said.
+TEST(BadInputTest, OutputThatCannotBeWritten_EndsWithAMessageAndAStatus) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/job.yaml", JobText(data, {}));
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"plan", data.path + "/job.yaml", "-o", "json"},
+        {"validate", data.path + "/job.yaml", "-o", "yaml"},
+        {"--help"}}) {
+    std::vector<std::string> argv = {support::Program("phalanx")};
+    argv.insert(argv.end(), command.begin(), command.end());
+    support::Process phalanx(argv, support::NewMark(), "/dev/full", data.path + "/talk");
+    EXPECT_EQ(phalanx.WaitExitCode(), 73) << command[0];
+    EXPECT_THAT(support::ReadText(data.path + "/talk"),
+                HasSubstr("cannot write to standard output"));
+  }
+}
+
+TEST(BadInputTest, OutputFolderWithControlCharacters_IsRefusedBeforeItIsMade) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/job.yaml", JobText(data, {}));
+  const support::Finished run =
+      support::RunToEnd({support::Program("phalanx"), "run", data.path + "/job.yaml", "--output",
+                         data.path + "/o\x1b[31m"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.talk, AllOf(HasSubstr("--output"), HasSubstr("o\\x1b[31m")));
+  EXPECT_FALSE(std::filesystem::exists(data.path + "/o\x1b[31m"));
+}
+
 TEST(BadInputTest, TruncatedShard_FailsTheJobBeforeAnyRankStarts) {
   const DataFolder data = MakeData();
   const std::string bytes = support::ReadFile(data.files.shards[1]);

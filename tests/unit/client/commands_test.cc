@@ -134,6 +134,24 @@ TEST(ConnectionTest, NobodyThere_IsUnreachable) {
   EXPECT_THAT(captured.talk.str(), HasSubstr("127.0.0.1:1"));
 }
 
+// A coordinator that answers is there.
+TEST(ConnectionTest, StoreThatIsFull_IsSaidWithinTheTimeoutAndNotCalledSilence) {
+  FakeServer server;
+  server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
+    google::rpc::ErrorInfo info;
+    info.set_domain("phalanx");
+    return WithDetails(grpc::StatusCode::UNAVAILABLE, info, "the store is full");
+  };
+  Connection connection({.server = server.address(), .timeout = absl::Milliseconds(300)});
+  Captured captured;
+  Stopper stopper;
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kUnreachable);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_EQ(captured.talk.str(), "error: the coordinator at " + server.address() +
+                                     " accepts nothing now: the store is full\n");
+}
+
 TEST(ConnectionTest, Unavailable_IsTriedAgainWithTheSameRequestId) {
   FakeServer server;
   std::vector<std::string> ids;

@@ -125,11 +125,12 @@ inline v1::JobStatus AJob(v1::JobPhase phase, int64_t step = 0) {
   return job;
 }
 
-inline grpc::Status WithDetails(grpc::StatusCode code, const google::protobuf::Message& detail) {
+inline grpc::Status WithDetails(grpc::StatusCode code, const google::protobuf::Message& detail,
+                                const std::string& message = "summary") {
   google::rpc::Status details;
   details.set_code(code);
   details.add_details()->PackFrom(detail);
-  return grpc::Status(code, "summary", details.SerializeAsString());
+  return grpc::Status(code, message, details.SerializeAsString());
 }
 
 }  // namespace phalanx::client

@@ -106,9 +106,9 @@ constexpr Spoiled kLayouts[] = {
     {"BeyondTheDevices", "steps: 300", "steps: 300\n  resources: {devices: 5}",
      "spec.modules[1].offset: 2: ranks [2, 6) end beyond resources.devices (5)"},
     {"BeyondTheWorld", "offset: 2", "offset: 1048575",
-     "spec.modules[1].offset: 1048575: ranks must lie within [0, 1048576)"},
+     "spec.modules[1].offset: 1048575: ranks [1048575, 1048579) must lie within [0, 1048576)"},
     {"NegativeOffset", "offset: 2", "offset: -1",
-     "spec.modules[1].offset: -1: ranks must lie within [0, 1048576)"},
+     "spec.modules[1].offset: -1: ranks [-1, 3) must lie within [0, 1048576)"},
     {"OffsetOfNoModule", "offset: 2", "offset: visoin",
      "spec.modules[1].offset: visoin: names no module; did you mean vision?"},
     {"OffsetInACircle", "offset: 2", "offset: language",
@@ -310,10 +310,11 @@ TEST(ViolationsTest, Violation_KnowsItsLine) {
 }
 
 TEST(ViolationsTest, EmptyDocument_NamesWhatIsRequired) {
-  EXPECT_THAT(Wrong(""), ElementsAre("must be a mapping"));
+  const std::string kNoMapping = "the document must be a mapping: apiVersion, kind, metadata, spec";
+  EXPECT_THAT(Wrong(""), ElementsAre(kNoMapping));
   EXPECT_THAT(Wrong("{}"),
               ElementsAre("metadata: is required: a mapping", "spec: is required: a mapping"));
-  EXPECT_THAT(Wrong("[1, 2]"), ElementsAre("must be a mapping"));
+  EXPECT_THAT(Wrong("[1, 2]"), ElementsAre(kNoMapping));
 }
 
 TEST(ViolationsTest, LongValue_IsCut) {

@@ -88,6 +88,11 @@ TEST(ParseYamlTest, ComplexKeys_AreRefused) {
   EXPECT_THAT(Rule("? [a, b]\n: 1"), HasSubstr("a key must be a word"));
 }
 
+TEST(ParseYamlTest, BracketsWithoutEnd_AreNestedTooDeep) {
+  EXPECT_THAT(Rule(std::string(100'000, '[')), HasSubstr("nested deeper than 32"));
+  EXPECT_THAT(Rule("a: " + std::string(100'000, '{')), HasSubstr("nested deeper than 32"));
+}
+
 TEST(EmitYamlTest, AwkwardStrings_ReadBackAsThemselves) {
   for (const char* text :
        {"",   "~",  "true", "17", "a: b", "- a", "#x",  "\"q\"",    "a\nb", "  pad  ", "*x",

@@ -253,7 +253,9 @@ TEST_F(LoaderTest, ShardThatIsGoneOrChanged_IsUnavailable) {
   UseShards({.samples = 4, .shards = 2});
   const auto loader = Make();
   std::filesystem::remove(spec_.shards[0]);
-  EXPECT_EQ(loader->Take(0).status().code(), absl::StatusCode::kUnavailable);
+  const absl::Status gone = loader->Take(0).status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(gone.message(), HasSubstr(spec_.shards[0] + " is gone since it was indexed"));
   WriteFile(spec_.shards[1], "something else");
   const absl::Status changed = loader->Take(3).status();
   EXPECT_EQ(changed.code(), absl::StatusCode::kUnavailable);

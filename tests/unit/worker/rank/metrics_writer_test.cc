@@ -129,6 +129,21 @@ TEST_F(MetricsWriterTest, FullDisk_IsWaitedForAndThenSaid_AndLeavesWholeLines) {
   EXPECT_EQ(Text(), before) << "no half line";
 }
 
+// Else the job trains to its end and its records are nowhere.
+TEST_F(MetricsWriterTest, FileThatIsRemoved_IsSaidAtTheNextRecord) {
+  auto writer = Open("s/job-1");
+  ASSERT_TRUE((*writer)->Write({.step = 1}, 1).ok());
+  std::filesystem::rename(folder + "/metrics.jsonl", folder + "/elsewhere");
+  const absl::Status gone = (*writer)->Write({.step = 2}, 1);
+  EXPECT_EQ(job::KindOf(gone), job::FailureKind::kOutputUnavailable);
+  EXPECT_THAT(gone.message(), HasSubstr("metrics.jsonl: No such file"));
+  std::filesystem::rename(folder + "/elsewhere", folder + "/metrics.jsonl");
+  EXPECT_TRUE((*writer)->Write({.step = 2}, 1).ok());
+  EXPECT_EQ(Lines(Text()), 2);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(job::KindOf((*writer)->Write({.step = 3}, 1)), job::FailureKind::kOutputUnavailable);
+}
+
 TEST_F(MetricsWriterTest, DiskThatIsFullForAWhile_LosesNothing) {
   patience = absl::Minutes(1);
   std::optional<FullDisk> full;

@@ -1,0 +1,20 @@
+// core/base/host_port.h: addresses as people write them. Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace phalanx {
+
+struct HostPort {
+  std::string host;  // as it was written, "[::1]" with its brackets
+  int port = 0;
+};
+
+// "HOST:PORT". `port_min`: 0 where that means any free port, else 1. Errors: InvalidArgument, with
+// the text and the rule.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min);
+
+}  // namespace phalanx

@@ -1,0 +1,15 @@
+// core/posix/whole_file.h: files that are there whole or not at all.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace phalanx {
+
+// Writes `text` to a file beside `path`, syncs it and renames it to `path`. A file that is there
+// stays as it is until then. Errors: Unavailable, with the path and the reason; nothing is left.
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
+
+}  // namespace phalanx
