@@ -1,9 +1,10 @@
 #include "coordinator/store/memory_backend.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace phalanx::coordinator {
 
@@ -64,10 +65,10 @@ void MemoryDisk::FailCommits(absl::Status status) {
 }
 
 bool MemoryDisk::AwaitFailedCommits(int count, absl::Duration patience) const {
-  const absl::Time deadline = absl::Now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(patience);
   MutexLock lock(&mu_);
   while (failed_commits_ < count) {
-    if (failed_.WaitWithDeadline(&mu_, deadline)) return failed_commits_ >= count;
+    if (failed_.WaitUntil(&mu_, deadline)) return failed_commits_ >= count;
   }
   return true;
 }

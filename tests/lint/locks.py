@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Guarded members are touched under their locks: Clang's thread-safety analysis over every source of the build
+"""One family of locks, that of core/base/mutex.h; and guarded members are touched under their locks: Clang's thread-safety analysis over every source of the build
 that names locks or their annotations, or includes a header of its folder that does.
 
 locks.py SOURCE_ROOT BUILD_FOLDER
@@ -18,7 +18,8 @@ import subprocess
 import sys
 
 FOLDERS = ("client", "coordinator", "core", "tests", "worker")
-LOCKS = re.compile(r'core/base/mutex\.h|absl/synchronization/mutex\.h|absl/base/thread_annotations\.h')
+LOCKS = re.compile(r'core/base/mutex\.h|absl/base/thread_annotations\.h')
+OTHER_LOCKS = re.compile(r'\bstd::(shared_|recursive_|timed_)*mutex\b|\bstd::condition_variable|\babsl::(Mutex|CondVar)')
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 
 
@@ -29,6 +30,16 @@ def uses_locks(source):
     headers = (source.parent / pathlib.PurePosixPath(name).name for name in INCLUDE.findall(text))
     texts = [text] + [header.read_text(encoding="utf-8") for header in headers if header.exists()]
     return any(LOCKS.search(text) for text in texts)
+
+
+def other_locks(root):
+    """Where a source names locks of another family."""
+    sources = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*"))
+               if path.suffix in (".h", ".cc", ".cu") and path != root / "core/base/mutex.h"]
+    return [f"{path.relative_to(root)}:{number}: locks are those of core/base/mutex.h: {line.strip()}"
+            for path in sources
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if OTHER_LOCKS.search(line)]
 
 
 def command_of(entry, clang):
@@ -47,6 +58,9 @@ def command_of(entry, clang):
 
 def main():
     root, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    if others := other_locks(root):
+        print("\n".join(others))
+        return 1
     clang = shutil.which("clang++-14")
     if clang is None:
         print("skipped: no clang++-14 here")

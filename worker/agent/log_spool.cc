@@ -16,7 +16,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 
 namespace phalanx::agent {
 namespace {
@@ -225,7 +224,7 @@ void LogActivity::WaitBeyond(uint64_t version, absl::Duration patience) const {
   const steady_clock::time_point until = steady_clock::now() + absl::ToChronoNanoseconds(patience);
   MutexLock lock(&mutex_);
   while (version_ == version && steady_clock::now() < until) {
-    changed_.WaitWithDeadline(&mutex_, absl::Now() + absl::FromChrono(until - steady_clock::now()));
+    changed_.WaitUntil(&mutex_, until);
   }
 }
 

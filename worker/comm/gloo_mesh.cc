@@ -39,7 +39,7 @@ class CatchingPair final : public tcp::Pair {
   // As the overridden one, except that what is thrown fails the pair.
   void handleEvents(int events) override {
     // Whoever holds the pair may wait for this thread: the events come again.
-    const std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+    const std::unique_lock lock(m_, std::try_to_lock);
     if (!lock || state_ == CLOSED) return;
     try {
       switch (state_) {

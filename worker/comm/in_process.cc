@@ -3,17 +3,17 @@
 // found here.
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "worker/comm/communicator.h"
 #include "worker/comm/peer_communicator.h"
@@ -36,22 +36,23 @@ using Name = std::tuple<int32_t, int32_t, uint64_t>;  // source, destination, ta
 struct InProcessWorld::State {
   explicit State(int32_t world) : ranks(static_cast<size_t>(world)) {}
   struct PerRank {
-    std::condition_variable changed;  // something was posted to it, taken from it, or it failed
+    CondVar changed;  // something was posted to it, taken from it, or it failed
     absl::Status failure;
     bool blames_peer = false;  // `failure` names the rank that caused it
     bool gone = false;         // it has dropped its communicators
   };
-  std::mutex mutex;
-  std::map<Name, std::shared_ptr<Post>> posts;  // not yet taken
-  std::vector<PerRank> ranks;
+  Mutex mutex;
+  std::map<Name, std::shared_ptr<Post>> posts ABSL_GUARDED_BY(mutex);  // not yet taken
+  std::vector<PerRank> ranks;  // as many as constructed; each is guarded by mutex
 
-  void FailLocked(int32_t rank, const absl::Status& reason, bool blames_peer) {
+  void FailLocked(int32_t rank, const absl::Status& reason, bool blames_peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     PerRank& it = ranks[static_cast<size_t>(rank)];
     if (it.failure.ok()) {
       it.failure = reason;
       it.blames_peer = blames_peer;
     }
-    it.changed.notify_all();
+    it.changed.SignalAll();
   }
 };
 
@@ -63,14 +64,14 @@ class InProcessTransport final : public Transport {
   InProcessTransport(std::shared_ptr<State> state, int32_t self)
       : state_(std::move(state)), self_(self) {}
   ~InProcessTransport() override {
-    std::scoped_lock lock(state_->mutex);
+    MutexLock lock(&state_->mutex);
     Me().gone = true;
     const absl::Status gone = Me().blames_peer
                                   ? Me().failure
                                   : absl::UnavailableError(absl::StrCat(
                                         "rank ", self_, " is gone: ", Me().failure.message()));
     for (size_t rank = 0; rank < state_->ranks.size(); ++rank) {
-      state_->ranks[rank].changed.notify_all();
+      state_->ranks[rank].changed.SignalAll();
       // As between processes: one that leaves after a failure takes the others with it.
       if (!Me().failure.ok()) state_->FailLocked(static_cast<int32_t>(rank), gone, true);
     }
@@ -79,14 +80,14 @@ class InProcessTransport final : public Transport {
   absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
                         PendingSends& pending, Consume consume) override {
     {
-      std::scoped_lock lock(state_->mutex);
+      MutexLock lock(&state_->mutex);
       if (!Me().failure.ok()) return Me().failure;
       for (const Outbound& send : sends) {
         const Name name{self_, send.peer, send.tag};
         auto post = std::make_shared<Post>(Post{.data = send.data, .bytes = send.bytes});
         state_->posts.emplace(name, post);
         pending.push_back(std::make_unique<Pending>(state_, name, std::move(post), send.keep));
-        state_->ranks[static_cast<size_t>(send.peer)].changed.notify_all();
+        state_->ranks[static_cast<size_t>(send.peer)].changed.SignalAll();
       }
     }
     for (size_t i = 0; i < receives.size(); ++i) {
@@ -96,9 +97,9 @@ class InProcessTransport final : public Transport {
       if (receives[i].data != nullptr)
         std::memcpy(receives[i].data, post->data, static_cast<size_t>(post->bytes));
       consume(i, receives[i].data != nullptr ? receives[i].data : post->data);
-      std::scoped_lock lock(state_->mutex);
+      MutexLock lock(&state_->mutex);
       post->stage = Post::Stage::kDone;
-      state_->ranks[static_cast<size_t>(receives[i].peer)].changed.notify_all();
+      state_->ranks[static_cast<size_t>(receives[i].peer)].changed.SignalAll();
     }
     return absl::OkStatus();
   }
@@ -106,15 +107,15 @@ class InProcessTransport final : public Transport {
   absl::Status Settle(PendingSends& pending) override {
     absl::Status status;
     {
-      std::scoped_lock lock(state_->mutex);
+      MutexLock lock(&state_->mutex);
       status = Me().failure;
     }
     for (const auto& send : pending) {
       if (!status.ok()) break;
       const auto& it = static_cast<const Pending&>(*send);
       const int32_t peer = std::get<1>(it.name);
-      std::unique_lock lock(state_->mutex);
-      status = Wait(lock, peer, "send to", [&] { return it.post->stage == Post::Stage::kDone; });
+      MutexLock lock(&state_->mutex);
+      status = WaitLocked(peer, "send to", [&] { return it.post->stage == Post::Stage::kDone; });
     }
     pending.clear();
     return status;
@@ -123,7 +124,7 @@ class InProcessTransport final : public Transport {
   void ForgetComplete(PendingSends& pending) override {
     PendingSends complete;  // they go after the lock, which they take themselves
     {
-      std::scoped_lock lock(state_->mutex);
+      MutexLock lock(&state_->mutex);
       const auto first = std::stable_partition(pending.begin(), pending.end(), [](auto& send) {
         return static_cast<const Pending&>(*send).post->stage != Post::Stage::kDone;
       });
@@ -133,7 +134,7 @@ class InProcessTransport final : public Transport {
   }
 
   void Abort(absl::Status reason) override {
-    std::scoped_lock lock(state_->mutex);
+    MutexLock lock(&state_->mutex);
     state_->FailLocked(self_, reason, false);
   }
 
@@ -147,10 +148,10 @@ class InProcessTransport final : public Transport {
           post(std::move(post)) {}
     // Withdraws what nobody has taken, and waits for a copy that is being taken right now.
     ~Pending() override {
-      std::unique_lock lock(state->mutex);
+      MutexLock lock(&state->mutex);
       if (post->stage == Post::Stage::kPosted) state->posts.erase(name);
       auto& me = state->ranks[static_cast<size_t>(std::get<0>(name))];
-      me.changed.wait(lock, [&] { return post->stage != Post::Stage::kTaken; });
+      while (post->stage == Post::Stage::kTaken) me.changed.Wait(&state->mutex);
     }
     const std::shared_ptr<State> state;
     const Name name;
@@ -161,12 +162,13 @@ class InProcessTransport final : public Transport {
 
   absl::Status Take(const Inbound& receive, std::shared_ptr<Post>& post) {
     const Name name{receive.peer, self_, receive.tag};
-    std::unique_lock lock(state_->mutex);
+    MutexLock lock(&state_->mutex);
     auto found = state_->posts.end();
-    absl::Status status = Wait(lock, receive.peer, "receive from", [&] {
-      found = state_->posts.find(name);
-      return found != state_->posts.end();
-    });
+    absl::Status status = WaitLocked(receive.peer, "receive from",
+                                     [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
+                                       found = state_->posts.find(name);
+                                       return found != state_->posts.end();
+                                     });
     if (!status.ok()) return status;
     if (found->second->bytes != receive.bytes) {
       status =
@@ -182,16 +184,20 @@ class InProcessTransport final : public Transport {
   }
 
   template <typename Done>
-  absl::Status Wait(std::unique_lock<std::mutex>& lock, int32_t peer, const char* what, Done done) {
-    auto& peer_state = state_->ranks[static_cast<size_t>(peer)];
-    const bool ended = Me().changed.wait_for(
-        lock, kOperationTimeout, [&] { return !Me().failure.ok() || done() || peer_state.gone; });
-    if (!Me().failure.ok()) return Me().failure;
-    if (done()) return absl::OkStatus();
+  absl::Status WaitLocked(int32_t peer, const char* what, Done done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
+    const auto deadline = std::chrono::steady_clock::now() + kOperationTimeout;
+    const auto& peer_state = state_->ranks[static_cast<size_t>(peer)];
+    for (bool expired = false;; expired = Me().changed.WaitUntil(&state_->mutex, deadline)) {
+      if (!Me().failure.ok()) return Me().failure;
+      if (done()) return absl::OkStatus();
+      if (expired || peer_state.gone) break;
+    }
     absl::Status status =
-        ended ? absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: it has left"))
-              : absl::DeadlineExceededError(
-                    absl::StrCat(what, " rank ", peer, ": nothing in two minutes"));
+        peer_state.gone
+            ? absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: it has left"))
+            : absl::DeadlineExceededError(
+                  absl::StrCat(what, " rank ", peer, ": nothing in two minutes"));
     state_->FailLocked(self_, status, absl::IsUnavailable(status));
     return status;
   }
@@ -211,7 +217,7 @@ Communicators InProcessWorld::Connect(absl::Span<const plan::CommunicatorSpec> s
 }
 
 void InProcessWorld::Abort(absl::Status reason) {
-  std::scoped_lock lock(state_->mutex);
+  MutexLock lock(&state_->mutex);
   for (size_t rank = 0; rank < state_->ranks.size(); ++rank) {
     state_->FailLocked(static_cast<int32_t>(rank), reason, false);
   }

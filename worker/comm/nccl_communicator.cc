@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdio>
 #include <thread>
 #include <utility>
@@ -42,9 +41,9 @@ absl::Status Silence(absl::string_view text) {
 
 // Releases that are under way in this process.
 struct Releases {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int64_t count = 0;
+  Mutex mutex;
+  CondVar changed;
+  int64_t count ABSL_GUARDED_BY(mutex) = 0;
 };
 Releases& TheReleases() {
   static auto* releases = new Releases;  // outlives every thread
@@ -91,24 +90,27 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
 
 void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
   {
-    std::scoped_lock lock(TheReleases().mutex);
-    ++TheReleases().count;
+    Releases& releases = TheReleases();
+    MutexLock lock(&releases.mutex);
+    ++releases.count;
   }
   // Calls into NCCL may hang for ever, so one thread makes them and another watches the time.
   std::thread([handle = std::move(handle), healthy] {
-    std::mutex mutex;
-    std::condition_variable changed;
+    Mutex mutex;
+    CondVar changed;
     bool done = false;
     std::thread release([&] {
       Release(*handle, healthy);
-      std::scoped_lock lock(mutex);
+      MutexLock lock(&mutex);
       done = true;
-      changed.notify_one();
+      changed.Signal();
     });
     {
-      std::unique_lock lock(mutex);
-      if (!changed.wait_for(lock, absl::ToChronoNanoseconds(handle->release_timeout),
-                            [&] { return done; })) {
+      const Deadline deadline = DeadlineIn(handle->release_timeout);
+      MutexLock lock(&mutex);
+      bool expired = false;
+      while (!done && !expired) expired = changed.WaitUntil(&mutex, deadline);
+      if (!done) {
         std::fprintf(
             stderr, "phalanx: NCCL holds a communicator for more than %s: this process is wedged\n",
             absl::FormatDuration(handle->release_timeout).c_str());
@@ -116,16 +118,20 @@ void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
       }
     }
     release.join();
-    std::scoped_lock lock(TheReleases().mutex);
-    --TheReleases().count;
-    TheReleases().changed.notify_all();
+    Releases& releases = TheReleases();
+    MutexLock lock(&releases.mutex);
+    --releases.count;
+    releases.changed.SignalAll();
   }).detach();
 }
 
 bool WaitForNcclReleases(Deadline deadline) {
   Releases& releases = TheReleases();
-  std::unique_lock lock(releases.mutex);
-  return releases.changed.wait_until(lock, deadline, [&] { return releases.count == 0; });
+  MutexLock lock(&releases.mutex);
+  bool expired = false;
+  while (releases.count != 0 && !expired)
+    expired = releases.changed.WaitUntil(&releases.mutex, deadline);
+  return releases.count == 0;
 }
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclHandle> handle, std::string name,
@@ -139,7 +145,7 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclHandle> handle, std::stri
 
 NcclCommunicator::~NcclCommunicator() {
   {
-    std::scoped_lock lock(handle_->mutex);
+    MutexLock lock(&handle_->mutex);
     if (std::exchange(handle_->released, true)) return;
   }
   ReleaseInBackground(handle_, true);
@@ -156,7 +162,7 @@ cudaStream_t NcclCommunicator::CurrentStream() const {
 void NcclCommunicator::Abort(absl::Status reason) {
   if (reason.ok()) reason = absl::AbortedError("aborted");
   {
-    std::scoped_lock lock(handle_->mutex);
+    MutexLock lock(&handle_->mutex);
     if (handle_->failure.ok()) handle_->failure = std::move(reason);
     if (std::exchange(handle_->released, true)) return;
   }
@@ -165,7 +171,7 @@ void NcclCommunicator::Abort(absl::Status reason) {
 
 absl::Status NcclCommunicator::Fail(absl::Status reason) {
   Abort(std::move(reason));
-  std::scoped_lock lock(handle_->mutex);
+  MutexLock lock(&handle_->mutex);
   return handle_->failure;
 }
 
@@ -173,7 +179,7 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, Deadline deadline,
                                       absl::string_view what) {
   while (result == ncclInProgress) {
     {
-      std::scoped_lock lock(handle_->mutex);
+      MutexLock lock(&handle_->mutex);
       if (!handle_->failure.ok()) return handle_->failure;
       const ncclResult_t asked = ncclCommGetAsyncError(handle_->comm, &result);
       if (asked != ncclSuccess) result = asked;
@@ -193,7 +199,7 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, Deadline deadline,
 absl::Status NcclCommunicator::Drain(Deadline deadline) {
   for (;;) {
     {
-      std::scoped_lock lock(handle_->mutex);
+      MutexLock lock(&handle_->mutex);
       if (!handle_->failure.ok()) return handle_->failure;
     }
     const cudaError_t error = cudaStreamQuery(handle_->stream);
@@ -211,7 +217,7 @@ absl::Status NcclCommunicator::Enqueue(
   absl::Status status;
   {
     // An abort waits for this lock, which is never held while NCCL waits for anyone.
-    std::scoped_lock lock(handle_->mutex);
+    MutexLock lock(&handle_->mutex);
     if (!handle_->failure.ok()) return Named(handle_->failure);
     status = CudaStatus(cudaEventRecord(handle_->before, CurrentStream()), what);
     if (status.ok())
@@ -305,7 +311,7 @@ absl::Status NcclCommunicator::Exchange(absl::Span<const Outgoing> sends,
 absl::Status NcclCommunicator::Join() {
   absl::Status status;
   {
-    std::scoped_lock lock(handle_->mutex);
+    MutexLock lock(&handle_->mutex);
     if (!handle_->failure.ok()) return Named(handle_->failure);
     status = CudaStatus(cudaEventRecord(handle_->after, handle_->stream), "join");
     if (status.ok())

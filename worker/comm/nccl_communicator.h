@@ -11,10 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "core/base/mutex.h"
 #include "worker/comm/communicator.h"
 
 namespace phalanx::comm {
@@ -31,9 +32,9 @@ struct NcclHandle {
   cudaStream_t stream = nullptr;
   cudaEvent_t before = nullptr, after = nullptr;
   absl::Duration release_timeout;
-  std::mutex mutex;
-  absl::Status failure;   // guarded by mutex
-  bool released = false;  // guarded by mutex: its release has begun
+  Mutex mutex;
+  absl::Status failure ABSL_GUARDED_BY(mutex);
+  bool released ABSL_GUARDED_BY(mutex) = false;  // its release has begun
 };
 // Gives the handle back in the background: aborted, or finalized if it is healthy.
 void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy);

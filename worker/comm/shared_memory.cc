@@ -87,7 +87,6 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(int32_t self,
   std::random_device random;
   memory->nonce_ = static_cast<uint64_t>(random()) << 32 | random();
   new (segment) Segment{.nonce = memory->nonce_};
-  memory->top_ = 4096;
   return memory;
 }
 
@@ -184,7 +183,7 @@ absl::Status SharedMemory::Send(absl::Span<const Outbound> sends) {
     std::vector<uint64_t> offsets(readers);
     uint64_t payload = 0;
     {
-      std::scoped_lock lock(allocation_);
+      MutexLock lock(&allocation_);
       if (share) {
         ASSIGN_OR_RETURN(payload, AllocateLocked(head.bytes));
         new (At(self_, payload)) Shared{readers};
@@ -249,7 +248,7 @@ absl::StatusOr<SharedMemory::Received> SharedMemory::Receive(
     Message* message = nullptr;
     {
       // Under the lock, so that what another thread of this rank took is in arrived_ when we look.
-      std::scoped_lock lock(arrival_);
+      MutexLock lock(&arrival_);
       TakeInboxLocked();
       if (auto found = arrived_.find({peer, tag}); found != arrived_.end()) {
         message = found->second;

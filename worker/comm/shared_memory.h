@@ -19,16 +19,17 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/mutex.h"
 #include "worker/comm/transport.h"
 
 namespace phalanx::comm {
@@ -82,22 +83,23 @@ class SharedMemory {
   }
   Segment& Head(int32_t rank) const;
   // Offset of a free block of at least `bytes` with its head.
-  absl::StatusOr<uint64_t> AllocateLocked(int64_t bytes);
+  absl::StatusOr<uint64_t> AllocateLocked(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(allocation_);
   void Push(int32_t peer, uint64_t offset);
   static void Ring(Segment& segment);
   // Moves all of the inbox to arrived_.
-  void TakeInboxLocked();
+  void TakeInboxLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(arrival_);
   static void LetGo(Message* message, Shared* shared);
 
   const int32_t self_;
   std::vector<char*> segments_;  // by rank; null where not attached
   uint64_t nonce_ = 0;
   int descriptor_ = -1;
-  std::mutex allocation_;
-  std::vector<SizeClass> classes_;  // guarded by allocation_
-  uint64_t top_ = 0;                // guarded by allocation_: nothing was handed out from here on
-  std::mutex arrival_;
-  absl::flat_hash_map<std::pair<int32_t, uint64_t>, Message*> arrived_;  // guarded by arrival_
+  Mutex allocation_;
+  std::vector<SizeClass> classes_ ABSL_GUARDED_BY(allocation_);
+  // Nothing was handed out from here on; the segment's head has the first page.
+  uint64_t top_ ABSL_GUARDED_BY(allocation_) = 4096;
+  Mutex arrival_;
+  absl::flat_hash_map<std::pair<int32_t, uint64_t>, Message*> arrived_ ABSL_GUARDED_BY(arrival_);
 };
 
 class SharedMemory::Received {

@@ -13,10 +13,10 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
 absl::Status ChannelRendezvous::Put(const std::string& key, const std::string& value) {
   {
-    const std::scoped_lock lock(mu_);
+    const MutexLock lock(&mu_);
     entries_[key] = value;
   }
-  changed_.notify_all();
+  changed_.SignalAll();
   v1::ToDaemon message;
   v1::RankReport& report = *message.mutable_report();
   report.set_job(job_);
@@ -29,26 +29,26 @@ absl::Status ChannelRendezvous::Put(const std::string& key, const std::string& v
 
 absl::StatusOr<std::string> ChannelRendezvous::Get(const std::string& key,
                                                    comm::Deadline deadline) {
-  std::unique_lock lock(mu_);
-  const auto ready = [this, &key] { return !aborted_.ok() || entries_.contains(key); };
-  if (!changed_.wait_until(lock, deadline, ready)) {
-    return absl::DeadlineExceededError(absl::StrCat("no rank of the epoch has announced ", key));
+  const MutexLock lock(&mu_);
+  for (bool expired = false;; expired = changed_.WaitUntil(&mu_, deadline)) {
+    if (!aborted_.ok()) return aborted_;
+    if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
+    if (expired)
+      return absl::DeadlineExceededError(absl::StrCat("no rank of the epoch has announced ", key));
   }
-  if (!aborted_.ok()) return aborted_;
-  return entries_[key];
 }
 
 void ChannelRendezvous::Deliver(const v1::Rendezvous& message) {
   if (message.job() != job_ || message.epoch() != epoch_) return;
-  const std::scoped_lock lock(mu_);
+  const MutexLock lock(&mu_);
   for (const auto& [key, value] : message.entries()) entries_[key] = value;
-  changed_.notify_all();
+  changed_.SignalAll();
 }
 
 void ChannelRendezvous::Abort(absl::Status reason) {
-  const std::scoped_lock lock(mu_);
+  const MutexLock lock(&mu_);
   if (aborted_.ok()) aborted_ = std::move(reason);
-  changed_.notify_all();
+  changed_.SignalAll();
 }
 
 }  // namespace phalanx::rank

@@ -4,11 +4,11 @@
 // Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "core/base/mutex.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/comm/communicator.h"
@@ -31,11 +31,10 @@ class ChannelRendezvous final : public comm::Rendezvous {
   channel::FrameSocket& channel_;
   const int64_t job_, epoch_;
   const int32_t rank_;
-  // The standard library's, because they wait by the steady clock.
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> entries_;  // guarded by mu_
-  absl::Status aborted_;                        // guarded by mu_
+  Mutex mu_;
+  CondVar changed_;
+  std::map<std::string, std::string> entries_ ABSL_GUARDED_BY(mu_);
+  absl::Status aborted_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace phalanx::rank

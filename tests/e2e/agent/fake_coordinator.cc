@@ -1,12 +1,13 @@
 #include "tests/e2e/agent/fake_coordinator.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "tests/support/process.h"
@@ -75,9 +76,10 @@ grpc::Status FakeCoordinator::UploadLogs(grpc::ServerContext*,
 }
 
 void FakeCoordinator::WaitUntil(const char* what, const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + support::kPatience;
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(support::kPatience);
   while (!condition()) {
-    if (!changed_.WaitWithDeadline(&mutex_, deadline)) continue;
+    if (!changed_.WaitUntil(&mutex_, deadline)) continue;
     std::fprintf(stderr, "no %s came; received and not expected:\n", what);
     for (const auto& message : received_) {
       if (!message.has_heartbeat())

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,7 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
@@ -203,10 +204,11 @@ std::string RankWorld::Describe() const {
 }
 
 RankWorld::Said RankWorld::Await(const std::function<bool(const Said&)>& enough) {
-  const absl::Time deadline = absl::Now() + support::kPatience;
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(support::kPatience);
   const MutexLock lock(&mutex_);
   while (!enough(said_)) {
-    const bool expired = changed_.WaitWithDeadline(&mutex_, deadline);
+    const bool expired = changed_.WaitUntil(&mutex_, deadline);
     support::Require(!expired || enough(said_), absl::StrCat("epoch ", epoch_, ": ", Describe()));
   }
   return said_;

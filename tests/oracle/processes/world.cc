@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <utility>

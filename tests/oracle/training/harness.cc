@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <barrier>
 #include <cmath>
-#include <mutex>
 #include <thread>
 #include <tuple>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/prng.h"
 #include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
@@ -32,7 +32,7 @@ class Collector {
     const auto key = std::make_tuple(part.place.module, part.place.pp, part.place.tp, part.chunk);
     const auto [entry, first] = flats_.try_emplace(key);
     Flat& flat = entry->second;
-    const auto merge = [first](at::Tensor& all, const at::Tensor& shard) {
+    const auto merge = [first = first](at::Tensor& all, const at::Tensor& shard) {
       all = first ? shard.clone() : at::where(at::isnan(shard), all, shard);
     };
     if (first) flat.parameters = plan::ParametersOf(plan_, part.place, part.chunk);
@@ -204,7 +204,7 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
   comm::InProcessWorld world(plan->world);
   std::vector<TrainedStep> result(static_cast<size_t>(steps));
-  std::mutex mu;
+  Mutex mu;
   train::Decision decided;      // guarded by mu
   std::vector<HeldPart> parts;  // guarded by mu
   std::barrier barrier(plan->world);
@@ -226,7 +226,7 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
             << "rank " << rank << " step " << step << ": " << decision.status();
         if (!decision.ok()) world.Abort(decision.status());
         if (decision.ok()) {
-          const std::lock_guard<std::mutex> lock(mu);
+          const MutexLock lock(&mu);
           // A rank without a module has nobody's record but its own.
           if (!plan->PlacesOf(Rank{rank}).empty()) {
             if (decided.step == step) {
@@ -240,7 +240,7 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
       }
       barrier.arrive_and_wait();
       if (rank == 0) {
-        const std::lock_guard<std::mutex> lock(mu);
+        const MutexLock lock(&mu);
         result[static_cast<size_t>(step - 1)] = PutTogether(*plan, decided, parts);
         parts.clear();
       }

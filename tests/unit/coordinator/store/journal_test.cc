@@ -4,12 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "coordinator/store/memory_backend.h"
 #include "core/base/mutex.h"
 #include "core/base/time.h"
@@ -260,9 +261,9 @@ TEST(JournalTest, FailureThatPruningFound_IsToldAndSoIsItsEnd) {
         reports.push_back(report);
         changed.Signal();
       });
-  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   MutexLock lock(&mu);
-  while (reports.size() < 4 && !changed.WaitWithDeadline(&mu, give_up)) continue;
+  while (reports.size() < 4 && !changed.WaitUntil(&mu, give_up)) continue;
   ASSERT_THAT(reports, SizeIs(4)) << "the end of the failure was not told";
   EXPECT_THAT(reports[0].complaints, ::testing::ElementsAre(::testing::HasSubstr("disk full")));
   EXPECT_FALSE(reports[1].status.ok());

@@ -1,6 +1,5 @@
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>

@@ -1,7 +1,5 @@
 #include <chrono>
-#include <condition_variable>
 #include <latch>
-#include <mutex>
 #include <stop_token>
 #include <string>
 #include <thread>

@@ -10,17 +10,18 @@
 namespace phalanx::comm {
 
 absl::Status MemoryRendezvous::Put(const std::string& key, const std::string& value) {
-  std::scoped_lock lock(mutex_);
+  MutexLock lock(&mutex_);
   table_[key] = value;
-  changed_.notify_all();
+  changed_.SignalAll();
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> MemoryRendezvous::Get(const std::string& key, Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  const bool found = changed_.wait_until(lock, deadline, [&] { return table_.contains(key); });
-  if (!found) return absl::DeadlineExceededError(key);
-  return table_[key];
+  MutexLock lock(&mutex_);
+  for (bool expired = false;; expired = changed_.WaitUntil(&mutex_, deadline)) {
+    if (const auto found = table_.find(key); found != table_.end()) return found->second;
+    if (expired) return absl::DeadlineExceededError(key);
+  }
 }
 
 std::string NameOf(Kind kind) {

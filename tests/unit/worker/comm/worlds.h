@@ -1,13 +1,13 @@
 // tests/unit/worker/comm/worlds.h: worlds of ranks as threads, over each transport.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "core/base/mutex.h"
 #include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
 
@@ -20,9 +20,9 @@ class MemoryRendezvous final : public Rendezvous {
   absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> table_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::string> table_ ABSL_GUARDED_BY(mutex_);
 };
 
 enum class Kind { kInProcess, kGlooTcp, kGlooSharedMemory };
