@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""One family of locks, that of core/base/mutex.h; and guarded members are touched under their locks: Clang's thread-safety analysis over every source of the build
-that names locks or their annotations, or includes a header of its folder that does.
+"""One family of locks, that of core/base/mutex.h. And guarded members are touched under their locks: Clang's
+thread-safety analysis over every source of the build that names locks or their annotations, or includes a header of
+its folder that does.
 
 locks.py SOURCE_ROOT BUILD_FOLDER
 
@@ -19,7 +20,8 @@ import sys
 
 FOLDERS = ("client", "coordinator", "core", "tests", "worker")
 LOCKS = re.compile(r'core/base/mutex\.h|absl/base/thread_annotations\.h')
-OTHER_LOCKS = re.compile(r'\bstd::(shared_|recursive_|timed_)*mutex\b|\bstd::condition_variable|\babsl::(Mutex|CondVar)')
+OTHER_LOCKS = re.compile(
+    r'\bstd::(shared_|recursive_|timed_)*mutex\b|\bstd::condition_variable|\babsl::(Mutex|CondVar)')
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 
 
