@@ -44,8 +44,30 @@ function(phalanx_compile target)
   endif()
 endfunction()
 
-# Folders whose headers compile alone: lint/headers.
-set(PHALANX_HEADER_FOLDERS "^core/")
+
+# Headers among HDRS that no source of SRCS is named after: target `NAME_verify_interface_header_sets`
+# compiles these alone (lint/headers). The others compile alone with their source, which includes them
+# first (lint/layers).
+function(phalanx_headers name)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "SRCS;HDRS")
+  foreach(header ${ARG_HDRS})
+    cmake_path(REPLACE_EXTENSION header cc OUTPUT_VARIABLE source)
+    if(source IN_LIST ARG_SRCS)
+      list(APPEND sourced ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+    else()
+      list(APPEND alone ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+    endif()
+  endforeach()
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${sourced})
+  if(alone)
+    target_sources(${name} PUBLIC FILE_SET alone TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${alone})
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    if(folder MATCHES "${PHALANX_PRODUCT_FOLDERS}")
+      set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY alone)
+      set_property(GLOBAL APPEND PROPERTY PHALANX_HEADER_CHECKS ${name}_verify_interface_header_sets)
+    endif()
+  endif()
+endfunction()
 
 # phalanx_library(core/plan PURE SRCS a.cc HDRS a.h DEPS phalanx::core_job) makes phalanx::core_plan.
 # PURE: no clock, thread, I/O, gRPC: tests/lint/purity.sh looks at the symbols. EXCEPTIONS: a third
@@ -55,18 +77,13 @@ function(phalanx_library path)
   string(REPLACE "/" "_" name ${path})
   add_library(${name} STATIC ${ARG_SRCS})
   add_library(phalanx::${name} ALIAS ${name})
-  list(TRANSFORM ARG_HDRS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
+  phalanx_headers(${name} SRCS ${ARG_SRCS} HDRS ${ARG_HDRS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   target_compile_features(${name} PUBLIC cxx_std_20)
   if(ARG_EXCEPTIONS)
     phalanx_compile(${name} EXCEPTIONS)
   else()
     phalanx_compile(${name})
-  endif()
-  if(path MATCHES "${PHALANX_HEADER_FOLDERS}")
-    set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
-    set_property(GLOBAL APPEND PROPERTY PHALANX_HEADER_CHECKS ${name}_verify_interface_header_sets)
   endif()
   if(ARG_PURE)
     # Whole archive: a symbol that the declared dependencies do not define fails the build.

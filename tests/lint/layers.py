@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Includes point one way: fails for each include of a project header that the table below does not allow.
+"""Includes point one way: fails for each include of a project header that the table below does not allow,
+and for each source that does not include its own header first, which shows that the header needs no other.
 
 layers.py SOURCE_ROOT
 """
@@ -37,6 +38,7 @@ LOCKS = "core/base/mutex.h"
 # The daemon starts in milliseconds and survives a wedged driver.
 FORBIDDEN_IN_AGENT = re.compile(r'#include\s+[<"](ATen|torch|c10|cuda|nccl)')
 INCLUDE = re.compile(r'#include\s+"([^"]+)"')
+FIRST_INCLUDE = re.compile(r'^#include\s+[<"]([^">]+)', re.MULTILINE)
 
 
 def under(path, folder):
@@ -56,7 +58,13 @@ def main():
             if owner is None:
                 errors.append(f"{folder}: no line in the table of layers")
                 continue
-            for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1):
+            text = source.read_text(encoding="utf-8")
+            header = source.with_suffix(".h")
+            first = FIRST_INCLUDE.search(text)
+            if source.suffix == ".cc" and header.exists() and (
+                    first is None or first.group(1) != header.relative_to(root).as_posix()):
+                errors.append(f"{source.relative_to(root)}: does not include its own header first")
+            for number, line in enumerate(text.splitlines(), 1):
                 where = f"{source.relative_to(root)}:{number}"
                 if (FORBIDDEN_IN_PURE.match(line) and any(under(folder, pure) for pure in PURE)
                         and source != root / LOCKS):

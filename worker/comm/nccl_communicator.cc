@@ -326,7 +326,7 @@ absl::StatusOr<Communicator::Point> NcclCommunicator::Mark() {
   // It may be recorded in a stream that is gone by the time it is waited for.
   const std::shared_ptr<CUevent_st> event(made, [](cudaEvent_t one) { cudaEventDestroy(one); });
   if (status.ok()) {
-    std::scoped_lock lock(handle_->mutex);
+    MutexLock lock(&handle_->mutex);
     if (!handle_->failure.ok()) return Named(handle_->failure);
     status = CudaStatus(cudaEventRecord(made, handle_->stream), "mark");
   }
@@ -339,7 +339,7 @@ absl::StatusOr<Communicator::Point> NcclCommunicator::Mark() {
 absl::Status NcclCommunicator::Check() {
   ncclResult_t result = ncclSuccess;
   {
-    std::scoped_lock lock(handle_->mutex);
+    MutexLock lock(&handle_->mutex);
     if (!handle_->failure.ok()) return Named(handle_->failure);
     const ncclResult_t asked = ncclCommGetAsyncError(handle_->comm, &result);
     if (asked != ncclSuccess) result = asked;

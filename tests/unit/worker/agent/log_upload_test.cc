@@ -5,6 +5,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <chrono>
 #include <memory>
 #include <set>
 #include <string>
@@ -54,10 +55,10 @@ class Receiver final : public v1::WorkerService::Service {
   }
   // Waits until exactly these are under way; false: they are not in time.
   bool AwaitOpen(const std::set<std::string>& fetches) {
-    const absl::Time give_up = absl::Now() + absl::Seconds(20);
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     MutexLock lock(&mu_);
     while (open_ != fetches) {
-      if (changed_.WaitWithDeadline(&mu_, give_up)) return open_ == fetches;
+      if (changed_.WaitUntil(&mu_, give_up)) return open_ == fetches;
     }
     return true;
   }
