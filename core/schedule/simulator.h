@@ -24,8 +24,8 @@ struct Simulation {
   // of the next step that come before it.
   double step = 0;
   double passes = 0;  // seconds until the last pass and the last message have ended
-  // Of the pipeline: 1 - busy / (ranks x passes), idle ranks left out. What comes once a step counts
-  // neither as busy nor as time.
+  // Of the pipeline: 1 - busy / (ranks x passes), idle ranks left out. What comes once a step
+  // counts neither as busy nor as time.
   double bubble = 0;
   double lower_bound = 0;  // the bubble at the bound T of the plan's schedule (bound.h)
   std::vector<TimedInstruction> timeline;  // rank by rank, in program order

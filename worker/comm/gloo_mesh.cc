@@ -67,7 +67,7 @@ class AskableBuffer final : public tcp::UnboundBuffer {
  public:
   using tcp::UnboundBuffer::UnboundBuffer;
   bool sent() {
-    const std::lock_guard<std::mutex> lock(m_);
+    const std::lock_guard lock(m_);
     return sendCompletions_ > 0;
   }
 };

@@ -282,8 +282,7 @@ TEST(CostTest, EstimateMemory_OfFrozenModules_LeavesOutWhatDoesNotTrain) {
   // projector keeps.
   const int64_t layer = 2 * 32 + 2 * (32 + 32) + 64;
   EXPECT_EQ(estimate(true, true).activations, 32 * (layer + 32) * 4) << "a message leaves";
-  EXPECT_EQ(estimate(true, false).activations,
-            32 * (layer + 2 * (32 + 2 * 40) + (2 + 1) * 32) * 4);
+  EXPECT_EQ(estimate(true, false).activations, 32 * (layer + 2 * (32 + 2 * 40) + (2 + 1) * 32) * 4);
   EXPECT_GT(estimate(false, true).activations, 2 * estimate(true, false).activations);
 }
 
