@@ -48,7 +48,8 @@ class CheckStoreTest : public ::testing::Test {
   void MakeEnded() {
     Make(1);
     auto backend = *SqliteBackend::Open(path());
-    const Record ended{.time = absl::FromUnixSeconds(1'700'000'000),
+    // Lately, or a coordinator that starts deletes it.
+    const Record ended{.time = absl::Now(),
                        .job = JobId{1},
                        .body = PhaseChanged{job::JobPhase::kCancelled, "", std::nullopt}};
     Batch batch;
