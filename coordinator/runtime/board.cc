@@ -29,17 +29,23 @@ std::optional<JobId> ParseJobId(absl::string_view text) {
 absl::Status Damaged(const absl::Status& status, absl::string_view what, JobId job) {
   return absl::Status(
       status.code(),
-      absl::StrCat("the store: the ", what, " of ", ToString(job), " ", status.message(),
-                   "; phalanx-coordinator --check-store lists all damage"));
+      absl::StrCat(
+          "the store: the ", what, " of ", ToString(job), " ", status.message(),
+          "; phalanx delete removes it, phalanx-coordinator --check-store lists all damage"));
 }
 
-absl::StatusOr<JobViewPtr> FindEnded(EndedJobs& ended, const std::string& job) {
+absl::StatusOr<EndedJob> FindEntry(EndedJobs& ended, const std::string& job) {
   absl::StatusOr<EndedJob> found = absl::NotFoundError("");
   if (const std::optional<JobId> id = ParseJobId(job)) found = ended.Find(*id);
   if (absl::IsNotFound(found.status())) found = ended.FindNamed(job);
   if (absl::IsNotFound(found.status())) {
     return absl::NotFoundError(absl::StrCat("there is no job \"", job.substr(0, 128), "\""));
   }
+  return found;
+}
+
+absl::StatusOr<JobViewPtr> FindEnded(EndedJobs& ended, const std::string& job) {
+  const absl::StatusOr<EndedJob> found = FindEntry(ended, job);
   if (!found.ok()) return found.status();
   absl::StatusOr<JobViewPtr> view = DecodeSummary(found->summary, found->job);
   if (!view.ok()) return Damaged(view.status(), "summary", found->job);
@@ -288,6 +294,12 @@ JobViewPtr Board::FindLive(const std::string& job) const {
 absl::StatusOr<JobViewPtr> Board::Find(const std::string& job) const {
   if (JobViewPtr live = FindLive(job); live != nullptr) return live;
   return FindEnded(*ended(), job);
+}
+
+absl::StatusOr<JobId> Board::IdOf(const std::string& job) const {
+  if (const JobViewPtr live = FindLive(job); live != nullptr) return live->id;
+  ASSIGN_OR_RETURN(const EndedJob entry, FindEntry(*ended(), job));
+  return entry.job;
 }
 
 absl::StatusOr<JobViewPtr> Board::FindWhole(const std::string& job) const {

@@ -117,6 +117,8 @@ class Board {
   // "job-7", "7", or a name (the newest job with it). A job that has ended may be without its
   // document, which is large. Errors: NotFound; those of EndedJobs.
   absl::StatusOr<JobViewPtr> Find(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job so named, also where its entry is damaged. Errors: as Find.
+  absl::StatusOr<JobId> IdOf(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   // As Find, with the document. Errors: the same.
   absl::StatusOr<JobViewPtr> FindWhole(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   // At most `count` jobs with ids below `before`, newest first, perhaps without their documents.

@@ -69,6 +69,9 @@ TEST(BoardTest, DamagedEntry_IsListedAsSuchAmongTheOthersAndRefusedByItself) {
   EXPECT_EQ(jobs[1]->request->name, "damaged");
   EXPECT_EQ(jobs[1]->phase, JobPhase::kFailed);
   EXPECT_THAT(jobs[1]->reason, HasSubstr("the summary of job-1 has the checksum"));
+  EXPECT_EQ(*board.IdOf("damaged"), JobId{1}) << "it can be deleted";
+  EXPECT_EQ(*board.IdOf("job-2"), JobId{2});
+  EXPECT_TRUE(absl::IsNotFound(board.IdOf("nobody").status()));
   const absl::Status refused = board.Find("damaged").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--check-store"));
