@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -93,9 +94,9 @@ bool Child::HasEnded(pid_t pid) {
 
 int Child::End(absl::Duration grace, const std::atomic<bool>* hurry) {
   if (pid_ == 0) return 0;
-  const absl::Time deadline = absl::Now() + grace;
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(grace);
   kill(pid_, SIGTERM);
-  while (!Ended() && absl::Now() < deadline && !(hurry != nullptr && *hurry)) {
+  while (!Ended() && std::chrono::steady_clock::now() < deadline && !(hurry != nullptr && *hurry)) {
     absl::SleepFor(kReapInterval);
   }
   // Also what it left in its group; the group cannot be another's before the child is reaped.

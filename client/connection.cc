@@ -5,6 +5,7 @@
 #include <grpcpp/support/channel_arguments.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <utility>
 
@@ -64,12 +65,17 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
 }
 
 absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
-  const absl::Time deadline = absl::Now() + options_.timeout;
+  // A clock that is set meanwhile ends or prolongs nothing.
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.timeout);
+  const auto left = [deadline] {
+    return absl::FromChrono(deadline - std::chrono::steady_clock::now());
+  };
   Backoff backoff(Draw());
   grpc::Status said;  // by the coordinator, the last time that it said anything
   while (true) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(deadline));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + left()));
     const grpc::Status status = attempt(context);
     // It tells more than that there was no time for another answer.
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !said.ok()) {
@@ -79,7 +85,7 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
     if (SaidByCoordinator(status)) said = status;
     const absl::Duration asked = RetryDelayOf(status);
     const absl::Duration wait = asked > absl::ZeroDuration() ? asked : backoff.Next();
-    if (absl::Now() + wait >= deadline) return Explain(said.ok() ? status : said);
+    if (wait >= left()) return Explain(said.ok() ? status : said);
     absl::SleepFor(wait);
   }
 }

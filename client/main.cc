@@ -292,7 +292,9 @@ int Program::Main(int argc, char** argv) {
   app_.add_option("--timeout", flags_.timeout,
                   "how long to wait for an answer; default 5s, of submit 30s, of logs 1m")
       ->check([](const std::string& text) {
-        return job::ParseDuration(text) ? "" : "must be a duration such as 5s";
+        const auto timeout = job::ParseDuration(text);
+        const bool fits = timeout && *timeout > absl::ZeroDuration() && *timeout <= absl::Hours(24);
+        return fits ? "" : "must be a duration of at most 24h such as 5s";
       })
       ->type_name("DURATION");
   app_.require_subcommand(1);

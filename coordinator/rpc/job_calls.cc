@@ -43,6 +43,7 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
     writing_ = false;
+    calls_.EndWrite(std::exchange(bytes_, 0));
     if (!ok) return FinishLocked(absl::CancelledError("the caller is gone"));
     PumpLocked();
   }
@@ -67,6 +68,11 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
     response_.Clear();
     std::optional<absl::Status> end;
     if (Next(response_, end)) {
+      const auto bytes = static_cast<int64_t>(response_.ByteSizeLong());
+      if (absl::Status status = calls_.BeginWrite(bytes); !status.ok()) {
+        return FinishLocked(status);
+      }
+      bytes_ = bytes;
       writing_ = true;
       this->StartWrite(&response_);
     } else if (end.has_value()) {
@@ -82,6 +88,7 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
   std::shared_ptr<PumpReactor> self_;  // until OnDone
   Mutex mu_;
   Response response_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of what is being written
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -228,6 +235,14 @@ void OpenCalls::Remove(const OpenCall* call) {
   held = std::move(*it->second);
   calls_.erase(it->second);
   places_.erase(it);
+}
+
+absl::Status OpenCalls::BeginWrite(int64_t bytes) {
+  if ((bytes_ += bytes) <= bytes_max_) return absl::OkStatus();
+  bytes_ -= bytes;
+  return absl::ResourceExhaustedError(absl::StrCat("messages to such calls that are not read hold ",
+                                                   bytes_.load(), " bytes; at most ", bytes_max_,
+                                                   ": try again later"));
 }
 
 void OpenCalls::CloseAll(const absl::Status& status) {

@@ -3,6 +3,7 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -30,16 +31,23 @@ class OpenCalls {
  public:
   // What happens to one call more than there may be.
   enum class Full : uint8_t { kRefuse, kCloseOldest };
-  OpenCalls(size_t calls_max, Full full) : calls_max_(calls_max), full_(full) {}
+  OpenCalls(size_t calls_max, int64_t bytes_max, Full full)
+      : calls_max_(calls_max), bytes_max_(bytes_max), full_(full) {}
   // Errors: ResourceExhausted for too many (kRefuse), Unavailable after CloseAll.
   absl::Status Add(std::shared_ptr<OpenCall> call) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(const OpenCall* call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Before a call writes a message of so many bytes, and once it is written. Errors:
+  // ResourceExhausted, and none are begun, if all calls together have too many under way.
+  absl::Status BeginWrite(int64_t bytes);
+  void EndWrite(int64_t bytes) { bytes_ -= bytes; }
   void CloseAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const size_t calls_max_;
+  const int64_t bytes_max_;
   const Full full_;
+  std::atomic<int64_t> bytes_ = 0;  // under way
   mutable Mutex mu_;
   std::list<std::shared_ptr<OpenCall>> calls_ ABSL_GUARDED_BY(mu_);  // oldest first
   std::map<const OpenCall*, std::list<std::shared_ptr<OpenCall>>::iterator> places_

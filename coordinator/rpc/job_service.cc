@@ -141,10 +141,10 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
                                                    const v1::DeleteJobRequest* request,
                                                    v1::DeleteJobResponse* response) {
   const Ending end(context, "DeleteJob", metrics_);
-  const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
+  const absl::StatusOr<JobId> found = board_.IdOf(request->job());
   if (!found.ok()) return end.With(found.status());
-  response->set_id((*found)->id.value);
-  driver_.Delete((*found)->id, end);
+  response->set_id(found->value);
+  driver_.Delete(*found, end);
   return end.reactor();
 }
 

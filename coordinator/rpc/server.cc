@@ -32,8 +32,8 @@ class ServerImpl final : public Server {
   explicit ServerImpl(ServerOptions options)
       : options_(std::move(options)),
         sessions_(options_.sessions, Incarnation{RandomWord()}, logs_),
-        watches_(options_.watchers_max, OpenCalls::Full::kRefuse),
-        log_calls_(options_.log_calls_max, OpenCalls::Full::kCloseOldest) {}
+        watches_(options_.watchers_max, options_.watch_bytes_max, OpenCalls::Full::kRefuse),
+        log_calls_(options_.log_calls_max, options_.log_bytes_max, OpenCalls::Full::kCloseOldest) {}
 
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 

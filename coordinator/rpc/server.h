@@ -24,6 +24,10 @@ struct ServerOptions {
   SessionOptions sessions;  // its store is set by the server
   size_t watchers_max = 4096;
   size_t log_calls_max = 256;
+  // Messages to watchers and to log calls that are being written: of a client that does not read,
+  // one stays. A call whose message has no room ends.
+  int64_t watch_bytes_max = 256 << 20;
+  int64_t log_bytes_max = 256 << 20;
   bool reflection = true;
   GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.

@@ -13,8 +13,10 @@ namespace phalanx::coordinator {
 
 namespace {
 
-// What an event holds in memory beside its texts.
-constexpr size_t kEventOverhead = sizeof(JobEvent);
+// What an event holds in memory.
+size_t BytesOf(const JobEvent& event) {
+  return sizeof(JobEvent) + event.type.size() + event.message.size();
+}
 
 // "job-7" or "7".
 std::optional<JobId> ParseJobId(absl::string_view text) {
@@ -27,17 +29,23 @@ std::optional<JobId> ParseJobId(absl::string_view text) {
 absl::Status Damaged(const absl::Status& status, absl::string_view what, JobId job) {
   return absl::Status(
       status.code(),
-      absl::StrCat("the store: the ", what, " of ", ToString(job), " ", status.message(),
-                   "; phalanx-coordinator --check-store lists all damage"));
+      absl::StrCat(
+          "the store: the ", what, " of ", ToString(job), " ", status.message(),
+          "; phalanx delete removes it, phalanx-coordinator --check-store lists all damage"));
 }
 
-absl::StatusOr<JobViewPtr> FindEnded(EndedJobs& ended, const std::string& job) {
+absl::StatusOr<EndedJob> FindEntry(EndedJobs& ended, const std::string& job) {
   absl::StatusOr<EndedJob> found = absl::NotFoundError("");
   if (const std::optional<JobId> id = ParseJobId(job)) found = ended.Find(*id);
   if (absl::IsNotFound(found.status())) found = ended.FindNamed(job);
   if (absl::IsNotFound(found.status())) {
     return absl::NotFoundError(absl::StrCat("there is no job \"", job.substr(0, 128), "\""));
   }
+  return found;
+}
+
+absl::StatusOr<JobViewPtr> FindEnded(EndedJobs& ended, const std::string& job) {
+  const absl::StatusOr<EndedJob> found = FindEntry(ended, job);
   if (!found.ok()) return found.status();
   absl::StatusOr<JobViewPtr> view = DecodeSummary(found->summary, found->job);
   if (!view.ok()) return Damaged(view.status(), "summary", found->job);
@@ -75,15 +83,18 @@ JobViewPtr WithDocument(const JobView& view, Document document) {
 }  // namespace
 
 void EventWindow::Add(JobEvent event) {
-  const auto bytes_of = [](const JobEvent& e) {
-    return kEventOverhead + e.type.size() + e.message.size();
-  };
-  bytes_ += bytes_of(event);
+  bytes_ += BytesOf(event);
   events_.push_back(std::move(event));
-  while (events_.size() > 1 && (events_.size() > events_max_ || bytes_ > bytes_max_)) {
-    bytes_ -= bytes_of(events_.front());
-    events_.pop_front();
-  }
+  while (events_.size() > 1 && (events_.size() > events_max_ || bytes_ > bytes_max_)) DropOldest();
+}
+
+void EventWindow::Shrink() {
+  while (events_.size() > 1) DropOldest();
+}
+
+void EventWindow::DropOldest() {
+  bytes_ -= BytesOf(events_.front());
+  events_.pop_front();
 }
 
 std::vector<JobEvent> EventWindow::After(int64_t number) const {
@@ -116,6 +127,7 @@ std::optional<Subscription::Update> Subscription::Take() {
   update.steps.assign(steps_.begin(), steps_.end());
   update.events = events_.TakeAll();
   steps_.clear();
+  CountLocked();
   update.evaluation = std::exchange(evaluation_, nullptr);
   return update;
 }
@@ -133,11 +145,38 @@ void Subscription::Add(const StepReport& step) {
   MutexLock lock(&mu_);
   steps_.push_back(step);
   if (steps_.size() > kPendingStepsMax) steps_.pop_front();
+  FitLocked();
 }
 
 void Subscription::Add(const JobEvent& event) {
   MutexLock lock(&mu_);
   events_.Add(event);
+  FitLocked();
+}
+
+Subscription::~Subscription() {
+  MutexLock lock(&mu_);
+  if (total_ != nullptr) *total_ -= counted_;
+}
+
+void Subscription::CountIn(std::shared_ptr<std::atomic<int64_t>> total) {
+  MutexLock lock(&mu_);
+  total_ = std::move(total);
+  CountLocked();
+}
+
+void Subscription::CountLocked() {
+  if (total_ == nullptr) return;
+  const auto now = static_cast<int64_t>(events_.bytes() + steps_.size() * sizeof(StepReport));
+  *total_ += now - std::exchange(counted_, now);
+}
+
+void Subscription::FitLocked() {
+  CountLocked();
+  if (total_ == nullptr || *total_ <= kPendingBytesMax) return;
+  events_.Shrink();
+  while (steps_.size() > 1) steps_.pop_front();
+  CountLocked();
 }
 
 void Subscription::Add(std::shared_ptr<const EvaluationReport> evaluation) {
@@ -257,6 +296,12 @@ absl::StatusOr<JobViewPtr> Board::Find(const std::string& job) const {
   return FindEnded(*ended(), job);
 }
 
+absl::StatusOr<JobId> Board::IdOf(const std::string& job) const {
+  if (const JobViewPtr live = FindLive(job); live != nullptr) return live->id;
+  ASSIGN_OR_RETURN(const EndedJob entry, FindEntry(*ended(), job));
+  return entry.job;
+}
+
 absl::StatusOr<JobViewPtr> Board::FindWhole(const std::string& job) const {
   if (JobViewPtr live = FindLive(job); live != nullptr) return live;
   ASSIGN_OR_RETURN(const JobViewPtr view, FindEnded(*ended(), job));
@@ -313,6 +358,7 @@ std::vector<NodeView> Board::Nodes() const {
 }
 
 absl::Status Board::Subscribe(JobId job, std::shared_ptr<Subscription> subscription) {
+  subscription->CountIn(pending_bytes_);
   bool live = false;
   {
     MutexLock lock(&mu_);

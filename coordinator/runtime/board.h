@@ -6,6 +6,7 @@
 // its stream is busy.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -28,6 +29,8 @@ namespace phalanx::coordinator {
 inline constexpr size_t kPendingStepsMax = 256;
 inline constexpr size_t kPendingEventsMax = 1024;
 inline constexpr size_t kPendingEventBytesMax = 256 << 10;
+// Of all subscriptions together; past it each that gets more keeps one step and one event.
+inline constexpr int64_t kPendingBytesMax = 64 << 20;
 // Events that the board keeps of one job that has not ended; the oldest are dropped. (The store
 // keeps all, and shows them once the job has ended.)
 inline constexpr size_t kEventsMax = 4096;
@@ -41,9 +44,14 @@ class EventWindow {
   void Add(JobEvent event);
   std::vector<JobEvent> After(int64_t number) const;
   std::vector<JobEvent> TakeAll();
+  // All but the newest.
+  void Shrink();
   bool empty() const { return events_.empty(); }
+  size_t bytes() const { return bytes_; }
 
  private:
+  void DropOldest();
+
   size_t events_max_, bytes_max_;
   std::deque<JobEvent> events_;
   size_t bytes_ = 0;
@@ -61,6 +69,7 @@ class Subscription {
 
   // `wake` is called, on any thread, when there may be something to take.
   explicit Subscription(std::function<void()> wake) : wake_(std::move(wake)) {}
+  ~Subscription();
 
   // The next update, at most one phase further; nothing if nothing has changed.
   std::optional<Update> Take() ABSL_LOCKS_EXCLUDED(mu_);
@@ -71,6 +80,11 @@ class Subscription {
   void Add(const StepReport& step) ABSL_LOCKS_EXCLUDED(mu_);
   void Add(const JobEvent& event) ABSL_LOCKS_EXCLUDED(mu_);
   void Add(std::shared_ptr<const EvaluationReport> evaluation) ABSL_LOCKS_EXCLUDED(mu_);
+  // Counts what it keeps from here on in `total`, bytes of all subscriptions of a board.
+  void CountIn(std::shared_ptr<std::atomic<int64_t>> total) ABSL_LOCKS_EXCLUDED(mu_);
+  void CountLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // After something was added.
+  void FitLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::function<void()> wake_;
   Mutex mu_;
@@ -79,6 +93,8 @@ class Subscription {
   EventWindow events_ ABSL_GUARDED_BY(mu_){kPendingEventsMax, kPendingEventBytesMax};
   std::shared_ptr<const EvaluationReport> evaluation_ ABSL_GUARDED_BY(mu_);
   JobViewPtr last_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<std::atomic<int64_t>> total_ ABSL_GUARDED_BY(mu_);  // null: of no board yet
+  int64_t counted_ ABSL_GUARDED_BY(mu_) = 0;                          // in it, of this one
 };
 
 // Thread-safe.
@@ -101,6 +117,8 @@ class Board {
   // "job-7", "7", or a name (the newest job with it). A job that has ended may be without its
   // document, which is large. Errors: NotFound; those of EndedJobs.
   absl::StatusOr<JobViewPtr> Find(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job so named, also where its entry is damaged. Errors: as Find.
+  absl::StatusOr<JobId> IdOf(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   // As Find, with the document. Errors: the same.
   absl::StatusOr<JobViewPtr> FindWhole(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   // At most `count` jobs with ids below `before`, newest first, perhaps without their documents.
@@ -116,6 +134,8 @@ class Board {
   absl::Status Subscribe(JobId job, std::shared_ptr<Subscription> subscription)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Unsubscribe(JobId job, const Subscription* subscription) ABSL_LOCKS_EXCLUDED(mu_);
+  // Bytes of steps and events that subscriptions keep.
+  int64_t pending_bytes() const { return *pending_bytes_; }
 
   // Jobs, nodes and devices; the rest of `gauges` is left alone.
   void Count(Gauges& gauges) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -135,6 +155,9 @@ class Board {
   JobViewPtr FindLive(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<EndedJobs> ended() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Shared, for subscriptions may outlive the board.
+  const std::shared_ptr<std::atomic<int64_t>> pending_bytes_ =
+      std::make_shared<std::atomic<int64_t>>(0);
   mutable Mutex mu_;
   std::shared_ptr<EndedJobs> ended_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, Entry> jobs_ ABSL_GUARDED_BY(mu_);

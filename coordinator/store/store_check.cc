@@ -126,7 +126,8 @@ void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop,
   size_t problems = 0;
   const auto check = [&](absl::string_view what, JobId job, const absl::Status& status) {
     if (!absl::IsDataLoss(status) || ++problems > kProblemsMax) return;
-    complain(absl::StrCat("the ", what, " of ", ToString(job), " ", status.message(), kNext));
+    complain(absl::StrCat("the ", what, " of ", ToString(job), " ", status.message(),
+                          "; phalanx delete removes it"));
   };
   while (!stop) {
     const absl::StatusOr<std::vector<EndedJob>> page = ended.List(before, kPage);

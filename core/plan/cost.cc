@@ -185,6 +185,41 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
   return elements;
 }
 
+// Elements that travel between the copies of a replica (copies.h), of which a rank packs its own.
+struct PackedElements {
+  int64_t folded = 0, spread = 0;
+};
+PackedElements PackedOf(const Plan& plan, const Place& place, const StageParameters& parameters) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const job::Architecture& architecture = plan.module_spec(place.module).architecture;
+  const auto others = [&](const Piece& piece) -> int64_t {
+    switch (piece.holding) {
+      case Holding::kExclusive:
+        return 0;
+      case Holding::kTied:  // inside a rank nothing is packed
+        return layout.StageAt(0) == layout.LastStage() ? 0 : 1;
+      case Holding::kDuplicate:
+        return piece.primary ? place.width - 1 : 1;
+      case Holding::kPartial: {
+        const int64_t head = piece.logical_row / HeadSize(architecture);
+        return piece.primary ? HoldersOfKvHead(architecture, place.width, head).count - 1 : 1;
+      }
+    }
+    return 0;
+  };
+  PackedElements packed;
+  for (const LocalMatrix& matrix : parameters.matrices) {
+    for (const Piece& piece : matrix.pieces) {
+      if (!matrix.trains || piece.holding == Holding::kExclusive) continue;
+      // A follower exchanges with its leader alone.
+      const int64_t elements = piece.rows * piece.cols * others(piece);
+      packed.spread += elements;
+      if (piece.holding != Holding::kDuplicate) packed.folded += elements;
+    }
+  }
+  return packed;
+}
+
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate* estimate) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
@@ -194,6 +229,9 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
     estimate->optimizer += 3 * wide_bytes * parameters.LedElements() / parameters.replicas;
+    const PackedElements packed = PackedOf(plan, place, parameters);
+    estimate->parameters += packed.spread * bytes;
+    estimate->gradients += packed.folded * wide_bytes;
   }
   const int64_t rows = SamplesOfLane(plan, place.module) * RowsOf(plan, place.module);
   // Of all chunks of the stage together, taken to be alike.

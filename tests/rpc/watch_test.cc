@@ -130,5 +130,21 @@ TEST_F(RpcTest, Watch_TooMany_AreResourceExhausted) {
   first_context.TryCancel();
 }
 
+TEST_F(RpcTest, Watch_WhoseMessageHasNoRoom_IsResourceExhausted) {
+  ServerOptions options;
+  options.watch_bytes_max = 100;  // less than a document
+  server_.reset();
+  Start(options);
+  MustSubmit(JobText("a"));
+  v1::WatchJobRequest request;
+  request.set_job("a");
+  grpc::ClientContext context;
+  SetDeadline(context);
+  auto stream = jobs->WatchJob(&context, request);
+  v1::WatchJobResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator

@@ -31,6 +31,7 @@ constexpr int32_t kCaptions = 8;
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
+constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
@@ -336,6 +337,8 @@ absl::Status EpochRun::RunToEnd() {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);
   }
+  // The last step's gathers may still be under way, and use the epoch's memory.
+  if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
   v1::RankReport report;
   report.mutable_succeeded()->set_step(plan_.spec.steps);
   return Report(std::move(report));
@@ -351,9 +354,6 @@ absl::Status EpochRun::Run() {
       if (!stopped_.ok()) ended = stopped_;
     }
     ended = Quiesce(ended);
-  } else if (order_.device_kind() == "gpu") {
-    // What was enqueued last may still use the epoch's memory.
-    ended = device::AwaitDevice(kDrainTimeout);
   }
   Release();
   return ended;

@@ -49,6 +49,14 @@ absl::Status RecordFile::Append(absl::string_view record) {
                          absl::UnavailableError(
                              absl::StrCat("cannot write ", path_, ": another file is there now")));
   }
+  // Somebody has emptied it, or cut a record in two.
+  if (now.st_size == 0) end_ = 0;
+  if (now.st_size < end_) {
+    return job::WithKind(
+        job::FailureKind::kOutputUnavailable,
+        absl::UnavailableError(absl::StrCat("cannot write ", path_, ": it has been cut off, at ",
+                                            now.st_size, " of ", end_, " bytes")));
+  }
   const ssize_t written = pwrite(file_, record.data(), record.size(), end_);
   if (written == static_cast<ssize_t>(record.size())) {
     end_ += written;

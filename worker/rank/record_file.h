@@ -22,8 +22,9 @@ class RecordFile {
   RecordFile& operator=(RecordFile&&) = delete;
   ~RecordFile();
 
-  // Errors: as Open, also where the path is not that of this file any more: nobody would find the
-  // record. Nothing of it is left then, and it may be tried again.
+  // A file that somebody has emptied is gone on with. Errors: as Open, also where the path is not
+  // that of this file any more, so that nobody would find the record, or where the file was cut
+  // off. Nothing of the record is left then, and it may be tried again.
   absl::Status Append(absl::string_view record);
 
  private:

@@ -310,7 +310,10 @@ absl::Status Executor::ExecuteOne(const BoundInstruction& instruction, const Ste
   if (schedule::IsTie(instruction.op)) {
     CopyExchange& ends = ties_.at(instruction.module);
     if (instruction.op == Op::kFold) return ends.Fold();
-    RETURN_IF_ERROR(AwaitParts());
+    for (Part& part : parts_) {
+      const bool has_end = part.place.module == instruction.module && (part.first || part.last);
+      if (has_end) RETURN_IF_ERROR(part.reduction->Await());
+    }
     return ends.Spread();
   }
   Part& part = PartOf(instruction);

@@ -31,6 +31,10 @@ void Moment::Await() const {
 
 bool Moment::Passed() const { return event_ == nullptr || event_->query(); }
 
+bool IsNamedElsewhere(const at::Tensor& tensor) {
+  return tensor.use_count() > 1 || tensor.storage().use_count() > 1;
+}
+
 void HeldMemory::Hold(std::vector<at::Tensor> tensors, Moment until) {
   if (!tensors.empty()) entries_.push_back({std::move(tensors), std::move(until)});
 }
@@ -57,9 +61,7 @@ at::Tensor MessageStream::Buffer(at::IntArrayRef shape, at::ScalarType type) {
 }
 
 void MessageStream::Collect() {
-  const auto unnamed =
-      std::partition(buffers_.begin(), buffers_.end(),
-                     [](const at::Tensor& buffer) { return buffer.storage().use_count() > 1; });
+  const auto unnamed = std::partition(buffers_.begin(), buffers_.end(), IsNamedElsewhere);
   if (unnamed != buffers_.end()) {
     received_.Hold({std::make_move_iterator(unnamed), std::make_move_iterator(buffers_.end())},
                    Moment::Now(device_));

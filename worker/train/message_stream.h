@@ -47,6 +47,9 @@ class Moment {
 // takes it once.
 std::optional<c10::Stream> NewStream(at::Device device);
 
+// Whether anybody beside the caller's one handle names the memory: a copy of the handle, or a view.
+bool IsNamedElsewhere(const at::Tensor& tensor);
+
 // Memory that is let go once the device is past a moment. It goes in the order in which it came.
 // Bounded by what a host that looks in between can have enqueued.
 class HeldMemory {

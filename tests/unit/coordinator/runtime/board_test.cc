@@ -69,6 +69,9 @@ TEST(BoardTest, DamagedEntry_IsListedAsSuchAmongTheOthersAndRefusedByItself) {
   EXPECT_EQ(jobs[1]->request->name, "damaged");
   EXPECT_EQ(jobs[1]->phase, JobPhase::kFailed);
   EXPECT_THAT(jobs[1]->reason, HasSubstr("the summary of job-1 has the checksum"));
+  EXPECT_EQ(*board.IdOf("damaged"), JobId{1}) << "it can be deleted";
+  EXPECT_EQ(*board.IdOf("job-2"), JobId{2});
+  EXPECT_TRUE(absl::IsNotFound(board.IdOf("nobody").status()));
   const absl::Status refused = board.Find("damaged").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--check-store"));
@@ -86,6 +89,29 @@ TEST(BoardTest, SlowWatcher_SkipsNoPhase) {
   }
   EXPECT_THAT(TakeAll(*subscription), ElementsAre(JobPhase::kQueued, JobPhase::kStarting,
                                                   JobPhase::kRunning, JobPhase::kFailed));
+}
+
+TEST(BoardTest, ManySlowWatchers_HoldNoMoreThanTheirBoundTogether) {
+  constexpr int kWatchers = 400, kEvents = 30;  // 16 KiB each: 188 MiB in all
+  Board board;
+  board.Connect(NoEndedJobs());
+  board.Publish(PublishJob{View(1, JobPhase::kRunning)});
+  std::vector<std::shared_ptr<Subscription>> watchers;
+  for (int i = 0; i < kWatchers; ++i) {
+    watchers.push_back(std::make_shared<Subscription>([] {}));
+    ASSERT_TRUE(board.Subscribe(JobId{1}, watchers.back()).ok());
+  }
+  for (int number = 1; number <= kEvents; ++number) {
+    board.Publish(PublishEvent{
+        JobId{1}, {.number = number, .type = "Noise", .message = std::string(16 << 10, 'x')}});
+    EXPECT_LE(board.pending_bytes(), kPendingBytesMax + (17 << 10));
+  }
+  for (const auto& watcher : watchers) {
+    const auto update = watcher->Take();
+    ASSERT_TRUE(update.has_value());
+    EXPECT_EQ(update->events.back().number, kEvents) << "the newest is never dropped";
+  }
+  EXPECT_EQ(board.pending_bytes(), 0);
 }
 
 TEST(BoardTest, SlowWatcher_KeepsTheNewestSteps) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/plan/copies.h"
 #include "core/plan/parameters.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/must_plan.h"
@@ -215,6 +216,34 @@ TEST(CostTest, EstimateMemory_OfAllRanks_IsThatOfEach) {
     EXPECT_EQ(all[static_cast<size_t>(rank)].total(), each.total()) << rank;
   }
   EXPECT_EQ(all[8].total(), 0) << "a rank in no module";
+}
+
+TEST(CostTest, EstimateMemory_OfCopies_CountsWhatIsPackedToTravel) {
+  const Plan plan =
+      MustPlan(AJob()
+                   .Module("language", Llama({.tied_head = true}), {.tp = 3, .dp = 2, .pp = 2})
+                   .Batch(4, 1));
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const Place place = *plan.PlaceOf(Rank{rank}, 0);
+    const StageParameters parameters = ParametersOf(plan, place);
+    int64_t spread = 0, folded = 0;
+    const auto add = [&](const std::vector<Copy>& copies) {
+      for (const Copy& copy : copies) {
+        if (plan.RankOf(copy.lead) != Rank{rank} && plan.RankOf(copy.follower) != Rank{rank})
+          continue;
+        for (const CopyRun& run : copy.runs) {
+          spread += run.count;
+          folded += run.folds ? run.count : 0;
+        }
+      }
+    };
+    add(CopiesInSlot(plan, place, 0));
+    add(TiedCopies(plan, place));
+    EXPECT_GT(folded, 0);
+    const MemoryEstimate estimate = EstimateMemory(plan, Rank{rank});
+    EXPECT_EQ(estimate.parameters, (parameters.elements + spread) * 4) << rank;
+    EXPECT_EQ(estimate.gradients, (parameters.trained_extent + folded) * 4) << rank;
+  }
 }
 
 TEST(CostTest, EstimateMemory_OfTwoEncodersOfOneModality_SharesTheContext) {

@@ -144,6 +144,19 @@ TEST_F(MetricsWriterTest, FileThatIsRemoved_IsSaidAtTheNextRecord) {
   EXPECT_EQ(job::KindOf((*writer)->Write({.step = 3}, 1)), job::FailureKind::kOutputUnavailable);
 }
 
+TEST_F(MetricsWriterTest, FileThatIsEmptied_IsGoneOnWithAndOneThatIsCutIsSaid) {
+  auto writer = Open("s/job-1");
+  ASSERT_TRUE((*writer)->Write({.step = 1}, 1).ok());
+  std::filesystem::resize_file(folder + "/metrics.jsonl", 0);
+  ASSERT_TRUE((*writer)->Write({.step = 2}, 1).ok());
+  EXPECT_EQ(Lines(Text()), 1);
+  EXPECT_EQ(Text().front(), '{');
+  std::filesystem::resize_file(folder + "/metrics.jsonl", 5);
+  const absl::Status cut = (*writer)->Write({.step = 3}, 1);
+  EXPECT_EQ(job::KindOf(cut), job::FailureKind::kOutputUnavailable);
+  EXPECT_THAT(cut.message(), HasSubstr("it has been cut off, at 5 of"));
+}
+
 TEST_F(MetricsWriterTest, DiskThatIsFullForAWhile_LosesNothing) {
   patience = absl::Minutes(1);
   std::optional<FullDisk> full;

@@ -76,12 +76,21 @@ TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
         (*table)[spec.ranks[p]] = static_cast<int32_t>(p);
     }
     std::map<bool, std::set<int32_t>> bound;  // by direction
-    for (const BoundInstruction& one :
-         Bind(plan, Rank{rank}, *schedule::BuildStepOf(plan, Rank{rank}), tables, microbatches)
-             .instructions) {
-      for (const BoundMessage& message : one.messages) {
-        if (message.peer >= 0) bound[schedule::IsForwardMessage(one.op)].insert(message.peer);
+    const auto bind = [&](const schedule::Program& program,
+                          const std::vector<plan::MicrobatchSamples>& samples) {
+      for (const BoundInstruction& one :
+           Bind(plan, Rank{rank}, program, tables, samples).instructions) {
+        for (const BoundMessage& message : one.messages) {
+          if (message.peer >= 0) bound[schedule::IsForwardMessage(one.op)].insert(message.peer);
+        }
       }
+    };
+    bind(*schedule::BuildStepOf(plan, Rank{rank}), microbatches);
+    // Whatever is left of the samples to evaluate.
+    const int64_t whole =
+        plan.spec.batch.micro * plan.replicas(plan.spec.language).present_replicas();
+    for (int64_t count = 1; count <= whole; ++count) {
+      bind(schedule::BuildEvaluationOf(plan, Rank{rank}, 1), {plan::DealMicrobatch(plan, count)});
     }
     const auto named = MessagePeers(plan, Rank{rank}, specs);
     for (size_t i = 0; i < specs.size(); ++i) {
