@@ -177,7 +177,6 @@ class Coordinator {
   void On(const ArchiveFailed& event);
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
-  bool AnyDeviceFree() const;
   // Looks at all of the queue anew, after devices or nodes have changed.
   void Schedule();
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.

@@ -74,7 +74,7 @@ void Coordinator::On(const SubmitRequested& event) {
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
   // It changes nothing for those before it.
   if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
-  if (!capacity_changed_ && AnyDeviceFree()) Consider(job);
+  if (!capacity_changed_) Consider(job);
 }
 
 void Coordinator::On(const CancelRequested& event) {
@@ -199,17 +199,10 @@ void Coordinator::On(const LogsRequested& event) {
   for (auto& [node, fetch] : fetches) SendTo(*node, std::move(fetch));
 }
 
-bool Coordinator::AnyDeviceFree() const {
-  return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) {
-    return entry.second.Schedulable() && entry.second.FreeDevices() > 0;
-  });
-}
-
 void Coordinator::Schedule() {
   capacity_changed_ = false;
   lines_.clear();
   closed_.clear();
-  if (!AnyDeviceFree()) return;
   for (JobId id : std::vector<JobId>(queue_.begin(), queue_.end())) Consider(jobs_.at(id));
 }
 

@@ -109,6 +109,25 @@ CostModel CostFromFlops(const plan::Plan& plan) {
 
 }  // namespace
 
+double SecondsOf(const PartCost& cost, Op op) {
+  switch (op) {
+    case Op::kForward:
+      return cost.forward;
+    case Op::kBackwardInput:
+      return cost.backward_input;
+    case Op::kBackwardWeight:
+      return cost.backward_weight;
+    case Op::kReduce:
+      return cost.reduce;
+    case Op::kOptimize:
+      return cost.update;
+    case Op::kGather:
+      return cost.gather;
+    default:
+      return 0;
+  }
+}
+
 CostModel CostFromShapes(const plan::Plan& plan) {
   const bool known =
       std::all_of(plan.spec.modules.begin(), plan.spec.modules.end(),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/plan/plan.h"
+#include "core/schedule/program.h"
 
 namespace phalanx::schedule {
 
@@ -12,6 +13,9 @@ struct PartCost {
   double forward = 1, backward_input = 1, backward_weight = 1;  // of one microbatch
   double reduce = 0, update = 0, gather = 0;                    // of the step
 };
+// Of one instruction; 0 for those that are neither a pass nor an update of the parameters.
+double SecondsOf(const PartCost& cost, Op op);
+
 struct CostModel {
   std::vector<std::vector<PartCost>> parts;  // [module][pp * chunks + chunk]
   double message = 0;                        // seconds a message

@@ -116,23 +116,7 @@ class Engine {
     if (!IsPass(instruction.op) && !IsUpdate(instruction.op)) return 0;
     const size_t position = PositionOf(member, instruction);
     const auto part = static_cast<size_t>(wiring_.parts_of[static_cast<size_t>(member)][position]);
-    const PartCost& seconds = seconds_[part];
-    switch (instruction.op) {
-      case Op::kForward:
-        return seconds.forward;
-      case Op::kBackwardInput:
-        return seconds.backward_input;
-      case Op::kBackwardWeight:
-        return seconds.backward_weight;
-      case Op::kReduce:
-        return seconds.reduce;
-      case Op::kOptimize:
-        return seconds.update;
-      case Op::kGather:
-        return seconds.gather;
-      default:
-        return 0;
-    }
+    return SecondsOf(seconds_[part], instruction.op);
   }
 
   Group& GroupOf(int32_t member, const Instruction& instruction) {

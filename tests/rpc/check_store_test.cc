@@ -80,13 +80,8 @@ class CheckStoreTest : public ::testing::Test {
   }
   std::string talk() const { return folder_ + "/talk"; }
   // Until the coordinator has said it.
-  void AwaitTalk(const std::string& text) const {
-    const absl::Time deadline = absl::Now() + support::kPatience;
-    while (support::ReadText(talk()).find(text) == std::string::npos) {
-      ASSERT_LT(absl::Now(), deadline) << "never said: " << text << "\n"
-                                       << support::ReadText(talk());
-      absl::SleepFor(absl::Milliseconds(5));
-    }
+  void AwaitTalk(const std::string& text, const support::Process& coordinator) const {
+    support::AwaitText(talk(), text, coordinator);
   }
 
   const std::string folder_ = support::MakeFolder("check-store");
@@ -153,7 +148,7 @@ TEST_F(CheckStoreTest, DamagedEntry_IsToldAfterTheStart) {
   Execute("UPDATE ended SET summary = x'0102030405060708FF' WHERE job = 1");
   EXPECT_THAT(Check().out, HasSubstr("the summary of job-1 has the checksum"));
   const auto coordinator = Serve();
-  AwaitTalk("the summary of job-1 has the checksum");
+  AwaitTalk("the summary of job-1 has the checksum", *coordinator);
 }
 
 TEST_F(CheckStoreTest, EmptyFile_IsNoStoreAndTheStartSaysSo) {
@@ -162,7 +157,7 @@ TEST_F(CheckStoreTest, EmptyFile_IsNoStoreAndTheStartSaysSo) {
   EXPECT_EQ(check.exit_code, 1);
   EXPECT_THAT(check.talk, HasSubstr(path() + " is empty (0 bytes)"));
   const auto coordinator = Serve();
-  AwaitTalk(path() + " is empty (0 bytes)");
+  AwaitTalk(path() + " is empty (0 bytes)", *coordinator);
 }
 
 TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {
@@ -176,9 +171,9 @@ TEST_F(CheckStoreTest, StoreThatIsRemovedWhileItServes_IsTold) {
   Make(1);
   const auto coordinator = Serve();
   std::filesystem::rename(path(), folder_ + "/elsewhere");
-  AwaitTalk(path() + " is gone");
+  AwaitTalk(path() + " is gone", *coordinator);
   std::filesystem::rename(folder_ + "/elsewhere", path());
-  AwaitTalk("the store works again");
+  AwaitTalk("the store works again", *coordinator);
 }
 
 TEST_F(CheckStoreTest, NoStore_SaysSoAndMakesNone) {

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 #include <utility>
@@ -126,14 +127,19 @@ Finished RunToEnd(const std::vector<std::string>& argv) {
   return finished;
 }
 
-void AwaitFile(const std::string& path, const Process& writer) {
+namespace {
+
+// Until `there` is true, looked at anew whenever something in the folder of `path` changes.
+void AwaitChange(const std::string& path, const Process& writer, const std::string& what,
+                 const std::function<bool()>& there) {
   const absl::Time deadline = absl::Now() + kPatience;
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const int notifier = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-  // Watched before the first look, so that no rename falls in between.
-  const bool watched = inotify_add_watch(notifier, folder.c_str(), IN_MOVED_TO | IN_CREATE) >= 0;
-  bool there = false, ended = false;
-  while (watched && !(there = std::filesystem::exists(path)) && !ended && absl::Now() < deadline) {
+  // Watched before the first look, so that no change falls in between.
+  const bool watched =
+      inotify_add_watch(notifier, folder.c_str(), IN_MOVED_TO | IN_CREATE | IN_MODIFY) >= 0;
+  bool found = false, ended = false;
+  while (watched && !(found = there()) && !ended && absl::Now() < deadline) {
     pollfd entries[2] = {{notifier, POLLIN, 0}, {writer.watch().descriptor(), POLLIN, 0}};
     poll(entries, 2, MillisecondsUntil(deadline));
     ended = entries[1].revents != 0;
@@ -143,7 +149,18 @@ void AwaitFile(const std::string& path, const Process& writer) {
   }
   close(notifier);
   Require(watched, absl::StrCat("cannot watch ", folder));
-  Require(there, absl::StrCat(path, ended ? ": its writer ended" : " does not appear"));
+  Require(found || there(), absl::StrCat(what, ended ? ": its writer ended" : " does not appear"));
+}
+
+}  // namespace
+
+void AwaitFile(const std::string& path, const Process& writer) {
+  AwaitChange(path, writer, path, [&] { return std::filesystem::exists(path); });
+}
+
+void AwaitText(const std::string& path, const std::string& text, const Process& writer) {
+  AwaitChange(path, writer, absl::StrCat("\"", text, "\" in ", path),
+              [&] { return ReadText(path).find(text) != std::string::npos; });
 }
 
 std::vector<pid_t> ProcessesMarked(const std::string& mark) {

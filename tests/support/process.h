@@ -77,6 +77,8 @@ Finished RunToEnd(const std::vector<std::string>& argv);
 // Waits until `path` is there, as writers of ready files put it: whole, by rename. Throws if
 // `writer` ends before.
 void AwaitFile(const std::string& path, const Process& writer);
+// Waits until the file at `path` holds `text`. Throws if `writer` ends without that.
+void AwaitText(const std::string& path, const std::string& text, const Process& writer);
 
 // Living processes whose environment carries the mark; zombies are none.
 std::vector<pid_t> ProcessesMarked(const std::string& mark);

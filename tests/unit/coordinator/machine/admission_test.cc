@@ -28,6 +28,13 @@ TEST(AdmissionTest, JobThatNeverFits_StaysQueuedWithThatReasonAndHoldsNobodyUp) 
   EXPECT_THAT(h.Explain(large), Contains(HasSubstr("it needs 64 cpu devices")));
 }
 
+TEST(AdmissionTest, JobThatNeverFitsAmongDevicesThatAreTaken_HasItsReasonAtOnce) {
+  Harness h;
+  h.Run(h.Open("n", 1), AJob("runs", 1));
+  const JobId large = h.Submit(AJob("large", 64));
+  EXPECT_THAT(h.views[large]->reason, HasSubstr("needs 64 devices"));
+}
+
 TEST(AdmissionTest, JobBehindOneThatNeverFits_DoesNotNameIt) {
   Harness h;
   const SessionId node = h.Open("n", 1);
