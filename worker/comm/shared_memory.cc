@@ -1,23 +1,16 @@
 #include "worker/comm/shared_memory.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <climits>
 #include <cstring>
-#include <random>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "core/base/accused.h"
 #include "core/base/status.h"
 
@@ -48,7 +41,6 @@ void FutexWakeAll(std::atomic<uint32_t>& word) {
 }  // namespace
 
 struct SharedMemory::Segment {
-  uint64_t nonce = 0;
   alignas(64) std::atomic<uint64_t> inbox{0};  // reference of the newest message
   // Rung with every message; a sleeper waits for it to change.
   std::atomic<uint32_t> doorbell{0};
@@ -70,74 +62,24 @@ struct alignas(64) SharedMemory::Shared {
 };
 
 SharedMemory::SharedMemory(int32_t self, int32_t world)
-    : self_(self), segments_(static_cast<size_t>(world), nullptr), classes_(kOffsetBits) {}
+    : self_(self), segments_(static_cast<size_t>(world)), classes_(kOffsetBits) {}
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(int32_t self, int32_t world) {
   std::unique_ptr<SharedMemory> memory(new SharedMemory(self, world));
-  memory->descriptor_ = memfd_create("phalanx-rank", MFD_CLOEXEC);
-  if (memory->descriptor_ < 0 ||
-      ftruncate(memory->descriptor_, static_cast<off_t>(kSegmentBytes)) != 0) {
-    return absl::UnavailableError(absl::StrCat("shared memory: ", strerror(errno)));
-  }
-  void* segment = mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                       memory->descriptor_, 0);
-  if (segment == MAP_FAILED)
-    return absl::UnavailableError(absl::StrCat("shared memory: ", strerror(errno)));
-  memory->segments_[static_cast<size_t>(self)] = static_cast<char*>(segment);
-  std::random_device random;
-  memory->nonce_ = static_cast<uint64_t>(random()) << 32 | random();
-  new (segment) Segment{.nonce = memory->nonce_};
+  ASSIGN_OR_RETURN(SharedSegment segment, SharedSegment::Create(kSegmentBytes));
+  new (segment.data()) Segment;
+  memory->segments_[static_cast<size_t>(self)].emplace(std::move(segment));
   return memory;
-}
-
-SharedMemory::~SharedMemory() {
-  for (char* segment : segments_) {
-    if (segment != nullptr) munmap(segment, kSegmentBytes);
-  }
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 SharedMemory::Segment& SharedMemory::Head(int32_t rank) const {
   return *reinterpret_cast<Segment*>(At(rank, 0));
 }
 
-std::string SharedMemory::Handle() const {
-  return absl::StrCat(getpid(), " ", descriptor_, " ", nonce_);
-}
-
 bool SharedMemory::Attach(int32_t peer, const std::string& handle) {
-  const std::vector<std::string> parts = absl::StrSplit(handle, ' ');
-  int64_t process = 0, descriptor = 0;
-  uint64_t nonce = 0;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &process) ||
-      !absl::SimpleAtoi(parts[1], &descriptor) || !absl::SimpleAtoi(parts[2], &nonce)) {
-    return false;
-  }
-  // In another container the number may be another process, and its descriptor anything at all.
-  const std::string path = absl::StrCat("/proc/", process, "/fd/", descriptor);
-  struct stat file = {};
-  if (stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return false;
-  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (opened < 0) return false;
-  void* segment = MAP_FAILED;
-  if (fstat(opened, &file) == 0 && S_ISREG(file.st_mode) &&
-      static_cast<uint64_t>(file.st_size) == kSegmentBytes) {
-    segment =
-        mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, opened, 0);
-  }
-  close(opened);
-  if (segment == MAP_FAILED) return false;
-  if (static_cast<Segment*>(segment)->nonce != nonce) {
-    munmap(segment, kSegmentBytes);
-    return false;
-  }
-  segments_[static_cast<size_t>(peer)] = static_cast<char*>(segment);
-  return true;
-}
-
-void SharedMemory::Settled() {
-  close(descriptor_);
-  descriptor_ = -1;
+  std::optional<SharedSegment> segment = SharedSegment::Attach(handle, kSegmentBytes);
+  if (segment.has_value()) segments_[static_cast<size_t>(peer)].emplace(*std::move(segment));
+  return segment.has_value();
 }
 
 absl::StatusOr<uint64_t> SharedMemory::AllocateLocked(int64_t bytes) {
@@ -289,7 +231,7 @@ void SharedMemory::Wake() { Ring(Head(self_)); }
 void SharedMemory::Leave() {
   Head(self_).left.store(1);
   for (size_t rank = 0; rank < segments_.size(); ++rank) {
-    if (segments_[rank] != nullptr) Ring(Head(static_cast<int32_t>(rank)));
+    if (segments_[rank].has_value()) Ring(Head(static_cast<int32_t>(rank)));
   }
 }
 

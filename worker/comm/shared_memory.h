@@ -1,15 +1,13 @@
 // worker/comm/shared_memory.h: messages between ranks of one host without a system call each.
 //
-// Every rank owns one segment of memory (a memfd, so no file system limit applies) that its peers
-// map. A sender copies a message into its own segment and pushes a reference to it on the
-// receiver's inbox, a linked list that the receiver takes whole with one exchange. So a send is
-// complete when it returns, whatever the receiver does meanwhile, and no thread of either side has
-// to help. A receiver without a message sleeps on a futex in its segment, the doorbell; nobody
-// spins: there are often more ranks than cores.
+// Every rank owns one segment of memory that its peers map. A sender copies a message into its own
+// segment and pushes a reference to it on the receiver's inbox, a linked list that the receiver
+// takes whole with one exchange. So a send is complete when it returns, whatever the receiver does
+// meanwhile, and no thread of either side has to help. A receiver without a message sleeps on a
+// futex in its segment, the doorbell; nobody spins: there are often more ranks than cores.
 //
 // Memory: blocks are reused as soon as the receiver has let go of them, so a segment's resident
-// part is what was under way at the worst moment. Segments end with their last mapping, also when a
-// process is killed.
+// part is what was under way at the worst moment.
 //
 // A peer that dies is not noticed here: whoever watches it calls Wake() after changing what `stop`
 // of Receive() says.
@@ -19,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/mutex.h"
+#include "worker/comm/shared_segment.h"
 #include "worker/comm/transport.h"
 
 namespace phalanx::comm {
@@ -39,16 +39,13 @@ class SharedMemory {
  public:
   // Errors: Unavailable where the system gives no such memory.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(int32_t self, int32_t world);
-  ~SharedMemory();
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // What a peer needs to attach: process, descriptor and a random word that proves the match.
-  std::string Handle() const;
+  // What a peer needs to attach.
+  std::string Handle() const { return segments_[static_cast<size_t>(self_)]->Handle(); }
   // Maps the segment of `peer`. False where it is out of reach: another host, container or user.
   bool Attach(int32_t peer, const std::string& handle);
   // All peers have attached or failed to.
-  void Settled();
+  void Settled() { segments_[static_cast<size_t>(self_)]->Close(); }
 
   // Copies the message into this rank's segment and rings. Messages in a row to several peers from
   // the same memory are copied once. Errors: ResourceExhausted when the segment is full of messages
@@ -79,7 +76,7 @@ class SharedMemory {
 
   SharedMemory(int32_t self, int32_t world);
   char* At(int32_t rank, uint64_t offset) const {
-    return segments_[static_cast<size_t>(rank)] + offset;
+    return segments_[static_cast<size_t>(rank)]->data() + offset;
   }
   Segment& Head(int32_t rank) const;
   // Offset of a free block of at least `bytes` with its head.
@@ -91,9 +88,7 @@ class SharedMemory {
   static void LetGo(Message* message, Shared* shared);
 
   const int32_t self_;
-  std::vector<char*> segments_;  // by rank; null where not attached
-  uint64_t nonce_ = 0;
-  int descriptor_ = -1;
+  std::vector<std::optional<SharedSegment>> segments_;  // by rank; none where not attached
   Mutex allocation_;
   std::vector<SizeClass> classes_ ABSL_GUARDED_BY(allocation_);
   // Nothing was handed out from here on; the segment's head has the first page.
