@@ -6,8 +6,9 @@
 //              the receives it needs, a send for its pass. Queues are FIFO, messages and
 //              collectives are a rendezvous: an operation starts when it is at the head of its
 //              queue at every end, and holds its queue until it is complete. A send and a receive
-//              of one member with the same ticket are one operation. Passes of a tensor group are
-//              collectives too: they start together.
+//              of one member with the same ticket are one operation; it starts at none of its ends
+//              before every sender of what this member receives has come to its send. Passes of a
+//              tensor group are collectives too: they start together.
 //   kBlocking  a host without streams: one instruction after the other. A send is posted and never
 //              waits, a receive waits for the sends of all its peers, a collective or a pass of a
 //              tensor group for its group.
