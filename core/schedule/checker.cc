@@ -25,16 +25,27 @@ absl::Status CheckCount(const plan::Plan& plan, const std::vector<Program>& prog
       absl::StrCat(programs.size(), " programs for the ", plan.world, " ranks of the plan"));
 }
 
+absl::string_view NameOf(ExecutionModel model) {
+  switch (model) {
+    case ExecutionModel::kStreams:
+      return "unbuffered sends";
+    case ExecutionModel::kPaced:
+      return "a host that waits for each pass";
+    case ExecutionModel::kBlocking:
+      return "blocking receives";
+  }
+  return "";
+}
+
 absl::Status CheckRuns(const Pipeline& pipeline, const Wiring& wiring,
                        const std::vector<const Program*>& programs) {
+  using enum ExecutionModel;
   const std::vector<PartCost> no_time(pipeline.parts.size(), PartCost{0, 0, 0});
-  for (ExecutionModel model : {ExecutionModel::kStreams, ExecutionModel::kBlocking}) {
+  for (const ExecutionModel model : {kStreams, kPaced, kBlocking}) {
     const Execution execution = Execute(model, pipeline, wiring, programs, no_time, 0);
     if (execution.stalls.empty()) continue;
-    const absl::string_view name =
-        model == ExecutionModel::kStreams ? "unbuffered sends" : "blocking receives";
     return absl::FailedPreconditionError(
-        absl::StrCat("deadlock with ", name, ": ", absl::StrJoin(execution.stalls, "; ")));
+        absl::StrCat("deadlock with ", NameOf(model), ": ", absl::StrJoin(execution.stalls, "; ")));
   }
   return absl::OkStatus();
 }

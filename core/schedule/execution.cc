@@ -4,6 +4,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "core/schedule/device_queues.h"
 #include "core/schedule/step_index.h"
 
 namespace phalanx::schedule {
@@ -41,7 +42,8 @@ class Engine {
         seconds_(seconds),
         message_seconds_(message_seconds),
         index_(pipeline, wiring, programs),
-        heads_(programs.size()),
+        queues_(index_, model == ExecutionModel::kPaced),
+        positions_(programs.size()),
         ends_(programs.size()),
         done_(index_.size(), 0),
         rendezvous_(index_.size()),
@@ -58,10 +60,10 @@ class Engine {
       const int32_t member = awake_.back();
       awake_.pop_back();
       is_awake_[static_cast<size_t>(member)] = false;
-      if (model_ == ExecutionModel::kStreams) {
-        AdvanceStreams(member);
-      } else {
+      if (model_ == ExecutionModel::kBlocking) {
         AdvanceBlocking(member);
+      } else {
+        AdvanceStreams(member);
       }
     }
     ReportStalls();
@@ -263,6 +265,7 @@ class Engine {
     bool moved = true;
     while (moved) {
       moved = false;
+      queues_.Enqueue(member, done_);
       while (AdvanceInOrder(member, kCompute)) moved = true;
       while (AdvanceInOrder(member, kReductions)) moved = true;
       while (AdvanceMessages(member, kForwardMessages)) moved = true;
@@ -270,9 +273,8 @@ class Engine {
     }
   }
 
-  // The instruction at the head of a queue, `ahead` behind it, or kNone past its end.
   int64_t Head(int32_t member, size_t queue, size_t ahead = 0) const {
-    return index_.Queued(member, queue, heads_[static_cast<size_t>(member)][queue] + ahead);
+    return queues_.Head(member, queue, ahead);
   }
 
   // What stands at the head of a queue of passes and collectives.
@@ -292,24 +294,14 @@ class Engine {
       }
     }
     ends_[m][queue] = execution_.end[static_cast<size_t>(id)];
-    ++heads_[m][queue];
+    queues_.Pop(member, queue);
     return true;
-  }
-
-  // Instructions at the head of a message queue that are one operation: those with one ticket.
-  size_t HeadSize(int32_t member, size_t queue) const {
-    const int64_t ticket = At(Head(member, queue)).ticket;
-    size_t size = 1;
-    for (int64_t next; (next = Head(member, queue, size)) != kNone; ++size) {
-      if (At(next).ticket != ticket || ticket == 0) break;
-    }
-    return size;
   }
 
   bool AdvanceMessages(int32_t member, size_t queue) {
     const auto m = static_cast<size_t>(member);
     if (Head(member, queue) == kNone) return false;
-    const size_t size = HeadSize(member, queue);
+    const size_t size = queues_.HeadSize(member, queue);
     const Rendezvous& first = rendezvous_[static_cast<size_t>(Head(member, queue))];
     if (!first.arrived) {
       double ready = ends_[m][queue];
@@ -330,7 +322,7 @@ class Engine {
       if (!Done(id)) return false;
       ends_[m][queue] = std::max(ends_[m][queue], execution_.end[static_cast<size_t>(id)]);
     }
-    heads_[m][queue] += size;
+    queues_.Pop(member, queue, size);
     return true;
   }
 
@@ -350,7 +342,7 @@ class Engine {
   void AdvanceBlocking(int32_t member) {
     const auto m = static_cast<size_t>(member);
     double& now = ends_[m][0];
-    for (size_t& position = heads_[m][0]; position < programs_[m]->size(); ++position) {
+    for (size_t& position = positions_[m]; position < programs_[m]->size(); ++position) {
       const auto id = static_cast<int64_t>(execution_.first[m] + position);
       const Instruction& instruction = At(id);
       if (IsCollective(instruction.op)) {
@@ -377,12 +369,12 @@ class Engine {
   // What the member has at the head of a queue, for "which is at ...".
   std::string WhereIs(int32_t member, size_t queue) const {
     int64_t id = kNone;
-    if (model_ == ExecutionModel::kStreams) {
+    if (model_ != ExecutionModel::kBlocking) {
       id = Head(member, queue);
     } else {
       const auto m = static_cast<size_t>(member);
-      if (heads_[m][0] < programs_[m]->size()) {
-        id = static_cast<int64_t>(execution_.first[m] + heads_[m][0]);
+      if (positions_[m] < programs_[m]->size()) {
+        id = static_cast<int64_t>(execution_.first[m] + positions_[m]);
       }
     }
     return id == kNone ? "its end" : ToString(At(id));
@@ -474,8 +466,8 @@ class Engine {
     for (int32_t member = 0; member < wiring_.members; ++member) {
       const auto m = static_cast<size_t>(member);
       if (model_ == ExecutionModel::kBlocking) {
-        if (heads_[m][0] < programs_[m]->size()) {
-          ReportStall(member, static_cast<int64_t>(execution_.first[m] + heads_[m][0]));
+        if (positions_[m] < programs_[m]->size()) {
+          ReportStall(member, static_cast<int64_t>(execution_.first[m] + positions_[m]));
         }
         continue;
       }
@@ -490,8 +482,9 @@ class Engine {
   const double message_seconds_;
   const StepIndex index_;
 
-  std::vector<std::array<size_t, kQueues>> heads_;  // kBlocking: [0] is the position in the program
-  std::vector<std::array<double, kQueues>> ends_;   // when the last operation of each queue ended
+  DeviceQueues queues_;                            // but for kBlocking
+  std::vector<size_t> positions_;                  // kBlocking: in the program of each member
+  std::vector<std::array<double, kQueues>> ends_;  // when the last operation of each queue ended
   std::vector<char> done_;
   std::vector<Rendezvous> rendezvous_;
   std::map<std::tuple<int32_t, int32_t, Op>, double> at_ties_;  // when who came to what

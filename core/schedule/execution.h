@@ -1,6 +1,6 @@
 // core/schedule/execution.h: runs the programs of a step together: how long, or what blocks.
 //
-// Two models of the same programs.
+// Three models of the same programs.
 //   kStreams   a device: each member has a compute queue and one queue for each of the two message
 //              communicators. The host enqueues in program order without waiting. A pass waits for
 //              the receives it needs, a send for its pass. Queues are FIFO, messages and
@@ -9,10 +9,14 @@
 //              of one member with the same ticket are one operation; it starts at none of its ends
 //              before every sender of what this member receives has come to its send. Passes of a
 //              tensor group are collectives too: they start together.
+//   kPaced     the same, but the host waits for each pass before it enqueues what stands behind it:
+//              the least that a host may run ahead (worker/train/run_ahead.h). Meanwhile it goes on
+//              with messages, those of each communicator in order: sends of which the pass is
+//              enqueued, and one receive at a time, until it has come.
 //   kBlocking  a host without streams: one instruction after the other. A send is posted and never
 //              waits, a receive waits for the sends of all its peers, a collective or a pass of a
 //              tensor group for its group.
-// In both a fold or a spread of a tied embedding waits until the members that hold the same rows at
+// In all a fold or a spread of a tied embedding waits until the members that hold the same rows at
 // the other end have come to theirs.
 // What is blocked in a model does not depend on times.
 //
@@ -30,7 +34,7 @@
 
 namespace phalanx::schedule {
 
-enum class ExecutionModel : uint8_t { kStreams, kBlocking };
+enum class ExecutionModel : uint8_t { kStreams, kPaced, kBlocking };
 
 struct Execution {
   std::vector<size_t> first;       // number of each member's first instruction; one more at the end

@@ -33,6 +33,7 @@ class Binder {
       i = end;
     }
     CountSends(bound);
+    FindPasses(bound);
     std::set<std::pair<int32_t, int32_t>> seen;
     for (auto one = bound.rbegin(); one != bound.rend(); ++one) {
       if (one->microbatch >= 0) one->last_use = seen.insert({one->part, one->microbatch}).second;
@@ -73,6 +74,23 @@ class Binder {
       const Op send = one.op == Op::kForward ? Op::kSendForward : Op::kSendBackward;
       const auto found = sends.find({send, one.part, one.microbatch});
       if (found != sends.end()) one.sends = found->second;
+    }
+  }
+
+  // A send needs the pass that makes what it sends. Whether a gradient comes, and of which shape,
+  // is known from the forward pass on.
+  static void FindPasses(std::vector<BoundInstruction>& bound) {
+    std::map<std::tuple<Op, int32_t, int32_t>, size_t> passes;  // by part, microbatch
+    for (size_t i = 0; i < bound.size(); ++i) {
+      const BoundInstruction& one = bound[i];
+      if (one.op == Op::kForward || one.op == Op::kBackwardInput)
+        passes[{one.op, one.part, one.microbatch}] = i;
+    }
+    for (BoundInstruction& one : bound) {
+      if (!schedule::IsMessage(one.op) || one.op == Op::kReceiveForward) continue;
+      const Op pass = one.op == Op::kSendBackward ? Op::kBackwardInput : Op::kForward;
+      const auto found = passes.find({pass, one.part, one.microbatch});
+      if (found != passes.end()) one.behind = static_cast<int32_t>(found->second);
     }
   }
 

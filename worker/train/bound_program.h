@@ -38,7 +38,9 @@ struct BoundInstruction {
   plan::UnitRange lane;   // samples of the part in the microbatch
   bool last_use = false;  // nothing behind it names the part in this microbatch
   int32_t exchange = 1;   // instructions from here on that are one exchange
-  int32_t sends = 0;      // of a pass: instructions that send what it makes, with messages here
+  int32_t behind =
+      -1;             // of a message: where the pass stands that must be enqueued before; -1: none
+  int32_t sends = 0;  // of a pass: instructions that send what it makes, with messages here
   std::vector<BoundMessage> messages;
 };
 

@@ -90,7 +90,7 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
   }
   RETURN_IF_ERROR(BindProgram());
   BindReductions();
-  run_ahead_ = RunAhead(state_.kernels().progress());
+  run_ahead_ = RunAhead(state_.kernels().progress(), options_.run_ahead);
   const at::TensorOptions on_device = at::TensorOptions().device(options_.device);
   sums_ = at::zeros({4}, on_device.dtype(at::kDouble));
   const int64_t members = control_ == nullptr ? 1 : control_->size();
@@ -108,6 +108,7 @@ absl::Status Executor::BindProgram() {
   for (int64_t m = 0; m < plan_.microbatches; ++m)
     microbatches.push_back(plan::SamplesOfMicrobatch(plan_, m));
   bound_program_ = Bind(plan_, rank_, program_, tables_, microbatches);
+  ahead_ = MessagesAhead(bound_program_.instructions);
   return absl::OkStatus();
 }
 
@@ -193,6 +194,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
                                   const std::function<absl::Status()>& previous_decided) {
   sums_.zero_();
   timer_->BeginStep(context.step);
+  ahead_.Begin();
   int32_t before = timer_->Mark();
   bool asked = false;
   for (size_t i = 0; i < program_.size();) {
@@ -206,7 +208,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
       for (const auto& state : state_.parts()) state->ZeroGradients();
       before = timer_->Mark();
     }
-    RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i)));
+    RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i), context));
     timer_->BeginInstruction(static_cast<int32_t>(i));
     ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_.instructions, i, context));
     const int32_t after = timer_->Mark();
@@ -225,26 +227,49 @@ absl::Status Executor::RunProgram(const StepContext& context,
   return FinishMessages();
 }
 
-absl::Status Executor::AwaitRoom(int32_t instruction) {
+absl::Status Executor::AwaitRoom(int32_t instruction, const StepContext& context) {
   if (!options_.device.is_cuda()) return absl::OkStatus();  // nothing is ever queued
   if (!IsCompute(program_[static_cast<size_t>(instruction)].op)) return absl::OkStatus();
+  absl::Status enqueued;
   const auto has_room = [&] {
     run_ahead_.Finished(state_.kernels().progress());
-    return run_ahead_.Admits(instruction);
+    if (run_ahead_.Admits(instruction)) return true;
+    enqueued = EnqueueAhead(instruction, context);
+    return !enqueued.ok();
   };
-  return Await(has_room, kRoomWaitMax, "the device finishes nothing");
+  RETURN_IF_ERROR(Await(has_room, kRoomWaitMax, "the device finishes nothing"));
+  return enqueued;
+}
+
+absl::Status Executor::EnqueueAhead(int32_t at, const StepContext& context) {
+  const absl::Span<const BoundInstruction> program = bound_program_.instructions;
+  for (const bool forward : {true, false}) {
+    for (;;) {
+      const std::optional<size_t> next =
+          ahead_.Next(forward, static_cast<size_t>(at), arrived_ahead_[forward].Passed());
+      if (!next.has_value()) break;
+      const auto exchange = program.subspan(*next, static_cast<size_t>(program[*next].exchange));
+      ASSIGN_OR_RETURN(Moment done, Exchange(exchange, context));
+      ahead_.Advance(forward);
+      const bool receives = std::any_of(
+          exchange.begin(), exchange.end(),
+          [](const BoundInstruction& message) { return schedule::IsReceive(message.op); });
+      if (receives) arrived_ahead_[forward] = std::move(done);
+    }
+  }
+  return absl::OkStatus();
 }
 
 void Executor::Pace() {
   if (pacing_.instruction < 0 || !pacing_.status.ok()) return;
   ++pacing_.pieces;
   state_.kernels().MarkProgress(run_ahead_.Enqueued(pacing_.instruction));
-  pacing_.status = AwaitRoom(pacing_.instruction);
+  pacing_.status = AwaitRoom(pacing_.instruction, *pacing_.context);
 }
 
 absl::Status Executor::RunPaced(const BoundInstruction& instruction, int32_t at,
                                 const StepContext& context) {
-  pacing_ = {.instruction = at};
+  pacing_ = {.instruction = at, .context = &context};
   const absl::Status status = ExecuteOne(instruction, context);
   pacing_.instruction = -1;
   RETURN_IF_ERROR(pacing_.status);
@@ -285,7 +310,11 @@ absl::StatusOr<size_t> Executor::Execute(absl::Span<const BoundInstruction> prog
   const BoundInstruction& instruction = program[at];
   const auto count = static_cast<size_t>(instruction.exchange);
   if (schedule::IsMessage(instruction.op)) {
-    RETURN_IF_ERROR(Exchange(absl::MakeConstSpan(&instruction, count), context));
+    const bool forward = schedule::IsForwardMessage(instruction.op);
+    if (!context.training || !ahead_.IsEnqueued(forward, at)) {
+      RETURN_IF_ERROR(Exchange(absl::MakeConstSpan(&instruction, count), context).status());
+      if (context.training) ahead_.Advance(forward);
+    }
   } else if (context.training && options_.device.is_cuda() && IsCompute(instruction.op)) {
     RETURN_IF_ERROR(RunPaced(instruction, static_cast<int32_t>(at), context));
   } else {

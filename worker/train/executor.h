@@ -14,6 +14,7 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -32,6 +33,7 @@
 #include "worker/train/batches.h"
 #include "worker/train/bound_program.h"
 #include "worker/train/message_stream.h"
+#include "worker/train/messages_ahead.h"
 #include "worker/train/part_reduction.h"
 #include "worker/train/run_ahead.h"
 #include "worker/train/step_kernels.h"
@@ -166,13 +168,16 @@ class Executor {
 
   absl::Status RunProgram(const StepContext& context,
                           const std::function<absl::Status()>& previous_decided);
-  // Waits until the device has little enough before it.
-  absl::Status AwaitRoom(int32_t instruction);
+  // Waits until the device has little enough before it; meanwhile enqueues messages.
+  absl::Status AwaitRoom(int32_t instruction, const StepContext& context);
+  absl::Status EnqueueAhead(int32_t at, const StepContext& context);
   // Carries out program[at], and what is one exchange with it; tells how many instructions that
   // was.
   absl::StatusOr<size_t> Execute(absl::Span<const BoundInstruction> program, size_t at,
                                  const StepContext& context);
-  absl::Status Exchange(absl::Span<const BoundInstruction> messages, const StepContext& context);
+  // The moment from which on everything received is there.
+  absl::StatusOr<Moment> Exchange(absl::Span<const BoundInstruction> messages,
+                                  const StepContext& context);
   absl::Status ExecuteOne(const BoundInstruction& instruction, const StepContext& context);
   // The same, never further ahead of the device than RunAhead allows, between its layers too.
   absl::Status RunPaced(const BoundInstruction& instruction, int32_t at,
@@ -235,9 +240,12 @@ class Executor {
   RunAhead run_ahead_;
   struct {
     int32_t instruction = -1;  // that is being enqueued; -1: none, or nothing to wait for
+    const StepContext* context = nullptr;
     int32_t pieces = 1;
     absl::Status status;
   } pacing_;
+  MessagesAhead ahead_;                  // of the program of a step
+  std::array<Moment, 2> arrived_ahead_;  // backward, forward: of what came before its turn
   std::vector<comm::Communicator*> communicators_;  // of which this rank is a member
   comm::Communicator* control_ = nullptr;
   std::unique_ptr<MessageStream> forward_, backward_;

@@ -26,12 +26,12 @@ std::vector<int64_t> Executor::LinkShape(int32_t index, const Microbatch& microb
   return {shape.batch, shape.length, to.hidden_size};
 }
 
-absl::Status Executor::Exchange(absl::Span<const BoundInstruction> messages,
-                                const StepContext& context) {
+absl::StatusOr<Moment> Executor::Exchange(absl::Span<const BoundInstruction> messages,
+                                          const StepContext& context) {
   MessageStream::Posting posting;
   for (const BoundInstruction& message : messages) PostMessages(message, context, posting);
   deliveries_.clear();
-  if (posting.empty()) return absl::OkStatus();
+  if (posting.empty()) return Moment();
   const bool forward = schedule::IsForwardMessage(messages.front().op);
   const bool receives = !posting.receives.empty();
   ASSIGN_OR_RETURN(const Moment done,
@@ -39,7 +39,7 @@ absl::Status Executor::Exchange(absl::Span<const BoundInstruction> messages,
   for (const BoundInstruction& message : messages) {
     if (receives && schedule::IsReceive(message.op)) FlightOf(message).arrived.push_back(done);
   }
-  return absl::OkStatus();
+  return done;
 }
 
 void Executor::PostMessages(const BoundInstruction& instruction, const StepContext& context,

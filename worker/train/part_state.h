@@ -19,6 +19,7 @@
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
+#include "worker/train/run_ahead.h"
 #include "worker/train/step_kernels.h"
 
 namespace phalanx::train {
@@ -32,6 +33,7 @@ struct BufferOptions {
   at::Device device = at::kCPU;
   at::ScalarType compute = at::kFloat;
   int32_t init_threads = 1;
+  double run_ahead = RunAhead::kSecondsMax;  // seconds of the device's work, at most
 };
 
 class PartState {

@@ -2,7 +2,8 @@
 //
 // What is enqueued cannot be taken back, and a rank that is told to stop has to wait for it. So the
 // host enqueues a pass only while the work that the device has before it, as predicted from earlier
-// steps, stays below a bound. What is unknown counts as a quarter of the bound.
+// steps, stays below a bound. What is unknown counts as a quarter of the bound. Messages are not
+// held back (messages_ahead.h).
 //
 // An instruction may be enqueued in *pieces*, the layers of a pass, of which each takes an equal
 // part of its time.
@@ -21,8 +22,9 @@ class RunAhead {
   static constexpr double kSecondsMax = 0.2;
   static constexpr double kSecondsUnknown = kSecondsMax / 4;
 
-  // `last`: the number that was given last, with nothing queued.
-  explicit RunAhead(int64_t last = 0) : last_(last) {}
+  // `last`: the number that was given last, with nothing queued. `seconds_max`: the bound.
+  explicit RunAhead(int64_t last = 0, double seconds_max = kSecondsMax)
+      : last_(last), seconds_max_(seconds_max) {}
 
   // What instruction `instruction` of the program took, in seconds.
   void Learn(int32_t instruction, double seconds) { known_[instruction] = seconds; }
@@ -32,7 +34,7 @@ class RunAhead {
   // Whether the next piece of the instruction may be enqueued: with it the queue stays within the
   // bound, or it is empty.
   bool Admits(int32_t instruction) const {
-    return queue_.empty() || seconds_ + Predicted(instruction) <= kSecondsMax;
+    return queue_.empty() || seconds_ + Predicted(instruction) <= seconds_max_;
   }
   // A piece of the instruction was enqueued; returns its number, one more than the last.
   int64_t Enqueued(int32_t instruction);
@@ -51,6 +53,7 @@ class RunAhead {
   std::deque<Entry> queue_;
   double seconds_ = 0;  // of the queue
   int64_t last_;
+  double seconds_max_;
 };
 
 }  // namespace phalanx::train

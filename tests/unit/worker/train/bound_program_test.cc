@@ -65,6 +65,27 @@ struct End {
   BoundMessage message;
 };
 
+TEST(BoundProgramTest, EveryMessage_StandsBehindThePassThatItNeeds) {
+  const plan::Plan plan = WidePlan();
+  int64_t needs = 0;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    const std::vector<BoundInstruction> bound = BoundOf(plan, Rank{rank}).instructions;
+    for (size_t i = 0; i < bound.size(); ++i) {
+      const BoundInstruction& message = bound[i];
+      if (!schedule::IsMessage(message.op)) continue;
+      EXPECT_EQ(message.behind < 0, message.op == Op::kReceiveForward);
+      if (message.behind < 0) continue;
+      ++needs;
+      ASSERT_LT(static_cast<size_t>(message.behind), i);
+      const BoundInstruction& pass = bound[static_cast<size_t>(message.behind)];
+      EXPECT_EQ(pass.op, message.op == Op::kSendBackward ? Op::kBackwardInput : Op::kForward);
+      EXPECT_EQ(pass.part, message.part);
+      EXPECT_EQ(pass.microbatch, message.microbatch);
+    }
+  }
+  EXPECT_GT(needs, 0);
+}
+
 TEST(BoundProgramTest, EveryMessage_HasOneSenderAndOneReceiverWhoNameEachOther) {
   const plan::Plan plan = WidePlan();
   std::map<Name, std::vector<End>> sends, receives;
