@@ -1,4 +1,4 @@
-// client/commands.h: what `phalanx` does, but for `run` (client/run.h).
+// client/commands.h: what `phalanx` does, but for `run` (client/run.h) and `logs` (client/logs.h).
 //
 // Each command returns the process's exit code (client/exit_code.h). Data goes to io.out,
 // everything else to io.talk. Nothing here knows of argv.
@@ -45,15 +45,6 @@ int List(Connection& connection, Format format, int32_t limit, Io& io);
 int Get(Connection& connection, const std::string& job, Format format, Io& io);
 int Describe(Connection& connection, const std::string& job, Format format, Io& io);
 int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& io);
-
-struct LogsOptions {
-  std::string job;
-  std::vector<int32_t> ranks;  // empty: all
-  bool follow = false;
-  int32_t tail = 0;
-  bool raw = false;  // what ranks wrote, as they wrote it; else as TerminalText
-};
-int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io);
 
 int Events(Connection& connection, const std::string& job, Format format, Io& io);
 int Why(Connection& connection, const std::string& job, Format format, Io& io);

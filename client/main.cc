@@ -20,6 +20,7 @@
 #include "client/commands.h"
 #include "client/completion.h"
 #include "client/exit_code.h"
+#include "client/logs.h"
 #include "client/interrupt.h"
 #include "client/plan_pictures.h"
 #include "client/run.h"

@@ -73,6 +73,7 @@ struct FetchLogs {
   bool follow = false;
   int32_t tail = 0;
 };
+  std::map<int32_t, std::string> after;
 using Command = std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.

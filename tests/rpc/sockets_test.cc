@@ -174,6 +174,8 @@ TEST_F(RpcTest, LogReaders_NewestTakesThePlaceOfTheOldest) {
   worker.Join("n", 1);
   MustSubmit(JobText("a"));
   worker.TakeAssignment();
+  v1::GetLogsResponse response;
+  while (readers[0]->Read(&response)) continue;
   v1::GetLogsRequest request;
   request.set_job("a");
   request.set_follow(true);
@@ -181,6 +183,34 @@ TEST_F(RpcTest, LogReaders_NewestTakesThePlaceOfTheOldest) {
   std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> readers;
   for (grpc::ClientContext& context : contexts) {
     SetDeadline(context);
+TEST_F(RpcTest, LogReaders_OfOneNode_OneMoreThanItSendsToEndsTheOldestWithTheBound) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  worker.TakeAssignment();
+  v1::GetLogsRequest request;
+  request.set_job("a");
+  request.set_follow(true);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> readers;
+  for (size_t i = 0; i <= LogRelay::kUploadsMax; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    SetDeadline(*contexts.back());
+    readers.push_back(jobs->GetLogs(contexts.back().get(), request));
+    EXPECT_TRUE(worker.Command().has_fetch_logs());
+  }
+  v1::GetLogsResponse first;
+  EXPECT_TRUE(readers[0]->Read(&first));
+  EXPECT_EQ(first.text(), "");
+  EXPECT_FALSE(readers[0]->Read(&first));
+  const grpc::Status oldest = readers[0]->Finish();
+  EXPECT_EQ(oldest.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(oldest.error_message(),
+            "readers of logs of node n: 17: at most 16 at one time, and the newest took the place "
+            "of this one; end another, or name ranks of other nodes");
+  for (const auto& context : contexts) context->TryCancel();
+}
+
     readers.push_back(jobs->GetLogs(&context, request));
     EXPECT_TRUE(worker.Command().has_fetch_logs());
   }

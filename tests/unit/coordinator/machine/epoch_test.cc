@@ -266,3 +266,25 @@ TEST(LogsTest, BrokenSession_EndsTheFetchesThatItHasNotAnswered) {
 
 }  // namespace
 }  // namespace phalanx::coordinator
+TEST(LogsTest, Follower_IsToldOfANodeThatIsNotThere_AndGoesOnAfterItsPlaces) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  LogsRequested follow{.token = Token{500}, .job = job, .follow = true};
+  follow.after["b"][2] = "place";
+  h.Feed(SessionClosed{b});
+  h.Feed(follow);
+  EXPECT_TRUE(absl::IsUnavailable(h.refused_logs));
+  EXPECT_EQ(h.refused_logs.message(), "node b is not connected");
+  EXPECT_THAT(h.Commands<FetchLogs>(a), IsEmpty());
+  const SessionId again = h.Open("b", 1);
+  h.Feed(follow);
+  ASSERT_TRUE(h.refused_logs.ok());
+  EXPECT_EQ(h.sources.size(), 2u);
+  ASSERT_EQ(h.Commands<FetchLogs>(a).size(), 1u);
+  EXPECT_THAT(h.Commands<FetchLogs>(a)[0].second.after, IsEmpty());
+  const auto fetches = h.Commands<FetchLogs>(again);
+  ASSERT_FALSE(fetches.empty());
+  EXPECT_EQ(fetches.back().second.after, (std::map<int32_t, std::string>{{2, "place"}}));
+}
+
