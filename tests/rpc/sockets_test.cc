@@ -1,9 +1,7 @@
 // Connections that stand open, and callers that are slow, lock nobody out.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grpcpp/impl/codegen/client_unary_call.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,36 +11,12 @@
 #include "coordinator/net/socket.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
+#include "tests/rpc/plain_http.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
 namespace phalanx::coordinator {
 namespace {
-
-int Connect(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const timeval timeout{.tv_sec = 10, .tv_usec = 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  return fd;
-}
-
-std::string Get(int port, const std::string& path) {
-  const int fd = Connect(port);
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
-  send(fd, request.data(), request.size(), MSG_NOSIGNAL);
-  std::string answer;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
-    answer.append(buffer, static_cast<size_t>(n));
-  }
-  close(fd);
-  return answer;
-}
 
 // phalanx-coordinator with 128 descriptors.
 class LimitedCoordinator {

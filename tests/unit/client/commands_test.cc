@@ -47,6 +47,19 @@ TEST(ListTest, Table_HasAColumnForEachThingPeopleAsk) {
   EXPECT_EQ(captured.talk.str(), "");
 }
 
+TEST(ListTest, DamagedEntry_IsNotShownAsSound) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
+    *response->add_jobs() = AJob(v1::JOB_PHASE_SUCCEEDED);
+    response->mutable_jobs(0)->set_damaged(true);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(List(connection, Format::kTable, 0, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("demo  job-7  Succeeded (damaged)  "));
+}
+
 TEST(ListTest, Json_HasNumbersAndWords) {
   FakeServer server;
   server.list = ListTwo;
