@@ -21,12 +21,9 @@ namespace {
 // phalanx-coordinator with 128 descriptors.
 class LimitedCoordinator {
  public:
-  LimitedCoordinator()
+  explicit LimitedCoordinator(const std::vector<std::string>& flags = {})
       : folder_(support::MakeFolder("sockets")),
-        process_({"/usr/bin/prlimit", "--nofile=100:128", support::Program("phalanx-coordinator"),
-                  "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", folder_ + "/store",
-                  "--ready-file", folder_ + "/ready"},
-                 support::NewMark(), "/dev/stdout", "/dev/stderr") {
+        process_(Command(flags), support::NewMark(), "/dev/stdout", "/dev/stderr") {
     support::AwaitFile(folder_ + "/ready", process_);
     addresses_ = nlohmann::json::parse(support::ReadFile(folder_ + "/ready"));
   }
@@ -34,6 +31,15 @@ class LimitedCoordinator {
   int http() const { return PortOf("http"); }
 
  private:
+  std::vector<std::string> Command(const std::vector<std::string>& flags) const {
+    std::vector<std::string> command = {
+        "/usr/bin/prlimit", "--nofile=100:128", support::Program("phalanx-coordinator"),
+        "--listen",         "127.0.0.1:0",      "--http",
+        "127.0.0.1:0",      "--store",          folder_ + "/store",
+        "--ready-file",     folder_ + "/ready"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return command;
+  }
   // Of {"grpc":"127.0.0.1:1","http":"127.0.0.1:2"}.
   int PortOf(const char* key) const {
     const std::string address = addresses_.at(key).get<std::string>();
@@ -46,14 +52,14 @@ class LimitedCoordinator {
 };
 
 // Whether the health service says SERVING.
-bool Serves(int port) {
+bool Serves(int port, int seconds = 20) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
       absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), arguments);
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  SetDeadline(context);
+  SetDeadline(context, seconds);
   const grpc::Slice nothing("");
   const grpc::ByteBuffer request(&nothing, 1);
   grpc::ByteBuffer response;
@@ -106,7 +112,8 @@ TEST_F(RpcTest, WorkerThatIsSilentWithinItsInterval_KeepsItsConnection) {
   options.sessions.heartbeat_interval = absl::Minutes(1);
   options.sessions.heartbeat_timeout = absl::Minutes(2);
   options.gate = {.reserved_descriptors = DescriptorLimit() - (free + 40),
-                  .silence_min = absl::ZeroDuration()};
+                  .silence_min = absl::ZeroDuration(),
+                  .mute_min = absl::Hours(1)};
   Start(options);
   FakeWorker worker(channel);
   worker.Join("n", 1);
@@ -125,6 +132,15 @@ TEST_F(RpcTest, WorkerThatIsSilentWithinItsInterval_KeepsItsConnection) {
   ASSERT_TRUE(jobs->ListNodes(&context, {}, &nodes).ok());
   ASSERT_EQ(nodes.nodes_size(), 1);
   EXPECT_EQ(nodes.nodes(0).state(), v1::NodeStatus::STATE_READY);
+  for (int fd : standing) close(fd);
+}
+
+// Else whoever opens connections keeps callers out until their handshakes time out, after 10 s.
+TEST(SocketsTest, ConnectionsThatNeverSpoke_MakeRoomSoonerThanAWorkerCouldBeSilent) {
+  const LimitedCoordinator coordinator({"--heartbeat-interval=60s", "--heartbeat-timeout=120s"});
+  std::vector<int> standing;
+  for (int i = 0; i < 200; ++i) standing.push_back(Connect(coordinator.grpc()));
+  EXPECT_TRUE(Serves(coordinator.grpc(), /*seconds=*/7));
   for (int fd : standing) close(fd);
 }
 
@@ -148,8 +164,6 @@ TEST_F(RpcTest, LogReaders_NewestTakesThePlaceOfTheOldest) {
   worker.Join("n", 1);
   MustSubmit(JobText("a"));
   worker.TakeAssignment();
-  v1::GetLogsResponse response;
-  while (readers[0]->Read(&response)) continue;
   v1::GetLogsRequest request;
   request.set_job("a");
   request.set_follow(true);
@@ -157,6 +171,18 @@ TEST_F(RpcTest, LogReaders_NewestTakesThePlaceOfTheOldest) {
   std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> readers;
   for (grpc::ClientContext& context : contexts) {
     SetDeadline(context);
+    readers.push_back(jobs->GetLogs(&context, request));
+    EXPECT_TRUE(worker.Command().has_fetch_logs());
+  }
+  v1::GetLogsResponse response;
+  while (readers[0]->Read(&response)) continue;
+  const grpc::Status oldest = readers[0]->Finish();
+  EXPECT_EQ(oldest.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(oldest.error_message(), ::testing::HasSubstr("newer calls took the place"));
+  contexts[1].TryCancel();
+  contexts[2].TryCancel();
+}
+
 TEST_F(RpcTest, LogReaders_OfOneNode_OneMoreThanItSendsToEndsTheOldestWithTheBound) {
   FakeWorker worker(channel);
   worker.Join("n", 1);
@@ -183,16 +209,6 @@ TEST_F(RpcTest, LogReaders_OfOneNode_OneMoreThanItSendsToEndsTheOldestWithTheBou
             "readers of logs of node n: 17: at most 16 at one time, and the newest took the place "
             "of this one; end another, or name ranks of other nodes");
   for (const auto& context : contexts) context->TryCancel();
-}
-
-    readers.push_back(jobs->GetLogs(&context, request));
-    EXPECT_TRUE(worker.Command().has_fetch_logs());
-  }
-  const grpc::Status oldest = readers[0]->Finish();
-  EXPECT_EQ(oldest.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(oldest.error_message(), ::testing::HasSubstr("newer calls took the place"));
-  contexts[1].TryCancel();
-  contexts[2].TryCancel();
 }
 
 }  // namespace
