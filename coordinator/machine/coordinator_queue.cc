@@ -370,6 +370,9 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     case JobPhase::kCancelled:
       return ExplainEnded(state.View(job.last_step));
   }
+  if (OutputWaits(job)) {
+    reasons.push_back(absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting));
+  }
   if (job.run.has_value() && !state.IsTerminal()) {
     for (const Part& part : job.run->parts) {
       const auto node = nodes_.find(part.node);

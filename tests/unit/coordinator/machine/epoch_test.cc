@@ -242,6 +242,22 @@ TEST(RunTest, FreedDevices_GoToTheNextJob) {
   EXPECT_EQ(h.Phase(second), JobPhase::kStarting);
 }
 
+TEST(RunTest, OutputThatIsWaitedFor_IsTheReasonUntilItIsThere) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Run(node, AJob("a", 2));
+  const std::string before = h.views.at(job)->reason;
+  h.Report(node, job, 0, RankEvent{"OutputWaiting", "metrics.jsonl: No space left on device"});
+  EXPECT_EQ(h.views.at(job)->reason,
+            "OutputWaiting: rank 0: metrics.jsonl: No space left on device");
+  h.Report(node, job, 1, RankReady{});
+  EXPECT_THAT(h.views.at(job)->reason, testing::StartsWith("OutputWaiting"));
+  h.Feed(ExplainRequested{.token = Token{500}, .job = job});
+  EXPECT_THAT(h.reasons, testing::Contains(testing::StartsWith("OutputWaiting: rank 0")));
+  h.Report(node, job, 0, StepReport{.step = 1, .epoch = h.State(job).epoch});
+  EXPECT_EQ(h.views.at(job)->reason, before);
+}
+
 TEST(LogsTest, Fetch_AsksTheNodesOfTheRanks) {
   Harness h;
   const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
@@ -254,18 +270,6 @@ TEST(LogsTest, Fetch_AsksTheNodesOfTheRanks) {
   EXPECT_EQ(h.Commands<FetchLogs>(b)[0].second.fetch_id, h.sources[0].fetch_id);
 }
 
-TEST(LogsTest, BrokenSession_EndsTheFetchesThatItHasNotAnswered) {
-  Harness h;
-  const SessionId node = h.Open("n", 1);
-  const JobId job = h.Submit(AJob("a", 1));
-  h.Feed(LogsRequested{.token = Token{500}, .job = job});
-  h.Feed(SessionClosed{node});
-  ASSERT_EQ(h.ended_logs.size(), 1u);
-  EXPECT_EQ(h.ended_logs[0].fetch_id, h.sources[0].fetch_id);
-}
-
-}  // namespace
-}  // namespace phalanx::coordinator
 TEST(LogsTest, Follower_IsToldOfANodeThatIsNotThere_AndGoesOnAfterItsPlaces) {
   Harness h;
   const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
@@ -288,3 +292,15 @@ TEST(LogsTest, Follower_IsToldOfANodeThatIsNotThere_AndGoesOnAfterItsPlaces) {
   EXPECT_EQ(fetches.back().second.after, (std::map<int32_t, std::string>{{2, "place"}}));
 }
 
+TEST(LogsTest, BrokenSession_EndsTheFetchesThatItHasNotAnswered) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Feed(LogsRequested{.token = Token{500}, .job = job});
+  h.Feed(SessionClosed{node});
+  ASSERT_EQ(h.ended_logs.size(), 1u);
+  EXPECT_EQ(h.ended_logs[0].fetch_id, h.sources[0].fetch_id);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
