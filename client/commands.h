@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/connection.h"
 #include "client/format.h"
 #include "client/plan_pictures.h"
@@ -38,6 +39,8 @@ struct PlanOptions {
   // "80Gi": what each device has; a plan that needs more is refused. Empty: not checked.
   std::string device_memory;
   PictureFiles pictures;
+  // A plan that takes longer says so on a terminal.
+  absl::Duration note_delay = absl::Seconds(1);
 };
 int Plan(const PlanOptions& options, Io& io);
 

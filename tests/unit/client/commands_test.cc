@@ -381,6 +381,18 @@ TEST(ValidateTest, CheckData_EndsLikeTheProgramThatReadsIt) {
   EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/false"}, bad.io), 1);
 }
 
+TEST(PlanTest, ThatTakesLong_SaysSoOnATerminalAlone) {
+  Captured terminal, pipe, quick;
+  terminal.io.terminal = true;
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::ZeroDuration()}, terminal.io), kSuccess);
+  EXPECT_EQ(terminal.talk.str(), "planning: laying the job out and simulating a step ...\n");
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::ZeroDuration()}, pipe.io), kSuccess);
+  EXPECT_EQ(pipe.talk.str(), "");
+  quick.io.terminal = true;
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::Hours(1)}, quick.io), kSuccess);
+  EXPECT_EQ(quick.talk.str(), "");
+}
+
 TEST(PlanTest, NeedsNoServer) {
   Captured json, table, small;
   EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .nodes = "2x4"}, json.io), kSuccess);
