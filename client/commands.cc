@@ -1,11 +1,9 @@
 #include "client/commands.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
 #include "client/job_file.h"
@@ -162,39 +160,6 @@ int Describe(Connection& connection, const std::string& job, Format format, Io& 
 
 int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& io) {
   return TellOutcome(WatchJob(connection, job, stopper, io), job, io);
-}
-
-int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io) {
-  v1::GetLogsRequest request;
-  request.set_job(options.job);
-  for (const int32_t rank : options.ranks) request.add_ranks(rank);
-  request.set_follow(options.follow);
-  request.set_tail(options.tail);
-  grpc::ClientContext context;
-  // A stream that is followed has no end of its own; a read of what is there has.
-  if (!options.follow) {
-    context.set_deadline(absl::ToChronoTime(absl::Now() + connection.timeout()));
-  }
-  const StopScope scope(stopper, context);
-  const std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>> stream =
-      connection.stub().GetLogs(&context, request);
-  const bool named = options.ranks.size() != 1;
-  v1::GetLogsResponse response;
-  while (stream->Read(&response)) {
-    for (absl::string_view line : absl::StrSplit(response.text(), '\n')) {
-      // Whole lines end with a line end, after which nothing is left.
-      if (line.data() + line.size() == response.text().data() + response.text().size() &&
-          line.empty()) {
-        continue;
-      }
-      if (named) io.out << "[" << response.rank() << "] ";
-      io.out << (options.raw ? std::string(line) : TerminalText(line)) << "\n";
-    }
-    io.out << std::flush;
-  }
-  const grpc::Status status = stream->Finish();
-  if (status.ok() || stopper.stopped()) return kSuccess;
-  return Fail(connection.Explain(status), io);
 }
 
 int Events(Connection& connection, const std::string& job, Format format, Io& io) {

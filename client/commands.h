@@ -1,4 +1,4 @@
-// client/commands.h: what `phalanx` does, but for `run` (client/run.h).
+// client/commands.h: what `phalanx` does, but for `run` (client/run.h) and `logs` (client/logs.h).
 //
 // Each command returns the process's exit code (client/exit_code.h). Data goes to io.out,
 // everything else to io.talk. Nothing here knows of argv.
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/connection.h"
 #include "client/format.h"
 #include "client/plan_pictures.h"
@@ -38,6 +39,8 @@ struct PlanOptions {
   // "80Gi": what each device has; a plan that needs more is refused. Empty: not checked.
   std::string device_memory;
   PictureFiles pictures;
+  // A plan that takes longer says so on a terminal.
+  absl::Duration note_delay = absl::Seconds(1);
 };
 int Plan(const PlanOptions& options, Io& io);
 
@@ -45,15 +48,6 @@ int List(Connection& connection, Format format, int32_t limit, Io& io);
 int Get(Connection& connection, const std::string& job, Format format, Io& io);
 int Describe(Connection& connection, const std::string& job, Format format, Io& io);
 int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& io);
-
-struct LogsOptions {
-  std::string job;
-  std::vector<int32_t> ranks;  // empty: all
-  bool follow = false;
-  int32_t tail = 0;
-  bool raw = false;  // what ranks wrote, as they wrote it; else as TerminalText
-};
-int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io);
 
 int Events(Connection& connection, const std::string& job, Format format, Io& io);
 int Why(Connection& connection, const std::string& job, Format format, Io& io);

@@ -60,7 +60,7 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
   return absl::Status(
       plain.code(),
       absl::StrCat("the coordinator at ", options_.server,
-                   SaidByCoordinator(status) ? " accepts nothing now: " : " does not answer: ",
+                   SaidByCoordinator(status) ? " cannot serve this now: " : " does not answer: ",
                    plain.message()));
 }
 

@@ -38,8 +38,12 @@ std::string PlacementText(const v1::JobStatus& job) {
   return nodes.empty() ? "-" : absl::StrJoin(nodes, " ");
 }
 
+std::string StateText(const v1::JobStatus& job) {
+  return absl::StrCat(PhaseWord(job.phase()), job.damaged() ? " (damaged)" : "");
+}
+
 std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time now) {
-  std::vector<std::string> row = {job.name(),    JobName(job),  PhaseWord(job.phase()),
+  std::vector<std::string> row = {job.name(),    JobName(job),  StateText(job),
                                   StepText(job), LossText(job), AgeText(job.submitted(), now)};
   if (wide) {
     row.insert(row.end(), {absl::StrCat(job.epoch()), absl::StrCat(job.world()), PlacementText(job),

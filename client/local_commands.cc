@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -12,6 +13,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_file.h"
+#include "client/late_note.h"
 #include "core/base/status.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
@@ -41,6 +43,27 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
                                               plan::kWorldMax, " devices"));
   }
   return plan::MakeCluster(count, devices);
+}
+
+struct LaidOut {
+  plan::Plan plan;
+  wire::PlanFigures figures;
+  std::vector<schedule::TimedInstruction> timeline;  // of a step
+};
+
+// `device_memory`: what each device has; 0: not checked.
+absl::StatusOr<LaidOut> LayOut(const job::JobSpec& spec, const plan::Cluster& cluster,
+                               int64_t device_memory) {
+  LaidOut laid;
+  ASSIGN_OR_RETURN(laid.plan, schedule::PlanJob(spec, cluster, Epoch{1}));
+  const std::vector<int64_t> memory(static_cast<size_t>(laid.plan.world), device_memory);
+  RETURN_IF_ERROR(plan::CheckMemory(laid.plan, memory));
+  ASSIGN_OR_RETURN(schedule::Simulation simulation,
+                   schedule::SimulatePlan(laid.plan, schedule::CostFromShapes(laid.plan)));
+  laid.figures.bubble = simulation.bubble;
+  laid.figures.lower_bound = simulation.lower_bound;
+  laid.timeline = std::move(simulation.timeline);
+  return laid;
 }
 
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
@@ -113,26 +136,21 @@ int Plan(const PlanOptions& options, Io& io) {
             << ": must be a number of bytes, such as 80Gi\n";
     return kUsage;
   }
-  const absl::StatusOr<plan::Plan> plan = schedule::PlanJob(spec, *cluster, Epoch{1});
-  if (!plan.ok()) return Fail(plan.status(), io);
-  const std::vector<int64_t> memory(static_cast<size_t>(plan->world), *device_memory);
-  if (const absl::Status fits = plan::CheckMemory(*plan, memory); !fits.ok()) {
-    return Fail(fits, io);
-  }
-  wire::PlanFigures figures;
-  const absl::StatusOr<schedule::Simulation> simulation =
-      schedule::SimulatePlan(*plan, schedule::CostFromShapes(*plan));
-  if (!simulation.ok()) return Fail(simulation.status(), io);
-  figures.bubble = simulation->bubble;
-  figures.lower_bound = simulation->lower_bound;
+  const absl::StatusOr<LaidOut> laid = [&] {
+    const LateNote note(io, "planning: laying the job out and simulating a step ...",
+                        options.note_delay);
+    return LayOut(spec, *cluster, *device_memory);
+  }();
+  if (!laid.ok()) return Fail(laid.status(), io);
   const absl::Status drawn =
-      WritePictures(options.pictures, *plan, figures, simulation->timeline, io);
+      WritePictures(options.pictures, laid->plan, laid->figures, laid->timeline, io);
   if (!drawn.ok()) {
     io.talk << "error: " << drawn.message() << "\n";
     return kCannotCreate;
   }
-  return TakesStandardOutput(options.pictures) ? kSuccess
-                                               : PrintPlan(*plan, figures, options.format, io);
+  return TakesStandardOutput(options.pictures)
+             ? kSuccess
+             : PrintPlan(laid->plan, laid->figures, options.format, io);
 }
 
 }  // namespace phalanx::client

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -21,6 +20,8 @@
 #include "client/completion.h"
 #include "client/exit_code.h"
 #include "client/interrupt.h"
+#include "client/logs.h"
+#include "client/output.h"
 #include "client/plan_pictures.h"
 #include "client/run.h"
 #include "core/base/host_port.h"
@@ -321,16 +322,14 @@ int Program::Main(int argc, char** argv) {
 
 // What was written to standard output may still fail to get there. A reader who has left has what
 // it wanted, and is told nothing.
-int Flushed(int code) {
-  errno = 0;
+int Flushed(int code, const FdBuffer& written) {
   std::cout.flush();
-  if (std::cout) return code;
-  const int error = errno;
+  if (written.error() == 0) return code;
   pollfd reader{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   const bool left = poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0;
   if (!left) {
-    std::cerr << "error: cannot write to standard output"
-              << (error == 0 ? "" : absl::StrCat(": ", std::strerror(error))) << "\n";
+    std::cerr << "error: cannot write to standard output: " << std::strerror(written.error())
+              << "\n";
   }
   return code == kSuccess ? kCannotCreate : code;
 }
@@ -340,10 +339,14 @@ int Flushed(int code) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
+  phalanx::client::FdBuffer written(STDOUT_FILENO);
+  std::streambuf* const before = std::cout.rdbuf(&written);
+  int code = phalanx::client::kInternal;
   try {
-    return phalanx::client::Flushed(phalanx::client::Program().Main(argc, argv));
+    code = phalanx::client::Flushed(phalanx::client::Program().Main(argc, argv), written);
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << "\n";
-    return phalanx::client::kInternal;
   }
+  std::cout.rdbuf(before);
+  return code;
 }

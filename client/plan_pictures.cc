@@ -1,11 +1,8 @@
 #include "client/plan_pictures.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/output.h"
 #include "core/base/status.h"
 #include "core/wire/plan_dot.h"
 #include "core/wire/timeline_json.h"
@@ -28,11 +25,9 @@ absl::Status Write(const std::string& path, const std::string& text, Io& io) {
     io.out << text;
     return absl::OkStatus();
   }
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnknownError(absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  OutputFile file(path);
+  file.Write(text);
+  return file.Close();
 }
 
 }  // namespace

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +23,7 @@
 #include "client/job_file.h"
 #include "client/job_view.h"
 #include "client/local_cluster.h"
+#include "client/output.h"
 #include "client/terminal_text.h"
 #include "client/watch.h"
 #include "core/base/status.h"
@@ -48,9 +49,10 @@ absl::Status WriteJson(const std::string& path, const job::Tree& tree) {
   return WriteWholeFile(path, text.str());
 }
 
-// What every rank wrote, a file each. A coordinator that does not answer keeps its logs: the job is
-// over.
-absl::Status StoreLogs(Connection& connection, const std::string& job, const std::string& folder) {
+// What every rank wrote, a file each; returns what could not be written. A coordinator that does
+// not answer keeps its logs: the job is over.
+std::vector<absl::Status> StoreLogs(Connection& connection, const std::string& job,
+                                    const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   grpc::ClientContext context;
@@ -58,31 +60,33 @@ absl::Status StoreLogs(Connection& connection, const std::string& job, const std
   v1::GetLogsRequest request;
   request.set_job(job);
   const auto stream = connection.stub().GetLogs(&context, request);
-  std::map<std::string, std::ofstream> files;
+  std::map<int32_t, OutputFile> files;
   v1::GetLogsResponse response;
   while (stream->Read(&response)) {
-    const std::string path = absl::StrCat(folder, "/rank-", response.rank(), ".log");
-    auto [file, inserted] = files.try_emplace(path);
-    if (inserted) file->second.open(path);
-    file->second << response.text();
+    const int32_t rank = response.rank();
+    files.try_emplace(rank, absl::StrCat(folder, "/rank-", rank, ".log"))
+        .first->second.Write(response.text());
   }
   stream->Finish();
-  for (auto& [path, file] : files) {
-    file.flush();
-    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  std::vector<absl::Status> failures;
+  for (auto& [rank, file] : files) {
+    if (absl::Status status = file.Close(); !status.ok()) failures.push_back(std::move(status));
   }
-  return absl::OkStatus();
+  return failures;
 }
 
-// What came out of the job, into its folder. Errors: Unavailable, naming the file.
-absl::Status StoreResults(Connection& connection, const Watched& watched,
-                          const std::string& output) {
-  absl::Status status = StoreLogs(connection, JobName(watched.job), output + "/logs");
-  status.Update(WriteJson(output + "/job.json", ToTree(watched.job)));
-  if (watched.evaluation.has_value()) {
-    status.Update(WriteJson(output + "/evaluation.json", ToTree(*watched.evaluation)));
-  }
-  return status;
+// What came out of the job, into its folder. Returns what could not be written, a file each.
+std::vector<absl::Status> StoreResults(Connection& connection, const Watched& watched,
+                                       const std::string& output) {
+  std::vector<absl::Status> failures =
+      StoreLogs(connection, JobName(watched.job), output + "/logs");
+  const auto write = [&](const char* name, const google::protobuf::Message& message) {
+    absl::Status status = WriteJson(absl::StrCat(output, "/", name), ToTree(message));
+    if (!status.ok()) failures.push_back(std::move(status));
+  };
+  write("job.json", watched.job);
+  if (watched.evaluation.has_value()) write("evaluation.json", *watched.evaluation);
+  return failures;
 }
 
 absl::StatusOr<v1::JobStatus> SubmitDocument(Connection& connection, v1::JobDocument document) {
@@ -130,14 +134,16 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::string& 
     }
   }
   const v1::JobStatus& last = watched->job;
-  const absl::Status stored = StoreResults(connection, *watched, output);
+  const std::vector<absl::Status> failures = StoreResults(connection, *watched, output);
   for (const std::string& line : FailureLines(last)) io.talk << line << "\n";
   PrintOutcome(last, output, io);
   if (watched->evaluation.has_value()) PrintEvaluation(*watched->evaluation, io.out);
-  if (!stored.ok()) io.talk << "error: " << TerminalText(stored.message()) << "\n";
+  for (const absl::Status& failure : failures) {
+    io.talk << "error: " << TerminalText(failure.message()) << "\n";
+  }
   if (watched->detached) return kJobCancelled;
   const int code = ExitCodeOf(last.phase());
-  return code == kSuccess && !stored.ok() ? kCannotCreate : code;
+  return code == kSuccess && !failures.empty() ? kCannotCreate : code;
 }
 
 }  // namespace

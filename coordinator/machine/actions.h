@@ -29,6 +29,7 @@ struct JobView {
   Placement placement;
   std::string plan_digest;
   std::optional<FailureCause> failure;
+  bool damaged = false;  // a stand-in for what the store cannot give
 };
 using JobViewPtr = std::shared_ptr<const JobView>;
 
@@ -72,6 +73,7 @@ struct FetchLogs {
   std::vector<int32_t> ranks;
   bool follow = false;
   int32_t tail = 0;
+  std::map<int32_t, std::string> after;
 };
 using Command = std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs>;
 

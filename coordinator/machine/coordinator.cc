@@ -107,6 +107,10 @@ void Coordinator::Commit(Job& job, decltype(Record::body) body) {
   Publish(job);
 }
 
+bool Coordinator::OutputWaits(const Job& job) {
+  return job.run.has_value() && !job.run->output_waiting.empty() && !job.state.IsTerminal();
+}
+
 void Coordinator::Publish(const Job& job) {
   JobView view = job.state.View(job.last_step);
   if (job.too_large && view.phase == JobPhase::kQueued) {
@@ -114,6 +118,7 @@ void Coordinator::Publish(const Job& job) {
                                " devices; all nodes that match have fewer, so it waits for more "
                                "nodes and holds nobody up");
   }
+  if (OutputWaits(job)) view.reason = absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting);
   Tell(job, Action(PublishJob{std::make_shared<const JobView>(std::move(view))}));
 }
 

@@ -155,6 +155,7 @@ class Coordinator {
   bool StoreIsBehind() const { return held_count_ >= options_.held_max; }
   void TellSpared();
   void Publish(const Job& job);
+  static bool OutputWaits(const Job& job);
   void Log(std::string text);
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);

@@ -179,17 +179,27 @@ void Coordinator::On(const LogsRequested& event) {
   std::vector<LogSource> sources;
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
-  const bool live = job != nullptr && !job->state.IsTerminal();
+  const bool follow = event.follow && job != nullptr && !job->state.IsTerminal();
   for (const NodeDevices& part : job != nullptr ? job->state.layout.nodes : event.placement) {
     const int32_t end = first + static_cast<int32_t>(part.devices.size());
-    FetchLogs fetch{.job = event.job, .follow = event.follow && live, .tail = event.tail};
+    FetchLogs fetch{.job = event.job, .follow = follow, .tail = event.tail};
     for (int32_t rank : event.ranks) {
       if (rank >= first && rank < end) fetch.ranks.push_back(rank);
     }
     const bool wanted = event.ranks.empty() || !fetch.ranks.empty();
     first = end;
     const auto node = nodes_.find(part.node);
-    if (!wanted || node == nodes_.end() || !node->second.connected()) continue;
+    if (!wanted) continue;
+    if (node == nodes_.end() || !node->second.connected()) {
+      if (!follow) continue;
+      // A follower asks again, and would miss these ranks for as long as the others write.
+      actions_.push_back(AnswerLogs{event.token, absl::UnavailableError(absl::StrCat(
+                                                     "node ", part.node, " is not connected"))});
+      return;
+    }
+    if (const auto after = event.after.find(part.node); after != event.after.end()) {
+      fetch.after = after->second;
+    }
     fetch.fetch_id = absl::StrCat(event.token.value, ".", ++fetch_count_);
     sources.push_back({part.node, fetch.fetch_id});
     fetches.emplace_back(&node->second, std::move(fetch));
@@ -359,6 +369,9 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     case JobPhase::kFailed:
     case JobPhase::kCancelled:
       return ExplainEnded(state.View(job.last_step));
+  }
+  if (OutputWaits(job)) {
+    reasons.push_back(absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting));
   }
   if (job.run.has_value() && !state.IsTerminal()) {
     for (const Part& part : job.run->parts) {

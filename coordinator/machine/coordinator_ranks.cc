@@ -80,6 +80,7 @@ void Coordinator::FlushRendezvous(Job& job) {
 void Coordinator::OnReport(Job& job, int32_t rank, const RankReady&) {
   if (job.state.IsTerminal()) return;
   job.run->ranks[static_cast<size_t>(rank)].ready = true;
+  if (job.run->output_waiting_rank == rank) job.run->output_waiting.clear();
   CheckReady(job);
 }
 
@@ -114,6 +115,7 @@ void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
       report.step <= job.last_step->step) {
     return;
   }
+  job.run->output_waiting.clear();
   MarkRunning(job);
   job.last_step = report;
   if (StoreIsBehind()) {
@@ -196,6 +198,11 @@ void Coordinator::OnCorrupt(Job& job, int32_t rank, const std::string& message) 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
   if (job.state.IsTerminal()) return;
   if (report.type == kCorruptSample) return OnCorrupt(job, rank, report.message);
+  if (report.type == kOutputWaiting) {
+    job.run->output_waiting = absl::StrCat("rank ", rank, ": ", report.message);
+    job.run->output_waiting_rank = rank;
+    Publish(job);
+  }
   if (job.rank_events > options_.rank_events_max) return;
   if (StoreIsBehind()) {
     ++job.spared_events;

@@ -45,6 +45,8 @@ struct LogsRequested {
   std::vector<int32_t> ranks;  // empty: all
   bool follow = false;
   int32_t tail = 0;
+  // Places to go on after, by node and rank.
+  std::map<NodeName, std::map<int32_t, std::string>> after;
   Placement placement;  // of a job that has ended, which the machine may have let go
 };
 

@@ -49,6 +49,10 @@ struct Run {
   Instant start_deadline = absl::InfiniteFuture();
   Instant reattach_deadline = absl::InfiniteFuture();
   Instant rendezvous_deadline = absl::InfiniteFuture();  // when to send what has gathered
+  // Why a rank waits for the output folder, until it is ready or a step is reported; empty: none
+  // waits.
+  std::string output_waiting;
+  int32_t output_waiting_rank = 0;
   // What ranks say about their peers, and until when it waits for better evidence.
   std::vector<Accusation> accusations;
   Instant settle_deadline = absl::InfiniteFuture();

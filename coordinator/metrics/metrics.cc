@@ -103,6 +103,12 @@ struct Metrics::Series {
                                    .Help("Optimizer steps reported")
                                    .Register(registry)
                                    .Add({});
+  prometheus::Counter& damaged =
+      BuildCounter()
+          .Name("phalanx_store_damaged_entries_total")
+          .Help("Damaged entries of ended jobs that the reading after the start has found")
+          .Register(registry)
+          .Add({});
   prometheus::Counter& heartbeats = BuildCounter()
                                         .Name("phalanx_heartbeats_total")
                                         .Help("Heartbeats received")
@@ -145,6 +151,7 @@ void Metrics::JobEnded(job::JobPhase phase, std::optional<job::FailureKind> caus
 
 void Metrics::Step() { series_->steps.Increment(); }
 void Metrics::Heartbeat() { series_->heartbeats.Increment(); }
+void Metrics::DamagedEntry() { series_->damaged.Increment(); }
 void Metrics::Planned(absl::Duration duration) {
   series_->plan_seconds.Observe(absl::ToDoubleSeconds(duration));
 }

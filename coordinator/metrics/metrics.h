@@ -41,6 +41,7 @@ class Metrics {
   void Step();
   void Heartbeat();
   void Planned(absl::Duration duration);
+  void DamagedEntry();
 
   // The text exposition format, version 0.0.4.
   std::string Text(const Gauges& gauges);

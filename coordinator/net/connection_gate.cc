@@ -1,8 +1,8 @@
 #include "coordinator/net/connection_gate.h"
 
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -24,11 +25,17 @@ uint64_t SocketOf(int fd) {
   return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
 }
 
-absl::Duration SilenceOf(int fd) {
+struct Silence {
+  absl::Duration length;
+  bool mute = false;  // nothing was ever heard
+};
+Silence SilenceOf(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return absl::ZeroDuration();
-  return absl::Milliseconds(info.tcpi_last_data_recv);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  const bool counts = size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
+  return {.length = absl::Milliseconds(info.tcpi_last_data_recv),
+          .mute = counts && info.tcpi_bytes_received == 0};
 }
 
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -108,8 +115,9 @@ bool ConnectionGate::ShutDownSilent() {
       it = taken_.erase(it);
       continue;
     }
-    const absl::Duration silence = SilenceOf(it->first);
-    if (silence >= options_.silence_min) silent.emplace_back(silence, it->first);
+    const Silence silence = SilenceOf(it->first);
+    const absl::Duration min = silence.mute ? options_.mute_min : options_.silence_min;
+    if (silence.length >= min) silent.emplace_back(silence.length, it->first);
     ++it;
   }
   const size_t count = std::min(silent.size(), taken_.size() / 8 + 1);

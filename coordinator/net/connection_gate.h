@@ -24,6 +24,8 @@ struct GateOptions {
   // Only a connection that was silent for so long is shut down for a newcomer: more than the
   // heartbeat interval of the workers.
   absl::Duration silence_min = absl::Seconds(1);
+  // The same of one that has never said anything: whoever speaks gRPC speaks first, and at once.
+  absl::Duration mute_min = absl::Seconds(1);
 };
 
 // Thread-safe.

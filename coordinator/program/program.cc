@@ -130,10 +130,12 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
 // is damaged is refused when it is read.
 class EntryCheck {
  public:
-  explicit EntryCheck(std::shared_ptr<EndedJobs> ended)
-      : thread_([this, ended = std::move(ended)] {
+  EntryCheck(std::shared_ptr<EndedJobs> ended, Server& server)
+      : thread_([this, ended = std::move(ended), &server] {
           pthread_setname_np(pthread_self(), "entry-check");
-          CheckEnded(*ended, stop_, [](const std::string& line) { spdlog::error("{}", line); });
+          CheckEnded(
+              *ended, stop_, [&server] { server.CountDamagedEntry(); },
+              [](const std::string& line) { spdlog::error("{}", line); });
         }) {}
   ~EntryCheck() { stop_ = true; }
 
@@ -175,7 +177,7 @@ absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signal
 
   int signal = 0;
   {
-    const EntryCheck check(ended);
+    const EntryCheck check(ended, **server);
     sigwait(&signals, &signal);
   }
   spdlog::info("stopping reason=\"{}\"", signal == SIGTERM ? "SIGTERM" : "SIGINT");

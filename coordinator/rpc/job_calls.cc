@@ -13,6 +13,29 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr int kRanksMax = 4096;
+constexpr size_t kPlaceBytesMax = 128;
+
+absl::Status CheckLogsRequest(const v1::GetLogsRequest& request) {
+  if (request.ranks_size() > kRanksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks: ", request.ranks_size(), ": at most ", kRanksMax, " may be named"));
+  }
+  if (request.tail() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tail: ", request.tail(), ": must be 0 (then all lines) or more"));
+  }
+  if (request.after_size() > kRanksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("after: ", request.after_size(), ": at most ", kRanksMax, " may be named"));
+  }
+  for (const v1::LogPlace& after : request.after()) {
+    if (after.place().size() > kPlaceBytesMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("after.place: ", after.place().size(), " bytes: at most ", kPlaceBytesMax));
+    }
+  }
+  return absl::OkStatus();
+}
 
 // A server stream that writes what a source offers, one message at a time. The source calls Wake();
 // Next() is asked whenever nothing is being written.
@@ -146,25 +169,25 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
   absl::Status Open() override {
     const absl::StatusOr<JobViewPtr> job = board_.Find(request_.job());
     if (!job.ok()) return job.status();
-    if (request_.ranks_size() > kRanksMax) {
-      return absl::InvalidArgumentError(absl::StrCat("at most ", kRanksMax, " ranks may be named"));
-    }
-    if (request_.tail() < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tail: ", request_.tail(), ": must be 0 (then all lines) or more"));
-    }
+    if (absl::Status status = CheckLogsRequest(request_); !status.ok()) return status;
     const std::weak_ptr<PumpReactor> weak = weak_from_this();
-    pipe_ = std::make_shared<LogPipe>([weak] {
-      if (auto self = weak.lock()) self->Wake();
-    });
+    const bool follow = request_.follow();
+    pipe_ = std::make_shared<LogPipe>(
+        [weak] {
+          if (auto self = weak.lock()) self->Wake();
+        },
+        follow ? LogPipe::Failure::kEndsAll : LogPipe::Failure::kEndsItsSource);
     const bool placed = !(*job)->placement.empty();
     LogsRequested fetch{.job = (*job)->id,
                         .ranks = {request_.ranks().begin(), request_.ranks().end()},
-                        .follow = request_.follow(),
+                        .follow = follow,
                         .tail = request_.tail(),
                         .placement = (*job)->placement};
-    driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_,
-                                         placed](absl::StatusOr<std::vector<LogSource>> sources) {
+    for (const v1::LogPlace& after : request_.after()) {
+      fetch.after[after.node()][after.rank()] = after.place();
+    }
+    driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_, placed,
+                                         follow](absl::StatusOr<std::vector<LogSource>> sources) {
       const std::shared_ptr<PumpReactor> self = weak.lock();
       if (self == nullptr) return;
       if (!sources.ok()) return self->Close(sources.status());
@@ -172,6 +195,8 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
         return self->Close(
             absl::UnavailableError("the nodes that keep these logs are not connected"));
       }
+      // Nothing else may come for hours.
+      if (follow) pipe->Push({}, [] {});
       for (const LogSource& source : *sources) {
         pipe->AddSource(source.fetch_id);
         logs->Add(source.fetch_id, {.pipe = pipe, .node = source.node});

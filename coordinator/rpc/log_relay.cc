@@ -1,6 +1,9 @@
 #include "coordinator/rpc/log_relay.h"
 
+#include <iterator>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace phalanx::coordinator {
 
@@ -64,7 +67,8 @@ std::optional<v1::GetLogsResponse> LogPipe::Take(std::optional<absl::Status>& en
   {
     MutexLock lock(&mu_);
     if (chunks_.empty()) {
-      if (sealed_ && sources_.empty()) end = status_;
+      const bool failed = failure_ == Failure::kEndsAll && !status_.ok();
+      if (sealed_ && (sources_.empty() || failed)) end = status_;
       return std::nullopt;
     }
     chunk = std::move(chunks_.front());
@@ -77,38 +81,68 @@ std::optional<v1::GetLogsResponse> LogPipe::Take(std::optional<absl::Status>& en
   return chunk;
 }
 
+LogRelay::Source LogRelay::TakeLocked(std::map<std::string, Fetch>::iterator fetch) {
+  const auto node = nodes_.find(fetch->second.source.node);
+  node->second.erase(fetch->second.number);
+  if (node->second.empty()) nodes_.erase(node);
+  Source source = std::move(fetch->second.source);
+  fetches_.erase(fetch);
+  return source;
+}
+
 void LogRelay::Add(const std::string& fetch_id, Source source) {
-  MutexLock lock(&mu_);
-  sources_.emplace(fetch_id, std::move(source));
+  std::string oldest;
+  Source cut;
+  {
+    MutexLock lock(&mu_);
+    std::map<uint64_t, std::string>& of_node = nodes_[source.node];
+    of_node.emplace(++last_number_, fetch_id);
+    const size_t count = of_node.size();
+    fetches_.emplace(fetch_id, Fetch{std::move(source), last_number_});
+    if (count > kUploadsMax) {
+      oldest = of_node.begin()->second;
+      cut = TakeLocked(fetches_.find(oldest));
+    }
+  }
+  if (cut.pipe == nullptr) return;
+  cut.pipe->EndSource(oldest, absl::ResourceExhaustedError(absl::StrCat(
+                                  "readers of logs of node ", cut.node, ": ", kUploadsMax + 1,
+                                  ": at most ", kUploadsMax,
+                                  " at one time, and the newest took the place of this one; end "
+                                  "another, or name ranks of other nodes")));
 }
 
 std::optional<LogRelay::Source> LogRelay::Find(const std::string& fetch_id) const {
   MutexLock lock(&mu_);
-  const auto it = sources_.find(fetch_id);
-  if (it == sources_.end()) return std::nullopt;
-  return it->second;
+  const auto it = fetches_.find(fetch_id);
+  if (it == fetches_.end()) return std::nullopt;
+  return it->second.source;
 }
 
 void LogRelay::End(const std::string& fetch_id, const absl::Status& status) {
-  std::shared_ptr<LogPipe> pipe;
+  Source source;
   {
     MutexLock lock(&mu_);
-    const auto it = sources_.find(fetch_id);
-    if (it == sources_.end()) return;
-    pipe = std::move(it->second.pipe);
-    sources_.erase(it);
+    const auto it = fetches_.find(fetch_id);
+    if (it == fetches_.end()) return;
+    source = TakeLocked(it);
   }
-  pipe->EndSource(fetch_id, status);
+  source.pipe->EndSource(fetch_id, status);
 }
 
 void LogRelay::Remove(const LogPipe* pipe) {
+  std::vector<Source> held;  // destroyed outside the lock
   MutexLock lock(&mu_);
-  std::erase_if(sources_, [pipe](const auto& entry) { return entry.second.pipe.get() == pipe; });
+  for (auto it = fetches_.begin(); it != fetches_.end();) {
+    const auto next = std::next(it);
+    if (it->second.source.pipe.get() == pipe) held.push_back(TakeLocked(it));
+    it = next;
+  }
 }
 
 size_t LogRelay::size() const {
   MutexLock lock(&mu_);
-  return sources_.size();
+  return fetches_.size();
 }
 
 }  // namespace phalanx::coordinator

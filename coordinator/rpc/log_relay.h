@@ -27,8 +27,13 @@ class LogPipe {
   static constexpr size_t kChunksMax = 16;
   static constexpr size_t kBytesMax = 1 << 20;
 
+  // What the failure of one source means to the reader. A follower of several nodes would miss one
+  // of them unseen for as long as the others write.
+  enum class Failure : uint8_t { kEndsItsSource, kEndsAll };
+
   // `wake` is called, on any thread and under no lock, when there may be something to take.
-  explicit LogPipe(std::function<void()> wake) : wake_(std::move(wake)) {}
+  LogPipe(std::function<void()> wake, Failure failure)
+      : wake_(std::move(wake)), failure_(failure) {}
 
   void AddSource(const std::string& fetch_id) ABSL_LOCKS_EXCLUDED(mu_);
   // No source will be added any more.
@@ -47,6 +52,7 @@ class LogPipe {
 
  private:
   const std::function<void()> wake_;
+  const Failure failure_;
   mutable Mutex mu_;
   std::deque<v1::GetLogsResponse> chunks_ ABSL_GUARDED_BY(mu_);
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
@@ -57,9 +63,12 @@ class LogPipe {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Pipes by fetch id. Thread-safe.
+// Pipes by fetch id. Of a node at most kUploadsMax, as many as its daemon sends at one time: one
+// more ends the oldest, whose reader is told so. Thread-safe.
 class LogRelay {
  public:
+  static constexpr size_t kUploadsMax = 16;
+
   struct Source {
     std::shared_ptr<LogPipe> pipe;
     std::string node;
@@ -73,8 +82,19 @@ class LogRelay {
   size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Fetch {
+    Source source;
+    uint64_t number = 0;
+  };
+  // What is left to do, under no lock, for a fetch that is forgotten.
+  Source TakeLocked(std::map<std::string, Fetch>::iterator fetch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   mutable Mutex mu_;
-  std::map<std::string, Source> sources_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Fetch> fetches_ ABSL_GUARDED_BY(mu_);
+  // Fetch ids of each node, oldest first.
+  std::map<std::string, std::map<uint64_t, std::string>> nodes_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace phalanx::coordinator

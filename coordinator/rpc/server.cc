@@ -95,6 +95,7 @@ class ServerImpl final : public Server {
     board_.Count(gauges);
     return metrics_.Text(gauges);
   }
+  void CountDamagedEntry() override { metrics_.DamagedEntry(); }
 
  private:
   absl::Status Serve() {

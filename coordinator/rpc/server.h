@@ -54,6 +54,8 @@ class Server {
   // OK: accepting work. Not after Shutdown has begun, nor while the store fails.
   virtual absl::Status ready() const = 0;
   virtual std::string MetricsText() const = 0;
+  // For the metrics: an entry of an ended job was found damaged.
+  virtual void CountDamagedEntry() = 0;
 };
 
 }  // namespace phalanx::coordinator

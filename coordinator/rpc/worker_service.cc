@@ -166,6 +166,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     chunk.set_rank(request_.rank());
     chunk.set_node(source_.node);
     chunk.set_text(std::move(*request_.mutable_text()));
+    chunk.set_place(std::move(*request_.mutable_place()));
     if (source_.pipe->Push(std::move(chunk), [self = shared_from_this()] { self->ReadNext(); })) {
       ReadNext();
     }

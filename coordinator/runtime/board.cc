@@ -62,7 +62,8 @@ JobViewPtr StandIn(const EndedJob& ended, const absl::Status& damage) {
               .phase = ended.phase,
               .reason = std::string(damage.message()),
               .submitted = ended.ended,
-              .ended = ended.ended});
+              .ended = ended.ended,
+              .damaged = true});
 }
 
 absl::StatusOr<EndedDetails> DetailsOf(EndedJobs& ended, JobId job) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,12 +30,6 @@ constexpr char kSetMark[] =
 
 }  // namespace
 
-struct SqliteBackend::FileLock {
-  explicit FileLock(int descriptor) : fd(descriptor) {}
-  ~FileLock() { close(fd); }
-  const int fd;
-};
-
 struct SqliteBackend::Handles {
   sqlite::Connection connection;
   sqlite::Statement insert, erase, records, forget, insert_ended, insert_request, phase_of,
@@ -48,10 +43,17 @@ SqliteBackend::~SqliteBackend() { ended_jobs_->Disconnect(); }
 absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::string& path) {
   std::unique_ptr<SqliteBackend> backend(new SqliteBackend(path));
   const std::string lock = absl::StrCat(path, ".lock");
-  const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return absl::UnavailableError(absl::StrCat(lock, ": ", std::strerror(errno)));
-  backend->lock_ = std::make_unique<FileLock>(fd);
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  backend->lock_.reset(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!backend->lock_.is_open()) {
+    return absl::UnavailableError(absl::StrCat(lock, ": ", std::strerror(errno)));
+  }
+  const std::string folder = std::filesystem::path(lock).parent_path().string();
+  backend->folder_.reset(
+      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // A file system that cannot lock folders has the file alone.
+  const bool folder_held =
+      flock(backend->folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (folder_held || flock(backend->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": another process has it open"));
   }
   RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));

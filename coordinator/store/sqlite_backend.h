@@ -1,7 +1,8 @@
 // coordinator/store/sqlite_backend.h: the store in one SQLite database (write-ahead log,
 // synchronous=FULL: a commit returns after fsync).
 //
-// PATH.lock is held while it is open, so two coordinators cannot share a store.
+// PATH.lock and the folder it lies in are locked while it is open, so two coordinators cannot share
+// a store: the folder also when somebody removes the file.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 
 #include "coordinator/store/backend.h"
 #include "coordinator/store/sqlite_ended_jobs.h"
+#include "core/posix/unique_fd.h"
 
 namespace phalanx::coordinator {
 
@@ -33,7 +35,6 @@ class SqliteBackend final : public Backend {
 
  private:
   struct Handles;
-  struct FileLock;
   explicit SqliteBackend(std::string path);
   // `flags`: beside reading and writing.
   absl::Status Connect(int flags);
@@ -53,7 +54,7 @@ class SqliteBackend final : public Backend {
   absl::Status DeleteEnded(JobId job, Counts& changes);
 
   const std::string path_;
-  std::unique_ptr<FileLock> lock_;
+  UniqueFd lock_, folder_;  // locked
   const std::shared_ptr<SqliteEndedJobs> ended_jobs_;
   std::unique_ptr<Handles> handles_;  // null after a failed Reopen
   uint64_t last_ = 0;

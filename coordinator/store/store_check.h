@@ -26,10 +26,10 @@ struct StoreReport {
 // none; Unavailable if it cannot be read now. Damage is no error but a problem of the report.
 absl::StatusOr<StoreReport> CheckStore(const std::string& path);
 
-// Reads every entry of `ended`, newest first, and tells of each that is damaged, a line each, of
-// 100 at most. Returns early once `stop` is set. 1,000,000 entries take seconds: it runs beside a
-// coordinator that serves.
-void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop,
+// Reads every entry of `ended`, newest first. Calls `found` for each that is damaged, and then
+// tells what is wrong, a line each, 100 at most. Returns early once `stop` is set. 1,000,000
+// entries take seconds: it runs beside a coordinator that serves.
+void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop, absl::FunctionRef<void()> found,
                 absl::FunctionRef<void(const std::string& line)> complain);
 
 // The report in lines, the last one the verdict.

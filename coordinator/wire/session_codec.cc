@@ -75,6 +75,7 @@ class CommandEncoder {
     to->mutable_ranks()->Assign(command.ranks.begin(), command.ranks.end());
     to->set_follow(command.follow);
     to->set_tail(command.tail);
+    to->mutable_after()->insert(command.after.begin(), command.after.end());
   }
 
  private:

@@ -13,8 +13,9 @@ struct HostPort {
   int port = 0;
 };
 
-// "HOST:PORT". `port_min`: 0 where that means any free port, else 1. Errors: InvalidArgument, with
-// the text and the rule.
+// "HOST:PORT". HOST is a name or an IPv4 address of letters, digits, '.', '-' and '_', or an IPv6
+// address in brackets. `port_min`: 0 where that means any free port, else 1. Errors:
+// InvalidArgument, with the text and the rule.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min);
 
 }  // namespace phalanx

@@ -63,9 +63,11 @@ constexpr std::array kFailures = {
     FailureTraits{K::kDataUnavailable, "DataUnavailable", true, Fault::kStorage,
                   "a shard vanished, changed or cannot be read since it was indexed",
                   "bring the shard back as it was, then submit the job again"},
-    FailureTraits{K::kOutputUnavailable, "OutputUnavailable", true, Fault::kStorage,
-                  "the output folder cannot be made or written to",
-                  "make room or mend the rights of the folder, then submit the job again"},
+    FailureTraits{
+        K::kOutputUnavailable, "OutputUnavailable", true, Fault::kStorage,
+        "the output folder cannot be made or written to, or another job that runs holds it",
+        "do what the message calls for: make room, mend the rights of the folder, or give "
+        "jobs that run at one time folders of their own; then submit the job again"},
     FailureTraits{K::kOutOfMemory, "OutOfMemory", false, Fault::kUser,
                   "a rank ran out of device or host memory",
                   "lower batch.micro, set recompute, or lay the job out on more devices"},

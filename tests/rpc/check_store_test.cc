@@ -13,6 +13,9 @@
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/wire/record_codec.h"
+#include "core/base/host_port.h"
+#include "nlohmann/json.hpp"
+#include "tests/rpc/plain_http.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
@@ -77,6 +80,12 @@ class CheckStoreTest : public ::testing::Test {
         mark_, talk(), talk());
     support::AwaitFile(ready, *process);
     return process;
+  }
+  // Of the coordinator that serves.
+  std::string Metrics() const {
+    const std::string address =
+        nlohmann::json::parse(support::ReadFile(folder_ + "/ready.json"))["http"];
+    return Get(ParseHostPort(address, 1)->port, "/metrics");
   }
   std::string talk() const { return folder_ + "/talk"; }
   // Until the coordinator has said it.
@@ -149,6 +158,7 @@ TEST_F(CheckStoreTest, DamagedEntry_IsToldAfterTheStart) {
   EXPECT_THAT(Check().out, HasSubstr("the summary of job-1 has the checksum"));
   const auto coordinator = Serve();
   AwaitTalk("the summary of job-1 has the checksum", *coordinator);
+  EXPECT_THAT(Metrics(), HasSubstr("\nphalanx_store_damaged_entries_total 1\n"));
 }
 
 TEST_F(CheckStoreTest, EmptyFile_IsNoStoreAndTheStartSaysSo) {

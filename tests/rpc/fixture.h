@@ -35,9 +35,9 @@ inline std::string JobText(const std::string& name, int tp = 1) {
 }
 
 // Ends every wait of a test that hangs. Not an instant of the wall clock, which tests set.
-inline void SetDeadline(grpc::ClientContext& context) {
+inline void SetDeadline(grpc::ClientContext& context, int seconds = 20) {
   context.set_deadline(
-      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(20, GPR_TIMESPAN)));
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(seconds, GPR_TIMESPAN)));
 }
 
 // One worker daemon's stream, driven by the test.

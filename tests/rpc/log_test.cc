@@ -45,16 +45,19 @@ TEST_F(LogTest, Lines_TravelFromTheUploadToTheCaller) {
     v1::UploadLogsRequest chunk;
     chunk.set_fetch_id(fetch.fetch_logs().fetch_id());
     chunk.set_text(absl::StrCat("line ", i, "\n"));
+    chunk.set_place(absl::StrCat("after ", i));
     absl::StrAppend(&all, chunk.text());
     ASSERT_TRUE(upload->Write(chunk));
   }
   upload->WritesDone();
-  std::string seen;
+  std::string seen, place;
   v1::GetLogsResponse response;
   while (logs_->Read(&response)) {
     EXPECT_EQ(response.node(), "n");
     seen += response.text();
+    place = response.place();
   }
+  EXPECT_EQ(place, "after 99");
   EXPECT_EQ(seen, all);
   EXPECT_TRUE(logs_->Finish().ok());
   EXPECT_TRUE(upload->Finish().ok());
@@ -72,6 +75,30 @@ TEST_F(LogTest, RefusedFetch_EndsTheCallWithTheReason) {
   const grpc::Status status = logs_->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), ::testing::HasSubstr("no logs of this job"));
+}
+
+TEST_F(LogTest, FollowerOfSeveralNodes_EndsWithTheFirstThatGoesAway) {
+  FakeWorker left(channel), right(channel);
+  left.Join("left", 1);
+  right.Join("right", 1);
+  MustSubmit(JobText("b", 2));
+  left.Done(left.Command(), "data");
+  right.Done(right.Command(), "data");
+  left.Done(left.Command());
+  right.Done(right.Command());
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetLogsRequest request;
+  request.set_job("b");
+  request.set_follow(true);
+  auto reader = jobs->GetLogs(&context, request);
+  EXPECT_TRUE(left.Command().has_fetch_logs());
+  EXPECT_TRUE(right.Command().has_fetch_logs());
+  v1::GetLogsResponse response;
+  EXPECT_TRUE(reader->Read(&response));
+  right.Break();
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(LogTest, UploadThatNobodyWaitsFor_IsNotFound) {

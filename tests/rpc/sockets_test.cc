@@ -1,9 +1,7 @@
 // Connections that stand open, and callers that are slow, lock nobody out.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grpcpp/impl/codegen/client_unary_call.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,46 +11,19 @@
 #include "coordinator/net/socket.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
+#include "tests/rpc/plain_http.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
 namespace phalanx::coordinator {
 namespace {
 
-int Connect(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const timeval timeout{.tv_sec = 10, .tv_usec = 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  return fd;
-}
-
-std::string Get(int port, const std::string& path) {
-  const int fd = Connect(port);
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
-  send(fd, request.data(), request.size(), MSG_NOSIGNAL);
-  std::string answer;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
-    answer.append(buffer, static_cast<size_t>(n));
-  }
-  close(fd);
-  return answer;
-}
-
 // phalanx-coordinator with 128 descriptors.
 class LimitedCoordinator {
  public:
-  LimitedCoordinator()
+  explicit LimitedCoordinator(const std::vector<std::string>& flags = {})
       : folder_(support::MakeFolder("sockets")),
-        process_({"/usr/bin/prlimit", "--nofile=100:128", support::Program("phalanx-coordinator"),
-                  "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", folder_ + "/store",
-                  "--ready-file", folder_ + "/ready"},
-                 support::NewMark(), "/dev/stdout", "/dev/stderr") {
+        process_(Command(flags), support::NewMark(), "/dev/stdout", "/dev/stderr") {
     support::AwaitFile(folder_ + "/ready", process_);
     addresses_ = nlohmann::json::parse(support::ReadFile(folder_ + "/ready"));
   }
@@ -60,6 +31,15 @@ class LimitedCoordinator {
   int http() const { return PortOf("http"); }
 
  private:
+  std::vector<std::string> Command(const std::vector<std::string>& flags) const {
+    std::vector<std::string> command = {
+        "/usr/bin/prlimit", "--nofile=100:128", support::Program("phalanx-coordinator"),
+        "--listen",         "127.0.0.1:0",      "--http",
+        "127.0.0.1:0",      "--store",          folder_ + "/store",
+        "--ready-file",     folder_ + "/ready"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return command;
+  }
   // Of {"grpc":"127.0.0.1:1","http":"127.0.0.1:2"}.
   int PortOf(const char* key) const {
     const std::string address = addresses_.at(key).get<std::string>();
@@ -72,14 +52,14 @@ class LimitedCoordinator {
 };
 
 // Whether the health service says SERVING.
-bool Serves(int port) {
+bool Serves(int port, int seconds = 20) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
       absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), arguments);
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  SetDeadline(context);
+  SetDeadline(context, seconds);
   const grpc::Slice nothing("");
   const grpc::ByteBuffer request(&nothing, 1);
   grpc::ByteBuffer response;
@@ -132,7 +112,8 @@ TEST_F(RpcTest, WorkerThatIsSilentWithinItsInterval_KeepsItsConnection) {
   options.sessions.heartbeat_interval = absl::Minutes(1);
   options.sessions.heartbeat_timeout = absl::Minutes(2);
   options.gate = {.reserved_descriptors = DescriptorLimit() - (free + 40),
-                  .silence_min = absl::ZeroDuration()};
+                  .silence_min = absl::ZeroDuration(),
+                  .mute_min = absl::Hours(1)};
   Start(options);
   FakeWorker worker(channel);
   worker.Join("n", 1);
@@ -151,6 +132,15 @@ TEST_F(RpcTest, WorkerThatIsSilentWithinItsInterval_KeepsItsConnection) {
   ASSERT_TRUE(jobs->ListNodes(&context, {}, &nodes).ok());
   ASSERT_EQ(nodes.nodes_size(), 1);
   EXPECT_EQ(nodes.nodes(0).state(), v1::NodeStatus::STATE_READY);
+  for (int fd : standing) close(fd);
+}
+
+// Else whoever opens connections keeps callers out until their handshakes time out, after 10 s.
+TEST(SocketsTest, ConnectionsThatNeverSpoke_MakeRoomSoonerThanAWorkerCouldBeSilent) {
+  const LimitedCoordinator coordinator({"--heartbeat-interval=60s", "--heartbeat-timeout=120s"});
+  std::vector<int> standing;
+  for (int i = 0; i < 200; ++i) standing.push_back(Connect(coordinator.grpc()));
+  EXPECT_TRUE(Serves(coordinator.grpc(), /*seconds=*/7));
   for (int fd : standing) close(fd);
 }
 
@@ -184,11 +174,41 @@ TEST_F(RpcTest, LogReaders_NewestTakesThePlaceOfTheOldest) {
     readers.push_back(jobs->GetLogs(&context, request));
     EXPECT_TRUE(worker.Command().has_fetch_logs());
   }
+  v1::GetLogsResponse response;
+  while (readers[0]->Read(&response)) continue;
   const grpc::Status oldest = readers[0]->Finish();
   EXPECT_EQ(oldest.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(oldest.error_message(), ::testing::HasSubstr("newer calls took the place"));
   contexts[1].TryCancel();
   contexts[2].TryCancel();
+}
+
+TEST_F(RpcTest, LogReaders_OfOneNode_OneMoreThanItSendsToEndsTheOldestWithTheBound) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  worker.TakeAssignment();
+  v1::GetLogsRequest request;
+  request.set_job("a");
+  request.set_follow(true);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> readers;
+  for (size_t i = 0; i <= LogRelay::kUploadsMax; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    SetDeadline(*contexts.back());
+    readers.push_back(jobs->GetLogs(contexts.back().get(), request));
+    EXPECT_TRUE(worker.Command().has_fetch_logs());
+  }
+  v1::GetLogsResponse first;
+  EXPECT_TRUE(readers[0]->Read(&first));
+  EXPECT_EQ(first.text(), "");
+  EXPECT_FALSE(readers[0]->Read(&first));
+  const grpc::Status oldest = readers[0]->Finish();
+  EXPECT_EQ(oldest.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(oldest.error_message(),
+            "readers of logs of node n: 17: at most 16 at one time, and the newest took the place "
+            "of this one; end another, or name ranks of other nodes");
+  for (const auto& context : contexts) context->TryCancel();
 }
 
 }  // namespace

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "spdlog/spdlog.h"
 
 namespace phalanx::agent {
@@ -40,9 +42,36 @@ off_t StartOfLastLines(int fd, bool last, int32_t& lines) {
 
 }  // namespace
 
-LogReader::LogReader(std::string folder, JobId job, int32_t rank, int32_t tail)
+LogReader::LogReader(std::string folder, JobId job, int32_t rank, int32_t tail,
+                     const std::string& after)
     : folder_(std::move(folder)), job_(job), rank_(rank) {
-  if (tail > 0) SkipTo(tail);
+  if (!after.empty()) {
+    GoTo(after);
+  } else if (tail > 0) {
+    SkipTo(tail);
+  }
+}
+
+void LogReader::GoTo(const std::string& place) {
+  const std::vector<std::string> parts = absl::StrSplit(place, ':');
+  int64_t offset = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &epoch_.value) ||
+      !absl::SimpleAtoi(parts[1], &inode_) || !absl::SimpleAtoi(parts[2], &offset)) {
+    epoch_ = Epoch{};
+    inode_ = 0;
+    return;
+  }
+  given_ = {.epoch = epoch_, .inode = inode_, .offset = offset};
+  for (const LogFile& file : LogFiles(folder_, job_, rank_)) {
+    if (file.epoch != epoch_ || file.inode != inode_ || !Open(file)) continue;
+    lseek(file_.get(), offset, SEEK_SET);
+    return;
+  }
+}
+
+std::string LogReader::place() const {
+  if (given_.inode == 0) return "";
+  return absl::StrCat(given_.epoch.value, ":", given_.inode, ":", given_.offset);
 }
 
 void LogReader::SkipTo(int32_t tail) {
@@ -68,7 +97,7 @@ bool LogReader::Open(const LogFile& file) {
 bool LogReader::MoveOn() {
   const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
   if (files.empty()) return false;
-  if (!file_.is_open()) return Open(files.front());
+  if (inode_ == 0) return Open(files.front());
   for (size_t i = 0; i < files.size(); ++i) {
     if (files[i].inode == inode_) return i + 1 < files.size() && Open(files[i + 1]);
   }
@@ -79,13 +108,38 @@ bool LogReader::MoveOn() {
   return false;
 }
 
+void LogReader::Append(absl::string_view block) {
+  const auto begin =
+      static_cast<int64_t>(lseek(file_.get(), 0, SEEK_CUR)) - static_cast<int64_t>(block.size());
+  const bool joins = !pieces_.empty() && pieces_.back().inode == inode_ &&
+                     pieces_.back().offset + static_cast<int64_t>(pieces_.back().bytes) == begin;
+  if (!joins) pieces_.push_back({.epoch = epoch_, .inode = inode_, .offset = begin});
+  pieces_.back().bytes += block.size();
+  absl::StrAppend(&unfinished_, block);
+}
+
+std::string LogReader::Take(size_t bytes) {
+  std::string text = unfinished_.substr(0, bytes);
+  unfinished_.erase(0, bytes);
+  while (bytes > 0) {
+    Piece& piece = pieces_.front();
+    const size_t n = std::min(bytes, piece.bytes);
+    piece.offset += static_cast<int64_t>(n);
+    piece.bytes -= n;
+    bytes -= n;
+    given_ = piece;
+    if (piece.bytes == 0) pieces_.pop_front();
+  }
+  return text;
+}
+
 std::string LogReader::Next(bool final) {
   while (unfinished_.size() < kChunkBytes) {
     std::string block(kBlockBytes, '\0');
     const ssize_t n = file_.is_open() ? read(file_.get(), block.data(), block.size()) : 0;
     if (n < 0 && errno == EINTR) continue;
     if (n > 0) {
-      unfinished_.append(block.data(), static_cast<size_t>(n));
+      Append(absl::string_view(block.data(), static_cast<size_t>(n)));
       continue;
     }
     if (!MoveOn()) break;
@@ -94,9 +148,7 @@ std::string LogReader::Next(bool final) {
   bytes = bytes == std::string::npos ? 0 : bytes + 1;
   if (unfinished_.size() >= kChunkBytes && bytes == 0) bytes = unfinished_.size();
   if (final && bytes == 0) bytes = unfinished_.size();
-  std::string text = unfinished_.substr(0, bytes);
-  unfinished_.erase(0, bytes);
-  return text;
+  return Take(bytes);
 }
 
 struct LogUploader::Upload {
@@ -152,12 +204,16 @@ void LogUploader::Run(Upload& upload, const std::string& folder, const FetchLogs
     const uint64_t version = activity_.version();
     const bool last_round = !fetch.follow || !activity_.IsLive(fetch.job) || activity_.closed();
     for (const int32_t rank : fetch.ranks.empty() ? LoggedRanks(folder, fetch.job) : fetch.ranks) {
-      LogReader& reader =
-          readers.try_emplace(rank, folder, fetch.job, rank, fetch.tail).first->second;
+      const auto after = fetch.after.find(rank);
+      LogReader& reader = readers
+                              .try_emplace(rank, folder, fetch.job, rank, fetch.tail,
+                                           after == fetch.after.end() ? "" : after->second)
+                              .first->second;
       message.set_rank(rank);
       while (heard) {
         *message.mutable_text() = reader.Next(last_round);
         if (message.text().empty()) break;
+        message.set_place(reader.place());
         heard = writer->Write(message);
       }
     }

@@ -8,12 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "core/posix/unique_fd.h"
 #include "grpcpp/channel.h"
 #include "phalanx/v1/worker_service.grpc.pb.h"
@@ -27,16 +29,30 @@ inline constexpr size_t kChunkBytes = 256 << 10;
 // Reads one rank's log as it grows, over rotation and new epochs. Not thread-safe.
 class LogReader {
  public:
-  // Starts `tail` lines before the end; 0: at the oldest kept.
+  // Starts after `after`, a place() of before, or where that is no longer kept with the oldest that
+  // is left of later text. If it is empty, `tail` lines before the end; 0: at the oldest kept.
   // `folder`: of the job's store.
-  LogReader(std::string folder, JobId job, int32_t rank, int32_t tail);
+  LogReader(std::string folder, JobId job, int32_t rank, int32_t tail,
+            const std::string& after = "");
 
   // The next whole lines, at most kChunkBytes (a longer line comes in parts); empty: none for now.
   // `final`: also the last line, which has no end yet.
   std::string Next(bool final);
+  // Right after what Next gave last, as text; empty before that.
+  std::string place() const;
 
  private:
+  // `bytes` that lie in one file.
+  struct Piece {
+    Epoch epoch;
+    uint64_t inode = 0;
+    int64_t offset = 0;
+    size_t bytes = 0;
+  };
   void SkipTo(int32_t tail);
+  void GoTo(const std::string& place);
+  void Append(absl::string_view block);
+  std::string Take(size_t bytes);
   bool Open(const LogFile& file);
   bool MoveOn();  // to the file after the present one; false: there is none
 
@@ -45,8 +61,10 @@ class LogReader {
   const int32_t rank_;
   UniqueFd file_;
   Epoch epoch_;
-  uint64_t inode_ = 0;      // of file_
-  std::string unfinished_;  // a line whose end was not yet read
+  uint64_t inode_ = 0;        // of file_
+  std::string unfinished_;    // a line whose end was not yet read
+  std::deque<Piece> pieces_;  // where it lies
+  Piece given_;               // behind it: where what was given ends
 };
 
 // Not thread-safe: the agent's thread owns it.

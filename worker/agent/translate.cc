@@ -55,7 +55,8 @@ Command CommandOf(const v1::Command& command) {
                               .job = JobId{body.job()},
                               .ranks = {body.ranks().begin(), body.ranks().end()},
                               .follow = body.follow(),
-                              .tail = body.tail()};
+                              .tail = body.tail(),
+                              .after = {body.after().begin(), body.after().end()}};
     }
     case v1::Command::COMMAND_NOT_SET:
       break;

@@ -11,11 +11,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
@@ -103,21 +105,35 @@ absl::Status PutAside(const std::string& folder, const std::string& path) {
   }
 }
 
+// The job that has its records there, as people know it: "job-7 (store 3f2a)".
+std::string HolderOf(const std::string& folder) {
+  std::string owner = ReadAll(absl::StrCat(folder, "/metrics.owner"));
+  absl::StripTrailingAsciiWhitespace(&owner);
+  const std::pair<std::string, std::string> parts = absl::StrSplit(owner, absl::MaxSplits('/', 1));
+  if (parts.second.empty()) return "a job that has not said its name yet";
+  return absl::StrCat(parts.second, " (store ", parts.first, ")");
+}
+
 // The folder's descriptor, with its lock where the file system has locks.
 absl::StatusOr<UniqueFd> Hold(const std::string& folder, const MetricsOptions& options) {
   UniqueFd held(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!held.is_open()) return OutputError("open", folder, errno);
   const auto give_up =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
+  bool waited = false;
   while (flock(held.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (options.stop.stop_requested()) return absl::CancelledError("asked to stop");
-    if (std::chrono::steady_clock::now() >= give_up) {
-      std::string holder = ReadAll(absl::StrCat(folder, "/metrics.owner"));
-      absl::StripTrailingAsciiWhitespace(&holder);
-      return job::WithKind(job::FailureKind::kOutputUnavailable,
-                           absl::UnavailableError(absl::StrCat(
-                               "the output folder ", folder, " is in use by ", holder,
-                               ": jobs that run at one time need folders of their own")));
+    const bool first = !std::exchange(waited, true);
+    const bool last = std::chrono::steady_clock::now() >= give_up;
+    if (first || last) {
+      const absl::Status in_use =
+          job::WithKind(job::FailureKind::kOutputUnavailable,
+                        absl::UnavailableError(absl::StrCat(
+                            "the output folder ", folder, " is in use by ", HolderOf(folder),
+                            ": jobs that run at one time need folders of their "
+                            "own")));
+      if (last) return in_use;
+      if (options.on_wait != nullptr) options.on_wait(in_use);
     }
     absl::SleepFor(kRetryInterval);
   }

@@ -29,7 +29,7 @@ struct MetricsOptions {
   // A write that fails is tried again for so long.
   absl::Duration patience = absl::Seconds(15);
   std::stop_token stop;
-  // Once, when a write has failed and is tried again.
+  // Once, when a write has failed, or another writer holds the folder, and it is tried again.
   std::function<void(const absl::Status&)> on_wait;
 };
 

@@ -158,7 +158,8 @@ void CheckOfAMillionEntries(benchmark::State& state) {
   auto backend = *SqliteBackend::Open(TheStore().journal());
   const std::atomic<bool> stop = false;
   for (auto _ : state) {
-    CheckEnded(*backend->ended_jobs(), stop, [](const std::string&) { std::abort(); });
+    CheckEnded(
+        *backend->ended_jobs(), stop, [] {}, [](const std::string&) { std::abort(); });
   }
 }
 BENCHMARK(CheckOfAMillionEntries)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);

@@ -31,7 +31,7 @@ struct Translate {
     return agent::StopCommand{c.job, c.epoch, c.grace, c.reason};
   }
   agent::Command operator()(const FetchLogs& c) const {
-    return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail};
+    return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail, c.after};
   }
 };
 

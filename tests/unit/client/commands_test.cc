@@ -47,6 +47,19 @@ TEST(ListTest, Table_HasAColumnForEachThingPeopleAsk) {
   EXPECT_EQ(captured.talk.str(), "");
 }
 
+TEST(ListTest, DamagedEntry_IsNotShownAsSound) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
+    *response->add_jobs() = AJob(v1::JOB_PHASE_SUCCEEDED);
+    response->mutable_jobs(0)->set_damaged(true);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(List(connection, Format::kTable, 0, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("demo  job-7  Succeeded (damaged)  "));
+}
+
 TEST(ListTest, Json_HasNumbersAndWords) {
   FakeServer server;
   server.list = ListTwo;
@@ -149,7 +162,7 @@ TEST(ConnectionTest, StoreThatIsFull_IsSaidWithinTheTimeoutAndNotCalledSilence) 
   EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kUnreachable);
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
   EXPECT_EQ(captured.talk.str(), "error: the coordinator at " + server.address() +
-                                     " accepts nothing now: the store is full\n");
+                                     " cannot serve this now: the store is full\n");
 }
 
 TEST(ConnectionTest, Unavailable_IsTriedAgainWithTheSameRequestId) {
@@ -269,28 +282,6 @@ TEST(SubmitTest, Wait_EndsWithTheJobsOutcome) {
   EXPECT_THAT(captured.talk.str(), HasSubstr("RankKilled rank 2 on n1, signal 9\n"));
 }
 
-TEST(LogsTest, Lines_NameTheirRank_UnlessThereIsOne) {
-  FakeServer server;
-  v1::GetLogsRequest asked;
-  server.logs = [&](const v1::GetLogsRequest& request,
-                    grpc::ServerWriter<v1::GetLogsResponse>* writer) {
-    asked = request;
-    v1::GetLogsResponse response;
-    response.set_rank(3);
-    response.set_text("one\n\ntwo\n");
-    writer->Write(response);
-    return grpc::Status::OK;
-  };
-  Connection connection = server.Connect();
-  Captured all, one;
-  Stopper stopper;
-  EXPECT_EQ(Logs(connection, {.job = "7", .tail = 5}, stopper, all.io), kSuccess);
-  EXPECT_EQ(all.out.str(), "[3] one\n[3] \n[3] two\n");
-  EXPECT_EQ(asked.tail(), 5);
-  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {3}}, stopper, one.io), kSuccess);
-  EXPECT_EQ(one.out.str(), "one\n\ntwo\n");
-}
-
 TEST(DescribeTest, TellsTheWholeStory) {
   FakeServer server;
   server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
@@ -333,25 +324,6 @@ TEST(DescribeTest, FailedJob_SaysWhyOnce) {
   EXPECT_THAT(text, HasSubstr("loss is not finite"));
   EXPECT_EQ(text.find("loss is not finite"), text.rfind("loss is not finite")) << text;
   EXPECT_EQ(text.find("what to do"), text.rfind("what to do")) << text;
-}
-
-TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {
-  FakeServer server;
-  const std::string written = "\x1b[2J\x1b]0;title\x07 caf\xC3\xA9 \xC2\x9B \x9B \ttab\r\n";
-  server.logs = [&](const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>* writer) {
-    v1::GetLogsResponse response;
-    response.set_text(written);
-    writer->Write(response);
-    return grpc::Status::OK;
-  };
-  Connection connection = server.Connect();
-  Captured shown, raw;
-  Stopper stopper;
-  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}}, stopper, shown.io), kSuccess);
-  EXPECT_EQ(shown.out.str(),
-            "\\x1b[2J\\x1b]0;title\\x07 caf\xC3\xA9 \\xc2\\x9b \\x9b \ttab\\x0d\n");
-  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}, .raw = true}, stopper, raw.io), kSuccess);
-  EXPECT_EQ(raw.out.str(), written);
 }
 
 TEST(DeleteTest, SaysWhatIsGone) {
@@ -407,6 +379,18 @@ TEST(ValidateTest, CheckData_EndsLikeTheProgramThatReadsIt) {
   EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/true"}, good.io),
             kSuccess);
   EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/false"}, bad.io), 1);
+}
+
+TEST(PlanTest, ThatTakesLong_SaysSoOnATerminalAlone) {
+  Captured terminal, pipe, quick;
+  terminal.io.terminal = true;
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::ZeroDuration()}, terminal.io), kSuccess);
+  EXPECT_EQ(terminal.talk.str(), "planning: laying the job out and simulating a step ...\n");
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::ZeroDuration()}, pipe.io), kSuccess);
+  EXPECT_EQ(pipe.talk.str(), "");
+  quick.io.terminal = true;
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::Hours(1)}, quick.io), kSuccess);
+  EXPECT_EQ(quick.talk.str(), "");
 }
 
 TEST(PlanTest, NeedsNoServer) {

@@ -63,8 +63,14 @@ TEST(PlanPicturesTest, FileThatCannotBeWritten_IsNamed) {
   Captured captured;
   EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "/nowhere/plan.svg"}}, captured.io),
             kCannotCreate);
-  EXPECT_THAT(captured.talk.str(), HasSubstr("/nowhere/plan.svg: cannot be written: No such file"));
+  EXPECT_THAT(captured.talk.str(), HasSubstr("cannot write /nowhere/plan.svg: No such file"));
   EXPECT_EQ(captured.out.str(), "");
+}
+
+TEST(PlanPicturesTest, DiskThatIsFull_IsTheReason) {
+  Captured captured;
+  EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "/dev/full"}}, captured.io), kCannotCreate);
+  EXPECT_EQ(captured.talk.str(), "error: cannot write /dev/full: No space left on device\n");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -62,6 +63,8 @@ struct FetchLogsCommand {
   std::vector<int32_t> ranks;  // empty: all
   bool follow = false;
   int32_t tail = 0;  // lines of each rank; 0: all that is kept
+  // LogReader::place() of before, by rank: after it to go on, whatever `tail` says.
+  std::map<int32_t, std::string> after;
 };
 struct UnknownCommand {};  // of a newer coordinator
 using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, RendezvousCommand,

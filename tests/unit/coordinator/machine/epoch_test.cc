@@ -242,6 +242,22 @@ TEST(RunTest, FreedDevices_GoToTheNextJob) {
   EXPECT_EQ(h.Phase(second), JobPhase::kStarting);
 }
 
+TEST(RunTest, OutputThatIsWaitedFor_IsTheReasonUntilItIsThere) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Run(node, AJob("a", 2));
+  const std::string before = h.views.at(job)->reason;
+  h.Report(node, job, 0, RankEvent{"OutputWaiting", "metrics.jsonl: No space left on device"});
+  EXPECT_EQ(h.views.at(job)->reason,
+            "OutputWaiting: rank 0: metrics.jsonl: No space left on device");
+  h.Report(node, job, 1, RankReady{});
+  EXPECT_THAT(h.views.at(job)->reason, testing::StartsWith("OutputWaiting"));
+  h.Feed(ExplainRequested{.token = Token{500}, .job = job});
+  EXPECT_THAT(h.reasons, testing::Contains(testing::StartsWith("OutputWaiting: rank 0")));
+  h.Report(node, job, 0, StepReport{.step = 1, .epoch = h.State(job).epoch});
+  EXPECT_EQ(h.views.at(job)->reason, before);
+}
+
 TEST(LogsTest, Fetch_AsksTheNodesOfTheRanks) {
   Harness h;
   const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
@@ -252,6 +268,28 @@ TEST(LogsTest, Fetch_AsksTheNodesOfTheRanks) {
   EXPECT_THAT(h.Commands<FetchLogs>(a), IsEmpty());
   ASSERT_EQ(h.Commands<FetchLogs>(b).size(), 1u);
   EXPECT_EQ(h.Commands<FetchLogs>(b)[0].second.fetch_id, h.sources[0].fetch_id);
+}
+
+TEST(LogsTest, Follower_IsToldOfANodeThatIsNotThere_AndGoesOnAfterItsPlaces) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  LogsRequested follow{.token = Token{500}, .job = job, .follow = true};
+  follow.after["b"][2] = "place";
+  h.Feed(SessionClosed{b});
+  h.Feed(follow);
+  EXPECT_TRUE(absl::IsUnavailable(h.refused_logs));
+  EXPECT_EQ(h.refused_logs.message(), "node b is not connected");
+  EXPECT_THAT(h.Commands<FetchLogs>(a), IsEmpty());
+  const SessionId again = h.Open("b", 1);
+  h.Feed(follow);
+  ASSERT_TRUE(h.refused_logs.ok());
+  EXPECT_EQ(h.sources.size(), 2u);
+  ASSERT_EQ(h.Commands<FetchLogs>(a).size(), 1u);
+  EXPECT_THAT(h.Commands<FetchLogs>(a)[0].second.after, IsEmpty());
+  const auto fetches = h.Commands<FetchLogs>(again);
+  ASSERT_FALSE(fetches.empty());
+  EXPECT_EQ(fetches.back().second.after, (std::map<int32_t, std::string>{{2, "place"}}));
 }
 
 TEST(LogsTest, BrokenSession_EndsTheFetchesThatItHasNotAnswered) {

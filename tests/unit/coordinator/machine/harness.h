@@ -211,6 +211,7 @@ class Harness {
   std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
   std::vector<std::string> reasons;
   std::vector<LogSource> sources;
+  absl::Status refused_logs;
   std::vector<EndLogs> ended_logs;
   std::vector<SessionId> welcomed;
   std::vector<JobId> archived;  // to become entries among the ended jobs
@@ -241,7 +242,8 @@ class Harness {
       } else if (auto* a = std::get_if<AnswerExplain>(&action)) {
         reasons = a->reasons.ok() ? *a->reasons : std::vector<std::string>();
       } else if (auto* a = std::get_if<AnswerLogs>(&action)) {
-        if (a->sources.ok()) sources = *a->sources;
+        sources = a->sources.value_or(std::vector<LogSource>());
+        refused_logs = a->sources.status();
       } else if (auto* a = std::get_if<EndLogs>(&action)) {
         ended_logs.push_back(*a);
       } else if (auto* a = std::get_if<ArchiveJob>(&action)) {

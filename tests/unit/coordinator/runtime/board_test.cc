@@ -68,6 +68,8 @@ TEST(BoardTest, DamagedEntry_IsListedAsSuchAmongTheOthersAndRefusedByItself) {
   EXPECT_EQ(jobs[0]->request->name, "sound");
   EXPECT_EQ(jobs[1]->request->name, "damaged");
   EXPECT_EQ(jobs[1]->phase, JobPhase::kFailed);
+  EXPECT_TRUE(jobs[1]->damaged);
+  EXPECT_FALSE(jobs[0]->damaged);
   EXPECT_THAT(jobs[1]->reason, HasSubstr("the summary of job-1 has the checksum"));
   EXPECT_EQ(*board.IdOf("damaged"), JobId{1}) << "it can be deleted";
   EXPECT_EQ(*board.IdOf("job-2"), JobId{2});

@@ -219,6 +219,18 @@ TEST(SqliteBackendTest, SecondOpener_IsRefused) {
   EXPECT_EQ(disk.Open().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// As `rm journal.db*` does while a coordinator serves.
+TEST(SqliteBackendTest, SecondOpener_IsRefusedAlsoWhenTheFilesWereRemoved) {
+  SqliteDiskFixture disk;
+  auto first = *disk.Open();
+  for (const char* suffix : {"", "-wal", "-shm", ".lock"}) {
+    std::filesystem::remove(disk.path() + suffix);
+  }
+  EXPECT_EQ(disk.Open().status().code(), absl::StatusCode::kFailedPrecondition);
+  first.reset();
+  EXPECT_TRUE(disk.Open().ok());
+}
+
 TEST(SqliteBackendTest, AnotherProgramsFile_IsRefused) {
   SqliteDiskFixture disk;
   std::ofstream(disk.path()) << std::string(8192, 'x');

@@ -140,6 +140,19 @@ TEST_F(StoreTest, DamagedEndedJob_IsNamed) {
   EXPECT_THAT(CheckStore(path())->problems, ElementsAre(HasSubstr("the details of job-2")));
 }
 
+TEST_F(StoreTest, DamagedEntry_IsFoundOnceAndToldForEachOfItsParts) {
+  MakeStore();
+  Execute("UPDATE ended SET summary = substr(summary, 1, 20), details = substr(details, 1, 20)");
+  const auto backend = *SqliteBackend::Open(path());
+  int found = 0;
+  std::vector<std::string> lines;
+  CheckEnded(
+      *backend->ended_jobs(), false, [&] { ++found; },
+      [&](const std::string& line) { lines.push_back(line); });
+  EXPECT_EQ(found, 1);
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("the summary of job-2"), HasSubstr("the details of")));
+}
+
 TEST_F(StoreTest, RecordOfANewerSchema_IsNamed) {
   MakeStore();
   {

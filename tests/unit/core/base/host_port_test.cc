@@ -19,14 +19,27 @@ TEST(HostPortTest, HostAndPort_AreTakenApart) {
 }
 
 TEST(HostPortTest, PortOutsideItsRange_IsRefusedWithTheRule) {
-  for (const char* text : {"a:999999", "a:65536", "a:0", "a:-1", "a:+1", "a: 1", "a:", "a", ":1",
-                           "", "a:99999999999999999999", "unix:/tmp/a"}) {
+  for (const char* text : {"a:999999", "a:65536", "a:0", "a:-1", "a:+1", "a: 1", "a:", "a", "",
+                           "a:99999999999999999999", "unix:/tmp/a"}) {
     const absl::Status status = ParseHostPort(text, 1).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_EQ(status.message(),
               std::string("\"") + text + "\": must be HOST:PORT with a port from 1 to 65535");
   }
   EXPECT_EQ(ParseHostPort("a:0", 0)->port, 0);
+}
+
+TEST(HostPortTest, HostThatIsNone_IsRefusedWithTheRule) {
+  for (const char* text : {"[::1", "[::1:4444", "a b:1", "::1:4444", ":1", "[]:1", "[a]:1",
+                           "[::1%]:1", "[::1]x:1", "x[::1]:1", "dns:///a:1", "a/b:1", "a,b:1"}) {
+    const absl::Status status = ParseHostPort(text, 1).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(
+        std::string(status.message()),
+        ::testing::StartsWith(std::string("\"") + text + "\": must be HOST:PORT, where HOST"));
+  }
+  EXPECT_TRUE(ParseHostPort("[fe80::1%eth0]:1", 1).ok());
+  EXPECT_TRUE(ParseHostPort("node_1.cluster-a.example:1", 1).ok());
 }
 
 TEST(HostPortTest, ControlCharacters_AreWrittenOut) {

@@ -101,6 +101,47 @@ TEST(LogReaderTest, Reader_WhoseFileWasRotatedAway_GoesOnWithTheOldestLeft) {
   EXPECT_EQ(ReadAll(reader, false), "thr\nfou\n");
 }
 
+TEST(LogReaderTest, Place_IsWhereAnotherReaderGoesOn_AlsoInTheMiddleOfAFile) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 20);
+  spool->Append("one\ntwo\nt");
+  std::string place;
+  {
+    LogReader reader(state, kJob, 3, 0);
+    EXPECT_EQ(reader.place(), "");
+    EXPECT_EQ(ReadAll(reader, false), "one\ntwo\n");
+    place = reader.place();
+  }
+  spool->Append("hree\nfour\n");  // the line that is cut goes on in the next file
+  LogReader next(state, kJob, 3, /*tail=*/1, place);
+  EXPECT_EQ(next.place(), place);
+  EXPECT_EQ(ReadAll(next, false), "three\nfour\n");
+  OpenSpool(state, 2, 20)->Append("five\n");
+  LogReader last(state, kJob, 3, 0, next.place());
+  EXPECT_EQ(ReadAll(last, false), "five\n");
+}
+
+TEST(LogReaderTest, Place_ThatIsNoLongerKept_GoesOnWithTheOldestLeftOfLaterText) {
+  const std::string state = support::MakeFolder("spool");
+  OpenSpool(state, 1, 8)->Append("old\n");
+  const auto spool = OpenSpool(state, 2, 8);
+  spool->Append("one\n");
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(reader, false), "old\none\n");
+  for (const char* text : {"two\n", "thr\n", "fou\n"}) spool->Append(text);
+  LogReader next(state, kJob, 3, 0, reader.place());
+  EXPECT_EQ(ReadAll(next, false), "thr\nfou\n");
+}
+
+TEST(LogReaderTest, Place_ThatIsNone_StartsAtTheOldestKept) {
+  const std::string state = support::MakeFolder("spool");
+  OpenSpool(state, 1, 20)->Append("one\n");
+  for (const char* place : {"x", "1:2", "1:x:0", "1:2:3:4"}) {
+    LogReader reader(state, kJob, 3, 0, place);
+    EXPECT_EQ(ReadAll(reader, false), "one\n") << place;
+  }
+}
+
 TEST(LogReaderTest, Tail_CountsLinesOverFilesAndEpochs) {
   const std::string state = support::MakeFolder("spool");
   const auto spool = OpenSpool(state, 1, 8);

@@ -37,7 +37,10 @@ struct MetricsWriterTest : public ::testing::Test {
     options.owner = owner;
     options.first_step = first_step;
     options.patience = patience;
-    options.on_wait = [this](const absl::Status&) { ++waits; };
+    options.on_wait = [this](const absl::Status&) {
+      ++waits;
+      if (on_wait) on_wait();
+    };
     return MetricsWriter::Open(folder, std::move(options));
   }
   // Steps `from` to `to` of a run.
@@ -58,6 +61,7 @@ struct MetricsWriterTest : public ::testing::Test {
   const std::string folder = support::MakeFolder("metrics") + "/out";
   absl::Duration patience = absl::Milliseconds(250);
   int waits = 0;
+  std::function<void()> on_wait;
 };
 
 TEST_F(MetricsWriterTest, AnotherJobInTheSameFolder_LeavesTheEarlierRecordsAlone) {
@@ -77,11 +81,21 @@ TEST_F(MetricsWriterTest, FolderOfAWriterThatLives_IsRefusedNamingItsOwner) {
   patience = absl::ZeroDuration();
   const absl::Status second = Open("s/job-2").status();
   EXPECT_EQ(job::KindOf(second), job::FailureKind::kOutputUnavailable);
-  EXPECT_THAT(std::string(second.message()), ::testing::HasSubstr("is in use by s/job-1"));
+  EXPECT_THAT(std::string(second.message()),
+              ::testing::HasSubstr("is in use by job-1 (store s): "));
+  EXPECT_EQ(waits, 0);
   ASSERT_TRUE((*first)->Write({.step = 2, .loss = 1}, 1).ok());
   EXPECT_EQ(Lines(Text()), 2);
   first->reset();
   EXPECT_TRUE(Open("s/job-2").ok()) << "it is let go with its writer";
+}
+
+TEST_F(MetricsWriterTest, FolderThatIsHeld_IsSaidBeforeItIsWaitedFor) {
+  auto first = Open("s/job-1");
+  ASSERT_TRUE(first.ok()) << first.status();
+  on_wait = [&] { first->reset(); };  // the first job ends meanwhile
+  EXPECT_TRUE(Open("s/job-2").ok());
+  EXPECT_EQ(waits, 1);
 }
 
 TEST_F(MetricsWriterTest, SameJobGoingOn_KeepsTheStepsBefore) {

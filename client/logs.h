@@ -1,0 +1,29 @@
+// client/logs.h: what the ranks of a job wrote, read once or followed.
+//
+// A follower reads on until the job has ended, over restarts of the coordinator and new epochs:
+// each line comes with the place behind it, and a stream that is opened again goes on there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/connection.h"
+#include "client/format.h"
+#include "client/watch.h"
+
+namespace phalanx::client {
+
+struct LogsOptions {
+  std::string job;
+  std::vector<int32_t> ranks;  // empty: all
+  bool follow = false;
+  int32_t tail = 0;
+  bool raw = false;  // what ranks wrote, as they wrote it; else as TerminalText
+};
+
+// Returns the exit code. A follower asks again while less than the connection's timeout has passed
+// without an answer.
+int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io);
+
+}  // namespace phalanx::client

@@ -1,0 +1,137 @@
+// What ranks wrote, read once and followed over restarts.
+#include "client/logs.h"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "client/exit_code.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace phalanx::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Writer = grpc::ServerWriter<v1::GetLogsResponse>;
+
+v1::GetLogsResponse Chunk(int32_t rank, const std::string& text, const std::string& place) {
+  v1::GetLogsResponse chunk;
+  chunk.set_node("n");
+  chunk.set_rank(rank);
+  chunk.set_text(text);
+  chunk.set_place(place);
+  return chunk;
+}
+
+TEST(LogsTest, Lines_NameTheirRank_UnlessThereIsOne) {
+  FakeServer server;
+  v1::GetLogsRequest asked;
+  server.logs = [&](const v1::GetLogsRequest& request,
+                    grpc::ServerWriter<v1::GetLogsResponse>* writer) {
+    asked = request;
+    v1::GetLogsResponse response;
+    response.set_rank(3);
+    response.set_text("one\n\ntwo\n");
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured all, one;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .tail = 5}, stopper, all.io), kSuccess);
+  EXPECT_EQ(all.out.str(), "[3] one\n[3] \n[3] two\n");
+  EXPECT_EQ(asked.tail(), 5);
+  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {3}}, stopper, one.io), kSuccess);
+  EXPECT_EQ(one.out.str(), "one\n\ntwo\n");
+}
+
+TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {
+  FakeServer server;
+  const std::string written = "\x1b[2J\x1b]0;title\x07 caf\xC3\xA9 \xC2\x9B \x9B \ttab\r\n";
+  server.logs = [&](const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>* writer) {
+    v1::GetLogsResponse response;
+    response.set_text(written);
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured shown, raw;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}}, stopper, shown.io), kSuccess);
+  EXPECT_EQ(shown.out.str(),
+            "\\x1b[2J\\x1b]0;title\\x07 caf\xC3\xA9 \\xc2\\x9b \\x9b \ttab\\x0d\n");
+  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}, .raw = true}, stopper, raw.io), kSuccess);
+  EXPECT_EQ(raw.out.str(), written);
+}
+
+TEST(FollowTest, BrokenStream_GoesOnAfterWhatWasPrinted) {
+  FakeServer server;
+  std::atomic<int> reads = 0;
+  server.get = [&](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    *response->mutable_job() = AJob(reads < 2 ? v1::JOB_PHASE_RUNNING : v1::JOB_PHASE_SUCCEEDED);
+    return grpc::Status::OK;
+  };
+  std::vector<v1::GetLogsRequest> asked;
+  server.logs = [&](const v1::GetLogsRequest& request, Writer* writer) {
+    asked.push_back(request);
+    switch (++reads) {
+      case 1:
+        writer->Write(Chunk(3, "one\n", "a"));
+        writer->Write(Chunk(3, "two\n", "b"));
+        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarting");
+      case 2:
+        writer->Write(Chunk(3, "three\n", "c"));
+        return grpc::Status::OK;  // an epoch ends, and not the job
+      default:
+        writer->Write(Chunk(3, "four\n", "d"));
+        return grpc::Status::OK;
+    }
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "demo", .follow = true}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "[3] one\n[3] two\n[3] three\n[3] four\n");
+  EXPECT_EQ(captured.talk.str(), "the coordinator at " + server.address() +
+                                     " does not answer: restarting; trying again\n");
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked[0].after_size(), 0);
+  ASSERT_EQ(asked[1].after_size(), 1);
+  EXPECT_EQ(asked[1].after(0).node(), "n");
+  EXPECT_EQ(asked[1].after(0).rank(), 3);
+  EXPECT_EQ(asked[1].after(0).place(), "b");
+  EXPECT_EQ(asked[1].job(), "job-7") << "the name may be of a newer job";
+}
+
+TEST(FollowTest, NobodyThere_EndsWithinTheTimeout) {
+  Connection connection({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(100)});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .follow = true}, stopper, captured.io), kUnreachable);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("does not answer"));
+}
+
+TEST(FollowTest, WhatTheCoordinatorRefuses_IsNotAskedAgain) {
+  FakeServer server;
+  std::atomic<int> reads = 0;
+  server.get = [&](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
+    return grpc::Status::OK;
+  };
+  server.logs = [&](const v1::GetLogsRequest&, Writer*) {
+    ++reads;
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "a newer reader");
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .follow = true}, stopper, captured.io), kFailure);
+  EXPECT_EQ(captured.talk.str(), "error: a newer reader\n");
+  EXPECT_EQ(reads, 1);
+}
+
+}  // namespace
+}  // namespace phalanx::client
