@@ -12,6 +12,7 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/channel/frame_socket.h"
+#include "worker/rank/heap.h"
 #include "worker/rank/rank_process.h"
 
 namespace {
@@ -35,6 +36,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   SetEnvironmentOfCuda();
+  phalanx::rank::KeepFreedMemory();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
   spdlog::flush_on(spdlog::level::info);
   std::signal(SIGPIPE, SIG_IGN);

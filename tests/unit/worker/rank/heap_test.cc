@@ -1,0 +1,43 @@
+#include "worker/rank/heap.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace phalanx::rank {
+namespace {
+
+constexpr size_t kBlocks = 16;
+constexpr size_t kBlockBytes = 4 << 20;
+constexpr size_t kPageBytes = 4096;
+
+long Faults() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+// Takes 64 MiB, writes them and lets them go.
+void UseMemory() {
+  std::vector<void*> blocks;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    blocks.push_back(std::malloc(kBlockBytes));
+    std::memset(blocks.back(), 1, kBlockBytes);
+  }
+  for (void* block : blocks) std::free(block);
+}
+
+TEST(HeapTest, MemoryTakenAgain_CostsNoFaults) {
+  if (!KeepFreedMemory()) GTEST_SKIP() << "a sanitizer's heap";
+  UseMemory();
+  const long before = Faults();
+  for (int i = 0; i < 4; ++i) UseMemory();
+  EXPECT_LT(Faults() - before, static_cast<long>(kBlocks * kBlockBytes / kPageBytes / 2));
+}
+
+}  // namespace
+}  // namespace phalanx::rank

@@ -1,0 +1,14 @@
+// worker/rank/heap.h: what the heap of a rank does with freed memory.
+#pragma once
+
+namespace phalanx::rank {
+
+// Keeps it for the process, except blocks beyond 32 MiB, the most that glibc can be told. What a
+// pass lets go the next one asks for again, and each page that the kernel took back in between
+// costs a fault. The most memory that the process ever has stays the same: it is reached every
+// step.
+//
+// False: this heap is not glibc's and does what it likes.
+bool KeepFreedMemory();
+
+}  // namespace phalanx::rank
