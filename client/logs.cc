@@ -44,8 +44,11 @@ class LogReading {
       Print(chunk);
       if (!io_.out) context.TryCancel();  // nobody reads what is printed
     }
-    if (opened) Heard();
-    return stream->Finish();
+    grpc::Status status = stream->Finish();
+    // A stream may be quiet for hours before it breaks.
+    heard_ = std::chrono::steady_clock::now();
+    lost_ &= !opened;
+    return status;
   }
 
   // Until the job has ended, or nobody has answered for the connection's timeout.

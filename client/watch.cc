@@ -1,5 +1,6 @@
 #include "client/watch.h"
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -37,8 +38,8 @@ absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job,
   Watched watched;
   Progress progress(io);
   Backoff backoff(Connection::Draw());
-  absl::Time heard = absl::Now();
   bool lost = false;
+  std::chrono::steady_clock::time_point lost_at;
   while (true) {
     grpc::ClientContext context;
     grpc::Status status;
@@ -50,10 +51,9 @@ absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job,
           connection.stub().WatchJob(&context, request);
       v1::WatchJobResponse response;
       while (stream->Read(&response)) {
-        heard = absl::Now();
         backoff.Reset();
         lost = false;
-        progress.Show(response, heard);
+        progress.Show(response, absl::Now());
         if (response.has_evaluation()) watched.evaluation = response.evaluation();
         watched.job = std::move(*response.mutable_job());
       }
@@ -67,7 +67,10 @@ absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job,
     const bool broken = status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE;
     // Somebody who never answered is not worth as long a wait as somebody who restarts.
     const absl::Duration limit = watched.job.id() == 0 ? connection.timeout() : patience;
-    if (!broken || absl::Now() - heard > limit) {
+    const auto now = std::chrono::steady_clock::now();
+    // A stream may be quiet for hours before it breaks.
+    if (!lost) lost_at = now;
+    if (!broken || absl::FromChrono(now - lost_at) > limit) {
       progress.Finish();
       return connection.Explain(
           status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the stream ended early")

@@ -16,6 +16,7 @@ namespace {
 
 // A device that finishes nothing for so long waits for a peer that does not come.
 constexpr absl::Duration kRoomWaitMax = absl::Minutes(10);
+constexpr int32_t kEvaluation = -1;  // for RunAhead: all of an evaluation's program
 // In a record: no decision can come of it.
 constexpr int64_t kNoEpoch = 0;
 
@@ -34,41 +35,48 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const plan::Plan& pla
   return executor;
 }
 
-absl::Status Executor::Build(comm::Communicators& communicators) {
+Executor::Groups Executor::SortCommunicators(comm::Communicators& communicators) {
+  using Use = plan::CommunicatorSpec::Use;
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
-  std::map<plan::RankList, comm::Communicator*> tensor_groups, data_groups;
-  comm::Communicator *forward = nullptr, *backward = nullptr;
+  Groups groups;
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (communicators[i] == nullptr) continue;
     comm::Communicator* communicator = communicators[i].get();
+    if (communicator == nullptr) continue;
     communicators_.push_back(communicator);
-    auto peers = [&specs, i](std::map<Rank, int32_t>& table) {
+    const auto number = [&](std::map<Rank, int32_t>& peers) {
       for (size_t p = 0; p < specs[i].ranks.size(); ++p)
-        table[specs[i].ranks[p]] = static_cast<int32_t>(p);
+        peers[specs[i].ranks[p]] = static_cast<int32_t>(p);
     };
     switch (specs[i].use) {
-      case plan::CommunicatorSpec::Use::kControl:
+      case Use::kControl:
         control_ = communicator;
-        peers(control_peer_);
+        number(control_peer_);
         break;
-      case plan::CommunicatorSpec::Use::kForward:
-        forward = communicator;
-        peers(tables_.forward_peers);
+      case Use::kForward:
+        groups.forward = communicator;
+        number(tables_.forward_peers);
         break;
-      case plan::CommunicatorSpec::Use::kBackward:
-        backward = communicator;
-        peers(tables_.backward_peers);
+      case Use::kBackward:
+        groups.backward = communicator;
+        number(tables_.backward_peers);
         break;
-      case plan::CommunicatorSpec::Use::kTensor:
-        tensor_groups[specs[i].ranks] = communicator;
+      case Use::kTensor:
+        groups.tensor[specs[i].ranks] = communicator;
         break;
-      case plan::CommunicatorSpec::Use::kData:
-        data_groups[specs[i].ranks] = communicator;
+      case Use::kData:
+        groups.data[specs[i].ranks] = communicator;
         break;
     }
   }
-  forward_ = std::make_unique<MessageStream>(forward, options_.device, state_.forward_stream());
-  backward_ = std::make_unique<MessageStream>(backward, options_.device, state_.backward_stream());
+  return groups;
+}
+
+absl::Status Executor::Build(comm::Communicators& communicators) {
+  const Groups groups = SortCommunicators(communicators);
+  forward_ =
+      std::make_unique<MessageStream>(groups.forward, options_.device, state_.forward_stream());
+  backward_ =
+      std::make_unique<MessageStream>(groups.backward, options_.device, state_.backward_stream());
   auto find = [](const std::map<plan::RankList, comm::Communicator*>& groups,
                  const plan::RankList& ranks) {
     auto it = groups.find(ranks);
@@ -82,11 +90,11 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
 #endif
   for (const auto& state : state_.parts()) {
     const plan::Place& place = state->place();
-    PartGroups groups;
-    groups.tensor =
-        find(tensor_groups, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
-    groups.data = find(data_groups, plan_.DataGroupOf(place));
-    RETURN_IF_ERROR(AddPart(*state, groups));
+    PartGroups of_part;
+    of_part.tensor =
+        find(groups.tensor, plan_.TensorGroup(place.module, place.dp, place.pp, place.cp));
+    of_part.data = find(groups.data, plan_.DataGroupOf(place));
+    RETURN_IF_ERROR(AddPart(*state, of_part));
   }
   RETURN_IF_ERROR(BindProgram());
   BindReductions();
@@ -386,9 +394,18 @@ absl::Status Executor::RecordStep(const StepContext& context) {
   return control_->Join();
 }
 
+absl::Status Executor::AwaitEvaluation() {
+  const auto evaluated = [this] {
+    run_ahead_.Finished(state_.kernels().progress());
+    return state_.kernels().progress() >= evaluated_;
+  };
+  return Await(evaluated, kRoomWaitMax, "the device finishes no evaluation");
+}
+
 absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
                                                         absl::Span<const int64_t> samples,
                                                         bool predict) {
+  RETURN_IF_ERROR(AwaitEvaluation());
   const BoundProgram program =
       Bind(plan_, rank_, evaluation_program_, tables_,
            {plan::DealMicrobatch(plan_, static_cast<int64_t>(samples.size()))});
@@ -405,6 +422,8 @@ absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
   }
   flights_.clear();
   RETURN_IF_ERROR(FinishMessages());
+  evaluated_ = run_ahead_.Enqueued(kEvaluation);
+  state_.kernels().MarkProgress(evaluated_);
   Evaluation result;
   const bool has_loss =
       std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.loss; });

@@ -146,6 +146,12 @@ class Executor {
   Executor(const plan::Plan& plan, Rank rank, TrainingState& state)
       : plan_(plan), rank_(rank), state_(state), options_(state.options()) {}
   absl::Status Build(comm::Communicators& communicators);
+  // Those of which this rank is a member, by what they are for.
+  struct Groups {
+    comm::Communicator *forward = nullptr, *backward = nullptr;
+    std::map<plan::RankList, comm::Communicator*> tensor, data;
+  };
+  Groups SortCommunicators(comm::Communicators& communicators);
   absl::Status BindProgram();
   absl::Status AddPart(PartState& state, const PartGroups& groups);
   void BindReductions();
@@ -214,6 +220,8 @@ class Executor {
   int64_t WidthOf(int32_t link) const;
   absl::Status TakeForward(const Part& part, Flight& flight);
   absl::Status TakeBackward(const Part& part, Flight& flight);
+  // Waits for the evaluation that was enqueued last: one at a time is on its way.
+  absl::Status AwaitEvaluation();
   absl::Status RecordStep(const StepContext& context);
 
   // Shape of the activation that link carries for the samples of `part`, [rows, hidden] along an
@@ -238,6 +246,7 @@ class Executor {
   std::vector<Part> parts_;
   std::map<int32_t, CopyExchange> ties_;  // of tied embeddings with an end here, by module
   RunAhead run_ahead_;
+  int64_t evaluated_ = 0;  // its mark
   struct {
     int32_t instruction = -1;  // that is being enqueued; -1: none, or nothing to wait for
     const StepContext* context = nullptr;

@@ -1,4 +1,5 @@
-// worker/train/step_kernels.cuh: launches of the CUDA kernels behind step_kernels.h, without LibTorch.
+// worker/train/step_kernels.cuh: launches of the CUDA kernels behind step_kernels.h, without
+// LibTorch.
 //
 // All enqueue on `stream` and return; errors show up at the next CUDA call.
 #pragma once
@@ -15,20 +16,26 @@ namespace phalanx::train {
 inline constexpr int32_t kNormBlocks = 512;
 
 // partials[kNormBlocks] <- sums of squares of parts of values[count].
-void LaunchSquaredNormPartials(const float* values, int64_t count, double* partials, cudaStream_t stream);
+void LaunchSquaredNormPartials(const float* values, int64_t count, double* partials,
+                               cudaStream_t stream);
 // accumulator[0] += the sum of partials[count], in a fixed order.
-void LaunchSumPartials(const double* partials, int64_t count, double* accumulator, cudaStream_t stream);
+void LaunchSumPartials(const double* partials, int64_t count, double* accumulator,
+                       cudaStream_t stream);
 // `applied`: [homes], written by MarkApplied.
-void LaunchWriteRecord(Record* record, const Record& header, const double* sums, const int64_t* applied, int32_t homes,
-                       const CommitWords* words, cudaStream_t stream);
+void LaunchWriteRecord(Record* record, const Record& header, const double* sums,
+                       const int64_t* applied, int32_t homes, const CommitWords* words,
+                       cudaStream_t stream);
 // Writes the step's slot of `decisions` [2] and of the words.
-void LaunchMakeDecision(const Record* records, int32_t world, const Expectation& expected, Decision* decisions,
-                        CommitWords* words, cudaStream_t stream);
+void LaunchMakeDecision(const Record* records, int32_t world, const Expectation& expected,
+                        Decision* decisions, CommitWords* words, cudaStream_t stream);
 // *applied = step, if `decision` is that step's and decided.
-void LaunchMarkApplied(int64_t* applied, int64_t step, const Decision* decision, cudaStream_t stream);
+void LaunchMarkApplied(int64_t* applied, int64_t step, const Decision* decision,
+                       cudaStream_t stream);
 void LaunchMarkProgress(CommitWords* words, int64_t count, cudaStream_t stream);
-// `weight_bf16` or `weight_fp32`, the other null. With fp32 weights `master` is the weights themselves.
-void LaunchAdamW(const float* gradient, float* master, float* first, float* second, void* weight_bf16, int64_t count,
-                 const AdamWFactors& factors, const Decision* decision, int64_t expected_step, cudaStream_t stream);
+// `weight_bf16` or `weight_fp32`, the other null. With fp32 weights `master` is the weights
+// themselves.
+void LaunchAdamW(const float* gradient, float* master, float* first, float* second,
+                 void* weight_bf16, int64_t count, const AdamWFactors& factors,
+                 const Decision* decision, int64_t expected_step, cudaStream_t stream);
 
 }  // namespace phalanx::train

@@ -91,6 +91,26 @@ TEST(WatchTest, BrokenStream_IsOpenedAgain_AndNothingIsShownTwice) {
   EXPECT_EQ(talk.find("step 1/300"), talk.rfind("step 1/300"));
 }
 
+// However long it was quiet before: who has no patience at all asks once more.
+TEST(WatchTest, BrokenStream_IsWaitedForFromItsBreakOn) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.watch = [&](grpc::ServerContext*, Writer* writer) {
+    if (++calls == 1) {
+      writer->Write(Update(v1::JOB_PHASE_QUEUED));
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarting");
+    }
+    writer->Write(Update(v1::JOB_PHASE_SUCCEEDED, 300));
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  const auto watched = WatchJob(connection, "demo", stopper, captured.io, absl::ZeroDuration());
+  ASSERT_TRUE(watched.ok()) << watched.status();
+  EXPECT_EQ(watched->job.phase(), v1::JOB_PHASE_SUCCEEDED);
+}
+
 TEST(WatchTest, Stop_DetachesAndSaysSo) {
   FakeServer server;
   absl::Notification watching;
