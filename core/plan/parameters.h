@@ -8,7 +8,7 @@
 //
 // Storage: what trains first; reverse layer order (backward finishes the front of the buffer
 // first), cut into buckets that train or do not; in each bucket matrices come before vectors; each
-// bucket is padded to a multiple of 128 * replicas elements, so that a data-parallel shard is
+// bucket is padded to a multiple of 128 * replicas elements, so that a data-parallel share is
 // 1/replicas of each bucket.
 //
 // Names and local matrices (role, shape), N a layer; "first" and "last": on that stage only.
@@ -168,7 +168,7 @@ struct StageParameters {
   std::vector<Bucket> buckets;
   int64_t elements = 0;        // of the flat buffer, padding included
   int64_t trained_extent = 0;  // of its front, whose buckets train; only it has gradients
-  int32_t replicas = 1;        // data-parallel shards of each bucket
+  int32_t replicas = 1;        // data-parallel shares of each bucket
 
   // Elements of the matrices that train, padding between them left out. 0: the part needs no
   // gradient buffer and has no optimizer state.

@@ -1,7 +1,7 @@
 // core/plan/segments.h: runs of units with the same owners, and where their state lives.
 //
 // A *segment* is a maximal run of units of one kind whose holders, over all replicas, are the
-// same ranks. With equal widths segments are the classical data-parallel shards; with unequal ones
+// same ranks. With equal widths segments are the classical data-parallel shares; with unequal ones
 // they are bookkeeping, never communicators.
 //
 // A *share* is the part of a segment in one bucket that one home keeps optimizer state for. Where

@@ -377,7 +377,8 @@ absl::Status Executor::RecordStep(const StepContext& context) {
   RETURN_IF_ERROR(AwaitParts());
   at::Tensor norm = sums_.narrow(0, 0, 1);
   for (const auto& state : state_.parts()) {
-    if (state->trains()) state_.kernels().AddSquaredNorm(state->gradients(), state->shard(), norm);
+    if (state->trains())
+      state_.kernels().AddSquaredNorm(state->gradients(), state->optimizer(), norm);
   }
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it

@@ -1,7 +1,7 @@
 // worker/train/part_reduction.h: the collectives that keep the copies of one pipeline part alike,
 // for one epoch.
 //
-// Replica r of n reduces its shard of every bucket (part_state.h) and, after the optimizer, gives
+// Replica r of n reduces its share of every bucket (part_state.h) and, after the optimizer, gives
 // it to the others.
 //
 // Not thread-safe. On CUDA only enqueues.
@@ -32,9 +32,9 @@ class PartReduction {
   PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups);
 
   // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
-  // this rank's shard holds the complete sum.
+  // this rank's shares hold the complete sum.
   absl::Status Reduce();
-  // Every rank's weights from the shards, then the copies of the tensor group from their leaders:
+  // Every rank's weights from the shares, then the copies of the tensor group from their leaders:
   // complete once Await() has returned.
   absl::Status Gather();
   // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.

@@ -103,10 +103,10 @@ PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t c
       at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options.compute)));
   const plan::RankList replicas = plan.DataGroupOf(place);
   const auto self = std::find(replicas.begin(), replicas.end(), plan.RankOf(place));
-  BuildShard(static_cast<int32_t>(self - replicas.begin()), options.compute);
+  BuildOptimizerState(static_cast<int32_t>(self - replicas.begin()), options.compute);
 }
 
-void PartState::BuildShard(int32_t home, at::ScalarType compute) {
+void PartState::BuildOptimizerState(int32_t home, at::ScalarType compute) {
   const std::vector<FlagRun> flags = FlagRuns(parameters_);
   for (const plan::ReducedBucket& bucket : plan::ReducedBuckets(parameters_)) {
     const plan::UnitRange mine = bucket.shares[static_cast<size_t>(home)].elements;
@@ -117,30 +117,30 @@ void PartState::BuildShard(int32_t home, at::ScalarType compute) {
     for (; run != flags.end() && run->begin < end; ++run) {
       if (!run->trains) continue;
       const int64_t first = std::max(begin, run->begin), last = std::min(end, run->end);
-      shard_.runs.push_back({.gradient_offset = first,
-                             .state_offset = shard_.elements,
-                             .count = last - first,
-                             .decay = run->decay});
-      shard_.elements += last - first;
+      optimizer_.runs.push_back({.gradient_offset = first,
+                                 .state_offset = optimizer_.elements,
+                                 .count = last - first,
+                                 .decay = run->decay});
+      optimizer_.elements += last - first;
     }
   }
   const auto options = gradients_.options();
-  shard_.first_moment = at::zeros({shard_.elements}, options);
-  shard_.second_moment = at::zeros({shard_.elements}, options);
+  optimizer_.first_moment = at::zeros({optimizer_.elements}, options);
+  optimizer_.second_moment = at::zeros({optimizer_.elements}, options);
   if (compute != gradients_.scalar_type()) {
-    shard_.master = at::empty({shard_.elements}, options);
-    for (const ShardRun& run : shard_.runs) {
-      shard_.master.narrow(0, run.state_offset, run.count)
+    optimizer_.master = at::empty({optimizer_.elements}, options);
+    for (const StateRun& run : optimizer_.runs) {
+      optimizer_.master.narrow(0, run.state_offset, run.count)
           .copy_(weights_.narrow(0, run.gradient_offset, run.count));
     }
   }
 }
 
 void PartState::Recast() {
-  if (!shard_.master.defined()) return;
-  for (const ShardRun& run : shard_.runs) {
+  if (!optimizer_.master.defined()) return;
+  for (const StateRun& run : optimizer_.runs) {
     weights_.narrow(0, run.gradient_offset, run.count)
-        .copy_(shard_.master.narrow(0, run.state_offset, run.count));
+        .copy_(optimizer_.master.narrow(0, run.state_offset, run.count));
   }
 }
 

@@ -2,8 +2,8 @@
 // rank.
 //
 // Weights and gradients are flat buffers laid out by plan::ParametersOf. Replica r of n owns the
-// r-th n-th of every bucket (a ZeRO-1 shard): it alone keeps optimizer state for it and updates it,
-// as far as its rank leads (plan/copies.h). What does not train has neither optimizer state nor
+// r-th n-th of every bucket (as ZeRO-1 has it): it alone keeps optimizer state for it and updates
+// it, as far as its rank leads (plan/copies.h). What does not train has neither optimizer state nor
 // gradients: these are of the front of the flat buffer.
 //
 // Nothing here is bound to an epoch: who reduces and gathers these buffers is part_reduction.h.
@@ -48,27 +48,27 @@ class PartState {
   at::Tensor& weights() { return weights_; }
   // [trained_extent]; undefined where nothing trains
   at::Tensor& gradients() { return gradients_; }
-  ShardState& shard() { return shard_; }
+  OptimizerState& optimizer() { return optimizer_; }
   bool trains() const { return gradients_.defined(); }
 
   void ZeroGradients() {
     if (gradients_.defined()) gradients_.zero_();
   }
 
-  // The weights of this rank's shard become what their masters say. Copies elsewhere are not
+  // The weights of this rank's shares become what their masters say. Copies elsewhere are not
   // touched.
   void Recast();
 
  private:
   // `home`: the rank's position in its data group.
-  void BuildShard(int32_t home, at::ScalarType compute);
+  void BuildOptimizerState(int32_t home, at::ScalarType compute);
 
   plan::Place place_;
   int32_t chunk_;
   plan::StageParameters parameters_;
   at::Tensor weights_;
   at::Tensor gradients_;
-  ShardState shard_;
+  OptimizerState optimizer_;
 };
 
 }  // namespace phalanx::train

@@ -27,18 +27,18 @@
 
 namespace phalanx::train {
 
-// A run of a rank's shard: elements [gradient_offset, gradient_offset + count) of the flat buffers,
-// whose state stands at [state_offset, ...) of the state tensors.
-struct ShardRun {
+// A run of what a rank holds optimizer state for: elements [gradient_offset, gradient_offset +
+// count) of the flat buffers, whose state stands at [state_offset, ...) of the state tensors.
+struct StateRun {
   int64_t gradient_offset = 0;
   int64_t state_offset = 0;
   int64_t count = 0;
   bool decay = false;  // weight decay applies
 };
 
-// Optimizer state of one flat buffer's shard.
-struct ShardState {
-  std::vector<ShardRun> runs;
+// Of the shares of one flat buffer that a rank is the home of.
+struct OptimizerState {
+  std::vector<StateRun> runs;
   int64_t elements = 0;
   at::Tensor master;         // [elements], or undefined: the weights themselves are the master copy
   at::Tensor first_moment;   // [elements]
@@ -59,7 +59,7 @@ class StepKernels {
   virtual bool stopped() const = 0;
 
   // accumulator[0] += sum of squares of the runs, in fp64.
-  virtual void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
+  virtual void AddSquaredNorm(const at::Tensor& gradients, const OptimizerState& optimizer,
                               at::Tensor& accumulator) = 0;
 
   // Fills record `rank` of `records` ([world * sizeof(Record)] bytes on the device). `header` gives
@@ -81,7 +81,7 @@ class StepKernels {
 
   // Predicated on the decision of `expected_step` being kCommitted: gradients are scaled by it,
   // state and weights updated. `weights`: flat buffer of the compute type.
-  virtual void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
+  virtual void AdamW(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
                      const AdamWStep& step, int64_t expected_step) = 0;
 
   // Predicated on `step` being decided: the home has applied it.

@@ -57,10 +57,10 @@ class CpuStepKernels final : public StepKernels {
   void SetStop(bool stop) override { stop_.store(stop); }
   bool stopped() const override { return stop_.load(); }
 
-  void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
+  void AddSquaredNorm(const at::Tensor& gradients, const OptimizerState& optimizer,
                       at::Tensor& accumulator) override {
     double sum = 0;
-    for (const ShardRun& run : shard.runs) {
+    for (const StateRun& run : optimizer.runs) {
       sum += gradients.scalar_type() == at::kDouble
                  ? SquaredSum(gradients.const_data_ptr<double>() + run.gradient_offset, run.count)
                  : SquaredSum(gradients.const_data_ptr<float>() + run.gradient_offset, run.count);
@@ -97,17 +97,17 @@ class CpuStepKernels final : public StepKernels {
     if (last.step > 0) Slot(last.step) = {last, true};
   }
 
-  void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
+  void AdamW(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
              const AdamWStep& step, int64_t expected_step) override {
     const Published& slot = Slot(expected_step);
     if (slot.decision.step != expected_step || slot.decision.verdict != Verdict::kCommitted) return;
     const double scale = slot.decision.gradient_scale;
     if (gradients.scalar_type() == at::kDouble) {
-      Update<double, double>(gradients, shard, weights, step, scale);
+      Update<double, double>(gradients, optimizer, weights, step, scale);
     } else if (weights.scalar_type() == at::kBFloat16) {
-      Update<float, at::BFloat16>(gradients, shard, weights, step, scale);
+      Update<float, at::BFloat16>(gradients, optimizer, weights, step, scale);
     } else {
-      Update<float, float>(gradients, shard, weights, step, scale);
+      Update<float, float>(gradients, optimizer, weights, step, scale);
     }
   }
 
@@ -131,19 +131,19 @@ class CpuStepKernels final : public StepKernels {
   Published& Slot(int64_t step) { return slots_[static_cast<size_t>(step % 2)]; }
 
   template <typename State, typename Weight>
-  void Update(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
+  void Update(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
               const AdamWStep& step, double scale) {
-    for (const ShardRun& run : shard.runs) {
+    for (const StateRun& run : optimizer.runs) {
       Weight* weight = weights.mutable_data_ptr<Weight>() + run.gradient_offset;
       State* master = nullptr;
       if constexpr (std::is_same_v<State, Weight>) {
         master = weight;
       } else {
-        master = shard.master.mutable_data_ptr<State>() + run.state_offset;
+        master = optimizer.master.mutable_data_ptr<State>() + run.state_offset;
       }
       UpdateRun<State, Weight>(gradients.const_data_ptr<State>() + run.gradient_offset, master,
-                               shard.first_moment.mutable_data_ptr<State>() + run.state_offset,
-                               shard.second_moment.mutable_data_ptr<State>() + run.state_offset,
+                               optimizer.first_moment.mutable_data_ptr<State>() + run.state_offset,
+                               optimizer.second_moment.mutable_data_ptr<State>() + run.state_offset,
                                weight, run.count, step, scale, run.decay);
     }
   }

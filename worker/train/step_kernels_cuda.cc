@@ -41,15 +41,15 @@ class CudaStepKernels final : public StepKernels {
   void SetStop(bool stop) override { std::atomic_ref<int64_t>(words_->stop).store(stop ? 1 : 0); }
   bool stopped() const override { return std::atomic_ref<int64_t>(words_->stop).load() != 0; }
 
-  void AddSquaredNorm(const at::Tensor& gradients, const ShardState& shard,
+  void AddSquaredNorm(const at::Tensor& gradients, const OptimizerState& optimizer,
                       at::Tensor& accumulator) override {
-    at::Tensor& partials = partials_[&shard];
+    at::Tensor& partials = partials_[&optimizer];
     if (!partials.defined()) {
-      const auto runs = static_cast<int64_t>(shard.runs.size());
+      const auto runs = static_cast<int64_t>(optimizer.runs.size());
       partials = at::empty({runs * kNormBlocks}, accumulator.options());
     }
     double* out = partials.mutable_data_ptr<double>();
-    for (const ShardRun& run : shard.runs) {
+    for (const StateRun& run : optimizer.runs) {
       LaunchSquaredNormPartials(gradients.const_data_ptr<float>() + run.gradient_offset, run.count,
                                 out, Stream());
       out += kNormBlocks;
@@ -88,7 +88,7 @@ class CudaStepKernels final : public StepKernels {
     C10_CUDA_CHECK(cudaMemcpy(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice));
   }
 
-  void AdamW(const at::Tensor& gradients, ShardState& shard, at::Tensor& weights,
+  void AdamW(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
              const AdamWStep& step, int64_t expected_step) override {
     const double updates = static_cast<double>(step.update);
     AdamWFactors factors{};
@@ -101,15 +101,15 @@ class CudaStepKernels final : public StepKernels {
     factors.rate = static_cast<float>(step.learning_rate);
     factors.epsilon = static_cast<float>(step.epsilon);
     const bool bf16 = weights.scalar_type() == at::kBFloat16;
-    for (const ShardRun& run : shard.runs) {
+    for (const StateRun& run : optimizer.runs) {
       factors.weight_decay = static_cast<float>(run.decay ? step.weight_decay : 0);
       void* weight_bf16 =
           bf16 ? weights.mutable_data_ptr<at::BFloat16>() + run.gradient_offset : nullptr;
-      float* master = bf16 ? shard.master.mutable_data_ptr<float>() + run.state_offset
+      float* master = bf16 ? optimizer.master.mutable_data_ptr<float>() + run.state_offset
                            : weights.mutable_data_ptr<float>() + run.gradient_offset;
       LaunchAdamW(gradients.const_data_ptr<float>() + run.gradient_offset, master,
-                  shard.first_moment.mutable_data_ptr<float>() + run.state_offset,
-                  shard.second_moment.mutable_data_ptr<float>() + run.state_offset, weight_bf16,
+                  optimizer.first_moment.mutable_data_ptr<float>() + run.state_offset,
+                  optimizer.second_moment.mutable_data_ptr<float>() + run.state_offset, weight_bf16,
                   run.count, factors, decisions_ + expected_step % 2, expected_step, Stream());
     }
   }
@@ -142,7 +142,7 @@ class CudaStepKernels final : public StepKernels {
   CommitWords* words_ = nullptr;   // pinned
   int64_t* applied_ = nullptr;     // [homes], pinned
   Decision* decisions_ = nullptr;  // [2], on the device
-  std::map<const ShardState*, at::Tensor> partials_;
+  std::map<const OptimizerState*, at::Tensor> partials_;
 };
 
 }  // namespace

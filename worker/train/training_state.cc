@@ -28,7 +28,7 @@ Counts After(Counts counts, Verdict verdict) {
   return counts;
 }
 
-// Shards, reductions and gathers are those of a stage whose replicas are of one width.
+// Shares, reductions and gathers are those of a stage whose replicas are of one width.
 absl::Status CheckWidths(const plan::Plan& plan) {
   for (const plan::ModulePlan& module : plan.modules) {
     for (int32_t pp = 0; pp < module.replicas.stages(); ++pp) {
@@ -73,7 +73,7 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t st
   const job::Optimizer& optimizer = plan.spec.optimizer;
   // Of a step that is accounted for already, its own update is counted in.
   const bool counted = step == decided_.step && decided_.verdict == Verdict::kCommitted;
-  kernels_->AdamW(part.gradients(), part.shard(), part.weights(),
+  kernels_->AdamW(part.gradients(), part.optimizer(), part.weights(),
                   {.learning_rate = LearningRate(optimizer, step, plan.spec.steps),
                    .beta1 = optimizer.betas[0],
                    .beta2 = optimizer.betas[1],

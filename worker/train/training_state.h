@@ -8,7 +8,7 @@
 // decided step, or it still holds that step's reduced gradients, since they are cleared only behind
 // its decision. So the next epoch can go on from the last step that any rank knows to be decided.
 //
-// Words: a *home* is a part that trains; this rank keeps optimizer state for its shard.
+// Words: a *home* is a part that trains; this rank keeps optimizer state for its shares.
 //
 // Not thread-safe but for RequestStop and stop_requested.
 #pragma once
@@ -88,7 +88,7 @@ class TrainingState {
   absl::Status Attributed(absl::Status ended) const;
 
   // An epoch begins that goes on from `start`, with nothing enqueued: applies start's step where
-  // that is still to be done and makes the parameters of this rank's shards those of their masters.
+  // that is still to be done and makes the parameters of this rank's shares those of their masters.
   // Gradients are of no more use afterwards. Calling it again is harmless.
   // Errors: FailedPrecondition if this state cannot go on from there.
   absl::Status GoOn(const plan::Plan& plan, const Start& start);

@@ -163,20 +163,20 @@ HeldPart HeldBy(train::PartState& state) {
   HeldPart part;
   part.place = state.place();
   part.chunk = state.chunk();
-  const train::ShardState& shard = state.shard();
+  const train::OptimizerState& optimizer = state.optimizer();
   for (at::Tensor* tensor : {&part.gradients, &part.first_moment, &part.second_moment}) {
     *tensor = at::full({state.parameters().elements}, NAN, at::kDouble);
     for (const plan::LocalMatrix& matrix : state.parameters().matrices) {
       if (!matrix.trains) tensor->narrow(0, matrix.offset, matrix.rows * matrix.cols).zero_();
     }
   }
-  for (const train::ShardRun& run : shard.runs) {
+  for (const train::StateRun& run : optimizer.runs) {
     const auto held = [&run](at::Tensor& flat) {
       return flat.narrow(0, run.gradient_offset, run.count);
     };
     held(part.gradients).copy_(held(state.gradients()));
-    held(part.first_moment).copy_(shard.first_moment.narrow(0, run.state_offset, run.count));
-    held(part.second_moment).copy_(shard.second_moment.narrow(0, run.state_offset, run.count));
+    held(part.first_moment).copy_(optimizer.first_moment.narrow(0, run.state_offset, run.count));
+    held(part.second_moment).copy_(optimizer.second_moment.narrow(0, run.state_offset, run.count));
   }
   part.weights = state.weights().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
   return part;

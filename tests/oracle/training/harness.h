@@ -30,7 +30,7 @@ struct TrainedStep {
 struct HeldPart {
   plan::Place place;
   int32_t chunk = 0;
-  // Of the rank's own shard, of the sum of losses; zero for what does not train, NaN elsewhere.
+  // Of the rank's own shares, of the sum of losses; zero for what does not train, NaN elsewhere.
   at::Tensor gradients;
   at::Tensor first_moment, second_moment;  // likewise
   at::Tensor weights;

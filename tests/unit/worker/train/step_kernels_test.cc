@@ -27,18 +27,18 @@ struct Buffers {
   explicit Buffers(at::ScalarType compute, int64_t elements = 64)
       : gradients(at::empty({elements}, compute == at::kDouble ? at::kDouble : at::kFloat)),
         weights(at::empty({elements}, compute)) {
-    shard.runs = {{.gradient_offset = 0, .state_offset = 0, .count = elements, .decay = true}};
-    shard.elements = elements;
-    shard.first_moment = at::zeros({elements}, gradients.options());
-    shard.second_moment = at::zeros({elements}, gradients.options());
+    optimizer.runs = {{.gradient_offset = 0, .state_offset = 0, .count = elements, .decay = true}};
+    optimizer.elements = elements;
+    optimizer.first_moment = at::zeros({elements}, gradients.options());
+    optimizer.second_moment = at::zeros({elements}, gradients.options());
     for (int64_t i = 0; i < elements; ++i) {
       gradients[i] = std::sin(static_cast<double>(i) * 1.7 + 0.3);
       weights[i] = std::cos(static_cast<double>(i) * 0.9);
     }
-    if (compute == at::kBFloat16) shard.master = weights.to(at::kFloat);
+    if (compute == at::kBFloat16) optimizer.master = weights.to(at::kFloat);
   }
   at::Tensor gradients, weights;
-  ShardState shard;
+  OptimizerState optimizer;
 };
 
 class StepKernelsTest : public testing::Test {
@@ -50,7 +50,7 @@ TEST_F(StepKernelsTest, AdamW_IsTheTextbooksUpdate) {
   Buffers buffers(at::kDouble);
   const at::Tensor before = buffers.weights.clone();
   kernels_->SetDecision(Committed(5, 0.5));
-  kernels_->AdamW(buffers.gradients, buffers.shard, buffers.weights, kStep, 5);
+  kernels_->AdamW(buffers.gradients, buffers.optimizer, buffers.weights, kStep, 5);
   const at::Tensor g = buffers.gradients * 0.5;
   const at::Tensor m = 0.1 * g / (1 - std::pow(0.9, 3));
   const at::Tensor v = 0.05 * g * g / (1 - std::pow(0.95, 3));
@@ -63,9 +63,9 @@ TEST_F(StepKernelsTest, AdamW_OfAnotherStepsDecision_ChangesNothing) {
   const at::Tensor before = buffers.weights.clone();
   kernels_->SetDecision(Committed(5));
   for (const int64_t step : {3, 4, 6, 7})
-    kernels_->AdamW(buffers.gradients, buffers.shard, buffers.weights, kStep, step);
+    kernels_->AdamW(buffers.gradients, buffers.optimizer, buffers.weights, kStep, step);
   EXPECT_TRUE(at::equal(buffers.weights, before));
-  EXPECT_TRUE(at::equal(buffers.shard.first_moment, at::zeros({64})));
+  EXPECT_TRUE(at::equal(buffers.optimizer.first_moment, at::zeros({64})));
 }
 
 TEST_F(StepKernelsTest, AdamW_OfAStepThatIsNotCommitted_ChangesNothing) {
@@ -75,7 +75,7 @@ TEST_F(StepKernelsTest, AdamW_OfAStepThatIsNotCommitted_ChangesNothing) {
     Decision decision = Committed(5);
     decision.verdict = verdict;
     kernels_->SetDecision(decision);
-    kernels_->AdamW(buffers.gradients, buffers.shard, buffers.weights, kStep, 5);
+    kernels_->AdamW(buffers.gradients, buffers.optimizer, buffers.weights, kStep, 5);
     EXPECT_TRUE(at::equal(buffers.weights, before)) << static_cast<int>(verdict);
   }
 }
@@ -95,23 +95,24 @@ TEST_F(StepKernelsTest, AdamW_CopiesAtDifferentOffsets_StayEqualToTheBit) {
       held.gradients.narrow(0, copy.offset, kCount).copy_(whole.gradients.narrow(0, 0, kCount));
       held.weights.narrow(0, copy.offset, kCount).copy_(whole.weights.narrow(0, 0, kCount));
       const int64_t base = copy.offset % 5;  // in the state, too
-      held.shard.runs = {
+      held.optimizer.runs = {
           {.gradient_offset = copy.offset, .state_offset = base, .count = copy.cut, .decay = true},
           {.gradient_offset = copy.offset + copy.cut,
            .state_offset = base + copy.cut,
            .count = kCount - copy.cut,
            .decay = true}};
-      if (held.shard.master.defined())
-        held.shard.master.narrow(0, base, kCount).copy_(whole.shard.master.narrow(0, 0, kCount));
+      if (held.optimizer.master.defined())
+        held.optimizer.master.narrow(0, base, kCount)
+            .copy_(whole.optimizer.master.narrow(0, 0, kCount));
       for (int64_t step = 1; step <= 5; ++step) {
         AdamWStep update = kStep;
         update.update = step;
         kernels_->SetDecision(Committed(step, 1.0 / 3));
-        kernels_->AdamW(held.gradients, held.shard, held.weights, update, step);
+        kernels_->AdamW(held.gradients, held.optimizer, held.weights, update, step);
       }
       weights.push_back(held.weights.narrow(0, copy.offset, kCount));
-      firsts.push_back(held.shard.first_moment.narrow(0, base, kCount));
-      seconds.push_back(held.shard.second_moment.narrow(0, base, kCount));
+      firsts.push_back(held.optimizer.first_moment.narrow(0, base, kCount));
+      seconds.push_back(held.optimizer.second_moment.narrow(0, base, kCount));
     }
     for (size_t i = 1; i < weights.size(); ++i) {
       EXPECT_TRUE(at::equal(weights[i], weights[0])) << type << ", copy " << i;
@@ -121,12 +122,12 @@ TEST_F(StepKernelsTest, AdamW_CopiesAtDifferentOffsets_StayEqualToTheBit) {
   }
 }
 
-TEST_F(StepKernelsTest, SquaredNorm_LeavesOutWhatIsNotInTheShard) {
+TEST_F(StepKernelsTest, SquaredNorm_LeavesOutWhatIsNotHeld) {
   Buffers buffers(at::kDouble);
-  buffers.shard.runs = {{.gradient_offset = 0, .state_offset = 0, .count = 10},
-                        {.gradient_offset = 30, .state_offset = 10, .count = 34}};
+  buffers.optimizer.runs = {{.gradient_offset = 0, .state_offset = 0, .count = 10},
+                            {.gradient_offset = 30, .state_offset = 10, .count = 34}};
   at::Tensor sum = at::ones({1}, at::kDouble);
-  kernels_->AddSquaredNorm(buffers.gradients, buffers.shard, sum);
+  kernels_->AddSquaredNorm(buffers.gradients, buffers.optimizer, sum);
   const at::Tensor squares = buffers.gradients * buffers.gradients;
   const double expected = 1 + squares.narrow(0, 0, 10).sum().item<double>() +
                           squares.narrow(0, 30, 34).sum().item<double>();
