@@ -6,11 +6,13 @@
 // held back (messages_ahead.h).
 //
 // An instruction may be enqueued in *pieces*, the layers of a pass, of which each takes an equal
-// part of its time.
+// part of its time. Their number is bounded too: a stream holds some 1,000 kernels, and whoever
+// launches one more waits in CUDA, where no stop and no message reaches him.
 //
 // Pure. Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -21,6 +23,7 @@ class RunAhead {
  public:
   static constexpr double kSecondsMax = 0.2;
   static constexpr double kSecondsUnknown = kSecondsMax / 4;
+  static constexpr size_t kPiecesMax = 16;  // 60 kernels a layer stay within that
 
   // `last`: the number that was given last, with nothing queued. `seconds_max`: the bound.
   explicit RunAhead(int64_t last = 0, double seconds_max = kSecondsMax)
@@ -34,7 +37,8 @@ class RunAhead {
   // Whether the next piece of the instruction may be enqueued: with it the queue stays within the
   // bound, or it is empty.
   bool Admits(int32_t instruction) const {
-    return queue_.empty() || seconds_ + Predicted(instruction) <= seconds_max_;
+    return queue_.empty() ||
+           (queue_.size() < kPiecesMax && seconds_ + Predicted(instruction) <= seconds_max_);
   }
   // A piece of the instruction was enqueued; returns its number, one more than the last.
   int64_t Enqueued(int32_t instruction);

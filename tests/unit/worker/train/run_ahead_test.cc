@@ -51,6 +51,20 @@ TEST(RunAheadTest, Pieces_AreAdmittedOneByOne) {
   EXPECT_TRUE(ahead.Admits(0));
 }
 
+// However short they are: a stream holds only so many kernels.
+TEST(RunAheadTest, Pieces_AreBoundedInNumber) {
+  RunAhead ahead;
+  ahead.Learn(0, 1e-6);
+  int64_t last = 0;
+  for (size_t i = 0; i < RunAhead::kPiecesMax; ++i) {
+    ASSERT_TRUE(ahead.Admits(0));
+    last = ahead.Enqueued(0);
+  }
+  EXPECT_FALSE(ahead.Admits(0));
+  ahead.Finished(last);
+  EXPECT_TRUE(ahead.Admits(0));
+}
+
 // The counter that the device advances outlives epochs.
 TEST(RunAheadTest, NumbersGoOnFromThoseOfTheEpochBefore) {
   RunAhead ahead(500);
