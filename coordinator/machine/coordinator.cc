@@ -188,11 +188,14 @@ Instant Coordinator::NextDeadline() const {
   return next;
 }
 
-void Coordinator::On(const DeadlineReached&) {
-  CheckNodeDeadlines();
+void Coordinator::On(const DeadlineReached& event) {
+  const Instant judged = std::min(now_, event.read_until);
+  CheckNodeDeadlines(judged);
   const std::vector<JobId> active(active_.begin(), active_.end());
   for (JobId id : active) {
-    if (Job* job = FindJob(id); job != nullptr && job->run.has_value()) CheckRunDeadlines(*job);
+    if (Job* job = FindJob(id); job != nullptr && job->run.has_value()) {
+      CheckRunDeadlines(*job, judged);
+    }
   }
 }
 
@@ -212,10 +215,10 @@ void Coordinator::On(const Stalled& event) {
   }
 }
 
-void Coordinator::CheckNodeDeadlines() {
+void Coordinator::CheckNodeDeadlines(Instant judged) {
   std::vector<NodeName> forgotten;
   for (auto& [name, node] : nodes_) {
-    if (node.connected() && now_ >= node.quiet_since() + options_.heartbeat_timeout) {
+    if (node.connected() && judged >= node.quiet_since() + options_.heartbeat_timeout) {
       const std::string reason =
           absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.heartbeat_timeout));
       Log(absl::StrCat("node=", name, " closed reason=\"", reason, "\""));
@@ -227,7 +230,7 @@ void Coordinator::CheckNodeDeadlines() {
       LoseRanks(node, absl::StrCat("node ", name, " is silent: ", reason), false);
       AdmitNewcomer(node);
     } else if (!node.connected() && !node.lost &&
-               now_ >= node.quiet_since() + options_.heartbeat_timeout) {
+               judged >= node.quiet_since() + options_.heartbeat_timeout) {
       node.lost = true;
       capacity_changed_ = true;  // what waits for it may be too large now
       Log(absl::StrCat("node=", name, " lost reason=\"away for ",
@@ -236,7 +239,7 @@ void Coordinator::CheckNodeDeadlines() {
                 absl::StrCat("node ", name, " has been away for ",
                              absl::FormatDuration(options_.heartbeat_timeout)),
                 false);
-    } else if (MayBeForgotten(node) && now_ >= node.quiet_since() + options_.node_forget_delay) {
+    } else if (MayBeForgotten(node) && judged >= node.quiet_since() + options_.node_forget_delay) {
       forgotten.push_back(name);
     }
   }
@@ -265,20 +268,20 @@ void Coordinator::Forget(const NodeName& name) {
   actions_.push_back(RetractNode{name});
 }
 
-void Coordinator::CheckRunDeadlines(Job& job) {
+void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
   Run& run = *job.run;
-  if (now_ >= run.rendezvous_deadline) FlushRendezvous(job);
+  if (judged >= run.rendezvous_deadline) FlushRendezvous(job);
   if (job.state.IsTerminal()) {
     for (Part& part : run.parts) part.missing_deadline = absl::InfiniteFuture();
     return;
   }
-  if (now_ >= run.settle_deadline) {
+  if (judged >= run.settle_deadline) {
     FailureCause verdict = VerdictOf(run, BrokenNodes());
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }
   for (Part& part : run.parts) {
-    if (now_ < part.missing_deadline) continue;
+    if (judged < part.missing_deadline) continue;
     if (run.Succeeded(part)) {
       part.missing_deadline = absl::InfiniteFuture();
       continue;
@@ -288,9 +291,9 @@ void Coordinator::CheckRunDeadlines(Job& job) {
                      absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
-  if (now_ >= run.reattach_deadline) return StartNextEpoch(job);
-  if (now_ >= run.prepare_deadline) return FailPreparing(job);
-  if (now_ >= run.start_deadline) {
+  if (judged >= run.reattach_deadline) return StartNextEpoch(job);
+  if (judged >= run.prepare_deadline) return FailPreparing(job);
+  if (judged >= run.start_deadline) {
     std::vector<std::string> missing;
     int32_t first = -1;
     for (size_t rank = 0; rank < run.ranks.size(); ++rank) {

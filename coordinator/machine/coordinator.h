@@ -159,9 +159,9 @@ class Coordinator {
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);
   void On(const Stalled& event);
-  void CheckRunDeadlines(Job& job);
+  void CheckRunDeadlines(Job& job, Instant judged);
   void FailPreparing(Job& job);
-  void CheckNodeDeadlines();
+  void CheckNodeDeadlines(Instant judged);
   bool MayBeForgotten(const Node& node) const;
   void Forget(const NodeName& name);
   void RecoverRun(Job& job);
