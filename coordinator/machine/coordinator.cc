@@ -80,6 +80,7 @@ void Coordinator::RecoverRun(Job& job) {
       node.device_jobs[static_cast<size_t>(device)] = state.id;
     }
     part.assigned = was_assigned;
+    NoteDeadline(node);
   }
   for (int32_t rank : state.succeeded) {
     if (rank >= 0 && rank < static_cast<int32_t>(run.ranks.size())) {
@@ -172,30 +173,25 @@ void Coordinator::TellSpared() {
   }
 }
 
-Instant Coordinator::NextDeadline() const {
-  Instant next = absl::InfiniteFuture();
-  for (const auto& [name, node] : nodes_) {
-    if (node.connected() || !node.lost) {
-      next = std::min(next, node.quiet_since() + options_.heartbeat_timeout);
-    } else if (MayBeForgotten(node)) {
-      next = std::min(next, node.quiet_since() + options_.node_forget_delay);
-    }
-  }
-  for (JobId id : active_) {
-    const Job& job = jobs_.at(id);
-    if (job.run.has_value()) next = std::min(next, job.run->NextDeadline());
-  }
-  return next;
+Instant Coordinator::DeadlineOf(const Node& node) const {
+  if (node.connected() || !node.lost) return node.quiet_since() + options_.heartbeat_timeout;
+  if (MayBeForgotten(node)) return node.quiet_since() + options_.node_forget_delay;
+  return absl::InfiniteFuture();
+}
+
+void Coordinator::SetDeadline(const Job& job, Instant& deadline, absl::Duration delay) {
+  deadline = now_ + delay;
+  run_agenda_.Note(job.state.id, deadline);
 }
 
 void Coordinator::On(const DeadlineReached& event) {
   const Instant judged = std::min(now_, event.read_until);
   CheckNodeDeadlines(judged);
-  const std::vector<JobId> active(active_.begin(), active_.end());
-  for (JobId id : active) {
-    if (Job* job = FindJob(id); job != nullptr && job->run.has_value()) {
-      CheckRunDeadlines(*job, judged);
-    }
+  for (JobId id : run_agenda_.Take(judged)) {
+    Job* job = FindJob(id);
+    if (job == nullptr || !job->run.has_value()) continue;
+    CheckRunDeadlines(*job, judged);
+    if (job->run.has_value()) run_agenda_.Note(id, job->run->NextDeadline());
   }
 }
 
@@ -216,34 +212,37 @@ void Coordinator::On(const Stalled& event) {
 }
 
 void Coordinator::CheckNodeDeadlines(Instant judged) {
-  std::vector<NodeName> forgotten;
-  for (auto& [name, node] : nodes_) {
-    if (node.connected() && judged >= node.quiet_since() + options_.heartbeat_timeout) {
-      const std::string reason =
-          absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.heartbeat_timeout));
-      Log(absl::StrCat("node=", name, " closed reason=\"", reason, "\""));
-      actions_.push_back(CloseSession{node.session, absl::UnavailableError(reason)});
-      sessions_.erase(node.session);
-      Disconnect(node);
-      node.lost = true;
-      capacity_changed_ = true;  // what waits for it may be too large now
-      LoseRanks(node, absl::StrCat("node ", name, " is silent: ", reason), false);
-      AdmitNewcomer(node);
-    } else if (!node.connected() && !node.lost &&
-               judged >= node.quiet_since() + options_.heartbeat_timeout) {
-      node.lost = true;
-      capacity_changed_ = true;  // what waits for it may be too large now
-      Log(absl::StrCat("node=", name, " lost reason=\"away for ",
-                       absl::FormatDuration(options_.heartbeat_timeout), "\""));
-      LoseRanks(node,
-                absl::StrCat("node ", name, " has been away for ",
-                             absl::FormatDuration(options_.heartbeat_timeout)),
-                false);
-    } else if (MayBeForgotten(node) && judged >= node.quiet_since() + options_.node_forget_delay) {
-      forgotten.push_back(name);
+  for (const NodeName& name : node_agenda_.Take(judged)) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) continue;
+    Node& node = found->second;
+    if (judged < DeadlineOf(node)) {
+      NoteDeadline(node);  // heard since
+    } else if (node.lost) {
+      Forget(name);
+    } else {
+      Lose(node);
+      node_agenda_.Forget(name);  // noted, it may be, when another node of its job was lost
+      NoteDeadline(node);
     }
   }
-  for (const NodeName& name : forgotten) Forget(name);
+}
+
+void Coordinator::Lose(Node& node) {
+  const std::string timeout = absl::FormatDuration(options_.heartbeat_timeout);
+  node.lost = true;
+  capacity_changed_ = true;  // what waits for it may be too large now
+  if (!node.connected()) {
+    Log(absl::StrCat("node=", node.name, " lost reason=\"away for ", timeout, "\""));
+    return LoseRanks(node, absl::StrCat("node ", node.name, " has been away for ", timeout), false);
+  }
+  const std::string reason = absl::StrCat("no heartbeat for ", timeout);
+  Log(absl::StrCat("node=", node.name, " closed reason=\"", reason, "\""));
+  actions_.push_back(CloseSession{node.session, absl::UnavailableError(reason)});
+  sessions_.erase(node.session);
+  Disconnect(node);
+  LoseRanks(node, absl::StrCat("node ", node.name, " is silent: ", reason), false);
+  AdmitNewcomer(node);
 }
 
 // Lost, and nothing that it holds is of a job that goes on.
@@ -265,6 +264,7 @@ void Coordinator::Forget(const NodeName& name) {
     ReleasePart(job, *part);
   }
   nodes_.erase(name);
+  node_agenda_.Forget(name);
   actions_.push_back(RetractNode{name});
 }
 

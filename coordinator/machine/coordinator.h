@@ -29,6 +29,7 @@
 // than the heartbeat timeout, has lost its ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -41,6 +42,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "coordinator/machine/actions.h"
+#include "coordinator/machine/agenda.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/job_state.h"
 #include "coordinator/machine/node_table.h"
@@ -100,8 +102,9 @@ class Coordinator {
   // never decreases from one call to the next.
   [[nodiscard]] std::vector<Action> Step(Instant now, const Event& event);
 
-  // The earliest instant at which DeadlineReached would change anything.
-  Instant NextDeadline() const;
+  // No DeadlineReached before it would change anything. Where one at that instant does not either,
+  // the next deadline is later afterwards.
+  Instant NextDeadline() const { return std::min(node_agenda_.next(), run_agenda_.next()); }
 
   // For tests and checkers.
   struct Job {
@@ -163,6 +166,12 @@ class Coordinator {
   void FailPreparing(Job& job);
   void CheckNodeDeadlines(Instant judged);
   bool MayBeForgotten(const Node& node) const;
+  Instant DeadlineOf(const Node& node) const;
+  // After anything that may have moved it to earlier.
+  void NoteDeadline(const Node& node) { node_agenda_.Note(node.name, DeadlineOf(node)); }
+  // `deadline` is one of job.run.
+  void SetDeadline(const Job& job, Instant& deadline, absl::Duration delay);
+  void Lose(Node& node);
   void Forget(const NodeName& name);
   void RecoverRun(Job& job);
 
@@ -278,6 +287,8 @@ class Coordinator {
   int64_t live_request_bytes_ = 0;
   JobId last_job_;
   NodeTable nodes_;
+  Agenda<NodeName> node_agenda_;
+  Agenda<JobId> run_agenda_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;
   uint64_t last_record_ = 0;
   uint64_t stored_record_ = 0;

@@ -72,7 +72,7 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
     accusation.accused = -1;
   }
   known.push_back(std::move(accusation));
-  if (known.size() == 1) run.settle_deadline = now_ + options_.settle_delay;
+  if (known.size() == 1) SetDeadline(job, run.settle_deadline, options_.settle_delay);
   ConvictNodes(job);
 }
 

@@ -60,6 +60,7 @@ void Coordinator::AdmitNewcomer(Node& node) {
 void Coordinator::Heard(Node& node, SessionId session) {
   if (node.session != session) return;
   node.Heard(now_);
+  NoteDeadline(node);
   if (!node.newcomer.has_value() || now_ < node.newcomer->since + options_.name_grace) return;
   const SessionId refused = node.newcomer->opened.session;
   actions_.push_back(CloseSession{
@@ -104,6 +105,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   node.Heard(now_);
   node.draining = false;
   node.lost = false;
+  NoteDeadline(node);
   sessions_[event.session] = {node.name, node.incarnation};
   Log(absl::StrCat("node=", node.name, " connected incarnation=", absl::Hex(node.incarnation.value),
                    " devices=", hello.devices, same_process ? " reason=\"came back\"" : ""));
@@ -155,6 +157,7 @@ void Coordinator::Disconnect(Node& node) {
   node.session = SessionId{};
   node.disconnected_at = now_;
   node.excused = absl::ZeroDuration();
+  NoteDeadline(node);
   // Logs are asked for by people who wait: they are told, not kept waiting.
   for (const Outstanding& outstanding : node.outstanding) {
     if (const FetchLogs* fetch = std::get_if<FetchLogs>(&outstanding.command)) {
@@ -187,8 +190,9 @@ void Coordinator::On(const HeartbeatReceived& event) {
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);
     // A rank that steps has built its communicators, so the whole epoch is running.
-    if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch &&
-        progress.step > 0 && job->run->PartOf(node->name) != nullptr) {
+    if (job != nullptr && job->state.phase == JobPhase::kStarting && job->run.has_value() &&
+        progress.epoch == job->state.epoch && progress.step > 0 &&
+        job->run->PartOf(node->name) != nullptr) {
       MarkRunning(*job);
     }
   }
@@ -201,7 +205,7 @@ void Coordinator::NotePreparing(Node& node, int64_t prepared_bytes) {
     const Part* part = run.PartOf(node.name);
     if (run.prepare_deadline == absl::InfiniteFuture() || part == nullptr || part->prepared)
       continue;
-    run.prepare_deadline = now_ + options_.prepare_timeout;
+    SetDeadline(jobs_.at(id), run.prepare_deadline, options_.prepare_timeout);
   }
 }
 
@@ -288,7 +292,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       // are gone.
       if (!stop_unanswered) ReleasePart(job, *part);
     } else if (!assign_on_its_way && job.run->stage != Run::Stage::kReattaching) {
-      part->missing_deadline = now_ + options_.report_grace;
+      SetDeadline(job, part->missing_deadline, options_.report_grace);
     }
   }
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
@@ -302,10 +306,10 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       // Workers say again what their ranks have said, so the rendezvous goes on where it was.
       job.run->stage = Run::Stage::kAssigned;
       job.run->reattach_deadline = absl::InfiniteFuture();
-      job.run->start_deadline = now_ + options_.start_timeout;
+      SetDeadline(job, job.run->start_deadline, options_.start_timeout);
     } else if (all([this](const Part& p) { return nodes_.at(p.node).connected(); })) {
       // Some node never got its assignment, or has lost its ranks: the last reports will say which.
-      job.run->reattach_deadline = now_ + options_.report_grace;
+      SetDeadline(job, job.run->reattach_deadline, options_.report_grace);
     }
   }
 }

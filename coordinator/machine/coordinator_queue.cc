@@ -316,6 +316,7 @@ void Coordinator::FreeDevices(const Job& job, const NodeName& name,
       node->second.device_jobs[index] = JobId{};
     }
   }
+  NoteDeadline(node->second);  // one that is lost may be forgotten now
   PublishView(node->second);
   capacity_changed_ = true;
 }

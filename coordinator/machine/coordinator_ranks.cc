@@ -50,7 +50,9 @@ void Coordinator::OnReport(Job& job, int32_t, const RendezvousEntry& entry) {
   }
   // To the node that it came from too: its other ranks read the same table.
   for (Part& part : run.parts) part.rendezvous[entry.key] = entry.value;
-  run.rendezvous_deadline = std::min(run.rendezvous_deadline, now_ + options_.rendezvous_delay);
+  if (now_ + options_.rendezvous_delay < run.rendezvous_deadline) {
+    SetDeadline(job, run.rendezvous_deadline, options_.rendezvous_delay);
+  }
 }
 
 void Coordinator::FlushRendezvous(Job& job) {
@@ -91,7 +93,7 @@ void Coordinator::CheckReady(Job& job) {
     // It runs after all; so a node that came back without ranks has lost them.
     for (Part& part : run.parts) {
       if (!part.seen && nodes_.at(part.node).connected()) {
-        part.missing_deadline = now_ + options_.report_grace;
+        SetDeadline(job, part.missing_deadline, options_.report_grace);
       }
     }
   }
@@ -221,7 +223,7 @@ void Coordinator::OnReport(Job& job, int32_t, const EvaluationReport& report) {
 void Coordinator::Prepare(Job& job, Part& part) {
   const auto node = nodes_.find(part.node);
   if (node == nodes_.end()) return;
-  job.run->prepare_deadline = now_ + options_.prepare_timeout;
+  SetDeadline(job, job.run->prepare_deadline, options_.prepare_timeout);
   Tell(job, NodeCommand{part.node, node->second.incarnation,
                         PrepareData{job.state.id, job.state.request}});
 }
@@ -230,7 +232,7 @@ void Coordinator::AssignAll(Job& job) {
   Run& run = *job.run;
   run.stage = Run::Stage::kAssigned;
   run.prepare_deadline = absl::InfiniteFuture();
-  run.start_deadline = now_ + options_.start_timeout;
+  SetDeadline(job, run.start_deadline, options_.start_timeout);
   if (job.state.layout.data_digest != run.data_digest) {
     EpochPlanned planned{job.state.layout, job.state.plan_digest};
     planned.layout.data_digest = run.data_digest;
@@ -296,6 +298,9 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   for (size_t i = 0; job.run.has_value() && i < job.run->parts.size(); ++i) {
     Part& part = job.run->parts[i];
     part.missing_deadline = absl::InfiniteFuture();
+    if (const auto node = nodes_.find(part.node); node != nodes_.end()) {
+      NoteDeadline(node->second);  // one that is lost may be forgotten now
+    }
     if (part.released) continue;
     if (!part.assigned) {
       ReleasePart(job, part);
@@ -329,6 +334,7 @@ void Coordinator::ReleasePart(Job& job, Part& part) {
   const std::vector<Part>& parts = job.run->parts;
   if (std::all_of(parts.begin(), parts.end(), [](const Part& p) { return p.released; })) {
     active_.erase(job.state.id);
+    run_agenda_.Forget(job.state.id);
     job.run.reset();
     if (job.state.IsTerminal()) Archive(job);
   }

@@ -154,8 +154,8 @@ struct ArchiveFailed {
   JobId job;
   absl::Status status;
 };
-// Deadlines are judged as of `read_until`: all that came in before it has been fed, and what came in
-// later may show that nobody is late.
+// Deadlines are judged as of `read_until`: all that came in before it has been fed, and what came
+// in later may show that nobody is late.
 struct DeadlineReached {
   Instant read_until = absl::InfiniteFuture();
 };

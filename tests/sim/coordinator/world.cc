@@ -186,9 +186,31 @@ void World::Check() {
       }
     }
   }
+  CheckDeadlines();
   for (JobId id : acknowledged_) {
     if (!machine_->jobs().contains(id))
       Violate(absl::StrCat(ToString(id), " was acknowledged and is gone"));
+  }
+}
+
+// No deadline is forgotten: the next one is not after any of them.
+void World::CheckDeadlines() {
+  const Instant next = machine_->NextDeadline();
+  for (const auto& [name, node] : machine_->nodes()) {
+    const bool waits = node.connected() || !node.lost;
+    const bool in_use =
+        std::any_of(node.device_jobs.begin(), node.device_jobs.end(), [this](JobId holder) {
+          return holder != JobId{} && !machine_->jobs().at(holder).state.IsTerminal();
+        });
+    const absl::Duration silence = waits    ? options_.heartbeat_timeout
+                                   : in_use ? absl::InfiniteDuration()
+                                            : options_.node_forget_delay;
+    if (next > node.quiet_since() + silence) Violate(absl::StrCat(name, " is never judged"));
+  }
+  for (const auto& [id, job] : machine_->jobs()) {
+    if (job.run.has_value() && next > job.run->NextDeadline()) {
+      Violate(absl::StrCat(ToString(id), " is never judged"));
+    }
   }
 }
 
