@@ -82,6 +82,8 @@ struct CoordinatorOptions {
   // Events that ranks may add to a job, and beside them corrupt samples that get an event each;
   // other events are dropped past it, corrupt samples still counted.
   int64_t rank_events_max = 10'000;
+  // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
+  int64_t corrupt_bytes_max = 1 << 20;
   // What may wait for the store before reports that can be spared are spared: steps (only the
   // newest is told when the store is back) and events of ranks (left out and counted).
   size_t held_max = 65'536;
@@ -240,8 +242,8 @@ class Coordinator {
   void CheckSucceeded(Job& job);
   // One that a rank came across; several may come across the same.
   void OnCorrupt(Job& job, int32_t rank, const std::string& message);
-  // Records it unless it is known.
-  void NoteCorrupt(Job& job, const std::string& message);
+  // Records it unless it is known. False: the job has no room for its name.
+  bool NoteCorrupt(Job& job, const std::string& message);
   // Fails the job if it has more corrupt samples than it allows, `unnamed` ones included.
   bool FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed);
   void End(Job& job, job::JobPhase phase, std::string reason, std::optional<FailureCause> failure,

@@ -386,8 +386,9 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
 }
 
 void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result) {
+  int64_t unnamed = result.corrupt_samples;
   for (const std::string& message : result.corrupt_messages) {
-    NoteCorrupt(job, message);
+    if (NoteCorrupt(job, message)) --unnamed;
   }
   if (!result.data_violations.empty() || result.code != 0 || result.data_digest.empty()) {
     std::vector<std::string> lines;
@@ -405,8 +406,6 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
                       .time = now_});
   }
   // A worker names only the first of many.
-  const int64_t unnamed =
-      result.corrupt_samples - static_cast<int64_t>(result.corrupt_messages.size());
   if (FailIfCorrupt(job, part.node, std::max<int64_t>(0, unnamed))) return;
   Run& run = *job.run;
   if (run.data_digest.empty()) {

@@ -152,9 +152,15 @@ void Coordinator::CheckSucceeded(Job& job) {
       options_.cancel_grace);
 }
 
-void Coordinator::NoteCorrupt(Job& job, const std::string& message) {
-  if (job.state.corrupt_samples.contains(message)) return;
-  Commit(job, EventRecorded{kCorruptSample, message, job.state.epoch});
+bool Coordinator::NoteCorrupt(Job& job, const std::string& message) {
+  const JobState& state = job.state;
+  if (state.corrupt_samples.contains(message)) return true;
+  if (static_cast<int64_t>(state.corrupt_samples.size()) >= options_.rank_events_max ||
+      state.corrupt_bytes + static_cast<int64_t>(message.size()) > options_.corrupt_bytes_max) {
+    return false;
+  }
+  Commit(job, EventRecorded{kCorruptSample, message, state.epoch});
+  return true;
 }
 
 bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed) {
@@ -176,11 +182,8 @@ bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed)
 }
 
 void Coordinator::OnCorrupt(Job& job, int32_t rank, const std::string& message) {
-  const std::set<std::string>& named = job.state.corrupt_samples;
-  if (named.contains(message)) return;
-  if (static_cast<int64_t>(named.size()) < options_.rank_events_max) {
-    NoteCorrupt(job, message);
-  } else {
+  if (job.state.corrupt_samples.contains(message)) return;
+  if (!NoteCorrupt(job, message)) {
     std::set<uint64_t>& known = job.unnamed_fingerprints;
     if (known.size() < kFingerprintsMax) {
       uint64_t fingerprint = 0;

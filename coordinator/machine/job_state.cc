@@ -48,7 +48,9 @@ class Applier {
   }
 
   void operator()(const EventRecorded& body) {
-    if (body.type == kCorruptSample) state_.corrupt_samples.insert(body.message);
+    if (body.type == kCorruptSample && state_.corrupt_samples.insert(body.message).second) {
+      state_.corrupt_bytes += static_cast<int64_t>(body.message.size());
+    }
     Add(body.type, body.message);
   }
   void operator()(const Evaluated& body) {
