@@ -207,6 +207,9 @@ class Coordinator {
   // coordinator_nodes.cc: sessions, commands and their results.
   void On(const SessionOpened& event);
   void Admit(Node& node, const SessionOpened& event);
+  // What the process behind the name before had is gone.
+  void ReplaceProcess(Node& node);
+  void PrepareAgain(Node& node);
   void KeepWaiting(Node& node, const SessionOpened& event);
   void AdmitNewcomer(Node& node);
   void Heard(Node& node, SessionId session);

@@ -82,15 +82,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   }
   if (!same_process && node.incarnation != Incarnation{}) {
     node.session = event.session;  // it is back: what it has lost may be made up for
-    node.superseded.push_back(node.incarnation);
-    if (node.superseded.size() > kSupersededMax) node.superseded.erase(node.superseded.begin());
-    LoseRanks(
-        node,
-        absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
-        true);
-    node.outstanding.clear();
-    node.foreign.clear();
-    node.last_command_number = 0;
+    ReplaceProcess(node);
   }
   node.incarnation = hello.incarnation;
   node.session = event.session;
@@ -118,24 +110,39 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   Reconcile(node, other_store ? std::vector<RunningAssignment>() : hello.running,
             hello.last_command_number);
   Resend(node, hello.last_command_number);
-  // A node that came back without anything may be asked again for what it had not done.
-  if (!same_process) {
-    for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
-      Job& job = jobs_.at(id);
-      if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
-      Part* part = job.run->PartOf(node.name);
-      const bool asked = std::any_of(
-          node.outstanding.begin(), node.outstanding.end(), [id](const Outstanding& outstanding) {
-            const PrepareData* prepare = std::get_if<PrepareData>(&outstanding.command);
-            return prepare != nullptr && prepare->job == id;
-          });
-      // The first node is asked before the others; those whose turn has not come wait.
-      const bool first = part == &job.run->parts.front();
-      if (part != nullptr && !asked && (first || job.run->parts.front().prepared))
-        Prepare(job, *part);
+  if (!same_process) PrepareAgain(node);
+  capacity_changed_ = true;
+}
+
+void Coordinator::ReplaceProcess(Node& node) {
+  node.superseded.push_back(node.incarnation);
+  if (node.superseded.size() > kSupersededMax) node.superseded.erase(node.superseded.begin());
+  LoseRanks(
+      node,
+      absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
+      true);
+  node.outstanding.clear();
+  node.foreign.clear();
+  node.last_command_number = 0;
+}
+
+// A node that came back without anything may be asked again for what it had not done.
+void Coordinator::PrepareAgain(Node& node) {
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
+    Part* part = job.run->PartOf(node.name);
+    const bool asked = std::any_of(
+        node.outstanding.begin(), node.outstanding.end(), [id](const Outstanding& outstanding) {
+          const PrepareData* prepare = std::get_if<PrepareData>(&outstanding.command);
+          return prepare != nullptr && prepare->job == id;
+        });
+    // The first node is asked before the others; those whose turn has not come wait.
+    const bool first = part == &job.run->parts.front();
+    if (part != nullptr && !asked && (first || job.run->parts.front().prepared)) {
+      Prepare(job, *part);
     }
   }
-  capacity_changed_ = true;
 }
 
 void Coordinator::On(const SessionClosed& event) {
