@@ -19,7 +19,6 @@ std::vector<Action> Coordinator::Step(Instant now, const Event& event) {
   now_ = std::max(now, now_);
   actions_.clear();
   std::visit([this](const auto& body) { On(body); }, event);
-  if (capacity_changed_) Schedule();
   return std::exchange(actions_, {});
 }
 
@@ -193,6 +192,7 @@ void Coordinator::On(const DeadlineReached& event) {
     CheckRunDeadlines(*job, judged);
     if (job->run.has_value()) run_agenda_.Note(id, job->run->NextDeadline());
   }
+  if (capacity_changed_) Schedule();
 }
 
 // Who was silent or late while nobody listened is not to blame.

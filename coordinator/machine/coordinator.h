@@ -106,7 +106,12 @@ class Coordinator {
 
   // No DeadlineReached before it would change anything. Where one at that instant does not either,
   // the next deadline is later afterwards.
-  Instant NextDeadline() const { return std::min(node_agenda_.next(), run_agenda_.next()); }
+  // Due at once where devices or nodes have changed since the queue was looked at: that is done
+  // once for all events that came together.
+  Instant NextDeadline() const {
+    if (capacity_changed_) return absl::InfinitePast();
+    return std::min(node_agenda_.next(), run_agenda_.next());
+  }
 
   // For tests and checkers.
   struct Job {
@@ -203,6 +208,8 @@ class Coordinator {
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
+  // Those before it in the queue that wait for nodes that it matches too, at most `count`.
+  std::vector<std::string> AheadOf(const Job& job, size_t count) const;
 
   // coordinator_nodes.cc: sessions, commands and their results.
   void On(const SessionOpened& event);
@@ -282,7 +289,8 @@ class Coordinator {
     int64_t capacity = 0;  // of all its nodes
     JobId first;           // the job that waits for devices of them; 0: none does
   };
-  std::map<std::pair<job::DeviceKind, std::map<std::string, std::string>>, Line> lines_;
+  using LineKey = std::pair<job::DeviceKind, std::map<std::string, std::string>>;
+  std::map<LineKey, Line> lines_;
   std::set<NodeName> closed_;  // nodes that the first of a line waits for
   uint64_t jobs_considered_ = 0;
   uint64_t plan_count_ = 0;
@@ -301,7 +309,7 @@ class Coordinator {
   size_t held_count_ = 0;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
-  bool capacity_changed_ = false;
+  bool capacity_changed_ = false;  // the queue is to be looked at anew
 };
 
 }  // namespace phalanx::coordinator

@@ -1,5 +1,6 @@
 // Submit, cancel, questions, admission and planning.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -417,23 +418,36 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     reasons.push_back(absl::StrCat(Named(other), " holds ", devices,
                                    other.state.IsTerminal() ? " until its ranks are gone" : ""));
   }
-  for (JobId ahead : queue_) {
-    if (ahead >= job.state.id) break;
-    const JobRequest& other = *jobs_.at(ahead).state.request;
-    if (CapacityFor(nodes_, other) < other.devices) continue;  // holds nobody up
-    const bool competes = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
-      return Matches(entry.second, other) && Matches(entry.second, request);
-    });
-    if (!competes) continue;
-    reasons.push_back(
-        absl::StrCat(Named(jobs_.at(ahead)), " came first and waits for ", other.devices));
-    if (++named > 2 * kNamedMax) break;
-  }
-  for (std::string& reason : unavailable) {
-    if (++named > 3 * kNamedMax) break;
-    reasons.push_back(std::move(reason));
-  }
+  const auto append = [&reasons](std::vector<std::string> more) {
+    more.resize(std::min(more.size(), kNamedMax));
+    std::move(more.begin(), more.end(), std::back_inserter(reasons));
+  };
+  append(AheadOf(job, kNamedMax));
+  append(std::move(unavailable));
   return reasons;
+}
+
+std::vector<std::string> Coordinator::AheadOf(const Job& job, size_t count) const {
+  std::vector<const Node*> wanted;
+  for (const auto& [name, node] : nodes_) {
+    if (Matches(node, *job.state.request)) wanted.push_back(&node);
+  }
+  std::map<LineKey, bool> competes;  // most jobs of a queue wait in few lines
+  std::vector<std::string> ahead;
+  for (auto id = queue_.begin(), end = queue_.lower_bound(job.state.id);
+       id != end && ahead.size() < count; ++id) {
+    const Job& other = jobs_.at(*id);
+    if (other.too_large) continue;  // holds nobody up
+    const JobRequest& request = *other.state.request;
+    const auto [line, added] = competes.try_emplace({request.device_kind, request.node_selector});
+    if (added) {
+      line->second = std::any_of(wanted.begin(), wanted.end(),
+                                 [&](const Node* node) { return Matches(*node, request); });
+    }
+    if (!line->second) continue;
+    ahead.push_back(absl::StrCat(Named(other), " came first and waits for ", request.devices));
+  }
+  return ahead;
 }
 
 }  // namespace phalanx::coordinator
