@@ -67,18 +67,18 @@ void Coordinator::RecoverRun(Job& job) {
   Run& run = *job.run;
   run.data_digest = state.layout.data_digest;
   const bool was_assigned = !run.data_digest.empty();
-  for (Part& part : run.parts) {
-    Node& node = nodes_[part.node];
-    node.name = part.node;
+  for (Team& team : run.teams) {
+    Node& node = nodes_[team.node];
+    node.name = team.node;
     node.device_kind = state.request->device_kind;
     node.disconnected_at = now_;
-    for (int32_t device : part.devices) {
+    for (int32_t device : team.devices) {
       if (device >= static_cast<int32_t>(node.device_jobs.size())) {
         node.device_jobs.resize(static_cast<size_t>(device) + 1);
       }
       node.device_jobs[static_cast<size_t>(device)] = state.id;
     }
-    part.assigned = was_assigned;
+    team.assigned = was_assigned;
     NoteDeadline(node);
   }
   for (int32_t rank : state.succeeded) {
@@ -88,7 +88,7 @@ void Coordinator::RecoverRun(Job& job) {
   }
   const bool running = state.phase == JobPhase::kRunning;
   for (RankState& rank : run.ranks) rank.ready = running;
-  if (!was_assigned) return Prepare(job, run.parts.front());
+  if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
   CheckSucceeded(job);
 }
@@ -257,11 +257,11 @@ bool Coordinator::MayBeForgotten(const Node& node) const {
 void Coordinator::Forget(const NodeName& name) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
-    Part* part = job.run->PartOf(name);
-    if (part == nullptr || part->released) continue;
+    Team* team = job.run->TeamOf(name);
+    if (team == nullptr || team->released) continue;
     Log(absl::StrCat("job=", id.value, " gives up node=", name, " reason=\"lost for ",
                      absl::FormatDuration(options_.node_forget_delay), "\""));
-    ReleasePart(job, *part);
+    ReleaseTeam(job, *team);
   }
   nodes_.erase(name);
   node_agenda_.Forget(name);
@@ -272,7 +272,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
   Run& run = *job.run;
   if (judged >= run.rendezvous_deadline) FlushRendezvous(job);
   if (job.state.IsTerminal()) {
-    for (Part& part : run.parts) part.missing_deadline = absl::InfiniteFuture();
+    for (Team& team : run.teams) team.missing_deadline = absl::InfiniteFuture();
     return;
   }
   if (judged >= run.settle_deadline) {
@@ -280,15 +280,15 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }
-  for (Part& part : run.parts) {
-    if (judged < part.missing_deadline) continue;
-    if (run.Succeeded(part)) {
-      part.missing_deadline = absl::InfiniteFuture();
+  for (Team& team : run.teams) {
+    if (judged < team.missing_deadline) continue;
+    if (run.Succeeded(team)) {
+      team.missing_deadline = absl::InfiniteFuture();
       continue;
     }
     return OnFailure(
-        job, CauseOf(job, part.first_rank, FailureKind::kRanksLost,
-                     absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
+        job, CauseOf(job, team.first_rank, FailureKind::kRanksLost,
+                     absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
   if (judged >= run.reattach_deadline) return StartNextEpoch(job);
@@ -311,9 +311,9 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
 void Coordinator::FailPreparing(Job& job) {
   std::vector<NodeName> waiting;
   // The first node is asked before the others.
-  for (const Part& part : job.run->parts) {
-    if (!part.prepared) waiting.push_back(part.node);
-    if (!part.prepared && &part == &job.run->parts.front()) break;
+  for (const Team& team : job.run->teams) {
+    if (!team.prepared) waiting.push_back(team.node);
+    if (!team.prepared && &team == &job.run->teams.front()) break;
   }
   const NodeName first = waiting.front();
   OnFailure(job, {.kind = FailureKind::kPrepareTimeout,

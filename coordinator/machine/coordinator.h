@@ -186,7 +186,7 @@ class Coordinator {
   void On(const SubmitRequested& event);
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
-  const Part* PartOutOfReach(const Job& job) const;
+  const Team* TeamOutOfReach(const Job& job) const;
   void RefuseDeletes(Job& job, const absl::Status& status);
   absl::Status MayHaveRanksOn(const Job& job, const NodeName& away) const;
   void On(const JobArchived& event);
@@ -224,7 +224,7 @@ class Coordinator {
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
   void NotePreparing(Node& node, int64_t prepared_bytes);
-  void OnPrepared(Job& job, Part& part, const CommandFinished& result);
+  void OnPrepared(Job& job, Team& team, const CommandFinished& result);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;
@@ -243,7 +243,7 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankSucceeded& report);
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
-  void Prepare(Job& job, Part& part);
+  void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);
   void FlushRendezvous(Job& job);
@@ -258,8 +258,8 @@ class Coordinator {
   bool FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed);
   void End(Job& job, job::JobPhase phase, std::string reason, std::optional<FailureCause> failure,
            absl::Duration grace);
-  void ReleasePart(Job& job, Part& part);
-  void CheckReleased(Job& job, Part& part);
+  void ReleaseTeam(Job& job, Team& team);
+  void CheckReleased(Job& job, Team& team);
   // Lets the store keep a job that has ended and holds no device.
   void Archive(const Job& job);
 

@@ -97,8 +97,8 @@ void Coordinator::On(const DeleteRequested& event) {
     actions_.push_back(DeleteEndedJob{event.token, event.job});
   } else if (job->state.IsTerminal()) {
     job->delete_requests.push_back(event.token);
-    if (const Part* part = PartOutOfReach(*job); part != nullptr) {
-      RefuseDeletes(*job, MayHaveRanksOn(*job, part->node));
+    if (const Team* team = TeamOutOfReach(*job); team != nullptr) {
+      RefuseDeletes(*job, MayHaveRanksOn(*job, team->node));
     } else if (!job->archive_failure.ok()) {
       RefuseDeletes(*job, job->archive_failure);
     }
@@ -110,12 +110,12 @@ void Coordinator::On(const DeleteRequested& event) {
   }
 }
 
-// The part of a job that has ended whose ranks may still be there, on a node that is away.
-const Part* Coordinator::PartOutOfReach(const Job& job) const {
+// The team of a job that has ended whose ranks may still be there, on a node that is away.
+const Team* Coordinator::TeamOutOfReach(const Job& job) const {
   if (!job.run.has_value() || !job.state.IsTerminal()) return nullptr;
-  for (const Part& part : job.run->parts) {
-    const auto node = nodes_.find(part.node);
-    if (!part.released && node != nodes_.end() && !node->second.connected()) return &part;
+  for (const Team& team : job.run->teams) {
+    const auto node = nodes_.find(team.node);
+    if (!team.released && node != nodes_.end() && !node->second.connected()) return &team;
   }
   return nullptr;
 }
@@ -181,18 +181,18 @@ void Coordinator::On(const LogsRequested& event) {
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
   const bool live = job != nullptr && !job->state.IsTerminal();
-  for (const NodeDevices& part : job != nullptr ? job->state.layout.nodes : event.placement) {
-    const int32_t end = first + static_cast<int32_t>(part.devices.size());
+  for (const NodeDevices& entry : job != nullptr ? job->state.layout.nodes : event.placement) {
+    const int32_t end = first + static_cast<int32_t>(entry.devices.size());
     FetchLogs fetch{.job = event.job, .follow = event.follow && live, .tail = event.tail};
     for (int32_t rank : event.ranks) {
       if (rank >= first && rank < end) fetch.ranks.push_back(rank);
     }
     const bool wanted = event.ranks.empty() || !fetch.ranks.empty();
     first = end;
-    const auto node = nodes_.find(part.node);
+    const auto node = nodes_.find(entry.node);
     if (!wanted || node == nodes_.end() || !node->second.connected()) continue;
     fetch.fetch_id = absl::StrCat(event.token.value, ".", ++fetch_count_);
-    sources.push_back({part.node, fetch.fetch_id});
+    sources.push_back({entry.node, fetch.fetch_id});
     fetches.emplace_back(&node->second, std::move(fetch));
   }
   // Answered first: the caller must know a fetch before its worker can answer it.
@@ -240,9 +240,9 @@ void Coordinator::LeaveQueue(const Job& job) {
 void Coordinator::Plan(Job& job, Placement placement) {
   job.too_large = false;
   queue_.erase(job.state.id);
-  for (const NodeDevices& part : placement) {
-    Node& node = nodes_.at(part.node);
-    for (int32_t device : part.devices) {
+  for (const NodeDevices& entry : placement) {
+    Node& node = nodes_.at(entry.node);
+    for (int32_t device : entry.devices) {
       node.device_jobs[static_cast<size_t>(device)] = job.state.id;
     }
     PublishView(node);
@@ -270,11 +270,11 @@ Placement Coordinator::EndPlanning(Job& job) {
 }
 
 bool Coordinator::StillThere(const Job& job, const Placement& placement) const {
-  return std::all_of(placement.begin(), placement.end(), [&](const NodeDevices& part) {
-    const auto node = nodes_.find(part.node);
+  return std::all_of(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
+    const auto node = nodes_.find(entry.node);
     if (node == nodes_.end() || !node->second.Schedulable()) return false;
     const std::vector<JobId>& holders = node->second.device_jobs;
-    return std::all_of(part.devices.begin(), part.devices.end(), [&](int32_t device) {
+    return std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
       return static_cast<size_t>(device) < holders.size() &&
              holders[static_cast<size_t>(device)] == job.state.id;
     });
@@ -288,7 +288,7 @@ void Coordinator::On(const PlanComputed& event) {
   const Placement placement = EndPlanning(job);
   if (job.run.has_value()) return OnNextEpochPlanned(job, event.plan);
   if (!event.plan.ok() || !StillThere(job, placement)) {
-    for (const NodeDevices& part : placement) FreeDevices(job, part.node, part.devices);
+    for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
     if (event.plan.ok()) {
       queue_.insert(job.state.id);
       capacity_changed_ = true;
@@ -303,7 +303,7 @@ void Coordinator::On(const PlanComputed& event) {
   Commit(job, EpochPlanned{event.plan->layout, event.plan->digest});
   Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
                            std::nullopt});
-  Prepare(job, job.run->parts.front());
+  Prepare(job, job.run->teams.front());
 }
 
 void Coordinator::FreeDevices(const Job& job, const NodeName& name,
@@ -344,8 +344,8 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
                                        " ranks (", absl::StrJoin(missing, ", "),
                                        count > 16 ? ", ..." : "", ")"));
       } else if (job.run.has_value()) {
-        for (const Part& part : job.run->parts) {
-          if (!part.prepared) missing.push_back(part.node);
+        for (const Team& team : job.run->teams) {
+          if (!team.prepared) missing.push_back(team.node);
         }
         reasons.push_back(absl::StrCat("its data is being checked and indexed on ",
                                        absl::StrJoin(missing, ", ")));
@@ -363,11 +363,11 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
       return ExplainEnded(state.View(job.last_step));
   }
   if (job.run.has_value() && !state.IsTerminal()) {
-    for (const Part& part : job.run->parts) {
-      const auto node = nodes_.find(part.node);
+    for (const Team& team : job.run->teams) {
+      const auto node = nodes_.find(team.node);
       if (node != nodes_.end() && !node->second.connected()) {
         reasons.push_back(
-            absl::StrCat("node ", part.node, " is disconnected since ",
+            absl::StrCat("node ", team.node, " is disconnected since ",
                          absl::FormatTime(node->second.disconnected_at, absl::UTCTimeZone())));
       }
     }

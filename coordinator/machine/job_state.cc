@@ -106,8 +106,8 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
 }
 
 std::string ToString(const Placement& placement) {
-  return absl::StrJoin(placement, ", ", [](std::string* out, const NodeDevices& part) {
-    absl::StrAppend(out, part.devices.size(), " on ", part.node);
+  return absl::StrJoin(placement, ", ", [](std::string* out, const NodeDevices& entry) {
+    absl::StrAppend(out, entry.devices.size(), " on ", entry.node);
   });
 }
 

@@ -175,12 +175,12 @@ void World::Check() {
     if (live && !job.run.has_value())
       Violate(absl::StrCat(ToString(id), " is live and has no run"));
     if (!job.run.has_value()) continue;
-    for (const Part& part : job.run->parts) {
-      for (int32_t device : part.devices) {
-        if (part.released) continue;
-        const auto [it, added] = holders.emplace(std::pair(part.node, device), id);
+    for (const Team& team : job.run->teams) {
+      for (int32_t device : team.devices) {
+        if (team.released) continue;
+        const auto [it, added] = holders.emplace(std::pair(team.node, device), id);
         if (!added) {
-          Violate(absl::StrCat(part.node, " device ", device, " has ", ToString(it->second),
+          Violate(absl::StrCat(team.node, " device ", device, " has ", ToString(it->second),
                                " and ", ToString(id)));
         }
       }

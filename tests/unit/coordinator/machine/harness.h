@@ -31,7 +31,7 @@ inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Plac
                       .digest = absl::StrCat("plan:", ToString(placement))};
   if (document.text == "last rank idle") {
     int32_t world = 0;
-    for (const NodeDevices& part : placement) world += static_cast<int32_t>(part.devices.size());
+    for (const NodeDevices& entry : placement) world += static_cast<int32_t>(entry.devices.size());
     summary.layout.idle.push_back(Rank{world - 1});
   }
   return summary;
