@@ -19,7 +19,6 @@ std::vector<Action> Coordinator::Step(Instant now, const Event& event) {
   now_ = std::max(now, now_);
   actions_.clear();
   std::visit([this](const auto& body) { On(body); }, event);
-  if (capacity_changed_) Schedule();
   return std::exchange(actions_, {});
 }
 
@@ -68,18 +67,19 @@ void Coordinator::RecoverRun(Job& job) {
   Run& run = *job.run;
   run.data_digest = state.layout.data_digest;
   const bool was_assigned = !run.data_digest.empty();
-  for (Part& part : run.parts) {
-    Node& node = nodes_[part.node];
-    node.name = part.node;
+  for (Team& team : run.teams) {
+    Node& node = nodes_[team.node];
+    node.name = team.node;
     node.device_kind = state.request->device_kind;
     node.disconnected_at = now_;
-    for (int32_t device : part.devices) {
+    for (int32_t device : team.devices) {
       if (device >= static_cast<int32_t>(node.device_jobs.size())) {
         node.device_jobs.resize(static_cast<size_t>(device) + 1);
       }
       node.device_jobs[static_cast<size_t>(device)] = state.id;
     }
-    part.assigned = was_assigned;
+    team.assigned = was_assigned;
+    NoteDeadline(node);
   }
   for (int32_t rank : state.succeeded) {
     if (rank >= 0 && rank < static_cast<int32_t>(run.ranks.size())) {
@@ -88,7 +88,7 @@ void Coordinator::RecoverRun(Job& job) {
   }
   const bool running = state.phase == JobPhase::kRunning;
   for (RankState& rank : run.ranks) rank.ready = running;
-  if (!was_assigned) return Prepare(job, run.parts.front());
+  if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
   CheckSucceeded(job);
 }
@@ -177,28 +177,27 @@ void Coordinator::TellSpared() {
   }
 }
 
-Instant Coordinator::NextDeadline() const {
-  Instant next = absl::InfiniteFuture();
-  for (const auto& [name, node] : nodes_) {
-    if (node.connected() || !node.lost) {
-      next = std::min(next, node.quiet_since() + options_.heartbeat_timeout);
-    } else if (MayBeForgotten(node)) {
-      next = std::min(next, node.quiet_since() + options_.node_forget_delay);
-    }
-  }
-  for (JobId id : active_) {
-    const Job& job = jobs_.at(id);
-    if (job.run.has_value()) next = std::min(next, job.run->NextDeadline());
-  }
-  return next;
+Instant Coordinator::DeadlineOf(const Node& node) const {
+  if (node.connected() || !node.lost) return node.quiet_since() + options_.heartbeat_timeout;
+  if (MayBeForgotten(node)) return node.quiet_since() + options_.node_forget_delay;
+  return absl::InfiniteFuture();
 }
 
-void Coordinator::On(const DeadlineReached&) {
-  CheckNodeDeadlines();
-  const std::vector<JobId> active(active_.begin(), active_.end());
-  for (JobId id : active) {
-    if (Job* job = FindJob(id); job != nullptr && job->run.has_value()) CheckRunDeadlines(*job);
+void Coordinator::SetDeadline(const Job& job, Instant& deadline, absl::Duration delay) {
+  deadline = now_ + delay;
+  run_agenda_.Note(job.state.id, deadline);
+}
+
+void Coordinator::On(const DeadlineReached& event) {
+  const Instant judged = std::min(now_, event.read_until);
+  CheckNodeDeadlines(judged);
+  for (JobId id : run_agenda_.Take(judged)) {
+    Job* job = FindJob(id);
+    if (job == nullptr || !job->run.has_value()) continue;
+    CheckRunDeadlines(*job, judged);
+    if (job->run.has_value()) run_agenda_.Note(id, job->run->NextDeadline());
   }
+  if (capacity_changed_) Schedule();
 }
 
 // Who was silent or late while nobody listened is not to blame.
@@ -217,35 +216,38 @@ void Coordinator::On(const Stalled& event) {
   }
 }
 
-void Coordinator::CheckNodeDeadlines() {
-  std::vector<NodeName> forgotten;
-  for (auto& [name, node] : nodes_) {
-    if (node.connected() && now_ >= node.quiet_since() + options_.heartbeat_timeout) {
-      const std::string reason =
-          absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.heartbeat_timeout));
-      Log(absl::StrCat("node=", name, " closed reason=\"", reason, "\""));
-      actions_.push_back(CloseSession{node.session, absl::UnavailableError(reason)});
-      sessions_.erase(node.session);
-      Disconnect(node);
-      node.lost = true;
-      capacity_changed_ = true;  // what waits for it may be too large now
-      LoseRanks(node, absl::StrCat("node ", name, " is silent: ", reason), false);
-      AdmitNewcomer(node);
-    } else if (!node.connected() && !node.lost &&
-               now_ >= node.quiet_since() + options_.heartbeat_timeout) {
-      node.lost = true;
-      capacity_changed_ = true;  // what waits for it may be too large now
-      Log(absl::StrCat("node=", name, " lost reason=\"away for ",
-                       absl::FormatDuration(options_.heartbeat_timeout), "\""));
-      LoseRanks(node,
-                absl::StrCat("node ", name, " has been away for ",
-                             absl::FormatDuration(options_.heartbeat_timeout)),
-                false);
-    } else if (MayBeForgotten(node) && now_ >= node.quiet_since() + options_.node_forget_delay) {
-      forgotten.push_back(name);
+void Coordinator::CheckNodeDeadlines(Instant judged) {
+  for (const NodeName& name : node_agenda_.Take(judged)) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) continue;
+    Node& node = found->second;
+    if (judged < DeadlineOf(node)) {
+      NoteDeadline(node);  // heard since
+    } else if (node.lost) {
+      Forget(name);
+    } else {
+      Lose(node);
+      node_agenda_.Forget(name);  // noted, it may be, when another node of its job was lost
+      NoteDeadline(node);
     }
   }
-  for (const NodeName& name : forgotten) Forget(name);
+}
+
+void Coordinator::Lose(Node& node) {
+  const std::string timeout = absl::FormatDuration(options_.heartbeat_timeout);
+  node.lost = true;
+  capacity_changed_ = true;  // what waits for it may be too large now
+  if (!node.connected()) {
+    Log(absl::StrCat("node=", node.name, " lost reason=\"away for ", timeout, "\""));
+    return LoseRanks(node, absl::StrCat("node ", node.name, " has been away for ", timeout), false);
+  }
+  const std::string reason = absl::StrCat("no heartbeat for ", timeout);
+  Log(absl::StrCat("node=", node.name, " closed reason=\"", reason, "\""));
+  actions_.push_back(CloseSession{node.session, absl::UnavailableError(reason)});
+  sessions_.erase(node.session);
+  Disconnect(node);
+  LoseRanks(node, absl::StrCat("node ", node.name, " is silent: ", reason), false);
+  AdmitNewcomer(node);
 }
 
 // Lost, and nothing that it holds is of a job that goes on.
@@ -260,42 +262,43 @@ bool Coordinator::MayBeForgotten(const Node& node) const {
 void Coordinator::Forget(const NodeName& name) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
-    Part* part = job.run->PartOf(name);
-    if (part == nullptr || part->released) continue;
+    Team* team = job.run->TeamOf(name);
+    if (team == nullptr || team->released) continue;
     Log(absl::StrCat("job=", id.value, " gives up node=", name, " reason=\"lost for ",
                      absl::FormatDuration(options_.node_forget_delay), "\""));
-    ReleasePart(job, *part);
+    ReleaseTeam(job, *team);
   }
   nodes_.erase(name);
+  node_agenda_.Forget(name);
   actions_.push_back(RetractNode{name});
 }
 
-void Coordinator::CheckRunDeadlines(Job& job) {
+void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
   Run& run = *job.run;
-  if (now_ >= run.rendezvous_deadline) FlushRendezvous(job);
+  if (judged >= run.rendezvous_deadline) FlushRendezvous(job);
   if (job.state.IsTerminal()) {
-    for (Part& part : run.parts) part.missing_deadline = absl::InfiniteFuture();
+    for (Team& team : run.teams) team.missing_deadline = absl::InfiniteFuture();
     return;
   }
-  if (now_ >= run.settle_deadline) {
+  if (judged >= run.settle_deadline) {
     FailureCause verdict = VerdictOf(run, BrokenNodes());
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }
-  for (Part& part : run.parts) {
-    if (now_ < part.missing_deadline) continue;
-    if (run.Succeeded(part)) {
-      part.missing_deadline = absl::InfiniteFuture();
+  for (Team& team : run.teams) {
+    if (judged < team.missing_deadline) continue;
+    if (run.Succeeded(team)) {
+      team.missing_deadline = absl::InfiniteFuture();
       continue;
     }
     return OnFailure(
-        job, CauseOf(job, part.first_rank, FailureKind::kRanksLost,
-                     absl::StrCat("node ", part.node, " came back without the ranks of epoch ",
+        job, CauseOf(job, team.first_rank, FailureKind::kRanksLost,
+                     absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
-  if (now_ >= run.reattach_deadline) return StartNextEpoch(job);
-  if (now_ >= run.prepare_deadline) return FailPreparing(job);
-  if (now_ >= run.start_deadline) {
+  if (judged >= run.reattach_deadline) return StartNextEpoch(job);
+  if (judged >= run.prepare_deadline) return FailPreparing(job);
+  if (judged >= run.start_deadline) {
     std::vector<std::string> missing;
     int32_t first = -1;
     for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
@@ -313,9 +316,9 @@ void Coordinator::CheckRunDeadlines(Job& job) {
 void Coordinator::FailPreparing(Job& job) {
   std::vector<NodeName> waiting;
   // The first node is asked before the others.
-  for (const Part& part : job.run->parts) {
-    if (!part.prepared) waiting.push_back(part.node);
-    if (!part.prepared && &part == &job.run->parts.front()) break;
+  for (const Team& team : job.run->teams) {
+    if (!team.prepared) waiting.push_back(team.node);
+    if (!team.prepared && &team == &job.run->teams.front()) break;
   }
   const NodeName first = waiting.front();
   OnFailure(job, {.kind = FailureKind::kPrepareTimeout,

@@ -29,6 +29,7 @@
 // than the heartbeat timeout, has lost its ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -41,6 +42,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "coordinator/machine/actions.h"
+#include "coordinator/machine/agenda.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/job_state.h"
 #include "coordinator/machine/node_table.h"
@@ -80,6 +82,8 @@ struct CoordinatorOptions {
   // Events that ranks may add to a job, and beside them corrupt samples that get an event each;
   // other events are dropped past it, corrupt samples still counted.
   int64_t rank_events_max = 10'000;
+  // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
+  int64_t corrupt_bytes_max = 1 << 20;
   // What may wait for the store before reports that can be spared are spared: steps (only the
   // newest is told when the store is back) and events of ranks (left out and counted).
   size_t held_max = 65'536;
@@ -100,8 +104,14 @@ class Coordinator {
   // never decreases from one call to the next.
   [[nodiscard]] std::vector<Action> Step(Instant now, const Event& event);
 
-  // The earliest instant at which DeadlineReached would change anything.
-  Instant NextDeadline() const;
+  // No DeadlineReached before it would change anything. Where one at that instant does not either,
+  // the next deadline is later afterwards.
+  // Due at once where devices or nodes have changed since the queue was looked at: that is done
+  // once for all events that came together.
+  Instant NextDeadline() const {
+    if (capacity_changed_) return absl::InfinitePast();
+    return std::min(node_agenda_.next(), run_agenda_.next());
+  }
 
   // For tests and checkers.
   struct Job {
@@ -160,10 +170,16 @@ class Coordinator {
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);
   void On(const Stalled& event);
-  void CheckRunDeadlines(Job& job);
+  void CheckRunDeadlines(Job& job, Instant judged);
   void FailPreparing(Job& job);
-  void CheckNodeDeadlines();
+  void CheckNodeDeadlines(Instant judged);
   bool MayBeForgotten(const Node& node) const;
+  Instant DeadlineOf(const Node& node) const;
+  // After anything that may have moved it to earlier.
+  void NoteDeadline(const Node& node) { node_agenda_.Note(node.name, DeadlineOf(node)); }
+  // `deadline` is one of job.run.
+  void SetDeadline(const Job& job, Instant& deadline, absl::Duration delay);
+  void Lose(Node& node);
   void Forget(const NodeName& name);
   void RecoverRun(Job& job);
 
@@ -171,7 +187,7 @@ class Coordinator {
   void On(const SubmitRequested& event);
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
-  const Part* PartOutOfReach(const Job& job) const;
+  const Team* TeamOutOfReach(const Job& job) const;
   void RefuseDeletes(Job& job, const absl::Status& status);
   absl::Status MayHaveRanksOn(const Job& job, const NodeName& away) const;
   void On(const JobArchived& event);
@@ -193,10 +209,15 @@ class Coordinator {
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
+  // Those before it in the queue that wait for nodes that it matches too, at most `count`.
+  std::vector<std::string> AheadOf(const Job& job, size_t count) const;
 
   // coordinator_nodes.cc: sessions, commands and their results.
   void On(const SessionOpened& event);
   void Admit(Node& node, const SessionOpened& event);
+  // What the process behind the name before had is gone.
+  void ReplaceProcess(Node& node);
+  void PrepareAgain(Node& node);
   void KeepWaiting(Node& node, const SessionOpened& event);
   void AdmitNewcomer(Node& node);
   void Heard(Node& node, SessionId session);
@@ -204,7 +225,7 @@ class Coordinator {
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
   void NotePreparing(Node& node, int64_t prepared_bytes);
-  void OnPrepared(Job& job, Part& part, const CommandFinished& result);
+  void OnPrepared(Job& job, Team& team, const CommandFinished& result);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;
@@ -223,7 +244,7 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankSucceeded& report);
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
-  void Prepare(Job& job, Part& part);
+  void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);
   void FlushRendezvous(Job& job);
@@ -232,14 +253,14 @@ class Coordinator {
   void CheckSucceeded(Job& job);
   // One that a rank came across; several may come across the same.
   void OnCorrupt(Job& job, int32_t rank, const std::string& message);
-  // Records it unless it is known.
-  void NoteCorrupt(Job& job, const std::string& message);
+  // Records it unless it is known. False: the job has no room for its name.
+  bool NoteCorrupt(Job& job, const std::string& message);
   // Fails the job if it has more corrupt samples than it allows, `unnamed` ones included.
   bool FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed);
   void End(Job& job, job::JobPhase phase, std::string reason, std::optional<FailureCause> failure,
            absl::Duration grace);
-  void ReleasePart(Job& job, Part& part);
-  void CheckReleased(Job& job, Part& part);
+  void ReleaseTeam(Job& job, Team& team);
+  void CheckReleased(Job& job, Team& team);
   // Lets the store keep a job that has ended and holds no device.
   void Archive(const Job& job);
 
@@ -269,7 +290,8 @@ class Coordinator {
     int64_t capacity = 0;  // of all its nodes
     JobId first;           // the job that waits for devices of them; 0: none does
   };
-  std::map<std::pair<job::DeviceKind, std::map<std::string, std::string>>, Line> lines_;
+  using LineKey = std::pair<job::DeviceKind, std::map<std::string, std::string>>;
+  std::map<LineKey, Line> lines_;
   std::set<NodeName> closed_;  // nodes that the first of a line waits for
   uint64_t jobs_considered_ = 0;
   uint64_t plan_count_ = 0;
@@ -279,6 +301,8 @@ class Coordinator {
   int64_t live_request_bytes_ = 0;
   JobId last_job_;
   NodeTable nodes_;
+  Agenda<NodeName> node_agenda_;
+  Agenda<JobId> run_agenda_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;
   uint64_t last_record_ = 0;
   uint64_t stored_record_ = 0;
@@ -286,7 +310,7 @@ class Coordinator {
   size_t held_count_ = 0;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
-  bool capacity_changed_ = false;
+  bool capacity_changed_ = false;  // the queue is to be looked at anew
 };
 
 }  // namespace phalanx::coordinator

@@ -47,8 +47,8 @@ bool IsCrash(int32_t signal) {
 FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, FailureKind kind,
                                   std::string message) const {
   FailureCause failure{.kind = kind, .rank = rank, .message = std::move(message), .time = now_};
-  const Part* part = job.run.has_value() ? job.run->PartOfRank(rank) : nullptr;
-  if (part != nullptr) failure.node = part->node;
+  const Team* team = job.run.has_value() ? job.run->TeamOfRank(rank) : nullptr;
+  if (team != nullptr) failure.node = team->node;
   return failure;
 }
 
@@ -68,11 +68,11 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
                   [&](const Accusation& a) { return a.reporter == accusation.reporter; })) {
     return;
   }
-  if (accusation.accused == accusation.reporter || run.PartOfRank(accusation.accused) == nullptr) {
+  if (accusation.accused == accusation.reporter || run.TeamOfRank(accusation.accused) == nullptr) {
     accusation.accused = -1;
   }
   known.push_back(std::move(accusation));
-  if (known.size() == 1) run.settle_deadline = now_ + options_.settle_delay;
+  if (known.size() == 1) SetDeadline(job, run.settle_deadline, options_.settle_delay);
   ConvictNodes(job);
 }
 
@@ -98,7 +98,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   Run& run = *job.run;
   RankState& state = run.ranks[static_cast<size_t>(rank)];
   state.exited = true;
-  if (job.state.IsTerminal()) return CheckReleased(job, *run.PartOfRank(rank));
+  if (job.state.IsTerminal()) return CheckReleased(job, *run.TeamOfRank(rank));
   if (state.succeeded || !state.used) return;
   // A rank that lost a peer ends of it.
   if (std::any_of(run.accusations.begin(), run.accusations.end(),
@@ -137,8 +137,8 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   switch (decision.rung) {
     case Rung::kWait:
       // What its node had prepared went with it.
-      if (Part* part = job.run.has_value() ? job.run->PartOf(cause.node) : nullptr) {
-        part->prepared = false;
+      if (Team* team = job.run.has_value() ? job.run->TeamOf(cause.node) : nullptr) {
+        team->prepared = false;
       }
       return;
     case Rung::kFail:

@@ -60,6 +60,7 @@ void Coordinator::AdmitNewcomer(Node& node) {
 void Coordinator::Heard(Node& node, SessionId session) {
   if (node.session != session) return;
   node.Heard(now_);
+  NoteDeadline(node);
   if (!node.newcomer.has_value() || now_ < node.newcomer->since + options_.name_grace) return;
   const SessionId refused = node.newcomer->opened.session;
   actions_.push_back(CloseSession{
@@ -81,15 +82,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   }
   if (!same_process && node.incarnation != Incarnation{}) {
     node.session = event.session;  // it is back: what it has lost may be made up for
-    node.superseded.push_back(node.incarnation);
-    if (node.superseded.size() > kSupersededMax) node.superseded.erase(node.superseded.begin());
-    LoseRanks(
-        node,
-        absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
-        true);
-    node.outstanding.clear();
-    node.foreign.clear();
-    node.last_command_number = 0;
+    ReplaceProcess(node);
   }
   node.incarnation = hello.incarnation;
   node.session = event.session;
@@ -104,6 +97,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   node.Heard(now_);
   node.draining = false;
   node.lost = false;
+  NoteDeadline(node);
   sessions_[event.session] = {node.name, node.incarnation};
   Log(absl::StrCat("node=", node.name, " connected incarnation=", absl::Hex(node.incarnation.value),
                    " devices=", hello.devices, same_process ? " reason=\"came back\"" : ""));
@@ -116,24 +110,39 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   Reconcile(node, other_store ? std::vector<RunningAssignment>() : hello.running,
             hello.last_command_number);
   Resend(node, hello.last_command_number);
-  // A node that came back without anything may be asked again for what it had not done.
-  if (!same_process) {
-    for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
-      Job& job = jobs_.at(id);
-      if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
-      Part* part = job.run->PartOf(node.name);
-      const bool asked = std::any_of(
-          node.outstanding.begin(), node.outstanding.end(), [id](const Outstanding& outstanding) {
-            const PrepareData* prepare = std::get_if<PrepareData>(&outstanding.command);
-            return prepare != nullptr && prepare->job == id;
-          });
-      // The first node is asked before the others; those whose turn has not come wait.
-      const bool first = part == &job.run->parts.front();
-      if (part != nullptr && !asked && (first || job.run->parts.front().prepared))
-        Prepare(job, *part);
+  if (!same_process) PrepareAgain(node);
+  capacity_changed_ = true;
+}
+
+void Coordinator::ReplaceProcess(Node& node) {
+  node.superseded.push_back(node.incarnation);
+  if (node.superseded.size() > kSupersededMax) node.superseded.erase(node.superseded.begin());
+  LoseRanks(
+      node,
+      absl::StrCat("the worker of node ", node.name, " was restarted; its ranks died with it"),
+      true);
+  node.outstanding.clear();
+  node.foreign.clear();
+  node.last_command_number = 0;
+}
+
+// A node that came back without anything may be asked again for what it had not done.
+void Coordinator::PrepareAgain(Node& node) {
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
+    Team* team = job.run->TeamOf(node.name);
+    const bool asked = std::any_of(
+        node.outstanding.begin(), node.outstanding.end(), [id](const Outstanding& outstanding) {
+          const PrepareData* prepare = std::get_if<PrepareData>(&outstanding.command);
+          return prepare != nullptr && prepare->job == id;
+        });
+    // The first node is asked before the others; those whose turn has not come wait.
+    const bool first = team == &job.run->teams.front();
+    if (team != nullptr && !asked && (first || job.run->teams.front().prepared)) {
+      Prepare(job, *team);
     }
   }
-  capacity_changed_ = true;
 }
 
 void Coordinator::On(const SessionClosed& event) {
@@ -155,6 +164,7 @@ void Coordinator::Disconnect(Node& node) {
   node.session = SessionId{};
   node.disconnected_at = now_;
   node.excused = absl::ZeroDuration();
+  NoteDeadline(node);
   // Logs are asked for by people who wait: they are told, not kept waiting.
   for (const Outstanding& outstanding : node.outstanding) {
     if (const FetchLogs* fetch = std::get_if<FetchLogs>(&outstanding.command)) {
@@ -165,8 +175,8 @@ void Coordinator::Disconnect(Node& node) {
   for (JobId id : active_) {
     Job& job = jobs_.at(id);
     if (job.delete_requests.empty()) continue;
-    if (const Part* part = PartOutOfReach(job); part != nullptr) {
-      RefuseDeletes(job, MayHaveRanksOn(job, part->node));
+    if (const Team* team = TeamOutOfReach(job); team != nullptr) {
+      RefuseDeletes(job, MayHaveRanksOn(job, team->node));
     }
   }
   PublishView(node);
@@ -187,8 +197,9 @@ void Coordinator::On(const HeartbeatReceived& event) {
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);
     // A rank that steps has built its communicators, so the whole epoch is running.
-    if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch &&
-        progress.step > 0 && job->run->PartOf(node->name) != nullptr) {
+    if (job != nullptr && job->state.phase == JobPhase::kStarting && job->run.has_value() &&
+        progress.epoch == job->state.epoch && progress.step > 0 &&
+        job->run->TeamOf(node->name) != nullptr) {
       MarkRunning(*job);
     }
   }
@@ -198,10 +209,10 @@ void Coordinator::NotePreparing(Node& node, int64_t prepared_bytes) {
   if (std::exchange(node.prepared_bytes, prepared_bytes) == prepared_bytes) return;
   for (JobId id : active_) {
     Run& run = *jobs_.at(id).run;
-    const Part* part = run.PartOf(node.name);
-    if (run.prepare_deadline == absl::InfiniteFuture() || part == nullptr || part->prepared)
+    const Team* team = run.TeamOf(node.name);
+    if (run.prepare_deadline == absl::InfiniteFuture() || team == nullptr || team->prepared)
       continue;
-    run.prepare_deadline = now_ + options_.prepare_timeout;
+    SetDeadline(jobs_.at(id), run.prepare_deadline, options_.prepare_timeout);
   }
 }
 
@@ -258,12 +269,12 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
   for (const RunningAssignment& assignment : running) {
     listed.insert({assignment.job, assignment.epoch});
     Job* job = FindJob(assignment.job);
-    Part* part = job != nullptr && job->run.has_value() ? job->run->PartOf(node.name) : nullptr;
-    const bool current = part != nullptr && assignment.epoch == job->state.epoch;
-    if (current) part->missing_deadline = absl::InfiniteFuture();
-    if (current) part->seen = true;
+    Team* team = job != nullptr && job->run.has_value() ? job->run->TeamOf(node.name) : nullptr;
+    const bool current = team != nullptr && assignment.epoch == job->state.epoch;
+    if (current) team->missing_deadline = absl::InfiniteFuture();
+    if (current) team->seen = true;
     if (current && !job->state.IsTerminal()) continue;
-    if (part == nullptr || part->released) node.foreign.insert({assignment.job, assignment.epoch});
+    if (team == nullptr || team->released) node.foreign.insert({assignment.job, assignment.epoch});
     node.outstanding.push_back({0, StopRanks{.job = assignment.job,
                                              .epoch = assignment.epoch,
                                              .grace = options_.failure_grace,
@@ -271,8 +282,8 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
   }
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
-    Part* part = job.run->PartOf(node.name);
-    if (part == nullptr || part->released || !part->assigned) continue;
+    Team* team = job.run->TeamOf(node.name);
+    if (team == nullptr || team->released || !team->assigned) continue;
     if (listed.contains({id, job.state.epoch})) continue;
     bool assign_on_its_way = false, stop_unanswered = false;
     for (const Outstanding& outstanding : node.outstanding) {
@@ -286,26 +297,26 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     if (job.state.IsTerminal()) {
       // A worker does not list ranks that it is ending; its answer to the stop will say when they
       // are gone.
-      if (!stop_unanswered) ReleasePart(job, *part);
+      if (!stop_unanswered) ReleaseTeam(job, *team);
     } else if (!assign_on_its_way && job.run->stage != Run::Stage::kReattaching) {
-      part->missing_deadline = now_ + options_.report_grace;
+      SetDeadline(job, team->missing_deadline, options_.report_grace);
     }
   }
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
     if (job.state.IsTerminal() || job.run->stage != Run::Stage::kReattaching) continue;
-    if (job.run->PartOf(node.name) == nullptr) continue;
+    if (job.run->TeamOf(node.name) == nullptr) continue;
     const auto all = [&](auto predicate) {
-      return std::all_of(job.run->parts.begin(), job.run->parts.end(), predicate);
+      return std::all_of(job.run->teams.begin(), job.run->teams.end(), predicate);
     };
-    if (all([](const Part& p) { return p.seen; })) {
+    if (all([](const Team& p) { return p.seen; })) {
       // Workers say again what their ranks have said, so the rendezvous goes on where it was.
       job.run->stage = Run::Stage::kAssigned;
       job.run->reattach_deadline = absl::InfiniteFuture();
-      job.run->start_deadline = now_ + options_.start_timeout;
-    } else if (all([this](const Part& p) { return nodes_.at(p.node).connected(); })) {
+      SetDeadline(job, job.run->start_deadline, options_.start_timeout);
+    } else if (all([this](const Team& p) { return nodes_.at(p.node).connected(); })) {
       // Some node never got its assignment, or has lost its ranks: the last reports will say which.
-      job.run->reattach_deadline = now_ + options_.report_grace;
+      SetDeadline(job, job.run->reattach_deadline, options_.report_grace);
     }
   }
 }
@@ -313,21 +324,21 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
 void Coordinator::LoseRanks(Node& node, const std::string& message, bool processes_gone) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
-    Part* part = job.run.has_value() ? job.run->PartOf(node.name) : nullptr;
-    if (part == nullptr || part->released) continue;
+    Team* team = job.run.has_value() ? job.run->TeamOf(node.name) : nullptr;
+    if (team == nullptr || team->released) continue;
     if (!job.state.IsTerminal()) {
-      if (part->assigned && job.run->Succeeded(*part)) {
-        for (size_t i = 0; processes_gone && i < part->devices.size(); ++i) {
-          job.run->ranks[static_cast<size_t>(part->first_rank) + i].exited = true;
+      if (team->assigned && job.run->Succeeded(*team)) {
+        for (size_t i = 0; processes_gone && i < team->devices.size(); ++i) {
+          job.run->ranks[static_cast<size_t>(team->first_rank) + i].exited = true;
         }
         continue;
       }
-      OnFailure(job, CauseOf(job, part->first_rank, FailureKind::kNodeLost, message));
+      OnFailure(job, CauseOf(job, team->first_rank, FailureKind::kNodeLost, message));
       if (!job.state.IsTerminal()) continue;  // it waits
     }
     if (!processes_gone || !job.run.has_value()) continue;
-    part = job.run->PartOf(node.name);
-    if (part != nullptr) ReleasePart(job, *part);
+    team = job.run->TeamOf(node.name);
+    if (team != nullptr) ReleaseTeam(job, *team);
   }
 }
 
@@ -344,19 +355,19 @@ void Coordinator::On(const CommandFinished& event) {
   if (const auto* prepare = std::get_if<PrepareData>(&command)) {
     Job* job = FindJob(prepare->job);
     if (job == nullptr || !job->run.has_value() || job->state.IsTerminal()) return;
-    Part* part = job->run->PartOf(node->name);
-    if (part != nullptr && job->run->stage == Run::Stage::kPreparing)
-      OnPrepared(*job, *part, event);
+    Team* team = job->run->TeamOf(node->name);
+    if (team != nullptr && job->run->stage == Run::Stage::kPreparing)
+      OnPrepared(*job, *team, event);
   } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {
     OnCommandFailed(*node, command, event);
   } else if (const auto* stop = std::get_if<StopRanks>(&command)) {
     if (node->foreign.erase({stop->job, stop->epoch}) != 0) capacity_changed_ = true;
     Job* job = FindJob(stop->job);
     if (job == nullptr || !job->run.has_value() || !job->state.IsTerminal()) return;
-    Part* part = job->run->PartOf(node->name);
+    Team* team = job->run->TeamOf(node->name);
     // Answered when the processes are gone: exits may have been told to a coordinator before this
     // one.
-    if (part != nullptr && !part->released && event.code == 0) ReleasePart(*job, *part);
+    if (team != nullptr && !team->released && event.code == 0) ReleaseTeam(*job, *team);
   }
 }
 
@@ -372,18 +383,19 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   const auto* assign = std::get_if<Assign>(&command);
   Job* job = assign == nullptr ? nullptr : FindJob(assign->job);
   if (job == nullptr || !job->run.has_value() || assign->epoch != job->state.epoch) return;
-  Part* part = job->run->PartOf(node.name);
-  if (part == nullptr) return;
+  Team* team = job->run->TeamOf(node.name);
+  if (team == nullptr) return;
   if (!job->state.IsTerminal()) {
-    OnFailure(*job, CauseOf(*job, part->first_rank, FailureKind::kStartFailed,
+    OnFailure(*job, CauseOf(*job, team->first_rank, FailureKind::kStartFailed,
                             absl::StrCat("node ", node.name,
                                          " could not start its ranks: ", result.message)));
   }
 }
 
-void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result) {
+void Coordinator::OnPrepared(Job& job, Team& team, const CommandFinished& result) {
+  int64_t unnamed = result.corrupt_samples;
   for (const std::string& message : result.corrupt_messages) {
-    NoteCorrupt(job, message);
+    if (NoteCorrupt(job, message)) --unnamed;
   }
   if (!result.data_violations.empty() || result.code != 0 || result.data_digest.empty()) {
     std::vector<std::string> lines;
@@ -396,33 +408,31 @@ void Coordinator::OnPrepared(Job& job, Part& part, const CommandFinished& result
                          result.code == static_cast<int32_t>(absl::StatusCode::kInvalidArgument);
     return OnFailure(job,
                      {.kind = invalid ? FailureKind::kDataInvalid : FailureKind::kPrepareFailed,
-                      .node = part.node,
+                      .node = team.node,
                       .message = absl::StrJoin(lines, "\n"),
                       .time = now_});
   }
   // A worker names only the first of many.
-  const int64_t unnamed =
-      result.corrupt_samples - static_cast<int64_t>(result.corrupt_messages.size());
-  if (FailIfCorrupt(job, part.node, std::max<int64_t>(0, unnamed))) return;
+  if (FailIfCorrupt(job, team.node, std::max<int64_t>(0, unnamed))) return;
   Run& run = *job.run;
   if (run.data_digest.empty()) {
     run.data_digest = result.data_digest;
   } else if (run.data_digest != result.data_digest) {
     return OnFailure(
         job, {.kind = FailureKind::kDataInvalid,
-              .node = part.node,
-              .message = absl::StrCat("node ", part.node, " reads other data than node ",
-                                      run.parts.front().node, ": digest ", result.data_digest,
+              .node = team.node,
+              .message = absl::StrCat("node ", team.node, " reads other data than node ",
+                                      run.teams.front().node, ": digest ", result.data_digest,
                                       " instead of ", run.data_digest),
               .time = now_});
   }
-  part.prepared = true;
-  if (&part == &run.parts.front()) {
-    for (size_t i = 1; i < run.parts.size(); ++i) {
-      if (!run.parts[i].prepared) Prepare(job, run.parts[i]);
+  team.prepared = true;
+  if (&team == &run.teams.front()) {
+    for (size_t i = 1; i < run.teams.size(); ++i) {
+      if (!run.teams[i].prepared) Prepare(job, run.teams[i]);
     }
   }
-  if (std::all_of(run.parts.begin(), run.parts.end(), [](const Part& p) { return p.prepared; })) {
+  if (std::all_of(run.teams.begin(), run.teams.end(), [](const Team& p) { return p.prepared; })) {
     AssignAll(job);
   }
 }

@@ -1,5 +1,6 @@
 // Submit, cancel, questions, admission and planning.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -96,8 +97,8 @@ void Coordinator::On(const DeleteRequested& event) {
     actions_.push_back(DeleteEndedJob{event.token, event.job});
   } else if (job->state.IsTerminal()) {
     job->delete_requests.push_back(event.token);
-    if (const Part* part = PartOutOfReach(*job); part != nullptr) {
-      RefuseDeletes(*job, MayHaveRanksOn(*job, part->node));
+    if (const Team* team = TeamOutOfReach(*job); team != nullptr) {
+      RefuseDeletes(*job, MayHaveRanksOn(*job, team->node));
     } else if (!job->archive_failure.ok()) {
       RefuseDeletes(*job, job->archive_failure);
     }
@@ -109,12 +110,12 @@ void Coordinator::On(const DeleteRequested& event) {
   }
 }
 
-// The part of a job that has ended whose ranks may still be there, on a node that is away.
-const Part* Coordinator::PartOutOfReach(const Job& job) const {
+// The team of a job that has ended whose ranks may still be there, on a node that is away.
+const Team* Coordinator::TeamOutOfReach(const Job& job) const {
   if (!job.run.has_value() || !job.state.IsTerminal()) return nullptr;
-  for (const Part& part : job.run->parts) {
-    const auto node = nodes_.find(part.node);
-    if (!part.released && node != nodes_.end() && !node->second.connected()) return &part;
+  for (const Team& team : job.run->teams) {
+    const auto node = nodes_.find(team.node);
+    if (!team.released && node != nodes_.end() && !node->second.connected()) return &team;
   }
   return nullptr;
 }
@@ -180,28 +181,28 @@ void Coordinator::On(const LogsRequested& event) {
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
   const bool follow = event.follow && job != nullptr && !job->state.IsTerminal();
-  for (const NodeDevices& part : job != nullptr ? job->state.layout.nodes : event.placement) {
-    const int32_t end = first + static_cast<int32_t>(part.devices.size());
+  for (const NodeDevices& entry : job != nullptr ? job->state.layout.nodes : event.placement) {
+    const int32_t end = first + static_cast<int32_t>(entry.devices.size());
     FetchLogs fetch{.job = event.job, .follow = follow, .tail = event.tail};
     for (int32_t rank : event.ranks) {
       if (rank >= first && rank < end) fetch.ranks.push_back(rank);
     }
     const bool wanted = event.ranks.empty() || !fetch.ranks.empty();
     first = end;
-    const auto node = nodes_.find(part.node);
+    const auto node = nodes_.find(entry.node);
     if (!wanted) continue;
     if (node == nodes_.end() || !node->second.connected()) {
       if (!follow) continue;
       // A follower asks again, and would miss these ranks for as long as the others write.
       actions_.push_back(AnswerLogs{event.token, absl::UnavailableError(absl::StrCat(
-                                                     "node ", part.node, " is not connected"))});
+                                                     "node ", entry.node, " is not connected"))});
       return;
     }
-    if (const auto after = event.after.find(part.node); after != event.after.end()) {
+    if (const auto after = event.after.find(entry.node); after != event.after.end()) {
       fetch.after = after->second;
     }
     fetch.fetch_id = absl::StrCat(event.token.value, ".", ++fetch_count_);
-    sources.push_back({part.node, fetch.fetch_id});
+    sources.push_back({entry.node, fetch.fetch_id});
     fetches.emplace_back(&node->second, std::move(fetch));
   }
   // Answered first: the caller must know a fetch before its worker can answer it.
@@ -249,9 +250,9 @@ void Coordinator::LeaveQueue(const Job& job) {
 void Coordinator::Plan(Job& job, Placement placement) {
   job.too_large = false;
   queue_.erase(job.state.id);
-  for (const NodeDevices& part : placement) {
-    Node& node = nodes_.at(part.node);
-    for (int32_t device : part.devices) {
+  for (const NodeDevices& entry : placement) {
+    Node& node = nodes_.at(entry.node);
+    for (int32_t device : entry.devices) {
       node.device_jobs[static_cast<size_t>(device)] = job.state.id;
     }
     PublishView(node);
@@ -279,11 +280,11 @@ Placement Coordinator::EndPlanning(Job& job) {
 }
 
 bool Coordinator::StillThere(const Job& job, const Placement& placement) const {
-  return std::all_of(placement.begin(), placement.end(), [&](const NodeDevices& part) {
-    const auto node = nodes_.find(part.node);
+  return std::all_of(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
+    const auto node = nodes_.find(entry.node);
     if (node == nodes_.end() || !node->second.Schedulable()) return false;
     const std::vector<JobId>& holders = node->second.device_jobs;
-    return std::all_of(part.devices.begin(), part.devices.end(), [&](int32_t device) {
+    return std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
       return static_cast<size_t>(device) < holders.size() &&
              holders[static_cast<size_t>(device)] == job.state.id;
     });
@@ -297,7 +298,7 @@ void Coordinator::On(const PlanComputed& event) {
   const Placement placement = EndPlanning(job);
   if (job.run.has_value()) return OnNextEpochPlanned(job, event.plan);
   if (!event.plan.ok() || !StillThere(job, placement)) {
-    for (const NodeDevices& part : placement) FreeDevices(job, part.node, part.devices);
+    for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
     if (event.plan.ok()) {
       queue_.insert(job.state.id);
       capacity_changed_ = true;
@@ -312,7 +313,7 @@ void Coordinator::On(const PlanComputed& event) {
   Commit(job, EpochPlanned{event.plan->layout, event.plan->digest});
   Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
                            std::nullopt});
-  Prepare(job, job.run->parts.front());
+  Prepare(job, job.run->teams.front());
 }
 
 void Coordinator::FreeDevices(const Job& job, const NodeName& name,
@@ -326,6 +327,7 @@ void Coordinator::FreeDevices(const Job& job, const NodeName& name,
       node->second.device_jobs[index] = JobId{};
     }
   }
+  NoteDeadline(node->second);  // one that is lost may be forgotten now
   PublishView(node->second);
   capacity_changed_ = true;
 }
@@ -352,8 +354,8 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
                                        " ranks (", absl::StrJoin(missing, ", "),
                                        count > 16 ? ", ..." : "", ")"));
       } else if (job.run.has_value()) {
-        for (const Part& part : job.run->parts) {
-          if (!part.prepared) missing.push_back(part.node);
+        for (const Team& team : job.run->teams) {
+          if (!team.prepared) missing.push_back(team.node);
         }
         reasons.push_back(absl::StrCat("its data is being checked and indexed on ",
                                        absl::StrJoin(missing, ", ")));
@@ -374,11 +376,11 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     reasons.push_back(absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting));
   }
   if (job.run.has_value() && !state.IsTerminal()) {
-    for (const Part& part : job.run->parts) {
-      const auto node = nodes_.find(part.node);
+    for (const Team& team : job.run->teams) {
+      const auto node = nodes_.find(team.node);
       if (node != nodes_.end() && !node->second.connected()) {
         reasons.push_back(
-            absl::StrCat("node ", part.node, " is disconnected since ",
+            absl::StrCat("node ", team.node, " is disconnected since ",
                          absl::FormatTime(node->second.disconnected_at, absl::UTCTimeZone())));
       }
     }
@@ -429,23 +431,36 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     reasons.push_back(absl::StrCat(Named(other), " holds ", devices,
                                    other.state.IsTerminal() ? " until its ranks are gone" : ""));
   }
-  for (JobId ahead : queue_) {
-    if (ahead >= job.state.id) break;
-    const JobRequest& other = *jobs_.at(ahead).state.request;
-    if (CapacityFor(nodes_, other) < other.devices) continue;  // holds nobody up
-    const bool competes = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
-      return Matches(entry.second, other) && Matches(entry.second, request);
-    });
-    if (!competes) continue;
-    reasons.push_back(
-        absl::StrCat(Named(jobs_.at(ahead)), " came first and waits for ", other.devices));
-    if (++named > 2 * kNamedMax) break;
-  }
-  for (std::string& reason : unavailable) {
-    if (++named > 3 * kNamedMax) break;
-    reasons.push_back(std::move(reason));
-  }
+  const auto append = [&reasons](std::vector<std::string> more) {
+    more.resize(std::min(more.size(), kNamedMax));
+    std::move(more.begin(), more.end(), std::back_inserter(reasons));
+  };
+  append(AheadOf(job, kNamedMax));
+  append(std::move(unavailable));
   return reasons;
+}
+
+std::vector<std::string> Coordinator::AheadOf(const Job& job, size_t count) const {
+  std::vector<const Node*> wanted;
+  for (const auto& [name, node] : nodes_) {
+    if (Matches(node, *job.state.request)) wanted.push_back(&node);
+  }
+  std::map<LineKey, bool> competes;  // most jobs of a queue wait in few lines
+  std::vector<std::string> ahead;
+  for (auto id = queue_.begin(), end = queue_.lower_bound(job.state.id);
+       id != end && ahead.size() < count; ++id) {
+    const Job& other = jobs_.at(*id);
+    if (other.too_large) continue;  // holds nobody up
+    const JobRequest& request = *other.state.request;
+    const auto [line, added] = competes.try_emplace({request.device_kind, request.node_selector});
+    if (added) {
+      line->second = std::any_of(wanted.begin(), wanted.end(),
+                                 [&](const Node* node) { return Matches(*node, request); });
+    }
+    if (!line->second) continue;
+    ahead.push_back(absl::StrCat(Named(other), " came first and waits for ", request.devices));
+  }
+  return ahead;
 }
 
 }  // namespace phalanx::coordinator

@@ -34,8 +34,8 @@ void Coordinator::On(const RankReported& event) {
   Job* job = FindJob(event.job);
   if (node == nullptr || job == nullptr || !job->run.has_value()) return;
   if (event.epoch != job->state.epoch) return;  // fenced
-  const Part* part = job->run->PartOf(node->name);
-  if (part == nullptr || part->released || !part->Has(event.rank)) return;
+  const Team* team = job->run->TeamOf(node->name);
+  if (team == nullptr || team->released || !team->Has(event.rank)) return;
   std::visit([&](const auto& report) { OnReport(*job, event.rank, report); }, event.report);
 }
 
@@ -49,31 +49,33 @@ void Coordinator::OnReport(Job& job, int32_t, const RendezvousEntry& entry) {
     it->second = entry.value;
   }
   // To the node that it came from too: its other ranks read the same table.
-  for (Part& part : run.parts) part.rendezvous[entry.key] = entry.value;
-  run.rendezvous_deadline = std::min(run.rendezvous_deadline, now_ + options_.rendezvous_delay);
+  for (Team& team : run.teams) team.rendezvous[entry.key] = entry.value;
+  if (now_ + options_.rendezvous_delay < run.rendezvous_deadline) {
+    SetDeadline(job, run.rendezvous_deadline, options_.rendezvous_delay);
+  }
 }
 
 void Coordinator::FlushRendezvous(Job& job) {
   Run& run = *job.run;
   run.rendezvous_deadline = absl::InfiniteFuture();
-  for (Part& part : run.parts) {
+  for (Team& team : run.teams) {
     Rendezvous command{.job = job.state.id, .epoch = job.state.epoch};
     size_t bytes = 0;
     const auto send = [&] {
       if (command.entries.empty() || job.state.IsTerminal()) return;
-      const auto node = nodes_.find(part.node);
+      const auto node = nodes_.find(team.node);
       if (node == nodes_.end()) return;
-      Tell(job, NodeCommand{part.node, node->second.incarnation, command});
+      Tell(job, NodeCommand{team.node, node->second.incarnation, command});
       command.entries.clear();
       bytes = 0;
     };
-    for (auto& [key, value] : part.rendezvous) {
+    for (auto& [key, value] : team.rendezvous) {
       if (bytes + key.size() + value.size() > kRendezvousBytes) send();
       bytes += key.size() + value.size();
       command.entries.emplace(key, std::move(value));
     }
     send();
-    part.rendezvous.clear();
+    team.rendezvous.clear();
   }
 }
 
@@ -90,9 +92,9 @@ void Coordinator::CheckReady(Job& job) {
   if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
   if (run.stage == Run::Stage::kReattaching) {
     // It runs after all; so a node that came back without ranks has lost them.
-    for (Part& part : run.parts) {
-      if (!part.seen && nodes_.at(part.node).connected()) {
-        part.missing_deadline = now_ + options_.report_grace;
+    for (Team& team : run.teams) {
+      if (!team.seen && nodes_.at(team.node).connected()) {
+        SetDeadline(job, team.missing_deadline, options_.report_grace);
       }
     }
   }
@@ -152,9 +154,15 @@ void Coordinator::CheckSucceeded(Job& job) {
       options_.cancel_grace);
 }
 
-void Coordinator::NoteCorrupt(Job& job, const std::string& message) {
-  if (job.state.corrupt_samples.contains(message)) return;
-  Commit(job, EventRecorded{kCorruptSample, message, job.state.epoch});
+bool Coordinator::NoteCorrupt(Job& job, const std::string& message) {
+  const JobState& state = job.state;
+  if (state.corrupt_samples.contains(message)) return true;
+  if (static_cast<int64_t>(state.corrupt_samples.size()) >= options_.rank_events_max ||
+      state.corrupt_bytes + static_cast<int64_t>(message.size()) > options_.corrupt_bytes_max) {
+    return false;
+  }
+  Commit(job, EventRecorded{kCorruptSample, message, state.epoch});
+  return true;
 }
 
 bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed) {
@@ -176,11 +184,8 @@ bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed)
 }
 
 void Coordinator::OnCorrupt(Job& job, int32_t rank, const std::string& message) {
-  const std::set<std::string>& named = job.state.corrupt_samples;
-  if (named.contains(message)) return;
-  if (static_cast<int64_t>(named.size()) < options_.rank_events_max) {
-    NoteCorrupt(job, message);
-  } else {
+  if (job.state.corrupt_samples.contains(message)) return;
+  if (!NoteCorrupt(job, message)) {
     std::set<uint64_t>& known = job.unnamed_fingerprints;
     if (known.size() < kFingerprintsMax) {
       uint64_t fingerprint = 0;
@@ -192,7 +197,7 @@ void Coordinator::OnCorrupt(Job& job, int32_t rank, const std::string& message) 
                                 job.state.epoch});
     }
   }
-  FailIfCorrupt(job, job.run->PartOfRank(rank)->node, job.unnamed_corrupt);
+  FailIfCorrupt(job, job.run->TeamOfRank(rank)->node, job.unnamed_corrupt);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
@@ -225,11 +230,11 @@ void Coordinator::OnReport(Job& job, int32_t, const EvaluationReport& report) {
        Action(PublishEvaluation{job.state.id, std::make_shared<const EvaluationReport>(report)}));
 }
 
-void Coordinator::Prepare(Job& job, Part& part) {
-  const auto node = nodes_.find(part.node);
+void Coordinator::Prepare(Job& job, Team& team) {
+  const auto node = nodes_.find(team.node);
   if (node == nodes_.end()) return;
-  job.run->prepare_deadline = now_ + options_.prepare_timeout;
-  Tell(job, NodeCommand{part.node, node->second.incarnation,
+  SetDeadline(job, job.run->prepare_deadline, options_.prepare_timeout);
+  Tell(job, NodeCommand{team.node, node->second.incarnation,
                         PrepareData{job.state.id, job.state.request}});
 }
 
@@ -237,15 +242,15 @@ void Coordinator::AssignAll(Job& job) {
   Run& run = *job.run;
   run.stage = Run::Stage::kAssigned;
   run.prepare_deadline = absl::InfiniteFuture();
-  run.start_deadline = now_ + options_.start_timeout;
+  SetDeadline(job, run.start_deadline, options_.start_timeout);
   if (job.state.layout.data_digest != run.data_digest) {
     EpochPlanned planned{job.state.layout, job.state.plan_digest};
     planned.layout.data_digest = run.data_digest;
     Commit(job, std::move(planned));
   }
-  for (Part& part : run.parts) {
-    part.assigned = true;
-    Tell(job, NodeCommand{part.node, nodes_.at(part.node).incarnation,
+  for (Team& team : run.teams) {
+    team.assigned = true;
+    Tell(job, NodeCommand{team.node, nodes_.at(team.node).incarnation,
                           Assign{.job = job.state.id,
                                  .epoch = job.state.epoch,
                                  .request = job.state.request,
@@ -289,8 +294,8 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   LeaveQueue(job);
   if (job.planning.has_value()) {
     const Placement placement = EndPlanning(job);
-    for (const NodeDevices& part : placement) {
-      if (!job.run.has_value()) FreeDevices(job, part.node, part.devices);
+    for (const NodeDevices& entry : placement) {
+      if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);
     }
   }
   const auto named = live_names_.find(job.state.request->name);
@@ -300,42 +305,46 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   job.run->accusations.clear();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
       job.run->settle_deadline = job.run->rendezvous_deadline = absl::InfiniteFuture();
-  for (size_t i = 0; job.run.has_value() && i < job.run->parts.size(); ++i) {
-    Part& part = job.run->parts[i];
-    part.missing_deadline = absl::InfiniteFuture();
-    if (part.released) continue;
-    if (!part.assigned) {
-      ReleasePart(job, part);
+  for (size_t i = 0; job.run.has_value() && i < job.run->teams.size(); ++i) {
+    Team& team = job.run->teams[i];
+    team.missing_deadline = absl::InfiniteFuture();
+    if (const auto node = nodes_.find(team.node); node != nodes_.end()) {
+      NoteDeadline(node->second);  // one that is lost may be forgotten now
+    }
+    if (team.released) continue;
+    if (!team.assigned) {
+      ReleaseTeam(job, team);
       continue;
     }
-    const auto node = nodes_.find(part.node);
+    const auto node = nodes_.find(team.node);
     // A rank process outlives its epoch, so ranks that have succeeded are stopped too.
     if (node != nodes_.end()) {
-      Tell(job, NodeCommand{part.node, node->second.incarnation,
+      Tell(job, NodeCommand{team.node, node->second.incarnation,
                             StopRanks{.job = job.state.id,
                                       .epoch = job.state.epoch,
                                       .grace = grace,
                                       .reason = stop_reason}});
     }
-    CheckReleased(job, part);
+    CheckReleased(job, team);
   }
 }
 
-void Coordinator::CheckReleased(Job& job, Part& part) {
-  for (size_t i = 0; i < part.devices.size(); ++i) {
-    const RankState& rank = job.run->ranks[static_cast<size_t>(part.first_rank) + i];
+void Coordinator::CheckReleased(Job& job, Team& team) {
+  for (size_t i = 0; i < team.devices.size(); ++i) {
+    const RankState& rank = job.run->ranks[static_cast<size_t>(team.first_rank) + i];
     if (rank.used && !rank.exited) return;
   }
-  ReleasePart(job, part);
+  ReleaseTeam(job, team);
 }
 
-// May end the run, and with it `part`.
-void Coordinator::ReleasePart(Job& job, Part& part) {
-  part.released = true;
-  FreeDevices(job, part.node, part.devices);
-  const std::vector<Part>& parts = job.run->parts;
-  if (std::all_of(parts.begin(), parts.end(), [](const Part& p) { return p.released; })) {
+// May end the run, and with it `team`.
+void Coordinator::ReleaseTeam(Job& job, Team& team) {
+  team.released = true;
+  FreeDevices(job, team.node, team.devices);
+  const std::vector<Team>& teams = job.run->teams;
+  if (std::all_of(teams.begin(), teams.end(), [](const Team& p) { return p.released; })) {
     active_.erase(job.state.id);
+    run_agenda_.Forget(job.state.id);
     job.run.reset();
     if (job.state.IsTerminal()) Archive(job);
   }

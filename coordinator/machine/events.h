@@ -156,7 +156,11 @@ struct ArchiveFailed {
   JobId job;
   absl::Status status;
 };
-struct DeadlineReached {};
+// Deadlines are judged as of `read_until`: all that came in before it has been fed, and what came
+// in later may show that nobody is late.
+struct DeadlineReached {
+  Instant read_until = absl::InfiniteFuture();
+};
 // This process did not run for so long. Comes before anything that waited meanwhile.
 struct Stalled {
   absl::Duration duration;

@@ -10,8 +10,8 @@ namespace phalanx::coordinator {
 namespace {
 
 std::string Described(const Run& run, int32_t rank) {
-  const Part* part = run.PartOfRank(rank);
-  return absl::StrCat("rank ", rank, part == nullptr ? "" : absl::StrCat(" on node ", part->node));
+  const Team* team = run.TeamOfRank(rank);
+  return absl::StrCat("rank ", rank, team == nullptr ? "" : absl::StrCat(" on node ", team->node));
 }
 
 std::string Sentence(const Run& run, const Accusation& accusation) {
@@ -24,24 +24,24 @@ std::string Sentence(const Run& run, const Accusation& accusation) {
   return absl::StrCat(text, ": ", accusation.message);
 }
 
-// The part that is accused, by a rank of another one.
-const Part* AccusedFromOutside(const Run& run, const Accusation& accusation) {
-  const Part* accused = run.PartOfRank(accusation.accused);
-  return accused == run.PartOfRank(accusation.reporter) ? nullptr : accused;
+// The team that is accused, by a rank of another one.
+const Team* AccusedFromOutside(const Run& run, const Accusation& accusation) {
+  const Team* accused = run.TeamOfRank(accusation.accused);
+  return accused == run.TeamOfRank(accusation.reporter) ? nullptr : accused;
 }
 
-FailureCause NodeLostCause(const Run& run, const Part& part) {
+FailureCause NodeLostCause(const Run& run, const Team& team) {
   std::string message =
-      absl::StrCat("node ", part.node, " is lost: the session of its daemon broke");
+      absl::StrCat("node ", team.node, " is lost: the session of its daemon broke");
   for (const Accusation& accusation : run.accusations) {
-    const bool fits = accusation.accused < 0 || AccusedFromOutside(run, accusation) == &part;
+    const bool fits = accusation.accused < 0 || AccusedFromOutside(run, accusation) == &team;
     if (!fits) continue;
     absl::StrAppend(&message, ", and ", Sentence(run, accusation));
     break;
   }
   return {.kind = job::FailureKind::kNodeLost,
-          .rank = part.first_rank,
-          .node = part.node,
+          .rank = team.first_rank,
+          .node = team.node,
           .message = std::move(message)};
 }
 
@@ -58,21 +58,21 @@ bool FollowedAnother(const Run& run, int32_t rank) {
   });
 }
 
-// The part that the ranks of other nodes accuse, at least two of them, or nullptr.
-const Part* AccusedBySeveral(const Run& run) {
-  std::map<const Part*, std::set<int32_t>> reporters;
+// The team that the ranks of other nodes accuse, at least two of them, or nullptr.
+const Team* AccusedBySeveral(const Run& run) {
+  std::map<const Team*, std::set<int32_t>> reporters;
   for (const Accusation& accusation : run.accusations) {
     if (FollowedAnother(run, accusation.accused)) continue;
-    if (const Part* part = AccusedFromOutside(run, accusation)) {
-      reporters[part].insert(accusation.reporter);
+    if (const Team* team = AccusedFromOutside(run, accusation)) {
+      reporters[team].insert(accusation.reporter);
     }
   }
-  const Part* most = nullptr;
+  const Team* most = nullptr;
   size_t count = 1;
-  for (const Part& part : run.parts) {  // in a fixed order
-    const auto found = reporters.find(&part);
+  for (const Team& team : run.teams) {  // in a fixed order
+    const auto found = reporters.find(&team);
     if (found == reporters.end() || found->second.size() <= count) continue;
-    most = &part;
+    most = &team;
     count = found->second.size();
   }
   return most;
@@ -80,22 +80,22 @@ const Part* AccusedBySeveral(const Run& run) {
 
 }  // namespace
 
-const Part* ConvictedNode(const Run& run, const std::set<NodeName>& broken) {
+const Team* ConvictedNode(const Run& run, const std::set<NodeName>& broken) {
   for (const Accusation& accusation : run.accusations) {
-    const Part* part = AccusedFromOutside(run, accusation);
-    if (part != nullptr && broken.contains(part->node)) return part;
+    const Team* team = AccusedFromOutside(run, accusation);
+    if (team != nullptr && broken.contains(team->node)) return team;
   }
   return nullptr;
 }
 
 FailureCause VerdictOf(const Run& run, const std::set<NodeName>& broken) {
-  if (const Part* part = ConvictedNode(run, broken)) return NodeLostCause(run, *part);
+  if (const Team* team = ConvictedNode(run, broken)) return NodeLostCause(run, *team);
   const std::vector<Accusation>& all = run.accusations;
   const bool nobody_named =
       std::all_of(all.begin(), all.end(), [](const Accusation& a) { return a.accused < 0; });
-  const auto is_broken = [&](const Part& part) { return broken.contains(part.node); };
-  if (nobody_named && std::count_if(run.parts.begin(), run.parts.end(), is_broken) == 1) {
-    return NodeLostCause(run, *std::find_if(run.parts.begin(), run.parts.end(), is_broken));
+  const auto is_broken = [&](const Team& team) { return broken.contains(team.node); };
+  if (nobody_named && std::count_if(run.teams.begin(), run.teams.end(), is_broken) == 1) {
+    return NodeLostCause(run, *std::find_if(run.teams.begin(), run.teams.end(), is_broken));
   }
   // Who accuses others went after them, so the first of those who accuse nobody is where it began.
   auto root = std::find_if(all.begin(), all.end(), [&](const Accusation& a) {
@@ -105,17 +105,17 @@ FailureCause VerdictOf(const Run& run, const std::set<NodeName>& broken) {
     root = std::find_if(all.begin(), all.end(), [](const Accusation& a) { return a.accused >= 0; });
   }
   if (root == all.end()) root = all.begin();
-  if (const Part* part = AccusedBySeveral(run)) {
+  if (const Team* team = AccusedBySeveral(run)) {
     return {.kind = job::FailureKind::kNodeUnreachable,
-            .rank = part->first_rank,
-            .node = part->node,
+            .rank = team->first_rank,
+            .node = team->node,
             .message =
-                absl::StrCat("several ranks lost node ", part->node, ": ", Sentence(run, *root))};
+                absl::StrCat("several ranks lost node ", team->node, ": ", Sentence(run, *root))};
   }
-  const Part* part = run.PartOfRank(root->accused);
+  const Team* team = run.TeamOfRank(root->accused);
   return {.kind = job::FailureKind::kPeerLost,
           .rank = root->accused,
-          .node = part == nullptr ? NodeName() : part->node,
+          .node = team == nullptr ? NodeName() : team->node,
           .message = Sentence(run, *root)};
 }
 

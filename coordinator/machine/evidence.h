@@ -17,7 +17,7 @@
 namespace phalanx::coordinator {
 
 struct Run;
-struct Part;
+struct Team;
 
 struct Accusation {
   int32_t reporter = 0;
@@ -25,9 +25,9 @@ struct Accusation {
   std::string message;
 };
 
-// The part of a node whose session is `broken` and whose ranks are accused from another node;
+// The team of a node whose session is `broken` and whose ranks are accused from another node;
 // nullptr: there is none.
-const Part* ConvictedNode(const Run& run, const std::set<NodeName>& broken);
+const Team* ConvictedNode(const Run& run, const std::set<NodeName>& broken);
 
 // What the accusations of `run`, at least one, amount to when nothing better comes. Without a time.
 FailureCause VerdictOf(const Run& run, const std::set<NodeName>& broken);

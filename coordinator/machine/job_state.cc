@@ -48,7 +48,9 @@ class Applier {
   }
 
   void operator()(const EventRecorded& body) {
-    if (body.type == kCorruptSample) state_.corrupt_samples.insert(body.message);
+    if (body.type == kCorruptSample && state_.corrupt_samples.insert(body.message).second) {
+      state_.corrupt_bytes += static_cast<int64_t>(body.message.size());
+    }
     Add(body.type, body.message);
   }
   void operator()(const Evaluated& body) {
@@ -104,8 +106,8 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
 }
 
 std::string ToString(const Placement& placement) {
-  return absl::StrJoin(placement, ", ", [](std::string* out, const NodeDevices& part) {
-    absl::StrAppend(out, part.devices.size(), " on ", part.node);
+  return absl::StrJoin(placement, ", ", [](std::string* out, const NodeDevices& entry) {
+    absl::StrAppend(out, entry.devices.size(), " on ", entry.node);
   });
 }
 

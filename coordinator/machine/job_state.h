@@ -32,6 +32,7 @@ struct JobState {
   std::optional<EvaluationReport> evaluation;
   std::optional<FailureCause> failure;
   std::set<std::string> corrupt_samples;  // as their events name them
+  int64_t corrupt_bytes = 0;              // of those names
   std::set<int32_t> succeeded;            // ranks of this epoch that have done all steps
   int64_t event_count = 0;
 

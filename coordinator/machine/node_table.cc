@@ -22,9 +22,9 @@ NodeView Node::View() const {
 
 std::vector<int64_t> DeviceMemory(const NodeTable& nodes, const Placement& placement) {
   std::vector<int64_t> memory;
-  for (const NodeDevices& part : placement) {
-    const auto node = nodes.find(part.node);
-    for (const int32_t device : part.devices) {
+  for (const NodeDevices& entry : placement) {
+    const auto node = nodes.find(entry.node);
+    for (const int32_t device : entry.devices) {
       const auto index = static_cast<size_t>(device);
       const bool known = node != nodes.end() && index < node->second.device_memory.size();
       memory.push_back(known ? node->second.device_memory[index] : 0);
@@ -79,13 +79,13 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
     for (auto it = candidates.begin(); it != candidates.end() && it->free >= remaining; ++it) {
       if (it->free < best->free) best = it;
     }
-    NodeDevices part{.node = best->node->name};
+    NodeDevices entry{.node = best->node->name};
     for (size_t i = 0; i < best->node->device_jobs.size() && remaining > 0; ++i) {
       if (best->node->device_jobs[i] != JobId{}) continue;
-      part.devices.push_back(static_cast<int32_t>(i));
+      entry.devices.push_back(static_cast<int32_t>(i));
       --remaining;
     }
-    placement.push_back(std::move(part));
+    placement.push_back(std::move(entry));
     candidates.erase(best);
   }
   return placement;

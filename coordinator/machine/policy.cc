@@ -10,8 +10,8 @@ using job::FailureKind;
 // As long as no rank had started there, nothing is lost with a node but what it had prepared.
 Decision OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
                     const NodeTable& cluster) {
-  const Part* part = run.PartOf(name);
-  if (part != nullptr && part->assigned) {
+  const Team* team = run.TeamOf(name);
+  if (team != nullptr && team->assigned) {
     return {Rung::kFail, absl::StrCat("ranks on node ", name,
                                       " may have trained, and this release does not move them")};
   }

@@ -34,7 +34,7 @@ struct Decision {
   friend bool operator==(const Decision&, const Decision&) = default;
 };
 
-// `run`: without parts before the job has one. `losses`: at least one, in the order in which they
+// `run`: without teams before the job has one. `losses`: at least one, in the order in which they
 // were found. The job waits only if it may wait for each of them.
 Decision Decide(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
                 const NodeTable& cluster);

@@ -8,28 +8,28 @@ namespace phalanx::coordinator {
 Instant Run::NextDeadline() const {
   Instant next = std::min(
       {prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline, settle_deadline});
-  for (const Part& part : parts) next = std::min(next, part.missing_deadline);
+  for (const Team& team : teams) next = std::min(next, team.missing_deadline);
   return next;
 }
 
-const Part* Run::PartOf(const NodeName& node) const {
+const Team* Run::TeamOf(const NodeName& node) const {
   const auto found =
-      std::find_if(parts.begin(), parts.end(), [&node](const Part& p) { return p.node == node; });
-  return found == parts.end() ? nullptr : &*found;
+      std::find_if(teams.begin(), teams.end(), [&node](const Team& p) { return p.node == node; });
+  return found == teams.end() ? nullptr : &*found;
 }
 
-Part* Run::PartOf(const NodeName& node) {
-  return const_cast<Part*>(std::as_const(*this).PartOf(node));
+Team* Run::TeamOf(const NodeName& node) {
+  return const_cast<Team*>(std::as_const(*this).TeamOf(node));
 }
 
-const Part* Run::PartOfRank(int32_t rank) const {
+const Team* Run::TeamOfRank(int32_t rank) const {
   const auto found =
-      std::find_if(parts.begin(), parts.end(), [rank](const Part& p) { return p.Has(rank); });
-  return found == parts.end() ? nullptr : &*found;
+      std::find_if(teams.begin(), teams.end(), [rank](const Team& p) { return p.Has(rank); });
+  return found == teams.end() ? nullptr : &*found;
 }
 
-Part* Run::PartOfRank(int32_t rank) {
-  return const_cast<Part*>(std::as_const(*this).PartOfRank(rank));
+Team* Run::TeamOfRank(int32_t rank) {
+  return const_cast<Team*>(std::as_const(*this).TeamOfRank(rank));
 }
 
 void Run::MoveDeadlines(absl::Duration by) {
@@ -37,14 +37,14 @@ void Run::MoveDeadlines(absl::Duration by) {
                             &rendezvous_deadline, &settle_deadline}) {
     *deadline += by;
   }
-  for (Part& part : parts) part.missing_deadline += by;
+  for (Team& team : teams) team.missing_deadline += by;
 }
 
 Run MakeRun(const plan::Layout& layout) {
   Run run;
   int32_t rank = 0;
   for (const NodeDevices& devices : layout.nodes) {
-    run.parts.push_back({.node = devices.node, .devices = devices.devices, .first_rank = rank});
+    run.teams.push_back({.node = devices.node, .devices = devices.devices, .first_rank = rank});
     rank += static_cast<int32_t>(devices.devices.size());
   }
   run.ranks.resize(static_cast<size_t>(rank));

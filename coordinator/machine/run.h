@@ -21,7 +21,7 @@ struct RankState {
 };
 
 // The ranks of one node: [first_rank, first_rank + devices).
-struct Part {
+struct Team {
   NodeName node;
   std::vector<int32_t> devices;
   int32_t first_rank = 0;
@@ -39,10 +39,10 @@ struct Part {
 
 struct Run {
   // Preparing: no rank exists. Assigned: ranks may. Reattaching: assigned while Starting by a
-  // coordinator before this one, so part of the rendezvous may be lost.
+  // coordinator before this one, so some of the rendezvous may be lost.
   enum class Stage : uint8_t { kPreparing, kAssigned, kReattaching } stage = Stage::kPreparing;
   std::vector<RankState> ranks;
-  std::vector<Part> parts;
+  std::vector<Team> teams;
   std::map<std::string, std::string> rendezvous;  // all that was said
   std::string data_digest;
   Instant prepare_deadline = absl::InfiniteFuture();  // moved by progress
@@ -57,10 +57,10 @@ struct Run {
   std::vector<Accusation> accusations;
   Instant settle_deadline = absl::InfiniteFuture();
 
-  Part* PartOf(const NodeName& node);
-  const Part* PartOf(const NodeName& node) const;
-  Part* PartOfRank(int32_t rank);
-  const Part* PartOfRank(int32_t rank) const;
+  Team* TeamOf(const NodeName& node);
+  const Team* TeamOf(const NodeName& node) const;
+  Team* TeamOfRank(int32_t rank);
+  const Team* TeamOfRank(int32_t rank) const;
   template <typename Predicate>
   bool AllUsed(Predicate predicate) const {
     for (const RankState& rank : ranks) {
@@ -68,10 +68,10 @@ struct Run {
     }
     return true;
   }
-  // All ranks of the part that have work have done all steps.
-  bool Succeeded(const Part& part) const {
-    for (size_t i = 0; i < part.devices.size(); ++i) {
-      const RankState& rank = ranks[static_cast<size_t>(part.first_rank) + i];
+  // All ranks of the team that have work have done all steps.
+  bool Succeeded(const Team& team) const {
+    for (size_t i = 0; i < team.devices.size(); ++i) {
+      const RankState& rank = ranks[static_cast<size_t>(team.first_rank) + i];
       if (rank.used && !rank.succeeded) return false;
     }
     return true;

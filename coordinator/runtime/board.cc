@@ -93,6 +93,12 @@ void EventWindow::Shrink() {
   while (events_.size() > 1) DropOldest();
 }
 
+bool EventWindow::ShedOldest() {
+  if (events_.size() <= 1) return false;
+  DropOldest();
+  return true;
+}
+
 void EventWindow::DropOldest() {
   bytes_ -= BytesOf(events_.front());
   events_.pop_front();
@@ -221,10 +227,29 @@ void Board::Publish(PublishEvent action) {
   {
     MutexLock lock(&mu_);
     Entry& entry = jobs_[action.job];
-    entry.events.Add(action.event);
+    AddLocked(action.job, entry, action.event);
     subscriptions = entry.subscriptions;
   }
   for (const auto& subscription : subscriptions) subscription->Add(action.event);
+}
+
+void Board::AddLocked(JobId job, Entry& entry, const JobEvent& event) {
+  size_t before = entry.events.bytes();
+  entry.events.Add(event);
+  CountEventsLocked(job, before, entry.events.bytes());
+  while (all_event_bytes_ > event_bytes_max_) {
+    const JobId largest = event_bytes_.rbegin()->second;
+    EventWindow& events = jobs_.at(largest).events;
+    before = events.bytes();
+    if (!events.ShedOldest()) return;
+    CountEventsLocked(largest, before, events.bytes());
+  }
+}
+
+void Board::CountEventsLocked(JobId job, size_t before, size_t now) {
+  event_bytes_.erase({before, job});
+  if (now != 0) event_bytes_.emplace(now, job);
+  all_event_bytes_ = all_event_bytes_ - before + now;
 }
 
 void Board::Publish(const PublishEvaluation& action) {
@@ -273,6 +298,7 @@ void Board::Forget(JobId job) {
   MutexLock lock(&mu_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return;
+  CountEventsLocked(job, found->second.events.bytes(), 0);
   entry = std::move(found->second);
   jobs_.erase(found);
   if (entry.job == nullptr) return;

@@ -13,7 +13,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,6 +37,8 @@ inline constexpr int64_t kPendingBytesMax = 64 << 20;
 // keeps all, and shows them once the job has ended.)
 inline constexpr size_t kEventsMax = 4096;
 inline constexpr size_t kEventBytesMax = 1 << 20;
+// Of all those jobs together; past it the oldest of the job with the most bytes are dropped.
+inline constexpr size_t kAllEventBytesMax = 256 << 20;
 
 // The newest events, bounded in number and bytes. Not thread-safe.
 class EventWindow {
@@ -46,6 +50,8 @@ class EventWindow {
   std::vector<JobEvent> TakeAll();
   // All but the newest.
   void Shrink();
+  // False: only the newest is left, which stays.
+  bool ShedOldest();
   bool empty() const { return events_.empty(); }
   size_t bytes() const { return bytes_; }
 
@@ -100,6 +106,8 @@ class Subscription {
 // Thread-safe.
 class Board {
  public:
+  explicit Board(size_t event_bytes_max = kAllEventBytesMax) : event_bytes_max_(event_bytes_max) {}
+
   // Where jobs that have ended are read from; called once, before anything else.
   void Connect(std::shared_ptr<EndedJobs> ended) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -152,15 +160,22 @@ class Board {
     Instant last_heartbeat = absl::InfinitePast();
   };
 
+  // Adds it and keeps all events within their bound.
+  void AddLocked(JobId job, Entry& entry, const JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The events of `job` hold `now` bytes and held `before`.
+  void CountEventsLocked(JobId job, size_t before, size_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   JobViewPtr FindLive(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<EndedJobs> ended() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  const size_t event_bytes_max_;
   // Shared, for subscriptions may outlive the board.
   const std::shared_ptr<std::atomic<int64_t>> pending_bytes_ =
       std::make_shared<std::atomic<int64_t>>(0);
   mutable Mutex mu_;
   std::shared_ptr<EndedJobs> ended_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, Entry> jobs_ ABSL_GUARDED_BY(mu_);
+  std::set<std::pair<size_t, JobId>> event_bytes_ ABSL_GUARDED_BY(mu_);  // of jobs with events
+  size_t all_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name
   std::map<job::JobPhase, int64_t> phases_ ABSL_GUARDED_BY(mu_);
   std::map<NodeName, NodeEntry> nodes_ ABSL_GUARDED_BY(mu_);

@@ -19,6 +19,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/job/scalar.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -115,17 +116,16 @@ int ServeNode(const AgentOptions& options) {
   return exit_code;
 }
 
-int Main(int argc, char** argv) {
+struct Flags {
   AgentOptions options;
-  options.node = HostName();
-  options.version = PHALANX_VERSION;
-  options.rank_program = OwnFolder() + "/phalanx-rank";
-  options.threads = 0;
-  options.end_orphans = true;
   std::vector<std::string> labels;
   std::string device_memory, job_file;
-  double grace = absl::ToDoubleSeconds(options.machine.shutdown_grace);
+  double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
+};
 
+// The exit code where there is nothing to run.
+std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  AgentOptions& options = flags.options;
   CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
   app.option_defaults()->take_last();  // a script's option may be overridden behind it
@@ -135,7 +135,7 @@ int Main(int argc, char** argv) {
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
       ->capture_default_str();
   app.add_option("--devices", options.devices, "how many of them")->capture_default_str();
-  app.add_option("--device-memory", device_memory,
+  app.add_option("--device-memory", flags.device_memory,
                  "bytes that jobs may use of each device, such as 80Gi; default: all that a GPU "
                  "has, anything on cpu");
   app.add_option("--state", options.state, "folder for logs and data indexes");
@@ -144,16 +144,17 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
       ->capture_default_str();
-  app.add_option("--label", labels, "KEY=VALUE for a job's node_selector; repeatable")->take_all();
+  app.add_option("--label", flags.labels, "KEY=VALUE for a job's node_selector; repeatable")
+      ->take_all();
   app.add_option("--threads", options.threads,
                  "threads of a rank on CPU; default: the CPUs shared out over the devices");
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--grace", grace, "seconds that ranks have to end in when this daemon does")
+  app.add_option("--grace", flags.grace, "seconds that ranks have to end in when this daemon does")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--check-data", job_file,
+  app.add_option("--check-data", flags.job_file,
                  "check a job file with its shards and tokenizer, print what is wrong, and end");
   try {
     app.parse(argc, argv);
@@ -163,33 +164,54 @@ int Main(int argc, char** argv) {
     app.exit(error);
     return kUsage;
   }
+  return std::nullopt;
+}
 
-  options.machine.shutdown_grace = absl::Seconds(grace);
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("worker"));
-  spdlog::flush_on(spdlog::level::info);
-  if (!job_file.empty()) {
-    spdlog::set_level(spdlog::level::warn);
-    return CheckDataOf(job_file);
-  }
-  for (const std::string& label : labels) {
+// What flags say together, or of this machine. Errors: InvalidArgument.
+absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
+  options.machine.shutdown_grace = absl::Seconds(flags.grace);
+  for (const std::string& label : flags.labels) {
     const size_t equals = label.find('=');
     if (equals == std::string::npos || equals == 0) {
-      std::cerr << "phalanx-worker: --label is \"" << label << "\"; it must be KEY=VALUE\n";
-      return kUsage;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--label is \"", label, "\"; it must be KEY=VALUE"));
     }
     options.labels[label.substr(0, equals)] = label.substr(equals + 1);
   }
-  const std::optional<int64_t> bytes = device_memory.empty() ? 0 : job::ParseSize(device_memory);
-  if (!bytes.has_value() || *bytes < 0 || (*bytes == 0 && !device_memory.empty())) {
-    std::cerr << "phalanx-worker: --device-memory is \"" << device_memory
-              << "\"; it must be a number of bytes, such as 80Gi\n";
-    return kUsage;
+  const bool limited = !flags.device_memory.empty();
+  const std::optional<int64_t> bytes = limited ? job::ParseSize(flags.device_memory) : 0;
+  if (!bytes.has_value() || *bytes < 0 || (*bytes == 0 && limited)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device-memory is \"", flags.device_memory,
+                     "\"; it must be a number of bytes, such as 80Gi"));
   }
   if (options.threads == 0) {
     const int cpus = static_cast<int>(std::thread::hardware_concurrency());
     options.threads = std::max(1, cpus / std::max(1, options.devices));
   }
   options.device_memory = MemoryOfDevices(options, *bytes);
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  AgentOptions& options = flags.options;
+  options.node = HostName();
+  options.version = PHALANX_VERSION;
+  options.rank_program = OwnFolder() + "/phalanx-rank";
+  options.threads = 0;
+  options.end_orphans = true;
+  if (const std::optional<int> exit_code = ParseFlags(argc, argv, flags)) return *exit_code;
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("worker"));
+  spdlog::flush_on(spdlog::level::info);
+  if (!flags.job_file.empty()) {
+    spdlog::set_level(spdlog::level::warn);
+    return CheckDataOf(flags.job_file);
+  }
+  if (const absl::Status status = CompleteOptions(flags, options); !status.ok()) {
+    std::cerr << "phalanx-worker: " << status.message() << "\n";
+    return kUsage;
+  }
   return ServeNode(options);
 }
 

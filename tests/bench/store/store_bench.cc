@@ -1,7 +1,6 @@
-// What a coordinator's store costs: the start on 10,000 live and 1,000,000 ended jobs, and
-// heartbeats. Stores are written directly, in $PHALANX_BENCH_DIR (default: the current folder).
+// What a coordinator's store costs: the start on 10,000 live and 1,000,000 ended jobs.
+// Stores are written directly, in $PHALANX_BENCH_DIR (default: the current folder).
 #include <benchmark/benchmark.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,10 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/server.h"
-#include "coordinator/runtime/driver.h"
-#include "coordinator/runtime/system_clock.h"
 #include "coordinator/store/archive.h"
-#include "coordinator/store/memory_backend.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
 #include "coordinator/wire/record_codec.h"
@@ -29,15 +25,6 @@ namespace {
 
 constexpr int64_t kLive = 10'000, kEnded = 1'000'000;
 constexpr size_t kDocumentBytes = 400;
-
-double CpuSeconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 class Folder {
  public:
@@ -163,46 +150,6 @@ void CheckOfAMillionEntries(benchmark::State& state) {
   }
 }
 BENCHMARK(CheckOfAMillionEntries)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);
-
-class NoSessions final : public SessionSink {
- public:
-  void Welcome(SessionId) override {}
-  void Send(SessionId, uint64_t, const Command&) override {}
-  void Close(SessionId, const absl::Status&) override {}
-  void EndLogs(const std::string&, const std::string&) override {}
-};
-
-// A heartbeat a second of each of 1,000 nodes, as the driver and the machine see them: the part of
-// one core that they take. (gRPC's part comes on top.)
-void HeartbeatsOfAThousandNodes(benchmark::State& state) {
-  constexpr uint64_t kNodes = 1000;
-  const SystemClock clock;
-  Board board;
-  Metrics metrics;
-  NoSessions sink;
-  auto driver =
-      *Driver::Start({}, clock, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()),
-                     board, metrics, sink);
-  for (uint64_t node = 1; node <= kNodes; ++node) {
-    driver->Post(SessionOpened{SessionId{node}, WorkerHello{.node = absl::StrCat("node-", node),
-                                                            .incarnation = Incarnation{node},
-                                                            .devices = 8}});
-  }
-  double cpu = 0, seconds = 0;
-  for (auto _ : state) {
-    const double cpu_before = CpuSeconds();
-    const absl::Time start = absl::Now();
-    // Spread over the second, as they come.
-    for (uint64_t node = 1; node <= kNodes; ++node) {
-      driver->Post(HeartbeatReceived{.session = SessionId{node}});
-      if (node % 10 == 0) absl::SleepFor(absl::Milliseconds(10));
-    }
-    cpu += CpuSeconds() - cpu_before;
-    seconds += absl::ToDoubleSeconds(absl::Now() - start);
-  }
-  state.counters["cores"] = cpu / seconds;
-}
-BENCHMARK(HeartbeatsOfAThousandNodes)->Iterations(3)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace phalanx::coordinator

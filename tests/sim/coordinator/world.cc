@@ -175,20 +175,42 @@ void World::Check() {
     if (live && !job.run.has_value())
       Violate(absl::StrCat(ToString(id), " is live and has no run"));
     if (!job.run.has_value()) continue;
-    for (const Part& part : job.run->parts) {
-      for (int32_t device : part.devices) {
-        if (part.released) continue;
-        const auto [it, added] = holders.emplace(std::pair(part.node, device), id);
+    for (const Team& team : job.run->teams) {
+      for (int32_t device : team.devices) {
+        if (team.released) continue;
+        const auto [it, added] = holders.emplace(std::pair(team.node, device), id);
         if (!added) {
-          Violate(absl::StrCat(part.node, " device ", device, " has ", ToString(it->second),
+          Violate(absl::StrCat(team.node, " device ", device, " has ", ToString(it->second),
                                " and ", ToString(id)));
         }
       }
     }
   }
+  CheckDeadlines();
   for (JobId id : acknowledged_) {
     if (!machine_->jobs().contains(id))
       Violate(absl::StrCat(ToString(id), " was acknowledged and is gone"));
+  }
+}
+
+// No deadline is forgotten: the next one is not after any of them.
+void World::CheckDeadlines() {
+  const Instant next = machine_->NextDeadline();
+  for (const auto& [name, node] : machine_->nodes()) {
+    const bool waits = node.connected() || !node.lost;
+    const bool in_use =
+        std::any_of(node.device_jobs.begin(), node.device_jobs.end(), [this](JobId holder) {
+          return holder != JobId{} && !machine_->jobs().at(holder).state.IsTerminal();
+        });
+    const absl::Duration silence = waits    ? options_.heartbeat_timeout
+                                   : in_use ? absl::InfiniteDuration()
+                                            : options_.node_forget_delay;
+    if (next > node.quiet_since() + silence) Violate(absl::StrCat(name, " is never judged"));
+  }
+  for (const auto& [id, job] : machine_->jobs()) {
+    if (job.run.has_value() && next > job.run->NextDeadline()) {
+      Violate(absl::StrCat(ToString(id), " is never judged"));
+    }
   }
 }
 

@@ -80,6 +80,7 @@ class World {
   void Take(const Action& action);
   void CheckCommand(const Command& command);
   void Check();
+  void CheckDeadlines();
   void CheckReplay();
   void PlanOne();
   void Commit();

@@ -19,8 +19,8 @@ struct Translate {
   }
   agent::Command operator()(const Assign& c) const {
     agent::AssignCommand assign{.job = c.job, .epoch = c.epoch, .document = DocumentOf(*c.request)};
-    for (const auto& part : c.layout.nodes) {
-      assign.placement.push_back({part.node, part.devices});
+    for (const auto& entry : c.layout.nodes) {
+      assign.placement.push_back({entry.node, entry.devices});
     }
     return assign;
   }

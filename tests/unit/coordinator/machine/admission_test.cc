@@ -89,6 +89,23 @@ TEST(AdmissionTest, SubmitAndCancelBehindManyThatDoNotFit_LookAtNoneOfThem) {
   EXPECT_EQ(h.machine().jobs_considered(), kJobs + 1);
 }
 
+TEST(AdmissionTest, NodesThatJoinTogether_LookAtTheQueueOnce) {
+  constexpr int kJobs = 100;
+  Harness h;
+  for (int i = 0; i < kJobs; ++i) h.Submit(AJob(absl::StrCat("large", i), 64));
+  const uint64_t before = h.machine().jobs_considered();
+  for (uint64_t node = 1; node <= 10; ++node) {
+    static_cast<void>(h.machine().Step(
+        h.now(), SessionOpened{SessionId{node}, WorkerHello{.node = absl::StrCat("n", node),
+                                                            .incarnation = Incarnation{node},
+                                                            .devices = 2}}));
+  }
+  EXPECT_EQ(h.machine().jobs_considered(), before);
+  EXPECT_LE(h.machine().NextDeadline(), h.now());
+  static_cast<void>(h.machine().Step(h.now(), DeadlineReached{}));
+  EXPECT_EQ(h.machine().jobs_considered(), before + kJobs);
+}
+
 TEST(SubmitTest, Submit_BeforeItIsStored_IsNotAnswered) {
   Harness h;
   h.store_held = true;

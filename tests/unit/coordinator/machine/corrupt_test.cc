@@ -67,6 +67,32 @@ TEST(CorruptTest, MoreThanTheEventsOfAJob_AreCountedOnceEachAndNotNamed) {
   EXPECT_THAT(h.State(job).failure->message, HasSubstr("9 corrupt samples"));
 }
 
+TEST(CorruptTest, NamesOfManyBytes_AreBoundedAndTheSamplesStillCounted) {
+  CoordinatorOptions options = Harness::Options();
+  options.corrupt_bytes_max = 1000;
+  Harness h(options);
+  const SessionId node = h.Open("a", 2);
+  const JobId job = h.Submit(Allowing(9));
+  const auto name = [](int sample) { return absl::StrCat(sample, std::string(299, 'x')); };
+  h.Answer<PrepareData>(node, {.data_digest = "d",
+                               .corrupt_samples = 4,
+                               .corrupt_messages = {name(1), name(2), name(3), name(4)}});
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  EXPECT_EQ(EventsOf(h, job, "CorruptSample"), 3);
+  h.Answer<Assign>(node);
+  h.Ready(node, job, 0, 2);
+  for (int sample = 4; sample <= 9; ++sample) {
+    h.Report(node, job, 0, RankEvent{"CorruptSample", name(sample)});
+  }
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  EXPECT_EQ(EventsOf(h, job, "CorruptSample"), 3);
+  EXPECT_LE(h.State(job).corrupt_bytes, 1000);
+  for (int sample = 10; sample <= 12; ++sample) {
+    h.Report(node, job, 0, RankEvent{"CorruptSample", absl::StrCat(sample, name(0))});
+  }
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+}
+
 TEST(CorruptTest, CountOutlivesTheCoordinator_AndIndexedOnesAreIncluded) {
   Harness h;
   SessionId node = h.Open("a", 2);

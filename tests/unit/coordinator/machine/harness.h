@@ -31,7 +31,7 @@ inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Plac
                       .digest = absl::StrCat("plan:", ToString(placement))};
   if (document.text == "last rank idle") {
     int32_t world = 0;
-    for (const NodeDevices& part : placement) world += static_cast<int32_t>(part.devices.size());
+    for (const NodeDevices& entry : placement) world += static_cast<int32_t>(entry.devices.size());
     summary.layout.idle.push_back(Rank{world - 1});
   }
   return summary;
@@ -57,7 +57,7 @@ class Harness {
 
   // Feeds an event and, unless the store is held, the commit of what it stored.
   void Feed(const Event& event) {
-    Take(machine_->Step(now_, event));
+    Step(event);
     if (!plans_held) AnswerPlans();
     if (!store_held) Commit();
   }
@@ -68,13 +68,13 @@ class Harness {
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.device_memory, order.epoch);
       if (plan.ok() && order.layout.has_value()) plan->layout = *order.layout;
-      Take(machine_->Step(now_, PlanComputed{order.number, std::move(plan)}));
+      Step(PlanComputed{order.number, std::move(plan)});
     }
   }
   void Commit() {
     while (stored_ < records.size()) {
       stored_ = records.size();
-      Take(machine_->Step(now_, RecordStored{stored_}));
+      Step(RecordStored{stored_});
       if (!plans_held) AnswerPlans();
     }
   }
@@ -220,6 +220,13 @@ class Harness {
   size_t published_steps = 0;
 
  private:
+  // One event that came alone: the queue is looked at right behind it.
+  void Step(const Event& event) {
+    Take(machine_->Step(now_, event));
+    if (machine_->NextDeadline() == absl::InfinitePast()) {
+      Take(machine_->Step(now_, DeadlineReached{}));
+    }
+  }
   void Take(std::vector<Action> actions) {
     for (Action& action : actions) {
       if (auto* a = std::get_if<StoreRecord>(&action)) {

@@ -22,7 +22,7 @@ struct Situation {
 // Of a run on nodes a, which has ranks, and b.
 Decision DecideOn(const std::vector<Loss>& losses, const Situation& situation) {
   Run run;
-  run.parts = {{.node = "a", .devices = {0}, .assigned = true},
+  run.teams = {{.node = "a", .devices = {0}, .assigned = true},
                {.node = "b", .devices = {0}, .first_rank = 1, .assigned = situation.assigned}};
   NodeTable cluster;
   cluster["a"].session = SessionId{1};

@@ -150,6 +150,28 @@ TEST(BoardTest, Events_AreBoundedAndTheNewestStay) {
   EXPECT_EQ(board.Events(JobId{1}, 0)->back().number, static_cast<int64_t>(kEventsMax) + 10);
 }
 
+TEST(BoardTest, EventsOfAllJobs_AreBoundedInBytes_AndTheJobWithMostLosesItsOldest) {
+  const std::string message(1000, 'x');
+  Board board(20'000);
+  board.Connect(NoEndedJobs());
+  const auto publish = [&](int64_t job, int64_t count) {
+    for (int64_t number = 1; number <= count; ++number) {
+      board.Publish(PublishEvent{JobId{job}, {.number = number, .message = message}});
+    }
+  };
+  publish(1, 3);
+  publish(2, 1000);
+  EXPECT_EQ(board.Events(JobId{1}, 0)->size(), 3u);
+  const std::vector<JobEvent> kept = *board.Events(JobId{2}, 0);
+  EXPECT_EQ(kept.back().number, 1000);
+  EXPECT_GT(kept.size(), 3u);
+  EXPECT_LT((kept.size() + 3) * message.size(), 20'000u);
+  board.Forget(JobId{2});
+  publish(3, static_cast<int64_t>(kept.size()));
+  EXPECT_EQ(board.Events(JobId{3}, 0)->size(), kept.size()) << "what a job held is free again";
+  EXPECT_EQ(board.Events(JobId{1}, 0)->size(), 3u);
+}
+
 TEST(BoardTest, Gauges_CountJobsOfEachPhase) {
   Board board;
   board.Connect(NoEndedJobs());

@@ -282,6 +282,43 @@ TEST_F(DriverTest, StopOfTheProcess_IsNoSilenceOfItsNodes) {
   EXPECT_FALSE(sink_.closed.IsSet());
 }
 
+// An event of nobody that takes the driver less time than would look like a stop of the process.
+constexpr absl::Duration kSlowEvent = absl::Milliseconds(400);
+
+TEST_F(DriverTest, HeartbeatThatCameDuringALongBatch_IsReadBeforeTheDeadlineIsJudged) {
+  Start();
+  PostAndWait(SessionOpened{SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}}});
+  Promise<bool> held, go;
+  driver_->Post(HeartbeatReceived{}, [&] {
+    held.Set(true);
+    go.Get();
+  });
+  held.Get();
+  constexpr int kEvents = 50;  // 20 s, more than the silence that is allowed
+  for (int i = 0; i < kEvents; ++i) {
+    driver_->Post(HeartbeatReceived{}, [this, i] {
+      clock_.StopFor(kSlowEvent);
+      if (i == kEvents / 2) driver_->Post(HeartbeatReceived{.session = SessionId{1}});
+    });
+  }
+  go.Set(true);
+  PostAndWait(HeartbeatReceived{});
+  PostAndWait(HeartbeatReceived{});  // of a later batch
+  EXPECT_FALSE(sink_.closed.IsSet());
+}
+
+TEST_F(DriverTest, FloodOfEvents_PutsOffNoDeadline) {
+  Start();
+  PostAndWait(SessionOpened{SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}}});
+  std::function<void()> next = [&] {  // so that the inbox is never empty
+    clock_.StopFor(kSlowEvent);
+    if (!sink_.closed.IsSet()) driver_->Post(HeartbeatReceived{}, next);
+  };
+  driver_->Post(HeartbeatReceived{}, next);
+  EXPECT_EQ(sink_.closed.Get().code(), absl::StatusCode::kUnavailable);
+  driver_->Stop();
+}
+
 TEST_F(DriverTest, Deadline_ComesWithoutAnEvent) {
   DriverOptions options;
   options.machine.heartbeat_timeout = absl::Milliseconds(30);
