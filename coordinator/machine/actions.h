@@ -80,7 +80,7 @@ using Command = std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLo
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {
   uint64_t record_number = 0;
-  Record record;
+  JournalRecord record;
 };
 // Answered with PlanComputed. Planning may take seconds, so it runs beside the machine.
 struct ComputePlan {

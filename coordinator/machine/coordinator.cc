@@ -22,12 +22,12 @@ std::vector<Action> Coordinator::Step(Instant now, const Event& event) {
   return std::exchange(actions_, {});
 }
 
-std::vector<Action> Coordinator::Recover(Instant now, const std::vector<Record>& records,
+std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalRecord>& records,
                                          const StoreMarks& marks) {
   now_ = now;
   actions_.clear();
   last_job_ = marks.last_job;
-  for (const Record& record : records) {
+  for (const JournalRecord& record : records) {
     Job& job = jobs_[record.job];
     job.state.id = record.job;
     last_job_ = std::max(last_job_, record.job);
@@ -93,8 +93,8 @@ void Coordinator::RecoverRun(Job& job) {
   CheckSucceeded(job);
 }
 
-void Coordinator::Commit(Job& job, decltype(Record::body) body) {
-  Record record{.time = now_, .job = job.state.id, .body = std::move(body)};
+void Coordinator::Commit(Job& job, decltype(JournalRecord::body) body) {
+  JournalRecord record{.time = now_, .job = job.state.id, .body = std::move(body)};
   const std::vector<JobEvent> events = job.state.Apply(record);
   if (std::holds_alternative<StepReached>(record.body)) job.step_stored_at = now_;
   job.last_record = ++last_record_;

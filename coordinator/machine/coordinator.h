@@ -5,10 +5,10 @@
 // owns no thread, lock, socket, file, timer or clock, so a run is a pure function of (options,
 // events) and can be replayed.
 //
-// Stored before told: a decision is a Record; what follows from it for the outside (commands,
-// answers, published views) comes out of the Step that receives RecordStored for it. Recover()
-// replays stored records through the same code, so a coordinator that restarts has the state that
-// it had told of.
+// Stored before told: a decision is a JournalRecord; what follows from it for the outside
+// (commands, answers, published views) comes out of the Step that receives RecordStored for it.
+// Recover() replays stored records through the same code, so a coordinator that restarts has the
+// state that it had told of.
 //
 // One job:
 //   Queued    waits until all its devices are free. First come, first served: a later job may start
@@ -96,7 +96,7 @@ class Coordinator {
 
   // Replays the records of a store, in order; call once, before the first Step. Returns what to do
   // about them (views to publish). Running jobs then wait for their nodes.
-  [[nodiscard]] std::vector<Action> Recover(Instant now, const std::vector<Record>& records,
+  [[nodiscard]] std::vector<Action> Recover(Instant now, const std::vector<JournalRecord>& records,
                                             const StoreMarks& marks = {});
 
   // Applies `event`, observed at `now`, and returns what to do about it. Total: an event that no
@@ -157,7 +157,7 @@ class Coordinator {
   using Held = std::variant<Action, NodeCommand>;
 
   // coordinator.cc: records, tells, deadlines.
-  void Commit(Job& job, decltype(Record::body) body);
+  void Commit(Job& job, decltype(JournalRecord::body) body);
   void Tell(const Job& job, Held held);
   void TellAfter(uint64_t record_number, Held held);
   void Release(Held held);

@@ -11,7 +11,7 @@ namespace {
 // Adds the event that `record` brings about, numbered, to a job's list.
 class Applier {
  public:
-  Applier(JobState& state, const Record& record) : state_(state), time_(record.time) {}
+  Applier(JobState& state, const JournalRecord& record) : state_(state), time_(record.time) {}
 
   void operator()(const JobSubmitted& body) {
     if (state_.event_count != 0) return;
@@ -82,7 +82,7 @@ class Applier {
 
 }  // namespace
 
-std::vector<JobEvent> JobState::Apply(const Record& record) {
+std::vector<JobEvent> JobState::Apply(const JournalRecord& record) {
   // Only its submission makes a job.
   if (request == nullptr && !std::holds_alternative<JobSubmitted>(record.body)) return {};
   Applier applier(*this, record);

@@ -39,7 +39,7 @@ struct JobState {
   // Applies `record`, which is of this job, and returns the events that it brings about. A record
   // that contradicts the state (a move that core/job/job_phase.h forbids, an older epoch) changes
   // nothing and returns none: a store that holds one was written by another program.
-  std::vector<JobEvent> Apply(const Record& record);
+  std::vector<JobEvent> Apply(const JournalRecord& record);
 
   bool IsTerminal() const { return job::IsTerminal(phase); }
   JobView View(const std::optional<StepReport>& last_step) const;

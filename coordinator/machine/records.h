@@ -133,7 +133,7 @@ struct RanksSucceeded {
   std::vector<int32_t> ranks;
 };
 
-struct Record {
+struct JournalRecord {
   Instant time;
   JobId job;
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,

@@ -47,10 +47,10 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   std::unique_ptr<Driver> driver(new Driver(std::move(options), clock, board, metrics, sink));
   driver->ended_ = backend->ended_jobs();
   board.Connect(driver->ended_);
-  std::vector<Record> records;
+  std::vector<JournalRecord> records;
   ASSIGN_OR_RETURN(
       const StoreMarks marks, backend->Load([&](const StoredRecord& stored) -> absl::Status {
-        absl::StatusOr<Record> record = DecodeRecord(stored.bytes, stored.number);
+        absl::StatusOr<JournalRecord> record = DecodeRecord(stored.bytes, stored.number);
         if (!record.ok()) {
           return Annotate(record.status(), absl::StrCat("the store: record ", stored.number, " of ",
                                                         ToString(stored.job)));

@@ -71,16 +71,16 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
                       order.layout);
 }
 
-void FillLayouts(std::vector<Record>& records) {
+void FillLayouts(std::vector<JournalRecord>& records) {
   std::map<JobId, JobRequestPtr> live;
-  for (const Record& record : records) {
+  for (const JournalRecord& record : records) {
     if (const auto* submitted = std::get_if<JobSubmitted>(&record.body)) {
       live[record.job] = submitted->request;
     } else if (const auto* changed = std::get_if<PhaseChanged>(&record.body)) {
       if (job::IsTerminal(changed->phase)) live.erase(record.job);
     }
   }
-  for (Record& record : records) {
+  for (JournalRecord& record : records) {
     auto* planned = std::get_if<EpochPlanned>(&record.body);
     const auto job = live.find(record.job);
     if (planned == nullptr || job == live.end() || !planned->layout.modules.empty()) continue;

@@ -34,7 +34,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 
 // Gives records of epochs from before there were layouts the layout that this version would choose
 // on their devices, where their jobs have not ended. One that cannot be planned stays as it is.
-void FillLayouts(std::vector<Record>& records);
+void FillLayouts(std::vector<JournalRecord>& records);
 
 // The plan that the document's job would get on these nodes if all their devices were free. Errors:
 // InvalidArgument with every violation, as above; ResourceExhausted if the nodes have not enough

@@ -13,10 +13,10 @@ namespace phalanx::coordinator {
 
 absl::StatusOr<std::optional<EndedJob>> MakeEndedJob(JobId job,
                                                      absl::Span<const StoredRecord> records) {
-  std::vector<Record> decoded;
+  std::vector<JournalRecord> decoded;
   decoded.reserve(records.size());
   for (const StoredRecord& record : records) {
-    absl::StatusOr<Record> one = DecodeRecord(record.bytes, record.number);
+    absl::StatusOr<JournalRecord> one = DecodeRecord(record.bytes, record.number);
     if (!one.ok()) {
       return Annotate(one.status(), absl::StrCat("record ", record.number, " of ", ToString(job)));
     }

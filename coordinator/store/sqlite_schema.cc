@@ -49,7 +49,7 @@ absl::Status CopyFromVersion1(sqlite::Connection& connection) {
     if (!row) break;
     number = read.Number(0);
     const std::string bytes = read.Bytes(1);
-    const absl::StatusOr<Record> record = DecodeUnsealedRecord(bytes);
+    const absl::StatusOr<JournalRecord> record = DecodeUnsealedRecord(bytes);
     if (!record.ok()) return Annotate(record.status(), absl::StrCat("record ", number));
     const std::string sealed = Seal(bytes, static_cast<uint64_t>(number));
     write.Bind(record->job.value).Bind(number).BindBlob(sealed);

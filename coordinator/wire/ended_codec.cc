@@ -50,10 +50,10 @@ std::string DigestOf(const Document& document) {
   return Digest(absl::StrCat(document.directory, std::string(1, '\0'), document.text));
 }
 
-std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const Record> records) {
+std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord> records) {
   JobState state{.id = job};
   EndedState ended;
-  for (const Record& record : records) {
+  for (const JournalRecord& record : records) {
     for (JobEvent& event : state.Apply(record)) ended.events.push_back(std::move(event));
   }
   if (state.request == nullptr || !state.IsTerminal()) return std::nullopt;

@@ -29,7 +29,7 @@ struct EndedState {
 };
 
 // Replays the records of one job, in order. Nothing: they do not end it.
-std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const Record> records);
+std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord> records);
 
 // Sealed. The summary is the view without its document; the details are document, events and
 // evaluation, compressed.

@@ -103,7 +103,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
 
 }  // namespace
 
-std::string EncodeRecord(const Record& record, uint64_t number) {
+std::string EncodeRecord(const JournalRecord& record, uint64_t number) {
   v1::JournalRecord out;
   ToProto(record.time, out.mutable_time());
   out.set_job(record.job.value);
@@ -118,17 +118,17 @@ std::string EncodeRecord(const Record& record, uint64_t number) {
   return Seal(bytes, number);
 }
 
-absl::StatusOr<Record> DecodeRecord(absl::string_view sealed, uint64_t number) {
+absl::StatusOr<JournalRecord> DecodeRecord(absl::string_view sealed, uint64_t number) {
   ASSIGN_OR_RETURN(const absl::string_view bytes, Unseal(sealed, number));
   return DecodeUnsealedRecord(bytes);
 }
 
-absl::StatusOr<Record> DecodeUnsealedRecord(absl::string_view bytes) {
+absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
   v1::JournalRecord from;
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::DataLossError("does not parse: it is damaged");
   }
-  Record record{.time = FromProto(from.time()), .job = JobId{from.job()}};
+  JournalRecord record{.time = FromProto(from.time()), .job = JobId{from.job()}};
   switch (from.record_case()) {
     case v1::JournalRecord::kJobSubmitted:
       record.body = Decode(from.job_submitted());

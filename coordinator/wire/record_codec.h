@@ -11,12 +11,12 @@
 namespace phalanx::coordinator {
 
 // Sealed (coordinator/wire/seal.h) with the record's number. The same record gives the same bytes.
-std::string EncodeRecord(const Record& record, uint64_t number);
+std::string EncodeRecord(const JournalRecord& record, uint64_t number);
 
 // Errors: as Unseal; DataLoss if the bytes are no record that this version knows.
-absl::StatusOr<Record> DecodeRecord(absl::string_view sealed, uint64_t number);
+absl::StatusOr<JournalRecord> DecodeRecord(absl::string_view sealed, uint64_t number);
 
 // Of a store of version 1, whose records had no seal.
-absl::StatusOr<Record> DecodeUnsealedRecord(absl::string_view bytes);
+absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes);
 
 }  // namespace phalanx::coordinator

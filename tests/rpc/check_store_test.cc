@@ -34,13 +34,14 @@ class CheckStoreTest : public ::testing::Test {
     auto backend = *SqliteBackend::Open(path());
     Batch batch;
     for (int64_t job = 1; job <= jobs; ++job) {
-      const Record record{.time = absl::FromUnixSeconds(1'700'000'000),
-                          .job = JobId{job},
-                          .body = JobSubmitted{std::make_shared<const JobRequest>(JobRequest{
-                                                   .document = {.text = "text", .directory = "/d"},
-                                                   .name = absl::StrCat("job-of-", job),
-                                                   .steps = 1}),
-                                               ""}};
+      const JournalRecord record{
+          .time = absl::FromUnixSeconds(1'700'000'000),
+          .job = JobId{job},
+          .body = JobSubmitted{std::make_shared<const JobRequest>(
+                                   JobRequest{.document = {.text = "text", .directory = "/d"},
+                                              .name = absl::StrCat("job-of-", job),
+                                              .steps = 1}),
+                               ""}};
       const auto number = static_cast<uint64_t>(job);
       batch.records.push_back(
           {.number = number, .job = JobId{job}, .bytes = EncodeRecord(record, number)});
@@ -52,9 +53,9 @@ class CheckStoreTest : public ::testing::Test {
     Make(1);
     auto backend = *SqliteBackend::Open(path());
     // Lately, or a coordinator that starts deletes it.
-    const Record ended{.time = absl::Now(),
-                       .job = JobId{1},
-                       .body = PhaseChanged{job::JobPhase::kCancelled, "", std::nullopt}};
+    const JournalRecord ended{.time = absl::Now(),
+                              .job = JobId{1},
+                              .body = PhaseChanged{job::JobPhase::kCancelled, "", std::nullopt}};
     Batch batch;
     batch.records.push_back({.number = 2, .job = JobId{1}, .bytes = EncodeRecord(ended, 2)});
     ASSERT_TRUE(backend->Commit(batch).ok());

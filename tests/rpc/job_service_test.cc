@@ -33,7 +33,7 @@ TEST_F(RpcTest, Submit_IsStoredWhenItIsAcknowledged) {
   EXPECT_EQ(response.job().id(), 1);
   EXPECT_EQ(response.job().phase(), v1::JOB_PHASE_QUEUED);
   ASSERT_EQ(disk->records().size(), 1u);
-  const absl::StatusOr<Record> record = DecodeRecord(disk->records()[0].bytes, 1);
+  const absl::StatusOr<JournalRecord> record = DecodeRecord(disk->records()[0].bytes, 1);
   ASSERT_TRUE(record.ok()) << record.status();
   EXPECT_EQ(std::get<JobSubmitted>(record->body).request->document.text, JobText("a"));
 }

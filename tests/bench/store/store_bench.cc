@@ -41,7 +41,7 @@ class Folder {
   std::string path_;
 };
 
-Record Submitted(int64_t job) {
+JournalRecord Submitted(int64_t job) {
   return {.time = absl::Now(),
           .job = JobId{job},
           .body = JobSubmitted{
@@ -61,7 +61,7 @@ void WriteStore(const std::string& path) {
   for (int64_t first = 1; first <= kEnded; first += kBatch) {
     Batch batch;
     for (int64_t job = first; job < first + kBatch; ++job) {
-      const Record cancelled{
+      const JournalRecord cancelled{
           .time = absl::Now(),
           .job = JobId{job},
           .body = PhaseChanged{job::JobPhase::kCancelled, "cancelled on request", std::nullopt}};

@@ -150,7 +150,7 @@ void World::Take(const Action& action) {
 void World::CheckCommand(const Command& command) {
   const auto stored = [&](JobId job, auto matches) {
     return std::any_of(records_.begin(), records_.begin() + static_cast<std::ptrdiff_t>(stored_),
-                       [&](const Record& record) {
+                       [&](const JournalRecord& record) {
                          const auto* planned = std::get_if<EpochPlanned>(&record.body);
                          return record.job == job && planned != nullptr && matches(*planned);
                        });
@@ -218,7 +218,7 @@ void World::CheckDeadlines() {
 void World::CheckReplay() {
   if (stored_ != records_.size()) return;
   std::map<JobId, JobState> replayed;
-  for (const Record& record : records_) {
+  for (const JournalRecord& record : records_) {
     replayed[record.job].id = record.job;
     replayed[record.job].Apply(record);
   }

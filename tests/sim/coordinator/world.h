@@ -115,7 +115,7 @@ class World {
   std::optional<Coordinator> machine_;
   std::vector<FakeNode> nodes_;
   std::vector<ComputePlan> plans_;  // under way
-  std::vector<Record> records_;
+  std::vector<JournalRecord> records_;
   size_t stored_ = 0;
   uint64_t token_ = 0, session_ = 0, coordinator_ = 1, incarnation_ = 0;
   // Sessions whose streams have ended and of which the coordinator has not heard yet.

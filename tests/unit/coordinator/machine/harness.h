@@ -202,7 +202,7 @@ class Harness {
   bool plans_held = false;         // plans are made when AnswerPlans is called
   std::vector<ComputePlan> plans;  // asked for and not answered
   bool store_held = false;
-  std::vector<Record> records;  // stored or about to be
+  std::vector<JournalRecord> records;  // stored or about to be
   std::vector<SendCommand> commands;
   std::map<SessionId, absl::Status> closed;
   std::map<JobId, JobViewPtr> views;

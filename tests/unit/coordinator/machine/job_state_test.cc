@@ -9,7 +9,7 @@ namespace {
 
 using job::JobPhase;
 
-Record Of(decltype(Record::body) body) {
+JournalRecord Of(decltype(JournalRecord::body) body) {
   return {.time = absl::FromUnixSeconds(5), .job = JobId{1}, .body = std::move(body)};
 }
 

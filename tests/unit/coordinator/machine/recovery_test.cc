@@ -96,7 +96,7 @@ TEST(RecoveryTest, AllRanksSucceededButTheJobNotYetEnded_EndsOnReplay) {
   h.Report(before, job, 0, RankSucceeded{10});
   // Only the first record of that step reached the disk.
   ASSERT_TRUE(std::holds_alternative<RanksSucceeded>(h.records[h.records.size() - 2].body));
-  const std::vector<Record> stored(h.records.begin(), h.records.end() - 1);
+  const std::vector<JournalRecord> stored(h.records.begin(), h.records.end() - 1);
   Coordinator machine(Harness::Options());
   static_cast<void>(machine.Recover(h.now(), stored));
   EXPECT_EQ(machine.jobs().at(job).state.phase, JobPhase::kSucceeded);

@@ -31,7 +31,7 @@ using ::testing::SizeIs;
 
 const Instant kTime = absl::FromUnixSeconds(1'700'000'000);
 
-Record Submitted(int64_t job, const std::string& name) {
+JournalRecord Submitted(int64_t job, const std::string& name) {
   return {.time = kTime,
           .job = JobId{job},
           .body = JobSubmitted{
@@ -39,7 +39,7 @@ Record Submitted(int64_t job, const std::string& name) {
                   .document = {.text = "text", .directory = "/d"}, .name = name, .steps = 1}),
               absl::StrCat("request ", job)}};
 }
-Record Cancelled(int64_t job) {
+JournalRecord Cancelled(int64_t job) {
   return {.time = kTime,
           .job = JobId{job},
           .body = PhaseChanged{job::JobPhase::kCancelled, "cancelled on request", std::nullopt}};
@@ -61,7 +61,7 @@ class StoreTest : public ::testing::Test {
     auto backend = *SqliteBackend::Open(path());
     Batch batch;
     uint64_t number = 0;
-    for (const Record& record :
+    for (const JournalRecord& record :
          {Submitted(1, "a"), Submitted(2, "b"), Cancelled(2), Submitted(3, "c")}) {
       batch.records.push_back(
           {.number = ++number, .job = record.job, .bytes = EncodeRecord(record, number)});
@@ -80,7 +80,7 @@ class StoreTest : public ::testing::Test {
                     .ok());
     sqlite::Statement insert = *connection.Prepare("INSERT INTO journal VALUES(?, ?)");
     int64_t number = 0;
-    for (const Record& record :
+    for (const JournalRecord& record :
          {Submitted(1, "a"), Submitted(2, "b"), Cancelled(2), Submitted(3, "c")}) {
       const std::string sealed = EncodeRecord(record, 1);
       const std::string bytes(*Unseal(sealed, 1));
@@ -192,7 +192,7 @@ TEST_F(StoreTest, StoreOfVersion1_IsUpgradedWhenItIsOpened) {
   const std::vector<StoredRecord> records = All(*backend);
   ASSERT_THAT(records, SizeIs(4));
   for (const StoredRecord& record : records) {
-    const absl::StatusOr<Record> decoded = DecodeRecord(record.bytes, record.number);
+    const absl::StatusOr<JournalRecord> decoded = DecodeRecord(record.bytes, record.number);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->job, record.job);
   }

@@ -54,9 +54,9 @@ plan::Layout FullLayout() {
           .data_digest = "data"};
 }
 
-std::vector<Record> OneOfEach() {
-  const auto of = [](decltype(Record::body) body) {
-    return Record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
+std::vector<JournalRecord> OneOfEach() {
+  const auto of = [](decltype(JournalRecord::body) body) {
+    return JournalRecord{.time = kTime, .job = JobId{7}, .body = std::move(body)};
   };
   const StepReport step{.step = 5,
                         .loss = 0.1,
@@ -83,9 +83,9 @@ std::vector<Record> OneOfEach() {
 }
 
 // Everything that a record says is in the state or in the events it brings about.
-JobState Replay(const std::vector<Record>& records, std::vector<JobEvent>& events) {
+JobState Replay(const std::vector<JournalRecord>& records, std::vector<JobEvent>& events) {
   JobState state;
-  for (const Record& record : records) {
+  for (const JournalRecord& record : records) {
     state.id = record.job;
     for (JobEvent& event : state.Apply(record)) events.push_back(std::move(event));
   }
@@ -112,9 +112,10 @@ TEST(FailureCodecTest, CauseOfAJournalBeforeKinds_IsReadByItsName) {
 }
 
 TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
-  const std::vector<Record> records = OneOfEach();
-  std::vector<Record> decoded;
-  for (const Record& record : records) decoded.push_back(*DecodeRecord(EncodeRecord(record, 7), 7));
+  const std::vector<JournalRecord> records = OneOfEach();
+  std::vector<JournalRecord> decoded;
+  for (const JournalRecord& record : records)
+    decoded.push_back(*DecodeRecord(EncodeRecord(record, 7), 7));
   std::vector<JobEvent> events, decoded_events;
   const JobState before = Replay(records, events), after = Replay(decoded, decoded_events);
   EXPECT_EQ(events, decoded_events);
@@ -143,7 +144,7 @@ TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {
   v1::NodeDevices& node = *planned.mutable_placement()->add_nodes();
   node.set_node("n");
   node.add_devices(3);
-  const absl::StatusOr<Record> record = DecodeUnsealedRecord(old.SerializeAsString());
+  const absl::StatusOr<JournalRecord> record = DecodeUnsealedRecord(old.SerializeAsString());
   ASSERT_TRUE(record.ok()) << record.status();
   const auto& epoch = std::get<EpochPlanned>(record->body);
   const plan::Layout expected{.epoch = Epoch{2}, .nodes = {{"n", {3}}}, .data_digest = "data"};
@@ -192,7 +193,7 @@ TEST(RecordCodecTest, NewerSchema_IsRefusedByName) {
 }
 
 TEST(RecordCodecTest, TruncatedRecord_NeverCrashes) {
-  for (const Record& record : OneOfEach()) {
+  for (const JournalRecord& record : OneOfEach()) {
     const std::string bytes = EncodeRecord(record, 7);
     for (size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(DecodeRecord(bytes.substr(0, size), 7).ok());
@@ -201,8 +202,8 @@ TEST(RecordCodecTest, TruncatedRecord_NeverCrashes) {
 }
 
 TEST(EndedCodecTest, EndedJob_ComesBackAsItWas) {
-  const std::vector<Record> records = OneOfEach();
-  std::vector<Record> ending(records.begin(), records.end());
+  const std::vector<JournalRecord> records = OneOfEach();
+  std::vector<JournalRecord> ending(records.begin(), records.end());
   const std::optional<EndedState> ended = ReplayEnded(JobId{7}, ending);
   ASSERT_TRUE(ended.has_value());
   const JobViewPtr view = *DecodeSummary(EncodeSummary(*ended), JobId{7});
@@ -221,7 +222,7 @@ TEST(EndedCodecTest, EndedJob_ComesBackAsItWas) {
 }
 
 TEST(EndedCodecTest, JobThatHasNotEnded_IsNone) {
-  const std::vector<Record> records = OneOfEach();
+  const std::vector<JournalRecord> records = OneOfEach();
   EXPECT_FALSE(ReplayEnded(JobId{7}, absl::MakeSpan(records).first(3)).has_value());
 }
 
