@@ -270,7 +270,7 @@ absl::Status Executor::EnqueueAhead(int32_t at, const StepContext& context) {
 
 void Executor::Pace() {
   if (pacing_.instruction < 0 || !pacing_.status.ok()) return;
-  ++pacing_.pieces;
+  ++pacing_.layers;
   state_.kernels().MarkProgress(run_ahead_.Enqueued(pacing_.instruction));
   pacing_.status = AwaitRoom(pacing_.instruction, *pacing_.context);
 }
@@ -282,7 +282,7 @@ absl::Status Executor::RunPaced(const BoundInstruction& instruction, int32_t at,
   pacing_.instruction = -1;
   RETURN_IF_ERROR(pacing_.status);
   RETURN_IF_ERROR(status);
-  run_ahead_.Split(at, pacing_.pieces);
+  run_ahead_.Split(at, pacing_.layers);
   state_.kernels().MarkProgress(run_ahead_.Enqueued(at));
   return absl::OkStatus();
 }

@@ -250,7 +250,7 @@ class Executor {
   struct {
     int32_t instruction = -1;  // that is being enqueued; -1: none, or nothing to wait for
     const StepContext* context = nullptr;
-    int32_t pieces = 1;
+    int32_t layers = 1;
     absl::Status status;
   } pacing_;
   MessagesAhead ahead_;                  // of the program of a step

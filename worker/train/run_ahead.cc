@@ -4,9 +4,9 @@ namespace phalanx::train {
 
 double RunAhead::Predicted(int32_t instruction) const {
   const auto known = known_.find(instruction);
-  const auto pieces = pieces_.find(instruction);
+  const auto layers = layers_.find(instruction);
   return (known == known_.end() ? kSecondsUnknown : known->second) /
-         (pieces == pieces_.end() ? 1 : pieces->second);
+         (layers == layers_.end() ? 1 : layers->second);
 }
 
 int64_t RunAhead::Enqueued(int32_t instruction) {

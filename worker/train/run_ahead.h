@@ -5,7 +5,7 @@
 // steps, stays below a bound. What is unknown counts as a quarter of the bound. Messages are not
 // held back (messages_ahead.h).
 //
-// An instruction may be enqueued in *pieces*, the layers of a pass, of which each takes an equal
+// An instruction may be enqueued layer by layer, of which each takes an equal
 // part of its time. Their number is bounded too: a stream holds some 1,000 kernels, and whoever
 // launches one more waits in CUDA, where no stop and no message reaches him.
 //
@@ -23,7 +23,7 @@ class RunAhead {
  public:
   static constexpr double kSecondsMax = 0.2;
   static constexpr double kSecondsUnknown = kSecondsMax / 4;
-  static constexpr size_t kPiecesMax = 16;  // 60 kernels a layer stay within that
+  static constexpr size_t kLayersMax = 16;  // 60 kernels a layer stay within that
 
   // `last`: the number that was given last, with nothing queued. `seconds_max`: the bound.
   explicit RunAhead(int64_t last = 0, double seconds_max = kSecondsMax)
@@ -31,16 +31,16 @@ class RunAhead {
 
   // What instruction `instruction` of the program took, in seconds.
   void Learn(int32_t instruction, double seconds) { known_[instruction] = seconds; }
-  // In how many pieces it is enqueued from now on; 1 until this is called.
-  void Split(int32_t instruction, int32_t pieces) { pieces_[instruction] = pieces; }
+  // In how many layers it is enqueued from now on; 1 until this is called.
+  void Split(int32_t instruction, int32_t layers) { layers_[instruction] = layers; }
 
-  // Whether the next piece of the instruction may be enqueued: with it the queue stays within the
+  // Whether the next layer of the instruction may be enqueued: with it the queue stays within the
   // bound, or it is empty.
   bool Admits(int32_t instruction) const {
     return queue_.empty() ||
-           (queue_.size() < kPiecesMax && seconds_ + Predicted(instruction) <= seconds_max_);
+           (queue_.size() < kLayersMax && seconds_ + Predicted(instruction) <= seconds_max_);
   }
-  // A piece of the instruction was enqueued; returns its number, one more than the last.
+  // A layer of the instruction was enqueued; returns its number, one more than the last.
   int64_t Enqueued(int32_t instruction);
   // The device has done everything up to this number.
   void Finished(int64_t number);
@@ -50,10 +50,10 @@ class RunAhead {
     int64_t number = 0;
     double seconds = 0;
   };
-  double Predicted(int32_t instruction) const;  // of a piece
+  double Predicted(int32_t instruction) const;  // of a layer
 
   std::map<int32_t, double> known_;
-  std::map<int32_t, int32_t> pieces_;
+  std::map<int32_t, int32_t> layers_;
   std::deque<Entry> queue_;
   double seconds_ = 0;  // of the queue
   int64_t last_;

@@ -37,7 +37,7 @@ TEST(RunAheadTest, FinishedWork_MakesRoom) {
 }
 
 // A pass longer than the bound is enqueued no further ahead than its layers fit.
-TEST(RunAheadTest, Pieces_AreAdmittedOneByOne) {
+TEST(RunAheadTest, Layers_AreAdmittedOneByOne) {
   RunAhead ahead;
   ahead.Learn(0, 0.5);
   ahead.Split(0, 8);  // 62.5 ms each
@@ -52,11 +52,11 @@ TEST(RunAheadTest, Pieces_AreAdmittedOneByOne) {
 }
 
 // However short they are: a stream holds only so many kernels.
-TEST(RunAheadTest, Pieces_AreBoundedInNumber) {
+TEST(RunAheadTest, Layers_AreBoundedInNumber) {
   RunAhead ahead;
   ahead.Learn(0, 1e-6);
   int64_t last = 0;
-  for (size_t i = 0; i < RunAhead::kPiecesMax; ++i) {
+  for (size_t i = 0; i < RunAhead::kLayersMax; ++i) {
     ASSERT_TRUE(ahead.Admits(0));
     last = ahead.Enqueued(0);
   }
