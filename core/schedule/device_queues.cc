@@ -17,11 +17,12 @@ DeviceQueues::DeviceQueues(const StepIndex& index, bool paced)
     : index_(index), paced_(paced), members_(index.first().size() - 1) {}
 
 void DeviceQueues::Enqueue(int32_t member, const std::vector<char>& done) {
+  if (!paced_) return;  // all of it is
   const auto m = static_cast<size_t>(member);
   const size_t first = index_.first()[m], size = index_.first()[m + 1] - first;
   size_t& enqueued = Of(member).enqueued;
   for (; enqueued < size; ++enqueued) {
-    if (!paced_ || enqueued == 0) continue;
+    if (enqueued == 0) continue;
     const size_t last = first + enqueued - 1;
     if (IsPass(index_.At(static_cast<int64_t>(last)).op) && done[last] == 0) break;
   }
@@ -38,8 +39,9 @@ bool DeviceQueues::IsEnqueued(int32_t member, int64_t id) const {
 void DeviceQueues::EnqueueMessages(int32_t member, size_t queue) {
   const auto at = [&](size_t place) { return index_.Queued(member, queue, place); };
   size_t& end = Of(member).messages[queue];
-  size_t place = Of(member).heads[queue];
-  while (at(place) != kNone && IsEnqueued(member, at(place))) ++place;
+  size_t& in_order = Of(member).in_order[queue];
+  while (at(in_order) != kNone && IsEnqueued(member, at(in_order))) ++in_order;
+  size_t place = std::max(in_order, Of(member).heads[queue]);
   end = std::max(end, place);
   for (bool receives = false; at(place) != kNone;) {
     const size_t next = OperationEnd(member, queue, place);
@@ -66,6 +68,7 @@ size_t DeviceQueues::OperationEnd(int32_t member, size_t queue, size_t place) co
 int64_t DeviceQueues::Head(int32_t member, size_t queue, size_t ahead) const {
   const size_t place = Of(member).heads[queue] + ahead;
   const int64_t id = index_.Queued(member, queue, place);
+  if (!paced_) return id;
   if (IsMessageQueue(queue)) return place < Of(member).messages[queue] ? id : kNone;
   return id != kNone && IsEnqueued(member, id) ? id : kNone;
 }

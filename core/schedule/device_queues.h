@@ -29,9 +29,11 @@ class DeviceQueues {
 
  private:
   struct Member {
-    size_t enqueued = 0;                        // of its program, in order
-    std::array<size_t, kQueues> heads = {};     // places
-    std::array<size_t, kQueues> messages = {};  // of a message queue: the end of what is enqueued
+    std::array<size_t, kQueues> heads = {};  // places
+    // Of a host that is paced: how much of its program is enqueued in order, and of each message
+    // queue the ends of that and of all that is enqueued.
+    size_t enqueued = 0;
+    std::array<size_t, kQueues> in_order = {}, messages = {};
   };
   const Member& Of(int32_t member) const { return members_[static_cast<size_t>(member)]; }
   Member& Of(int32_t member) { return members_[static_cast<size_t>(member)]; }
