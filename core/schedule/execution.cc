@@ -13,8 +13,6 @@ namespace {
 constexpr int64_t kNone = kNoInstruction;
 
 struct Rendezvous {
-  bool posted = false;  // at the head of its queue, with all that it needs
-  int32_t sends = 0;    // of a receive: how many of its senders have posted
   int32_t missing = 0;  // peers, less those that came; without the former until it comes itself
   bool arrived = false;
   double ready = 0;  // when the last of those who are there was ready
@@ -223,22 +221,6 @@ class Engine {
     Finish(id, ready, ready + message_seconds_);
   }
 
-  void Post(int32_t member, int64_t id) {
-    rendezvous_[static_cast<size_t>(id)].posted = true;
-    if (!IsSend(At(id).op)) return;
-    index_.ForPeers(member, At(id), [&](int32_t peer_member, int64_t peer) {
-      if (peer == kNone) return;
-      ++rendezvous_[static_cast<size_t>(peer)].sends;
-      Wake(peer_member);
-    });
-  }
-
-  // Whether a message that was posted waits for no sender any more.
-  bool HasSenders(int32_t member, int64_t id) const {
-    return IsSend(At(id).op) ||
-           rendezvous_[static_cast<size_t>(id)].sends >= index_.PeerCount(member, At(id));
-  }
-
   void ArriveAtPeers(int32_t member, int64_t id, double ready) {
     Rendezvous& own = rendezvous_[static_cast<size_t>(id)];
     own.arrived = true;
@@ -302,18 +284,12 @@ class Engine {
     const auto m = static_cast<size_t>(member);
     if (Head(member, queue) == kNone) return false;
     const size_t size = queues_.HeadSize(member, queue);
-    const Rendezvous& first = rendezvous_[static_cast<size_t>(Head(member, queue))];
-    if (!first.arrived) {
+    if (!rendezvous_[static_cast<size_t>(Head(member, queue))].arrived) {
       double ready = ends_[m][queue];
       for (size_t i = 0; i < size; ++i) {
         const double needs = NeedsReady(member, At(Head(member, queue, i)));
         if (needs < 0) return false;
         ready = std::max(ready, needs);
-      }
-      const bool posted = first.posted;
-      for (size_t i = 0; i < size && !posted; ++i) Post(member, Head(member, queue, i));
-      for (size_t i = 0; i < size; ++i) {
-        if (!HasSenders(member, Head(member, queue, i))) return false;
       }
       for (size_t i = 0; i < size; ++i) ArriveAtPeers(member, Head(member, queue, i), ready);
     }
