@@ -111,10 +111,11 @@ bool LogReader::MoveOn() {
 void LogReader::Append(absl::string_view block) {
   const auto begin =
       static_cast<int64_t>(lseek(file_.get(), 0, SEEK_CUR)) - static_cast<int64_t>(block.size());
-  const bool joins = !pieces_.empty() && pieces_.back().inode == inode_ &&
-                     pieces_.back().offset + static_cast<int64_t>(pieces_.back().bytes) == begin;
-  if (!joins) pieces_.push_back({.epoch = epoch_, .inode = inode_, .offset = begin});
-  pieces_.back().bytes += block.size();
+  const bool joins =
+      !stretches_.empty() && stretches_.back().inode == inode_ &&
+      stretches_.back().offset + static_cast<int64_t>(stretches_.back().bytes) == begin;
+  if (!joins) stretches_.push_back({.epoch = epoch_, .inode = inode_, .offset = begin});
+  stretches_.back().bytes += block.size();
   absl::StrAppend(&unfinished_, block);
 }
 
@@ -122,13 +123,13 @@ std::string LogReader::Take(size_t bytes) {
   std::string text = unfinished_.substr(0, bytes);
   unfinished_.erase(0, bytes);
   while (bytes > 0) {
-    Piece& piece = pieces_.front();
-    const size_t n = std::min(bytes, piece.bytes);
-    piece.offset += static_cast<int64_t>(n);
-    piece.bytes -= n;
+    Stretch& stretch = stretches_.front();
+    const size_t n = std::min(bytes, stretch.bytes);
+    stretch.offset += static_cast<int64_t>(n);
+    stretch.bytes -= n;
     bytes -= n;
-    given_ = piece;
-    if (piece.bytes == 0) pieces_.pop_front();
+    given_ = stretch;
+    if (stretch.bytes == 0) stretches_.pop_front();
   }
   return text;
 }

@@ -43,7 +43,7 @@ class LogReader {
 
  private:
   // `bytes` that lie in one file.
-  struct Piece {
+  struct Stretch {
     Epoch epoch;
     uint64_t inode = 0;
     int64_t offset = 0;
@@ -61,10 +61,10 @@ class LogReader {
   const int32_t rank_;
   UniqueFd file_;
   Epoch epoch_;
-  uint64_t inode_ = 0;        // of file_
-  std::string unfinished_;    // a line whose end was not yet read
-  std::deque<Piece> pieces_;  // where it lies
-  Piece given_;               // behind it: where what was given ends
+  uint64_t inode_ = 0;             // of file_
+  std::string unfinished_;         // a line whose end was not yet read
+  std::deque<Stretch> stretches_;  // where it lies
+  Stretch given_;                  // behind it: where what was given ends
 };
 
 // Not thread-safe: the agent's thread owns it.
