@@ -14,9 +14,8 @@
 //   - A send waits for its own pass alone, and holds up no pass. It may stand some passes
 //     behind its own: a message stands where its last producer has finished.
 //   - A host that waits before a pass, so as not to run too far ahead of its device, goes on with
-//   the
-//     messages behind it meanwhile: sends of passes that it has enqueued, and one receive at a time
-//     until that has come (docs/decisions/0011).
+//     the messages behind it once the device stands still: sends of passes that it has enqueued,
+//     and one receive at a time until that has come (docs/decisions/0011).
 //   - A send and a receive with the same ticket stand next to each other: the rank is on both ends
 //     of the link, and the two are one exchange (some of it with itself).
 //   - A message may have no peers in a microbatch (plan::LinkMessages); the instruction is there

@@ -1,6 +1,7 @@
 #include "worker/train/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -15,7 +16,11 @@ using schedule::Op;
 namespace {
 
 // A device that finishes nothing for so long waits for a peer that does not come.
+using SteadyTime = std::chrono::steady_clock::time_point;
+
 constexpr absl::Duration kRoomWaitMax = absl::Minutes(10);
+// A device that finishes no layer for as long waits for a peer.
+constexpr std::chrono::duration<double> kStandstill{RunAhead::kSecondsMax};
 constexpr int32_t kEvaluation = -1;  // for RunAhead: all of an evaluation's program
 // In a record: no decision can come of it.
 constexpr int64_t kNoEpoch = 0;
@@ -178,7 +183,28 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches,
   return RunProgram({step, &batches, &microbatches}, previous_decided);
 }
 
+absl::Status Executor::RunPassesAlone(Batches& batches,
+                                      const std::vector<Microbatch>& microbatches) {
+  const StepContext context{
+      .batches = &batches, .microbatches = &microbatches, .decides = false, .alone = true};
+  timer_->BeginStep(context.step);
+  ahead_.Begin();
+  for (size_t i = 0; i < program_.size();) {
+    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
+    if (!schedule::IsMessage(program_[i].op) && !schedule::IsPass(program_[i].op)) {
+      ++i;
+      continue;
+    }
+    RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i), context));
+    ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_.instructions, i, context));
+    i += done;
+  }
+  flights_.clear();
+  return FinishMessages();
+}
+
 absl::Status Executor::WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches) {
+  RETURN_IF_ERROR(RunPassesAlone(batches, microbatches));
   return RunProgram({.batches = &batches, .microbatches = &microbatches, .decides = false},
                     [] { return absl::OkStatus(); });
 }
@@ -239,9 +265,15 @@ absl::Status Executor::AwaitRoom(int32_t instruction, const StepContext& context
   if (!options_.device.is_cuda()) return absl::OkStatus();  // nothing is ever queued
   if (!IsCompute(program_[static_cast<size_t>(instruction)].op)) return absl::OkStatus();
   absl::Status enqueued;
+  int64_t progress = -1;
+  SteadyTime moved;
   const auto has_room = [&] {
-    run_ahead_.Finished(state_.kernels().progress());
+    const int64_t finished = state_.kernels().progress();
+    run_ahead_.Finished(finished);
     if (run_ahead_.Admits(instruction)) return true;
+    const SteadyTime now = std::chrono::steady_clock::now();
+    if (std::exchange(progress, finished) != finished) moved = now;
+    if (now - moved < kStandstill) return false;
     enqueued = EnqueueAhead(instruction, context);
     return !enqueued.ok();
   };

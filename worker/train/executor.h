@@ -59,7 +59,8 @@ class Executor {
   absl::Status RunStep(int64_t step, Batches& batches, const std::vector<Microbatch>& microbatches,
                        const std::function<absl::Status()>& previous_decided);
   // Runs the same program without a decision, so that every kernel has run once and the state is as
-  // before. Every rank calls it with the same microbatches.
+  // before; its passes alone first. Takes all samples twice. Every rank calls it with the same
+  // microbatches.
   absl::Status WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches);
   // Makes the parameters of every replica those of its shards, and checks it. Every rank calls it.
   absl::Status RestoreParameters();
@@ -141,6 +142,7 @@ class Executor {
     const std::vector<Microbatch>* microbatches = nullptr;
     bool training = true;
     bool decides = true;  // else nothing is decided, and so nothing is updated
+    bool alone = false;   // passes and messages only; nobody is there to talk to
   };
 
   Executor(const plan::Plan& plan, Rank rank, TrainingState& state)
@@ -174,7 +176,12 @@ class Executor {
 
   absl::Status RunProgram(const StepContext& context,
                           const std::function<absl::Status()>& previous_decided);
-  // Waits until the device has little enough before it; meanwhile enqueues messages.
+  // Runs the passes of the program on zeros instead of what others send. Loading a kernel waits for
+  // all that the device has been given, and among that must be no message of a peer who waits for
+  // this rank.
+  absl::Status RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches);
+  // Waits until the device has little enough before it; meanwhile, where it stands still, enqueues
+  // messages.
   absl::Status AwaitRoom(int32_t instruction, const StepContext& context);
   absl::Status EnqueueAhead(int32_t at, const StepContext& context);
   // Carries out program[at], and what is one exchange with it; tells how many instructions that

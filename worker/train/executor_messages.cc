@@ -34,8 +34,13 @@ absl::StatusOr<Moment> Executor::Exchange(absl::Span<const BoundInstruction> mes
   if (posting.empty()) return Moment();
   const bool forward = schedule::IsForwardMessage(messages.front().op);
   const bool receives = !posting.receives.empty();
-  ASSIGN_OR_RETURN(const Moment done,
-                   (forward ? forward_ : backward_)->Exchange(std::move(posting)));
+  MessageStream& stream = forward ? *forward_ : *backward_;
+  Moment done;
+  if (context.alone) {
+    done = stream.ExchangeWithNobody(std::move(posting));
+  } else {
+    ASSIGN_OR_RETURN(done, stream.Exchange(std::move(posting)));
+  }
   for (const BoundInstruction& message : messages) {
     if (receives && schedule::IsReceive(message.op)) FlightOf(message).arrived.push_back(done);
   }

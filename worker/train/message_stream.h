@@ -86,6 +86,8 @@ class MessageStream {
   };
   // Enqueues it; returns the moment from which on everything received is there.
   absl::StatusOr<Moment> Exchange(Posting posting);
+  // As Exchange() with nobody there: nothing is sent, and zeros arrive.
+  Moment ExchangeWithNobody(Posting posting);
   // At the end of a program.
   absl::Status Finish();
 

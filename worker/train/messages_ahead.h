@@ -1,10 +1,11 @@
 // worker/train/messages_ahead.h: which messages the host enqueues while it waits with a pass.
 //
 // A host that waits for room (run_ahead.h) with messages behind it keeps peers waiting for them,
-// who may be those it waits for. So meanwhile it goes on with messages, those of a direction in the
-// order of the program: sends of which the pass is enqueued, and one receive at a time, until it
-// has come, so that no more memory waits than what peers have sent. The checker holds every program
-// to this (core/schedule/execution.h, kPaced).
+// who may be those it waits for. So where its device stands still it goes on with messages, those
+// of a direction in the order of the program: sends of which the pass is enqueued, and one receive
+// at a time, until it has come, so that no more memory waits than what peers have sent. The checker
+// holds every program to this (core/schedule/execution.h, kPaced). Not sooner: a kernel that is
+// loaded meanwhile waits for all that the device has, such a receive too.
 //
 // Pure. Not thread-safe.
 #pragma once

@@ -5,9 +5,9 @@
 // steps, stays below a bound. What is unknown counts as a quarter of the bound. Messages are not
 // held back (messages_ahead.h).
 //
-// An instruction may be enqueued layer by layer, of which each takes an equal
-// part of its time. Their number is bounded too: a stream holds some 1,000 kernels, and whoever
-// launches one more waits in CUDA, where no stop and no message reaches him.
+// An instruction may be enqueued layer by layer, of which each takes an equal part of its time.
+// Their number is bounded too: a stream holds some 1,000 kernels, and whoever launches one more
+// waits in CUDA, where no stop and no message reaches him.
 //
 // Pure. Not thread-safe.
 #pragma once

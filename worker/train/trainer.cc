@@ -58,7 +58,7 @@ absl::Status Trainer::WarmUp() {
   const auto is_warm = [](const std::vector<double>& rank) { return rank[0] == 1; };
   if (std::all_of(warm.begin(), warm.end(), is_warm)) return absl::OkStatus();
   microbatches_ = batches_->OfStep(FirstStep());
-  batches_->Announce(microbatches_, {});
+  batches_->Announce(microbatches_, microbatches_);
   RETURN_IF_ERROR(executor_->WarmUp(*batches_, microbatches_));
   WaitForDevice();
   state_.set_warm();

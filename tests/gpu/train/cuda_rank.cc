@@ -49,7 +49,8 @@ class CudaRank {
       : run_(run), me_(me), source_(MakeData(DataShapeOf(run.spec))) {
     const train::BufferOptions buffers{
         .device = at::Device(at::kCUDA, static_cast<int8_t>(me.rank)),
-        .compute = train::ComputeType(run.spec.compute)};
+        .compute = train::ComputeType(run.spec.compute),
+        .run_ahead = run.run_ahead};
     state_ = Value(train::TrainingState::Create(PlanOf(1), Rank{me.rank}, buffers), "state");
   }
 

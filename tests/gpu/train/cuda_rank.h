@@ -8,6 +8,7 @@
 
 #include "core/job/job_spec.h"
 #include "tests/gpu/ranks.h"
+#include "worker/train/run_ahead.h"
 
 namespace phalanx::oracle {
 
@@ -20,6 +21,7 @@ struct CudaRun {
   // Once rank 1 knows that this step is decided, its device fails, and the run ends there. 0:
   // never.
   int64_t fails_at = 0;
+  double run_ahead = train::RunAhead::kSecondsMax;  // seconds
 };
 
 // Trains to the last step and writes `output` by WriteHeld: what was told of each step, and what

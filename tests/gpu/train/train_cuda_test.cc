@@ -161,6 +161,14 @@ TEST_P(TrainCudaPairTest, EncoderBesideStages_EverySchedule_TrainsAsTheCpu) {
   ExpectAsOnCpu(2, runs, {.loss = 1e-6, .parameters = 1e-5});
 }
 
+// A host that enqueues nothing while its device has work goes on with messages all the same.
+TEST_P(TrainCudaPairTest, HostThatDoesNotRunAhead_ThreeChunks_TrainsAsTheCpu) {
+  CudaRun run = RunOf({"paced", {.dp = 2, .offset = 0}, {.pp = 2, .offset = 0}, {.layers = 6}}, 5);
+  run.spec.schedule = {.name = job::ScheduleName::kInterleaved, .chunks = 3};
+  run.run_ahead = 0;
+  ExpectAsOnCpu(2, {run}, {.loss = 1e-6, .parameters = 1e-5});
+}
+
 // Wherever an epoch ends, the next one goes on as if nothing had happened.
 TEST_P(TrainCudaPairTest, StopsAtRandomSteps_InTheSameProcesses_TrainAsOneEpoch) {
   constexpr int64_t kSteps = 30;
