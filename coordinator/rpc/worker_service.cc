@@ -2,9 +2,11 @@
 
 #include <grpcpp/alarm.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/status_translation.h"
@@ -17,8 +19,9 @@ namespace {
 constexpr size_t kOutboxMax = 4096;
 constexpr size_t kOutboxBytesMax = 64 << 20;
 
-// One worker's stream. It reads its next message when the machine has seen the one before, so a
-// session has at most one event in the driver's inbox.
+// One worker's stream. It reads its next message when the machine has seen the one before; only
+// behind a heartbeat without news, which nobody hurries to see, it reads on at once. So a session
+// has at most two events in the driver's inbox, one of them a heartbeat.
 class SessionReactor final
     : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
       public SessionStream,
@@ -68,6 +71,11 @@ class SessionReactor final
       std::optional<Event> event = EventFromProto(session_, request_);
       // A kind of message that this version does not know is passed over.
       if (!event.has_value()) return ReadNext();
+      if (OnlyLives(*event) && !heartbeat_waits_.exchange(true)) {
+        driver_.PostUnhurried(*std::move(event),
+                              [self = shared_from_this()] { self->heartbeat_waits_ = false; });
+        return ReadNext();
+      }
       return driver_.Post(*std::move(event), next);
     }
     if (!request_.has_hello()) {
@@ -101,6 +109,13 @@ class SessionReactor final
   }
 
  private:
+  // A heartbeat that says nothing for which somebody waits. Steps are no news: ranks report them.
+  bool OnlyLives(const Event& event) {
+    const auto* heartbeat = std::get_if<HeartbeatReceived>(&event);
+    return heartbeat != nullptr &&
+           std::exchange(draining_, heartbeat->draining) == heartbeat->draining;
+  }
+
   void ReadNext() {
     MutexLock lock(&mu_);
     if (finished_) return;
@@ -128,6 +143,8 @@ class SessionReactor final
   // Of the read in flight and its reaction, which never run side by side.
   v1::OpenSessionRequest request_;
   bool opened_ = false;
+  bool draining_ = false;                      // as its last heartbeat said
+  std::atomic<bool> heartbeat_waits_ = false;  // in the driver's inbox
 
   Mutex mu_;
   std::deque<v1::OpenSessionResponse> outbox_ ABSL_GUARDED_BY(mu_);  // front: being written

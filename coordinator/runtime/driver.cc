@@ -118,7 +118,16 @@ void Driver::Post(Event event, std::function<void()> done) {
   MutexLock lock(&mu_);
   if (stopping_) return;
   inbox_.push_back({std::move(event), std::move(done)});
-  if (inbox_.size() == 1) waker_.Wake();
+  WakeLocked();
+}
+
+void Driver::PostUnhurried(Event event, std::function<void()> done) {
+  MutexLock lock(&mu_);
+  if (!stopping_) inbox_.push_back({std::move(event), std::move(done)});
+}
+
+void Driver::WakeLocked() {
+  if (!std::exchange(woken_, true)) waker_.Wake();
 }
 
 template <typename Make>
@@ -138,7 +147,7 @@ void Driver::Request(Callback callback, int64_t bytes, Make make) {
       waiting_.emplace(token, Waiting{std::move(callback), bytes});
       waiting_bytes_ += bytes;
       inbox_.push_back({make(token), nullptr});
-      if (inbox_.size() == 1) waker_.Wake();
+      WakeLocked();
       return;
     }
   }
@@ -278,6 +287,7 @@ void Driver::Run() {
       MutexLock lock(&mu_);
       if (stopping_) return;
       batch = std::exchange(inbox_, {});
+      woken_ = false;
     }
     for (Entry& entry : batch) {
       if (!AnswerFromStore(entry.event)) Carry(machine_.Step(Look(), entry.event));

@@ -88,6 +88,9 @@ class Driver {
 
   // An event of a session; `done` is called once the machine has seen it.
   void Post(Event event, std::function<void()> done = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same of one that does not wake the driver, because nothing hangs on when it is seen: with
+  // the next event that does, before any deadline is judged, and within StallWatch::kTick.
+  void PostUnhurried(Event event, std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Answers what waits, and whatever comes later, with Unavailable and ends the thread; events are
   // ignored from then on. Idempotent.
@@ -110,6 +113,7 @@ class Driver {
 
   Driver(DriverOptions options, const Clock& clock, Board& board, Metrics& metrics,
          SessionSink& sink);
+  void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run();
   // The time. Where this thread did not run for a while the machine hears of that first.
   Instant Look();
@@ -146,6 +150,7 @@ class Driver {
 
   mutable Mutex mu_;
   std::vector<Entry> inbox_ ABSL_GUARDED_BY(mu_);
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;  // since the inbox was emptied
   std::map<Token, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   int64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_token_ ABSL_GUARDED_BY(mu_) = 0;

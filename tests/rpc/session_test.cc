@@ -1,7 +1,12 @@
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <string>
 #include <thread>
 
+#include "absl/strings/match.h"
+#include "coordinator/net/waker.h"
+#include "core/base/stall_watch.h"
 #include "tests/rpc/fixture.h"
 
 namespace phalanx::coordinator {
@@ -127,6 +132,49 @@ TEST_F(RpcTest, Job_GoesThroughAllItsPhases) {
   const v1::JobStatus job = WaitFor("a", v1::JOB_PHASE_SUCCEEDED);
   EXPECT_EQ(job.last_step().step(), 10);
   EXPECT_EQ(job.plan_digest(), assign.plan_digest());
+}
+
+TEST_F(RpcTest, ReportBehindAHeartbeat_DoesNotWaitForIt) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  const v1::Assign assign = worker.TakeAssignment();
+  worker.Ready(assign, 0);
+  v1::OpenSessionRequest heartbeat;
+  heartbeat.mutable_heartbeat();
+  constexpr int kSteps = 40;
+  const SteadyTime start = SteadyNow();
+  for (int step = 1; step <= kSteps; ++step) {
+    worker.Write(heartbeat);
+    worker.Step(assign, step);
+    while (Get("a").last_step().step() != step) ASSERT_LT(Since(start), absl::Seconds(60));
+  }
+  EXPECT_LT(Since(start), kSteps * StallWatch::kTick / 2);
+}
+
+TEST_F(RpcTest, HeartbeatWithNews_IsSeenAtOnce) {
+  std::atomic<int> told = 0;
+  ServerOptions options;
+  options.driver.log = [&told](const std::string& line) {
+    told += absl::StrContains(line, "draining") ? 1 : 0;
+  };
+  server_.reset();
+  Start(options);
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  constexpr int kHeartbeats = 40;
+  const SteadyTime start = SteadyNow();
+  for (int i = 1; i <= kHeartbeats; ++i) {
+    v1::OpenSessionRequest heartbeat;
+    heartbeat.mutable_heartbeat()->set_draining(i % 2 == 1);
+    worker.Write(heartbeat);
+    while (told != i) {
+      ASSERT_LT(Since(start), absl::Seconds(60));
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_LT(Since(start), kHeartbeats * StallWatch::kTick / 2);
+  server_.reset();  // it logs into this test
 }
 
 TEST_F(RpcTest, RestartedCoordinator_FindsTheJobRunningAndSendsNothing) {

@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/net/waker.h"
 #include "coordinator/runtime/system_clock.h"
 #include "coordinator/store/memory_backend.h"
+#include "core/base/stall_watch.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -116,6 +119,11 @@ class DriverTest : public ::testing::Test {
   void PostAndWait(Event event) {
     Promise<bool> seen;
     driver_->Post(std::move(event), [&seen] { seen.Set(true); });
+    seen.Get();
+  }
+  void PostUnhurriedAndWait(Event event) {
+    Promise<bool> seen;
+    driver_->PostUnhurried(std::move(event), [&seen] { seen.Set(true); });
     seen.Get();
   }
   std::shared_ptr<MemoryDisk> disk_ = std::make_shared<MemoryDisk>();
@@ -305,6 +313,38 @@ TEST_F(DriverTest, HeartbeatThatCameDuringALongBatch_IsReadBeforeTheDeadlineIsJu
   PostAndWait(HeartbeatReceived{});
   PostAndWait(HeartbeatReceived{});  // of a later batch
   EXPECT_FALSE(sink_.closed.IsSet());
+}
+
+TEST_F(DriverTest, UnhurriedEvent_WaitsForTheTick) {
+  Start();
+  PostAndWait(HeartbeatReceived{});  // from here on the driver sleeps
+  const SteadyTime start = SteadyNow();
+  PostUnhurriedAndWait(HeartbeatReceived{});
+  EXPECT_GT(Since(start), StallWatch::kTick / 4) << "it has woken the driver";
+}
+
+TEST_F(DriverTest, UnhurriedEvent_IsSeenBeforeWhatComesBehindIt) {
+  Start();
+  std::atomic<bool> seen = false;
+  driver_->PostUnhurried(HeartbeatReceived{}, [&seen] { seen = true; });
+  PostAndWait(HeartbeatReceived{});
+  EXPECT_TRUE(seen);
+}
+
+TEST_F(DriverTest, UnhurriedHeartbeats_AreSeenBeforeTheDeadlineIsJudged) {
+  DriverOptions options;
+  options.machine.heartbeat_timeout = StallWatch::kTick / 5;  // comes before the driver's tick
+  Start(options);
+  PostAndWait(SessionOpened{SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}}});
+  int beats = 0;
+  Promise<bool> closed_meanwhile;
+  std::function<void()> next = [&] {  // each waits from right after the one before
+    if (++beats > 5) return closed_meanwhile.Set(sink_.closed.IsSet());
+    driver_->PostUnhurried(HeartbeatReceived{.session = SessionId{1}}, next);
+  };
+  driver_->Post(HeartbeatReceived{.session = SessionId{1}}, next);
+  EXPECT_FALSE(closed_meanwhile.Get());
+  EXPECT_EQ(sink_.closed.Get().code(), absl::StatusCode::kUnavailable) << "silent since";
 }
 
 TEST_F(DriverTest, FloodOfEvents_PutsOffNoDeadline) {
