@@ -36,7 +36,7 @@ struct Flags {
   std::string http = "127.0.0.1:4445";
   std::string store;
   std::string ready_file;
-  std::string heartbeat_interval = "1s";
+  std::string heartbeat_interval = "2s";
   std::string heartbeat_timeout = "15s";
   std::string grace = "10s";
   int64_t live_jobs_max = CoordinatorOptions().live_jobs_max;

@@ -23,7 +23,7 @@ v1::ListNodesResponse Nodes(v1::JobService::Stub& jobs) {
 TEST_F(RpcTest, Hello_IsWelcomedWithTheTimesOfThisCoordinator) {
   FakeWorker worker(channel);
   const v1::Welcome welcome = worker.Join("n", 3);
-  EXPECT_EQ(welcome.heartbeat_interval().seconds(), 1);
+  EXPECT_EQ(welcome.heartbeat_interval().seconds(), 2);
   EXPECT_EQ(welcome.heartbeat_timeout().seconds(), 15);
   EXPECT_NE(welcome.coordinator_incarnation(), 0u);
   const v1::ListNodesResponse nodes = Nodes(*jobs);
