@@ -128,6 +128,11 @@ function(phalanx_test path)
   if(PHALANX_SANITIZE)
     math(EXPR ARG_TIMEOUT "6 * ${ARG_TIMEOUT}")
   endif()
+  if(PHALANX_SANITIZE MATCHES "thread")
+    # Halting: a process that the test starts may end without the exit code that tells of reports.
+    list(APPEND ARG_ENV
+         "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:halt_on_error=1")
+  endif()
   add_test(NAME ${path} COMMAND ${name})
   set_tests_properties(${path} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}")
   if(ARG_RESOURCE)

@@ -368,9 +368,20 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
                     .pp = part.stage,
                     .width = replicas.NarrowestOf(part.stage)};
   const StageParameters parameters = ParametersOf(plan, place, part.chunk);
+  if (parameters.trained_extent == 0) return {};
+  // Nobody leads more than the first rank, but one that shares a KV head more may hold more.
+  const job::Architecture& architecture = plan.module_spec(part.module).architecture;
+  const auto kv_heads = [&](int32_t tp) {
+    return TensorUnitsOf(architecture, place.width, tp).kv_heads.count;
+  };
+  Place holder = place;
+  for (int32_t tp = 1; tp < place.width; ++tp) {
+    if (kv_heads(tp) > kv_heads(holder.tp)) holder.tp = tp;
+  }
+  const int64_t most = holder.tp == 0 ? 0 : ParametersOf(plan, holder, part.chunk).trained_extent;
   const auto bytes = static_cast<double>(BytesOf(plan.spec.compute));
   const double wide_bytes = std::max(4.0, bytes);
-  const auto extent = static_cast<double>(parameters.trained_extent);
+  const auto extent = static_cast<double>(std::max(parameters.trained_extent, most));
   const auto count = static_cast<double>(parameters.replicas);
   const double travels = extent * (count - 1) / count;
   // The gradient is read; master and moments are read and written; weights are written.

@@ -17,6 +17,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "worker/device/environment.h"
 
 namespace phalanx::gpu {
 
@@ -69,6 +70,7 @@ std::vector<std::string> RunRanks(int32_t world, int32_t seconds_max,
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       alarm(static_cast<unsigned>(seconds_max));
+      device::SetCudaEnvironment();
       cudaSetDevice(rank);
       std::string report;
       try {

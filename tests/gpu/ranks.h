@@ -36,7 +36,8 @@ struct ForkedRank {
   std::string folder;  // of the world, for a FolderRendezvous; it goes with it
 };
 
-// Runs `body` in a process a rank, each with its own device current, and returns what each said:
+// Runs `body` in a process a rank, each with its own device current and the environment that rank
+// processes set themselves, and returns what each said:
 // the text, what it threw, or "killed". A rank that takes longer than `seconds_max` is killed.
 std::vector<std::string> RunRanks(int32_t world, int32_t seconds_max,
                                   const std::function<std::string(const ForkedRank&)>& body);

@@ -5,9 +5,10 @@ its folder that does.
 
 locks.py SOURCE_ROOT BUILD_FOLDER
 
-Only the analysis runs, on the commands of BUILD_FOLDER/compile_commands.json: no code is generated. Skips (77)
-where Clang 14, the version that scripts/setup brings, is not installed; under CI, which names
-PHALANX_EXIT_WITHOUT_TOOL, it fails.
+Only the analysis runs, on the commands of BUILD_FOLDER/compile_commands.json: no code is generated. What only a
+build for GPUs compiles is looked at in any build, as its nearest neighbour is compiled, where the headers of CUDA
+and NCCL are; where they are not, it says so. Skips (77) where Clang 14, the version that scripts/setup brings, is not
+installed; under CI, which names PHALANX_EXIT_WITHOUT_TOOL, it fails.
 """
 import concurrent.futures
 import json
@@ -24,15 +25,17 @@ LOCKS = re.compile(r'core/base/mutex\.h|absl/base/thread_annotations\.h')
 OTHER_LOCKS = re.compile(
     r'\bstd::(shared_|recursive_|timed_)*mutex\b|\bstd::condition_variable|\babsl::(Mutex|CondVar)')
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
+GPU = re.compile(r'#include <(cuda_runtime|nccl)')
+GPU_HEADERS = ["-isystem", os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")]
 
 
-def uses_locks(source):
-    """Whether a source names locks, or a header of its own folder that it includes does: private members are
+def names(pattern, source):
+    """Whether a source names `pattern`, or a header of its own folder that it includes does: private members are
     touched nowhere else."""
     text = source.read_text(encoding="utf-8")
     headers = (source.parent / pathlib.PurePosixPath(name).name for name in INCLUDE.findall(text))
     texts = [text] + [header.read_text(encoding="utf-8") for header in headers if header.exists()]
-    return any(LOCKS.search(text) for text in texts)
+    return any(pattern.search(text) for text in texts)
 
 
 def other_locks(root):
@@ -43,6 +46,29 @@ def other_locks(root):
             for path in sources
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
             if OTHER_LOCKS.search(line)]
+
+
+def has_gpu_headers(clang):
+    probe = "#include <cuda_runtime_api.h>\n#include <nccl.h>\n"
+    return subprocess.run([clang, "-fsyntax-only", "-Wno-everything", "-x", "c++", *GPU_HEADERS, "-"], input=probe,
+                          text=True, capture_output=True, check=False).returncode == 0
+
+
+def gpu_entries(root, commands, clang):
+    """Of the sources with locks that only a build for GPUs compiles, the entries that such a build would have."""
+    sources = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.cc"))
+               if path not in commands and names(GPU, path) and names(LOCKS, path)]
+    if sources and not has_gpu_headers(clang):
+        print("no headers of CUDA and NCCL here, so not looked at:",
+              ", ".join(str(path.relative_to(root)) for path in sources))
+        return {}
+    result = {}
+    for path in sources:
+        neighbour = commands[max(sorted(commands), key=lambda other: len(os.path.commonpath([other, path])))]
+        command = shlex.split(neighbour["command"])
+        command[command.index(neighbour["file"])] = str(path)
+        result[path] = neighbour | {"command": shlex.join(command + GPU_HEADERS + ["-DPHALANX_WITH_CUDA=1"])}
+    return result
 
 
 def command_of(entry, clang):
@@ -68,11 +94,11 @@ def main():
     if clang is None:
         print("no clang++-14 here")
         return int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77"))
-    entries = {}
-    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        path = pathlib.Path(entry["file"])
-        if any(path.is_relative_to(root / folder) for folder in FOLDERS) and uses_locks(path):
-            entries[path] = entry
+    commands = {pathlib.Path(entry["file"]): entry
+                for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))}
+    entries = {path: entry for path, entry in commands.items()
+               if any(path.is_relative_to(root / folder) for folder in FOLDERS) and names(LOCKS, path)}
+    entries |= gpu_entries(root, commands, clang)
 
     def check(path):
         run = subprocess.run(command_of(entries[path], clang), cwd=entries[path]["directory"], text=True,

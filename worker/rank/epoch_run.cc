@@ -245,7 +245,6 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   train::TrainerOptions options;
   options.length_multiple = LengthMultiple();
   options.trace_step = TraceStep(plan_.spec);
-  options.measures_volume = reporter_;
   if (order_.has_begins()) {
     ASSIGN_OR_RETURN(options.start, StartOf(order_.begins()));
   }

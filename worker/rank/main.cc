@@ -8,22 +8,16 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/channel/frame_socket.h"
+#include "worker/device/environment.h"
 #include "worker/rank/heap.h"
 #include "worker/rank/rank_process.h"
 
 namespace {
-
-// What CUDA reads when it starts. Kernels are loaded before training: loading one later takes a
-// lock that a collective can hold for as long as it waits. Each stream has its own hardware queue,
-// so that one which waits does not hold up another.
-void SetEnvironmentOfCuda() {
-  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-}
 
 // Ends the channel, which ends the process in good order: shutdown() may be called from a handler.
 void OnTerminate(int) { shutdown(phalanx::channel::kRankChannelFd, SHUT_RDWR); }
@@ -35,10 +29,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s is started by phalanx-worker and takes no options\n", argv[0]);
     return 2;
   }
-  SetEnvironmentOfCuda();
+  const std::string environment = phalanx::device::SetCudaEnvironment();
   phalanx::rank::KeepFreedMemory();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
   spdlog::flush_on(spdlog::level::info);
+  spdlog::info("environment: {}", environment);
   std::signal(SIGPIPE, SIG_IGN);
   struct sigaction action = {};
   action.sa_handler = OnTerminate;

@@ -60,6 +60,9 @@ v1::StepDecision ToProto(const train::Decision& decision) {
   out.set_gradient_scale(decision.gradient_scale);
   out.set_counted_tokens(decision.counted_tokens);
   out.set_corrupt_samples(decision.corrupt_samples);
+  out.set_tokens(decision.volume.tokens);
+  out.set_images(decision.volume.images);
+  out.set_sounds(decision.volume.sounds);
   return out;
 }
 
@@ -89,7 +92,8 @@ absl::StatusOr<train::Start> StartOf(const v1::EpochBegins& begins) {
                     .gradient_norm = from.gradient_norm(),
                     .gradient_scale = from.gradient_scale(),
                     .counted_tokens = from.counted_tokens(),
-                    .corrupt_samples = from.corrupt_samples()};
+                    .corrupt_samples = from.corrupt_samples(),
+                    .volume = {from.tokens(), from.images(), from.sounds()}};
   if (from.step() < 1 || !train::IsDecided(start.decision.verdict)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "begins.decision is of step ", from.step(), " with verdict ",

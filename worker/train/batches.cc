@@ -123,13 +123,20 @@ Microbatch Batches::OfSamples(absl::Span<const int64_t> samples) const {
   return result;
 }
 
-Batches::Volume Batches::VolumeOf(int64_t step) const {
+Volume Batches::VolumeOf(absl::Span<const Microbatch> step) const {
   Volume volume;
-  for (int64_t position = 0; position < plan_.spec.batch.global; ++position) {
-    const data::SampleShape shape = source_.shape(SampleOf(step, position));
-    volume.tokens += shape.positions;
-    volume.images += shape.images;
-    volume.sounds += shape.sounds;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const plan::Place& place = places_[i];
+    const bool first = place.pp == 0 && place.cp == 0 && place.tp == 0;
+    if (place.module != plan_.spec.language || !first) continue;
+    for (const Microbatch& microbatch : step) {
+      for (size_t sample : IndicesOf(microbatch, microbatch.window.lanes[i])) {
+        const data::SampleShape& shape = microbatch.shapes[sample];
+        volume.tokens += shape.positions;
+        volume.images += shape.images;
+        volume.sounds += shape.sounds;
+      }
+    }
   }
   return volume;
 }

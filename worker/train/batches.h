@@ -23,6 +23,7 @@
 #include "worker/data/data_set.h"
 #include "worker/data/job_data.h"
 #include "worker/model/stage_io.h"
+#include "worker/train/commit.h"
 
 namespace phalanx::train {
 
@@ -102,11 +103,9 @@ class Batches {
   // Everything that the rank will take in this step and the next, in order of use.
   void Announce(absl::Span<const Microbatch> step, absl::Span<const Microbatch> next_step);
 
-  // What all ranks together train on in a step. Looks at every sample.
-  struct Volume {
-    int64_t tokens = 0, images = 0, sounds = 0;
-  };
-  Volume VolumeOf(int64_t step) const;
+  // Of the step's samples, those of the replica of the language module whose first rank this is;
+  // nothing on any other rank. So the sum over all ranks is that of the step.
+  Volume VolumeOf(absl::Span<const Microbatch> step) const;
 
   SequenceShape ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const;
   // Token rows that `module` makes of the samples: of their items, in an encoder; one a position,

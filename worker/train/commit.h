@@ -25,6 +25,12 @@
 
 namespace phalanx::train {
 
+// What the samples of a step bring, as the index of the data set says: positions without padding,
+// and items.
+struct Volume {
+  int64_t tokens = 0, images = 0, sounds = 0;
+};
+
 struct Record {
   int64_t epoch = 0;
   int64_t step = 0;            // counted from 1
@@ -34,7 +40,8 @@ struct Record {
   double loss_sum = 0;         // counted tokens' losses, given by one rank a replica; else 0
   double counted_tokens = 0;   // likewise
   double corrupt_samples = 0;  // likewise
-  int64_t finite = 0;          // 1: all of these numbers are
+  Volume volume;               // of its replica's samples, given by one rank a replica; else 0
+  int64_t finite = 0;          // 1: all of the sums above are
   int64_t stop = 0;            // 1: the rank was told to stop
   uint64_t checksum = 0;       // of everything above
 };
@@ -59,6 +66,7 @@ struct Decision {
   double gradient_scale = 0;  // what gradients are multiplied with: clip factor / counted tokens
   double counted_tokens = 0;
   double corrupt_samples = 0;
+  Volume volume;
 };
 
 PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
@@ -69,6 +77,9 @@ PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
                             static_cast<uint64_t>(record.step),
                             record.plan_digest,
                             static_cast<uint64_t>(record.applied),
+                            static_cast<uint64_t>(record.volume.tokens),
+                            static_cast<uint64_t>(record.volume.images),
+                            static_cast<uint64_t>(record.volume.sounds),
                             static_cast<uint64_t>(record.finite),
                             static_cast<uint64_t>(record.stop)};
   for (uint64_t word : words) hash = (hash ^ word) * 0xBF58476D1CE4E5B9u;
@@ -117,6 +128,7 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
   decision.step = expected.step;
   if (stop) return decision;
   double squared_norm = 0, loss_sum = 0, tokens = 0, corrupt = 0;
+  Volume volume;
   bool finite = true;
   for (int32_t rank = 0; rank < world; ++rank) {
     const Record& record = records[rank];
@@ -128,10 +140,14 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
     loss_sum += record.loss_sum;
     tokens += record.counted_tokens;
     corrupt += record.corrupt_samples;
+    volume.tokens += record.volume.tokens;
+    volume.images += record.volume.images;
+    volume.sounds += record.volume.sounds;
     finite = finite && record.finite == 1;
   }
   decision.counted_tokens = tokens;
   decision.corrupt_samples = corrupt;
+  decision.volume = volume;
   if (!finite || !IsFinite(squared_norm) || !IsFinite(loss_sum)) {
     decision.verdict = Verdict::kSkipped;
     decision.loss = loss_sum;

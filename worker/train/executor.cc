@@ -418,7 +418,8 @@ absl::Status Executor::RecordStep(const StepContext& context) {
   const Record header{.epoch = context.decides ? plan_.epoch().value : kNoEpoch,
                       .step = context.step,
                       .plan_digest = plan_digest_,
-                      .applied = context.step - 1};
+                      .applied = context.step - 1,
+                      .volume = context.batches->VolumeOf(*context.microbatches)};
   state_.kernels().WriteRecord(records_, self, header, sums_);
   if (control_ == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(records_.mutable_data_ptr());

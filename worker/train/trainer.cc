@@ -41,10 +41,7 @@ absl::Status Trainer::Prepare() {
   const Start start = options_.start.value_or(Start{});
   const int64_t known = state_.decided().step;
   RETURN_IF_ERROR(state_.GoOn(plan_, start));
-  if (start.decision.step > known) {
-    MeasureVolume(start.decision.step);
-    Tell(start.decision);
-  }
+  if (start.decision.step > known) Tell(start.decision);
   if (options_.start.has_value()) RETURN_IF_ERROR(executor_->RestoreParameters());
   if (!state_.options().device.is_cuda() || FirstStep() > plan_.spec.steps) return absl::OkStatus();
   return WarmUp();
@@ -107,16 +104,15 @@ void Trainer::Tell(const Decision& decision) {
   const SteadyTime now = std::chrono::steady_clock::now();
   const double seconds =
       last_decided_.has_value() ? std::chrono::duration<double>(now - *last_decided_).count() : 0;
-  const Batches::Volume& volume = VolumeOfStep(decision.step);
   StepSummary summary{
       .step = decision.step,
       .loss = decision.loss,
       .gradient_norm = decision.gradient_norm,
       .learning_rate = LearningRate(plan_.spec.optimizer, decision.step, plan_.spec.steps),
-      .tokens = volume.tokens,
+      .tokens = decision.volume.tokens,
       .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
-      .images = volume.images,
-      .sounds = volume.sounds,
+      .images = decision.volume.images,
+      .sounds = decision.volume.sounds,
       .seconds = seconds,
       .skipped = decision.verdict == Verdict::kSkipped,
       .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
@@ -132,14 +128,9 @@ absl::Status Trainer::Enqueue(int64_t step) {
   next_step_ = step + 1;
   next_ = step < plan_.spec.steps ? batches_->OfStep(next_step_) : std::vector<Microbatch>();
   batches_->Announce(microbatches_, next_);
-  MeasureVolume(step);
   RETURN_IF_ERROR(executor_->RunStep(step, *batches_, microbatches_, [this] { return Settle(); }));
   pending_step_ = step;
   return absl::OkStatus();
-}
-
-void Trainer::MeasureVolume(int64_t step) {
-  if (options_.measures_volume) VolumeOfStep(step) = batches_->VolumeOf(step);
 }
 
 absl::Status Trainer::Run() {

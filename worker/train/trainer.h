@@ -7,7 +7,6 @@
 // Not thread-safe.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -56,9 +55,6 @@ struct TrainerOptions {
   absl::Duration decision_timeout = absl::Minutes(10);
   int64_t skipped_in_a_row_max = 10;  // then the run fails (skipped_steps.h)
   int64_t trace_step = 0;             // 0: none
-  // Steps are told with the tokens and items that all ranks trained on; otherwise with none. Costs
-  // a look at each sample of the step.
-  bool measures_volume = true;
 };
 
 class Trainer {
@@ -106,8 +102,6 @@ class Trainer {
   void WaitForDevice();
   // Whose record stands at `place`: those of ranks that have work, ascending.
   Rank RankOfRecord(int32_t place) const;
-  void MeasureVolume(int64_t step);
-  Batches::Volume& VolumeOfStep(int64_t step) { return volumes_[static_cast<size_t>(step % 2)]; }
   absl::Status ShareTrace();
 
   const plan::Plan& plan_;
@@ -120,8 +114,7 @@ class Trainer {
   std::vector<Microbatch> next_;          // of step next_step_
   int64_t next_step_ = 0;
 
-  std::array<Batches::Volume, 2> volumes_;  // of the step under way and the one before
-  int64_t pending_step_ = 0;                // run, decision not yet read; 0: none
+  int64_t pending_step_ = 0;  // run, decision not yet read; 0: none
   SkippedSteps skipped_{options_.skipped_in_a_row_max};
   std::vector<InstructionTime> trace_;      // of trace_step, once it is known
   std::optional<SteadyTime> last_decided_;  // of this epoch; before its first step: its beginning

@@ -105,6 +105,8 @@ std::vector<Metric> ReadMetrics(const std::string& output) {
                        .loss = entry.at("loss").get<double>(),
                        .gradient_norm = entry.at("gradient_norm").get<double>(),
                        .seconds = entry.at("step_seconds").get<double>(),
+                       .tokens = entry.at("tokens").get<int64_t>(),
+                       .images = entry.at("images").get<int64_t>(),
                        .corrupt_samples = entry.value("corrupt_samples", int64_t{0})});
   }
   return metrics;

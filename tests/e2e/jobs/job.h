@@ -55,7 +55,7 @@ v1::JobDocument Document(const DataFolder& data, const JobOptions& options);
 struct Metric {
   int64_t step = 0;
   double loss = 0, gradient_norm = 0, seconds = 0;
-  int64_t corrupt_samples = 0;
+  int64_t tokens = 0, images = 0, corrupt_samples = 0;
 };
 std::vector<Metric> ReadMetrics(const std::string& output);
 // "" if the steps are 1 .. `steps`, each once, in order; else what is wrong.

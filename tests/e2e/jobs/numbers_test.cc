@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/plan/samples.h"
 #include "core/wire/job_yaml.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
@@ -32,10 +33,22 @@ std::vector<oracle::TrainedStep> Oracle(const DataFolder& data, const JobOptions
   auto source = train::ShardSource::Open(path, spec, loader);
   EXPECT_TRUE(source.ok()) << source.status();
   if (!source.ok()) return {};
-  return oracle::TrainPlain(read->spec, **source, read->spec.steps);
+  std::vector<oracle::TrainedStep> steps =
+      oracle::TrainPlain(read->spec, **source, read->spec.steps);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    train::Volume& volume = steps[i].decision.volume;
+    const int64_t batch = read->spec.batch.global, first = static_cast<int64_t>(i) * batch;
+    for (int64_t position = first; position < first + batch; ++position) {
+      const data::SampleShape shape =
+          (*source)->shape(plan::SampleAt(read->spec.seed, (*source)->size(), position));
+      volume.tokens += shape.positions;
+      volume.images += shape.images;
+    }
+  }
+  return steps;
 }
 
-// Every step's loss and gradient norm, in fp64.
+// Every step's loss, gradient norm and volume, in fp64.
 void ExpectOracle(const DataFolder& data, const JobOptions& options, const std::string& output) {
   const std::vector<Metric> metrics = ReadMetrics(output);
   ASSERT_EQ(StepsFault(metrics, options.steps), "");
@@ -46,6 +59,8 @@ void ExpectOracle(const DataFolder& data, const JobOptions& options, const std::
     EXPECT_NEAR(metrics[i].loss, plain[i].decision.loss, 1e-9 * plain[i].decision.loss);
     EXPECT_NEAR(metrics[i].gradient_norm, plain[i].decision.gradient_norm,
                 1e-9 * plain[i].decision.gradient_norm);
+    EXPECT_EQ(metrics[i].tokens, plain[i].decision.volume.tokens);
+    EXPECT_EQ(metrics[i].images, plain[i].decision.volume.images);
   }
 }
 

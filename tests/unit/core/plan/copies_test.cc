@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -89,6 +90,38 @@ TEST(CopiesTest, TiedEnds_JoinTheSameRowsWhateverTheWidths) {
     }
     EXPECT_EQ(elements, 96 * 32) << "every row once";
   }
+}
+
+TEST(CopiesTest, DamagedTables_EverythingThatARankFollowsComesFromOneLeader) {
+  const job::JobSpec spec =
+      AJob()
+          .Module("vision", support::ClipVision(), {.tp = 3, .dp = 4})
+          .Module("language", Llama({.tied_head = true}), {.tp = 4, .dp = 3, .pp = 2})
+          .Edge("vision", "language", {.projector = 32})
+          .Batch(24, 2);
+  ForEachDamaged(spec, [](const Plan& plan) {
+    ForEachPlace(plan, [&plan](Rank rank, const Place& place) {
+      const StageParameters mine = ParametersOf(plan, place);
+      int64_t followed = 0;
+      const auto add = [&](const std::vector<Copy>& copies) {
+        for (const Copy& copy : copies) {
+          EXPECT_EQ(copy.lead.dp, place.dp);
+          ASSERT_NE(plan.RankOf(copy.lead), plan.RankOf(copy.follower));
+          EXPECT_EQ(plan.PlaceOf(plan.RankOf(copy.lead), copy.lead.module), copy.lead);
+          const int64_t extent = ParametersOf(plan, copy.lead).trained_extent;
+          for (const CopyRun& run : copy.runs) {
+            EXPECT_LE(run.lead_offset + run.count, extent);
+            if (plan.RankOf(copy.follower) != rank) continue;
+            EXPECT_LE(run.offset + run.count, mine.trained_extent);
+            followed += run.count;
+          }
+        }
+      };
+      add(CopiesInSlot(plan, place, 0));
+      add(TiedCopies(plan, place));
+      EXPECT_EQ(followed, Followed(mine));
+    });
+  });
 }
 
 TEST(CopiesTest, UntiedFrozenOrUndividedEnds_HaveNone) {

@@ -10,6 +10,7 @@
 #include "core/plan/copies.h"
 #include "core/plan/parameters.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -218,6 +219,26 @@ TEST(CostTest, EstimateMemory_OfAllRanks_IsThatOfEach) {
   EXPECT_EQ(all[8].total(), 0) << "a rank in no module";
 }
 
+// Of what a place needs, the terms that follow from its parameters and its copies.
+MemoryEstimate StateOf(const Plan& plan, Rank rank, const Place& place) {
+  const StageParameters parameters = ParametersOf(plan, place);
+  int64_t spread = 0, folded = 0;
+  const auto add = [&](const std::vector<Copy>& copies) {
+    for (const Copy& copy : copies) {
+      if (plan.RankOf(copy.lead) != rank && plan.RankOf(copy.follower) != rank) continue;
+      for (const CopyRun& run : copy.runs) {
+        spread += run.count;
+        folded += run.folds ? run.count : 0;
+      }
+    }
+  };
+  add(CopiesInSlot(plan, place, 0));
+  add(TiedCopies(plan, place));
+  return {.parameters = (parameters.elements + spread) * 4,
+          .gradients = (parameters.trained_extent + folded) * 4,
+          .optimizer = 3 * 4 * parameters.LedElements() / parameters.replicas};
+}
+
 TEST(CostTest, EstimateMemory_OfCopies_CountsWhatIsPackedToTravel) {
   const Plan plan =
       MustPlan(AJob()
@@ -225,25 +246,59 @@ TEST(CostTest, EstimateMemory_OfCopies_CountsWhatIsPackedToTravel) {
                    .Batch(4, 1));
   for (int32_t rank = 0; rank < plan.world; ++rank) {
     const Place place = *plan.PlaceOf(Rank{rank}, 0);
-    const StageParameters parameters = ParametersOf(plan, place);
-    int64_t spread = 0, folded = 0;
-    const auto add = [&](const std::vector<Copy>& copies) {
-      for (const Copy& copy : copies) {
-        if (plan.RankOf(copy.lead) != Rank{rank} && plan.RankOf(copy.follower) != Rank{rank})
-          continue;
-        for (const CopyRun& run : copy.runs) {
-          spread += run.count;
-          folded += run.folds ? run.count : 0;
-        }
-      }
-    };
-    add(CopiesInSlot(plan, place, 0));
-    add(TiedCopies(plan, place));
-    EXPECT_GT(folded, 0);
+    const MemoryEstimate expected = StateOf(plan, Rank{rank}, place);
+    EXPECT_GT(expected.gradients, ParametersOf(plan, place).trained_extent * 4) << "some fold";
     const MemoryEstimate estimate = EstimateMemory(plan, Rank{rank});
-    EXPECT_EQ(estimate.parameters, (parameters.elements + spread) * 4) << rank;
-    EXPECT_EQ(estimate.gradients, (parameters.trained_extent + folded) * 4) << rank;
+    EXPECT_EQ(estimate.parameters, expected.parameters) << rank;
+    EXPECT_EQ(estimate.gradients, expected.gradients) << rank;
   }
+}
+
+TEST(CostTest, UpdateCost_OfSharedKvHeads_IsThatOfTheRankWithMost) {
+  // 3, 3 and 2 query heads; the rank in the middle has some of both KV heads.
+  const Plan plan = MustPlan(AJob().Module("language", Llama(), {.tp = 3, .dp = 2}).Batch(2, 1));
+  const Place first{.module = 0, .width = 3}, middle{.module = 0, .tp = 1, .width = 3};
+  const int64_t extent = ParametersOf(plan, middle).trained_extent;
+  EXPECT_GT(extent, ParametersOf(plan, first).trained_extent);
+  EXPECT_EQ(UpdateCost(plan, {0, 0, 0}).reduced, static_cast<double>(extent) / 2 * 4);
+}
+
+TEST(CostTest, DamagedTables_EveryRankIsEstimatedByItsOwnWidth) {
+  const job::JobSpec spec =
+      AJob()
+          .Module("vision", ClipVision(), {.tp = 3, .dp = 4, .pp = 2, .offset = 0})
+          .Module("language", Llama({.tied_head = true}), {.tp = 4, .dp = 3, .pp = 2, .offset = 0})
+          .Edge("vision", "language", {.projector = 32})
+          .Batch(24, 2);
+  ForEachDamaged(spec, [](const Plan& plan) {
+    const std::vector<MemoryEstimate> all = EstimateMemory(plan);
+    ASSERT_EQ(all.size(), static_cast<size_t>(plan.world));
+    std::vector<MemoryEstimate> expected(all.size());
+    ForEachPlace(plan, [&](Rank rank, const Place& place) {
+      const MemoryEstimate place_needs = StateOf(plan, rank, place);
+      MemoryEstimate& sum = expected[static_cast<size_t>(rank.value)];
+      sum.parameters += place_needs.parameters;
+      sum.gradients += place_needs.gradients;
+      sum.optimizer += place_needs.optimizer;
+      // Nobody has more to update than the rank that the part's cost is told of.
+      const StageParameters parameters = ParametersOf(plan, place);
+      const UpdateBytes most = UpdateCost(plan, {place.module, place.pp, 0});
+      const auto replicas = static_cast<double>(parameters.replicas);
+      EXPECT_LE(static_cast<double>(parameters.LedElements()) / replicas * (7 * 4 + 4),
+                most.updated);
+      EXPECT_LE(static_cast<double>(parameters.trained_extent) * (replicas - 1) / replicas * 4,
+                most.reduced);
+    });
+    for (int32_t rank = 0; rank < plan.world; ++rank) {
+      const MemoryEstimate& one = all[static_cast<size_t>(rank)];
+      const MemoryEstimate& needs = expected[static_cast<size_t>(rank)];
+      EXPECT_EQ(one.parameters, needs.parameters) << rank;
+      EXPECT_EQ(one.gradients, needs.gradients) << rank;
+      EXPECT_EQ(one.optimizer, needs.optimizer) << rank;
+      EXPECT_EQ(one.activations, EstimateMemory(plan, Rank{rank}).activations) << rank;
+      EXPECT_EQ(one.total() == 0, plan.PlacesOf(Rank{rank}).empty()) << rank;
+    }
+  });
 }
 
 TEST(CostTest, EstimateMemory_OfTwoEncodersOfOneModality_SharesTheContext) {

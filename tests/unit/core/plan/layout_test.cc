@@ -9,12 +9,11 @@
 #include <set>
 #include <vector>
 
-#include "core/base/prng.h"
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
 #include "core/plan/segments.h"
-#include "tests/support/layouts.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -151,20 +150,8 @@ TEST(LayoutTest, Samples_GoByTheDealingRule) {
   }
 }
 
-// The pure parts under 200 tables with holes and unequal widths.
 TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice) {
-  const job::JobSpec spec = TwoModules();
-  const Plan healthy = MustPlan(spec);
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
-    SCOPED_TRACE(seed);
-    Prng prng(seed);
-    plan::Layout layout = healthy.layout;
-    support::Damage(prng, healthy, 0, layout);
-    support::Damage(prng, healthy, 1, layout);
-    const absl::StatusOr<Plan> expanded = Expand(spec, layout);
-    ASSERT_TRUE(expanded.ok()) << expanded.status();
-    const Plan& plan = *expanded;
-
+  ForEachDamaged(TwoModules(), [](const Plan& plan) {
     std::vector<int64_t> seen(24, 0);
     for (int64_t m = 0; m < plan.microbatches; ++m) {
       const MicrobatchSamples samples = SamplesOfMicrobatch(plan, m);
@@ -215,7 +202,7 @@ TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice)
                   data.size() > 1);
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -86,11 +87,12 @@ struct Coverage {
 };
 
 // How often each element of each logical tensor of a module occurs over one replica.
-std::map<std::string, std::vector<Coverage>> CoverageOf(const Plan& plan, int32_t module) {
+std::map<std::string, std::vector<Coverage>> CoverageOf(const Plan& plan, int32_t module,
+                                                        int32_t dp) {
   std::map<std::string, std::vector<Coverage>> coverage;
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   for (int32_t pp = 0; pp < layout.pp(); ++pp) {
-    for (Rank rank : plan.TensorGroup(module, 0, pp)) {
+    for (Rank rank : plan.TensorGroup(module, dp, pp)) {
       for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
         const StageParameters parameters = ParametersOf(plan, *plan.PlaceOf(rank, module), chunk);
         ExpectSoundStorage(parameters);
@@ -115,9 +117,9 @@ std::map<std::string, std::vector<Coverage>> CoverageOf(const Plan& plan, int32_
   return coverage;
 }
 
-int64_t ExpectCovered(const Plan& plan, int32_t module) {
+int64_t ExpectCovered(const Plan& plan, int32_t module, int32_t dp = 0) {
   int64_t elements = 0;
-  for (const auto& [name, coverage] : CoverageOf(plan, module)) {
+  for (const auto& [name, coverage] : CoverageOf(plan, module, dp)) {
     for (const Coverage& element : coverage) {
       EXPECT_EQ(element.primaries, 1) << name;
       EXPECT_EQ(element.holdings.size(), 1u) << name << ": holders agree on how they hold";
@@ -198,6 +200,22 @@ TEST(ParametersTest, Regressor_WithAndWithoutLoss_CoversEveryElementOnce) {
   const int64_t projector = 2 * 32 * 40 + 40 + 32;
   EXPECT_EQ(ExpectCovered(plan, 1), layers + projector);
   EXPECT_EQ(ExpectCovered(plan, 2), layers + 32 * 32);
+}
+
+TEST(ParametersTest, DamagedTables_EveryReplicaCoversEveryElementOnce) {
+  const support::LlamaShape shape{.layers = 2, .tied_head = true};
+  const job::JobSpec spec =
+      AJob().Module("language", Llama(shape), {.tp = 4, .dp = 3, .pp = 2}).Batch(24, 2);
+  ForEachDamaged(spec, [&](const Plan& plan) {
+    const ReplicaTable& replicas = plan.replicas(0);
+    for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+      if (!replicas.Present(dp)) continue;
+      EXPECT_EQ(ExpectCovered(plan, 0, dp), LlamaElements(Llama(shape)));
+    }
+    ForEachPlace(plan, [&](Rank, const Place& place) {
+      EXPECT_EQ(ParametersOf(plan, place).replicas, replicas.present_replicas());
+    });
+  });
 }
 
 TEST(ParametersTest, Trains_OfFrozenModulesAndProjectors_IsFalse) {

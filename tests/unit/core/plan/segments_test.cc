@@ -13,6 +13,7 @@
 
 #include "core/plan/parameters.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -186,6 +187,54 @@ TEST(SharesTest, HostMemoryWhereItIsAskedFor_TakesThePlaceOfMirrors) {
     EXPECT_EQ(share.homes.size(), 1u);
     EXPECT_TRUE(share.host);
   }
+}
+
+TEST(SharesTest, DamagedTables_HaveHomesWhereTheWidthsAreEqual) {
+  const job::JobSpec spec = AJob()
+                                .Module("vision", ClipVision(), {.tp = 2, .dp = 3})
+                                .Module("language", Llama(), {.tp = 2, .dp = 3, .pp = 2})
+                                .Edge("vision", "language", {.projector = 32})
+                                .Batch(24, 2);
+  int64_t listed = 0;
+  ForEachDamaged(spec, [&](const Plan& plan) {
+    std::map<std::pair<int32_t, int32_t>, int32_t> coordinates;  // of a stage
+    std::map<std::tuple<int32_t, int32_t, int32_t>, const StateHomes*> rule;
+    const std::vector<StateHomes> all = HomesOfState(plan);
+    for (const StateHomes& state : all) {
+      ++coordinates[{state.module, state.pp}];
+      rule[{state.module, state.pp, state.tp}] = &state;
+      const ReplicaTable& replicas = plan.replicas(state.module);
+      EXPECT_EQ(static_cast<int32_t>(state.homes.size()), replicas.present_replicas());
+      for (const RankList& homes : state.homes) {
+        EXPECT_EQ(std::set<Rank>(homes.begin(), homes.end()).size(), homes.size());
+        for (Rank home : homes) {
+          const auto place = plan.PlaceOf(home, state.module);
+          ASSERT_TRUE(place.has_value()) << home.value;
+          EXPECT_EQ(place->pp, state.pp);
+          EXPECT_EQ(place->tp, state.tp);
+        }
+      }
+    }
+    std::map<std::pair<int32_t, int32_t>, int64_t> shared, led;  // elements, by stage
+    for (const Share& share : SharesOf(plan)) {
+      shared[{share.module, share.pp}] += share.elements.count;
+      const int32_t tp = plan.PlaceOf(share.homes.front(), share.module)->tp;
+      EXPECT_THAT(rule.at({share.module, share.pp, tp})->homes, ::testing::Contains(share.homes));
+      ++listed;
+    }
+    ForEachPlace(plan, [&](Rank, const Place& place) {
+      const ReplicaTable& replicas = plan.replicas(place.module);
+      const bool equal = replicas.EqualWidths(place.pp);
+      EXPECT_EQ((coordinates[{place.module, place.pp}]), equal ? place.width : 0);
+      if (!equal || place.dp != replicas.FirstPresent()) return;
+      for (const LocalMatrix& matrix : ParametersOf(plan, place).matrices) {
+        for (const Piece& piece : matrix.pieces)
+          led[{place.module, place.pp}] += piece.primary ? piece.rows * matrix.cols : 0;
+      }
+    });
+    EXPECT_EQ(shared, led);
+  });
+  EXPECT_GT(listed, 0);
 }
 
 TEST(SharesTest, BeyondWhatIsListed_AreLeftOut) {

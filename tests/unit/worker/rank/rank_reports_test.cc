@@ -19,7 +19,8 @@ const train::Decision kDecision{.step = 12,
                                 .gradient_norm = 2.0 / 7,
                                 .gradient_scale = 0.1 / 3,
                                 .counted_tokens = 41,
-                                .corrupt_samples = 1};
+                                .corrupt_samples = 1,
+                                .volume = {.tokens = 43, .images = 5, .sounds = 7}};
 
 TEST(RankReportsTest, Decision_TravelsToTheBit) {
   v1::EpochBegins begins;
@@ -37,6 +38,9 @@ TEST(RankReportsTest, Decision_TravelsToTheBit) {
   EXPECT_EQ(start->decision.gradient_scale, kDecision.gradient_scale);
   EXPECT_EQ(start->decision.counted_tokens, 41);
   EXPECT_EQ(start->decision.corrupt_samples, 1);
+  EXPECT_EQ(start->decision.volume.tokens, 43);
+  EXPECT_EQ(start->decision.volume.images, 5);
+  EXPECT_EQ(start->decision.volume.sounds, 7);
   EXPECT_EQ(start->counts.updates, 11);
 }
 

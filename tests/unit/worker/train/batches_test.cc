@@ -93,6 +93,7 @@ TEST(BatchesTest, Step_LooksOnlyAtTheSamplesOfTheRanksLanes) {
           .Edge("vision", "language")
           .Batch(12, 3);
   const plan::Plan plan = *plan::MakePlan(spec, plan::MakeCluster(1, 4), Epoch{1});
+  int64_t tokens = 0;
   for (int32_t rank = 0; rank < plan.world; ++rank) {
     FewSamples source(100, 10);
     const std::vector<plan::Place> places = plan.PlacesOf(Rank{rank});
@@ -114,7 +115,14 @@ TEST(BatchesTest, Step_LooksOnlyAtTheSamplesOfTheRanksLanes) {
     }
     EXPECT_LE(source.looks, lanes) << "rank " << rank;
     EXPECT_LT(source.looks, 12) << "rank " << rank;
+    tokens += batches.VolumeOf(step).tokens;
+    EXPECT_LE(source.looks, lanes) << "rank " << rank;
   }
+  FewSamples source(100, 10);
+  int64_t expected = 0;
+  for (int64_t position = 2 * 12; position < 3 * 12; ++position)
+    expected += source.shape(plan::SampleAt(spec.seed, 100, position)).positions;
+  EXPECT_EQ(tokens, expected) << "every sample counts on one rank";
 }
 
 TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {

@@ -19,7 +19,12 @@ constexpr Expectation kExpected{.epoch = 3, .step = 7, .plan_digest = 0xABCD, .c
 Record RecordOf(int32_t rank) {
   const double sums[] = {static_cast<double>((rank + 1) * (rank + 1)), 10.0 * (rank + 1),
                          4.0 * (rank + 1), static_cast<double>(rank)};
-  return CompleteRecord({.epoch = 3, .step = 7, .plan_digest = 0xABCD, .applied = 6}, sums);
+  return CompleteRecord({.epoch = 3,
+                         .step = 7,
+                         .plan_digest = 0xABCD,
+                         .applied = 6,
+                         .volume = {.tokens = 5 * rank, .images = rank, .sounds = 2 * rank}},
+                        sums);
 }
 
 std::vector<Record> ThreeRecords() { return {RecordOf(0), RecordOf(1), RecordOf(2)}; }
@@ -35,6 +40,9 @@ TEST(DecideTest, WholeRecords_CommitTheMeanOfTheirSums) {
   EXPECT_EQ(decision.verdict, Verdict::kCommitted);
   EXPECT_EQ(decision.counted_tokens, 24);
   EXPECT_EQ(decision.corrupt_samples, 3);
+  EXPECT_EQ(decision.volume.tokens, 15);
+  EXPECT_EQ(decision.volume.images, 3);
+  EXPECT_EQ(decision.volume.sounds, 6);
   EXPECT_EQ(decision.loss, 60.0 / 24);
   EXPECT_EQ(decision.gradient_norm, std::sqrt(14.0) / 24);
   EXPECT_EQ(decision.gradient_scale, 1.0 / 24);

@@ -4,8 +4,11 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
+#include "core/base/prng.h"
 #include "gtest/gtest.h"
+#include "tests/support/layouts.h"
 #include "tests/support/specs.h"
 #include "worker/train/bound_program.h"
 
@@ -44,8 +47,21 @@ Pairs PairsOf(const plan::Plan& plan, const std::vector<plan::CommunicatorSpec>&
   return pairs;
 }
 
-TEST(MessagePeersTest, OfTwoRanks_BothNameEachOther) {
-  const plan::Plan plan = WidePlan();
+// Lanes have lost ranks, other ones in every module.
+std::vector<plan::Plan> DamagedPlans() {
+  const plan::Plan healthy = WidePlan();
+  std::vector<plan::Plan> plans;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Prng prng(seed);
+    plan::Layout layout = healthy.layout;
+    for (const plan::ModulePlan& module : healthy.modules)
+      support::Damage(prng, healthy, module.index, layout);
+    plans.push_back(*plan::Expand(healthy.spec, layout));
+  }
+  return plans;
+}
+
+void ExpectBothNameEachOther(const plan::Plan& plan) {
   const Pairs pairs = PairsOf(plan, plan::Communicators(plan));
   EXPECT_FALSE(pairs.empty());
   for (const auto& [key, peers] : pairs) {
@@ -56,8 +72,12 @@ TEST(MessagePeersTest, OfTwoRanks_BothNameEachOther) {
   }
 }
 
-TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
-  const plan::Plan plan = WidePlan();
+TEST(MessagePeersTest, OfTwoRanks_BothNameEachOther) {
+  ExpectBothNameEachOther(WidePlan());
+  for (const plan::Plan& plan : DamagedPlans()) ExpectBothNameEachOther(plan);
+}
+
+void ExpectAllNamed(const plan::Plan& plan) {
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
   std::vector<plan::MicrobatchSamples> microbatches;
   for (int64_t m = 0; m < plan.microbatches; ++m)
@@ -100,6 +120,11 @@ TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
         EXPECT_TRUE(peers.contains(peer)) << "rank " << rank << " peer " << peer;
     }
   }
+}
+
+TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
+  ExpectAllNamed(WidePlan());
+  for (const plan::Plan& plan : DamagedPlans()) ExpectAllNamed(plan);
 }
 
 // Norms stand on both tensor ranks, the embedding at both ends; data groups have collectives only.
