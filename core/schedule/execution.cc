@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/schedule/device_queues.h"
@@ -13,6 +14,8 @@ namespace {
 constexpr int64_t kNone = kNoInstruction;
 
 struct Rendezvous {
+  bool posted = false;  // at the head of its queue, with all that it needs
+  int32_t senders = 0;  // of a receive: how many of its sends are posted
   int32_t missing = 0;  // peers, less those that came; without the former until it comes itself
   bool arrived = false;
   double ready = 0;  // when the last of those who are there was ready
@@ -221,6 +224,25 @@ class Engine {
     Finish(id, ready, ready + message_seconds_);
   }
 
+  // Posts the messages at the head of a queue. Whether they wait for no sender any more.
+  bool PostMessages(int32_t member, size_t queue, size_t size) {
+    bool has_senders = true;
+    for (size_t i = 0; i < size; ++i) {
+      const int64_t id = Head(member, queue, i);
+      Rendezvous& own = rendezvous_[static_cast<size_t>(id)];
+      if (!IsSend(At(id).op)) {
+        has_senders &= own.senders >= index_.PeerCount(member, At(id));
+      } else if (!std::exchange(own.posted, true)) {
+        index_.ForPeers(member, At(id), [&](int32_t peer_member, int64_t peer) {
+          if (peer == kNone) return;
+          ++rendezvous_[static_cast<size_t>(peer)].senders;
+          Wake(peer_member);
+        });
+      }
+    }
+    return has_senders;
+  }
+
   void ArriveAtPeers(int32_t member, int64_t id, double ready) {
     Rendezvous& own = rendezvous_[static_cast<size_t>(id)];
     own.arrived = true;
@@ -291,6 +313,7 @@ class Engine {
         if (needs < 0) return false;
         ready = std::max(ready, needs);
       }
+      if (!PostMessages(member, queue, size)) return false;
       for (size_t i = 0; i < size; ++i) ArriveAtPeers(member, Head(member, queue, i), ready);
     }
     for (size_t i = 0; i < size; ++i) {

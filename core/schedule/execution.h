@@ -6,8 +6,9 @@
 //              the receives it needs, a send for its pass. Queues are FIFO, messages and
 //              collectives are a rendezvous: an operation starts when it is at the head of its
 //              queue at every end, and holds its queue until it is complete. A send and a receive
-//              of one member with the same ticket are one operation. Passes of a tensor group are
-//              collectives too: they start together.
+//              of one member with the same ticket are one operation, which starts at none of its
+//              ends before every sender of what this member receives has come to its send. Passes
+//              of a tensor group are collectives too: they start together.
 //   kPaced     the same, but the host waits for each pass before it enqueues what stands behind it:
 //              the least that a host may run ahead (worker/train/run_ahead.h). Meanwhile it goes on
 //              with messages, those of each communicator in order: sends of which the pass is

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <thread>
 #include <utility>
@@ -16,6 +17,8 @@ namespace phalanx::comm {
 namespace {
 
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
+constexpr absl::Duration kDrainTimeout = absl::Seconds(5);
+constexpr absl::Duration kOpenInterval = absl::Milliseconds(5);
 constexpr int kExitWedged = 70;  // EX_SOFTWARE
 
 ncclDataType_t TypeOf(DType dtype) {
@@ -50,6 +53,30 @@ Releases& TheReleases() {
   return *releases;
 }
 
+void EndWaits(NcclHandle& handle) {
+  MutexLock lock(&handle.mutex);
+  if (handle.signals != nullptr) handle.signals->EndWaits();
+}
+
+// The device may look at signals as long as the stream is not empty. Where that does
+// not come to pass they stay for the rest of the process.
+void GiveBackSignals(NcclHandle& handle) {
+  std::unique_ptr<NcclSignals> signals;
+  {
+    MutexLock lock(&handle.mutex);
+    signals = std::move(handle.signals);
+  }
+  if (signals == nullptr) return;
+  const Deadline deadline = DeadlineIn(kDrainTimeout);
+  cudaError_t state = cudaErrorNotReady;
+  while ((state = cudaStreamQuery(handle.stream)) == cudaErrorNotReady &&
+         std::chrono::steady_clock::now() < deadline) {
+    signals->EndWaits();
+    absl::SleepFor(absl::Microseconds(100));
+  }
+  if (state != cudaSuccess) (void)signals.release();
+}
+
 void Release(NcclHandle& handle, bool healthy) {
   cudaSetDevice(handle.device);
   if (handle.comm != nullptr) {
@@ -65,6 +92,7 @@ void Release(NcclHandle& handle, bool healthy) {
     }
     result == ncclSuccess ? ncclCommDestroy(handle.comm) : ncclCommAbort(handle.comm);
   }
+  GiveBackSignals(handle);
   cudaEventDestroy(handle.before);
   cudaEventDestroy(handle.after);
   cudaStreamDestroy(handle.stream);
@@ -109,7 +137,12 @@ void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
       const Deadline deadline = DeadlineIn(handle->release_timeout);
       MutexLock lock(&mutex);
       bool expired = false;
-      while (!done && !expired) expired = changed.WaitUntil(&mutex, deadline);
+      while (!done && !expired) {
+        // What waits for a signal must come to NCCL, which tells it that all is over.
+        EndWaits(*handle);
+        changed.WaitUntil(&mutex, std::min(deadline, DeadlineIn(kOpenInterval)));
+        expired = std::chrono::steady_clock::now() >= deadline;
+      }
       if (!done) {
         std::fprintf(
             stderr, "phalanx: NCCL holds a communicator for more than %s: this process is wedged\n",
@@ -196,6 +229,11 @@ absl::Status NcclCommunicator::Settle(ncclResult_t result, Deadline deadline,
   return result == ncclSuccess ? absl::OkStatus() : Fail(NcclStatus(result, what));
 }
 
+void NcclCommunicator::SetSignals(std::unique_ptr<NcclSignals> signals) {
+  MutexLock lock(&handle_->mutex);
+  if (!handle_->released) handle_->signals = std::move(signals);
+}
+
 absl::Status NcclCommunicator::Drain(Deadline deadline) {
   for (;;) {
     {
@@ -212,7 +250,8 @@ absl::Status NcclCommunicator::Drain(Deadline deadline) {
 }
 
 absl::Status NcclCommunicator::Enqueue(
-    absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation, absl::string_view what) {
+    absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation, absl::string_view what,
+    absl::Span<const Outgoing> sends, absl::Span<const Incoming> receives) {
   ncclResult_t result = ncclSuccess;
   absl::Status status;
   {
@@ -222,6 +261,8 @@ absl::Status NcclCommunicator::Enqueue(
     status = CudaStatus(cudaEventRecord(handle_->before, CurrentStream()), what);
     if (status.ok())
       status = CudaStatus(cudaStreamWaitEvent(handle_->stream, handle_->before, 0), what);
+    if (status.ok() && handle_->signals != nullptr)
+      status = handle_->signals->Enqueue(handle_->stream, sends, receives);
     if (status.ok()) result = operation(handle_->comm, handle_->stream);
   }
   if (!status.ok()) return Named(Fail(std::move(status)));
@@ -305,7 +346,7 @@ absl::Status NcclCommunicator::Exchange(absl::Span<const Outgoing> sends,
         const ncclResult_t end = ncclGroupEnd();
         return first == ncclSuccess ? end : first;
       },
-      "exchange");
+      "exchange", sends, receives);
 }
 
 absl::Status NcclCommunicator::Join() {

@@ -17,6 +17,7 @@
 #include "absl/functional/function_ref.h"
 #include "core/base/mutex.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/nccl_signals.h"
 
 namespace phalanx::comm {
 
@@ -34,7 +35,8 @@ struct NcclHandle {
   absl::Duration release_timeout;
   Mutex mutex;
   absl::Status failure ABSL_GUARDED_BY(mutex);
-  bool released ABSL_GUARDED_BY(mutex) = false;  // its release has begun
+  bool released ABSL_GUARDED_BY(mutex) = false;                 // its release has begun
+  std::unique_ptr<NcclSignals> signals ABSL_GUARDED_BY(mutex);  // none: receives begin at once
 };
 // Gives the handle back in the background: aborted, or finalized if it is healthy.
 void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy);
@@ -64,13 +66,16 @@ class NcclCommunicator final : public Communicator {
   // Waits until NCCL has done what it was told, from `result` on: initialised, connected or
   // enqueued.
   absl::Status Settle(ncclResult_t result, Deadline deadline, absl::string_view what);
+  // From the next message on.
+  void SetSignals(std::unique_ptr<NcclSignals> signals);
   // Waits, without blocking the device, until the stream is empty.
   absl::Status Drain(Deadline deadline);
 
  private:
   cudaStream_t CurrentStream() const;
   absl::Status Enqueue(absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation,
-                       absl::string_view what);
+                       absl::string_view what, absl::Span<const Outgoing> sends = {},
+                       absl::Span<const Incoming> receives = {});
   absl::Status Named(const absl::Status& status) const;
   absl::Status Fail(absl::Status reason);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -119,15 +120,9 @@ absl::Status WarmUp(NcclCommunicator& group, plan::CommunicatorSpec::Use use,
   return group.Drain(deadline);
 }
 
-// With whom this rank exchanges messages on a communicator.
-std::vector<int32_t> PeersOf(const WorldOptions& options, size_t index,
-                             const NcclCommunicator& group) {
-  if (!options.peers.empty()) return options.peers[index];
-  std::vector<int32_t> everybody;
-  for (int32_t peer = 0; peer < group.size(); ++peer) {
-    if (peer != group.rank()) everybody.push_back(peer);
-  }
-  return everybody;
+bool HasMessages(const plan::CommunicatorSpec& spec) {
+  using Use = plan::CommunicatorSpec::Use;
+  return spec.use == Use::kForward || spec.use == Use::kBackward;
 }
 
 // Device memory for the time of the set-up: nothing is freed while a kernel may be waiting for a
@@ -144,6 +139,131 @@ class ScratchMemory {
   void* memory_ = nullptr;
 };
 
+// The communicators of this rank while they are made, in the order of their memberships.
+class NcclSetup {
+ public:
+  NcclSetup(absl::Span<const plan::CommunicatorSpec> specs, std::vector<Membership> memberships,
+            const WorldOptions& options, Deadline deadline)
+      : specs_(specs),
+        memberships_(std::move(memberships)),
+        options_(options),
+        deadline_(deadline) {}
+
+  // Fills in those of `result` of which this rank is a member; none is connected.
+  absl::Status Make(Communicators& result);
+  // Meets those whose messages this rank receives.
+  absl::Status MeetSenders(Rank self, int32_t world, Rendezvous& rendezvous);
+  // Creates all of them in one group.
+  absl::Status Create();
+  // Uses each once.
+  absl::Status UseOnce();
+  // Once every peer has been heard of: receives wait for signals from now on.
+  void SetSignals();
+
+  const std::vector<NcclCommunicator*>& groups() const { return groups_; }
+
+ private:
+  const plan::CommunicatorSpec& SpecOf(size_t i) const { return specs_[memberships_[i].index]; }
+  // With whom this rank exchanges messages.
+  std::vector<int32_t> PeersOf(size_t i) const;
+
+  const absl::Span<const plan::CommunicatorSpec> specs_;
+  const std::vector<Membership> memberships_;
+  const WorldOptions& options_;
+  const Deadline deadline_;
+  std::vector<NcclCommunicator*> groups_;
+  std::vector<std::shared_ptr<NcclHandle>> handles_;
+  int64_t scratch_count_ = 0;
+  ScratchMemory scratch_;
+  std::shared_ptr<NcclSignalMemory> signals_;
+};
+
+std::vector<int32_t> NcclSetup::PeersOf(size_t i) const {
+  if (!options_.peers.empty()) return options_.peers[memberships_[i].index];
+  std::vector<int32_t> everybody;
+  for (int32_t peer = 0; peer < groups_[i]->size(); ++peer) {
+    if (peer != groups_[i]->rank()) everybody.push_back(peer);
+  }
+  return everybody;
+}
+
+absl::Status NcclSetup::Make(Communicators& result) {
+  for (const Membership& membership : memberships_) {
+    const plan::CommunicatorSpec& spec = specs_[membership.index];
+    ASSIGN_OR_RETURN(std::shared_ptr<NcclHandle> handle, MakeHandle(options_));
+    const auto size = static_cast<int32_t>(spec.ranks.size());
+    auto group =
+        std::make_unique<NcclCommunicator>(handle, spec.name, membership.rank, size, options_);
+    groups_.push_back(group.get());
+    handles_.push_back(std::move(handle));
+    result[membership.index] = std::move(group);
+    scratch_count_ += 2 * size * kWarmUpCount;
+  }
+  return groups_.empty() ? absl::OkStatus() : scratch_.Allocate(scratch_count_ * 4);
+}
+
+absl::Status NcclSetup::MeetSenders(Rank self, int32_t world, Rendezvous& rendezvous) {
+  std::set<Rank> peers;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (!HasMessages(SpecOf(i))) continue;
+    for (const int32_t peer : PeersOf(i)) peers.insert(SpecOf(i).ranks[static_cast<size_t>(peer)]);
+  }
+  if (peers.empty()) return absl::OkStatus();
+  const auto count = static_cast<int32_t>(std::count_if(specs_.begin(), specs_.end(), HasMessages));
+  ASSIGN_OR_RETURN(signals_,
+                   NcclSignalMemory::Meet(self, world, count, peers, rendezvous, deadline_));
+  return absl::OkStatus();
+}
+
+absl::Status NcclSetup::Create() {
+  std::vector<ncclConfig_t> configs;
+  configs.reserve(memberships_.size());
+  RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "create"));
+  ncclResult_t created = ncclSuccess;
+  for (size_t i = 0; i < memberships_.size(); ++i) {
+    const Membership& membership = memberships_[i];
+    configs.push_back(ConfigOf(SpecOf(i)));
+    const ncclResult_t one = ncclCommInitRankConfig(
+        &handles_[i]->comm, groups_[i]->size(), membership.id, membership.rank, &configs.back());
+    if (one != ncclSuccess && one != ncclInProgress && created == ncclSuccess) created = one;
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  if (created == ncclSuccess && ended != ncclInProgress) created = ended;
+  RETURN_IF_ERROR(NcclStatus(created, "create"));
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    RETURN_IF_ERROR(groups_[i]->Settle(ncclInProgress, deadline_,
+                                       absl::StrCat("creating communicator ", SpecOf(i).name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclSetup::UseOnce() {
+  std::vector<absl::Status> statuses(groups_.size());
+  std::vector<std::thread> threads;
+  float* memory = scratch_.floats();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    threads.emplace_back([this, &status = statuses[i], i, memory] {
+      cudaSetDevice(handles_[i]->device);
+      status = WarmUp(*groups_[i], SpecOf(i).use, PeersOf(i), memory, deadline_);
+    });
+    memory += 2 * groups_[i]->size() * kWarmUpCount;
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+void NcclSetup::SetSignals() {
+  if (signals_ == nullptr) return;
+  signals_->Settled();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (!HasMessages(SpecOf(i))) continue;
+    const auto end = specs_.begin() + static_cast<std::ptrdiff_t>(memberships_[i].index);
+    const auto group = static_cast<int32_t>(std::count_if(specs_.begin(), end, HasMessages));
+    groups_[i]->SetSignals(std::make_unique<NcclSignals>(signals_, group, SpecOf(i).ranks));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
@@ -158,76 +278,32 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
   }
   SetEnvironment();
   const Deadline deadline = DeadlineIn(options.setup_timeout);
-  ASSIGN_OR_RETURN(const std::vector<Membership> memberships,
+  ASSIGN_OR_RETURN(std::vector<Membership> memberships,
                    MeetGroups(specs, self, rendezvous, deadline));
-
   Communicators result(specs.size());
-  std::vector<NcclCommunicator*> mine;
-  std::vector<std::shared_ptr<NcclHandle>> handles;
-  int64_t scratch_count = 0;
-  for (const Membership& membership : memberships) {
-    const plan::CommunicatorSpec& spec = specs[membership.index];
-    ASSIGN_OR_RETURN(std::shared_ptr<NcclHandle> handle, MakeHandle(options));
-    const auto size = static_cast<int32_t>(spec.ranks.size());
-    auto group =
-        std::make_unique<NcclCommunicator>(handle, spec.name, membership.rank, size, options);
-    mine.push_back(group.get());
-    handles.push_back(std::move(handle));
-    result[membership.index] = std::move(group);
-    scratch_count += 2 * size * kWarmUpCount;
-  }
-  ScratchMemory scratch;
-  if (mine.empty()) return result;
-  RETURN_IF_ERROR(scratch.Allocate(scratch_count * 4));
+  NcclSetup setup(specs, std::move(memberships), options, deadline);
+  RETURN_IF_ERROR(setup.Make(result));
+  if (setup.groups().empty()) return result;
+  RETURN_IF_ERROR(setup.MeetSenders(self, world, rendezvous));
 
   // On an error past this point, dropping `result` aborts in the background what was begun.
-  std::vector<ncclConfig_t> configs;
-  configs.reserve(memberships.size());
-  RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "create"));
-  ncclResult_t created = ncclSuccess;
-  for (size_t i = 0; i < memberships.size(); ++i) {
-    const Membership& membership = memberships[i];
-    configs.push_back(ConfigOf(specs[membership.index]));
-    const ncclResult_t one = ncclCommInitRankConfig(
-        &handles[i]->comm, mine[i]->size(), membership.id, membership.rank, &configs.back());
-    if (one != ncclSuccess && one != ncclInProgress && created == ncclSuccess) created = one;
-  }
-  const ncclResult_t ended = ncclGroupEnd();
-  if (created == ncclSuccess && ended != ncclInProgress) created = ended;
-  absl::Status status = NcclStatus(created, "create");
-  const std::stop_callback interrupt(options.stop, [&mine] {
-    for (NcclCommunicator* group : mine)
-      group->Abort(absl::CancelledError("asked to stop while connecting"));
-  });
-  for (size_t i = 0; i < mine.size() && status.ok(); ++i) {
-    status =
-        mine[i]->Settle(ncclInProgress, deadline,
-                        absl::StrCat("creating communicator ", specs[memberships[i].index].name));
-  }
-
-  if (status.ok()) {
-    std::vector<absl::Status> statuses(mine.size());
-    std::vector<std::thread> threads;
-    float* memory = scratch.floats();
-    for (size_t i = 0; i < mine.size(); ++i) {
-      threads.emplace_back([&, i, memory] {
-        cudaSetDevice(handles[i]->device);
-        const size_t index = memberships[i].index;
-        statuses[i] =
-            WarmUp(*mine[i], specs[index].use, PeersOf(options, index, *mine[i]), memory, deadline);
-      });
-      memory += 2 * mine[i]->size() * kWarmUpCount;
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const absl::Status& one : statuses) {
-      if (status.ok()) status = one;
-    }
+  const auto abort_all = [&setup](const absl::Status& reason) {
+    for (NcclCommunicator* group : setup.groups()) group->Abort(reason);
+  };
+  absl::Status status;
+  {
+    const std::stop_callback interrupt(options.stop, [&abort_all] {
+      abort_all(absl::CancelledError("asked to stop while connecting"));
+    });
+    status = setup.Create();
+    if (status.ok()) status = setup.UseOnce();
   }
   if (!status.ok()) {
-    for (NcclCommunicator* group : mine) group->Abort(status);
+    abort_all(status);
     WaitForNcclReleases(DeadlineIn(options.release_timeout));  // before the scratch memory goes
     return Annotate(status, "connecting over NCCL");
   }
+  setup.SetSignals();
   return result;
 }
 

@@ -1,5 +1,6 @@
 #include "worker/device/cuda_device.h"
 
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
@@ -54,6 +55,15 @@ absl::Status AwaitDevice(absl::Duration timeout) {
 }
 
 void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+std::optional<c10::Stream> NewStream() {
+  int device = 0, least = 0, greatest = 0;
+  cudaStream_t stream = nullptr;
+  C10_CUDA_CHECK(cudaGetDevice(&device));
+  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  return c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(device));
+}
 
 int64_t MemoryInUse() {
   size_t free_bytes = 0, total_bytes = 0;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "c10/core/Stream.h"
 
 namespace phalanx::device {
 
@@ -19,6 +21,11 @@ absl::Status AwaitDevice(absl::Duration timeout);
 
 // The stream on which this thread enqueues now; nullptr without CUDA.
 void* CurrentStream();
+
+// A new stream of the current device, of the highest priority, for the rest of the process. Not of
+// LibTorch's pool, which makes all of its streams at once: there are then more than hardware
+// queues, and a stream that waits holds up another. Nothing without CUDA. Throws c10::Error.
+std::optional<c10::Stream> NewStream();
 
 // Bytes in use on the current device, by everybody; 0 without CUDA.
 int64_t MemoryInUse();

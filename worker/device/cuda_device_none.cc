@@ -10,6 +10,8 @@ absl::Status AwaitDevice(absl::Duration) { return absl::OkStatus(); }
 
 void* CurrentStream() { return nullptr; }
 
+std::optional<c10::Stream> NewStream() { return std::nullopt; }
+
 int64_t MemoryInUse() { return 0; }
 
 }  // namespace phalanx::device

@@ -7,6 +7,7 @@
 #include "c10/core/StreamGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "core/base/status.h"
+#include "worker/device/cuda_device.h"
 
 namespace phalanx::train {
 namespace {
@@ -45,8 +46,7 @@ void HeldMemory::LetGo() {
 
 std::optional<c10::Stream> NewStream(at::Device device) {
   if (device.is_cpu()) return std::nullopt;
-  return c10::impl::VirtualGuardImpl(device.type())
-      .getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  return device::NewStream();
 }
 
 MessageStream::MessageStream(comm::Communicator* communicator, at::Device device,

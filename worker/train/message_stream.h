@@ -43,8 +43,8 @@ class Moment {
   std::shared_ptr<c10::Event> event_;
 };
 
-// A stream for messages; none on CPU. Memory that was allocated on it is kept for it, so a process
-// takes it once.
+// A stream for messages, of `device`, which is current; none on CPU. Memory that was allocated on
+// it is kept for it, so a process takes it once.
 std::optional<c10::Stream> NewStream(at::Device device);
 
 // Whether anybody beside the caller's one handle names the memory: a copy of the handle, or a view.

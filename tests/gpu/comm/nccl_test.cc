@@ -3,12 +3,15 @@
 #include <cuda_runtime_api.h>
 #include <signal.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/gpu/comm/whole_device.h"
 #include "tests/gpu/ranks.h"
 #include "worker/comm/communicator.h"
 
@@ -169,6 +172,105 @@ TEST_P(NcclTest, Exchange_WithEveryPeerAtOnce) {
                  return "fine";
                }),
       All("fine"));
+}
+
+// Each rank receives of the one before it; rank 0 sends last, when all others have had their whole
+// device in spite of that.
+TEST_P(NcclTest, Receive_BeforeItsSend_TakesNoRoomOnTheDevice) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank has nobody to talk to";
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       constexpr int64_t kCount = 1 << 22;
+                       Floats data(kCount, me.rank == 0 ? 5.0f : -1.0f);
+                       gpu::FolderRendezvous rendezvous(me.folder, "room/");
+                       Communicator& messages = *me.communicators[1];
+                       if (me.rank == 0) {
+                         const Deadline late = DeadlineIn(absl::Seconds(20));
+                         for (int32_t rank = 1; rank < me.world; ++rank) {
+                           const auto had = rendezvous.Get(absl::StrCat(rank), late);
+                           if (!had.ok()) return had.status().ToString();
+                         }
+                       } else {
+                         const Incoming receive{me.rank - 1, data.data(), kCount * 4};
+                         if (absl::Status s = messages.Exchange({}, {receive}); !s.ok())
+                           return s.ToString();
+                         cudaStream_t beside = nullptr;
+                         cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking);
+                         if (LaunchOnTheWholeDevice(beside) != cudaSuccess) return "no kernel";
+                         const Deadline late = DeadlineIn(absl::Seconds(10));
+                         while (cudaStreamQuery(beside) == cudaErrorNotReady) {
+                           if (std::chrono::steady_clock::now() > late)
+                             return "a receive that waits holds a part of the device";
+                         }
+                         if (absl::Status s = rendezvous.Put(absl::StrCat(me.rank), ""); !s.ok())
+                           return s.ToString();
+                       }
+                       if (me.rank + 1 < me.world) {
+                         const Outgoing send{me.rank + 1, data.data(), kCount * 4};
+                         if (absl::Status s = messages.Exchange({send}, {}); !s.ok())
+                           return s.ToString();
+                       }
+                       if (absl::Status s = messages.Flush(); !s.ok()) return s.ToString();
+                       return data.AllAre(5.0f) ? "fine" : "wrong message";
+                     }),
+            All("fine"));
+}
+
+// Both directions on both communicators, sometimes in one exchange and sometimes in two.
+TEST_P(NcclTest, Exchange_ManyTimesInARing) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank has nobody to talk to";
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       constexpr int64_t kCount = 1 << 16;
+                       const int32_t next = (me.rank + 1) % me.world;
+                       const int32_t before = (me.rank + me.world - 1) % me.world;
+                       Floats out(kCount, 0.0f), in(kCount, -1.0f);
+                       for (int round = 0; round < 200; ++round) {
+                         Communicator& messages = *me.communicators[1 + round % 2];
+                         out.Fill(static_cast<float>(round * 10 + me.rank));
+                         const Outgoing send{next, out.data(), kCount * 4};
+                         const Incoming receive{before, in.data(), kCount * 4};
+                         absl::Status status;
+                         if (round % 3 == 0) {
+                           status = messages.Exchange({send}, {receive});
+                         } else if (me.rank % 2 == 0) {
+                           status = messages.Exchange({send}, {});
+                           if (status.ok()) status = messages.Exchange({}, {receive});
+                         } else {
+                           status = messages.Exchange({}, {receive});
+                           if (status.ok()) status = messages.Exchange({send}, {});
+                         }
+                         if (status.ok()) status = messages.Join();
+                         if (!status.ok()) return status.ToString();
+                         if (!in.AllAre(static_cast<float>(round * 10 + before)))
+                           return "wrong message";
+                       }
+                       return "fine";
+                     }),
+            All("fine"));
+}
+
+TEST_P(NcclTest, Abort_OfReceivesThatNobodySends_EndsThemAtOnce) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank has nobody to talk to";
+  EXPECT_EQ(RunRanks(GetParam(),
+                     [](Member& me) -> std::string {
+                       Floats data(1 << 20, 1.0f);
+                       if (me.rank == 0) {
+                         const Incoming receive{1, data.data(), 4 << 20};
+                         for (int i = 0; i < 3; ++i) {
+                           absl::Status s = me.communicators[1]->Exchange({}, {receive});
+                           if (s.ok()) s = me.communicators[2]->Exchange({}, {receive});
+                           if (!s.ok()) return s.ToString();
+                         }
+                         if (!me.communicators[1]->Join().ok()) return "not joined";
+                       }
+                       const Deadline late = DeadlineIn(absl::Seconds(10));
+                       for (auto& one : me.communicators) one->Abort(absl::AbortedError("epoch 2"));
+                       if (!WaitForNcclReleases(late)) return "too late";
+                       if (cudaDeviceSynchronize() != cudaSuccess) return "the device is broken";
+                       return "ended";
+                     }),
+            All("ended"));
 }
 
 TEST_P(NcclTest, Abort_OfACollectiveThatNobodyJoins_EndsItAtOnce) {
