@@ -401,7 +401,8 @@ absl::Status Executor::ExecuteOne(const BoundInstruction& instruction, const Ste
     case Op::kGather:
       return part.reduction->Gather();
     default:
-      return absl::InternalError("a program holds an instruction that is none");
+      return absl::InternalError(
+          absl::StrCat("no instruction has the number ", static_cast<int>(instruction.op)));
   }
 }
 
@@ -462,6 +463,7 @@ absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
   const bool has_loss =
       std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.loss; });
   if (!has_loss) return result;
+  RETURN_IF_ERROR(AwaitEvaluation());  // reading what is not there yet has no deadline
   const at::Tensor sums = sums_.cpu();
   result.loss_sum = sums.const_data_ptr<double>()[1];
   result.counted_tokens = sums.const_data_ptr<double>()[2];
