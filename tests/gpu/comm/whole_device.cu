@@ -12,10 +12,13 @@ __global__ void DoNothing() {}
 cudaError_t LaunchOnTheWholeDevice(cudaStream_t stream) {
   int device = 0, processors = 0, blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, DoNothing, kThreads, 0);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, DoNothing, kThreads, 0);
   if (error != cudaSuccess) return error;
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(DoNothing), dim3(static_cast<unsigned>(processors * blocks)),
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(DoNothing),
+                                     dim3(static_cast<unsigned>(processors * blocks)),
                                      dim3(kThreads), nullptr, 0, stream);
 }
 
