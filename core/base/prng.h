@@ -54,8 +54,6 @@ class Prng {
   }
   // Uniform on [0, 1).
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
-  // An independent generator, for a component of its own.
-  Prng Fork() { return Prng(Next()); }
 
  private:
   __extension__ using Wide = unsigned __int128;

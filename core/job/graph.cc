@@ -65,23 +65,4 @@ bool HasPhases(const JobSpec& spec, int32_t module) {
          ReachedFrom(spec, module).count(spec.language) > 0;
 }
 
-bool RunsInPhases(const JobSpec& spec, int32_t module) {
-  return spec.schedule.name == ScheduleName::kThreePhase && HasPhases(spec, module);
-}
-
-bool RunsAhead(const JobSpec& spec, int32_t module) {
-  if (spec.schedule.name != ScheduleName::kThreePhase) return false;
-  if (HasPhases(spec, module)) return true;
-  const std::set<int32_t> fed = ReachedFrom(spec, module);
-  return std::any_of(fed.begin(), fed.end(), [&](int32_t other) { return HasPhases(spec, other); });
-}
-
-bool SharesRanks(const JobSpec& spec, int32_t module) {
-  const Module& one = spec.modules[static_cast<size_t>(module)];
-  return std::any_of(spec.modules.begin(), spec.modules.end(), [&one](const Module& other) {
-    return &other != &one && other.offset < one.offset + one.parallel.ranks &&
-           one.offset < other.offset + other.parallel.ranks;
-  });
-}
-
 }  // namespace phalanx::job

@@ -30,22 +30,17 @@ inline int32_t ChunksOf(const JobSpec& spec, int32_t module) {
   return ChunksOf(spec, spec.schedule, module);
 }
 
-// Microbatches of a step: as many as the largest replica of the language module needs.
+// Microbatches of a step while the language module is healthy and its replicas alike: as many as
+// the largest of them needs. No plan of the document has fewer (Plan::microbatches).
 int64_t MicrobatchesOf(const JobSpec& spec);
 // Pieces of pipeline of all modules.
 int64_t PartsOf(const JobSpec& spec);
 // Microbatches x parts of a step at most: planning it takes seconds and about 1 GiB then.
 inline constexpr int64_t kPassesMax = 1 << 20;
 
-// Whether the module is on the ranks of the language module and feeds it, at first or second hand:
-// what three_phase is about.
+// Whether the document puts the module on the ranks of the language module, which it feeds, at
+// first or second hand: what three_phase asks for. What is left of that is the plan's to say
+// (plan::ModulePlan::has_phases).
 bool HasPhases(const JobSpec& spec, int32_t module);
-// Whether three_phase runs the module's forwards before the language model's and its backwards
-// after them.
-bool RunsInPhases(const JobSpec& spec, int32_t module);
-// Such a module, or one that feeds it: it forwards all microbatches before it may get a gradient.
-bool RunsAhead(const JobSpec& spec, int32_t module);
-// Whether another module has some of its ranks.
-bool SharesRanks(const JobSpec& spec, int32_t module);
 
 }  // namespace phalanx::job

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/job/graph.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
@@ -16,7 +15,7 @@ int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int6
   }
   if (trained == 0) return 0;
   const int64_t all = microbatches * trained;
-  if (job::RunsAhead(plan.spec, module)) return all;
+  if (plan.RunsAhead(module)) return all;
   const ScheduleName name = plan.spec.schedule.name;
   const int64_t stages = layout.pp(), chunks = layout.chunks();
   const int64_t behind = plan.stages - layout.first_stage - stages * chunks;
@@ -47,8 +46,7 @@ MessagesKept MessagesKeptMax(const Plan& plan, const Link& link) {
     const int64_t here = has_chunks || delayed ? 0 : kept(link.to);
     return {.forward = std::max<int64_t>(0, kept(from) - here), .backward = kept(from)};
   }
-  const bool unbound = has_chunks || job::RunsAhead(plan.spec, from.module) ||
-                       job::SharesRanks(plan.spec, from.module);
+  const bool unbound = has_chunks || plan.RunsAhead(from.module) || source.shares_ranks;
   return {.forward = unbound ? plan.microbatches
                              : std::min(plan.microbatches,
                                         int64_t{plan.stages} - source.GraphStage(from.stage))};

@@ -49,8 +49,9 @@ void AppendDevices(const Plan& plan, std::string* out) {
 }  // namespace
 
 std::string CanonicalText(const Plan& plan) {
-  std::string out = absl::StrCat("phalanx plan 3\nworld ", plan.world, " stages ", plan.stages,
-                                 " microbatches ", plan.microbatches, "\n");
+  std::string out =
+      absl::StrCat("phalanx plan 4 derivation ", plan.layout.derivation, "\nworld ", plan.world,
+                   " stages ", plan.stages, " microbatches ", plan.microbatches, "\n");
   absl::StrAppend(&out, job::ActedText(plan.spec));
   for (const ModulePlan& module : plan.modules) {
     absl::StrAppend(&out, "stages ", module.first_stage, " chunks ", module.chunks(), " path ",

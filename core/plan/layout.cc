@@ -117,7 +117,7 @@ absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& clu
     return absl::ResourceExhaustedError(absl::StrCat(
         "job ", spec.name, " needs ", world, " devices; there are ", cluster.devices.size()));
   }
-  Layout layout{.epoch = epoch, .schedule = spec.schedule};
+  Layout layout{.epoch = epoch, .derivation = kDerivation, .schedule = spec.schedule};
   if (layout.schedule.name == ScheduleName::kAuto) {
     layout.schedule.name =
         layout.schedule.chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;

@@ -97,8 +97,17 @@ struct ModuleLayout {
 
 inline constexpr int64_t kSpeedMax = 1 << 30;
 
+// Version of everything that ranks of one epoch derive from document and layout and have to agree
+// on: plan, programs and their tickets, shares, and the form of what they send each other. It goes
+// up with any change of these, the constants of costs included: tests/unit/core/schedule/
+// derivation_test.cc fails for one that leaves it.
+inline constexpr int32_t kDerivation = 1;
+
 struct Layout {
   Epoch epoch{1};
+  // kDerivation of who planned the job; 0: from before there was one. Ranks refuse another than
+  // their own. Coordinators do not derive programs, and pass on what was decided.
+  int32_t derivation = 0;
   job::Schedule schedule;  // never kAuto
   std::vector<ModuleLayout> modules;
   // Devices of all ranks, then those that the job holds beyond its ranks.

@@ -469,9 +469,4 @@ StageParameters ParametersOf(const Plan& plan, const Place& place, int32_t chunk
   return PartBuilder(plan, place, chunk).Build();
 }
 
-double InitialValue(uint64_t seed, const std::string& module, const LogicalTensor& tensor,
-                    int64_t index) {
-  return InitialValues(seed, module, tensor)(index);
-}
-
 }  // namespace phalanx::plan

@@ -206,8 +206,5 @@ class InitialValues {
   double std_;
   uint64_t stream_;  // Hash64 up to its last argument
 };
-// One value; a loop over many keeps an InitialValues.
-double InitialValue(uint64_t seed, const std::string& module, const LogicalTensor& tensor,
-                    int64_t index);
 
 }  // namespace phalanx::plan

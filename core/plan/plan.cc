@@ -1,6 +1,7 @@
 #include "core/plan/plan.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -185,6 +186,20 @@ void FindTrained(Plan& plan) {
   }
 }
 
+// Which modules stand on the same ranks now.
+void FindShared(Plan& plan) {
+  const ModulePlan& language = plan.modules[static_cast<size_t>(plan.spec.language)];
+  for (ModulePlan& module : plan.modules) {
+    module.shares_ranks =
+        std::any_of(plan.modules.begin(), plan.modules.end(), [&module](const ModulePlan& other) {
+          return &other != &module && module.replicas.SharesRanksWith(other.replicas);
+        });
+    module.has_phases = module.shares_ranks && module.index != plan.spec.language &&
+                        module.replicas.SharesRanksWith(language.replicas) &&
+                        job::ReachedFrom(plan.spec, module.index).contains(plan.spec.language);
+  }
+}
+
 // Fills the devices of ranks and the idle ones.
 absl::Status PlaceDevices(Plan& plan) {
   Cluster cluster = ClusterOf(plan.layout.nodes);
@@ -212,8 +227,9 @@ absl::Status PlaceDevices(Plan& plan) {
   return absl::OkStatus();
 }
 
-// Deals the step's batch to the language replicas.
-void PlaceSamples(Plan& plan) {
+// Deals the step's batch to the language replicas. Unequal ones make more microbatches than the
+// document was checked for.
+absl::Status PlaceSamples(Plan& plan) {
   const ModulePlan& language = plan.modules[static_cast<size_t>(plan.spec.language)];
   plan.sample_runs = LaneStarts(language, plan.spec.batch.global);
   int64_t most = 0;
@@ -221,6 +237,11 @@ void PlaceSamples(Plan& plan) {
     most = std::max(most, plan.sample_runs[lane + 1] - plan.sample_runs[lane]);
   }
   plan.microbatches = (most + plan.spec.batch.micro - 1) / plan.spec.batch.micro;
+  const int64_t parts = job::PartsOf(plan.spec);
+  if (plan.microbatches * parts <= job::kPassesMax) return absl::OkStatus();
+  return BadLayout(absl::StrCat("its replicas make ", plan.microbatches, " microbatches of ", parts,
+                                " pipeline parts: at most ", job::kPassesMax,
+                                " passes make a step"));
 }
 
 // What follows from document and layout; the document, under the layout's schedule, was checked.
@@ -242,8 +263,9 @@ absl::StatusOr<Plan> Derive(Plan plan) {
   plan.stages = CountStages(plan.spec, plan.modules);
   plan.links = MakeLinks(plan.spec, plan.modules);
   FindTrained(plan);
+  FindShared(plan);
   RETURN_IF_ERROR(PlaceDevices(plan));
-  PlaceSamples(plan);
+  RETURN_IF_ERROR(PlaceSamples(plan));
   plan.digest = Digest(CanonicalText(plan));
   return plan;
 }
@@ -319,6 +341,18 @@ std::vector<int32_t> Plan::LinksOutOf(const PartId& part) const {
 bool Plan::IsSink(int32_t module) const {
   return std::none_of(spec.edges.begin(), spec.edges.end(),
                       [module](const job::Edge& edge) { return edge.from == module; });
+}
+
+bool Plan::RunsInPhases(int32_t module) const {
+  return spec.schedule.name == job::ScheduleName::kThreePhase &&
+         modules[static_cast<size_t>(module)].has_phases;
+}
+
+bool Plan::RunsAhead(int32_t module) const {
+  if (spec.schedule.name != job::ScheduleName::kThreePhase) return false;
+  if (RunsInPhases(module)) return true;
+  const std::set<int32_t> fed = job::ReachedFrom(spec, module);
+  return std::any_of(fed.begin(), fed.end(), [this](int32_t other) { return RunsInPhases(other); });
 }
 
 Rank Plan::Reporter() const {

@@ -59,6 +59,9 @@ struct ModulePlan {
   std::vector<LayerRange> stage_layers;  // of chunk c of stage p at order.IndexOf(p, c)
   int32_t first_stage = 0;     // of the module graph: longest path of pipeline parts before it
   std::vector<Trains> trains;  // parallel to stage_layers
+  bool shares_ranks = false;   // another module has some of its ranks
+  // It feeds the language module, at first or second hand, and has some of its ranks.
+  bool has_phases = false;
 
   int64_t SpeedOf(int32_t dp) const { return speeds.empty() ? 1 : speeds[static_cast<size_t>(dp)]; }
   int32_t pp() const { return order.pp; }
@@ -164,6 +167,11 @@ struct Plan {
   std::vector<int32_t> LinksInto(const PartId& part) const;
   std::vector<int32_t> LinksOutOf(const PartId& part) const;
   bool IsSink(int32_t module) const;  // no outgoing edge
+  // Whether three_phase runs the module's forwards before the language model's and its backwards
+  // after them.
+  bool RunsInPhases(int32_t module) const;
+  // Such a module, or one that feeds it: it forwards all microbatches before it may get a gradient.
+  bool RunsAhead(int32_t module) const;
   // The language module (cross-entropy) and every module that predicts and is a sink (squared
   // error). The last part of such a module computes the loss.
   bool HasLoss(int32_t module) const {

@@ -142,4 +142,14 @@ std::optional<ReplicaTable::Position> ReplicaTable::PositionOf(Rank rank) const 
   return position;
 }
 
+bool ReplicaTable::SharesRanksWith(const ReplicaTable& other) const {
+  const int32_t first = std::max(base_, other.base_);
+  const int32_t end = std::min(base_ + size_, other.base_ + other.size_);
+  if (changes_.empty() && other.changes_.empty()) return first < end;
+  for (Rank rank{first}; rank.value < end; ++rank.value) {
+    if (PositionOf(rank).has_value() && other.PositionOf(rank).has_value()) return true;
+  }
+  return false;
+}
+
 }  // namespace phalanx::plan

@@ -82,6 +82,8 @@ class ReplicaTable {
   };
   // Where a rank of a present replica stands; nullopt for every other rank.
   std::optional<Position> PositionOf(Rank rank) const;
+  // Whether some rank stands in both.
+  bool SharesRanksWith(const ReplicaTable& other) const;
 
  private:
   struct StageWidths {

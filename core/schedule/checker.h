@@ -8,11 +8,11 @@
 // tickets that rise on each communicator, that all ranks agree on, and that are higher than those
 // of everything an operation needs.
 //
-// Then all programs together, in two models (core/schedule/execution.h): with streams, where the
-// messages of each (communicator, direction) pass a FIFO queue with rendezvous and no buffering,
-// and with a host that blocks in receives. Peers are the exact ones of plan::LinkMessages,
-// microbatch by microbatch. Collectives are a rendezvous of the whole group, and so are the passes
-// of a tensor group. Pure.
+// Then all programs together, in the three models of core/schedule/execution.h: with streams, where
+// the messages of each communicator pass a FIFO queue with rendezvous and no buffering, the host
+// enqueuing everything at once or waiting for each pass; and with a host that blocks in receives.
+// Peers are the exact ones of plan::LinkMessages, microbatch by microbatch. Collectives are a
+// rendezvous of the whole group, and so are the passes of a tensor group. Pure.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,6 @@
 
 #include "core/base/status.h"
 #include "core/base/violation.h"
-#include "core/job/graph.h"
 #include "core/plan/cost.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/simulator.h"
@@ -27,15 +26,8 @@ constexpr int64_t kWorkEnough = 30'000;
 constexpr int64_t kWorkMax = 150'000;
 constexpr double kNearlyEqual = 1.01;
 
-bool HasPhases(const job::JobSpec& spec) {
-  for (int32_t m = 0; m < static_cast<int32_t>(spec.modules.size()); ++m) {
-    if (job::HasPhases(spec, m)) return true;
-  }
-  return false;
-}
-
-// In the order in which equals are taken. `spec` has a sound layout.
-std::vector<job::Schedule> SchedulesToTry(const job::JobSpec& spec, int64_t microbatches) {
+// In the order in which equals are taken. `plan`: of the job under 1f1b.
+std::vector<job::Schedule> SchedulesToTry(const job::JobSpec& spec, const plan::Plan& plan) {
   std::vector<job::Schedule> schedules = {{.name = ScheduleName::k1F1B},
                                           {.name = ScheduleName::kZeroBubbleH1}};
   if (spec.modules[static_cast<size_t>(spec.language)].parallel.pp > 1) {
@@ -43,9 +35,10 @@ std::vector<job::Schedule> SchedulesToTry(const job::JobSpec& spec, int64_t micr
         {.name = ScheduleName::kInterleaved, .chunks = std::max(2, spec.schedule.chunks)});
     schedules.push_back({.name = ScheduleName::kZeroBubbleV, .chunks = 2});
   }
-  if (HasPhases(spec)) {
+  if (std::any_of(plan.modules.begin(), plan.modules.end(),
+                  [](const plan::ModulePlan& module) { return module.has_phases; })) {
     for (int32_t chunks : std::set<int32_t>{1, 2, 4, spec.schedule.encoder_chunks}) {
-      if (chunks > microbatches) continue;
+      if (chunks > plan.microbatches) continue;
       schedules.push_back({.name = ScheduleName::kThreePhase, .encoder_chunks = chunks});
     }
   }
@@ -143,7 +136,7 @@ absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster
   if (simulated == 0) return plan::Expand(spec, std::move(first.layout));
   std::vector<ScheduleCandidate> candidates;
   std::vector<plan::Layout> layouts;  // of each candidate; of what is left out none
-  for (const job::Schedule& schedule : SchedulesToTry(spec, first.microbatches)) {
+  for (const job::Schedule& schedule : SchedulesToTry(spec, first)) {
     ScheduleCandidate& candidate = candidates.emplace_back();
     plan::Layout& layout = layouts.emplace_back();
     candidate.schedule = schedule;

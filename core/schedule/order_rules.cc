@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/job/graph.h"
 #include "core/plan/activations.h"
 #include "core/plan/units.h"
 
@@ -22,9 +21,8 @@ PartRule RuleOf(const plan::Plan& plan, const Pipeline& pipeline, const Part& pa
       static_cast<int32_t>(plan::ActivationsKeptMax(plan, part.module, part.stage, microbatches));
   rule.weights_delayed =
       schedule == ScheduleName::kZeroBubbleH1 || schedule == ScheduleName::kZeroBubbleV;
-  rule.phased = job::RunsInPhases(plan.spec, part.module);
-  if (job::RunsAhead(plan.spec, part.module) ||
-      plan.modules[static_cast<size_t>(part.module)].chunks() > 1) {
+  rule.phased = plan.RunsInPhases(part.module);
+  if (plan.RunsAhead(part.module) || plan.modules[static_cast<size_t>(part.module)].chunks() > 1) {
     rule.ahead_max = microbatches;  // kept_max is the limit
     return rule;
   }

@@ -8,15 +8,8 @@ namespace phalanx::schedule {
 namespace {
 
 bool ModulesShareRanks(const plan::Plan& plan) {
-  std::vector<std::pair<int32_t, int32_t>> spans;
-  for (const plan::ModulePlan& module : plan.modules) {
-    spans.emplace_back(module.grid.offset(), module.grid.offset() + module.grid.size());
-  }
-  std::sort(spans.begin(), spans.end());
-  for (size_t i = 1; i < spans.size(); ++i) {
-    if (spans[i].first < spans[i - 1].second) return true;
-  }
-  return false;
+  return std::any_of(plan.modules.begin(), plan.modules.end(),
+                     [](const plan::ModulePlan& module) { return module.shares_ranks; });
 }
 
 void AddParts(const plan::Plan& plan, Pipeline& pipeline) {
@@ -102,32 +95,37 @@ class Unions {
   std::vector<int32_t> root_;
 };
 
+// The classes of one stage that its tensor groups join.
+Unions JoinedClasses(const plan::ReplicaTable& replicas, int32_t pp,
+                     const std::vector<int32_t>& class_of_rank, size_t classes) {
+  Unions joined(classes);
+  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+    if (!replicas.Present(dp)) continue;
+    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+      const auto class_at = [&](int32_t tp) {
+        return class_of_rank[static_cast<size_t>(replicas.At(dp, pp, cp, tp).value)];
+      };
+      for (int32_t tp = 1; tp < replicas.Width(dp, pp); ++tp) {
+        joined.Join(class_at(0), class_at(tp));
+      }
+    }
+  }
+  return joined;
+}
+
 // `class_of_rank`: of every rank where modules share ranks, else empty: every class is a crew then.
 void AddCrewsOfModule(const plan::Plan& plan, int32_t module,
                       const std::vector<int32_t>& class_of_rank, Pipeline& pipeline) {
   const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
-  std::vector<Unions> joined(static_cast<size_t>(layout.pp()), Unions(pipeline.classes.size()));
-  if (!class_of_rank.empty()) {
-    const plan::ReplicaTable& replicas = layout.replicas;
-    for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
-      if (!replicas.Present(dp)) continue;
-      for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
-        for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-          const auto class_at = [&](int32_t tp) {
-            return class_of_rank[static_cast<size_t>(replicas.At(dp, pp, cp, tp).value)];
-          };
-          for (int32_t tp = 1; tp < replicas.Width(dp, pp); ++tp) {
-            joined[static_cast<size_t>(pp)].Join(class_at(0), class_at(tp));
-          }
-        }
-      }
-    }
-  }
+  const bool may_join = !class_of_rank.empty();
   for (int32_t stage = 0; stage < layout.pp(); ++stage) {
+    Unions joined =
+        may_join ? JoinedClasses(layout.replicas, stage, class_of_rank, pipeline.classes.size())
+                 : Unions(0);
     std::map<int32_t, int32_t> crew_of_root;
     const Part& first = pipeline.parts[static_cast<size_t>(pipeline.PartAt(module, stage, 0))];
     for (int32_t c : first.classes) {
-      const int32_t root = joined[static_cast<size_t>(stage)].RootOf(c);
+      const int32_t root = may_join ? joined.RootOf(c) : c;
       const auto [crew, added] =
           crew_of_root.try_emplace(root, static_cast<int32_t>(pipeline.crews.size()));
       if (added) pipeline.crews.push_back({.module = module, .stage = stage});

@@ -62,8 +62,10 @@ struct Reduction {
 // Places of the collectives of a step in the order of tickets.
 struct CollectiveTickets {
   std::vector<Reduction> reductions;  // in their order
-  std::vector<int64_t> gather;        // of each part
-  std::vector<int64_t> spread;        // of each part that leads a tied embedding
+  // Of each part those that its ranks take part in: indices, ascending.
+  std::vector<std::vector<size_t>> reductions_of_part;
+  std::vector<int64_t> gather;  // of each part
+  std::vector<int64_t> spread;  // of each part that leads a tied embedding
   int64_t record = 0;
 };
 
@@ -71,9 +73,40 @@ struct CollectiveTickets {
 struct StepPlan {
   const Pipeline& pipeline;
   Timeline timeline;
-  std::vector<int64_t> message_tickets;  // of timeline.messages
+  std::vector<std::vector<size_t>> passes_of_crew;    // indices into timeline.passes, ascending
+  std::vector<std::vector<size_t>> messages_of_link;  // and into timeline.messages
+  std::vector<int64_t> message_tickets;               // of timeline.messages
   CollectiveTickets collectives;
 };
+
+// So that the programs of all classes together cost as much as the timeline has entries.
+StepPlan IndexedBy(const Pipeline& pipeline, Timeline timeline) {
+  StepPlan step = {.pipeline = pipeline, .timeline = std::move(timeline)};
+  step.passes_of_crew.resize(pipeline.crews.size());
+  step.messages_of_link.resize(pipeline.links.size());
+  for (size_t i = 0; i < step.timeline.passes.size(); ++i)
+    step.passes_of_crew[static_cast<size_t>(step.timeline.passes[i].crew)].push_back(i);
+  for (size_t i = 0; i < step.timeline.messages.size(); ++i)
+    step.messages_of_link[static_cast<size_t>(step.timeline.messages[i].link)].push_back(i);
+  return step;
+}
+
+// What is in the lists of `owners`, each of which may come more than once: ascending, each once.
+std::vector<size_t> Merged(const std::vector<std::vector<size_t>>& lists,
+                           std::vector<int32_t> owners) {
+  std::sort(owners.begin(), owners.end());
+  owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+  std::vector<size_t> merged;
+  for (int32_t owner : owners) {
+    const std::vector<size_t>& list = lists[static_cast<size_t>(owner)];
+    merged.insert(merged.end(), list.begin(), list.end());
+  }
+  if (owners.size() > 1) {
+    std::sort(merged.begin(), merged.end());
+    merged.erase(std::unique(merged.begin(), merged.end()), merged.end());
+  }
+  return merged;
+}
 
 // Each as soon as the last weight pass of its part has run.
 std::vector<Reduction> ReductionsOf(const StepPlan& step) {
@@ -101,6 +134,14 @@ void NumberTickets(StepPlan& step) {
   CollectiveTickets& tickets = step.collectives;
   const std::vector<Part>& parts = step.pipeline.parts;
   tickets.reductions = ReductionsOf(step);
+  tickets.reductions_of_part.resize(parts.size());
+  for (size_t i = 0; i < tickets.reductions.size(); ++i) {
+    const auto& [op, part, time, number] = tickets.reductions[i];
+    tickets.reductions_of_part[static_cast<size_t>(part)].push_back(i);
+    if (op != Op::kFold) continue;
+    const int32_t other_end = parts[static_cast<size_t>(part)].tied;
+    tickets.reductions_of_part[static_cast<size_t>(other_end)].push_back(i);
+  }
   tickets.spread.resize(parts.size());
   int64_t ticket = 0;
   auto reduction = tickets.reductions.begin();
@@ -122,7 +163,7 @@ void NumberTickets(StepPlan& step) {
 }
 
 StepPlan PlanStep(const plan::Plan& plan, const Pipeline& pipeline, const CostModel& costs) {
-  StepPlan step = {.pipeline = pipeline, .timeline = BestTimeline(plan, pipeline, costs)};
+  StepPlan step = IndexedBy(pipeline, BestTimeline(plan, pipeline, costs));
   NumberTickets(step);
   return step;
 }
@@ -184,21 +225,15 @@ constexpr Op OpOf(PassKind kind) {
 // Writes the program of one rank class.
 class ProgramWriter {
  public:
-  ProgramWriter(const StepPlan& step, const RankClass& ranks) : step_(step) {
-    held_.resize(step.pipeline.parts.size(), false);
-    crew_of_.resize(step.pipeline.parts.size(), -1);
-    for (size_t i = 0; i < ranks.parts.size(); ++i) {
-      held_[static_cast<size_t>(ranks.parts[i])] = true;
-      crew_of_[static_cast<size_t>(ranks.parts[i])] = ranks.crews[i];
-    }
+  ProgramWriter(const StepPlan& step, const RankClass& ranks) : step_(step), ranks_(ranks) {
     FillMessages();
     FillReductions();
   }
 
   // Receives are put off until a pass needs them or a send behind them is due.
   Program WritePasses() {
-    for (const TimedPass& timed : step_.timeline.passes) {
-      if (crew_of_[static_cast<size_t>(timed.part)] != timed.crew) continue;
+    for (size_t i : Merged(step_.passes_of_crew, ranks_.crews)) {
+      const TimedPass& timed = step_.timeline.passes[i];
       const Part& part = step_.pipeline.parts[static_cast<size_t>(timed.part)];
       const Op op = OpOf(timed.kind);
       const auto needs = [&](const Instruction& message) {
@@ -233,12 +268,22 @@ class ProgramWriter {
     }
   }
 
+  bool Holds(int32_t part) const {
+    return std::binary_search(ranks_.parts.begin(), ranks_.parts.end(), part);
+  }
+
   void FillMessages() {
-    for (size_t i = 0; i < step_.timeline.messages.size(); ++i) {
+    std::vector<int32_t> links;
+    for (int32_t part : ranks_.parts) {
+      const Part& held = step_.pipeline.parts[static_cast<size_t>(part)];
+      links.insert(links.end(), held.links_in.begin(), held.links_in.end());
+      links.insert(links.end(), held.links_out.begin(), held.links_out.end());
+    }
+    for (size_t i : Merged(step_.messages_of_link, std::move(links))) {
       const Message& message = step_.timeline.messages[i];
       const LinkParts& ends = step_.pipeline.links[static_cast<size_t>(message.link)];
-      const bool has_from = held_[static_cast<size_t>(ends.from)];
-      const bool has_to = held_[static_cast<size_t>(ends.to)];
+      const bool has_from = Holds(ends.from);
+      const bool has_to = Holds(ends.to);
       Instruction instruction = {.link = message.link,
                                  .microbatch = message.microbatch,
                                  .ticket = step_.message_tickets[i]};
@@ -255,10 +300,10 @@ class ProgramWriter {
   }
 
   void FillReductions() {
-    for (const Reduction& reduction : step_.collectives.reductions) {
+    const CollectiveTickets& tickets = step_.collectives;
+    for (size_t i : Merged(tickets.reductions_of_part, ranks_.parts)) {
+      const Reduction& reduction = tickets.reductions[i];
       const Part& part = step_.pipeline.parts[static_cast<size_t>(reduction.part)];
-      const bool other_end = reduction.op == Op::kFold && held_[static_cast<size_t>(part.tied)];
-      if (!held_[static_cast<size_t>(reduction.part)] && !other_end) continue;
       queues_[2].Add({.op = reduction.op,
                       .module = part.module,
                       .chunk = part.chunk,
@@ -268,8 +313,7 @@ class ProgramWriter {
   }
 
   const StepPlan& step_;
-  std::vector<bool> held_;                // parts of this class
-  std::vector<int32_t> crew_of_;          // of each part, -1: not held
+  const RankClass& ranks_;
   std::array<OperationQueue, 3> queues_;  // forward messages, backward messages, reductions
   Program program_;
 };
@@ -361,9 +405,8 @@ Program BuildEvaluationOf(const plan::Plan& plan, Rank rank, int64_t microbatche
   if (c < 0) return {};
   for (Part& part : pipeline.parts) part.trains = {};
   for (LinkParts& link : pipeline.links) link.gradients = false;
-  StepPlan step = {.pipeline = pipeline,
-                   .timeline = MakeTimeline(pipeline, EvaluationRulesOf(pipeline),
-                                            TickCosts(pipeline, CostFromShapes(plan)))};
+  StepPlan step = IndexedBy(pipeline, MakeTimeline(pipeline, EvaluationRulesOf(pipeline),
+                                                   TickCosts(pipeline, CostFromShapes(plan))));
   NumberTickets(step);
   return ProgramWriter(step, pipeline.classes[static_cast<size_t>(c)]).WritePasses();
 }

@@ -86,11 +86,11 @@ enum class Op : uint8_t {
   kBackwardWeight,   // module, chunk, microbatch: gradient of the parameters, accumulated
   kSendBackward,     // link, microbatch
   kFold,             // module: gradients of a tied head join those of the embedding
-  kReduce,           // module, chunk: gradients summed over replicas; each rank keeps its shard
+  kReduce,           // module, chunk: gradients summed over replicas; each rank keeps its share
   kRecord,           // the rank's record of the step joins everyone's
   kDecide,           // every record checked: commit or not, norm, token count
   kOptimize,         // module, chunk: predicated on the decision
-  kGather,           // module, chunk: parameters gathered from their shards
+  kGather,           // module, chunk: parameters gathered from their shares
   kSpread,           // module: a tied head takes the embedding's parameters
 };
 

@@ -44,7 +44,8 @@ class ListScheduler {
         groups_(std::clamp(rules.groups, 1, std::max(1, pipeline.microbatches))),
         class_free_(pipeline.classes.size(), 0),
         crews_of_class_(pipeline.classes.size()),
-        kept_(pipeline.crews.size(), 0) {
+        kept_(pipeline.crews.size(), 0),
+        done_of_crew_(pipeline.crews.size()) {
     for (size_t k = 0; k < pipeline.crews.size(); ++k) {
       for (int32_t c : pipeline.crews[k].classes) {
         crews_of_class_[static_cast<size_t>(c)].push_back(static_cast<int32_t>(k));
@@ -190,26 +191,21 @@ class ListScheduler {
     const Part& part = PartOf(slot.part);
     const int32_t chunks = pipeline_.chunks[static_cast<size_t>(part.module)];
     const auto stages = static_cast<int32_t>(StagesOf(part.module));
+    const int32_t rounds = RoundsOf(part.module);
     const int32_t total = microbatches_ * chunks;
-    const auto round =
-        static_cast<int32_t>(plan::EvenSplit(microbatches_, RoundsOf(part.module), 0).count);
-    const int32_t first = std::min(total, 2 * (stages - 1 - part.stage) + (chunks - 1) * round);
-    const auto next = [&](const Slot& other) {
-      const int32_t microbatch = other.done[IndexOf(kind)];
-      return std::pair(KeyOf(other, kind, microbatch), microbatch);
-    };
-    int32_t forwards = 0, backwards = 0;
-    const auto k = static_cast<size_t>(slot.crew);
-    for (size_t other = first_slot_[k]; other < first_slot_[k + 1]; ++other) {
-      forwards += slots_[other].done[IndexOf(PassKind::kForward)];
-      backwards += slots_[other].done[IndexOf(PassKind::kBackwardInput)];
-      if (slots_[other].done[IndexOf(kind)] == microbatches_) continue;
-      if (next(slots_[other]) < next(slot)) return false;
-    }
+    const auto longest = static_cast<int32_t>(plan::EvenSplit(microbatches_, rounds, 0).count);
+    const int32_t first = std::min(total, 2 * (stages - 1 - part.stage) + (chunks - 1) * longest);
+    const auto& [forwards, backwards, weights] = done_of_crew_[static_cast<size_t>(slot.crew)];
     const bool forward = forwards < total && forwards - first <= backwards;
     if (forward != (kind == PassKind::kForward)) return false;
-    const auto& [forwarded, returned, weights] = slot.done;
-    return forward ? forwarded < microbatches_ : returned < forwarded;
+    // A round goes through all chunks, so the number of passes done says where the next one is.
+    const int32_t done = forward ? forwards : backwards;
+    if (done == total) return false;
+    const plan::UnitRange round = plan::EvenSplit(
+        microbatches_, rounds, plan::SplitIndexOf(microbatches_, rounds, done / chunks));
+    const auto turn = static_cast<int32_t>((done - round.first * chunks) / round.count);
+    if (part.chunk != (forward ? turn : chunks - 1 - turn)) return false;
+    return forward || slot.done[IndexOf(kind)] < slot.done[IndexOf(PassKind::kForward)];
   }
   int32_t FreedByConsumers(const Part& part) const {
     int32_t freed = microbatches_;
@@ -340,6 +336,7 @@ class ListScheduler {
   // Puts the pass on its ranks; returns its end.
   int64_t Run(Slot& slot, PassKind kind, int64_t begin) {
     const int32_t microbatch = slot.done[IndexOf(kind)]++;
+    ++done_of_crew_[static_cast<size_t>(slot.crew)][IndexOf(kind)];
     const int64_t end = begin + Length(slot.part, kind);
     timeline_.passes.push_back({slot.part, slot.crew, kind, microbatch, begin});
     int64_t& part_end = timeline_.part_end[static_cast<size_t>(slot.part)];
@@ -441,10 +438,11 @@ class ListScheduler {
   int64_t now_ = 0;                  // begin of the pass placed last: nothing begins before it
   std::vector<int64_t> class_free_;  // when each rank class is free
   std::vector<std::vector<int32_t>> crews_of_class_;
-  std::vector<int32_t> kept_;                           // activations of each crew
-  std::vector<std::vector<Production>> forward_done_;   // [part][microbatch]
-  std::vector<std::vector<Production>> backward_done_;  // of the input gradient
-  std::vector<int32_t> forwards_of_part_;               // microbatches that all crews forwarded
+  std::vector<int32_t> kept_;                              // activations of each crew
+  std::vector<std::array<int32_t, kKinds>> done_of_crew_;  // passes, over all chunks
+  std::vector<std::vector<Production>> forward_done_;      // [part][microbatch]
+  std::vector<std::vector<Production>> backward_done_;     // of the input gradient
+  std::vector<int32_t> forwards_of_part_;                  // microbatches that all crews forwarded
   std::priority_queue<Offer> offers_;
   Timeline timeline_;
 };

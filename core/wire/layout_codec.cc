@@ -85,6 +85,7 @@ plan::Placement FromProto(const v1::Placement& placement) {
 
 void ToProto(const plan::Layout& layout, v1::Layout* out) {
   out->set_epoch(layout.epoch.value);
+  out->set_derivation(layout.derivation);
   out->set_schedule(NameIn(job::ScheduleNames(), layout.schedule.name));
   out->set_chunks(layout.schedule.chunks);
   out->set_encoder_chunks(layout.schedule.encoder_chunks);
@@ -100,6 +101,7 @@ absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
       ValueIn<ScheduleName>(job::ScheduleNames(), "schedule", from.schedule());
   if (!schedule.ok()) return schedule.status();
   plan::Layout layout{.epoch = Epoch{from.epoch()},
+                      .derivation = from.derivation(),
                       .schedule = {.name = *schedule,
                                    .chunks = from.chunks(),
                                    .encoder_chunks = from.encoder_chunks()},

@@ -86,10 +86,10 @@ void FillModule(const plan::Plan& plan, const ModulePlan& layout, v1::Plan::Modu
   out->set_name(plan.module_spec(layout.index).name);
   out->set_offset(layout.grid.offset());
   out->set_ranks(layout.grid.size());
-  out->set_tp(parallel.tp);
-  out->set_cp(parallel.cp);
-  out->set_dp(parallel.dp);
-  out->set_pp(parallel.pp);
+  out->set_tp(layout.grid.AxisLength(Axis::kTensor));
+  out->set_cp(layout.grid.AxisLength(Axis::kContext));
+  out->set_dp(layout.grid.AxisLength(Axis::kData));
+  out->set_pp(layout.grid.AxisLength(Axis::kPipeline));
   out->set_expt_tp(parallel.expt_tp);
   out->set_ep(parallel.ep);
   out->set_expt_dp(parallel.expt_dp);

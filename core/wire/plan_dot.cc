@@ -18,8 +18,9 @@ using plan::Plan;
 std::string Quote(const std::string& text) { return absl::StrCat("\"", text, "\""); }
 
 // cp and the expert axes are told where they are in use.
-std::string Layout(const job::Parallel& parallel) {
-  std::string text = absl::StrCat("tp", parallel.tp, " pp", parallel.pp, " dp", parallel.dp);
+std::string Layout(const job::Parallel& parallel, const ModulePlan& layout) {
+  std::string text = absl::StrCat("tp", WidthsText(layout), " pp", layout.pp(), " dp",
+                                  layout.replicas.present_replicas());
   if (parallel.cp > 1) absl::StrAppend(&text, " cp", parallel.cp);
   if (parallel.ep > 1) absl::StrAppend(&text, " ep", parallel.ep);
   if (parallel.expt_tp > 1) absl::StrAppend(&text, " expt_tp", parallel.expt_tp);
@@ -31,7 +32,7 @@ std::string Node(const Plan& plan, const ModulePlan& layout) {
   std::vector<std::string> lines = {module.name};
   const job::FamilyTraits& family = job::TraitsOf(module.architecture);
   if (family.known()) lines.push_back(std::string(family.name));
-  lines.push_back(Layout(module.parallel));
+  lines.push_back(Layout(module.parallel, layout));
   lines.push_back(absl::StrCat(layout.grid.size() == 1 ? "rank " : "ranks ",
                                RunText(layout.grid.offset(), layout.grid.size())));
   if (module.architecture.layers > 0) lines.push_back("layers " + LayerCounts(layout));
@@ -42,8 +43,7 @@ std::string Node(const Plan& plan, const ModulePlan& layout) {
 
 std::string Arrow(const Plan& plan, const plan::Link& link) {
   const job::Edge& edge = plan.spec.edges[static_cast<size_t>(link.edge)];
-  std::string label =
-      absl::StrCat(plan.parallel(link.from.module).dp, ":", plan.parallel(link.to.module).dp);
+  std::string label = LanesText(plan, link);
   if (edge.projector.has_value()) {
     absl::StrAppend(&label, "\\nmlp ", edge.projector->hidden_size,
                     edge.projector->frozen ? " frozen" : "");

@@ -94,7 +94,6 @@ std::string ModulesTable(const Plan& plan) {
   TextTable table(std::move(header));
   for (const ModulePlan& layout : plan.modules) {
     const job::Module& module = plan.module_spec(layout.index);
-    const job::Parallel& parallel = module.parallel;
     const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, layout.index);
     int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
     for (int32_t dp = 0; dp < layout.replicas.replicas(); ++dp) {
@@ -106,10 +105,10 @@ std::string ModulesTable(const Plan& plan) {
         Cut(module.name),
         FamilyName(module.architecture),
         RunText(layout.grid.offset(), layout.grid.size()),
-        absl::StrCat(parallel.tp),
-        absl::StrCat(parallel.cp),
-        absl::StrCat(parallel.dp),
-        absl::StrCat(parallel.pp),
+        WidthsText(layout),
+        absl::StrCat(layout.replicas.cp()),
+        absl::StrCat(layout.replicas.present_replicas()),
+        absl::StrCat(layout.pp()),
         module.architecture.layers > 0 ? LayerCounts(layout) : "-",
         most == least ? absl::StrCat(most) : absl::StrCat(least, " to ", most)};
     if (noted) row.push_back(NotesOf(module));
@@ -128,11 +127,9 @@ std::string EdgesTable(const Plan& plan) {
       projector = absl::StrCat("mlp ", edge.projector->hidden_size,
                                edge.projector->frozen ? " (frozen)" : "");
     }
-    table.Add(
-        {absl::StrCat(Cut(plan.module_spec(link.from.module).name), " -> ",
-                      Cut(plan.module_spec(link.to.module).name)),
-         absl::StrCat(plan.parallel(link.from.module).dp, ":", plan.parallel(link.to.module).dp),
-         AreColocated(plan, link) ? "colocated" : "apart", projector});
+    table.Add({absl::StrCat(Cut(plan.module_spec(link.from.module).name), " -> ",
+                            Cut(plan.module_spec(link.to.module).name)),
+               LanesText(plan, link), AreColocated(plan, link) ? "colocated" : "apart", projector});
   }
   return table.Print();
 }

@@ -65,10 +65,22 @@ bool MemoryIsKnown(const plan::Plan& plan) {
       [](const job::Module& module) { return job::TraitsOf(module.architecture).known(); });
 }
 
+std::string WidthsText(const plan::ModulePlan& layout) {
+  int32_t narrowest = layout.replicas.NarrowestOf(0), widest = layout.replicas.WidestOf(0);
+  for (int32_t pp = 1; pp < layout.pp(); ++pp) {
+    narrowest = std::min(narrowest, layout.replicas.NarrowestOf(pp));
+    widest = std::max(widest, layout.replicas.WidestOf(pp));
+  }
+  return narrowest == widest ? absl::StrCat(widest) : absl::StrCat(narrowest, " to ", widest);
+}
+
+std::string LanesText(const plan::Plan& plan, const plan::Link& link) {
+  return absl::StrCat(plan.replicas(link.from.module).present_replicas(), ":",
+                      plan.replicas(link.to.module).present_replicas());
+}
+
 bool AreColocated(const plan::Plan& plan, const plan::Link& link) {
-  const plan::Grid& from = plan.modules[static_cast<size_t>(link.from.module)].grid;
-  const plan::Grid& to = plan.modules[static_cast<size_t>(link.to.module)].grid;
-  return from.offset() == to.offset() && from.size() == to.size();
+  return plan.replicas(link.from.module).SharesRanksWith(plan.replicas(link.to.module));
 }
 
 bool HoldsFirst(const plan::ModulePlan& layout, int32_t stage) {

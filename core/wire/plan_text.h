@@ -16,6 +16,8 @@ struct PlanFigures {
 
 // "3-7", "3", "-" for none.
 std::string RunText(int64_t first, int64_t count);
+// Tensor ranks of a stage of a replica, of those that are there: "2", "1 to 2".
+std::string WidthsText(const plan::ModulePlan& layout);
 // As job files spell it; "-" for none.
 std::string FamilyName(const job::Architecture& architecture);
 // Layer counts, stage by stage, equal neighbours together, chunks of one stage behind each other:
@@ -28,7 +30,9 @@ std::string ScheduleText(const job::Schedule& schedule);
 std::string NameOf(job::ScheduleName schedule);
 // Whether EstimateMemory knows what every module of the plan holds.
 bool MemoryIsKnown(const plan::Plan& plan);
-// Whether the modules of an edge have the same ranks.
+// Replicas at both ends of an edge, of those that are there: "3:2".
+std::string LanesText(const plan::Plan& plan, const plan::Link& link);
+// Whether the modules of an edge share ranks.
 bool AreColocated(const plan::Plan& plan, const plan::Link& link);
 
 // Whether ranks at a pipeline coordinate hold the module's first or last part in one of their

@@ -96,8 +96,8 @@ PlainModel::PlainModel(const job::JobSpec& spec, at::ScalarType type)
     for (const plan::LogicalTensor& tensor : plan::ParametersOf(*plan, {.module = m}).logical) {
       at::Tensor value = at::empty({tensor.rows, tensor.cols}, at::kDouble);
       double* data = value.mutable_data_ptr<double>();
-      for (int64_t i = 0; i < value.numel(); ++i)
-        data[i] = plan::InitialValue(spec_.seed, module.name, tensor, i);
+      const plan::InitialValues initial(spec_.seed, module.name, tensor);
+      for (int64_t i = 0; i < value.numel(); ++i) data[i] = initial(i);
       if (tensor.cols == 1) value = value.squeeze(1);
       const std::string key = Key(module, tensor.name);
       frozen_[key] = tensor.name.rfind("projector.", 0) == 0 ? false : module.frozen;

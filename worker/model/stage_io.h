@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
                                                  comm::Communicator* tensor_group,
                                                  const StageOptions& options);
 
-// Fills `weights` with plan::InitialValue through the pieces; padding is 0. In parallel on
+// Fills `weights` with plan::InitialValues through the pieces; padding is 0. In parallel on
 // `threads`.
 void InitialiseWeights(const plan::Plan& plan, const plan::Place& place,
                        const plan::StageParameters& parameters, at::Tensor weights,

@@ -83,6 +83,13 @@ absl::Status EpochRun::MakePlanOfOrder() {
   ASSIGN_OR_RETURN(job::ReadJob read, OfOurVersion(wire::ReadJobFile(assign.document().text(),
                                                                      job::Purpose::kSubmit)));
   ASSIGN_OR_RETURN(plan::Layout layout, OfOurVersion(wire::FromProto(assign.layout())));
+  if (layout.derivation != plan::kDerivation) {
+    return job::WithKind(
+        job::FailureKind::kVersionMismatch,
+        absl::FailedPreconditionError(absl::StrCat(
+            "the layout is of derivation ", layout.derivation, ", this rank's program of ",
+            plan::kDerivation, ": worker and coordinator are of different versions")));
+  }
   ASSIGN_OR_RETURN(plan_, OfOurVersion(plan::Expand(read.spec, std::move(layout))));
   if (plan_.digest != assign.plan_digest()) {
     return job::WithKind(

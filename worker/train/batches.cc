@@ -18,9 +18,9 @@ at::Tensor HostTensor(at::IntArrayRef sizes, at::ScalarType type, at::Device dev
 }
 
 // Of samples of one lane.
-auto IndicesOf(const Microbatch& microbatch, plan::UnitRange part) {
-  const size_t first = microbatch.window.IndexOf(part.first);
-  return std::views::iota(first, first + static_cast<size_t>(part.count));
+auto IndicesOf(const Microbatch& microbatch, plan::UnitRange range) {
+  const size_t first = microbatch.window.IndexOf(range.first);
+  return std::views::iota(first, first + static_cast<size_t>(range.count));
 }
 
 at::Tensor ToDevice(const at::Tensor& host, at::Device device, at::ScalarType type) {
@@ -173,9 +173,9 @@ int64_t Batches::PositionsOf(const Microbatch& microbatch, size_t i) const {
   return growth_->at(microbatch.samples[i]).positions();
 }
 
-SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const {
-  SequenceShape shape{.batch = part.count};
-  for (size_t i : IndicesOf(microbatch, part)) {
+SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange range) const {
+  SequenceShape shape{.batch = range.count};
+  for (size_t i : IndicesOf(microbatch, range)) {
     shape.length = std::max(shape.length, PositionsOf(microbatch, i));
   }
   const int64_t rounded =
@@ -185,10 +185,10 @@ SequenceShape Batches::ShapeOf(const Microbatch& microbatch, plan::UnitRange par
   return shape;
 }
 
-int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
+int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange range) const {
   const int32_t encoder = encoders_[static_cast<size_t>(module)];
   int64_t rows = 0;
-  for (size_t i : IndicesOf(microbatch, part)) {
+  for (size_t i : IndicesOf(microbatch, range)) {
     if (encoder < 0) {
       rows += PositionsOf(microbatch, i);
       continue;
@@ -200,10 +200,11 @@ int64_t Batches::RowsOf(int32_t module, const Microbatch& microbatch, plan::Unit
   return rows;
 }
 
-int64_t Batches::ItemsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const {
+int64_t Batches::ItemsOf(int32_t module, const Microbatch& microbatch,
+                         plan::UnitRange range) const {
   const int32_t encoder = encoders_[static_cast<size_t>(module)];
   int64_t items = 0;
-  for (size_t i : IndicesOf(microbatch, part)) {
+  for (size_t i : IndicesOf(microbatch, range)) {
     for (const data::ItemRows& item : microbatch.rows[i]) {
       items += item.encoder == encoder ? 1 : 0;
     }
@@ -212,14 +213,14 @@ int64_t Batches::ItemsOf(int32_t module, const Microbatch& microbatch, plan::Uni
 }
 
 int64_t Batches::LayerRowsOf(int32_t module, const Microbatch& microbatch,
-                             plan::UnitRange part) const {
-  return RowsOf(module, microbatch, part) +
-         ItemsOf(module, microbatch, part) *
+                             plan::UnitRange range) const {
+  return RowsOf(module, microbatch, range) +
+         ItemsOf(module, microbatch, range) *
              job::ExtraRowsOfItem(plan_.module_spec(module).architecture);
 }
 
 // Samples of one lane and where each begins in its [B, T].
-struct Batches::PartSamples {
+struct Batches::TakenSamples {
   struct Entry {
     std::shared_ptr<const data::Sample> sample;
     int64_t number = 0;                           // in the data set
@@ -233,11 +234,11 @@ struct Batches::PartSamples {
   std::vector<Entry> entries;
 };
 
-absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microbatch,
-                                                       plan::UnitRange part) {
-  PartSamples result{.shape = ShapeOf(microbatch, part)};
-  for (size_t i : IndicesOf(microbatch, part)) {
-    PartSamples::Entry entry;
+absl::StatusOr<Batches::TakenSamples> Batches::TakeSamples(const Microbatch& microbatch,
+                                                           plan::UnitRange range) {
+  TakenSamples result{.shape = ShapeOf(microbatch, range)};
+  for (size_t i : IndicesOf(microbatch, range)) {
+    TakenSamples::Entry entry;
     entry.number = microbatch.samples[i];
     ASSIGN_OR_RETURN(entry.sample, source_.Take(entry.number));
     entry.positions = microbatch.shapes[i].positions;
@@ -251,14 +252,14 @@ absl::StatusOr<Batches::PartSamples> Batches::TakePart(const Microbatch& microba
   return result;
 }
 
-at::Tensor Batches::Tokens(const PartSamples& part) const {
-  at::Tensor tokens = HostTensor({part.shape.batch, part.shape.length}, at::kLong, device_);
+at::Tensor Batches::Tokens(const TakenSamples& taken) const {
+  at::Tensor tokens = HostTensor({taken.shape.batch, taken.shape.length}, at::kLong, device_);
   int64_t* out = tokens.mutable_data_ptr<int64_t>();
-  for (const PartSamples::Entry& entry : part.entries) {
+  for (const TakenSamples::Entry& entry : taken.entries) {
     std::copy_n(entry.sample->tokens.begin(), entry.positions, out);
     if (entry.grown != nullptr)
       std::copy(entry.grown->begin(), entry.grown->end(), out + entry.positions);
-    out += part.shape.length;
+    out += taken.shape.length;
   }
   return ToDevice(tokens, device_, at::kLong);
 }
@@ -270,16 +271,16 @@ at::Tensor Batches::DeviceIndices(const std::vector<int64_t>& values) const {
 }
 
 // Flat positions of every sample's rows, padding left out.
-void Batches::AppendAllPositions(const PartSamples& part, std::vector<int64_t>& rows) const {
-  for (size_t b = 0; b < part.entries.size(); ++b) {
-    for (int64_t t = 0; t < part.entries[b].end(); ++t) {
-      rows.push_back(static_cast<int64_t>(b) * part.shape.length + t);
+void Batches::AppendAllPositions(const TakenSamples& taken, std::vector<int64_t>& rows) const {
+  for (size_t b = 0; b < taken.entries.size(); ++b) {
+    for (int64_t t = 0; t < taken.entries[b].end(); ++t) {
+      rows.push_back(static_cast<int64_t>(b) * taken.shape.length + t);
     }
   }
 }
 
 absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
-                                                 plan::UnitRange range, const PartSamples& part,
+                                                 plan::UnitRange range, const TakenSamples& taken,
                                                  absl::Span<const int32_t> sources) const {
   std::vector<int64_t> rows;
   int64_t expected = 0;
@@ -287,13 +288,13 @@ absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
     expected += RowsOf(source, microbatch, range);
     const int32_t encoder = encoders_[static_cast<size_t>(source)];
     if (encoder < 0) {
-      AppendAllPositions(part, rows);
+      AppendAllPositions(taken, rows);
       continue;
     }
-    for (size_t b = 0; b < part.entries.size(); ++b) {
-      const data::Sample& sample = *part.entries[b].sample;
+    for (size_t b = 0; b < taken.entries.size(); ++b) {
+      const data::Sample& sample = *taken.entries[b].sample;
       for (int32_t position : sample.encoders[static_cast<size_t>(encoder)].positions) {
-        rows.push_back(static_cast<int64_t>(b) * part.shape.length + position);
+        rows.push_back(static_cast<int64_t>(b) * taken.shape.length + position);
       }
     }
   }
@@ -304,18 +305,18 @@ absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
   return rows.empty() ? at::Tensor() : DeviceIndices(rows);
 }
 
-void Batches::FillLabels(const PartSamples& part, const at::Tensor& valid,
+void Batches::FillLabels(const TakenSamples& taken, const at::Tensor& valid,
                          model::StageInput& input) const {
-  at::Tensor labels = HostTensor({part.shape.batch, part.shape.length}, at::kLong, device_);
-  at::Tensor weights = HostTensor({part.shape.batch, part.shape.length}, at::kFloat, device_);
+  at::Tensor labels = HostTensor({taken.shape.batch, taken.shape.length}, at::kLong, device_);
+  at::Tensor weights = HostTensor({taken.shape.batch, taken.shape.length}, at::kFloat, device_);
   if (growth_ == nullptr) {
     int64_t* label = labels.mutable_data_ptr<int64_t>();
     float* weight = weights.mutable_data_ptr<float>();
-    for (const PartSamples::Entry& entry : part.entries) {
+    for (const TakenSamples::Entry& entry : taken.entries) {
       std::copy_n(entry.sample->labels.begin(), entry.positions, label);
       std::copy_n(entry.sample->label_counts.begin(), entry.positions, weight);
-      label += part.shape.length;
-      weight += part.shape.length;
+      label += taken.shape.length;
+      weight += taken.shape.length;
     }
   }
   input.labels = ToDevice(labels, device_, at::kLong);
@@ -325,20 +326,20 @@ void Batches::FillLabels(const PartSamples& part, const at::Tensor& valid,
 }
 
 // Target row r of R belongs to the last R positions of its sample.
-absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& valid,
+absl::Status Batches::FillTargets(const TakenSamples& taken, const at::Tensor& valid,
                                   model::StageInput& input,
                                   std::vector<CorruptSample>& corrupt) const {
   std::vector<int64_t> positions, samples;
   std::vector<float> finite;  // of each row
   const int64_t hidden = items_.target_hidden;
   if (growth_ == nullptr) {
-    for (size_t b = 0; b < part.entries.size(); ++b) {
-      const PartSamples::Entry& entry = part.entries[b];
+    for (size_t b = 0; b < taken.entries.size(); ++b) {
+      const TakenSamples::Entry& entry = taken.entries[b];
       const int64_t rows = static_cast<int64_t>(entry.sample->target.size()) / hidden;
       if (rows > entry.positions)
         return absl::InternalError("a sample has more target rows than positions");
       for (int64_t r = 0; r < rows; ++r) {
-        positions.push_back(static_cast<int64_t>(b) * part.shape.length + entry.positions - rows +
+        positions.push_back(static_cast<int64_t>(b) * taken.shape.length + entry.positions - rows +
                             r);
         samples.push_back(static_cast<int64_t>(b));
         finite.push_back(entry.sample->target_finite);
@@ -352,7 +353,7 @@ absl::Status Batches::FillTargets(const PartSamples& part, const at::Tensor& val
   at::Tensor targets = HostTensor({rows, hidden}, at::kFloat, device_);
   float* out = targets.mutable_data_ptr<float>();
   if (growth_ == nullptr) {
-    for (const PartSamples::Entry& entry : part.entries) {
+    for (const TakenSamples::Entry& entry : taken.entries) {
       out = std::copy(entry.sample->target.begin(), entry.sample->target.end(), out);
     }
   }
@@ -372,43 +373,43 @@ absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& mic
                                   plan::UnitRange range, const at::Tensor& valid,
                                   model::StageInput& input, std::vector<CorruptSample>& corrupt) {
   if (!what.first && !what.leaves && !what.loss) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const PartSamples part, TakePart(microbatch, range));
+  ASSIGN_OR_RETURN(const TakenSamples taken, TakeSamples(microbatch, range));
   const bool language = what.module == plan_.spec.language;
   if (what.first) {
-    input.batch = part.shape.batch;
-    input.length = part.shape.length;
-    if (language) input.tokens = Tokens(part);
-    ASSIGN_OR_RETURN(input.row_positions, RowPositions(microbatch, range, part, what.sources));
+    input.batch = taken.shape.batch;
+    input.length = taken.shape.length;
+    if (language) input.tokens = Tokens(taken);
+    ASSIGN_OR_RETURN(input.row_positions, RowPositions(microbatch, range, taken, what.sources));
   }
   if (what.leaves) {
     std::vector<int64_t> rows;
-    AppendAllPositions(part, rows);
+    AppendAllPositions(taken, rows);
     input.output_positions = DeviceIndices(rows);
   }
-  if (what.loss && language) FillLabels(part, valid, input);
-  if (what.loss && !language) return FillTargets(part, valid, input, corrupt);
+  if (what.loss && language) FillLabels(taken, valid, input);
+  if (what.loss && !language) return FillTargets(taken, valid, input, corrupt);
   return absl::OkStatus();
 }
 
 absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
-                                  plan::UnitRange part, model::StageInput& input, at::Tensor& valid,
-                                  std::vector<CorruptSample>& corrupt) {
+                                  plan::UnitRange range, model::StageInput& input,
+                                  at::Tensor& valid, std::vector<CorruptSample>& corrupt) {
   const auto index = static_cast<size_t>(encoders_[static_cast<size_t>(module)]);
   const data::Encoder& encoder = items_.encoders[index];
   const bool images = encoder.kind == data::ItemKind::kImage;
-  const int64_t items = ItemsOf(module, microbatch, part), size = encoder.values();
+  const int64_t items = ItemsOf(module, microbatch, range), size = encoder.values();
   at::Tensor values =
       images ? HostTensor({items, 3, encoder.image_size, encoder.image_size}, at::kFloat, device_)
              : HostTensor({items, encoder.mel_bins, encoder.frames}, at::kFloat, device_);
-  at::Tensor flags = HostTensor({part.count}, at::kFloat, device_);
+  at::Tensor flags = HostTensor({range.count}, at::kFloat, device_);
   float* out = values.mutable_data_ptr<float>();
   int64_t item = 0;
-  const size_t first_index = microbatch.window.IndexOf(part.first);
-  for (int64_t b = 0; b < part.count; ++b) {
+  const size_t first_index = microbatch.window.IndexOf(range.first);
+  for (int64_t b = 0; b < range.count; ++b) {
     const int64_t number = microbatch.samples[first_index + static_cast<size_t>(b)];
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
-    if (ItemsOf(module, microbatch, {part.first + b, 1}) == 0) continue;
+    if (ItemsOf(module, microbatch, {range.first + b, 1}) == 0) continue;
     ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(number));
     if (sample->corrupt) {
       flag = 0;

@@ -86,7 +86,7 @@ struct Microbatch {
 // Samples [first, first + count) of a microbatch's list as the language module sees them.
 struct SequenceShape {
   int64_t batch = 0;   // B
-  int64_t length = 0;  // T: longest sample of the part; 0 for no samples
+  int64_t length = 0;  // T: longest of the samples; 0 for no samples
 };
 
 class Batches {
@@ -107,25 +107,26 @@ class Batches {
   // nothing on any other rank. So the sum over all ranks is that of the step.
   Volume VolumeOf(absl::Span<const Microbatch> step) const;
 
-  SequenceShape ShapeOf(const Microbatch& microbatch, plan::UnitRange part) const;
+  // Below, `range` is of the microbatch's samples: those of one lane.
+  SequenceShape ShapeOf(const Microbatch& microbatch, plan::UnitRange range) const;
   // Token rows that `module` makes of the samples: of their items, in an encoder; one a position,
   // in a decoder.
-  int64_t RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
+  int64_t RowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange range) const;
   // Items of the samples that `module` reads; 0 for a decoder.
-  int64_t ItemsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
+  int64_t ItemsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange range) const;
   // Rows of these in the layers of an encoder.
-  int64_t LayerRowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange part) const;
+  int64_t LayerRowsOf(int32_t module, const Microbatch& microbatch, plan::UnitRange range) const;
 
-  // What follows fills the members of a stage's input that decoded samples give, for the part of
+  // What follows fills the members of a stage's input that decoded samples give, for the samples of
   // the microbatch that a lane works on.
 
-  // First part of an encoder: pixels or sounds, and `valid` [samples of the part] fp32: 0 where an
+  // First part of an encoder: pixels or sounds, and `valid` [samples of the range] fp32: 0 where an
   // item did not decode. Appends to `corrupt` the samples that did not.
   struct CorruptSample {
     int64_t sample;
     std::string reason;
   };
-  absl::Status FillEncoder(int32_t module, const Microbatch& microbatch, plan::UnitRange part,
+  absl::Status FillEncoder(int32_t module, const Microbatch& microbatch, plan::UnitRange range,
                            model::StageInput& input, at::Tensor& valid,
                            std::vector<CorruptSample>& corrupt);
 
@@ -139,7 +140,7 @@ class Batches {
   // `valid` as above, undefined if all are: other samples count in no loss. Appends to `corrupt`
   // the samples whose targets are not finite, which count in no loss of targets.
   absl::Status FillDecoder(const DecoderPart& what, const Microbatch& microbatch,
-                           plan::UnitRange part, const at::Tensor& valid, model::StageInput& input,
+                           plan::UnitRange range, const at::Tensor& valid, model::StageInput& input,
                            std::vector<CorruptSample>& corrupt);
 
   // Decoding: where each sample's prompt ends, and the tokens that have been put behind it.
@@ -153,8 +154,8 @@ class Batches {
   void SetGrowth(const Growth* growth) { growth_ = growth; }
 
  private:
-  struct PartSamples;  // of one lane's part, taken from the source
-  absl::StatusOr<PartSamples> TakePart(const Microbatch& microbatch, plan::UnitRange part);
+  struct TakenSamples;  // of a range, from the source
+  absl::StatusOr<TakenSamples> TakeSamples(const Microbatch& microbatch, plan::UnitRange range);
   int64_t PositionsOf(const Microbatch& microbatch, size_t i) const;
   // What the places work on of a microbatch.
   Window WindowOf(const plan::MicrobatchSamples& microbatch) const;
@@ -165,13 +166,14 @@ class Batches {
   // Of weights of samples and losses: fp32, fp64 under fp64.
   at::ScalarType WeightType() const { return compute_ == at::kDouble ? at::kDouble : at::kFloat; }
   at::Tensor DeviceIndices(const std::vector<int64_t>& values) const;
-  at::Tensor Tokens(const PartSamples& part) const;
-  void AppendAllPositions(const PartSamples& part, std::vector<int64_t>& rows) const;
+  at::Tensor Tokens(const TakenSamples& taken) const;
+  void AppendAllPositions(const TakenSamples& taken, std::vector<int64_t>& rows) const;
   absl::StatusOr<at::Tensor> RowPositions(const Microbatch& microbatch, plan::UnitRange range,
-                                          const PartSamples& part,
+                                          const TakenSamples& taken,
                                           absl::Span<const int32_t> sources) const;
-  void FillLabels(const PartSamples& part, const at::Tensor& valid, model::StageInput& input) const;
-  absl::Status FillTargets(const PartSamples& part, const at::Tensor& valid,
+  void FillLabels(const TakenSamples& taken, const at::Tensor& valid,
+                  model::StageInput& input) const;
+  absl::Status FillTargets(const TakenSamples& taken, const at::Tensor& valid,
                            model::StageInput& input, std::vector<CorruptSample>& corrupt) const;
 
   // A microbatch of every step.

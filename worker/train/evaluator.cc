@@ -39,10 +39,10 @@ absl::StatusOr<std::vector<double>> Evaluator::SumLosses() {
     std::vector<int64_t> samples;
     for (int64_t s = first; s < std::min(validation_.size(), first + chunk); ++s)
       samples.push_back(s);
-    ASSIGN_OR_RETURN(const Executor::Evaluation part,
+    ASSIGN_OR_RETURN(const Executor::Evaluation evaluated,
                      executor_.Evaluate(batches_, samples, /*predict=*/false));
-    sums[0] += part.loss_sum;
-    sums[1] += part.counted_tokens;
+    sums[0] += evaluated.loss_sum;
+    sums[1] += evaluated.counted_tokens;
   }
   return Sum(sums);
 }
@@ -86,19 +86,19 @@ absl::StatusOr<EvaluationSummary> Evaluator::Run(int32_t captions, const data::T
 
 absl::StatusOr<std::vector<int32_t>> Evaluator::NextTokens(absl::Span<const int64_t> samples,
                                                            absl::Span<const int64_t> ends) {
-  ASSIGN_OR_RETURN(const Executor::Evaluation part,
+  ASSIGN_OR_RETURN(const Executor::Evaluation evaluated,
                    executor_.Evaluate(batches_, samples, /*predict=*/true));
   // Each lane's first tensor rank tells everyone the next tokens of its samples; 0 elsewhere.
   std::vector<double> next(samples.size(), 0);
   const plan::MicrobatchSamples dealt =
       plan::DealMicrobatch(plan_, static_cast<int64_t>(samples.size()));
   for (const plan::Place& place : executor_.places()) {
-    if (!part.predicted.defined() || place.module != plan_.spec.language) continue;
+    if (!evaluated.predicted.defined() || place.module != plan_.spec.language) continue;
     if (place.tp != 0 || place.cp != 0) continue;
     const plan::UnitRange lane = plan::LaneSamples(plan_, place.module, place.dp, dealt);
     for (int64_t b = 0; b < lane.count; ++b) {
       const auto index = static_cast<size_t>(lane.first + b);
-      next[index] = static_cast<double>(part.predicted[b][ends[index] - 1].item<int64_t>());
+      next[index] = static_cast<double>(evaluated.predicted[b][ends[index] - 1].item<int64_t>());
     }
   }
   ASSIGN_OR_RETURN(const std::vector<double> sums, Sum(next));

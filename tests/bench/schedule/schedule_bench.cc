@@ -90,6 +90,30 @@ void BM_SimulatePlan(benchmark::State& state) {
 }
 BENCHMARK(BM_SimulatePlan)->Arg(512)->Arg(131072 / 64 * 56)->Unit(benchmark::kMillisecond);
 
+// The largest graphs that the rules let pass, as `phalanx plan` shows them: so many stages, chunks
+// and microbatches.
+void BM_SimulatePlanWorst(benchmark::State& state) {
+  const auto chunks = static_cast<int32_t>(state.range(1));
+  const job::JobSpec spec =
+      support::AJob()
+          .Module("language", support::NoArchitecture(),
+                  {.pp = static_cast<int32_t>(state.range(0))})
+          .Batch(state.range(2), 1)
+          .Schedule(chunks > 1 ? job::ScheduleName::kInterleaved : job::ScheduleName::k1F1B,
+                    chunks);
+  const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  if (!plan.ok()) return state.SkipWithError(plan.status().ToString().c_str());
+  const CostModel costs = CostFromShapes(*plan);
+  for (auto _ : state) benchmark::DoNotOptimize(SimulatePlan(*plan, costs));
+}
+BENCHMARK(BM_SimulatePlanWorst)
+    ->Args({4096, 1, 64})
+    ->Args({4096, 1, 256})
+    ->Args({64, 1, 16384})
+    ->Args({64, 64, 64})
+    ->Args({4096, 64, 4})
+    ->Unit(benchmark::kMillisecond);
+
 // Every schedule: what one rank process does, and `auto` for a whole world.
 void BM_BuildStepOfSchedule(benchmark::State& state) {
   const auto name = static_cast<job::ScheduleName>(state.range(0));

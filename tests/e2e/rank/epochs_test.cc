@@ -4,8 +4,10 @@
 #include <functional>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/prng.h"
+#include "core/plan/layout.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/rank/rank_world.h"
 #include "tests/support/files.h"
@@ -114,6 +116,26 @@ TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) 
       world.Await([](const RankWorld::Said& s) { return s.steps.size() >= 3; });
   EXPECT_EQ(again.steps[0].step(), 1);
   EXPECT_TRUE(again.errors.empty());
+}
+
+// A rank of another version would run other programs than its peers, which wait for each other
+// then.
+TEST(RankEpochsTest, LayoutOfAnotherDerivation_IsRefusedNamingBoth) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("out"));
+  world.Begin(std::nullopt, [](v1::RunEpoch& run) {
+    run.mutable_assign()->mutable_layout()->set_derivation(plan::kDerivation + 1);
+  });
+  const RankWorld::Said said = world.Await(
+      [&](const RankWorld::Said& s) { return s.errors.size() == size_t(world.size()); });
+  for (const auto& [rank, error] : said.errors) {
+    EXPECT_EQ(error.kind(), v1::FAILURE_KIND_VERSION_MISMATCH) << "rank " << rank;
+    EXPECT_EQ(
+        error.message().find(absl::StrCat("the layout is of derivation ", plan::kDerivation + 1,
+                                          ", this rank's program of ", plan::kDerivation)),
+        0u)
+        << error.message();
+  }
 }
 
 TEST(RankEpochsTest, StateOfAnotherStoresJob_IsNotGoneOnFrom) {

@@ -162,8 +162,11 @@ bool EpochsInProcess::Run(const std::optional<Ending>& ending) {
     for (int32_t rank = 0; rank < world_; ++rank) threads.emplace_back(run, rank);
   }
   operations_ += stopper.count();
+  TakeStandings();
+  return done == world_;
+}
 
-  // What the coordinator does with what ranks say of themselves.
+void EpochsInProcess::TakeStandings() {
   std::vector<train::Standing> standings;
   for (const auto& rank : ranks_) standings.push_back(rank->state->StandingNow());
   for (const train::Standing& standing : standings) {
@@ -176,7 +179,6 @@ bool EpochsInProcess::Run(const std::optional<Ending>& ending) {
                            [this](const auto& home) { return home.applied < step(); });
       });
   left_behind_ += behind;
-  return done == world_;
 }
 
 const std::vector<train::StepSummary>& EpochsInProcess::told(int32_t rank) const {

@@ -50,6 +50,8 @@ class EpochsInProcess {
  private:
   struct RankOf;
   class Stopper;
+  // What a coordinator does with what ranks say of themselves.
+  void TakeStandings();
 
   const job::JobSpec spec_;
   int32_t world_ = 0;

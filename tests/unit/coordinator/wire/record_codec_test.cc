@@ -40,6 +40,7 @@ JobRequestPtr FullRequest() {
 
 plan::Layout FullLayout() {
   return {.epoch = Epoch{1},
+          .derivation = 3,
           .schedule = {.name = job::ScheduleName::kInterleaved, .chunks = 2, .encoder_chunks = 3},
           .modules = {{.layers = {3, 2},
                        .changes = {{.dp = 1, .pp = 0, .ranks = {Rank{5}, Rank{4}}},

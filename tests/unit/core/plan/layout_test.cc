@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "core/job/graph.h"
+#include "core/plan/activations.h"
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
 #include "core/plan/segments.h"
@@ -72,6 +74,7 @@ TEST(LayoutTest, Digest_CoversWhatRanksActOnButNotTheEpoch) {
   };
   EXPECT_FALSE(changed([](plan::Layout& l) { l.epoch = Epoch{7}; }));
   EXPECT_FALSE(changed([](plan::Layout& l) { l.data_digest = "data"; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { ++l.derivation; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[1].layers = {3, 1}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].speeds = {1, 1, 1, 2}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].state_copies = 3; }));
@@ -148,6 +151,46 @@ TEST(LayoutTest, Samples_GoByTheDealingRule) {
       ++dealt[next];
     }
   }
+}
+
+// What the document puts on the same ranks may have none in common after a loss.
+TEST(LayoutTest, PhasesAndSharedRanks_AreThoseOfTheTables) {
+  const job::JobSpec spec = AJob()
+                                .Module("vision", ClipVision(), {.dp = 2})
+                                .Module("language", Llama(), {.dp = 2, .offset = 0})
+                                .Edge("vision", "language", {.projector = 32})
+                                .Batch(8, 1)
+                                .Schedule(job::ScheduleName::kThreePhase);
+  const Plan healthy = MustPlan(spec);
+  EXPECT_TRUE(healthy.modules[0].shares_ranks);
+  EXPECT_TRUE(healthy.RunsInPhases(0));
+  EXPECT_FALSE(healthy.RunsInPhases(1));
+  EXPECT_EQ(ActivationsKeptMax(healthy, 0, 0, healthy.microbatches), 4);
+
+  plan::Layout layout = healthy.layout;
+  layout.modules[0].changes = {{.dp = 0, .pp = 0, .ranks = {}}};
+  const Plan narrower = *Expand(spec, layout);
+  EXPECT_TRUE(narrower.RunsInPhases(0)) << "rank 1 has both";
+  layout.modules[1].changes = {{.dp = 1, .pp = 0, .ranks = {}}};
+  const Plan apart = *Expand(spec, layout);
+  for (const ModulePlan& module : apart.modules) EXPECT_FALSE(module.shares_ranks);
+  EXPECT_FALSE(apart.RunsAhead(0));
+  EXPECT_EQ(apart.microbatches, 8);
+  EXPECT_EQ(ActivationsKeptMax(apart, 0, 0, apart.microbatches), 2);
+}
+
+// The document is checked for equal replicas.
+TEST(LayoutTest, MoreMicrobatchesThanAStepTakes_AreRefused) {
+  const job::JobSpec spec =
+      AJob().Module("language", support::NoArchitecture(), {.dp = 2}).Batch(2 * job::kPassesMax, 1);
+  plan::Layout layout = LayoutOf(spec);
+  ASSERT_TRUE(Expand(spec, layout).ok());
+  layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {}}};
+  EXPECT_THAT(Expand(spec, layout).status().message(),
+              HasSubstr("layout: its replicas make 2097152 microbatches of 1 pipeline parts"));
+  layout.modules[0].changes.clear();
+  layout.modules[0].speeds = {1, 2};
+  EXPECT_THAT(Expand(spec, layout).status().message(), HasSubstr("microbatches of 1 pipeline"));
 }
 
 TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice) {

@@ -399,18 +399,18 @@ TEST(InitialValueTest, Values_AreAPureFunctionOfNameAndIndex) {
   const LogicalTensor tensor{.name = "a.weight", .rows = 64, .cols = 64, .init_std = 0.02};
   LogicalTensor other = tensor;
   other.name = "b.weight";
-  const InitialValues values(7, "language", tensor);
+  const InitialValues values(7, "language", tensor), again(7, "language", tensor);
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < 64 * 64; ++i) {
-    EXPECT_EQ(values(i), InitialValue(7, "language", tensor, i));
+    EXPECT_EQ(values(i), again(i));
     sum += values(i);
     squares += values(i) * values(i);
   }
   EXPECT_NEAR(sum / 4096, 0, 0.002);
   EXPECT_NEAR(std::sqrt(squares / 4096), 0.02, 0.001);
-  EXPECT_NE(values(0), InitialValue(8, "language", tensor, 0));
-  EXPECT_NE(values(0), InitialValue(7, "vision", tensor, 0));
-  EXPECT_NE(values(0), InitialValue(7, "language", other, 0));
+  EXPECT_NE(values(0), InitialValues(8, "language", tensor)(0));
+  EXPECT_NE(values(0), InitialValues(7, "vision", tensor)(0));
+  EXPECT_NE(values(0), InitialValues(7, "language", other)(0));
 }
 
 TEST(InitialValueTest, Values_OfNormsAndBiases_AreOneAndZero) {
@@ -431,8 +431,8 @@ TEST(InitialValueTest, Values_OfNormsAndBiases_AreOneAndZero) {
   EXPECT_EQ(first(MatrixRole::kProjectorUpBias, -1, 0).init, LogicalTensor::Init::kZero);
   EXPECT_DOUBLE_EQ(first(MatrixRole::kQkv, 1).init_std, 0.02);
   EXPECT_DOUBLE_EQ(first(MatrixRole::kDown, 1).init_std, 0.01);  // 0.02 / sqrt(2 * 2 layers)
-  EXPECT_EQ(InitialValue(1, "vision", first(MatrixRole::kNorm2, 1), 3), 1.0);
-  EXPECT_EQ(InitialValue(1, "vision", first(MatrixRole::kOBias, 1), 3), 0.0);
+  EXPECT_EQ(InitialValues(1, "vision", first(MatrixRole::kNorm2, 1))(3), 1.0);
+  EXPECT_EQ(InitialValues(1, "vision", first(MatrixRole::kOBias, 1))(3), 0.0);
 }
 
 }  // namespace

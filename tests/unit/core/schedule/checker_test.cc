@@ -69,7 +69,7 @@ struct Broken {
   std::vector<const char*> says;  // all of them, in the message
 };
 
-std::vector<Broken> BrokenPrograms() {
+std::vector<Broken> BrokenPasses() {
   return {
       {"forward missing",
        [](auto& p) { Erase(p[0], Pass(Op::kForward, 0, 1)); },
@@ -91,6 +91,11 @@ std::vector<Broken> BrokenPrograms() {
        [](auto& p) { Swap(p[0], Pass(Op::kBackwardInput, 0, 1), Pass(Op::kBackwardWeight, 0, 1)); },
        {"rank 0: BackwardWeight(module 0, chunk 0, microbatch 1) stands before "
         "BackwardInput(module 0, chunk 0, microbatch 1)"}},
+  };
+}
+
+std::vector<Broken> BrokenMessages() {
+  return {
       {"send missing",
        [](auto& p) { Erase(p[0], Message(Op::kSendForward, 1, 1)); },
        {"rank 0: no SendForward(link 1, microbatch 1)", "deadlock with unbuffered sends",
@@ -126,6 +131,11 @@ std::vector<Broken> BrokenPrograms() {
        {"rank 2: ReceiveBackward(link 0, microbatch 0) with ticket",
         "rank 2 at ReceiveBackward(link 0, microbatch 1) waits for rank 3, which is at "
         "SendBackward(link 0, microbatch 0)"}},
+  };
+}
+
+std::vector<Broken> BrokenEnds() {
+  return {
       {"record missing",
        [](auto& p) { Erase(p[2], {.op = Op::kRecord}); },
        {"rank 2: no Record", "rank 0 at Record waits for rank 2"}},
@@ -150,6 +160,11 @@ std::vector<Broken> BrokenPrograms() {
       {"gather missing",
        [](auto& p) { Erase(p[3], {.op = Op::kGather, .module = 2}); },
        {"rank 3: no Gather(module 2, chunk 0)"}},
+  };
+}
+
+std::vector<Broken> BrokenTickets() {
+  return {
       {"tickets fall",
        [](auto& p) {
          std::swap(Ticket(p[0], Message(Op::kSendForward, 1, 0)),
@@ -179,6 +194,11 @@ std::vector<Broken> BrokenPrograms() {
        },
        {"rank 2: SendForward(link 0, microbatch 0) with ticket -10 needs an operation with "
         "ticket"}},
+  };
+}
+
+std::vector<Broken> BrokenWholes() {
+  return {
       {"a link of other ranks",
        [](auto& p) { p[0].push_back(Message(Op::kSendForward, 0, 0)); },
        {"rank 0: SendForward(link 0, microbatch 0) is no business of this rank"}},
@@ -203,15 +223,18 @@ std::vector<Broken> BrokenPrograms() {
 TEST(CheckerTest, CheckStep_BrokenPrograms_AreRejectedNamingRanksAndInstructions) {
   const plan::Plan plan = TwoEncoders();
   int32_t rejected = 0;
-  for (const Broken& broken : BrokenPrograms()) {
-    std::vector<Program> programs = Programs(plan);
-    broken.change(programs);
-    const absl::Status status = CheckStep(plan, programs).status();
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << broken.name << ": " << status;
-    for (const char* says : broken.says) {
-      EXPECT_THAT(std::string(status.message()), HasSubstr(says)) << broken.name;
+  for (const auto& list :
+       {BrokenPasses(), BrokenMessages(), BrokenEnds(), BrokenTickets(), BrokenWholes()}) {
+    for (const Broken& broken : list) {
+      std::vector<Program> programs = Programs(plan);
+      broken.change(programs);
+      const absl::Status status = CheckStep(plan, programs).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << broken.name << ": " << status;
+      for (const char* says : broken.says) {
+        EXPECT_THAT(std::string(status.message()), HasSubstr(says)) << broken.name;
+      }
+      ++rejected;
     }
-    ++rejected;
   }
   EXPECT_GE(rejected, 20);
 }

@@ -29,6 +29,130 @@ Layout At(int32_t offset, Layout layout) {
   return layout;
 }
 
+void AddGraphsOnRanksOfTheirOwn(std::vector<NamedPlan>& graphs) {
+  const job::Architecture none = NoArchitecture();
+  const auto add = [&graphs](const std::string& name, const job::JobSpec& spec) {
+    graphs.push_back({name, PlanOf(spec)});
+  };
+  add("one rank", AJob().Module("language", none).Batch(3, 1));
+  add("chain", AJob().Module("language", none, {.tp = 2, .dp = 2, .pp = 3}).Batch(12, 1));
+  add("encoder before", AJob()
+                            .Module("vision", none, {.dp = 2})
+                            .Module("language", none, {.tp = 2, .pp = 2})
+                            .Edge("vision", "language")
+                            .Batch(8, 2));
+  add("3:2 lanes, uneven samples", AJob()
+                                       .Module("vision", none, {.tp = 2, .dp = 3})
+                                       .Module("language", none, {.dp = 2, .pp = 2})
+                                       .Edge("vision", "language")
+                                       .Batch(7, 1));
+  add("replica without samples", AJob()
+                                     .Module("vision", none, {.dp = 4})
+                                     .Module("language", none, {.dp = 3, .pp = 2})
+                                     .Edge("vision", "language")
+                                     .Batch(4, 1));
+  add("two encoders, unequal depth", AJob()
+                                         .Module("vision", none, {.pp = 3})
+                                         .Module("audio", none, {.dp = 2})
+                                         .Module("language", none, {.pp = 3})
+                                         .Edge("vision", "language")
+                                         .Edge("audio", "language")
+                                         .Batch(9, 1));
+  add("diamond with a short cut", AJob()
+                                      .Module("vision", none)
+                                      .Module("first", none, {.pp = 2})
+                                      .Module("language", none, {.pp = 2})
+                                      .Edge("vision", "first")
+                                      .Edge("vision", "language")
+                                      .Edge("first", "language")
+                                      .Batch(10, 1));
+  add("regressor after language", AJob()
+                                      .Module("vision", none)
+                                      .Module("audio", none)
+                                      .Module("language", none, {.pp = 2})
+                                      .Module("generator", none)
+                                      .Edge("vision", "language")
+                                      .Edge("audio", "language")
+                                      .Edge("language", "generator")
+                                      .Batch(6, 1));
+}
+
+void AddGraphsThatShareRanks(std::vector<NamedPlan>& graphs) {
+  const job::Architecture none = NoArchitecture();
+  const auto add = [&graphs](const std::string& name, const job::JobSpec& spec) {
+    graphs.push_back({name, PlanOf(spec)});
+  };
+  add("colocated", AJob()
+                       .Module("vision", none, {.dp = 4})
+                       .Module("language", none, {.tp = 2, .pp = 2, .offset = 0})
+                       .Edge("vision", "language")
+                       .Batch(6, 1));
+  add("encoders share ranks", AJob()
+                                  .Module("vision", none, {.pp = 2})
+                                  .Module("audio", none, {.dp = 2, .offset = 0})
+                                  .Module("language", none, {.tp = 2, .pp = 2})
+                                  .Edge("vision", "language")
+                                  .Edge("audio", "language")
+                                  .Batch(6, 1));
+  add("a gap of idle ranks", AJob()
+                                 .Module("vision", none)
+                                 .Module("language", none, {.pp = 2, .offset = 3})
+                                 .Edge("vision", "language")
+                                 .Batch(4, 1));
+  add("language on the ranks of both encoders",
+      AJob()
+          .Module("vision", none, {.tp = 2, .dp = 4})
+          .Module("audio", none, {.dp = 8, .offset = 0})
+          .Module("language", none, {.tp = 2, .dp = 2, .pp = 2, .offset = 0})
+          .Edge("vision", "language")
+          .Edge("audio", "language")
+          .Batch(12, 2));
+  add("tensor groups over all stages", AJob()
+                                           .Module("vision", none, {.tp = 4})
+                                           .Module("language", none, {.pp = 4, .offset = 0})
+                                           .Edge("vision", "language")
+                                           .Batch(5, 1));
+  add("encoder pipeline on the language ranks, one more beside",
+      AJob()
+          .Module("vision", none, {.dp = 2, .pp = 2})
+          .Module("language", none, {.pp = 4, .offset = 0})
+          .Module("audio", none, {.pp = 2, .offset = 4})
+          .Edge("vision", "language")
+          .Edge("audio", "vision")
+          .Edge("audio", "language")
+          .Batch(8, 1));
+}
+
+void AddFrozenGraphs(std::vector<NamedPlan>& graphs) {
+  const job::Architecture none = NoArchitecture();
+  const auto add = [&graphs](const std::string& name, const job::JobSpec& spec) {
+    graphs.push_back({name, PlanOf(spec)});
+  };
+  add("frozen encoder", AJob()
+                            .Module("vision", none, {.pp = 2, .frozen = true})
+                            .Module("audio", none)
+                            .Module("language", none, {.pp = 2})
+                            .Edge("vision", "language")
+                            .Edge("audio", "language")
+                            .Batch(7, 1));
+  add("frozen language behind an encoder that trains",
+      AJob()
+          .Module("vision", none, {.dp = 2})
+          .Module("language", none, {.pp = 2, .frozen = true})
+          .Edge("vision", "language")
+          .Batch(6, 1));
+  add("all frozen", AJob()
+                        .Module("vision", none, {.dp = 2, .frozen = true})
+                        .Module("language", none, {.pp = 2, .offset = 0, .frozen = true})
+                        .Edge("vision", "language")
+                        .Batch(5, 1));
+  add("frozen colocated encoder", AJob()
+                                      .Module("vision", none, {.dp = 3, .frozen = true})
+                                      .Module("language", none, {.pp = 3, .offset = 0})
+                                      .Edge("vision", "language")
+                                      .Batch(5, 1));
+}
+
 }  // namespace
 
 plan::Plan PlanOf(const job::JobSpec& spec) {
@@ -136,114 +260,10 @@ CostModel RandomCosts(const plan::Plan& plan, Prng& prng) {
 }
 
 std::vector<NamedPlan> Graphs() {
-  const job::Architecture none = NoArchitecture();
   std::vector<NamedPlan> graphs;
-  const auto add = [&graphs](const std::string& name, const job::JobSpec& spec) {
-    graphs.push_back({name, PlanOf(spec)});
-  };
-  add("one rank", AJob().Module("language", none).Batch(3, 1));
-  add("chain", AJob().Module("language", none, {.tp = 2, .dp = 2, .pp = 3}).Batch(12, 1));
-  add("encoder before", AJob()
-                            .Module("vision", none, {.dp = 2})
-                            .Module("language", none, {.tp = 2, .pp = 2})
-                            .Edge("vision", "language")
-                            .Batch(8, 2));
-  add("3:2 lanes, uneven samples", AJob()
-                                       .Module("vision", none, {.tp = 2, .dp = 3})
-                                       .Module("language", none, {.dp = 2, .pp = 2})
-                                       .Edge("vision", "language")
-                                       .Batch(7, 1));
-  add("replica without samples", AJob()
-                                     .Module("vision", none, {.dp = 4})
-                                     .Module("language", none, {.dp = 3, .pp = 2})
-                                     .Edge("vision", "language")
-                                     .Batch(4, 1));
-  add("two encoders, unequal depth", AJob()
-                                         .Module("vision", none, {.pp = 3})
-                                         .Module("audio", none, {.dp = 2})
-                                         .Module("language", none, {.pp = 3})
-                                         .Edge("vision", "language")
-                                         .Edge("audio", "language")
-                                         .Batch(9, 1));
-  add("diamond with a short cut", AJob()
-                                      .Module("vision", none)
-                                      .Module("first", none, {.pp = 2})
-                                      .Module("language", none, {.pp = 2})
-                                      .Edge("vision", "first")
-                                      .Edge("vision", "language")
-                                      .Edge("first", "language")
-                                      .Batch(10, 1));
-  add("regressor after language", AJob()
-                                      .Module("vision", none)
-                                      .Module("audio", none)
-                                      .Module("language", none, {.pp = 2})
-                                      .Module("generator", none)
-                                      .Edge("vision", "language")
-                                      .Edge("audio", "language")
-                                      .Edge("language", "generator")
-                                      .Batch(6, 1));
-  add("colocated", AJob()
-                       .Module("vision", none, {.dp = 4})
-                       .Module("language", none, {.tp = 2, .pp = 2, .offset = 0})
-                       .Edge("vision", "language")
-                       .Batch(6, 1));
-  add("encoders share ranks", AJob()
-                                  .Module("vision", none, {.pp = 2})
-                                  .Module("audio", none, {.dp = 2, .offset = 0})
-                                  .Module("language", none, {.tp = 2, .pp = 2})
-                                  .Edge("vision", "language")
-                                  .Edge("audio", "language")
-                                  .Batch(6, 1));
-  add("a gap of idle ranks", AJob()
-                                 .Module("vision", none)
-                                 .Module("language", none, {.pp = 2, .offset = 3})
-                                 .Edge("vision", "language")
-                                 .Batch(4, 1));
-  add("language on the ranks of both encoders",
-      AJob()
-          .Module("vision", none, {.tp = 2, .dp = 4})
-          .Module("audio", none, {.dp = 8, .offset = 0})
-          .Module("language", none, {.tp = 2, .dp = 2, .pp = 2, .offset = 0})
-          .Edge("vision", "language")
-          .Edge("audio", "language")
-          .Batch(12, 2));
-  add("tensor groups over all stages", AJob()
-                                           .Module("vision", none, {.tp = 4})
-                                           .Module("language", none, {.pp = 4, .offset = 0})
-                                           .Edge("vision", "language")
-                                           .Batch(5, 1));
-  add("encoder pipeline on the language ranks, one more beside",
-      AJob()
-          .Module("vision", none, {.dp = 2, .pp = 2})
-          .Module("language", none, {.pp = 4, .offset = 0})
-          .Module("audio", none, {.pp = 2, .offset = 4})
-          .Edge("vision", "language")
-          .Edge("audio", "vision")
-          .Edge("audio", "language")
-          .Batch(8, 1));
-  add("frozen encoder", AJob()
-                            .Module("vision", none, {.pp = 2, .frozen = true})
-                            .Module("audio", none)
-                            .Module("language", none, {.pp = 2})
-                            .Edge("vision", "language")
-                            .Edge("audio", "language")
-                            .Batch(7, 1));
-  add("frozen language behind an encoder that trains",
-      AJob()
-          .Module("vision", none, {.dp = 2})
-          .Module("language", none, {.pp = 2, .frozen = true})
-          .Edge("vision", "language")
-          .Batch(6, 1));
-  add("all frozen", AJob()
-                        .Module("vision", none, {.dp = 2, .frozen = true})
-                        .Module("language", none, {.pp = 2, .offset = 0, .frozen = true})
-                        .Edge("vision", "language")
-                        .Batch(5, 1));
-  add("frozen colocated encoder", AJob()
-                                      .Module("vision", none, {.dp = 3, .frozen = true})
-                                      .Module("language", none, {.pp = 3, .offset = 0})
-                                      .Edge("vision", "language")
-                                      .Batch(5, 1));
+  AddGraphsOnRanksOfTheirOwn(graphs);
+  AddGraphsThatShareRanks(graphs);
+  AddFrozenGraphs(graphs);
   return graphs;
 }
 

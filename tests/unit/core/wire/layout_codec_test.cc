@@ -11,7 +11,9 @@ namespace {
 using ::testing::HasSubstr;
 
 plan::Layout Under(job::ScheduleName schedule, job::StateHome home) {
-  return {.schedule = {.name = schedule}, .modules = {{.layers = {1}, .state_home = home}}};
+  return {.derivation = 3,
+          .schedule = {.name = schedule},
+          .modules = {{.layers = {1}, .state_home = home}}};
 }
 
 TEST(LayoutCodecTest, EveryScheduleAndStateHome_ComesBack) {

@@ -10,6 +10,7 @@
 
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
+#include "core/wire/plan_dot.h"
 #include "core/wire/plan_table.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/wire/pictured.h"
@@ -235,6 +236,19 @@ TEST(PlanJsonTest, AbsentReplica_HasALaneWithoutRanks) {
 TEST(PlanTableTest, SamplesOfUnequalReplicas_AreTheirRange) {
   const std::string table = PlanTable(WithoutAReplica(), {});
   EXPECT_THAT(table, HasSubstr("2 to 4"));
+}
+
+// Not the document's degrees.
+TEST(PlanTableTest, WidthsAndReplicas_AreThoseThatAreThere) {
+  EXPECT_THAT(PlanTable(WithoutAReplica(), {}), HasSubstr(" 2:1 "));
+  EXPECT_THAT(PlanDot(WithoutAReplica()), HasSubstr("tp1 pp2 dp2"));
+  EXPECT_THAT(PlanDot(WithoutAReplica()), HasSubstr("label=\"2:1"));
+  const job::JobSpec spec = AJob().Module("language", Llama(), {.tp = 4, .dp = 2}).Batch(4, 1);
+  plan::Layout layout = MustPlan(spec).layout;
+  layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {Rank{4}, Rank{6}, Rank{7}}}};
+  const absl::StatusOr<plan::Plan> plan = plan::Expand(spec, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(PlanTable(*plan, {}), HasSubstr(" 3 to 4 "));
 }
 
 TEST(PlanJsonTest, SharesOfALargePlan_AreLeftOutAndTheirRuleStays) {
