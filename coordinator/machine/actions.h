@@ -26,7 +26,7 @@ struct JobView {
   Instant submitted;
   std::optional<Instant> started, ended;
   std::optional<StepReport> last_step;
-  Placement placement;
+  Shared<Placement> placement;
   std::string plan_digest;
   std::optional<FailureCause> failure;
   bool damaged = false;  // a stand-in for what the store cannot give
@@ -53,13 +53,14 @@ struct Assign {
   JobId job;
   Epoch epoch;
   JobRequestPtr request;
-  plan::Layout layout;
+  Shared<plan::Layout> layout;
   std::string plan_digest;
 };
 struct Rendezvous {
   JobId job;
   Epoch epoch;
-  std::map<std::string, std::string> entries;
+  Shared<std::map<std::string, std::string>> entries;  // the same for every node
+  size_t bytes = 0;                                    // of them
 };
 struct StopRanks {
   JobId job;
@@ -90,7 +91,7 @@ struct ComputePlan {
   std::vector<int64_t> device_memory;  // bytes of each device of the placement; 0: unknown
   Epoch epoch;
   // Decided before: it stays, and only whether the devices hold it is asked.
-  std::optional<plan::Layout> layout;
+  std::optional<Shared<plan::Layout>> layout;
 };
 // All of the ended job's records are stored and its devices are free: make them one entry, and say
 // JobArchived.

@@ -84,9 +84,10 @@ struct CoordinatorOptions {
   int64_t rank_events_max = 10'000;
   // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
   int64_t corrupt_bytes_max = 1 << 20;
-  // What may wait for the store before reports that can be spared are spared: steps (only the
-  // newest is told when the store is back) and events of ranks (left out and counted).
+  // What may wait for the store, and its bytes, before reports that can be spared are spared: steps
+  // (only the newest is told when the store is back) and events of ranks (left out and counted).
   size_t held_max = 65'536;
+  int64_t held_bytes_max = 64 << 20;
 };
 
 // Not thread-safe: one driver thread owns it (coordinator/runtime/driver.h).
@@ -126,6 +127,14 @@ class Coordinator {
     std::optional<Planning> planning;
     std::optional<Run> run;  // from its plan until its devices are free again
     uint64_t last_record = 0;
+    // Of its views that wait for the store: the record of the first, and where the newest lies.
+    struct NewestView {
+      uint64_t record = 0;
+      size_t index = 0;
+      job::JobPhase phase = job::JobPhase::kQueued;
+    };
+    uint64_t first_view_record = 0;
+    NewestView newest_view;
     Instant step_stored_at = absl::InfinitePast();
     int64_t rank_events = 0;
     // Corrupt samples without an event, and fingerprints of what would name them, so that each
@@ -154,7 +163,8 @@ class Coordinator {
     Incarnation incarnation;
     Command command;
   };
-  using Held = std::variant<Action, NodeCommand>;
+  // Empty: a view that a newer one has replaced.
+  using Held = std::variant<std::monostate, Action, NodeCommand>;
 
   // coordinator.cc: records, tells, deadlines.
   void Commit(Job& job, decltype(JournalRecord::body) body);
@@ -162,9 +172,15 @@ class Coordinator {
   void TellAfter(uint64_t record_number, Held held);
   void Release(Held held);
   // Whether the store is so far behind that what can be spared is.
-  bool StoreIsBehind() const { return held_count_ >= options_.held_max; }
+  bool StoreIsBehind() const {
+    return held_count_ >= options_.held_max || held_bytes_ >= options_.held_bytes_max;
+  }
+  // What it keeps in memory that nothing else does.
+  static int64_t BytesOf(const Held& held);
+  // Tells the view; of those that wait for the store the first and the newest of a phase are kept.
+  void TellView(Job& job, JobViewPtr view);
   void TellSpared();
-  void Publish(const Job& job);
+  void Publish(Job& job);
   static bool OutputWaits(const Job& job);
   void Log(std::string text);
   void On(const RecordStored& event);
@@ -200,7 +216,7 @@ class Coordinator {
   void Consider(Job& job);
   void LeaveQueue(const Job& job);
   void Plan(Job& job, Placement placement);
-  void OrderPlan(Job& job, Placement placement, std::optional<plan::Layout> layout);
+  void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout);
   void On(const PlanComputed& event);
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
@@ -308,6 +324,7 @@ class Coordinator {
   uint64_t stored_record_ = 0;
   std::map<uint64_t, std::vector<Held>> held_;  // by the record they wait for
   size_t held_count_ = 0;
+  int64_t held_bytes_ = 0;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
   bool capacity_changed_ = false;  // the queue is to be looked at anew

@@ -181,7 +181,7 @@ void Coordinator::On(const LogsRequested& event) {
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
   const bool follow = event.follow && job != nullptr && !job->state.IsTerminal();
-  for (const NodeDevices& entry : job != nullptr ? job->state.layout.nodes : event.placement) {
+  for (const NodeDevices& entry : job != nullptr ? *job->state.placement : event.placement) {
     const int32_t end = first + static_cast<int32_t>(entry.devices.size());
     FetchLogs fetch{.job = event.job, .follow = follow, .tail = event.tail};
     for (int32_t rank : event.ranks) {
@@ -260,7 +260,8 @@ void Coordinator::Plan(Job& job, Placement placement) {
   OrderPlan(job, std::move(placement), std::nullopt);
 }
 
-void Coordinator::OrderPlan(Job& job, Placement placement, std::optional<plan::Layout> layout) {
+void Coordinator::OrderPlan(Job& job, Placement placement,
+                            std::optional<Shared<plan::Layout>> layout) {
   const uint64_t number = ++plan_count_;
   planning_.emplace(number, job.state.id);
   actions_.push_back(ComputePlan{.number = number,
@@ -350,7 +351,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
           if (++count <= 16) missing.push_back(absl::StrCat(rank));
         }
         reasons.push_back(absl::StrCat("epoch ", state.epoch.value, " starts on ",
-                                       ToString(state.layout.nodes), "; not ready yet: ", count,
+                                       ToString(*state.placement), "; not ready yet: ", count,
                                        " ranks (", absl::StrJoin(missing, ", "),
                                        count > 16 ? ", ..." : "", ")"));
       } else if (job.run.has_value()) {
@@ -364,7 +365,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     }
     case JobPhase::kRunning:
       reasons.push_back(absl::StrCat(
-          "epoch ", state.epoch.value, " trains on ", ToString(state.layout.nodes), "; step ",
+          "epoch ", state.epoch.value, " trains on ", ToString(*state.placement), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       break;
     case JobPhase::kSucceeded:

@@ -169,7 +169,7 @@ TEST(AdmissionTest, Job_WithFreeDevices_StartsAtOnce) {
   const SessionId node = h.Open("n", 2);
   const JobId job = h.Submit(AJob("a", 2));
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("n", {0, 1})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("n", {0, 1})));
   EXPECT_EQ(h.Commands<PrepareData>(node).size(), 1u);
   EXPECT_EQ(h.Free("n"), 0);
 }
@@ -216,7 +216,7 @@ TEST(AdmissionTest, NodeSelector_TakesOnlyNodesWithTheLabels) {
       SessionId{77},
       WorkerHello{
           .node = "m", .incarnation = Incarnation{5}, .devices = 1, .labels = {{"zone", "b"}}}});
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("m", {0})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("m", {0})));
 }
 
 TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
@@ -357,7 +357,7 @@ TEST(PlacementTest, OneNodeThatFitsBest_IsPreferred) {
   h.Open("middle", 4);
   h.Open("small", 2);
   const JobId job = h.Submit(AJob("a", 3));
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("middle", {0, 1, 2})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("middle", {0, 1, 2})));
 }
 
 TEST(PlacementTest, SeveralNodes_WholeOnesFirstAndAsFewAsPossible) {
@@ -366,7 +366,7 @@ TEST(PlacementTest, SeveralNodes_WholeOnesFirstAndAsFewAsPossible) {
   h.Open("b", 4);
   h.Open("c", 1);
   const JobId job = h.Submit(AJob("a", 5));
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("b", {0, 1, 2, 3}), On("c", {0})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("b", {0, 1, 2, 3}), On("c", {0})));
 }
 
 TEST(CancelTest, Queued_EndsAtOnce) {

@@ -67,16 +67,17 @@ class Harness {
       plans.erase(plans.begin());
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.device_memory, order.epoch);
-      if (plan.ok() && order.layout.has_value()) plan->layout = *order.layout;
+      if (plan.ok() && order.layout.has_value()) plan->layout = **order.layout;
       Step(PlanComputed{order.number, std::move(plan)});
     }
   }
   void Commit() {
-    while (stored_ < records.size()) {
-      stored_ = records.size();
-      Step(RecordStored{stored_});
-      if (!plans_held) AnswerPlans();
-    }
+    while (stored_ < records.size()) CommitUpTo(records.size());
+  }
+  void CommitUpTo(size_t record) {
+    stored_ = std::max(stored_, record);
+    Step(RecordStored{stored_});
+    if (!plans_held) AnswerPlans();
   }
   // Time passes, deadline by deadline.
   void Advance(absl::Duration duration) {
@@ -217,7 +218,7 @@ class Harness {
   std::vector<JobId> archived;  // to become entries among the ended jobs
   std::vector<JobId> deleted;   // entries to be deleted
   std::map<uint64_t, absl::Status> refused_deletes;
-  size_t published_steps = 0;
+  size_t published_steps = 0, published_views = 0;
 
  private:
   // One event that came alone: the queue is looked at right behind it.
@@ -239,6 +240,7 @@ class Harness {
       } else if (auto* a = std::get_if<CloseSession>(&action)) {
         closed[a->session] = a->status;
       } else if (auto* a = std::get_if<PublishJob>(&action)) {
+        ++published_views;
         views[a->job->id] = a->job;
         auto& list = phases[a->job->id];
         if (list.empty() || list.back() != a->job->phase) list.push_back(a->job->phase);
