@@ -93,6 +93,10 @@ struct ComputePlan {
   // Decided before: it stays, and only whether the devices hold it is asked.
   std::optional<Shared<plan::Layout>> layout;
 };
+// Nobody wants the plan any more; the answer may come all the same, without one.
+struct DropPlan {
+  uint64_t number = 0;
+};
 // All of the ended job's records are stored and its devices are free: make them one entry, and say
 // JobArchived.
 struct ArchiveJob {
@@ -170,9 +174,10 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<StoreRecord, ComputePlan, ArchiveJob, DeleteEndedJob, SendWelcome,
-                            SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
-                            PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode,
-                            AnswerJob, RefuseDelete, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+using Action =
+    std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob, SendWelcome,
+                 SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
+                 PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode, AnswerJob,
+                 RefuseDelete, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

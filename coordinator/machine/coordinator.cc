@@ -332,6 +332,10 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     return;
   }
   if (judged >= run.settle_deadline) {
+    if (const Node* awaited = AwaitedNode(run)) {
+      run.settle_deadline = DeadlineOf(*awaited);
+      return;
+    }
     FailureCause verdict = VerdictOf(run, BrokenNodes());
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
@@ -347,7 +351,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
                      absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
-  if (judged >= run.reattach_deadline) return StartNextEpoch(job);
+  if (judged >= run.reattach_deadline) return LoseUnseenRanks(job);
   if (judged >= run.prepare_deadline) return FailPreparing(job);
   if (judged >= run.start_deadline) {
     std::vector<std::string> missing;
@@ -362,6 +366,17 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
                       absl::StrCat("not ready after ", absl::FormatDuration(options_.start_timeout),
                                    ": ranks ", absl::StrJoin(missing, ", "))));
   }
+}
+
+void Coordinator::LoseUnseenRanks(Job& job) {
+  Run& run = *job.run;
+  run.reattach_deadline = absl::InfiniteFuture();
+  const auto team =
+      std::find_if(run.teams.begin(), run.teams.end(), [](const Team& t) { return !t.seen; });
+  if (team == run.teams.end()) return;
+  OnFailure(job, CauseOf(job, team->first_rank, FailureKind::kRanksLost,
+                         absl::StrCat("node ", team->node, " came back without the ranks of epoch ",
+                                      job.state.epoch.value)));
 }
 
 void Coordinator::FailPreparing(Job& job) {

@@ -70,6 +70,8 @@ struct CoordinatorOptions {
   absl::Duration report_grace = absl::Seconds(2);
   // Rendezvous entries gather for so long before they are forwarded.
   absl::Duration rendezvous_delay = absl::Milliseconds(2);
+  // Bytes of the rendezvous of one epoch; more than correct ranks ever say.
+  size_t rendezvous_bytes_max = 256 << 20;
   // Progress is stored at most so often.
   absl::Duration step_record_interval = absl::Seconds(5);
   // A node that is away for so long is forgotten, and so are the ranks that it had of jobs that
@@ -88,6 +90,9 @@ struct CoordinatorOptions {
   // (only the newest is told when the store is back) and events of ranks (left out and counted).
   size_t held_max = 65'536;
   int64_t held_bytes_max = 64 << 20;
+  // Plans that are ordered and not answered; while there are more no job leaves the queue. Each
+  // carries its document.
+  size_t plans_max = 128;
 };
 
 // Not thread-safe: one driver thread owns it (coordinator/runtime/driver.h).
@@ -187,6 +192,8 @@ class Coordinator {
   void On(const DeadlineReached& event);
   void On(const Stalled& event);
   void CheckRunDeadlines(Job& job, Instant judged);
+  // Of an epoch that a coordinator before this one started: nodes are back without their ranks.
+  void LoseUnseenRanks(Job& job);
   void FailPreparing(Job& job);
   void CheckNodeDeadlines(Instant judged);
   bool MayBeForgotten(const Node& node) const;
@@ -215,13 +222,17 @@ class Coordinator {
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   void LeaveQueue(const Job& job);
+  // Whether so many plans are being made that no job may begin to be planned.
+  bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout);
   void On(const PlanComputed& event);
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Placement EndPlanning(Job& job);
-  bool StillThere(const Job& job, const Placement& placement) const;
+  // The first node of the placement that does not have the devices for the job any more, or takes
+  // nothing new; nullptr: there is none.
+  const NodeDevices* FirstGone(const Job& job, const Placement& placement) const;
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
@@ -236,6 +247,8 @@ class Coordinator {
   void PrepareAgain(Node& node);
   void KeepWaiting(Node& node, const SessionOpened& event);
   void AdmitNewcomer(Node& node);
+  // Judges anew what was said about the ranks of a node that is back.
+  void SettleAnew(const Node& node);
   void Heard(Node& node, SessionId session);
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
@@ -286,6 +299,9 @@ class Coordinator {
   void Accuse(Job& job, Accusation accusation);
   void ConvictNodes(Job& job);
   std::set<NodeName> BrokenNodes() const;
+  // A node that may be what the accusations are about and has not come back since this coordinator
+  // started, nor is lost: nobody knows yet whether its daemon lives. nullptr: there is none.
+  const Node* AwaitedNode(const Run& run) const;
   FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
                        std::string message) const;
   // Of a job that has not ended, whatever it is: asks Decide and carries out the rung.
@@ -298,8 +314,10 @@ class Coordinator {
   Instant now_ = absl::InfinitePast();
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
-  std::set<JobId> queue_;               // Queued and not being planned, oldest first
-  std::map<uint64_t, JobId> planning_;  // by number of the ComputePlan
+  std::set<JobId> queue_;                // Queued and not being planned, oldest first
+  std::map<uint64_t, JobId> planning_;   // by number of the ComputePlan
+  std::set<uint64_t> unanswered_plans_;  // the orders of planning_, and those that were dropped
+  bool planners_full_ = false;           // jobs stay in the queue until enough plans are answered
   // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
   // they match. So a submit looks at the new job alone.
   struct Line {

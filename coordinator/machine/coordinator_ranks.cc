@@ -16,9 +16,8 @@ using job::JobPhase;
 
 // One command carries about so many bytes of rendezvous, well below the limit of a message.
 constexpr size_t kRendezvousCommandBytes = 1 << 20;
-// Entries of one epoch and their bytes; more than correct ranks ever send.
+// Entries of one epoch; more than correct ranks ever send.
 constexpr size_t kRendezvousEntriesMax = 1 << 20;
-constexpr size_t kRendezvousBytesMax = 256 << 20;
 
 // Corrupt samples that a failure lists; the others have their events.
 constexpr size_t kCorruptNamedMax = 32;
@@ -50,14 +49,15 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RendezvousEntry& entry)
     run.rendezvous_bytes -= known->first.size() + known->second.size();
   }
   run.rendezvous.insert_or_assign(entry.key, entry.value);
-  if (run.rendezvous.size() > kRendezvousEntriesMax || run.rendezvous_bytes > kRendezvousBytesMax) {
+  if (run.rendezvous.size() > kRendezvousEntriesMax ||
+      run.rendezvous_bytes > options_.rendezvous_bytes_max) {
     return OnFailure(
         job,
         CauseOf(job, rank, FailureKind::kRankError,
                 absl::StrCat("with what rank ", rank, " says for the others, the rendezvous ",
                              "of epoch ", job.state.epoch.value, " has ", run.rendezvous.size(),
                              " entries of ", run.rendezvous_bytes, " bytes; at most ",
-                             kRendezvousEntriesMax, " and ", kRendezvousBytesMax)));
+                             kRendezvousEntriesMax, " and ", options_.rendezvous_bytes_max)));
   }
   run.rendezvous_unsent.insert_or_assign(entry.key, entry.value);
   if (now_ + options_.rendezvous_delay < run.rendezvous_deadline) {
@@ -277,7 +277,6 @@ void Coordinator::AssignAll(Job& job) {
 
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.
 void Coordinator::StartNextEpoch(Job& job) {
-  job.run->reattach_deadline = absl::InfiniteFuture();
   if (job.planning.has_value()) return;  // ordered before, and not answered yet
   plan::Layout layout = *job.state.layout;
   layout.epoch = Epoch{job.state.epoch.value + 1};
@@ -309,6 +308,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   LeaveQueue(job);
   if (job.planning.has_value()) {
+    actions_.push_back(DropPlan{job.planning->number});
     const Placement placement = EndPlanning(job);
     for (const NodeDevices& entry : placement) {
       if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);

@@ -283,6 +283,31 @@ TEST(PlanningTest, NodeGoneMeanwhile_LetsTheJobWaitAgain) {
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
 }
 
+TEST(PlanningTest, MorePlansThanMayBeMade_WaitInTheQueue) {
+  CoordinatorOptions options = Harness::Options();
+  options.plans_max = 4;
+  Harness h(options);
+  h.Open("n", 100);
+  h.plans_held = true;
+  std::vector<JobId> jobs;
+  for (int i = 0; i < 20; ++i) {
+    jobs.push_back(h.Submit(AJob(absl::StrCat("j", i), 1)));
+    // Cancelled ones have their places until the planner has let them go.
+    if (i < 4) {
+      ASSERT_TRUE(h.Cancel(jobs.back()).ok());
+    }
+  }
+  EXPECT_EQ(h.plans.size(), 4u);
+  EXPECT_EQ(h.dropped_plans.size(), 4u);
+  EXPECT_THAT(h.Explain(jobs.back()), Contains(HasSubstr("the plans of 4 jobs are being made")));
+  while (!h.plans.empty()) {
+    EXPECT_LE(h.plans.size(), 4u);
+    h.AnswerPlans(1);
+    h.Commit();
+  }
+  for (size_t i = 4; i < jobs.size(); ++i) EXPECT_EQ(h.Phase(jobs[i]), JobPhase::kStarting);
+}
+
 TEST(PlanningTest, CoordinatorThatDiesMeanwhile_PlansAgain) {
   Harness h;
   h.Open("n", 2);

@@ -145,6 +145,25 @@ TEST(RendezvousTest, EntriesForManyNodes_AreOneTable) {
   }
 }
 
+TEST(RendezvousTest, MoreBytesThanCorrectRanksSay_FailTheJobByRank) {
+  CoordinatorOptions options = Harness::Options();
+  options.rendezvous_bytes_max = 1000;
+  Harness h(options);
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(node);
+  for (const char* value : {"x", "y"}) {  // what is said anew takes the place of what was said
+    h.Report(node, job, 0, RendezvousEntry{"k", std::string(600, *value)});
+  }
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  h.Report(node, job, 0, RendezvousEntry{"l", std::string(600, 'x')});
+  ASSERT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kRankError);
+  EXPECT_EQ(h.State(job).failure->rank, 0);
+  EXPECT_THAT(h.State(job).failure->message,
+              ::testing::HasSubstr("2 entries of 1202 bytes; at most 1048576 and 1000"));
+}
+
 TEST(RendezvousTest, RepeatedEntry_IsNotSentAgain) {
   Harness h;
   const SessionId node = h.Open("n", 1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -61,8 +62,8 @@ class Harness {
     if (!plans_held) AnswerPlans();
     if (!store_held) Commit();
   }
-  void AnswerPlans() {
-    while (!plans.empty()) {
+  void AnswerPlans(size_t count = std::numeric_limits<size_t>::max()) {
+    for (size_t i = 0; i < count && !plans.empty(); ++i) {
       const ComputePlan order = std::move(plans.front());
       plans.erase(plans.begin());
       absl::StatusOr<PlanSummary> plan =
@@ -202,6 +203,7 @@ class Harness {
 
   bool plans_held = false;         // plans are made when AnswerPlans is called
   std::vector<ComputePlan> plans;  // asked for and not answered
+  std::vector<uint64_t> dropped_plans;
   bool store_held = false;
   std::vector<JournalRecord> records;  // stored or about to be
   std::vector<SendCommand> commands;
@@ -237,6 +239,8 @@ class Harness {
         commands.push_back(std::move(*a));
       } else if (auto* a = std::get_if<ComputePlan>(&action)) {
         plans.push_back(std::move(*a));
+      } else if (auto* a = std::get_if<DropPlan>(&action)) {
+        dropped_plans.push_back(a->number);
       } else if (auto* a = std::get_if<CloseSession>(&action)) {
         closed[a->session] = a->status;
       } else if (auto* a = std::get_if<PublishJob>(&action)) {

@@ -101,6 +101,56 @@ TEST(RecoveryTest, RanksThatSucceededBeforeTheCrash_AreOneRecordANode) {
   EXPECT_EQ(h.Phase(job), JobPhase::kSucceeded);
 }
 
+// Node b and the coordinator died together; the ranks of node a saw the end of b's.
+TEST(RecoveryTest, AccusedRanksOfANodeThatIsNotBack_AreItsLossOnceItsTimeIsUp) {
+  Harness h;
+  const SessionId before = h.Open("a", 2);
+  h.Open("b", 2);
+  const JobId job = h.Submit(AJob("j", 4));
+  h.Prepare(before);
+  h.Prepare(h.NodeNamed("b").session);
+  h.Ready(before, job, 0, 2);
+  h.Ready(h.NodeNamed("b").session, job, 2, 4);
+  h.Restart();
+  const SessionId a = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  for (int32_t rank : {0, 1}) {
+    h.Report(a, job, rank,
+             RankError{.kind = job::FailureKind::kPeerLost, .accused = 2, .message = "gone"});
+  }
+  for (int second = 0; second < 14; ++second) {
+    h.Advance(absl::Seconds(1));
+    h.Feed(HeartbeatReceived{.session = a});
+  }
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Advance(absl::Seconds(1));
+  ASSERT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kNodeLost);
+  EXPECT_EQ(h.State(job).failure->node, "b");
+}
+
+TEST(RecoveryTest, AccusedRanksOfANodeThatComesBack_AreJudgedThen) {
+  Harness h;
+  const SessionId before = h.Open("a", 2);
+  h.Open("b", 2);
+  const JobId job = h.Submit(AJob("j", 4));
+  h.Prepare(before);
+  h.Prepare(h.NodeNamed("b").session);
+  h.Ready(before, job, 0, 2);
+  h.Ready(h.NodeNamed("b").session, job, 2, 4);
+  h.Restart();
+  const SessionId a = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  for (int32_t rank : {0, 1}) {
+    h.Report(a, job, rank,
+             RankError{.kind = job::FailureKind::kPeerLost, .accused = 2, .message = "gone"});
+  }
+  h.Advance(absl::Seconds(3));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Open("b", 2, 1, {{job, Epoch{1}}}, 2);
+  h.Advance(absl::Milliseconds(300));
+  ASSERT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kNodeUnreachable);
+}
+
 TEST(RecoveryTest, AllRanksSucceededButTheJobNotYetEnded_EndsOnReplay) {
   Harness h;
   const SessionId before = h.Open("n", 1);
