@@ -3,6 +3,7 @@
 #include <grpcpp/alarm.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -41,19 +42,18 @@ class SessionReactor final
     ReadNext();
   }
 
-  void Send(v1::OpenSessionResponse response) override {
+  void Send(Outgoing message) override {
     MutexLock lock(&mu_);
     if (finished_) return;
-    const size_t bytes = response.ByteSizeLong();
     if (outbox_.size() == kOutboxMax ||
-        (!outbox_.empty() && outbox_bytes_ + bytes > kOutboxBytesMax)) {
+        (!outbox_.empty() && outbox_bytes_ + message.bytes > kOutboxBytesMax)) {
       return FinishLocked(
           absl::ResourceExhaustedError(absl::StrCat(outbox_.size(), " commands of ", outbox_bytes_,
                                                     " bytes are unread; the session is closed")));
     }
-    outbox_bytes_ += bytes;
-    outbox_.push_back(std::move(response));
-    if (outbox_.size() == 1) StartWrite(&outbox_.front());
+    outbox_bytes_ += message.bytes;
+    outbox_.push_back(std::move(message));
+    if (outbox_.size() == 1) EncodeNext();
   }
 
   void Close(const absl::Status& status) override {
@@ -86,9 +86,9 @@ class SessionReactor final
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
-    outbox_bytes_ -= outbox_.front().ByteSizeLong();
+    outbox_bytes_ -= outbox_.front().bytes;
     outbox_.pop_front();
-    if (ok && !finished_ && !outbox_.empty()) StartWrite(&outbox_.front());
+    if (ok && !finished_ && !outbox_.empty()) EncodeNext();
   }
 
   void OnCancel() override { Close(absl::CancelledError("the stream broke")); }
@@ -101,6 +101,24 @@ class SessionReactor final
   }
 
  private:
+  // The outbox has a front that nobody encodes yet.
+  void EncodeNext() {
+    sessions_.encoders().Add([self = shared_from_this()](const absl::Status& go) {
+      if (go.ok()) self->WriteNext();
+    });
+  }
+  void WriteNext() {
+    std::function<void(v1::OpenSessionResponse&)> encode;
+    {
+      MutexLock lock(&mu_);
+      if (finished_) return;
+      encode = std::move(outbox_.front().encode);
+    }
+    response_.Clear();
+    encode(response_);
+    MutexLock lock(&mu_);
+    if (!finished_) StartWrite(&response_);
+  }
   void ReadNext() {
     MutexLock lock(&mu_);
     if (finished_) return;
@@ -128,9 +146,10 @@ class SessionReactor final
   // Of the read in flight and its reaction, which never run side by side.
   v1::OpenSessionRequest request_;
   bool opened_ = false;
+  v1::OpenSessionResponse response_;  // the front of the outbox: of who encodes it, then of gRPC
 
   Mutex mu_;
-  std::deque<v1::OpenSessionResponse> outbox_ ABSL_GUARDED_BY(mu_);  // front: being written
+  std::deque<Outgoing> outbox_ ABSL_GUARDED_BY(mu_);  // front: being encoded or written
   size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
