@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/channel/frame_socket.h"
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
   phalanx::rank::KeepFreedMemory();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
   spdlog::flush_on(spdlog::level::info);
-  std::signal(SIGPIPE, SIG_IGN);
+  phalanx::LetWritesFail();
   struct sigaction action = {};
   action.sa_handler = OnTerminate;
   sigaction(SIGTERM, &action, nullptr);
