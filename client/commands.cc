@@ -9,7 +9,7 @@
 #include "client/job_file.h"
 #include "client/job_view.h"
 #include "client/rpc_status.h"
-#include "client/terminal_text.h"
+#include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 
 namespace phalanx::client {

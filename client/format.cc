@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "client/terminal_text.h"
+#include "core/base/terminal_text.h"
 #include "core/job/scalar.h"
 #include "core/wire/job_yaml.h"
 

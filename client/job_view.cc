@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/terminal_text.h"
+#include "core/base/terminal_text.h"
 #include "core/job/failure.h"
 
 namespace phalanx::client {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -51,7 +52,9 @@ absl::Status LocalCluster::MakeFolder() {
 absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const std::string& name,
                                                       const std::string& ready,
                                                       const Stopper& stopper) const {
-  const absl::Time deadline = absl::Now() + options_.start_timeout;
+  // Not of the wall clock, which may be set meanwhile.
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.start_timeout);
   while (true) {
     // Asked for first: a death that stops us is then seen as a death below.
     const bool stopped = stopper.stopped();
@@ -64,7 +67,7 @@ absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const 
           child.Ended() ? name : "phalanx-coordinator", " ended at the start\n", LogTails()));
     }
     if (stopped) return absl::CancelledError("interrupted");
-    if (absl::Now() > deadline) {
+    if (std::chrono::steady_clock::now() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat(name, " was not ready within ",
                                                       absl::FormatDuration(options_.start_timeout),
                                                       "\n", LogTails()));

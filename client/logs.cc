@@ -12,7 +12,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_view.h"
-#include "client/terminal_text.h"
+#include "core/base/terminal_text.h"
 
 namespace phalanx::client {
 namespace {

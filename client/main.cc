@@ -1,6 +1,5 @@
 // client/main.cc: the `phalanx` command: flags in, exit code out.
 #include <poll.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -26,6 +25,7 @@
 #include "client/run.h"
 #include "core/base/host_port.h"
 #include "core/job/scalar.h"
+#include "core/posix/signals.h"
 
 namespace phalanx::client {
 namespace {
@@ -338,7 +338,7 @@ int Flushed(int code, const FdBuffer& written) {
 }  // namespace phalanx::client
 
 int main(int argc, char** argv) {
-  signal(SIGPIPE, SIG_IGN);
+  phalanx::LetWritesFail();
   phalanx::client::FdBuffer written(STDOUT_FILENO);
   std::streambuf* const before = std::cout.rdbuf(&written);
   int code = phalanx::client::kInternal;

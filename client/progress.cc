@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/job_view.h"
-#include "client/terminal_text.h"
+#include "core/base/terminal_text.h"
 #include "core/job/job_phase.h"
 
 namespace phalanx::client {

@@ -24,9 +24,9 @@
 #include "client/job_view.h"
 #include "client/local_cluster.h"
 #include "client/output.h"
-#include "client/terminal_text.h"
 #include "client/watch.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/job/schema.h"
 #include "core/posix/whole_file.h"
 

@@ -26,7 +26,7 @@ struct JobView {
   Instant submitted;
   std::optional<Instant> started, ended;
   std::optional<StepReport> last_step;
-  Placement placement;
+  Shared<Placement> placement;
   std::string plan_digest;
   std::optional<FailureCause> failure;
   bool damaged = false;  // a stand-in for what the store cannot give
@@ -53,13 +53,14 @@ struct Assign {
   JobId job;
   Epoch epoch;
   JobRequestPtr request;
-  plan::Layout layout;
+  Shared<plan::Layout> layout;
   std::string plan_digest;
 };
 struct Rendezvous {
   JobId job;
   Epoch epoch;
-  std::map<std::string, std::string> entries;
+  Shared<std::map<std::string, std::string>> entries;  // the same for every node
+  size_t bytes = 0;                                    // of them
 };
 struct StopRanks {
   JobId job;
@@ -90,7 +91,11 @@ struct ComputePlan {
   std::vector<int64_t> device_memory;  // bytes of each device of the placement; 0: unknown
   Epoch epoch;
   // Decided before: it stays, and only whether the devices hold it is asked.
-  std::optional<plan::Layout> layout;
+  std::optional<Shared<plan::Layout>> layout;
+};
+// Nobody wants the plan any more; the answer may come all the same, without one.
+struct DropPlan {
+  uint64_t number = 0;
 };
 // All of the ended job's records are stored and its devices are free: make them one entry, and say
 // JobArchived.
@@ -169,9 +174,10 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<StoreRecord, ComputePlan, ArchiveJob, DeleteEndedJob, SendWelcome,
-                            SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
-                            PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode,
-                            AnswerJob, RefuseDelete, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+using Action =
+    std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob, SendWelcome,
+                 SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
+                 PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode, AnswerJob,
+                 RefuseDelete, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

@@ -62,10 +62,10 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
 
 void Coordinator::RecoverRun(Job& job) {
   const JobState& state = job.state;
-  job.run = MakeRun(state.layout);
+  job.run = MakeRun(*state.layout);
   active_.insert(state.id);
   Run& run = *job.run;
-  run.data_digest = state.layout.data_digest;
+  run.data_digest = state.layout->data_digest;
   const bool was_assigned = !run.data_digest.empty();
   for (Team& team : run.teams) {
     Node& node = nodes_[team.node];
@@ -111,7 +111,7 @@ bool Coordinator::OutputWaits(const Job& job) {
   return job.run.has_value() && !job.run->output_waiting.empty() && !job.state.IsTerminal();
 }
 
-void Coordinator::Publish(const Job& job) {
+void Coordinator::Publish(Job& job) {
   JobView view = job.state.View(job.last_step);
   if (job.too_large && view.phase == JobPhase::kQueued) {
     view.reason = absl::StrCat("needs ", job.state.request->devices,
@@ -119,7 +119,53 @@ void Coordinator::Publish(const Job& job) {
                                "nodes and holds nobody up");
   }
   if (OutputWaits(job)) view.reason = absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting);
-  Tell(job, Action(PublishJob{std::make_shared<const JobView>(std::move(view))}));
+  TellView(job, std::make_shared<const JobView>(std::move(view)));
+}
+
+void Coordinator::TellView(Job& job, JobViewPtr view) {
+  if (job.last_record <= stored_record_) {
+    actions_.push_back(PublishJob{std::move(view)});
+    return;
+  }
+  const Job::NewestView before = job.newest_view;
+  const bool waits = before.record > stored_record_;
+  if (!waits) job.first_view_record = job.last_record;
+  // The first is told with the next answer of the store, however fast records follow each other.
+  if (waits && job.first_view_record <= stored_record_) job.first_view_record = before.record;
+  const bool replaces = waits && before.phase == view->phase;
+  job.newest_view = {job.last_record, 0, view->phase};
+  Held held = Action(PublishJob{std::move(view)});
+  if (replaces && before.record == job.last_record) {
+    job.newest_view.index = before.index;
+    Held& place = held_.at(before.record)[before.index];
+    held_bytes_ += BytesOf(held) - BytesOf(place);
+    place = std::move(held);
+    return;
+  }
+  if (replaces && before.record != job.first_view_record) {
+    Held& place = held_.at(before.record)[before.index];
+    held_bytes_ += BytesOf(std::monostate()) - BytesOf(place);
+    place = std::monostate();
+  }
+  Tell(job, std::move(held));
+  job.newest_view.index = held_.at(job.last_record).size() - 1;
+}
+
+int64_t Coordinator::BytesOf(const Held& held) {
+  size_t bytes = sizeof(Held);
+  const Action* action = std::get_if<Action>(&held);
+  if (action == nullptr) return static_cast<int64_t>(bytes);
+  if (const auto* job = std::get_if<PublishJob>(action)) {
+    bytes += sizeof(JobView) + job->job->reason.size() + job->job->plan_digest.size();
+    if (job->job->failure.has_value()) bytes += job->job->failure->message.size();
+  } else if (const auto* event = std::get_if<PublishEvent>(action)) {
+    bytes += event->event.type.size() + event->event.message.size();
+  } else if (const auto* evaluated = std::get_if<PublishEvaluation>(action)) {
+    for (const Caption& caption : evaluated->evaluation->captions) {
+      bytes += caption.sample.size() + caption.truth.size() + caption.decoded.size();
+    }
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 void Coordinator::Tell(const Job& job, Held held) { TellAfter(job.last_record, std::move(held)); }
@@ -128,12 +174,14 @@ void Coordinator::TellAfter(uint64_t record_number, Held held) {
   if (record_number <= stored_record_) {
     Release(std::move(held));
   } else {
-    held_[record_number].push_back(std::move(held));
     ++held_count_;
+    held_bytes_ += BytesOf(held);
+    held_[record_number].push_back(std::move(held));
   }
 }
 
 void Coordinator::Release(Held held) {
+  if (std::holds_alternative<std::monostate>(held)) return;
   if (Action* action = std::get_if<Action>(&held)) {
     actions_.push_back(std::move(*action));
     return;
@@ -154,7 +202,10 @@ void Coordinator::On(const RecordStored& event) {
     std::vector<Held> ready = std::move(held_.begin()->second);
     held_.erase(held_.begin());
     held_count_ -= ready.size();
-    for (Held& held : ready) Release(std::move(held));
+    for (Held& held : ready) {
+      held_bytes_ -= BytesOf(held);
+      Release(std::move(held));
+    }
   }
   if (held_.empty() && !spared_.empty()) TellSpared();
 }
@@ -281,6 +332,10 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     return;
   }
   if (judged >= run.settle_deadline) {
+    if (const Node* awaited = AwaitedNode(run)) {
+      run.settle_deadline = DeadlineOf(*awaited);
+      return;
+    }
     FailureCause verdict = VerdictOf(run, BrokenNodes());
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
@@ -296,7 +351,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
                      absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
-  if (judged >= run.reattach_deadline) return StartNextEpoch(job);
+  if (judged >= run.reattach_deadline) return LoseUnseenRanks(job);
   if (judged >= run.prepare_deadline) return FailPreparing(job);
   if (judged >= run.start_deadline) {
     std::vector<std::string> missing;
@@ -311,6 +366,17 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
                       absl::StrCat("not ready after ", absl::FormatDuration(options_.start_timeout),
                                    ": ranks ", absl::StrJoin(missing, ", "))));
   }
+}
+
+void Coordinator::LoseUnseenRanks(Job& job) {
+  Run& run = *job.run;
+  run.reattach_deadline = absl::InfiniteFuture();
+  const auto team =
+      std::find_if(run.teams.begin(), run.teams.end(), [](const Team& t) { return !t.seen; });
+  if (team == run.teams.end()) return;
+  OnFailure(job, CauseOf(job, team->first_rank, FailureKind::kRanksLost,
+                         absl::StrCat("node ", team->node, " came back without the ranks of epoch ",
+                                      job.state.epoch.value)));
 }
 
 void Coordinator::FailPreparing(Job& job) {

@@ -70,6 +70,8 @@ struct CoordinatorOptions {
   absl::Duration report_grace = absl::Seconds(2);
   // Rendezvous entries gather for so long before they are forwarded.
   absl::Duration rendezvous_delay = absl::Milliseconds(2);
+  // Bytes of the rendezvous of one epoch; more than correct ranks ever say.
+  size_t rendezvous_bytes_max = 256 << 20;
   // Progress is stored at most so often.
   absl::Duration step_record_interval = absl::Seconds(5);
   // A node that is away for so long is forgotten, and so are the ranks that it had of jobs that
@@ -84,9 +86,13 @@ struct CoordinatorOptions {
   int64_t rank_events_max = 10'000;
   // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
   int64_t corrupt_bytes_max = 1 << 20;
-  // What may wait for the store before reports that can be spared are spared: steps (only the
-  // newest is told when the store is back) and events of ranks (left out and counted).
+  // What may wait for the store, and its bytes, before reports that can be spared are spared: steps
+  // (only the newest is told when the store is back) and events of ranks (left out and counted).
   size_t held_max = 65'536;
+  int64_t held_bytes_max = 64 << 20;
+  // Plans that are ordered and not answered; while there are more no job leaves the queue. Each
+  // carries its document.
+  size_t plans_max = 128;
 };
 
 // Not thread-safe: one driver thread owns it (coordinator/runtime/driver.h).
@@ -126,6 +132,14 @@ class Coordinator {
     std::optional<Planning> planning;
     std::optional<Run> run;  // from its plan until its devices are free again
     uint64_t last_record = 0;
+    // Of its views that wait for the store: the record of the first, and where the newest lies.
+    struct NewestView {
+      uint64_t record = 0;
+      size_t index = 0;
+      job::JobPhase phase = job::JobPhase::kQueued;
+    };
+    uint64_t first_view_record = 0;
+    NewestView newest_view;
     Instant step_stored_at = absl::InfinitePast();
     int64_t rank_events = 0;
     // Corrupt samples without an event, and fingerprints of what would name them, so that each
@@ -154,7 +168,8 @@ class Coordinator {
     Incarnation incarnation;
     Command command;
   };
-  using Held = std::variant<Action, NodeCommand>;
+  // Empty: a view that a newer one has replaced.
+  using Held = std::variant<std::monostate, Action, NodeCommand>;
 
   // coordinator.cc: records, tells, deadlines.
   void Commit(Job& job, decltype(JournalRecord::body) body);
@@ -162,15 +177,23 @@ class Coordinator {
   void TellAfter(uint64_t record_number, Held held);
   void Release(Held held);
   // Whether the store is so far behind that what can be spared is.
-  bool StoreIsBehind() const { return held_count_ >= options_.held_max; }
+  bool StoreIsBehind() const {
+    return held_count_ >= options_.held_max || held_bytes_ >= options_.held_bytes_max;
+  }
+  // What it keeps in memory that nothing else does.
+  static int64_t BytesOf(const Held& held);
+  // Tells the view; of those that wait for the store the first and the newest of a phase are kept.
+  void TellView(Job& job, JobViewPtr view);
   void TellSpared();
-  void Publish(const Job& job);
+  void Publish(Job& job);
   static bool OutputWaits(const Job& job);
   void Log(std::string text);
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);
   void On(const Stalled& event);
   void CheckRunDeadlines(Job& job, Instant judged);
+  // Of an epoch that a coordinator before this one started: nodes are back without their ranks.
+  void LoseUnseenRanks(Job& job);
   void FailPreparing(Job& job);
   void CheckNodeDeadlines(Instant judged);
   bool MayBeForgotten(const Node& node) const;
@@ -199,13 +222,17 @@ class Coordinator {
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   void LeaveQueue(const Job& job);
+  // Whether so many plans are being made that no job may begin to be planned.
+  bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
-  void OrderPlan(Job& job, Placement placement, std::optional<plan::Layout> layout);
+  void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout);
   void On(const PlanComputed& event);
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Placement EndPlanning(Job& job);
-  bool StillThere(const Job& job, const Placement& placement) const;
+  // The first node of the placement that does not have the devices for the job any more, or takes
+  // nothing new; nullptr: there is none.
+  const NodeDevices* FirstGone(const Job& job, const Placement& placement) const;
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
@@ -220,6 +247,8 @@ class Coordinator {
   void PrepareAgain(Node& node);
   void KeepWaiting(Node& node, const SessionOpened& event);
   void AdmitNewcomer(Node& node);
+  // Judges anew what was said about the ranks of a node that is back.
+  void SettleAnew(const Node& node);
   void Heard(Node& node, SessionId session);
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
@@ -270,6 +299,9 @@ class Coordinator {
   void Accuse(Job& job, Accusation accusation);
   void ConvictNodes(Job& job);
   std::set<NodeName> BrokenNodes() const;
+  // A node that may be what the accusations are about and has not come back since this coordinator
+  // started, nor is lost: nobody knows yet whether its daemon lives. nullptr: there is none.
+  const Node* AwaitedNode(const Run& run) const;
   FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
                        std::string message) const;
   // Of a job that has not ended, whatever it is: asks Decide and carries out the rung.
@@ -282,8 +314,10 @@ class Coordinator {
   Instant now_ = absl::InfinitePast();
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
-  std::set<JobId> queue_;               // Queued and not being planned, oldest first
-  std::map<uint64_t, JobId> planning_;  // by number of the ComputePlan
+  std::set<JobId> queue_;                // Queued and not being planned, oldest first
+  std::map<uint64_t, JobId> planning_;   // by number of the ComputePlan
+  std::set<uint64_t> unanswered_plans_;  // the orders of planning_, and those that were dropped
+  bool planners_full_ = false;           // jobs stay in the queue until enough plans are answered
   // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
   // they match. So a submit looks at the new job alone.
   struct Line {
@@ -308,6 +342,7 @@ class Coordinator {
   uint64_t stored_record_ = 0;
   std::map<uint64_t, std::vector<Held>> held_;  // by the record they wait for
   size_t held_count_ = 0;
+  int64_t held_bytes_ = 0;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
   bool capacity_changed_ = false;  // the queue is to be looked at anew

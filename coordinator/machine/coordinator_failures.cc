@@ -94,6 +94,31 @@ std::set<NodeName> Coordinator::BrokenNodes() const {
   return broken;
 }
 
+const Node* Coordinator::AwaitedNode(const Run& run) const {
+  for (const Team& team : run.teams) {
+    const auto node = nodes_.find(team.node);
+    if (node == nodes_.end() || node->second.lost || node->second.connected() ||
+        node->second.incarnation != Incarnation{}) {
+      continue;
+    }
+    const bool concerned =
+        std::any_of(run.accusations.begin(), run.accusations.end(),
+                    [&team](const Accusation& a) { return a.accused < 0 || team.Has(a.accused); });
+    if (concerned) return &node->second;
+  }
+  return nullptr;
+}
+
+void Coordinator::SettleAnew(const Node& node) {
+  for (JobId id : active_) {
+    Job& job = jobs_.at(id);
+    if (job.run->accusations.empty() || job.run->TeamOf(node.name) == nullptr) continue;
+    if (now_ + options_.settle_delay < job.run->settle_deadline) {
+      SetDeadline(job, job.run->settle_deadline, options_.settle_delay);
+    }
+  }
+}
+
 void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   Run& run = *job.run;
   RankState& state = run.ranks[static_cast<size_t>(rank)];
@@ -129,18 +154,23 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
   const Decision decision = Decide({}, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
-  const bool waits = decision.rung == Rung::kWait;
+  constexpr absl::string_view kRungNames[] = {"fail", "wait", "start_anew"};
   Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
                    " failure=", job::ToString(cause.kind),
                    cause.node.empty() ? "" : absl::StrCat(" node=", cause.node),
-                   " rung=", waits ? "wait" : "fail", " reason=\"", decision.reason, "\""));
+                   " rung=", kRungNames[static_cast<size_t>(decision.rung)], " reason=\"",
+                   decision.reason, "\""));
   switch (decision.rung) {
     case Rung::kWait:
-      // What its node had prepared went with it.
-      if (Team* team = job.run.has_value() ? job.run->TeamOf(cause.node) : nullptr) {
-        team->prepared = false;
+      if (!job.run.has_value()) {
+        queue_.insert(job.state.id);
+        capacity_changed_ = true;
+      } else if (Team* team = job.run->TeamOf(cause.node)) {
+        team->prepared = false;  // what its node had prepared went with it
       }
       return;
+    case Rung::kStartAnew:
+      return StartNextEpoch(job);
     case Rung::kFail:
       return Fail(job, std::move(cause));
   }

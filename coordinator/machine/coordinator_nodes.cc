@@ -111,6 +111,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
             hello.last_command_number);
   Resend(node, hello.last_command_number);
   if (!same_process) PrepareAgain(node);
+  SettleAnew(node);
   capacity_changed_ = true;
 }
 

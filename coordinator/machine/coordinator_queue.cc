@@ -75,7 +75,7 @@ void Coordinator::On(const SubmitRequested& event) {
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
   // It changes nothing for those before it.
   if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
-  if (!capacity_changed_) Consider(job);
+  if (!capacity_changed_ && !PlannersAreFull()) Consider(job);
 }
 
 void Coordinator::On(const CancelRequested& event) {
@@ -181,7 +181,7 @@ void Coordinator::On(const LogsRequested& event) {
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
   const bool follow = event.follow && job != nullptr && !job->state.IsTerminal();
-  for (const NodeDevices& entry : job != nullptr ? job->state.layout.nodes : event.placement) {
+  for (const NodeDevices& entry : job != nullptr ? *job->state.placement : event.placement) {
     const int32_t end = first + static_cast<int32_t>(entry.devices.size());
     FetchLogs fetch{.job = event.job, .follow = follow, .tail = event.tail};
     for (int32_t rank : event.ranks) {
@@ -214,7 +214,16 @@ void Coordinator::Schedule() {
   capacity_changed_ = false;
   lines_.clear();
   closed_.clear();
-  for (JobId id : std::vector<JobId>(queue_.begin(), queue_.end())) Consider(jobs_.at(id));
+  for (JobId id : std::vector<JobId>(queue_.begin(), queue_.end())) {
+    if (PlannersAreFull()) return;
+    Consider(jobs_.at(id));
+  }
+}
+
+// The queue is looked at anew when half of the plans are answered, not after each.
+bool Coordinator::PlannersAreFull() {
+  if (unanswered_plans_.size() >= options_.plans_max) planners_full_ = true;
+  return planners_full_;
 }
 
 void Coordinator::Consider(Job& job) {
@@ -260,9 +269,11 @@ void Coordinator::Plan(Job& job, Placement placement) {
   OrderPlan(job, std::move(placement), std::nullopt);
 }
 
-void Coordinator::OrderPlan(Job& job, Placement placement, std::optional<plan::Layout> layout) {
+void Coordinator::OrderPlan(Job& job, Placement placement,
+                            std::optional<Shared<plan::Layout>> layout) {
   const uint64_t number = ++plan_count_;
   planning_.emplace(number, job.state.id);
+  unanswered_plans_.insert(number);
   actions_.push_back(ComputePlan{.number = number,
                                  .request = job.state.request,
                                  .placement = placement,
@@ -279,30 +290,39 @@ Placement Coordinator::EndPlanning(Job& job) {
   return placement;
 }
 
-bool Coordinator::StillThere(const Job& job, const Placement& placement) const {
-  return std::all_of(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
+const NodeDevices* Coordinator::FirstGone(const Job& job, const Placement& placement) const {
+  const auto gone = std::find_if(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
     const auto node = nodes_.find(entry.node);
-    if (node == nodes_.end() || !node->second.Schedulable()) return false;
+    if (node == nodes_.end() || !node->second.Schedulable()) return true;
     const std::vector<JobId>& holders = node->second.device_jobs;
-    return std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
+    return !std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
       return static_cast<size_t>(device) < holders.size() &&
              holders[static_cast<size_t>(device)] == job.state.id;
     });
   });
+  return gone == placement.end() ? nullptr : &*gone;
 }
 
 void Coordinator::On(const PlanComputed& event) {
+  unanswered_plans_.erase(event.number);
+  if (planners_full_ && unanswered_plans_.size() <= options_.plans_max / 2) {
+    planners_full_ = false;
+    capacity_changed_ = true;
+  }
   const auto planned = planning_.find(event.number);
   if (planned == planning_.end()) return;
   Job& job = jobs_.at(planned->second);
   const Placement placement = EndPlanning(job);
   if (job.run.has_value()) return OnNextEpochPlanned(job, event.plan);
-  if (!event.plan.ok() || !StillThere(job, placement)) {
+  const NodeDevices* gone = FirstGone(job, placement);
+  if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
     if (event.plan.ok()) {
-      queue_.insert(job.state.id);
-      capacity_changed_ = true;
-      return;
+      return OnFailure(
+          job, {.kind = FailureKind::kNodeLost,
+                .node = gone->node,
+                .message = absl::StrCat("node ", gone->node, " went away while the plan was made"),
+                .time = now_});
     }
     return OnFailure(job, {.kind = FailureKind::kPlanInvalid,
                            .message = std::string(event.plan.status().message()),
@@ -350,7 +370,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
           if (++count <= 16) missing.push_back(absl::StrCat(rank));
         }
         reasons.push_back(absl::StrCat("epoch ", state.epoch.value, " starts on ",
-                                       ToString(state.layout.nodes), "; not ready yet: ", count,
+                                       ToString(*state.placement), "; not ready yet: ", count,
                                        " ranks (", absl::StrJoin(missing, ", "),
                                        count > 16 ? ", ..." : "", ")"));
       } else if (job.run.has_value()) {
@@ -364,7 +384,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     }
     case JobPhase::kRunning:
       reasons.push_back(absl::StrCat(
-          "epoch ", state.epoch.value, " trains on ", ToString(state.layout.nodes), "; step ",
+          "epoch ", state.epoch.value, " trains on ", ToString(*state.placement), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       break;
     case JobPhase::kSucceeded:
@@ -414,6 +434,10 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   const std::string need =
       absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
   std::vector<std::string> reasons;
+  if (planners_full_) {
+    reasons.push_back(absl::StrCat("the plans of ", unanswered_plans_.size(),
+                                   " jobs are being made; it is looked at when half of them are"));
+  }
   if (count == 0) {
     reasons.push_back(absl::StrCat("it needs ", need, "; no connected node has ",
                                    KindName(request.device_kind), " devices", selector));

@@ -15,8 +15,8 @@ using job::FailureKind;
 using job::JobPhase;
 
 // One command carries about so many bytes of rendezvous, well below the limit of a message.
-constexpr size_t kRendezvousBytes = 1 << 20;
-// Entries of one epoch; more than a correct rank ever sends.
+constexpr size_t kRendezvousCommandBytes = 1 << 20;
+// Entries of one epoch; more than correct ranks ever send.
 constexpr size_t kRendezvousEntriesMax = 1 << 20;
 
 // Corrupt samples that a failure lists; the others have their events.
@@ -39,17 +39,27 @@ void Coordinator::On(const RankReported& event) {
   std::visit([&](const auto& report) { OnReport(*job, event.rank, report); }, event.report);
 }
 
-void Coordinator::OnReport(Job& job, int32_t, const RendezvousEntry& entry) {
+void Coordinator::OnReport(Job& job, int32_t rank, const RendezvousEntry& entry) {
   if (job.state.IsTerminal()) return;
   Run& run = *job.run;
-  if (run.rendezvous.size() >= kRendezvousEntriesMax) return;
-  const auto [it, added] = run.rendezvous.emplace(entry.key, entry.value);
-  if (!added) {
-    if (it->second == entry.value) return;
-    it->second = entry.value;
+  const auto known = run.rendezvous.find(entry.key);
+  if (known != run.rendezvous.end() && known->second == entry.value) return;
+  run.rendezvous_bytes += entry.key.size() + entry.value.size();
+  if (known != run.rendezvous.end()) {
+    run.rendezvous_bytes -= known->first.size() + known->second.size();
   }
-  // To the node that it came from too: its other ranks read the same table.
-  for (Team& team : run.teams) team.rendezvous[entry.key] = entry.value;
+  run.rendezvous.insert_or_assign(entry.key, entry.value);
+  if (run.rendezvous.size() > kRendezvousEntriesMax ||
+      run.rendezvous_bytes > options_.rendezvous_bytes_max) {
+    return OnFailure(
+        job,
+        CauseOf(job, rank, FailureKind::kRankError,
+                absl::StrCat("with what rank ", rank, " says for the others, the rendezvous ",
+                             "of epoch ", job.state.epoch.value, " has ", run.rendezvous.size(),
+                             " entries of ", run.rendezvous_bytes, " bytes; at most ",
+                             kRendezvousEntriesMax, " and ", options_.rendezvous_bytes_max)));
+  }
+  run.rendezvous_unsent.insert_or_assign(entry.key, entry.value);
   if (now_ + options_.rendezvous_delay < run.rendezvous_deadline) {
     SetDeadline(job, run.rendezvous_deadline, options_.rendezvous_delay);
   }
@@ -58,24 +68,24 @@ void Coordinator::OnReport(Job& job, int32_t, const RendezvousEntry& entry) {
 void Coordinator::FlushRendezvous(Job& job) {
   Run& run = *job.run;
   run.rendezvous_deadline = absl::InfiniteFuture();
-  for (Team& team : run.teams) {
-    Rendezvous command{.job = job.state.id, .epoch = job.state.epoch};
+  std::map<std::string, std::string> unsent = std::exchange(run.rendezvous_unsent, {});
+  std::vector<Rendezvous> commands;
+  while (!unsent.empty()) {
+    std::map<std::string, std::string> entries;
     size_t bytes = 0;
-    const auto send = [&] {
-      if (command.entries.empty() || job.state.IsTerminal()) return;
-      const auto node = nodes_.find(team.node);
-      if (node == nodes_.end()) return;
+    do {
+      bytes += unsent.begin()->first.size() + unsent.begin()->second.size();
+      entries.insert(unsent.extract(unsent.begin()));
+    } while (!unsent.empty() && bytes + unsent.begin()->second.size() <= kRendezvousCommandBytes);
+    commands.push_back({job.state.id, job.state.epoch, std::move(entries), bytes});
+  }
+  // To the nodes that the entries came from too: their other ranks read the same table.
+  for (const Team& team : run.teams) {
+    const auto node = nodes_.find(team.node);
+    if (node == nodes_.end()) continue;
+    for (const Rendezvous& command : commands) {
       Tell(job, NodeCommand{team.node, node->second.incarnation, command});
-      command.entries.clear();
-      bytes = 0;
-    };
-    for (auto& [key, value] : team.rendezvous) {
-      if (bytes + key.size() + value.size() > kRendezvousBytes) send();
-      bytes += key.size() + value.size();
-      command.entries.emplace(key, std::move(value));
     }
-    send();
-    team.rendezvous.clear();
   }
 }
 
@@ -102,7 +112,7 @@ void Coordinator::CheckReady(Job& job) {
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
   Commit(job,
          PhaseChanged{JobPhase::kRunning,
-                      absl::StrCat("trains on ", ToString(job.state.layout.nodes)), std::nullopt});
+                      absl::StrCat("trains on ", ToString(*job.state.placement)), std::nullopt});
 }
 
 void Coordinator::MarkRunning(Job& job) {
@@ -141,7 +151,13 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
                                                " of ", job.state.request->steps)));
   }
   state.ready = state.succeeded = true;
-  Commit(job, RanksSucceeded{job.state.epoch, {rank}});
+  if (const Team& team = *job.run->TeamOfRank(rank); job.run->Succeeded(team)) {
+    RanksSucceeded record{.epoch = job.state.epoch};
+    for (int32_t each = team.first_rank; each < team.end_rank(); ++each) {
+      if (job.run->ranks[static_cast<size_t>(each)].used) record.ranks.push_back(each);
+    }
+    Commit(job, std::move(record));
+  }
   CheckReady(job);
   CheckSucceeded(job);
 }
@@ -243,10 +259,10 @@ void Coordinator::AssignAll(Job& job) {
   run.stage = Run::Stage::kAssigned;
   run.prepare_deadline = absl::InfiniteFuture();
   SetDeadline(job, run.start_deadline, options_.start_timeout);
-  if (job.state.layout.data_digest != run.data_digest) {
-    EpochPlanned planned{job.state.layout, job.state.plan_digest};
-    planned.layout.data_digest = run.data_digest;
-    Commit(job, std::move(planned));
+  if (job.state.layout->data_digest != run.data_digest) {
+    plan::Layout layout = *job.state.layout;
+    layout.data_digest = run.data_digest;
+    Commit(job, EpochPlanned{std::move(layout), job.state.plan_digest});
   }
   for (Team& team : run.teams) {
     team.assigned = true;
@@ -261,12 +277,11 @@ void Coordinator::AssignAll(Job& job) {
 
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.
 void Coordinator::StartNextEpoch(Job& job) {
-  job.run->reattach_deadline = absl::InfiniteFuture();
   if (job.planning.has_value()) return;  // ordered before, and not answered yet
-  plan::Layout layout = job.state.layout;
+  plan::Layout layout = *job.state.layout;
   layout.epoch = Epoch{job.state.epoch.value + 1};
   layout.data_digest = job.run->data_digest;
-  OrderPlan(job, layout.nodes, layout);
+  OrderPlan(job, *job.state.placement, std::move(layout));
 }
 
 void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
@@ -293,6 +308,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   LeaveQueue(job);
   if (job.planning.has_value()) {
+    actions_.push_back(DropPlan{job.planning->number});
     const Placement placement = EndPlanning(job);
     for (const NodeDevices& entry : placement) {
       if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);

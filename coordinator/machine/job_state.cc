@@ -1,9 +1,11 @@
 #include "coordinator/machine/job_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -34,15 +36,16 @@ class Applier {
   }
 
   void operator()(const EpochPlanned& body) {
-    const Epoch epoch = body.layout.epoch;
+    const Epoch epoch = body.layout->epoch;
     if (epoch < state_.epoch || state_.IsTerminal()) return;
     const bool is_new = epoch > state_.epoch;
     if (is_new) state_.succeeded.clear();
     state_.epoch = epoch;
     state_.layout = body.layout;
+    if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
     state_.plan_digest = body.plan_digest;
     if (is_new) {
-      Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout.nodes),
+      Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
                                   ", plan ", body.plan_digest));
     }
   }
@@ -100,15 +103,21 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .started = started,
           .ended = ended,
           .last_step = last_step.has_value() ? last_step : stored_step,
-          .placement = layout.nodes,
+          .placement = placement,
           .plan_digest = plan_digest,
           .failure = failure};
 }
 
 std::string ToString(const Placement& placement) {
-  return absl::StrJoin(placement, ", ", [](std::string* out, const NodeDevices& entry) {
-    absl::StrAppend(out, entry.devices.size(), " on ", entry.node);
-  });
+  const absl::Span<const NodeDevices> all = placement;
+  std::string text = absl::StrJoin(all.first(std::min(all.size(), kNodesNamedMax)), ", ",
+                                   [](std::string* out, const NodeDevices& entry) {
+                                     absl::StrAppend(out, entry.devices.size(), " on ", entry.node);
+                                   });
+  if (all.size() > kNodesNamedMax) {
+    absl::StrAppend(&text, " and more on ", all.size() - kNodesNamedMax, " other nodes");
+  }
+  return text;
 }
 
 }  // namespace phalanx::coordinator

@@ -24,7 +24,8 @@ struct JobState {
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
   Epoch epoch;
-  plan::Layout layout;  // its data_digest empty: no rank of this epoch was ever assigned
+  Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
+  Shared<Placement> placement;  // of the layout
   std::string plan_digest;
   Instant submitted;
   std::optional<Instant> started, ended;
@@ -45,7 +46,8 @@ struct JobState {
   JobView View(const std::optional<StepReport>& last_step) const;
 };
 
-// "2 on a, 1 on b".
+// "2 on a, 1 on b", and past kNodesNamedMax entries how many more there are.
 std::string ToString(const Placement& placement);
+inline constexpr size_t kNodesNamedMax = 16;
 
 }  // namespace phalanx::coordinator

@@ -10,6 +10,11 @@ using job::FailureKind;
 // As long as no rank had started there, nothing is lost with a node but what it had prepared.
 Decision OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
                     const NodeTable& cluster) {
+  if (run.teams.empty()) {
+    if (!policy.may_wait) return {Rung::kFail, "the job may not wait"};
+    return {Rung::kWait, absl::StrCat("nothing of the job had started on node ", name,
+                                      ", so it waits for devices again")};
+  }
   const Team* team = run.TeamOf(name);
   if (team != nullptr && team->assigned) {
     return {Rung::kFail, absl::StrCat("ranks on node ", name,
@@ -24,11 +29,23 @@ Decision OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
                                     ", which is back and prepares the data again")};
 }
 
+// A coordinator that came back while ranks started finds that some did not: none can have trained.
+Decision OnRanksLost(const Run& run, const NodeName& name) {
+  if (run.stage != Run::Stage::kReattaching) {
+    return {Rung::kFail, absl::StrCat("this release does not recover from ",
+                                      job::ToString(FailureKind::kRanksLost))};
+  }
+  return {Rung::kStartAnew, absl::StrCat("the ranks on node ", name,
+                                         " had not started, so none of the epoch has trained")};
+}
+
 Decision DecideOn(const Policy& policy, const Run& run, const Loss& loss,
                   const NodeTable& cluster) {
   switch (loss.kind) {
     case FailureKind::kNodeLost:
       return OnNodeLost(policy, run, loss.node, cluster);
+    case FailureKind::kRanksLost:
+      return OnRanksLost(run, loss.node);
     case FailureKind::kRankCrashed:
     case FailureKind::kRankExited:
     case FailureKind::kRankError:
@@ -41,7 +58,6 @@ Decision DecideOn(const Policy& policy, const Run& run, const Loss& loss,
       return {Rung::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
     case FailureKind::kNodeUnreachable:
     case FailureKind::kNodeStopped:
-    case FailureKind::kRanksLost:
     case FailureKind::kRankKilled:
     case FailureKind::kPeerLost:
     case FailureKind::kStartFailed:

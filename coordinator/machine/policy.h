@@ -1,8 +1,9 @@
 // coordinator/machine/policy.h: what becomes of a job that something has happened to.
 //
 // One pure function over the closed list of failures (core/job/failure.h). Its rungs are those that
-// this release can climb: let the job fail, and wait for what is missing. Whoever sees a failure
-// names its cause; Decide alone says what follows, and Coordinator::OnFailure carries it out.
+// this release can climb: let the job fail, wait for what is missing, and start an epoch anew that
+// no rank has trained in. Whoever sees a failure names its cause; Decide alone says what follows,
+// and Coordinator::OnFailure carries it out.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct Loss {
   NodeName node;
 };
 
-enum class Rung : uint8_t { kFail, kWait };
+enum class Rung : uint8_t { kFail, kWait, kStartAnew };
 
 struct Decision {
   Rung rung = Rung::kFail;
@@ -35,7 +36,7 @@ struct Decision {
 };
 
 // `run`: without teams before the job has one. `losses`: at least one, in the order in which they
-// were found. The job waits only if it may wait for each of them.
+// were found. The job fails if it must for one of them.
 Decision Decide(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
                 const NodeTable& cluster);
 

@@ -16,6 +16,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/ids.h"
+#include "core/base/shared.h"
 #include "core/base/time.h"
 #include "core/job/failure.h"
 #include "core/job/job_phase.h"
@@ -112,7 +113,7 @@ struct PhaseChanged {
 // Stored twice for an epoch: without the layout's data_digest before anybody is asked to prepare
 // data, and with it before any rank is assigned. So an epoch without one has no ranks.
 struct EpochPlanned {
-  plan::Layout layout;
+  Shared<plan::Layout> layout;
   std::string plan_digest;
 };
 struct EventRecorded {
@@ -126,8 +127,9 @@ struct Evaluated {
 struct StepReached {
   StepReport step;
 };
-// Ranks that have done all steps. Kept so that a coordinator that restarts between the first and
-// the last of them still knows about the first.
+// The ranks of a node, all of which have done all steps. Kept so that a coordinator that restarts
+// before the other nodes have done them needs that node no more; of a node that is not done yet the
+// worker says again what its ranks have said.
 struct RanksSucceeded {
   Epoch epoch;
   std::vector<int32_t> ranks;

@@ -31,7 +31,6 @@ struct Team {
   bool released = false;  // its ranks are gone for certain; its devices are free
   // The node is back and does not list the ranks: their last reports must come until then.
   Instant missing_deadline = absl::InfiniteFuture();
-  std::map<std::string, std::string> rendezvous;  // to be sent
 
   int32_t end_rank() const { return first_rank + static_cast<int32_t>(devices.size()); }
   bool Has(int32_t rank) const { return rank >= first_rank && rank < end_rank(); }
@@ -43,7 +42,9 @@ struct Run {
   enum class Stage : uint8_t { kPreparing, kAssigned, kReattaching } stage = Stage::kPreparing;
   std::vector<RankState> ranks;
   std::vector<Team> teams;
-  std::map<std::string, std::string> rendezvous;  // all that was said
+  std::map<std::string, std::string> rendezvous;         // all that was said
+  std::map<std::string, std::string> rendezvous_unsent;  // the part of it that no node was told
+  size_t rendezvous_bytes = 0;                           // of all
   std::string data_digest;
   Instant prepare_deadline = absl::InfiniteFuture();  // moved by progress
   Instant start_deadline = absl::InfiniteFuture();

@@ -26,6 +26,8 @@
 #include "coordinator/store/store_check.h"
 #include "core/base/host_port.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
+#include "core/posix/signals.h"
 #include "core/posix/whole_file.h"
 
 namespace phalanx::coordinator {
@@ -86,7 +88,7 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
   if (!absl::IsDataLoss(status)) return status;
   const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
   if (!report.ok()) return status;
-  for (const std::string& line : Lines(*report)) spdlog::error("{}", line);
+  for (const std::string& line : Lines(*report)) spdlog::error("{}", LineText(line));
   return status;
 }
 
@@ -119,7 +121,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.on_store = [](const absl::Status& status) {
     if (status.ok()) return spdlog::info("the store works again, accepting");
     spdlog::critical("store failed, accepting nothing until it works; jobs train on reason=\"{}\"",
-                     std::string(status.message()));
+                     LineText(status.message()));
   };
   options.sessions.heartbeat_interval = settings.heartbeat_interval;
   options.sessions.heartbeat_timeout = settings.heartbeat_timeout;
@@ -135,7 +137,7 @@ class EntryCheck {
           pthread_setname_np(pthread_self(), "entry-check");
           CheckEnded(
               *ended, stop_, [&server] { server.CountDamagedEntry(); },
-              [](const std::string& line) { spdlog::error("{}", line); });
+              [](const std::string& line) { spdlog::error("{}", LineText(line)); });
         }) {}
   ~EntryCheck() { stop_ = true; }
 
@@ -236,7 +238,7 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  LetWritesFail();
   const absl::Status status =
       flags.check_store ? Check(flags) : Serve(flags, std::move(plan), signals);
   if (status.ok()) return 0;

@@ -177,12 +177,12 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
           if (auto self = weak.lock()) self->Wake();
         },
         follow ? LogPipe::Failure::kEndsAll : LogPipe::Failure::kEndsItsSource);
-    const bool placed = !(*job)->placement.empty();
+    const bool placed = !(*job)->placement->empty();
     LogsRequested fetch{.job = (*job)->id,
                         .ranks = {request_.ranks().begin(), request_.ranks().end()},
                         .follow = follow,
                         .tail = request_.tail(),
-                        .placement = (*job)->placement};
+                        .placement = *(*job)->placement};
     for (const v1::LogPlace& after : request_.after()) {
       fetch.after[after.node()][after.rank()] = after.place();
     }

@@ -1,6 +1,7 @@
 #include "coordinator/rpc/session_registry.h"
 
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,21 @@
 #include "coordinator/wire/session_codec.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+struct BytesOf {
+  size_t operator()(const PrepareData& c) const { return c.request->document.text.size(); }
+  size_t operator()(const Assign& c) const { return c.request->document.text.size(); }
+  size_t operator()(const Rendezvous& c) const { return c.bytes; }
+  size_t operator()(const StopRanks& c) const { return c.reason.size(); }
+  size_t operator()(const FetchLogs& c) const {
+    size_t bytes = c.ranks.size() * sizeof(int32_t);
+    for (const auto& [rank, place] : c.after) bytes += sizeof(rank) + place.size();
+    return bytes;
+  }
+};
+
+}  // namespace
 
 absl::StatusOr<SessionId> SessionRegistry::Add(std::shared_ptr<SessionStream> stream) {
   MutexLock lock(&mu_);
@@ -54,21 +70,23 @@ std::shared_ptr<SessionStream> SessionRegistry::Find(SessionId session) const {
 void SessionRegistry::Welcome(SessionId session) {
   const std::shared_ptr<SessionStream> stream = Find(session);
   if (stream == nullptr) return;
-  v1::OpenSessionResponse response;
-  v1::Welcome* welcome = response.mutable_welcome();
-  ToProto(options_.heartbeat_interval, welcome->mutable_heartbeat_interval());
-  ToProto(options_.heartbeat_timeout, welcome->mutable_heartbeat_timeout());
-  welcome->set_coordinator_incarnation(incarnation_.value);
-  welcome->set_store(options_.store);
-  stream->Send(std::move(response));
+  stream->Send({.encode = [this](v1::OpenSessionResponse& out) {
+    v1::Welcome* welcome = out.mutable_welcome();
+    ToProto(options_.heartbeat_interval, welcome->mutable_heartbeat_interval());
+    ToProto(options_.heartbeat_timeout, welcome->mutable_heartbeat_timeout());
+    welcome->set_coordinator_incarnation(incarnation_.value);
+    welcome->set_store(options_.store);
+  }});
 }
 
 void SessionRegistry::Send(SessionId session, uint64_t command_number, const Command& command) {
   const std::shared_ptr<SessionStream> stream = Find(session);
   if (stream == nullptr) return;
-  v1::OpenSessionResponse response;
-  ToProto(command_number, command, response.mutable_command());
-  stream->Send(std::move(response));
+  stream->Send({.encode =
+                    [command_number, command](v1::OpenSessionResponse& out) {
+                      ToProto(command_number, command, out.mutable_command());
+                    },
+                .bytes = std::visit(BytesOf(), command)});
 }
 
 void SessionRegistry::Close(SessionId session, const absl::Status& status) {

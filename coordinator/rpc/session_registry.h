@@ -13,18 +13,26 @@
 #include "absl/time/time.h"
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/runtime/driver.h"
+#include "coordinator/runtime/work_pool.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "phalanx/v1/worker_service.pb.h"
 
 namespace phalanx::coordinator {
 
+// A message that becomes protobuf when it is its turn to be written: what large commands to many
+// nodes share stays shared until then, and the driver's thread encodes nothing.
+struct Outgoing {
+  std::function<void(v1::OpenSessionResponse& out)> encode;
+  size_t bytes = 0;  // of the message, about
+};
+
 // One worker's stream, as the registry sees it. Thread-safe.
 class SessionStream {
  public:
   virtual ~SessionStream() = default;
-  // Queues `response`. A worker that leaves too many unread is closed, not buffered.
-  virtual void Send(v1::OpenSessionResponse response) = 0;
+  // Queues `message`. A worker that leaves too many unread is closed, not buffered.
+  virtual void Send(Outgoing message) = 0;
   virtual void Close(const absl::Status& status) = 0;
 };
 
@@ -40,7 +48,10 @@ struct SessionOptions {
 class SessionRegistry final : public SessionSink {
  public:
   SessionRegistry(SessionOptions options, Incarnation incarnation, LogRelay& logs)
-      : options_(options), incarnation_(incarnation), logs_(logs) {}
+      : options_(options),
+        incarnation_(incarnation),
+        logs_(logs),
+        encoders_("encoder", kEncoderThreads, options.sessions_max) {}
 
   // Errors: ResourceExhausted for too many sessions, Unavailable after CloseAll.
   absl::StatusOr<SessionId> Add(std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mu_);
@@ -49,6 +60,8 @@ class SessionRegistry final : public SessionSink {
   void CloseAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
   const SessionOptions& options() const { return options_; }
+  // For streams, each of which has one message to encode at a time.
+  WorkPool& encoders() { return encoders_; }
 
   void Welcome(SessionId session) override;
   void Send(SessionId session, uint64_t command_number, const Command& command) override;
@@ -56,6 +69,8 @@ class SessionRegistry final : public SessionSink {
   void EndLogs(const std::string& fetch_id, const std::string& reason) override;
 
  private:
+  static constexpr int32_t kEncoderThreads = 2;
+
   std::shared_ptr<SessionStream> Find(SessionId session) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const SessionOptions options_;
@@ -65,6 +80,7 @@ class SessionRegistry final : public SessionSink {
   std::map<SessionId, std::shared_ptr<SessionStream>> sessions_ ABSL_GUARDED_BY(mu_);
   uint64_t last_session_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
+  WorkPool encoders_;  // last: its threads end before what they use
 };
 
 }  // namespace phalanx::coordinator

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -44,19 +45,18 @@ class SessionReactor final
     ReadNext();
   }
 
-  void Send(v1::OpenSessionResponse response) override {
+  void Send(Outgoing message) override {
     MutexLock lock(&mu_);
     if (finished_) return;
-    const size_t bytes = response.ByteSizeLong();
     if (outbox_.size() == kOutboxMax ||
-        (!outbox_.empty() && outbox_bytes_ + bytes > kOutboxBytesMax)) {
+        (!outbox_.empty() && outbox_bytes_ + message.bytes > kOutboxBytesMax)) {
       return FinishLocked(
           absl::ResourceExhaustedError(absl::StrCat(outbox_.size(), " commands of ", outbox_bytes_,
                                                     " bytes are unread; the session is closed")));
     }
-    outbox_bytes_ += bytes;
-    outbox_.push_back(std::move(response));
-    if (outbox_.size() == 1) StartWrite(&outbox_.front());
+    outbox_bytes_ += message.bytes;
+    outbox_.push_back(std::move(message));
+    if (outbox_.size() == 1) EncodeNext();
   }
 
   void Close(const absl::Status& status) override {
@@ -94,9 +94,9 @@ class SessionReactor final
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
-    outbox_bytes_ -= outbox_.front().ByteSizeLong();
+    outbox_bytes_ -= outbox_.front().bytes;
     outbox_.pop_front();
-    if (ok && !finished_ && !outbox_.empty()) StartWrite(&outbox_.front());
+    if (ok && !finished_ && !outbox_.empty()) EncodeNext();
   }
 
   void OnCancel() override { Close(absl::CancelledError("the stream broke")); }
@@ -116,6 +116,24 @@ class SessionReactor final
            std::exchange(draining_, heartbeat->draining) == heartbeat->draining;
   }
 
+  // The outbox has a front that nobody encodes yet.
+  void EncodeNext() {
+    sessions_.encoders().Add([self = shared_from_this()](const absl::Status& go) {
+      if (go.ok()) self->WriteNext();
+    });
+  }
+  void WriteNext() {
+    std::function<void(v1::OpenSessionResponse&)> encode;
+    {
+      MutexLock lock(&mu_);
+      if (finished_) return;
+      encode = std::move(outbox_.front().encode);
+    }
+    response_.Clear();
+    encode(response_);
+    MutexLock lock(&mu_);
+    if (!finished_) StartWrite(&response_);
+  }
   void ReadNext() {
     MutexLock lock(&mu_);
     if (finished_) return;
@@ -145,9 +163,10 @@ class SessionReactor final
   bool opened_ = false;
   bool draining_ = false;                      // as its last heartbeat said
   std::atomic<bool> heartbeat_waits_ = false;  // in the driver's inbox
+  v1::OpenSessionResponse response_;  // the front of the outbox: of who encodes it, then of gRPC
 
   Mutex mu_;
-  std::deque<v1::OpenSessionResponse> outbox_ ABSL_GUARDED_BY(mu_);  // front: being written
+  std::deque<Outgoing> outbox_ ABSL_GUARDED_BY(mu_);  // front: being encoded or written
   size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +11,7 @@
 #include "coordinator/wire/ended_codec.h"
 #include "coordinator/wire/record_codec.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -23,10 +23,8 @@ struct Overloaded : Ts... {
 template <typename... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-// One plan may take seconds; another job need not wait for it. A job is planned only while it holds
-// its devices, so no more jobs wait than there are devices.
+// One plan may take seconds; another job need not wait for it.
 constexpr int32_t kPlannerThreads = 2;
-constexpr size_t kPlansWaitingMax = std::numeric_limits<size_t>::max();
 
 }  // namespace
 
@@ -64,7 +62,10 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   driver->journal_ = std::make_unique<Journal>(
       std::move(backend), driver->options_.journal, clock,
       [self = driver.get()](const CommitReport& report) { self->OnCommit(report); });
-  driver->planners_ = std::make_unique<WorkPool>("planner", kPlannerThreads, kPlansWaitingMax);
+  // Beside those that the machine orders one by one there is one for each job that starts anew.
+  const size_t plans_max = driver->options_.machine.plans_max +
+                           static_cast<size_t>(driver->options_.machine.live_jobs_max);
+  driver->planners_ = std::make_unique<WorkPool>("planner", kPlannerThreads, plans_max);
   FillLayouts(records);
   std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records, marks);
   records = {};
@@ -218,11 +219,19 @@ void Driver::OnCommit(const CommitReport& report) {
   }
   if (changed) options_.on_store(report.status);
   if (!failure.ok()) return RefuseAll(failure);
-  for (const std::string& complaint : report.complaints) options_.log(complaint);
+  for (const std::string& complaint : report.complaints) options_.log(LineText(complaint));
   if (report.records != 0) Post(RecordStored{report.last});
   for (JobId job : report.archived) Post(JobArchived{job});
   for (const auto& [job, status] : report.not_archived) Post(ArchiveFailed{job, status});
   for (uint64_t tag : report.deleted) Answer<DeleteCallback>(Token{tag}, absl::OkStatus());
+}
+
+absl::StatusOr<PlanSummary> Driver::PlanFor(const ComputePlan& order) {
+  {
+    MutexLock lock(&mu_);
+    if (plans_wanted_.erase(order.number) == 0) return absl::CancelledError("nobody wants it");
+  }
+  return options_.plan(order);
 }
 
 bool Driver::AnswerFromStore(const Event& event) {
@@ -321,9 +330,17 @@ void Driver::Carry(Action& action) {
                  .supersedes = step ? std::exchange(step_records_[job], a.record_number) : 0});
           },
           [&](ComputePlan& a) {
+            {
+              MutexLock lock(&mu_);
+              plans_wanted_.insert(a.number);
+            }
             planners_->Add([this, order = std::move(a)](const absl::Status& go) {
-              if (go.ok()) Post(PlanComputed{order.number, options_.plan(order)});
+              Post(PlanComputed{order.number, go.ok() ? PlanFor(order) : go});
             });
+          },
+          [&](DropPlan& a) {
+            MutexLock lock(&mu_);
+            plans_wanted_.erase(a.number);
           },
           [&](ArchiveJob& a) { journal_->Archive(a.job); },
           [&](DeleteEndedJob& a) {
@@ -355,7 +372,7 @@ void Driver::Carry(Action& action) {
           [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
           [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
           [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
-          [&](LogLine& a) { options_.log(a.text); },
+          [&](LogLine& a) { options_.log(LineText(a.text)); },
           [&](auto& a) { board_.Publish(a); },
       },
       action);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -52,7 +53,7 @@ struct DriverOptions {
   int64_t request_bytes_max = 256 << 20;
   // A commit that takes longer is a failure of the store, as far as callers are concerned.
   absl::Duration commit_time_max = absl::Seconds(10);
-  // Decisions, one line each.
+  // Decisions, one line each, with nothing in them that a terminal would obey.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
   // The store has failed (nothing is accepted or told until it works again), or (OK) works again.
   std::function<void(const absl::Status& status)> on_store = [](const absl::Status&) {};
@@ -119,6 +120,8 @@ class Driver {
   Instant Look();
   void OnCommit(const CommitReport& report);
   absl::Status AcceptingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // On a planner's thread. Errors: Cancelled if the order was dropped; those of the planner.
+  absl::StatusOr<PlanSummary> PlanFor(const ComputePlan& order) ABSL_LOCKS_EXCLUDED(mu_);
   // Answers what the machine has let go of. False: it is for the machine.
   bool AnswerFromStore(const Event& event);
   bool AnswerRepetition(const SubmitRequested& event);
@@ -154,6 +157,7 @@ class Driver {
   std::map<Token, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   int64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_token_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<uint64_t> plans_wanted_ ABSL_GUARDED_BY(mu_);  // ordered, not begun and not dropped
   absl::Status store_failure_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 

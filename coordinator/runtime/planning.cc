@@ -53,12 +53,12 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
 
 absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
                                          absl::Span<const int64_t> device_memory, Epoch epoch,
-                                         const std::optional<plan::Layout>& layout) {
+                                         const std::optional<Shared<plan::Layout>>& layout) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   plan::Plan plan;
   if (layout.has_value()) {
-    ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, *layout));
+    ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
   } else {
     ASSIGN_OR_RETURN(plan, schedule::PlanJob(read.spec, plan::ClusterOf(placement), epoch));
   }
@@ -83,11 +83,11 @@ void FillLayouts(std::vector<JournalRecord>& records) {
   for (JournalRecord& record : records) {
     auto* planned = std::get_if<EpochPlanned>(&record.body);
     const auto job = live.find(record.job);
-    if (planned == nullptr || job == live.end() || !planned->layout.modules.empty()) continue;
+    if (planned == nullptr || job == live.end() || !planned->layout->modules.empty()) continue;
     absl::StatusOr<PlanSummary> plan =
-        PlanDocument(job->second->document, planned->layout.nodes, {}, planned->layout.epoch);
+        PlanDocument(job->second->document, planned->layout->nodes, {}, planned->layout->epoch);
     if (!plan.ok()) continue;
-    plan->layout.data_digest = planned->layout.data_digest;
+    plan->layout.data_digest = planned->layout->data_digest;
     *planned = {std::move(plan->layout), std::move(plan->digest)};
   }
 }

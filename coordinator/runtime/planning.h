@@ -26,9 +26,9 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document);
 // give the same answer.
 // Errors: InvalidArgument with every violation; a device that has less than its rank needs is one
 // of spec.modules.
-absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
-                                         absl::Span<const int64_t> device_memory, Epoch epoch,
-                                         const std::optional<plan::Layout>& layout = std::nullopt);
+absl::StatusOr<PlanSummary> PlanDocument(
+    const Document& document, const Placement& placement, absl::Span<const int64_t> device_memory,
+    Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt);
 // The same, of an order.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 

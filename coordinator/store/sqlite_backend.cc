@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
     return absl::FailedPreconditionError(absl::StrCat(path, ": another process has it open"));
   }
   RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));
+  RETURN_IF_ERROR(backend->CheckPages());
   if (stat(path.c_str(), &backend->place_) != 0) {
     return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
@@ -104,6 +105,28 @@ absl::Status SqliteBackend::Prepare(sqlite::Connection connection) {
                              std::move(insert_request), std::move(phase_of), std::move(erase_ended),
                              std::move(set_mark)});
   return CountEnded();
+}
+
+absl::Status SqliteBackend::CheckPages() {
+  for (const char* table : {"journal", "marks"}) {
+    ASSIGN_OR_RETURN(sqlite::Statement check,
+                     handles_->connection.Prepare(absl::StrCat("PRAGMA quick_check(", table, ")")));
+    ASSIGN_OR_RETURN(const bool row, check.Step());
+    if (row && check.Bytes(0) != "ok") {
+      return absl::DataLossError(absl::StrCat(path_, ": ", check.Bytes(0)));
+    }
+  }
+  // To count rows visits all pages, with little of what is in them: of a million rows in less than
+  // a tenth of a second. (Without a condition SQLite takes whichever index it likes.) CountEnded
+  // has read ended_by_time; the table `ended` holds most of the store, and is read once the
+  // coordinator serves.
+  for (const char* rows : {"requests NOT INDEXED WHERE id >= ''",
+                           "requests INDEXED BY requests_by_expiry WHERE expires > -1",
+                           "ended INDEXED BY ended_by_name WHERE name >= ''"}) {
+    RETURN_IF_ERROR(Annotate(
+        handles_->connection.Number(absl::StrCat("SELECT count(*) FROM ", rows)).status(), path_));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SqliteBackend::CountEnded() {

@@ -40,6 +40,8 @@ class SqliteBackend final : public Backend {
   absl::Status Connect(int flags);
   absl::Status Prepare(sqlite::Connection connection);
   absl::Status CountEnded();
+  // Errors: DataLoss where pages that later commits rest upon are damaged.
+  absl::Status CheckPages();
   // Runs `body` as one transaction.
   template <typename Body>
   absl::Status Transact(Body body);

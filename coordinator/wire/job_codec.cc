@@ -20,7 +20,7 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->set_steps(request.steps);
   if (job.last_step.has_value()) ToProto(*job.last_step, out->mutable_last_step());
   out->set_world(request.world);
-  ToProto(job.placement, out->mutable_placement());
+  ToProto(*job.placement, out->mutable_placement());
   out->set_plan_digest(job.plan_digest);
   if (job.failure.has_value()) ToProto(*job.failure, out->mutable_failure());
   out->mutable_labels()->insert(request.labels.begin(), request.labels.end());

@@ -45,7 +45,7 @@ class Encoder {
   }
   void operator()(const EpochPlanned& body) {
     v1::EpochPlanned* to = out_.mutable_epoch_planned();
-    wire::ToProto(body.layout, to->mutable_layout());
+    wire::ToProto(*body.layout, to->mutable_layout());
     to->set_plan_digest(body.plan_digest);
   }
   void operator()(const EventRecorded& body) {
@@ -90,9 +90,9 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
 absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
   EpochPlanned planned{.plan_digest = from.plan_digest()};
   if (!from.has_layout()) {
-    planned.layout = {.epoch = Epoch{from.epoch()},
-                      .nodes = FromProto(from.placement()),
-                      .data_digest = from.data_digest()};
+    planned.layout = plan::Layout{.epoch = Epoch{from.epoch()},
+                                  .nodes = FromProto(from.placement()),
+                                  .data_digest = from.data_digest()};
     return planned;
   }
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());

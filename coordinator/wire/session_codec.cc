@@ -52,14 +52,14 @@ class CommandEncoder {
     to->set_job(command.job.value);
     to->set_epoch(command.epoch.value);
     ToProto(command.request->document, to->mutable_document());
-    wire::ToProto(command.layout, to->mutable_layout());
+    wire::ToProto(*command.layout, to->mutable_layout());
     to->set_plan_digest(command.plan_digest);
   }
   void operator()(const Rendezvous& command) {
     v1::Rendezvous* to = out_.mutable_rendezvous();
     to->set_job(command.job.value);
     to->set_epoch(command.epoch.value);
-    to->mutable_entries()->insert(command.entries.begin(), command.entries.end());
+    to->mutable_entries()->insert(command.entries->begin(), command.entries->end());
   }
   void operator()(const StopRanks& command) {
     v1::Stop* to = out_.mutable_stop();

@@ -15,6 +15,7 @@
 #include "coordinator/wire/record_codec.h"
 #include "core/base/host_port.h"
 #include "nlohmann/json.hpp"
+#include "tests/rpc/fixture.h"
 #include "tests/rpc/plain_http.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
@@ -185,6 +186,64 @@ TEST_F(CheckStoreTest, StoreThatIsRemovedWhileItServes_IsTold) {
   AwaitTalk(path() + " is gone", *coordinator);
   std::filesystem::rename(folder_ + "/elsewhere", path());
   AwaitTalk("the store works again", *coordinator);
+}
+
+// The root page of a table or of an index.
+TEST_F(CheckStoreTest, DamagedPageThatCommitsRestUpon_IsRefusedAtStartInTheSameWords) {
+  MakeEnded();
+  for (const char* name :
+       {"journal", "requests", "requests_by_expiry", "marks", "ended_by_name", "ended_by_time"}) {
+    const int64_t page =
+        *sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE)
+             ->Number(absl::StrCat("SELECT rootpage FROM sqlite_master WHERE name='", name, "'"));
+    ASSERT_GT(page, 1) << name;
+    const std::string whole = support::ReadFile(path());
+    std::string damaged = whole;
+    const auto size = static_cast<size_t>(
+        *sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE)->Number("PRAGMA page_size"));
+    damaged.replace(static_cast<size_t>(page - 1) * size, size, size, '\0');
+    std::ofstream(path(), std::ios::binary) << damaged;
+    const std::string checked = Check().out;
+    EXPECT_THAT(checked, HasSubstr("the store is damaged")) << name;
+    const support::Finished start =
+        support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_, "--listen",
+                           "127.0.0.1:0", "--http", "127.0.0.1:0"});
+    EXPECT_EQ(start.exit_code, 1) << name;
+    EXPECT_THAT(start.talk, HasSubstr(checked.substr(0, checked.find('\n')))) << name;
+    std::filesystem::remove(path() + "-wal");
+    std::filesystem::remove(path() + "-shm");
+    std::ofstream(path(), std::ios::binary) << whole;
+  }
+}
+
+TEST_F(CheckStoreTest, LimitOnFileSizes_IsAStoreThatFails) {
+  const std::string ready = folder_ + "/ready.json";
+  // In blocks of 512 bytes.
+  support::Process coordinator(
+      {"/bin/sh", "-c", "ulimit -f 200; exec \"$@\"", "sh", support::Program("phalanx-coordinator"),
+       "--store", folder_, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file",
+       ready},
+      mark_, talk(), talk());
+  support::AwaitFile(ready, coordinator);
+  const std::string address = nlohmann::json::parse(support::ReadFile(ready))["grpc"];
+  const auto jobs =
+      v1::JobService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::Status status;
+  for (int i = 0; i < 20 && status.ok(); ++i) {
+    v1::SubmitJobRequest request;
+    request.mutable_document()->set_text(JobText(absl::StrCat("n", i)) + "#" +
+                                         std::string(30'000, 'x'));
+    request.mutable_document()->set_directory("/tmp");
+    v1::SubmitJobResponse response;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    status = jobs->SubmitJob(&context, request, &response);
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("nothing is accepted until it works again"));
+  EXPECT_THAT(support::ReadFile(talk()), HasSubstr("store failed"));
+  const std::string http = nlohmann::json::parse(support::ReadFile(ready))["http"];
+  EXPECT_THAT(Get(ParseHostPort(http, 1)->port, "/readyz"), HasSubstr("503"));
 }
 
 TEST_F(CheckStoreTest, NoStore_SaysSoAndMakesNone) {

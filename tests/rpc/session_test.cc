@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "coordinator/net/waker.h"
+#include "coordinator/rpc/session_registry.h"
 #include "core/base/stall_watch.h"
 #include "tests/rpc/fixture.h"
 
@@ -18,6 +19,34 @@ v1::ListNodesResponse Nodes(v1::JobService::Stub& jobs) {
   SetDeadline(context);
   EXPECT_TRUE(jobs.ListNodes(&context, {}, &response).ok());
   return response;
+}
+
+class KeepingStream final : public SessionStream {
+ public:
+  void Send(Outgoing message) override { sent.push_back(std::move(message)); }
+  void Close(const absl::Status&) override {}
+  std::vector<Outgoing> sent;
+};
+
+TEST(SessionRegistryTest, LargeCommandForManySessions_IsSharedUntilItIsWritten) {
+  LogRelay logs;
+  SessionRegistry registry({}, Incarnation{1}, logs);
+  const Rendezvous command{JobId{1}, Epoch{1},
+                           std::map<std::string, std::string>{{"k", std::string(1 << 20, 'x')}},
+                           (1 << 20) + 1};
+  std::vector<std::shared_ptr<KeepingStream>> streams;
+  for (int i = 0; i < 3; ++i) {
+    streams.push_back(std::make_shared<KeepingStream>());
+    registry.Send(*registry.Add(streams.back()), 7, command);
+  }
+  for (const auto& stream : streams) {
+    ASSERT_EQ(stream->sent.size(), 1u);
+    EXPECT_EQ(stream->sent[0].bytes, command.bytes);
+    v1::OpenSessionResponse out;
+    stream->sent[0].encode(out);
+    EXPECT_EQ(out.command().command_number(), 7u);
+    EXPECT_EQ(out.command().rendezvous().entries().at("k").size(), size_t{1} << 20);
+  }
 }
 
 TEST_F(RpcTest, Hello_IsWelcomedWithTheTimesOfThisCoordinator) {

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/job/scalar.h"
+#include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/agent.h"
@@ -88,7 +89,7 @@ int ServeNode(const AgentOptions& options) {
   sigaddset(&ending, SIGTERM);
   sigaddset(&ending, SIGINT);
   sigprocmask(SIG_BLOCK, &ending, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
+  phalanx::LetWritesFail();
   // Whatever ranks leave behind comes to us, as the first process of a container and elsewhere.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);

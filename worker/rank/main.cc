@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/channel/frame_socket.h"
@@ -34,7 +35,7 @@ int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
   spdlog::flush_on(spdlog::level::info);
   spdlog::info("environment: {}", environment);
-  std::signal(SIGPIPE, SIG_IGN);
+  phalanx::LetWritesFail();
   struct sigaction action = {};
   action.sa_handler = OnTerminate;
   sigaction(SIGTERM, &action, nullptr);

@@ -17,7 +17,7 @@ constexpr uint64_t kStore = 7;
 
 PlanSummary PlanFor(const ComputePlan& order) {
   if (order.layout.has_value()) {
-    return {.layout = *order.layout, .digest = absl::StrCat("plan:", ToString(order.placement))};
+    return {.layout = **order.layout, .digest = absl::StrCat("plan:", ToString(order.placement))};
   }
   return {.layout = {.epoch = order.epoch, .nodes = order.placement},
           .digest = absl::StrCat("plan:", ToString(order.placement))};
@@ -59,7 +59,7 @@ std::string World::Describe() const {
   for (const auto& [id, job] : machine_->jobs()) {
     if (job.state.IsTerminal() && !job.run.has_value()) continue;
     absl::StrAppend(&text, ToString(id), " ", job::ToString(job.state.phase), " epoch ",
-                    job.state.epoch.value, " on ", ToString(job.state.layout.nodes), " reason \"",
+                    job.state.epoch.value, " on ", ToString(*job.state.placement), " reason \"",
                     job.state.reason, "\"", job.run.has_value() ? " has a run" : "", "\n");
   }
   for (const auto& [name, node] : machine_->nodes()) {
@@ -225,10 +225,11 @@ void World::CheckReplay() {
   for (const auto& [id, job] : machine_->jobs()) {
     const JobState& a = job.state;
     const JobState& b = replayed[id];
-    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch || a.layout != b.layout ||
-        a.plan_digest != b.plan_digest || a.submitted != b.submitted || a.ended != b.ended ||
-        a.stored_step != b.stored_step || a.failure != b.failure || a.succeeded != b.succeeded ||
-        a.event_count != b.event_count || !(*a.request == *b.request)) {
+    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
+        !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.submitted != b.submitted ||
+        a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
+        a.succeeded != b.succeeded || a.event_count != b.event_count ||
+        !(*a.request == *b.request)) {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }

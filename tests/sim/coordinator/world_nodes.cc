@@ -19,7 +19,7 @@ struct Translate {
   }
   agent::Command operator()(const Assign& c) const {
     agent::AssignCommand assign{.job = c.job, .epoch = c.epoch, .document = DocumentOf(*c.request)};
-    for (const auto& entry : c.layout.nodes) {
+    for (const auto& entry : c.layout->nodes) {
       assign.placement.push_back({entry.node, entry.devices});
     }
     return assign;

@@ -169,7 +169,7 @@ TEST(AdmissionTest, Job_WithFreeDevices_StartsAtOnce) {
   const SessionId node = h.Open("n", 2);
   const JobId job = h.Submit(AJob("a", 2));
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("n", {0, 1})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("n", {0, 1})));
   EXPECT_EQ(h.Commands<PrepareData>(node).size(), 1u);
   EXPECT_EQ(h.Free("n"), 0);
 }
@@ -216,7 +216,7 @@ TEST(AdmissionTest, NodeSelector_TakesOnlyNodesWithTheLabels) {
       SessionId{77},
       WorkerHello{
           .node = "m", .incarnation = Incarnation{5}, .devices = 1, .labels = {{"zone", "b"}}}});
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("m", {0})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("m", {0})));
 }
 
 TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
@@ -281,6 +281,31 @@ TEST(PlanningTest, NodeGoneMeanwhile_LetsTheJobWaitAgain) {
   h.plans_held = false;
   h.Open("n", 2, 1);
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+}
+
+TEST(PlanningTest, MorePlansThanMayBeMade_WaitInTheQueue) {
+  CoordinatorOptions options = Harness::Options();
+  options.plans_max = 4;
+  Harness h(options);
+  h.Open("n", 100);
+  h.plans_held = true;
+  std::vector<JobId> jobs;
+  for (int i = 0; i < 20; ++i) {
+    jobs.push_back(h.Submit(AJob(absl::StrCat("j", i), 1)));
+    // Cancelled ones have their places until the planner has let them go.
+    if (i < 4) {
+      ASSERT_TRUE(h.Cancel(jobs.back()).ok());
+    }
+  }
+  EXPECT_EQ(h.plans.size(), 4u);
+  EXPECT_EQ(h.dropped_plans.size(), 4u);
+  EXPECT_THAT(h.Explain(jobs.back()), Contains(HasSubstr("the plans of 4 jobs are being made")));
+  while (!h.plans.empty()) {
+    EXPECT_LE(h.plans.size(), 4u);
+    h.AnswerPlans(1);
+    h.Commit();
+  }
+  for (size_t i = 4; i < jobs.size(); ++i) EXPECT_EQ(h.Phase(jobs[i]), JobPhase::kStarting);
 }
 
 TEST(PlanningTest, CoordinatorThatDiesMeanwhile_PlansAgain) {
@@ -357,7 +382,7 @@ TEST(PlacementTest, OneNodeThatFitsBest_IsPreferred) {
   h.Open("middle", 4);
   h.Open("small", 2);
   const JobId job = h.Submit(AJob("a", 3));
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("middle", {0, 1, 2})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("middle", {0, 1, 2})));
 }
 
 TEST(PlacementTest, SeveralNodes_WholeOnesFirstAndAsFewAsPossible) {
@@ -366,7 +391,7 @@ TEST(PlacementTest, SeveralNodes_WholeOnesFirstAndAsFewAsPossible) {
   h.Open("b", 4);
   h.Open("c", 1);
   const JobId job = h.Submit(AJob("a", 5));
-  EXPECT_THAT(h.State(job).layout.nodes, ElementsAre(On("b", {0, 1, 2, 3}), On("c", {0})));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("b", {0, 1, 2, 3}), On("c", {0})));
 }
 
 TEST(CancelTest, Queued_EndsAtOnce) {

@@ -205,6 +205,66 @@ TEST(SlowStoreTest, StepsAndEventsOfRanks_AreSparedAndMadeGoodAfterwards) {
   EXPECT_THAT(h.events.at(job), Contains(::testing::Field(&JobEvent::type, "EventsDropped")));
 }
 
+// Hours of steps in a store that fails: what waits for it is one view of the job, not one a step.
+TEST(SlowStoreTest, ViewsThatWait_AreTheFirstAndTheNewest) {
+  CoordinatorOptions options = Harness::Options();
+  options.step_record_interval = absl::Seconds(5);
+  Harness h(options);
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  h.store_held = true;
+  for (int step = 1; step <= 1000; ++step) {
+    h.Advance(absl::Seconds(1));
+    h.Report(node, job, 0, StepReport{.step = step, .epoch = Epoch{1}});
+  }
+  const size_t before = h.published_views;
+  h.Commit();
+  EXPECT_LE(h.published_views - before, 2u);
+  EXPECT_EQ(h.views.at(job)->last_step->step, 1000);
+}
+
+TEST(SlowStoreTest, ViewsBehindTheFirst_DoNotPutItOff) {
+  CoordinatorOptions options = Harness::Options();
+  options.step_record_interval = absl::ZeroDuration();
+  Harness h(options);
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  h.store_held = true;
+  for (int step = 1; step <= 100; ++step) {
+    // The store answers for one record while the next one comes.
+    h.Report(node, job, 0, StepReport{.step = step, .epoch = Epoch{1}});
+    h.CommitUpTo(h.records.size() - 1);
+    if (step > 1) {
+      EXPECT_GE(h.views.at(job)->last_step->step, step - 2);
+    }
+  }
+}
+
+TEST(SlowStoreTest, BytesThatWait_AreBounded) {
+  CoordinatorOptions options = Harness::Options();
+  options.held_bytes_max = 1 << 20;
+  Harness h(options);
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  h.store_held = true;
+  for (int i = 0; i < 1000; ++i) {
+    h.Report(node, job, 0, RankEvent{"Noise", std::string(100'000, 'x')});
+  }
+  EXPECT_LT(h.records.size(), 30u);
+  h.Commit();
+  EXPECT_THAT(h.events.at(job), Contains(::testing::Field(&JobEvent::type, "EventsDropped")));
+}
+
+TEST(SharedPlacementTest, ViewsOfAJob_HaveOneCopyOfIt) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId job = h.Run(node, AJob("a", 2));
+  h.Report(node, job, 0, StepReport{.step = 1, .epoch = Epoch{1}});
+  const JobViewPtr first = h.views.at(job);
+  h.Report(node, job, 0, StepReport{.step = 2, .epoch = Epoch{1}});
+  EXPECT_EQ(&*first->placement, &*h.views.at(job)->placement);
+}
+
 TEST(PrepareTest, NodeThatReadsNothing_FailsTheJobByName) {
   Harness h;
   const SessionId node = h.Open("n", 1);

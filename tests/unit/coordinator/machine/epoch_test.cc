@@ -32,7 +32,7 @@ TEST(StartTest, RanksAreAssignedOnlyAfterTheDataDigestIsStored) {
   h.Commit();
   const auto assigned = h.Commands<Assign>(node);
   ASSERT_EQ(assigned.size(), 1u);
-  EXPECT_EQ(assigned[0].second.layout.data_digest, "d1");
+  EXPECT_EQ(assigned[0].second.layout->data_digest, "d1");
   EXPECT_EQ(assigned[0].second.plan_digest, h.State(job).plan_digest);
   EXPECT_EQ(assigned[0].second.epoch, Epoch{1});
 }
@@ -121,9 +121,47 @@ TEST(RendezvousTest, Entries_ReachEveryNodeInOneCommand) {
   EXPECT_THAT(h.Commands<Rendezvous>(b), IsEmpty());
   h.Advance(absl::Milliseconds(2));
   ASSERT_EQ(h.Commands<Rendezvous>(b).size(), 1u);
-  EXPECT_THAT(h.Commands<Rendezvous>(b)[0].second.entries,
+  EXPECT_THAT(*h.Commands<Rendezvous>(b)[0].second.entries,
               UnorderedElementsAre(Pair("k0", "v0"), Pair("k2", "v2")));
   EXPECT_EQ(h.Commands<Rendezvous>(a).size(), 1u);
+}
+
+TEST(RendezvousTest, EntriesForManyNodes_AreOneTable) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 3));
+  h.Prepare(a);
+  h.Prepare(b);
+  for (int i = 0; i < 5; ++i) {
+    h.Report(a, job, 0, RendezvousEntry{absl::StrCat("k", i), std::string(600'000, 'x')});
+  }
+  h.Advance(absl::Milliseconds(2));
+  const auto to_a = h.Commands<Rendezvous>(a), to_b = h.Commands<Rendezvous>(b);
+  ASSERT_EQ(to_a.size(), 5u) << "one command is well below the limit of a message";
+  ASSERT_EQ(to_b.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(&*to_a[i].second.entries, &*to_b[i].second.entries);
+    EXPECT_EQ(to_a[i].second.bytes, 600'002u);
+  }
+}
+
+TEST(RendezvousTest, MoreBytesThanCorrectRanksSay_FailTheJobByRank) {
+  CoordinatorOptions options = Harness::Options();
+  options.rendezvous_bytes_max = 1000;
+  Harness h(options);
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Submit(AJob("a", 1));
+  h.Prepare(node);
+  for (const char* value : {"x", "y"}) {  // what is said anew takes the place of what was said
+    h.Report(node, job, 0, RendezvousEntry{"k", std::string(600, *value)});
+  }
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  h.Report(node, job, 0, RendezvousEntry{"l", std::string(600, 'x')});
+  ASSERT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kRankError);
+  EXPECT_EQ(h.State(job).failure->rank, 0);
+  EXPECT_THAT(h.State(job).failure->message,
+              ::testing::HasSubstr("2 entries of 1202 bytes; at most 1048576 and 1000"));
 }
 
 TEST(RendezvousTest, RepeatedEntry_IsNotSentAgain) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -61,22 +62,23 @@ class Harness {
     if (!plans_held) AnswerPlans();
     if (!store_held) Commit();
   }
-  void AnswerPlans() {
-    while (!plans.empty()) {
+  void AnswerPlans(size_t count = std::numeric_limits<size_t>::max()) {
+    for (size_t i = 0; i < count && !plans.empty(); ++i) {
       const ComputePlan order = std::move(plans.front());
       plans.erase(plans.begin());
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.device_memory, order.epoch);
-      if (plan.ok() && order.layout.has_value()) plan->layout = *order.layout;
+      if (plan.ok() && order.layout.has_value()) plan->layout = **order.layout;
       Step(PlanComputed{order.number, std::move(plan)});
     }
   }
   void Commit() {
-    while (stored_ < records.size()) {
-      stored_ = records.size();
-      Step(RecordStored{stored_});
-      if (!plans_held) AnswerPlans();
-    }
+    while (stored_ < records.size()) CommitUpTo(records.size());
+  }
+  void CommitUpTo(size_t record) {
+    stored_ = std::max(stored_, record);
+    Step(RecordStored{stored_});
+    if (!plans_held) AnswerPlans();
   }
   // Time passes, deadline by deadline.
   void Advance(absl::Duration duration) {
@@ -201,6 +203,7 @@ class Harness {
 
   bool plans_held = false;         // plans are made when AnswerPlans is called
   std::vector<ComputePlan> plans;  // asked for and not answered
+  std::vector<uint64_t> dropped_plans;
   bool store_held = false;
   std::vector<JournalRecord> records;  // stored or about to be
   std::vector<SendCommand> commands;
@@ -217,7 +220,7 @@ class Harness {
   std::vector<JobId> archived;  // to become entries among the ended jobs
   std::vector<JobId> deleted;   // entries to be deleted
   std::map<uint64_t, absl::Status> refused_deletes;
-  size_t published_steps = 0;
+  size_t published_steps = 0, published_views = 0;
 
  private:
   // One event that came alone: the queue is looked at right behind it.
@@ -236,9 +239,12 @@ class Harness {
         commands.push_back(std::move(*a));
       } else if (auto* a = std::get_if<ComputePlan>(&action)) {
         plans.push_back(std::move(*a));
+      } else if (auto* a = std::get_if<DropPlan>(&action)) {
+        dropped_plans.push_back(a->number);
       } else if (auto* a = std::get_if<CloseSession>(&action)) {
         closed[a->session] = a->status;
       } else if (auto* a = std::get_if<PublishJob>(&action)) {
+        ++published_views;
         views[a->job->id] = a->job;
         auto& list = phases[a->job->id];
         if (list.empty() || list.back() != a->job->phase) list.push_back(a->job->phase);

@@ -34,17 +34,17 @@ TEST(JobStateTest, ForbiddenMove_ChangesNothing) {
 
 TEST(JobStateTest, OlderEpoch_ChangesNothing) {
   JobState state = Submitted();
-  state.Apply(Of(EpochPlanned{{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p2"}));
-  state.Apply(Of(EpochPlanned{{.epoch = Epoch{1}, .nodes = {{"m", {0, 1}}}}, "p1"}));
+  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p2"}));
+  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{1}, .nodes = {{"m", {0, 1}}}}, "p1"}));
   EXPECT_EQ(state.epoch, Epoch{2});
   EXPECT_EQ(state.plan_digest, "p2");
 }
 
 TEST(JobStateTest, NewEpoch_ForgetsWhoHadSucceeded) {
   JobState state = Submitted();
-  state.Apply(Of(EpochPlanned{{.epoch = Epoch{1}, .nodes = {{"n", {0, 1}}}}, "p"}));
+  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{1}, .nodes = {{"n", {0, 1}}}}, "p"}));
   state.Apply(Of(RanksSucceeded{Epoch{1}, {0}}));
-  state.Apply(Of(EpochPlanned{{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p"}));
+  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p"}));
   state.Apply(Of(RanksSucceeded{Epoch{1}, {1}}));
   EXPECT_TRUE(state.succeeded.empty());
 }

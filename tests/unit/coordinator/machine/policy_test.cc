@@ -98,5 +98,22 @@ TEST(PolicyTest, NodeLost_Table) {
   }
 }
 
+TEST(PolicyTest, RanksLost_WhileTheEpochIsTakenUpAgain_StartsItAnew) {
+  coordinator::Run run;
+  run.teams = {{.node = "b", .devices = {0}, .assigned = true}};
+  const Loss loss{FailureKind::kRanksLost, "b"};
+  EXPECT_EQ(Decide({}, run, {&loss, 1}, {}).rung, Rung::kFail);
+  run.stage = coordinator::Run::Stage::kReattaching;
+  const Decision decision = Decide({}, run, {&loss, 1}, {});
+  EXPECT_EQ(decision.rung, Rung::kStartAnew);
+  EXPECT_THAT(decision.reason, HasSubstr("the ranks on node b had not started"));
+}
+
+TEST(PolicyTest, NodeLost_BeforeTheJobHasARun_WaitsForDevices) {
+  const Loss loss{FailureKind::kNodeLost, "b"};
+  EXPECT_EQ(Decide({}, {}, {&loss, 1}, {}).rung, Rung::kWait);
+  EXPECT_EQ(Decide({.may_wait = false}, {}, {&loss, 1}, {}).rung, Rung::kFail);
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator

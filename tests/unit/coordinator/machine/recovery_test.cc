@@ -76,16 +76,79 @@ TEST(RecoveryTest, DaemonThatDiedMeanwhile_LosesTheRanks) {
   EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kRanksLost);
 }
 
-TEST(RecoveryTest, RanksThatSucceededBeforeTheCrash_AreRemembered) {
+// Node a does not come back at all, and the daemon of node b says again what its ranks have said.
+TEST(RecoveryTest, RanksThatSucceededBeforeTheCrash_AreOneRecordANode) {
   Harness h;
-  const SessionId before = h.Open("n", 2);
-  const JobId job = h.Run(before, AJob("a", 2));
-  h.Report(before, job, 0, RankSucceeded{10});
-  h.Report(before, job, 0, RankExited{});
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 2);
+  const JobId job = h.Submit(AJob("j", 4));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Ready(a, job, 0, 2);
+  h.Ready(b, job, 2, 4);
+  const size_t records = h.records.size();
+  h.Report(a, job, 0, RankSucceeded{10});
+  EXPECT_EQ(h.records.size(), records);
+  h.Report(a, job, 1, RankSucceeded{10});
+  h.Report(b, job, 2, RankSucceeded{10});
+  h.Report(b, job, 2, RankExited{});
+  ASSERT_EQ(h.records.size(), records + 1);
+  EXPECT_EQ(std::get<RanksSucceeded>(h.records.back().body).ranks, (std::vector<int32_t>{0, 1}));
   h.Restart();
-  const SessionId after = h.Open("n", 2, 1, {{job, Epoch{1}}}, 2);
-  h.Report(after, job, 1, RankSucceeded{10});
+  const SessionId after = h.Open("b", 2, 1, {{job, Epoch{1}}}, 2);
+  h.Report(after, job, 2, RankSucceeded{10});
+  h.Report(after, job, 2, RankExited{});
+  h.Report(after, job, 3, RankSucceeded{10});
   EXPECT_EQ(h.Phase(job), JobPhase::kSucceeded);
+}
+
+// Node b and the coordinator died together; the ranks of node a saw the end of b's.
+TEST(RecoveryTest, AccusedRanksOfANodeThatIsNotBack_AreItsLossOnceItsTimeIsUp) {
+  Harness h;
+  const SessionId before = h.Open("a", 2);
+  h.Open("b", 2);
+  const JobId job = h.Submit(AJob("j", 4));
+  h.Prepare(before);
+  h.Prepare(h.NodeNamed("b").session);
+  h.Ready(before, job, 0, 2);
+  h.Ready(h.NodeNamed("b").session, job, 2, 4);
+  h.Restart();
+  const SessionId a = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  for (int32_t rank : {0, 1}) {
+    h.Report(a, job, rank,
+             RankError{.kind = job::FailureKind::kPeerLost, .accused = 2, .message = "gone"});
+  }
+  for (int second = 0; second < 14; ++second) {
+    h.Advance(absl::Seconds(1));
+    h.Feed(HeartbeatReceived{.session = a});
+  }
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Advance(absl::Seconds(1));
+  ASSERT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kNodeLost);
+  EXPECT_EQ(h.State(job).failure->node, "b");
+}
+
+TEST(RecoveryTest, AccusedRanksOfANodeThatComesBack_AreJudgedThen) {
+  Harness h;
+  const SessionId before = h.Open("a", 2);
+  h.Open("b", 2);
+  const JobId job = h.Submit(AJob("j", 4));
+  h.Prepare(before);
+  h.Prepare(h.NodeNamed("b").session);
+  h.Ready(before, job, 0, 2);
+  h.Ready(h.NodeNamed("b").session, job, 2, 4);
+  h.Restart();
+  const SessionId a = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+  for (int32_t rank : {0, 1}) {
+    h.Report(a, job, rank,
+             RankError{.kind = job::FailureKind::kPeerLost, .accused = 2, .message = "gone"});
+  }
+  h.Advance(absl::Seconds(3));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Open("b", 2, 1, {{job, Epoch{1}}}, 2);
+  h.Advance(absl::Milliseconds(300));
+  ASSERT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kNodeUnreachable);
 }
 
 TEST(RecoveryTest, AllRanksSucceededButTheJobNotYetEnded_EndsOnReplay) {
@@ -257,13 +320,13 @@ TEST(RecoveryTest, RunningJob_IsNeverPlannedAgain) {
   Harness h;
   const SessionId before = h.Open("n", 1);
   const JobId job = h.Run(before, AJob("a", 1));
-  const plan::Layout layout = h.State(job).layout;
+  const plan::Layout layout = *h.State(job).layout;
   h.plans_held = true;
   h.Restart();
   h.Open("n", 1, 1, {{job, Epoch{1}}});
   EXPECT_TRUE(h.plans.empty());
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
-  EXPECT_EQ(h.State(job).layout, layout);
+  EXPECT_EQ(*h.State(job).layout, layout);
 }
 
 TEST(RecoveryTest, EventNumbers_GoOnWithoutGaps) {

@@ -154,7 +154,7 @@ TEST(SessionTest, ReportOfAnOldIncarnation_IsFenced) {
   const JobId job = h.Submit(AJob("a", 1));
   h.Replace("n", 1, 2);
   h.Feed(CommandFinished{.session = first, .command_number = 1, .data_digest = "d"});
-  EXPECT_TRUE(h.State(job).layout.data_digest.empty());
+  EXPECT_TRUE(h.State(job).layout->data_digest.empty());
 }
 
 TEST(CommandTest, NumbersCountFromOneWithoutGaps) {
@@ -187,7 +187,7 @@ TEST(CommandTest, CarriedOutWithItsAnswerLost_IsAskedAgainUnderANewNumber) {
   ASSERT_EQ(h.Commands<PrepareData>(again).size(), 1u);
   EXPECT_EQ(h.Commands<PrepareData>(again)[0].first, 2u);
   h.Prepare(again);
-  EXPECT_EQ(h.State(job).layout.data_digest, "data");
+  EXPECT_EQ(h.State(job).layout->data_digest, "data");
 }
 
 TEST(CommandTest, NumbersNeverFallWithinOneProcess) {

@@ -359,6 +359,57 @@ TEST_F(DriverTest, FloodOfEvents_PutsOffNoDeadline) {
   driver_->Stop();
 }
 
+TEST_F(DriverTest, TextOfOthersInTheLog_IsOnOneLineWithoutControls) {
+  Mutex mu;
+  std::string log;
+  DriverOptions options;
+  options.log = [&](const std::string& line) {
+    MutexLock lock(&mu);
+    absl::StrAppend(&log, line, "\n");
+  };
+  Start(std::move(options));
+  PostAndWait(SessionOpened{SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}}});
+  PostAndWait(SessionOpened{
+      SessionId{2}, WorkerHello{.node = "m\x1b[31m\nforged line", .incarnation = Incarnation{1}}});
+  driver_->Stop();
+  MutexLock lock(&mu);
+  EXPECT_THAT(log, ::testing::HasSubstr("node=m\\x1b[31m\\nforged line connected"));
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;
+}
+
+// The planner is busy with one plan; the jobs of the others are cancelled before their turn.
+TEST_F(DriverTest, PlanOfAJobThatIsCancelledBeforeItsTurn_IsNotMade) {
+  Mutex mu;
+  std::vector<std::string> planned;
+  Promise<bool> go;
+  DriverOptions options;
+  options.plan = [&](const ComputePlan& order) -> absl::StatusOr<PlanSummary> {
+    {
+      MutexLock lock(&mu);
+      planned.push_back(order.request->name);
+    }
+    go.Get();
+    return absl::InvalidArgumentError("no");
+  };
+  driver_ = *Driver::Start(std::move(options), clock_, std::make_unique<MemoryBackend>(disk_),
+                           board_, metrics_, sink_);
+  PostAndWait(SessionOpened{
+      SessionId{1}, WorkerHello{.node = "n", .incarnation = Incarnation{1}, .devices = 10}});
+  std::vector<JobId> jobs;
+  for (const char* name : {"a", "b", "c", "d", "e"}) jobs.push_back((*Submit(name))->id);
+  const auto begun = [&] {
+    MutexLock lock(&mu);
+    return planned.size();
+  };
+  while (begun() < 2) std::this_thread::yield();
+  for (size_t i = 2; i < 5; ++i) ASSERT_TRUE(Cancel(jobs[i]).ok());
+  ASSERT_TRUE(Submit("f").ok());
+  go.Set(true);
+  while (begun() < 3) std::this_thread::yield();
+  driver_->Stop();
+  EXPECT_EQ(planned, (std::vector<std::string>{planned[0], planned[1], "f"}));
+}
+
 TEST_F(DriverTest, Deadline_ComesWithoutAnEvent) {
   DriverOptions options;
   options.machine.heartbeat_timeout = absl::Milliseconds(30);

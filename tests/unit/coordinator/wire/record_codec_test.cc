@@ -125,7 +125,7 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.phase, after.phase);
   EXPECT_EQ(before.reason, after.reason);
   EXPECT_EQ(before.epoch, after.epoch);
-  EXPECT_EQ(before.layout, after.layout);
+  EXPECT_EQ(*before.layout, *after.layout);
   EXPECT_EQ(before.plan_digest, after.plan_digest);
   EXPECT_EQ(before.submitted, after.submitted);
   EXPECT_EQ(before.ended, after.ended);
@@ -149,7 +149,7 @@ TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {
   ASSERT_TRUE(record.ok()) << record.status();
   const auto& epoch = std::get<EpochPlanned>(record->body);
   const plan::Layout expected{.epoch = Epoch{2}, .nodes = {{"n", {3}}}, .data_digest = "data"};
-  EXPECT_EQ(epoch.layout, expected);
+  EXPECT_EQ(*epoch.layout, expected);
   EXPECT_EQ(epoch.plan_digest, "plan");
 }
 
@@ -214,7 +214,7 @@ TEST(EndedCodecTest, EndedJob_ComesBackAsItWas) {
   EXPECT_EQ(view->last_step, ended->view.last_step);
   EXPECT_EQ(view->submitted, kTime);
   EXPECT_EQ(view->ended, kTime);
-  EXPECT_EQ(view->placement, ended->view.placement);
+  EXPECT_EQ(*view->placement, *ended->view.placement);
   EXPECT_EQ(view->request->labels, FullRequest()->labels);
   EXPECT_EQ(view->request->warnings, FullRequest()->warnings);
   EXPECT_EQ(details.document, FullRequest()->document);

@@ -1,11 +1,11 @@
-#include "client/terminal_text.h"
+#include "core/base/terminal_text.h"
 
 #include <string>
 #include <utility>
 
 #include "gtest/gtest.h"
 
-namespace phalanx::client {
+namespace phalanx {
 namespace {
 
 TEST(TerminalTextTest, WhatIsNoUtf8_IsWrittenOut) {
@@ -31,5 +31,20 @@ TEST(TerminalTextTest, TheFirstAndLastOfEachLength_AreShown) {
   EXPECT_EQ(TerminalText(text), text);
 }
 
+TEST(TerminalTextTest, CharactersThatHideOrTurnText_AreWrittenOut) {
+  EXPECT_EQ(TerminalText("a\u202Eb"), "a\\xe2\\x80\\xaeb");
+  for (const std::string text : {"\u200B", "\u200F", "\u2028", "\u202A", "\u202E", "\u2066",
+                                 "\u2069"}) {
+    EXPECT_EQ(TerminalText(text).size(), 12u);
+  }
+  for (const std::string text : {"\u200A", "\u2010", "\u2027", "\u202F", "\u2065", "\u206A"}) {
+    EXPECT_EQ(TerminalText(text), text);
+  }
+}
+
+TEST(LineTextTest, WhatWouldEndTheLine_IsWrittenOut) {
+  EXPECT_EQ(LineText("last\n2026 info forged\t\x1b[31m"), "last\\n2026 info forged\\t\\x1b[31m");
+}
+
 }  // namespace
-}  // namespace phalanx::client
+}  // namespace phalanx

@@ -1,12 +1,19 @@
-#include "client/terminal_text.h"
+#include "core/base/terminal_text.h"
 
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 
-namespace phalanx::client {
+namespace phalanx {
 namespace {
+
+// Of the character E2 `second` `third`: U+200B to U+200F, U+2028 to U+202E, U+2066 to U+2069.
+bool IsInvisible(uint8_t second, uint8_t third) {
+  if (second == 0x80) return (third >= 0x8B && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE);
+  return second == 0x81 && third >= 0xA6 && third <= 0xA9;
+}
 
 // The length of the character that `text` begins with, if it is one that may be shown; else 0.
 size_t ShownBytes(absl::string_view text) {
@@ -28,7 +35,7 @@ size_t ShownBytes(absl::string_view text) {
   const bool refused = (first == 0xC2 && byte(1) < 0xA0) || (first == 0xE0 && byte(1) < 0xA0) ||
                        (first == 0xED && byte(1) >= 0xA0) || (first == 0xF0 && byte(1) < 0x90) ||
                        (first == 0xF4 && byte(1) >= 0x90);
-  return refused ? 0 : bytes;
+  return refused || (first == 0xE2 && IsInvisible(byte(1), byte(2))) ? 0 : bytes;
 }
 
 }  // namespace
@@ -48,4 +55,8 @@ std::string TerminalText(absl::string_view text) {
   return shown;
 }
 
-}  // namespace phalanx::client
+std::string LineText(absl::string_view text) {
+  return absl::StrReplaceAll(TerminalText(text), {{"\n", "\\n"}, {"\t", "\\t"}});
+}
+
+}  // namespace phalanx
