@@ -89,14 +89,15 @@ int ServeNode(const AgentOptions& options) {
   sigaddset(&ending, SIGINT);
   sigprocmask(SIG_BLOCK, &ending, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its writer
   // Whatever ranks leave behind comes to us, as the first process of a container and elsewhere.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 
   const std::string indexes = options.state + "/indexes";
   auto agent =
-      Agent::Create(options, [indexes](const Document& document, std::atomic<int64_t>& bytes_read) {
-        return CheckData(document, indexes, bytes_read);
+      Agent::Create(options, [indexes](const Document& document, data::ReadProgress& progress) {
+        return CheckData(document, indexes, progress);
       });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";
