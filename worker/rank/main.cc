@@ -2,7 +2,6 @@
 // rank channel as file descriptor 3; it takes no options.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -25,9 +24,6 @@ void SetEnvironmentOfCuda() {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }
 
-// Ends the channel, which ends the process in good order: shutdown() may be called from a handler.
-void OnTerminate(int) { shutdown(phalanx::channel::kRankChannelFd, SHUT_RDWR); }
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -40,15 +36,15 @@ int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
   spdlog::flush_on(spdlog::level::info);
   std::signal(SIGPIPE, SIG_IGN);
-  struct sigaction action = {};
-  action.sa_handler = OnTerminate;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its writer
+  // SIGTERM and SIGINT keep their default: the daemon, which orders an end in good order over the
+  // channel, then sees by which signal somebody else has ended the process.
   at::set_num_threads(1);
   at::set_num_interop_threads(1);
   phalanx::channel::FrameSocket channel(phalanx::channel::kRankChannelFd);
-  const int exit_code = phalanx::rank::RankProcess(channel).Run();
+  phalanx::rank::RankProcess process(channel);
+  const int exit_code = process.Run();
   std::fflush(nullptr);
-  // Libraries that keep threads of their own have nothing left to save; their destructors may wait.
+  // Nothing is left to save, and destructors may wait: for threads of libraries, for storage.
   std::_Exit(exit_code);
 }
