@@ -380,15 +380,16 @@ void Coordinator::LoseUnseenRanks(Job& job) {
 }
 
 void Coordinator::FailPreparing(Job& job) {
-  std::vector<NodeName> waiting;
+  std::vector<std::string> waiting;
+  const Team* first = nullptr;
   // The first node is asked before the others.
   for (const Team& team : job.run->teams) {
-    if (!team.prepared) waiting.push_back(team.node);
+    if (!team.prepared) waiting.push_back(team.PreparingName());
+    if (!team.prepared && first == nullptr) first = &team;
     if (!team.prepared && &team == &job.run->teams.front()) break;
   }
-  const NodeName first = waiting.front();
   OnFailure(job, {.kind = FailureKind::kPrepareTimeout,
-                  .node = first,
+                  .node = first->node,
                   .message = absl::StrCat("node ", absl::StrJoin(waiting, ", "),
                                           " has read nothing of the job's data for ",
                                           absl::FormatDuration(options_.prepare_timeout),

@@ -253,7 +253,7 @@ class Coordinator {
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
-  void NotePreparing(Node& node, int64_t prepared_bytes);
+  void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
   void OnPrepared(Job& job, Team& team, const CommandFinished& result);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);

@@ -194,7 +194,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
     Log(absl::StrCat("node=", node->name, event.draining ? " draining" : " no longer draining"));
     PublishView(*node);
   }
-  NotePreparing(*node, event.prepared_bytes);
+  NotePreparing(*node, event.preparing);
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);
     // A rank that steps has built its communicators, so the whole epoch is running.
@@ -206,14 +206,17 @@ void Coordinator::On(const HeartbeatReceived& event) {
   }
 }
 
-void Coordinator::NotePreparing(Node& node, int64_t prepared_bytes) {
-  if (std::exchange(node.prepared_bytes, prepared_bytes) == prepared_bytes) return;
-  for (JobId id : active_) {
-    Run& run = *jobs_.at(id).run;
-    const Team* team = run.TeamOf(node.name);
+void Coordinator::NotePreparing(const Node& node, const std::vector<Preparing>& preparing) {
+  for (const Preparing& data : preparing) {
+    Job* job = FindJob(data.job);
+    if (job == nullptr || !job->run.has_value()) continue;
+    Run& run = *job->run;
+    Team* team = run.TeamOf(node.name);
     if (run.prepare_deadline == absl::InfiniteFuture() || team == nullptr || team->prepared)
       continue;
-    SetDeadline(jobs_.at(id), run.prepare_deadline, options_.prepare_timeout);
+    team->behind = data.behind;
+    if (std::exchange(team->bytes_read, data.bytes_read) == data.bytes_read) continue;
+    SetDeadline(*job, run.prepare_deadline, options_.prepare_timeout);
   }
 }
 

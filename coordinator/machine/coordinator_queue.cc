@@ -375,7 +375,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
                                        count > 16 ? ", ..." : "", ")"));
       } else if (job.run.has_value()) {
         for (const Team& team : job.run->teams) {
-          if (!team.prepared) missing.push_back(team.node);
+          if (!team.prepared) missing.push_back(team.PreparingName());
         }
         reasons.push_back(absl::StrCat("its data is being checked and indexed on ",
                                        absl::StrJoin(missing, ", ")));

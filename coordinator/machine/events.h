@@ -80,11 +80,16 @@ struct Progress {
   Epoch epoch;
   int64_t step = 0;
 };
+// A data set that a node prepares, or will.
+struct Preparing {
+  JobId job;
+  int64_t bytes_read = 0;  // grows while storage answers
+  JobId behind;            // the job whose data it waits behind; 0: it does not wait
+};
 struct HeartbeatReceived {
   SessionId session;
   std::vector<Progress> progress;
-  // Of data sets, read for PrepareData by this process so far: it grows while data is prepared.
-  int64_t prepared_bytes = 0;
+  std::vector<Preparing> preparing;
   bool draining = false;
 };
 struct CommandFinished {

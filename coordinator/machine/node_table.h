@@ -42,8 +42,7 @@ struct Node {
   Instant disconnected_at;  // while not
   absl::Duration excused;   // of the time since then: this coordinator did not run
   bool draining = false;
-  bool lost = false;           // silent or away for longer than the heartbeat timeout
-  int64_t prepared_bytes = 0;  // as its last heartbeat said
+  bool lost = false;  // silent or away for longer than the heartbeat timeout
   uint64_t last_command_number = 0;
   std::vector<Outstanding> outstanding;  // in order of number
   std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax

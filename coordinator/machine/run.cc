@@ -3,7 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace phalanx::coordinator {
+
+std::string Team::PreparingName() const {
+  return behind == JobId{} ? node : absl::StrCat(node, " (behind ", ToString(behind), ")");
+}
 
 Instant Run::NextDeadline() const {
   Instant next = std::min(

@@ -26,12 +26,17 @@ struct Team {
   std::vector<int32_t> devices;
   int32_t first_rank = 0;
   bool prepared = false;  // its data is checked and indexed
+  // Until then, as the last heartbeat of its node said.
+  int64_t bytes_read = 0;
+  JobId behind;           // whose data this job's waits behind; 0: it does not wait
   bool assigned = false;  // it was told to start its ranks, so they may be there
   bool seen = false;  // after a restart of the coordinator: its node says that the ranks are there
   bool released = false;  // its ranks are gone for certain; its devices are free
   // The node is back and does not list the ranks: their last reports must come until then.
   Instant missing_deadline = absl::InfiniteFuture();
 
+  // "a", "a (behind job-1)".
+  std::string PreparingName() const;
   int32_t end_rank() const { return first_rank + static_cast<int32_t>(devices.size()); }
   bool Has(int32_t rank) const { return rank >= first_rank && rank < end_rank(); }
 };

@@ -210,9 +210,12 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
 std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message) {
   switch (message.message_case()) {
     case v1::OpenSessionRequest::kHeartbeat: {
-      HeartbeatReceived event{.session = session,
-                              .prepared_bytes = message.heartbeat().prepared_bytes(),
-                              .draining = message.heartbeat().draining()};
+      HeartbeatReceived event{.session = session, .draining = message.heartbeat().draining()};
+      for (const auto& preparing : message.heartbeat().preparing()) {
+        event.preparing.push_back({.job = JobId{preparing.job()},
+                                   .bytes_read = preparing.bytes_read(),
+                                   .behind = JobId{preparing.behind()}});
+      }
       for (const auto& progress : message.heartbeat().progress()) {
         event.progress.push_back({.job = JobId{progress.job()},
                                   .epoch = Epoch{progress.epoch()},

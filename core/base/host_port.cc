@@ -20,9 +20,8 @@ bool IsName(absl::string_view host) {
   });
 }
 
-// "[::1]", "[fe80::1%eth0]".
-bool IsBracketedIpv6(absl::string_view host) {
-  if (!absl::ConsumePrefix(&host, "[") || !absl::ConsumeSuffix(&host, "]")) return false;
+// "::1", "fe80::1%eth0".
+bool IsIpv6(absl::string_view host) {
   const size_t percent = host.find('%');
   if (percent != absl::string_view::npos) {
     if (!IsName(host.substr(percent + 1))) return false;
@@ -32,7 +31,13 @@ bool IsBracketedIpv6(absl::string_view host) {
   return inet_pton(AF_INET6, std::string(host).c_str(), &address) == 1;
 }
 
+bool IsBracketedIpv6(absl::string_view host) {
+  return absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]") && IsIpv6(host);
+}
+
 }  // namespace
+
+bool IsHost(absl::string_view text) { return IsName(text) || IsIpv6(text); }
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min) {
   constexpr int kPortMax = 65535;

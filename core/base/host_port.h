@@ -13,6 +13,9 @@ struct HostPort {
   int port = 0;
 };
 
+// Whether `text` is a name, an IPv4 address or an IPv6 address without brackets.
+bool IsHost(absl::string_view text);
+
 // "HOST:PORT". HOST is a name or an IPv4 address of letters, digits, '.', '-' and '_', or an IPv6
 // address in brackets. `port_min`: 0 where that means any free port, else 1. Errors:
 // InvalidArgument, with the text and the rule.

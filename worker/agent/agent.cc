@@ -83,6 +83,10 @@ absl::Status ValidateOptions(const AgentOptions& options) {
   if (const absl::Status address = ParseHostPort(options.coordinator, 1).status(); !address.ok()) {
     return invalid("--coordinator: ", address.message());
   }
+  if (!IsHost(options.address)) {
+    return invalid("--address is \"", absl::Utf8SafeCHexEscape(options.address),
+                   "\"; it must be a name, an IPv4 address or an IPv6 address without brackets");
+  }
   const bool named = !options.node.empty() && options.node.size() <= kNodeBytesMax &&
                      std::all_of(options.node.begin(), options.node.end(), [](unsigned char c) {
                        return std::isalnum(c) || c == '.' || c == '_' || c == '-';
@@ -138,8 +142,7 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
 
 absl::Status Agent::Run(int signal_fd) {
   while (!exit_.has_value()) {
-    Feed(DeadlineReached{});
-    if (!exit_.has_value()) Wait(signal_fd);
+    Wait(signal_fd);
     activity_.Tick();
   }
   activity_.Close();
@@ -148,8 +151,10 @@ absl::Status Agent::Run(int signal_fd) {
   return absl::Status(exit_->status.code(), exit_->reason);
 }
 
-// Returns when something happened that was fed, or a deadline has come.
+// Returns when something happened that was fed, or a deadline has come. What has come in when the
+// wait begins is fed before anybody is judged as of then.
 void Agent::Wait(int signal_fd) {
+  const Instant read_until = Now();
   std::vector<pollfd> fds = {{signal_fd, POLLIN, 0}, {inbox_.fd(), POLLIN, 0}};
   supervisor_.AddTo(fds);
   // Rounded up: a deadline that has not quite come would be waited for again and again.
@@ -157,7 +162,11 @@ void Agent::Wait(int signal_fd) {
       std::clamp(machine_.NextDeadline() - Now(), absl::ZeroDuration(), StallWatch::kTick);
   const int ready =
       poll(fds.data(), fds.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
-  if (ready <= 0) return;
+  if (ready > 0) FeedWhatCame(signal_fd, fds);
+  Feed(DeadlineReached{read_until});
+}
+
+void Agent::FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds) {
   if (fds[0].revents != 0) {
     signalfd_siginfo info;
     if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) Feed(TerminationRequested{});
@@ -188,7 +197,7 @@ void Agent::Carry(const std::vector<Action>& actions) {
 }
 
 void Agent::Carry(const SendHeartbeat& action) {
-  session_.Send(MessageOf(action, preparer_.prepared_bytes()));
+  session_.Send(MessageOf(action, preparer_.UnderWay()));
 }
 void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
 void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }

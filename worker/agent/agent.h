@@ -5,6 +5,8 @@
 // uploads run on threads of their own and leave events in the inbox.
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -69,6 +71,7 @@ class Agent {
 
   void Feed(const Event& event);
   void Wait(int signal_fd);
+  void FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds);
   void WriteReadyFile();
 
   void Carry(const std::vector<Action>& actions);
@@ -78,6 +81,7 @@ class Agent {
   void Carry(const SendCommandResult& action);
   void Carry(const SendReport& action);
   void Carry(const PrepareData& action) { preparer_.Carry(action); }
+  void Carry(const CancelData& action) { preparer_.Carry(action); }
   void Carry(const UseStore& action);
   void Carry(const StartProcess& action);
   template <typename ProcessOrder>

@@ -33,11 +33,11 @@ std::string KeyOf(const data::DataSetSpec& spec) {
 // Fills `path` where the index is kept.
 absl::StatusOr<data::Index> LoadOrBuild(const data::DataSetSpec& spec,
                                         const std::optional<std::string>& folder,
-                                        std::atomic<int64_t>* bytes_read, std::string* path) {
+                                        data::ReadProgress* progress, std::string* path) {
   if (!folder.has_value()) return data::Index::Build(spec);
   *path = absl::StrCat(*folder, "/", KeyOf(spec), ".index");
   if (absl::StatusOr<data::Index> known = data::Index::Load(*path, spec); known.ok()) return known;
-  ASSIGN_OR_RETURN(data::Index index, data::Index::Build(spec, bytes_read));
+  ASSIGN_OR_RETURN(data::Index index, data::Index::Build(spec, progress));
   std::error_code error;
   std::filesystem::create_directories(*folder, error);
   if (error) {
@@ -57,7 +57,7 @@ void AddCorrupt(const data::Index& index, DataOutcome& outcome) {
 }
 
 DataOutcome Check(const Document& document, const std::optional<std::string>& folder,
-                  std::atomic<int64_t>* bytes_read) {
+                  data::ReadProgress* progress) {
   DataOutcome outcome;
   absl::StatusOr<job::ReadJob> job = wire::ReadJobFile(document.text, job::Purpose::kSubmit);
   if (!job.ok()) {
@@ -71,7 +71,8 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
     if (validation && job->spec.data->validation.empty()) continue;
     const data::DataSetSpec spec = data::DataSetSpecOf(job->spec, document.directory, validation);
     std::string path;
-    const absl::StatusOr<data::Index> index = LoadOrBuild(spec, folder, bytes_read, &path);
+    const absl::StatusOr<data::Index> index = LoadOrBuild(spec, folder, progress, &path);
+    if (absl::IsCancelled(index.status())) return {.status = index.status()};
     if (!index.ok()) {
       if (outcome.status.ok()) outcome.status = index.status();
       for (Violation& violation : ViolationsOf(index.status())) {
@@ -99,8 +100,8 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
 }  // namespace
 
 DataOutcome CheckData(const Document& document, const std::string& indexes_folder,
-                      std::atomic<int64_t>& bytes_read) {
-  return Check(document, indexes_folder, &bytes_read);
+                      data::ReadProgress& progress) {
+  return Check(document, indexes_folder, &progress);
 }
 
 DataOutcome CheckData(const Document& document) {
@@ -114,47 +115,92 @@ DataOutcome CheckData(const Document& document) {
 }
 
 DataPreparer::DataPreparer(DataPreparer::Check check, Inbox& inbox)
-    : check_(std::move(check)), inbox_(inbox), thread_([this] { Work(); }) {}
+    : check_(std::move(check)), inbox_(inbox) {}
 
 DataPreparer::~DataPreparer() {
-  MutexLock lock(&mutex_);
-  stopping_ = true;
-  changed_.SignalAll();
+  std::vector<std::jthread> threads;
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    for (const auto& work : works_) work->progress.called_off = true;
+    changed_.SignalAll();
+    threads.swap(threads_);
+  }
 }
 
 void DataPreparer::Carry(const PrepareData& order) {
   MutexLock lock(&mutex_);
-  if (orders_.size() < kQueueMax) {
-    orders_.push_back(order);
-    return changed_.SignalAll();
+  if (works_.size() == kQueueMax) {
+    return inbox_.Post(DataPrepared{
+        order.request,
+        {.status = absl::ResourceExhaustedError("too many data sets wait to be checked")}});
   }
-  inbox_.Post(DataPrepared{
-      order.request,
-      {.status = absl::ResourceExhaustedError("too many data sets wait to be checked")}});
+  works_.push_back(std::make_shared<Work>(order));
+  if (threads_.size() < std::min(kThreadsMax, works_.size())) {
+    threads_.emplace_back([this] { Serve(); });
+  }
+  changed_.SignalAll();
+}
+
+void DataPreparer::Carry(const CancelData& order) {
+  MutexLock lock(&mutex_);
+  const auto found = std::find_if(
+      works_.begin(), works_.end(),
+      [&order](const std::shared_ptr<Work>& work) { return work->order.request == order.request; });
+  if (found == works_.end()) return;
+  (*found)->progress.called_off = true;
+  if (!(*found)->begun) works_.erase(found);
 }
 
 bool DataPreparer::busy() const {
   MutexLock lock(&mutex_);
-  return !orders_.empty();
+  return std::any_of(works_.begin(), works_.end(),
+                     [](const std::shared_ptr<Work>& work) { return work->begun; });
 }
 
-void DataPreparer::Work() {
-  while (true) {
-    PrepareData order;
+std::vector<Preparing> DataPreparer::UnderWay() const {
+  MutexLock lock(&mutex_);
+  int64_t bytes_read = 0;
+  JobId first;
+  for (const auto& work : works_) {
+    if (!work->begun) continue;
+    bytes_read += work->progress.bytes;
+    if (first == JobId{}) first = work->order.job;
+  }
+  std::vector<Preparing> list;
+  for (const auto& work : works_) {
+    if (work->progress.called_off) continue;
+    list.push_back(work->begun ? Preparing{work->order.job, work->progress.bytes, JobId{}}
+                               : Preparing{work->order.job, bytes_read, first});
+  }
+  return list;
+}
+
+std::shared_ptr<DataPreparer::Work> DataPreparer::Next() {
+  MutexLock lock(&mutex_);
+  while (!stopping_) {
+    for (const auto& work : works_) {
+      if (work->begun) continue;
+      work->begun = true;
+      return work;
+    }
+    changed_.Wait(&mutex_);
+  }
+  return nullptr;
+}
+
+void DataPreparer::Serve() {
+  while (const std::shared_ptr<Work> work = Next()) {
+    DataOutcome outcome = check_(work->order.document, work->progress);
+    spdlog::info("{} data digest={} corrupt_samples={} {}", ToString(work->order.job),
+                 outcome.digest, outcome.corrupt_samples, OneLine(outcome.status));
     {
       MutexLock lock(&mutex_);
-      while (orders_.empty() && !stopping_) changed_.Wait(&mutex_);
-      if (stopping_) return;
-      order = orders_.front();
+      works_.remove(work);
     }
-    DataOutcome outcome = check_(order.document, prepared_bytes_);
-    spdlog::info("{} data digest={} corrupt_samples={} {}", ToString(order.job), outcome.digest,
-                 outcome.corrupt_samples, OneLine(outcome.status));
-    {
-      MutexLock lock(&mutex_);
-      orders_.pop_front();
+    if (!work->progress.called_off) {
+      inbox_.Post(DataPrepared{work->order.request, std::move(outcome)});
     }
-    inbox_.Post(DataPrepared{order.request, std::move(outcome)});
   }
 }
 

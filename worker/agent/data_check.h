@@ -1,62 +1,77 @@
 // worker/agent/data_check.h: whether a job's shards and tokenizer are usable, and their index.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "core/base/mutex.h"
 #include "worker/agent/inbox.h"
 #include "worker/agent/machine/actions.h"
+#include "worker/data/read_progress.h"
 
 namespace phalanx::agent {
 
 // Reads the job file and indexes its training and validation sets; index files that are still true
 // are taken as they are. They are kept as STATE/indexes/KEY.index, KEY a digest of what the index
 // depends on besides the shards' contents. Blocks for as long as reading the shards takes. An
-// outcome that is not OK has every violation. `bytes_read` grows while shards are read.
-// Thread-safe.
+// outcome that is not OK has every violation. `progress` grows while shards are read and may call
+// it off. Thread-safe.
 DataOutcome CheckData(const Document& document, const std::string& indexes_folder,
-                      std::atomic<int64_t>& bytes_read);
+                      data::ReadProgress& progress);
 
 // The same without a folder to keep anything in, for a person. More corrupt samples than the job
 // allows are refused here with the sentence that the job would fail with; of a job, the coordinator
 // counts them, together with those that ranks find.
 DataOutcome CheckData(const Document& document);
 
-// Runs checks one after another on a thread of its own and posts DataPrepared for each.
-// Thread-safe.
+// Runs checks on threads of its own, a few at a time in the order of the orders, and posts
+// DataPrepared for each that is not called off. A check that storage holds for ever keeps its
+// thread, called off or not. Thread-safe.
 class DataPreparer {
  public:
-  // Adds what it has read to `bytes_read` as it goes.
-  using Check = std::function<DataOutcome(const Document&, std::atomic<int64_t>& bytes_read)>;
-  // Orders waiting; beyond, they are answered with ResourceExhausted.
+  // Adds what it has read to the progress as it goes, and ends soon where that is called off.
+  using Check = std::function<DataOutcome(const Document&, data::ReadProgress&)>;
+  // Orders that are not answered; beyond, they are answered with ResourceExhausted.
   static constexpr size_t kQueueMax = 256;
+  static constexpr size_t kThreadsMax = 4;
 
   DataPreparer(Check check, Inbox& inbox);
-  // Waits for the check under way; the others are dropped.
+  // Calls off what is under way and waits for it; the others are dropped.
   ~DataPreparer();
 
   void Carry(const PrepareData& order);
+  void Carry(const CancelData& order);
+  // A check is under way, which the destructor would wait for.
   bool busy() const;
-  // Bytes that all checks have read so far: it stands still where storage does.
-  int64_t prepared_bytes() const { return prepared_bytes_; }
+  std::vector<Preparing> UnderWay() const;
 
  private:
-  void Work();
+  struct Work {
+    explicit Work(PrepareData wanted) : order(std::move(wanted)) {}
+    const PrepareData order;
+    data::ReadProgress progress;
+    bool begun = false;  // guarded by mutex_
+  };
+
+  void Serve();
+  // Waits for the next to begin; nullptr: at the end.
+  std::shared_ptr<Work> Next();
 
   const Check check_;
   Inbox& inbox_;
-  std::atomic<int64_t> prepared_bytes_ = 0;
   mutable Mutex mutex_;
   CondVar changed_;
-  std::deque<PrepareData> orders_ ABSL_GUARDED_BY(mutex_);  // the front is under way
+  std::list<std::shared_ptr<Work>> works_ ABSL_GUARDED_BY(mutex_);  // in order
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::jthread thread_;  // last: ends before what it uses
+  // Last: they end before what they use. Begun as they are needed.
+  std::vector<std::jthread> threads_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace phalanx::agent

@@ -96,8 +96,8 @@ int ServeNode(const AgentOptions& options) {
 
   const std::string indexes = options.state + "/indexes";
   auto agent =
-      Agent::Create(options, [indexes](const Document& document, std::atomic<int64_t>& bytes_read) {
-        return CheckData(document, indexes, bytes_read);
+      Agent::Create(options, [indexes](const Document& document, data::ReadProgress& progress) {
+        return CheckData(document, indexes, progress);
       });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";

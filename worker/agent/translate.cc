@@ -126,11 +126,17 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
   return std::nullopt;
 }
 
-v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, int64_t prepared_bytes) {
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action,
+                                 absl::Span<const Preparing> preparing) {
   v1::OpenSessionRequest message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_draining(action.draining);
-  heartbeat.set_prepared_bytes(prepared_bytes);
+  for (const Preparing& one : preparing) {
+    v1::Heartbeat::Preparing& entry = *heartbeat.add_preparing();
+    entry.set_job(one.job.value);
+    entry.set_bytes_read(one.bytes_read);
+    entry.set_behind(one.behind.value);
+  }
   for (const Progress& progress : action.progress) {
     v1::Heartbeat::Progress& entry = *heartbeat.add_progress();
     entry.set_job(progress.job.value);
@@ -168,6 +174,9 @@ v1::OpenSessionRequest MessageOf(const SendReport& action) {
   v1::RankReport& report = *message.mutable_rank_report();
   if (const auto* payload = std::get_if<std::string>(&action.report)) {
     report.ParseFromString(*payload);
+  } else if (const auto* fault = std::get_if<RankFault>(&action.report)) {
+    report.mutable_error()->set_message(Utf8Of(fault->message, kTextBytesMax));
+    report.mutable_error()->set_kind(v1::FAILURE_KIND_RANK_ERROR);
   } else {
     const RankExit& exit = std::get<RankExit>(action.report);
     v1::RankExited& exited = *report.mutable_exited();

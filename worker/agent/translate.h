@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "phalanx/v1/worker_service.pb.h"
 #include "worker/agent/machine/actions.h"
 #include "worker/agent/machine/events.h"
@@ -19,7 +20,8 @@ std::string Utf8Of(absl::string_view text, size_t bytes_max);
 // nullopt: a message of a newer coordinator that asks for nothing.
 std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionResponse& response);
 
-v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, int64_t prepared_bytes);
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action,
+                                 absl::Span<const Preparing> preparing);
 v1::OpenSessionRequest MessageOf(const SendCommandResult& action);
 v1::OpenSessionRequest MessageOf(const SendReport& action);
 

@@ -13,13 +13,16 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 
 namespace phalanx::comm {
 namespace {
@@ -175,8 +178,21 @@ absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32
     RETURN_IF_ERROR(ConnectPairs(*context, rendezvous, deadline, options.stop));
     return context;
   } catch (const std::exception& error) {
-    return absl::UnavailableError(error.what());
+    return ConnectingFailed(error);
   }
+}
+
+absl::Status ConnectingFailed(const std::exception& error) {
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  const std::error_code code = system != nullptr ? system->code() : std::error_code();
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+      code == std::errc::not_enough_memory || code == std::errc::resource_unavailable_try_again) {
+    return job::WithKind(job::FailureKind::kOutOfMemory,
+                         absl::ResourceExhaustedError(absl::StrCat(
+                             "this node has no memory or no thread left for this rank: ",
+                             error.what(), "; look at the limits of phalanx-worker (ulimit -a)")));
+  }
+  return absl::UnavailableError(error.what());
 }
 
 bool IsSent(::gloo::transport::UnboundBuffer& buffer) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -23,6 +24,10 @@ namespace phalanx::comm {
 // peer announces no address), Cancelled (options.stop), the rendezvous' own.
 absl::StatusOr<std::shared_ptr<::gloo::transport::Context>> ConnectGlooMesh(
     int32_t self, int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+
+// What was thrown while connecting, as a status: that of a peer that cannot be reached, or
+// OutOfMemory (core/job/failure.h) where it is this process that lacks memory or threads.
+absl::Status ConnectingFailed(const std::exception& error);
 
 // Whether what a buffer of that context was told to send has left it. Gloo itself only waits.
 bool IsSent(::gloo::transport::UnboundBuffer& buffer);

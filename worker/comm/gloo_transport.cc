@@ -39,7 +39,8 @@ constexpr uint64_t kReceiptTag = kFarewellTag | 4;
 // rank left.
 constexpr size_t kFarewellBytes = 256;
 constexpr size_t kAccusedAt = kFarewellBytes - 1 - sizeof(int32_t);
-enum class Leaving : char { kNotYet = 0, kHealthy = 1, kFailed = 2 };
+// kStopped: it, or another whose word it passes on, was told to stop, which is nobody's fault.
+enum class Leaving : char { kNotYet = 0, kHealthy = 1, kFailed = 2, kStopped = 3 };
 constexpr int64_t kHandleBytesMax = 96;
 // For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
@@ -59,8 +60,16 @@ absl::Status Gone(int32_t peer, const std::exception& error) {
                   absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", text)));
 }
 
-// What the farewell of a rank that failed says.
-absl::Status Passed(const char* farewell) {
+Leaving HowLeft(char* farewell) {
+  return static_cast<Leaving>(
+      std::atomic_ref(farewell[kFarewellBytes - 1]).load(std::memory_order_acquire));
+}
+
+// What the farewell of a rank that failed or was stopped says; OK for others.
+absl::Status Passed(char* farewell) {
+  const Leaving how = HowLeft(farewell);
+  if (how == Leaving::kStopped) return absl::AbortedError(farewell);
+  if (how != Leaving::kFailed) return absl::OkStatus();
   int32_t accused = 0;
   std::memcpy(&accused, farewell + kAccusedAt, sizeof(accused));
   return Accusing(Rank{accused}, absl::UnavailableError(farewell));
@@ -120,11 +129,14 @@ class GlooTransport final : public Transport {
   bool InReach(int32_t peer) const { return in_reach_[static_cast<size_t>(peer)]; }
   absl::Status Wait(GlooBuffer& buffer, int32_t peer, bool receive);
   absl::Status TakeShared(const Inbound& receive, absl::FunctionRef<void(const void*)> consume);
-  void Stop(absl::Status reason, bool blames_peer);
+  // Whose doing the end of a transport is.
+  enum class Blame : uint8_t { kSelf, kPeer, kNobody };
+  void Stop(absl::Status reason, Blame blame);
   // Stops, and returns the first failure of this transport.
   absl::Status Fail(absl::Status reason);
-  // Tells the peers that the end of the connection is meant, or why this rank failed. A healthy one
-  // waits until all that it sent is with them: closing a socket may throw away what is still in it.
+  // Tells the peers that the end of the connection is meant, or why this rank failed. One that did
+  // not waits until all that it sent is with them: closing a socket may throw away what is still in
+  // it.
   void SayFarewell();
   // Why a connection broke: the peer's own words, if it had time for any.
   absl::Status Broken(int32_t peer, const std::exception& error);
@@ -140,8 +152,7 @@ class GlooTransport final : public Transport {
   const milliseconds operation_timeout_;
   Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // failure_ names the rank that caused it.
-  bool blames_peer_ ABSL_GUARDED_BY(mutex_) = false;
+  Blame blame_ ABSL_GUARDED_BY(mutex_) = Blame::kSelf;  // kPeer: failure_ names it
   std::set<Waiting*> waiting_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
   std::atomic<bool> ending_{false};
@@ -192,40 +203,49 @@ GlooTransport::~GlooTransport() {
 
 void GlooTransport::SayFarewell() {
   absl::Status reason;
-  bool blames_peer = false;
+  Blame blame = Blame::kSelf;
   {
     MutexLock lock(&mutex_);
     reason = failure_;
-    blames_peer = blames_peer_;
+    blame = blame_;
   }
   std::string text;
   int32_t accused = context_->rank;
+  Leaving how = Leaving::kHealthy;
   if (!reason.ok()) {
-    // One failure, one name: what a peer caused is passed on as it is.
-    text = blames_peer ? std::string(reason.message())
-                       : absl::StrCat("rank ", context_->rank, " is gone: ", reason.message());
-    if (blames_peer) accused = AccusedIn(reason).value_or(Rank{accused}).value;
+    how = blame == Blame::kNobody ? Leaving::kStopped : Leaving::kFailed;
+    // One failure, one name: what did not begin here is passed on as it is.
+    const bool began_here = blame == Blame::kSelf || absl::IsCancelled(reason);
+    text = began_here
+               ? absl::StrCat("rank ", context_->rank,
+                              how == Leaving::kStopped ? " was told to stop: " : " is gone: ",
+                              reason.message())
+               : std::string(reason.message());
+    if (blame == Blame::kPeer) accused = AccusedIn(reason).value_or(Rank{accused}).value;
   }
   text.resize(kAccusedAt - 1);
   text.push_back('\0');  // ends the text, however long it is
   text.append(reinterpret_cast<const char*>(&accused), sizeof(accused));
-  text.push_back(static_cast<char>(reason.ok() ? Leaving::kHealthy : Leaving::kFailed));
+  text.push_back(static_cast<char>(how));
   std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
   for (int32_t peer = 0; peer < context_->size; ++peer) {
     if (peer == context_->rank) continue;
     try {
       farewells.push_back(context_->createUnboundBuffer(text.data(), text.size()));
       farewells.back()->send(peer, kFarewellTag);
-      if (!reason.ok()) continue;
+      if (how == Leaving::kFailed) continue;
       receipts.push_back(context_->createUnboundBuffer(nullptr, 0));
       receipts.back()->recv(peer, kReceiptTag);
     } catch (const std::exception&) {
       // The peer went first and needs no farewell.
     }
   }
+  const auto deadline = std::chrono::steady_clock::now() + kFarewellTimeout;
   for (const auto& receipt : receipts) {
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
     try {
-      receipt->waitRecv(kFarewellTimeout);
+      receipt->waitRecv(std::max(left, milliseconds(1)));
     } catch (const std::exception&) {
     }
   }
@@ -233,19 +253,20 @@ void GlooTransport::SayFarewell() {
 
 absl::Status GlooTransport::Broken(int32_t peer, const std::exception& error) {
   // Written before the connection broke, by the thread that noticed.
-  const char* text = &farewell_texts_[static_cast<size_t>(peer) * kFarewellBytes];
-  const bool failed = text[kFarewellBytes - 1] == static_cast<char>(Leaving::kFailed);
-  return failed ? Passed(text) : Gone(peer, error);
+  char* text = &farewell_texts_[static_cast<size_t>(peer) * kFarewellBytes];
+  absl::Status passed = Passed(text);
+  return passed.ok() ? Gone(peer, error) : passed;
 }
 
 absl::Status GlooTransport::ReadFarewells(size_t count) {
   size_t arrived = 0;
   absl::Status status;
   for (size_t end = kFarewellBytes; end <= farewell_texts_.size(); end += kFarewellBytes) {
-    const auto leaving = static_cast<Leaving>(
-        std::atomic_ref(farewell_texts_[end - 1]).load(std::memory_order_acquire));
-    arrived += leaving != Leaving::kNotYet ? 1 : 0;
-    if (leaving == Leaving::kFailed) status = Passed(&farewell_texts_[end - kFarewellBytes]);
+    char* farewell = &farewell_texts_[end - kFarewellBytes];
+    arrived += HowLeft(farewell) != Leaving::kNotYet ? 1 : 0;
+    // A failure explains more than a stop, which may follow from it.
+    if (absl::Status passed = Passed(farewell); status.ok() || AccusedIn(passed).has_value())
+      status = std::move(passed);
   }
   // One more than was reported is one that is being written: its own report comes at once.
   return arrived > count ? absl::OkStatus() : status;
@@ -253,15 +274,16 @@ absl::Status GlooTransport::ReadFarewells(size_t count) {
 
 void GlooTransport::Abort(absl::Status reason) {
   if (reason.ok()) reason = absl::AbortedError("aborted");
-  Stop(std::move(reason), false);
+  const Blame blame = absl::IsCancelled(reason) ? Blame::kNobody : Blame::kSelf;
+  Stop(std::move(reason), blame);
 }
 
-void GlooTransport::Stop(absl::Status reason, bool blames_peer) {
+void GlooTransport::Stop(absl::Status reason, Blame blame) {
   {
     MutexLock lock(&mutex_);
     if (failure_.ok()) {
       failure_ = std::move(reason);
-      blames_peer_ = blames_peer;
+      blame_ = blame;
     }
     failed_.store(true, std::memory_order_release);
     for (Waiting* waiting : waiting_) waiting->Wake();
@@ -270,8 +292,10 @@ void GlooTransport::Stop(absl::Status reason, bool blames_peer) {
 }
 
 absl::Status GlooTransport::Fail(absl::Status reason) {
-  const bool blames_peer = AccusedIn(reason).has_value();
-  Stop(std::move(reason), blames_peer);
+  const Blame blame = AccusedIn(reason).has_value() ? Blame::kPeer
+                      : absl::IsAborted(reason)     ? Blame::kNobody
+                                                    : Blame::kSelf;
+  Stop(std::move(reason), blame);
   return failure();
 }
 
@@ -463,7 +487,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Connect(int32_t self, int32_t world,
     RETURN_IF_ERROR(transport->MeetInSharedMemory());
     return transport;
   } catch (const std::exception& error) {
-    return absl::UnavailableError(error.what());
+    return ConnectingFailed(error);
   }
 }
 

@@ -32,9 +32,9 @@
 // No LibTorch here: the node daemon links this to check and index shards before epoch 1.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,8 +42,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/job/family.h"
+#include "worker/data/read_progress.h"
 
 namespace phalanx::data {
 
@@ -112,10 +114,9 @@ class Index {
   // many. Errors: InvalidArgument with violations (ViolationsOf, core/base/violation.h), all of
   // them at once, for what makes the set unusable: unreadable, compressed, damaged or truncated
   // shards, no samples, a tokenizer that is none, has no end token or does not fit. Single bad
-  // samples are marked corrupt instead, listed in corrupt_samples(). `bytes_read`, if given, grows
-  // with every header and text that is read, for whoever watches that reading goes on.
-  static absl::StatusOr<Index> Build(const DataSetSpec& spec,
-                                     std::atomic<int64_t>* bytes_read = nullptr);
+  // samples are marked corrupt instead, listed in corrupt_samples(). `progress`, if given, says
+  // that reading goes on; called off: Cancelled.
+  static absl::StatusOr<Index> Build(const DataSetSpec& spec, ReadProgress* progress = nullptr);
   // The same from a file that Save wrote. Errors: FailedPrecondition if the spec is another or
   // shards or tokenizer have changed since (size or mtime), DataLoss if the file is damaged,
   // NotFound.
@@ -180,11 +181,16 @@ struct Sample {
 };
 
 struct LoaderOptions {
-  int32_t threads = 1;  // 0: Take decodes
+  int32_t threads = 1;  // that read ahead; one more reads what Take wants and none has begun
+  // Take waits so long for a sample, below the time that peers wait for this rank.
+  absl::Duration patience = absl::Minutes(2);
   // Decoded samples kept at most until they are taken, and their bytes: threads begin no further
   // one while it would exceed either, but one is always under way.
   int32_t ready_max = 256;
   int64_t ready_bytes_max = int64_t{1} << 30;
+  // Shards are opened with the loader, not when they are first read: as many as stay open are read
+  // even if they are removed meanwhile.
+  bool open_at_once = false;
   // What this rank needs: items as these modules read them, and targets. Items that none of them
   // reads are never opened.
   std::vector<int32_t> modules;
@@ -201,12 +207,15 @@ class Loader {
   // Samples that will be asked for, in that order, repeats included; replaces what was announced
   // before and is not yet taken, and keeps what of that is decoded already. Does not block.
   virtual void Announce(absl::Span<const int64_t> samples) = 0;
-  // Waits until the sample is decoded; decodes here and now one that no thread has begun, announced
-  // or not, so any order of calls makes progress. Errors: Unavailable (the shard cannot be read any
-  // more or is not the one that was indexed).
+  // Waits until the sample is decoded, which begins at once if no thread has begun it, announced or
+  // not, so any order of calls makes progress. Errors: DataUnavailable (core/job/failure.h), naming
+  // the shard: it cannot be read any more, is not the one that was indexed, or its storage did not
+  // answer for LoaderOptions::patience. Cancelled once told to stop.
   virtual absl::StatusOr<std::shared_ptr<const Sample>> Take(int64_t sample) = 0;
+  // Ends waits from now on.
+  virtual void set_stop(std::stop_token stop) = 0;
   // Of samples announced that are being decoded or wait to be taken. At most ready_bytes_max or one
-  // sample, and one more while Take decodes.
+  // sample, and one more while Take waits for one that none had begun.
   virtual int64_t ready_bytes() const = 0;
 };
 

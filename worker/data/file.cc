@@ -69,8 +69,10 @@ absl::Status File::Read(int64_t offset, int64_t bytes, std::string& to) const {
     if (got < 0)
       return absl::UnavailableError(absl::StrCat("cannot be read: ", std::strerror(errno)));
     if (got == 0) {
+      struct stat status;
+      const int64_t end = fstat(descriptor_, &status) == 0 ? status.st_size : offset + done;
       return absl::UnavailableError(
-          absl::StrCat("ends at byte ", offset + done, ", before ", offset + bytes));
+          absl::StrCat("ends at byte ", end, ", before ", offset + bytes));
     }
     done += got;
   }

@@ -120,16 +120,16 @@ absl::Status ReadSample(const File& file, Entry& entry, const std::string& name,
 }
 
 absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec,
-                                const Tokenizer& tokenizer, std::atomic<int64_t>* bytes_read) {
+                                const Tokenizer& tokenizer, ReadProgress* progress) {
   ASSIGN_OR_RETURN(const File file, File::Open(path));
-  ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file, bytes_read));
+  ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file, progress));
   const std::string name = BaseName(path);
   Shard shard{.stamp = file.stamp(),
               .digest = Digest(absl::StrCat(name, "\n", file.stamp().bytes))};
   for (Entry& entry : GroupMembers(members)) {
     const int64_t bytes = entry.text.has_value() ? entry.text->bytes : 0;
     const absl::Status read = ReadSample(file, entry, name, spec, tokenizer, shard);
-    if (bytes_read != nullptr) *bytes_read += bytes;
+    if (progress != nullptr) RETURN_IF_ERROR(progress->Add(bytes));
     if (!read.ok()) return absl::InvalidArgumentError(read.message());
   }
   return shard;
@@ -137,12 +137,12 @@ absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec
 
 // Reads all shards, several at a time.
 std::vector<absl::StatusOr<Shard>> ReadShards(const DataSetSpec& spec, const Tokenizer& tokenizer,
-                                              std::atomic<int64_t>* bytes_read) {
+                                              ReadProgress* progress) {
   std::vector<absl::StatusOr<Shard>> shards(spec.shards.size(), absl::UnknownError("not read"));
   std::atomic<size_t> next = 0;
   const auto work = [&] {
     for (size_t i = next++; i < shards.size(); i = next++) {
-      shards[i] = ReadShard(spec.shards[i], spec, tokenizer, bytes_read);
+      shards[i] = ReadShard(spec.shards[i], spec, tokenizer, progress);
     }
   };
   const size_t threads = std::min<size_t>(
@@ -155,12 +155,11 @@ std::vector<absl::StatusOr<Shard>> ReadShards(const DataSetSpec& spec, const Tok
 }
 
 // The same where there is no tokenizer to read texts with: only whether they are shards.
-std::vector<absl::StatusOr<Shard>> CheckShards(const DataSetSpec& spec,
-                                               std::atomic<int64_t>* bytes_read) {
+std::vector<absl::StatusOr<Shard>> CheckShards(const DataSetSpec& spec, ReadProgress* progress) {
   std::vector<absl::StatusOr<Shard>> shards;
   for (const std::string& path : spec.shards) {
     const absl::StatusOr<File> file = File::Open(path);
-    const absl::Status status = file.ok() ? ListTar(*file, bytes_read).status() : file.status();
+    const absl::Status status = file.ok() ? ListTar(*file, progress).status() : file.status();
     shards.push_back(status.ok() ? absl::StatusOr<Shard>(Shard{}) : status);
   }
   return shards;
@@ -207,12 +206,13 @@ std::string DigestOfSpec(const DataSetSpec& spec) {
   return Digest(text);
 }
 
-absl::StatusOr<Index> Index::Build(const DataSetSpec& spec, std::atomic<int64_t>* bytes_read) {
+absl::StatusOr<Index> Index::Build(const DataSetSpec& spec, ReadProgress* progress) {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(spec);
   // Shards are looked at whatever the tokenizer is: every violation is reported at once.
   std::vector<Violation> violations = ViolationsOf(tokenizer.status());
   std::vector<absl::StatusOr<Shard>> shards =
-      tokenizer.ok() ? ReadShards(spec, **tokenizer, bytes_read) : CheckShards(spec, bytes_read);
+      tokenizer.ok() ? ReadShards(spec, **tokenizer, progress) : CheckShards(spec, progress);
+  if (progress != nullptr) RETURN_IF_ERROR(progress->Add(0));
   AddViolations(spec, shards, violations);
   RETURN_IF_ERROR(ViolationsStatus(violations));
 

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -167,7 +168,8 @@ absl::Status Index::Save(const std::string& path) const {
   writer.bytes().append(kMagic.data(), kMagic.size());
   VisitAll(*impl_, writer);
   writer.bytes().append(Digest(writer.bytes()));
-  const std::string aside = absl::StrCat(path, ".", getpid(), ".tmp");
+  static std::atomic<int64_t> saved = 0;  // two jobs may index one data set at a time
+  const std::string aside = absl::StrCat(path, ".", getpid(), ".", ++saved, ".tmp");
   absl::Status status = WriteAll(aside, writer.bytes());
   if (status.ok() && rename(aside.c_str(), path.c_str()) != 0)
     status = SystemError("cannot rename to", path);

@@ -1,12 +1,17 @@
 #include <algorithm>
+#include <chrono>
 #include <deque>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/job/failure.h"
 #include "worker/data/data_set.h"
 #include "worker/data/sample_reader.h"
 
@@ -15,24 +20,40 @@ namespace {
 
 using Result = absl::StatusOr<std::shared_ptr<const Sample>>;
 
-class ThreadedLoader final : public Loader {
- public:
-  ThreadedLoader(std::unique_ptr<SampleReader> reader, const LoaderOptions& options)
-      : options_(options), reader_(std::move(reader)) {
-    for (int32_t i = 0; i < options.threads; ++i) {
-      threads_.emplace_back([this] { Work(); });
-    }
-  }
+using SteadyTime = std::chrono::steady_clock::time_point;
 
-  ~ThreadedLoader() override {
+// Destruction waits so long for reads that are under way, and leaves alone those that storage
+// holds.
+constexpr std::chrono::seconds kLastReads{2};
+
+// What the loader and its threads share; it goes with the last of them.
+class Decoder : public std::enable_shared_from_this<Decoder> {
+ public:
+  Decoder(std::unique_ptr<SampleReader> reader, const LoaderOptions& options)
+      : options_(options), reader_(std::move(reader)) {}
+
+  void Start() {
     {
       MutexLock lock(&mu_);
-      stopping_ = true;
+      threads_ = options_.threads + 1;
     }
-    work_.SignalAll();
+    for (int32_t i = 0; i < options_.threads; ++i) {
+      std::thread([self = shared_from_this()] { self->ServeAnnounced(); }).detach();
+    }
+    std::thread([self = shared_from_this()] { self->ServeWanted(); }).detach();
   }
 
-  void Announce(absl::Span<const int64_t> samples) override {
+  void End() {
+    const SteadyTime deadline = std::chrono::steady_clock::now() + kLastReads;
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    work_.SignalAll();
+    wanting_.SignalAll();
+    while (threads_ > 0 && !done_.WaitUntil(&mu_, deadline)) {
+    }
+  }
+
+  void Announce(absl::Span<const int64_t> samples) {
     // Outlives the lock: freeing pixels takes time.
     absl::flat_hash_map<int64_t, std::shared_ptr<Slot>> old;
     {
@@ -59,42 +80,42 @@ class ThreadedLoader final : public Loader {
     work_.SignalAll();
   }
 
-  Result Take(int64_t sample) override {
-    std::shared_ptr<Slot> slot;
-    {
+  Result Take(int64_t sample, const std::stop_token& stop) {
+    const SteadyTime deadline =
+        std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.patience);
+    const std::stop_callback wake(stop, [this] {
       MutexLock lock(&mu_);
-      const auto found = slots_.find(sample);
-      if (found != slots_.end()) slot = found->second;
-      if (slot != nullptr && slot->state != State::kPending) {
-        while (slot->state != State::kDone) done_.Wait(&mu_);
-        Use(sample, *slot);
-        return slot->result;
-      }
-      if (slot != nullptr) {
-        slot->state = State::kDecoding;
-        Hold(*slot);
-      }
+      done_.SignalAll();
+    });
+    MutexLock lock(&mu_);
+    const auto found = slots_.find(sample);
+    const std::shared_ptr<Slot> slot =
+        found != slots_.end() ? found->second
+                              : std::make_shared<Slot>(sample, reader_->BytesOf(sample));
+    if (slot->state == State::kPending) {
+      // No thread has begun it: waiting for one could be waiting for ever, since they stop where
+      // enough is ready.
+      slot->state = State::kDecoding;
+      if (found != slots_.end()) Hold(*slot);
+      wanted_.push_back(slot);
+      wanting_.Signal();
     }
-    // No thread has begun it: waiting for one could be waiting for ever, since they stop where
-    // enough is ready.
-    Result result = reader_->Read(sample);
-    if (slot != nullptr) {
-      MutexLock lock(&mu_);
-      slot->result = result;
-      slot->state = State::kDone;
-      Use(sample, *slot);
+    while (slot->state != State::kDone) {
+      if (stop.stop_requested()) return absl::CancelledError("asked to stop");
+      if (done_.WaitUntil(&mu_, deadline) && slot->state != State::kDone) return Silence(sample);
     }
-    return result;
+    Use(sample, *slot);
+    return slot->result;
   }
 
-  int64_t ready_bytes() const override {
+  int64_t ready_bytes() const {
     MutexLock lock(&mu_);
     return held_bytes_;
   }
 
  private:
   enum class State : uint8_t { kPending, kDecoding, kDone };
-  // One announced sample; guarded by mu_.
+  // One sample, announced or wanted; guarded by mu_.
   struct Slot {
     Slot(int64_t sample, int64_t bytes) : sample(sample), bytes(bytes) {}
     const int64_t sample, bytes;
@@ -102,6 +123,14 @@ class ThreadedLoader final : public Loader {
     int64_t uses = 0;  // how often it will be taken
     Result result = absl::UnknownError("not decoded");
   };
+
+  absl::Status Silence(int64_t sample) const {
+    return job::WithKind(
+        job::FailureKind::kDataUnavailable,
+        absl::UnavailableError(absl::StrCat(
+            reader_->ShardOf(sample), " is not answered for: ", reader_->NameOf(sample),
+            " was not read within ", absl::FormatDuration(options_.patience))));
+  }
 
   // One use of a sample that is done; with the last the slot goes, and there is room for another.
   void Use(int64_t sample, Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -126,14 +155,38 @@ class ThreadedLoader final : public Loader {
            held_bytes_ + pending_.front()->bytes <= options_.ready_bytes_max;
   }
 
-  void Work() {
-    while (const std::shared_ptr<Slot> slot = NextPending()) {
-      Result result = reader_->Read(slot->sample);
-      MutexLock lock(&mu_);
-      slot->result = std::move(result);
-      slot->state = State::kDone;
-      done_.SignalAll();
-    }
+  void Decode(Slot& slot) {
+    Result result = reader_->Read(slot.sample);
+    MutexLock lock(&mu_);
+    slot.result = std::move(result);
+    slot.state = State::kDone;
+    done_.SignalAll();
+  }
+
+  void Leave() {
+    MutexLock lock(&mu_);
+    --threads_;
+    done_.SignalAll();
+  }
+
+  void ServeAnnounced() {
+    while (const std::shared_ptr<Slot> slot = NextPending()) Decode(*slot);
+    Leave();
+  }
+
+  void ServeWanted() {
+    while (const std::shared_ptr<Slot> slot = NextWanted()) Decode(*slot);
+    Leave();
+  }
+
+  // Waits for what Take asks for; nullptr at the end.
+  std::shared_ptr<Slot> NextWanted() {
+    MutexLock lock(&mu_);
+    while (wanted_.empty() && !stopping_) wanting_.Wait(&mu_);
+    if (stopping_) return nullptr;
+    std::shared_ptr<Slot> slot = std::move(wanted_.front());
+    wanted_.pop_front();
+    return slot;
   }
 
   // Waits for a slot to decode; nullptr at the end.
@@ -157,15 +210,34 @@ class ThreadedLoader final : public Loader {
   const LoaderOptions options_;
   const std::unique_ptr<SampleReader> reader_;
   mutable Mutex mu_;
-  CondVar work_;  // something is pending and there is room, or the end
-  CondVar done_;  // some slot is done
+  CondVar work_;     // something is pending and there is room, or the end
+  CondVar wanting_;  // something is wanted, or the end
+  CondVar done_;     // some slot is done, a thread has left, or Take is asked to stop
   absl::flat_hash_map<int64_t, std::shared_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Slot>> pending_ ABSL_GUARDED_BY(mu_);  // in announced order
   int64_t held_ ABSL_GUARDED_BY(mu_) = 0;  // of slots_, those being decoded or done
   int64_t held_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // More than one only where Take gave up on storage.
+  std::deque<std::shared_ptr<Slot>> wanted_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  // Last member: joined before what the threads read is destroyed.
-  std::vector<std::jthread> threads_;
+  int32_t threads_ ABSL_GUARDED_BY(mu_) = 0;  // that have not left
+};
+
+class ThreadedLoader final : public Loader {
+ public:
+  explicit ThreadedLoader(std::shared_ptr<Decoder> decoder) : decoder_(std::move(decoder)) {
+    decoder_->Start();
+  }
+  ~ThreadedLoader() override { decoder_->End(); }
+
+  void Announce(absl::Span<const int64_t> samples) override { decoder_->Announce(samples); }
+  Result Take(int64_t sample) override { return decoder_->Take(sample, stop_); }
+  void set_stop(std::stop_token stop) override { stop_ = std::move(stop); }
+  int64_t ready_bytes() const override { return decoder_->ready_bytes(); }
+
+ private:
+  const std::shared_ptr<Decoder> decoder_;
+  std::stop_token stop_;
 };
 
 }  // namespace
@@ -174,7 +246,7 @@ absl::StatusOr<std::unique_ptr<Loader>> Loader::Create(Index index, const DataSe
                                                        const LoaderOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<SampleReader> reader,
                    SampleReader::Create(std::move(index), spec, options));
-  return std::make_unique<ThreadedLoader>(std::move(reader), options);
+  return std::make_unique<ThreadedLoader>(std::make_shared<Decoder>(std::move(reader), options));
 }
 
 }  // namespace phalanx::data

@@ -58,7 +58,17 @@ absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index,
                                                                    const DataSetSpec& spec,
                                                                    const LoaderOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(spec));
-  return std::make_unique<SampleReader>(std::move(index), spec, options, std::move(tokenizer));
+  auto reader =
+      std::make_unique<SampleReader>(std::move(index), spec, options, std::move(tokenizer));
+  const size_t opened = options.open_at_once ? std::min(reader->files_.size(), kOpenMax) : 0;
+  for (size_t shard = 0; shard < opened; ++shard) {
+    RETURN_IF_ERROR(reader->OpenShard(shard).status());
+  }
+  return reader;
+}
+
+const std::string& SampleReader::ShardOf(int64_t sample) const {
+  return index_.impl().shards[index_.impl().ShardOf(sample)].path;
 }
 
 int64_t SampleReader::BytesOf(int64_t sample) const {

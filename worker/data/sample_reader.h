@@ -25,6 +25,9 @@ class SampleReader {
   // A function of the index alone, whichever thread calls. Errors: Unavailable if the shard cannot
   // be read or is not the one that was indexed.
   absl::StatusOr<std::shared_ptr<const Sample>> Read(int64_t sample) const;
+  // For messages: the path of its shard, and its name there.
+  const std::string& ShardOf(int64_t sample) const;
+  std::string NameOf(int64_t sample) const { return index_.NameOf(sample); }
   // What a decoded sample takes, from its shape alone.
   int64_t BytesOf(int64_t sample) const;
 

@@ -62,7 +62,7 @@ std::string NameOf(archive_entry* entry) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TarMember>> ListTar(const File& file, std::atomic<int64_t>* bytes_read) {
+absl::StatusOr<std::vector<TarMember>> ListTar(const File& file, ReadProgress* progress) {
   RETURN_IF_ERROR(CheckStart(file));
   Archive reader(archive_read_new(), &archive_read_free);
   archive_read_support_format_tar(reader.get());
@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<TarMember>> ListTar(const File& file, std::atomic<int
               ? absl::StrCat("is not a tar file: ", MessageOf(reader.get()))
               : absl::StrCat("is damaged after ", last, ": ", MessageOf(reader.get())));
     }
-    if (bytes_read != nullptr) *bytes_read += kRecordBytes;
+    if (progress != nullptr) RETURN_IF_ERROR(progress->Add(kRecordBytes));
     TarMember member{NameOf(entry), archive_filter_bytes(reader.get(), 0),
                      archive_entry_size(entry)};
     last = absl::StrCat("member ", Printable(member.name));

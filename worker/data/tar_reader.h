@@ -5,13 +5,13 @@
 // not.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/data/file.h"
+#include "worker/data/read_progress.h"
 
 namespace phalanx::data {
 
@@ -23,8 +23,7 @@ struct TarMember {
 
 // Errors: InvalidArgument, a phrase that goes after the shard's name ("is truncated: ..."), if the
 // file is empty, compressed, no tar, damaged, or ends before its end-of-archive mark.
-// `bytes_read`, if given, grows with every header, for whoever watches that reading goes on.
-absl::StatusOr<std::vector<TarMember>> ListTar(const File& file,
-                                               std::atomic<int64_t>* bytes_read = nullptr);
+// `progress`, if given, grows with every header; called off: Cancelled.
+absl::StatusOr<std::vector<TarMember>> ListTar(const File& file, ReadProgress* progress = nullptr);
 
 }  // namespace phalanx::data

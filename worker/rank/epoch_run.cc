@@ -111,22 +111,28 @@ absl::Status EpochRun::OpenData() {
       directory, "\n", order_.assign().document().text());
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
-    kept_.validation_digest.clear();
+    kept_.validation = nullptr;
+    kept_.tokenizer = nullptr;
     ASSIGN_OR_RETURN(
         std::unique_ptr<train::SampleSource> source,
         StillThere(train::ShardSource::Open(
             order_.data_index(), data::DataSetSpecOf(plan_.spec, directory, false), options)));
     if (!order_.validation_index().empty()) {
-      ASSIGN_OR_RETURN(
-          const data::Index index,
-          StillThere(data::Index::Load(order_.validation_index(),
-                                       data::DataSetSpecOf(plan_.spec, directory, true))));
-      kept_.validation_digest = index.digest();
+      // Opened with the rest: what is missing of it is better known before the first step.
+      const data::DataSetSpec spec = data::DataSetSpecOf(plan_.spec, directory, true);
+      data::LoaderOptions at_the_end = options;
+      at_the_end.open_at_once = true;
+      ASSIGN_OR_RETURN(kept_.validation, StillThere(train::ShardSource::Open(
+                                             order_.validation_index(), spec, at_the_end)));
+      ASSIGN_OR_RETURN(kept_.tokenizer, StillThere(data::Tokenizer::Load(spec.tokenizer)));
     }
     kept_.source = std::move(source);
     kept_.samples_of = samples_of;
   }
-  const std::string digest = data::DigestOfSets(kept_.source->digest(), kept_.validation_digest);
+  kept_.source->set_stop(stopping_.get_token());
+  if (kept_.validation != nullptr) kept_.validation->set_stop(stopping_.get_token());
+  const std::string digest = data::DigestOfSets(
+      kept_.source->digest(), kept_.validation == nullptr ? "" : kept_.validation->digest());
   if (digest != plan_.layout.data_digest) {
     return job::WithKind(job::FailureKind::kDataInvalid,
                          absl::FailedPreconditionError(absl::StrCat(
@@ -144,7 +150,7 @@ absl::Status EpochRun::OpenMetrics() {
   options.owner =
       absl::StrCat(absl::Hex(order_.store()), "/", ToString(JobId{order_.assign().job()}));
   options.first_step = first_step_;
-  options.stop = connecting_.get_token();
+  options.stop = stopping_.get_token();
   options.on_wait = [this, patience = options.patience](const absl::Status& status) {
     v1::RankReport report;
     report.mutable_event()->set_type("OutputWaiting");
@@ -153,13 +159,13 @@ absl::Status EpochRun::OpenMetrics() {
     report_status_.Update(Report(std::move(report)));
   };
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
-  return absl::OkStatus();
+  return RankFigures::MakeFolder(output_);
 }
 
 absl::Status EpochRun::Connect() {
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
   comm::WorldOptions options;
-  options.stop = connecting_.get_token();
+  options.stop = stopping_.get_token();
   if (!order_.address().empty()) options.interface_address = order_.address();
   absl::StatusOr<comm::Communicators> connected =
       absl::UnimplementedError("no GPU support in this build");
@@ -305,17 +311,11 @@ absl::Status EpochRun::Train() {
 }
 
 absl::Status EpochRun::Evaluate() {
-  const data::DataSetSpec spec =
-      data::DataSetSpecOf(plan_.spec, order_.assign().document().directory(), true);
-  ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> validation,
-                   StillThere(train::ShardSource::Open(order_.validation_index(), spec,
-                                                       OptionsOfLoader(plan_, order_))));
-  ASSIGN_OR_RETURN(std::unique_ptr<data::Tokenizer> tokenizer,
-                   StillThere(data::Tokenizer::Load(spec.tokenizer)));
-  train::Evaluator evaluator(plan_, trainer_->executor(), *validation, LengthMultiple());
+  const data::Tokenizer& tokenizer = *kept_.tokenizer;
+  train::Evaluator evaluator(plan_, trainer_->executor(), *kept_.validation, LengthMultiple());
   ASSIGN_OR_RETURN(
       const train::EvaluationSummary summary,
-      evaluator.Run(kCaptions, reporter_ ? tokenizer.get() : nullptr, tokenizer->end_token()));
+      evaluator.Run(kCaptions, reporter_ ? &tokenizer : nullptr, tokenizer.end_token()));
   if (!reporter_) return absl::OkStatus();
   v1::RankReport report;
   v1::EvaluationReport& out = *report.mutable_evaluation();
@@ -412,7 +412,7 @@ void EpochRun::Stop(absl::Status reason) {
   if (!stopped_.ok()) return;
   stopped_ = reason;
   rendezvous_.Abort(reason);
-  connecting_.request_stop();
+  stopping_.request_stop();
   if (training_ != nullptr) training_->RequestStop();
   AbortCommunicators(reason);
 }

@@ -37,7 +37,8 @@ struct Kept {
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
   std::string samples_of;                          // what `source` reads, and how
   std::unique_ptr<train::SampleSource> source;
-  std::string validation_digest;  // of the index beside it; empty: none
+  std::unique_ptr<train::SampleSource> validation;  // nullptr: the job has none
+  std::unique_ptr<data::Tokenizer> tokenizer;       // of the validation's captions
 };
 
 class EpochRun {
@@ -99,7 +100,7 @@ class EpochRun {
   std::optional<std::chrono::steady_clock::time_point> progress_sent_;
   absl::Status report_status_;  // the first report that could not be sent or written
 
-  std::stop_source connecting_;  // thread-safe: ends what ranks wait for while they connect
+  std::stop_source stopping_;  // thread-safe: ends waits for peers that connect, and for storage
   mutable Mutex mu_;
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort

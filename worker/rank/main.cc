@@ -2,10 +2,8 @@
 // rank channel as file descriptor 3; it takes no options.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -18,13 +16,6 @@
 #include "worker/rank/heap.h"
 #include "worker/rank/rank_process.h"
 
-namespace {
-
-// Ends the channel, which ends the process in good order: shutdown() may be called from a handler.
-void OnTerminate(int) { shutdown(phalanx::channel::kRankChannelFd, SHUT_RDWR); }
-
-}  // namespace
-
 int main(int argc, char** argv) {
   if (argc > 1 || fcntl(phalanx::channel::kRankChannelFd, F_GETFD) < 0) {
     std::fprintf(stderr, "%s is started by phalanx-worker and takes no options\n", argv[0]);
@@ -36,15 +27,14 @@ int main(int argc, char** argv) {
   spdlog::flush_on(spdlog::level::info);
   spdlog::info("environment: {}", environment);
   phalanx::LetWritesFail();
-  struct sigaction action = {};
-  action.sa_handler = OnTerminate;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
+  // SIGTERM and SIGINT keep their default: the daemon, which orders an end in good order over the
+  // channel, then sees by which signal somebody else has ended the process.
   at::set_num_threads(1);
   at::set_num_interop_threads(1);
   phalanx::channel::FrameSocket channel(phalanx::channel::kRankChannelFd);
-  const int exit_code = phalanx::rank::RankProcess(channel).Run();
+  phalanx::rank::RankProcess process(channel);
+  const int exit_code = process.Run();
   std::fflush(nullptr);
-  // Libraries that keep threads of their own have nothing left to save; their destructors may wait.
+  // Nothing is left to save, and destructors may wait: for threads of libraries, for storage.
   std::_Exit(exit_code);
 }

@@ -27,6 +27,8 @@
 namespace phalanx::rank {
 namespace {
 
+// Of metrics.owner; whatever is longer names no job.
+constexpr size_t kOwnerBytesMax = 256;
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 
 // CRC-32C, bit by bit from a table; TensorBoard's records carry it "masked".
@@ -73,13 +75,20 @@ absl::Status Replace(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-std::string ReadAll(const std::string& path) {
+// The name of the job that has its records in the folder, as metrics.owner says; empty: none.
+absl::StatusOr<std::string> OwnerOf(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/metrics.owner");
+  RETURN_IF_ERROR(CheckRegular(path));
   std::ifstream in(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(in), {});
+  std::string owner(kOwnerBytesMax, '\0');
+  in.read(owner.data(), static_cast<std::streamsize>(owner.size()));
+  owner.resize(static_cast<size_t>(in.gcount()));
+  return owner;
 }
 
 // Keeps the lines of steps before `first_step`; a line that was cut off is none.
 absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
+  RETURN_IF_ERROR(CheckRegular(path));
   std::ifstream in(path);
   if (!in) return absl::OkStatus();
   std::string kept, line;
@@ -107,7 +116,7 @@ absl::Status PutAside(const std::string& folder, const std::string& path) {
 
 // The job that has its records there, as people know it: "job-7 (store 3f2a)".
 std::string HolderOf(const std::string& folder) {
-  std::string owner = ReadAll(absl::StrCat(folder, "/metrics.owner"));
+  std::string owner = OwnerOf(folder).value_or("");
   absl::StripTrailingAsciiWhitespace(&owner);
   const std::pair<std::string, std::string> parts = absl::StrSplit(owner, absl::MaxSplits('/', 1));
   if (parts.second.empty()) return "a job that has not said its name yet";
@@ -151,7 +160,8 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   const std::string lines_path = absl::StrCat(folder, "/metrics.jsonl");
   const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
   const std::string owner = absl::StrCat(options.owner, "\n");
-  if (ReadAll(owner_path) != owner) {
+  ASSIGN_OR_RETURN(const std::string owner_before, OwnerOf(folder));
+  if (owner_before != owner) {
     struct stat lines {};
     if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode) && lines.st_size > 0) {
       RETURN_IF_ERROR(PutAside(folder, lines_path));

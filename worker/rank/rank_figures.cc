@@ -3,10 +3,12 @@
 #include <sys/resource.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/posix/whole_file.h"
 #include "nlohmann/json.hpp"
+#include "worker/rank/record_file.h"
 
 namespace phalanx::rank {
 
@@ -41,10 +43,16 @@ void RankFigures::Add(const train::StepSummary& step, const schedule::Program& p
   previous_seconds_ = step.seconds;
 }
 
+absl::Status RankFigures::MakeFolder(const std::string& output) {
+  const std::string folder = absl::StrCat(output, "/ranks");
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? OutputError("make the folder", folder, error.value()) : absl::OkStatus();
+}
+
 absl::Status RankFigures::Write(const std::string& output, const plan::Plan& plan, Rank rank,
                                 int64_t memory_bytes) const {
-  std::error_code error;
-  std::filesystem::create_directories(absl::StrCat(output, "/ranks"), error);
+  RETURN_IF_ERROR(MakeFolder(output));
   const std::string path = absl::StrCat(output, "/ranks/rank-", rank.value, ".json");
   nlohmann::ordered_json figures;
   figures["rank"] = rank.value;
@@ -66,10 +74,7 @@ absl::Status RankFigures::Write(const std::string& output, const plan::Plan& pla
                                  {"backward_weight", mean(kinds[2])}});
   }
   figures["memory_bytes"] = memory_bytes;
-  std::ofstream out(path, std::ios::trunc);
-  out << figures.dump() << "\n";
-  out.close();
-  return out ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("write ", path));
+  return WriteWholeFile(path, absl::StrCat(figures.dump(), "\n"));
 }
 
 int64_t ResidentBytesMax() {

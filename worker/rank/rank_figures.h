@@ -24,6 +24,9 @@ class RankFigures {
  public:
   // `program`: the rank's own.
   void Add(const train::StepSummary& step, const schedule::Program& program);
+  // Makes the folder of the figures in `output`. Errors: OutputUnavailable (core/job/failure.h),
+  // naming the path.
+  static absl::Status MakeFolder(const std::string& output);
   // Errors: what the file system says, naming the path.
   absl::Status Write(const std::string& output, const plan::Plan& plan, Rank rank,
                      int64_t memory_bytes) const;

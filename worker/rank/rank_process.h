@@ -3,8 +3,9 @@
 //   wait -> RunEpoch -> training -> StopEpoch, done or peers lost -> wait -> ... -> Quit
 //
 // The process outlives epochs and keeps its training state, its data and its device from one to the
-// next. It ends on Quit, on SIGTERM, when the daemon is gone, or when an epoch failed for a reason
-// of its own: then it has said why. Losing its peers is none.
+// next. It ends on Quit, when the daemon is gone, or when an epoch failed for a reason of its own:
+// then it has said why. Losing its peers is none. A signal that ends it does so at once, so that
+// its daemon sees which.
 #pragma once
 
 #include <memory>

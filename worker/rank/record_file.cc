@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "core/job/failure.h"
 
 namespace phalanx::rank {
@@ -18,8 +19,20 @@ absl::Status OutputError(absl::string_view what, const std::string& path, int er
       absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error))));
 }
 
+absl::Status CheckRegular(const std::string& path) {
+  struct stat place {};
+  if (stat(path.c_str(), &place) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : OutputError("open", path, errno);
+  }
+  if (S_ISREG(place.st_mode)) return absl::OkStatus();
+  return job::WithKind(job::FailureKind::kOutputUnavailable,
+                       absl::UnavailableError(absl::StrCat(
+                           "cannot use ", path, ": it is not a regular file; move it away")));
+}
+
 absl::StatusOr<RecordFile> RecordFile::Open(std::string path) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  RETURN_IF_ERROR(CheckRegular(path));
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file < 0) return OutputError("open", path, errno);
   struct stat place {};
   if (fstat(file, &place) != 0) {

@@ -16,7 +16,8 @@ namespace phalanx::rank {
 // Not thread-safe.
 class RecordFile {
  public:
-  // Appends to what is there. Errors: OutputUnavailable (core/job/failure.h), naming the path.
+  // Appends to what is there. Never waits for the other end of a pipe. Errors: OutputUnavailable
+  // (core/job/failure.h), naming the path, also where that is no regular file.
   static absl::StatusOr<RecordFile> Open(std::string path);
   RecordFile(RecordFile&& other) noexcept;
   RecordFile& operator=(RecordFile&&) = delete;
@@ -36,6 +37,10 @@ class RecordFile {
   struct stat place_;  // of the file when it was opened
   int64_t end_;        // of the last whole record
 };
+
+// Looked at before it is opened, which might wait or do things to a device. OK where nothing is.
+// Errors: OutputUnavailable, naming the path.
+absl::Status CheckRegular(const std::string& path);
 
 // "cannot WHAT PATH: why", of the error `error`.
 absl::Status OutputError(absl::string_view what, const std::string& path, int error);

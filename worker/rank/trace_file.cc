@@ -1,11 +1,8 @@
 #include "worker/rank/trace_file.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/posix/whole_file.h"
 #include "core/wire/timeline_json.h"
 
 namespace phalanx::rank {
@@ -17,13 +14,8 @@ int64_t TraceStep(const job::JobSpec& spec) {
 
 absl::StatusOr<std::string> WriteTrace(const std::string& output, const plan::Plan& plan,
                                        const std::vector<schedule::TimedInstruction>& timeline) {
-  const std::string path = absl::StrCat(output, "/trace.json"), aside = absl::StrCat(path, ".new");
-  std::ofstream file(aside, std::ios::trunc | std::ios::binary);
-  file << wire::TraceJson(plan, timeline, TraceStep(plan.spec));
-  file.close();
-  if (!file || std::rename(aside.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("write ", path, ": ", std::strerror(errno)));
-  }
+  const std::string path = absl::StrCat(output, "/trace.json");
+  RETURN_IF_ERROR(WriteWholeFile(path, wire::TraceJson(plan, timeline, TraceStep(plan.spec))));
   return path;
 }
 

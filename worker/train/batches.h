@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class SampleSource {
   virtual std::string NameOf(int64_t sample) const = 0;
   virtual void Announce(absl::Span<const int64_t> samples) = 0;
   virtual absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) = 0;
+  // Ends waits from now on.
+  virtual void set_stop(std::stop_token) {}
 };
 
 class ShardSource final : public SampleSource {
@@ -58,6 +61,7 @@ class ShardSource final : public SampleSource {
   absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
     return loader_->Take(sample);
   }
+  void set_stop(std::stop_token stop) override { loader_->set_stop(std::move(stop)); }
 
  private:
   ShardSource(data::Index index, std::unique_ptr<data::Loader> loader)

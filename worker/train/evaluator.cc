@@ -25,7 +25,7 @@ Evaluator::Evaluator(const plan::Plan& plan, Executor& executor, SampleSource& v
                executor.options().compute, length_multiple) {}
 
 absl::StatusOr<std::vector<double>> Evaluator::Sum(const std::vector<double>& values) const {
-  return SumOverRanks(executor_.control(), executor_.options().device, values);
+  return SumOverRanks(executor_, values);
 }
 
 int64_t Evaluator::SamplesAtOnce() const {

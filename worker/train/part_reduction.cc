@@ -4,8 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "worker/train/device_wait.h"
+#include "worker/train/message_stream.h"
 
 namespace phalanx::train {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(10);
+
+}  // namespace
 
 PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups)
     : reduction_(std::move(reduction)), state_(state), groups_(groups), copies_(groups.tensor) {
@@ -64,6 +71,12 @@ absl::Status PartReduction::VerifyCopies() {
   RETURN_IF_ERROR(groups_.data->AllGather(sum.const_data_ptr(), all.mutable_data_ptr(), 1,
                                           comm::DType::kInt64));
   RETURN_IF_ERROR(groups_.data->Join());
+  const Moment gathered = Moment::Now(all.device());
+  RETURN_IF_ERROR(AwaitDevice({.done = [&] { return gathered.Passed(); },
+                               .stopped = [] { return false; },  // a stop aborts the communicator
+                               .check = [this] { return groups_.data->Check(); },
+                               .patience = kPatience,
+                               .missing = "the sums of the replicas' parameters are not there"}));
   if ((all == sum).all().item<bool>()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("replicas hold different parameters of pipeline part ",
                                           state_.place().pp, " chunk ", state_.chunk(),

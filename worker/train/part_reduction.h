@@ -41,7 +41,7 @@ class PartReduction {
   absl::Status Await();
   bool pending() const { return begun_ != nullptr || spreads_; }
   // Whether replicas have the same weights, all of them. On CUDA waits for the device. Errors:
-  // Internal if they differ.
+  // Internal if they differ; those of AwaitDevice().
   absl::Status VerifyCopies();
 
  private:

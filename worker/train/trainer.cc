@@ -11,6 +11,7 @@
 #include "core/base/accused.h"
 #include "core/base/status.h"
 #include "core/schedule/program.h"
+#include "worker/train/await_work.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/rank_values.h"
 #include "worker/train/trace.h"
@@ -49,21 +50,16 @@ absl::Status Trainer::Prepare() {
 
 absl::Status Trainer::WarmUp() {
   // A rank's process may be new while the others are not, and all of them run the program or none.
-  ASSIGN_OR_RETURN(
-      const std::vector<std::vector<double>> warm,
-      GatherOverRanks(executor_->control(), state_.options().device, {state_.warm() ? 1.0 : 0.0}));
+  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> warm,
+                   GatherOverRanks(*executor_, {state_.warm() ? 1.0 : 0.0}));
   const auto is_warm = [](const std::vector<double>& rank) { return rank[0] == 1; };
   if (std::all_of(warm.begin(), warm.end(), is_warm)) return absl::OkStatus();
   microbatches_ = batches_->OfStep(FirstStep());
   batches_->Announce(microbatches_, microbatches_);
   RETURN_IF_ERROR(executor_->WarmUp(*batches_, microbatches_));
-  WaitForDevice();
+  RETURN_IF_ERROR(AwaitWork(*executor_, "the kernels that are tried have not all run"));
   state_.set_warm();
   return absl::OkStatus();
-}
-
-void Trainer::WaitForDevice() {
-  at::zeros({1}, at::TensorOptions().device(state_.options().device)).cpu();
 }
 
 absl::Status Trainer::Settle() {
@@ -144,13 +140,13 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::ShareTrace() {
   if (options_.trace_step == plan_.spec.steps) {
     // No step comes after it whose decision would say that all its work is done.
-    WaitForDevice();
+    RETURN_IF_ERROR(AwaitWork(*executor_, "the last step's work is not done"));
     trace_ = executor_->ReadFigures(options_.trace_step).instructions;
   }
   if (state_.options().device.is_cuda()) MoveWaitsToReceives(plan_, executor_->program(), trace_);
   std::vector<double> values = {static_cast<double>(trace_.size())};
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes,
-                   GatherOverRanks(executor_->control(), state_.options().device, values));
+                   GatherOverRanks(*executor_, values));
   size_t longest = 0;
   for (const std::vector<double>& size : sizes)
     longest = std::max(longest, static_cast<size_t>(size[0]));
@@ -159,8 +155,7 @@ absl::Status Trainer::ShareTrace() {
     values.insert(values.end(), {static_cast<double>(time.instruction), time.begin, time.end});
   }
   values.resize(3 * longest);
-  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> all,
-                   GatherOverRanks(executor_->control(), state_.options().device, values));
+  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> all, GatherOverRanks(*executor_, values));
   if (callbacks_.on_trace == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::vector<schedule::Program> programs, schedule::BuildStep(plan_));
   std::vector<schedule::TimedInstruction> timeline;

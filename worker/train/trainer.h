@@ -99,7 +99,6 @@ class Trainer {
   int64_t FirstStep() const {
     return options_.start.has_value() ? options_.start->decision.step + 1 : 1;
   }
-  void WaitForDevice();
   // Whose record stands at `place`: those of ranks that have work, ascending.
   Rank RankOfRecord(int32_t place) const;
   absl::Status ShareTrace();

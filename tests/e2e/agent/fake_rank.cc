@@ -3,6 +3,8 @@
 //   wait     ready; SIGUSR1 makes it report one more step
 //   exit-N   exits with N when it is to run
 //   crash    dies of SIGSEGV when it is to run
+//   shut     ready, then closes its channel and lives on
+//   flood    ready, then sends a frame of 2 GiB and lives on
 //   hang     ready, then ignores SIGTERM and never reads again
 //   fork     ready; has a child that only waits
 //   detach   as fork, but the child leaves the process group
@@ -162,7 +164,12 @@ class FakeRank {
     ToDaemon ready = Report();
     ready.mutable_report()->mutable_ready();
     Send(ready);
-    while (behaviour == "hang") pause();
+    if (behaviour == "shut") channel_.Shutdown();
+    if (behaviour == "flood") {
+      const uint32_t length = 1u << 31;
+      [[maybe_unused]] const ssize_t sent = write(channel_.fd(), &length, sizeof(length));
+    }
+    while (behaviour == "hang" || behaviour == "shut" || behaviour == "flood") pause();
   }
 
   phalanx::channel::FrameSocket channel_{phalanx::channel::kRankChannelFd};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -151,6 +152,22 @@ TEST_F(WorkerTest, Rank_ThatCrashes_IsReportedWithItsSignal) {
   Start();
   RunOne("crash");
   EXPECT_EQ(AwaitExit().signal(), SIGSEGV);
+}
+
+// Who sees the signal alone looks for a killer outside.
+TEST_F(WorkerTest, RankWhoseChannelFails_IsEndedAndSaysWhatItDid) {
+  Start();
+  int64_t job = 0;
+  for (const auto& [behaviour, did] : std::map<std::string, std::string>{
+           {"shut", "closed by the rank"}, {"flood", "a frame of 2147483648 bytes"}}) {
+    RunOne(behaviour, ++job);
+    const v1::RankReport report =
+        coordinator.AwaitReport([](const auto& r) { return r.has_error(); });
+    EXPECT_THAT(report.error().message(), HasSubstr(did));
+    EXPECT_THAT(report.error().message(), HasSubstr("its worker ended it"));
+    EXPECT_EQ(report.error().kind(), v1::FAILURE_KIND_RANK_ERROR);
+    EXPECT_EQ(AwaitExit().signal(), SIGKILL);
+  }
 }
 
 TEST_F(WorkerTest, LogTail_ThatIsNoText_DoesNotBreakTheSession) {
@@ -316,7 +333,9 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
                                              {"--node", "a/b"},
                                              {"--label", "x"},
                                              {"--nonsense"},
-                                             {"--device", "tpu"}}) {
+                                             {"--device", "tpu"},
+                                             {"--address", "bad host"},
+                                             {"--address", "h:1"}}) {
     std::vector<std::string> command = {support::Program("phalanx-worker"),
                                         "--coordinator",
                                         "h:1",

@@ -53,5 +53,21 @@ TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
             v1::JOB_PHASE_SUCCEEDED);
 }
 
+// An operator, a scheduler or a clean-up script; not the program, and another attempt may go well.
+TEST(RankTest, TerminatedWhileTraining_IsKilledByThatSignal) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2"}))
+          .id();
+  cluster.AwaitStep(job, 3);
+  kill(cluster.Ranks(job).at(1).pid(), SIGTERM);
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.failure().cause(), "RankKilled") << failed.failure().message();
+  EXPECT_EQ(failed.failure().rank(), 1);
+  EXPECT_EQ(failed.failure().signal(), SIGTERM);
+  EXPECT_THAT(failed.failure().message(), HasSubstr("SIGTERM"));
+}
+
 }  // namespace
 }  // namespace phalanx::e2e

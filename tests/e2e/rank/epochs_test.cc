@@ -15,7 +15,7 @@
 namespace phalanx::e2e {
 namespace {
 
-constexpr int32_t kStops = 20;
+constexpr int32_t kStops = 200;
 constexpr int64_t kMessagesMax = 40;  // of all ranks in an epoch, before it is stopped
 
 JobOptions Job(const std::string& output) {
@@ -48,16 +48,21 @@ TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened
   std::optional<v1::EpochBegins> begins;
   Prng prng(11);
   RankWorld::Footprint early;
+  int32_t before_ready = 0;
   for (int32_t stop = 0; stop < kStops; ++stop) {
     world.Begin(begins);
     const auto messages = static_cast<int64_t>(prng.Below(kMessagesMax));
-    world.Await([&](const RankWorld::Said& said) {
-      return said.ready.size() == static_cast<size_t>(world.size()) && said.messages >= messages;
-    });
+    world.Await([&](const RankWorld::Said& said) { return said.messages >= messages; });
     const RankWorld::Said said = world.Stop();
-    ASSERT_EQ(said.quiet.size(), static_cast<size_t>(world.size()));
+    const auto size = static_cast<size_t>(world.size());
+    ASSERT_EQ(said.quiet.size(), size) << "stop " << stop << " after " << messages;
+    before_ready += said.ready.size() < size ? 1 : 0;
+    for (const auto& [rank, error] : said.errors) {
+      EXPECT_FALSE(error.has_accused_rank())
+          << "stop " << stop << ": rank " << rank << ": " << error.message();
+    }
     const v1::EpochBegins now = BeginsOf(said);
-    if (!begins.has_value() || now.decision().step() > begins->decision().step()) begins = now;
+    if (now.decision().step() > (begins.has_value() ? begins->decision().step() : 0)) begins = now;
     if (stop == kStops / 4) early = world.Now();
   }
   // What an epoch held is let go behind its last word.
@@ -70,7 +75,9 @@ TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened
   EXPECT_LE(late.descriptors, early.descriptors);
   EXPECT_LE(late.threads, early.threads);
   EXPECT_LE(late.resident_bytes, early.resident_bytes + world.size() * (int64_t{4} << 20));
-  EXPECT_GT(begins->decision().step(), 0);
+  EXPECT_GT(before_ready, 0) << "some stops came while the ranks met";
+  EXPECT_LT(before_ready, kStops / 2);
+  ASSERT_TRUE(begins.has_value());
   world.Begin(begins);
   world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 3; });
   world.Stop();

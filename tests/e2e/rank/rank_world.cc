@@ -117,9 +117,9 @@ class RankWorld::Rank {
 
 RankWorld::RankWorld(const DataFolder& data, const JobOptions& options)
     : document_(Document(data, options)) {
-  std::atomic<int64_t> bytes_read{0};
+  data::ReadProgress progress;
   data_ = agent::CheckData({document_.text(), document_.directory()},
-                           support::MakeFolder("rank-indexes"), bytes_read);
+                           support::MakeFolder("rank-indexes"), progress);
   support::Require(data_.status.ok(), data_.status.ToString());
   const int32_t world = SpecOf(document_).World();
   for (int32_t rank = 0; rank < world; ++rank)

@@ -1,59 +1,25 @@
-// A wall clock that is set an hour forward or back while a coordinator serves. This program's own
-// clock_gettime stands before the system's, for all libraries in it.
-#include <dlfcn.h>
+// A wall clock that is set an hour forward or back while a coordinator serves.
 #include <gmock/gmock.h>
-#include <sys/prctl.h>
-#include <time.h>
 
-#include <atomic>
-
-#include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 #include "coordinator/net/waker.h"
 #include "coordinator/runtime/system_clock.h"
 #include "tests/rpc/fixture.h"
-
-namespace {
-
-std::atomic<int64_t> g_set_by_seconds = 0;
-
-// gRPC's own threads wait until a time of the wall clock, and the kernel's is not set: they would
-// wait for the whole hour.
-bool IsOfGrpc() {
-  char name[16] = {};
-  prctl(PR_GET_NAME, name);
-  const absl::string_view thread = name;
-  return absl::StartsWith(thread, "grpc") || thread == "timer_manager" ||
-         thread == "event_engine" || thread == "nexting_thread" || thread == "default-executo" ||
-         thread == "resolver-execut";
-}
-
-}  // namespace
-
-extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
-  using Function = int (*)(clockid_t, timespec*);
-  static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "clock_gettime"));
-  const int result = system(clock, time);
-  if (clock == CLOCK_REALTIME && result == 0 && !IsOfGrpc()) time->tv_sec += g_set_by_seconds;
-  return result;
-}
+#include "tests/support/wall_clock.h"
 
 namespace phalanx::coordinator {
 namespace {
-
-void SetBy(absl::Duration duration) { g_set_by_seconds += absl::ToInt64Seconds(duration); }
 
 TEST(SystemClockTest, WallClockThatIsSet_IsNotFollowed) {
   const SystemClock clock;
   const absl::Time wall = absl::Now();
   const Instant start = clock.Now();
-  SetBy(absl::Hours(1));
+  support::SetWallClockBy(absl::Hours(1));
   EXPECT_GT(absl::Now() - wall, absl::Minutes(59)) << "the test sets the wall clock";
   EXPECT_LT(clock.Now() - start, absl::Minutes(1));
-  SetBy(-absl::Hours(2));
+  support::SetWallClockBy(-absl::Hours(2));
   EXPECT_GE(clock.Now(), start);
   EXPECT_LT(clock.Now() - start, absl::Minutes(1));
-  SetBy(absl::Hours(1));
+  support::SetWallClockBy(absl::Hours(1));
 }
 
 class ClockTest : public RpcTest, public ::testing::WithParamInterface<int> {
@@ -66,9 +32,9 @@ class ClockTest : public RpcTest, public ::testing::WithParamInterface<int> {
   }
   void TearDown() override {
     RpcTest::TearDown();
-    g_set_by_seconds = 0;
+    support::ResetWallClock();
   }
-  void Jump() { SetBy(absl::Hours(GetParam())); }
+  void Jump() { support::SetWallClockBy(absl::Hours(GetParam())); }
   // Waits, on its session, until the coordinator has heard this worker.
   static void Beat(FakeWorker& worker) {
     v1::OpenSessionRequest request;

@@ -208,6 +208,8 @@ std::optional<Event> World::EventOf(FakeNode& node, const agent::Action& action)
       uint64_t place = 0;
       if (!absl::SimpleAtoi(*payload, &place)) return std::nullopt;
       event.report = reports_[place];
+    } else if (const auto* fault = std::get_if<agent::RankFault>(&report->report)) {
+      event.report = RankError{.kind = job::FailureKind::kRankError, .message = fault->message};
     } else {
       const auto& exit = std::get<agent::RankExit>(report->report);
       event.report =

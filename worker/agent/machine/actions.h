@@ -55,12 +55,17 @@ struct RankExit {
   bool expected = false;
   std::string log_tail;
 };
+// Why the daemon kills a process that nobody had asked to end.
+struct RankFault {
+  std::string message;
+};
 struct SendReport {
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
-  // A RankReport whose job, epoch and rank are to be replaced by these, or the end of a process.
-  std::variant<std::string, RankExit> report;
+  // A RankReport whose job, epoch and rank are to be replaced by these, what is wrong with its
+  // process, or the end of it.
+  std::variant<std::string, RankFault, RankExit> report;
 };
 
 // From now on all jobs are of this store; nothing is kept for others.
@@ -71,6 +76,10 @@ struct PrepareData {
   RequestNumber request;
   JobId job;
   Document document;
+};
+// Nobody wants it any more; DataPrepared may come all the same.
+struct CancelData {
+  RequestNumber request;
 };
 // Answered with ProcessStarted; after a good start comes exactly one ProcessExited.
 struct StartProcess {
@@ -125,7 +134,7 @@ struct LogLine {
 
 using Action =
     std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
-                 PrepareData, StartProcess, SendRunEpoch, SendRendezvous, SendStopEpoch, SendQuit,
-                 TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
+                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendRendezvous, SendStopEpoch,
+                 SendQuit, TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
+#include "core/base/time.h"
 #include "core/base/violation.h"
 
 namespace phalanx::agent {
@@ -150,6 +151,14 @@ struct DataPrepared {
   DataOutcome outcome;
 };
 
+// A data set that is being prepared, or is to be.
+struct Preparing {
+  JobId job;
+  // Read of it so far; while it waits, of those that it waits for. Stands still where storage does.
+  int64_t bytes_read = 0;
+  JobId behind;  // 0: it does not wait
+};
+
 // The answer to UploadLogs: the upload is under way, or why it is not.
 struct UploadStarted {
   uint64_t command_number = 0;
@@ -158,7 +167,11 @@ struct UploadStarted {
 
 // The user wants the daemon to end; the second time, at once.
 struct TerminationRequested {};
-struct DeadlineReached {};
+// Deadlines are judged as of `read_until`: all that came in before it has been fed, and what came
+// later may be waiting still.
+struct DeadlineReached {
+  Instant read_until = absl::InfiniteFuture();
+};
 // This process did not run for so long. Comes before anything that waited meanwhile.
 struct Stalled {
   absl::Duration duration;

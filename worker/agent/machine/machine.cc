@@ -39,7 +39,11 @@ std::string OneLine(const absl::Status& status) {
 }
 
 Machine::Machine(const MachineOptions& options, Instant start)
-    : options_(options), prng_(options.seed), now_(start), session_deadline_(start) {}
+    : options_(options),
+      prng_(options.seed),
+      now_(start),
+      judged_(start),
+      session_deadline_(start) {}
 
 std::vector<Action> Machine::Step(Instant now, const Event& event) {
   now_ = std::max(now_, now);
@@ -180,6 +184,10 @@ void Machine::Apply(const DataPrepared& event) {
 
 void Machine::Apply(const UploadStarted& event) { Answer(event.command_number, event.status); }
 
+void Machine::Apply(const DeadlineReached& event) {
+  judged_ = std::max(judged_, std::min(now_, event.read_until));
+}
+
 void Machine::Apply(const TerminationRequested&) {
   Drain("asked to end", absl::OkStatus(),
         draining_ ? absl::ZeroDuration() : options_.shutdown_grace);
@@ -286,6 +294,7 @@ void Machine::Run(uint64_t number, const StopCommand& command) {
     assignments_.erase(present);
   }
   outcomes_.erase(command.job);
+  CallOffData(command.job);
   reports_.Retire(command.job, command.epoch);
   Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value, " stopped reason=\"",
                    command.reason, "\""));
@@ -341,7 +350,7 @@ void Machine::KeepSession() {
     }
     const bool unreachable =
         session_state_ == SessionState::kClosed || session_state_ == SessionState::kOpening;
-    if ((processes_.empty() && unreachable) || now_ >= exit_at_) {
+    if ((processes_.empty() && unreachable) || judged_ >= exit_at_) {
       exited_ = true;
       actions_.push_back(Exit{failure_, exit_reason_});
       return;
@@ -356,7 +365,7 @@ void Machine::KeepSession() {
       actions_.push_back(OpenSession{session_, LastCommandNumber(), Running(), store_, last_job_});
       return;
     case SessionState::kOpening:
-      if (now_ < session_deadline_) return;
+      if (judged_ < session_deadline_) return;
       actions_.push_back(CloseSession{session_});
       Apply(SessionClosed{session_, absl::DeadlineExceededError("no welcome")});
       return;
@@ -393,10 +402,25 @@ void Machine::LeaveStore() {
   stopped_epoch_.clear();
   assignments_.clear();
   outcomes_.clear();
-  data_requests_.clear();
+  CallOffData(JobId{});
   stops_.clear();
   reports_ = ReportBuffer();
   last_job_ = JobId{};
+}
+
+void Machine::CallOffData(JobId job) {
+  for (auto request = data_requests_.begin(); request != data_requests_.end();) {
+    const DataUse use = request->second;
+    if (job != JobId{} && use.job != job) {
+      ++request;
+      continue;
+    }
+    actions_.push_back(CancelData{request->first});
+    request = data_requests_.erase(request);
+    if (use.command_number != 0 && use.coordinator == coordinator_.value) {
+      Answer(use.command_number, absl::AbortedError("stopped"));
+    }
+  }
 }
 
 // Of jobs that run here it is known, however old they are: their next epoch does not wait.

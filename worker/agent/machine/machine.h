@@ -27,6 +27,9 @@
 // Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
 // time. A device goes to another job's process only after the one before was reaped.
 //
+// Deadlines. Nobody is judged late before everything that came in by the deadline has been fed:
+// only DeadlineReached says so, and every other event leaves them alone.
+//
 // Not thread-safe: one thread owns the machine.
 #pragma once
 
@@ -111,6 +114,7 @@ class Machine {
     // kStarting: no hello by then. kStopping: epoch not left. kEnding: end of the grace time. Else:
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();
+    std::string fault;  // what the process has done or left undone by then; not of kEnding
     Instant terminate_at = absl::InfiniteFuture();  // kEnding
     bool killed = false;
   };
@@ -144,7 +148,7 @@ class Machine {
   void Apply(const DataPrepared& event);
   void Apply(const UploadStarted& event);
   void Apply(const TerminationRequested& event);
-  void Apply(const DeadlineReached&) {}
+  void Apply(const DeadlineReached& event);
   void Apply(const Stalled& event);
   void Run(uint64_t number, const UnknownCommand& command);
   void Run(uint64_t number, const PrepareDataCommand& command);
@@ -164,6 +168,7 @@ class Machine {
   void RememberEpoch(JobId job, Epoch epoch);
   void ForgetOutcomes();
   void LeaveStore();
+  void CallOffData(JobId job);  // JobId{}: of all
 
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);
@@ -182,6 +187,7 @@ class Machine {
   void FailAssignment(JobId job, const absl::Status& status);
   void End(ProcessNumber number, Process& process, absl::Duration grace, absl::string_view reason);
   void EndAll(JobId job, absl::Duration grace, absl::string_view reason);
+  void Kill(ProcessNumber number, Process& process);
   void KeepProcesses();
   void AnswerStops();
   bool HasProcess(JobId job) const;
@@ -193,6 +199,7 @@ class Machine {
   const MachineOptions options_;
   Prng prng_;
   Instant now_;
+  Instant judged_;  // deadlines up to it have come: what could have met them has been fed
   std::vector<Action> actions_;  // of the present Step
 
   SessionState session_state_ = SessionState::kClosed;

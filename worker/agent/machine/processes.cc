@@ -74,7 +74,12 @@ void Machine::Apply(const ChannelFailed& event) {
     Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                      " channel failed: ", event.reason));
   }
-  process.kill_at = std::min(process.kill_at, now_ + options_.channel_grace);
+  const Instant kill_at = now_ + options_.channel_grace;
+  if (kill_at >= process.kill_at) return;
+  process.kill_at = kill_at;
+  if (process.state == ProcessState::kEnding) return;
+  process.fault =
+      absl::StrCat("its channel to the worker failed (", event.reason, ") and it did not end");
 }
 
 void Machine::Apply(const ProcessExited& event) {
@@ -150,6 +155,8 @@ void Machine::Adopt(JobId job, Assignment& assignment) {
       case ProcessState::kRunning:
         process.state = ProcessState::kStopping;
         process.kill_at = now_ + options_.stop_epoch_timeout;
+        process.fault = absl::StrCat("it did not leave its epoch within ",
+                                     absl::FormatDuration(options_.stop_epoch_timeout));
         actions_.push_back(SendStopEpoch{number, process.epoch});
         break;
       case ProcessState::kIdle:
@@ -179,11 +186,14 @@ void Machine::StartProcesses() {
       }
       last_process_ = ProcessNumber{last_process_.value + 1};
       const int32_t rank = assignment.rank_of_device.at(*device);
-      processes_[last_process_] = {.job = job,
-                                   .device = *device,
-                                   .epoch = assignment.command->epoch,
-                                   .rank = rank,
-                                   .kill_at = now_ + options_.hello_timeout};
+      processes_[last_process_] = {
+          .job = job,
+          .device = *device,
+          .epoch = assignment.command->epoch,
+          .rank = rank,
+          .kill_at = now_ + options_.hello_timeout,
+          .fault = absl::StrCat("it said nothing within ",
+                                absl::FormatDuration(options_.hello_timeout), " of its start")};
       actions_.push_back(
           StartProcess{last_process_, job, assignment.command->epoch, rank, *device, store_});
       ++assignment.starting;
@@ -227,7 +237,8 @@ void Machine::End(ProcessNumber number, Process& process, absl::Duration grace,
   if (process.killed) return;
   const bool told = std::exchange(process.state, ProcessState::kEnding) == ProcessState::kEnding;
   process.kill_at = told ? std::min(process.kill_at, now_ + grace) : now_ + grace;
-  if (grace <= absl::ZeroDuration()) return;  // KeepProcesses kills it within this step
+  process.fault.clear();
+  if (grace <= absl::ZeroDuration()) return Kill(number, process);
   if (told) return;
   process.terminate_at = now_ + std::min(options_.quit_grace, grace / 2);
   actions_.push_back(SendQuit{number, std::string(reason)});
@@ -239,13 +250,24 @@ void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) 
   }
 }
 
+// Who sees no more than the signal would take it for one from outside.
+void Machine::Kill(ProcessNumber number, Process& process) {
+  process.killed = true;
+  if (!process.fault.empty() && process.job != JobId{}) {
+    reports_.Add({process.job, process.epoch, process.rank,
+                  RankFault{absl::StrCat(process.fault, ": its worker ended it")}},
+                 ReportKind::kOther);
+    SendQueuedReports();
+  }
+  actions_.push_back(KillProcess{number});
+}
+
 void Machine::KeepProcesses() {
   for (auto& [number, process] : processes_) {
     if (process.killed) continue;
-    if (now_ >= process.kill_at) {
-      process.killed = true;
-      actions_.push_back(KillProcess{number});
-    } else if (now_ >= process.terminate_at) {
+    if (judged_ >= process.kill_at) {
+      Kill(number, process);
+    } else if (judged_ >= process.terminate_at) {
       process.terminate_at = absl::InfiniteFuture();
       actions_.push_back(TerminateProcess{number});
     }

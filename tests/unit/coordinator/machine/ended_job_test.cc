@@ -273,12 +273,34 @@ TEST(PrepareTest, NodeThatReadsNothing_FailsTheJobByName) {
   for (int minute = 0; minute < 30; ++minute) {  // slow, and alive
     for (int second = 0; second < 60; ++second) {
       h.Advance(absl::Seconds(1));
-      h.Feed(HeartbeatReceived{.session = node, .prepared_bytes = minute < 20 ? ++bytes : bytes});
+      h.Feed(HeartbeatReceived{
+          .session = node,
+          .preparing = {{.job = job, .bytes_read = minute < 20 ? ++bytes : bytes}}});
     }
     EXPECT_EQ(h.Phase(job), minute < 29 ? job::JobPhase::kStarting : job::JobPhase::kFailed);
   }
   EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kPrepareTimeout);
   EXPECT_THAT(h.State(job).failure->message, HasSubstr("node n has read nothing"));
+}
+
+TEST(PrepareTest, DataOfAnotherJob_MovesNoDeadline_AndIsNamedWhereItIsWaitedFor) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const JobId stuck = h.Submit(AJob("a", 1)), reads = h.Submit(AJob("b", 1));
+  const auto beat = [&](int64_t bytes, JobId behind) {
+    h.Feed(HeartbeatReceived{.session = node,
+                             .preparing = {{.job = stuck, .bytes_read = 7, .behind = behind},
+                                           {.job = reads, .bytes_read = bytes}}});
+  };
+  beat(1, reads);
+  EXPECT_THAT(h.Explain(stuck), Contains(HasSubstr("on n (behind job-2)")));
+  for (int second = 0; second < 15 * 60; ++second) {
+    h.Advance(absl::Seconds(1));
+    beat(second, JobId{});
+  }
+  EXPECT_EQ(h.Phase(stuck), job::JobPhase::kFailed);
+  EXPECT_EQ(h.State(stuck).failure->kind, job::FailureKind::kPrepareTimeout);
+  EXPECT_EQ(h.Phase(reads), job::JobPhase::kStarting);
 }
 
 }  // namespace

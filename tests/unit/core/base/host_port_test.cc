@@ -42,6 +42,13 @@ TEST(HostPortTest, HostThatIsNone_IsRefusedWithTheRule) {
   EXPECT_TRUE(ParseHostPort("node_1.cluster-a.example:1", 1).ok());
 }
 
+TEST(HostPortTest, HostAlone_IsANameOrAnAddress) {
+  for (const char* text : {"a", "node_1.cluster-a.example", "10.0.0.1", "::1", "fe80::1%eth0"})
+    EXPECT_TRUE(IsHost(text)) << text;
+  for (const char* text : {"", "bad host", "a:1", "[::1]", "a/b", "\x1b[31m"})
+    EXPECT_FALSE(IsHost(text)) << text;
+}
+
 TEST(HostPortTest, ControlCharacters_AreWrittenOut) {
   EXPECT_THAT(std::string(ParseHostPort("\x1b[31m", 1).status().message()),
               ::testing::StartsWith("\"\\x1b[31m\""));

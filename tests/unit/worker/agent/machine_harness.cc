@@ -49,17 +49,21 @@ std::string ToLine(const Action& action) {
                                 absl::StatusCodeToString(a.status.code()));
           },
           [](const SendReport& a) {
-            const auto* exit = std::get_if<RankExit>(&a.report);
-            return absl::StrCat(
-                "Report ", Of(a.job, a.epoch), " rank ", a.rank, " ",
-                exit == nullptr ? std::get<std::string>(a.report)
-                                : absl::StrCat("exit ", exit->exit_code, " signal ", exit->signal,
-                                               exit->expected ? " expected" : ""));
+            const std::string what = std::visit(
+                Overload{[](const std::string& payload) { return payload; },
+                         [](const RankFault& fault) { return "fault: " + fault.message; },
+                         [](const RankExit& exit) {
+                           return absl::StrCat("exit ", exit.exit_code, " signal ", exit.signal,
+                                               exit.expected ? " expected" : "");
+                         }},
+                a.report);
+            return absl::StrCat("Report ", Of(a.job, a.epoch), " rank ", a.rank, " ", what);
           },
           [](const UseStore& a) { return absl::StrCat("UseStore ", a.store); },
           [](const PrepareData& a) {
             return absl::StrCat("PrepareData r", a.request.value, " ", ToString(a.job));
           },
+          [](const CancelData& a) { return absl::StrCat("CancelData r", a.request.value); },
           [](const StartProcess& a) {
             return absl::StrCat("StartProcess p", a.process.value, " ", Of(a.job, a.epoch),
                                 " rank ", a.rank, " device ", a.device);

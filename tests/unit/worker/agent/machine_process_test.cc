@@ -9,11 +9,13 @@
 namespace phalanx::agent {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr ProcessNumber kP1{1}, kP2{2};
 StopCommand AStop(int64_t epoch, absl::Duration grace = absl::Seconds(10), int64_t job = 7) {
@@ -196,6 +198,20 @@ TEST(AgentMachineTest, Stop_Quits_ThenTerminates_ThenKills_ThenAnswers) {
               ElementsAre("Report job-7/1 rank 2 exit 0 signal 9 expected", "Result 2 OK"));
 }
 
+// Else storage that hangs holds up jobs long after the one that it belonged to.
+TEST(AgentMachineTest, Stop_CallsOffTheDataOfItsJobAlone) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, PrepareDataCommand{JobId{7}, {"text", "/jobs"}});
+  h.Command(2, PrepareDataCommand{JobId{8}, {"text", "/jobs"}});
+  h.Command(3, h.AnAssign(1, {0}));
+  EXPECT_THAT(h.Command(4, AStop(1)),
+              ElementsAre("Result 3 ABORTED", "CancelData r1", "Result 1 ABORTED", "CancelData r3",
+                          "Result 4 OK"));
+  EXPECT_THAT(h.DataReady(1), IsEmpty());
+  EXPECT_THAT(h.DataReady(2), ElementsAre("Result 2 OK"));
+}
+
 TEST(AgentMachineTest, Stop_WithoutGrace_KillsAtOnce) {
   Harness h;
   h.Welcome();
@@ -218,7 +234,27 @@ TEST(AgentMachineTest, Process_WithoutHello_IsKilled) {
   h.DataReady(1);
   h.Feed(ProcessStarted{kP1, absl::OkStatus()});
   h.ConfirmAll();
-  EXPECT_THAT(h.Advance(absl::Seconds(30)), Contains("Kill p1"));
+  EXPECT_THAT(h.Advance(absl::Seconds(30)),
+              AllOf(Contains("Kill p1"), Contains("Report job-7/1 rank 2 fault: it said nothing "
+                                                  "within 30s of its start: its worker ended it")));
+}
+
+TEST(AgentMachineTest, HelloThatCameInTime_IsReadBeforeItsRankIsJudged) {
+  Harness h(4, {.hello_timeout = absl::Seconds(30)});
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0, 1}));
+  h.DataReady(1);
+  h.Feed(ProcessStarted{kP1, absl::OkStatus()});
+  h.Feed(ProcessStarted{kP2, absl::OkStatus()});
+  h.ConfirmAll();
+  h.Advance(absl::Seconds(29));
+  const Instant read_until = h.now;
+  h.now += absl::Seconds(2);
+  // Both came in before the deadline, and other work held the daemon up.
+  EXPECT_THAT(h.Feed(DeadlineReached{read_until}), Not(Contains(StartsWith("Kill"))));
+  EXPECT_THAT(h.Feed(RankHelloReceived{kP2}), Not(Contains(StartsWith("Kill"))));
+  EXPECT_THAT(h.Feed(RankHelloReceived{kP1}), Contains(HasSubstr("RunEpoch p1")));
+  EXPECT_THAT(h.Feed(DeadlineReached{}), Not(Contains(StartsWith("Kill"))));
 }
 
 TEST(AgentMachineTest, Process_WithoutHelloWhileTheDaemonDidNotRun_HasItsTime) {
@@ -238,8 +274,30 @@ TEST(AgentMachineTest, Process_ThatClosedItsChannel_IsGivenTimeToEnd) {
   Harness h;
   h.Welcome();
   h.RunJob(1, {0});
-  EXPECT_THAT(h.Feed(ChannelFailed{kP1, "closed"}), IsEmpty());
-  EXPECT_THAT(h.Advance(absl::Seconds(5)), Contains("Kill p1"));
+  EXPECT_THAT(h.Feed(ChannelFailed{kP1, "closed by the rank"}), IsEmpty());
+  EXPECT_THAT(
+      h.Advance(absl::Seconds(5)),
+      AllOf(Contains("Kill p1"),
+            Contains("Report job-7/1 rank 2 fault: its channel to the worker failed (closed "
+                     "by the rank) and it did not end: its worker ended it")));
+}
+
+TEST(AgentMachineTest, ProcessThatWasToEnd_IsNoFaultHoweverItGoes) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Command(2, AStop(1, absl::Seconds(60)));
+  h.Feed(ChannelFailed{kP1, "closed by the rank"});
+  EXPECT_THAT(h.Advance(absl::Seconds(5)),
+              AllOf(Contains("Kill p1"), Not(Contains(HasSubstr("fault")))));
+}
+
+TEST(AgentMachineTest, ProcessThatEndsAfterItsChannel_IsReportedByItsExitAlone) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(ChannelFailed{kP1, "closed by the rank"});
+  EXPECT_THAT(h.Exited(1, 3, 0), ElementsAre("Report job-7/1 rank 2 exit 3 signal 0"));
 }
 
 TEST(AgentMachineTest, Heartbeat_CarriesTheSlowestRanksStep) {

@@ -48,6 +48,17 @@ TEST(AgentMachineTest, Session_WithoutWelcome_IsGivenUpAndOpenedAgain) {
   EXPECT_THAT(h.Advance(absl::Seconds(1)), ElementsAre("OpenSession s2 last 0 running []"));
 }
 
+TEST(AgentMachineTest, WelcomeThatCameInTime_IsReadBeforeItsSessionIsGivenUp) {
+  Harness h;
+  h.Feed(DeadlineReached{});
+  h.now += absl::Seconds(11);
+  // Other work held the daemon up, and the welcome waits behind a report.
+  EXPECT_THAT(h.Feed(RankReported{ProcessNumber{1}, Epoch{1}, ReportKind::kOther, "late"}),
+              IsEmpty());
+  EXPECT_THAT(h.Feed(SessionWelcomed{h.session, absl::Seconds(1), Incarnation{9}, 5}),
+              Contains("Heartbeat []"));
+}
+
 TEST(AgentMachineTest, Session_WithoutWelcomeWhileTheDaemonDidNotRun_IsWaitedFor) {
   Harness h;
   h.Feed(DeadlineReached{});

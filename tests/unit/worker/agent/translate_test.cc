@@ -36,6 +36,24 @@ TEST(TranslateTest, Report_CarriesTheRankThatTheDaemonKnows_NotTheOneWritten) {
   EXPECT_TRUE(report.has_ready());
 }
 
+TEST(TranslateTest, Heartbeat_SaysWhatWaitsBehindWhom) {
+  const v1::OpenSessionRequest message =
+      MessageOf(SendHeartbeat{}, {{JobId{1}, 40, JobId{}}, {JobId{2}, 50, JobId{1}}});
+  ASSERT_EQ(message.heartbeat().preparing_size(), 2);
+  EXPECT_EQ(message.heartbeat().preparing(0).job(), 1);
+  EXPECT_EQ(message.heartbeat().preparing(0).bytes_read(), 40);
+  EXPECT_EQ(message.heartbeat().preparing(0).behind(), 0);
+  EXPECT_EQ(message.heartbeat().preparing(1).behind(), 1);
+}
+
+TEST(TranslateTest, Fault_IsTheErrorOfItsRank) {
+  const v1::RankReport report =
+      MessageOf(SendReport{JobId{7}, Epoch{2}, 1, RankFault{"it said nothing"}}).rank_report();
+  EXPECT_EQ(report.error().message(), "it said nothing");
+  EXPECT_EQ(report.error().kind(), v1::FAILURE_KIND_RANK_ERROR);
+  EXPECT_EQ(report.rank(), 1);
+}
+
 TEST(TranslateTest, Stop_WithoutAGrace_HasTheDefault) {
   v1::OpenSessionResponse response;
   response.mutable_command()->set_command_number(4);

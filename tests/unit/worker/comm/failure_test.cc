@@ -201,6 +201,26 @@ TEST(GlooSharedMemoryFailureTest, SilenceOfAPeer_IsPassedOnAsItIs) {
            {.operation_timeout = absl::Seconds(2)});
 }
 
+// It was told to stop, by its daemon at the first evidence or with all the others: whoever hears of
+// it first must not accuse it, nor be accused by those who hear of it from him.
+TEST_P(GlooFailureTest, ARankThatWasToldToStop_IsAccusedByNobody) {
+  std::latch left(1);
+  RunWorld(GetParam(), 3, Everyone(3), [&](Member& me) {
+    if (me.rank == 2) {
+      me.all().Abort(absl::CancelledError("the epoch is stopped"));
+      me.communicators.clear();
+      return;
+    }
+    if (me.rank == 1) left.wait();
+    const absl::Status status = ReceiveOne(me.all(), me.rank == 0 ? 2 : 0);
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(AccusedIn(status), std::nullopt) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 was told to stop"));
+    me.communicators.clear();
+    if (me.rank == 0) left.count_down();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GlooFailureTest,
                          testing::Values(Kind::kGlooTcp, Kind::kGlooSharedMemory),
                          [](const auto& info) { return NameOf(info.param); });

@@ -12,8 +12,12 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
+#include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -126,6 +130,18 @@ TEST(GlooMeshTest, PairAndBufferOfTheLibrary_AreAsLargeAsTheirHeadersSay) {
   ExpectAsLargeAs<tcp::Pair>(dynamic_cast<void*>(context->createPair(1).get()));
   const auto buffer = context->createUnboundBuffer(nullptr, 0);
   ExpectAsLargeAs<tcp::UnboundBuffer>(dynamic_cast<void*>(buffer.get()));
+}
+
+// Nothing is wrong with the network, nor with any peer.
+TEST(ConnectingFailedTest, LackOfMemoryOrThreads_IsOfThisRank) {
+  for (const std::errc code :
+       {std::errc::resource_unavailable_try_again, std::errc::not_enough_memory}) {
+    EXPECT_EQ(job::KindOf(ConnectingFailed(std::system_error(std::make_error_code(code)))),
+              job::FailureKind::kOutOfMemory);
+  }
+  EXPECT_EQ(job::KindOf(ConnectingFailed(std::bad_alloc())), job::FailureKind::kOutOfMemory);
+  EXPECT_EQ(job::KindOf(ConnectingFailed(std::runtime_error("connection reset"))),
+            job::FailureKind::kPeerLost);
 }
 
 }  // namespace

@@ -123,13 +123,13 @@ TEST_F(IndexTest, Members_AreGroupedByKeyWhereverTheyStand) {
 TEST_F(IndexTest, BytesRead_GrowWithEveryHeaderAndText) {
   const std::string tar =
       TarBuilder().File("a.txt", "red").File("a.0.png", "no image").File("b.txt", "blue").Finish();
-  std::atomic<int64_t> bytes{0};
-  ASSERT_TRUE(Index::Build(OneShard(tar), &bytes).ok());
-  EXPECT_EQ(bytes, 3 * 512 + 3 + 4);
+  ReadProgress progress;
+  ASSERT_TRUE(Index::Build(OneShard(tar), &progress).ok());
+  EXPECT_EQ(progress.bytes, 3 * 512 + 3 + 4);
   // Without its end no text of it is read; its headers were.
-  bytes = 0;
-  ASSERT_FALSE(Index::Build(OneShard(tar.substr(0, 3 * 1024)), &bytes).ok());
-  EXPECT_EQ(bytes, 3 * 512);
+  progress.bytes = 0;
+  ASSERT_FALSE(Index::Build(OneShard(tar.substr(0, 3 * 1024)), &progress).ok());
+  EXPECT_EQ(progress.bytes, 3 * 512);
 }
 
 TEST_F(IndexTest, FaultySamples_AreCorruptAndNamed) {

@@ -1,9 +1,12 @@
 #include "worker/rank/metrics_writer.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <map>
 
 #include "core/job/failure.h"
 #include "gmock/gmock.h"
@@ -125,6 +128,35 @@ TEST_F(MetricsWriterTest, FolderThatCannotBeMade_IsOutputUnavailableAndNamed) {
   const absl::Status status = Open("s/job-1").status();
   EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable);
   EXPECT_THAT(status.message(), HasSubstr(folder));
+}
+
+// Reading or opening them would take all memory, or wait for ever.
+TEST_F(MetricsWriterTest, WhatIsNoRegularFile_IsOutputUnavailableAtOnce) {
+  for (const std::string name : {"metrics.owner", "metrics.jsonl"}) {
+    const std::string path = folder + "/" + name;
+    const auto make = std::map<std::string, std::function<void()>>{
+        {"pipe", [&] { ASSERT_EQ(mkfifo(path.c_str(), 0600), 0); }},
+        {"zeros", [&] { std::filesystem::create_symlink("/dev/zero", path); }},
+        {"folder", [&] { std::filesystem::create_directory(path); }}};
+    for (const auto& [what, made] : make) {
+      std::filesystem::remove_all(folder);
+      Run("s/job-1", 1, 1);
+      std::filesystem::remove(path);
+      made();
+      const absl::Status status = Open("s/job-1").status();
+      EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable) << name << " " << what;
+      EXPECT_THAT(status.message(), HasSubstr(path + ": it is not a regular file")) << what;
+    }
+  }
+  EXPECT_EQ(waits, 0);
+}
+
+TEST_F(MetricsWriterTest, OwnerThatIsNoName_IsAnotherJob) {
+  Run("s/job-1", 1, 2);
+  support::WriteFile(folder + "/metrics.owner", std::string(3 << 20, 'x'));
+  Run("s/job-1", 1, 1);
+  EXPECT_EQ(Lines(Text("metrics.1.jsonl")), 2);
+  EXPECT_EQ(Text("metrics.owner"), "s/job-1\n");
 }
 
 TEST_F(MetricsWriterTest, FullDisk_IsWaitedForAndThenSaid_AndLeavesWholeLines) {
