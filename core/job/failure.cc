@@ -18,7 +18,9 @@ constexpr std::array kFailures = {
                   "a node is silent or away, or its daemon died and came back",
                   "look at the node: power, network, the log of phalanx-worker"},
     FailureTraits{K::kNodeUnreachable, "NodeUnreachable", true, Fault::kNetwork,
-                  "several ranks lost their connections to a node whose daemon is still heard",
+                  "several ranks lost their connections to a node whose daemon is still heard (by "
+                  "a coordinator "
+                  "that has just started: is back; until then it waits as long as for silence)",
                   "check the network between the nodes, and --address of phalanx-worker there"},
     FailureTraits{K::kNodeStopped, "NodeStopped", true, Fault::kOperator,
                   "the daemon of a node was asked to end and ended its ranks",

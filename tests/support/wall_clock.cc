@@ -27,8 +27,9 @@ bool IsOfGrpc() {
 
 }  // namespace
 
-// Stands before the system's.
-extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
+// Stands before the system's, for libraries too.
+extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t clock,
+                                                                    timespec* time) noexcept {
   using Function = int (*)(clockid_t, timespec*);
   static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "clock_gettime"));
   const int result = system(clock, time);
