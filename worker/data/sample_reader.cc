@@ -60,7 +60,8 @@ absl::StatusOr<std::unique_ptr<SampleReader>> SampleReader::Create(Index index,
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(spec));
   auto reader =
       std::make_unique<SampleReader>(std::move(index), spec, options, std::move(tokenizer));
-  const size_t opened = options.open_at_once ? std::min(reader->files_.size(), kOpenMax) : 0;
+  const size_t opened =
+      options.open_at_once ? std::min(reader->index_.impl().shards.size(), kOpenMax) : 0;
   for (size_t shard = 0; shard < opened; ++shard) {
     RETURN_IF_ERROR(reader->OpenShard(shard).status());
   }

@@ -33,8 +33,8 @@ TEST(TerminalTextTest, TheFirstAndLastOfEachLength_AreShown) {
 
 TEST(TerminalTextTest, CharactersThatHideOrTurnText_AreWrittenOut) {
   EXPECT_EQ(TerminalText("a\u202Eb"), "a\\xe2\\x80\\xaeb");
-  for (const std::string text : {"\u200B", "\u200F", "\u2028", "\u202A", "\u202E", "\u2066",
-                                 "\u2069"}) {
+  for (const std::string text :
+       {"\u200B", "\u200F", "\u2028", "\u202A", "\u202E", "\u2066", "\u2069"}) {
     EXPECT_EQ(TerminalText(text).size(), 12u);
   }
   for (const std::string text : {"\u200A", "\u2010", "\u2027", "\u202F", "\u2065", "\u206A"}) {
