@@ -38,7 +38,7 @@ struct Flags {
   std::string http = "127.0.0.1:4445";
   std::string store;
   std::string ready_file;
-  std::string heartbeat_interval = "2s";
+  std::string heartbeat_interval = "3s";
   std::string heartbeat_timeout = "15s";
   std::string grace = "10s";
   int64_t live_jobs_max = CoordinatorOptions().live_jobs_max;

@@ -38,7 +38,7 @@ class SessionStream {
 
 struct SessionOptions {
   uint64_t store = 0;  // identity of the store; 0: it has none
-  absl::Duration heartbeat_interval = absl::Seconds(2);
+  absl::Duration heartbeat_interval = absl::Seconds(3);
   absl::Duration heartbeat_timeout = absl::Seconds(15);
   absl::Duration hello_timeout = absl::Seconds(5);
   size_t sessions_max = 16'384;

@@ -52,7 +52,7 @@ TEST(SessionRegistryTest, LargeCommandForManySessions_IsSharedUntilItIsWritten) 
 TEST_F(RpcTest, Hello_IsWelcomedWithTheTimesOfThisCoordinator) {
   FakeWorker worker(channel);
   const v1::Welcome welcome = worker.Join("n", 3);
-  EXPECT_EQ(welcome.heartbeat_interval().seconds(), 2);
+  EXPECT_EQ(welcome.heartbeat_interval().seconds(), 3);
   EXPECT_EQ(welcome.heartbeat_timeout().seconds(), 15);
   EXPECT_NE(welcome.coordinator_incarnation(), 0u);
   const v1::ListNodesResponse nodes = Nodes(*jobs);

@@ -119,8 +119,8 @@ void HeartbeatsOfNodes(benchmark::State& state) {
 // Nodes, seconds of the interval: those of the coordinator's default, and once a second.
 BENCHMARK(HeartbeatsOfNodes)
     ->ArgNames({"nodes", "interval"})
-    ->Args({100, 2})
-    ->Args({1000, 2})
+    ->Args({100, 3})
+    ->Args({1000, 3})
     ->Args({1000, 1})
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
