@@ -21,7 +21,7 @@ struct Rendezvous {
   double ready = 0;  // when the last of those who are there was ready
 };
 
-struct Team {
+struct CrewPass {
   int32_t missing = 0;  // members that have not come
   double ready = 0;
 };
@@ -86,9 +86,9 @@ class Engine {
     }
     groups_.back().missing = wiring_.members;
     const auto microbatches = static_cast<size_t>(wiring_.microbatches);
-    for (const std::vector<int32_t>& team : wiring_.teams) {
-      teams_.resize(teams_.size() + kPassOps * microbatches,
-                    {.missing = static_cast<int32_t>(team.size())});
+    for (const std::vector<int32_t>& crew : wiring_.crews) {
+      crew_passes_.resize(crew_passes_.size() + kPassOps * microbatches,
+                          {.missing = static_cast<int32_t>(crew.size())});
     }
   }
 
@@ -181,26 +181,26 @@ class Engine {
     }
   }
 
-  // The team of a pass, or -1.
-  int32_t TeamOf(int32_t member, const Instruction& instruction) const {
-    if (!IsPass(instruction.op) || wiring_.teams.empty()) return -1;
-    return wiring_.teams_of[static_cast<size_t>(member)][PositionOf(member, instruction)];
+  // The crew of a pass, or -1.
+  int32_t CrewOf(int32_t member, const Instruction& instruction) const {
+    if (!IsPass(instruction.op) || wiring_.crews.empty()) return -1;
+    return wiring_.crews_of[static_cast<size_t>(member)][PositionOf(member, instruction)];
   }
 
-  // As ArriveInGroup, for a pass that the members of a team run together.
-  void ArriveInTeam(int32_t team, int32_t member, int64_t id, double ready) {
+  // As ArriveInGroup, for a pass that the members of a crew run together.
+  void ArriveInCrew(int32_t crew, int32_t member, int64_t id, double ready) {
     Rendezvous& own = rendezvous_[static_cast<size_t>(id)];
     if (own.arrived) return;
     own.arrived = true;
     const Instruction& pass = At(id);
-    const auto t = static_cast<size_t>(team);
-    Team& waiting =
-        teams_[(t * kPassOps + PassIndexOf(pass.op)) * static_cast<size_t>(wiring_.microbatches) +
-               static_cast<size_t>(pass.microbatch)];
+    const auto t = static_cast<size_t>(crew);
+    CrewPass& waiting = crew_passes_[(t * kPassOps + PassIndexOf(pass.op)) *
+                                         static_cast<size_t>(wiring_.microbatches) +
+                                     static_cast<size_t>(pass.microbatch)];
     waiting.ready = std::max(waiting.ready, ready);
     if (--waiting.missing != 0) return;
     const double end = waiting.ready + Duration(member, pass);
-    for (int32_t other : wiring_.teams[t]) {
+    for (int32_t other : wiring_.crews[t]) {
       Finish(index_.PassAt(other, PositionOf(other, pass), pass.op, pass.microbatch), waiting.ready,
              end);
       if (other != member) Wake(other);
@@ -208,11 +208,11 @@ class Engine {
   }
 
   // Runs a pass, or another instruction without peers, that could begin at `ready`. False while its
-  // team is not complete.
+  // crew is not complete.
   bool Compute(int32_t member, int64_t id, double ready) {
-    const int32_t team = TeamOf(member, At(id));
-    if (team >= 0) {
-      ArriveInTeam(team, member, id, ready);
+    const int32_t crew = CrewOf(member, At(id));
+    if (crew >= 0) {
+      ArriveInCrew(crew, member, id, ready);
     } else {
       Finish(id, ready, ready + Duration(member, At(id)));
     }
@@ -406,8 +406,8 @@ class Engine {
       });
     } else if (IsCollective(instruction.op)) {
       reason = GroupReason(member, instruction);
-    } else if (const int32_t team = TeamOf(member, instruction); team >= 0) {
-      for (int32_t other : wiring_.teams[static_cast<size_t>(team)]) {
+    } else if (const int32_t crew = CrewOf(member, instruction); crew >= 0) {
+      for (int32_t other : wiring_.crews[static_cast<size_t>(crew)]) {
         const int64_t there = index_.PassAt(other, PositionOf(other, instruction), instruction.op,
                                             instruction.microbatch);
         if (!reason.empty()) break;
@@ -487,8 +487,8 @@ class Engine {
   std::vector<char> done_;
   std::vector<Rendezvous> rendezvous_;
   std::map<std::tuple<int32_t, int32_t, Op>, double> at_ties_;  // when who came to what
-  std::vector<Group> groups_;  // reduce and gather of each group, then the record
-  std::vector<Team> teams_;    // by team, pass, microbatch
+  std::vector<Group> groups_;          // reduce and gather of each group, then the record
+  std::vector<CrewPass> crew_passes_;  // by crew, pass, microbatch
   std::vector<int32_t> awake_;
   std::vector<char> is_awake_;
   Execution execution_;

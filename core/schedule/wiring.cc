@@ -87,22 +87,22 @@ void FillGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring
 }
 
 void FillTensorGroups(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) {
-  std::map<std::tuple<int32_t, int32_t>, int32_t> team_of;  // (part, first rank)
-  wiring.teams_of.resize(static_cast<size_t>(wiring.members));
+  std::map<std::tuple<int32_t, int32_t>, int32_t> crew_of;  // (part, first rank)
+  wiring.crews_of.resize(static_cast<size_t>(wiring.members));
   for (int32_t rank = 0; rank < wiring.members; ++rank) {
     for (int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
-      std::vector<int32_t>& teams_of_rank = wiring.teams_of[static_cast<size_t>(rank)];
+      std::vector<int32_t>& crews_of_rank = wiring.crews_of[static_cast<size_t>(rank)];
       plan::Place place = *plan.PlaceOf(Rank{rank}, pipeline.parts[static_cast<size_t>(p)].module);
       if (place.width == 1) {
-        teams_of_rank.push_back(-1);
+        crews_of_rank.push_back(-1);
         continue;
       }
       place.tp = 0;
-      const auto [team, added] = team_of.try_emplace({p, plan.RankOf(place).value},
-                                                     static_cast<int32_t>(wiring.teams.size()));
-      if (added) wiring.teams.emplace_back();
-      wiring.teams[static_cast<size_t>(team->second)].push_back(rank);
-      teams_of_rank.push_back(team->second);
+      const auto [crew, added] = crew_of.try_emplace({p, plan.RankOf(place).value},
+                                                     static_cast<int32_t>(wiring.crews.size()));
+      if (added) wiring.crews.emplace_back();
+      wiring.crews[static_cast<size_t>(crew->second)].push_back(rank);
+      crews_of_rank.push_back(crew->second);
     }
   }
 }
@@ -144,19 +144,20 @@ void FillTies(const plan::Plan& plan, const Pipeline& pipeline, Wiring& wiring) 
 }
 
 void FillCrews(const Pipeline& pipeline, Wiring& wiring) {
-  std::map<std::tuple<int32_t, int32_t>, int32_t> team_of;  // (part, crew)
+  std::map<std::tuple<int32_t, int32_t>, int32_t> crew_of;  // (part, crew)
   for (const RankClass& ranks : pipeline.classes) {
-    std::vector<int32_t>& teams_of_class = wiring.teams_of.emplace_back();
+    std::vector<int32_t>& crews_of_class = wiring.crews_of.emplace_back();
     for (size_t i = 0; i < ranks.parts.size(); ++i) {
-      const Crew& crew = pipeline.crews[static_cast<size_t>(ranks.crews[i])];
-      if (crew.classes.size() == 1) {
-        teams_of_class.push_back(-1);
+      const std::vector<int32_t>& classes =
+          pipeline.crews[static_cast<size_t>(ranks.crews[i])].classes;
+      if (classes.size() == 1) {
+        crews_of_class.push_back(-1);
         continue;
       }
-      const auto [team, added] = team_of.try_emplace({ranks.parts[i], ranks.crews[i]},
-                                                     static_cast<int32_t>(wiring.teams.size()));
-      if (added) wiring.teams.push_back(crew.classes);
-      teams_of_class.push_back(team->second);
+      const auto [crew, added] = crew_of.try_emplace({ranks.parts[i], ranks.crews[i]},
+                                                     static_cast<int32_t>(wiring.crews.size()));
+      if (added) wiring.crews.push_back(classes);
+      crews_of_class.push_back(crew->second);
     }
   }
 }

@@ -34,11 +34,10 @@ struct Wiring {
   // The group in which a member reduces and gathers a part: [member], parallel to parts_of.
   std::vector<std::vector<int32_t>> groups_of;
   std::vector<int32_t> group_sizes;
-  // The team that runs passes of a part together, its collectives being among them: [member],
-  // parallel to parts_of, -1 for a member that runs them alone. Teams are the tensor groups of
-  // ranks, the crews of rank classes.
-  std::vector<std::vector<int32_t>> teams_of;
-  std::vector<std::vector<int32_t>> teams;  // members of each, ascending
+  // The crew that runs passes of a part together, its collectives being among them: [member],
+  // parallel to parts_of, -1 for a member that runs them alone. Of ranks it is the tensor group.
+  std::vector<std::vector<int32_t>> crews_of;
+  std::vector<std::vector<int32_t>> crews;  // members of each, ascending
   // Other members that hold vocabulary rows of a tied embedding which the member holds at the other
   // end: [member]. Not between rank classes, which stand for ranks that exchange within pairs.
   struct Tie {

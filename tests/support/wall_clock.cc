@@ -12,7 +12,7 @@
 
 namespace {
 
-std::atomic<int64_t> g_set_by_seconds = 0;
+std::atomic<int64_t> g_set_by_seconds = 0, g_set_at_each_look = 0;
 
 // gRPC's own threads wait until a time of the wall clock, and the kernel's is not set: they would
 // wait for the whole hour.
@@ -33,7 +33,9 @@ extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t cl
   using Function = int (*)(clockid_t, timespec*);
   static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "clock_gettime"));
   const int result = system(clock, time);
-  if (clock == CLOCK_REALTIME && result == 0 && !IsOfGrpc()) time->tv_sec += g_set_by_seconds;
+  if (clock == CLOCK_REALTIME && result == 0 && !IsOfGrpc()) {
+    time->tv_sec += g_set_by_seconds.fetch_add(g_set_at_each_look);
+  }
   return result;
 }
 
@@ -41,6 +43,10 @@ namespace phalanx::support {
 
 void SetWallClockBy(absl::Duration duration) { g_set_by_seconds += absl::ToInt64Seconds(duration); }
 
-void ResetWallClock() { g_set_by_seconds = 0; }
+void SetWallClockAtEachLook(absl::Duration duration) {
+  g_set_at_each_look = absl::ToInt64Seconds(duration);
+}
+
+void ResetWallClock() { g_set_at_each_look = g_set_by_seconds = 0; }
 
 }  // namespace phalanx::support

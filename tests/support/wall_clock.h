@@ -8,6 +8,8 @@ namespace phalanx::support {
 
 // Forward or back, in whole seconds, from what it shows now.
 void SetWallClockBy(absl::Duration duration);
+// From now on forward by so much more each time that somebody looks at it.
+void SetWallClockAtEachLook(absl::Duration duration);
 void ResetWallClock();
 
 }  // namespace phalanx::support

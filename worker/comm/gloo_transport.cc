@@ -19,6 +19,7 @@
 #include "core/base/accused.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "worker/comm/farewell.h"
 #include "worker/comm/gloo_mesh.h"
 #include "worker/comm/shared_memory.h"
 
@@ -35,12 +36,6 @@ constexpr uint64_t kProbeTag = kFarewellTag | 1;
 constexpr uint64_t kHandleTag = kFarewellTag | 2;
 constexpr uint64_t kAttachedTag = kFarewellTag | 3;
 constexpr uint64_t kReceiptTag = kFarewellTag | 4;
-// A farewell: text, filled up with zeros, the rank that it accuses, and in the last byte how the
-// rank left.
-constexpr size_t kFarewellBytes = 256;
-constexpr size_t kAccusedAt = kFarewellBytes - 1 - sizeof(int32_t);
-// kStopped: it, or another whose word it passes on, was told to stop, which is nobody's fault.
-enum class Leaving : char { kNotYet = 0, kHealthy = 1, kFailed = 2, kStopped = 3 };
 constexpr int64_t kHandleBytesMax = 96;
 // For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
@@ -58,21 +53,6 @@ absl::Status Gone(int32_t peer, const std::exception& error) {
     text.remove_prefix(end + 2);
   return Accusing(Rank{peer},
                   absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", text)));
-}
-
-Leaving HowLeft(char* farewell) {
-  return static_cast<Leaving>(
-      std::atomic_ref(farewell[kFarewellBytes - 1]).load(std::memory_order_acquire));
-}
-
-// What the farewell of a rank that failed or was stopped says; OK for others.
-absl::Status Passed(char* farewell) {
-  const Leaving how = HowLeft(farewell);
-  if (how == Leaving::kStopped) return absl::AbortedError(farewell);
-  if (how != Leaving::kFailed) return absl::OkStatus();
-  int32_t accused = 0;
-  std::memcpy(&accused, farewell + kAccusedAt, sizeof(accused));
-  return Accusing(Rank{accused}, absl::UnavailableError(farewell));
 }
 
 absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout) {
@@ -223,15 +203,12 @@ void GlooTransport::SayFarewell() {
                : std::string(reason.message());
     if (blame == Blame::kPeer) accused = AccusedIn(reason).value_or(Rank{accused}).value;
   }
-  text.resize(kAccusedAt - 1);
-  text.push_back('\0');  // ends the text, however long it is
-  text.append(reinterpret_cast<const char*>(&accused), sizeof(accused));
-  text.push_back(static_cast<char>(how));
+  std::string farewell = FarewellOf(how, text, Rank{accused});
   std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
   for (int32_t peer = 0; peer < context_->size; ++peer) {
     if (peer == context_->rank) continue;
     try {
-      farewells.push_back(context_->createUnboundBuffer(text.data(), text.size()));
+      farewells.push_back(context_->createUnboundBuffer(farewell.data(), farewell.size()));
       farewells.back()->send(peer, kFarewellTag);
       if (how == Leaving::kFailed) continue;
       receipts.push_back(context_->createUnboundBuffer(nullptr, 0));

@@ -101,9 +101,8 @@ TEST(RecoveryTest, RanksThatSucceededBeforeTheCrash_AreOneRecordANode) {
   EXPECT_EQ(h.Phase(job), JobPhase::kSucceeded);
 }
 
-// Node b and the coordinator died together; the ranks of node a saw the end of b's.
-TEST(RecoveryTest, AccusedRanksOfANodeThatIsNotBack_AreItsLossOnceItsTimeIsUp) {
-  Harness h;
+// Node b and the coordinator died together; the ranks of node a, which is back, saw the end of b's.
+std::pair<JobId, SessionId> AccuseANodeThatIsNotBack(Harness& h) {
   const SessionId before = h.Open("a", 2);
   h.Open("b", 2);
   const JobId job = h.Submit(AJob("j", 4));
@@ -117,6 +116,12 @@ TEST(RecoveryTest, AccusedRanksOfANodeThatIsNotBack_AreItsLossOnceItsTimeIsUp) {
     h.Report(a, job, rank,
              RankError{.kind = job::FailureKind::kPeerLost, .accused = 2, .message = "gone"});
   }
+  return {job, a};
+}
+
+TEST(RecoveryTest, AccusedRanksOfANodeThatIsNotBack_AreItsLossOnceItsTimeIsUp) {
+  Harness h;
+  const auto [job, a] = AccuseANodeThatIsNotBack(h);
   for (int second = 0; second < 14; ++second) {
     h.Advance(absl::Seconds(1));
     h.Feed(HeartbeatReceived{.session = a});
@@ -130,19 +135,7 @@ TEST(RecoveryTest, AccusedRanksOfANodeThatIsNotBack_AreItsLossOnceItsTimeIsUp) {
 
 TEST(RecoveryTest, AccusedRanksOfANodeThatComesBack_AreJudgedThen) {
   Harness h;
-  const SessionId before = h.Open("a", 2);
-  h.Open("b", 2);
-  const JobId job = h.Submit(AJob("j", 4));
-  h.Prepare(before);
-  h.Prepare(h.NodeNamed("b").session);
-  h.Ready(before, job, 0, 2);
-  h.Ready(h.NodeNamed("b").session, job, 2, 4);
-  h.Restart();
-  const SessionId a = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
-  for (int32_t rank : {0, 1}) {
-    h.Report(a, job, rank,
-             RankError{.kind = job::FailureKind::kPeerLost, .accused = 2, .message = "gone"});
-  }
+  const auto [job, a] = AccuseANodeThatIsNotBack(h);
   h.Advance(absl::Seconds(3));
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
   h.Open("b", 2, 1, {{job, Epoch{1}}}, 2);
