@@ -2,10 +2,11 @@
 """Writes the fixtures of tests/oracle: tiny models of Hugging Face transformers, run once.
 
 Each fixture holds a model's weights, an input, and what transformers makes of it in fp32: outputs, the
-sum of losses, and every gradient. The tests compare the oracle and the engine with it.
+sum of losses, and every gradient. The tests compare the oracle and the engine with it. That of a layer
+of a real size holds outputs and projections of gradients alone.
 
     python3 -m venv venv && venv/bin/pip install torch==2.11.0 numpy transformers
-    venv/bin/python scripts/make_fixtures.py tests/oracle/fixtures
+    venv/bin/python scripts/make_fixtures.py tests/oracle/fixtures [FIXTURE.bin ...]
 
 A fixture is a text header, one line a tensor: "name type dim dim ...", an empty line, then the
 tensors' bytes in that order, row-major and little-endian. Types: f32, i64.
@@ -14,6 +15,7 @@ tensors' bytes in that order, row-major and little-endian. Types: f32, i64.
 import pathlib
 import sys
 
+import numpy
 import torch
 from transformers import (
     CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM, SiglipVisionConfig, SiglipVisionModel,
@@ -96,6 +98,55 @@ def clip_vision(path, seed):
     }, prefix="vision_model.", left_out="post_layernorm"))
 
 
+def stream_of(name):
+    """FNV-1a, as in core/base/prng.h."""
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def unit_normal(name, shape):
+    """UnitNormal(Mix64(StreamOf(name) ^ index)) of core/base/prng.h, rounded to fp32."""
+    with numpy.errstate(over="ignore"):
+        x = numpy.uint64(stream_of(name)) ^ numpy.arange(numpy.prod(shape), dtype=numpy.uint64)
+        x += numpy.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+        x ^= x >> numpy.uint64(31)
+    halves = sum(((x >> numpy.uint64(16 * i)) & numpy.uint64(0xFFFF)).astype(numpy.int64) for i in range(4))
+    values = (halves - 2 * 65535) * (1 / 37837.22644777)
+    return torch.from_numpy(values.astype(numpy.float32)).reshape(*shape)
+
+
+def siglip_vision_real(path):
+    """One layer as large as those of the so400m: the test makes the same weights, pixels and upstream
+    gradients from their names, and the fixture holds each matrix' gradient times a vector."""
+    config = SiglipVisionConfig(
+        hidden_size=1152, num_hidden_layers=1, num_attention_heads=16, intermediate_size=4304,
+        image_size=28, patch_size=14, layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh", vision_use_head=False,
+    )
+    config._attn_implementation = "eager"
+    model = SiglipVisionModel(config).float()
+    names = {}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            names[name] = name if name.startswith("vision_model.") else "vision_model." + name
+            values = unit_normal(names[name], parameter.shape)
+            is_norm = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(1 + 0.25 * values if is_norm else 0.03125 * values)
+    features = model(pixel_values=unit_normal("pixels", (1, 3, 28, 28))).last_hidden_state
+    features.backward(unit_normal("features_gradient", features.shape))
+    tensors = {"features": features}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        if gradient.dim() > 1:
+            gradient = gradient.flatten(1)
+            gradient = gradient @ unit_normal("product/" + names[name], gradient.shape[1:])
+        tensors["gradient/" + names[name]] = gradient
+    write(path, tensors)
+
+
 def siglip_vision(path, seed):
     generator = torch.Generator().manual_seed(seed)
     config = SiglipVisionConfig(
@@ -140,11 +191,16 @@ def whisper(path, seed):
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/oracle/fixtures")
     folder.mkdir(parents=True, exist_ok=True)
-    llama(folder / "llama.bin", tied=False, seed=1)
-    llama(folder / "llama_tied.bin", tied=True, seed=2)
-    clip_vision(folder / "clip_vision.bin", seed=3)
-    whisper(folder / "whisper.bin", seed=4)
-    siglip_vision(folder / "siglip_vision.bin", seed=5)
+    fixtures = {
+        "llama.bin": lambda path: llama(path, tied=False, seed=1),
+        "llama_tied.bin": lambda path: llama(path, tied=True, seed=2),
+        "clip_vision.bin": lambda path: clip_vision(path, seed=3),
+        "whisper.bin": lambda path: whisper(path, seed=4),
+        "siglip_vision.bin": lambda path: siglip_vision(path, seed=5),
+        "siglip_vision_real.bin": siglip_vision_real,
+    }
+    for name in sys.argv[2:] or fixtures:
+        fixtures[name](folder / name)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/base/prng.h"
 #include "tests/oracle/fixture.h"
 #include "tests/oracle/model_harness.h"
 #include "tests/support/specs.h"
@@ -98,7 +102,7 @@ class EncoderTest : public testing::TestWithParam<EncoderCase> {};
 job::JobSpec SpecOf(const EncoderCase& test) {
   return AJob()
       .Module("encoder", test.architecture, test.layout)
-      .Module("language", Llama({.hidden_size = 16}))
+      .Module("language", Llama({.hidden_size = test.architecture.hidden_size}))
       .Edge("encoder", "language");
 }
 
@@ -153,6 +157,68 @@ std::vector<EncoderCase> EncoderCases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, EncoderTest, testing::ValuesIn(EncoderCases()));
+
+// The values of a name, as make_fixtures.py makes them.
+at::Tensor ValuesOf(absl::string_view name, at::IntArrayRef shape) {
+  at::Tensor values = at::empty(shape, at::kFloat);
+  float* out = values.data_ptr<float>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    const double value = UnitNormal(Mix64(StreamOf(name) ^ static_cast<uint64_t>(i)));
+    out[i] = static_cast<float>(value);
+  }
+  return values;
+}
+
+constexpr absl::string_view kEncoderPrefix = "encoder/";
+
+at::Tensor RealWeight(absl::string_view parameter, const at::Tensor& like) {
+  const absl::string_view name = absl::StripPrefix(parameter, kEncoderPrefix);
+  const at::Tensor values = ValuesOf(name, like.sizes());
+  return like.dim() == 1 && absl::EndsWith(name, "weight") ? 1 + 0.25 * values : 0.03125 * values;
+}
+
+// Gradients of matrices times a vector each: all that the fixture holds of them.
+NamedTensors ProductsOf(NamedTensors gradients) {
+  for (auto& [parameter, gradient] : gradients) {
+    if (gradient.dim() == 1) continue;
+    const absl::string_view name = absl::StripPrefix(parameter, kEncoderPrefix);
+    gradient = gradient.mv(ValuesOf(absl::StrCat("product/", name), gradient.sizes().slice(1)));
+  }
+  return gradients;
+}
+
+class SiglipOfRealSizeTest : public testing::TestWithParam<support::Layout> {};
+
+// A layer of the so400m: 1,152 wide, 16 heads of 72, an MLP of 4,304.
+TEST_P(SiglipOfRealSizeTest, Stages_EqualTransformers) {
+  const NamedTensors fixture = ReadFixture("siglip_vision_real.bin");
+  const job::Architecture architecture = SiglipVision({.hidden_size = 1152,
+                                                       .layers = 1,
+                                                       .heads = 16,
+                                                       .mlp_size = 4304,
+                                                       .block = 16,
+                                                       .image_size = 28,
+                                                       .patch_size = 14});
+  const job::JobSpec spec = SpecOf(EncoderCase{"", "pixels", architecture, GetParam()});
+  StageWorld world(spec, at::kFloat);
+  NamedTensors weights = PlainModel(spec, at::kFloat).parameters();
+  for (auto& [name, value] : weights) {
+    if (absl::StartsWith(name, kEncoderPrefix)) value = RealWeight(name, value);
+  }
+  world.LoadWeights(weights);
+  PlainMicrobatch batch;
+  batch.pixels = {ValuesOf("pixels", {1, 3, 28, 28}), {}};
+  const at::Tensor features = world.ForwardModule(0, 0, batch).hidden.at(0);
+  EXPECT_LT(Error(features, fixture.at("features").flatten(0, 1)), kTolerance);
+  world.BackwardModule(0, 0, {ValuesOf("features_gradient", {4, 1152})});
+  world.BackwardWeight(0, 0);
+  EXPECT_LT(LargestError(ProductsOf(OfEncoder(world.Gradients())),
+                         Select(fixture, "gradient/", "encoder")),
+            kTolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, SiglipOfRealSizeTest,
+                         testing::Values(support::Layout{}, support::Layout{.tp = 3}));
 
 }  // namespace
 }  // namespace phalanx::oracle
