@@ -1,6 +1,6 @@
 // What heartbeats cost phalanx-coordinator: each of so many nodes has a connection of its own over
-// loopback and sends one in each interval, spread evenly, so no two come together. The processor
-// time is the coordinator's alone.
+// loopback and sends one in each interval, at so many times of it as daemons do. The processor time
+// is the coordinator's alone.
 #include <benchmark/benchmark.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/resource.h>
@@ -95,11 +95,15 @@ void HeartbeatsOfNodes(benchmark::State& state) {
     const auto interval = std::chrono::seconds(state.range(1));
     for (int i = 0; i < count; ++i) nodes.push_back(std::make_unique<Node>(parts.at(3), i));
     auto next = std::chrono::steady_clock::now();
+    const auto times = state.range(2);
     const auto beat = [&](int for_seconds) {
-      const int64_t beats = int64_t{for_seconds} * count / interval.count();
+      const int64_t beats = int64_t{for_seconds} * times / interval.count();
       for (int64_t i = 0; i < beats; ++i) {
-        nodes[static_cast<size_t>(i % count)]->Heartbeat();
-        std::this_thread::sleep_until(next += std::chrono::nanoseconds(interval) / count);
+        const int64_t first = i % times * count / times, end = (i % times + 1) * count / times;
+        for (int64_t node = first; node < end; ++node) {
+          nodes[static_cast<size_t>(node)]->Heartbeat();
+        }
+        std::this_thread::sleep_until(next += std::chrono::nanoseconds(interval) / times);
       }
     };
     for (auto _ : state) {
@@ -116,12 +120,14 @@ void HeartbeatsOfNodes(benchmark::State& state) {
   state.counters["beats_per_s"] = kSeconds * static_cast<double>(state.range(0)) /
                                   static_cast<double>(state.range(1)) / seconds;
 }
-// Nodes, seconds of the interval: those of the coordinator's default, and once a second.
+// Nodes, seconds of the interval, times in it at which heartbeats come: the coordinator's default
+// and once a second, together as daemons send them and no two together.
 BENCHMARK(HeartbeatsOfNodes)
-    ->ArgNames({"nodes", "interval"})
-    ->Args({100, 3})
-    ->Args({1000, 3})
-    ->Args({1000, 1})
+    ->ArgNames({"nodes", "interval", "times"})
+    ->Args({1000, 3, 10})
+    ->Args({1000, 1, 10})
+    ->Args({1000, 3, 1000})
+    ->Args({1000, 1, 1000})
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
 

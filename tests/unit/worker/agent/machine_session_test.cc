@@ -41,6 +41,22 @@ TEST(AgentMachineTest, Heartbeats_GoOutEachInterval_ButNotBehindAStuckOne) {
   EXPECT_EQ(beats, 5);
 }
 
+TEST(AgentMachineTest, HeartbeatsOfNodesThatJoinedOneAfterTheOther_ComeTogether) {
+  Harness first, second;
+  second.now += absl::Milliseconds(37);
+  first.Welcome();
+  second.Welcome();
+  for (int beat = 0; beat < 3; ++beat) {
+    first.ConfirmAll();
+    second.ConfirmAll();
+    EXPECT_EQ(first.machine.NextDeadline(), second.machine.NextDeadline());
+    first.now = first.machine.NextDeadline() + absl::Milliseconds(1);
+    second.now = second.machine.NextDeadline() + absl::Milliseconds(8);
+    EXPECT_THAT(first.Feed(DeadlineReached{}), ElementsAre("Heartbeat []"));
+    EXPECT_THAT(second.Feed(DeadlineReached{}), ElementsAre("Heartbeat []"));
+  }
+}
+
 TEST(AgentMachineTest, Session_WithoutWelcome_IsGivenUpAndOpenedAgain) {
   Harness h;
   h.Feed(DeadlineReached{});
