@@ -22,8 +22,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         logs_(logs),
         watches_(watches),
         log_calls_(log_calls),
-        readers_("reader", kPoolThreads, kReadsWaitingMax),
-        previewers_("previewer", kPoolThreads, kPreviewsWaitingMax) {}
+        readers_("reader", WorkPool::Priority::kServing, kPoolThreads, kReadsWaitingMax),
+        previewers_("previewer", WorkPool::Priority::kBehind, kPoolThreads, kPreviewsWaitingMax) {}
 
   // Answers the calls that wait for a thread, and whatever comes later, with Unavailable.
   void Stop() {

@@ -51,7 +51,7 @@ class SessionRegistry final : public SessionSink {
       : options_(options),
         incarnation_(incarnation),
         logs_(logs),
-        encoders_("encoder", kEncoderThreads, options.sessions_max) {}
+        encoders_("encoder", WorkPool::Priority::kServing, kEncoderThreads, options.sessions_max) {}
 
   // Errors: ResourceExhausted for too many sessions, Unavailable after CloseAll.
   absl::StatusOr<SessionId> Add(std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mu_);

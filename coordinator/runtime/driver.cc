@@ -65,7 +65,8 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   // Beside those that the machine orders one by one there is one for each job that starts anew.
   const size_t plans_max = driver->options_.machine.plans_max +
                            static_cast<size_t>(driver->options_.machine.live_jobs_max);
-  driver->planners_ = std::make_unique<WorkPool>("planner", kPlannerThreads, plans_max);
+  driver->planners_ = std::make_unique<WorkPool>("planner", WorkPool::Priority::kBehind,
+                                                 kPlannerThreads, plans_max);
   FillLayouts(records);
   std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records, marks);
   records = {};

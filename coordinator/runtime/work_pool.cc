@@ -1,6 +1,7 @@
 #include "coordinator/runtime/work_pool.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <utility>
 
@@ -9,12 +10,14 @@
 namespace phalanx::coordinator {
 namespace {
 
+constexpr int kNiceBehind = 10;
+
 absl::Status Stopped() { return absl::UnavailableError("the coordinator is stopping"); }
 
 }  // namespace
 
-WorkPool::WorkPool(const std::string& name, int32_t threads, size_t waiting_max)
-    : name_(name), waiting_max_(waiting_max) {
+WorkPool::WorkPool(const std::string& name, Priority priority, int32_t threads, size_t waiting_max)
+    : name_(name), priority_(priority), waiting_max_(waiting_max) {
   for (int32_t i = 0; i < threads; ++i) {
     threads_.emplace_back([this] { Run(); });
   }
@@ -52,6 +55,10 @@ void WorkPool::Stop() {
 
 void WorkPool::Run() {
   pthread_setname_np(pthread_self(), name_.c_str());
+  // Of this thread alone; a refusal leaves it as it was.
+  if (priority_ == Priority::kBehind) {
+    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNiceBehind);
+  }
   while (true) {
     Work work;
     {

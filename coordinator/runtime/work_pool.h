@@ -23,8 +23,11 @@ class WorkPool {
   // waits) or Unavailable (the pool has stopped): it is not to be done.
   using Work = std::function<void(const absl::Status& go)>;
 
+  // kBehind: work that takes long leaves the processor to those that serve, where there are too
+  // few.
+  enum class Priority : uint8_t { kServing, kBehind };
   // The threads are named so (15 bytes at most).
-  WorkPool(const std::string& name, int32_t threads, size_t waiting_max);
+  WorkPool(const std::string& name, Priority priority, int32_t threads, size_t waiting_max);
   ~WorkPool() { Stop(); }
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
@@ -38,6 +41,7 @@ class WorkPool {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string name_;
+  const Priority priority_;
   const size_t waiting_max_;
 
   Mutex mu_;

@@ -1,7 +1,9 @@
 #include "coordinator/runtime/work_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace phalanx::coordinator {
@@ -28,7 +30,7 @@ class Gate {
 
 TEST(WorkPoolTest, Work_IsDoneOnItsThreads) {
   Gate done;
-  WorkPool pool("test", 1, 10);
+  WorkPool pool("test", WorkPool::Priority::kServing, 1, 10);
   const std::thread::id caller = std::this_thread::get_id();
   pool.Add([&](const absl::Status& go) {
     EXPECT_TRUE(go.ok());
@@ -38,10 +40,22 @@ TEST(WorkPoolTest, Work_IsDoneOnItsThreads) {
   done.Await();
 }
 
+TEST(WorkPoolTest, WorkBehindOthers_LeavesThemTheProcessor) {
+  Gate done;
+  const int before = getpriority(PRIO_PROCESS, 0);
+  WorkPool pool("test", WorkPool::Priority::kBehind, 1, 10);
+  pool.Add([&](const absl::Status&) {
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), std::min(before + 10, 19));
+    done.Open();
+  });
+  done.Await();
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), before);
+}
+
 TEST(WorkPoolTest, MoreThanMayWait_IsRefusedAtOnce) {
   Gate begun, go_on;
   std::vector<absl::Status> told(3);
-  WorkPool pool("test", 1, 2);
+  WorkPool pool("test", WorkPool::Priority::kServing, 1, 2);
   pool.Add([&](const absl::Status&) {
     begun.Open();
     go_on.Await();
@@ -56,7 +70,7 @@ TEST(WorkPoolTest, MoreThanMayWait_IsRefusedAtOnce) {
 
 TEST(WorkPoolTest, Stopped_RefusesWhatWaitsAndWhatComes) {
   Gate begun, go_on;
-  WorkPool pool("test", 1, 10);
+  WorkPool pool("test", WorkPool::Priority::kServing, 1, 10);
   pool.Add([&](const absl::Status&) {
     begun.Open();
     go_on.Await();
