@@ -36,6 +36,9 @@ Command CommandOf(const v1::Command& command) {
       for (const v1::NodeDevices& node : body.layout().placement().nodes()) {
         assign.placement.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
       }
+      for (const auto& ranks : {body.layout().lost(), body.layout().idle()}) {
+        assign.without_work.insert(ranks.begin(), ranks.end());
+      }
       assign.payload = body.SerializeAsString();
       return assign;
     }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -45,6 +46,8 @@ struct AssignCommand {
   Document document;
   // Ranks are numbered through the nodes in order.
   std::vector<NodeDevices> placement;
+  // Those whose device is gone or has no work in this epoch: no process is started for them.
+  std::set<int32_t> without_work;
   std::string payload;  // Assign
 };
 struct RendezvousCommand {

@@ -115,10 +115,13 @@ void Machine::Apply(const ProcessExited& event) {
 absl::Status Machine::CheckPlacement(const AssignCommand& command,
                                      std::map<int32_t, int32_t>* ranks) const {
   int32_t rank = 0;
+  bool placed = false;
   for (const NodeDevices& node : command.placement) {
     for (const int32_t device : node.devices) {
       const int32_t here = rank++;
       if (node.node != options_.node) continue;
+      placed = true;
+      if (command.without_work.contains(here)) continue;
       if (device < 0 || device >= options_.devices) {
         return absl::InvalidArgumentError(absl::StrCat("device ", device, " of node ",
                                                        options_.node, " does not exist; it has ",
@@ -137,7 +140,7 @@ absl::Status Machine::CheckPlacement(const AssignCommand& command,
       }
     }
   }
-  if (ranks->empty()) {
+  if (!placed) {
     return absl::InvalidArgumentError(absl::StrCat("no rank is placed on node ", options_.node));
   }
   return absl::OkStatus();

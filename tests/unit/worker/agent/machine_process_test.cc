@@ -83,6 +83,19 @@ TEST(AgentMachineTest, Assign_ToDevicesThatAreNotHere_IsRefused) {
   EXPECT_THAT(h.Command(3, h.AnAssign(1, {})), ElementsAre("Result 3 INVALID_ARGUMENT"));
 }
 
+TEST(AgentMachineTest, PlacesWithoutWork_GetNoProcess) {
+  Harness h;
+  h.Welcome();
+  AssignCommand command = h.AnAssign(1, {0, 1, 9});
+  command.without_work = {0, 3, 4};  // of elsewhere, of here, and of a device that is gone
+  h.Command(1, command);
+  EXPECT_THAT(h.DataReady(1), ElementsAre("StartProcess p1 job-7/1 rank 2 device 0"));
+  // A node all of whose places are without work has nothing to do.
+  command.epoch = Epoch{2};
+  command.without_work = {2, 3, 4};
+  EXPECT_THAT(h.Command(2, command), Contains("Result 2 OK"));
+}
+
 TEST(AgentMachineTest, Assign_ToADeviceOfAnotherJob_IsRefused) {
   Harness h;
   h.Welcome();

@@ -23,6 +23,17 @@ TEST(Utf8Test, BytesThatAreNoText_BecomeQuestionMarks) {
 
 TEST(Utf8Test, Cut_InsideACharacter_LeavesText) { EXPECT_EQ(Utf8Of("ab\xE2\x82\xAC", 4), "ab??"); }
 
+TEST(TranslateTest, Assign_TellsPlacesWithoutWork) {
+  v1::OpenSessionResponse response;
+  v1::Layout& layout = *response.mutable_command()->mutable_assign()->mutable_layout();
+  layout.add_lost(3);
+  layout.add_idle(1);
+  layout.add_idle(7);
+  const std::optional<Event> event = EventOf(SessionNumber{1}, response);
+  const auto& command = std::get<CommandReceived>(event.value()).command;
+  EXPECT_THAT(std::get<AssignCommand>(command).without_work, testing::ElementsAre(1, 3, 7));
+}
+
 TEST(TranslateTest, Report_CarriesTheRankThatTheDaemonKnows_NotTheOneWritten) {
   v1::RankReport claimed;
   claimed.set_job(99);
