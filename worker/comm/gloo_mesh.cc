@@ -112,10 +112,9 @@ void IgnoreBrokenPipes() {
 }
 
 // Our end of each connection as its peer is to know it, one after another in the order of ranks.
-std::string Announcement(GlooContext& context) {
+std::string Announcement(GlooContext& context, absl::Span<const int32_t> peers) {
   std::string addresses;
-  for (int32_t peer = 0; peer < context.size; ++peer) {
-    if (peer == context.rank) continue;
+  for (const int32_t peer : peers) {
     const std::vector<char> address = context.createPair(peer)->address().bytes();
     addresses.append(address.begin(), address.end());
   }
@@ -124,35 +123,35 @@ std::string Announcement(GlooContext& context) {
 
 // Where `peer` waits for this rank, out of what it announced.
 absl::StatusOr<std::vector<char>> AddressIn(const std::string& announced, int32_t peer,
-                                            const GlooContext& context) {
-  const size_t count = static_cast<size_t>(context.size - 1), bytes = announced.size() / count;
+                                            int32_t self, absl::Span<const int32_t> peers) {
+  const size_t count = peers.size(), bytes = announced.size() / count;
   if (bytes != tcp::Address().bytes().size() || announced.size() % count != 0) {
     return absl::InternalError(absl::StrCat("rank ", peer, " announces ", announced.size(),
                                             " bytes where ", count, " addresses are expected"));
   }
-  const int32_t place = context.rank < peer ? context.rank : context.rank - 1;
+  // Where `self` stands in the list of `peer`, which has it instead of itself.
+  const int64_t place = std::count_if(peers.begin(), peers.end(),
+                                      [&](int32_t other) { return other < self && other != peer; });
   const char* begin = announced.data() + static_cast<size_t>(place) * bytes;
   return std::vector<char>(begin, begin + bytes);
 }
 
-// Connects every pair of ranks. Throws what Gloo throws.
-absl::Status ConnectPairs(GlooContext& context, Rendezvous& rendezvous, Deadline deadline,
-                          const std::stop_token& stop) {
+// Throws what Gloo throws.
+absl::Status ConnectPairs(GlooContext& context, absl::Span<const int32_t> peers,
+                          Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop) {
   const auto key = [](int32_t rank) { return absl::StrCat("gloo/", rank); };
-  RETURN_IF_ERROR(rendezvous.Put(key(context.rank), Announcement(context)));
+  RETURN_IF_ERROR(rendezvous.Put(key(context.rank), Announcement(context, peers)));
   // A pair that is closed waits no longer for its peer.
-  const std::stop_callback close(stop, [&context] {
-    for (int32_t peer = 0; peer < context.size; ++peer) {
-      if (peer != context.rank) context.getPair(peer)->close();
-    }
+  const std::stop_callback close(stop, [&context, peers] {
+    for (const int32_t peer : peers) context.getPair(peer)->close();
   });
-  for (int32_t peer = 0; peer < context.size; ++peer) {
-    if (peer == context.rank) continue;
+  for (const int32_t peer : peers) {
     const absl::StatusOr<std::string> announced = rendezvous.Get(key(peer), deadline);
     if (absl::IsDeadlineExceeded(announced.status()))
       return Accusing(Rank{peer}, announced.status());
     RETURN_IF_ERROR(announced.status());
-    ASSIGN_OR_RETURN(const std::vector<char> address, AddressIn(*announced, peer, context));
+    ASSIGN_OR_RETURN(const std::vector<char> address,
+                     AddressIn(*announced, peer, context.rank, peers));
     if (stop.stop_requested()) return absl::CancelledError("asked to stop while connecting");
     context.getPair(peer)->connect(address);
   }
@@ -162,6 +161,7 @@ absl::Status ConnectPairs(GlooContext& context, Rendezvous& rendezvous, Deadline
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32_t world,
+                                                             absl::Span<const int32_t> peers,
                                                              Rendezvous& rendezvous,
                                                              const WorldOptions& options) {
   const Deadline deadline = DeadlineIn(options.setup_timeout);
@@ -175,7 +175,7 @@ absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32
     const absl::Duration timeout = std::min(options.setup_timeout, kTimeoutMax) / 5;
     context->setTimeout(
         std::max(absl::ToChronoMilliseconds(timeout), std::chrono::milliseconds(1)));
-    RETURN_IF_ERROR(ConnectPairs(*context, rendezvous, deadline, options.stop));
+    RETURN_IF_ERROR(ConnectPairs(*context, peers, rendezvous, deadline, options.stop));
     return context;
   } catch (const std::exception& error) {
     return ConnectingFailed(error);

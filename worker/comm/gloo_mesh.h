@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "worker/comm/communicator.h"
 
 namespace gloo::transport {
@@ -19,11 +20,13 @@ class UnboundBuffer;
 
 namespace phalanx::comm {
 
-// From then on the process ignores SIGPIPE, unless it handles it. Meets the other ranks of the
-// world, of at least two, through `rendezvous`. Errors: Unavailable, DeadlineExceeded, Internal (a
-// peer announces no address), Cancelled (options.stop), the rendezvous' own.
+// From then on the process ignores SIGPIPE, unless it handles it. Meets `peers` through
+// `rendezvous`: other ranks of the world, at least one, ascending; each of them meets all of them
+// but itself, and this one. Errors: Unavailable, DeadlineExceeded, Internal (a peer announces no
+// address), Cancelled (options.stop), the rendezvous' own.
 absl::StatusOr<std::shared_ptr<::gloo::transport::Context>> ConnectGlooMesh(
-    int32_t self, int32_t world, Rendezvous& rendezvous, const WorldOptions& options);
+    int32_t self, int32_t world, absl::Span<const int32_t> peers, Rendezvous& rendezvous,
+    const WorldOptions& options);
 
 // What was thrown while connecting, as a status: that of a peer that cannot be reached, or
 // OutOfMemory (core/job/failure.h) where it is this process that lacks memory or threads.

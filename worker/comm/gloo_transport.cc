@@ -64,16 +64,16 @@ absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout)
 class GlooTransport final : public Transport {
  public:
   // `shared` may be null.
-  GlooTransport(std::shared_ptr<GlooContext> context, std::unique_ptr<SharedMemory> shared,
-                const WorldOptions& options)
+  GlooTransport(std::shared_ptr<GlooContext> context, std::vector<int32_t> peers,
+                std::unique_ptr<SharedMemory> shared, const WorldOptions& options)
       : context_(std::move(context)),
+        peers_(std::move(peers)),
         shared_(std::move(shared)),
         in_reach_(static_cast<size_t>(context_->size), false),
         operation_timeout_(ToMilliseconds(options.operation_timeout)),
         farewell_texts_(static_cast<size_t>(context_->size) * kFarewellBytes),
         farewell_(context_->createUnboundBuffer(farewell_texts_.data(), farewell_texts_.size())) {
-    for (int32_t peer = 0; peer < context_->size; ++peer) {
-      if (peer == context_->rank) continue;
+    for (const int32_t peer : peers_) {
       farewell_->recv(peer, kFarewellTag, static_cast<size_t>(peer) * kFarewellBytes,
                       kFarewellBytes);
       receipts_.push_back(context_->createUnboundBuffer(nullptr, 0));
@@ -127,6 +127,7 @@ class GlooTransport final : public Transport {
   absl::Status Diagnose();
 
   const std::shared_ptr<GlooContext> context_;
+  const std::vector<int32_t> peers_;  // world ranks
   const std::unique_ptr<SharedMemory> shared_;
   std::vector<bool> in_reach_;  // by rank; constant once connected
   const milliseconds operation_timeout_;
@@ -205,8 +206,7 @@ void GlooTransport::SayFarewell() {
   }
   std::string farewell = FarewellOf(how, text, Rank{accused});
   std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
-  for (int32_t peer = 0; peer < context_->size; ++peer) {
-    if (peer == context_->rank) continue;
+  for (const int32_t peer : peers_) {
     try {
       farewells.push_back(context_->createUnboundBuffer(farewell.data(), farewell.size()));
       farewells.back()->send(peer, kFarewellTag);
@@ -361,16 +361,15 @@ absl::Status GlooTransport::TakeShared(const Inbound& receive,
 absl::Status GlooTransport::MeetInSharedMemory() {
   std::string mine = shared_ != nullptr ? shared_->Handle() : "";
   mine.resize(kHandleBytesMax);
-  const auto peers = static_cast<size_t>(context_->size);
-  std::vector<std::string> handles(peers, std::string(kHandleBytesMax, '\0'));
-  std::vector<char> attached(peers, 0), attached_to_us(peers, 0);
+  const auto world = static_cast<size_t>(context_->size);
+  std::vector<std::string> handles(world, std::string(kHandleBytesMax, '\0'));
+  std::vector<char> attached(world, 0), attached_to_us(world, 0);
   std::vector<Outbound> sends;
   std::vector<Inbound> receives;
   const auto exchange = [&](auto sent, auto received, uint64_t tag, int64_t bytes) {
     sends.clear();
     receives.clear();
-    for (int32_t peer = 0; peer < context_->size; ++peer) {
-      if (peer == context_->rank) continue;
+    for (const int32_t peer : peers_) {
       sends.push_back({peer, tag, sent(peer), bytes});
       receives.push_back({peer, tag, received(peer), bytes});
     }
@@ -381,13 +380,14 @@ absl::Status GlooTransport::MeetInSharedMemory() {
   RETURN_IF_ERROR(exchange([&](int32_t) { return mine.data(); },
                            [&](int32_t peer) { return handles[peer].data(); }, kHandleTag,
                            kHandleBytesMax));
-  for (int32_t peer = 0; peer < context_->size && shared_ != nullptr; ++peer) {
-    if (peer != context_->rank) attached[peer] = shared_->Attach(peer, handles[peer].c_str());
+  for (const int32_t peer : peers_) {
+    if (shared_ == nullptr) break;
+    attached[peer] = shared_->Attach(peer, handles[peer].c_str());
   }
   RETURN_IF_ERROR(exchange([&](int32_t peer) { return &attached[peer]; },
                            [&](int32_t peer) { return &attached_to_us[peer]; }, kAttachedTag, 1));
   if (shared_ != nullptr) shared_->Settled();
-  for (size_t peer = 0; peer < peers; ++peer)
+  for (const int32_t peer : peers_)
     in_reach_[peer] = attached[peer] != 0 && attached_to_us[peer] != 0;
   return absl::OkStatus();
 }
@@ -417,8 +417,7 @@ absl::Status GlooTransport::Diagnose() {
       if (waiting->TimedOut()) return waiting->TimeoutStatus();
     }
   }
-  for (int32_t peer = 0; peer < context_->size; ++peer) {
-    if (peer == context_->rank) continue;
+  for (const int32_t peer : peers_) {
     try {
       farewell_->recv(peer, kProbeTag, 0, 0);  // throws where the connection is broken
     } catch (const std::exception& error) {
@@ -446,10 +445,11 @@ void GlooTransport::Watch() {
 absl::Status Interrupted() { return absl::CancelledError("asked to stop while connecting"); }
 
 absl::StatusOr<std::unique_ptr<Transport>> Connect(int32_t self, int32_t world,
+                                                   std::vector<int32_t> peers,
                                                    Rendezvous& rendezvous,
                                                    const WorldOptions& options) {
   ASSIGN_OR_RETURN(std::shared_ptr<GlooContext> context,
-                   ConnectGlooMesh(self, world, rendezvous, options));
+                   ConnectGlooMesh(self, world, peers, rendezvous, options));
   std::unique_ptr<SharedMemory> shared;
   if (options.shared_memory) {
     // Without it everything goes over TCP.
@@ -457,8 +457,8 @@ absl::StatusOr<std::unique_ptr<Transport>> Connect(int32_t self, int32_t world,
       shared = *std::move(created);
   }
   try {
-    auto transport =
-        std::make_unique<GlooTransport>(std::move(context), std::move(shared), options);
+    auto transport = std::make_unique<GlooTransport>(std::move(context), std::move(peers),
+                                                     std::move(shared), options);
     const std::stop_callback abort(options.stop,
                                    [made = transport.get()] { made->Abort(Interrupted()); });
     RETURN_IF_ERROR(transport->MeetInSharedMemory());
@@ -471,9 +471,11 @@ absl::StatusOr<std::unique_ptr<Transport>> Connect(int32_t self, int32_t world,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world,
+                                                                std::vector<int32_t> peers,
                                                                 Rendezvous& rendezvous,
                                                                 const WorldOptions& options) {
-  absl::StatusOr<std::unique_ptr<Transport>> connected = Connect(self, world, rendezvous, options);
+  absl::StatusOr<std::unique_ptr<Transport>> connected =
+      Connect(self, world, std::move(peers), rendezvous, options);
   if (connected.ok()) return connected;
   // Whatever broke then broke because of it.
   return Annotate(options.stop.stop_requested() ? Interrupted() : connected.status(),

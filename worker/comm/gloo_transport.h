@@ -10,7 +10,9 @@
 // Gloo throws; nothing leaves these files.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/comm/communicator.h"
@@ -18,9 +20,9 @@
 
 namespace phalanx::comm {
 
-// Meets the other ranks of the world through `rendezvous`, as ConnectGlooMesh() does and with its
-// errors.
+// Meets `peers` through `rendezvous`, as ConnectGlooMesh() does and with its errors.
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGlooTransport(int32_t self, int32_t world,
+                                                                std::vector<int32_t> peers,
                                                                 Rendezvous& rendezvous,
                                                                 const WorldOptions& options);
 

@@ -47,7 +47,7 @@ class ScriptedPeer final : public Rendezvous {
 
 absl::Status Connect(ScriptedPeer::Answer answer, WorldOptions options = {}) {
   ScriptedPeer peer(std::move(answer));
-  return ConnectGlooMesh(0, 2, peer, options).status();
+  return ConnectGlooMesh(0, 2, {1}, peer, options).status();
 }
 
 // The address that rank 0 listens on for rank 1.
