@@ -269,19 +269,23 @@ MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
 
 }  // namespace
 
-PassCost LayerCost(const job::Module& module, double rows, double length) {
+PassCost AttentionCost(const job::Module& module, double rows, double length) {
   const job::Architecture& a = module.architecture;
-  const job::FamilyTraits& traits = TraitsOf(a);
-  const auto hidden = static_cast<double>(a.hidden_size);
   const auto q = static_cast<double>(a.heads * HeadSize(a));
   const auto kv = static_cast<double>(KvHeads(a) * HeadSize(a));
-  const double mlp_matrices = traits.gated() ? 3 : 2;
-  PassCost cost = Linear(
-      rows, hidden * (2 * q + 2 * kv) + mlp_matrices * hidden * static_cast<double>(a.mlp_size));
+  PassCost cost = Linear(rows, static_cast<double>(a.hidden_size) * (2 * q + 2 * kv));
   // Scores and their product with the values; backward has twice as many multiplications.
-  const double attention = 2 * 2 * rows * length * q * (traits.decoder() ? 0.5 : 1.0);
-  cost.forward += attention;
-  cost.backward_input += 2 * attention;
+  const double scores = 2 * 2 * rows * length * q * (TraitsOf(a).decoder() ? 0.5 : 1.0);
+  cost.forward += scores;
+  cost.backward_input += 2 * scores;
+  return cost;
+}
+
+PassCost LayerCost(const job::Module& module, double rows, double length) {
+  const job::Architecture& a = module.architecture;
+  const double matrices = TraitsOf(a).gated() ? 3 : 2;
+  PassCost cost = AttentionCost(module, rows, length);
+  cost += Linear(rows, matrices * static_cast<double>(a.hidden_size * a.mlp_size));
   return cost;
 }
 

@@ -16,6 +16,7 @@ struct PassCost {
 };
 // Cost of one layer, and of the ends of a module, for `rows` token rows in sequences of `length`.
 PassCost LayerCost(const job::Module& module, double rows, double length);
+PassCost AttentionCost(const job::Module& module, double rows, double length);  // of a layer's
 PassCost EmbeddingCost(const job::Module& module, double rows);
 PassCost HeadCost(const job::Module& module, double rows);
 // The projector of an edge, for `rows` rows of its source.

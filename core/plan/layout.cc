@@ -44,17 +44,8 @@ PartOrder OrderUnder(const job::Schedule& schedule, const job::JobSpec& spec, in
 
 ModuleLayout DecideModule(const job::JobSpec& spec, const job::Schedule& schedule, int32_t index) {
   const job::Module& module = spec.modules[static_cast<size_t>(index)];
-  const job::Recovery& recovery = spec.recovery;
-  ModuleLayout layout{.layers = PlaceLayers(module, OrderUnder(schedule, spec, index)),
-                      .state_home = recovery.state_home,
-                      .state_copies = recovery.state_copies};
-  const bool has_mirror = module.parallel.dp > 1;
-  if (layout.state_home == job::StateHome::kAuto) {
-    layout.state_home = has_mirror ? job::StateHome::kMirror : job::StateHome::kHost;
-  }
-  if (layout.state_home == job::StateHome::kMirror) {
-    layout.state_copies = std::min(layout.state_copies, module.parallel.dp);
-  }
+  ModuleLayout layout{.layers = PlaceLayers(module, OrderUnder(schedule, spec, index))};
+  DecideHomes(spec.recovery, module.parallel.dp, &layout);
   return layout;
 }
 
@@ -104,6 +95,17 @@ Placement PlacementOf(const Cluster& cluster) {
     placement.back().devices.push_back(device.index);
   }
   return placement;
+}
+
+void DecideHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout) {
+  layout->state_home = recovery.state_home;
+  layout->state_copies = recovery.state_copies;
+  if (layout->state_home == job::StateHome::kAuto) {
+    layout->state_home = replicas > 1 ? job::StateHome::kMirror : job::StateHome::kHost;
+  }
+  if (layout->state_home == job::StateHome::kMirror) {
+    layout->state_copies = std::min(layout->state_copies, replicas);
+  }
 }
 
 PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module) {

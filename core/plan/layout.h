@@ -95,6 +95,9 @@ struct ModuleLayout {
   friend bool operator==(const ModuleLayout&, const ModuleLayout&) = default;
 };
 
+// Where the state of a module with so many replicas lives: as the job asks, within what there is.
+void DecideHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout);
+
 inline constexpr int64_t kSpeedMax = 1 << 30;
 
 // Version of everything that ranks of one epoch derive from document and layout and have to agree
