@@ -305,7 +305,7 @@ class Coordinator {
   const Node* AwaitedNode(const Run& run) const;
   FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
                        std::string message) const;
-  // Of a job that has not ended, whatever it is: asks Decide and carries out the rung.
+  // Of a job that has not ended, whatever it is: asks RemedyFor and carries that out.
   void OnFailure(Job& job, FailureCause cause);
   void Fail(Job& job, FailureCause cause);
 
