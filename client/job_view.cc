@@ -114,7 +114,7 @@ std::vector<std::string> FailureLines(const v1::JobStatus& job) {
     lines.push_back(TerminalText(line));
   }
   if (const auto kind = job::ParseFailureKind(failure.cause())) {
-    lines.push_back(absl::StrCat("what to do: ", job::TraitsOf(*kind).next));
+    lines.push_back(absl::StrCat("what to do: ", job::NextAfter(*kind, failure.signal())));
   }
   return lines;
 }

@@ -91,7 +91,8 @@ struct CoordinatorOptions {
   size_t held_max = 65'536;
   int64_t held_bytes_max = 64 << 20;
   // Plans that are ordered and not answered; while there are more no job leaves the queue. Each
-  // carries its document.
+  // carries its document. No plan takes more than some two seconds of a core, since documents are
+  // bounded by their planning load (core/job/graph.h), so the number bounds the time too.
   size_t plans_max = 128;
 };
 
@@ -304,7 +305,7 @@ class Coordinator {
   const Node* AwaitedNode(const Run& run) const;
   FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
                        std::string message) const;
-  // Of a job that has not ended, whatever it is: asks Decide and carries out the rung.
+  // Of a job that has not ended, whatever it is: asks RemedyFor and carries that out.
   void OnFailure(Job& job, FailureCause cause);
   void Fail(Job& job, FailureCause cause);
 

@@ -153,15 +153,15 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   if (job.state.IsTerminal()) return;
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
-  const Decision decision = Decide({}, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
-  constexpr absl::string_view kRungNames[] = {"fail", "wait", "start_anew"};
+  const Remedy remedy = RemedyFor({}, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
+  constexpr absl::string_view kCourseNames[] = {"fail", "wait", "start_anew"};
   Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
                    " failure=", job::ToString(cause.kind),
                    cause.node.empty() ? "" : absl::StrCat(" node=", cause.node),
-                   " rung=", kRungNames[static_cast<size_t>(decision.rung)], " reason=\"",
-                   decision.reason, "\""));
-  switch (decision.rung) {
-    case Rung::kWait:
+                   " course=", kCourseNames[static_cast<size_t>(remedy.course)], " reason=\"",
+                   remedy.reason, "\""));
+  switch (remedy.course) {
+    case Course::kWait:
       if (!job.run.has_value()) {
         queue_.insert(job.state.id);
         capacity_changed_ = true;
@@ -169,9 +169,9 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
         team->prepared = false;  // what its node had prepared went with it
       }
       return;
-    case Rung::kStartAnew:
+    case Course::kStartAnew:
       return StartNextEpoch(job);
-    case Rung::kFail:
+    case Course::kFail:
       return Fail(job, std::move(cause));
   }
 }

@@ -21,7 +21,7 @@ std::vector<std::string> ExplainEnded(const JobView& job) {
     reasons.push_back(
         absl::StrCat("the first rank to fail was ", failure.rank, " on node ", failure.node));
   }
-  reasons.push_back(absl::StrCat("what to do: ", traits.next));
+  reasons.push_back(absl::StrCat("what to do: ", job::NextAfter(failure.kind, failure.signal)));
   return reasons;
 }
 

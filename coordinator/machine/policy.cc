@@ -8,39 +8,38 @@ namespace {
 using job::FailureKind;
 
 // As long as no rank had started there, nothing is lost with a node but what it had prepared.
-Decision OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
-                    const NodeTable& cluster) {
+Remedy OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
+                  const NodeTable& cluster) {
   if (run.teams.empty()) {
-    if (!policy.may_wait) return {Rung::kFail, "the job may not wait"};
-    return {Rung::kWait, absl::StrCat("nothing of the job had started on node ", name,
-                                      ", so it waits for devices again")};
+    if (!policy.may_wait) return {Course::kFail, "the job may not wait"};
+    return {Course::kWait, absl::StrCat("nothing of the job had started on node ", name,
+                                        ", so it waits for devices again")};
   }
   const Team* team = run.TeamOf(name);
   if (team != nullptr && team->assigned) {
-    return {Rung::kFail, absl::StrCat("ranks on node ", name,
-                                      " may have trained, and this release does not move them")};
+    return {Course::kFail, absl::StrCat("ranks on node ", name,
+                                        " may have trained, and this release does not move them")};
   }
   const auto node = cluster.find(name);
   if (node == cluster.end() || !node->second.connected()) {
-    return {Rung::kFail, absl::StrCat("node ", name, " is away")};
+    return {Course::kFail, absl::StrCat("node ", name, " is away")};
   }
-  if (!policy.may_wait) return {Rung::kFail, "the job may not wait"};
-  return {Rung::kWait, absl::StrCat("no rank had started on node ", name,
-                                    ", which is back and prepares the data again")};
+  if (!policy.may_wait) return {Course::kFail, "the job may not wait"};
+  return {Course::kWait, absl::StrCat("no rank had started on node ", name,
+                                      ", which is back and prepares the data again")};
 }
 
 // A coordinator that came back while ranks started finds that some did not: none can have trained.
-Decision OnRanksLost(const Run& run, const NodeName& name) {
+Remedy OnRanksLost(const Run& run, const NodeName& name) {
   if (run.stage != Run::Stage::kReattaching) {
-    return {Rung::kFail, absl::StrCat("this release does not recover from ",
-                                      job::ToString(FailureKind::kRanksLost))};
+    return {Course::kFail, absl::StrCat("this release does not recover from ",
+                                        job::ToString(FailureKind::kRanksLost))};
   }
-  return {Rung::kStartAnew, absl::StrCat("the ranks on node ", name,
-                                         " had not started, so none of the epoch has trained")};
+  return {Course::kStartAnew, absl::StrCat("the ranks on node ", name,
+                                           " had not started, so none of the epoch has trained")};
 }
 
-Decision DecideOn(const Policy& policy, const Run& run, const Loss& loss,
-                  const NodeTable& cluster) {
+Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const NodeTable& cluster) {
   switch (loss.kind) {
     case FailureKind::kNodeLost:
       return OnNodeLost(policy, run, loss.node, cluster);
@@ -55,7 +54,7 @@ Decision DecideOn(const Policy& policy, const Run& run, const Loss& loss,
     case FailureKind::kOutOfMemory:
     case FailureKind::kNonFinite:
     case FailureKind::kVersionMismatch:
-      return {Rung::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
+      return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
     case FailureKind::kNodeUnreachable:
     case FailureKind::kNodeStopped:
     case FailureKind::kRankKilled:
@@ -69,20 +68,20 @@ Decision DecideOn(const Policy& policy, const Run& run, const Loss& loss,
     case FailureKind::kPrepareTimeout:
       break;
   }
-  return {Rung::kFail,
+  return {Course::kFail,
           absl::StrCat("this release does not recover from ", job::ToString(loss.kind))};
 }
 
 }  // namespace
 
-Decision Decide(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
-                const NodeTable& cluster) {
-  Decision decision;
+Remedy RemedyFor(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
+                 const NodeTable& cluster) {
+  Remedy remedy;
   for (const Loss& loss : losses) {
-    decision = DecideOn(policy, run, loss, cluster);
-    if (decision.rung == Rung::kFail) break;
+    remedy = RemedyOf(policy, run, loss, cluster);
+    if (remedy.course == Course::kFail) break;
   }
-  return decision;
+  return remedy;
 }
 
 }  // namespace phalanx::coordinator

@@ -1,8 +1,8 @@
 // coordinator/machine/policy.h: what becomes of a job that something has happened to.
 //
-// One pure function over the closed list of failures (core/job/failure.h). Its rungs are those that
-// this release can climb: let the job fail, wait for what is missing, and start an epoch anew that
-// no rank has trained in. Whoever sees a failure names its cause; Decide alone says what follows,
+// One pure function over the closed list of failures (core/job/failure.h). The courses that this
+// release can take: let the job fail, wait for what is missing, and start an epoch anew that no
+// rank has trained in. Whoever sees a failure names its cause; RemedyFor alone says what follows,
 // and Coordinator::OnFailure carries it out.
 #pragma once
 
@@ -27,17 +27,17 @@ struct Loss {
   NodeName node;
 };
 
-enum class Rung : uint8_t { kFail, kWait, kStartAnew };
+enum class Course : uint8_t { kFail, kWait, kStartAnew };
 
-struct Decision {
-  Rung rung = Rung::kFail;
+struct Remedy {
+  Course course = Course::kFail;
   std::string reason;  // one sentence
-  friend bool operator==(const Decision&, const Decision&) = default;
+  friend bool operator==(const Remedy&, const Remedy&) = default;
 };
 
 // `run`: without teams before the job has one. `losses`: at least one, in the order in which they
 // were found. The job fails if it must for one of them.
-Decision Decide(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
-                const NodeTable& cluster);
+Remedy RemedyFor(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
+                 const NodeTable& cluster);
 
 }  // namespace phalanx::coordinator

@@ -28,9 +28,11 @@ constexpr std::array kFailures = {
     FailureTraits{K::kRanksLost, "RanksLost", true, Fault::kNode,
                   "a daemon came back without its ranks and without their last reports",
                   "look at the log of phalanx-worker on the node, then submit the job again"},
-    FailureTraits{K::kRankKilled, "RankKilled", true, Fault::kNode,
-                  "a rank process was ended by a signal from outside",
-                  "SIGKILL that nobody sent is most often the kernel out of memory: dmesg says so"},
+    FailureTraits{
+        K::kRankKilled, "RankKilled", true, Fault::kNode,
+        "a rank process was ended by a signal from outside",
+        "SIGKILL that nobody sent is most often the kernel out of memory: dmesg says so; of "
+        "any other signal find out who sends it, then submit the job again"},
     FailureTraits{K::kRankCrashed, "RankCrashed", false, Fault::kProgram,
                   "a rank process ended itself by a signal such as SIGSEGV or SIGABRT",
                   "read the end of the rank's log (phalanx logs) and report it"},
@@ -92,6 +94,20 @@ static_assert(kFailures.size() == static_cast<size_t>(K::kPrepareTimeout));
 absl::Span<const FailureTraits> AllFailures() { return kFailures; }
 
 const FailureTraits& TraitsOf(FailureKind kind) { return kFailures[static_cast<size_t>(kind) - 1]; }
+
+absl::string_view NextAfter(FailureKind kind, int32_t signal) {
+  constexpr int32_t kKill = 9, kProcessorTime = 24;  // SIGKILL, SIGXCPU
+  if (kind != K::kRankKilled || signal == 0) return TraitsOf(kind).next;
+  if (signal == kKill) {
+    return "if nobody sent it, the kernel was most likely out of memory: dmesg on the node says so";
+  }
+  if (signal == kProcessorTime) {
+    return "raise the limit on processor time under which phalanx-worker runs there (ulimit -t), "
+           "then submit the job again";
+  }
+  return "find out who sends the rank processes of that node this signal, then submit the job "
+         "again";
+}
 
 absl::string_view ToString(FailureKind kind) { return TraitsOf(kind).name; }
 

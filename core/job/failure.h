@@ -64,6 +64,8 @@ struct FailureTraits {
 // Of every kind, in the order of their numbers.
 absl::Span<const FailureTraits> AllFailures();
 const FailureTraits& TraitsOf(FailureKind kind);
+// What a person does next: as the kind says it, or better where a signal ended the rank.
+absl::string_view NextAfter(FailureKind kind, int32_t signal);
 
 absl::string_view ToString(FailureKind kind);
 absl::string_view ToString(Fault fault);

@@ -2,8 +2,43 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <utility>
 
 namespace phalanx::job {
+namespace {
+
+// Ranks that one or several modules have in common.
+struct SharedSpan {
+  int64_t parts = 0;                           // that each rank holds
+  std::set<std::pair<int64_t, int32_t>> cuts;  // ranks from stage to stage, and stages
+};
+
+int64_t StageStride(const Parallel& parallel) {
+  int64_t stride = 1;
+  for (const MeshAxis axis : parallel.order) {
+    if (axis == MeshAxis::kPipeline) break;
+    stride *= axis == MeshAxis::kTensor    ? parallel.tp
+              : axis == MeshAxis::kContext ? parallel.cp
+                                           : parallel.dp;
+  }
+  return stride;
+}
+
+// Ranks of one kind are on the same stage of each module: no more kinds than there are ways to
+// combine stages, nor than there are runs of ranks on which no stage changes.
+int64_t KindsOfRank(const SharedSpan& span, int64_t ranks) {
+  if (span.cuts.empty()) return 1;
+  int64_t combinations = 1, runs = 0, stride_before = 0;
+  for (const auto& [stride, stages] : span.cuts) {
+    combinations = std::min(ranks, combinations * stages);
+    if (stride != stride_before) runs += ranks / stride;
+    stride_before = stride;
+  }
+  return std::min(combinations, runs);
+}
+
+}  // namespace
 
 std::set<int32_t> ReachedFrom(const JobSpec& spec, int32_t from) {
   std::set<int32_t> reached;
@@ -49,12 +84,21 @@ int64_t MicrobatchesOf(const JobSpec& spec) {
   return (samples + spec.batch.micro - 1) / spec.batch.micro;
 }
 
-int64_t PartsOf(const JobSpec& spec) {
-  int64_t parts = 0;
+int64_t PlanningLoad(const JobSpec& spec) {
+  std::map<std::pair<int32_t, int32_t>, SharedSpan> spans;  // by offset and ranks
   for (size_t i = 0; i < spec.modules.size(); ++i) {
-    parts += int64_t{spec.modules[i].parallel.pp} * ChunksOf(spec, static_cast<int32_t>(i));
+    const Module& module = spec.modules[i];
+    SharedSpan& span = spans[{module.offset, module.parallel.ranks}];
+    span.parts += ChunksOf(spec, static_cast<int32_t>(i));
+    if (module.parallel.pp > 1) {
+      span.cuts.insert({StageStride(module.parallel), module.parallel.pp});
+    }
   }
-  return parts;
+  int64_t load = 0;
+  for (const auto& [place, span] : spans) {
+    load += KindsOfRank(span, place.second) * span.parts * span.parts;
+  }
+  return load;
 }
 
 bool HasPhases(const JobSpec& spec, int32_t module) {

@@ -33,10 +33,13 @@ inline int32_t ChunksOf(const JobSpec& spec, int32_t module) {
 // Microbatches of a step while the language module is healthy and its replicas alike: as many as
 // the largest of them needs. No plan of the document has fewer (Plan::microbatches).
 int64_t MicrobatchesOf(const JobSpec& spec);
-// Pieces of pipeline of all modules.
-int64_t PartsOf(const JobSpec& spec);
-// Microbatches x parts of a step at most: planning it takes seconds and about 1 GiB then.
-inline constexpr int64_t kPassesMax = 1 << 20;
+// How much planning has to do for each microbatch of a step: n x n for each kind of rank that holds
+// n pipeline parts, since before each pass it looks at all parts of the rank. Modules of one span
+// of ranks share them; of those that cut it into stages in different ways, kinds of rank may be
+// counted that do not occur.
+int64_t PlanningLoad(const JobSpec& spec);
+// Microbatches x load of a step at most: planning it takes seconds and about 1 GiB then.
+inline constexpr int64_t kPlanningLoadMax = 1 << 20;
 
 // Whether the document puts the module on the ranks of the language module, which it feeds, at
 // first or second hand: what three_phase asks for. What is left of that is the plan's to say

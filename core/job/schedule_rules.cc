@@ -71,14 +71,25 @@ void CheckEncoderChunks(const JobSpec& spec, Report& report) {
   }
 }
 
-void CheckPasses(const JobSpec& spec, Report& report) {
-  if (!StepKnown(spec, report)) return;
-  const int64_t microbatches = MicrobatchesOf(spec), parts = PartsOf(spec);
-  if (microbatches * parts <= kPassesMax) return;
-  report.Add(
-      "spec.batch.global",
-      absl::StrCat("makes ", microbatches, " microbatches of ", parts, " pipeline parts: at most ",
-                   kPassesMax, " passes make a step; a larger batch.micro makes fewer"));
+// Whether it is known which modules share ranks.
+bool SpansKnown(const JobSpec& spec, const Report& report) {
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (!report.Sound(ModulePath(i) + ".offset") || spec.modules[i].offset == kUnplaced) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void CheckPlanningLoad(const JobSpec& spec, Report& report) {
+  if (!StepKnown(spec, report) || !SpansKnown(spec, report)) return;
+  const int64_t microbatches = MicrobatchesOf(spec), load = PlanningLoad(spec);
+  if (microbatches * load <= kPlanningLoadMax) return;
+  report.Add("spec.batch.global",
+             absl::StrCat("makes ", microbatches, " microbatches with a planning load of ", load,
+                          " each (n x n for each kind of rank that holds n pipeline parts): at "
+                          "most ",
+                          kPlanningLoadMax, " in a step; a larger batch.micro makes fewer"));
 }
 
 void CheckPhases(const JobSpec& spec, Report& report) {
@@ -104,7 +115,7 @@ void CheckSchedule(const JobSpec& spec, Report& report) {
   CheckChunkCount(spec, report);
   CheckChunkedStages(spec, report);
   CheckEncoderChunks(spec, report);
-  CheckPasses(spec, report);
+  CheckPlanningLoad(spec, report);
   CheckPhases(spec, report);
 }
 

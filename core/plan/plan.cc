@@ -237,11 +237,11 @@ absl::Status PlaceSamples(Plan& plan) {
     most = std::max(most, plan.sample_runs[lane + 1] - plan.sample_runs[lane]);
   }
   plan.microbatches = (most + plan.spec.batch.micro - 1) / plan.spec.batch.micro;
-  const int64_t parts = job::PartsOf(plan.spec);
-  if (plan.microbatches * parts <= job::kPassesMax) return absl::OkStatus();
-  return BadLayout(absl::StrCat("its replicas make ", plan.microbatches, " microbatches of ", parts,
-                                " pipeline parts: at most ", job::kPassesMax,
-                                " passes make a step"));
+  const int64_t load = job::PlanningLoad(plan.spec);
+  if (plan.microbatches * load <= job::kPlanningLoadMax) return absl::OkStatus();
+  return BadLayout(absl::StrCat("its replicas make ", plan.microbatches,
+                                " microbatches with a planning load of ", load, " each: at most ",
+                                job::kPlanningLoadMax, " in a step"));
 }
 
 // What follows from document and layout; the document, under the layout's schedule, was checked.

@@ -62,7 +62,8 @@ class Executor {
   // before; its passes alone first. Takes all samples twice. Every rank calls it with the same
   // microbatches.
   absl::Status WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches);
-  // Makes the parameters of every replica those of its shards, and checks it. Every rank calls it.
+  // Makes the parameters of every replica those that the homes of their shares have, and checks it.
+  // Every rank calls it.
   absl::Status RestoreParameters();
   // The parameters that the last step's program has begun to gather are those of every replica.
   // The next program begins with it, each part before its first pass.

@@ -54,11 +54,10 @@ std::string WorstJob(Beside beside, int32_t world = kWorld) {
   for (int32_t i = 0; i < encoders; ++i) {
     job.Edge(absl::StrCat("encoder", i), "language", {.projector = 8192});
   }
-  job.Batch(world, 1);
   if (beside == kEncoders) {
-    job.Schedule(job::ScheduleName::kInterleaved, 8);
+    job.Batch(world / 512 * 3, 1).Schedule(job::ScheduleName::kInterleaved, 8);
   } else {
-    job.Schedule(job::ScheduleName::kAuto);
+    job.Batch(world, 1).Schedule(job::ScheduleName::kAuto);
   }
   job.spec().name = "worst";
   job.spec().resources.device = job::DeviceKind::kGpu;

@@ -118,7 +118,8 @@ std::vector<Worst> WorstSpecs() {
       for (int32_t i = 0; i < encoders; ++i) {
         job.Edge(absl::StrCat("encoder", i), "language", {.projector = 8192});
       }
-      job.Batch(kWorld, 1).Schedule(schedule, schedule == ScheduleName::kInterleaved ? 8 : 1);
+      job.Batch(kWorld / 512 * 3, 1)
+          .Schedule(schedule, schedule == ScheduleName::kInterleaved ? 8 : 1);
       worst.push_back({encoders == 1    ? "colocated"
                        : encoders == 16 ? "16 on all ranks"
                                         : "63 on all ranks",
@@ -137,12 +138,12 @@ std::vector<Worst> WorstSpecs() {
       .Schedule(ScheduleName::kInterleaved, 8);
   worst.push_back({"a chain of 64 modules, 64 stages each", chain});
   // As deep as a job may be.
-  for (int32_t chunks : {1, 64}) {
+  for (int32_t chunks : {1, 16}) {
     const ScheduleName schedule = chunks > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B;
     worst.push_back({"4,096 stages",
                      AJob()
                          .Module("language", NoArchitecture(), {.tp = kWorld / 4096, .pp = 4096})
-                         .Batch(chunks == 1 ? 64 : 4, 1)
+                         .Batch(chunks == 1 ? 64 : 1, 1)
                          .Schedule(schedule, chunks)});
   }
   // Encoders on ranks of their own.

@@ -110,8 +110,34 @@ BENCHMARK(BM_SimulatePlanWorst)
     ->Args({4096, 1, 64})
     ->Args({4096, 1, 256})
     ->Args({64, 1, 16384})
-    ->Args({64, 64, 64})
-    ->Args({4096, 64, 4})
+    ->Args({64, 64, 4})
+    ->Args({1024, 32, 1})
+    ->Unit(benchmark::kMillisecond);
+
+// Most parts on a rank: so many encoders beside the language module on the same ranks, in so many
+// stages, chunks and microbatches.
+void BM_SimulatePlanColocated(benchmark::State& state) {
+  const auto encoders = static_cast<int32_t>(state.range(0));
+  const auto stages = static_cast<int32_t>(state.range(1));
+  support::AJob job;
+  for (int32_t i = 0; i < encoders; ++i) {
+    job.Module(absl::StrCat("encoder", i), support::ClipVision(), {.dp = stages, .offset = 0});
+  }
+  job.Module("language", support::NoArchitecture(), {.pp = stages, .offset = 0});
+  for (int32_t i = 0; i < encoders; ++i) job.Edge(absl::StrCat("encoder", i), "language");
+  job.Batch(state.range(3), 1)
+      .Schedule(job::ScheduleName::kThreePhase, static_cast<int32_t>(state.range(2)));
+  job.spec().schedule.encoder_chunks = 8;
+  const auto plan = plan::MakePlan(job, plan::MakeCluster(1, stages), Epoch{1});
+  if (!plan.ok()) return state.SkipWithError(plan.status().ToString().c_str());
+  const CostModel costs = CostFromShapes(*plan);
+  for (auto _ : state) benchmark::DoNotOptimize(SimulatePlan(*plan, costs));
+}
+BENCHMARK(BM_SimulatePlanColocated)
+    ->Args({63, 1, 1, 256})
+    ->Args({63, 16, 1, 16})
+    ->Args({63, 4, 64, 16})
+    ->Args({2, 64, 1, 1820})
     ->Unit(benchmark::kMillisecond);
 
 // Every schedule: what one rank process does, and `auto` for a whole world.
@@ -148,7 +174,11 @@ void BM_PlanJobAuto(benchmark::State& state) {
   for (int32_t i = 0; i < std::max(1, colocated); ++i) {
     job.Edge(absl::StrCat("encoder", i), "language", {.projector = 8192});
   }
-  job.Batch(world, 1).Schedule(job::ScheduleName::kAuto);
+  job.Batch(colocated > 1 ? world / 16
+            : stages > 64 ? world / 4
+                          : world,
+            1)
+      .Schedule(job::ScheduleName::kAuto);
   const plan::Cluster cluster = plan::MakeCluster(world / 8, 8);
   for (auto _ : state) {
     const auto plan = PlanJob(job, cluster, Epoch{1});

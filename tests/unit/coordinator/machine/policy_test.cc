@@ -20,57 +20,57 @@ struct Situation {
 };
 
 // Of a run on nodes a, which has ranks, and b.
-Decision DecideOn(const std::vector<Loss>& losses, const Situation& situation) {
+Remedy RemedyOf(const std::vector<Loss>& losses, const Situation& situation) {
   Run run;
   run.teams = {{.node = "a", .devices = {0}, .assigned = true},
                {.node = "b", .devices = {0}, .first_rank = 1, .assigned = situation.assigned}};
   NodeTable cluster;
   cluster["a"].session = SessionId{1};
   cluster["b"].session = SessionId{situation.back ? 2u : 0u};
-  return Decide({.may_wait = situation.may_wait}, run, losses, cluster);
+  return RemedyFor({.may_wait = situation.may_wait}, run, losses, cluster);
 }
 
 // The whole policy of this release: of each kind what becomes of a job that has no ranks on a node
 // which is back, and of any other.
-TEST(PolicyTest, Decide_EveryKind) {
+TEST(PolicyTest, RemedyFor_EveryKind) {
   struct Row {
     FailureKind kind;
-    Rung without_ranks, with_ranks;
+    Course without_ranks, with_ranks;
     std::string reason;  // part of what is said of a job with ranks
   };
   constexpr char kAgain[] = "would come again", kNoRecovery[] = "does not recover from";
   const std::vector<Row> table = {
-      {FailureKind::kNodeLost, Rung::kWait, Rung::kFail, "ranks on node b may have trained"},
-      {FailureKind::kNodeUnreachable, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kNodeStopped, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kRanksLost, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kRankKilled, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kRankCrashed, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kRankExited, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kRankError, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kPeerLost, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kStartFailed, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kStartTimeout, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kPrepareFailed, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kPlanInvalid, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kDataInvalid, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kDataCorrupt, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kDataUnavailable, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kOutputUnavailable, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kOutOfMemory, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kNonFinite, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kDeviceFailed, Rung::kFail, Rung::kFail, kNoRecovery},
-      {FailureKind::kVersionMismatch, Rung::kFail, Rung::kFail, kAgain},
-      {FailureKind::kPrepareTimeout, Rung::kFail, Rung::kFail, kNoRecovery},
+      {FailureKind::kNodeLost, Course::kWait, Course::kFail, "ranks on node b may have trained"},
+      {FailureKind::kNodeUnreachable, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kNodeStopped, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kRanksLost, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kRankKilled, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kRankCrashed, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kRankExited, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kRankError, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kPeerLost, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kStartFailed, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kStartTimeout, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kPrepareFailed, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kPlanInvalid, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kDataInvalid, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kDataCorrupt, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kDataUnavailable, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kOutputUnavailable, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kOutOfMemory, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kNonFinite, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kDeviceFailed, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kVersionMismatch, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kPrepareTimeout, Course::kFail, Course::kFail, kNoRecovery},
   };
   ASSERT_EQ(table.size(), job::AllFailures().size());
   for (size_t i = 0; i < table.size(); ++i) {
     const Row& row = table[i];
     EXPECT_EQ(row.kind, job::AllFailures()[i].kind);
-    EXPECT_EQ(DecideOn({{row.kind, "b"}}, {}).rung, row.without_ranks) << job::ToString(row.kind);
-    const Decision decision = DecideOn({{row.kind, "b"}}, {.assigned = true});
-    EXPECT_EQ(decision.rung, row.with_ranks) << job::ToString(row.kind);
-    EXPECT_THAT(decision.reason, HasSubstr(row.reason));
+    EXPECT_EQ(RemedyOf({{row.kind, "b"}}, {}).course, row.without_ranks) << job::ToString(row.kind);
+    const Remedy remedy = RemedyOf({{row.kind, "b"}}, {.assigned = true});
+    EXPECT_EQ(remedy.course, row.with_ranks) << job::ToString(row.kind);
+    EXPECT_THAT(remedy.reason, HasSubstr(row.reason));
     EXPECT_EQ(row.reason == kAgain, !job::TraitsOf(row.kind).retryable) << job::ToString(row.kind);
   }
 }
@@ -80,21 +80,21 @@ TEST(PolicyTest, NodeLost_Table) {
   struct Row {
     std::vector<Loss> losses;
     Situation situation;
-    Rung rung;
+    Course course;
     std::string reason;  // part of it
   };
   const std::vector<Row> table = {
-      {{b}, {}, Rung::kWait, "no rank had started on node b"},
-      {{b}, {.may_wait = false}, Rung::kFail, "may not wait"},
-      {{b}, {.back = false}, Rung::kFail, "node b is away"},
-      {{b}, {.assigned = true}, Rung::kFail, "may have trained"},
-      {{b, a}, {}, Rung::kFail, "ranks on node a"},
-      {{b, {FailureKind::kNonFinite, "a"}}, {}, Rung::kFail, "NonFinite would come again"},
+      {{b}, {}, Course::kWait, "no rank had started on node b"},
+      {{b}, {.may_wait = false}, Course::kFail, "may not wait"},
+      {{b}, {.back = false}, Course::kFail, "node b is away"},
+      {{b}, {.assigned = true}, Course::kFail, "may have trained"},
+      {{b, a}, {}, Course::kFail, "ranks on node a"},
+      {{b, {FailureKind::kNonFinite, "a"}}, {}, Course::kFail, "NonFinite would come again"},
   };
   for (const Row& row : table) {
-    const Decision decision = DecideOn(row.losses, row.situation);
-    EXPECT_EQ(decision.rung, row.rung) << row.reason;
-    EXPECT_THAT(decision.reason, HasSubstr(row.reason));
+    const Remedy remedy = RemedyOf(row.losses, row.situation);
+    EXPECT_EQ(remedy.course, row.course) << row.reason;
+    EXPECT_THAT(remedy.reason, HasSubstr(row.reason));
   }
 }
 
@@ -102,17 +102,17 @@ TEST(PolicyTest, RanksLost_WhileTheEpochIsTakenUpAgain_StartsItAnew) {
   coordinator::Run run;
   run.teams = {{.node = "b", .devices = {0}, .assigned = true}};
   const Loss loss{FailureKind::kRanksLost, "b"};
-  EXPECT_EQ(Decide({}, run, {&loss, 1}, {}).rung, Rung::kFail);
+  EXPECT_EQ(RemedyFor({}, run, {&loss, 1}, {}).course, Course::kFail);
   run.stage = coordinator::Run::Stage::kReattaching;
-  const Decision decision = Decide({}, run, {&loss, 1}, {});
-  EXPECT_EQ(decision.rung, Rung::kStartAnew);
-  EXPECT_THAT(decision.reason, HasSubstr("the ranks on node b had not started"));
+  const Remedy remedy = RemedyFor({}, run, {&loss, 1}, {});
+  EXPECT_EQ(remedy.course, Course::kStartAnew);
+  EXPECT_THAT(remedy.reason, HasSubstr("the ranks on node b had not started"));
 }
 
 TEST(PolicyTest, NodeLost_BeforeTheJobHasARun_WaitsForDevices) {
   const Loss loss{FailureKind::kNodeLost, "b"};
-  EXPECT_EQ(Decide({}, {}, {&loss, 1}, {}).rung, Rung::kWait);
-  EXPECT_EQ(Decide({.may_wait = false}, {}, {&loss, 1}, {}).rung, Rung::kFail);
+  EXPECT_EQ(RemedyFor({}, {}, {&loss, 1}, {}).course, Course::kWait);
+  EXPECT_EQ(RemedyFor({.may_wait = false}, {}, {&loss, 1}, {}).course, Course::kFail);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The closed list of failures, and docs/failures.md, which is written from it.
 #include "core/job/failure.h"
 
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -26,6 +27,23 @@ TEST(FailureTest, Table_HasEveryKindOnceInOrder) {
   EXPECT_EQ(FailureKindOf(0), std::nullopt);
   EXPECT_EQ(FailureKindOf(number + 1), std::nullopt);
   EXPECT_EQ(ParseFailureKind("Gremlins"), std::nullopt);
+}
+
+TEST(FailureTest, RankKilled_AdviceIsThatOfItsSignal) {
+  const auto speaks_of_memory = [](int32_t signal) {
+    return NextAfter(FailureKind::kRankKilled, signal).find("memory") != absl::string_view::npos;
+  };
+  EXPECT_TRUE(speaks_of_memory(SIGKILL));
+  for (int32_t signal : {SIGHUP, SIGTERM, SIGUSR1, SIGXCPU}) {
+    EXPECT_FALSE(speaks_of_memory(signal)) << signal;
+  }
+  EXPECT_NE(NextAfter(FailureKind::kRankKilled, SIGXCPU).find("ulimit -t"),
+            absl::string_view::npos);
+  for (const FailureTraits& failure : AllFailures()) {
+    EXPECT_EQ(NextAfter(failure.kind, 0), failure.next) << failure.name;
+  }
+  EXPECT_EQ(NextAfter(FailureKind::kRankCrashed, SIGSEGV),
+            TraitsOf(FailureKind::kRankCrashed).next);
 }
 
 TEST(FailureTest, KindInAnError_OutlivesAnnotation) {

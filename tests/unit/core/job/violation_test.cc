@@ -223,9 +223,10 @@ constexpr Spoiled kSchedules[] = {
     {"EncoderChunksOfOneF1B", "steps: 300",
      "steps: 300\n  schedule: {name: 1f1b, encoder_chunks: 2}",
      "spec.schedule.encoder_chunks: 2: only three_phase cuts encoder passes"},
-    {"MorePassesThanCanBePlanned", "global: 48, micro: 2", "global: 16777216, micro: 2",
-     "spec.batch.global: 16777216: makes 8388608 microbatches of 3 pipeline parts: at most 1048576 "
-     "passes make a step; a larger batch.micro makes fewer"},
+    {"MoreMicrobatchesThanCanBePlanned", "global: 48, micro: 2", "global: 16777216, micro: 2",
+     "spec.batch.global: 16777216: makes 8388608 microbatches with a planning load of 3 each (n x "
+     "n for each kind of rank that holds n pipeline parts): at most 1048576 in a step; a larger "
+     "batch.micro makes fewer"},
     {"ThreePhaseOnOtherRanks", "steps: 300", "steps: 300\n  schedule: {name: three_phase}",
      "spec.schedule.name: three_phase: needs an encoder on the ranks of 'language' that feeds it"},
 };
@@ -237,6 +238,26 @@ TEST(ScheduleRulesTest, InterleavedOnOneStage_IsRefused) {
                  With("steps: 300", "steps: 300\n  schedule: {name: interleaved, chunks: 2}")),
             Purpose::kPlan),
       ElementsAre("spec.modules[1].parallel.pp: interleaved needs at least 2 stages"));
+}
+
+// Before each pass planning looks at all parts of a rank.
+TEST(ScheduleRulesTest, PartsOfOneRank_CountForEachOther) {
+  const auto wrong = [](absl::string_view chunks) {
+    const std::string deep = With("layers: 6, heads: 6", "layers: 48, heads: 6",
+                                  With("global: 48, micro: 2", "global: 4096, micro: 1"));
+    return Wrong(With("steps: 300", absl::StrCat("steps: 300\n  schedule: ", chunks), deep),
+                 Purpose::kPlan);
+  };
+  EXPECT_THAT(wrong("{name: interleaved, chunks: 8}"), IsEmpty());
+  EXPECT_THAT(wrong("{name: interleaved, chunks: 24}"),
+              ElementsAre(HasSubstr("4096 microbatches with a planning load of 1153 each")));
+}
+
+// They are not known to be on ranks of their own.
+TEST(ScheduleRulesTest, ModulesWithoutAPlace_HaveNoPlanningLoad) {
+  EXPECT_THAT(Wrong(With("offset: 2", "offset: speech",
+                         With("global: 48, micro: 2", "global: 16777216, micro: 2"))),
+              ElementsAre(HasSubstr("spec.modules[1].offset")));
 }
 
 TEST(ScheduleRulesTest, VeeHasTwoChunks_WrittenOrNot) {

@@ -181,16 +181,19 @@ TEST(LayoutTest, PhasesAndSharedRanks_AreThoseOfTheTables) {
 
 // The document is checked for equal replicas.
 TEST(LayoutTest, MoreMicrobatchesThanAStepTakes_AreRefused) {
-  const job::JobSpec spec =
-      AJob().Module("language", support::NoArchitecture(), {.dp = 2}).Batch(2 * job::kPassesMax, 1);
+  const job::JobSpec spec = AJob()
+                                .Module("language", support::NoArchitecture(), {.dp = 2})
+                                .Batch(2 * job::kPlanningLoadMax, 1);
   plan::Layout layout = LayoutOf(spec);
   ASSERT_TRUE(Expand(spec, layout).ok());
   layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {}}};
-  EXPECT_THAT(Expand(spec, layout).status().message(),
-              HasSubstr("layout: its replicas make 2097152 microbatches of 1 pipeline parts"));
+  EXPECT_THAT(
+      Expand(spec, layout).status().message(),
+      HasSubstr("layout: its replicas make 2097152 microbatches with a planning load of 1 each"));
   layout.modules[0].changes.clear();
   layout.modules[0].speeds = {1, 2};
-  EXPECT_THAT(Expand(spec, layout).status().message(), HasSubstr("microbatches of 1 pipeline"));
+  EXPECT_THAT(Expand(spec, layout).status().message(),
+              HasSubstr("microbatches with a planning load of 1"));
 }
 
 TEST(LayoutTest, TablesWithHolesAndUnequalWidths_LeaveNothingOutAndNothingTwice) {

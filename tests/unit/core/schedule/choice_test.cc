@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/graph.h"
+#include "core/schedule/pipeline.h"
 #include "core/schedule/simulator.h"
 #include "tests/unit/core/schedule/plans.h"
 
@@ -150,8 +153,8 @@ TEST(ChoiceTest, PlanJob_WrittenChunks_AreThoseOfInterleaved) {
 }
 
 TEST(ChoiceTest, PlanJob_VeryLongStep_IsChosenFromItsBeginning) {
-  const plan::Plan plan = Choose(Decoder(8, 4, 100'000));
-  EXPECT_EQ(plan.microbatches, 100'000);
+  const plan::Plan plan = Choose(Decoder(8, 4, 60'000));
+  EXPECT_EQ(plan.microbatches, 60'000);
   // Bubbles vanish, so the least memory decides.
   for (const ScheduleCandidate& candidate : plan.candidates) {
     if (candidate.step <= 1.01 * Chosen(plan).step) {
@@ -184,6 +187,47 @@ TEST(ChoiceTest, PlanJob_ManyWaysThroughTheGraph_TakesNoTimeForEach) {
   const plan::Plan plan = Choose(job.Batch(2, 1).Schedule(ScheduleName::kAuto));
   EXPECT_EQ(plan.modules.size(), 61u);
   EXPECT_EQ(plan.stages, 41);
+}
+
+// What the rules for documents count is no less than what planning does.
+TEST(ChoiceTest, PlanningLoad_OfAnyLayout_CountsEveryPartOfEveryClass) {
+  using job::MeshAxis;
+  const std::array<job::MeshAxis, 4> orders[] = {
+      {MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData, MeshAxis::kPipeline},
+      {MeshAxis::kPipeline, MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData},
+      {MeshAxis::kTensor, MeshAxis::kPipeline, MeshAxis::kContext, MeshAxis::kData}};
+  constexpr int32_t kRanks = 24;
+  int32_t exact = 0;
+  for (const auto& order : orders) {
+    for (int32_t first : {1, 2, 3, 4, 12}) {
+      for (int32_t second : {1, 2, 3, 8, 24}) {
+        for (int32_t chunks : {1, 3}) {
+          const job::JobSpec spec =
+              AJob()
+                  .Module("beside", NoArchitecture(), {.dp = 5})
+                  .Module("encoder", NoArchitecture(),
+                          {.dp = kRanks / first, .pp = first, .order = order})
+                  .Module("language", NoArchitecture(),
+                          {.dp = kRanks / second, .pp = second, .offset = 5})
+                  .Edge("encoder", "language")
+                  .Batch(kRanks, 1)
+                  .Schedule(
+                      chunks > 1 && second > 1 ? ScheduleName::kInterleaved : ScheduleName::k1F1B,
+                      second > 1 ? chunks : 1);
+          int64_t load = 0;
+          for (const RankClass& ranks : MakePipeline(PlanOf(spec)).classes) {
+            load += static_cast<int64_t>(ranks.parts.size() * ranks.parts.size());
+          }
+          EXPECT_GE(job::PlanningLoad(spec), load) << first << " " << second;
+          if (first == 1 || second == 1 || order == orders[0]) {
+            EXPECT_LE(job::PlanningLoad(spec), 2 * load) << first << " " << second;
+          }
+          exact += job::PlanningLoad(spec) == load ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(exact, 100);
 }
 
 TEST(ChoiceTest, PlanJob_NoSoundLayout_ReportsItsViolations) {
