@@ -18,7 +18,7 @@ ALLOWED = {
     "core/schedule": ["core/base", "core/job", "core/plan"],
     "core/checkpoint": ["core/base", "core/job", "core/plan"],
     "core/checkpoint_io": ["core/base", "core/checkpoint", "core/job", "core/posix"],
-    "core/posix": [],
+    "core/posix": ["core/base"],
     "core/wire": CORE + PROTO,
     "coordinator": ["core"] + PROTO,
     "client": ["core"] + PROTO,
