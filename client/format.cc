@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "core/base/terminal_text.h"
+#include "core/job/json.h"
 #include "core/job/scalar.h"
 #include "core/wire/job_yaml.h"
 
@@ -184,7 +185,7 @@ Tree ToTree(const Message& message) {
 }
 
 void PrintTree(const Tree& tree, Format format, std::ostream& out) {
-  out << (format == Format::kJson ? wire::EmitJson(tree) : wire::EmitYaml(tree));
+  out << (format == Format::kJson ? job::EmitJson(tree) : wire::EmitYaml(tree));
 }
 
 absl::Time ToTime(const google::protobuf::Timestamp& time) {

@@ -13,4 +13,6 @@ std::string Digest(absl::string_view bytes) {
                       absl::Hex(hash.low64, absl::kZeroPad16));
 }
 
+uint64_t Digest64(absl::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
 }  // namespace phalanx

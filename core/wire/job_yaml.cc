@@ -13,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/violation.h"
 #include "core/job/scalar.h"
@@ -270,81 +268,6 @@ void Emit(const Tree& tree, YAML::Emitter& out) {
   }
 }
 
-std::string JsonString(absl::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          absl::StrAppend(&out, "\\u00", absl::Hex(c, absl::kZeroPad2));
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out + "\"";
-}
-
-// JSON's own grammar of numbers is narrower than YAML's: no leading '+', '.' or 0.
-bool IsJsonNumber(absl::string_view text) {
-  if (!job::ParseNumber(text).has_value()) return false;
-  absl::string_view rest = text;
-  if (absl::StartsWith(rest, "-")) rest.remove_prefix(1);
-  if (rest.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(rest[0]))) return false;
-  if (rest[0] == '0' && rest.size() > 1 &&
-      absl::ascii_isdigit(static_cast<unsigned char>(rest[1]))) {
-    return false;
-  }
-  const size_t dot = rest.find('.');
-  return dot == absl::string_view::npos ||
-         (dot + 1 < rest.size() && absl::ascii_isdigit(static_cast<unsigned char>(rest[dot + 1])));
-}
-
-void AppendJson(const Tree& tree, const std::string& indent, std::string* out) {
-  const std::string inner = indent + "  ";
-  switch (tree.kind) {
-    case Tree::Kind::kNull:
-      *out += "null";
-      return;
-    case Tree::Kind::kScalar:
-      *out += !tree.quoted && (IsJsonNumber(tree.scalar) || job::ParseBoolean(tree.scalar))
-                  ? tree.scalar
-                  : JsonString(tree.scalar);
-      return;
-    case Tree::Kind::kSequence:
-      *out += "[";
-      for (size_t i = 0; i < tree.items.size(); ++i) {
-        absl::StrAppend(out, i > 0 ? "," : "", "\n", inner);
-        AppendJson(tree.items[i], inner, out);
-      }
-      absl::StrAppend(out, tree.items.empty() ? "" : "\n" + indent, "]");
-      return;
-    case Tree::Kind::kMapping:
-      *out += "{";
-      for (size_t i = 0; i < tree.entries.size(); ++i) {
-        absl::StrAppend(out, i > 0 ? "," : "", "\n", inner, JsonString(tree.entries[i].key), ": ");
-        AppendJson(tree.entries[i].value, inner, out);
-      }
-      absl::StrAppend(out, tree.entries.empty() ? "" : "\n" + indent, "}");
-      return;
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<Tree> ParseYaml(absl::string_view text) {
@@ -378,12 +301,6 @@ std::string EmitYaml(const Tree& tree) {
   out.SetIndent(2);
   Emit(tree, out);
   return absl::StrCat(out.c_str(), "\n");
-}
-
-std::string EmitJson(const Tree& tree) {
-  std::string out;
-  AppendJson(tree, "", &out);
-  return out + "\n";
 }
 
 absl::StatusOr<job::ReadJob> ReadJobFile(absl::string_view text, job::Purpose purpose) {

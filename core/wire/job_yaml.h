@@ -30,9 +30,6 @@ absl::StatusOr<job::Tree> ParseYaml(absl::string_view text);
 // for positions.
 std::string EmitYaml(const job::Tree& tree);
 
-// JSON with two spaces of indentation; unquoted scalars that JSON does not have become strings.
-std::string EmitJson(const job::Tree& tree);
-
 // The whole way from text to spec.
 // Errors: InvalidArgument with every violation (core/job/job_reader.h).
 absl::StatusOr<job::ReadJob> ReadJobFile(absl::string_view text, job::Purpose purpose);

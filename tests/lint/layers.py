@@ -16,7 +16,9 @@ ALLOWED = {
     "core/job": ["core/base"],
     "core/plan": ["core/base", "core/job"],
     "core/schedule": ["core/base", "core/job", "core/plan"],
-    "core/posix": [],
+    "core/checkpoint": ["core/base", "core/job", "core/plan"],
+    "core/checkpoint_io": ["core/base", "core/checkpoint", "core/job", "core/posix"],
+    "core/posix": ["core/base"],
     "core/wire": CORE + PROTO,
     "coordinator": ["core"] + PROTO,
     "client": ["core"] + PROTO,
@@ -31,7 +33,8 @@ ALLOWED = {
                     "worker/train", "tensorboard"] + PROTO,
 }
 # Pure folders know no transport, no parser, no LibTorch and no locks.
-PURE = ["core/base", "core/job", "core/plan", "core/schedule", "coordinator/machine", "worker/agent/machine"]
+PURE = ["core/base", "core/checkpoint", "core/job", "core/plan", "core/schedule", "coordinator/machine",
+        "worker/agent/machine"]
 FORBIDDEN_IN_PURE = re.compile(r'#include\s+[<"](grpc|google/protobuf|phalanx/v1|ATen|torch|yaml-cpp|sqlite3|thread>|mutex>|condition_variable>|core/base/mutex\.h|absl/synchronization)')
 # Those of core/base are there for the others.
 LOCKS = "core/base/mutex.h"

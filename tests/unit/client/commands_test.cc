@@ -8,6 +8,7 @@
 #include <string>
 
 #include "client/exit_code.h"
+#include "core/job/json.h"
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
@@ -79,7 +80,7 @@ TEST(ListTest, YamlAndJson_SayTheSame) {
   Captured json, yaml;
   List(connection, Format::kJson, 0, json.io);
   List(connection, Format::kYaml, 0, yaml.io);
-  EXPECT_EQ(wire::EmitJson(*wire::ParseYaml(yaml.out.str())), json.out.str());
+  EXPECT_EQ(job::EmitJson(*wire::ParseYaml(yaml.out.str())), json.out.str());
 }
 
 TEST(ListTest, Name_IsOneIdALine) {

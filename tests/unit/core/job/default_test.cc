@@ -2,6 +2,7 @@
 #include <string>
 
 #include "core/job/job_reader.h"
+#include "core/job/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/core/job/document.h"
@@ -108,7 +109,7 @@ TEST(RoundTripTest, EveryWrittenField_Survives) {
 
 TEST(RoundTripTest, Json_IsReadLikeYaml) {
   const JobSpec spec = Right(kDocument);
-  EXPECT_EQ(Complete(Right(wire::EmitJson(WriteJobSpec(spec)))), Complete(spec));
+  EXPECT_EQ(Complete(Right(EmitJson(WriteJobSpec(spec)))), Complete(spec));
 }
 
 TEST(RoundTripTest, PlannedDocument_WithoutArchitectures_ReadsBack) {

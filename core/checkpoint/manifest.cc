@@ -1,0 +1,292 @@
+#include "core/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/digest.h"
+#include "core/base/status.h"
+#include "core/checkpoint/fields.h"
+#include "core/checkpoint/names.h"
+#include "core/job/json.h"
+#include "core/job/scalar.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+using job::Tree;
+
+constexpr std::array<absl::string_view, 3> kVerdicts = {"committed", "skipped", "empty"};
+// In the order of job::Precision.
+constexpr std::array<absl::string_view, 3> kComputes = {"bf16", "fp32", "fp64"};
+constexpr size_t kNodesMax = 8'000'000;
+constexpr size_t kDigestDigits = 32;
+constexpr absl::string_view kBeforeDigest = "\"digest\": \"", kAfterDigest = "\"\n}\n";
+
+bool IsHex(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+  });
+}
+
+// ---- Writing ----
+
+Tree Scalar(std::string text, bool quoted) {
+  Tree tree;
+  tree.kind = Tree::Kind::kScalar;
+  tree.scalar = std::move(text);
+  tree.quoted = quoted;
+  return tree;
+}
+Tree Of(absl::string_view text) { return Scalar(std::string(text), true); }
+Tree Of(int64_t number) { return Scalar(absl::StrCat(number), false); }
+Tree Of(double number) { return Scalar(job::FormatNumber(number), false); }
+Tree Flag(bool flag) { return Scalar(flag ? "true" : "false", false); }
+Tree Of(std::vector<Tree::Entry> entries) {
+  Tree tree;
+  tree.kind = Tree::Kind::kMapping;
+  tree.entries = std::move(entries);
+  return tree;
+}
+
+template <typename Items, typename Write>
+Tree ListOf(const Items& items, Write write) {
+  Tree tree;
+  tree.kind = Tree::Kind::kSequence;
+  for (const auto& item : items) tree.items.push_back(write(item));
+  return tree;
+}
+
+Tree WriteModule(const Model::Module& module) {
+  std::vector<Tree::Entry> architecture;
+  for (const auto& [field, value] : module.architecture) {
+    // Numbers and booleans are bare, words are not.
+    architecture.push_back({field, Scalar(value, !job::NeedsQuotes(value))});
+  }
+  return Of({{"name", Of(module.name)},
+             {"trains", Flag(module.trains)},
+             {"architecture", Of(std::move(architecture))}});
+}
+
+Tree WriteProjector(const Model::Projector& projector) {
+  return Of({{"from", Of(projector.from)},
+             {"to", Of(projector.to)},
+             {"hidden_size", Of(projector.hidden_size)},
+             {"trains", Flag(projector.trains)}});
+}
+
+Tree WriteDecision(const Decision& decision) {
+  return Of({{"verdict", Of(ToString(decision.verdict))},
+             {"loss", Of(decision.loss)},
+             {"gradient_norm", Of(decision.gradient_norm)},
+             {"gradient_scale", Of(decision.gradient_scale)},
+             {"counted_tokens", Of(decision.counted_tokens)},
+             {"corrupt_samples", Of(decision.corrupt_samples)},
+             {"tokens", Of(decision.tokens)},
+             {"images", Of(decision.images)},
+             {"sounds", Of(decision.sounds)}});
+}
+
+Tree WritePart(const PartFile& part) {
+  return Of({{"file", Of(part.file)},
+             {"bytes", Of(part.bytes)},
+             {"header_bytes", Of(part.header_bytes)},
+             {"entries", Of(part.entries)},
+             {"digest", Of(part.digest)}});
+}
+
+// ---- Reading ----
+
+// Calls `read` with each item of a list of objects, and its path.
+template <typename Read>
+void ForEach(Fields& fields, absl::string_view name, absl::Status* first, Read read) {
+  const Tree& list = fields.List(name);
+  for (size_t i = 0; i < list.items.size() && first->ok(); ++i) {
+    Fields item(list.items[i], absl::StrCat(fields.PathOf(name), "[", i, "]"), first);
+    read(item);
+    item.Finish();
+  }
+}
+
+template <size_t kCount>
+size_t ChoiceOf(Fields& fields, absl::string_view name,
+                const std::array<absl::string_view, kCount>& choices) {
+  const auto found = std::find(choices.begin(), choices.end(), fields.Text(name));
+  if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
+  fields.Fail(name, "must be one of those that Phalanx writes");
+  return 0;
+}
+
+std::string DigestOf(Fields& fields, absl::string_view name) {
+  std::string digest = fields.Text(name);
+  if (digest.size() != kDigestDigits || !IsHex(digest)) {
+    fields.Fail(name, "must be 32 hexadecimal digits");
+  }
+  return digest;
+}
+
+void ReadDecision(const Manifest& manifest, Fields& fields, Decision* decision) {
+  decision->verdict = static_cast<Decision::Verdict>(ChoiceOf(fields, "verdict", kVerdicts));
+  if ((decision->verdict == Decision::Verdict::kSkipped) != (manifest.skipped_in_a_row > 0)) {
+    fields.Fail("verdict", absl::StrCat("skipped_in_a_row is ", manifest.skipped_in_a_row));
+  }
+  decision->loss = fields.Number("loss");
+  decision->gradient_norm = fields.Number("gradient_norm");
+  decision->gradient_scale = fields.Number("gradient_scale");
+  decision->counted_tokens = fields.Number("counted_tokens");
+  decision->corrupt_samples = fields.Number("corrupt_samples");
+  decision->tokens = fields.Integer("tokens", 0);
+  decision->images = fields.Integer("images", 0);
+  decision->sounds = fields.Integer("sounds", 0);
+  fields.Finish();
+}
+
+void ReadModel(Fields& fields, absl::Status* first, Model* model) {
+  model->compute = static_cast<job::Precision>(ChoiceOf(fields, "compute", kComputes));
+  std::set<std::string> names;
+  ForEach(fields, "modules", first, [&](Fields& item) {
+    Model::Module module{.name = item.Text("name"), .trains = item.Flag("trains")};
+    if (module.name.empty() || absl::StrContains(module.name, '/')) {
+      item.Fail("name", "is no name of a module");
+    }
+    if (!names.insert(module.name).second) item.Fail("name", "stands twice");
+    for (const auto& [field, value] : item.Object("architecture").entries) {
+      if (value.kind != Tree::Kind::kScalar) {
+        item.Fail("architecture", absl::StrCat(field, " must be a number, a word or a boolean"));
+      }
+      module.architecture.emplace_back(field, value.scalar);
+    }
+    model->modules.push_back(std::move(module));
+  });
+  if (model->modules.empty()) fields.Fail("modules", "must not be empty");
+  std::set<std::pair<std::string, std::string>> edges;
+  ForEach(fields, "projectors", first, [&](Fields& item) {
+    Model::Projector projector{.from = item.Text("from"), .to = item.Text("to")};
+    if (names.count(projector.from) == 0) item.Fail("from", "is none of the modules");
+    if (names.count(projector.to) == 0) item.Fail("to", "is none of the modules");
+    if (!edges.emplace(projector.from, projector.to).second) item.Fail("to", "stands twice");
+    projector.hidden_size = item.Integer("hidden_size", 1);
+    projector.trains = item.Flag("trains");
+    model->projectors.push_back(std::move(projector));
+  });
+}
+
+void ReadParts(Fields& fields, absl::Status* first, std::vector<PartFile>* parts) {
+  int32_t before = -1;
+  int64_t sum = 0;
+  ForEach(fields, "parts", first, [&](Fields& item) {
+    PartFile part{.file = item.Text("file")};
+    const std::optional<int32_t> rank = ParsePartFileName(part.file);
+    if (!rank.has_value()) item.Fail("file", "must be the name of a part file, without a folder");
+    if (rank.value_or(before + 1) <= before) item.Fail("file", "must be of a later rank");
+    before = rank.value_or(before);
+    part.bytes = item.Integer("bytes", 1);
+    if (part.bytes > std::numeric_limits<int64_t>::max() - sum) {
+      item.Fail("bytes", "all parts together have more than 2^63 bytes");
+    } else {
+      sum += part.bytes;
+    }
+    part.header_bytes = item.Integer("header_bytes", kDataAlignment, kHeaderBytesMax);
+    if (part.header_bytes % kDataAlignment != 0 || part.header_bytes >= part.bytes) {
+      item.Fail("header_bytes", absl::StrCat("must be a multiple of ", kDataAlignment,
+                                             " and less than bytes (", part.bytes, ")"));
+    }
+    part.entries = item.Integer("entries", 1, part.bytes);
+    part.digest = DigestOf(item, "digest");
+    parts->push_back(std::move(part));
+  });
+  if (parts->empty()) fields.Fail("parts", "must not be empty");
+}
+
+// Whether the text is what WriteManifest ended with a digest of the rest.
+bool IsSealed(absl::string_view text) {
+  const size_t tail = kDigestDigits + kAfterDigest.size();
+  if (text.size() < kBeforeDigest.size() + tail) return false;
+  const absl::string_view body = text.substr(0, text.size() - tail);
+  return absl::EndsWith(body, kBeforeDigest) && absl::EndsWith(text, kAfterDigest) &&
+         text.substr(body.size(), kDigestDigits) == Digest(body);
+}
+
+}  // namespace
+
+absl::string_view ToString(Decision::Verdict verdict) {
+  return kVerdicts[static_cast<size_t>(verdict)];
+}
+
+absl::string_view NameOf(job::Precision compute) { return kComputes[static_cast<size_t>(compute)]; }
+
+int64_t Manifest::bytes() const {
+  int64_t sum = 0;
+  for (const PartFile& part : parts) sum += part.bytes;
+  return sum;
+}
+
+int64_t Manifest::entries() const {
+  int64_t sum = 0;
+  for (const PartFile& part : parts) sum += part.entries;
+  return sum;
+}
+
+std::string WriteManifest(const Manifest& manifest) {
+  const Tree tree = Of({{"format", Of(kFormat)},
+                        {"job", Of(manifest.job)},
+                        {"store", Of(manifest.store)},
+                        {"number", Of(manifest.number)},
+                        {"epoch", Of(manifest.epoch)},
+                        {"step", Of(manifest.step)},
+                        {"seed", Scalar(absl::StrCat(manifest.seed), false)},
+                        {"data_digest", Of(manifest.data_digest)},
+                        {"updates", Of(manifest.updates)},
+                        {"skipped_in_a_row", Of(manifest.skipped_in_a_row)},
+                        {"decision", WriteDecision(manifest.decision)},
+                        {"compute", Of(NameOf(manifest.model.compute))},
+                        {"modules", ListOf(manifest.model.modules, WriteModule)},
+                        {"projectors", ListOf(manifest.model.projectors, WriteProjector)},
+                        {"parts", ListOf(manifest.parts, WritePart)},
+                        {"digest", Of("")}});
+  std::string text = job::EmitJson(tree);
+  text.resize(text.size() - kAfterDigest.size());
+  return absl::StrCat(text, Digest(text), kAfterDigest);
+}
+
+absl::StatusOr<Manifest> ReadManifest(absl::string_view text) {
+  if (text.size() > kManifestBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", text.size(), " bytes; at most ", kManifestBytesMax, " are read"));
+  }
+  ASSIGN_OR_RETURN(const Tree tree, job::ParseJson(text, kNodesMax));
+  absl::Status first;
+  Fields fields(tree, "", &first);
+  if (fields.Text("format") != kFormat) {
+    fields.Fail("format", absl::StrCat("this release reads ", kFormat));
+  }
+  RETURN_IF_ERROR(first);
+  if (!IsSealed(text)) {
+    return absl::InvalidArgumentError("its digest does not fit: it was changed or is damaged");
+  }
+  Manifest manifest{.job = fields.Text("job"), .store = fields.Text("store")};
+  if (manifest.job.empty()) fields.Fail("job", "must not be empty");
+  if (manifest.store.empty()) fields.Fail("store", "must not be empty");
+  manifest.number = fields.Integer("number", 1);
+  manifest.epoch = fields.Integer("epoch", 1);
+  manifest.step = fields.Integer("step", 1);
+  manifest.seed = fields.Unsigned("seed");
+  manifest.data_digest = DigestOf(fields, "data_digest");
+  manifest.updates = fields.Integer("updates", 0, manifest.step);
+  manifest.skipped_in_a_row =
+      fields.Integer("skipped_in_a_row", 0, manifest.step - manifest.updates);
+  Fields decision(fields.Object("decision"), "decision", &first);
+  ReadDecision(manifest, decision, &manifest.decision);
+  ReadModel(fields, &first, &manifest.model);
+  ReadParts(fields, &first, &manifest.parts);
+  fields.Text("digest");
+  fields.Finish();
+  if (!first.ok()) return first;
+  return manifest;
+}
+
+}  // namespace phalanx::checkpoint

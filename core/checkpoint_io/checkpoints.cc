@@ -1,0 +1,192 @@
+#include "core/checkpoint_io/checkpoints.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "core/base/mutex.h"
+#include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/checkpoint/entry_index.h"
+#include "core/checkpoint_io/part_reader.h"
+#include "core/posix/file.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+std::string ManifestPath(const std::string& checkpoint) {
+  return absl::StrCat(checkpoint, "/", kManifestFile);
+}
+
+absl::Status FolderError(const std::string& folder, const std::error_code& error) {
+  const std::string message = absl::StrCat(folder, ": ", error.message());
+  return error == std::errc::permission_denied ? absl::PermissionDeniedError(message)
+                                               : absl::NotFoundError(message);
+}
+
+// Verifies one checkpoint, part after part, on several threads. Thread-safe.
+class Verification {
+ public:
+  Verification(const std::string& checkpoint, const Manifest& manifest,
+               const VerifyOptions& options)
+      : checkpoint_(checkpoint),
+        manifest_(manifest),
+        options_(options),
+        headers_(manifest.parts.size()),
+        damage_(manifest.parts.size()) {}
+
+  absl::Status Run() {
+    const int32_t count =
+        std::clamp(options_.threads, 1, static_cast<int32_t>(manifest_.parts.size()));
+    {
+      std::vector<std::jthread> threads;
+      for (int32_t i = 1; i < count; ++i) threads.emplace_back([this] { VerifyParts(); });
+      VerifyParts();
+    }
+    std::vector<std::string> lines;
+    for (const std::vector<std::string>& of_part : damage_) {
+      lines.insert(lines.end(), of_part.begin(), of_part.end());
+    }
+    if (lines.empty()) {
+      // Every file is what the manifest says; now all of them together.
+      const absl::Status whole = CheckTogether();
+      if (whole.ok()) return whole;
+      lines.emplace_back(whole.message());
+    }
+    const size_t more = lines.size() - std::min(lines.size(), kDamageMax);
+    lines.resize(lines.size() - more);
+    if (more > 0) lines.push_back(absl::StrCat("and ", more, " more"));
+    return absl::DataLossError(absl::StrJoin(lines, "\n"));
+  }
+
+ private:
+  void VerifyParts() {
+    for (size_t part = next_++; part < manifest_.parts.size(); part = next_++) VerifyPart(part);
+  }
+
+  void VerifyPart(size_t index) {
+    const PartFile& part = manifest_.parts[index];
+    const absl::StatusOr<PartReader> reader = PartReader::Open(checkpoint_, manifest_, part);
+    if (!reader.ok()) {
+      damage_[index].emplace_back(reader.status().message());
+      Advance(part.bytes);
+      return;
+    }
+    Advance(part.header_bytes);
+    std::string bytes;
+    for (size_t entry = 0; entry < reader->header().entries.size(); ++entry) {
+      const absl::Status read = reader->Read(entry, bytes);
+      if (!read.ok()) damage_[index].emplace_back(read.message());
+      Advance(reader->header().entries[entry].bytes());
+    }
+    headers_[index] = reader->header();
+  }
+
+  void Advance(int64_t bytes) {
+    const MutexLock lock(&mutex_);
+    done_ += bytes;
+    if (options_.on_bytes) options_.on_bytes(done_);
+  }
+
+  absl::Status CheckTogether() const {
+    ASSIGN_OR_RETURN(const EntryIndex index, EntryIndex::Create(headers_));
+    return index.CheckWhole();
+  }
+
+  // Constant after construction.
+  const std::string& checkpoint_;
+  const Manifest& manifest_;
+  const VerifyOptions& options_;
+  std::atomic<size_t> next_ = 0;  // part that nobody has taken
+  // Each element is of the thread that took the part.
+  std::vector<PartHeader> headers_;
+  std::vector<std::vector<std::string>> damage_;
+  Mutex mutex_;
+  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Why a job cannot go on from it; empty if it can.
+std::string WhyNot(const ListedCheckpoint& listed, const job::JobSpec& spec,
+                   const VerifyOptions& options) {
+  if (!listed.manifest.ok()) return std::string(listed.manifest.status().message());
+  const std::vector<Violation> violations =
+      Incompatible(spec, ToString(listed.name), *listed.manifest);
+  if (!violations.empty()) {
+    return absl::StrJoin(violations, "; ", [](std::string* out, const Violation& violation) {
+      absl::StrAppend(out, violation.rule);
+    });
+  }
+  const absl::Status sound = VerifyCheckpoint(listed.path, *listed.manifest, options);
+  return absl::StrReplaceAll(sound.message(), {{"\n", "; "}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string& folder) {
+  std::vector<ListedCheckpoint> listed;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::optional<CheckpointName> name =
+        ParseCheckpointName(entries->path().filename().string());
+    if (!name.has_value()) continue;
+    const std::string path = entries->path().string();
+    ListedCheckpoint one{.name = *name, .path = path, .manifest = ReadManifestOf(path)};
+    if (const absl::StatusOr<FileStamp> stamp = StampOf(ManifestPath(path)); stamp.ok()) {
+      one.written = absl::FromUnixNanos(stamp->modified);
+    }
+    if (one.manifest.ok() && CheckpointName{one.manifest->step, one.manifest->epoch} != one.name) {
+      one.manifest = absl::DataLossError(absl::StrCat(
+          kManifestFile, ": is of step ", one.manifest->step, ", epoch ", one.manifest->epoch));
+    }
+    listed.push_back(std::move(one));
+  }
+  if (error) return FolderError(folder, error);
+  std::sort(listed.begin(), listed.end(),
+            [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.name > b.name; });
+  return listed;
+}
+
+absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
+  std::error_code error;
+  if (!std::filesystem::exists(ManifestPath(checkpoint), error)) {
+    if (error) return FolderError(checkpoint, error);
+    return absl::NotFoundError(absl::StrCat("has no ", kManifestFile));
+  }
+  const absl::StatusOr<std::string> text =
+      ReadWholeFile(ManifestPath(checkpoint), int64_t{kManifestBytesMax});
+  absl::StatusOr<Manifest> manifest =
+      text.ok() ? ReadManifest(*text) : absl::StatusOr<Manifest>(text.status());
+  if (manifest.ok()) return manifest;
+  return absl::DataLossError(absl::StrCat(kManifestFile, ": ", manifest.status().message()));
+}
+
+absl::Status VerifyCheckpoint(const std::string& checkpoint, const Manifest& manifest,
+                              const VerifyOptions& options) {
+  return Verification(checkpoint, manifest, options).Run();
+}
+
+absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::JobSpec& spec,
+                                        const VerifyOptions& options) {
+  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(folder);
+  if (absl::IsNotFound(listed.status())) return Choice();
+  if (!listed.ok()) return listed.status();
+  Choice choice;
+  for (ListedCheckpoint& one : *listed) {
+    const std::string why_not = WhyNot(one, spec, options);
+    if (why_not.empty()) {
+      choice.checkpoint = {std::move(one.path), *std::move(one.manifest)};
+      break;
+    }
+    choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", why_not));
+  }
+  return choice;
+}
+
+}  // namespace phalanx::checkpoint

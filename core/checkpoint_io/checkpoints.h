@@ -1,0 +1,59 @@
+// core/checkpoint_io/checkpoints.h: published checkpoints in a folder: which there are, whether
+// they are sound, and which one to go on from.
+//
+// Nothing here writes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/checkpoint/manifest.h"
+#include "core/checkpoint/names.h"
+#include "core/job/job_spec.h"
+
+namespace phalanx::checkpoint {
+
+struct ListedCheckpoint {
+  CheckpointName name;
+  std::string path;
+  absl::Time written = absl::InfinitePast();  // when its manifest was; unknown where there is none
+  absl::StatusOr<Manifest> manifest;          // as ReadManifestOf, and of another step or epoch
+};
+// Newest first: by step, then by epoch. Only manifests are read. Errors: NotFound or
+// PermissionDenied if the folder cannot be read.
+absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string& folder);
+
+// Errors: NotFound if `checkpoint` is no folder or has no manifest, PermissionDenied; DataLoss if
+// the manifest is damaged or cannot be read.
+absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint);
+
+struct VerifyOptions {
+  int32_t threads = 1;  // that read part files, each one entry at a time
+  // After each entry: the bytes verified so far. One call at a time, on any of the threads.
+  std::function<void(int64_t bytes)> on_bytes;
+};
+// Reads every byte of the parts. Errors: DataLoss, with a line for each thing that is wrong, by
+// file and entry, the first kDamageMax of them.
+inline constexpr size_t kDamageMax = 20;
+absl::Status VerifyCheckpoint(const std::string& checkpoint, const Manifest& manifest,
+                              const VerifyOptions& options);
+
+struct Checkpoint {
+  std::string path;
+  Manifest manifest;
+};
+struct Choice {
+  std::optional<Checkpoint> checkpoint;  // the newest that is sound and of the job's model
+  std::vector<std::string> passed_over;  // newer ones: "step-00000060.epoch-3: ..."
+};
+// No folder is one without checkpoints. Errors: as of ListCheckpoints.
+absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::JobSpec& spec,
+                                        const VerifyOptions& options);
+
+}  // namespace phalanx::checkpoint
