@@ -101,6 +101,7 @@ struct CommandFinished {
   std::vector<Violation> data_violations;
   int64_t corrupt_samples = 0;
   std::vector<std::string> corrupt_messages;
+  Epoch epoch_seen;  // of a refused Assign: the last one of the job that its node has seen
 };
 
 struct RendezvousEntry {

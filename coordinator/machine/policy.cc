@@ -39,12 +39,27 @@ Remedy OnRanksLost(const Run& run, const NodeName& name) {
                                            " had not started, so none of the epoch has trained")};
 }
 
+// A node that has seen a later epoch of the job than the store knows: ranks that it does not start
+// keep all others from training.
+Remedy OnStartFailed(const Run& run, const NodeName& name) {
+  if (run.seen.value == 0) {
+    return {Course::kFail, absl::StrCat("this release does not recover from ",
+                                        job::ToString(FailureKind::kStartFailed))};
+  }
+  return {
+      Course::kStartAnew,
+      absl::StrCat("node ", name, " has seen epoch ", run.seen.value,
+                   " of the job, so the store was put back, and none of the epoch has trained")};
+}
+
 Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const NodeTable& cluster) {
   switch (loss.kind) {
     case FailureKind::kNodeLost:
       return OnNodeLost(policy, run, loss.node, cluster);
     case FailureKind::kRanksLost:
       return OnRanksLost(run, loss.node);
+    case FailureKind::kStartFailed:
+      return OnStartFailed(run, loss.node);
     case FailureKind::kRankCrashed:
     case FailureKind::kRankExited:
     case FailureKind::kRankError:
@@ -59,7 +74,6 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kNodeStopped:
     case FailureKind::kRankKilled:
     case FailureKind::kPeerLost:
-    case FailureKind::kStartFailed:
     case FailureKind::kStartTimeout:
     case FailureKind::kPrepareFailed:
     case FailureKind::kDataUnavailable:

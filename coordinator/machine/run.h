@@ -51,6 +51,8 @@ struct Run {
   std::map<std::string, std::string> rendezvous_unsent;  // the part of it that no node was told
   size_t rendezvous_bytes = 0;                           // of all
   std::string data_digest;
+  // The last epoch of the job that a node has seen, which refuses this one; 0: none does.
+  Epoch seen;
   Instant prepare_deadline = absl::InfiniteFuture();  // moved by progress
   Instant start_deadline = absl::InfiniteFuture();
   Instant reattach_deadline = absl::InfiniteFuture();

@@ -16,6 +16,7 @@ constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
 constexpr int kLabelsMax = 64;
 constexpr int64_t kJobNumberMax = int64_t{1} << 53;
+constexpr int64_t kEpochSeenMax = int64_t{1} << 40;
 
 std::string Reported(const std::string& text) { return CutText(text, kReportedTextBytesMax); }
 
@@ -127,12 +128,14 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
 }
 
 CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from) {
-  CommandFinished event{.session = session,
-                        .command_number = from.command_number(),
-                        .code = from.code(),
-                        .message = Reported(from.message()),
-                        .data_digest = from.data_digest(),
-                        .corrupt_samples = from.corrupt_samples()};
+  CommandFinished event{
+      .session = session,
+      .command_number = from.command_number(),
+      .code = from.code(),
+      .message = Reported(from.message()),
+      .data_digest = from.data_digest(),
+      .corrupt_samples = from.corrupt_samples(),
+      .epoch_seen = Epoch{std::clamp<int64_t>(from.epoch_seen(), 0, kEpochSeenMax)}};
   for (int i = 0; i < std::min(from.data_violations_size(), kViolationsMax); ++i) {
     const v1::DataViolation& violation = from.data_violations(i);
     event.data_violations.push_back(

@@ -155,6 +155,7 @@ v1::OpenSessionRequest MessageOf(const SendCommandResult& action) {
   result.set_command_number(action.command_number);
   result.set_code(static_cast<int32_t>(action.status.code()));
   result.set_message(Utf8Of(action.status.message(), 16 * kTextBytesMax));
+  result.set_epoch_seen(action.epoch_seen.value);
   if (action.data == nullptr) return message;
   const DataOutcome& data = *action.data;
   result.set_data_digest(data.digest);

@@ -161,12 +161,14 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
   const std::string owner = absl::StrCat(options.owner, "\n");
   ASSIGN_OR_RETURN(const std::string owner_before, OwnerOf(folder));
-  if (owner_before != owner) {
+  // Who begins at the first step had no part in lines that are there, whatever his name: a store
+  // that was put back gives names again.
+  if (owner_before != owner || options.first_step <= 1) {
     struct stat lines {};
     if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode) && lines.st_size > 0) {
       RETURN_IF_ERROR(PutAside(folder, lines_path));
     }
-    RETURN_IF_ERROR(Replace(owner_path, owner));
+    if (owner_before != owner) RETURN_IF_ERROR(Replace(owner_path, owner));
   } else {
     RETURN_IF_ERROR(KeepLinesBefore(lines_path, options.first_step));
   }

@@ -74,6 +74,9 @@ TEST(BlameTest, FullDisk_HoldsTrainingUpAndIsThenOutputUnavailable) {
   EXPECT_EQ(failed.failure().cause(), "OutputUnavailable") << failed.failure().message();
   EXPECT_THAT(failed.failure().message(),
               AllOf(HasSubstr("metrics.jsonl"), HasSubstr("File too large")));
+  // No step is reported beyond the one that could not be written.
+  const auto written = static_cast<int64_t>(ReadMetrics(data.path + "/out").size());
+  EXPECT_LE(failed.last_step().step(), written + 1);
   const std::vector<v1::JobEvent> events = cluster.Events(job);
   EXPECT_TRUE(std::any_of(events.begin(), events.end(),
                           [](const v1::JobEvent& e) { return e.type() == "OutputWaiting"; }));

@@ -131,6 +131,16 @@ void Cluster::KillCoordinator() {
 
 void Cluster::ForgetStore() { std::filesystem::remove_all(folder_ + "/store"); }
 
+void Cluster::CopyStore() {
+  std::filesystem::copy(folder_ + "/store", folder_ + "/copy",
+                        std::filesystem::copy_options::recursive);
+}
+
+void Cluster::PutBackStore() {
+  ForgetStore();
+  std::filesystem::rename(folder_ + "/copy", folder_ + "/store");
+}
+
 void Cluster::KillWorker() {
   worker_->Signal(SIGKILL);
   worker_->Wait();

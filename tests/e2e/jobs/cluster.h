@@ -39,8 +39,11 @@ class Cluster {
   // kill -9, and reaps.
   void KillCoordinator();
   void KillWorker();
-  // The next coordinator finds an empty folder.
+  // Of a coordinator that has ended. The next one finds an empty folder, or the store as it was when
+  // it was copied.
   void ForgetStore();
+  void CopyStore();
+  void PutBackStore();
 
   const std::string& grpc() const { return grpc_; }  // HOST:PORT
   const std::string& http() const { return http_; }

@@ -41,5 +41,28 @@ TEST(StoreTest, CoordinatorOnANewStore_RunsItsFirstJobOnADaemonThatKnowsAnother)
   for (const auto& [rank, watch] : ranks) EXPECT_TRUE(watch.AwaitEnd()) << "rank " << rank;
 }
 
+// Nodes know more of its jobs than the store.
+TEST(StoreTest, StoreThatWasPutBack_RunsItsJobsAgain_AndKeepsTheirMetrics) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t endless = cluster.Submit(Document(data, {.steps = kForEver})).id();
+  cluster.AwaitStep(endless, 2);
+  const JobOptions options{.name = "queued", .steps = 3, .output = "queued"};
+  const int64_t queued = cluster.Submit(Document(data, options)).id();
+  cluster.KillCoordinator();
+  cluster.CopyStore();
+  cluster.StartCoordinator();
+  cluster.Cancel(endless);
+  ASSERT_EQ(cluster.AwaitEnd(queued).phase(), v1::JOB_PHASE_SUCCEEDED);
+  cluster.KillCoordinator();
+  cluster.PutBackStore();
+  cluster.StartCoordinator();
+  const v1::JobStatus again = cluster.AwaitEnd(queued);
+  EXPECT_EQ(again.phase(), v1::JOB_PHASE_SUCCEEDED) << again.reason();
+  EXPECT_GT(again.epoch(), 1);
+  EXPECT_EQ(StepsFault(ReadMetrics(data.path + "/queued"), options.steps), "");
+  EXPECT_EQ(support::ReadText(data.path + "/queued/metrics.1.jsonl").find("{\"step\":1,"), 0u);
+}
+
 }  // namespace
 }  // namespace phalanx::e2e

@@ -48,6 +48,8 @@ struct SendCommandResult {
   absl::Status status;
   // Set for PrepareData.
   std::shared_ptr<const DataOutcome> data;
+  // Of an Assign that is refused for it: the last epoch of the job that was seen here.
+  Epoch epoch_seen;
 };
 struct RankExit {
   int32_t exit_code = 0;

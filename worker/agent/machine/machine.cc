@@ -231,7 +231,11 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   const auto highest = highest_epoch_.find(command.job);
   if ((highest != highest_epoch_.end() && command.epoch < highest->second) ||
       (stopped != stopped_epoch_.end() && command.epoch <= stopped->second)) {
-    return Answer(number, Superseded(command.job, command.epoch));
+    const Epoch seen = highest == highest_epoch_.end() ? stopped->second
+                       : stopped == stopped_epoch_.end()
+                           ? highest->second
+                           : std::max(highest->second, stopped->second);
+    return Answer({number, Superseded(command.job, command.epoch), nullptr, seen});
   }
   const auto present = assignments_.find(command.job);
   if (present != assignments_.end() && present->second.command->epoch == command.epoch) {
@@ -313,8 +317,11 @@ void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
 
 void Machine::Answer(uint64_t number, absl::Status status,
                      std::shared_ptr<const DataOutcome> data) {
-  SendCommandResult result{number, std::move(status), std::move(data)};
-  commands_[number] = result;
+  Answer({number, std::move(status), std::move(data)});
+}
+
+void Machine::Answer(SendCommandResult result) {
+  commands_[result.command_number] = result;
   while (commands_.size() > kResultsMax && commands_.begin()->second.has_value()) {
     commands_.erase(commands_.begin());
   }

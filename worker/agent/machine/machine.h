@@ -158,6 +158,7 @@ class Machine {
   void Run(uint64_t number, const FetchLogsCommand& command);
   void Answer(uint64_t number, absl::Status status,
               std::shared_ptr<const DataOutcome> data = nullptr);
+  void Answer(SendCommandResult result);
   void Send(Action action);  // one of the Send orders to the session
   void SendQueuedReports();
   void SendHeartbeatNow();

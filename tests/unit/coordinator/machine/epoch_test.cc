@@ -96,6 +96,26 @@ TEST(StartTest, AssignThatFails_FailsTheJob) {
   EXPECT_EQ(h.Free("n"), 1);
 }
 
+// A store that was put back is older than its nodes: they have seen epochs that it does not know.
+TEST(StartTest, EpochThatANodeHasSeen_IsPlannedAboveIt) {
+  Harness h;
+  const SessionId a = h.Open("a", 1), b = h.Open("b", 1);
+  const JobId job = h.Submit(AJob("j", 2));
+  h.Prepare(a);
+  h.Prepare(b);
+  h.Answer<Assign>(a, {.code = 10, .message = "epoch 1 does not run here", .epoch_seen = Epoch{4}});
+  EXPECT_EQ(h.State(job).epoch, Epoch{5});
+  ASSERT_EQ(h.Commands<Assign>(b).size(), 2u);
+  EXPECT_EQ(h.Commands<Assign>(b).back().second.epoch, Epoch{5});
+  // The other one had seen still more.
+  h.Answer<Assign>(b, {.code = 10, .message = "epoch 1 does not run here", .epoch_seen = Epoch{7}});
+  h.Answer<Assign>(b, {.code = 10, .message = "epoch 5 does not run here", .epoch_seen = Epoch{7}});
+  EXPECT_EQ(h.State(job).epoch, Epoch{8});
+  for (const SessionId node : {a, b}) h.Answer<Assign>(node);
+  for (const int32_t rank : {0, 1}) h.Report(rank == 0 ? a : b, job, rank, RankReady{});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
 TEST(StartTest, RanksThatAreNotReadyInTime_AreNamed) {
   Harness h;
   const SessionId node = h.Open("n", 2);

@@ -109,6 +109,16 @@ TEST(PolicyTest, RanksLost_WhileTheEpochIsTakenUpAgain_StartsItAnew) {
   EXPECT_THAT(remedy.reason, HasSubstr("the ranks on node b had not started"));
 }
 
+TEST(PolicyTest, StartFailed_WhereANodeHasSeenALaterEpoch_StartsAnew) {
+  coordinator::Run run;
+  run.teams = {{.node = "b", .devices = {0}, .assigned = true}};
+  run.seen = Epoch{3};
+  const Loss loss{FailureKind::kStartFailed, "b"};
+  const Remedy remedy = RemedyFor({}, run, {&loss, 1}, {});
+  EXPECT_EQ(remedy.course, Course::kStartAnew);
+  EXPECT_THAT(remedy.reason, HasSubstr("node b has seen epoch 3 of the job"));
+}
+
 TEST(PolicyTest, NodeLost_BeforeTheJobHasARun_WaitsForDevices) {
   const Loss loss{FailureKind::kNodeLost, "b"};
   EXPECT_EQ(RemedyFor({}, {}, {&loss, 1}, {}).course, Course::kWait);

@@ -45,8 +45,9 @@ std::string ToLine(const Action& action) {
             return absl::StrCat("Heartbeat [", progress, "]", a.draining ? " draining" : "");
           },
           [](const SendCommandResult& a) {
-            return absl::StrCat("Result ", a.command_number, " ",
-                                absl::StatusCodeToString(a.status.code()));
+            return absl::StrCat(
+                "Result ", a.command_number, " ", absl::StatusCodeToString(a.status.code()),
+                a.epoch_seen.value > 0 ? absl::StrCat(" seen ", a.epoch_seen.value) : "");
           },
           [](const SendReport& a) {
             const std::string what = std::visit(

@@ -152,7 +152,7 @@ TEST(AgentMachineTest, OlderEpoch_AfterANewerOne_IsRefused) {
   Harness h;
   h.Welcome();
   h.RunJob(3, {0});
-  EXPECT_THAT(h.Command(2, h.AnAssign(2, {0})), ElementsAre("Result 2 ABORTED"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(2, {0})), ElementsAre("Result 2 ABORTED seen 3"));
   EXPECT_THAT(h.Command(3, RendezvousCommand{JobId{7}, Epoch{2}, "t"}),
               ElementsAre("Result 3 ABORTED"));
   EXPECT_THAT(h.Command(4, AStop(2)), ElementsAre("Result 4 ABORTED"));
@@ -162,7 +162,7 @@ TEST(AgentMachineTest, StoppedEpoch_AssignedLate_IsRefused) {
   Harness h;
   h.Welcome();
   EXPECT_THAT(h.Command(1, AStop(1)), ElementsAre("Result 1 OK"));
-  EXPECT_THAT(h.Command(2, h.AnAssign(1, {0})), ElementsAre("Result 2 ABORTED"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(1, {0})), ElementsAre("Result 2 ABORTED seen 1"));
 }
 
 TEST(AgentMachineTest, NewerEpoch_TakesOverLiveProcesses_AndEndsTheOthers) {
