@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -64,14 +65,13 @@ absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::stri
 
 std::string JournalPath(const Flags& flags) { return absl::StrCat(flags.store, "/journal.db"); }
 
-// A store is made where there is none, which may be the wrong place.
-void TellNewStore(const std::string& path) {
-  struct stat found {};
-  if (stat(path.c_str(), &found) != 0) {
-    spdlog::info("making a new store reason=\"there is none at {}\"", path);
-  } else if (S_ISREG(found.st_mode) && found.st_size == 0) {
+// A store is made where there is none, which may be the wrong place. `found`: what was there.
+void TellNewStore(const std::string& path, const std::optional<struct stat>& found) {
+  if (!found.has_value()) {
+    spdlog::info("made a new store reason=\"there was none at {}\"", path);
+  } else if (S_ISREG(found->st_mode) && found->st_size == 0) {
     spdlog::warn(
-        "making a new store reason=\"{} is empty (0 bytes); jobs that it held are unknown\"", path);
+        "made a new store reason=\"{} was empty (0 bytes); jobs that it held are unknown\"", path);
   }
 }
 
@@ -159,9 +159,12 @@ absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signal
     return absl::UnavailableError(
         absl::StrCat("cannot make the folder ", flags.store, ": ", std::strerror(errno)));
   }
-  TellNewStore(JournalPath(flags));
-  absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(JournalPath(flags));
+  const std::string path = JournalPath(flags);
+  struct stat found {};
+  const bool is_new = stat(path.c_str(), &found) != 0;
+  absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(path);
   if (!backend.ok()) return Explain(flags, backend.status());
+  TellNewStore(path, is_new ? std::nullopt : std::optional(found));
   const std::shared_ptr<EndedJobs> ended = (*backend)->ended_jobs();
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(OptionsOf(flags, settings, std::move(plan)), *std::move(backend));

@@ -28,6 +28,19 @@ constexpr char kSetMark[] =
     "INSERT INTO marks VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value=max(value, "
     "excluded.value)";
 
+// SQLite would remove a log whose database is gone or empty, with the newest commits in it.
+absl::Status CheckLogIsNotAlone(const std::string& path) {
+  const std::string log = absl::StrCat(path, "-wal");
+  struct stat database {
+  }, left{};
+  if (stat(log.c_str(), &left) != 0 || left.st_size == 0) return absl::OkStatus();
+  if (stat(path.c_str(), &database) == 0 && database.st_size > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " is gone or empty, and ", log,
+      " is left, which belongs to it: put the database back in its place, or move the log away to "
+      "start with an empty store (the jobs of the old one are then unknown)"));
+}
+
 }  // namespace
 
 struct SqliteBackend::Handles {
@@ -56,6 +69,7 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
   if (folder_held || flock(backend->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": another process has it open"));
   }
+  RETURN_IF_ERROR(CheckLogIsNotAlone(path));
   RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));
   RETURN_IF_ERROR(backend->CheckPages());
   if (stat(path.c_str(), &backend->place_) != 0) {

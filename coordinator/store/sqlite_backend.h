@@ -19,7 +19,8 @@ namespace phalanx::coordinator {
 class SqliteBackend final : public Backend {
  public:
   // Opens `path`, or creates it; a store of an older version is rewritten in this one's form.
-  // Errors: FailedPrecondition if another process has it open, or a newer version wrote it;
+  // Errors: FailedPrecondition if another process has it open, a newer version wrote it, or the
+  // log of a database is there without it;
   // DataLoss if it is damaged or no store; Unavailable if it cannot be opened.
   static absl::StatusOr<std::unique_ptr<SqliteBackend>> Open(const std::string& path);
   ~SqliteBackend() override;

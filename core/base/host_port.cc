@@ -3,28 +3,56 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace phalanx {
 
 namespace {
 
-bool IsName(absl::string_view host) {
-  return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+constexpr size_t kNameBytesMax = 253, kLabelBytesMax = 63;  // of DNS
+
+// Whether all of it are letters, digits, '-', '_' and '.'.
+bool IsWord(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
   });
 }
 
-// "::1", "fe80::1%eth0".
+// Between dots.
+bool IsLabel(absl::string_view label) {
+  return IsWord(label) && label.size() <= kLabelBytesMax && label.front() != '-' &&
+         label.back() != '-';
+}
+
+bool IsNumber(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isdigit(static_cast<unsigned char>(c));
+  });
+}
+
+// A host whose last label is a number can only be an address.
+bool IsName(absl::string_view host) {
+  // A dot at the end: a name from the root.
+  const std::vector<absl::string_view> labels = absl::StrSplit(absl::StripSuffix(host, "."), '.');
+  if (IsNumber(labels.back())) {
+    in_addr address;
+    return inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
+  }
+  return host.size() <= kNameBytesMax && std::all_of(labels.begin(), labels.end(), IsLabel);
+}
+
+// "::1", "fe80::1%eth0.7".
 bool IsIpv6(absl::string_view host) {
   const size_t percent = host.find('%');
   if (percent != absl::string_view::npos) {
-    if (!IsName(host.substr(percent + 1))) return false;
+    if (!IsWord(host.substr(percent + 1))) return false;
     host = host.substr(0, percent);
   }
   in6_addr address;
@@ -52,10 +80,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min) {
   }
   if (colon != absl::string_view::npos) {
     const absl::string_view digits = text.substr(colon + 1);
-    const bool number = std::all_of(digits.begin(), digits.end(), [](char c) {
-      return absl::ascii_isdigit(static_cast<unsigned char>(c));
-    });
-    if (number && absl::SimpleAtoi(digits, &address.port) && address.port >= port_min &&
+    if (IsNumber(digits) && absl::SimpleAtoi(digits, &address.port) && address.port >= port_min &&
         address.port <= kPortMax) {
       address.host = std::string(host);
       return address;

@@ -13,12 +13,13 @@ struct HostPort {
   int port = 0;
 };
 
-// Whether `text` is a name, an IPv4 address or an IPv6 address without brackets.
+// Whether `text` is a name, an IPv4 address or an IPv6 address without brackets. A name has at most
+// 253 bytes in labels between dots, each of at most 63 letters, digits, '-' and '_' without a '-'
+// at its ends; the last one is no number.
 bool IsHost(absl::string_view text);
 
-// "HOST:PORT". HOST is a name or an IPv4 address of letters, digits, '.', '-' and '_', or an IPv6
-// address in brackets. `port_min`: 0 where that means any free port, else 1. Errors:
-// InvalidArgument, with the text and the rule.
+// "HOST:PORT". HOST is a name, an IPv4 address, or an IPv6 address in brackets. `port_min`: 0 where
+// that means any free port, else 1. Errors: InvalidArgument, with the text and the rule.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min);
 
 }  // namespace phalanx

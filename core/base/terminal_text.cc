@@ -1,7 +1,9 @@
 #include "core/base/terminal_text.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -9,10 +11,26 @@
 namespace phalanx {
 namespace {
 
-// Of the character E2 `second` `third`: U+200B to U+200F, U+2028 to U+202E, U+2066 to U+2069.
-bool IsInvisible(uint8_t second, uint8_t third) {
-  if (second == 0x80) return (third >= 0x8B && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE);
-  return second == 0x81 && third >= 0xA6 && third <= 0xA9;
+// Characters without a shape of their own, which hide, join or turn what is around them, and those
+// that end a line or a paragraph.
+bool IsInvisible(char32_t character) {
+  static constexpr struct {
+    char32_t first, last;
+  } kRanges[] = {{0x00AD, 0x00AD}, {0x061C, 0x061C}, {0x180E, 0x180E},
+                 {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F},
+                 {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+  return std::any_of(std::begin(kRanges), std::end(kRanges), [character](const auto& range) {
+    return character >= range.first && character <= range.last;
+  });
+}
+
+// Of a UTF-8 sequence of `bytes` bytes, at least two.
+char32_t CharacterOf(absl::string_view text, size_t bytes) {
+  char32_t character = static_cast<uint8_t>(text[0]) & (0x7F >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    character = (character << 6) | (static_cast<uint8_t>(text[i]) & 0x3F);
+  }
+  return character;
 }
 
 // The length of the character that `text` begins with, if it is one that may be shown; else 0.
@@ -35,7 +53,7 @@ size_t ShownBytes(absl::string_view text) {
   const bool refused = (first == 0xC2 && byte(1) < 0xA0) || (first == 0xE0 && byte(1) < 0xA0) ||
                        (first == 0xED && byte(1) >= 0xA0) || (first == 0xF0 && byte(1) < 0x90) ||
                        (first == 0xF4 && byte(1) >= 0x90);
-  return refused || (first == 0xE2 && IsInvisible(byte(1), byte(2))) ? 0 : bytes;
+  return refused || IsInvisible(CharacterOf(text, bytes)) ? 0 : bytes;
 }
 
 }  // namespace

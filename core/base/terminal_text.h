@@ -9,8 +9,9 @@ namespace phalanx {
 
 // `text` with everything that a terminal would obey or hide written out: control characters but
 // tab and line end, C1 controls, characters that turn the direction of writing, end a line or a
-// paragraph, or have no width (U+200B to U+200F, U+2028 to U+202E, U+2066 to U+2069), and bytes
-// that are no UTF-8, each byte as \x1b.
+// paragraph, or have no shape (zero-width and soft hyphens, U+200B to U+200F, U+2028 to U+202E,
+// U+2060 to U+206F, byte order marks, tags and the like), and bytes that are no UTF-8, each byte as
+// \x1b.
 std::string TerminalText(absl::string_view text);
 
 // The same on one line: line ends and tabs are written as \n and \t.

@@ -132,6 +132,27 @@ TEST_F(CheckStoreTest, FileThatIsNoDatabase_EndsWithOne) {
   EXPECT_THAT(check.out + check.talk, HasSubstr("not a database"));
 }
 
+// SQLite would begin a new database and remove the log.
+TEST_F(CheckStoreTest, LogWhoseDatabaseIsGone_IsRefusedAtStartAndKept) {
+  Make(2);
+  const std::string log = path() + "-wal";
+  const auto refused = [this] {
+    return support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_,
+                              "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"});
+  };
+  for (const bool empty : {false, true}) {
+    std::filesystem::remove(path());
+    if (empty) std::ofstream{path()};
+    support::WriteFile(log, "the newest commits");
+    const support::Finished start = refused();
+    EXPECT_EQ(start.exit_code, 1);
+    EXPECT_THAT(start.talk,
+                AllOf(HasSubstr("journal.db is gone or empty"), HasSubstr("journal.db-wal is left"),
+                      Not(HasSubstr("new store"))));
+    EXPECT_EQ(support::ReadFile(log), "the newest commits");
+  }
+}
+
 TEST_F(CheckStoreTest, DamagedRecord_IsRefusedAtStartInTheSameWords) {
   Make(2);
   Execute("UPDATE journal SET record = x'FF' WHERE number = 2");
@@ -169,7 +190,7 @@ TEST_F(CheckStoreTest, EmptyFile_IsNoStoreAndTheStartSaysSo) {
   EXPECT_EQ(check.exit_code, 1);
   EXPECT_THAT(check.talk, HasSubstr(path() + " is empty (0 bytes)"));
   const auto coordinator = Serve();
-  AwaitTalk(path() + " is empty (0 bytes)", *coordinator);
+  AwaitTalk(path() + " was empty (0 bytes)", *coordinator);
 }
 
 TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {

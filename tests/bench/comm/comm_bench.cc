@@ -9,10 +9,14 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
+#include <poll.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -22,16 +26,19 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "core/posix/unique_fd.h"
 #include "worker/comm/communicator.h"
 
 namespace phalanx::comm {
 namespace {
 
-// A folder of files, looked at until the file is there.
+// A folder of files.
 class FolderRendezvous final : public Rendezvous {
  public:
-  explicit FolderRendezvous(std::string folder) : folder_(std::move(folder)) {}
+  explicit FolderRendezvous(std::string folder)
+      : folder_(std::move(folder)), changes_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    if (inotify_add_watch(changes_.get(), folder_.c_str(), IN_MOVED_TO) < 0) std::abort();
+  }
   absl::Status Put(const std::string& key, const std::string& value) override {
     const std::string path = PathOf(key);
     std::ofstream(path + ".new", std::ios::binary) << value;
@@ -40,9 +47,14 @@ class FolderRendezvous final : public Rendezvous {
   }
   absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) override {
     while (!std::filesystem::exists(PathOf(key))) {
-      if (std::chrono::steady_clock::now() > deadline)
-        return absl::DeadlineExceededError(key + " is not there");
-      absl::SleepFor(absl::Milliseconds(1));
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      if (left.count() <= 0) return absl::DeadlineExceededError(key + " is not there");
+      pollfd changed = {.fd = changes_.get(), .events = POLLIN, .revents = 0};
+      poll(&changed, 1, static_cast<int>(std::min<int64_t>(left.count(), 1 << 30)));
+      char events[4096];
+      while (read(changes_.get(), events, sizeof(events)) > 0) {
+      }
     }
     std::ifstream in(PathOf(key), std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(in), {});
@@ -54,6 +66,7 @@ class FolderRendezvous final : public Rendezvous {
     return folder_ + "/" + key;
   }
   const std::string folder_;
+  const UniqueFd changes_;  // watched from the start, so that no change is missed
 };
 
 // One operation of one rank, the same on all.

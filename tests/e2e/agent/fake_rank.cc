@@ -9,6 +9,7 @@
 //   fork     ready; has a child that only waits
 //   detach   as fork, but the child leaves the process group
 //   chatty   prints 40,000 numbered lines, then is ready
+//   babble   ready; has a child that prints lines for ever
 //   binary   prints bytes that are no text and exits with 1
 //
 // The first report of an epoch is an event "Up" whose message is "pid=P child=C fds=LIST
@@ -133,8 +134,9 @@ class FakeRank {
     step_ = 0;
     const std::string behaviour = BehaviourOf(run);
     pid_t child = 0;
-    if (behaviour == "fork" || behaviour == "detach") {
+    if (behaviour == "fork" || behaviour == "detach" || behaviour == "babble") {
       child = fork();
+      while (child == 0 && behaviour == "babble") std::puts("much talk about nothing");
       if (child == 0 && behaviour == "detach") setsid();
       while (child == 0) pause();
     }

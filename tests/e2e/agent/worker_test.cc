@@ -1,5 +1,6 @@
 // phalanx-worker as a process: what it does with ranks, signals, logs and descriptors.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -272,6 +273,26 @@ TEST_F(WorkerTest, Log_KeepsItsNewestPartWithinTheCap) {
   EXPECT_GE(static_cast<int64_t>(kept.size()), kCap / 2);
   EXPECT_TRUE(absl::EndsWith(kept, "line 39999 of much talk about nothing\n"));
   EXPECT_THAT(AwaitExit().log_tail(), StartsWith("line "));
+}
+
+// What does not fit is lost; the daemon and its ranks go on.
+TEST_F(WorkerTest, EndlessLog_UnderALimitOnFileSizes_EndsNothing) {
+  Start();
+  constexpr rlim_t kBytesMax = 100'000;  // of a spool that would take more
+  const rlimit limit{kBytesMax, kBytesMax};
+  ASSERT_EQ(prlimit(worker->pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  const Up up = RunOne("babble");
+  AwaitReady();
+  const std::string path = worker->state() + "/stores/0000000000000000/jobs/7/1/rank-0.log";
+  while (std::filesystem::file_size(path) < kBytesMax)
+    coordinator.AwaitHeartbeat([](const auto&) { return true; });
+  for (const int64_t step : {1, 2}) {
+    kill(up.pid, SIGUSR1);
+    coordinator.AwaitReport([&](const auto& r) { return r.step().step() == step; });
+  }
+  EXPECT_EQ(coordinator.AwaitResult(coordinator.Send(StopCommandOf(7, 1, 20))).code(), 0);
+  EXPECT_EQ(AwaitExit().signal(), 0);
+  EXPECT_EQ(std::filesystem::file_size(path), kBytesMax);
 }
 
 TEST_F(WorkerTest, Cycles_LeaveNoZombieAndNoDescriptor) {

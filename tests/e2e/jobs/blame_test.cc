@@ -1,4 +1,5 @@
 // Whose fault it was: the cause of a failed job names what broke, not who noticed.
+#include <signal.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -32,6 +33,27 @@ TEST(BlameTest, DaemonKilled_IsTheLossOfItsNode_AtOnce) {
   EXPECT_EQ(failed.failure().cause(), "NodeLost") << failed.failure().message();
   EXPECT_EQ(failed.failure().kind(), v1::FAILURE_KIND_NODE_LOST);
   EXPECT_EQ(failed.failure().node(), "there");
+}
+
+// The daemon's session stands while it is stopped, and nobody tells how its ranks ended: what is
+// left is that all ranks of the other node lost it.
+TEST(BlameTest, RanksCutOffBehindALivingDaemon_AreANodeThatCannotBeReached) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2, .coordinator_flags = {"--heartbeat-timeout", "10m"}});
+  cluster.AddWorker("there", 2);
+  const int64_t job =
+      cluster
+          .Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 4, tp: 2"}))
+          .id();
+  cluster.AwaitStep(job, 2);
+  const auto ranks = cluster.Ranks(job);
+  ASSERT_EQ(ranks.size(), 2u);
+  cluster.worker().Signal(SIGSTOP);
+  for (const auto& [rank, watch] : ranks) kill(watch.pid(), SIGKILL);
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  cluster.worker().Signal(SIGCONT);
+  EXPECT_EQ(failed.failure().cause(), "NodeUnreachable") << failed.failure().message();
+  EXPECT_EQ(failed.failure().node(), "here") << failed.failure().message();
 }
 
 TEST(BlameTest, OutputFolderThatCannotBeMade_IsOutputUnavailableBeforeTheFirstStep) {

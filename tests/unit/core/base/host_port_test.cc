@@ -31,7 +31,10 @@ TEST(HostPortTest, PortOutsideItsRange_IsRefusedWithTheRule) {
 
 TEST(HostPortTest, HostThatIsNone_IsRefusedWithTheRule) {
   for (const char* text : {"[::1", "[::1:4444", "a b:1", "::1:4444", ":1", "[]:1", "[a]:1",
-                           "[::1%]:1", "[::1]x:1", "x[::1]:1", "dns:///a:1", "a/b:1", "a,b:1"}) {
+                           "[::1%]:1", "[::1]x:1", "x[::1]:1", "dns:///a:1", "a/b:1", "a,b:1",
+                           // Numbers that are no address, and what no name server can have.
+                           "256.1.1.1:1", "1.2.3:1", "1.2.3.4.5:1", "1.2.3.4.:1", "4444:80",
+                           "a.1:1", "-a:1", "a-:1", "a..b:1", ".a:1", ".:1", "a..:1"}) {
     const absl::Status status = ParseHostPort(text, 1).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(
@@ -39,13 +42,25 @@ TEST(HostPortTest, HostThatIsNone_IsRefusedWithTheRule) {
         ::testing::StartsWith(std::string("\"") + text + "\": must be HOST:PORT, where HOST"));
   }
   EXPECT_TRUE(ParseHostPort("[fe80::1%eth0]:1", 1).ok());
+  EXPECT_TRUE(ParseHostPort("coordinator.example.:1", 1).ok()) << "a name from the root";
+  EXPECT_TRUE(ParseHostPort("10-0-0-1.nodes:1", 1).ok());
   EXPECT_TRUE(ParseHostPort("node_1.cluster-a.example:1", 1).ok());
 }
 
+TEST(HostPortTest, NameThatIsTooLong_IsRefused) {
+  const std::string label(63, 'a');
+  std::string name = label + "." + label + "." + label + "." + std::string(61, 'a');
+  EXPECT_TRUE(IsHost(name));
+  EXPECT_FALSE(IsHost(name + "a"));
+  EXPECT_FALSE(IsHost(label + "a"));
+  EXPECT_FALSE(IsHost(std::string(300, 'a')));
+}
+
 TEST(HostPortTest, HostAlone_IsANameOrAnAddress) {
-  for (const char* text : {"a", "node_1.cluster-a.example", "10.0.0.1", "::1", "fe80::1%eth0"})
+  for (const char* text : {"a", "node_1.cluster-a.example", "10.0.0.1", "::1", "fe80::1%eth0.7"})
     EXPECT_TRUE(IsHost(text)) << text;
-  for (const char* text : {"", "bad host", "a:1", "[::1]", "a/b", "\x1b[31m"})
+  for (const char* text :
+       {"", "bad host", "a:1", "[::1]", "256.1.1.1", "-a", "a..b", "a/b", "\x1b[31m"})
     EXPECT_FALSE(IsHost(text)) << text;
 }
 

@@ -34,10 +34,17 @@ TEST(TerminalTextTest, TheFirstAndLastOfEachLength_AreShown) {
 TEST(TerminalTextTest, CharactersThatHideOrTurnText_AreWrittenOut) {
   EXPECT_EQ(TerminalText("a\u202Eb"), "a\\xe2\\x80\\xaeb");
   for (const std::string text :
-       {"\u200B", "\u200F", "\u2028", "\u202A", "\u202E", "\u2066", "\u2069"}) {
+       {"\u200B", "\u200F", "\u2028", "\u202A", "\u202E", "\u2060", "\u2066", "\u2069", "\u206F",
+        "\u180E", "\uFEFF", "\uFFF9", "\uFFFB"}) {
     EXPECT_EQ(TerminalText(text).size(), 12u);
   }
-  for (const std::string text : {"\u200A", "\u2010", "\u2027", "\u202F", "\u2065", "\u206A"}) {
+  EXPECT_EQ(TerminalText("\u00AD\u061C"), "\\xc2\\xad\\xd8\\x9c");
+  for (const std::string text : {"\U000E0001", "\U000E007F"}) {
+    EXPECT_EQ(TerminalText(text).size(), 16u);
+  }
+  for (const std::string text :
+       {"\u00AC", "\u00AE", "\u200A", "\u2010", "\u2027", "\u202F", "\u205F", "\u2070", "\uFE0F",
+        "\uFFFC", "\U000E0080", "\U0001F600"}) {
     EXPECT_EQ(TerminalText(text), text);
   }
 }
