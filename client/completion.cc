@@ -31,10 +31,10 @@ std::string BashFunction(const std::vector<CommandWords>& commands) {
       "    '') COMPREPLY=($(compgen -W '",
       NamesOf(commands), " --server --timeout --help' -- \"$word\"));;\n");
   for (const CommandWords& command : commands) {
-    absl::StrAppend(&text, "    ", command.name,
-                    ") if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '",
-                    absl::StrJoin(command.options, " "),
-                    "' -- \"$word\")); else COMPREPLY=($(compgen -f -- \"$word\")); fi;;\n");
+    absl::StrAppend(
+        &text, "    ", command.name, ") if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '",
+        absl::StrJoin(command.options, " "), "' -- \"$word\")); else COMPREPLY=($(compgen -f -W '",
+        absl::StrJoin(command.commands, " "), "' -- \"$word\")); fi;;\n");
   }
   return text + "  esac\n}\n";
 }
@@ -46,6 +46,10 @@ std::string FishScript(const std::vector<CommandWords>& commands) {
     const std::string description = absl::StrReplaceAll(command.description, {{"'", "\\'"}});
     absl::StrAppend(&text, "complete -c phalanx -n 'not __fish_seen_subcommand_from ", names,
                     "' -f -a ", command.name, " -d '", description, "'\n");
+    for (const std::string& below : command.commands) {
+      absl::StrAppend(&text, "complete -c phalanx -n '__fish_seen_subcommand_from ", command.name,
+                      "' -a ", below, "\n");
+    }
     for (absl::string_view option : command.options) {
       const bool is_long = absl::ConsumePrefix(&option, "--");
       if (!is_long) absl::ConsumePrefix(&option, "-");

@@ -11,7 +11,8 @@ namespace phalanx::client {
 struct CommandWords {
   std::string name;
   std::string description;
-  std::vector<std::string> options;  // "--wait", "-o", ...
+  std::vector<std::string> options;   // "--wait", "-o", ...; of the commands below it too
+  std::vector<std::string> commands;  // below it: "list", ...
 };
 
 // For "bash", "zsh" or "fish"; empty for any other shell.

@@ -188,6 +188,11 @@ void PrintTree(const Tree& tree, Format format, std::ostream& out) {
   out << (format == Format::kJson ? job::EmitJson(tree) : wire::EmitYaml(tree));
 }
 
+void PrintField(absl::string_view name, absl::string_view value, std::ostream& out) {
+  if (value.empty()) return;
+  out << absl::StreamFormat("%-14s %s\n", absl::StrCat(name, ":"), TerminalText(value));
+}
+
 absl::Time ToTime(const google::protobuf::Timestamp& time) {
   return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
 }

@@ -57,6 +57,10 @@ job::Tree ToTree(const char* key, const Messages& messages) {
 // As JSON or YAML.
 void PrintTree(const job::Tree& tree, Format format, std::ostream& out);
 
+// A line of a description: "NAME: VALUE", the values of all lines in one column. Nothing for an
+// empty value.
+void PrintField(absl::string_view name, absl::string_view value, std::ostream& out);
+
 absl::Time ToTime(const google::protobuf::Timestamp& time);
 // 3m12s, 2h05m, 4d03h: two units, as ages are read.
 std::string FormatAge(absl::Duration age);

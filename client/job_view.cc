@@ -58,11 +58,6 @@ Table JobTable(bool wide) {
   return Table(std::move(header));
 }
 
-void PrintField(const char* name, const std::string& value, std::ostream& out) {
-  if (!value.empty())
-    out << absl::StreamFormat("%-14s %s\n", absl::StrCat(name, ":"), TerminalText(value));
-}
-
 }  // namespace
 
 std::string JobName(const v1::JobStatus& job) { return absl::StrCat("job-", job.id()); }

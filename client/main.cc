@@ -9,12 +9,14 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <set>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/checkpoints.h"
 #include "client/commands.h"
 #include "client/completion.h"
 #include "client/exit_code.h"
@@ -43,6 +45,7 @@ struct Flags {
   std::string format = "table";
   std::string file;
   std::string job;
+  std::string path;
   std::string output;
   std::string nodes;
   std::string device_memory;
@@ -89,6 +92,11 @@ void AddJob(CLI::App* command, Flags& flags) {
       ->required();
 }
 
+// Those that may stand behind it.
+std::vector<const CLI::App*> CommandsOf(const CLI::App& command) {
+  return command.get_subcommands([](const CLI::App*) { return true; });
+}
+
 class Program {
  public:
   int Main(int argc, char** argv);
@@ -97,7 +105,10 @@ class Program {
   using Action = std::function<int(Io&)>;
 
   CLI::App* Add(const std::string& name, const std::string& description, Action action);
+  CLI::App* AddTo(CLI::App& parent, const std::string& name, const std::string& description,
+                  Action action);
   void AddLocalCommands();
+  void AddCheckpoints();
   void AddSubmit();
   void AddJobCommands();
   void AddLogs();
@@ -115,7 +126,12 @@ class Program {
 };
 
 CLI::App* Program::Add(const std::string& name, const std::string& description, Action action) {
-  CLI::App* command = app_.add_subcommand(name, description);
+  return AddTo(app_, name, description, std::move(action));
+}
+
+CLI::App* Program::AddTo(CLI::App& parent, const std::string& name, const std::string& description,
+                         Action action) {
+  CLI::App* command = parent.add_subcommand(name, description);
   // The global flags may also stand after the command.
   command->fallthrough();
   command->callback([this, action = std::move(action)] { chosen_ = action; });
@@ -174,6 +190,29 @@ void Program::AddLocalCommands() {
   AddFile(validate, flags_);
   AddFormat(validate, flags_);
   validate->add_flag("--check-data", flags_.check_data, "also read the shards and the tokenizer");
+}
+
+void Program::AddCheckpoints() {
+  CLI::App* checkpoints =
+      app_.add_subcommand("checkpoints", "Look at checkpoints as files; needs no server");
+  checkpoints->require_subcommand(1);
+  checkpoints->fallthrough();
+  CLI::App* list =
+      AddTo(*checkpoints, "list", "List the checkpoints of a folder, newest first",
+            [this](Io& io) { return CheckpointsList(flags_.path, format(), absl::Now(), io); });
+  list->add_option("DIR|JOB", flags_.path, "folder of checkpoints, or a job file that names it")
+      ->required();
+  AddFormat(list, flags_);
+  const auto add = [&](const char* name, const char* description,
+                       int (*command)(const std::string&, Format, Io&)) {
+    CLI::App* app = AddTo(*checkpoints, name, description,
+                          [this, command](Io& io) { return command(flags_.path, format(), io); });
+    app->add_option("PATH", flags_.path, "a checkpoint, such as DIR/step-00000050.epoch-1")
+        ->required();
+    AddFormat(app, flags_);
+  };
+  add("verify", "Read every byte of a checkpoint and name what is damaged", CheckpointsVerify);
+  add("show", "Show what a checkpoint holds", CheckpointsShow);
 }
 
 void Program::AddSubmit() {
@@ -271,13 +310,22 @@ void Program::AddOtherCommands() {
 }
 
 std::vector<CommandWords> Program::Words() const {
-  std::vector<CommandWords> words;
-  for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
-    CommandWords one{command->get_name(), command->get_description(), {}};
-    for (const CLI::Option* option : command->get_options()) {
-      for (const std::string& name : option->get_lnames()) one.options.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) one.options.push_back("-" + name);
+  const auto add_options = [](const CLI::App& app, std::set<std::string>* options) {
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames()) options->insert("--" + name);
+      for (const std::string& name : option->get_snames()) options->insert("-" + name);
     }
+  };
+  std::vector<CommandWords> words;
+  for (const CLI::App* command : CommandsOf(app_)) {
+    CommandWords one{.name = command->get_name(), .description = command->get_description()};
+    std::set<std::string> options;
+    add_options(*command, &options);
+    for (const CLI::App* below : CommandsOf(*command)) {
+      one.commands.push_back(below->get_name());
+      add_options(*below, &options);
+    }
+    one.options.assign(options.begin(), options.end());
     words.push_back(std::move(one));
   }
   return words;
@@ -301,6 +349,7 @@ int Program::Main(int argc, char** argv) {
   app_.require_subcommand(1);
   app_.set_help_all_flag("--help-all", "the help of every command");
   AddLocalCommands();
+  AddCheckpoints();
   AddSubmit();
   AddJobCommands();
   AddLogs();
@@ -308,9 +357,14 @@ int Program::Main(int argc, char** argv) {
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const std::vector<std::string> rest = app_.remaining();
-    if (app_.get_subcommands().empty() && !rest.empty() && rest[0][0] != '-') {
-      std::cerr << "unknown command '" << rest[0] << "'; phalanx --help lists them\n";
+    // The last command that was understood, and what comes behind it.
+    const CLI::App* command = &app_;
+    while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+    const std::vector<std::string> rest = app_.remaining(/*recurse=*/true);
+    if (!CommandsOf(*command).empty() && !rest.empty() && rest[0][0] != '-') {
+      const std::string known = command == &app_ ? "" : command->get_name() + " ";
+      std::cerr << "unknown command '" << known << rest[0] << "'; phalanx " << known
+                << "--help lists them\n";
       return kUsage;
     }
     // Help is data; everything else is a usage error.

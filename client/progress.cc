@@ -12,14 +12,11 @@ namespace phalanx::client {
 namespace {
 
 constexpr double kNewest = 0.15;  // weight of a step in the running means
-constexpr int kBarMax = 30;
 
 }  // namespace
 
-std::string Progress::Bar(int width) const {
-  const double done =
-      steps_ > 0 ? static_cast<double>(step_.step()) / static_cast<double>(steps_) : 0;
-  const int filled = std::clamp(static_cast<int>(done * width + 0.5), 0, width);
+std::string ProgressBar(double share, int width) {
+  const int filled = std::clamp(static_cast<int>(share * width + 0.5), 0, width);
   return absl::StrCat("[", std::string(static_cast<size_t>(filled), '#'),
                       std::string(static_cast<size_t>(width - filled), '.'), "]");
 }
@@ -61,7 +58,9 @@ void Progress::ShowStep(const v1::StepReport& step, bool last, absl::Time now) {
   }
   const std::string text = StepLine();
   const int room = io_.columns - static_cast<int>(text.size()) - 4;
-  const std::string bar = room >= 10 ? Bar(std::min(room, kBarMax)) + " " : "";
+  const double done =
+      steps_ > 0 ? static_cast<double>(step_.step()) / static_cast<double>(steps_) : 0;
+  const std::string bar = room >= 10 ? ProgressBar(done, std::min(room, kBarMax)) + " " : "";
   // Back to the margin, write, and clear what is left of the line before.
   io_.talk << "\r" << bar << text << "\x1b[K" << std::flush;
   line_open_ = true;

@@ -17,6 +17,11 @@ namespace phalanx::client {
 inline constexpr absl::Duration kLineInterval = absl::Seconds(5);
 inline constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
 
+// Longest bar, in columns.
+inline constexpr int kBarMax = 30;
+// "[##......]": `share` of `width` columns is done.
+std::string ProgressBar(double share, int width);
+
 // Not thread-safe.
 class Progress {
  public:
@@ -30,7 +35,6 @@ class Progress {
 
   // One line about the last step, without a line end.
   std::string StepLine() const;
-  std::string Bar(int width) const;
 
  private:
   void ShowStep(const v1::StepReport& step, bool last, absl::Time now);

@@ -11,8 +11,8 @@ namespace phalanx::checkpoint {
 namespace {
 
 constexpr std::array<absl::string_view, kKinds> kKindNames = {"master", "m", "v", "weight"};
-// Far beyond any tensor, and products of two stay within 64 bits.
-constexpr int64_t kPlaceMax = int64_t{1} << 40;
+// Beyond any tensor, while the product of two with an entry's size added stays within 64 bits.
+constexpr int64_t kPlaceMax = int64_t{1} << 31;
 
 // What is behind the last `mark` of `text`, which is cut off there; nullopt: no such mark.
 std::optional<absl::string_view> CutBehind(char mark, absl::string_view* text) {

@@ -87,7 +87,8 @@ struct PartHeader {
 };
 
 // The first bytes of the file, up to its data. How many they are does not depend on digests, so
-// data can be written before its digests are known. Entries have their places (PlaceEntries).
+// data can be written before its digests are known. Entries have their places (PlaceEntries). One
+// of more than kHeaderBytesMax, some 400,000 entries, is not read again.
 std::string WriteHeader(const PartHeader& header);
 
 // Bytes of the header that begins so; 8 bytes are enough. Errors: InvalidArgument.

@@ -24,6 +24,19 @@ std::vector<Rectangle> RectanglesOf(const UnitRange& elements, int64_t cols) {
   return rectangles;
 }
 
+// What of its local matrix a piece is.
+Rectangle LocalOf(const Piece& piece) {
+  return {piece.local_row, piece.local_col, piece.rows, piece.cols};
+}
+
+// Where a rectangle of the local matrix, within the piece, lies in its logical tensor.
+Rectangle LogicalOf(const Piece& piece, const Rectangle& local) {
+  return {.row = piece.logical_row + local.row - piece.local_row,
+          .col = piece.logical_col + local.col - piece.local_col,
+          .rows = local.rows,
+          .cols = local.cols};
+}
+
 // Turns rectangles of local matrices into entries.
 class Collector {
  public:
@@ -54,8 +67,7 @@ class Collector {
  private:
   void AddPiece(const LocalMatrix& matrix, const Piece& piece, const Rectangle& held,
                 int64_t begin) {
-    const Rectangle local =
-        Intersection(held, {piece.local_row, piece.local_col, piece.rows, piece.cols});
+    const Rectangle local = Intersection(held, LocalOf(piece));
     if (!local.empty()) AddCut(matrix, piece, local, begin);
   }
 
@@ -74,10 +86,7 @@ class Collector {
     LocalEntry made{.position = begin + local.row * matrix.cols + local.col, .stride = matrix.cols};
     made.entry.module = module_;
     made.entry.tensor = parameters_.logical[static_cast<size_t>(piece.logical)].name;
-    made.entry.where = {.row = piece.logical_row + local.row - piece.local_row,
-                        .col = piece.logical_col + local.col - piece.local_col,
-                        .rows = local.rows,
-                        .cols = local.cols};
+    made.entry.where = LogicalOf(piece, local);
     entries_.push_back(std::move(made));
   }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/digest.h"
 #include "core/base/status.h"
 #include "core/checkpoint/fields.h"
@@ -35,68 +36,52 @@ bool IsHex(absl::string_view text) {
 
 // ---- Writing ----
 
-Tree Scalar(std::string text, bool quoted) {
-  Tree tree;
-  tree.kind = Tree::Kind::kScalar;
-  tree.scalar = std::move(text);
-  tree.quoted = quoted;
-  return tree;
-}
-Tree Of(absl::string_view text) { return Scalar(std::string(text), true); }
-Tree Of(int64_t number) { return Scalar(absl::StrCat(number), false); }
-Tree Of(double number) { return Scalar(job::FormatNumber(number), false); }
-Tree Flag(bool flag) { return Scalar(flag ? "true" : "false", false); }
-Tree Of(std::vector<Tree::Entry> entries) {
-  Tree tree;
-  tree.kind = Tree::Kind::kMapping;
-  tree.entries = std::move(entries);
-  return tree;
-}
-
 template <typename Items, typename Write>
 Tree ListOf(const Items& items, Write write) {
-  Tree tree;
-  tree.kind = Tree::Kind::kSequence;
-  for (const auto& item : items) tree.items.push_back(write(item));
-  return tree;
+  std::vector<Tree> trees;
+  for (const auto& item : items) trees.push_back(write(item));
+  return job::ListTree(std::move(trees));
 }
+
+Tree TextOf(absl::string_view text) { return job::TextTree(std::string(text)); }
 
 Tree WriteModule(const Model::Module& module) {
   std::vector<Tree::Entry> architecture;
   for (const auto& [field, value] : module.architecture) {
-    // Numbers and booleans are bare, words are not.
-    architecture.push_back({field, Scalar(value, !job::NeedsQuotes(value))});
+    Tree tree = TextOf(value);
+    tree.quoted = !job::NeedsQuotes(value);  // numbers and booleans are bare, words are not
+    architecture.push_back({field, std::move(tree)});
   }
-  return Of({{"name", Of(module.name)},
-             {"trains", Flag(module.trains)},
-             {"architecture", Of(std::move(architecture))}});
+  return job::MappingTree({{"name", TextOf(module.name)},
+                           {"trains", job::FlagTree(module.trains)},
+                           {"architecture", job::MappingTree(std::move(architecture))}});
 }
 
 Tree WriteProjector(const Model::Projector& projector) {
-  return Of({{"from", Of(projector.from)},
-             {"to", Of(projector.to)},
-             {"hidden_size", Of(projector.hidden_size)},
-             {"trains", Flag(projector.trains)}});
+  return job::MappingTree({{"from", TextOf(projector.from)},
+                           {"to", TextOf(projector.to)},
+                           {"hidden_size", job::NumberTree(projector.hidden_size)},
+                           {"trains", job::FlagTree(projector.trains)}});
 }
 
 Tree WriteDecision(const Decision& decision) {
-  return Of({{"verdict", Of(ToString(decision.verdict))},
-             {"loss", Of(decision.loss)},
-             {"gradient_norm", Of(decision.gradient_norm)},
-             {"gradient_scale", Of(decision.gradient_scale)},
-             {"counted_tokens", Of(decision.counted_tokens)},
-             {"corrupt_samples", Of(decision.corrupt_samples)},
-             {"tokens", Of(decision.tokens)},
-             {"images", Of(decision.images)},
-             {"sounds", Of(decision.sounds)}});
+  return job::MappingTree({{"verdict", TextOf(ToString(decision.verdict))},
+                           {"loss", job::NumberTree(decision.loss)},
+                           {"gradient_norm", job::NumberTree(decision.gradient_norm)},
+                           {"gradient_scale", job::NumberTree(decision.gradient_scale)},
+                           {"counted_tokens", job::NumberTree(decision.counted_tokens)},
+                           {"corrupt_samples", job::NumberTree(decision.corrupt_samples)},
+                           {"tokens", job::NumberTree(decision.tokens)},
+                           {"images", job::NumberTree(decision.images)},
+                           {"sounds", job::NumberTree(decision.sounds)}});
 }
 
 Tree WritePart(const PartFile& part) {
-  return Of({{"file", Of(part.file)},
-             {"bytes", Of(part.bytes)},
-             {"header_bytes", Of(part.header_bytes)},
-             {"entries", Of(part.entries)},
-             {"digest", Of(part.digest)}});
+  return job::MappingTree({{"file", TextOf(part.file)},
+                           {"bytes", job::NumberTree(part.bytes)},
+                           {"header_bytes", job::NumberTree(part.header_bytes)},
+                           {"entries", job::NumberTree(part.entries)},
+                           {"digest", TextOf(part.digest)}});
 }
 
 // ---- Reading ----
@@ -117,7 +102,7 @@ size_t ChoiceOf(Fields& fields, absl::string_view name,
                 const std::array<absl::string_view, kCount>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), fields.Text(name));
   if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
-  fields.Fail(name, "must be one of those that Phalanx writes");
+  fields.Fail(name, absl::StrCat("must be one of ", absl::StrJoin(choices, ", ")));
   return 0;
 }
 
@@ -231,23 +216,29 @@ int64_t Manifest::entries() const {
   return sum;
 }
 
+Tree TreeOf(const Manifest& manifest) {
+  Tree seed = TextOf(absl::StrCat(manifest.seed));
+  seed.quoted = false;  // of 64 bits without a sign
+  return job::MappingTree({{"format", TextOf(kFormat)},
+                           {"job", TextOf(manifest.job)},
+                           {"store", TextOf(manifest.store)},
+                           {"number", job::NumberTree(manifest.number)},
+                           {"epoch", job::NumberTree(manifest.epoch)},
+                           {"step", job::NumberTree(manifest.step)},
+                           {"seed", std::move(seed)},
+                           {"data_digest", TextOf(manifest.data_digest)},
+                           {"updates", job::NumberTree(manifest.updates)},
+                           {"skipped_in_a_row", job::NumberTree(manifest.skipped_in_a_row)},
+                           {"decision", WriteDecision(manifest.decision)},
+                           {"compute", TextOf(NameOf(manifest.model.compute))},
+                           {"modules", ListOf(manifest.model.modules, WriteModule)},
+                           {"projectors", ListOf(manifest.model.projectors, WriteProjector)},
+                           {"parts", ListOf(manifest.parts, WritePart)}});
+}
+
 std::string WriteManifest(const Manifest& manifest) {
-  const Tree tree = Of({{"format", Of(kFormat)},
-                        {"job", Of(manifest.job)},
-                        {"store", Of(manifest.store)},
-                        {"number", Of(manifest.number)},
-                        {"epoch", Of(manifest.epoch)},
-                        {"step", Of(manifest.step)},
-                        {"seed", Scalar(absl::StrCat(manifest.seed), false)},
-                        {"data_digest", Of(manifest.data_digest)},
-                        {"updates", Of(manifest.updates)},
-                        {"skipped_in_a_row", Of(manifest.skipped_in_a_row)},
-                        {"decision", WriteDecision(manifest.decision)},
-                        {"compute", Of(NameOf(manifest.model.compute))},
-                        {"modules", ListOf(manifest.model.modules, WriteModule)},
-                        {"projectors", ListOf(manifest.model.projectors, WriteProjector)},
-                        {"parts", ListOf(manifest.parts, WritePart)},
-                        {"digest", Of("")}});
+  Tree tree = TreeOf(manifest);
+  tree.entries.push_back({"digest", TextOf("")});
   std::string text = job::EmitJson(tree);
   text.resize(text.size() - kAfterDigest.size());
   return absl::StrCat(text, Digest(text), kAfterDigest);

@@ -16,6 +16,7 @@
 #include "core/base/violation.h"
 #include "core/checkpoint/entry.h"
 #include "core/job/job_spec.h"
+#include "core/job/tree.h"
 
 namespace phalanx::checkpoint {
 
@@ -81,6 +82,8 @@ struct Manifest {
   int64_t entries() const;  // likewise
 };
 
+// As the document that WriteManifest writes, without its digest.
+job::Tree TreeOf(const Manifest& manifest);
 std::string WriteManifest(const Manifest& manifest);
 // Errors: InvalidArgument with the first thing that is wrong, by path, value and rule.
 absl::StatusOr<Manifest> ReadManifest(absl::string_view text);

@@ -156,7 +156,9 @@ absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string&
 absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
   std::error_code error;
   if (!std::filesystem::exists(ManifestPath(checkpoint), error)) {
-    if (error) return FolderError(checkpoint, error);
+    if (error == std::errc::permission_denied) return absl::PermissionDeniedError(error.message());
+    if (!std::filesystem::is_directory(checkpoint, error))
+      return absl::NotFoundError("is no folder");
     return absl::NotFoundError(absl::StrCat("has no ", kManifestFile));
   }
   const absl::StatusOr<std::string> text =

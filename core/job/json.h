@@ -1,10 +1,15 @@
 // core/job/json.h: JSON text (RFC 8259) and the neutral tree of core/job/tree.h.
 //
+// Trees of what a document is to say are made of values: a number and a boolean are bare, a text is
+// quoted whatever it looks like.
+//
 // Text may come from anybody: how deep and how large a tree it becomes is bounded. Pure.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -13,6 +18,13 @@
 namespace phalanx::job {
 
 inline constexpr int kJsonDepthMax = 32;
+
+Tree TextTree(std::string text);
+Tree NumberTree(int64_t number);
+Tree NumberTree(double number);
+Tree FlagTree(bool flag);
+Tree ListTree(std::vector<Tree> items);
+Tree MappingTree(std::vector<Tree::Entry> entries);
 
 // `text` in quotes.
 std::string JsonString(absl::string_view text);

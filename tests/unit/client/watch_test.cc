@@ -187,8 +187,8 @@ TEST(ProgressTest, Terminal_RedrawsOneLineWithABar) {
   Progress progress(captured.io);
   const absl::Time start = absl::UnixEpoch();
   progress.Show(Update(v1::JOB_PHASE_RUNNING, 75), start);
-  EXPECT_EQ(progress.Bar(8), "[##......]");
-  EXPECT_THAT(captured.talk.str(), HasSubstr("\r["));
+  EXPECT_EQ(ProgressBar(0.25, 8), "[##......]");
+  EXPECT_THAT(captured.talk.str(), HasSubstr("\r[#######...................] step 75/300"));
   EXPECT_THAT(captured.talk.str(), HasSubstr("step 75/300  loss 1.25  2.00k tokens/s  1m52s left"));
 }
 
