@@ -9,6 +9,7 @@
 
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
+#include "core/plan/shares.h"
 
 namespace phalanx::plan {
 namespace {
@@ -89,45 +90,6 @@ std::vector<UnitFamily> FamiliesOf(const Plan& plan, const ModulePlan& layout, i
   if (traits.vocabulary() && (first || last)) families.push_back({UnitKind::kVocabulary});
   families.push_back({UnitKind::kReplicated});
   return families;
-}
-
-// Of each replica of a data group the primary, then the mirrors: going round from it, first those
-// on other nodes, then those on its own.
-std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group) {
-  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
-  const size_t count = group.size();
-  const auto node = [&](size_t replica) -> const NodeName& {
-    return plan.devices[static_cast<size_t>(group[replica].value)].node;
-  };
-  // Of each replica how many from it on share its node; `count`: all of them.
-  std::vector<size_t> run(count, count);
-  for (size_t i = 2 * count; i-- > 0;) {
-    const size_t at = i % count, next = (at + 1) % count;
-    run[at] = node(at) != node(next) ? 1 : std::min(run[next] + 1, count);
-  }
-  const bool mirrored = layout.state_home == job::StateHome::kMirror;
-  const size_t copies = mirrored ? static_cast<size_t>(std::max(1, layout.state_copies)) : 1;
-  std::vector<RankList> homes(count);
-  for (size_t primary = 0; primary < count; ++primary) {
-    RankList& mine = homes[primary];
-    mine.push_back(group[primary]);
-    for (size_t step = 1; step < count && mine.size() < copies;) {
-      const size_t at = (primary + step) % count;
-      const bool apart = node(at) != node(primary);
-      if (apart) mine.push_back(group[at]);
-      step += apart ? 1 : run[at];
-    }
-    for (size_t step = 1; step < count && mine.size() < copies; ++step) {
-      const size_t at = (primary + step) % count;
-      if (node(at) == node(primary)) mine.push_back(group[at]);
-    }
-  }
-  return homes;
-}
-
-bool HasHostHome(const Plan& plan, int32_t module) {
-  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
-  return layout.state_home == job::StateHome::kHost && layout.state_copies > 1;
 }
 
 // Tensor coordinates of the stages whose replicas have one width, in the first replica that there
