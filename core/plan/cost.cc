@@ -191,28 +191,17 @@ struct PackedElements {
 };
 PackedElements PackedOf(const Plan& plan, const Place& place, const StageParameters& parameters) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  const job::Architecture& architecture = plan.module_spec(place.module).architecture;
   const auto others = [&](const Piece& piece) -> int64_t {
-    switch (piece.holding) {
-      case Holding::kExclusive:
-        return 0;
-      case Holding::kTied:  // inside a rank nothing is packed
-        return layout.StageAt(0) == layout.LastStage() ? 0 : 1;
-      case Holding::kDuplicate:
-        return piece.primary ? place.width - 1 : 1;
-      case Holding::kPartial: {
-        const int64_t head = piece.logical_row / HeadSize(architecture);
-        return piece.primary ? HoldersOfKvHead(architecture, place.width, head).count - 1 : 1;
-      }
-    }
-    return 0;
+    // Inside a rank nothing is packed.
+    if (piece.holding == Holding::kTied) return layout.StageAt(0) == layout.LastStage() ? 0 : 1;
+    // A follower exchanges with its leader alone.
+    return piece.primary ? piece.holders - 1 : 1;
   };
   PackedElements packed;
   for (const LocalMatrix& matrix : parameters.matrices) {
     for (const Piece& piece : matrix.pieces) {
       if (!matrix.trains || piece.holding == Holding::kExclusive) continue;
-      // A follower exchanges with its leader alone.
-      const int64_t elements = piece.rows * piece.cols * others(piece);
+      const int64_t elements = piece.rows * matrix.cols * others(piece);
       packed.spread += elements;
       if (piece.holding != Holding::kDuplicate) packed.folded += elements;
     }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,12 +22,10 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// A rectangle of a logical tensor and its place in a local matrix.
-struct Rectangle {
-  int64_t logical_row = 0, logical_col = 0;
-  int64_t local_row = 0, local_col = 0;
-  int64_t rows = 0, cols = 0;
-};
+// Behind a product whose result is summed over the tensor ranks, which cut its columns.
+bool IsRowParallel(MatrixRole role) {
+  return role == MatrixRole::kO || role == MatrixRole::kDown || role == MatrixRole::kProjectorDown;
+}
 
 // Collects the matrices of one pipeline part in the order in which backward finishes with them.
 class PartBuilder {
@@ -77,47 +74,61 @@ class PartBuilder {
     return Logical(std::move(name), rows, 1, Init::kOne);
   }
 
-  LocalMatrix& Matrix(MatrixRole role, int64_t rows, int64_t cols, int32_t layer = -1,
-                      int32_t edge = -1) {
+  // `whole_rows`: of all tensor ranks together, each unit counted once.
+  LocalMatrix& Matrix(MatrixRole role, int64_t rows, int64_t whole_rows, int64_t cols,
+                      int32_t layer, int32_t edge) {
     LocalMatrix matrix;
     matrix.role = role;
     matrix.layer = layer;
     matrix.edge = edge;
     matrix.rows = rows;
     matrix.cols = cols;
+    matrix.transposed = IsRowParallel(role);
     matrix.trains =
         edge < 0 ? !module_.frozen : !plan_.spec.edges[static_cast<size_t>(edge)].projector->frozen;
-    result_.matrices.push_back(std::move(matrix));
-    return result_.matrices.back();
+    const int64_t healthy_width = plan_.parallel(place_.module).tp;
+    const int64_t healthy = RoundUp(whole_rows * cols / healthy_width, kMatrixAlignment);
+    collected_.push_back({std::move(matrix), healthy});
+    return collected_.back().matrix;
   }
 
-  static void AddPiece(LocalMatrix& matrix, int32_t logical, const Rectangle& where,
-                       Holding holding = Holding::kExclusive, bool primary = true) {
-    if (where.rows <= 0 || where.cols <= 0) return;
-    matrix.pieces.push_back({.logical = logical,
-                             .logical_row = where.logical_row,
-                             .logical_col = where.logical_col,
-                             .local_row = where.local_row,
-                             .local_col = where.local_col,
-                             .rows = where.rows,
-                             .cols = where.cols,
-                             .holding = holding,
-                             .primary = primary});
+  static void AddPiece(LocalMatrix& matrix, Piece piece) {
+    if (piece.rows > 0) matrix.pieces.push_back(piece);
   }
 
   // The whole tensor, on every tensor rank.
   void AddReplicated(MatrixRole role, int32_t logical, int32_t layer = -1, int32_t edge = -1) {
     const LogicalTensor& tensor = result_.logical[static_cast<size_t>(logical)];
-    const int64_t rows = tensor.rows, cols = tensor.cols;
-    LocalMatrix& matrix = Matrix(role, rows, cols, layer, edge);
-    AddPiece(matrix, logical, {.rows = rows, .cols = cols},
-             place_.width == 1 ? Holding::kExclusive : Holding::kDuplicate, place_.tp == 0);
+    const int64_t whole_rows = tensor.rows * plan_.parallel(place_.module).tp;
+    LocalMatrix& matrix = Matrix(role, tensor.rows, whole_rows, tensor.cols, layer, edge);
+    AddPiece(matrix, {.logical = logical,
+                      .rows = tensor.rows,
+                      .holding = place_.width == 1 ? Holding::kExclusive : Holding::kDuplicate,
+                      .holders = place_.width,
+                      .primary = place_.tp == 0});
+  }
+
+  // This rank's run of units, each `unit_rows` rows of `logical`: of a row-parallel matrix columns.
+  // The last unit may be short.
+  void AddUnits(MatrixRole role, int32_t logical, UnitRange units, int64_t unit_rows, int32_t layer,
+                int32_t edge = -1, Holding holding = Holding::kExclusive, bool primary = true) {
+    const LogicalTensor& tensor = result_.logical[static_cast<size_t>(logical)];
+    int64_t rows = tensor.rows, cols = tensor.cols;
+    if (IsRowParallel(role)) std::swap(rows, cols);
+    const int64_t first = units.first * unit_rows;
+    LocalMatrix& matrix =
+        Matrix(role, units.count * unit_rows, RoundUp(rows, unit_rows), cols, layer, edge);
+    AddPiece(matrix, {.logical = logical,
+                      .logical_row = first,
+                      .rows = std::min(rows, units.end() * unit_rows) - first,
+                      .holding = holding,
+                      .primary = primary});
   }
 
   // ---- Attention and MLP, common to the families ----
 
   // Rows of this rank's KV heads, cut where the set of holders changes.
-  void AddKvPieces(LocalMatrix& matrix, int32_t logical, int64_t local_row, int64_t cols) {
+  void AddKvPieces(LocalMatrix& matrix, int32_t logical, int64_t local_row) {
     if (logical == kNoTensor) return;
     const int64_t head_size = HeadSize(architecture_);
     for (int64_t head = units_.kv_heads.first; head < units_.kv_heads.end();) {
@@ -127,13 +138,13 @@ class PartBuilder {
              HoldersOfKvHead(architecture_, place_.width, end) == holders) {
         ++end;
       }
-      AddPiece(matrix, logical,
-               {.logical_row = head * head_size,
-                .local_row = local_row + (head - units_.kv_heads.first) * head_size,
-                .rows = (end - head) * head_size,
-                .cols = cols},
-               holders.count == 1 ? Holding::kExclusive : Holding::kPartial,
-               holders.first == place_.tp);
+      AddPiece(matrix, {.logical = logical,
+                        .logical_row = head * head_size,
+                        .local_row = local_row + (head - units_.kv_heads.first) * head_size,
+                        .rows = (end - head) * head_size,
+                        .holding = holders.count == 1 ? Holding::kExclusive : Holding::kPartial,
+                        .holders = static_cast<int32_t>(holders.count),
+                        .primary = holders.first == place_.tp});
       head = end;
     }
   }
@@ -143,64 +154,30 @@ class PartBuilder {
     const int64_t head_size = HeadSize(architecture_);
     const int64_t q_rows = units_.query_heads.count * head_size;
     const int64_t kv_rows = units_.kv_heads.count * head_size;
-    LocalMatrix& matrix = Matrix(role, q_rows + 2 * kv_rows, cols, layer);
-    AddPiece(matrix, logical[0],
-             {.logical_row = units_.query_heads.first * head_size, .rows = q_rows, .cols = cols});
-    AddKvPieces(matrix, logical[1], q_rows, cols);
-    AddKvPieces(matrix, logical[2], q_rows + kv_rows, cols);
-  }
-
-  void AddAttentionOutput(int32_t logical, int32_t layer) {
-    const int64_t head_size = HeadSize(architecture_);
-    const int64_t cols = units_.query_heads.count * head_size;
-    LocalMatrix& matrix = Matrix(MatrixRole::kO, architecture_.hidden_size, cols, layer);
-    AddPiece(matrix, logical,
-             {.logical_col = units_.query_heads.first * head_size,
-              .rows = architecture_.hidden_size,
-              .cols = cols});
-  }
-
-  // Blocks of rows: an up projection, its bias, a vocabulary.
-  LocalMatrix& AddBlockRows(MatrixRole role, int32_t logical, UnitRange blocks, int32_t layer = -1,
-                            int32_t edge = -1, Holding holding = Holding::kExclusive,
-                            bool primary = true) {
-    const LogicalTensor tensor = result_.logical[static_cast<size_t>(logical)];
-    const int64_t block = architecture_.block;
-    LocalMatrix& matrix = Matrix(role, blocks.count * block, tensor.cols, layer, edge);
-    const int64_t first = blocks.first * block;
-    AddPiece(matrix, logical,
-             {.logical_row = first,
-              .rows = std::min(tensor.rows, blocks.end() * block) - first,
-              .cols = tensor.cols},
-             holding, primary);
-    return matrix;
-  }
-
-  // Blocks of columns: a down projection.
-  void AddBlockCols(MatrixRole role, int32_t logical, UnitRange blocks, int32_t layer,
-                    int32_t edge = -1) {
-    const LogicalTensor tensor = result_.logical[static_cast<size_t>(logical)];
-    const int64_t block = architecture_.block;
-    LocalMatrix& matrix = Matrix(role, tensor.rows, blocks.count * block, layer, edge);
-    const int64_t first = blocks.first * block;
-    AddPiece(matrix, logical,
-             {.logical_col = first,
-              .rows = tensor.rows,
-              .cols = std::min(tensor.cols, blocks.end() * block) - first});
+    const int64_t whole_rows = (architecture_.heads + 2 * KvHeads(architecture_)) * head_size;
+    LocalMatrix& matrix = Matrix(role, q_rows + 2 * kv_rows, whole_rows, cols, layer, -1);
+    AddPiece(matrix, {.logical = logical[0],
+                      .logical_row = units_.query_heads.first * head_size,
+                      .rows = q_rows});
+    AddKvPieces(matrix, logical[1], q_rows);
+    AddKvPieces(matrix, logical[2], q_rows + kv_rows);
   }
 
   // Gate and up rows, interleaved block by block.
   void AddGateUp(int32_t gate, int32_t up, int32_t layer) {
-    const int64_t block = architecture_.block, hidden = architecture_.hidden_size;
+    const int64_t block = architecture_.block;
     const UnitRange blocks = units_.mlp_blocks;
-    LocalMatrix& matrix = Matrix(MatrixRole::kGateUp, 2 * block * blocks.count, hidden, layer);
+    LocalMatrix& matrix =
+        Matrix(MatrixRole::kGateUp, 2 * block * blocks.count,
+               2 * RoundUp(architecture_.mlp_size, block), architecture_.hidden_size, layer, -1);
     for (int64_t i = 0; i < blocks.count; ++i) {
-      Rectangle where{
-          .logical_row = (blocks.first + i) * block, .local_row = 2 * block * i, .cols = hidden};
-      where.rows = std::min(block, architecture_.mlp_size - where.logical_row);
-      AddPiece(matrix, gate, where);
-      where.local_row += block;
-      AddPiece(matrix, up, where);
+      Piece piece{
+          .logical = gate, .logical_row = (blocks.first + i) * block, .local_row = 2 * block * i};
+      piece.rows = std::min(block, architecture_.mlp_size - piece.logical_row);
+      AddPiece(matrix, piece);
+      piece.logical = up;
+      piece.local_row += block;
+      AddPiece(matrix, piece);
     }
   }
 
@@ -231,12 +208,13 @@ class PartBuilder {
     }
     if (!traits_.vocabulary()) return;
     if (SplitEnds()) {
-      AddBlockRows(MatrixRole::kHead,
-                   Weight(Named("embed_tokens.weight"), architecture_.vocabulary, hidden),
-                   units_.vocabulary_blocks, -1, -1, Holding::kTied, /*primary=*/false);
+      AddUnits(MatrixRole::kHead,
+               Weight(Named("embed_tokens.weight"), architecture_.vocabulary, hidden),
+               units_.vocabulary_blocks, architecture_.block, -1, -1, Holding::kTied,
+               /*primary=*/false);
     } else if (!architecture_.tied_head) {
-      AddBlockRows(MatrixRole::kHead, Weight("lm_head.weight", architecture_.vocabulary, hidden),
-                   units_.vocabulary_blocks);
+      AddUnits(MatrixRole::kHead, Weight("lm_head.weight", architecture_.vocabulary, hidden),
+               units_.vocabulary_blocks, architecture_.block, -1);
     }
   }
   // Both ends of a tied embedding add to one gradient; where one rank has both, one matrix does.
@@ -246,11 +224,11 @@ class PartBuilder {
   void AddInput() {
     switch (traits_.modality) {
       case job::Modality::kText:
-        AddBlockRows(MatrixRole::kEmbedding,
-                     Weight(Named("embed_tokens.weight"), architecture_.vocabulary,
-                            architecture_.hidden_size),
-                     units_.vocabulary_blocks, -1, -1,
-                     SplitEnds() ? Holding::kTied : Holding::kExclusive);
+        AddUnits(MatrixRole::kEmbedding,
+                 Weight(Named("embed_tokens.weight"), architecture_.vocabulary,
+                        architecture_.hidden_size),
+                 units_.vocabulary_blocks, architecture_.block, -1, -1,
+                 SplitEnds() ? Holding::kTied : Holding::kExclusive);
         break;
       case job::Modality::kImage:
         AddPatches();
@@ -298,19 +276,20 @@ class PartBuilder {
 
   void AddMlp(const std::string& name, int32_t layer) {
     const int64_t hidden = architecture_.hidden_size, mlp = architecture_.mlp_size;
+    const int64_t block = architecture_.block;
     const std::string up = absl::StrCat(name, traits_.names.up),
                       down = absl::StrCat(name, traits_.names.down);
     if (traits_.biases) AddReplicated(MatrixRole::kDownBias, Zeros(down + ".bias", hidden), layer);
-    AddBlockCols(MatrixRole::kDown, Weight(down + ".weight", hidden, mlp, OutputStd()),
-                 units_.mlp_blocks, layer);
+    AddUnits(MatrixRole::kDown, Weight(down + ".weight", hidden, mlp, OutputStd()),
+             units_.mlp_blocks, block, layer);
     if (traits_.gated()) {
       const int32_t gate = Weight(absl::StrCat(name, traits_.names.gate, ".weight"), mlp, hidden);
       AddGateUp(gate, Weight(up + ".weight", mlp, hidden), layer);
       return;
     }
     if (traits_.biases)
-      AddBlockRows(MatrixRole::kUpBias, Zeros(up + ".bias", mlp), units_.mlp_blocks, layer);
-    AddBlockRows(MatrixRole::kUp, Weight(up + ".weight", mlp, hidden), units_.mlp_blocks, layer);
+      AddUnits(MatrixRole::kUpBias, Zeros(up + ".bias", mlp), units_.mlp_blocks, block, layer);
+    AddUnits(MatrixRole::kUp, Weight(up + ".weight", mlp, hidden), units_.mlp_blocks, block, layer);
   }
 
   void AddAttention(const std::string& name, int32_t layer) {
@@ -319,7 +298,8 @@ class PartBuilder {
     const int64_t kv_rows = KvHeads(architecture_) * head_size;
     const std::string output = absl::StrCat(name, traits_.names.output);
     if (traits_.biases) AddReplicated(MatrixRole::kOBias, Zeros(output + ".bias", hidden), layer);
-    AddAttentionOutput(Weight(output + ".weight", hidden, q_rows, OutputStd()), layer);
+    AddUnits(MatrixRole::kO, Weight(output + ".weight", hidden, q_rows, OutputStd()),
+             units_.query_heads, head_size, layer);
     std::array<int32_t, 3> weights{}, biases{};
     for (size_t i = 0; i < 3; ++i) {
       const std::string part = absl::StrCat(name, std::string(1, "qkv"[i]), "_proj.");
@@ -339,17 +319,17 @@ class PartBuilder {
       const auto index = static_cast<int32_t>(i);
       const job::Module& to = plan_.module_spec(edge.to);
       const int64_t inner = edge.projector->hidden_size, out = to.architecture.hidden_size;
-      const UnitRange blocks =
-          EvenSplit(BlockCount(inner, architecture_.block), place_.width, place_.tp);
+      const int64_t block = architecture_.block;
+      const UnitRange blocks = EvenSplit(BlockCount(inner, block), place_.width, place_.tp);
       const std::string name = absl::StrCat("projector.", to.name, ".");
       AddReplicated(MatrixRole::kProjectorDownBias, Zeros(name + "linear_2.bias", out), -1, index);
-      AddBlockCols(MatrixRole::kProjectorDown, Weight(name + "linear_2.weight", out, inner), blocks,
-                   -1, index);
-      AddBlockRows(MatrixRole::kProjectorUpBias, Zeros(name + "linear_1.bias", inner), blocks, -1,
-                   index);
-      AddBlockRows(MatrixRole::kProjectorUp,
-                   Weight(name + "linear_1.weight", inner, architecture_.hidden_size), blocks, -1,
-                   index);
+      AddUnits(MatrixRole::kProjectorDown, Weight(name + "linear_2.weight", out, inner), blocks,
+               block, -1, index);
+      AddUnits(MatrixRole::kProjectorUpBias, Zeros(name + "linear_1.bias", inner), blocks, block,
+               -1, index);
+      AddUnits(MatrixRole::kProjectorUp,
+               Weight(name + "linear_1.weight", inner, architecture_.hidden_size), blocks, block,
+               -1, index);
     }
   }
 
@@ -358,27 +338,29 @@ class PartBuilder {
   // Puts what trains first, cuts the order into buckets, puts matrices before vectors in each, and
   // gives offsets.
   void Store() {
-    std::vector<LocalMatrix> collected = std::exchange(result_.matrices, {});
-    std::stable_partition(collected.begin(), collected.end(),
-                          [](const LocalMatrix& matrix) { return matrix.trains; });
-    const int64_t alignment = kBucketAlignment * result_.replicas;
-    for (size_t begin = 0; begin < collected.size();) {
+    std::stable_partition(collected_.begin(), collected_.end(),
+                          [](const Collected& each) { return each.matrix.trains; });
+    const bool even = plan_.replicas(place_.module).EqualWidths(place_.pp);
+    const int64_t alignment = kBucketAlignment * (even ? result_.replicas : 1);
+    for (size_t begin = 0; begin < collected_.size();) {
       size_t end = begin;
-      for (int64_t elements = 0; end < collected.size(); ++end) {
-        elements += RoundUp(collected[end].rows * collected[end].cols, kMatrixAlignment);
+      for (int64_t elements = 0; end < collected_.size(); ++end) {
+        elements += collected_[end].healthy_elements;
         if (end == begin) continue;
-        if (elements > kBucketElements || collected[end].trains != collected[begin].trains) break;
+        if (elements > kBucketElements ||
+            collected_[end].matrix.trains != collected_[begin].matrix.trains)
+          break;
       }
-      const auto at = [&collected](size_t i) {
-        return collected.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto at = [this](size_t i) {
+        return collected_.begin() + static_cast<std::ptrdiff_t>(i);
       };
       std::stable_partition(at(begin), at(end),
-                            [](const LocalMatrix& matrix) { return matrix.cols > 1; });
+                            [](const Collected& each) { return each.matrix.cols > 1; });
       Bucket bucket{.offset = result_.elements,
                     .first_matrix = static_cast<int32_t>(begin),
                     .matrices = static_cast<int32_t>(end - begin)};
       for (; begin < end; ++begin) {
-        LocalMatrix& matrix = collected[begin];
+        LocalMatrix& matrix = collected_[begin].matrix;
         matrix.offset = bucket.offset + bucket.elements;
         bucket.elements += RoundUp(matrix.rows * matrix.cols, kMatrixAlignment);
         result_.matrices.push_back(std::move(matrix));
@@ -390,6 +372,11 @@ class PartBuilder {
     }
   }
 
+  struct Collected {
+    LocalMatrix matrix;
+    int64_t healthy_elements = 0;  // of a rank of the healthy width, shared units once: the mean
+  };
+
   const Plan& plan_;
   const Place& place_;
   const int32_t chunk_;
@@ -398,6 +385,7 @@ class PartBuilder {
   const job::FamilyTraits& traits_;
   const ModulePlan& layout_;
   const TensorUnits units_;
+  std::vector<Collected> collected_;  // in the order in which backward finishes with them
   StageParameters result_;
 };
 
@@ -449,11 +437,16 @@ int64_t StageParameters::TrainedElements() const {
 }
 
 int64_t StageParameters::LedElements() const {
-  int64_t elements = TrainedElements();
+  int64_t elements = 0;
   for (const LocalMatrix& matrix : matrices) {
+    if (!matrix.trains) continue;
+    int64_t followed = 0;
+    bool leads = false;
     for (const Piece& piece : matrix.pieces) {
-      if (matrix.trains && !piece.primary) elements -= piece.rows * piece.cols;
+      leads |= piece.primary;
+      if (!piece.primary) followed += piece.rows;
     }
+    if (leads) elements += (matrix.rows - followed) * matrix.cols;
   }
   return elements;
 }

@@ -2,27 +2,31 @@
 //
 // A *logical tensor* is a parameter of the unsharded model under its Hugging Face name, seen as a
 // matrix [rows, cols] (a vector is [n, 1]). A *local matrix* is what a rank multiplies with: query,
-// key and value rows in one matrix, gate and up rows interleaved per block. *Pieces* map rectangles
-// of logical tensors to rectangles of local matrices; initial values, export, checkpoints and moves
+// key and value rows in one matrix, gate and up rows interleaved per block. Row-parallel matrices
+// are stored transposed, so that each unit of any matrix is a run of its whole rows. *Pieces* map
+// rows of logical tensors to rows of local matrices; initial values, export, checkpoints and moves
 // are loops over pieces. What no piece covers is padding and stays 0.
 //
 // Storage: what trains first; reverse layer order (backward finishes the front of the buffer
-// first), cut into buckets that train or do not; in each bucket matrices come before vectors; each
-// bucket is padded to a multiple of 128 * replicas elements, so that a data-parallel share is
-// 1/replicas of each bucket.
+// first), cut into buckets that train or do not; in each bucket matrices come before vectors. The
+// cuts follow from the sizes at the healthy width, so that ranks of a stage have the same matrices
+// in each bucket, whatever their widths. Where the widths of a stage are equal, each bucket is
+// padded to a multiple of 128 * replicas elements, so that a data-parallel share is 1/replicas of
+// it.
 //
-// Names and local matrices (role, shape), N a layer; "first" and "last": on that stage only.
+// Names and local matrices (role, shape as stored), N a layer; "first" and "last": on that stage
+// only; T: transposed.
 //
 //   llama
 //     model.embed_tokens.weight                     embedding   first: [blocks * block, hidden]
 //     model.layers.N.input_layernorm.weight         norm1       [hidden]
 //     model.layers.N.self_attn.{q,k,v}_proj.weight  qkv         [(q + 2 kv) * head_size, hidden]
 //                                                               q rows, then k rows, then v rows
-//     model.layers.N.self_attn.o_proj.weight        o           [hidden, q * head_size]
+//     model.layers.N.self_attn.o_proj.weight        o           [q * head_size, hidden] T
 //     model.layers.N.post_attention_layernorm.weight  norm2     [hidden]
 //     model.layers.N.mlp.{gate,up}_proj.weight      gate_up     [2 * block * blocks, hidden]
 //                                                               per block gate rows, then up rows
-//     model.layers.N.mlp.down_proj.weight           down        [hidden, block * blocks]
+//     model.layers.N.mlp.down_proj.weight           down        [block * blocks, hidden] T
 //     model.norm.weight                             final_norm  last: [hidden]
 //     lm_head.weight                                head        last: as embedding
 //   regressor: as llama, but neither embedding nor head; where it has a loss (Plan::HasLoss)
@@ -40,9 +44,9 @@
 //     vision_model.encoder.layers.N.
 //       layer_norm1.{weight,bias}                         norm1, norm1_bias
 //       self_attn.{q,k,v}_proj.{weight,bias}              qkv, qkv_bias
-//       self_attn.out_proj.{weight,bias}                  o, o_bias
+//       self_attn.out_proj.{weight,bias}                  o T, o_bias
 //       layer_norm2.{weight,bias}                         norm2, norm2_bias
-//       mlp.fc1.{weight,bias}, mlp.fc2.{weight,bias}      up, up_bias, down, down_bias
+//       mlp.fc1.{weight,bias}, mlp.fc2.{weight,bias}      up, up_bias, down T, down_bias
 //     vision_model.post_layernorm.{weight,bias}           final_norm, final_norm_bias (*)  last
 //
 //   whisper (WhisperEncoder; its fixed positions are computed, not held; keys have no bias, so the
@@ -53,14 +57,14 @@
 //       self_attn_layer_norm.{weight,bias}          norm1, norm1_bias
 //       self_attn.{q,k,v}_proj.weight               qkv
 //       self_attn.{q,v}_proj.bias                   qkv_bias
-//       self_attn.out_proj.{weight,bias}            o, o_bias
+//       self_attn.out_proj.{weight,bias}            o T, o_bias
 //       final_layer_norm.{weight,bias}              norm2, norm2_bias
-//       fc1.{weight,bias}, fc2.{weight,bias}        up, up_bias, down, down_bias
+//       fc1.{weight,bias}, fc2.{weight,bias}        up, up_bias, down T, down_bias
 //     model.encoder.layer_norm.{weight,bias}        final_norm, final_norm_bias  last
 //
 //   projector of an edge, on the last stage of its source, tensor-parallel like an MLP
 //     projector.TO.linear_1.{weight,bias}                 projector_up, projector_up_bias
-//     projector.TO.linear_2.{weight,bias}                 projector_down, projector_down_bias
+//     projector.TO.linear_2.{weight,bias}                 projector_down T, projector_down_bias
 //
 // Pure.
 #pragma once
@@ -75,8 +79,8 @@
 
 namespace phalanx::plan {
 
-inline constexpr int64_t kBucketElements = 40'000'000;
-inline constexpr int64_t kBucketAlignment = 128;  // times the number of replicas
+inline constexpr int64_t kBucketElements = 40'000'000;  // at the healthy width
+inline constexpr int64_t kBucketAlignment = 128;  // times the replicas where shares are equal parts
 // Every local matrix starts at a multiple of this many elements: a 16-byte boundary whatever the
 // type, so that GEMMs take the fast path and vectors their wide loads.
 inline constexpr int64_t kMatrixAlignment = 64;
@@ -98,12 +102,14 @@ enum class Holding : uint8_t {
           // each end with one summand of the gradient
 };
 
+// Whole rows of a local matrix; rows of a transposed one are columns of the logical tensor.
 struct Piece {
-  int32_t logical = 0;  // index into StageParameters::logical
-  int64_t logical_row = 0, logical_col = 0;
-  int64_t local_row = 0, local_col = 0;
-  int64_t rows = 0, cols = 0;
+  int32_t logical = 0;      // index into StageParameters::logical
+  int64_t logical_row = 0;  // of a transposed matrix a column
+  int64_t local_row = 0;
+  int64_t rows = 0;
   Holding holding = Holding::kExclusive;
+  int32_t holders = 1;  // ranks of the tensor group that have it
   // This rank leads the copies of its replica (copies.h): it alone updates the piece, and counts it
   // in the gradient norm. The first tensor rank that holds it; of a tied embedding, the embedding.
   bool primary = true;
@@ -148,17 +154,18 @@ absl::string_view RoleName(MatrixRole role);  // "embedding", "qkv_bias", ...
 
 struct LocalMatrix {
   MatrixRole role = MatrixRole::kEmbedding;
-  int32_t layer = -1;  // of the module; -1: none
-  int32_t edge = -1;   // projector roles
-  int64_t rows = 0, cols = 1;
-  int64_t offset = 0;  // elements, in the flat buffers
+  int32_t layer = -1;          // of the module; -1: none
+  int32_t edge = -1;           // projector roles
+  int64_t rows = 0, cols = 1;  // as stored
+  int64_t offset = 0;          // elements, in the flat buffers
+  bool transposed = false;     // row-parallel: a logical tensor of it is [cols, ...]
   // Whether it has a gradient and optimizer state: not in a frozen module or projector.
   bool trains = true;
   std::vector<Piece> pieces;
 };
 
 struct Bucket {
-  int64_t offset = 0, elements = 0;  // padded; elements % (kBucketAlignment * replicas) == 0
+  int64_t offset = 0, elements = 0;  // padded
   int32_t first_matrix = 0, matrices = 0;
 };
 
@@ -173,7 +180,8 @@ struct StageParameters {
   // Elements of the matrices that train, padding between them left out. 0: the part needs no
   // gradient buffer and has no optimizer state.
   int64_t TrainedElements() const;
-  // Of these, the ones that this rank leads (copies.h): what its replicas keep optimizer state for.
+  // Of these, the ones that this rank leads (copies.h), padding of what it leads included: what its
+  // replicas keep optimizer state for.
   int64_t LedElements() const;
   // The matrix of a role, or nullptr. layer and edge as in LocalMatrix.
   const LocalMatrix* Find(MatrixRole role, int32_t layer = -1, int32_t edge = -1) const;

@@ -1,8 +1,8 @@
 // core/plan/segments.h: runs of units with the same owners, and where their state lives.
 //
-// A *segment* is a maximal run of units of one kind whose holders, over all replicas, are the
-// same ranks. With equal widths segments are the classical data-parallel shares; with unequal ones
-// they are bookkeeping, never communicators.
+// A *segment* is a maximal run of units of one family (ruler.h) whose holders, over all replicas,
+// are the same ranks. With equal widths segments are the classical data-parallel shares; with
+// unequal ones they are bookkeeping, never communicators.
 //
 // A *share* is the part of a segment in one bucket that one home keeps optimizer state for. Where
 // the replicas of a stage have one width, share r is the r-th part of each bucket. Its *homes*: the
@@ -18,22 +18,19 @@
 #include <vector>
 
 #include "core/plan/plan.h"
+#include "core/plan/ruler.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
 
-enum class UnitKind : uint8_t { kAttention, kKv, kMlp, kVocabulary, kReplicated };
-
 struct Segment {
   int32_t module = 0, pp = 0;
-  UnitKind kind = UnitKind::kAttention;
-  UnitRange units;    // query heads, KV heads, blocks; kReplicated: one unit, everything
-  int32_t edge = -1;  // kMlp: of the blocks of that edge's projector
+  UnitFamily family;
+  UnitRange units;
   std::vector<RankList> holders;  // of each present replica, (dp, then cp)
 };
 
-// In order of module, pipeline stage, kind (projectors behind the MLP), first unit. Modules
-// without architecture have none.
+// In order of module, pipeline stage, family, first unit. Modules without architecture have none.
 std::vector<Segment> Segments(const Plan& plan);
 
 struct Share {

@@ -232,11 +232,11 @@ void FillSegments(const plan::Plan& plan, v1::Plan* out) {
     v1::Plan::Segment* to = out->add_segments();
     to->set_module(segment.module);
     to->set_pp(segment.pp);
-    to->set_kind(KindOf(segment.kind));
+    to->set_kind(KindOf(segment.family.kind));
     Fill(segment.units, to->mutable_units());
     for (const RankList& holders : segment.holders) Fill(holders, to->add_holders());
-    if (segment.edge >= 0) {
-      to->set_projector(plan.spec.edges[static_cast<size_t>(segment.edge)].to);
+    if (segment.family.edge >= 0) {
+      to->set_projector(plan.spec.edges[static_cast<size_t>(segment.family.edge)].to);
     }
   }
 }

@@ -27,7 +27,7 @@ plan::Plan PlanOf(const job::JobSpec& spec) {
   return *std::move(plan);
 }
 
-// Calls body(logical tensor, piece, the piece's rectangle of `buffer`, the matrix) for every piece.
+// Calls body(logical tensor, the matrix, piece, the piece's rows of `buffer`) for every piece.
 template <typename Body>
 void ForEachPiece(const plan::StageParameters& parameters, const at::Tensor& buffer,
                   const Body& body) {
@@ -35,14 +35,16 @@ void ForEachPiece(const plan::StageParameters& parameters, const at::Tensor& buf
     const at::Tensor local =
         buffer.narrow(0, matrix.offset, matrix.rows * matrix.cols).view({matrix.rows, matrix.cols});
     for (const plan::Piece& piece : matrix.pieces) {
-      body(parameters.logical[static_cast<size_t>(piece.logical)], piece,
-           local.narrow(0, piece.local_row, piece.rows).narrow(1, piece.local_col, piece.cols));
+      body(parameters.logical[static_cast<size_t>(piece.logical)], matrix, piece,
+           local.narrow(0, piece.local_row, piece.rows));
     }
   }
 }
 
-at::Tensor Rectangle(const at::Tensor& logical, const plan::Piece& piece) {
-  return logical.narrow(0, piece.logical_row, piece.rows).narrow(1, piece.logical_col, piece.cols);
+// What a piece of a matrix covers of the whole tensor.
+at::Tensor Covered(const at::Tensor& whole, const plan::LocalMatrix& matrix,
+                   const plan::Piece& piece) {
+  return (matrix.transposed ? whole.t() : whole).narrow(0, piece.logical_row, piece.rows);
 }
 
 }  // namespace
@@ -89,12 +91,12 @@ void StageWorld::LoadWeights(const NamedTensors& parameters) {
   const at::NoGradGuard no_grad;
   for (auto& stage : stages_) {
     const std::string module = plan_.module_spec(stage->place.module).name + "/";
-    ForEachPiece(
-        stage->parameters, stage->weights,
-        [&](const plan::LogicalTensor& logical, const plan::Piece& piece, const at::Tensor& local) {
-          const at::Tensor& whole = parameters.at(module + logical.name);
-          local.copy_(Rectangle(whole.view({logical.rows, logical.cols}), piece));
-        });
+    ForEachPiece(stage->parameters, stage->weights,
+                 [&](const plan::LogicalTensor& logical, const plan::LocalMatrix& matrix,
+                     const plan::Piece& piece, const at::Tensor& local) {
+                   const at::Tensor& whole = parameters.at(module + logical.name);
+                   local.copy_(Covered(whole.view({logical.rows, logical.cols}), matrix, piece));
+                 });
   }
 }
 
@@ -291,30 +293,31 @@ NamedTensors StageWorld::Assemble(at::Tensor RankStage::*buffer, bool sum_partia
                   (own.defined() ? own : stage->weights).options().device(at::kCPU));
     if (own.defined()) held.narrow(0, 0, own.numel()).copy_(own);
     const at::Tensor padding = held.clone();
-    ForEachPiece(
-        stage->parameters, held,
-        [&](const plan::LogicalTensor& logical, const plan::Piece& piece, const at::Tensor& local) {
-          const std::string name = module + logical.name;
-          const auto shape = {logical.rows, logical.cols};
-          at::Tensor& sum =
-              whole.try_emplace(name, at::zeros(shape, local.options())).first->second;
-          at::Tensor& seen = counted.try_emplace(name, at::zeros(shape, at::kBool)).first->second;
-          const at::Tensor to = Rectangle(sum, piece), mark = Rectangle(seen, piece);
-          const bool again = mark.any().item<bool>();
-          if (again && (piece.holding == plan::Holding::kDuplicate || !sum_partials)) {
-            EXPECT_TRUE(at::equal(to, local)) << name << ": holders disagree";
-          } else {
-            EXPECT_TRUE(!again || piece.holding == plan::Holding::kPartial ||
-                        piece.holding == plan::Holding::kTied)
-                << name;
-            to.add_(local);
-          }
-          mark.fill_(true);
-        });
-    ForEachPiece(stage->parameters, padding,
-                 [](const plan::LogicalTensor&, const plan::Piece&, const at::Tensor& local) {
-                   local.zero_();
+    ForEachPiece(stage->parameters, held,
+                 [&](const plan::LogicalTensor& logical, const plan::LocalMatrix& matrix,
+                     const plan::Piece& piece, const at::Tensor& local) {
+                   const std::string name = module + logical.name;
+                   const auto shape = {logical.rows, logical.cols};
+                   at::Tensor& sum =
+                       whole.try_emplace(name, at::zeros(shape, local.options())).first->second;
+                   at::Tensor& seen =
+                       counted.try_emplace(name, at::zeros(shape, at::kBool)).first->second;
+                   const at::Tensor to = Covered(sum, matrix, piece);
+                   const at::Tensor mark = Covered(seen, matrix, piece);
+                   const bool again = mark.any().item<bool>();
+                   if (again && (piece.holding == plan::Holding::kDuplicate || !sum_partials)) {
+                     EXPECT_TRUE(at::equal(to, local)) << name << ": holders disagree";
+                   } else {
+                     EXPECT_TRUE(!again || piece.holding == plan::Holding::kPartial ||
+                                 piece.holding == plan::Holding::kTied)
+                         << name;
+                     to.add_(local);
+                   }
+                   mark.fill_(true);
                  });
+    ForEachPiece(stage->parameters, padding,
+                 [](const plan::LogicalTensor&, const plan::LocalMatrix&, const plan::Piece&,
+                    const at::Tensor& local) { local.zero_(); });
     EXPECT_EQ(padding.abs().max().item<double>(), 0) << "padding is not zero";
   }
   for (auto& [name, tensor] : whole) {

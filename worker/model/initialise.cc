@@ -24,7 +24,7 @@ std::vector<Task> TasksOf(const plan::StageParameters& parameters) {
   std::vector<Task> tasks;
   for (const plan::LocalMatrix& matrix : parameters.matrices) {
     for (const plan::Piece& piece : matrix.pieces) {
-      const int64_t step = std::max<int64_t>(1, kTaskElements / std::max<int64_t>(1, piece.cols));
+      const int64_t step = std::max<int64_t>(1, kTaskElements / std::max<int64_t>(1, matrix.cols));
       for (int64_t row = 0; row < piece.rows; row += step) {
         tasks.push_back({&matrix, &piece, row, std::min(step, piece.rows - row)});
       }
@@ -36,15 +36,16 @@ std::vector<Task> TasksOf(const plan::StageParameters& parameters) {
 template <typename T>
 void Fill(const Task& task, uint64_t seed, const std::string& module,
           const plan::StageParameters& parameters, T* weights) {
+  const plan::LocalMatrix& matrix = *task.matrix;
   const plan::Piece& piece = *task.piece;
   const plan::LogicalTensor& logical = parameters.logical[static_cast<size_t>(piece.logical)];
   const plan::InitialValues values(seed, module, logical);
   for (int64_t row = task.first_row; row < task.first_row + task.rows; ++row) {
-    T* to = weights + task.matrix->offset + (piece.local_row + row) * task.matrix->cols +
-            piece.local_col;
-    const int64_t index = (piece.logical_row + row) * logical.cols + piece.logical_col;
-    for (int64_t col = 0; col < piece.cols; ++col) {
-      to[col] = c10::convert<T>(values(index + col));
+    T* to = weights + matrix.offset + (piece.local_row + row) * matrix.cols;
+    const int64_t logical_row = piece.logical_row + row;
+    for (int64_t col = 0; col < matrix.cols; ++col) {
+      to[col] = c10::convert<T>(values(matrix.transposed ? col * logical.cols + logical_row
+                                                         : logical_row * logical.cols + col));
     }
   }
 }

@@ -11,8 +11,9 @@ Parameter ParameterTable::Matrix(plan::MatrixRole role, int32_t layer, int32_t e
   TORCH_CHECK(matrix != nullptr, "no parameter ", plan::RoleName(role), " of layer ", layer,
               " edge ", edge, " in this stage");
   const auto view = [matrix](const at::Tensor& buffer) {
-    return buffer.narrow(0, matrix->offset, matrix->rows * matrix->cols)
-        .view({matrix->rows, matrix->cols});
+    const at::Tensor stored = buffer.narrow(0, matrix->offset, matrix->rows * matrix->cols)
+                                  .view({matrix->rows, matrix->cols});
+    return matrix->transposed ? stored.t() : stored;
   };
   Parameter parameter;
   parameter.weight = view(weights_);

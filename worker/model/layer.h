@@ -33,7 +33,8 @@ class ParameterTable {
   bool Has(plan::MatrixRole role, int32_t layer = -1, int32_t edge = -1) const {
     return parameters_.Find(role, layer, edge) != nullptr;
   }
-  // Throws c10::Error if there is none. Without gradient where the matrix does not train.
+  // As its logical tensors lie, so a transposed view of what is stored transposed. Throws
+  // c10::Error if there is none. Without gradient where the matrix does not train.
   Parameter Matrix(plan::MatrixRole role, int32_t layer = -1, int32_t edge = -1) const;
   // The same as [rows]; the matrix has one column.
   Parameter Vector(plan::MatrixRole role, int32_t layer = -1, int32_t edge = -1) const;

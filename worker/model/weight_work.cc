@@ -9,8 +9,12 @@
 namespace phalanx::model {
 namespace {
 
+// gradient += output_gradient^T input.
 void AddProduct(const at::Tensor& gradient, const at::Tensor& output_gradient,
                 const at::Tensor& input) {
+  // Both sides transposed, so that the product lies as what it is added to.
+  if (gradient.stride(0) < gradient.stride(1))
+    return AddProduct(gradient.t(), input, output_gradient);
   if (gradient.scalar_type() == input.scalar_type()) {
     gradient.addmm_(output_gradient.t(), input);
   } else if (gradient.is_cuda()) {

@@ -13,8 +13,9 @@
 
 namespace phalanx::model {
 
-// Views into the flat buffers: a matrix [rows, cols], a vector [n]. `gradient` is undefined for a
-// frozen parameter. Undefined both: the parameter does not exist (no bias).
+// Views into the flat buffers: a matrix [rows, cols], whose columns may be what is contiguous, a
+// vector [n]. `gradient` is undefined for a frozen parameter. Undefined both: the parameter does
+// not exist (no bias).
 struct Parameter {
   at::Tensor weight;
   at::Tensor gradient;

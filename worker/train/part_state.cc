@@ -39,6 +39,8 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
       decay |= parameters.logical[static_cast<size_t>(piece.logical)].decay;
       if (!piece.primary) following.emplace_back(piece.local_row, piece.local_row + piece.rows);
     }
+    // Padding belongs to what it pads.
+    if (following.size() == matrix.pieces.size()) following = {{0, matrix.rows}};
     std::sort(following.begin(), following.end());
     int64_t row = 0;
     auto rows_to = [&](int64_t end, bool leads) {

@@ -12,6 +12,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
 #include "core/plan/segments.h"
+#include "core/plan/shares.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::plan {
@@ -191,6 +192,23 @@ void BM_SharesAndTheirRule(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_SharesAndTheirRule)->Arg(1024)->Arg(131072)->Unit(benchmark::kMillisecond);
+
+// One part of a stage of which a few replicas have lost ranks.
+void BM_CutShares(benchmark::State& state) {
+  const auto world = static_cast<int32_t>(state.range(0));
+  const job::JobSpec spec = LargeJob(world);
+  const auto healthy = MakePlan(spec, MakeCluster(world / 8, 8), Epoch{1});
+  Layout layout = healthy->layout;
+  for (int32_t dp = 0; dp < 4; ++dp) {
+    RankList ranks = healthy->TensorGroup(1, dp, 3);
+    ranks.resize(static_cast<size_t>(7 - dp));
+    layout.modules[1].changes.push_back({.dp = dp, .pp = 3, .ranks = ranks});
+  }
+  const auto plan = Expand(spec, layout);
+  if (!plan.ok()) return state.SkipWithError(plan.status().ToString().c_str());
+  for (auto _ : state) benchmark::DoNotOptimize(CutShares(*plan, {1, 3, 0}).size());
+}
+BENCHMARK(BM_CutShares)->Arg(1024)->Arg(131072)->Unit(benchmark::kMillisecond);
 
 // What one rank works out for itself.
 void BM_PlaceAndParameters(benchmark::State& state) {

@@ -78,10 +78,9 @@ class Collector {
         const plan::LogicalTensor& logical = parameters.logical[static_cast<size_t>(piece.logical)];
         at::Tensor& tensor = out[module + "/" + logical.name];
         if (!tensor.defined()) tensor = at::full({logical.rows, logical.cols}, NAN, at::kDouble);
-        at::Tensor target = tensor.narrow(0, piece.logical_row, piece.rows)
-                                .narrow(1, piece.logical_col, piece.cols);
-        const at::Tensor value =
-            local.narrow(0, piece.local_row, piece.rows).narrow(1, piece.local_col, piece.cols);
+        at::Tensor target =
+            (matrix.transposed ? tensor.t() : tensor).narrow(0, piece.logical_row, piece.rows);
+        const at::Tensor value = local.narrow(0, piece.local_row, piece.rows);
         const at::Tensor known = at::logical_not(at::isnan(target));
         EXPECT_TRUE(at::logical_or(at::logical_not(known), target == value).all().item<bool>())
             << "holders of " << module << "/" << logical.name << " disagree";

@@ -108,11 +108,11 @@ TEST(StartTest, EpochThatANodeHasSeen_IsPlannedAboveIt) {
   ASSERT_EQ(h.Commands<Assign>(b).size(), 2u);
   EXPECT_EQ(h.Commands<Assign>(b).back().second.epoch, Epoch{5});
   // The other one had seen still more.
-  h.Answer<Assign>(b, {.code = 10, .message = "epoch 1 does not run here", .epoch_seen = Epoch{7}});
   h.Answer<Assign>(b, {.code = 10, .message = "epoch 5 does not run here", .epoch_seen = Epoch{7}});
   EXPECT_EQ(h.State(job).epoch, Epoch{8});
   for (const SessionId node : {a, b}) h.Answer<Assign>(node);
-  for (const int32_t rank : {0, 1}) h.Report(rank == 0 ? a : b, job, rank, RankReady{});
+  h.Ready(a, job, 0, 1, /*epoch=*/8);
+  h.Ready(b, job, 1, 2, /*epoch=*/8);
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
 }
 

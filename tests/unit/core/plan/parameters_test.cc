@@ -44,7 +44,7 @@ void ExpectSoundStorage(const StageParameters& parameters) {
   size_t next_matrix = 0;
   for (const Bucket& bucket : parameters.buckets) {
     EXPECT_EQ(bucket.offset, end);
-    EXPECT_EQ(bucket.elements % (kBucketAlignment * parameters.replicas), 0);
+    EXPECT_EQ(bucket.elements % kBucketAlignment, 0);
     EXPECT_EQ(static_cast<size_t>(bucket.first_matrix), next_matrix);
     bool vectors = false;
     int64_t used = bucket.offset;
@@ -63,18 +63,14 @@ void ExpectSoundStorage(const StageParameters& parameters) {
   EXPECT_EQ(next_matrix, parameters.matrices.size());
   EXPECT_EQ(end, parameters.elements);
   for (const LocalMatrix& matrix : parameters.matrices) {
-    std::vector<int> covered(static_cast<size_t>(matrix.rows * matrix.cols), 0);
+    std::vector<int> covered(static_cast<size_t>(matrix.rows), 0);
     for (const Piece& piece : matrix.pieces) {
       const LogicalTensor& tensor = parameters.logical[static_cast<size_t>(piece.logical)];
-      EXPECT_LE(piece.logical_row + piece.rows, tensor.rows) << tensor.name;
-      EXPECT_LE(piece.logical_col + piece.cols, tensor.cols) << tensor.name;
+      EXPECT_EQ(matrix.cols, matrix.transposed ? tensor.rows : tensor.cols) << tensor.name;
+      EXPECT_LE(piece.logical_row + piece.rows, matrix.transposed ? tensor.cols : tensor.rows)
+          << tensor.name;
       ASSERT_LE(piece.local_row + piece.rows, matrix.rows) << RoleName(matrix.role);
-      ASSERT_LE(piece.local_col + piece.cols, matrix.cols) << RoleName(matrix.role);
-      for (int64_t r = 0; r < piece.rows; ++r) {
-        for (int64_t c = 0; c < piece.cols; ++c) {
-          ++covered[static_cast<size_t>((piece.local_row + r) * matrix.cols + piece.local_col + c)];
-        }
-      }
+      for (int64_t r = 0; r < piece.rows; ++r) ++covered[static_cast<size_t>(piece.local_row + r)];
     }
     EXPECT_LE(*std::max_element(covered.begin(), covered.end()), 1)
         << RoleName(matrix.role) << ": pieces overlap";
@@ -84,6 +80,7 @@ void ExpectSoundStorage(const StageParameters& parameters) {
 struct Coverage {
   int holders = 0, primaries = 0;
   std::set<Holding> holdings;
+  std::set<int> told;  // holders by the pieces
 };
 
 // How often each element of each logical tensor of a module occurs over one replica.
@@ -102,11 +99,13 @@ std::map<std::string, std::vector<Coverage>> CoverageOf(const Plan& plan, int32_
             auto& elements = coverage[tensor.name];
             elements.resize(static_cast<size_t>(tensor.rows * tensor.cols));
             for (int64_t r = piece.logical_row; r < piece.logical_row + piece.rows; ++r) {
-              for (int64_t c = piece.logical_col; c < piece.logical_col + piece.cols; ++c) {
-                Coverage& element = elements[static_cast<size_t>(r * tensor.cols + c)];
+              for (int64_t c = 0; c < matrix.cols; ++c) {
+                Coverage& element = elements[static_cast<size_t>(
+                    matrix.transposed ? c * tensor.cols + r : r * tensor.cols + c)];
                 ++element.holders;
                 element.primaries += piece.primary ? 1 : 0;
                 element.holdings.insert(piece.holding);
+                element.told.insert(piece.holders);
               }
             }
           }
@@ -124,6 +123,9 @@ int64_t ExpectCovered(const Plan& plan, int32_t module, int32_t dp = 0) {
       EXPECT_EQ(element.primaries, 1) << name;
       EXPECT_EQ(element.holdings.size(), 1u) << name << ": holders agree on how they hold";
       EXPECT_EQ(element.holders == 1, element.holdings.contains(Holding::kExclusive)) << name;
+      // Of the two ends of a tied embedding each is in a tensor group of its own.
+      const bool tied = element.holdings.contains(Holding::kTied);
+      EXPECT_THAT(element.told, testing::ElementsAre(tied ? 1 : element.holders)) << name;
       if (testing::Test::HasFailure()) return 0;
     }
     elements += static_cast<int64_t>(coverage.size());
@@ -287,6 +289,39 @@ TEST(ParametersTest, Storage_OfALargeStage_IsCutIntoBuckets) {
   EXPECT_EQ(parameters.buckets.back().matrices, 1) << "larger than a bucket, so alone in one";
 }
 
+// Widths 4 to 1 of heads, blocks and words that most of them do not divide.
+TEST(ParametersTest, Buckets_OfUnequalWidths_HoldTheSameMatrices) {
+  const job::JobSpec spec = AJob()
+                                .Module("language",
+                                        Llama({.hidden_size = 2048,
+                                               .layers = 6,
+                                               .heads = 32,
+                                               .kv_heads = 8,
+                                               .mlp_size = 8200,
+                                               .block = 128,
+                                               .vocabulary = 50300}),
+                                        {.tp = 4, .dp = 3})
+                                .Batch(24, 2);
+  const auto first_matrices = [](const StageParameters& parameters) {
+    std::vector<int32_t> firsts;
+    for (const Bucket& bucket : parameters.buckets) firsts.push_back(bucket.first_matrix);
+    return firsts;
+  };
+  const Plan healthy = MustPlan(spec);
+  const std::vector<int32_t> expected =
+      first_matrices(ParametersOf(healthy, {.module = 0, .width = 4}));
+  EXPECT_GT(expected.size(), 3u);
+  ForEachDamaged(spec, [&](const Plan& plan) {
+    const bool even = plan.replicas(0).EqualWidths(0);
+    ForEachPlace(plan, [&](Rank, const Place& place) {
+      const StageParameters parameters = ParametersOf(plan, place);
+      EXPECT_EQ(first_matrices(parameters), expected);
+      for (const Bucket& bucket : parameters.buckets)
+        EXPECT_EQ(bucket.elements % (kBucketAlignment * (even ? parameters.replicas : 1)), 0);
+    });
+  });
+}
+
 TEST(ParametersTest, Qkv_OfSharedKvHeads_MarksThemPartialWithOnePrimary) {
   const Plan plan = LlamaPlan({}, {.tp = 3});  // 8 query heads, 2 KV heads, head size 4
   const auto qkv = [&plan](int32_t tp) {
@@ -316,9 +351,11 @@ TEST(ParametersTest, GateUp_OfPaddedLastBlock_HasFullBlocksAndRealPieces) {
   EXPECT_EQ(gate_up.pieces[7].local_row, 2 * 8 * 3 + 8);
   EXPECT_EQ(gate_up.pieces[7].logical_row, 56);
   const LocalMatrix& down = *parameters.Find(MatrixRole::kDown, 0);
-  EXPECT_EQ(down.cols, 32);
-  EXPECT_EQ(down.pieces[0].cols, 28);
-  EXPECT_EQ(down.pieces[0].logical_col, 32);
+  EXPECT_TRUE(down.transposed);
+  EXPECT_EQ(down.rows, 32);
+  EXPECT_EQ(down.cols, 32);  // hidden size
+  EXPECT_EQ(down.pieces[0].rows, 28);
+  EXPECT_EQ(down.pieces[0].logical_row, 32);
 }
 
 TEST(ParametersTest, TiedHead_WithOneStage_IsTheEmbeddingItself) {
@@ -383,8 +420,8 @@ TEST(ParametersTest, Siglip_OfItsPublishedSize_HasAsManyElementsAsItsModel) {
   std::vector<int64_t> columns, held;
   for (int32_t tp = 0; tp < 3; ++tp) {
     const StageParameters part = ParametersOf(plan, {.module = 0, .tp = tp, .width = 3});
-    columns.push_back(part.Find(MatrixRole::kDown, 26)->cols / 128);
-    held.push_back(part.Find(MatrixRole::kDown, 26)->pieces.at(0).cols);
+    columns.push_back(part.Find(MatrixRole::kDown, 26)->rows / 128);
+    held.push_back(part.Find(MatrixRole::kDown, 26)->pieces.at(0).rows);
   }
   EXPECT_THAT(columns, testing::ElementsAre(12, 11, 11));
   EXPECT_THAT(held, testing::ElementsAre(12 * 128, 11 * 128, 10 * 128 + 80));

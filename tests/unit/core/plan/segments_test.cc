@@ -27,7 +27,7 @@ using ::testing::ElementsAre;
 std::vector<Segment> Of(const std::vector<Segment>& segments, UnitKind kind, int32_t pp) {
   std::vector<Segment> chosen;
   for (const Segment& segment : segments) {
-    if (segment.kind == kind && segment.pp == pp) chosen.push_back(segment);
+    if (segment.family.kind == kind && segment.pp == pp) chosen.push_back(segment);
   }
   return chosen;
 }
@@ -55,7 +55,7 @@ TEST(SegmentsTest, Vocabulary_LivesOnTheEndsOfTheLanguageModule) {
   const std::vector<Segment> segments = Segments(plan);
   std::set<std::pair<int32_t, int32_t>> places;
   for (const Segment& segment : segments) {
-    if (segment.kind == UnitKind::kVocabulary) places.insert({segment.module, segment.pp});
+    if (segment.family.kind == UnitKind::kVocabulary) places.insert({segment.module, segment.pp});
   }
   EXPECT_THAT(places, ElementsAre(std::pair{1, 0}, std::pair{1, 2}));
 }
@@ -66,8 +66,8 @@ TEST(SegmentsTest, Units_OfEveryWidth_AreInOneSegmentWithTheirHolders) {
       const Plan plan = MustPlan(AJob().Module("language", Llama(), {.tp = tp, .dp = dp}));
       std::map<UnitKind, int64_t> next;
       for (const Segment& segment : Segments(plan)) {
-        EXPECT_EQ(segment.units.first, next[segment.kind]) << "no gap, no overlap";
-        next[segment.kind] = segment.units.end();
+        EXPECT_EQ(segment.units.first, next[segment.family.kind]) << "no gap, no overlap";
+        next[segment.family.kind] = segment.units.end();
         ASSERT_EQ(segment.holders.size(), static_cast<size_t>(dp));
         for (const RankList& holders : segment.holders) EXPECT_FALSE(holders.empty());
       }
@@ -85,7 +85,7 @@ TEST(SegmentsTest, VocabularyUnderAVee_IsOnTheRankWithBothEndsAlone) {
   spec.schedule = {.name = job::ScheduleName::kZeroBubbleV};
   std::set<int32_t> stages;
   for (const Segment& segment : Segments(MustPlan(spec))) {
-    if (segment.kind == UnitKind::kVocabulary) stages.insert(segment.pp);
+    if (segment.family.kind == UnitKind::kVocabulary) stages.insert(segment.pp);
   }
   EXPECT_THAT(stages, ElementsAre(0));
 }
@@ -97,7 +97,7 @@ TEST(SegmentsTest, ProjectorBlocks_AreSegmentsOfTheirSourcesLastStage) {
                                  .Edge("vision", "language", {.projector = 24}));
   std::vector<Segment> projectors;
   for (const Segment& segment : Segments(plan)) {
-    if (segment.edge == 0) projectors.push_back(segment);
+    if (segment.family.edge == 0) projectors.push_back(segment);
   }
   ASSERT_EQ(projectors.size(), 2u);  // 3 blocks of 8 over 2 ranks
   EXPECT_EQ(projectors[0].pp, 1);
@@ -131,20 +131,14 @@ TEST(SharesTest, EveryElementThatARankLeads_IsInOneShare) {
         first = share.elements.end();
         elements += share.elements.count;
       }
-      int64_t led = 0, padding = 0;
+      int64_t led = 0;
       for (int32_t rank = 0; rank < plan.world; ++rank) {
         for (const Place& place : plan.PlacesOf(Rank{rank})) {
           if (place.dp != 0) continue;
-          const StageParameters parameters = ParametersOf(plan, place);
-          led += parameters.LedElements();
-          for (const LocalMatrix& matrix : parameters.matrices) {
-            int64_t covered = 0;
-            for (const Piece& piece : matrix.pieces) covered += piece.rows * matrix.cols;
-            padding += matrix.rows * matrix.cols - covered;
-          }
+          led += ParametersOf(plan, place).LedElements();
         }
       }
-      EXPECT_EQ(elements, led - padding);
+      EXPECT_EQ(elements, led);
     }
   }
 }
@@ -227,10 +221,7 @@ TEST(SharesTest, DamagedTables_HaveHomesWhereTheWidthsAreEqual) {
       const bool equal = replicas.EqualWidths(place.pp);
       EXPECT_EQ((coordinates[{place.module, place.pp}]), equal ? place.width : 0);
       if (!equal || place.dp != replicas.FirstPresent()) return;
-      for (const LocalMatrix& matrix : ParametersOf(plan, place).matrices) {
-        for (const Piece& piece : matrix.pieces)
-          led[{place.module, place.pp}] += piece.primary ? piece.rows * matrix.cols : 0;
-      }
+      led[{place.module, place.pp}] += ParametersOf(plan, place).LedElements();
     });
     EXPECT_EQ(shared, led);
   });

@@ -49,6 +49,21 @@ TEST(WeightWorkTest, Bf16Operands_AccumulateInFp32) {
             3 * (1 + 1.0 / 128) * (1 + 1.0 / 128));  // not a bf16 number
 }
 
+TEST(WeightWorkTest, TransposedParameter_GetsTheSameGradientWhereItLies) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor dy = at::arange(6).to(type).view({2, 3}),
+                     x = at::arange(8).to(type).view({2, 4});
+    const Parameter plain{at::zeros({3, 4}, type), at::ones({3, 4})};
+    const at::Tensor stored = at::ones({4, 3});
+    WeightWork work;
+    work.Matrix(plain, dy, x);
+    work.Matrix({at::zeros({4, 3}, type).t(), stored.t()}, dy, x);
+    work.Run();
+    EXPECT_TRUE(at::equal(stored.t(), plain.gradient));
+    EXPECT_EQ(stored[3][0].item<double>(), 1 + 3 * 0 + 7 * 3);
+  }
+}
+
 TEST(WeightWorkTest, NarrowedRows_TakeTheirShare) {
   const Parameter whole{at::zeros({4}), at::zeros({4})};
   WeightWork work;
