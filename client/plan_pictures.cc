@@ -11,6 +11,9 @@
 namespace phalanx::client {
 namespace {
 
+// Some 200 bytes each; viewers take no more.
+constexpr size_t kTracedMax = 250'000;
+
 // Flags whose picture goes to standard output.
 std::vector<std::string> OnStandardOutput(const PictureFiles& files) {
   std::vector<std::string> flags;
@@ -49,6 +52,11 @@ absl::Status WritePictures(const PictureFiles& files, const plan::Plan& plan,
     RETURN_IF_ERROR(Write(files.svg, wire::TimelineSvg(plan, figures, timeline), io));
   }
   if (!files.trace.empty()) {
+    if (timeline.size() > kTracedMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--trace: a step of this job has ", timeline.size(),
+                       " instructions; a trace holds at most ", kTracedMax));
+    }
     RETURN_IF_ERROR(Write(files.trace, wire::TraceJson(plan, timeline), io));
   }
   if (!files.dot.empty()) RETURN_IF_ERROR(Write(files.dot, wire::PlanDot(plan), io));

@@ -25,16 +25,19 @@ std::vector<Rectangle> RectanglesOf(const UnitRange& elements, int64_t cols) {
 }
 
 // What of its local matrix a piece is.
-Rectangle LocalOf(const Piece& piece) {
-  return {piece.local_row, piece.local_col, piece.rows, piece.cols};
+Rectangle LocalOf(const LocalMatrix& matrix, const Piece& piece) {
+  return {.row = piece.local_row, .col = 0, .rows = piece.rows, .cols = matrix.cols};
 }
 
 // Where a rectangle of the local matrix, within the piece, lies in its logical tensor.
-Rectangle LogicalOf(const Piece& piece, const Rectangle& local) {
-  return {.row = piece.logical_row + local.row - piece.local_row,
-          .col = piece.logical_col + local.col - piece.local_col,
-          .rows = local.rows,
-          .cols = local.cols};
+Rectangle LogicalOf(const LocalMatrix& matrix, const Piece& piece, const Rectangle& local) {
+  Rectangle logical = local;
+  logical.row += piece.logical_row - piece.local_row;
+  if (matrix.transposed) {
+    std::swap(logical.row, logical.col);
+    std::swap(logical.rows, logical.cols);
+  }
+  return logical;
 }
 
 // Turns rectangles of local matrices into entries.
@@ -67,7 +70,7 @@ class Collector {
  private:
   void AddPiece(const LocalMatrix& matrix, const Piece& piece, const Rectangle& held,
                 int64_t begin) {
-    const Rectangle local = Intersection(held, LocalOf(piece));
+    const Rectangle local = Intersection(held, LocalOf(matrix, piece));
     if (!local.empty()) AddCut(matrix, piece, local, begin);
   }
 
@@ -86,7 +89,8 @@ class Collector {
     LocalEntry made{.position = begin + local.row * matrix.cols + local.col, .stride = matrix.cols};
     made.entry.module = module_;
     made.entry.tensor = parameters_.logical[static_cast<size_t>(piece.logical)].name;
-    made.entry.where = LogicalOf(piece, local);
+    made.entry.where = LogicalOf(matrix, piece, local);
+    made.entry.transposed = matrix.transposed;
     entries_.push_back(std::move(made));
   }
 

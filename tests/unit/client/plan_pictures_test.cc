@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "client/commands.h"
 #include "client/exit_code.h"
@@ -57,6 +58,15 @@ TEST(PlanPicturesTest, TwoThingsForStandardOutput_AreUsageErrors) {
             kUsage);
   EXPECT_THAT(format.talk.str(), HasSubstr("--svg - and -o: only one"));
   EXPECT_EQ(two.out.str() + format.out.str(), "");
+}
+
+TEST(PlanPicturesTest, TraceThatNoViewerTakes_IsRefused) {
+  const std::vector<schedule::TimedInstruction> timeline(250'001);
+  Captured captured;
+  const absl::Status status = WritePictures({.trace = "-"}, {}, {}, timeline, captured.io);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has 250001 instructions"));
+  EXPECT_EQ(captured.out.str(), "");
 }
 
 TEST(PlanPicturesTest, FileThatCannotBeWritten_IsNamed) {

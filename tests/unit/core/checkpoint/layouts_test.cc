@@ -78,10 +78,10 @@ std::vector<double> Expected(const plan::StageParameters& parameters, const std:
       const std::string& tensor = parameters.logical[static_cast<size_t>(piece.logical)].name;
       const CheckpointValues value(module, tensor, kind);
       for (int64_t r = 0; r < piece.rows; ++r) {
-        for (int64_t c = 0; c < piece.cols; ++c) {
-          values[static_cast<size_t>(matrix.offset + (piece.local_row + r) * matrix.cols +
-                                     piece.local_col + c)] =
-              value(piece.logical_row + r, piece.logical_col + c);
+        for (int64_t c = 0; c < matrix.cols; ++c) {
+          const int64_t line = piece.logical_row + r;
+          values[static_cast<size_t>(matrix.offset + (piece.local_row + r) * matrix.cols + c)] =
+              matrix.transposed ? value(c, line) : value(line, c);
         }
       }
     }
