@@ -39,8 +39,8 @@ class Cluster {
   // kill -9, and reaps.
   void KillCoordinator();
   void KillWorker();
-  // Of a coordinator that has ended. The next one finds an empty folder, or the store as it was when
-  // it was copied.
+  // Of a coordinator that has ended. The next one finds an empty folder, or the store as it was
+  // when it was copied.
   void ForgetStore();
   void CopyStore();
   void PutBackStore();

@@ -41,15 +41,17 @@ int64_t Held(double value, DType dtype) {
 std::vector<std::string> Expected(const support::MadePart& part) {
   std::vector<std::string> lines;
   for (const Entry& entry : part.header.entries) {
-    std::string line = absl::StrCat(NameOf(entry), " ", ToString(entry.dtype), " ",
-                                    entry.where.rows, " ", entry.where.cols);
+    std::string text = absl::StrCat(NameOf(entry), " ", ToString(entry.dtype), " ", entry.lines(),
+                                    " ", entry.line());
     const support::CheckpointValues value(entry.module, entry.tensor, entry.kind);
-    for (int64_t r = entry.where.row; r < entry.where.row_end(); ++r) {
-      for (int64_t c = entry.where.col; c < entry.where.col_end(); ++c) {
-        absl::StrAppend(&line, " ", Held(value(r, c), entry.dtype));
+    for (int64_t line = 0; line < entry.lines(); ++line) {
+      for (int64_t i = 0; i < entry.line(); ++i) {
+        const int64_t row = entry.where.row + (entry.transposed ? i : line);
+        const int64_t col = entry.where.col + (entry.transposed ? line : i);
+        absl::StrAppend(&text, " ", Held(value(row, col), entry.dtype));
       }
     }
-    lines.push_back(std::move(line));
+    lines.push_back(std::move(text));
   }
   std::sort(lines.begin(), lines.end(), [](const std::string& a, const std::string& b) {
     return a.substr(0, a.find(' ')) < b.substr(0, b.find(' '));
