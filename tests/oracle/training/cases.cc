@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/digest_text.h"
+#include "core/plan/loss.h"
 #include "core/plan/plan.h"
 #include "core/schedule/checker.h"
 #include "core/schedule/program.h"
@@ -102,9 +103,13 @@ std::string NameOf(const testing::TestParamInfo<NamedJob>& info) { return info.p
 void ExpectProven(const job::JobSpec& spec) {
   const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto programs = schedule::BuildStep(*plan);
+  ExpectProven(*plan);
+}
+
+void ExpectProven(const plan::Plan& plan) {
+  const auto programs = schedule::BuildStep(plan);
   ASSERT_TRUE(programs.ok()) << programs.status();
-  const auto report = schedule::CheckStep(*plan, *programs);
+  const auto report = schedule::CheckStep(plan, *programs);
   ASSERT_TRUE(report.ok()) << report.status();
 }
 
@@ -132,8 +137,29 @@ const std::vector<TrainedStep>& PlainSteps(const NamedJob& job, int64_t steps) {
 
 }  // namespace
 
+constexpr int64_t kSteps = 3;
+
+std::vector<TrainedStep> ExpectEqualsPlain(const NamedJob& job, const plan::RankList& lost) {
+  SCOPED_TRACE(job.name);
+  job::JobSpec spec = job.spec;
+  spec.steps = kSteps;
+  const auto healthy = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  EXPECT_TRUE(healthy.ok()) << healthy.status();
+  if (!healthy.ok()) return {};
+  auto layout = plan::WithoutRanks(*healthy, lost);
+  EXPECT_TRUE(layout.ok()) << layout.status();
+  if (!layout.ok()) return {};
+  const auto plan = plan::Expand(spec, *std::move(layout));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok()) return {};
+  ExpectProven(*plan);
+  if (testing::Test::HasFatalFailure()) return {};
+  std::vector<TrainedStep> trained = TrainInProcess(*plan, job.data);
+  ExpectSteps(trained, PlainSteps(job, kSteps), job.spec, 1e-9);
+  return trained;
+}
+
 std::vector<TrainedStep> ExpectEqualsPlain(const NamedJob& job) {
-  constexpr int64_t kSteps = 3;
   SCOPED_TRACE(job.name);
   ExpectProven(job.spec);
   if (testing::Test::HasFatalFailure()) return {};

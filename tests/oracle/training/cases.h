@@ -65,8 +65,11 @@ std::string NameOf(const testing::TestParamInfo<NamedJob>& info);
 // Fails the test if the spec cannot be planned or its programs cannot be proven, so that a deadlock
 // is a message and not a timeout.
 void ExpectProven(const job::JobSpec& spec);
+void ExpectProven(const plan::Plan& plan);
 // Proves the job's programs, then holds three steps of it to the plain model within 1e-9. Returns
 // them; nothing if they cannot be trained.
 std::vector<TrainedStep> ExpectEqualsPlain(const NamedJob& job);
+// The same in the layout that is left without these ranks.
+std::vector<TrainedStep> ExpectEqualsPlain(const NamedJob& job, const plan::RankList& lost);
 
 }  // namespace phalanx::oracle

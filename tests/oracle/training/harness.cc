@@ -27,28 +27,22 @@ class Collector {
  public:
   explicit Collector(const plan::Plan& plan) : plan_(plan) {}
 
+  // Replicas may be of any widths: each holder's runs go to the unsharded tensors at once.
   void Add(const HeldPart& part) {
     const std::string module = plan_.module_spec(part.place.module).name;
-    const auto key = std::make_tuple(part.place.module, part.place.pp, part.place.tp, part.chunk);
-    const auto [entry, first] = flats_.try_emplace(key);
-    Flat& flat = entry->second;
-    const auto merge = [first = first](at::Tensor& all, const at::Tensor& shard) {
-      all = first ? shard.clone() : at::where(at::isnan(shard), all, shard);
-    };
-    if (first) flat.parameters = plan::ParametersOf(plan_, part.place, part.chunk);
-    merge(flat.gradients, part.gradients);
-    merge(flat.first_moment, part.first_moment);
-    merge(flat.second_moment, part.second_moment);
-    Scatter(module, flat.parameters, part.weights, /*copies=*/true, weights_);
+    const auto key = std::make_tuple(part.place.module, part.place.pp, part.place.width,
+                                     part.place.tp, part.chunk);
+    const auto [entry, first] = parameters_.try_emplace(key);
+    if (first) entry->second = plan::ParametersOf(plan_, part.place, part.chunk);
+    const plan::StageParameters& parameters = entry->second;
+    Scatter(module, parameters, part.gradients, /*copies=*/false, gradients_);
+    Scatter(module, parameters, part.first_moment, /*copies=*/false, first_moments_);
+    Scatter(module, parameters, part.second_moment, /*copies=*/false, second_moments_);
+    Scatter(module, parameters, part.weights, /*copies=*/true, weights_);
   }
 
   void Finish(TrainedStep& step) {
-    for (auto& [key, flat] : flats_) {
-      const std::string module = plan_.module_spec(std::get<0>(key)).name;
-      Scatter(module, flat.parameters, flat.gradients, /*copies=*/false, step.gradients);
-      Scatter(module, flat.parameters, flat.first_moment, /*copies=*/false, first_moments_);
-      Scatter(module, flat.parameters, flat.second_moment, /*copies=*/false, second_moments_);
-    }
+    step.gradients = std::move(gradients_);
     for (auto& [name, tensor] : step.gradients)
       tensor.div_(std::max(step.decision.counted_tokens, 1.0));
     step.parameters = std::move(weights_);
@@ -61,13 +55,8 @@ class Collector {
   }
 
  private:
-  struct Flat {
-    plan::StageParameters parameters;
-    at::Tensor gradients, first_moment, second_moment;
-  };
-
-  // Copies of one element are the same bits, wherever they are held. Without `copies`: of what only
-  // those that lead hold (plan/copies.h).
+  // Copies of one element are the same bits, wherever they are held; NaN: not held here. Without
+  // `copies`: of what only those that lead hold (plan/copies.h).
   static void Scatter(const std::string& module, const plan::StageParameters& parameters,
                       const at::Tensor& flat, bool copies, NamedTensors& out) {
     for (const plan::LocalMatrix& matrix : parameters.matrices) {
@@ -81,17 +70,19 @@ class Collector {
         at::Tensor target =
             (matrix.transposed ? tensor.t() : tensor).narrow(0, piece.logical_row, piece.rows);
         const at::Tensor value = local.narrow(0, piece.local_row, piece.rows);
-        const at::Tensor known = at::logical_not(at::isnan(target));
-        EXPECT_TRUE(at::logical_or(at::logical_not(known), target == value).all().item<bool>())
+        const at::Tensor one_alone = at::logical_or(at::isnan(target), at::isnan(value));
+        EXPECT_TRUE(at::logical_or(one_alone, target == value).all().item<bool>())
             << "holders of " << module << "/" << logical.name << " disagree";
-        target.copy_(value);
+        target.copy_(at::where(at::isnan(value), target, value));
       }
     }
   }
 
   const plan::Plan& plan_;
-  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, Flat> flats_;
-  NamedTensors weights_, first_moments_, second_moments_;
+  // By module, pp, width, tp and chunk.
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>, plan::StageParameters>
+      parameters_;
+  NamedTensors weights_, gradients_, first_moments_, second_moments_;
 };
 
 at::Tensor Stacked(const std::vector<std::vector<float>>& items, at::IntArrayRef shape,
@@ -193,27 +184,29 @@ TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
 
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,
                                         int64_t steps) {
-  at::set_num_threads(1);  // ranks are threads already, and tensors are tiny
   job::JobSpec full = spec;
   full.steps = steps;
-  absl::StatusOr<plan::Plan> plan =
-      plan::MakePlan(full, plan::MakeCluster(1, full.World()), Epoch{1});
+  const auto plan = plan::MakePlan(full, plan::MakeCluster(1, full.World()), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
-  if (!plan.ok()) return {};
-  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
-  comm::InProcessWorld world(plan->world);
+  return plan.ok() ? TrainInProcess(*plan, data) : std::vector<TrainedStep>();
+}
+
+std::vector<TrainedStep> TrainInProcess(const plan::Plan& plan, const DataShape& data) {
+  at::set_num_threads(1);  // ranks are threads already, and tensors are tiny
+  const int64_t steps = plan.spec.steps;
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  comm::InProcessWorld world(plan.world);
   std::vector<TrainedStep> result(static_cast<size_t>(steps));
   Mutex mu;
   train::Decision decided;      // guarded by mu
   std::vector<HeldPart> parts;  // guarded by mu
-  std::barrier barrier(plan->world);
+  std::barrier barrier(plan.world);
   auto run = [&](int32_t rank) {
     comm::Communicators communicators = world.Connect(specs, Rank{rank});
     std::unique_ptr<train::SampleSource> source = MakeData(data);
     const std::unique_ptr<train::TrainingState> state = *train::TrainingState::Create(
-        *plan, Rank{rank}, {.compute = train::ComputeType(full.compute)});
-    auto trainer =
-        train::Trainer::Create(*plan, Rank{rank}, communicators, *source, *state, {}, {});
+        plan, Rank{rank}, {.compute = train::ComputeType(plan.spec.compute)});
+    auto trainer = train::Trainer::Create(plan, Rank{rank}, communicators, *source, *state, {}, {});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     const absl::Status prepared = trainer.ok() ? (*trainer)->Prepare() : trainer.status();
     EXPECT_TRUE(prepared.ok()) << prepared;
@@ -227,7 +220,7 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
         if (decision.ok()) {
           const MutexLock lock(&mu);
           // A rank without a module has nobody's record but its own.
-          if (!plan->PlacesOf(Rank{rank}).empty()) {
+          if (!plan.PlacesOf(Rank{rank}).empty()) {
             if (decided.step == step) {
               EXPECT_EQ(decided.gradient_scale, decision->gradient_scale)
                   << "rank " << rank << " step " << step;
@@ -240,14 +233,14 @@ std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShap
       barrier.arrive_and_wait();
       if (rank == 0) {
         const MutexLock lock(&mu);
-        result[static_cast<size_t>(step - 1)] = PutTogether(*plan, decided, parts);
+        result[static_cast<size_t>(step - 1)] = PutTogether(plan, decided, parts);
         parts.clear();
       }
       barrier.arrive_and_wait();
     }
   };
   std::vector<std::jthread> threads;
-  for (int32_t rank = 0; rank < plan->world; ++rank) threads.emplace_back(run, rank);
+  for (int32_t rank = 0; rank < plan.world; ++rank) threads.emplace_back(run, rank);
   threads.clear();
   return result;
 }

@@ -42,7 +42,9 @@ HeldPart HeldBy(train::PartState& state);
 TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
                         const std::vector<HeldPart>& parts);
 
-// Runs `steps` steps of the spec on spec.World() threads. Fails the test as PutTogether.
+// Runs the plan, or `steps` steps of the spec on spec.World() threads. Fails the test as
+// PutTogether.
+std::vector<TrainedStep> TrainInProcess(const plan::Plan& plan, const DataShape& data);
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,
                                         int64_t steps);
 
