@@ -1,4 +1,5 @@
-// Any valid job computes the step of the unsharded model.
+// Any valid job computes the step of the unsharded model, also without the replicas that a loss of
+// ranks takes from it.
 //
 // PHALANX_RANDOM_JOBS=5000 tests that many seeds instead of 200; PHALANX_RANDOM_JOB=SEED replays
 // one.
@@ -6,8 +7,13 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "core/base/prng.h"
+#include "core/plan/loss.h"
 #include "tests/oracle/property/random_job.h"
 #include "tests/oracle/training/cases.h"
 #include "tests/oracle/training/harness.h"
@@ -25,18 +31,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-void ExpectEqual(uint64_t seed) {
-  const RandomJob random = DrawJob(seed);
-  // So that a run that is ended from outside tells where it was.
-  if (std::getenv("PHALANX_RANDOM_JOBS") != nullptr ||
-      std::getenv("PHALANX_RANDOM_JOB") != nullptr) {
-    std::cerr << "seed " << seed << ": " << random.text << std::endl;
-  }
-  SCOPED_TRACE("replay with PHALANX_RANDOM_JOB=" + std::to_string(seed) + ": " + random.text);
-  ExpectProven(random.spec);
-  if (testing::Test::HasFatalFailure()) return;
-  const std::vector<TrainedStep> plain = TrainPlain(random.spec, random.data, kSteps);
-  const std::vector<TrainedStep> trained = TrainInProcess(random.spec, random.data, kSteps);
+void ExpectSame(const std::vector<TrainedStep>& trained, const std::vector<TrainedStep>& plain) {
   ASSERT_EQ(trained.size(), plain.size());
   for (size_t step = 0; step < plain.size(); ++step) {
     const train::Decision& a = trained[step].decision;
@@ -51,6 +46,50 @@ void ExpectEqual(uint64_t seed) {
     EXPECT_LE(parameter.error, kTolerance)
         << "step " << step + 1 << ": parameter " << parameter.name;
   }
+}
+
+// What is left of the plan without some of its ranks, every hit replica left out; nullopt: there is
+// nothing to lose, or a module would have no replica.
+std::optional<plan::Plan> WithoutSome(const plan::Plan& healthy, uint64_t seed) {
+  Prng prng(seed);
+  plan::RankList lost;
+  for (int32_t rank = 0; rank < healthy.world; ++rank) {
+    if (prng.Below(5) == 0) lost.push_back(Rank{rank});
+  }
+  if (lost.empty()) return std::nullopt;
+  absl::StatusOr<plan::Layout> layout = plan::WithoutRanks(healthy, lost);
+  if (!layout.ok()) {
+    EXPECT_EQ(layout.status().code(), absl::StatusCode::kFailedPrecondition) << layout.status();
+    return std::nullopt;
+  }
+  auto plan = plan::Expand(healthy.spec, *std::move(layout));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? std::optional(*std::move(plan)) : std::nullopt;
+}
+
+void ExpectEqual(uint64_t seed) {
+  RandomJob random = DrawJob(seed);
+  // So that a run that is ended from outside tells where it was.
+  if (std::getenv("PHALANX_RANDOM_JOBS") != nullptr ||
+      std::getenv("PHALANX_RANDOM_JOB") != nullptr) {
+    std::cerr << "seed " << seed << ": " << random.text << std::endl;
+  }
+  SCOPED_TRACE("replay with PHALANX_RANDOM_JOB=" + std::to_string(seed) + ": " + random.text);
+  random.spec.steps = kSteps;
+  random.spec.recovery.ladder = {job::Rung::kDropReplica};
+  const auto healthy =
+      plan::MakePlan(random.spec, plan::MakeCluster(1, random.spec.World()), Epoch{1});
+  ASSERT_TRUE(healthy.ok()) << healthy.status();
+  ExpectProven(*healthy);
+  if (testing::Test::HasFatalFailure()) return;
+  const std::vector<TrainedStep> plain = TrainPlain(random.spec, random.data, kSteps);
+  ExpectSame(TrainInProcess(*healthy, random.data), plain);
+  if (testing::Test::HasFailure()) return;
+  const std::optional<plan::Plan> left = WithoutSome(*healthy, seed);
+  if (!left.has_value()) return;
+  ExpectProven(*left);
+  if (testing::Test::HasFatalFailure()) return;
+  ExpectSame(TrainInProcess(*left, random.data), plain);
 }
 
 class RandomJobTest : public testing::TestWithParam<uint64_t> {};
