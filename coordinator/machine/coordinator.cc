@@ -331,15 +331,6 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     for (Team& team : run.teams) team.missing_deadline = absl::InfiniteFuture();
     return;
   }
-  if (judged >= run.settle_deadline) {
-    if (const Node* awaited = AwaitedNode(run)) {
-      run.settle_deadline = DeadlineOf(*awaited);
-      return;
-    }
-    FailureCause verdict = VerdictOf(run, BrokenNodes());
-    verdict.time = now_;
-    return OnFailure(job, std::move(verdict));
-  }
   for (Team& team : run.teams) {
     if (judged < team.missing_deadline) continue;
     if (run.Succeeded(team)) {
@@ -350,6 +341,22 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
         job, CauseOf(job, team.first_rank, FailureKind::kRanksLost,
                      absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
+  }
+  if (judged >= run.settle_deadline) {
+    if (const Node* awaited = AwaitedNode(run)) {
+      run.settle_deadline = DeadlineOf(*awaited);
+      return;
+    }
+    // A node that came back without its ranks has still to say what became of them.
+    Instant missing = absl::InfiniteFuture();
+    for (const Team& team : run.teams) missing = std::min(missing, team.missing_deadline);
+    if (missing < absl::InfiniteFuture()) {
+      run.settle_deadline = missing;
+      return;
+    }
+    FailureCause verdict = VerdictOf(run, BrokenNodes());
+    verdict.time = now_;
+    return OnFailure(job, std::move(verdict));
   }
   if (judged >= run.reattach_deadline) return LoseUnseenRanks(job);
   if (judged >= run.prepare_deadline) return FailPreparing(job);

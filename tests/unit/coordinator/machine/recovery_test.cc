@@ -144,6 +144,20 @@ TEST(RecoveryTest, AccusedRanksOfANodeThatComesBack_AreJudgedThen) {
   EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kNodeUnreachable);
 }
 
+// Its daemon was started anew: that its ranks are gone outweighs what others say of them.
+TEST(RecoveryTest, AccusedRanksOfANodeThatComesBackWithoutThem_AreLostWithIt) {
+  Harness h;
+  const auto [job, a] = AccuseANodeThatIsNotBack(h);
+  h.Advance(absl::Seconds(3));
+  h.Open("b", 2, 2);
+  h.Advance(absl::Milliseconds(1900));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Advance(absl::Milliseconds(200));
+  ASSERT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kRanksLost);
+  EXPECT_EQ(h.State(job).failure->node, "b");
+}
+
 TEST(RecoveryTest, AllRanksSucceededButTheJobNotYetEnded_EndsOnReplay) {
   Harness h;
   const SessionId before = h.Open("n", 1);
