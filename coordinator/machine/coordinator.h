@@ -91,7 +91,7 @@ struct CoordinatorOptions {
   size_t held_max = 65'536;
   int64_t held_bytes_max = 64 << 20;
   // Plans that are ordered and not answered; while there are more no job leaves the queue. Each
-  // carries its document. No plan takes more than some two seconds of a core, since documents are
+  // carries its document. No plan takes more than some five seconds of a core, since documents are
   // bounded by their planning load (core/job/graph.h), so the number bounds the time too.
   size_t plans_max = 128;
 };

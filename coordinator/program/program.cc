@@ -108,6 +108,11 @@ absl::StatusOr<Settings> Read(const Flags& flags) {
   ASSIGN_OR_RETURN(settings.heartbeat_timeout,
                    ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout"));
   ASSIGN_OR_RETURN(settings.ended_age_max, ParsePositive(flags.ended_age_max, "--ended-age-max"));
+  if (settings.heartbeat_timeout < 2 * settings.heartbeat_interval) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--heartbeat-timeout: ", flags.heartbeat_timeout,
+                     ": must be at least twice --heartbeat-interval, ", flags.heartbeat_interval));
+  }
   return settings;
 }
 
@@ -146,8 +151,8 @@ class EntryCheck {
   std::jthread thread_;  // last member: joins before what it reads is destroyed
 };
 
-absl::Status Serve(const Flags& flags, PlanFunction plan, const sigset_t& signals) {
-  ASSIGN_OR_RETURN(const Settings settings, Read(flags));
+absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction plan,
+                   const sigset_t& signals) {
   const int descriptors = RaiseDescriptorLimit();
   spdlog::info(
       "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
@@ -242,8 +247,13 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   LetWritesFail();
+  const absl::StatusOr<Settings> settings = Read(flags);
+  if (!settings.ok()) {
+    spdlog::error("{}", std::string(settings.status().message()));
+    return 2;
+  }
   const absl::Status status =
-      flags.check_store ? Check(flags) : Serve(flags, std::move(plan), signals);
+      flags.check_store ? Check(flags) : Serve(flags, *settings, std::move(plan), signals);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -27,6 +28,13 @@ constexpr std::array<absl::string_view, 3> kComputes = {"bf16", "fp32", "fp64"};
 constexpr size_t kNodesMax = 8'000'000;
 constexpr size_t kDigestDigits = 32;
 constexpr absl::string_view kBeforeDigest = "\"digest\": \"", kAfterDigest = "\"\n}\n";
+
+// Of a job or a store: one that a table can show as it stands.
+bool IsName(absl::string_view text) {
+  return !text.empty() && text.size() <= 63 && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
+  });
+}
 
 bool IsHex(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
@@ -260,8 +268,9 @@ absl::StatusOr<Manifest> ReadManifest(absl::string_view text) {
     return absl::InvalidArgumentError("its digest does not fit: it was changed or is damaged");
   }
   Manifest manifest{.job = fields.Text("job"), .store = fields.Text("store")};
-  if (manifest.job.empty()) fields.Fail("job", "must not be empty");
-  if (manifest.store.empty()) fields.Fail("store", "must not be empty");
+  for (const auto& [field, name] : {std::pair("job", &manifest.job), {"store", &manifest.store}}) {
+    if (!IsName(*name)) fields.Fail(field, "must be 1 to 63 letters, digits, '-' and '_'");
+  }
   manifest.number = fields.Integer("number", 1);
   manifest.epoch = fields.Integer("epoch", 1);
   manifest.step = fields.Integer("step", 1);

@@ -193,6 +193,19 @@ TEST_F(CheckStoreTest, EmptyFile_IsNoStoreAndTheStartSaysSo) {
   AwaitTalk(path() + " was empty (0 bytes)", *coordinator);
 }
 
+TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
+  const std::string store = support::MakeFolder("flags") + "/none";
+  for (const auto& [flag, value] : {std::pair("--listen", "nowhere"),
+                                    {"--heartbeat-interval", "0s"},
+                                    {"--heartbeat-timeout", "5s"}}) {
+    const support::Finished start =
+        support::RunToEnd({support::Program("phalanx-coordinator"), "--store", store, flag, value});
+    EXPECT_EQ(start.exit_code, 2) << flag;
+    EXPECT_THAT(start.talk, HasSubstr(flag));
+  }
+  EXPECT_FALSE(std::filesystem::exists(store));
+}
+
 TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {
   std::filesystem::create_directory(path());
   const support::Finished check = Check();

@@ -85,7 +85,9 @@ struct ManifestLie {
 
 TEST(ManifestTest, Lies_AreNamed) {
   const std::vector<ManifestLie> lies = {
-      {[](Manifest& m) { m.job = ""; }, "job: \"\": must not be empty"},
+      {[](Manifest& m) { m.job = ""; }, "job: \"\": must be 1 to 63 letters"},
+      {[](Manifest& m) { m.job = "demo\nstep-00000060.epoch-1"; }, "must be 1 to 63 letters"},
+      {[](Manifest& m) { m.store = std::string(64, 'a'); }, "must be 1 to 63 letters"},
       {[](Manifest& m) { m.number = 0; }, "number: 0: must be an integer of at least 1"},
       {[](Manifest& m) { m.step = -50; }, "step: -50: must be an integer of at least 1"},
       {[](Manifest& m) { m.updates = 51; }, "updates: 51: must be an integer from 0 to 50"},
