@@ -32,6 +32,7 @@ using job::Tree;
 
 // More read no faster, and take the file system from who trains.
 constexpr unsigned kThreadsMax = 8;
+
 std::string TimeText(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
 }

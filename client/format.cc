@@ -24,16 +24,8 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using job::Tree;
 
-Tree Scalar(std::string text, bool quoted) {
-  Tree tree;
-  tree.kind = Tree::Kind::kScalar;
-  tree.scalar = std::move(text);
-  tree.quoted = quoted;
-  return tree;
-}
-
 // Bytes that are no text would make the document unreadable.
-Tree Text(const std::string& text) { return Scalar(text, job::NeedsQuotes(text)); }
+Tree Text(const std::string& text) { return job::ScalarTree(text, job::NeedsQuotes(text)); }
 
 // `index` below 0: the field is singular.
 Tree ValueOf(const Message& message, const FieldDescriptor& field, int index) {
@@ -41,37 +33,41 @@ Tree ValueOf(const Message& message, const FieldDescriptor& field, int index) {
   const bool one = index < 0;
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return Scalar(absl::StrCat(one ? reflection.GetInt32(message, &field)
-                                     : reflection.GetRepeatedInt32(message, &field, index)),
-                    false);
+      return job::ScalarTree(
+          absl::StrCat(one ? reflection.GetInt32(message, &field)
+                           : reflection.GetRepeatedInt32(message, &field, index)),
+          false);
     case FieldDescriptor::CPPTYPE_INT64:
-      return Scalar(absl::StrCat(one ? reflection.GetInt64(message, &field)
-                                     : reflection.GetRepeatedInt64(message, &field, index)),
-                    false);
+      return job::ScalarTree(
+          absl::StrCat(one ? reflection.GetInt64(message, &field)
+                           : reflection.GetRepeatedInt64(message, &field, index)),
+          false);
     case FieldDescriptor::CPPTYPE_UINT32:
-      return Scalar(absl::StrCat(one ? reflection.GetUInt32(message, &field)
-                                     : reflection.GetRepeatedUInt32(message, &field, index)),
-                    false);
+      return job::ScalarTree(
+          absl::StrCat(one ? reflection.GetUInt32(message, &field)
+                           : reflection.GetRepeatedUInt32(message, &field, index)),
+          false);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return Scalar(absl::StrCat(one ? reflection.GetUInt64(message, &field)
-                                     : reflection.GetRepeatedUInt64(message, &field, index)),
-                    false);
+      return job::ScalarTree(
+          absl::StrCat(one ? reflection.GetUInt64(message, &field)
+                           : reflection.GetRepeatedUInt64(message, &field, index)),
+          false);
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       const double value = one ? reflection.GetDouble(message, &field)
                                : reflection.GetRepeatedDouble(message, &field, index);
-      return std::isfinite(value) ? Scalar(job::FormatNumber(value), false) : Tree();
+      return std::isfinite(value) ? job::ScalarTree(job::FormatNumber(value), false) : Tree();
     }
     case FieldDescriptor::CPPTYPE_FLOAT: {
       const double value = one ? reflection.GetFloat(message, &field)
                                : reflection.GetRepeatedFloat(message, &field, index);
-      return std::isfinite(value) ? Scalar(job::FormatNumber(value), false) : Tree();
+      return std::isfinite(value) ? job::ScalarTree(job::FormatNumber(value), false) : Tree();
     }
     case FieldDescriptor::CPPTYPE_BOOL:
-      return Scalar((one ? reflection.GetBool(message, &field)
-                         : reflection.GetRepeatedBool(message, &field, index))
-                        ? "true"
-                        : "false",
-                    false);
+      return job::ScalarTree((one ? reflection.GetBool(message, &field)
+                                  : reflection.GetRepeatedBool(message, &field, index))
+                                 ? "true"
+                                 : "false",
+                             false);
     case FieldDescriptor::CPPTYPE_ENUM:
       return Text(EnumWord(one ? *reflection.GetEnum(message, &field)
                                : *reflection.GetRepeatedEnum(message, &field, index)));
@@ -160,8 +156,8 @@ Tree ToTree(const Message& message) {
   if (message.GetDescriptor()->full_name() == "google.protobuf.Timestamp") {
     google::protobuf::Timestamp time;
     time.CopyFrom(message);
-    return Scalar(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", ToTime(time), absl::UTCTimeZone()),
-                  true);
+    return job::ScalarTree(
+        absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", ToTime(time), absl::UTCTimeZone()), true);
   }
   Tree tree;
   tree.kind = Tree::Kind::kMapping;

@@ -48,15 +48,15 @@ bool TakesStandardOutput(const PictureFiles& files) { return !OnStandardOutput(f
 absl::Status WritePictures(const PictureFiles& files, const plan::Plan& plan,
                            const wire::PlanFigures& figures,
                            const std::vector<schedule::TimedInstruction>& timeline, Io& io) {
+  if (!files.trace.empty() && timeline.size() > kTracedMax) {  // before anything is written
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trace: a step of this job has ", timeline.size(),
+                     " instructions; a trace holds at most ", kTracedMax));
+  }
   if (!files.svg.empty()) {
     RETURN_IF_ERROR(Write(files.svg, wire::TimelineSvg(plan, figures, timeline), io));
   }
   if (!files.trace.empty()) {
-    if (timeline.size() > kTracedMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--trace: a step of this job has ", timeline.size(),
-                       " instructions; a trace holds at most ", kTracedMax));
-    }
     RETURN_IF_ERROR(Write(files.trace, wire::TraceJson(plan, timeline), io));
   }
   if (!files.dot.empty()) RETURN_IF_ERROR(Write(files.dot, wire::PlanDot(plan), io));

@@ -390,7 +390,7 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   Team* team = job->run->TeamOf(node.name);
   if (team == nullptr) return;
   if (!job->state.IsTerminal()) {
-    job->run->seen = std::max(job->run->seen, result.epoch_seen);
+    job->run->epoch_seen = std::max(job->run->epoch_seen, result.epoch_seen);
     OnFailure(*job, CauseOf(*job, team->first_rank, FailureKind::kStartFailed,
                             absl::StrCat("node ", node.name,
                                          " could not start its ranks: ", result.message)));

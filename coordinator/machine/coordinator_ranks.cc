@@ -279,14 +279,14 @@ void Coordinator::AssignAll(Job& job) {
 void Coordinator::StartNextEpoch(Job& job) {
   if (job.planning.has_value()) return;  // ordered before, and not answered yet
   plan::Layout layout = *job.state.layout;
-  layout.epoch = Epoch{std::max(job.state.epoch, job.run->seen).value + 1};
+  layout.epoch = Epoch{std::max(job.state.epoch, job.run->epoch_seen).value + 1};
   layout.data_digest = job.run->data_digest;
   OrderPlan(job, *job.state.placement, std::move(layout));
 }
 
 void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   // Meanwhile its ranks may have shown that they run after all.
-  if (job.run->stage != Run::Stage::kReattaching && job.run->seen < job.state.epoch) return;
+  if (job.run->stage != Run::Stage::kReattaching && job.run->epoch_seen < job.state.epoch) return;
   if (!plan.ok()) {
     return OnFailure(job, {.kind = FailureKind::kPlanInvalid,
                            .message = std::string(plan.status().message()),

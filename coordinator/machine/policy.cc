@@ -42,13 +42,13 @@ Remedy OnRanksLost(const Run& run, const NodeName& name) {
 // A node that has seen a later epoch of the job than the store knows: ranks that it does not start
 // keep all others from training.
 Remedy OnStartFailed(const Run& run, const NodeName& name) {
-  if (run.seen.value == 0) {
+  if (run.epoch_seen.value == 0) {
     return {Course::kFail, absl::StrCat("this release does not recover from ",
                                         job::ToString(FailureKind::kStartFailed))};
   }
   return {
       Course::kStartAnew,
-      absl::StrCat("node ", name, " has seen epoch ", run.seen.value,
+      absl::StrCat("node ", name, " has seen epoch ", run.epoch_seen.value,
                    " of the job, so the store was put back, and none of the epoch has trained")};
 }
 

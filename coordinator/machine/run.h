@@ -52,7 +52,7 @@ struct Run {
   size_t rendezvous_bytes = 0;                           // of all
   std::string data_digest;
   // The last epoch of the job that a node has seen, which refuses this one; 0: none does.
-  Epoch seen;
+  Epoch epoch_seen;
   Instant prepare_deadline = absl::InfiniteFuture();  // moved by progress
   Instant start_deadline = absl::InfiniteFuture();
   Instant reattach_deadline = absl::InfiniteFuture();

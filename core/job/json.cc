@@ -61,14 +61,6 @@ void AppendJson(const Tree& tree, const std::string& indent, std::string* out) {
 
 using Json = nlohmann::json;
 
-Tree Scalar(std::string text, bool quoted) {
-  Tree tree;
-  tree.kind = Tree::Kind::kScalar;
-  tree.scalar = std::move(text);
-  tree.quoted = quoted;
-  return tree;
-}
-
 // Builds the tree from the parser's events, which it ends by answering false.
 class TreeBuilder final : public nlohmann::json_sax<Json> {
  public:
@@ -98,7 +90,7 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
   Tree Take() { return std::move(root_); }
 
  private:
-  bool AddScalar(std::string text, bool quoted) { return Add(Scalar(std::move(text), quoted)); }
+  bool AddScalar(std::string text, bool quoted) { return Add(ScalarTree(std::move(text), quoted)); }
   bool Add(Tree tree) { return Place(std::move(tree)) != nullptr; }
 
   // Where the value now stands; nullptr where there are too many.
@@ -142,10 +134,18 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Tree TextTree(std::string text) { return Scalar(std::move(text), true); }
-Tree NumberTree(int64_t number) { return Scalar(absl::StrCat(number), false); }
-Tree NumberTree(double number) { return Scalar(FormatNumber(number), false); }
-Tree FlagTree(bool flag) { return Scalar(flag ? "true" : "false", false); }
+Tree ScalarTree(std::string text, bool quoted) {
+  Tree tree;
+  tree.kind = Tree::Kind::kScalar;
+  tree.scalar = std::move(text);
+  tree.quoted = quoted;
+  return tree;
+}
+
+Tree TextTree(std::string text) { return ScalarTree(std::move(text), true); }
+Tree NumberTree(int64_t number) { return ScalarTree(absl::StrCat(number), false); }
+Tree NumberTree(double number) { return ScalarTree(FormatNumber(number), false); }
+Tree FlagTree(bool flag) { return ScalarTree(flag ? "true" : "false", false); }
 
 Tree ListTree(std::vector<Tree> items) {
   Tree tree;

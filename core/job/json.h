@@ -19,6 +19,7 @@ namespace phalanx::job {
 
 inline constexpr int kJsonDepthMax = 32;
 
+Tree ScalarTree(std::string text, bool quoted);
 Tree TextTree(std::string text);
 Tree NumberTree(int64_t number);
 Tree NumberTree(double number);

@@ -489,9 +489,9 @@ double LargestError(const NamedTensors& a, const NamedTensors& b) {
     const size_t at = sibling.find("k_proj.bias");
     double s = scale.at(sibling);
     if (at != std::string::npos) s = std::max(s, scale.at(sibling.replace(at, 1, "q")));
-    const double difference =
-        (entry->second.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>();
-    const double error = difference == 0 ? 0 : difference / s;
+    const at::Tensor difference = entry->second.to(at::kDouble) - expected.to(at::kDouble);
+    const double largest = difference.abs().max().item<double>();
+    const double error = largest == 0 ? 0 : largest / s;
     if (error > 1e-3) ADD_FAILURE() << name << ": error " << error << ", scale " << s;
     worst = std::max(worst, error);
   }

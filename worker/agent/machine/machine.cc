@@ -229,13 +229,12 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   if (draining_) return Answer(number, absl::UnavailableError("the worker is stopping"));
   const auto stopped = stopped_epoch_.find(command.job);
   const auto highest = highest_epoch_.find(command.job);
-  if ((highest != highest_epoch_.end() && command.epoch < highest->second) ||
-      (stopped != stopped_epoch_.end() && command.epoch <= stopped->second)) {
-    const Epoch seen = highest == highest_epoch_.end() ? stopped->second
-                       : stopped == stopped_epoch_.end()
-                           ? highest->second
-                           : std::max(highest->second, stopped->second);
-    return Answer({number, Superseded(command.job, command.epoch), nullptr, seen});
+  const Epoch last_stopped = stopped == stopped_epoch_.end() ? Epoch{} : stopped->second;
+  const Epoch last = highest == highest_epoch_.end() ? Epoch{} : highest->second;
+  if (command.epoch < last || command.epoch <= last_stopped) {
+    return Answer({.command_number = number,
+                   .status = Superseded(command.job, command.epoch),
+                   .epoch_seen = std::max(last, last_stopped)});
   }
   const auto present = assignments_.find(command.job);
   if (present != assignments_.end() && present->second.command->epoch == command.epoch) {

@@ -112,7 +112,7 @@ TEST(PolicyTest, RanksLost_WhileTheEpochIsTakenUpAgain_StartsItAnew) {
 TEST(PolicyTest, StartFailed_WhereANodeHasSeenALaterEpoch_StartsAnew) {
   coordinator::Run run;
   run.teams = {{.node = "b", .devices = {0}, .assigned = true}};
-  run.seen = Epoch{3};
+  run.epoch_seen = Epoch{3};
   const Loss loss{FailureKind::kStartFailed, "b"};
   const Remedy remedy = RemedyFor({}, run, {&loss, 1}, {});
   EXPECT_EQ(remedy.course, Course::kStartAnew);
