@@ -31,8 +31,8 @@ using support::Whisper;
 // Of the text below. Where it differs and the jobs of this file are the same as before, ranks of
 // this build and of the last one would not agree: raise plan::kDerivation, and put it and the new
 // digest here.
-constexpr int32_t kHeldDerivation = 2;
-constexpr char kHeldDigest[] = "4cabb3320f918d99256a0fba26b24d32";
+constexpr int32_t kHeldDerivation = 3;
+constexpr char kHeldDigest[] = "01051a4147a47e92aee8cc3efae99bf6";
 
 std::vector<job::JobSpec> Jobs() {
   return {
@@ -133,8 +133,9 @@ std::string Text(const plan::Plan& plan) {
     for (int32_t link = 0; link < static_cast<int32_t>(plan.links.size()); ++link) {
       for (const plan::LinkMessage& message : plan::LinkMessages(plan, link, samples)) {
         absl::StrAppend(&text, link, " ", m, ": ", message.from.value, " ", message.to.value, " ",
-                        message.first, "+", message.count, " ", message.slice, "/", message.slices,
-                        "\n");
+                        message.first, "+", message.count, " ", message.from_slice, "/",
+                        message.from_slices, " ", message.to_slice, "/", message.to_slices,
+                        message.flags ? " with flags" : "", "\n");
       }
     }
   }
