@@ -1,35 +1,204 @@
 #include "core/plan/reduction.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
-namespace phalanx::plan {
+#include "core/plan/ruler.h"
+#include "core/plan/shares.h"
 
-std::vector<ReducedBucket> ReducedBuckets(const StageParameters& parameters) {
-  std::vector<ReducedBucket> buckets;
-  for (const Bucket& bucket : parameters.buckets) {
-    if (bucket.offset >= parameters.trained_extent) break;
-    ReducedBucket reduced{.elements = {bucket.offset, bucket.elements}};
-    const int64_t part = bucket.elements / parameters.replicas;
-    for (int32_t home = 0; home < parameters.replicas; ++home) {
-      reduced.shares.push_back({.home = home, .elements = {bucket.offset + home * part, part}});
+namespace phalanx::plan {
+namespace {
+
+// The ranks of a stage that sum: of each replica its width, and where its tensor ranks stand in the
+// data group.
+class Team {
+ public:
+  Team(const Plan& plan, const Place& place) {
+    const ReplicaTable& table = plan.replicas(place.module);
+    const bool equal = table.EqualWidths(place.pp);
+    int32_t position = 0;
+    for (int32_t dp = 0; dp < table.replicas(); ++dp) {
+      if (!table.Present(dp)) continue;
+      for (int32_t cp = 0; cp < table.cp(); ++cp) {
+        if (dp == place.dp && cp == place.cp) self_ = replicas();
+        const int32_t width = table.Width(dp, place.pp);
+        replicas_.push_back({width, equal ? position - place.tp : position});
+        position += equal ? 1 : width;
+      }
     }
-    buckets.push_back(std::move(reduced));
   }
-  return buckets;
+
+  int32_t replicas() const { return static_cast<int32_t>(replicas_.size()); }
+  int32_t self() const { return self_; }  // the replica of the place
+  int32_t WidthOf(int32_t replica) const { return replicas_[static_cast<size_t>(replica)].width; }
+  // Where the replicas have one width the group has the ranks of one tensor coordinate alone.
+  int32_t PositionOf(int32_t replica, int32_t tp) const {
+    return replicas_[static_cast<size_t>(replica)].first + tp;
+  }
+
+ private:
+  struct Replica {
+    int32_t width = 0, first = 0;
+  };
+  std::vector<Replica> replicas_;
+  int32_t self_ = 0;
+};
+
+void SortAndMerge(std::vector<UnitRange>* runs) {
+  std::sort(runs->begin(), runs->end(),
+            [](const UnitRange& a, const UnitRange& b) { return a.first < b.first; });
+  size_t kept = 0;
+  for (const UnitRange& run : *runs) {
+    if (kept > 0 && (*runs)[kept - 1].end() == run.first) {
+      (*runs)[kept - 1].count += run.count;
+    } else {
+      (*runs)[kept++] = run;
+    }
+  }
+  runs->resize(kept);
 }
 
-Reduction ReductionOf(const Plan& plan, const Place& place, int32_t chunk,
-                      const StageParameters& parameters) {
+int64_t ElementsOf(const std::vector<UnitRange>& runs) {
+  int64_t elements = 0;
+  for (const UnitRange& run : runs) elements += run.count;
+  return elements;
+}
+
+// A run of one share that this rank is the home of.
+struct OwnRun {
+  UnitRange elements;
+  std::vector<int32_t> leaders;  // of each replica, positions in the group
+};
+
+// One bucket's exchanges, as one rank has them. Ranks of every width store matrices in one order
+// and units in them ascending, so ascending runs are the same elements at both ends.
+class BucketBuilder {
+ public:
+  BucketBuilder(const Plan& plan, const Place& place, const Team& team, const BucketRulers& rulers)
+      : plan_(plan), place_(place), team_(team), rulers_(rulers) {}
+
+  void Add(const RulerShare& share) {
+    const FamilyRuler* ruler = rulers_.Find(share.family);
+    const int64_t unit = share.elements.first / ruler->unit_elements;
+    const auto leader = [&](int32_t replica) {
+      return LeaderOf(plan_, place_.module, team_.WidthOf(replica), share.family, unit);
+    };
+    if (leader(team_.self()) != place_.tp) return;
+    std::vector<UnitRange> runs;
+    rulers_.AppendRuns(share.family, share.elements, &runs);
+    SortAndMerge(&runs);
+    if (share.replica != team_.self()) {
+      std::vector<UnitRange>& give =
+          peers_[team_.PositionOf(share.replica, leader(share.replica))].give;
+      give.insert(give.end(), runs.begin(), runs.end());
+      return;
+    }
+    std::vector<int32_t> leaders;
+    for (int32_t replica = 0; replica < team_.replicas(); ++replica)
+      leaders.push_back(team_.PositionOf(replica, leader(replica)));
+    for (const UnitRange& run : runs) own_.push_back({run, leaders});
+  }
+
+  void Finish(ReducedBucket* bucket) && {
+    bucket->even = false;
+    std::sort(own_.begin(), own_.end(),
+              [](const OwnRun& a, const OwnRun& b) { return a.elements.first < b.elements.first; });
+    const int32_t self = team_.PositionOf(team_.self(), place_.tp);
+    for (const OwnRun& own : own_) {
+      bucket->own.push_back(own.elements);
+      for (const int32_t leader : own.leaders) {
+        if (leader != self) peers_[leader].take.push_back(own.elements);
+      }
+    }
+    SortAndMerge(&bucket->own);
+    int64_t taken = 0;
+    std::map<int32_t, int64_t> next;  // source, by peer
+    for (auto& [position, peer] : peers_) {
+      peer.peer = position;
+      SortAndMerge(&peer.give);
+      SortAndMerge(&peer.take);
+      peer.given = ElementsOf(peer.give);
+      peer.taken = ElementsOf(peer.take);
+      next[position] = taken;
+      taken += peer.taken;
+      bucket->peers.push_back(std::move(peer));
+    }
+    for (const OwnRun& own : own_) {
+      SummedRun sum{.elements = own.elements};
+      for (const int32_t leader : own.leaders) {
+        sum.sources.push_back(leader == self ? -1 : next[leader]);
+        if (leader != self) next[leader] += own.elements.count;
+      }
+      if (bucket->sums.empty() || !Continues(bucket->sums.back(), sum)) {
+        bucket->sums.push_back(std::move(sum));
+      } else {
+        bucket->sums.back().elements.count += sum.elements.count;
+      }
+    }
+  }
+
+ private:
+  static bool Continues(const SummedRun& before, const SummedRun& sum) {
+    if (before.elements.end() != sum.elements.first) return false;
+    for (size_t i = 0; i < sum.sources.size(); ++i) {
+      const int64_t source = before.sources[i];
+      if (sum.sources[i] != (source < 0 ? -1 : source + before.elements.count)) return false;
+    }
+    return true;
+  }
+
+  const Plan& plan_;
+  const Place& place_;
+  const Team& team_;
+  const BucketRulers& rulers_;
+  std::vector<OwnRun> own_;
+  std::map<int32_t, SharePeer> peers_;  // by position
+};
+
+// Everything but what is done with the buckets.
+Reduction WithoutMeans(const Plan& plan, const Place& place, int32_t chunk,
+                       const StageParameters& parameters) {
   Reduction reduction{.part = {place.module, place.pp, chunk},
                       .group = plan.DataGroupOf(place),
-                      .buckets = ReducedBuckets(parameters)};
+                      .replicas = parameters.replicas};
   const auto self = std::find(reduction.group.begin(), reduction.group.end(), plan.RankOf(place));
   reduction.self = static_cast<int32_t>(self - reduction.group.begin());
+  for (const Bucket& bucket : parameters.buckets) {
+    if (bucket.offset >= parameters.trained_extent) break;
+    reduction.buckets.push_back({.elements = {bucket.offset, bucket.elements}});
+  }
   if (reduction.buckets.empty()) return reduction;
   for (Copy& copy : CopiesInSlot(plan, place, chunk)) {
     if (copy.lead.tp != place.tp && copy.follower.tp != place.tp) continue;
     reduction.copies.push_back(std::move(copy));
+  }
+  return reduction;
+}
+
+}  // namespace
+
+Reduction ReductionOf(const Plan& plan, const Place& place, int32_t chunk,
+                      const StageParameters& parameters) {
+  if (!plan.replicas(place.module).EqualWidths(place.pp))
+    return ReductionByMessages(plan, place, chunk, parameters);
+  Reduction reduction = WithoutMeans(plan, place, chunk, parameters);
+  for (ReducedBucket& bucket : reduction.buckets)
+    bucket.own = {EvenShare(bucket.elements, reduction.replicas, reduction.self)};
+  return reduction;
+}
+
+Reduction ReductionByMessages(const Plan& plan, const Place& place, int32_t chunk,
+                              const StageParameters& parameters) {
+  Reduction reduction = WithoutMeans(plan, place, chunk, parameters);
+  if (reduction.buckets.empty()) return reduction;
+  const Team team(plan, place);
+  const std::vector<std::vector<RulerShare>> shares = CutShares(plan, reduction.part);
+  const std::vector<BucketRulers> rulers = RulersOf(plan, place, parameters);
+  for (size_t b = 0; b < reduction.buckets.size(); ++b) {
+    BucketBuilder builder(plan, place, team, rulers[b]);
+    for (const RulerShare& share : shares[b]) builder.Add(share);
+    std::move(builder).Finish(&reduction.buckets[b]);
   }
   return reduction;
 }

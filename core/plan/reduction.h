@@ -7,6 +7,11 @@
 // the replica are folded before and spread after, so that each element has one place where it is
 // summed.
 //
+// Where the replicas of a stage have one width, share r is the r-th part of the bucket, and one
+// collective reduces it. Else shares are intervals of rulers (shares.h): each rank gives what it
+// leads to the homes and takes what it is home of, in one exchange of messages a bucket, and the
+// home sums in the order of the replicas.
+//
 // Pure.
 #pragma once
 
@@ -20,16 +25,31 @@
 
 namespace phalanx::plan {
 
-// Elements of the part's flat buffers.
-struct BucketShare {
-  int32_t home = 0;  // position in Reduction::group
+// What a rank exchanges with one other of its group. Runs are elements of its own flat buffers,
+// ascending; what one end gives and the other takes are the same elements in the same order.
+struct SharePeer {
+  int32_t peer = 0;              // position in Reduction::group
+  std::vector<UnitRange> give;   // led by this rank; the peer is their home
+  std::vector<UnitRange> take;   // led by the peer; this rank is their home
+  int64_t given = 0, taken = 0;  // elements
+  friend bool operator==(const SharePeer&, const SharePeer&) = default;
+};
+
+// A run that this rank is the home of.
+struct SummedRun {
   UnitRange elements;
-  friend bool operator==(const BucketShare&, const BucketShare&) = default;
+  // Of each replica where its summand begins in what this rank takes, peer after peer; -1: in this
+  // rank's own buffer.
+  std::vector<int64_t> sources;
+  friend bool operator==(const SummedRun&, const SummedRun&) = default;
 };
 
 struct ReducedBucket {
-  UnitRange elements;
-  std::vector<BucketShare> shares;  // in order, without gaps; equally long, home r has the r-th
+  UnitRange elements;            // of the part's flat buffers
+  bool even = true;              // share r is the r-th part: EvenShare
+  std::vector<UnitRange> own;    // what this rank is the home of, ascending
+  std::vector<SharePeer> peers;  // !even: those with something to give or take, ascending
+  std::vector<SummedRun> sums;   // !even: cover `own`, ascending
   friend bool operator==(const ReducedBucket&, const ReducedBucket&) = default;
 };
 
@@ -37,16 +57,22 @@ struct Reduction {
   PartId part;
   RankList group;                      // Plan::DataGroupOf, in the order of its communicator
   int32_t self = 0;                    // the place's position in it
+  int32_t replicas = 1;                // that sum
   std::vector<ReducedBucket> buckets;  // those that train, in storage order
   std::vector<Copy> copies;  // of its tensor group (CopiesInSlot), with an end at the place
 };
 
-// Of the part's buckets that train. Replicas of one width only: where widths differ shares are not
-// parts of equal length.
-std::vector<ReducedBucket> ReducedBuckets(const StageParameters& parameters);
+// The share of one replica in a bucket whose shares are its equal parts.
+constexpr UnitRange EvenShare(const UnitRange& bucket, int32_t replicas, int32_t replica) {
+  const int64_t part = bucket.count / replicas;
+  return {bucket.first + replica * part, part};
+}
 
 // `parameters`: ParametersOf the same place and chunk.
 Reduction ReductionOf(const Plan& plan, const Place& place, int32_t chunk,
                       const StageParameters& parameters);
+// By messages even where the replicas have one width.
+Reduction ReductionByMessages(const Plan& plan, const Place& place, int32_t chunk,
+                              const StageParameters& parameters);
 
 }  // namespace phalanx::plan

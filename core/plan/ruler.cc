@@ -134,6 +134,17 @@ UnitRange LedUnits(const Plan& plan, const Place& place, const UnitFamily& famil
   return units;
 }
 
+int32_t LeaderOf(const Plan& plan, int32_t module, int32_t width, const UnitFamily& family,
+                 int64_t unit) {
+  if (family.kind == UnitKind::kReplicated) return 0;
+  if (family.kind == UnitKind::kKv) {
+    const job::Architecture& architecture = plan.module_spec(module).architecture;
+    return static_cast<int32_t>(HoldersOfKvHead(architecture, width, unit).first);
+  }
+  const int64_t units = HeldUnits(plan, {.module = module}, family).count;
+  return static_cast<int32_t>(SplitIndexOf(units, width, unit));
+}
+
 const FamilyRuler* BucketRulers::Find(const UnitFamily& family) const {
   const auto found = std::find_if(rulers.begin(), rulers.end(),
                                   [&](const FamilyRuler& ruler) { return ruler.family == family; });

@@ -39,6 +39,9 @@ struct UnitFamily {
 // that holds a KV head does; of what is replicated the first rank).
 UnitRange HeldUnits(const Plan& plan, const Place& place, const UnitFamily& family);
 UnitRange LedUnits(const Plan& plan, const Place& place, const UnitFamily& family);
+// The tensor rank that leads a unit in replicas of `width`.
+int32_t LeaderOf(const Plan& plan, int32_t module, int32_t width, const UnitFamily& family,
+                 int64_t unit);
 
 struct FamilyRuler {
   UnitFamily family;

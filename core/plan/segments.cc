@@ -144,18 +144,15 @@ void AppendShares(const Plan& plan, const Place& place, int32_t chunk,
                   const std::vector<RankList>& homes, std::vector<Share>* shares) {
   const StageParameters parameters = ParametersOf(plan, place, chunk);
   const std::vector<BucketRulers> rulers = RulersOf(plan, place, parameters);
-  const std::vector<ReducedBucket> buckets = ReducedBuckets(parameters);
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    const ReducedBucket& bucket = buckets[b];
-    std::map<int32_t, int64_t> before;                // elements of each segment so far
-    std::map<std::pair<int32_t, size_t>, size_t> at;  // (segment, replica) -> index into shares
+  for (size_t b = 0; b < rulers.size(); ++b) {
+    const UnitRange bucket{parameters.buckets[b].offset, parameters.buckets[b].elements};
+    const int64_t part = EvenShare(bucket, parameters.replicas, 0).count;
+    std::map<int32_t, int64_t> before;                 // elements of each segment so far
+    std::map<std::pair<int32_t, int64_t>, size_t> at;  // (segment, replica) -> index into shares
     for (const LedRun& run : LedRuns(place, rulers[b], segments, segment_at)) {
       for (int64_t begin = run.elements.first; begin < run.elements.end();) {
-        const auto cut = std::find_if(
-            bucket.shares.begin(), bucket.shares.end(),
-            [begin](const BucketShare& share) { return begin < share.elements.end(); });
-        const auto replica = static_cast<size_t>(cut->home);
-        const int64_t end = std::min(run.elements.end(), cut->elements.end());
+        const int64_t replica = (begin - bucket.first) / part;
+        const int64_t end = std::min(run.elements.end(), bucket.first + (replica + 1) * part);
         const auto [entry, is_new] = at.try_emplace({run.segment, replica}, shares->size());
         if (is_new) {
           if (shares->size() > kSharesMax) return;
@@ -165,7 +162,7 @@ void AppendShares(const Plan& plan, const Place& place, int32_t chunk,
                              .segment = run.segment,
                              .bucket = static_cast<int32_t>(b),
                              .elements = {before[run.segment], 0},
-                             .homes = homes[replica],
+                             .homes = homes[static_cast<size_t>(replica)],
                              .host = HasHostHome(plan, place.module)});
         }
         (*shares)[entry->second].elements.count += end - begin;

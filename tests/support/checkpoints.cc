@@ -29,7 +29,7 @@ std::string Memory(Word word) {
 // Entries of all kinds of a part, and their data behind what is there.
 void AppendPart(const plan::Plan& plan, const plan::Place& place, int32_t chunk, MadePart* part) {
   const plan::StageParameters parameters = plan::ParametersOf(plan, place, chunk);
-  const OwnedRuns runs = RunsOwnedBy(plan, place, parameters);
+  const OwnedRuns runs = RunsOwnedBy(plan, place, chunk, parameters);
   for (const Kind kind : {Kind::kMaster, Kind::kFirstMoment, Kind::kSecondMoment, Kind::kWeight}) {
     for (const checkpoint::LocalEntry& local : checkpoint::EntriesOf(
              parameters, plan.module_spec(place.module).name,
@@ -69,7 +69,7 @@ std::string BytesOf(double value, checkpoint::DType dtype) {
   return dtype == checkpoint::DType::kF32 ? single : single.substr(2);
 }
 
-OwnedRuns RunsOwnedBy(const plan::Plan& plan, const plan::Place& place,
+OwnedRuns RunsOwnedBy(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
                       const plan::StageParameters& parameters) {
   OwnedRuns owned;
   const plan::ReplicaTable& table = plan.replicas(place.module);
@@ -78,15 +78,9 @@ OwnedRuns RunsOwnedBy(const plan::Plan& plan, const plan::Place& place,
     owned.weights.push_back(
         {parameters.trained_extent, parameters.elements - parameters.trained_extent});
   }
-  if (!table.EqualWidths(place.pp)) {
-    if (first && parameters.trained_extent > 0)
-      owned.state.push_back({0, parameters.trained_extent});
-    return owned;
-  }
-  const plan::RankList group = plan.DataGroupOf(place);
-  const auto self = std::find(group.begin(), group.end(), plan.RankOf(place)) - group.begin();
-  for (const plan::ReducedBucket& bucket : plan::ReducedBuckets(parameters)) {
-    owned.state.push_back(bucket.shares[static_cast<size_t>(self)].elements);
+  for (const plan::ReducedBucket& bucket :
+       plan::ReductionOf(plan, place, chunk, parameters).buckets) {
+    owned.state.insert(owned.state.end(), bucket.own.begin(), bucket.own.end());
   }
   return owned;
 }

@@ -34,7 +34,7 @@ std::string BytesOf(double value, checkpoint::DType dtype);
 struct OwnedRuns {
   std::vector<plan::UnitRange> state, weights;
 };
-OwnedRuns RunsOwnedBy(const plan::Plan& plan, const plan::Place& place,
+OwnedRuns RunsOwnedBy(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
                       const plan::StageParameters& parameters);
 
 struct MadePart {

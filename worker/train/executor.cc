@@ -162,7 +162,7 @@ void Executor::BindReductions() {
     Part& part = parts_[p];
     part.reduction = std::make_unique<PartReduction>(
         bound_program_.reductions.empty() ? plan::Reduction() : bound_program_.reductions[p],
-        *part.state, part.groups);
+        *part.state, part.groups, state_.reductions());
   }
   // The two ends of a tied embedding may be parts of one rank, or of two.
   for (const auto& [module, copies] : bound_program_.ties) {

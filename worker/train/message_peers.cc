@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "core/plan/copies.h"
+#include "core/plan/parameters.h"
+#include "core/plan/reduction.h"
 #include "core/plan/samples.h"
 
 namespace phalanx::train {
@@ -63,20 +66,35 @@ void InsertOtherEnds(const plan::Plan& plan, const std::vector<plan::Copy>& copi
   }
 }
 
+// Those with whom a rank reduces by messages.
+void InsertPeersOfShares(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+                         std::set<Rank>& peers) {
+  const plan::Reduction reduction =
+      plan::ReductionOf(plan, place, chunk, plan::ParametersOf(plan, place, chunk));
+  for (const plan::ReducedBucket& bucket : reduction.buckets) {
+    for (const plan::SharePeer& peer : bucket.peers)
+      peers.insert(reduction.group[static_cast<size_t>(peer.peer)]);
+  }
+}
+
 }  // namespace
 
 std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank,
                                                absl::Span<const plan::CommunicatorSpec> specs) {
   const std::set<Rank> of_links = PeersOfLinks(plan, rank);
   std::set<Rank> of_ties;
-  std::map<plan::RankList, std::set<Rank>> of_copies;  // by tensor group
+  std::map<std::pair<Use, plan::RankList>, std::set<Rank>> of_groups;
   for (const plan::Place& place : plan.PlacesOf(rank)) {
     InsertOtherEnds(plan, plan::TiedCopies(plan, place), rank, of_ties);
     std::set<Rank>& in_group =
-        of_copies[plan.TensorGroup(place.module, place.dp, place.pp, place.cp)];
+        of_groups[{Use::kTensor, plan.TensorGroup(place.module, place.dp, place.pp, place.cp)}];
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
     for (int32_t chunk = 0; chunk < chunks; ++chunk)
       InsertOtherEnds(plan, plan::CopiesInSlot(plan, place, chunk), rank, in_group);
+    if (plan.replicas(place.module).EqualWidths(place.pp)) continue;
+    std::set<Rank>& of_shares = of_groups[{Use::kData, plan.DataGroupOf(place)}];
+    for (int32_t chunk = 0; chunk < chunks; ++chunk)
+      InsertPeersOfShares(plan, place, chunk, of_shares);
   }
   std::vector<std::vector<int32_t>> result(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -84,8 +102,7 @@ std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank
     const std::set<Rank>* peers = nullptr;
     if (specs[i].use == Use::kControl) peers = &of_ties;
     if (specs[i].use == Use::kForward || specs[i].use == Use::kBackward) peers = &of_links;
-    if (const auto found = of_copies.find(ranks);
-        specs[i].use == Use::kTensor && found != of_copies.end())
+    if (const auto found = of_groups.find({specs[i].use, ranks}); found != of_groups.end())
       peers = &found->second;
     if (peers == nullptr) continue;
     for (size_t p = 0; p < ranks.size(); ++p) {

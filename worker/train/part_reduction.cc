@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "c10/core/StreamGuard.h"
 #include "core/base/status.h"
 #include "worker/train/device_wait.h"
 #include "worker/train/message_stream.h"
@@ -14,23 +15,47 @@ constexpr absl::Duration kPatience = absl::Minutes(10);
 
 }  // namespace
 
-PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups)
-    : reduction_(std::move(reduction)), state_(state), groups_(groups), copies_(groups.tensor) {
+ReductionMeans::ReductionMeans(at::Device device) : stream(NewStream(device)), scratch(device) {}
+
+PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups,
+                             ReductionMeans& means)
+    : reduction_(std::move(reduction)),
+      state_(state),
+      groups_(groups),
+      means_(means),
+      copies_(groups.tensor) {
   const int32_t self = state_.place().tp;
   for (const plan::Copy& copy : reduction_.copies) {
     // Ranks of the tensor communicator are tensor coordinates.
     if (copy.lead.tp == self) copies_.Add(copy, &state_, nullptr, copy.follower.tp);
     if (copy.follower.tp == self) copies_.Add(copy, nullptr, &state_, copy.lead.tp);
   }
+  const bool even = reduction_.buckets.empty() || reduction_.buckets.front().even;
+  if (!even && groups.data != nullptr)
+    messages_.emplace(reduction_, state_, *groups.data, means.scratch);
+}
+
+absl::Status PartReduction::Begin(absl::Status (ShareExchange::*way)()) {
+  const at::Device device = state_.weights().device();
+  const Moment now = Moment::Now(device);
+  const c10::OptionalStreamGuard guard(means_.stream);
+  now.Await();
+  RETURN_IF_ERROR((*messages_.*way)());
+  begun_ = [done = Moment::Now(device)] {
+    done.Await();
+    return absl::OkStatus();
+  };
+  return absl::OkStatus();
 }
 
 absl::Status PartReduction::Reduce() {
   RETURN_IF_ERROR(copies_.Fold());
   if (groups_.data == nullptr) return absl::OkStatus();
+  if (messages_.has_value()) return Begin(&ShareExchange::Reduce);
   char* base = static_cast<char*>(state_.gradients().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.gradients().element_size());
   for (const plan::ReducedBucket& bucket : reduction_.buckets) {
-    const plan::UnitRange mine = ShareOf(bucket);
+    const plan::UnitRange mine = bucket.own.front();
     RETURN_IF_ERROR(groups_.data->ReduceScatterSum(base + bucket.elements.first * size,
                                                    base + mine.first * size, mine.count,
                                                    CommDType(state_.gradients().scalar_type())));
@@ -42,10 +67,11 @@ absl::Status PartReduction::Reduce() {
 absl::Status PartReduction::Gather() {
   spreads_ = true;
   if (groups_.data == nullptr) return absl::OkStatus();
+  if (messages_.has_value()) return Begin(&ShareExchange::Gather);
   char* base = static_cast<char*>(state_.weights().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());
   for (const plan::ReducedBucket& bucket : reduction_.buckets) {
-    const plan::UnitRange mine = ShareOf(bucket);
+    const plan::UnitRange mine = bucket.own.front();
     RETURN_IF_ERROR(groups_.data->AllGather(base + mine.first * size,
                                             base + bucket.elements.first * size, mine.count,
                                             CommDType(state_.weights().scalar_type())));
@@ -59,25 +85,28 @@ absl::Status PartReduction::Await() {
   return std::exchange(spreads_, false) ? copies_.Spread() : absl::OkStatus();
 }
 
-absl::Status PartReduction::VerifyCopies() {
-  if (groups_.data == nullptr) return absl::OkStatus();
+absl::StatusOr<at::Tensor> PartReduction::BitSums() {
+  if (messages_.has_value()) return messages_->BitSums();
   const at::Tensor& weights = state_.weights();
-  const at::ScalarType bits = weights.element_size() == 8   ? at::kLong
-                              : weights.element_size() == 4 ? at::kInt
-                                                            : at::kShort;
-  // A sum of bit patterns, modulo 2^64: any one element that differs shows.
-  const at::Tensor sum = weights.view(bits).sum(at::kLong).reshape({1});
+  // Modulo 2^64: any one element that differs shows.
+  const at::Tensor sum = weights.view(BitsOf(weights)).sum(at::kLong).reshape({1});
   at::Tensor all = at::empty({groups_.data->size()}, sum.options());
   RETURN_IF_ERROR(groups_.data->AllGather(sum.const_data_ptr(), all.mutable_data_ptr(), 1,
                                           comm::DType::kInt64));
   RETURN_IF_ERROR(groups_.data->Join());
-  const Moment gathered = Moment::Now(all.device());
-  RETURN_IF_ERROR(AwaitDevice({.done = [&] { return gathered.Passed(); },
+  return at::stack({all, sum.expand_as(all)});
+}
+
+absl::Status PartReduction::VerifyCopies() {
+  if (groups_.data == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const at::Tensor sums, BitSums());
+  const Moment there = Moment::Now(sums.device());
+  RETURN_IF_ERROR(AwaitDevice({.done = [&] { return there.Passed(); },
                                .stopped = [] { return false; },  // a stop aborts the communicator
                                .check = [this] { return groups_.data->Check(); },
                                .patience = kPatience,
                                .missing = "the sums of the replicas' parameters are not there"}));
-  if ((all == sum).all().item<bool>()) return absl::OkStatus();
+  if (sums[0].equal(sums[1])) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("replicas hold different parameters of pipeline part ",
                                           state_.place().pp, " chunk ", state_.chunk(),
                                           " of module ", state_.place().module));

@@ -1,8 +1,7 @@
-// worker/train/part_reduction.h: the collectives that keep the copies of one pipeline part alike,
-// for one epoch.
+// worker/train/part_reduction.h: what keeps the copies of one pipeline part alike, for one epoch.
 //
-// Replica r of n reduces its share of every bucket (part_state.h) and, after the optimizer, gives
-// it to the others.
+// Each replica reduces its shares (core/plan/reduction.h) and, after the optimizer, gives them to
+// the others: by a collective a bucket where all are equally wide, else by messages.
 //
 // Not thread-safe. On CUDA only enqueues.
 #pragma once
@@ -10,13 +9,16 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "c10/core/Stream.h"
 #include "core/plan/reduction.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/copy_exchange.h"
 #include "worker/train/part_state.h"
+#include "worker/train/share_exchange.h"
 
 namespace phalanx::train {
 
@@ -26,10 +28,19 @@ struct PartGroups {
   comm::Communicator* data = nullptr;
 };
 
+// What the parts of a process have together to reduce by messages.
+struct ReductionMeans {
+  explicit ReductionMeans(at::Device device);
+  // On which packing and summing run, so that no pass waits for a peer; none on CPU.
+  const std::optional<c10::Stream> stream;
+  ReductionScratch scratch;
+};
+
 class PartReduction {
  public:
-  // `state` and the communicators outlive it.
-  PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups);
+  // `state`, the communicators and `means` outlive it.
+  PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups,
+                ReductionMeans& means);
 
   // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
   // this rank's shares hold the complete sum.
@@ -45,16 +56,18 @@ class PartReduction {
   absl::Status VerifyCopies();
 
  private:
-  // What this rank is the home of. Ranks of the data communicator are positions in the group.
-  plan::UnitRange ShareOf(const plan::ReducedBucket& bucket) const {
-    return bucket.shares[static_cast<size_t>(reduction_.self)].elements;
-  }
+  // Runs one way of the shares' exchange behind the current stream, on the stream of its own.
+  absl::Status Begin(absl::Status (ShareExchange::*way)());
+  // The bit sums that are to be equal: of the replicas' weights and of this one's.
+  absl::StatusOr<at::Tensor> BitSums();
 
   const plan::Reduction reduction_;
   PartState& state_;
   const PartGroups groups_;
-  CopyExchange copies_;              // of the tensor group
-  comm::Communicator::Point begun_;  // behind what is to be waited for; else empty
+  ReductionMeans& means_;
+  CopyExchange copies_;                    // of the tensor group
+  std::optional<ShareExchange> messages_;  // where replicas differ in width
+  comm::Communicator::Point begun_;        // behind what is to be waited for; else empty
   bool spreads_ = false;
 };
 

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/plan/reduction.h"
 #include "worker/model/stage_io.h"
 
 namespace phalanx::train {
@@ -61,6 +60,23 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
   return runs;
 }
 
+// Of a run that this rank is the home of what it leads.
+void AppendStateRuns(const plan::UnitRange& own, const std::vector<FlagRun>& flags,
+                     OptimizerState* state) {
+  auto run = std::upper_bound(
+      flags.begin(), flags.end(), own.first,
+      [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });
+  for (; run != flags.end() && run->begin < own.end(); ++run) {
+    if (!run->trains) continue;
+    const int64_t first = std::max(own.first, run->begin), last = std::min(own.end(), run->end);
+    state->runs.push_back({.gradient_offset = first,
+                           .state_offset = state->elements,
+                           .count = last - first,
+                           .decay = run->decay});
+    state->elements += last - first;
+  }
+}
+
 }  // namespace
 
 comm::DType CommDType(at::ScalarType type) {
@@ -103,28 +119,13 @@ PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t c
   if (parameters_.trained_extent == 0) return;
   gradients_ =
       at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options.compute)));
-  const plan::RankList replicas = plan.DataGroupOf(place);
-  const auto self = std::find(replicas.begin(), replicas.end(), plan.RankOf(place));
-  BuildOptimizerState(static_cast<int32_t>(self - replicas.begin()), options.compute);
+  BuildOptimizerState(plan::ReductionOf(plan, place, chunk, parameters_), options.compute);
 }
 
-void PartState::BuildOptimizerState(int32_t home, at::ScalarType compute) {
+void PartState::BuildOptimizerState(const plan::Reduction& reduction, at::ScalarType compute) {
   const std::vector<FlagRun> flags = FlagRuns(parameters_);
-  for (const plan::ReducedBucket& bucket : plan::ReducedBuckets(parameters_)) {
-    const plan::UnitRange mine = bucket.shares[static_cast<size_t>(home)].elements;
-    const int64_t begin = mine.first, end = mine.end();
-    auto run = std::upper_bound(
-        flags.begin(), flags.end(), begin,
-        [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });
-    for (; run != flags.end() && run->begin < end; ++run) {
-      if (!run->trains) continue;
-      const int64_t first = std::max(begin, run->begin), last = std::min(end, run->end);
-      optimizer_.runs.push_back({.gradient_offset = first,
-                                 .state_offset = optimizer_.elements,
-                                 .count = last - first,
-                                 .decay = run->decay});
-      optimizer_.elements += last - first;
-    }
+  for (const plan::ReducedBucket& bucket : reduction.buckets) {
+    for (const plan::UnitRange& own : bucket.own) AppendStateRuns(own, flags, &optimizer_);
   }
   const auto options = gradients_.options();
   optimizer_.first_moment = at::zeros({optimizer_.elements}, options);

@@ -1,9 +1,9 @@
 // worker/train/part_state.h: parameters, gradients and optimizer state of one pipeline part on one
 // rank.
 //
-// Weights and gradients are flat buffers laid out by plan::ParametersOf. Replica r of n owns the
-// r-th n-th of every bucket (as ZeRO-1 has it): it alone keeps optimizer state for it and updates
-// it, as far as its rank leads (plan/copies.h). What does not train has neither optimizer state nor
+// Weights and gradients are flat buffers laid out by plan::ParametersOf. Each share of a bucket has
+// one home (plan/reduction.h; as ZeRO-1 has it): it alone keeps optimizer state for it and updates
+// it, as far as it leads (plan/copies.h). What does not train has neither optimizer state nor
 // gradients: these are of the front of the flat buffer.
 //
 // Nothing here is bound to an epoch: who reduces and gathers these buffers is part_reduction.h.
@@ -18,6 +18,7 @@
 
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
+#include "core/plan/reduction.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/run_ahead.h"
 #include "worker/train/step_kernels.h"
@@ -60,8 +61,7 @@ class PartState {
   void Recast();
 
  private:
-  // `home`: the rank's position in its data group.
-  void BuildOptimizerState(int32_t home, at::ScalarType compute);
+  void BuildOptimizerState(const plan::Reduction& reduction, at::ScalarType compute);
 
   plan::Place place_;
   int32_t chunk_;

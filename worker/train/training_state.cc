@@ -28,33 +28,19 @@ Counts After(Counts counts, Verdict verdict) {
   return counts;
 }
 
-// Shares, reductions and gathers are those of a stage whose replicas are of one width.
-absl::Status CheckWidths(const plan::Plan& plan) {
-  for (const plan::ModulePlan& module : plan.modules) {
-    for (int32_t pp = 0; pp < module.replicas.stages(); ++pp) {
-      if (module.replicas.EqualWidths(pp)) continue;
-      return absl::UnimplementedError(absl::StrCat(
-          "module ", plan.module_spec(module.index).name, ": replicas of stage ", pp, " are ",
-          module.replicas.NarrowestOf(pp), " to ", module.replicas.WidestOf(pp),
-          " ranks wide; replicas of different widths cannot be trained yet"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::Create(const plan::Plan& plan,
                                                                      Rank rank,
                                                                      const BufferOptions& options) {
-  RETURN_IF_ERROR(CheckWidths(plan));
   return std::unique_ptr<TrainingState>(new TrainingState(plan, rank, options));
 }
 
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
     : options_(options),
       forward_stream_(NewStream(options.device)),
-      backward_stream_(NewStream(options.device)) {
+      backward_stream_(NewStream(options.device)),
+      reductions_(options.device) {
   for (const plan::Place& place : plan.PlacesOf(rank)) {
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {

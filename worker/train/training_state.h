@@ -25,6 +25,7 @@
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/train/commit.h"
+#include "worker/train/part_reduction.h"
 #include "worker/train/part_state.h"
 #include "worker/train/step_kernels.h"
 
@@ -65,7 +66,7 @@ struct Standing {
 
 class TrainingState {
  public:
-  // Holds initial values. Errors: Unimplemented where replicas of a stage differ in width.
+  // Holds initial values.
   static absl::StatusOr<std::unique_ptr<TrainingState>> Create(const plan::Plan& plan, Rank rank,
                                                                const BufferOptions& options);
 
@@ -76,6 +77,8 @@ class TrainingState {
   // On which an epoch's messages run; none on CPU.
   std::optional<c10::Stream> forward_stream() const { return forward_stream_; }
   std::optional<c10::Stream> backward_stream() const { return backward_stream_; }
+
+  ReductionMeans& reductions() { return reductions_; }
 
   // Thread-safe. Ends the epoch that borrows the state: no step is decided here any more.
   void RequestStop() { kernels_->SetStop(true); }
@@ -123,6 +126,7 @@ class TrainingState {
   std::vector<PartState*> homes_;
   std::unique_ptr<StepKernels> kernels_;
   const std::optional<c10::Stream> forward_stream_, backward_stream_;
+  ReductionMeans reductions_;
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;

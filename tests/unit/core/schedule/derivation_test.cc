@@ -109,11 +109,12 @@ std::string TextOfPlace(const plan::Plan& plan, const plan::Place& place) {
     }
     for (const plan::Copy& copy : plan::CopiesInSlot(plan, place, chunk)) text += Text(copy);
     if (!module.replicas.EqualWidths(place.pp)) continue;
-    for (const plan::ReducedBucket& bucket : plan::ReducedBuckets(parameters)) {
+    for (const plan::ReducedBucket& bucket :
+         plan::ReductionOf(plan, place, chunk, parameters).buckets) {
       absl::StrAppend(&text, "bucket");
-      for (const plan::BucketShare& share : bucket.shares) {
-        absl::StrAppend(&text, " ", share.home, ":", share.elements.first, "+",
-                        share.elements.count);
+      for (int32_t home = 0; home < parameters.replicas; ++home) {
+        const plan::UnitRange share = plan::EvenShare(bucket.elements, parameters.replicas, home);
+        absl::StrAppend(&text, " ", home, ":", share.first, "+", share.count);
       }
       absl::StrAppend(&text, "\n");
     }

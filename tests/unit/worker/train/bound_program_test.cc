@@ -213,20 +213,23 @@ TEST(BoundProgramTest, Reductions_OfAGroup_AreTheSameOnAllItsRanks) {
   EXPECT_EQ(of_group.size(), 4u);  // stages x tensor coordinates
   for (const auto& [key, members] : of_group) {
     ASSERT_EQ(members.size(), 3u);
-    const std::vector<plan::ReducedBucket>& buckets = members[0].second.buckets;
+    const size_t buckets = members[0].second.buckets.size();
     for (const auto& [rank, reduction] : members) {
       EXPECT_EQ(reduction.group[static_cast<size_t>(reduction.self)], rank);
-      EXPECT_EQ(reduction.buckets, buckets);
+      EXPECT_EQ(reduction.buckets.size(), buckets);
     }
     int64_t end = 0;
-    for (const plan::ReducedBucket& bucket : buckets) {
-      EXPECT_EQ(bucket.elements.first, end);
-      for (size_t share = 0; share < bucket.shares.size(); ++share) {
-        EXPECT_EQ(bucket.shares[share].home, static_cast<int32_t>(share));
-        EXPECT_EQ(bucket.shares[share].elements.first, end);
-        end = bucket.shares[share].elements.end();
+    for (size_t b = 0; b < buckets; ++b) {
+      const plan::UnitRange elements = members[0].second.buckets[b].elements;
+      EXPECT_EQ(elements.first, end);
+      for (const auto& [rank, reduction] : members) {  // in the order of the group
+        const plan::ReducedBucket& bucket = reduction.buckets[b];
+        EXPECT_EQ(bucket.elements, elements);
+        ASSERT_EQ(bucket.own.size(), 1u);
+        EXPECT_EQ(bucket.own[0].first, end);
+        end = bucket.own[0].end();
       }
-      EXPECT_EQ(bucket.elements.end(), end);
+      EXPECT_EQ(elements.end(), end);
     }
   }
 }

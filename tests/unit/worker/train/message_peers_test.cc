@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/prng.h"
+#include "core/plan/loss.h"
 #include "gtest/gtest.h"
 #include "tests/support/layouts.h"
 #include "tests/support/specs.h"
@@ -149,6 +150,24 @@ TEST(MessagePeersTest, HoldersOfCopies_TalkOnTheGroupThatKeepsThemAlike) {
       EXPECT_EQ(peers[i], expected) << specs[i].name << " rank " << rank;
     }
   }
+}
+
+// Of three ranks of a stage the one that is alone in its replica talks to both others, and they to
+// it alone.
+TEST(MessagePeersTest, ReplicasOfUnequalWidths_TalkOnTheirDataGroup) {
+  const plan::Plan healthy =
+      PlanOf(AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1));
+  const auto plan = plan::Expand(healthy.spec, *plan::WithoutRanks(healthy, {Rank{3}}));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
+  const auto data = std::find_if(specs.begin(), specs.end(),
+                                 [](const auto& spec) { return spec.use == Use::kData; });
+  ASSERT_NE(data, specs.end());
+  ASSERT_EQ(data->ranks, (plan::RankList{Rank{0}, Rank{1}, Rank{2}}));
+  const auto index = static_cast<size_t>(data - specs.begin());
+  EXPECT_EQ(MessagePeers(*plan, Rank{0}, specs)[index], std::vector<int32_t>{2});
+  EXPECT_EQ(MessagePeers(*plan, Rank{1}, specs)[index], std::vector<int32_t>{2});
+  EXPECT_EQ(MessagePeers(*plan, Rank{2}, specs)[index], (std::vector<int32_t>{0, 1}));
 }
 
 }  // namespace

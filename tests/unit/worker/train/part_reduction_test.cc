@@ -60,13 +60,14 @@ TEST(PartReductionTest, Await_OfOnePart_WaitsForItsOwnCollectivesAlone) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const plan::Place place = plan->PlacesOf(Rank{0})[0];
   NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
   std::vector<std::unique_ptr<PartState>> states;
   std::vector<std::unique_ptr<PartReduction>> parts;
   for (int32_t chunk = 0; chunk < 2; ++chunk) {
     states.push_back(std::make_unique<PartState>(*plan, place, chunk, BufferOptions{}));
     parts.push_back(std::make_unique<PartReduction>(
         plan::ReductionOf(*plan, place, chunk, states.back()->parameters()), *states.back(),
-        PartGroups{.data = &data}));
+        PartGroups{.data = &data}, means));
   }
   EXPECT_FALSE(parts[0]->pending());
   ASSERT_TRUE(parts[0]->Gather().ok());

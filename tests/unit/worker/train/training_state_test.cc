@@ -144,25 +144,6 @@ TEST_F(TrainingStateTest, FromTheBeginning_IsWhereAFreshStateStands) {
   EXPECT_EQ(state_.StandingNow().decided.step, 0);
 }
 
-TEST(TrainingStateWidthsTest, ReplicasOfDifferentWidths_AreNotTrained) {
-  const job::JobSpec spec =
-      support::AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2, .pp = 2}).Batch(4, 1);
-  const auto healthy = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
-  ASSERT_TRUE(healthy.ok()) << healthy.status();
-  EXPECT_TRUE(TrainingState::Create(*healthy, Rank{0}, {}).ok());
-  plan::Layout layout = healthy->layout;
-  const Rank left = healthy->TensorGroup(0, 1, 1)[0];
-  layout.modules[0].changes = {{.dp = 1, .pp = 1, .ranks = {left}}};
-  const auto narrower = plan::Expand(spec, layout);
-  ASSERT_TRUE(narrower.ok()) << narrower.status();
-  for (const Rank rank : {Rank{0}, left}) {
-    const absl::Status status = TrainingState::Create(*narrower, rank, {}).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(status.message(),
-                HasSubstr("module language: replicas of stage 1 are 1 to 2 ranks wide"));
-  }
-}
-
 TEST(TrainingStateBf16Test, GoOn_MakesTheParametersThoseOfTheirMasters) {
   job::JobSpec spec = support::AJob()
                           .Module("language", support::Llama({.layers = 1}))

@@ -1,0 +1,127 @@
+// Replicas of any widths compute the plain model's step.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/oracle/training/cases.h"
+
+namespace phalanx::oracle {
+namespace {
+
+using job::ScheduleName;
+using support::AJob;
+using support::Layout;
+
+struct WidthsCase {
+  NamedJob job;
+  plan::RankList lost;
+};
+
+class WidthsTest : public testing::TestWithParam<WidthsCase> {};
+
+TEST_P(WidthsTest, EqualThePlainModel) { ExpectEqualsPlain(GetParam().job, GetParam().lost); }
+
+std::string NameOfCase(const testing::TestParamInfo<WidthsCase>& info) {
+  return info.param.job.name;
+}
+
+WidthsCase Lost(const std::string& name, AJob job, std::vector<int32_t> lost) {
+  job.spec().recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
+  WidthsCase made{.job = Named(name, std::move(job))};
+  for (const int32_t rank : lost) made.lost.push_back(Rank{rank});
+  return made;
+}
+
+// Eight query heads and blocks, so that every width has something; the vocabulary of 29 makes eight
+// blocks of 4, the last one short.
+job::Architecture EightHeads(int32_t kv_heads, bool tied = false, int32_t layers = 2) {
+  return support::Llama({.hidden_size = 16,
+                         .layers = layers,
+                         .heads = 8,
+                         .kv_heads = kv_heads,
+                         .mlp_size = 38,
+                         .block = 4,
+                         .vocabulary = 29,
+                         .context = 64,
+                         .tied_head = tied});
+}
+
+AJob Language(job::Architecture architecture, const Layout& layout) {
+  return AJob().Module("language", std::move(architecture), layout).Batch(6, 2);
+}
+
+// Every R < T of two and of three replicas; which slots are missing goes round.
+std::vector<WidthsCase> EveryWidth() {
+  std::vector<WidthsCase> cases;
+  for (const int32_t healthy : {2, 3, 4, 8}) {
+    for (int32_t left = 1; left < healthy; ++left) {
+      for (const int32_t replicas : {2, 3}) {
+        const int32_t hit = (healthy + left) % replicas;
+        std::vector<int32_t> lost;
+        for (int32_t i = 0; i < healthy - left; ++i)
+          lost.push_back(hit * healthy + (i + left) % healthy);
+        const int32_t kv_heads = std::vector<int32_t>{8, 4, 2, 1}[cases.size() % 4];
+        cases.push_back(Lost(
+            absl::StrCat("t", healthy, "_r", left, "_dp", replicas, "_kv", kv_heads),
+            Language(EightHeads(kv_heads, cases.size() % 3 == 0), {.tp = healthy, .dp = replicas}),
+            std::move(lost)));
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryWidth, WidthsTest, testing::ValuesIn(EveryWidth()), NameOfCase);
+
+std::vector<WidthsCase> Shapes() {
+  std::vector<WidthsCase> cases;
+  const auto add = [&](const std::string& name, AJob job, std::vector<int32_t> lost) {
+    cases.push_back(Lost(name, std::move(job), std::move(lost)));
+  };
+  const Layout tp4_dp3{.tp = 4, .dp = 3};
+  add("three_widths", Language(EightHeads(2), tp4_dp3), {5, 8, 10, 11});
+  add("three_widths_tied", Language(EightHeads(4, true), tp4_dp3), {4, 9, 10, 11});
+  add("all_hit_alike", Language(EightHeads(2), tp4_dp3), {0, 5, 10});
+  add("first_slot_of_the_first", Language(EightHeads(8), {.tp = 3, .dp = 2}), {0});
+  add("recomputed", Language(EightHeads(2), {.tp = 3, .dp = 2, .recompute = job::Recompute::kFull}),
+      {4});
+  const auto with_vision = [](const Layout& vision, const Layout& language) {
+    return AJob()
+        .Module("vision", TinyVision(), vision)
+        .Module("language", EightHeads(2), language)
+        .Batch(6, 2);
+  };
+  add("frozen_encoder",
+      with_vision({.dp = 2, .frozen = true}, {.tp = 3, .dp = 2})
+          .Edge("vision", "language", {.projector = 20}),
+      {3});
+  // Quick-GELU, GELU.
+  const Layout tp3_dp2{.tp = 3, .dp = 2}, tp2_dp2{.tp = 2, .dp = 2};
+  add("encoder_hit", with_vision(tp3_dp2, tp2_dp2).Edge("vision", "language", {.projector = 20}),
+      {1});
+  add("encoder_and_language_hit",
+      with_vision(tp3_dp2, tp3_dp2).Edge("vision", "language", {.projector = 20}), {4, 6, 7});
+  add("sounds_hit",
+      AJob()
+          .Module("audio", TinyAudio(), tp3_dp2)
+          .Module("language", EightHeads(2), tp3_dp2)
+          .Edge("audio", "language", {.projector = 20})
+          .Batch(6, 2),
+      {0, 10});
+  add("one_device_hits_both",
+      AJob()
+          .Module("vision", TinyVision(), {.tp = 2, .dp = 3, .offset = 0})
+          .Module("language", EightHeads(2), {.tp = 3, .dp = 2, .offset = 0})
+          .Edge("vision", "language", {.projector = 20})
+          .Batch(6, 2),
+      {2});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, WidthsTest, testing::ValuesIn(Shapes()), NameOfCase);
+
+}  // namespace
+}  // namespace phalanx::oracle
