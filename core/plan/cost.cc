@@ -217,7 +217,8 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   estimate->parameters += parameters.elements * bytes;
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
-    estimate->optimizer += 3 * wide_bytes * parameters.LedElements() / parameters.replicas;
+    estimate->optimizer +=
+        StateBytes(plan.spec.compute) * parameters.LedElements() / parameters.replicas;
     const PackedElements packed = PackedOf(plan, place, parameters);
     estimate->parameters += packed.spread * bytes;
     estimate->gradients += packed.folded * wide_bytes;
@@ -353,6 +354,8 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
   }
   return Scaled(cost, 1.0 / width);
 }
+
+int64_t StateBytes(job::Precision compute) { return 3 * std::max<int64_t>(4, BytesOf(compute)); }
 
 UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const ReplicaTable& replicas = plan.replicas(part.module);

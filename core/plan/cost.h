@@ -36,6 +36,9 @@ struct UpdateBytes {
 // known parameters.
 UpdateBytes UpdateCost(const Plan& plan, const PartId& part);
 
+// Of one element: its master and its two moments.
+int64_t StateBytes(job::Precision compute);
+
 // Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
 // each part with at least one layer.
 std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);
