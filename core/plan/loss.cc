@@ -13,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/plan/cost.h"
+#include "core/plan/derivation.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {

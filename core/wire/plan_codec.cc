@@ -319,6 +319,7 @@ v1::Plan ToProto(const plan::Plan& plan, const PlanFigures& figures) {
   ToProto(plan.layout.nodes, out.mutable_placement());
   *out.mutable_idle() = Numbers(plan.layout.idle);
   *out.mutable_lost() = Numbers(plan.layout.lost);
+  *out.mutable_notes() = {plan.notes.begin(), plan.notes.end()};
   out.set_stages(plan.stages);
   FillSchedule(plan, figures, out.mutable_schedule());
   FillCandidates(plan, &out);

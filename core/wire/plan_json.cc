@@ -289,6 +289,7 @@ std::string PlanJson(const v1::Plan& plan) {
   json["edges"] = ListJson(plan, plan.edges(), EdgeJson);
   json["ranks"] = RanksJson(plan, devices);
   if (plan.lost_size() > 0) json["lost"] = ToJson(plan.lost());
+  for (const std::string& note : plan.notes()) json["notes"].push_back(note);
   json["idle"] = ToJson(plan.idle());
   json["idle_devices"] = IdleDevicesJson(plan, devices);
   json["stages"] = plan.stages();

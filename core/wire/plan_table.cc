@@ -318,6 +318,7 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
                                   100 * figures.lower_bound));
   if (known) absl::StrAppend(&text, MemoryLine(memory));
   if (!plan.candidates.empty()) absl::StrAppend(&text, "\n", CandidatesTable(plan));
+  for (const std::string& note : plan.notes) absl::StrAppend(&text, "Note: ", note, "\n");
   return text;
 }
 

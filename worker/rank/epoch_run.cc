@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/plan/derivation.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/prng.h"
-#include "core/plan/layout.h"
+#include "core/plan/derivation.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/rank/rank_world.h"
 #include "tests/support/files.h"

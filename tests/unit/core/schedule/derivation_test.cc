@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/digest.h"
 #include "core/plan/copies.h"
+#include "core/plan/derivation.h"
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
 #include "core/plan/samples.h"
