@@ -20,7 +20,7 @@
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
-#include "core/schedule/choice.h"
+#include "core/schedule/admission.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
@@ -56,12 +56,12 @@ struct LaidOut {
 absl::StatusOr<LaidOut> LayOut(const job::JobSpec& spec, const plan::Cluster& cluster,
                                const plan::RankList& lost, int64_t device_memory) {
   LaidOut laid;
-  ASSIGN_OR_RETURN(laid.plan, schedule::PlanJob(spec, cluster, Epoch{1}));
+  const std::vector<int64_t> memory(static_cast<size_t>(spec.World()), device_memory);
+  ASSIGN_OR_RETURN(laid.plan, schedule::AdmitJob(spec, cluster, memory, Epoch{1}));
   if (!lost.empty()) {
     ASSIGN_OR_RETURN(laid.plan, plan::PlanWithout(laid.plan, lost));
+    RETURN_IF_ERROR(plan::CheckMemory(laid.plan, memory));
   }
-  const std::vector<int64_t> memory(static_cast<size_t>(laid.plan.world), device_memory);
-  RETURN_IF_ERROR(plan::CheckMemory(laid.plan, memory));
   ASSIGN_OR_RETURN(schedule::Simulation simulation,
                    schedule::SimulatePlan(laid.plan, schedule::CostFromShapes(laid.plan)));
   laid.figures.bubble = simulation.bubble;

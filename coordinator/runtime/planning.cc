@@ -12,7 +12,7 @@
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
-#include "core/schedule/choice.h"
+#include "core/schedule/admission.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
@@ -26,9 +26,12 @@ std::string Resolve(const std::string& directory, const std::string& path) {
 }
 
 absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                  Epoch epoch, absl::Span<const Rank> lost) {
-  absl::StatusOr<plan::Plan> plan = schedule::PlanJob(spec, cluster, epoch);
-  if (plan.ok() && !lost.empty()) plan = plan::PlanWithout(*plan, lost);
+                                  Epoch epoch, absl::Span<const Rank> lost,
+                                  absl::Span<const int64_t> device_memory) {
+  absl::StatusOr<plan::Plan> plan = schedule::AdmitJob(spec, cluster, device_memory, epoch);
+  if (!plan.ok() || lost.empty()) return plan;
+  plan = plan::PlanWithout(*plan, lost);
+  if (plan.ok()) RETURN_IF_ERROR(plan::CheckMemory(*plan, device_memory));
   return plan;
 }
 
@@ -73,10 +76,11 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
   plan::Plan plan;
   if (layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
+    RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
   } else {
-    ASSIGN_OR_RETURN(plan, PlanOf(read.spec, plan::ClusterOf(placement), epoch, request.lost));
+    ASSIGN_OR_RETURN(plan, PlanOf(read.spec, plan::ClusterOf(placement), epoch, request.lost,
+                                  device_memory));
   }
-  RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
   return PlanSummary{.layout = std::move(plan.layout), .digest = std::move(plan.digest)};
 }
 
@@ -132,8 +136,8 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
                      " devices; the connected nodes that match have ", devices));
   }
   ASSIGN_OR_RETURN(const plan::Plan plan,
-                   PlanOf(read.spec, plan::ClusterOf(*placement), Epoch{1}, lost));
-  RETURN_IF_ERROR(plan::CheckMemory(plan, DeviceMemory(empty, *placement)));
+                   PlanOf(read.spec, plan::ClusterOf(*placement), Epoch{1}, lost,
+                          DeviceMemory(empty, *placement)));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
   return wire::ToProto(plan, {.bubble = simulation.bubble, .lower_bound = simulation.lower_bound});

@@ -209,6 +209,13 @@ PackedElements PackedOf(const Plan& plan, const Place& place, const StageParamet
   return packed;
 }
 
+// Homes of a module's state that are ranks; a rank mirrors as much as it is the primary of.
+int64_t HomesOnRanks(const Plan& plan, int32_t module) {
+  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
+  if (layout.state_home != job::StateHome::kMirror) return 1;
+  return std::clamp(layout.state_copies, 1, plan.replicas(module).present_replicas());
+}
+
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate* estimate) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
@@ -217,8 +224,8 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   estimate->parameters += parameters.elements * bytes;
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
-    estimate->optimizer +=
-        StateBytes(plan.spec.compute) * parameters.LedElements() / parameters.replicas;
+    estimate->optimizer += HomesOnRanks(plan, place.module) * StateBytes(plan.spec.compute) *
+                           parameters.LedElements() / parameters.replicas;
     const PackedElements packed = PackedOf(plan, place, parameters);
     estimate->parameters += packed.spread * bytes;
     estimate->gradients += packed.folded * wide_bytes;

@@ -50,8 +50,9 @@ double StepFlops(const Plan& plan, double tokens, double images, double sounds);
 
 // Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
 // max(fp32, compute), of what trains alone, the last three divided by the replicas and of what the
-// rank leads (copies.h). With parameters and gradients count the copies of them that are packed to
-// travel between the tensor ranks, or the ends of a tied embedding, of a replica.
+// rank leads (copies.h), once for each home that is a rank (its own and mirrors). With parameters
+// and gradients count the copies of them that are packed to travel between the tensor ranks, or the
+// ends of a tied embedding, of a replica.
 //
 // Activations, elements a row that a layer keeps, with `in` = mlp, in decoders 2 * mlp (the sharded
 // ones divided by the width):
