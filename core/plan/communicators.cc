@@ -32,15 +32,14 @@ RankList RanksAtWork(const Plan& plan) {
   return ranks;
 }
 
-// Ranks of one stage over all present replicas whose tensor coordinate is below `width`.
-void InsertStage(const Plan& plan, int32_t module, int32_t stage, int32_t width,
-                 std::set<Rank>* ranks) {
-  const ReplicaTable& replicas = plan.replicas(module);
+// Ranks of one stage over all present replicas.
+void InsertStage(const Plan& plan, const PartId& part, std::set<Rank>* ranks) {
+  const ReplicaTable& replicas = plan.replicas(part.module);
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     if (!replicas.Present(dp)) continue;
     for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-      const int32_t count = std::min(replicas.Width(dp, stage), width);
-      for (int32_t tp = 0; tp < count; ++tp) ranks->insert(replicas.At(dp, stage, cp, tp));
+      const RankList group = replicas.Ranks(dp, part.stage, cp);
+      ranks->insert(group.begin(), group.end());
     }
   }
 }
@@ -49,11 +48,8 @@ void InsertStage(const Plan& plan, int32_t module, int32_t stage, int32_t width,
 RankList RanksOfLinks(const Plan& plan) {
   std::set<Rank> ranks;
   for (const Link& link : plan.links) {
-    // Along an edge, source rank t sends only if some destination holds slice t.
-    const int32_t destination_width = plan.replicas(link.to.module).WidestOf(link.to.stage);
-    InsertStage(plan, link.from.module, link.from.stage,
-                link.edge < 0 ? kWorldMax : destination_width, &ranks);
-    InsertStage(plan, link.to.module, link.to.stage, kWorldMax, &ranks);
+    InsertStage(plan, link.from, &ranks);
+    InsertStage(plan, link.to, &ranks);
   }
   return {ranks.begin(), ranks.end()};
 }

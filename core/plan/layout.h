@@ -104,7 +104,7 @@ inline constexpr int64_t kSpeedMax = 1 << 30;
 // on: plan, programs and their tickets, shares, and the form of what they send each other. It goes
 // up with any change of these, the constants of costs included: tests/unit/core/schedule/
 // derivation_test.cc fails for one that leaves it.
-inline constexpr int32_t kDerivation = 2;
+inline constexpr int32_t kDerivation = 3;
 
 struct Layout {
   Epoch epoch{1};

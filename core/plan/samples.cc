@@ -83,18 +83,23 @@ std::vector<int64_t> LaneStarts(const Plan& plan, int32_t module,
   return LaneStarts(ModuleOf(plan, module), static_cast<int64_t>(microbatch.samples.size()));
 }
 
-// Messages of one pair of lanes: one a destination tensor rank.
-void AppendPair(const Plan& plan, const Link& link, int32_t from_lane, int32_t to_lane,
-                UnitRange samples, std::vector<LinkMessage>* messages) {
-  const RankList sources = plan.TensorGroup(link.from.module, from_lane, link.from.stage);
-  const RankList destinations = plan.TensorGroup(link.to.module, to_lane, link.to.stage);
-  for (size_t slice = 0; slice < destinations.size(); ++slice) {
-    messages->push_back({.from = sources[slice % sources.size()],
-                         .to = destinations[slice],
-                         .first = samples.first,
-                         .count = samples.count,
-                         .slice = static_cast<int32_t>(slice),
-                         .slices = static_cast<int32_t>(destinations.size())});
+// Messages of one pair of lanes: where both ends cut rows alike, between equal slices.
+void AppendPair(const RankList& sources, const RankList& destinations, UnitRange samples,
+                std::vector<LinkMessage>* messages) {
+  const size_t from_slices = sources.size(), to_slices = destinations.size();
+  for (size_t from = 0; from < from_slices; ++from) {
+    for (size_t to = 0; to < to_slices; ++to) {
+      if (from_slices == to_slices && from != to) continue;
+      messages->push_back({.from = sources[from],
+                           .to = destinations[to],
+                           .first = samples.first,
+                           .count = samples.count,
+                           .from_slice = static_cast<int32_t>(from),
+                           .from_slices = static_cast<int32_t>(from_slices),
+                           .to_slice = static_cast<int32_t>(to),
+                           .to_slices = static_cast<int32_t>(to_slices),
+                           .flags = from == to % from_slices});
+    }
   }
 }
 
@@ -108,9 +113,11 @@ std::vector<LinkMessage> EdgeMessages(const Plan& plan, const Link& link,
   // Both sides cut one list into ascending runs, so one walk over both finds all intersections.
   for (int32_t from = 0, to = 0; from < sources && to < destinations;) {
     const UnitRange source = RunOf(from_starts, from), destination = RunOf(to_starts, to);
-    const int64_t first = std::max(source.first, destination.first);
-    const int64_t end = std::min(source.end(), destination.end());
-    if (first < end) AppendPair(plan, link, from, to, {first, end - first}, &messages);
+    const UnitRange both = Intersection(source, destination);
+    if (both.count > 0) {
+      AppendPair(plan.TensorGroup(link.from.module, from, link.from.stage),
+                 plan.TensorGroup(link.to.module, to, link.to.stage), both, &messages);
+    }
     if (source.end() <= destination.end()) {
       ++from;
     } else {
@@ -128,15 +135,16 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     const UnitRange samples = RunOf(starts, dp);
     if (samples.count == 0) continue;
-    const int32_t width = replicas.Width(dp, link.from.stage);
-    if (width != replicas.Width(dp, link.to.stage)) {
-      AppendPair(plan, link, dp, dp, samples, &messages);
-      continue;
-    }
     for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
-      for (int32_t tp = 0; tp < width; ++tp) {
-        messages.push_back({.from = replicas.At(dp, link.from.stage, cp, tp),
-                            .to = replicas.At(dp, link.to.stage, cp, tp),
+      const RankList sources = replicas.Ranks(dp, link.from.stage, cp);
+      const RankList destinations = replicas.Ranks(dp, link.to.stage, cp);
+      if (sources.size() != destinations.size()) {
+        AppendPair(sources, destinations, samples, &messages);
+        continue;
+      }
+      for (size_t tp = 0; tp < sources.size(); ++tp) {
+        messages.push_back({.from = sources[tp],
+                            .to = destinations[tp],
                             .first = samples.first,
                             .count = samples.count});
       }
@@ -230,6 +238,11 @@ int64_t SampleAt(uint64_t seed, int64_t data_set_size, int64_t position) {
     value = Feistel(seed ^ kSampleOrder, pass, half_bits, value);
   } while (value >= size);
   return static_cast<int64_t>(value);
+}
+
+UnitRange RowsOfMessage(const LinkMessage& message, int64_t rows) {
+  return Intersection(SliceOf(rows, message.from_slices, message.from_slice),
+                      SliceOf(rows, message.to_slices, message.to_slice));
 }
 
 std::vector<LinkMessage> LinkMessages(const Plan& plan, int32_t link,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/plan/plan.h"
+#include "core/plan/rows.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
@@ -48,20 +49,27 @@ std::vector<int64_t> LaneSamplesOfStep(const Plan& plan, int32_t module);
 // permutation of its own: a Feistel network over the index, so no table is kept.
 int64_t SampleAt(uint64_t seed, int64_t data_set_size, int64_t position);
 
-// One message of a link: rows of samples [first, first + count) of the microbatch's list, of which
-// the message carries slice `slice` of `slices` (row slices: EvenSplit of the rows).
+// One message of a link: of the rows of samples [first, first + count) of the microbatch's list,
+// those that are both in slice `from_slice` of `from_slices`, which is what its source answers for,
+// and in slice `to_slice` of `to_slices`, which is what its destination asks for (rows.h).
 struct LinkMessage {
   Rank from, to;
   int64_t first = 0, count = 0;
-  int32_t slice = 0, slices = 1;
+  int32_t from_slice = 0, from_slices = 1, to_slice = 0, to_slices = 1;
+  // The validity of the samples goes along: with one message for each destination, rows or not.
+  bool flags = true;
+  UnitRange samples() const { return {first, count}; }
 };
+// Of `rows`, all that the samples have.
+UnitRange RowsOfMessage(const LinkMessage& message, int64_t rows);
+
 // Messages of a link in one microbatch, forward direction, in one total order; backward has the
-// same list with from and to exchanged. Inside a module, between stages of equal width: one message
-// a tensor coordinate, whole rows (slices == 1). Along an edge, and where widths differ: for each
-// intersecting pair of lanes one message a destination tensor rank, carrying its slice of the rows,
-// from source tensor rank (slice mod source width); the destinations then gather over their tensor
-// group. Lanes without samples in common send nothing. A message from a rank to itself stays in the
-// list; the worker copies.
+// same list with from and to exchanged. Inside a module, between stages of equal width, every rank
+// has all rows and hands them to the one of its tensor coordinate: one message each. Along an edge,
+// and where widths differ, each intersecting pair of lanes cuts its rows at both ends, and there is
+// a message for any two slices that may meet, though they need not; who receives a slice gathers
+// the others over its tensor group. So no row crosses twice. Lanes without samples in common send
+// nothing. A message from a rank to itself stays in the list; the worker hands it over.
 std::vector<LinkMessage> LinkMessages(const Plan& plan, int32_t link,
                                       const MicrobatchSamples& microbatch);
 

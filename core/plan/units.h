@@ -17,7 +17,7 @@ namespace phalanx::plan {
 // [first, first + count).
 struct UnitRange {
   int64_t first = 0, count = 0;
-  int64_t end() const { return first + count; }
+  constexpr int64_t end() const { return first + count; }
   friend bool operator==(const UnitRange&, const UnitRange&) = default;
 };
 

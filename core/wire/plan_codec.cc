@@ -145,7 +145,7 @@ void FillEdge(const plan::Plan& plan, int32_t link, const plan::MicrobatchSample
   FillLanes(plan, which.from.module, which.from.stage, out->mutable_from_lanes());
   FillLanes(plan, which.to.module, which.to.stage, out->mutable_to_lanes());
   for (const plan::LinkMessage& message : plan::LinkMessages(plan, link, samples)) {
-    if (message.slice != 0) continue;
+    if (message.from_slice != 0 || message.to_slice != 0) continue;
     v1::Plan::Link* to = out->add_links();
     to->set_from_lane(plan.PlaceOf(message.from, which.from.module)->dp);
     to->set_to_lane(plan.PlaceOf(message.to, which.to.module)->dp);

@@ -134,15 +134,20 @@ model::StageInput StageWorld::InputOf(int32_t module, const PlainMicrobatch& bat
     return at < tensors.size() ? there(tensors[at]) : at::Tensor();
   };
   model::StageInput input;
-  if (batch.tokens.defined()) {
-    input.batch = batch.tokens.size(0);
-    input.length = batch.tokens.size(1);
-  }
   input.tokens = there(batch.tokens);
   input.labels = there(batch.labels);
   input.label_weights = there(batch.label_weights);
   input.pixels = of(batch.pixels, module);
   input.sounds = of(batch.sounds, module);
+  if (!job::TraitsOf(plan_.module_spec(module).architecture).encoder()) {
+    if (batch.tokens.defined()) {
+      input.batch = batch.tokens.size(0);
+      input.length = batch.tokens.size(1);
+    }
+  } else if (const at::Tensor& items = input.pixels.defined() ? input.pixels : input.sounds;
+             items.defined()) {
+    input.batch = items.size(0);
+  }
   input.output_positions = of(batch.positions, module);
   input.targets = there(batch.targets);
   input.target_positions = there(batch.target_positions);

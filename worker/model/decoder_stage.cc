@@ -41,8 +41,7 @@ class DecoderStage final : public SlottedStage<DecoderState> {
   absl::Status RunBackward(const std::vector<at::Tensor>& output_gradient, DecoderState* state,
                            StageOutput* output) const override;
 
-  // B and T; zero for a microbatch without samples.
-  absl::Status FindShape(const StageInput& input, SequenceShape* shape) const;
+  absl::Status CheckLength(int64_t length) const;
   // What goes into the layers: embedded tokens, incoming rows or the stage before.
   absl::Status RunFirst(const StageInput& input, const SequenceShape& shape, DecoderState* state,
                         at::Tensor* hidden) const;
@@ -56,12 +55,6 @@ class DecoderStage final : public SlottedStage<DecoderState> {
                             at::Tensor* gradient) const;
   void BackwardFirst(const at::Tensor& gradient, DecoderState* state, StageOutput* output) const;
 
-  at::Tensor ByRow(const at::Tensor& tensor) const {
-    return tensor.reshape({-1, context_.architecture.hidden_size});
-  }
-  at::Tensor BySequence(const at::Tensor& rows, const SequenceShape& shape) const {
-    return rows.view({shape.batch, shape.length, -1});
-  }
   // A scalar 0: the loss of a microbatch without samples.
   at::Tensor NoLoss() const { return at::zeros({}, context_.cos.options()); }
 
@@ -125,23 +118,16 @@ DecoderStage::DecoderStage(const StageParts& parts)
   outgoing_ = OutgoingOf(parts);
 }
 
-absl::Status DecoderStage::FindShape(const StageInput& input, SequenceShape* shape) const {
-  if (embedding_.has_value() || !first_) {
-    const at::Tensor& shaped = first_ ? input.tokens : input.hidden;
-    if (shaped.defined() && shaped.numel() > 0) *shape = {shaped.size(0), shaped.size(1)};
-  } else if (input.batch > 0 && input.length > 0) {
-    *shape = {input.batch, input.length};
-  }
-  if (shape->length <= context_.architecture.context) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("a sequence of ", shape->length,
-                                          " positions; the context has ",
+absl::Status DecoderStage::CheckLength(int64_t length) const {
+  if (length <= context_.architecture.context) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a sequence of ", length, " positions; the context has ",
                                           context_.architecture.context));
 }
 
 absl::Status DecoderStage::RunFirst(const StageInput& input, const SequenceShape& shape,
                                     DecoderState* state, at::Tensor* hidden) const {
   if (!first_) {
-    *hidden = ByRow(input.hidden);
+    *hidden = input.hidden;
     return absl::OkStatus();
   }
   if (embedding_.has_value()) {
@@ -197,8 +183,8 @@ absl::Status DecoderStage::RunLast(const StageInput& input, const at::Tensor& hi
 absl::Status DecoderStage::Run(const StageInput& input, bool evaluate, DecoderState* state,
                                StageOutput* output) const {
   output->hidden.resize(last_ ? outgoing_.size() : 1);
-  SequenceShape shape;
-  RETURN_IF_ERROR(FindShape(input, &shape));
+  const SequenceShape shape = {input.batch, input.length};
+  RETURN_IF_ERROR(CheckLength(shape.length));
   if (shape.rows() == 0) {
     if (has_loss_) output->loss_sum = NoLoss();
     return absl::OkStatus();
@@ -209,7 +195,7 @@ absl::Status DecoderStage::Run(const StageInput& input, bool evaluate, DecoderSt
   RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &hidden));
   if (state != nullptr) state->shape = shape;
   if (!last_) {
-    output->hidden[0] = BySequence(hidden, shape);
+    output->hidden[0] = hidden;
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(RunLast(input, hidden, evaluate, state, output));
@@ -257,14 +243,14 @@ absl::Status DecoderStage::RunBackward(const std::vector<at::Tensor>& output_gra
   if (last_) {
     RETURN_IF_ERROR(BackwardLast(output_gradient, state, &gradient));
   } else {
-    gradient = ByRow(output_gradient.at(0));
+    gradient = output_gradient.at(0);
   }
   if (!layers_back_) return absl::OkStatus();
   RETURN_IF_ERROR(layers_.BackwardInput(state->shape, &state->layers, &state->work, &gradient));
   if (first_) {
     BackwardFirst(gradient, state, output);
   } else if (trains_.inputs) {
-    output->hidden[0] = BySequence(gradient, state->shape);
+    output->hidden[0] = gradient;
   }
   return absl::OkStatus();
 }

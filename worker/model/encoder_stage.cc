@@ -90,7 +90,7 @@ at::Tensor EncoderStage::RunFirst(const StageInput& input, EncoderState* state) 
   if (sounds_.has_value()) {
     return sounds_->Forward(input.sounds, state == nullptr ? nullptr : &state->sounds);
   }
-  return input.hidden.reshape({-1, width()});
+  return input.hidden;
 }
 
 at::Tensor EncoderStage::Features(const at::Tensor& hidden, const SequenceShape& shape,
@@ -133,9 +133,8 @@ at::Tensor EncoderStage::FeaturesBackward(const at::Tensor& gradient, EncoderSta
 absl::Status EncoderStage::Run(const StageInput& input, bool /*evaluate*/, EncoderState* state,
                                StageOutput* output) const {
   output->hidden.resize(last_ ? outgoing_.size() : 1);
-  const at::Tensor& given = !first_ ? input.hidden : ReadsImages() ? input.pixels : input.sounds;
-  if (!given.defined() || given.numel() == 0) return absl::OkStatus();  // no items
-  const SequenceShape shape = {first_ ? given.size(0) : given.size(0) / rows(), rows()};
+  const SequenceShape shape = {input.batch, rows()};
+  if (shape.rows() == 0) return absl::OkStatus();
   EncoderState* const back = layers_back_ ? state : nullptr;
   at::Tensor hidden = RunFirst(input, back);
   if (hidden.size(0) != shape.rows()) {
@@ -162,7 +161,7 @@ absl::Status EncoderStage::RunBackward(const std::vector<at::Tensor>& output_gra
                                        &state->work, &gradient));
     if (gradient.defined()) gradient = FeaturesBackward(gradient, state);
   } else if (output_gradient.at(0).defined()) {
-    gradient = output_gradient.at(0).reshape({-1, width()});
+    gradient = output_gradient.at(0);
   }
   if (!gradient.defined()) return absl::OkStatus();  // nobody used the features, or all is frozen
   RETURN_IF_ERROR(layers_.BackwardInput(state->shape, &state->layers, &state->work, &gradient));

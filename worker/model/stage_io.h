@@ -11,10 +11,11 @@ namespace phalanx::model {
 // Tensors are shared, never copied: what goes into a pass or comes out of it stays unchanged until
 // BackwardWeight of the slot has run.
 struct StageInput {
-  // From the stage before; not on the first. [B, T, H]; encoders: [rows in the layers, H], item by
-  // item, the class token's too, because it takes part in every layer.
+  // From the stage before; not on the first. [rows, H]: in a decoder row b * T + t; in an encoder
+  // the rows of its layers, item by item, the class token's too, because it takes part in every
+  // layer.
   at::Tensor hidden;
-  // B and T, where no tokens tell: first stage of a regressor.
+  // B and T; of an encoder its items, each of as many rows as the architecture says.
   int64_t batch = 0, length = 0;
   // First stage of the language module.
   // [B, T] int64; any valid id where a row of an item or padding stands.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "core/base/status.h"
+#include "core/plan/rows.h"
 
 namespace phalanx::model {
 namespace {
@@ -44,6 +45,24 @@ absl::Status TensorGroup::AllGather(const at::Tensor& tensor, at::Tensor* gather
   RETURN_IF_ERROR(communicator_->AllGather(tensor.data_ptr(), gathered->data_ptr(), tensor.numel(),
                                            DTypeOf(tensor.scalar_type())));
   return communicator_->Join();
+}
+
+absl::Status TensorGroup::GatherRows(const at::Tensor& slice, int64_t rows,
+                                     at::Tensor* whole) const {
+  if (communicator_ == nullptr) {
+    *whole = slice;
+    return absl::OkStatus();
+  }
+  // Equal blocks for the collective, which stand in the order of the rows.
+  const int64_t each = plan::SliceRows(rows, width()), hidden = slice.size(1);
+  const at::Tensor blocks = at::empty({width() * each, hidden}, slice.options());
+  const at::Tensor mine = blocks.narrow(0, communicator_->rank() * each, each);
+  if (slice.size(0) > 0) mine.narrow(0, 0, slice.size(0)).copy_(slice);
+  RETURN_IF_ERROR(communicator_->AllGather(mine.const_data_ptr(), blocks.mutable_data_ptr(),
+                                           mine.numel(), DTypeOf(slice.scalar_type())));
+  RETURN_IF_ERROR(communicator_->Join());
+  *whole = blocks.narrow(0, 0, rows);
+  return absl::OkStatus();
 }
 
 }  // namespace phalanx::model

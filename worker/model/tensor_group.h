@@ -23,6 +23,8 @@ class TensorGroup {
   absl::Status AllReduce(const at::Tensor& tensor) const;
   // [width, ...]: every rank's `tensor` (contiguous, of equal shape).
   absl::Status AllGather(const at::Tensor& tensor, at::Tensor* gathered) const;
+  // [rows, H], of which every rank has its slice (plan::SliceOf), contiguous.
+  absl::Status GatherRows(const at::Tensor& slice, int64_t rows, at::Tensor* whole) const;
 
  private:
   comm::Communicator* communicator_;

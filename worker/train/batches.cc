@@ -376,8 +376,6 @@ absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& mic
   ASSIGN_OR_RETURN(const TakenSamples taken, TakeSamples(microbatch, range));
   const bool language = what.module == plan_.spec.language;
   if (what.first) {
-    input.batch = taken.shape.batch;
-    input.length = taken.shape.length;
     if (language) input.tokens = Tokens(taken);
     ASSIGN_OR_RETURN(input.row_positions, RowPositions(microbatch, range, taken, what.sources));
   }

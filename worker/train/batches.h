@@ -136,7 +136,7 @@ class Batches {
 
   struct DecoderPart {
     int32_t module = 0;
-    bool first = false;            // tokens (language) or shape, and row_positions
+    bool first = false;            // tokens (language) and row_positions
     std::vector<int32_t> sources;  // modules whose rows come in, in the order of the edges
     bool leaves = false;           // output_positions
     bool loss = false;             // labels and their weights, or targets

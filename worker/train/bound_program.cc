@@ -12,6 +12,8 @@ namespace {
 using schedule::Instruction;
 using schedule::Op;
 
+bool IsAtSource(Op op) { return op == Op::kSendForward || op == Op::kReceiveBackward; }
+
 class Binder {
  public:
   Binder(const plan::Plan& plan, Rank rank, const BindingTables& tables,
@@ -101,10 +103,13 @@ class Binder {
                            .link = instruction.link};
     if (schedule::IsMessage(instruction.op)) {
       const plan::Link& link = plan_.links[static_cast<size_t>(instruction.link)];
-      const bool at_source =
-          instruction.op == Op::kSendForward || instruction.op == Op::kReceiveBackward;
-      bound.module = at_source ? link.from.module : link.to.module;
-      bound.part = tables_.part_of.at({bound.module, at_source ? link.from.chunk : link.to.chunk});
+      const bool at_source = IsAtSource(instruction.op);
+      const plan::PartId& end = at_source ? link.from : link.to;
+      bound.module = end.module;
+      bound.part = tables_.part_of.at({end.module, end.chunk});
+      const std::vector<int32_t> links = at_source ? plan_.LinksOutOf(end) : plan_.LinksInto(end);
+      bound.link_index = static_cast<int32_t>(
+          std::find(links.begin(), links.end(), instruction.link) - links.begin());
     } else if (instruction.module >= 0 && !schedule::IsTie(instruction.op)) {
       bound.part = tables_.part_of.at({instruction.module, instruction.chunk});
     }
@@ -112,9 +117,7 @@ class Binder {
     const plan::Place& place = tables_.places[static_cast<size_t>(bound.part)];
     const auto m = static_cast<size_t>(instruction.microbatch);
     bound.lane = plan::LaneSamples(plan_, place.module, place.dp, microbatches_[m]);
-    if (schedule::IsMessage(instruction.op)) {
-      bound.messages = MessagesOf(instruction, place);
-    }
+    if (schedule::IsMessage(instruction.op)) bound.messages = MessagesOf(instruction);
     return bound;
   }
 
@@ -126,34 +129,20 @@ class Binder {
     return list->second;
   }
 
-  std::vector<BoundMessage> MessagesOf(const Instruction& instruction, const plan::Place& place) {
+  std::vector<BoundMessage> MessagesOf(const Instruction& instruction) {
     const std::vector<plan::LinkMessage>& list =
         ListOf(instruction.link, static_cast<size_t>(instruction.microbatch));
     const bool forward = schedule::IsForwardMessage(instruction.op);
-    const bool at_source =
-        instruction.op == Op::kSendForward || instruction.op == Op::kReceiveBackward;
+    const bool at_source = IsAtSource(instruction.op);
     const auto& peers = forward ? tables_.forward_peers : tables_.backward_peers;
-    // Gradients of an edge are gathered in the source's tensor group, all of which has to know of
-    // all slices.
-    const bool gathers = instruction.op == Op::kReceiveBackward &&
-                         plan_.links[static_cast<size_t>(instruction.link)].edge >= 0;
-    plan::RankList group;
-    if (gathers) group = plan_.TensorGroup(place.module, place.dp, place.pp, place.cp);
     std::vector<BoundMessage> messages;
     for (size_t i = 0; i < list.size(); ++i) {
       const plan::LinkMessage& message = list[i];
-      if (message.count == 0) continue;
-      const bool here = (at_source ? message.from : message.to) == rank_;
-      if (!here && std::find(group.begin(), group.end(), message.from) == group.end()) continue;
+      if ((at_source ? message.from : message.to) != rank_) continue;
       const Rank other = at_source ? message.to : message.from;
-      const int32_t peer = !here            ? BoundMessage::kElsewhere
-                           : other == rank_ ? BoundMessage::kSelf
-                                            : peers.at(other);
-      messages.push_back({.peer = peer,
+      messages.push_back({.peer = other == rank_ ? BoundMessage::kSelf : peers.at(other),
                           .place = static_cast<int64_t>(i),
-                          .samples = {message.first, message.count},
-                          .slice = message.slice,
-                          .slices = message.slices});
+                          .of = message});
     }
     return messages;
   }

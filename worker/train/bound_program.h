@@ -21,12 +21,10 @@ namespace phalanx::train {
 
 // A message with an end at this rank.
 struct BoundMessage {
-  static constexpr int32_t kSelf = -1;       // both ends are here
-  static constexpr int32_t kElsewhere = -2;  // a slice of this rank's rows that it does not have
-  int32_t peer = kSelf;                      // of the message communicator
-  int64_t place = 0;                         // in the link's list: both ends have the same
-  plan::UnitRange samples;                   // of the microbatch's list
-  int32_t slice = 0, slices = 1;             // of their rows
+  static constexpr int32_t kSelf = -1;  // both ends are here
+  int32_t peer = kSelf;                 // of the message communicator
+  int64_t place = 0;                    // in the link's list: both ends have the same
+  plan::LinkMessage of;                 // as it goes forward
 };
 
 struct BoundInstruction {
@@ -35,12 +33,12 @@ struct BoundInstruction {
   int32_t part = -1;  // of those of the rank: whose pass or update, or the end of the link here
   int32_t microbatch = -1;
   int32_t link = -1;
-  plan::UnitRange lane;   // samples of the part in the microbatch
-  bool last_use = false;  // nothing behind it names the part in this microbatch
-  int32_t exchange = 1;   // instructions from here on that are one exchange
-  int32_t behind =
-      -1;             // of a message: where the pass stands that must be enqueued before; -1: none
-  int32_t sends = 0;  // of a pass: instructions that send what it makes, with messages here
+  int32_t link_index = -1;  // of a message: the link among those that leave or enter the part here
+  plan::UnitRange lane;     // samples of the part in the microbatch
+  bool last_use = false;    // nothing behind it names the part in this microbatch
+  int32_t exchange = 1;     // instructions from here on that are one exchange
+  int32_t behind = -1;  // of a message: where the pass is that must be enqueued before; -1: none
+  int32_t sends = 0;    // of a pass: instructions that send what it makes, with messages here
   std::vector<BoundMessage> messages;
 };
 

@@ -109,14 +109,16 @@ class Executor {
     comm::Communicator* tensor = nullptr;
     std::vector<int32_t> links_in, links_out;
   };
-  // Activations, or gradients of them, of one lane pair of an edge (or of a whole stage boundary)
-  // that have been asked for.
+  // Activations, or gradients of them, of one pair of lanes that have been asked for.
   struct Arrival {
     plan::UnitRange samples;
-    int64_t rows = 0;  // along an edge: of the whole pair
-    int32_t slices = 1;
-    std::vector<at::Tensor> own;  // the slices that come to this rank
-    at::Tensor flags;             // validity, beside activations
+    int64_t rows = 0;      // of the pair
+    int32_t slices = 1;    // of them, one of which comes to each rank of the tensor group here
+    plan::UnitRange have;  // the rows of this rank's slice
+    // They come into `buffer`, but for what this rank handed itself: those from `handed_first` on.
+    at::Tensor buffer, handed;
+    int64_t handed_first = 0;
+    at::Tensor flags;  // validity, beside activations
   };
   // What a part holds of one microbatch between instructions. Receives may stand long before the
   // pass that needs them, so the compute stream waits for them only there.
@@ -222,7 +224,8 @@ class Executor {
   void PostReceiveBackward(const BoundInstruction& instruction, const StepContext& context,
                            Posting& posting);
   void AwaitArrivals(Flight& flight);
-  absl::StatusOr<at::Tensor> JoinRows(const Part& part, int64_t hidden,
+  // What has arrived of a link, whole, pair by pair; undefined where there are no rows.
+  absl::StatusOr<at::Tensor> JoinRows(const Part& part, int32_t link,
                                       const std::vector<Arrival>& pairs);
   // Of the rows that a link carries.
   int64_t WidthOf(int32_t link) const;
@@ -232,14 +235,18 @@ class Executor {
   absl::Status AwaitEvaluation();
   absl::Status RecordStep(const StepContext& context);
 
-  // Shape of the activation that link carries for the samples of `part`, [rows, hidden] along an
-  // edge.
-  std::vector<int64_t> LinkShape(int32_t link, const Microbatch& microbatch, plan::UnitRange part,
-                                 const Batches& batches) const;
-  // Joins row slices that the ranks of a tensor group hold: slice s of `slices` at rank s mod size.
-  absl::StatusOr<at::Tensor> GatherSlices(comm::Communicator* group,
-                                          const std::vector<at::Tensor>& own, int64_t rows,
-                                          int32_t slices, int64_t hidden);
+  // Rows that a link carries of these samples of one lane at each of its ends.
+  int64_t RowsOfLink(int32_t link, const Microbatch& microbatch, plan::UnitRange samples,
+                     const Batches& batches) const;
+  // What a message carries of `rows`, which are those of the lane here from `first` on.
+  at::Tensor PayloadOf(const BoundInstruction& instruction, const StepContext& context,
+                       const plan::LinkMessage& message, const at::Tensor& rows,
+                       int64_t first) const;
+  // That of the message's pair of lanes, in whose order messages come.
+  Arrival& ArrivalOf(const BoundInstruction& instruction, const StepContext& context,
+                     const plan::LinkMessage& message, std::vector<Arrival>& arrivals) const;
+  void PostRows(const BoundInstruction& instruction, const BoundMessage& message, Arrival& arrival,
+                Posting& posting);
   absl::Status FinishMessages();
 
   const plan::Plan& plan_;

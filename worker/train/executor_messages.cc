@@ -1,12 +1,12 @@
 // The messages of Executor: what travels along a link, and between whom.
 //
-// Inside a module a rank passes its whole activation to the rank of the same tensor coordinate.
-// Along an edge each destination tensor rank receives one slice of the rows of every lane pair and
-// the destination's tensor group gathers; gradients go the same way back, without summing, since
-// every tensor rank of the consumer already holds the complete gradient. The validity of samples
-// travels as a second message of fp32 flags beside each activation. What a rank sends to itself
-// (colocated modules, consecutive parts of one rank) is handed over without a copy.
-#include <algorithm>
+// A message carries an interval of the rows of a pair of lanes (plan::RowsOfMessage). A rank has
+// all rows of what it sends, and receives its slice of the rows of each pair, from one peer or
+// several; where that is not all, its tensor group gathers. Gradients go the same way back, without
+// summing, since every tensor rank of the consumer already holds the complete gradient. The
+// validity of samples travels as a second message of fp32 flags beside activations. What a rank
+// sends to itself (colocated modules, consecutive parts of one rank) is handed over without a
+// message.
 #include <functional>
 #include <utility>
 
@@ -14,16 +14,60 @@
 #include "worker/train/executor.h"
 
 namespace phalanx::train {
-std::vector<int64_t> Executor::LinkShape(int32_t index, const Microbatch& microbatch,
-                                         plan::UnitRange part, const Batches& batches) const {
+
+int64_t Executor::RowsOfLink(int32_t index, const Microbatch& microbatch, plan::UnitRange samples,
+                             const Batches& batches) const {
   const plan::Link& link = plan_.links[static_cast<size_t>(index)];
-  const job::Architecture& to = plan_.module_spec(link.to.module).architecture;
-  if (link.edge >= 0) return {batches.RowsOf(link.from.module, microbatch, part), to.hidden_size};
-  if (job::TraitsOf(to).encoder()) {
-    return {batches.LayerRowsOf(link.to.module, microbatch, part), to.hidden_size};
+  if (link.edge >= 0) return batches.RowsOf(link.from.module, microbatch, samples);
+  if (job::TraitsOf(plan_.module_spec(link.to.module).architecture).encoder())
+    return batches.LayerRowsOf(link.to.module, microbatch, samples);
+  const SequenceShape shape = batches.ShapeOf(microbatch, samples);
+  return shape.batch * shape.length;
+}
+
+at::Tensor Executor::PayloadOf(const BoundInstruction& instruction, const StepContext& context,
+                               const plan::LinkMessage& message, const at::Tensor& rows,
+                               int64_t first) const {
+  if (!rows.defined()) return {};
+  const Microbatch& microbatch = MicrobatchOf(instruction, context);
+  const int64_t lane = instruction.lane.first;
+  const int64_t before =
+      RowsOfLink(instruction.link, microbatch, {lane, message.first - lane}, *context.batches);
+  const plan::UnitRange carried = plan::RowsOfMessage(
+      message, RowsOfLink(instruction.link, microbatch, message.samples(), *context.batches));
+  return rows.narrow(0, first + before + carried.first, carried.count);
+}
+
+Executor::Arrival& Executor::ArrivalOf(const BoundInstruction& instruction,
+                                       const StepContext& context, const plan::LinkMessage& message,
+                                       std::vector<Arrival>& arrivals) const {
+  if (!arrivals.empty() && arrivals.back().samples == message.samples()) return arrivals.back();
+  Arrival arrival{.samples = message.samples(),
+                  .rows = RowsOfLink(instruction.link, MicrobatchOf(instruction, context),
+                                     message.samples(), *context.batches)};
+  const bool forward = schedule::IsForwardMessage(instruction.op);
+  arrival.slices = forward ? message.to_slices : message.from_slices;
+  arrival.have =
+      plan::SliceOf(arrival.rows, arrival.slices, forward ? message.to_slice : message.from_slice);
+  return arrivals.emplace_back(std::move(arrival));
+}
+
+void Executor::PostRows(const BoundInstruction& instruction, const BoundMessage& message,
+                        Arrival& arrival, Posting& posting) {
+  const plan::UnitRange carried = plan::RowsOfMessage(message.of, arrival.rows);
+  if (carried.count == 0) return;
+  const int64_t first = carried.first - arrival.have.first;
+  if (message.peer == BoundMessage::kSelf) {
+    arrival.handed = std::move(deliveries_[message.place].payload);
+    arrival.handed_first = first;
+    return;
   }
-  const SequenceShape shape = batches.ShapeOf(microbatch, part);
-  return {shape.batch, shape.length, to.hidden_size};
+  if (!arrival.buffer.defined()) {
+    MessageStream& stream = schedule::IsForwardMessage(instruction.op) ? *forward_ : *backward_;
+    arrival.buffer =
+        stream.Buffer({arrival.have.count, WidthOf(instruction.link)}, options_.compute);
+  }
+  posting.receives.push_back({message.peer, arrival.buffer.narrow(0, first, carried.count)});
 }
 
 absl::StatusOr<Moment> Executor::Exchange(absl::Span<const BoundInstruction> messages,
@@ -65,33 +109,15 @@ void Executor::PostMessages(const BoundInstruction& instruction, const StepConte
 
 void Executor::PostSendForward(const BoundInstruction& instruction, const StepContext& context,
                                Posting& posting) {
-  const Microbatch& microbatch = MicrobatchOf(instruction, context);
-  const plan::Link& link = LinkOf(instruction);
-  const Part& part = PartOf(instruction);
-  const Batches& batches = *context.batches;
-  const plan::UnitRange lane = instruction.lane;
   Flight& flight = FlightOf(instruction);
-  size_t output = 0;  // edges have an output each
-  if (link.edge >= 0) {
-    output = static_cast<size_t>(
-        std::find(part.links_out.begin(), part.links_out.end(), instruction.link) -
-        part.links_out.begin());
-  }
+  at::Tensor rows;
+  if (flight.ran) rows = flight.output.hidden[static_cast<size_t>(instruction.link_index)];
   for (const BoundMessage& message : instruction.messages) {
-    const plan::UnitRange samples = message.samples;
-    Delivery delivery;
-    if (flight.ran) {
-      delivery.payload = flight.output.hidden[output];
-      if (link.edge >= 0) {
-        const int64_t before =
-            batches.RowsOf(link.from.module, microbatch, {lane.first, samples.first - lane.first});
-        const int64_t rows = batches.RowsOf(link.from.module, microbatch, samples);
-        const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);
-        delivery.payload = delivery.payload.narrow(0, before + slice.first, slice.count);
-      }
+    Delivery delivery{.payload = PayloadOf(instruction, context, message.of, rows, 0)};
+    if (flags_travel_ && message.of.flags) {
+      delivery.flags =
+          flight.valid.narrow(0, message.of.first - instruction.lane.first, message.of.count);
     }
-    if (flags_travel_)
-      delivery.flags = flight.valid.narrow(0, samples.first - lane.first, samples.count);
     if (message.peer == BoundMessage::kSelf) {
       deliveries_[message.place] = std::move(delivery);
       continue;
@@ -107,62 +133,35 @@ void Executor::PostSendForward(const BoundInstruction& instruction, const StepCo
 
 void Executor::PostReceiveForward(const BoundInstruction& instruction, const StepContext& context,
                                   Posting& posting) {
-  const plan::Link& link = LinkOf(instruction);
   std::vector<Arrival>& arrivals = FlightOf(instruction).arriving[instruction.link];
   for (const BoundMessage& message : instruction.messages) {
-    Arrival& arrival =
-        arrivals.emplace_back(Arrival{.samples = message.samples, .slices = message.slices});
-    std::vector<int64_t> shape = LinkShape(instruction.link, MicrobatchOf(instruction, context),
-                                           message.samples, *context.batches);
-    if (link.edge >= 0) {
-      arrival.rows = shape[0];
-      shape[0] = plan::EvenSplit(shape[0], message.slices, message.slice).count;
-    }
+    Arrival& arrival = ArrivalOf(instruction, context, message.of, arrivals);
+    PostRows(instruction, message, arrival, posting);
+    if (!flags_travel_ || !message.of.flags) continue;
     if (message.peer == BoundMessage::kSelf) {
-      Delivery& delivery = deliveries_[message.place];
-      arrival.own.push_back(delivery.payload.defined() ? std::move(delivery.payload)
-                                                       : forward_->Buffer(shape, options_.compute));
-      arrival.flags = std::move(delivery.flags);
+      arrival.flags = std::move(deliveries_[message.place].flags);
       continue;
     }
-    arrival.own.push_back(forward_->Buffer(shape, options_.compute));
-    if (arrival.own[0].numel() > 0) posting.receives.push_back({message.peer, arrival.own[0]});
-    if (flags_travel_) {
-      arrival.flags = forward_->Buffer({message.samples.count}, at::kFloat);
-      posting.receives.push_back({message.peer, arrival.flags});
-    }
+    arrival.flags = forward_->Buffer({message.of.count}, at::kFloat);
+    posting.receives.push_back({message.peer, arrival.flags});
   }
 }
 
 void Executor::PostSendBackward(const BoundInstruction& instruction, const StepContext& context,
                                 Posting& posting) {
-  const Microbatch& microbatch = MicrobatchOf(instruction, context);
-  const plan::Link& link = LinkOf(instruction);
-  const Part& part = PartOf(instruction);
-  const Batches& batches = *context.batches;
-  const plan::UnitRange lane = instruction.lane;
   Flight& flight = FlightOf(instruction);
   if (!flight.ran) return;
-  const model::StageOutput& gradients = flight.input_gradients;
-  // Rows of several edges stand one after the other, in the order of the links.
-  int64_t edge_offset = 0;
-  for (int32_t other : part.links_in) {
-    if (other == instruction.link) break;
-    const plan::Link& before = plan_.links[static_cast<size_t>(other)];
-    if (before.edge >= 0) edge_offset += batches.RowsOf(before.from.module, microbatch, lane);
+  const Part& part = PartOf(instruction);
+  const at::Tensor rows =
+      part.first ? flight.input_gradients.rows : flight.input_gradients.hidden.at(0);
+  // Rows of several links stand one after the other.
+  int64_t first = 0;
+  for (int32_t i = 0; i < instruction.link_index; ++i) {
+    first += RowsOfLink(part.links_in[static_cast<size_t>(i)], MicrobatchOf(instruction, context),
+                        instruction.lane, *context.batches);
   }
   for (const BoundMessage& message : instruction.messages) {
-    const plan::UnitRange samples = message.samples;
-    at::Tensor payload;
-    if (link.edge < 0) {
-      if (!gradients.hidden.empty()) payload = gradients.hidden[0];
-    } else if (gradients.rows.defined()) {
-      const int64_t before =
-          batches.RowsOf(link.from.module, microbatch, {lane.first, samples.first - lane.first});
-      const int64_t rows = batches.RowsOf(link.from.module, microbatch, samples);
-      const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);
-      payload = gradients.rows.narrow(0, edge_offset + before + slice.first, slice.count);
-    }
+    at::Tensor payload = PayloadOf(instruction, context, message.of, rows, first);
     if (!payload.defined() || payload.numel() == 0) continue;
     if (message.peer == BoundMessage::kSelf) {
       deliveries_[message.place].payload = std::move(payload);
@@ -176,26 +175,11 @@ void Executor::PostSendBackward(const BoundInstruction& instruction, const StepC
 
 void Executor::PostReceiveBackward(const BoundInstruction& instruction, const StepContext& context,
                                    Posting& posting) {
-  const plan::Link& link = LinkOf(instruction);
   Flight& flight = FlightOf(instruction);
   if (!flight.ran) return;
-  std::vector<Arrival>& pairs = flight.arriving_gradients[instruction.link];
-  for (const BoundMessage& message : instruction.messages) {
-    std::vector<int64_t> shape = LinkShape(instruction.link, MicrobatchOf(instruction, context),
-                                           message.samples, *context.batches);
-    if (pairs.empty() || pairs.back().samples.first != message.samples.first) {
-      pairs.push_back({.samples = message.samples, .rows = shape[0], .slices = message.slices});
-    }
-    if (message.peer == BoundMessage::kElsewhere) continue;
-    if (link.edge >= 0) shape[0] = plan::EvenSplit(shape[0], message.slices, message.slice).count;
-    at::Tensor payload;
-    if (message.peer == BoundMessage::kSelf) payload = deliveries_[message.place].payload;
-    if (!payload.defined()) {
-      payload = backward_->Buffer(shape, options_.compute);
-      if (payload.numel() > 0) posting.receives.push_back({message.peer, payload});
-    }
-    pairs.back().own.push_back(std::move(payload));
-  }
+  std::vector<Arrival>& arrivals = flight.arriving_gradients[instruction.link];
+  for (const BoundMessage& message : instruction.messages)
+    PostRows(instruction, message, ArrivalOf(instruction, context, message.of, arrivals), posting);
 }
 
 }  // namespace phalanx::train

@@ -38,8 +38,7 @@ absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& micro
   }
   Batches::DecoderPart what{.module = module, .first = part.first, .loss = part.loss};
   for (int32_t link : part.links_in) {
-    const plan::Link& in = plan_.links[static_cast<size_t>(link)];
-    if (in.edge >= 0) what.sources.push_back(in.from.module);
+    if (part.first) what.sources.push_back(plan_.links[static_cast<size_t>(link)].from.module);
   }
   what.leaves = part.last && !plan_.IsSink(module);
   RETURN_IF_ERROR(batches.FillDecoder(what, microbatch, lane, flight.valid, input, corrupt));
@@ -53,18 +52,22 @@ absl::Status Executor::FillFromSamples(const Part& part, const Microbatch& micro
 absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
                                  const plan::UnitRange& lane, Flight& flight,
                                  const StepContext& context, model::StageInput& input) {
+  if (job::TraitsOf(plan_.module_spec(part.place.module).architecture).encoder()) {
+    input.batch = context.batches->ItemsOf(part.place.module, microbatch, lane);
+  } else {
+    const SequenceShape shape = context.batches->ShapeOf(microbatch, lane);
+    input.batch = shape.batch;
+    input.length = shape.length;
+  }
   RETURN_IF_ERROR(FillFromSamples(part, microbatch, lane, flight, context, input));
   std::vector<at::Tensor> rows;
   for (int32_t link : part.links_in) {
     at::Tensor& received = flight.received[link];
     if (!received.defined()) continue;
-    if (plan_.links[static_cast<size_t>(link)].edge < 0) {
-      input.hidden = received;
-    } else {
-      rows.push_back(received);
-    }
+    rows.push_back(received);
   }
-  if (!rows.empty()) input.rows = rows.size() == 1 ? rows[0] : at::cat(rows);
+  if (rows.empty()) return absl::OkStatus();
+  (part.first ? input.rows : input.hidden) = rows.size() == 1 ? rows[0] : at::cat(rows);
   return absl::OkStatus();
 }
 

@@ -125,6 +125,7 @@ void Vision(benchmark::State& state) {
   OneRank rank(QuickstartSpec(1, 1), 0, 0);
   StageInput input;
   input.pixels = Microbatch().pixels[0];
+  input.batch = input.pixels.size(0);
   const at::Tensor gradient = at::randn({kSamples * kPatches, 192});
   for (auto _ : state) rank.Run(input, {gradient});
 }
@@ -143,8 +144,10 @@ void Language(benchmark::State& state) {
   input.label_weights = batch.label_weights;
   input.rows = at::randn({kSamples * kPatches, 192});
   input.row_positions = batch.row_positions;
-  input.hidden = at::randn({kSamples, kLength, 192});
-  const at::Tensor gradient = at::randn({kSamples, kLength, 192});
+  input.batch = kSamples;
+  input.length = kLength;
+  input.hidden = at::randn({kSamples * kLength, 192});
+  const at::Tensor gradient = at::randn({kSamples * kLength, 192});
   for (auto _ : state) rank.Run(input, {gradient});
 }
 BENCHMARK(Language)->Args({1, 1, 0})->Args({2, 2, 0})->Args({2, 2, 1})->Unit(

@@ -165,6 +165,8 @@ model::StageInput InputOf(const job::JobSpec& spec, int32_t module, const PlainM
   input.sounds = there(batch.sounds[index]);
   input.batch = batch.tokens.size(0);
   input.length = batch.tokens.size(1);
+  for (const at::Tensor& items : {input.pixels, input.sounds})
+    if (items.defined()) input.batch = items.size(0);
   input.tokens = there(batch.tokens);
   input.labels = there(batch.labels);
   input.label_weights = there(batch.label_weights);

@@ -266,14 +266,17 @@ TEST_P(BridgeTable, LanesAndLinks_OfAnEdge_MatchTable) {
     ASSERT_TRUE(from.has_value() && to.has_value());
     EXPECT_EQ(from->pp, ends.from.stage);
     EXPECT_EQ(to->pp, ends.to.stage);
-    // Every tensor rank of the destination has a slice of its own; no leader sends for the others.
-    EXPECT_EQ(message.slices, plan.Width(1, to->dp, to->pp));
-    EXPECT_EQ(message.slice, to->tp);
-    EXPECT_EQ(from->tp, message.slice % plan.Width(0, from->dp, from->pp));
-    for (int64_t i = 0; i < message.count; ++i) {
-      EXPECT_TRUE(received.insert({message.first + i, message.slice, message.to}).second);
+    // Every tensor rank has a slice of its own at both ends; no leader sends for the others.
+    EXPECT_EQ(message.from_slices, plan.Width(0, from->dp, from->pp));
+    EXPECT_EQ(message.from_slice, from->tp);
+    EXPECT_EQ(message.to_slices, plan.Width(1, to->dp, to->pp));
+    EXPECT_EQ(message.to_slice, to->tp);
+    // Validity comes to each of them once.
+    for (int64_t i = 0; message.flags && i < message.count; ++i) {
+      EXPECT_TRUE(received.insert({message.first + i, message.to_slice, message.to}).second);
     }
-    if (message.slice == 0) links.push_back({from->dp, to->dp, message.first, message.count});
+    if (message.from_slice == 0 && message.to_slice == 0)
+      links.push_back({from->dp, to->dp, message.first, message.count});
   }
   EXPECT_EQ(links, row.links);
   EXPECT_EQ(received.size(), static_cast<size_t>(row.samples * row.language.tp));

@@ -31,8 +31,8 @@ using support::Whisper;
 // Of the text below. Where it differs and the jobs of this file are the same as before, ranks of
 // this build and of the last one would not agree: raise plan::kDerivation, and put it and the new
 // digest here.
-constexpr int32_t kHeldDerivation = 2;
-constexpr char kHeldDigest[] = "4cabb3320f918d99256a0fba26b24d32";
+constexpr int32_t kHeldDerivation = 3;
+constexpr char kHeldDigest[] = "4e035630df0342f93422c7f60361b0c2";
 
 std::vector<job::JobSpec> Jobs() {
   return {
@@ -86,6 +86,12 @@ std::string Text(const Program& program) {
   });
 }
 
+std::string Text(const std::vector<plan::UnitRange>& runs) {
+  std::string text;
+  for (const plan::UnitRange& run : runs) absl::StrAppend(&text, " ", run.first, "+", run.count);
+  return text;
+}
+
 std::string Text(const plan::Copy& copy) {
   std::string text = absl::StrCat("copy ", copy.lead.tp, " ", copy.lead_chunk, " ",
                                   copy.follower.tp, " ", copy.chunk);
@@ -108,15 +114,19 @@ std::string TextOfPlace(const plan::Plan& plan, const plan::Place& place) {
                       "\n");
     }
     for (const plan::Copy& copy : plan::CopiesInSlot(plan, place, chunk)) text += Text(copy);
-    if (!module.replicas.EqualWidths(place.pp)) continue;
     for (const plan::ReducedBucket& bucket :
          plan::ReductionOf(plan, place, chunk, parameters).buckets) {
-      absl::StrAppend(&text, "bucket");
-      for (int32_t home = 0; home < parameters.replicas; ++home) {
-        const plan::UnitRange share = plan::EvenShare(bucket.elements, parameters.replicas, home);
-        absl::StrAppend(&text, " ", home, ":", share.first, "+", share.count);
+      absl::StrAppend(&text, "bucket", Text(bucket.own), "\n");
+      for (const plan::SharePeer& peer : bucket.peers) {
+        absl::StrAppend(&text, peer.peer, " is given", Text(peer.give), " gives", Text(peer.take),
+                        "\n");
       }
-      absl::StrAppend(&text, "\n");
+      for (const plan::SummedRun& sum : bucket.sums) {
+        absl::StrAppend(&text, "sum ", sum.elements.first, " of ", absl::StrJoin(sum.sources, " "),
+                        "\n");
+      }
+      for (const plan::MirrorPeer& mirror : bucket.to_mirrors)
+        absl::StrAppend(&text, "mirrored by ", mirror.peer, Text(mirror.runs), "\n");
     }
   }
   return text;
@@ -133,8 +143,9 @@ std::string Text(const plan::Plan& plan) {
     for (int32_t link = 0; link < static_cast<int32_t>(plan.links.size()); ++link) {
       for (const plan::LinkMessage& message : plan::LinkMessages(plan, link, samples)) {
         absl::StrAppend(&text, link, " ", m, ": ", message.from.value, " ", message.to.value, " ",
-                        message.first, "+", message.count, " ", message.slice, "/", message.slices,
-                        "\n");
+                        message.first, "+", message.count, " ", message.from_slice, "/",
+                        message.from_slices, " ", message.to_slice, "/", message.to_slices,
+                        message.flags ? " with flags" : "", "\n");
       }
     }
   }

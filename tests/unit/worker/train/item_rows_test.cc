@@ -94,7 +94,7 @@ TEST_F(ItemRowsTest, Links_CarryEveryRowOnce_WhateverRowsItemsHave) {
          plan::LinkMessages(plan_, link, plan::DealMicrobatch(plan_, 7))) {
       const int64_t before = batches_.RowsOf(from, all_, {0, message.first});
       const int64_t rows = batches_.RowsOf(from, all_, {message.first, message.count});
-      const plan::UnitRange slice = plan::EvenSplit(rows, message.slices, message.slice);
+      const plan::UnitRange slice = plan::RowsOfMessage(message, rows);
       for (int64_t row = slice.first; row < slice.end(); ++row) {
         ++carried[static_cast<size_t>(before + row)];
       }

@@ -1,0 +1,135 @@
+// Stages of unequal width train as the plain model does. Replicas of a stage are of one width.
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/oracle/training/cases.h"
+
+namespace phalanx::oracle {
+namespace {
+
+using job::ScheduleName;
+using support::AJob;
+using support::Layout;
+
+struct WidthCase {
+  NamedJob job;
+  plan::RankList lost;
+};
+
+void PrintTo(const WidthCase& each, std::ostream* out) { *out << each.job.name; }
+
+class WidthTest : public testing::TestWithParam<WidthCase> {};
+
+TEST_P(WidthTest, StagesOfUnequalWidth_EqualThePlainModel) {
+  ExpectEqualsPlain(GetParam().job, GetParam().lost);
+}
+
+// Enough rows for slices that no other cut has.
+WidthCase Made(const std::string& name, AJob job, const std::vector<int32_t>& lost) {
+  job.Batch(8, 4);
+  job.spec().recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
+  WidthCase made{.job = Named(name, std::move(job))};
+  made.job.data.images_max = 3;
+  made.job.data.text_max = 9;
+  for (const int32_t rank : lost) made.lost.push_back(Rank{rank});
+  return made;
+}
+
+AJob Language(const Layout& layout, const TinyDecoder& shape = {}) {
+  return AJob().Module("language", TinyLanguage(shape), layout);
+}
+
+AJob Two(const Layout& vision, const Layout& language) {
+  return AJob()
+      .Module("vision", TinyVision(), vision)
+      .Module("language", TinyLanguage(), language)
+      .Edge("vision", "language", {.projector = 20});
+}
+
+std::vector<WidthCase> OfOneModule() {
+  const TinyDecoder tied{.tied_head = true}, one_kv_head{.kv_heads = 1};
+  return {
+      Made("tp2_pp2_first_1", Language({.tp = 2, .pp = 2}), {1}),
+      Made("tp2_pp2_last_1_tied", Language({.tp = 2, .pp = 2}, tied), {2}),
+      Made("tp3_pp2_last_2", Language({.tp = 3, .pp = 2}), {4}),
+      Made("tp3_pp3_middle_2", Language({.tp = 3, .pp = 3}, one_kv_head), {3}),
+      Made("tp4_pp2_first_3_tied", Language({.tp = 4, .pp = 2}, tied), {0}),
+      Made("tp4_pp2_3_to_2", Language({.tp = 4, .pp = 2}), {1, 4, 7}),
+      Made("tp4_pp2_1_to_3", Language({.tp = 4, .pp = 2}), {0, 1, 2, 6}),
+      Made("tp4_pp3_4_to_3_to_2_tied", Language({.tp = 4, .pp = 3}, tied), {4, 8, 11}),
+      Made("recompute_full", Language({.tp = 3, .pp = 2, .recompute = job::Recompute::kFull}), {0}),
+      Made("recompute_selective",
+           Language({.tp = 3, .pp = 2, .recompute = job::Recompute::kSelective}), {5}),
+      Made("dp2_alike", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {7, 9}),
+      Made("dp2_alike_2_to_3", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {0, 5}),
+      Made("pipeline_inside_data",
+           Language({.tp = 3, .dp = 2, .pp = 2, .order = kPipelineInsideData}), {1, 7}),
+  };
+}
+
+std::vector<WidthCase> UnderSchedules() {
+  const TinyDecoder tied{.tied_head = true};
+  std::vector<WidthCase> cases;
+  const auto add = [&](ScheduleName schedule, int32_t chunks, const std::string& of) {
+    const auto name = [&of](const std::string& what) { return absl::StrCat(of, "_", what); };
+    const auto under = [&](AJob job) { return job.Schedule(schedule, chunks); };
+    cases.push_back(Made(name("first"), under(Language({.tp = 3, .pp = 2}, tied)), {1}));
+    cases.push_back(Made(name("last"), under(Language({.tp = 3, .pp = 2}, tied)), {5}));
+    cases.push_back(Made(name("encoder"), under(Two({.tp = 2}, {.tp = 2, .pp = 2})), {0}));
+    cases.push_back(Made(name("language"), under(Two({.tp = 2}, {.tp = 3, .pp = 2})), {3, 7}));
+    cases.push_back(Made(name("both"), under(Two({.tp = 4}, {.tp = 3, .pp = 2})), {2, 5}));
+  };
+  add(ScheduleName::k1F1B, 1, "1f1b");
+  add(ScheduleName::kInterleaved, 2, "interleaved");
+  add(ScheduleName::kZeroBubbleH1, 1, "zero_bubble_h1");
+  add(ScheduleName::kZeroBubbleV, 1, "zero_bubble_v");
+  return cases;
+}
+
+std::vector<WidthCase> WithEncoders() {
+  const auto phases = [](AJob job) { return job.Schedule(ScheduleName::kThreePhase); };
+  return {
+      Made("encoder_pp2_last", Two({.tp = 3, .pp = 2}, {.tp = 2}), {4}),
+      Made("encoder_pp2_first_frozen", Two({.tp = 3, .pp = 2, .frozen = true}, {.tp = 2}), {1}),
+      Made("encoders_dp2_alike", Two({.tp = 2, .dp = 2}, {.tp = 3}), {1, 2}),
+      Made("encoder_dp4_to_3", Two({.dp = 4}, {.tp = 4}), {6}),
+      Made("encoder_tp4_to_dp2", Two({.tp = 4}, {.dp = 2}), {0}),
+      Made("same_ranks_encoder_dp", Two({.dp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0}),
+           {3}),
+      Made("same_ranks_both", Two({.tp = 4, .offset = 0}, {.tp = 4, .offset = 0}), {1}),
+      Made("same_ranks_encoder_dp2_alike",
+           Two({.tp = 2, .dp = 2, .offset = 0}, {.tp = 4, .offset = 0}), {1, 2}),
+      Made("same_ranks_encoder_wider", Two({.tp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0}),
+           {2}),
+      Made("three_phase_language",
+           phases(Two({.dp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})), {2}),
+      Made("three_phase_both", phases(Two({.tp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})),
+           {3}),
+      Made("regressor_and_audio",
+           AJob()
+               .Module("vision", TinyVision(), {.tp = 2})
+               .Module("audio", TinyAudio(), {.tp = 2})
+               .Module("language", TinyLanguage(), {.tp = 3, .pp = 2})
+               .Module("regressor", TinyRegressor(), {.tp = 2, .pp = 2})
+               .Edge("vision", "language", {.projector = 20})
+               .Edge("audio", "language")
+               .Edge("language", "regressor")
+               .Edge("vision", "regressor"),
+           {0, 5, 9, 10}),
+  };
+}
+
+std::string NameOfWidths(const testing::TestParamInfo<WidthCase>& info) {
+  return info.param.job.name;
+}
+INSTANTIATE_TEST_SUITE_P(OneModule, WidthTest, testing::ValuesIn(OfOneModule()), NameOfWidths);
+INSTANTIATE_TEST_SUITE_P(Schedules, WidthTest, testing::ValuesIn(UnderSchedules()), NameOfWidths);
+INSTANTIATE_TEST_SUITE_P(Encoders, WidthTest, testing::ValuesIn(WithEncoders()), NameOfWidths);
+
+}  // namespace
+}  // namespace phalanx::oracle
