@@ -38,6 +38,8 @@ struct PlanOptions {
   std::string nodes;  // "4x8"; empty: one node with the devices that the job asks for
   // "80Gi": what each device has; a plan that needs more is refused. Empty: not checked.
   std::string device_memory;
+  // Shown is the plan without these ranks' devices.
+  std::vector<int32_t> lost;
   PictureFiles pictures;
   // A plan that takes longer says so on a terminal.
   absl::Duration note_delay = absl::Seconds(1);

@@ -17,6 +17,7 @@
 #include "core/base/status.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
+#include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
@@ -53,9 +54,12 @@ struct LaidOut {
 
 // `device_memory`: what each device has; 0: not checked.
 absl::StatusOr<LaidOut> LayOut(const job::JobSpec& spec, const plan::Cluster& cluster,
-                               int64_t device_memory) {
+                               const plan::RankList& lost, int64_t device_memory) {
   LaidOut laid;
   ASSIGN_OR_RETURN(laid.plan, schedule::PlanJob(spec, cluster, Epoch{1}));
+  if (!lost.empty()) {
+    ASSIGN_OR_RETURN(laid.plan, plan::PlanWithout(laid.plan, lost));
+  }
   const std::vector<int64_t> memory(static_cast<size_t>(laid.plan.world), device_memory);
   RETURN_IF_ERROR(plan::CheckMemory(laid.plan, memory));
   ASSIGN_OR_RETURN(schedule::Simulation simulation,
@@ -139,7 +143,9 @@ int Plan(const PlanOptions& options, Io& io) {
   const absl::StatusOr<LaidOut> laid = [&] {
     const LateNote note(io, "planning: laying the job out and simulating a step ...",
                         options.note_delay);
-    return LayOut(spec, *cluster, *device_memory);
+    plan::RankList lost;
+    for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
+    return LayOut(spec, *cluster, lost, *device_memory);
   }();
   if (!laid.ok()) return Fail(laid.status(), io);
   const absl::Status drawn =

@@ -52,6 +52,7 @@ struct Flags {
   PictureFiles pictures;
   std::string shell;
   std::vector<int32_t> ranks;
+  std::vector<int32_t> lost;
   int32_t tail = 0;
   int32_t limit = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
@@ -151,17 +152,26 @@ int Program::Interruptible(const std::function<int(Stopper&)>& command) {
 void Program::AddLocalCommands() {
   CLI::App* run =
       Add("run", "Train a job here: starts a coordinator and a worker of its own", [this](Io& io) {
-        return Run({.file = flags_.file, .output = flags_.output, .programs = ProgramFolder()}, io);
+        return Run({.file = flags_.file,
+                    .output = flags_.output,
+                    .lost = flags_.lost,
+                    .programs = ProgramFolder()},
+                   io);
       });
   AddFile(run, flags_);
   run->add_option("--output", flags_.output, "folder for the results; default: the job's")
       ->type_name("DIR");
+  const auto add_lost = [this](CLI::App* command, const char* description) {
+    command->add_option("--lost", flags_.lost, description)->delimiter(',')->type_name("RANK,...");
+  };
+  add_lost(run, "train without these ranks, as if their devices were gone");
   CLI::App* plan =
       Add("plan", "Show where every part of a job would run; needs no server", [this](Io& io) {
         return Plan({.file = flags_.file,
                      .format = format(),
                      .nodes = flags_.nodes,
                      .device_memory = flags_.device_memory,
+                     .lost = flags_.lost,
                      .pictures = flags_.pictures},
                     io);
       });
@@ -172,6 +182,7 @@ void Program::AddLocalCommands() {
   plan->add_option("--device-memory", flags_.device_memory,
                    "what each device has, such as 80Gi: refuse a plan that needs more")
       ->type_name("SIZE");
+  add_lost(plan, "show the plan that is left when these ranks' devices are gone");
   plan->add_option("--svg", flags_.pictures.svg,
                    "draw the timeline of a step; - is standard output")
       ->type_name("FILE");

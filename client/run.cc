@@ -89,9 +89,11 @@ std::vector<absl::Status> StoreResults(Connection& connection, const Watched& wa
   return failures;
 }
 
-absl::StatusOr<v1::JobStatus> SubmitDocument(Connection& connection, v1::JobDocument document) {
+absl::StatusOr<v1::JobStatus> SubmitDocument(Connection& connection, v1::JobDocument document,
+                                             const std::vector<int32_t>& lost) {
   v1::SubmitJobRequest request;
   *request.mutable_document() = std::move(document);
+  request.mutable_lost()->Assign(lost.begin(), lost.end());
   request.set_request_id(absl::StrCat(absl::Hex(Connection::Draw(), absl::kZeroPad16)));
   v1::SubmitJobResponse response;
   RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::SubmitJob, request, &response));
@@ -112,10 +114,11 @@ void PrintOutcome(const v1::JobStatus& job, const std::string& output, Io& io) {
 }
 
 // The part of a run that has a cluster.
-int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::string& output,
-            Stopper& stopper, Io& io) {
+int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::vector<int32_t>& lost,
+            const std::string& output, Stopper& stopper, Io& io) {
   Connection connection({.server = cluster.server(), .timeout = absl::Seconds(10)});
-  const absl::StatusOr<v1::JobStatus> submitted = SubmitDocument(connection, std::move(document));
+  const absl::StatusOr<v1::JobStatus> submitted =
+      SubmitDocument(connection, std::move(document), lost);
   if (!submitted.ok()) return Fail(submitted.status(), io);
   const std::string job = JobName(*submitted);
   absl::StatusOr<Watched> watched = WatchJob(connection, job, stopper, io, kPatience);
@@ -190,7 +193,7 @@ int Run(const RunOptions& options, Io& io) {
           << job::DeviceNames()[static_cast<size_t>(resources.device)] << " devices\n";
   int code = kFailure;
   if (const absl::Status started = cluster.Start(stopper); started.ok()) {
-    code = TrainOn(cluster, std::move(file->document), output, stopper, io);
+    code = TrainOn(cluster, std::move(file->document), options.lost, output, stopper, io);
   } else {
     Fail(started, io);
     if (absl::IsCancelled(started)) code = kJobCancelled;

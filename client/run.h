@@ -1,7 +1,9 @@
 // client/run.h: `phalanx run`: a whole cluster for one job, gone when the job is.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "client/format.h"
 
@@ -9,8 +11,9 @@ namespace phalanx::client {
 
 struct RunOptions {
   std::string file;
-  std::string output;    // empty: what the job file says
-  std::string programs;  // folder of phalanx-coordinator and phalanx-worker
+  std::string output;         // empty: what the job file says
+  std::vector<int32_t> lost;  // ranks that the job begins without
+  std::string programs;       // folder of phalanx-coordinator and phalanx-worker
 };
 
 // Starts, submits, watches, stores what came out (job.json, evaluation.json, logs/rank-N.log beside

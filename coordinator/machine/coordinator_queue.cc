@@ -39,7 +39,8 @@ void Coordinator::On(const SubmitRequested& event) {
     const auto known = request_ids_.find(event.request_id);
     if (known != request_ids_.end()) {
       Job& job = jobs_.at(known->second);
-      if (!(job.state.request->document == event.request->document)) {
+      const JobRequest& first = *job.state.request;
+      if (first.document != event.request->document || first.lost != event.request->lost) {
         return refuse(RequestIdReused(event.request_id, job.state.id));
       }
       return Tell(job, Action(AnswerJob{event.token, std::make_shared<const JobView>(

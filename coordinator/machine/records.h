@@ -47,6 +47,7 @@ struct JobRequest {
   int32_t world = 0;    // ranks
   int32_t devices = 0;  // to be reserved, all at once; at least world
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
+  plan::RankList lost;  // that it begins without, as if their devices were gone
   friend bool operator==(const JobRequest&, const JobRequest&) = default;
 };
 // Shared because views, records and commands of one job all carry it; never changes.

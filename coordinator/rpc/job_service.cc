@@ -13,13 +13,14 @@
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/job_codec.h"
+#include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kRequestIdBytesMax = 128;
-// Longer documents are read on threads of their own; a gRPC thread reads these in some
-// milliseconds.
+// Longer documents are read on threads of their own, and so are jobs that begin without some of
+// their ranks; a gRPC thread reads these in some milliseconds.
 constexpr size_t kShortDocumentBytes = 16 << 10;
 constexpr int32_t kPageDefault = 100;
 constexpr int32_t kPageMax = 1000;
@@ -63,7 +64,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
   }
   const auto submit = [this, end, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
-    absl::StatusOr<JobRequestPtr> read = ReadRequest(FromProto(request->document()));
+    absl::StatusOr<JobRequestPtr> read =
+        ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()));
     if (!read.ok()) return end(read.status());
     driver_.Submit(*std::move(read), request->request_id(),
                    [end, response](const absl::StatusOr<JobViewPtr>& job) {
@@ -72,7 +74,7 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
                      end(job.status());
                    });
   };
-  if (request->document().text().size() <= kShortDocumentBytes) {
+  if (request->document().text().size() <= kShortDocumentBytes && request->lost().empty()) {
     submit(absl::OkStatus());
   } else {
     readers_.Add(submit);
@@ -156,7 +158,8 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
     if (!go.ok()) return end(go);
     if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
     const SteadyTime start = SteadyNow();
-    absl::StatusOr<v1::Plan> plan = PreviewPlan(FromProto(request->document()), board_.Nodes());
+    absl::StatusOr<v1::Plan> plan =
+        PreviewPlan(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes());
     metrics_.Planned(Since(start));
     if (plan.ok()) *response->mutable_plan() = *std::move(plan);
     end(plan.status());

@@ -265,7 +265,7 @@ bool Driver::AnswerRepetition(const SubmitRequested& event) {
   if (absl::IsNotFound(known.status())) return false;
   const auto answer = [&]() -> absl::StatusOr<JobViewPtr> {
     if (!known.ok()) return known.status();
-    if (known->document_digest != DigestOf(event.request->document)) {
+    if (known->document_digest != DigestOf(*event.request)) {
       return RequestIdReused(event.request_id, known->job);
     }
     absl::StatusOr<JobViewPtr> job = board_.Find(ToString(known->job));

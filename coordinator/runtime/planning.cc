@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
@@ -24,9 +25,16 @@ std::string Resolve(const std::string& directory, const std::string& path) {
   return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
 }
 
+absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                  Epoch epoch, absl::Span<const Rank> lost) {
+  absl::StatusOr<plan::Plan> plan = schedule::PlanJob(spec, cluster, epoch);
+  if (plan.ok() && !lost.empty()) plan = plan::PlanWithout(*plan, lost);
+  return plan;
+}
+
 }  // namespace
 
-absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
+absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost) {
   if (!absl::StartsWith(document.directory, "/") ||
       document.directory.find('\0') != std::string::npos) {
     return ViolationsStatus({{.field = "document.directory",
@@ -36,6 +44,11 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
   ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   const job::JobSpec& spec = read.spec;
   const int32_t devices = std::max(spec.resources.devices, spec.World());
+  if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
+    ASSIGN_OR_RETURN(const plan::Plan plan,
+                     plan::MakePlan(spec, plan::MakeCluster(1, devices), Epoch{1}));
+    RETURN_IF_ERROR(plan::WithoutRanks(plan, lost).status());
+  }
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
                      .node_selector = spec.resources.node_selector,
@@ -46,29 +59,30 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document) {
                      .priority = spec.priority,
                      .world = spec.World(),
                      .devices = devices,
-                     .device_kind = spec.resources.device};
+                     .device_kind = spec.resources.device,
+                     .lost = std::move(lost)};
   request.document = std::move(document);
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
-absl::StatusOr<PlanSummary> PlanDocument(const Document& document, const Placement& placement,
-                                         absl::Span<const int64_t> device_memory, Epoch epoch,
-                                         const std::optional<Shared<plan::Layout>>& layout) {
+absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placement& placement,
+                                        absl::Span<const int64_t> device_memory, Epoch epoch,
+                                        const std::optional<Shared<plan::Layout>>& layout) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
-                   wire::ReadJobFile(document.text, job::Purpose::kSubmit));
+                   wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
   if (layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
   } else {
-    ASSIGN_OR_RETURN(plan, schedule::PlanJob(read.spec, plan::ClusterOf(placement), epoch));
+    ASSIGN_OR_RETURN(plan, PlanOf(read.spec, plan::ClusterOf(placement), epoch, request.lost));
   }
   RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
   return PlanSummary{.layout = std::move(plan.layout), .digest = std::move(plan.digest)};
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
-  return PlanDocument(order.request->document, order.placement, order.device_memory, order.epoch,
-                      order.layout);
+  return PlanRequest(*order.request, order.placement, order.device_memory, order.epoch,
+                     order.layout);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {
@@ -85,14 +99,15 @@ void FillLayouts(std::vector<JournalRecord>& records) {
     const auto job = live.find(record.job);
     if (planned == nullptr || job == live.end() || !planned->layout->modules.empty()) continue;
     absl::StatusOr<PlanSummary> plan =
-        PlanDocument(job->second->document, planned->layout->nodes, {}, planned->layout->epoch);
+        PlanRequest(*job->second, planned->layout->nodes, {}, planned->layout->epoch);
     if (!plan.ok()) continue;
     plan->layout.data_digest = planned->layout->data_digest;
     *planned = {std::move(plan->layout), std::move(plan->digest)};
   }
 }
 
-absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, const std::vector<NodeView>& nodes) {
+absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
+                                     const std::vector<NodeView>& nodes) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
   const JobRequest request{.node_selector = read.spec.resources.node_selector,
                            .devices = std::max(read.spec.resources.devices, read.spec.World()),
@@ -117,7 +132,7 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, const std::vector
                      " devices; the connected nodes that match have ", devices));
   }
   ASSIGN_OR_RETURN(const plan::Plan plan,
-                   schedule::PlanJob(read.spec, plan::ClusterOf(*placement), Epoch{1}));
+                   PlanOf(read.spec, plan::ClusterOf(*placement), Epoch{1}, lost));
   RETURN_IF_ERROR(plan::CheckMemory(plan, DeviceMemory(empty, *placement)));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));

@@ -18,16 +18,17 @@ namespace phalanx::coordinator {
 // What the coordinator needs to know of a document, which must be complete, within what this
 // release trains, and of a form that can be laid on devices, whichever they are. Paths are resolved
 // against the document's directory.
-// Errors: InvalidArgument with every violation.
-absl::StatusOr<JobRequestPtr> ReadRequest(Document document);
+// Errors: InvalidArgument with every violation; for `lost` those of plan::WithoutRanks.
+// `lost`: ranks that the job begins without.
+absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost = {});
 
-// Plans the document's job on exactly these devices, under the layout where there is one.
-// `device_memory`: bytes of each of them, 0: unknown; none: of every one. Pure: the same arguments
-// give the same answer.
+// Plans the requested job on exactly these devices, under the layout where there is one, which has
+// what is lost; else without the ranks that it begins without. `device_memory`: bytes of each of
+// the devices, 0: unknown; none: of every one. Pure: the same arguments give the same answer.
 // Errors: InvalidArgument with every violation; a device that has less than its rank needs is one
-// of spec.modules.
-absl::StatusOr<PlanSummary> PlanDocument(
-    const Document& document, const Placement& placement, absl::Span<const int64_t> device_memory,
+// of spec.modules. Those of plan::WithoutRanks.
+absl::StatusOr<PlanSummary> PlanRequest(
+    const JobRequest& request, const Placement& placement, absl::Span<const int64_t> device_memory,
     Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt);
 // The same, of an order.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
@@ -37,8 +38,9 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 void FillLayouts(std::vector<JournalRecord>& records);
 
 // The plan that the document's job would get on these nodes if all their devices were free. Errors:
-// InvalidArgument with every violation, as above; ResourceExhausted if the nodes have not enough
-// devices.
-absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, const std::vector<NodeView>& nodes);
+// InvalidArgument with every violation, as above; those of plan::WithoutRanks; ResourceExhausted if
+// the nodes have not enough devices.
+absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
+                                     const std::vector<NodeView>& nodes);
 
 }  // namespace phalanx::coordinator

@@ -33,7 +33,7 @@ absl::StatusOr<std::optional<EndedJob>> MakeEndedJob(JobId job,
   if (!state->request_id.empty()) {
     ended.request = StoredRequest{.id = state->request_id,
                                   .job = job,
-                                  .document_digest = DigestOf(state->view.request->document),
+                                  .document_digest = DigestOf(*state->view.request),
                                   .expires = state->view.submitted + kRequestIdWindow};
   }
   return ended;

@@ -46,8 +46,11 @@ absl::Status NotParsed() { return absl::DataLossError("does not parse: it is dam
 
 }  // namespace
 
-std::string DigestOf(const Document& document) {
-  return Digest(absl::StrCat(document.directory, std::string(1, '\0'), document.text));
+std::string DigestOf(const JobRequest& request) {
+  const std::string zero(1, '\0');
+  std::string text = absl::StrCat(request.document.directory, zero, request.document.text);
+  for (Rank rank : request.lost) absl::StrAppend(&text, zero, rank.value);
+  return Digest(text);
 }
 
 std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord> records) {

@@ -36,6 +36,7 @@ class Encoder {
     summary->set_world(request.world);
     summary->set_devices(request.devices);
     summary->set_device_kind(std::string(DeviceKindName(request.device_kind)));
+    for (Rank rank : request.lost) to->add_lost(rank.value);
   }
   void operator()(const PhaseChanged& body) {
     v1::PhaseChanged* to = out_.mutable_phase_changed();
@@ -82,6 +83,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.devices = summary.devices();
   request.device_kind =
       summary.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu;
+  request.lost = wire::RanksOf(from.lost());
   return {.request = std::make_shared<const JobRequest>(std::move(request)),
           .request_id = from.request_id()};
 }

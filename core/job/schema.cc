@@ -322,7 +322,9 @@ constexpr Field kSpec[] = {
     {.name = "checkpoint", .type = T::kMapping, .at = Bound<&JobSpec::checkpoint>,
      .otherwise = "none", .fields = kCheckpoint, .doc = "Checkpoints; not in force yet."},
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
-     .doc = "What to do when a device is lost; not in force yet."},
+     .doc = "What to do when a device is lost. Not in force yet but for mirrors (`state_home`, "
+            "`state_copies`), and `ladder` and `widths` of jobs that begin without some of their "
+            "ranks (`phalanx run --lost`)."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,

@@ -32,6 +32,11 @@ absl::Status CheckLost(const Plan& plan, absl::Span<const Rank> lost) {
     violations.push_back({"lost", absl::StrCat(rank.value), std::move(rule)});
   };
   if (lost.empty()) violations.push_back({"lost", "", "must name a rank"});
+  if (static_cast<int64_t>(lost.size()) > places) {
+    return ViolationsStatus(
+        {{"lost", absl::StrCat(lost.size(), " ranks"),
+          absl::StrCat("must be no more than the places of the job, ", places)}});
+  }
   std::set<Rank> seen;
   for (Rank rank : lost) {
     if (rank.value < 0 || rank.value >= places) {
@@ -291,6 +296,14 @@ absl::StatusOr<Layout> WithoutRanks(const Plan& plan, absl::Span<const Rank> los
   });
   layout.idle.assign(idle.begin(), idle.end());
   return layout;
+}
+
+absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost) {
+  ASSIGN_OR_RETURN(Layout layout, WithoutRanks(healthy, lost));
+  layout.epoch = healthy.epoch();
+  ASSIGN_OR_RETURN(Plan plan, Expand(healthy.spec, std::move(layout)));
+  plan.candidates = healthy.candidates;
+  return plan;
 }
 
 }  // namespace phalanx::plan

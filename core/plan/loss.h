@@ -27,6 +27,11 @@ namespace phalanx::plan {
 // has no rung that can be taken.
 absl::StatusOr<Layout> WithoutRanks(const Plan& plan, absl::Span<const Rank> lost);
 
+// The plan of a job that begins without the places `lost`: WithoutRanks of its healthy plan, in the
+// same epoch.
+// Errors: those of WithoutRanks.
+absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost);
+
 // What each replica of a module can do, relative to the fastest, which has kSpeedOfFastest: one
 // over the longest of its stages' times, each with the largest share of units that one of its ranks
 // holds. 0: absent. Empty: all alike.

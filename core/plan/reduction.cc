@@ -45,6 +45,12 @@ class Team {
   int32_t self_ = 0;
 };
 
+using MirrorRuns = std::map<int32_t, std::vector<UnitRange>>;  // by position
+
+int32_t PositionIn(const RankList& group, Rank rank) {
+  return static_cast<int32_t>(std::find(group.begin(), group.end(), rank) - group.begin());
+}
+
 void SortAndMerge(std::vector<UnitRange>* runs) {
   std::sort(runs->begin(), runs->end(),
             [](const UnitRange& a, const UnitRange& b) { return a.first < b.first; });
@@ -65,6 +71,15 @@ int64_t ElementsOf(const std::vector<UnitRange>& runs) {
   return elements;
 }
 
+std::vector<MirrorPeer> PeersOf(MirrorRuns runs) {
+  std::vector<MirrorPeer> peers;
+  for (auto& [peer, of_peer] : runs) {
+    SortAndMerge(&of_peer);
+    peers.push_back({peer, std::move(of_peer)});
+  }
+  return peers;
+}
+
 // A run of one share that this rank is the home of.
 struct OwnRun {
   UnitRange elements;
@@ -75,28 +90,27 @@ struct OwnRun {
 // and units in them ascending, so ascending runs are the same elements at both ends.
 class BucketBuilder {
  public:
-  BucketBuilder(const Plan& plan, const Place& place, const Team& team, const BucketRulers& rulers)
-      : plan_(plan), place_(place), team_(team), rulers_(rulers) {}
+  BucketBuilder(const Plan& plan, const Place& place, const Team& team, const RankList& group,
+                const BucketRulers& rulers)
+      : plan_(plan), place_(place), team_(team), group_(group), rulers_(rulers) {}
 
   void Add(const RulerShare& share) {
     const FamilyRuler* ruler = rulers_.Find(share.family);
     const int64_t unit = share.elements.first / ruler->unit_elements;
-    const auto leader = [&](int32_t replica) {
-      return LeaderOf(plan_, place_.module, team_.WidthOf(replica), share.family, unit);
-    };
-    if (leader(team_.self()) != place_.tp) return;
+    std::vector<int32_t> leaders;  // of each replica
+    for (int32_t replica = 0; replica < team_.replicas(); ++replica) {
+      const int32_t tp = LeaderOf(plan_, place_.module, team_.WidthOf(replica), share.family, unit);
+      if (replica == team_.self() && tp != place_.tp) return;
+      leaders.push_back(team_.PositionOf(replica, tp));
+    }
     std::vector<UnitRange> runs;
     rulers_.AppendRuns(share.family, share.elements, &runs);
     SortAndMerge(&runs);
+    AddMirrors(share.replica, leaders, runs);
     if (share.replica != team_.self()) {
-      std::vector<UnitRange>& give =
-          peers_[team_.PositionOf(share.replica, leader(share.replica))].give;
-      give.insert(give.end(), runs.begin(), runs.end());
+      Append(runs, &peers_[leaders[static_cast<size_t>(share.replica)]].give);
       return;
     }
-    std::vector<int32_t> leaders;
-    for (int32_t replica = 0; replica < team_.replicas(); ++replica)
-      leaders.push_back(team_.PositionOf(replica, leader(replica)));
     for (const UnitRange& run : runs) own_.push_back({run, leaders});
   }
 
@@ -112,6 +126,8 @@ class BucketBuilder {
       }
     }
     SortAndMerge(&bucket->own);
+    bucket->to_mirrors = PeersOf(std::move(to_mirrors_));
+    bucket->from_primaries = PeersOf(std::move(from_primaries_));
     int64_t taken = 0;
     std::map<int32_t, int64_t> next;  // source, by peer
     for (auto& [position, peer] : peers_) {
@@ -139,6 +155,30 @@ class BucketBuilder {
   }
 
  private:
+  static void Append(const std::vector<UnitRange>& runs, std::vector<UnitRange>* all) {
+    all->insert(all->end(), runs.begin(), runs.end());
+  }
+
+  // Of a share that this rank leads.
+  void AddMirrors(int32_t primary, const std::vector<int32_t>& leaders,
+                  const std::vector<UnitRange>& runs) {
+    std::vector<RankList>& homes = homes_[leaders];
+    if (homes.empty()) {
+      RankList ranks;
+      for (const int32_t leader : leaders) ranks.push_back(group_[static_cast<size_t>(leader)]);
+      homes = HomesOf(plan_, place_.module, ranks);
+    }
+    const auto position = [&](int32_t replica) { return leaders[static_cast<size_t>(replica)]; };
+    const RankList& of_share = homes[static_cast<size_t>(primary)];
+    for (int32_t replica = 0; replica < team_.replicas(); ++replica) {
+      const Rank rank = group_[static_cast<size_t>(position(replica))];
+      if (replica == primary || std::find(of_share.begin(), of_share.end(), rank) == of_share.end())
+        continue;
+      if (primary == team_.self()) Append(runs, &to_mirrors_[position(replica)]);
+      if (replica == team_.self()) Append(runs, &from_primaries_[position(primary)]);
+    }
+  }
+
   static bool Continues(const SummedRun& before, const SummedRun& sum) {
     if (before.elements.end() != sum.elements.first) return false;
     for (size_t i = 0; i < sum.sources.size(); ++i) {
@@ -151,9 +191,12 @@ class BucketBuilder {
   const Plan& plan_;
   const Place& place_;
   const Team& team_;
+  const RankList& group_;
   const BucketRulers& rulers_;
   std::vector<OwnRun> own_;
   std::map<int32_t, SharePeer> peers_;  // by position
+  MirrorRuns to_mirrors_, from_primaries_;
+  std::map<std::vector<int32_t>, std::vector<RankList>> homes_;  // by the leaders of replicas
 };
 
 // Everything but what is done with the buckets.
@@ -162,8 +205,7 @@ Reduction WithoutMeans(const Plan& plan, const Place& place, int32_t chunk,
   Reduction reduction{.part = {place.module, place.pp, chunk},
                       .group = plan.DataGroupOf(place),
                       .replicas = parameters.replicas};
-  const auto self = std::find(reduction.group.begin(), reduction.group.end(), plan.RankOf(place));
-  reduction.self = static_cast<int32_t>(self - reduction.group.begin());
+  reduction.self = PositionIn(reduction.group, plan.RankOf(place));
   for (const Bucket& bucket : parameters.buckets) {
     if (bucket.offset >= parameters.trained_extent) break;
     reduction.buckets.push_back({.elements = {bucket.offset, bucket.elements}});
@@ -183,8 +225,22 @@ Reduction ReductionOf(const Plan& plan, const Place& place, int32_t chunk,
   if (!plan.replicas(place.module).EqualWidths(place.pp))
     return ReductionByMessages(plan, place, chunk, parameters);
   Reduction reduction = WithoutMeans(plan, place, chunk, parameters);
-  for (ReducedBucket& bucket : reduction.buckets)
-    bucket.own = {EvenShare(bucket.elements, reduction.replicas, reduction.self)};
+  const Rank self = plan.RankOf(place);
+  const std::vector<RankList> homes = HomesOf(plan, place.module, reduction.group);
+  for (ReducedBucket& bucket : reduction.buckets) {
+    MirrorRuns to, from;
+    for (int32_t primary = 0; primary < reduction.replicas; ++primary) {
+      const UnitRange share = EvenShare(bucket.elements, reduction.replicas, primary);
+      const RankList& of_share = homes[static_cast<size_t>(primary)];
+      if (primary == reduction.self) bucket.own = {share};
+      for (size_t i = 1; i < of_share.size(); ++i) {
+        if (primary == reduction.self) to[PositionIn(reduction.group, of_share[i])] = {share};
+        if (of_share[i] == self) from[primary] = {share};
+      }
+    }
+    bucket.to_mirrors = PeersOf(std::move(to));
+    bucket.from_primaries = PeersOf(std::move(from));
+  }
   return reduction;
 }
 
@@ -196,7 +252,7 @@ Reduction ReductionByMessages(const Plan& plan, const Place& place, int32_t chun
   const std::vector<std::vector<RulerShare>> shares = CutShares(plan, reduction.part);
   const std::vector<BucketRulers> rulers = RulersOf(plan, place, parameters);
   for (size_t b = 0; b < reduction.buckets.size(); ++b) {
-    BucketBuilder builder(plan, place, team, rulers[b]);
+    BucketBuilder builder(plan, place, team, reduction.group, rulers[b]);
     for (const RulerShare& share : shares[b]) builder.Add(share);
     std::move(builder).Finish(&reduction.buckets[b]);
   }

@@ -12,6 +12,9 @@
 // leads to the homes and takes what it is home of, in one exchange of messages a bucket, and the
 // home sums in the order of the replicas.
 //
+// A share may have *mirrors* too, ranks of other replicas that lead it there: they receive the
+// home's sums, and so its bits, and keep the same optimizer state.
+//
 // Pure.
 #pragma once
 
@@ -44,12 +47,21 @@ struct SummedRun {
   friend bool operator==(const SummedRun&, const SummedRun&) = default;
 };
 
+// Sums that go from a home to a mirror; both have them at places of their own, ascending.
+struct MirrorPeer {
+  int32_t peer = 0;             // position in Reduction::group
+  std::vector<UnitRange> runs;  // of the rank's own flat buffers
+  friend bool operator==(const MirrorPeer&, const MirrorPeer&) = default;
+};
+
 struct ReducedBucket {
-  UnitRange elements;            // of the part's flat buffers
-  bool even = true;              // share r is the r-th part: EvenShare
-  std::vector<UnitRange> own;    // what this rank is the home of, ascending
-  std::vector<SharePeer> peers;  // !even: those with something to give or take, ascending
-  std::vector<SummedRun> sums;   // !even: cover `own`, ascending
+  UnitRange elements;                      // of the part's flat buffers
+  bool even = true;                        // share r is the r-th part: EvenShare
+  std::vector<UnitRange> own;              // what this rank is the home of, ascending
+  std::vector<SharePeer> peers;            // !even: those with something to give or take, ascending
+  std::vector<SummedRun> sums;             // !even: cover `own`, ascending
+  std::vector<MirrorPeer> to_mirrors;      // of `own`, by peer
+  std::vector<MirrorPeer> from_primaries;  // what this rank mirrors, by peer
   friend bool operator==(const ReducedBucket&, const ReducedBucket&) = default;
 };
 

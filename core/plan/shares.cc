@@ -189,19 +189,20 @@ std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& 
   }
   const bool mirrored = layout.state_home == job::StateHome::kMirror;
   const size_t copies = mirrored ? static_cast<size_t>(std::max(1, layout.state_copies)) : 1;
+  // As far on as a node reaches, so that where nodes are equally large each mirror has one primary.
+  const size_t longest = count == 0 ? 0 : *std::max_element(run.begin(), run.end());
+  const size_t stride = longest < count ? longest : 1;
   std::vector<RankList> homes(count);
   for (size_t primary = 0; primary < count; ++primary) {
     RankList& mine = homes[primary];
     mine.push_back(group[primary]);
-    for (size_t step = 1; step < count && mine.size() < copies;) {
-      const size_t at = (primary + step) % count;
-      const bool apart = node(at) != node(primary);
-      if (apart) mine.push_back(group[at]);
-      step += apart ? 1 : run[at];
-    }
-    for (size_t step = 1; step < count && mine.size() < copies; ++step) {
-      const size_t at = (primary + step) % count;
-      if (node(at) == node(primary)) mine.push_back(group[at]);
+    for (const bool others : {true, false}) {
+      for (size_t step = 0; step < count && mine.size() < copies;) {
+        const size_t at = (primary + stride + step) % count;
+        const bool apart = node(at) != node(primary);
+        if (apart == others && at != primary) mine.push_back(group[at]);
+        step += others && !apart ? run[at] : 1;
+      }
     }
   }
   return homes;

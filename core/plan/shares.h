@@ -33,8 +33,8 @@ struct RulerShare {
 std::vector<std::vector<RulerShare>> CutShares(const Plan& plan, const PartId& part);
 
 // Of each replica the homes of its shares, where `group` has the rank of each replica that leads
-// them: itself, the primary; then the mirrors, going round from it, first those on other nodes,
-// then those on its own.
+// them: itself, the primary; then the mirrors, going round from as far behind it as a node reaches,
+// first those on other nodes, then those on its own.
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group);
 // Whether the module's second home is host memory of the primary's node.
 bool HasHostHome(const Plan& plan, int32_t module);

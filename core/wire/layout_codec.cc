@@ -31,12 +31,6 @@ absl::StatusOr<Value> ValueIn(absl::Span<const absl::string_view> names, absl::s
       absl::StrCat("layout: ", field, " is \"", text, "\", which this version does not know"));
 }
 
-plan::RankList RanksOf(const google::protobuf::RepeatedField<int32_t>& values) {
-  plan::RankList ranks;
-  for (int32_t value : values) ranks.push_back(Rank{value});
-  return ranks;
-}
-
 void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
   out->mutable_layers()->Assign(module.layers.begin(), module.layers.end());
   for (const plan::SlotChange& change : module.changes) {
@@ -66,6 +60,12 @@ absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
 }
 
 }  // namespace
+
+plan::RankList RanksOf(const google::protobuf::RepeatedField<int32_t>& values) {
+  plan::RankList ranks;
+  for (int32_t value : values) ranks.push_back(Rank{value});
+  return ranks;
+}
 
 void ToProto(const plan::Placement& placement, v1::Placement* out) {
   for (const plan::NodeDevices& node : placement) {

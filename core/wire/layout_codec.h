@@ -10,6 +10,7 @@ namespace phalanx::wire {
 void ToProto(const plan::Layout& layout, v1::Layout* out);
 void ToProto(const plan::Placement& placement, v1::Placement* out);
 plan::Placement FromProto(const v1::Placement& placement);
+plan::RankList RanksOf(const google::protobuf::RepeatedField<int32_t>& values);
 
 // Whether the layout fits a document is plan::Expand's to say. Errors: InvalidArgument for a
 // schedule or a state home that this version does not know, naming it.

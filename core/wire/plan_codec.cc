@@ -318,6 +318,7 @@ v1::Plan ToProto(const plan::Plan& plan, const PlanFigures& figures) {
   FillRanks(plan, &out);
   ToProto(plan.layout.nodes, out.mutable_placement());
   *out.mutable_idle() = Numbers(plan.layout.idle);
+  *out.mutable_lost() = Numbers(plan.layout.lost);
   out.set_stages(plan.stages);
   FillSchedule(plan, figures, out.mutable_schedule());
   FillCandidates(plan, &out);

@@ -288,6 +288,7 @@ std::string PlanJson(const v1::Plan& plan) {
   json["modules"] = ToJson(plan.modules());
   json["edges"] = ListJson(plan, plan.edges(), EdgeJson);
   json["ranks"] = RanksJson(plan, devices);
+  if (plan.lost_size() > 0) json["lost"] = ToJson(plan.lost());
   json["idle"] = ToJson(plan.idle());
   json["idle_devices"] = IdleDevicesJson(plan, devices);
   json["stages"] = plan.stages();

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ using plan::Place;
 using plan::Plan;
 
 constexpr int32_t kRanksShown = 64;
+constexpr size_t kLostShown = 16;
 constexpr size_t kColumns = 100;
 constexpr size_t kNameColumns = 16;  // of names; longer ones are cut
 
@@ -173,7 +175,9 @@ std::string RanksTable(const Plan& plan, const std::vector<plan::MemoryEstimate>
         memory.empty() ? "-" : plan::FormatBytes(memory[static_cast<size_t>(rank)].total());
     const std::vector<Place> places = plan.PlacesOf(Rank{rank});
     if (places.empty()) {
-      head.push_back("(idle)");
+      const bool lost =
+          std::binary_search(plan.layout.lost.begin(), plan.layout.lost.end(), Rank{rank});
+      head.push_back(lost ? "(lost)" : "(idle)");
       table.Add(std::move(head));
       continue;
     }
@@ -203,6 +207,62 @@ std::string MemoryLine(const std::vector<plan::MemoryEstimate>& memory) {
                       plan::FormatBytes(largest->gradients), ", optimizer ",
                       plan::FormatBytes(largest->optimizer), ", activations ",
                       plan::FormatBytes(largest->activations), "\n");
+}
+
+// Tensor ranks of the stages of a replica: "4", "4,3,4".
+std::string WidthsOfStages(const plan::ReplicaTable& replicas, int32_t dp) {
+  std::vector<int32_t> widths;
+  for (int32_t pp = 0; pp < replicas.stages(); ++pp) widths.push_back(replicas.Width(dp, pp));
+  if (std::count(widths.begin(), widths.end(), widths.front()) == replicas.stages())
+    widths.resize(1);
+  return absl::StrJoin(widths, ",");
+}
+
+// A row for each replica that is hit, and one for all others.
+void AddReplicas(const Plan& plan, const ModulePlan& layout, const std::set<int32_t>& hit,
+                 TextTable* table) {
+  const std::string& name = plan.module_spec(layout.index).name;
+  const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, layout.index);
+  std::vector<int64_t> others;
+  int32_t other = -1;
+  for (int32_t dp = 0; dp < layout.replicas.replicas(); ++dp) {
+    const int64_t share = samples[static_cast<size_t>(dp)];
+    if (!hit.contains(dp)) {
+      others.push_back(share);
+      other = dp;
+    } else if (layout.replicas.Present(dp)) {
+      table->Add({absl::StrCat(Cut(name), " ", dp), WidthsOfStages(layout.replicas, dp),
+                  absl::StrCat(share)});
+    } else {
+      table->Add({absl::StrCat(Cut(name), " ", dp), "left out", "-"});
+    }
+  }
+  if (others.empty()) return;
+  const auto [least, most] = std::minmax_element(others.begin(), others.end());
+  table->Add(
+      {absl::StrCat(Cut(name), ", ", others.size(), others.size() == 1 ? " other" : " others"),
+       WidthsOfStages(layout.replicas, other),
+       *least == *most ? absl::StrCat(*most) : absl::StrCat(*least, " to ", *most)});
+}
+
+// What is lost, and what is left of the replicas of each module that lost any of it.
+std::string LossTable(const Plan& plan) {
+  const auto number = [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); };
+  std::vector<Rank> shown = plan.layout.lost;
+  if (shown.size() > kLostShown) shown.resize(kLostShown);
+  std::string text = absl::StrCat("Lost: ", shown.size() == 1 ? "rank " : "ranks ",
+                                  absl::StrJoin(shown, ", ", number),
+                                  shown < plan.layout.lost ? ", ..." : "", "\n\n");
+  TextTable table({"REPLICAS", "WIDTHS", "SAMPLES"});
+  for (const ModulePlan& layout : plan.modules) {
+    std::set<int32_t> hit;
+    for (const plan::SlotChange& change :
+         plan.layout.modules[static_cast<size_t>(layout.index)].changes)
+      hit.insert(change.dp);
+    if (hit.empty()) continue;
+    AddReplicas(plan, layout, hit, &table);
+  }
+  return absl::StrCat(text, table.Print());
 }
 
 // Steps are those of the simulation, as multiples of the chosen one.
@@ -246,7 +306,9 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
       "Job ", plan.spec.name, " on ", plan.world, plan.world == 1 ? " rank" : " ranks", ", epoch ",
       plan.epoch().value, ", plan ", plan.digest, "\n\n", ModulesTable(plan));
   if (!plan.spec.edges.empty()) absl::StrAppend(&text, "\n", EdgesTable(plan));
-  absl::StrAppend(&text, "\n", RanksTable(plan, memory), "\n", IdleLine(plan));
+  absl::StrAppend(&text, "\n", RanksTable(plan, memory), "\n");
+  if (!plan.layout.lost.empty()) absl::StrAppend(&text, LossTable(plan), "\n");
+  absl::StrAppend(&text, IdleLine(plan));
   absl::StrAppend(&text, "Batch: ", plan.spec.batch.global, " samples a step, ", plan.microbatches,
                   plan.microbatches == 1 ? " microbatch" : " microbatches", " of at most ",
                   plan.spec.batch.micro, "\n",

@@ -73,6 +73,7 @@ v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok) {
     v1::RankQuiet::Home& out = *quiet.add_homes();
     out.set_module(home.module);
     out.set_chunk(home.chunk);
+    out.set_primary(home.primary.value);
     out.set_applied(home.applied);
   }
   quiet.set_updates(standing.counts.updates);

@@ -239,6 +239,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
       RETURN_IF_ERROR(previous_decided());
       // Until here they may be what a decision still needs.
       state_.set_reduced_step(0);
+      state_.AwaitMirrors();
       for (const auto& state : state_.parts()) state->ZeroGradients();
       before = timer_->Mark();
     }
@@ -410,8 +411,9 @@ absl::Status Executor::RecordStep(const StepContext& context) {
   RETURN_IF_ERROR(AwaitParts());
   at::Tensor norm = sums_.narrow(0, 0, 1);
   for (const auto& state : state_.parts()) {
-    if (state->trains())
-      state_.kernels().AddSquaredNorm(state->gradients(), state->optimizer(), norm);
+    for (const StateBlock& block : state->blocks()) {
+      if (!block.mirrors) state_.kernels().AddSquaredNorm(state->gradients(), block, norm);
+    }
   }
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it

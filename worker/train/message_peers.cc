@@ -66,14 +66,18 @@ void InsertOtherEnds(const plan::Plan& plan, const std::vector<plan::Copy>& copi
   }
 }
 
-// Those with whom a rank reduces by messages.
+// Those with whom a rank reduces by messages, or mirrors.
 void InsertPeersOfShares(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
                          std::set<Rank>& peers) {
   const plan::Reduction reduction =
       plan::ReductionOf(plan, place, chunk, plan::ParametersOf(plan, place, chunk));
   for (const plan::ReducedBucket& bucket : reduction.buckets) {
-    for (const plan::SharePeer& peer : bucket.peers)
-      peers.insert(reduction.group[static_cast<size_t>(peer.peer)]);
+    const auto insert = [&](const auto& list) {
+      for (const auto& peer : list) peers.insert(reduction.group[static_cast<size_t>(peer.peer)]);
+    };
+    insert(bucket.peers);
+    insert(bucket.to_mirrors);
+    insert(bucket.from_primaries);
   }
 }
 
@@ -91,7 +95,6 @@ std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
     for (int32_t chunk = 0; chunk < chunks; ++chunk)
       InsertOtherEnds(plan, plan::CopiesInSlot(plan, place, chunk), rank, in_group);
-    if (plan.replicas(place.module).EqualWidths(place.pp)) continue;
     std::set<Rank>& of_shares = of_groups[{Use::kData, plan.DataGroupOf(place)}];
     for (int32_t chunk = 0; chunk < chunks; ++chunk)
       InsertPeersOfShares(plan, place, chunk, of_shares);

@@ -30,9 +30,14 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
     if (copy.lead.tp == self) copies_.Add(copy, &state_, nullptr, copy.follower.tp);
     if (copy.follower.tp == self) copies_.Add(copy, nullptr, &state_, copy.lead.tp);
   }
-  const bool even = reduction_.buckets.empty() || reduction_.buckets.front().even;
-  if (!even && groups.data != nullptr)
+  if (reduction_.buckets.empty() || groups.data == nullptr) return;
+  if (!reduction_.buckets.front().even) {
     messages_.emplace(reduction_, state_, *groups.data, means.scratch);
+    return;
+  }
+  const at::Tensor& gradients = state_.gradients();
+  for (const plan::ReducedBucket& bucket : reduction_.buckets)
+    mirrors_.emplace_back(bucket, gradients.device(), gradients.scalar_type(), means.scratch);
 }
 
 absl::Status PartReduction::Begin(absl::Status (ShareExchange::*way)()) {
@@ -54,11 +59,13 @@ absl::Status PartReduction::Reduce() {
   if (messages_.has_value()) return Begin(&ShareExchange::Reduce);
   char* base = static_cast<char*>(state_.gradients().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.gradients().element_size());
-  for (const plan::ReducedBucket& bucket : reduction_.buckets) {
+  for (size_t b = 0; b < reduction_.buckets.size(); ++b) {
+    const plan::ReducedBucket& bucket = reduction_.buckets[b];
     const plan::UnitRange mine = bucket.own.front();
     RETURN_IF_ERROR(groups_.data->ReduceScatterSum(base + bucket.elements.first * size,
                                                    base + mine.first * size, mine.count,
                                                    CommDType(state_.gradients().scalar_type())));
+    RETURN_IF_ERROR(mirrors_[b].Run(state_.gradients(), *groups_.data));
   }
   ASSIGN_OR_RETURN(begun_, groups_.data->Mark());
   return absl::OkStatus();
@@ -97,19 +104,37 @@ absl::StatusOr<at::Tensor> PartReduction::BitSums() {
   return at::stack({all, sum.expand_as(all)});
 }
 
+at::Tensor PartReduction::MirrorsAstray() {
+  at::Tensor& weights = state_.weights();
+  at::Tensor astray = at::zeros({1}, at::TensorOptions().dtype(at::kLong).device(weights.device()));
+  for (const StateBlock& block : state_.blocks()) {
+    if (!block.mirrors) continue;
+    for (const StateRun& run : block.runs) {
+      const at::Tensor master = block.master.narrow(0, run.state_offset, run.count);
+      const at::Tensor weight = weights.narrow(0, run.gradient_offset, run.count);
+      astray.add_(master.to(weight.scalar_type()).ne(weight).sum());
+    }
+  }
+  return astray;
+}
+
 absl::Status PartReduction::VerifyCopies() {
   if (groups_.data == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const at::Tensor sums, BitSums());
+  const at::Tensor astray = MirrorsAstray();
   const Moment there = Moment::Now(sums.device());
   RETURN_IF_ERROR(AwaitDevice({.done = [&] { return there.Passed(); },
                                .stopped = [] { return false; },  // a stop aborts the communicator
                                .check = [this] { return groups_.data->Check(); },
                                .patience = kPatience,
                                .missing = "the sums of the replicas' parameters are not there"}));
-  if (sums[0].equal(sums[1])) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("replicas hold different parameters of pipeline part ",
-                                          state_.place().pp, " chunk ", state_.chunk(),
-                                          " of module ", state_.place().module));
+  const bool equal = sums[0].equal(sums[1]);
+  if (equal && astray.item<int64_t>() == 0) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(equal ? "mirrors of optimizer state differ from the parameters"
+                         : "replicas hold different parameters",
+                   " of pipeline part ", state_.place().pp, " chunk ", state_.chunk(),
+                   " of module ", state_.place().module));
 }
 
 }  // namespace phalanx::train

@@ -43,7 +43,7 @@ class PartReduction {
                 ReductionMeans& means);
 
   // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
-  // this rank's shares hold the complete sum.
+  // this rank's shares hold the complete sum, and so do those that it mirrors.
   absl::Status Reduce();
   // Every rank's weights from the shares, then the copies of the tensor group from their leaders:
   // complete once Await() has returned.
@@ -51,8 +51,8 @@ class PartReduction {
   // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.
   absl::Status Await();
   bool pending() const { return begun_ != nullptr || spreads_; }
-  // Whether replicas have the same weights, all of them. On CUDA waits for the device. Errors:
-  // Internal if they differ; those of AwaitDevice().
+  // Whether replicas have the same weights, all of them, and mirrors the masters of these. On CUDA
+  // waits for the device. Errors: Internal if they differ; those of AwaitDevice().
   absl::Status VerifyCopies();
 
  private:
@@ -60,12 +60,15 @@ class PartReduction {
   absl::Status Begin(absl::Status (ShareExchange::*way)());
   // The bit sums that are to be equal: of the replicas' weights and of this one's.
   absl::StatusOr<at::Tensor> BitSums();
+  // Of the weights that this rank mirrors, those that are not what its masters say: int64 [1].
+  at::Tensor MirrorsAstray();
 
   const plan::Reduction reduction_;
   PartState& state_;
   const PartGroups groups_;
   ReductionMeans& means_;
   CopyExchange copies_;                    // of the tensor group
+  std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
   comm::Communicator::Point begun_;        // behind what is to be waited for; else empty
   bool spreads_ = false;

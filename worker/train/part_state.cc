@@ -1,6 +1,7 @@
 #include "worker/train/part_state.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -60,20 +61,20 @@ std::vector<FlagRun> FlagRuns(const plan::StageParameters& parameters) {
   return runs;
 }
 
-// Of a run that this rank is the home of what it leads.
+// What the rank leads of a run.
 void AppendStateRuns(const plan::UnitRange& own, const std::vector<FlagRun>& flags,
-                     OptimizerState* state) {
+                     StateBlock* block) {
   auto run = std::upper_bound(
       flags.begin(), flags.end(), own.first,
       [](int64_t value, const FlagRun& candidate) { return value < candidate.end; });
   for (; run != flags.end() && run->begin < own.end(); ++run) {
     if (!run->trains) continue;
     const int64_t first = std::max(own.first, run->begin), last = std::min(own.end(), run->end);
-    state->runs.push_back({.gradient_offset = first,
-                           .state_offset = state->elements,
+    block->runs.push_back({.gradient_offset = first,
+                           .state_offset = block->elements,
                            .count = last - first,
                            .decay = run->decay});
-    state->elements += last - first;
+    block->elements += last - first;
   }
 }
 
@@ -115,35 +116,56 @@ PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t c
     : place_(place), chunk_(chunk), parameters_(plan::ParametersOf(plan, place, chunk)) {
   const auto on_device = at::TensorOptions().device(options.device);
   weights_ = at::zeros({parameters_.elements}, on_device.dtype(options.compute));
-  model::InitialiseWeights(plan, place, parameters_, weights_, options.init_threads);
   if (parameters_.trained_extent == 0) return;
   gradients_ =
       at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options.compute)));
-  BuildOptimizerState(plan::ReductionOf(plan, place, chunk, parameters_), options.compute);
+  BuildBlocks(plan::ReductionOf(plan, place, chunk, parameters_), options.compute);
 }
 
-void PartState::BuildOptimizerState(const plan::Reduction& reduction, at::ScalarType compute) {
+void PartState::BuildBlocks(const plan::Reduction& reduction, at::ScalarType compute) {
   const std::vector<FlagRun> flags = FlagRuns(parameters_);
+  const auto primary = [&reduction](int32_t position) {
+    return reduction.group[static_cast<size_t>(position)];
+  };
+  StateBlock own{.primary = primary(reduction.self)};
+  std::map<int32_t, StateBlock> mirrored;  // by position
   for (const plan::ReducedBucket& bucket : reduction.buckets) {
-    for (const plan::UnitRange& own : bucket.own) AppendStateRuns(own, flags, &optimizer_);
+    for (const plan::UnitRange& run : bucket.own) AppendStateRuns(run, flags, &own);
+    for (const plan::MirrorPeer& from : bucket.from_primaries) {
+      const auto [entry, first] = mirrored.try_emplace(from.peer);
+      if (first) entry->second = {.primary = primary(from.peer), .mirrors = true};
+      for (const plan::UnitRange& run : from.runs) AppendStateRuns(run, flags, &entry->second);
+    }
   }
+  blocks_.push_back(std::move(own));
+  for (auto& [position, block] : mirrored) blocks_.push_back(std::move(block));
   const auto options = gradients_.options();
-  optimizer_.first_moment = at::zeros({optimizer_.elements}, options);
-  optimizer_.second_moment = at::zeros({optimizer_.elements}, options);
-  if (compute != gradients_.scalar_type()) {
-    optimizer_.master = at::empty({optimizer_.elements}, options);
-    for (const StateRun& run : optimizer_.runs) {
-      optimizer_.master.narrow(0, run.state_offset, run.count)
+  for (StateBlock& block : blocks_) {
+    block.first_moment = at::zeros({block.elements}, options);
+    block.second_moment = at::zeros({block.elements}, options);
+    if (block.mirrors || compute != gradients_.scalar_type())
+      block.master = at::zeros({block.elements}, options);
+  }
+}
+
+void PartState::Initialise(const plan::Plan& plan, int32_t threads) {
+  model::InitialiseWeights(plan, place_, parameters_, weights_, threads);
+  for (StateBlock& block : blocks_) {
+    if (!block.master.defined()) continue;
+    for (const StateRun& run : block.runs) {
+      block.master.narrow(0, run.state_offset, run.count)
           .copy_(weights_.narrow(0, run.gradient_offset, run.count));
     }
   }
 }
 
 void PartState::Recast() {
-  if (!optimizer_.master.defined()) return;
-  for (const StateRun& run : optimizer_.runs) {
-    weights_.narrow(0, run.gradient_offset, run.count)
-        .copy_(optimizer_.master.narrow(0, run.state_offset, run.count));
+  for (const StateBlock& block : blocks_) {
+    if (block.mirrors || !block.master.defined()) continue;
+    for (const StateRun& run : block.runs) {
+      weights_.narrow(0, run.gradient_offset, run.count)
+          .copy_(block.master.narrow(0, run.state_offset, run.count));
+    }
   }
 }
 

@@ -2,9 +2,9 @@
 // rank.
 //
 // Weights and gradients are flat buffers laid out by plan::ParametersOf. Each share of a bucket has
-// one home (plan/reduction.h; as ZeRO-1 has it): it alone keeps optimizer state for it and updates
-// it, as far as it leads (plan/copies.h). What does not train has neither optimizer state nor
-// gradients: these are of the front of the flat buffer.
+// one primary home (plan/reduction.h; as ZeRO-1 has it), which updates its weights, as far as it
+// leads them (plan/copies.h); it and the share's mirrors keep optimizer state for it. What does not
+// train has neither optimizer state nor gradients: these are of the front of the flat buffer.
 //
 // Nothing here is bound to an epoch: who reduces and gathers these buffers is part_reduction.h.
 //
@@ -21,7 +21,7 @@
 #include "core/plan/reduction.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/run_ahead.h"
-#include "worker/train/step_kernels.h"
+#include "worker/train/state_block.h"
 
 namespace phalanx::train {
 
@@ -39,9 +39,12 @@ struct BufferOptions {
 
 class PartState {
  public:
-  // Holds initial values.
+  // Memory for all of it, zeros.
   PartState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
             const BufferOptions& options);
+
+  // Weights and masters are the plan's initial values, which every layout has alike.
+  void Initialise(const plan::Plan& plan, int32_t threads);
 
   const plan::Place& place() const { return place_; }
   int32_t chunk() const { return chunk_; }
@@ -49,7 +52,9 @@ class PartState {
   at::Tensor& weights() { return weights_; }
   // [trained_extent]; undefined where nothing trains
   at::Tensor& gradients() { return gradients_; }
-  OptimizerState& optimizer() { return optimizer_; }
+  // The primary's first, then mirrors by the primary's position in the data group; empty where
+  // nothing trains.
+  std::vector<StateBlock>& blocks() { return blocks_; }
   bool trains() const { return gradients_.defined(); }
 
   void ZeroGradients() {
@@ -61,14 +66,14 @@ class PartState {
   void Recast();
 
  private:
-  void BuildOptimizerState(const plan::Reduction& reduction, at::ScalarType compute);
+  void BuildBlocks(const plan::Reduction& reduction, at::ScalarType compute);
 
   plan::Place place_;
   int32_t chunk_;
   plan::StageParameters parameters_;
   at::Tensor weights_;
   at::Tensor gradients_;
-  OptimizerState optimizer_;
+  std::vector<StateBlock> blocks_;
 };
 
 }  // namespace phalanx::train

@@ -9,15 +9,6 @@
 namespace phalanx::train {
 namespace {
 
-at::Tensor Grown(const at::Tensor& buffer, int64_t bytes, at::Device device) {
-  if (buffer.defined() && buffer.numel() >= bytes) return buffer;
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
-}
-
-at::Tensor Typed(const at::Tensor& buffer, int64_t elements, at::ScalarType type) {
-  return buffer.narrow(0, 0, elements * static_cast<int64_t>(c10::elementSize(type))).view(type);
-}
-
 std::vector<plan::UnitRange> Concatenated(const std::vector<plan::SharePeer>& peers,
                                           std::vector<plan::UnitRange> plan::SharePeer::*runs) {
   std::vector<plan::UnitRange> all;
@@ -31,19 +22,6 @@ std::vector<plan::UnitRange> Concatenated(const std::vector<plan::SharePeer>& pe
 at::ScalarType BitsOf(const at::Tensor& tensor) {
   if (tensor.element_size() == 8) return at::kLong;
   return tensor.element_size() == 4 ? at::kInt : at::kShort;
-}
-
-void ReductionScratch::Reserve(int64_t given, int64_t taken) {
-  given_ = Grown(given_, given, device_);
-  taken_ = Grown(taken_, taken, device_);
-}
-
-at::Tensor ReductionScratch::Given(int64_t elements, at::ScalarType type) const {
-  return Typed(given_, elements, type);
-}
-
-at::Tensor ReductionScratch::Taken(int64_t elements, at::ScalarType type) const {
-  return Typed(taken_, elements, type);
 }
 
 ShareExchange::ShareExchange(const plan::Reduction& reduction, PartState& state,
@@ -65,7 +43,8 @@ ShareExchange::ShareExchange(const plan::Reduction& reduction, PartState& state,
         {.give = PackedRuns(Concatenated(bucket.peers, &plan::SharePeer::give), device),
          .take = PackedRuns(Concatenated(bucket.peers, &plan::SharePeer::take), device),
          .sums = SummedRuns(bucket.sums, reduction.replicas, device),
-         .messages = std::move(messages)});
+         .messages = std::move(messages),
+         .mirrors = MirrorExchange(bucket, device, state.gradients().scalar_type(), scratch)});
     given_most = std::max(given_most, given);
     taken_most = std::max(taken_most, taken);
   }
@@ -101,6 +80,7 @@ absl::Status ShareExchange::Reduce() {
     bucket.give.Pack(gradients, given);
     RETURN_IF_ERROR(Exchange(bucket, given, &Message::given, taken, &Message::taken));
     bucket.sums.Sum(taken, gradients);
+    RETURN_IF_ERROR(bucket.mirrors.Run(gradients, data_));
   }
   return absl::OkStatus();
 }

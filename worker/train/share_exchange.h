@@ -16,28 +16,15 @@
 #include "absl/status/status.h"
 #include "core/plan/reduction.h"
 #include "worker/comm/communicator.h"
+#include "worker/train/mirror_exchange.h"
 #include "worker/train/packed_runs.h"
 #include "worker/train/part_state.h"
+#include "worker/train/reduction_scratch.h"
 
 namespace phalanx::train {
 
 // The integers as wide as the tensor's elements.
 at::ScalarType BitsOf(const at::Tensor& tensor);
-
-// Memory for what is on its way. One serves all parts of a process, whose exchanges are enqueued on
-// one stream.
-class ReductionScratch {
- public:
-  explicit ReductionScratch(at::Device device) : device_(device) {}
-  // At least so many bytes from now on. With nothing enqueued that uses it.
-  void Reserve(int64_t given, int64_t taken);
-  at::Tensor Given(int64_t elements, at::ScalarType type) const;
-  at::Tensor Taken(int64_t elements, at::ScalarType type) const;
-
- private:
-  const at::Device device_;
-  at::Tensor given_, taken_;  // bytes
-};
 
 class ShareExchange {
  public:
@@ -45,7 +32,7 @@ class ShareExchange {
   ShareExchange(const plan::Reduction& reduction, PartState& state, comm::Communicator& data,
                 ReductionScratch& scratch);
 
-  // The sums of this rank's shares stand in its gradients.
+  // The sums of this rank's shares, and of those that it mirrors, stand in its gradients.
   absl::Status Reduce();
   // The weights of what this rank leads are those of their homes.
   absl::Status Gather();
@@ -62,6 +49,7 @@ class ShareExchange {
     PackedRuns give, take;
     SummedRuns sums;
     std::vector<Message> messages;
+    MirrorExchange mirrors;
   };
   absl::Status Exchange(const Bucket& bucket, const at::Tensor& packed,
                         plan::UnitRange Message::*sent, const at::Tensor& arriving,

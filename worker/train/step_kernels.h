@@ -9,8 +9,8 @@
 // The words outlive epochs, as the state does that they speak of:
 //   stop       the host tells the device: no step is decided any more
 //   decisions  two slots, that of step s in slot s % 2
-//   applied    one a *home* (a pipeline part whose optimizer state this rank keeps): the last step
-//              that it has applied, or left out because its decision says so
+//   applied    one a *home* (a block of optimizer state, state_block.h): the last step that it has
+//              applied, or left out because its decision says so
 //   progress   a counter that the device advances behind what is enqueued
 //
 // Not thread-safe but for SetStop and stopped.
@@ -20,30 +20,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "worker/train/commit.h"
+#include "worker/train/state_block.h"
 
 namespace phalanx::train {
-
-// A run of what a rank holds optimizer state for: elements [gradient_offset, gradient_offset +
-// count) of the flat buffers, whose state stands at [state_offset, ...) of the state tensors.
-struct StateRun {
-  int64_t gradient_offset = 0;
-  int64_t state_offset = 0;
-  int64_t count = 0;
-  bool decay = false;  // weight decay applies
-};
-
-// Of the shares of one flat buffer that a rank is the home of.
-struct OptimizerState {
-  std::vector<StateRun> runs;
-  int64_t elements = 0;
-  at::Tensor master;         // [elements], or undefined: the weights themselves are the master copy
-  at::Tensor first_moment;   // [elements]
-  at::Tensor second_moment;  // [elements]
-};
 
 struct AdamWStep {
   double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
@@ -59,7 +41,7 @@ class StepKernels {
   virtual bool stopped() const = 0;
 
   // accumulator[0] += sum of squares of the runs, in fp64.
-  virtual void AddSquaredNorm(const at::Tensor& gradients, const OptimizerState& optimizer,
+  virtual void AddSquaredNorm(const at::Tensor& gradients, const StateBlock& block,
                               at::Tensor& accumulator) = 0;
 
   // Fills record `rank` of `records` ([world * sizeof(Record)] bytes on the device). `header` gives
@@ -80,8 +62,8 @@ class StepKernels {
   virtual void SetDecision(const Decision& last) = 0;
 
   // Predicated on the decision of `expected_step` being kCommitted: gradients are scaled by it,
-  // state and weights updated. `weights`: flat buffer of the compute type.
-  virtual void AdamW(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
+  // state and weights updated. `weights`: flat buffer of the compute type; nullptr for a mirror.
+  virtual void AdamW(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,
                      const AdamWStep& step, int64_t expected_step) = 0;
 
   // Predicated on `step` being decided: the home has applied it.

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "worker/train/step_kernels.h"
 
@@ -24,6 +26,7 @@ double SquaredSum(const T* values, int64_t count) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
+// `weight`: nullptr where the weights are the master copy, or a mirror has none to write.
 template <typename State, typename Weight>
 void UpdateRun(const State* gradient, State* master, State* first, State* second, Weight* weight,
                int64_t count, const AdamWStep& step, double scale, bool decay) {
@@ -46,7 +49,9 @@ void UpdateRun(const State* gradient, State* master, State* first, State* second
     const State direction = (m * correction1) / (std::sqrt(v * correction2) + epsilon);
     const State updated = master[i] - rate * (direction + weight_decay * master[i]);
     master[i] = updated;
-    if constexpr (!std::is_same_v<State, Weight>) weight[i] = static_cast<Weight>(updated);
+    if constexpr (!std::is_same_v<State, Weight>) {
+      if (weight != nullptr) weight[i] = static_cast<Weight>(updated);
+    }
   }
 }
 
@@ -57,10 +62,10 @@ class CpuStepKernels final : public StepKernels {
   void SetStop(bool stop) override { stop_.store(stop); }
   bool stopped() const override { return stop_.load(); }
 
-  void AddSquaredNorm(const at::Tensor& gradients, const OptimizerState& optimizer,
+  void AddSquaredNorm(const at::Tensor& gradients, const StateBlock& block,
                       at::Tensor& accumulator) override {
     double sum = 0;
-    for (const StateRun& run : optimizer.runs) {
+    for (const StateRun& run : block.runs) {
       sum += gradients.scalar_type() == at::kDouble
                  ? SquaredSum(gradients.const_data_ptr<double>() + run.gradient_offset, run.count)
                  : SquaredSum(gradients.const_data_ptr<float>() + run.gradient_offset, run.count);
@@ -97,17 +102,17 @@ class CpuStepKernels final : public StepKernels {
     if (last.step > 0) Slot(last.step) = {last, true};
   }
 
-  void AdamW(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
+  void AdamW(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,
              const AdamWStep& step, int64_t expected_step) override {
     const Published& slot = Slot(expected_step);
     if (slot.decision.step != expected_step || slot.decision.verdict != Verdict::kCommitted) return;
     const double scale = slot.decision.gradient_scale;
     if (gradients.scalar_type() == at::kDouble) {
-      Update<double, double>(gradients, optimizer, weights, step, scale);
-    } else if (weights.scalar_type() == at::kBFloat16) {
-      Update<float, at::BFloat16>(gradients, optimizer, weights, step, scale);
+      Update<double, double>(gradients, block, weights, step, scale);
+    } else if (weights != nullptr && weights->scalar_type() == at::kBFloat16) {
+      Update<float, at::BFloat16>(gradients, block, weights, step, scale);
     } else {
-      Update<float, float>(gradients, optimizer, weights, step, scale);
+      Update<float, float>(gradients, block, weights, step, scale);
     }
   }
 
@@ -131,19 +136,20 @@ class CpuStepKernels final : public StepKernels {
   Published& Slot(int64_t step) { return slots_[static_cast<size_t>(step % 2)]; }
 
   template <typename State, typename Weight>
-  void Update(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
+  void Update(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,
               const AdamWStep& step, double scale) {
-    for (const StateRun& run : optimizer.runs) {
-      Weight* weight = weights.mutable_data_ptr<Weight>() + run.gradient_offset;
+    for (const StateRun& run : block.runs) {
+      Weight* weight = nullptr;
+      if (weights != nullptr) weight = weights->mutable_data_ptr<Weight>() + run.gradient_offset;
       State* master = nullptr;
-      if constexpr (std::is_same_v<State, Weight>) {
-        master = weight;
-      } else {
-        master = optimizer.master.mutable_data_ptr<State>() + run.state_offset;
+      if (block.master.defined()) {
+        master = block.master.mutable_data_ptr<State>() + run.state_offset;
+      } else if constexpr (std::is_same_v<State, Weight>) {
+        master = std::exchange(weight, nullptr);
       }
       UpdateRun<State, Weight>(gradients.const_data_ptr<State>() + run.gradient_offset, master,
-                               optimizer.first_moment.mutable_data_ptr<State>() + run.state_offset,
-                               optimizer.second_moment.mutable_data_ptr<State>() + run.state_offset,
+                               block.first_moment.mutable_data_ptr<State>() + run.state_offset,
+                               block.second_moment.mutable_data_ptr<State>() + run.state_offset,
                                weight, run.count, step, scale, run.decay);
     }
   }

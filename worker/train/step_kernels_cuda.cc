@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "core/job/failure.h"
@@ -41,20 +40,19 @@ class CudaStepKernels final : public StepKernels {
   void SetStop(bool stop) override { std::atomic_ref<int64_t>(words_->stop).store(stop ? 1 : 0); }
   bool stopped() const override { return std::atomic_ref<int64_t>(words_->stop).load() != 0; }
 
-  void AddSquaredNorm(const at::Tensor& gradients, const OptimizerState& optimizer,
+  void AddSquaredNorm(const at::Tensor& gradients, const StateBlock& block,
                       at::Tensor& accumulator) override {
-    at::Tensor& partials = partials_[&optimizer];
-    if (!partials.defined()) {
-      const auto runs = static_cast<int64_t>(optimizer.runs.size());
-      partials = at::empty({runs * kNormBlocks}, accumulator.options());
-    }
-    double* out = partials.mutable_data_ptr<double>();
-    for (const StateRun& run : optimizer.runs) {
+    const auto partials = static_cast<int64_t>(block.runs.size()) * kNormBlocks;
+    if (partials == 0) return;
+    if (!partials_.defined() || partials_.numel() < partials)
+      partials_ = at::empty({partials}, accumulator.options());
+    double* out = partials_.mutable_data_ptr<double>();
+    for (const StateRun& run : block.runs) {
       LaunchSquaredNormPartials(gradients.const_data_ptr<float>() + run.gradient_offset, run.count,
                                 out, Stream());
       out += kNormBlocks;
     }
-    LaunchSumPartials(partials.const_data_ptr<double>(), partials.numel(),
+    LaunchSumPartials(partials_.const_data_ptr<double>(), partials,
                       accumulator.mutable_data_ptr<double>(), Stream());
   }
 
@@ -88,7 +86,7 @@ class CudaStepKernels final : public StepKernels {
     C10_CUDA_CHECK(cudaMemcpy(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice));
   }
 
-  void AdamW(const at::Tensor& gradients, OptimizerState& optimizer, at::Tensor& weights,
+  void AdamW(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,
              const AdamWStep& step, int64_t expected_step) override {
     const double updates = static_cast<double>(step.update);
     AdamWFactors factors{};
@@ -100,16 +98,17 @@ class CudaStepKernels final : public StepKernels {
     factors.correction2 = static_cast<float>(1 / (1 - std::pow(step.beta2, updates)));
     factors.rate = static_cast<float>(step.learning_rate);
     factors.epsilon = static_cast<float>(step.epsilon);
-    const bool bf16 = weights.scalar_type() == at::kBFloat16;
-    for (const StateRun& run : optimizer.runs) {
+    const bool bf16 = weights != nullptr && weights->scalar_type() == at::kBFloat16;
+    for (const StateRun& run : block.runs) {
       factors.weight_decay = static_cast<float>(run.decay ? step.weight_decay : 0);
       void* weight_bf16 =
-          bf16 ? weights.mutable_data_ptr<at::BFloat16>() + run.gradient_offset : nullptr;
-      float* master = bf16 ? optimizer.master.mutable_data_ptr<float>() + run.state_offset
-                           : weights.mutable_data_ptr<float>() + run.gradient_offset;
+          bf16 ? weights->mutable_data_ptr<at::BFloat16>() + run.gradient_offset : nullptr;
+      float* master = block.master.defined()
+                          ? block.master.mutable_data_ptr<float>() + run.state_offset
+                          : weights->mutable_data_ptr<float>() + run.gradient_offset;
       LaunchAdamW(gradients.const_data_ptr<float>() + run.gradient_offset, master,
-                  optimizer.first_moment.mutable_data_ptr<float>() + run.state_offset,
-                  optimizer.second_moment.mutable_data_ptr<float>() + run.state_offset, weight_bf16,
+                  block.first_moment.mutable_data_ptr<float>() + run.state_offset,
+                  block.second_moment.mutable_data_ptr<float>() + run.state_offset, weight_bf16,
                   run.count, factors, decisions_ + expected_step % 2, expected_step, Stream());
     }
   }
@@ -142,7 +141,7 @@ class CudaStepKernels final : public StepKernels {
   CommitWords* words_ = nullptr;   // pinned
   int64_t* applied_ = nullptr;     // [homes], pinned
   Decision* decisions_ = nullptr;  // [2], on the device
-  std::map<const OptimizerState*, at::Tensor> partials_;
+  at::Tensor partials_;            // fp64; of one block after the other, on one stream
 };
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "c10/core/StreamGuard.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "worker/train/learning_rate.h"
-#include "worker/train/message_stream.h"
 
 namespace phalanx::train {
 namespace {
@@ -33,33 +33,52 @@ Counts After(Counts counts, Verdict verdict) {
 absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::Create(const plan::Plan& plan,
                                                                      Rank rank,
                                                                      const BufferOptions& options) {
-  return std::unique_ptr<TrainingState>(new TrainingState(plan, rank, options));
+  std::unique_ptr<TrainingState> state(new TrainingState(plan, rank, options));
+  for (const auto& part : state->parts_) part->Initialise(plan, options.init_threads);
+  return state;
 }
 
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
     : options_(options),
       forward_stream_(NewStream(options.device)),
       backward_stream_(NewStream(options.device)),
+      mirror_stream_(NewStream(options.device)),
       reductions_(options.device) {
   for (const plan::Place& place : plan.PlacesOf(rank)) {
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
       parts_.push_back(std::make_unique<PartState>(plan, place, chunk, options));
-      if (parts_.back()->trains()) homes_.push_back(parts_.back().get());
+      for (StateBlock& block : parts_.back()->blocks()) block.home = homes_++;
     }
   }
-  kernels_ = MakeKernels(options.device, static_cast<int32_t>(homes_.size()));
-}
-
-int32_t TrainingState::HomeOf(const PartState& part) const {
-  return static_cast<int32_t>(std::find(homes_.begin(), homes_.end(), &part) - homes_.begin());
+  kernels_ = MakeKernels(options.device, homes_);
 }
 
 void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
+  const Moment now = Moment::Now(options_.device);
+  bool mirrors = false;
+  for (StateBlock& block : part.blocks()) {
+    if (!block.mirrors) {
+      Optimize(plan, part, block, step);
+      continue;
+    }
+    const c10::OptionalStreamGuard guard(mirror_stream_);
+    if (!std::exchange(mirrors, true)) now.Await();
+    Optimize(plan, part, block, step);
+  }
+  if (!mirrors) return;
+  const c10::OptionalStreamGuard guard(mirror_stream_);
+  mirrored_ = Moment::Now(options_.device);
+}
+
+void TrainingState::AwaitMirrors() { mirrored_.Await(); }
+
+void TrainingState::Optimize(const plan::Plan& plan, PartState& part, StateBlock& block,
+                             int64_t step) {
   const job::Optimizer& optimizer = plan.spec.optimizer;
   // Of a step that is accounted for already, its own update is counted in.
   const bool counted = step == decided_.step && decided_.verdict == Verdict::kCommitted;
-  kernels_->AdamW(part.gradients(), part.optimizer(), part.weights(),
+  kernels_->AdamW(part.gradients(), block, block.mirrors ? nullptr : &part.weights(),
                   {.learning_rate = LearningRate(optimizer, step, plan.spec.steps),
                    .beta1 = optimizer.betas[0],
                    .beta2 = optimizer.betas[1],
@@ -67,7 +86,7 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t st
                    .weight_decay = optimizer.weight_decay,
                    .update = counts_.updates + (counted ? 0 : 1)},
                   step);
-  kernels_->MarkApplied(HomeOf(part), step);
+  kernels_->MarkApplied(block.home, step);
 }
 
 void TrainingState::Account(const Decision& decision) {
@@ -99,8 +118,8 @@ absl::Status TrainingState::CheckStart(const Start& start) const {
                      counts.skipped_in_a_row, " skipped steps in a row, the order ",
                      start.counts.updates, " and ", start.counts.skipped_in_a_row));
   }
-  for (size_t home = 0; home < homes_.size(); ++home) {
-    const int64_t applied = kernels_->applied(static_cast<int32_t>(home));
+  for (int32_t home = 0; home < homes_; ++home) {
+    const int64_t applied = kernels_->applied(home);
     if (applied == step || (applied == step - 1 && reduced_step_ == step)) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("a part of this rank has applied step ", applied, " and holds gradients of ",
@@ -124,8 +143,10 @@ absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
     decided_ = start.decision;
     counts_ = start.counts;
   }
-  for (PartState* part : homes_) {
-    if (kernels_->applied(HomeOf(*part)) < step) Optimize(plan, *part, step);
+  for (const auto& part : parts_) {
+    for (StateBlock& block : part->blocks()) {
+      if (kernels_->applied(block.home) < step) Optimize(plan, *part, block, step);
+    }
     part->Recast();
   }
   reduced_step_ = 0;
@@ -135,10 +156,13 @@ absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
 Standing TrainingState::StandingNow() const {
   Standing standing{.counts = counts_};
   if (!parts_.empty()) standing.decided = decided_;
-  for (size_t home = 0; home < homes_.size(); ++home) {
-    standing.homes.push_back({.module = homes_[home]->place().module,
-                              .chunk = homes_[home]->chunk(),
-                              .applied = kernels_->applied(static_cast<int32_t>(home))});
+  for (const auto& part : parts_) {
+    for (const StateBlock& block : part->blocks()) {
+      standing.homes.push_back({.module = part->place().module,
+                                .chunk = part->chunk(),
+                                .primary = block.primary,
+                                .applied = kernels_->applied(block.home)});
+    }
   }
   return standing;
 }

@@ -8,7 +8,7 @@
 // decided step, or it still holds that step's reduced gradients, since they are cleared only behind
 // its decision. So the next epoch can go on from the last step that any rank knows to be decided.
 //
-// Words: a *home* is a part that trains; this rank keeps optimizer state for its shares.
+// Words: a *home* is a block of optimizer state (state_block.h), the rank's own or a mirror.
 //
 // Not thread-safe but for RequestStop and stop_requested.
 #pragma once
@@ -25,6 +25,7 @@
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/train/commit.h"
+#include "worker/train/message_stream.h"
 #include "worker/train/part_reduction.h"
 #include "worker/train/part_state.h"
 #include "worker/train/step_kernels.h"
@@ -59,6 +60,7 @@ struct Standing {
   Counts counts;
   struct Home {
     int32_t module = 0, chunk = 0;
+    Rank primary;  // whose shares
     int64_t applied = 0;
   };
   std::vector<Home> homes;
@@ -110,8 +112,10 @@ class TrainingState {
   void set_reduced_step(int64_t step) { reduced_step_ = step; }
 
   // Enqueues the optimizer of a part that trains, predicated on the decision of `step`, the one
-  // after decided() or decided() itself.
+  // after decided() or decided() itself. That of mirrors runs beside what the caller enqueues next.
   void Optimize(const plan::Plan& plan, PartState& part, int64_t step);
+  // The caller's stream waits for mirrors that are being optimized.
+  void AwaitMirrors();
 
   // With nothing enqueued.
   Standing StandingNow() const;
@@ -119,13 +123,14 @@ class TrainingState {
  private:
   TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options);
   absl::Status CheckStart(const Start& start) const;
-  int32_t HomeOf(const PartState& part) const;
+  void Optimize(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step);
 
   const BufferOptions options_;
   std::vector<std::unique_ptr<PartState>> parts_;
-  std::vector<PartState*> homes_;
+  int32_t homes_ = 0;
   std::unique_ptr<StepKernels> kernels_;
-  const std::optional<c10::Stream> forward_stream_, backward_stream_;
+  const std::optional<c10::Stream> forward_stream_, backward_stream_, mirror_stream_;
+  Moment mirrored_;  // all that is enqueued on mirror_stream_
   ReductionMeans reductions_;
   Decision decided_;
   Counts counts_;

@@ -2,6 +2,7 @@
 #include <dirent.h>
 
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -94,6 +95,33 @@ TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
   EXPECT_TRUE(HasEventFile(output));
   EXPECT_TRUE(std::filesystem::exists(output + "/evaluation.json"));
   EXPECT_TRUE(std::filesystem::exists(output + "/logs/rank-5.log"));
+}
+
+// A replica of each module is gone from the first step: the others compute the same steps.
+TEST(NumbersTest, RunWithoutSomeRanks_EqualsTheOracle_AndStartsNothingInTheirPlaces) {
+  const DataFolder data = MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
+  const JobOptions options{.steps = 4,
+                           .precision = "fp64",
+                           .vision = "ranks: 2",
+                           .language = "ranks: 4, pp: 2",
+                           .batch = 7,
+                           .validation = true};
+  support::WriteFile(data.path + "/job.yaml", JobText(data, options));
+  const std::string mark = support::NewMark(), output = data.path + "/results";
+  support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml", "--output",
+                        output, "--lost", "0,5"},
+                       mark, data.path + "/run.out", data.path + "/run.talk");
+  EXPECT_EQ(run.WaitExitCode(), 0) << support::ReadText(data.path + "/run.talk");
+  EXPECT_TRUE(support::ProcessesMarked(mark).empty());
+
+  ExpectOracle(data, options, output);
+  EXPECT_TRUE(std::filesystem::exists(output + "/evaluation.json"));
+  // Replica 1 of the language model lost one rank; the other has nothing to do.
+  for (const auto& [rank, works] :
+       std::map<int, bool>{{0, false}, {1, true}, {2, true}, {3, false}, {4, true}, {5, false}}) {
+    EXPECT_EQ(std::filesystem::exists(absl::StrCat(output, "/logs/rank-", rank, ".log")), works)
+        << rank;
+  }
 }
 
 struct Graph {

@@ -47,9 +47,13 @@ void WriteHeld(const std::string& path, const std::vector<HeldStep>& steps) {
     for (const HeldPart& part : step.parts) {
       Write(file, part.place);
       Write(file, part.chunk);
-      for (const at::Tensor* tensor :
-           {&part.gradients, &part.first_moment, &part.second_moment, &part.weights})
-        WriteTensor(file, *tensor);
+      WriteTensor(file, part.weights);
+      Write(file, part.states.size());
+      for (const HeldState& state : part.states) {
+        for (const at::Tensor* tensor :
+             {&state.gradients, &state.master, &state.first_moment, &state.second_moment})
+          WriteTensor(file, *tensor);
+      }
     }
   }
   file.close();
@@ -66,9 +70,13 @@ std::vector<HeldStep> ReadHeld(const std::string& path) {
     for (HeldPart& part : step.parts) {
       part.place = Read<plan::Place>(file);
       part.chunk = Read<int32_t>(file);
-      for (at::Tensor* tensor :
-           {&part.gradients, &part.first_moment, &part.second_moment, &part.weights})
-        *tensor = ReadTensor(file);
+      part.weights = ReadTensor(file);
+      part.states.resize(Read<size_t>(file));
+      for (HeldState& state : part.states) {
+        for (at::Tensor* tensor :
+             {&state.gradients, &state.master, &state.first_moment, &state.second_moment})
+          *tensor = ReadTensor(file);
+      }
     }
   }
   return steps;

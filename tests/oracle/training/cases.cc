@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/digest_text.h"
-#include "core/plan/loss.h"
 #include "core/plan/plan.h"
 #include "core/schedule/checker.h"
 #include "core/schedule/program.h"
@@ -143,13 +142,7 @@ std::vector<TrainedStep> ExpectEqualsPlain(const NamedJob& job, const plan::Rank
   SCOPED_TRACE(job.name);
   job::JobSpec spec = job.spec;
   spec.steps = kSteps;
-  const auto healthy = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
-  EXPECT_TRUE(healthy.ok()) << healthy.status();
-  if (!healthy.ok()) return {};
-  auto layout = plan::WithoutRanks(*healthy, lost);
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  if (!layout.ok()) return {};
-  const auto plan = plan::Expand(spec, *std::move(layout));
+  const auto plan = PlanWithout(spec, lost);
   EXPECT_TRUE(plan.ok()) << plan.status();
   if (!plan.ok()) return {};
   ExpectProven(*plan);

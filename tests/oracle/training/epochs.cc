@@ -90,10 +90,11 @@ class Counted final : public comm::Communicator {
 
 }  // namespace
 
-EpochsInProcess::EpochsInProcess(const job::JobSpec& spec, const DataShape& data)
-    : spec_(spec), world_(spec.World()) {
+EpochsInProcess::EpochsInProcess(const job::JobSpec& spec, const DataShape& data,
+                                 plan::RankList lost)
+    : spec_(spec), lost_(std::move(lost)), world_(spec.World()) {
   at::set_num_threads(1);
-  const auto plan = plan::MakePlan(spec_, plan::MakeCluster(1, world_), Epoch{1});
+  const auto plan = PlanWithout(spec_, lost_);
   EXPECT_TRUE(plan.ok()) << plan.status();
   for (int32_t rank = 0; rank < world_; ++rank) {
     ranks_.push_back(std::make_unique<RankOf>());
@@ -108,7 +109,7 @@ EpochsInProcess::~EpochsInProcess() = default;
 
 bool EpochsInProcess::Run(const std::optional<Ending>& ending) {
   ++epoch_;
-  const auto plan = plan::MakePlan(spec_, plan::MakeCluster(1, world_), Epoch{epoch_});
+  const auto plan = PlanWithout(spec_, lost_, Epoch{epoch_});
   EXPECT_TRUE(plan.ok()) << plan.status();
   if (!plan.ok()) return false;
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
@@ -117,6 +118,11 @@ bool EpochsInProcess::Run(const std::optional<Ending>& ending) {
   std::barrier created(world_);
   std::atomic<int32_t> done{0};
   auto run = [&](int32_t number) {
+    if (plan->PlacesOf(Rank{number}).empty()) {  // nobody would start it
+      created.arrive_and_wait();
+      ++done;
+      return;
+    }
     RankOf& rank = *ranks_[static_cast<size_t>(number)];
     comm::Communicators communicators = world.Connect(specs, Rank{number});
     for (auto& communicator : communicators) {
@@ -168,7 +174,9 @@ bool EpochsInProcess::Run(const std::optional<Ending>& ending) {
 
 void EpochsInProcess::TakeStandings() {
   std::vector<train::Standing> standings;
-  for (const auto& rank : ranks_) standings.push_back(rank->state->StandingNow());
+  for (const auto& rank : ranks_) {
+    if (!rank->state->parts().empty()) standings.push_back(rank->state->StandingNow());
+  }
   for (const train::Standing& standing : standings) {
     if (standing.decided.step > start_.decision.step) start_ = {standing.decided, standing.counts};
   }
@@ -186,7 +194,7 @@ const std::vector<train::StepSummary>& EpochsInProcess::told(int32_t rank) const
 }
 
 TrainedStep EpochsInProcess::Held() const {
-  const auto plan = plan::MakePlan(spec_, plan::MakeCluster(1, world_), Epoch{1});
+  const auto plan = PlanWithout(spec_, lost_);
   std::vector<HeldPart> parts;
   for (const auto& rank : ranks_) {
     for (const auto& part : rank->state->parts()) parts.push_back(HeldBy(*part));

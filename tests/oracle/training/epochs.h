@@ -28,7 +28,8 @@ struct Ending {
 
 class EpochsInProcess {
  public:
-  EpochsInProcess(const job::JobSpec& spec, const DataShape& data);
+  // In the layout without the ranks `lost`.
+  EpochsInProcess(const job::JobSpec& spec, const DataShape& data, plan::RankList lost = {});
   ~EpochsInProcess();
 
   // Runs an epoch from where the states stand to the last step, or to `ending`. Fails the test if
@@ -54,6 +55,7 @@ class EpochsInProcess {
   void TakeStandings();
 
   const job::JobSpec spec_;
+  const plan::RankList lost_;
   int32_t world_ = 0;
   int64_t epoch_ = 0, operations_ = 0;
   int32_t left_behind_ = 0;

@@ -12,6 +12,8 @@
 
 #include "core/base/mutex.h"
 #include "core/base/prng.h"
+#include "core/base/status.h"
+#include "core/plan/loss.h"
 #include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
 #include "worker/data/job_data.h"
@@ -35,9 +37,13 @@ class Collector {
     const auto [entry, first] = parameters_.try_emplace(key);
     if (first) entry->second = plan::ParametersOf(plan_, part.place, part.chunk);
     const plan::StageParameters& parameters = entry->second;
-    Scatter(module, parameters, part.gradients, /*copies=*/false, gradients_);
-    Scatter(module, parameters, part.first_moment, /*copies=*/false, first_moments_);
-    Scatter(module, parameters, part.second_moment, /*copies=*/false, second_moments_);
+    for (const HeldState& state : part.states) {
+      Scatter(module, parameters, state.gradients, /*copies=*/false, gradients_);
+      Scatter(module, parameters, state.master, /*copies=*/false, masters_);
+      Scatter(module, parameters, state.first_moment, /*copies=*/false, first_moments_);
+      Scatter(module, parameters, state.second_moment, /*copies=*/false, second_moments_);
+      Count(module, part.place, parameters, state.master);
+    }
     Scatter(module, parameters, part.weights, /*copies=*/true, weights_);
   }
 
@@ -47,10 +53,15 @@ class Collector {
       tensor.div_(std::max(step.decision.counted_tokens, 1.0));
     step.parameters = std::move(weights_);
     for (const NamedTensors* tensors :
-         {&step.gradients, &step.parameters, &first_moments_, &second_moments_}) {
+         {&step.gradients, &step.parameters, &masters_, &first_moments_, &second_moments_}) {
       for (const auto& [name, tensor] : *tensors) {
         EXPECT_FALSE(at::isnan(tensor).any().item<bool>()) << name << " is not held completely";
       }
+    }
+    for (const auto& [name, homes] : homes_) {
+      EXPECT_TRUE(homes.count.eq(homes.expected).all().item<bool>())
+          << name << " has " << homes.count.min().item<double>() << " to "
+          << homes.count.max().item<double>() << " homes, not " << homes.expected;
     }
   }
 
@@ -78,11 +89,33 @@ class Collector {
     }
   }
 
+  // How many homes have an element's state.
+  struct Homes {
+    at::Tensor count;
+    int32_t expected = 1;
+  };
+  void Count(const std::string& module, const plan::Place& place,
+             const plan::StageParameters& parameters, const at::Tensor& flat) {
+    plan::StageParameters trained = parameters;
+    std::erase_if(trained.matrices, [](const plan::LocalMatrix& matrix) { return !matrix.trains; });
+    NamedTensors held;
+    Scatter(module, trained, flat, /*copies=*/false, held);
+    const plan::ModuleLayout& layout = plan_.layout.modules[static_cast<size_t>(place.module)];
+    const int32_t replicas = plan_.replicas(place.module).present_replicas();
+    for (const auto& [name, tensor] : held) {
+      Homes& homes = homes_[name];
+      if (!homes.count.defined()) homes.count = at::zeros_like(tensor);
+      homes.count.add_(at::isnan(tensor).logical_not());
+      homes.expected = std::min(layout.state_copies, replicas);
+    }
+  }
+
   const plan::Plan& plan_;
   // By module, pp, width, tp and chunk.
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>, plan::StageParameters>
       parameters_;
-  NamedTensors weights_, gradients_, first_moments_, second_moments_;
+  NamedTensors weights_, gradients_, masters_, first_moments_, second_moments_;
+  std::map<std::string, Homes> homes_;
 };
 
 at::Tensor Stacked(const std::vector<std::vector<float>>& items, at::IntArrayRef shape,
@@ -153,20 +186,36 @@ HeldPart HeldBy(train::PartState& state) {
   HeldPart part;
   part.place = state.place();
   part.chunk = state.chunk();
-  const train::OptimizerState& optimizer = state.optimizer();
-  for (at::Tensor* tensor : {&part.gradients, &part.first_moment, &part.second_moment}) {
-    *tensor = at::full({state.parameters().elements}, NAN, at::kDouble);
+  for (const train::StateBlock& block : state.blocks()) {
+    HeldState held;
+    for (at::Tensor* tensor :
+         {&held.gradients, &held.master, &held.first_moment, &held.second_moment}) {
+      *tensor = at::full({state.parameters().elements}, NAN, at::kDouble);
+    }
+    for (const train::StateRun& run : block.runs) {
+      const auto flat = [&run](const at::Tensor& buffer) {
+        return buffer.narrow(0, run.gradient_offset, run.count);
+      };
+      const auto own = [&run](const at::Tensor& tensor) {
+        return tensor.narrow(0, run.state_offset, run.count);
+      };
+      flat(held.gradients).copy_(flat(state.gradients()));
+      flat(held.master).copy_(block.master.defined() ? own(block.master) : flat(state.weights()));
+      flat(held.first_moment).copy_(own(block.first_moment));
+      flat(held.second_moment).copy_(own(block.second_moment));
+    }
+    part.states.push_back(std::move(held));
+  }
+  if (part.states.empty()) {
+    const at::Tensor nowhere = at::full({state.parameters().elements}, NAN, at::kDouble);
+    part.states.push_back({nowhere.clone(), nowhere.clone(), nowhere.clone(), nowhere.clone()});
+  }
+  HeldState& own = part.states.front();
+  for (const at::Tensor* tensor :
+       {&own.gradients, &own.master, &own.first_moment, &own.second_moment}) {
     for (const plan::LocalMatrix& matrix : state.parameters().matrices) {
       if (!matrix.trains) tensor->narrow(0, matrix.offset, matrix.rows * matrix.cols).zero_();
     }
-  }
-  for (const train::StateRun& run : optimizer.runs) {
-    const auto held = [&run](at::Tensor& flat) {
-      return flat.narrow(0, run.gradient_offset, run.count);
-    };
-    held(part.gradients).copy_(held(state.gradients()));
-    held(part.first_moment).copy_(optimizer.first_moment.narrow(0, run.state_offset, run.count));
-    held(part.second_moment).copy_(optimizer.second_moment.narrow(0, run.state_offset, run.count));
   }
   part.weights = state.weights().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
   return part;
@@ -180,6 +229,16 @@ TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
   for (const HeldPart& part : parts) collector.Add(part);
   collector.Finish(step);
   return step;
+}
+
+absl::StatusOr<plan::Plan> PlanWithout(const job::JobSpec& spec, const plan::RankList& lost,
+                                       Epoch epoch) {
+  ASSIGN_OR_RETURN(plan::Plan healthy,
+                   plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), epoch));
+  if (lost.empty()) return healthy;
+  ASSIGN_OR_RETURN(plan::Layout layout, plan::WithoutRanks(healthy, lost));
+  layout.epoch = epoch;
+  return plan::Expand(spec, std::move(layout));
 }
 
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "core/job/job_spec.h"
 #include "core/plan/plan.h"
 #include "tests/oracle/plain_model.h"
@@ -26,21 +27,29 @@ struct TrainedStep {
   NamedTensors parameters;  // after the step
 };
 
-// One pipeline part as one rank holds it after a step: flat buffers in fp64, [elements] each.
+// Flat buffers in fp64, [elements] each, of the shares of one home: zero for what does not train,
+// NaN elsewhere.
+struct HeldState {
+  at::Tensor gradients;  // of the sum of losses
+  at::Tensor master, first_moment, second_moment;
+};
+// One pipeline part as one rank holds it after a step.
 struct HeldPart {
   plan::Place place;
   int32_t chunk = 0;
-  // Of the rank's own shares, of the sum of losses; zero for what does not train, NaN elsewhere.
-  at::Tensor gradients;
-  at::Tensor first_moment, second_moment;  // likewise
-  at::Tensor weights;
+  std::vector<HeldState> states;  // by block
+  at::Tensor weights;             // flat, in fp64
 };
 HeldPart HeldBy(train::PartState& state);
 // Puts together what all ranks hold after one step. Fails the test if two holders of the same
-// element differ in a bit of its parameter or its optimizer state, or to more than rounding in its
-// gradient, or if nobody holds one.
+// element differ in a bit of its parameter, its gradient or its optimizer state, if nobody holds
+// one, or if it has other than as many homes as the layout says.
 TrainedStep PutTogether(const plan::Plan& plan, const train::Decision& decision,
                         const std::vector<HeldPart>& parts);
+
+// The layout that is left of the spec's without these ranks (plan/loss.h), on one node.
+absl::StatusOr<plan::Plan> PlanWithout(const job::JobSpec& spec, const plan::RankList& lost,
+                                       Epoch epoch = Epoch{1});
 
 // Runs the plan, or `steps` steps of the spec on spec.World() threads. Fails the test as
 // PutTogether.

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 #include "core/base/prng.h"
 #include "tests/oracle/training/cases.h"
@@ -29,7 +31,12 @@ Footprint Now() {
   return now;
 }
 
-class StoppingTest : public testing::TestWithParam<NamedJob> {
+struct StoppingCase {
+  NamedJob job;
+  plan::RankList lost = {};
+};
+
+class StoppingTest : public testing::TestWithParam<StoppingCase> {
  protected:
   // Which rank is how far when an epoch ends is up to the threads: over all layouts some epoch ends
   // when one rank has decided a step that another has not applied.
@@ -40,9 +47,14 @@ class StoppingTest : public testing::TestWithParam<NamedJob> {
 };
 
 TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
-  job::JobSpec spec = GetParam().spec;
+  const auto& [job, lost] = GetParam();
+  job::JobSpec spec = job.spec;
   spec.steps = 2 * kStops + 4;  // an epoch takes two steps and a half at most
-  EpochsInProcess unbroken(spec, GetParam().data), broken(spec, GetParam().data);
+  EpochsInProcess unbroken(spec, job.data, lost), broken(spec, job.data, lost);
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < broken.world(); ++rank) {
+    if (std::find(lost.begin(), lost.end(), Rank{rank}) == lost.end()) ranks.push_back(rank);
+  }
   ASSERT_TRUE(unbroken.Run(std::nullopt));
   const uint64_t a_step = static_cast<uint64_t>(unbroken.operations() / spec.steps);
 
@@ -55,7 +67,7 @@ TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
     const Ending ending{
         .kind = static_cast<Ending::Kind>(prng.Below(3)),
         .at = static_cast<int64_t>(stop % 2 == 0 ? prng.Below(2 * a_step) : near_the_end),
-        .rank = static_cast<int32_t>(prng.Below(static_cast<uint64_t>(broken.world())))};
+        .rank = ranks[static_cast<size_t>(prng.Below(ranks.size()))]};
     ASSERT_FALSE(broken.Run(ending)) << "stop " << stop;
     if (stop == 10) early = Now();
   }
@@ -65,7 +77,7 @@ TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
   left_behind_ += broken.left_behind();
   ASSERT_TRUE(broken.Run(std::nullopt));
 
-  for (int32_t rank = 0; rank < broken.world(); ++rank) {
+  for (const int32_t rank : ranks) {
     ASSERT_EQ(broken.told(rank).size(), static_cast<size_t>(spec.steps)) << "rank " << rank;
     for (size_t i = 0; i < broken.told(rank).size(); ++i) {
       const train::StepSummary& step = broken.told(rank)[i];
@@ -82,28 +94,32 @@ TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
   EXPECT_LE(worst.error, 1e-9) << worst.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layouts, StoppingTest,
-    testing::Values(
-        Named("vision_dp2_language_tp2_pp2",
-              support::AJob()
-                  .Module("vision", TinyVision(), {.dp = 2})
-                  .Module("language", TinyLanguage(), {.tp = 2, .pp = 2})
-                  .Edge("vision", "language", {.projector = 16})
-                  .Batch(8, 2)),
-        Named("tied_head_pp2_dp3",
-              support::AJob()
-                  .Module("language", TinyLanguage({.tied_head = true}), {.dp = 3, .pp = 2})
-                  .Batch(6, 1)),
-        Named("interleaved_pp2_dp2", support::AJob()
-                                         .Module("language", TinyLanguage(), {.dp = 2, .pp = 2})
-                                         .Batch(8, 2)
-                                         .Schedule(job::ScheduleName::kInterleaved, 2)),
-        Named("zero_bubble_tp2_dp2", support::AJob()
-                                         .Module("language", TinyLanguage(), {.tp = 2, .dp = 2})
-                                         .Batch(8, 2)
-                                         .Schedule(job::ScheduleName::kZeroBubbleH1))),
-    NameOf);
+std::vector<StoppingCase> Stopped() {
+  const auto language = [](const support::Layout& layout, const TinyDecoder& shape = {}) {
+    return support::AJob().Module("language", TinyLanguage(shape), layout);
+  };
+  std::vector<StoppingCase> cases = {
+      {Named("vision_dp2_language_tp2_pp2",
+             support::AJob()
+                 .Module("vision", TinyVision(), {.dp = 2})
+                 .Module("language", TinyLanguage(), {.tp = 2, .pp = 2})
+                 .Edge("vision", "language", {.projector = 16})
+                 .Batch(8, 2))},
+      {Named("tied_head_pp2_dp3", language({.dp = 3, .pp = 2}, {.tied_head = true}).Batch(6, 1))},
+      {Named(
+          "interleaved_pp2_dp2",
+          language({.dp = 2, .pp = 2}).Batch(8, 2).Schedule(job::ScheduleName::kInterleaved, 2))},
+      {Named("zero_bubble_tp2_dp2",
+             language({.tp = 2, .dp = 2}).Batch(8, 2).Schedule(job::ScheduleName::kZeroBubbleH1))},
+      {Named("widths_3_and_2", language({.tp = 3, .dp = 2}).Batch(6, 2)), {Rank{4}}}};
+  support::AJob three = language({.tp = 2, .dp = 3}).Batch(6, 2);
+  three.spec().recovery.state_copies = 3;
+  cases.push_back({Named("widths_2_1_2_in_three_homes", std::move(three)), {Rank{2}}});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, StoppingTest, testing::ValuesIn(Stopped()),
+                         [](const auto& info) { return info.param.job.name; });
 
 }  // namespace
 }  // namespace phalanx::oracle

@@ -123,5 +123,49 @@ std::vector<WidthsCase> Shapes() {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, WidthsTest, testing::ValuesIn(Shapes()), NameOfCase);
 
+struct HomesCase {
+  std::string name;
+  Layout layout;
+  int32_t copies = 2;
+  std::vector<int32_t> lost;
+};
+
+class HomesTest : public testing::TestWithParam<HomesCase> {};
+
+// TrainInProcess() holds parameters, gradients and optimizer state of all homes to each other's
+// bits after every step.
+TEST_P(HomesTest, StateOfAllHomes_IsTheSameToTheBit) {
+  const HomesCase& c = GetParam();
+  for (const job::Precision precision : {job::Precision::kFp32, job::Precision::kBf16}) {
+    job::JobSpec spec = Language(EightHeads(2, true, 4), c.layout).Compute(precision).Build();
+    spec.recovery.state_copies = c.copies;
+    spec.steps = 5;
+    plan::RankList lost;
+    for (const int32_t rank : c.lost) lost.push_back(Rank{rank});
+    const auto plan = PlanWithout(spec, lost);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ExpectProven(*plan);
+    EXPECT_EQ(TrainInProcess(*plan, DataShapeOf(spec)).size(), 5u);
+  }
+}
+
+std::vector<HomesCase> Homes() {
+  std::vector<HomesCase> cases;
+  const auto add = [&](const std::string& name, const Layout& layout, int32_t copies,
+                       std::vector<int32_t> lost) {
+    cases.push_back({name, layout, copies, std::move(lost)});
+  };
+  add("dp2", {.dp = 2}, 2, {});
+  add("one_home", {.dp = 2}, 1, {});
+  add("dp4_three_homes", {.dp = 4}, 3, {});
+  add("tp2_dp3_pp2", {.tp = 2, .dp = 3, .pp = 2}, 2, {});
+  add("widths_4_3_1", {.tp = 4, .dp = 3}, 2, {5, 8, 9, 11});
+  add("widths_4_3_1_three_homes", {.tp = 4, .dp = 3}, 3, {5, 8, 9, 11});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Copies, HomesTest, testing::ValuesIn(Homes()),
+                         [](const auto& info) { return info.param.name; });
+
 }  // namespace
 }  // namespace phalanx::oracle

@@ -404,6 +404,20 @@ TEST(PlanTest, NeedsNoServer) {
   EXPECT_EQ(Plan({.file = kExample, .nodes = "many"}, small.io), kUsage);
 }
 
+TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
+  Captured json, wrong, all;
+  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .lost = {3, 1}}, json.io), kSuccess)
+      << json.talk.str();
+  EXPECT_THAT(json.out.str(), HasSubstr("\"lost\": [1,3]"));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"epoch\": 1,"));
+  EXPECT_EQ(Plan({.file = kExample, .lost = {6, 1, 1}}, wrong.io), kBadJobFile);
+  EXPECT_EQ(
+      wrong.talk.str(),
+      "lost: 6: must be a place of the job, below 6\nlost: 1: is named twice\n2 violations\n");
+  EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3}}, all.io), kFailure);
+  EXPECT_EQ(all.talk.str(), "error: no replica of module language is left without these ranks\n");
+}
+
 TEST(PlanTest, AnOpenSchedule_IsTheOneThatEveryPlannerChooses) {
   const std::string text = R"(metadata: {name: open}
 spec:

@@ -44,6 +44,7 @@ spec:
   batch: {global: 4, micro: 2}
   data: {shards: "a-{0..1}.tar", tokenizer: t.model}
 )";
+const JobRequest kRequest = {.document = {.text = kText, .directory = "/jobs"}};
 const Placement kPlacement = {{"n", {0, 1}}, {"m", {4, 2}}};
 
 Document With(const std::string& from, const std::string& to) {
@@ -176,16 +177,16 @@ plan::Plan PlanOf(const Document& document) {
   return *std::move(plan);
 }
 
-TEST(PlanDocumentTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
+TEST(PlanRequestTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
   const plan::Plan plan = PlanOf(kOpen);
   EXPECT_NE(plan.spec.schedule.name, job::ScheduleName::k1F1B) << "nothing was chosen";
   const auto summary =
-      PlanDocument(kOpen, {{.node = "node-0", .devices = {0, 1, 2, 3}}}, {}, Epoch{1});
+      PlanRequest({.document = kOpen}, {{.node = "node-0", .devices = {0, 1, 2, 3}}}, {}, Epoch{1});
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(summary->digest, plan.digest);
 
   const auto preview = PreviewPlan(
-      kOpen, {{.name = "node-0", .connected = true, .device_jobs = std::vector<JobId>(4)}});
+      kOpen, {}, {{.name = "node-0", .connected = true, .device_jobs = std::vector<JobId>(4)}});
   ASSERT_TRUE(preview.ok()) << preview.status();
   EXPECT_EQ(preview->digest(), plan.digest);
   EXPECT_NE(preview->schedule().name(), "auto");
@@ -194,35 +195,74 @@ TEST(PlanDocumentTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
             1);
 }
 
-TEST(PlanDocumentTest, DevicesOfUnknownMemory_HoldAnything) {
+TEST(PlanRequestTest, DevicesOfUnknownMemory_HoldAnything) {
   const absl::StatusOr<PlanSummary> plan =
-      PlanDocument({kText, "/jobs"}, kPlacement, {0, 0, 0, 0}, Epoch{1});
+      PlanRequest(kRequest, kPlacement, {0, 0, 0, 0}, Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->digest, PlanDocument({kText, "/jobs"}, kPlacement, {}, Epoch{1})->digest);
+  EXPECT_EQ(plan->digest, PlanRequest(kRequest, kPlacement, {}, Epoch{1})->digest);
   EXPECT_THAT(plan->layout.idle, IsEmpty());
 }
 
-TEST(PlanDocumentTest, RanksOfNoModule_AreIdle) {
+TEST(PlanRequestTest, RanksOfNoModule_AreIdle) {
   const Document document = With("ranks: 2, tp: 2}", "ranks: 2, tp: 2}\n      offset: 4");
   const Placement placement = {{"n", {0, 1, 2, 3, 4, 5, 6}}};
-  EXPECT_THAT(PlanDocument(document, placement, {}, Epoch{1})->layout.idle,
+  EXPECT_THAT(PlanRequest({.document = document}, placement, {}, Epoch{1})->layout.idle,
               ElementsAre(Rank{2}, Rank{3}, Rank{6}));
 }
 
-TEST(PlanDocumentTest, DevicesThatHoldTheirRanksToTheByte_AreTaken) {
-  EXPECT_TRUE(PlanDocument({kText, "/jobs"}, kPlacement, Needs(), Epoch{1}).ok());
+TEST(PlanRequestTest, DevicesThatHoldTheirRanksToTheByte_AreTaken) {
+  EXPECT_TRUE(PlanRequest(kRequest, kPlacement, Needs(), Epoch{1}).ok());
 }
 
-TEST(PlanDocumentTest, DeviceThatIsTooSmall_IsRefusedInOneSentence) {
+TEST(PlanRequestTest, DeviceThatIsTooSmall_IsRefusedInOneSentence) {
   const std::vector<int64_t> needs = Needs();
   std::vector<int64_t> memory = needs;
   memory[3] = needs[3] / 2;
-  const absl::Status status = PlanDocument({kText, "/jobs"}, kPlacement, memory, Epoch{1}).status();
+  const absl::Status status = PlanRequest(kRequest, kPlacement, memory, Epoch{1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   ASSERT_THAT(Wrong(status), ElementsAre(StartsWith("spec.modules: rank 3 needs ")));
   EXPECT_EQ(status.message(), Wrong(status)[0]) << "what becomes the job's failure";
   EXPECT_THAT(Wrong(status)[0], ::testing::EndsWith(" is the largest term), device has " +
                                                     plan::FormatBytes(memory[3])));
+}
+
+TEST(ReadRequestTest, RanksThatAJobCannotDoWithout_AreRefusedByName) {
+  const auto read = [](plan::RankList lost) {
+    return ReadRequest({kText, "/jobs"}, std::move(lost)).status();
+  };
+  EXPECT_THAT(
+      Wrong(read({Rank{4}, Rank{1}, Rank{1}})),
+      ElementsAre("lost: 4: must be a place of the job, below 4", "lost: 1: is named twice"));
+  EXPECT_EQ(
+      read({Rank{2}, Rank{3}}),
+      absl::FailedPreconditionError("no replica of module language is left without these ranks"));
+  EXPECT_EQ(read(plan::RankList(5)).message(),
+            "lost: 5 ranks: must be no more than the places of the job, 4");
+}
+
+TEST(PlanRequestTest, RanksThatAJobBeginsWithout_AreLeftOutOfItsFirstEpoch) {
+  const auto request = ReadRequest({kText, "/jobs"}, {Rank{1}, Rank{3}});
+  ASSERT_TRUE(request.ok()) << request.status();
+  const auto summary = PlanRequest(**request, kPlacement, {}, Epoch{1});
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const plan::Layout& layout = summary->layout;
+  EXPECT_EQ(layout.epoch, Epoch{1});
+  EXPECT_EQ(layout.nodes, kPlacement);
+  EXPECT_THAT(layout.lost, ElementsAre(Rank{1}, Rank{3}));
+  EXPECT_THAT(layout.modules[0].changes, ElementsAre(plan::SlotChange{.dp = 1}));
+  EXPECT_THAT(layout.modules[1].changes, ElementsAre(plan::SlotChange{.ranks = {Rank{2}}}));
+  // What the ranks derive from document and layout.
+  const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
+  EXPECT_EQ(plan::Expand(read->spec, layout)->digest, summary->digest);
+  const auto preview =
+      PreviewPlan({kText, "/jobs"}, {Rank{1}, Rank{3}},
+                  {{.name = "n", .connected = true, .device_jobs = std::vector<JobId>(4)}});
+  ASSERT_TRUE(preview.ok()) << preview.status();
+  EXPECT_THAT(preview->lost(), ElementsAre(1, 3));
+  // Once there is a layout, it says what is lost.
+  const auto again = PlanRequest(**request, kPlacement, {}, Epoch{2}, layout);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->layout, layout);
 }
 
 NodeView ANode(const std::string& name, std::vector<int64_t> memory) {
@@ -234,7 +274,7 @@ NodeView ANode(const std::string& name, std::vector<int64_t> memory) {
 
 TEST(PreviewPlanTest, AxisThatIsNotTrainedYet_IsPlannedWithItsGroups_AndRefusedAtSubmit) {
   const Document document = With("ranks: 2, tp: 2}", "ranks: 2, cp: 2}");
-  const auto plan = PreviewPlan(document, {ANode("m", {}), ANode("n", {})});
+  const auto plan = PreviewPlan(document, {}, {ANode("m", {}), ANode("n", {})});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto& groups = plan->modules(1).groups();
   const auto cp = std::find_if(groups.begin(), groups.end(),
@@ -250,11 +290,12 @@ TEST(PreviewPlanTest, AxisThatIsNotTrainedYet_IsPlannedWithItsGroups_AndRefusedA
 
 TEST(PreviewPlanTest, NodesWhoseDevicesAreTooSmall_AreRefusedLikewise) {
   const std::vector<int64_t> needs = Needs();
-  EXPECT_TRUE(PreviewPlan({kText, "/jobs"},
+  EXPECT_TRUE(PreviewPlan({kText, "/jobs"}, {},
                           {ANode("m", {needs[0], needs[1]}), ANode("n", {needs[2], needs[3]})})
                   .ok());
   EXPECT_THAT(
-      Wrong(PreviewPlan({kText, "/jobs"}, {ANode("m", {}), ANode("n", {needs[2], 1})}).status()),
+      Wrong(
+          PreviewPlan({kText, "/jobs"}, {}, {ANode("m", {}), ANode("n", {needs[2], 1})}).status()),
       ElementsAre(StartsWith("spec.modules: rank 3 needs ")));
 }
 

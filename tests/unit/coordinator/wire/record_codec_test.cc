@@ -35,7 +35,8 @@ JobRequestPtr FullRequest() {
                  .priority = 2,
                  .world = 6,
                  .devices = 8,
-                 .device_kind = job::DeviceKind::kGpu});
+                 .device_kind = job::DeviceKind::kGpu,
+                 .lost = {Rank{3}, Rank{5}}});
 }
 
 plan::Layout FullLayout() {

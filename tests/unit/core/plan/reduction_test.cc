@@ -141,9 +141,20 @@ void ExpectReduced(const std::vector<Member>& members, int64_t elements) {
         }
       }
       EXPECT_EQ(IdsOf(member, summed), own);
+      for (const MirrorPeer& mirror : bucket.to_mirrors) {
+        const Member& other = members[static_cast<size_t>(mirror.peer)];
+        const auto& back = other.reduction.buckets[b].from_primaries;
+        const auto found = std::find_if(
+            back.begin(), back.end(), [self](const MirrorPeer& each) { return each.peer == self; });
+        ASSERT_NE(found, back.end());
+        const std::vector<int64_t> mirrored = IdsOf(other, found->runs);
+        EXPECT_EQ(IdsOf(member, mirror.runs), mirrored);
+        for (const int64_t id : mirrored) ++homes[static_cast<size_t>(id)];
+      }
     }
   }
-  EXPECT_EQ(std::count(homes.begin(), homes.end(), 1), elements) << "each element has one home";
+  EXPECT_EQ(std::count(homes.begin(), homes.end(), 2), elements)
+      << "each element has a home and a mirror";
 }
 
 TEST(ReductionTest, UnequalWidths_WhatOneGivesTheOtherTakes) {

@@ -32,7 +32,7 @@ using support::Whisper;
 // this build and of the last one would not agree: raise plan::kDerivation, and put it and the new
 // digest here.
 constexpr int32_t kHeldDerivation = 3;
-constexpr char kHeldDigest[] = "01051a4147a47e92aee8cc3efae99bf6";
+constexpr char kHeldDigest[] = "4e035630df0342f93422c7f60361b0c2";
 
 std::vector<job::JobSpec> Jobs() {
   return {
@@ -86,6 +86,12 @@ std::string Text(const Program& program) {
   });
 }
 
+std::string Text(const std::vector<plan::UnitRange>& runs) {
+  std::string text;
+  for (const plan::UnitRange& run : runs) absl::StrAppend(&text, " ", run.first, "+", run.count);
+  return text;
+}
+
 std::string Text(const plan::Copy& copy) {
   std::string text = absl::StrCat("copy ", copy.lead.tp, " ", copy.lead_chunk, " ",
                                   copy.follower.tp, " ", copy.chunk);
@@ -108,15 +114,19 @@ std::string TextOfPlace(const plan::Plan& plan, const plan::Place& place) {
                       "\n");
     }
     for (const plan::Copy& copy : plan::CopiesInSlot(plan, place, chunk)) text += Text(copy);
-    if (!module.replicas.EqualWidths(place.pp)) continue;
     for (const plan::ReducedBucket& bucket :
          plan::ReductionOf(plan, place, chunk, parameters).buckets) {
-      absl::StrAppend(&text, "bucket");
-      for (int32_t home = 0; home < parameters.replicas; ++home) {
-        const plan::UnitRange share = plan::EvenShare(bucket.elements, parameters.replicas, home);
-        absl::StrAppend(&text, " ", home, ":", share.first, "+", share.count);
+      absl::StrAppend(&text, "bucket", Text(bucket.own), "\n");
+      for (const plan::SharePeer& peer : bucket.peers) {
+        absl::StrAppend(&text, peer.peer, " is given", Text(peer.give), " gives", Text(peer.take),
+                        "\n");
       }
-      absl::StrAppend(&text, "\n");
+      for (const plan::SummedRun& sum : bucket.sums) {
+        absl::StrAppend(&text, "sum ", sum.elements.first, " of ", absl::StrJoin(sum.sources, " "),
+                        "\n");
+      }
+      for (const plan::MirrorPeer& mirror : bucket.to_mirrors)
+        absl::StrAppend(&text, "mirrored by ", mirror.peer, Text(mirror.runs), "\n");
     }
   }
   return text;

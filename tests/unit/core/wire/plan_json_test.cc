@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/plan/loss.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
 #include "core/wire/plan_dot.h"
@@ -354,6 +355,28 @@ TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
   EXPECT_THAT(table,
               HasSubstr("4     node-0/4  language  0/0/0/1      2      2-3     0-3    0-3  0-5"));
   EXPECT_THAT(table, HasSubstr("Idle devices: 2 (node-0/6, node-0/7)\n"));
+}
+
+TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
+  const job::JobSpec spec = AJob()
+                                .Module("vision", ClipVision(), {.dp = 4})
+                                .Module("language", Llama(), {.tp = 2, .dp = 3, .pp = 2})
+                                .Edge("vision", "language", {.projector = 32})
+                                .Batch(16, 2);
+  // Ranks 4 to 9 are the first stage of the language model, two a replica.
+  const auto plan =
+      plan::PlanWithout(MustPlan(spec, 1, 16), plan::RankList{Rank{9}, Rank{2}, Rank{4}, Rank{5}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::string table = PlanTable(*plan, {});
+  EXPECT_THAT(table, HasSubstr("Lost: ranks 2, 4, 5, 9\n\n"
+                               "REPLICAS           WIDTHS    SAMPLES\n"
+                               "vision 2           left out  -\n"
+                               "vision, 3 others   1         5 to 6\n"
+                               "language 0         left out  -\n"
+                               "language 2         1,2       6\n"
+                               "language, 1 other  2         10\n"));
+  EXPECT_THAT(table, HasSubstr("\n9     node-0/9   (lost)\n"));
+  EXPECT_THAT(table, HasSubstr("\n10    node-0/10  (idle)\n"));
 }
 
 TEST(PlanTableTest, Candidates_AreListedWithTheReason) {

@@ -128,7 +128,8 @@ TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
   for (const plan::Plan& plan : DamagedPlans()) ExpectAllNamed(plan);
 }
 
-// Norms stand on both tensor ranks, the embedding at both ends; data groups have collectives only.
+// Norms stand on both tensor ranks, the embedding at both ends; of two replicas one mirrors the
+// other.
 TEST(MessagePeersTest, HoldersOfCopies_TalkOnTheGroupThatKeepsThemAlike) {
   const plan::Plan plan = PlanOf(
       AJob()
@@ -145,10 +146,23 @@ TEST(MessagePeersTest, HoldersOfCopies_TalkOnTheGroupThatKeepsThemAlike) {
       const bool member = std::find(ranks.begin(), ranks.end(), Rank{rank}) != ranks.end();
       std::vector<int32_t> expected;
       if (member && specs[i].use == Use::kTensor) expected = {1 - place.tp};
+      if (member && specs[i].use == Use::kData) expected = {1 - place.dp};
       if (specs[i].use == Use::kControl) expected = {plan.RankOf(other_end).value};
       if (specs[i].use == Use::kForward || specs[i].use == Use::kBackward) continue;
       EXPECT_EQ(peers[i], expected) << specs[i].name << " rank " << rank;
     }
+  }
+}
+
+TEST(MessagePeersTest, DataGroupsWithoutMirrors_HaveCollectivesAlone) {
+  AJob job = AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
+  job.spec().recovery.state_copies = 1;
+  const plan::Plan plan = PlanOf(job);
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  const auto peers = MessagePeers(plan, Rank{0}, specs);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].use != Use::kData) continue;
+    EXPECT_TRUE(peers[i].empty());
   }
 }
 

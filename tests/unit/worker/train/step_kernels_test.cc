@@ -38,7 +38,7 @@ struct Buffers {
     if (compute == at::kBFloat16) optimizer.master = weights.to(at::kFloat);
   }
   at::Tensor gradients, weights;
-  OptimizerState optimizer;
+  StateBlock optimizer;
 };
 
 class StepKernelsTest : public testing::Test {
@@ -50,7 +50,7 @@ TEST_F(StepKernelsTest, AdamW_IsTheTextbooksUpdate) {
   Buffers buffers(at::kDouble);
   const at::Tensor before = buffers.weights.clone();
   kernels_->SetDecision(Committed(5, 0.5));
-  kernels_->AdamW(buffers.gradients, buffers.optimizer, buffers.weights, kStep, 5);
+  kernels_->AdamW(buffers.gradients, buffers.optimizer, &buffers.weights, kStep, 5);
   const at::Tensor g = buffers.gradients * 0.5;
   const at::Tensor m = 0.1 * g / (1 - std::pow(0.9, 3));
   const at::Tensor v = 0.05 * g * g / (1 - std::pow(0.95, 3));
@@ -63,7 +63,7 @@ TEST_F(StepKernelsTest, AdamW_OfAnotherStepsDecision_ChangesNothing) {
   const at::Tensor before = buffers.weights.clone();
   kernels_->SetDecision(Committed(5));
   for (const int64_t step : {3, 4, 6, 7})
-    kernels_->AdamW(buffers.gradients, buffers.optimizer, buffers.weights, kStep, step);
+    kernels_->AdamW(buffers.gradients, buffers.optimizer, &buffers.weights, kStep, step);
   EXPECT_TRUE(at::equal(buffers.weights, before));
   EXPECT_TRUE(at::equal(buffers.optimizer.first_moment, at::zeros({64})));
 }
@@ -75,7 +75,7 @@ TEST_F(StepKernelsTest, AdamW_OfAStepThatIsNotCommitted_ChangesNothing) {
     Decision decision = Committed(5);
     decision.verdict = verdict;
     kernels_->SetDecision(decision);
-    kernels_->AdamW(buffers.gradients, buffers.optimizer, buffers.weights, kStep, 5);
+    kernels_->AdamW(buffers.gradients, buffers.optimizer, &buffers.weights, kStep, 5);
     EXPECT_TRUE(at::equal(buffers.weights, before)) << static_cast<int>(verdict);
   }
 }
@@ -108,7 +108,7 @@ TEST_F(StepKernelsTest, AdamW_CopiesAtDifferentOffsets_StayEqualToTheBit) {
         AdamWStep update = kStep;
         update.update = step;
         kernels_->SetDecision(Committed(step, 1.0 / 3));
-        kernels_->AdamW(held.gradients, held.optimizer, held.weights, update, step);
+        kernels_->AdamW(held.gradients, held.optimizer, &held.weights, update, step);
       }
       weights.push_back(held.weights.narrow(0, copy.offset, kCount));
       firsts.push_back(held.optimizer.first_moment.narrow(0, base, kCount));

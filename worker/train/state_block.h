@@ -1,0 +1,39 @@
+// worker/train/state_block.h: optimizer state of one pipeline part on one rank, by the home of
+// whose shares it is.
+//
+// A rank keeps one block of what it is the primary home of, and one of each primary whose shares it
+// mirrors (core/plan/reduction.h). Both get the same gradients, to the bit, and run the same
+// update, so they stay equal.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/base/ids.h"
+
+namespace phalanx::train {
+
+// Elements [gradient_offset, gradient_offset + count) of the flat buffers, whose state stands at
+// [state_offset, ...) of the block's tensors.
+struct StateRun {
+  int64_t gradient_offset = 0;
+  int64_t state_offset = 0;
+  int64_t count = 0;
+  bool decay = false;  // weight decay applies
+};
+
+struct StateBlock {
+  Rank primary;          // whose shares they are
+  bool mirrors = false;  // somebody else's
+  int32_t home = 0;      // its number among all blocks of the process
+  std::vector<StateRun> runs;
+  int64_t elements = 0;
+  // [elements]. Undefined: the weights themselves are the master copy. A mirror has one always, for
+  // its weights come from the primary.
+  at::Tensor master;
+  at::Tensor first_moment, second_moment;  // [elements]
+};
+
+}  // namespace phalanx::train
