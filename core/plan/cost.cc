@@ -65,11 +65,19 @@ int64_t SamplesOfLane(const Plan& plan, int32_t module) {
       LaneStarts(plan.modules[static_cast<size_t>(module)], CountOfMicrobatch(plan, 0)));
 }
 
+// Of elements of rows between products, those that each rank has: under sequence parallelism its
+// part.
+int64_t HereOf(const job::Module& module, const Place& place, int64_t elements) {
+  return module.parallel.sequence ? (elements + place.width - 1) / place.width : elements;
+}
+
 // Elements of the messages that a part keeps: those that wait, and one that leaves of each kind.
-int64_t MessageElements(const Plan& plan, const PartId& part) {
+int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk) {
+  const PartId part = {place.module, place.pp, chunk};
   const auto of = [&](const Link& link) {
-    return SamplesOfLane(plan, part.module) * RowsOf(plan, link.from.module) *
-           plan.module_spec(link.to.module).architecture.hidden_size;
+    const int64_t elements = SamplesOfLane(plan, part.module) * RowsOf(plan, link.from.module) *
+                             plan.module_spec(link.to.module).architecture.hidden_size;
+    return plan.IsSliced(link) ? HereOf(plan.module_spec(part.module), place, elements) : elements;
   };
   const auto trains = [&plan](const PartId& source) {
     return plan.modules[static_cast<size_t>(source.module)]
@@ -93,23 +101,27 @@ struct KeptElements {
   int64_t forward = 0;   // that one layer keeps until its backward pass
   int64_t backward = 0;  // that the backward pass reads
 };
-KeptElements KeptOf(const job::Module& module, const TensorUnits& units) {
+KeptElements KeptOf(const job::Module& module, const Place& place) {
   const job::Architecture& a = module.architecture;
+  const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
   const int64_t q = units.query_heads.count * HeadSize(a), kv = units.kv_heads.count * HeadSize(a);
   const int64_t mlp = units.mlp_blocks.count * a.block;
   const int64_t in = TraitsOf(a).gated() ? 2 * mlp : mlp;  // gate and up
+  // Of a row between products, which is here or, under sequence parallelism, may be elsewhere.
+  const int64_t hidden = HereOf(module, place, a.hidden_size);
   KeptElements kept;
-  kept.backward = 4 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
+  // The two inputs of products are whole when their weights' gradients are due.
+  kept.backward = 2 * hidden + 2 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
   switch (module.recompute) {
     case job::Recompute::kFull:
-      kept.forward = a.hidden_size;
+      kept.forward = hidden;
       break;
     case job::Recompute::kSelective:
-      kept.forward = 2 * a.hidden_size + q + 2 * kv + in;
+      kept.forward = 2 * hidden + q + 2 * kv + in;
       break;
     case job::Recompute::kNone:
-      if (module.frozen) kept.backward = 2 * a.hidden_size + 2 * q + 2 * kv + in;
-      kept.forward = kept.backward;
+      kept.forward = 4 * hidden + 2 * q + 2 * kv + in + mlp;
+      if (module.frozen) kept.forward = kept.backward = 2 * hidden + 2 * q + 2 * kv + in;
       break;
   }
   return kept;
@@ -166,8 +178,7 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-  const KeptElements layer =
-      KeptOf(module, TensorUnitsOf(module.architecture, place.width, place.tp));
+  const KeptElements layer = KeptOf(module, place);
   PartElements elements;
   if (layers_back) {
     elements.kept = layout.layers(place.pp, chunk).count * layer.forward;
@@ -249,9 +260,9 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   const int64_t alive =
       layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks() - 1) / layout.chunks() : 1;
   const PartElements elements = ElementsOf(plan, place, chunk);
-  estimate->activations += (rows * (alive * elements.kept + elements.once) +
-                            MessageElements(plan, {place.module, place.pp, chunk})) *
-                           bytes;
+  estimate->activations +=
+      (rows * (alive * elements.kept + elements.once) + MessageElements(plan, place, chunk)) *
+      bytes;
   if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
     const TensorUnits units = TensorUnitsOf(module.architecture, place.width, place.tp);
     estimate->activations +=

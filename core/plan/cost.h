@@ -65,6 +65,8 @@ double StepFlops(const Plan& plan, double tokens, double images, double sounds);
 //                         only pass a gradient on, 2 * hidden + 2 * (q + kv) * head_size + in
 //   recompute selective   2 * hidden + (q + 2 * kv) * head_size + in
 //   recompute full        hidden
+// (under sequence parallelism hidden is divided by the width, but for the inputs of products whose
+// weights' gradients are due)
 // times the microbatches that the schedule keeps alive (activations.h; chunks of a stage are taken
 // to be alike); with recomputation, what one layer computes again, once. Layers without a backward
 // pass keep nothing and count as one layer at work. The ends of an encoder and projectors keep what

@@ -365,6 +365,27 @@ TEST(CostTest, EstimateMemory_OfActivations_FallsAlongThePipeline) {
   EXPECT_EQ(EstimateMemory(plan, Rank{2}).activations, 2 * layer + (2 + 1 + 1 + 1) * message);
 }
 
+// 32 positions of one microbatch, 3 layers on two ranks; 4 bytes.
+TEST(CostTest, EstimateMemory_UnderSequenceParallelism_KeepsRowsOnce) {
+  const auto activations = [](bool sequence, job::Recompute recompute) {
+    return EstimateMemory(MustPlan(AJob().Module("language", Llama({.layers = 6}),
+                                                 {.tp = 2,
+                                                  .pp = 2,
+                                                  .layers = {3, 3},
+                                                  .recompute = recompute,
+                                                  .sequence = sequence})),
+                          Rank{0})
+        .activations;
+  };
+  // Of 32 elements of a row 16 are elsewhere: four of them in each layer, a gradient that waits
+  // and an activation that leaves; two of one layer are gathered.
+  const auto saved = [&](job::Recompute recompute) {
+    return activations(false, recompute) - activations(true, recompute);
+  };
+  EXPECT_EQ(saved(job::Recompute::kNone), (3 * 4 + 2 - 2) * 16 * 32 * 4);
+  EXPECT_EQ(saved(job::Recompute::kFull), (3 * 1 + 1 + 2) * 16 * 32 * 4);
+}
+
 // 32 positions of one microbatch, 3 layers on one rank; 4 bytes.
 TEST(CostTest, EstimateMemory_WithRecomputation_KeepsLess) {
   const auto activations = [](job::Recompute recompute) {
