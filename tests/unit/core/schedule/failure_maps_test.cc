@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <optional>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -188,21 +187,24 @@ TEST(FailureMapsTest, ReplicaAtThreeOfFour_TakesThreeSamplesOfSeven) {
   EXPECT_NEAR(exact.bubble, after->bubble, kRounding);
 }
 
-double StepOf(plan::Plan healthy, const RankList& lost, job::Widths widths,
-              std::vector<job::Rung> ladder) {
+// The simulation of what is left under a way to lose ranks.
+Simulation After(plan::Plan healthy, const RankList& lost, job::Widths widths,
+                 std::vector<job::Rung> ladder) {
   healthy.spec.recovery.widths = widths;
   healthy.spec.recovery.ladder = std::move(ladder);
   const plan::Plan plan = Without(healthy, lost);
-  return SimulatePlan(plan, CostFromShapes(plan))->step;
+  return *SimulatePlan(plan, CostFromShapes(plan));
 }
 
+// Of few samples a replica the passes alone are compared: the ranks of a narrowed stage send more
+// gradients each, and a step so short does not hide that.
 TEST(FailureMapsTest, OwnWidths_AreNoSlowerThanParity_NorThatThanDroppingReplicas) {
   using enum job::Rung;
   int32_t maps = 0, faster = 0;
-  double worst_parity = 0, worst_drop = 0;
   for (uint64_t i = 0; maps < 300; ++i) {
     Prng prng(Hash64(kSeed, 2, i));
     const int32_t tp = 2 + Below(prng, 7), dp = 2 + Below(prng, 5), pp = 1 + Below(prng, 2);
+    const int32_t samples = maps % 2 == 0 ? 4 : 64;  // of a replica
     const plan::Plan healthy = PlanOf(AJob()
                                           .Module("language",
                                                   Llama({.hidden_size = 512,
@@ -213,7 +215,7 @@ TEST(FailureMapsTest, OwnWidths_AreNoSlowerThanParity_NorThatThanDroppingReplica
                                                          .vocabulary = 1024,
                                                          .context = 1024}),
                                                   {.tp = tp, .dp = dp, .pp = pp})
-                                          .Batch(64 * dp, 1));
+                                          .Batch(samples * dp, 1));
     // Some replica loses nothing, so that dropping all others leaves it.
     const int32_t safe = Below(prng, dp);
     RankList lost;
@@ -225,18 +227,17 @@ TEST(FailureMapsTest, OwnWidths_AreNoSlowerThanParity_NorThatThanDroppingReplica
     if (lost.empty()) continue;
     ++maps;
     SCOPED_TRACE(absl::StrCat("map ", i, ": tp ", tp, " dp ", dp, " pp ", pp));
-    const double own = StepOf(healthy, lost, job::Widths::kOwn, {kShrink, kDropReplica});
-    const double parity = StepOf(healthy, lost, job::Widths::kParity, {kShrink, kDropReplica});
-    const double drop = StepOf(healthy, lost, job::Widths::kOwn, {kDropReplica});
-    worst_parity = std::max(worst_parity, own / parity);
-    worst_drop = std::max(worst_drop, parity / drop);
-    faster += own < 0.99 * parity ? 1 : 0;
-    EXPECT_LE(own, parity * 1.0);
-    EXPECT_LE(parity, drop * 1.0);
+    const Simulation own = After(healthy, lost, job::Widths::kOwn, {kShrink, kDropReplica});
+    const Simulation parity = After(healthy, lost, job::Widths::kParity, {kShrink, kDropReplica});
+    const Simulation drop = After(healthy, lost, job::Widths::kOwn, {kDropReplica});
+    faster += own.passes < 0.99 * parity.passes ? 1 : 0;
+    EXPECT_LE(own.passes, parity.passes * (1 + kRounding));
+    EXPECT_LE(parity.passes, drop.passes * (1 + kRounding));
+    if (samples == 4) continue;
+    EXPECT_LE(own.step, parity.step * (1 + kRounding));
+    EXPECT_LE(parity.step, drop.step * (1 + kRounding));
   }
   EXPECT_GT(faster, 30);
-  std::printf("own over parity at most %.4f, parity over dropping at most %.4f\n", worst_parity,
-              worst_drop);
 }
 
 }  // namespace
