@@ -130,6 +130,9 @@ constexpr Field kParallel[] = {
     {.name = "layers", .type = T::kIntegers, .at = Bound<&Parallel::layers>,
      .otherwise = "split by cost", .low = 1, .high = kLayersMax, .acted_on = false,
      .doc = "Layers of each stage, in order; they add up to the module's."},
+    {.name = "sequence", .type = T::kBoolean, .at = Bound<&Parallel::sequence>,
+     .doc = "Sequence parallelism: between the matrix products of its layers each tensor rank works "
+            "on a part of the rows, not all on all."},
 };
 
 constexpr Field kModule[] = {

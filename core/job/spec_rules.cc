@@ -143,7 +143,7 @@ void CheckTrains(const JobSpec& spec, Report& report) {
 // Homes of one piece of state are in different replicas, or at one and in its node's host memory.
 void CheckHomes(const JobSpec& spec, Report& report) {
   const std::string path = "spec.recovery";
-  if (!AllSound(report, path, {"state_home", "state_copies"})) return;
+  if (!report.Sound(path + ".state_home") || !report.Sound(path + ".state_copies")) return;
   const Module* fewest = nullptr;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     const Module& module = spec.modules[i];

@@ -168,6 +168,11 @@ struct Plan {
   // Links into and out of a pipeline part, in the order of `links`.
   std::vector<int32_t> LinksInto(const PartId& part) const;
   std::vector<int32_t> LinksOutOf(const PartId& part) const;
+  // Whether each rank at its ends has a slice of the rows that it carries (rows.h), not all:
+  // between stages under sequence parallelism. Along an edge all have all.
+  bool IsSliced(const Link& link) const {
+    return link.edge < 0 && parallel(link.from.module).sequence;
+  }
   bool IsSink(int32_t module) const;  // no outgoing edge
   // Whether three_phase runs the module's forwards before the language model's and its backwards
   // after them.

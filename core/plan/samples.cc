@@ -131,6 +131,7 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
                                        const MicrobatchSamples& microbatch) {
   std::vector<LinkMessage> messages;
   const ReplicaTable& replicas = plan.replicas(link.from.module);
+  const bool sliced = plan.IsSliced(link);
   const std::vector<int64_t> starts = LaneStarts(plan, link.from.module, microbatch);
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     const UnitRange samples = RunOf(starts, dp);
@@ -138,7 +139,7 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
     for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
       const RankList sources = replicas.Ranks(dp, link.from.stage, cp);
       const RankList destinations = replicas.Ranks(dp, link.to.stage, cp);
-      if (sources.size() != destinations.size()) {
+      if (sliced || sources.size() != destinations.size()) {
         AppendPair(sources, destinations, samples, &messages);
         continue;
       }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "core/plan/reduction.h"
 #include "tests/gpu/ranks.h"
 #include "tests/support/specs.h"
@@ -162,6 +163,8 @@ absl::Status SumsAreTheHosts(const gpu::ForkedRank& me) {
         return absl::InternalError("weights are not the home's");
     }
   }
+  for (StateBlock& block : replica.state().blocks())
+    block.master.fill_(block.mirrors ? 2 - me.rank : me.rank + 1);
   return reduction->VerifyCopies();
 }
 
