@@ -29,7 +29,8 @@ ALLOWED = {
     "worker/device": ["core/base", "core/job"],
     "worker/model": CORE + ["worker/comm", "worker/device"],
     "worker/train": CORE + ["worker/comm", "worker/data", "worker/device", "worker/model"],
-    "worker/rank": ["core", "worker/channel", "worker/comm", "worker/data", "worker/device", "worker/model",
+    "worker/checkpoint": CORE + ["core/checkpoint", "core/checkpoint_io", "worker/model", "worker/train"],
+    "worker/rank": ["core", "worker/channel", "worker/checkpoint", "worker/comm", "worker/data", "worker/device", "worker/model",
                     "worker/train", "tensorboard"] + PROTO,
 }
 # Pure folders know no transport, no parser, no LibTorch and no locks.

@@ -33,9 +33,14 @@ Counts After(Counts counts, Verdict verdict) {
 absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::Create(const plan::Plan& plan,
                                                                      Rank rank,
                                                                      const BufferOptions& options) {
-  std::unique_ptr<TrainingState> state(new TrainingState(plan, rank, options));
+  ASSIGN_OR_RETURN(std::unique_ptr<TrainingState> state, CreateEmpty(plan, rank, options));
   for (const auto& part : state->parts_) part->Initialise(plan, options.init_threads);
   return state;
+}
+
+absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::CreateEmpty(
+    const plan::Plan& plan, Rank rank, const BufferOptions& options) {
+  return std::unique_ptr<TrainingState>(new TrainingState(plan, rank, options));
 }
 
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
@@ -55,6 +60,7 @@ TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOpti
 }
 
 void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
+  if (await_reader_ != nullptr) std::exchange(await_reader_, nullptr)();
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
   for (StateBlock& block : part.blocks()) {
@@ -92,6 +98,14 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, StateBlock
 void TrainingState::Account(const Decision& decision) {
   counts_ = After(counts_, decision.verdict);
   decided_ = decision;
+}
+
+void TrainingState::Adopt(const Start& start) {
+  decided_ = start.decision;
+  counts_ = start.counts;
+  reduced_step_ = 0;
+  kernels_->SetDecision(decided_);
+  for (int32_t home = 0; home < homes_; ++home) kernels_->SetApplied(home, decided_.step);
 }
 
 absl::Status TrainingState::CheckStart(const Start& start) const {

@@ -14,9 +14,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,6 +73,10 @@ class TrainingState {
   // Holds initial values.
   static absl::StatusOr<std::unique_ptr<TrainingState>> Create(const plan::Plan& plan, Rank rank,
                                                                const BufferOptions& options);
+  // Holds zeros: for Adopt.
+  static absl::StatusOr<std::unique_ptr<TrainingState>> CreateEmpty(const plan::Plan& plan,
+                                                                    Rank rank,
+                                                                    const BufferOptions& options);
 
   const BufferOptions& options() const { return options_; }
   // By place in the order of the plan, then by chunk.
@@ -97,6 +103,15 @@ class TrainingState {
   // Gradients are of no more use afterwards. Calling it again is harmless.
   // Errors: FailedPrecondition if this state cannot go on from there.
   absl::Status GoOn(const plan::Plan& plan, const Start& start);
+
+  // With nothing enqueued: all homes, mirrors too, have been filled with the state of start's step,
+  // and so have the parameters that do not train. GoOn from there brings the others.
+  void Adopt(const Start& start);
+
+  // Somebody reads the state of the last decided step beside what is enqueued next: before any of
+  // it is changed, `wait` is called once, on the thread that trains, to make the current stream (on
+  // CPU the thread) wait for the reader.
+  void HoldState(std::function<void()> wait) { await_reader_ = std::move(wait); }
 
   // The step after decided().step is decided.
   void Account(const Decision& decision);
@@ -135,6 +150,7 @@ class TrainingState {
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;
+  std::function<void()> await_reader_;  // nullptr: nobody reads
   bool warm_ = false;
 };
 
