@@ -212,6 +212,15 @@ absl::string_view ToString(Decision::Verdict verdict) {
 
 absl::string_view NameOf(job::Precision compute) { return kComputes[static_cast<size_t>(compute)]; }
 
+std::string DigestOf(absl::Span<const PartFile> parts) {
+  std::string text;
+  for (const PartFile& part : parts) {
+    absl::StrAppend(&text, part.file, " ", part.bytes, " ", part.header_bytes, " ", part.entries,
+                    " ", part.digest, "\n");
+  }
+  return Digest(text);
+}
+
 int64_t Manifest::bytes() const {
   int64_t sum = 0;
   for (const PartFile& part : parts) sum += part.bytes;

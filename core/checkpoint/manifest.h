@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/violation.h"
 #include "core/checkpoint/entry.h"
 #include "core/job/job_spec.h"
@@ -64,6 +65,9 @@ struct PartFile {
   std::string digest;  // Digest of its header, which has those of its entries
   friend bool operator==(const PartFile&, const PartFile&) = default;
 };
+
+// Of what the files are called, how long they are and what is in them.
+std::string DigestOf(absl::Span<const PartFile> parts);
 
 struct Manifest {
   std::string job;     // its name

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -30,6 +31,19 @@ std::optional<CheckpointName> ParseCheckpointName(absl::string_view text) {
                             .epoch = NumberBehind<int64_t>("epoch-", parts[1])};
   if (name.step < 1 || name.epoch < 1 || ToString(name) != text) return std::nullopt;
   return name;
+}
+
+std::string DraftName(const CheckpointName& name, absl::string_view store, int64_t job) {
+  return absl::StrCat(".", ToString(name), ".", store, "-job-", job);
+}
+
+std::optional<CheckpointName> ParseDraftName(absl::string_view text, absl::string_view store,
+                                             int64_t job) {
+  if (!absl::ConsumePrefix(&text, ".") ||
+      !absl::ConsumeSuffix(&text, absl::StrCat(".", store, "-job-", job))) {
+    return std::nullopt;
+  }
+  return ParseCheckpointName(text);
 }
 
 std::string PartFileName(int32_t rank) { return absl::StrFormat("rank-%05d.safetensors", rank); }

@@ -3,6 +3,7 @@
 //   step-00000050.epoch-3/          a published checkpoint
 //     rank-00000.safetensors ...    its part files
 //     manifest.json
+//   .step-00000050.epoch-3.STORE-job-7/     a draft
 //
 // Pure.
 #pragma once
@@ -28,6 +29,14 @@ struct CheckpointName {
 std::string ToString(const CheckpointName& name);
 // nullopt for what ToString does not write.
 std::optional<CheckpointName> ParseCheckpointName(absl::string_view text);
+
+// The folder in which a checkpoint is written before it is published: its name says whose it is, so
+// that neither another job nor an older epoch of the job writes into it. Names of stores are those
+// of manifests.
+std::string DraftName(const CheckpointName& name, absl::string_view store, int64_t job);
+// nullopt for what is no name of a draft of that job.
+std::optional<CheckpointName> ParseDraftName(absl::string_view text, absl::string_view store,
+                                             int64_t job);
 
 std::string PartFileName(int32_t rank);
 // nullopt for what PartFileName does not write.

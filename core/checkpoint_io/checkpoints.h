@@ -1,7 +1,7 @@
 // core/checkpoint_io/checkpoints.h: published checkpoints in a folder: which there are, whether
 // they are sound, and which one to go on from.
 //
-// Nothing here writes.
+// What writes is part_writer.h and publish.h.
 #pragma once
 
 #include <cstdint>

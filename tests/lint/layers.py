@@ -22,14 +22,15 @@ ALLOWED = {
     "core/wire": CORE + PROTO,
     "coordinator": ["core"] + PROTO,
     "client": ["core"] + PROTO,
-    "worker/channel": ["core/base"] + PROTO,
+    "worker/channel": ["core/base", "core/posix"] + PROTO,
     "worker/data": ["core"],
     "worker/agent": ["core", "worker/channel", "worker/data"] + PROTO,
     "worker/comm": CORE,
     "worker/device": ["core/base", "core/job"],
     "worker/model": CORE + ["worker/comm", "worker/device"],
     "worker/train": CORE + ["worker/comm", "worker/data", "worker/device", "worker/model"],
-    "worker/rank": ["core", "worker/channel", "worker/comm", "worker/data", "worker/device", "worker/model",
+    "worker/checkpoint": CORE + ["core/checkpoint", "core/checkpoint_io", "core/posix", "worker/model", "worker/train"],
+    "worker/rank": ["core", "worker/channel", "worker/checkpoint", "worker/comm", "worker/data", "worker/device", "worker/model",
                     "worker/train", "tensorboard"] + PROTO,
 }
 # Pure folders know no transport, no parser, no LibTorch and no locks.

@@ -7,6 +7,7 @@
 // Run() belongs to one thread; Stop(), stop_requested() and Deliver() may be called from another.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -17,11 +18,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/base/mutex.h"
 #include "core/plan/plan.h"
+#include "core/posix/unique_fd.h"
 #include "core/schedule/simulator.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
+#include "worker/checkpoint/host_copy.h"
 #include "worker/comm/communicator.h"
 #include "worker/rank/channel_rendezvous.h"
 #include "worker/rank/metrics_writer.h"
@@ -35,7 +39,9 @@ namespace phalanx::rank {
 struct Kept {
   train::StateIdentity identity;
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
-  std::string samples_of;                          // what `source` reads, and how
+  // Of that state; nullptr: nothing of it has its second home in host memory.
+  std::unique_ptr<checkpoint::HostCopy> host_copy;
+  std::string samples_of;  // what `source` reads, and how
   std::unique_ptr<train::SampleSource> source;
   std::unique_ptr<train::SampleSource> validation;  // nullptr: the job has none
   std::unique_ptr<data::Tokenizer> tokenizer;       // of the validation's captions
@@ -60,6 +66,7 @@ class EpochRun {
   absl::Status Run();
 
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
+  void Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers);
   // Ends Run() soon: every wait on a peer is woken.
   void Stop(absl::Status reason);
   bool stop_requested() const;
@@ -70,6 +77,10 @@ class EpochRun {
   absl::Status OpenMetrics();
   absl::Status Connect();
   absl::Status BorrowState(const train::BufferOptions& buffers);
+  // Makes the second home of what of the state has it in host memory.
+  absl::Status KeepHostCopy();
+  // The daemon's answer to it. Errors: what the daemon says; Cancelled; DeadlineExceeded.
+  absl::StatusOr<std::array<UniqueFd, 2>> AskHostMemory(int64_t bytes);
   int64_t LengthMultiple() const;
   absl::StatusOr<train::TrainerOptions> MakeTrainerOptions() const;
   absl::Status MakeTrainer();
@@ -106,6 +117,8 @@ class EpochRun {
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
   train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
+  CondVar given_changed_;
+  std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
 };

@@ -68,6 +68,8 @@ class StepKernels {
 
   // Predicated on `step` being decided: the home has applied it.
   virtual void MarkApplied(int32_t home, int64_t step) = 0;
+  // With nothing enqueued: its state is that of `step`, from elsewhere.
+  virtual void SetApplied(int32_t home, int64_t step) = 0;
   virtual int64_t applied(int32_t home) const = 0;
 
   // What the device itself says: OK, or its failure, of the kind DeviceFailed. Never blocks.

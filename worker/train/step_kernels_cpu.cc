@@ -121,6 +121,9 @@ class CpuStepKernels final : public StepKernels {
     if (decision.step == step && IsDecided(decision.verdict))
       applied_[static_cast<size_t>(home)] = step;
   }
+  void SetApplied(int32_t home, int64_t step) override {
+    applied_[static_cast<size_t>(home)] = step;
+  }
   int64_t applied(int32_t home) const override { return applied_[static_cast<size_t>(home)]; }
 
   absl::Status Check() override { return absl::OkStatus(); }

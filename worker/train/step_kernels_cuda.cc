@@ -116,6 +116,9 @@ class CudaStepKernels final : public StepKernels {
   void MarkApplied(int32_t home, int64_t step) override {
     LaunchMarkApplied(applied_ + home, step, decisions_ + step % 2, Stream());
   }
+  void SetApplied(int32_t home, int64_t step) override {
+    std::atomic_ref<int64_t>(applied_[home]).store(step);
+  }
   int64_t applied(int32_t home) const override {
     return *const_cast<const volatile int64_t*>(applied_ + home);
   }

@@ -78,6 +78,7 @@ absl::Status Trainer::Settle() {
   pending_step_ = 0;
   state_.Account(decision);
   Tell(decision);
+  if (callbacks_.on_settled != nullptr) callbacks_.on_settled();
   return skipped_.Add(decision, state_.counts().skipped_in_a_row);
 }
 

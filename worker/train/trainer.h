@@ -41,6 +41,10 @@ struct StepSummary {
 struct TrainerCallbacks {
   // Every rank; each decided step once, in order, also over several epochs of one state.
   std::function<void(const StepSummary&)> on_step;
+  // Every rank, behind on_step of a step that this epoch has run: the state is that of this step,
+  // or becomes it by what is enqueued, and nothing that changes it further is enqueued yet
+  // (TrainingState::HoldState).
+  std::function<void()> on_settled;
   OnCorruptSample on_corrupt_sample;  // once a sample that this rank found
   // After the last step, on every rank: what all ranks did in step `trace_step`, rank by rank, in
   // seconds from the first one's beginning (trace.h says how).

@@ -33,9 +33,14 @@ Counts After(Counts counts, Verdict verdict) {
 absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::Create(const plan::Plan& plan,
                                                                      Rank rank,
                                                                      const BufferOptions& options) {
-  std::unique_ptr<TrainingState> state(new TrainingState(plan, rank, options));
+  ASSIGN_OR_RETURN(std::unique_ptr<TrainingState> state, CreateEmpty(plan, rank, options));
   for (const auto& part : state->parts_) part->Initialise(plan, options.init_threads);
   return state;
+}
+
+absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::CreateEmpty(
+    const plan::Plan& plan, Rank rank, const BufferOptions& options) {
+  return std::unique_ptr<TrainingState>(new TrainingState(plan, rank, options));
 }
 
 TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
@@ -55,6 +60,7 @@ TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOpti
 }
 
 void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
+  for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
   for (StateBlock& block : part.blocks()) {
@@ -69,6 +75,14 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t st
   if (!mirrors) return;
   const c10::OptionalStreamGuard guard(mirror_stream_);
   mirrored_ = Moment::Now(options_.device);
+}
+
+void TrainingState::HoldState(const void* reader, std::function<void()> wait) {
+  if (wait == nullptr) {
+    await_readers_.erase(reader);
+  } else {
+    await_readers_[reader] = std::move(wait);
+  }
 }
 
 void TrainingState::AwaitMirrors() { mirrored_.Await(); }
@@ -92,6 +106,14 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, StateBlock
 void TrainingState::Account(const Decision& decision) {
   counts_ = After(counts_, decision.verdict);
   decided_ = decision;
+}
+
+void TrainingState::Adopt(const Start& start) {
+  decided_ = start.decision;
+  counts_ = start.counts;
+  reduced_step_ = 0;
+  kernels_->SetDecision(decided_);
+  for (int32_t home = 0; home < homes_; ++home) kernels_->SetApplied(home, decided_.step);
 }
 
 absl::Status TrainingState::CheckStart(const Start& start) const {
@@ -154,7 +176,7 @@ absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
 }
 
 Standing TrainingState::StandingNow() const {
-  Standing standing{.counts = counts_};
+  Standing standing{.counts = counts_, .copied = copied()};
   if (!parts_.empty()) standing.decided = decided_;
   for (const auto& part : parts_) {
     for (const StateBlock& block : part->blocks()) {

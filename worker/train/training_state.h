@@ -14,9 +14,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +67,7 @@ struct Standing {
     int64_t applied = 0;
   };
   std::vector<Home> homes;
+  int64_t copied = kCopiedAlways;  // TrainingState::copied
 };
 
 class TrainingState {
@@ -71,6 +75,10 @@ class TrainingState {
   // Holds initial values.
   static absl::StatusOr<std::unique_ptr<TrainingState>> Create(const plan::Plan& plan, Rank rank,
                                                                const BufferOptions& options);
+  // Holds zeros: for Adopt.
+  static absl::StatusOr<std::unique_ptr<TrainingState>> CreateEmpty(const plan::Plan& plan,
+                                                                    Rank rank,
+                                                                    const BufferOptions& options);
 
   const BufferOptions& options() const { return options_; }
   // By place in the order of the plan, then by chunk.
@@ -97,6 +105,20 @@ class TrainingState {
   // Gradients are of no more use afterwards. Calling it again is harmless.
   // Errors: FailedPrecondition if this state cannot go on from there.
   absl::Status GoOn(const plan::Plan& plan, const Start& start);
+
+  // With nothing enqueued: all homes, mirrors too, have been filled with the state of start's step,
+  // and so have the parameters that do not train. GoOn from there brings the others.
+  void Adopt(const Start& start);
+
+  // Somebody reads the state of the last decided step beside what is enqueued next: before any of
+  // it is changed, `wait` is called once, on the thread that trains, to make the current stream (on
+  // CPU the thread) wait for the reader. nullptr: the reader does not read any more.
+  void HoldState(const void* reader, std::function<void()> wait);
+
+  // The last step of whose state host memory has a whole copy of what this rank keeps there, as
+  // `copied` says when asked; kCopiedAlways: it keeps nothing there.
+  void set_copied(std::function<int64_t()> copied) { copied_ = std::move(copied); }
+  int64_t copied() const { return copied_ == nullptr ? kCopiedAlways : copied_(); }
 
   // The step after decided().step is decided.
   void Account(const Decision& decision);
@@ -135,6 +157,8 @@ class TrainingState {
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;
+  std::map<const void*, std::function<void()>> await_readers_;
+  std::function<int64_t()> copied_;  // nullptr: nothing is kept there
   bool warm_ = false;
 };
 

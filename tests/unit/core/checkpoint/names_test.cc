@@ -29,6 +29,17 @@ TEST(NamesTest, WhatIsNoCheckpoint_IsNone) {
   }
 }
 
+TEST(NamesTest, Draft_SaysWhoseItIs) {
+  const CheckpointName name{.step = 50, .epoch = 3};
+  const std::string draft = DraftName(name, "00c0ffee", 7);
+  EXPECT_EQ(draft, ".step-00000050.epoch-3.00c0ffee-job-7");
+  EXPECT_FALSE(ParseCheckpointName(draft).has_value());
+  EXPECT_THAT(ParseDraftName(draft, "00c0ffee", 7), Optional(name));
+  EXPECT_FALSE(ParseDraftName(draft, "00c0ffee", 17).has_value());
+  EXPECT_FALSE(ParseDraftName(draft, "c0ffee", 7).has_value());
+  EXPECT_FALSE(ParseDraftName(draft.substr(1), "00c0ffee", 7).has_value());
+}
+
 TEST(NamesTest, PartFile_ReadsBack) {
   EXPECT_EQ(PartFileName(4), "rank-00004.safetensors");
   for (const int32_t rank : {0, 99999, 131071}) {

@@ -144,6 +144,59 @@ TEST_F(TrainingStateTest, FromTheBeginning_IsWhereAFreshStateStands) {
   EXPECT_EQ(state_.StandingNow().decided.step, 0);
 }
 
+class AdoptedStateTest : public TrainingStateTest {
+ protected:
+  // `state_` after seven steps, as a reader would fill an empty one.
+  std::unique_ptr<TrainingState> Filled() {
+    for (int64_t step = 1; step <= 7; ++step) Run(step, state_, Of(step));
+    auto filled = *TrainingState::CreateEmpty(plan_, Rank{0}, options_);
+    PartState &from = *state_.parts()[0], &to = *filled->parts()[0];
+    to.weights().copy_(from.weights());
+    to.blocks()[0].first_moment.copy_(from.blocks()[0].first_moment);
+    to.blocks()[0].second_moment.copy_(from.blocks()[0].second_moment);
+    return filled;
+  }
+  const Start at_seven_{.decision = Of(7), .counts = {.updates = 7}};
+};
+
+TEST_F(AdoptedStateTest, NextStep_IsThatOfTheStateThatItCameFrom) {
+  const auto adopted = Filled();
+  adopted->Adopt(at_seven_);
+  ASSERT_TRUE(adopted->GoOn(plan_, at_seven_).ok());
+  EXPECT_EQ(adopted->StandingNow().homes.at(0).applied, 7);
+  Run(8, *adopted, Of(8));
+  Run(8, state_, Of(8));
+  EXPECT_TRUE(at::equal(Weights(*adopted), Weights(state_)));
+  EXPECT_EQ(adopted->counts(), state_.counts());
+}
+
+TEST_F(AdoptedStateTest, GradientsFromBefore_AreOfNoUse) {
+  const auto adopted = Filled();
+  Reduce(8, *adopted);
+  adopted->Adopt(at_seven_);
+  EXPECT_THAT(adopted->GoOn(plan_, {.decision = Of(8), .counts = {.updates = 8}}).message(),
+              HasSubstr("cannot go on from step 8"));
+}
+
+TEST_F(AdoptedStateTest, GoOnElsewhere_IsRefused) {
+  const auto adopted = Filled();
+  adopted->Adopt(at_seven_);
+  EXPECT_THAT(adopted->GoOn(plan_, {}).message(), HasSubstr("last decided step is 7"));
+}
+
+TEST_F(TrainingStateTest, HeldState_IsAwaitedOnceBeforeItChanges) {
+  int32_t waited = 0;
+  const at::Tensor before = Weights(state_);
+  state_.HoldState(this, [&] {
+    ++waited;
+    EXPECT_TRUE(at::equal(Weights(state_), before));
+  });
+  Run(1, state_, Of(1));
+  Run(2, state_, Of(2));
+  EXPECT_EQ(waited, 1);
+  EXPECT_FALSE(at::equal(Weights(state_), before));
+}
+
 TEST(TrainingStateBf16Test, GoOn_MakesTheParametersThoseOfTheirMasters) {
   job::JobSpec spec = support::AJob()
                           .Module("language", support::Llama({.layers = 1}))

@@ -1,0 +1,42 @@
+#include "core/checkpoint_io/folders.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/posix/unique_fd.h"
+
+namespace phalanx::checkpoint {
+
+absl::Status SystemError(absl::string_view path, int error) {
+  return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(error)));
+}
+
+std::string FolderOf(const std::string& path) {
+  return std::filesystem::path(path).parent_path().string();
+}
+
+absl::Status MakeDraftFolder(const std::string& draft) {
+  const std::string folder = FolderOf(draft);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return SystemError(folder, error.value());
+  if (mkdir(draft.c_str(), 0777) == 0) return SyncFolder(folder);
+  if (errno == EEXIST) return absl::OkStatus();
+  return SystemError(draft, errno);
+}
+
+absl::Status SyncFolder(const std::string& folder) {
+  const UniqueFd opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.is_open() || fsync(opened.get()) != 0) return SystemError(folder, errno);
+  return absl::OkStatus();
+}
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,209 @@
+#include "core/checkpoint_io/publish.h"
+
+#include <fcntl.h>
+#include <stdio.h>  // renameat2
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/base/digest.h"
+#include "core/base/status.h"
+#include "core/checkpoint/names.h"
+#include "core/checkpoint_io/checkpoints.h"
+#include "core/checkpoint_io/folders.h"
+#include "core/posix/file.h"
+#include "core/posix/whole_file.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+absl::StatusOr<PartFile> PartFileAt(const std::string& draft, const std::string& name) {
+  ASSIGN_OR_RETURN(const File file, File::Open(absl::StrCat(draft, "/", name)));
+  std::string bytes;
+  RETURN_IF_ERROR(file.Read(0, std::min(file.stamp().bytes, kDataAlignment), bytes));
+  ASSIGN_OR_RETURN(const int64_t header_bytes, HeaderBytes(bytes));
+  RETURN_IF_ERROR(file.Read(0, header_bytes, bytes));
+  ASSIGN_OR_RETURN(const PartHeader header, ReadHeader(bytes));
+  return PartFile{.file = name,
+                  .bytes = file.stamp().bytes,
+                  .header_bytes = header_bytes,
+                  .entries = static_cast<int64_t>(header.entries.size()),
+                  .digest = Digest(bytes)};
+}
+
+// Names in a folder, sorted.
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    names.push_back(entries->path().filename().string());
+  }
+  if (error) return SystemError(folder, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<std::vector<PartFile>> PartsIn(const std::string& draft) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(draft));
+  std::vector<std::pair<int32_t, PartFile>> parts;
+  for (const std::string& name : names) {
+    const std::optional<int32_t> rank = ParsePartFileName(name);
+    if (!rank.has_value()) continue;
+    absl::StatusOr<PartFile> part = PartFileAt(draft, name);
+    if (!part.ok()) return Annotate(part.status(), absl::StrCat(draft, "/", name));
+    parts.emplace_back(*rank, *std::move(part));
+  }
+  std::sort(parts.begin(), parts.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<PartFile> sorted;
+  for (auto& [rank, part] : parts) sorted.push_back(std::move(part));
+  return sorted;
+}
+
+bool SameJob(const Manifest& a, const Manifest& b) {
+  return a.store == b.store && a.number == b.number;
+}
+
+// What it did not take away is told in `left`.
+class Cleaner {
+ public:
+  explicit Cleaner(std::vector<std::string>* left) : left_(left) {}
+
+  void RemoveFile(const std::string& path) {
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) Tell(path, errno);
+  }
+  // What Phalanx did not write stays, and its folder with it.
+  void RemoveFolder(const std::string& path) {
+    if (rmdir(path.c_str()) != 0 && errno != ENOENT) Tell(path, errno);
+  }
+
+ private:
+  void Tell(const std::string& path, int error) {
+    left_->emplace_back(SystemError(path, error).message());
+  }
+  std::vector<std::string>* left_;
+};
+
+// First it loses its name, so that nobody takes what is left of it for a checkpoint.
+void Remove(const ListedCheckpoint& checkpoint, Cleaner cleaner, std::vector<std::string>* left) {
+  const std::string doomed =
+      absl::StrCat(FolderOf(checkpoint.path), "/.deleted-", ToString(checkpoint.name), ".",
+                   checkpoint.manifest->store, "-job-", checkpoint.manifest->number);
+  if (rename(checkpoint.path.c_str(), doomed.c_str()) != 0) {
+    left->emplace_back(SystemError(checkpoint.path, errno).message());
+    return;
+  }
+  for (const PartFile& part : checkpoint.manifest->parts) {
+    cleaner.RemoveFile(absl::StrCat(doomed, "/", part.file));
+  }
+  cleaner.RemoveFile(absl::StrCat(doomed, "/", kManifestFile));
+  cleaner.RemoveFolder(doomed);
+}
+
+void RemoveDraft(const std::string& draft, Cleaner cleaner) {
+  const absl::StatusOr<std::vector<std::string>> names = NamesIn(draft);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    absl::string_view stem = name;
+    absl::ConsumeSuffix(&stem, ".tmp");
+    if (ParsePartFileName(stem).has_value() || name == kManifestFile) {
+      cleaner.RemoveFile(absl::StrCat(draft, "/", name));
+    }
+  }
+  cleaner.RemoveFolder(draft);
+}
+
+bool SamePath(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return !b.empty() && std::filesystem::equivalent(a, b, error);
+}
+
+// Older checkpoints of the job beyond those that are kept, and drafts that it gave up.
+void Clean(const Publication& publication, const CheckpointName& published,
+           std::vector<std::string>* left) {
+  const Cleaner cleaner(left);
+  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(publication.directory);
+  if (!listed.ok()) return;
+  int32_t kept = 1;  // the one that was just published, whatever its step
+  for (const ListedCheckpoint& one : *listed) {
+    if (!one.manifest.ok() || !SameJob(*one.manifest, publication.manifest)) continue;
+    if (one.name == published || SamePath(one.path, publication.in_use)) continue;
+    if (kept++ < publication.keep) continue;
+    Remove(one, cleaner, left);
+  }
+  const absl::StatusOr<std::vector<std::string>> names = NamesIn(publication.directory);
+  if (!names.ok()) return;
+  const Manifest& manifest = publication.manifest;
+  for (const std::string& name : *names) {
+    const std::optional<CheckpointName> draft =
+        ParseDraftName(name, manifest.store, manifest.number);
+    if (!draft.has_value()) continue;
+    // One of a later step is being written; one of an older epoch nobody writes any more.
+    if (draft->epoch < published.epoch ||
+        (draft->epoch == published.epoch && draft->step < published.step)) {
+      RemoveDraft(absl::StrCat(publication.directory, "/", name), cleaner);
+    }
+  }
+}
+
+// Whether the checkpoint is there already, from an order that was told twice.
+absl::StatusOr<bool> IsThere(const std::string& path, const Publication& publication) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return false;
+  const absl::StatusOr<Manifest> there = ReadManifestOf(path);
+  if (!there.ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, " is there already: ", there.status().message()));
+  }
+  if (!SameJob(*there, publication.manifest) ||
+      DigestOf(there->parts) != publication.parts_digest) {
+    return absl::AlreadyExistsError(absl::StrCat(path, " is there already, of job ", there->job,
+                                                 " (job-", there->number, " of store ",
+                                                 there->store, ")"));
+  }
+  return true;
+}
+
+absl::Status RenameToNew(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno == EEXIST) return absl::AlreadyExistsError(absl::StrCat(to, " is there already"));
+  return SystemError(to, errno);
+}
+
+}  // namespace
+
+absl::StatusOr<Published> Publish(const Publication& publication) {
+  Manifest manifest = publication.manifest;
+  const CheckpointName name{.step = manifest.step, .epoch = manifest.epoch};
+  const std::string draft =
+      absl::StrCat(publication.directory, "/", DraftName(name, manifest.store, manifest.number));
+  Published published{.path = absl::StrCat(publication.directory, "/", ToString(name))};
+  ASSIGN_OR_RETURN(const bool there, IsThere(published.path, publication));
+  if (there) return published;
+  ASSIGN_OR_RETURN(manifest.parts, PartsIn(draft));
+  if (DigestOf(manifest.parts) != publication.parts_digest) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        draft, ": has ", manifest.parts.size(),
+        " part files, and they are not those that the ranks wrote: checkpoint.directory must be "
+        "one folder that all nodes reach"));
+  }
+  const std::string path = absl::StrCat(draft, "/", kManifestFile);
+  RETURN_IF_ERROR(WriteWholeFile(path, WriteManifest(manifest)));
+  RETURN_IF_ERROR(SyncFolder(draft));
+  RETURN_IF_ERROR(RenameToNew(draft, published.path));
+  RETURN_IF_ERROR(SyncFolder(publication.directory));
+  Clean(publication, name, &published.left);
+  return published;
+}
+
+}  // namespace phalanx::checkpoint

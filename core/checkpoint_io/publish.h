@@ -1,0 +1,35 @@
+// core/checkpoint_io/publish.h: makes a checkpoint of a draft whose parts are all written, and
+// takes away those that are not to be kept.
+//
+// Whoever calls it was told to, for this step and epoch, by the one that knows that every rank has
+// written its part and that no later epoch has begun.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/checkpoint/manifest.h"
+
+namespace phalanx::checkpoint {
+
+struct Publication {
+  std::string directory;     // checkpoint.directory
+  Manifest manifest;         // without parts: they are those in the draft
+  std::string parts_digest;  // DigestOf what the ranks said of their parts
+  int32_t keep = 1;          // of this job's checkpoints the newest so many stay
+  std::string in_use;        // a checkpoint that stays besides; may be empty
+};
+
+struct Published {
+  std::string path;
+  std::vector<std::string> left;  // what should have gone and did not: "PATH: reason"
+};
+
+// What is published already is left as it is. Errors: Unavailable, with the path and the system's
+// reason; FailedPrecondition if the parts are not those that the ranks wrote; AlreadyExists if
+// another checkpoint has the name.
+absl::StatusOr<Published> Publish(const Publication& publication);
+
+}  // namespace phalanx::checkpoint

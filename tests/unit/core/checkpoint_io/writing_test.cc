@@ -1,0 +1,207 @@
+// Parts that are written, and checkpoints that are made of them.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/base/status.h"
+#include "core/checkpoint_io/checkpoints.h"
+#include "core/checkpoint_io/part_reader.h"
+#include "core/posix/signals.h"
+#include "gmock/gmock.h"
+#include "tests/unit/core/checkpoint_io/drafts.h"
+#include "tests/unit/core/checkpoint_io/written.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class WritingTest : public testing::Test {
+ protected:
+  absl::Status Verify(const std::string& path) const {
+    const absl::StatusOr<Manifest> manifest = ReadManifestOf(path);
+    return manifest.ok() ? VerifyCheckpoint(path, *manifest, {}) : manifest.status();
+  }
+  std::set<std::string> NamesIn(const std::string& folder) const {
+    std::set<std::string> names;
+    if (!std::filesystem::exists(folder)) return names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+  void PublishSteps(const std::vector<int64_t>& steps) const {
+    for (const int64_t step : steps) {
+      const auto published = drafts_.WriteAndPublish({.step = step, .epoch = 3});
+      ASSERT_TRUE(published.ok()) << published.status();
+    }
+  }
+
+  const plan::Plan plan_ = PlanOf(TwoModules());
+  const std::string folder_ = support::MakeFolder("checkpoints");
+  const Drafts drafts_{plan_, folder_};
+  const CheckpointName name_{.step = 50, .epoch = 3};
+};
+
+TEST_F(WritingTest, WrittenAndPublished_IsSoundAndAlone) {
+  const auto published = drafts_.WriteAndPublish(name_);
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_EQ(published->path, folder_ + "/step-00000050.epoch-3");
+  EXPECT_THAT(published->left, IsEmpty());
+  EXPECT_TRUE(Verify(published->path).ok()) << Verify(published->path);
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000050.epoch-3"));
+}
+
+TEST_F(WritingTest, LinesApart_AreWrittenOneBehindTheOther) {
+  const float memory[] = {1, 2, 9, 3, 4, 9};
+  PartWrite write = drafts_.WriteOf(1, name_);
+  Entry entry = write.entries[0];  // of fp32
+  entry.where = {.rows = 2, .cols = 2};
+  entry.transposed = false;
+  write.entries = {entry};
+  write.sources = {{.first = memory, .stride = 3}};
+  const auto file = WritePartFile(write);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::string bytes = support::ReadFile(drafts_.DraftOf(name_) + "/" + file->file);
+  ASSERT_EQ(static_cast<int64_t>(bytes.size()), file->bytes);
+  const float expected[] = {1, 2, 3, 4};
+  EXPECT_EQ(bytes.substr(static_cast<size_t>(file->header_bytes)),
+            std::string(reinterpret_cast<const char*>(expected), sizeof expected));
+}
+
+TEST_F(WritingTest, ErrorAtAnyBlock_LeavesNothingOfTheFile) {
+  for (int64_t good = 0;; good += 7) {
+    PartWrite write = drafts_.WriteOf(1, name_);
+    int64_t blocks = 0;
+    write.before_block = [&]() -> absl::Status {
+      return blocks++ < good ? absl::OkStatus() : absl::UnavailableError("the disk is gone");
+    };
+    const auto file = WritePartFile(std::move(write));
+    if (file.ok()) break;
+    EXPECT_EQ(file.status().message(), "the disk is gone");
+    EXPECT_THAT(NamesIn(drafts_.DraftOf(name_)), IsEmpty());
+  }
+  EXPECT_THAT(NamesIn(drafts_.DraftOf(name_)), ElementsAre("rank-00001.safetensors"));
+}
+
+TEST_F(WritingTest, FullDisk_IsToldByPathAndReason) {
+  LetWritesFail();
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const struct rlimit small = {.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto file = WritePartFile(drafts_.WriteOf(1, name_));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(absl::IsUnavailable(file.status())) << file.status();
+  EXPECT_THAT(file.status().message(),
+              AllOf(HasSubstr(drafts_.DraftOf(name_)), HasSubstr("File too large")));
+  EXPECT_THAT(NamesIn(drafts_.DraftOf(name_)), IsEmpty());
+}
+
+TEST_F(WritingTest, NoFolderWhereTheDirectoryShouldBe_IsToldByPathAndReason) {
+  const std::string path = folder_ + "/file";
+  support::WriteFile(path, "");
+  const Drafts drafts(plan_, path);
+  const auto file = WritePartFile(drafts.WriteOf(0, name_));
+  ASSERT_TRUE(absl::IsUnavailable(file.status())) << file.status();
+  EXPECT_THAT(file.status().message(), HasSubstr(path + ": Not a directory"));
+}
+
+TEST_F(WritingTest, LeftOverOfTheSameRank_IsReplaced) {
+  std::filesystem::create_directories(drafts_.DraftOf(name_));
+  support::WriteFile(PartPath(drafts_.DraftOf(name_), 1) + ".tmp", "half of it");
+  const auto published = drafts_.WriteAndPublish(name_);
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_TRUE(Verify(published->path).ok());
+}
+
+TEST_F(WritingTest, PublishedTwice_IsLeftAsItIs) {
+  const auto files = drafts_.WriteAll(name_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Publication publication = drafts_.PublicationOf(name_, *files);
+  ASSERT_TRUE(Publish(publication).ok());
+  const std::string manifest = support::ReadFile(folder_ + "/step-00000050.epoch-3/manifest.json");
+  const auto again = Publish(publication);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->path, folder_ + "/step-00000050.epoch-3");
+  EXPECT_EQ(support::ReadFile(again->path + "/manifest.json"), manifest);
+}
+
+TEST_F(WritingTest, PartMissingOrOfOtherBytes_IsNotPublished) {
+  const auto files = drafts_.WriteAll(name_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const std::string part = PartPath(drafts_.DraftOf(name_), 2);
+  const std::string bytes = support::ReadFile(part);
+  std::filesystem::remove(part);
+  const Publication publication = drafts_.PublicationOf(name_, *files);
+  const auto missing = Publish(publication);
+  ASSERT_TRUE(absl::IsFailedPrecondition(missing.status())) << missing.status();
+  EXPECT_THAT(missing.status().message(),
+              AllOf(HasSubstr(drafts_.DraftOf(name_)), HasSubstr("has 4 part files"),
+                    HasSubstr("one folder that all nodes reach")));
+  support::WriteFile(part, bytes.substr(0, bytes.size() - 1));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Publish(publication).status()));
+  support::WriteFile(part, bytes);
+  EXPECT_TRUE(Publish(publication).ok());
+}
+
+TEST_F(WritingTest, NameThatAnotherJobHas_IsNotTaken) {
+  ASSERT_TRUE(drafts_.WriteAndPublish(name_).ok());
+  const auto files = drafts_.WriteAll(name_);
+  Publication publication = drafts_.PublicationOf(name_, *files);
+  publication.manifest.number = 8;
+  const auto refused = Publish(publication);
+  ASSERT_TRUE(absl::IsAlreadyExists(refused.status())) << refused.status();
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("is there already, of job demo (job-7 of store 00c0ffee00c0ffee)"));
+}
+
+TEST_F(WritingTest, Keep_TakesAwayTheOlderOnesOfTheJobAlone) {
+  PublishSteps({10, 20});
+  const Drafts others(plan_, folder_, 8);
+  ASSERT_TRUE(others.WriteAndPublish({.step = 5, .epoch = 1}).ok());
+  PublishSteps({30});
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000005.epoch-1", "step-00000020.epoch-3",
+                                            "step-00000030.epoch-3"));
+}
+
+TEST_F(WritingTest, CheckpointInUse_StaysBesideThoseThatAreKept) {
+  PublishSteps({10, 20});
+  const auto files = drafts_.WriteAll({.step = 30, .epoch = 3});
+  Publication publication = drafts_.PublicationOf({.step = 30, .epoch = 3}, *files);
+  publication.in_use = folder_ + "/../" + std::filesystem::path(folder_).filename().string() +
+                       "/step-00000010.epoch-3";
+  ASSERT_TRUE(Publish(publication).ok());
+  EXPECT_THAT(NamesIn(folder_), SizeIs(3));
+}
+
+TEST_F(WritingTest, StrangersFile_StaysAndIsTold) {
+  PublishSteps({10, 20});
+  support::WriteFile(folder_ + "/step-00000010.epoch-3/notes.txt", "mine");
+  const auto published = drafts_.WriteAndPublish({.step = 30, .epoch = 3});
+  ASSERT_TRUE(published.ok()) << published.status();
+  ASSERT_THAT(published->left, SizeIs(1));
+  EXPECT_THAT(published->left[0], HasSubstr("Directory not empty"));
+  const std::string doomed = folder_ + "/.deleted-step-00000010.epoch-3.00c0ffee00c0ffee-job-7";
+  EXPECT_THAT(NamesIn(doomed), ElementsAre("notes.txt"));
+}
+
+TEST_F(WritingTest, DraftsThatTheJobGaveUp_GoWithTheNextPublication) {
+  ASSERT_TRUE(drafts_.WriteAll({.step = 20, .epoch = 3}).ok());
+  support::WriteFile(PartPath(drafts_.DraftOf({.step = 20, .epoch = 3}), 9) + ".tmp", "half");
+  ASSERT_TRUE(drafts_.WriteAll({.step = 40, .epoch = 3}).ok());  // is being written
+  std::filesystem::create_directories(folder_ + "/.step-00000020.epoch-3.00c0ffee00c0ffee-job-8");
+  PublishSteps({30});
+  EXPECT_THAT(NamesIn(folder_), ElementsAre(".step-00000020.epoch-3.00c0ffee00c0ffee-job-8",
+                                            ".step-00000040.epoch-3.00c0ffee00c0ffee-job-7",
+                                            "step-00000030.epoch-3"));
+}
+
+}  // namespace
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,206 @@
+#include "worker/checkpoint/snapshot.h"
+
+#include <chrono>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "c10/core/StreamGuard.h"
+#include "core/base/status.h"
+#include "worker/model/torch_boundary.h"
+#ifdef PHALANX_WITH_CUDA
+#include <cuda_runtime.h>
+#endif
+
+namespace phalanx::checkpoint {
+namespace {
+
+// Between two looks at the device, from a thread that has no other work.
+constexpr std::chrono::milliseconds kLookInterval{2};
+// Where a section begins in the memory.
+constexpr int64_t kSectionAlignment = 64;
+
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+}
+
+}  // namespace
+
+// Not of LibTorch's allocator for pinned memory, which takes the next power of two.
+class Snapshot::Memory {
+ public:
+  static absl::StatusOr<std::unique_ptr<Memory>> Take(int64_t bytes, at::Device device) {
+    auto memory = std::unique_ptr<Memory>(new Memory);
+#ifdef PHALANX_WITH_CUDA
+    if (device.is_cuda()) {
+      void* pinned = nullptr;
+      if (cudaHostAlloc(&pinned, static_cast<size_t>(bytes), cudaHostAllocDefault) != cudaSuccess) {
+        cudaGetLastError();
+        return absl::ResourceExhaustedError(
+            absl::StrCat("the host has not ", bytes, " bytes of pinned memory"));
+      }
+      memory->pinned_ = static_cast<std::byte*>(pinned);
+      return memory;
+    }
+#else
+    static_cast<void>(device);
+#endif
+    RETURN_IF_ERROR(model::CallTorch("memory for checkpoints", [&] {
+      memory->plain_ = at::empty({bytes}, at::kByte);
+      return absl::OkStatus();
+    }));
+    return memory;
+  }
+  ~Memory() {
+#ifdef PHALANX_WITH_CUDA
+    if (pinned_ != nullptr) cudaFreeHost(pinned_);
+#endif
+  }
+  std::byte* data() {
+    return pinned_ != nullptr ? pinned_
+                              : reinterpret_cast<std::byte*>(plain_.mutable_data_ptr<uint8_t>());
+  }
+
+ private:
+  Memory() = default;
+  std::byte* pinned_ = nullptr;
+  at::Tensor plain_;
+};
+
+absl::StatusOr<std::unique_ptr<Snapshot>> Snapshot::Create(const plan::Plan& plan,
+                                                           train::TrainingState& state) {
+  std::unique_ptr<Snapshot> snapshot(new Snapshot(state, SectionsToWrite(plan, state)));
+  RETURN_IF_ERROR(snapshot->Allocate());
+  return snapshot;
+}
+
+std::unique_ptr<Snapshot> Snapshot::Into(std::byte* memory, train::TrainingState& state,
+                                         std::vector<Section> sections) {
+  std::unique_ptr<Snapshot> snapshot(new Snapshot(state, std::move(sections)));
+  snapshot->Place(memory);
+  return snapshot;
+}
+
+Snapshot::Snapshot(train::TrainingState& state, std::vector<Section> sections)
+    : state_(state), stream_(train::NewStream(state.options().device)) {
+  for (Section& section : sections) copies_.push_back({.section = std::move(section)});
+}
+
+Snapshot::~Snapshot() {
+  if (copier_.joinable()) copier_.join();
+  state_.HoldState(this, nullptr);
+}
+
+int64_t Snapshot::BytesOf(const std::vector<Section>& sections) {
+  int64_t sum = 0;
+  for (const Section& section : sections) sum += Aligned(section.bytes());
+  return sum;
+}
+
+int64_t Snapshot::bytes() const {
+  int64_t sum = 0;
+  for (const Copied& copy : copies_) sum += Aligned(copy.section.bytes());
+  return sum;
+}
+
+bool Snapshot::Done() {
+  const MutexLock lock(&mu_);
+  return complete_ && copied_.Passed();
+}
+
+absl::Status Snapshot::Allocate() {
+  if (copies_.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(memory_, Memory::Take(bytes(), state_.options().device));
+  Place(memory_->data());
+  return absl::OkStatus();
+}
+
+void Snapshot::Place(std::byte* next) {
+  for (Copied& copy : copies_) {
+    copy.array = at::from_blob(next, {copy.section.elements}, ScalarTypeOf(copy.section.dtype));
+    next += Aligned(copy.section.bytes());
+  }
+}
+
+absl::Status Snapshot::Begin() {
+  if (copies_.empty()) return absl::OkStatus();
+  {
+    const MutexLock lock(&mu_);
+    complete_ = false;
+    failed_ = absl::OkStatus();
+  }
+  if (stream_.has_value()) {
+    const train::Moment now = train::Moment::Now(state_.options().device);
+    const c10::OptionalStreamGuard guard(stream_);
+    now.Await();
+    RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [this] {
+      CopySections();
+      return absl::OkStatus();
+    }));
+    const train::Moment copied = train::Moment::Now(state_.options().device);
+    state_.HoldState(this, [copied] { copied.Await(); });
+    const MutexLock lock(&mu_);
+    copied_ = copied;
+    complete_ = true;  // as far as this thread is concerned
+    complete_changed_.SignalAll();
+    return absl::OkStatus();
+  }
+  copier_ = std::jthread([this] {
+    const absl::Status copied = model::CallTorch("the copy for a checkpoint", [this] {
+      CopySections();
+      return absl::OkStatus();
+    });
+    const MutexLock lock(&mu_);
+    failed_ = copied;
+    complete_ = true;
+    complete_changed_.SignalAll();
+  });
+  state_.HoldState(this, [this] { AwaitCopy(); });
+  return absl::OkStatus();
+}
+
+void Snapshot::CopySections() {
+  for (Copied& copy : copies_) {
+    if (frozen_copied_ && copy.section.kind == Kind::kWeight) continue;
+    CopyOut(copy.section, copy.array);
+  }
+  frozen_copied_ = true;
+}
+
+void Snapshot::AwaitCopy() {
+  const MutexLock lock(&mu_);
+  while (!complete_) complete_changed_.Wait(&mu_);
+}
+
+absl::Status Snapshot::Await(const std::stop_token& stop) {
+  AwaitCopy();
+  train::Moment copied;
+  {
+    const MutexLock lock(&mu_);
+    RETURN_IF_ERROR(failed_);
+    copied = copied_;
+  }
+  return model::CallTorch("the copy for a checkpoint", [&]() -> absl::Status {
+    while (!copied.Passed()) {
+      if (stop.stop_requested()) return absl::CancelledError("asked to stop");
+      std::this_thread::sleep_for(kLookInterval);
+    }
+    return absl::OkStatus();
+  });
+}
+
+PartWrite Snapshot::Entries() const {
+  PartWrite write;
+  for (const Copied& copy : copies_) {
+    const auto* memory = static_cast<const std::byte*>(copy.array.const_data_ptr());
+    for (const LocalEntry& local : copy.section.entries) {
+      write.entries.push_back(local.entry);
+      write.sources.push_back(
+          {.first = memory + local.position * checkpoint::BytesOf(local.entry.dtype),
+           .stride = local.stride});
+    }
+  }
+  return write;
+}
+
+}  // namespace phalanx::checkpoint

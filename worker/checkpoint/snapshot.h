@@ -1,0 +1,87 @@
+// worker/checkpoint/snapshot.h: a copy of what a rank writes of its state, made beside the
+// training.
+//
+// Between the last update of one step and the first of the next the state does not change. So the
+// copy is begun when the step is decided, and the next update waits for it (TrainingState::
+// HoldState). The memory, pinned beside a GPU, is taken once; what does not train is copied once.
+//
+// Begin belongs to the thread that trains; Ready, Await and what they speak of to one other.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/mutex.h"
+#include "core/checkpoint_io/part_writer.h"
+#include "core/plan/plan.h"
+#include "worker/checkpoint/sections.h"
+#include "worker/train/message_stream.h"
+#include "worker/train/training_state.h"
+
+namespace phalanx::checkpoint {
+
+class Snapshot {
+ public:
+  // `state` outlives it. Errors: ResourceExhausted if the host has not the memory.
+  static absl::StatusOr<std::unique_ptr<Snapshot>> Create(const plan::Plan& plan,
+                                                          train::TrainingState& state);
+  // Into `memory` of Snapshot::BytesOf(sections), at a 64-byte boundary, which outlives it and is
+  // pinned beside a GPU.
+  static std::unique_ptr<Snapshot> Into(std::byte* memory, train::TrainingState& state,
+                                        std::vector<Section> sections);
+  static int64_t BytesOf(const std::vector<Section>& sections);
+  ~Snapshot();
+
+  // Copies the state of the last decided step. The copy before is of no use any more. Nothing of
+  // the next update is enqueued yet.
+  absl::Status Begin();
+
+  // Waits until the copy that was begun last is complete. Errors: Cancelled when asked to stop;
+  // what the device says.
+  absl::Status Await(const std::stop_token& stop);
+  // Whether that copy is complete, of the thread that trains. Never blocks.
+  bool Done();
+  // What goes into the part file, from the copy's memory. Nothing: the rank writes no part.
+  PartWrite Entries() const;
+  int64_t bytes() const;
+
+ private:
+  struct Copied {
+    Section section;
+    at::Tensor array;
+  };
+  // Memory of the host for all sections.
+  class Memory;
+
+  Snapshot(train::TrainingState& state, std::vector<Section> sections);
+  absl::Status Allocate();
+  void Place(std::byte* next);
+  void CopySections();
+  void AwaitCopy();
+
+  // Constant after Create.
+  train::TrainingState& state_;
+  std::unique_ptr<Memory> memory_;
+  std::vector<Copied> copies_;
+  std::optional<c10::Stream> stream_;  // none on CPU
+  // Of the thread that trains.
+  bool frozen_copied_ = false;
+  Mutex mu_;
+  CondVar complete_changed_;
+  bool complete_ ABSL_GUARDED_BY(mu_) = true;  // on CPU
+  train::Moment copied_ ABSL_GUARDED_BY(mu_);  // with a stream
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);
+  // Last: ends before what it reads. On CPU it copies.
+  std::jthread copier_;
+};
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,122 @@
+#include "worker/checkpoint/writer.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+// Training and loading come first.
+constexpr int kNice = 10;
+
+}  // namespace
+
+Writer::Writer(Snapshot& snapshot, WriterOptions options, OnWritten on_written,
+               OnPublished on_published)
+    : snapshot_(snapshot),
+      options_(std::move(options)),
+      on_written_(std::move(on_written)),
+      on_published_(std::move(on_published)),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+Writer::~Writer() {
+  thread_.request_stop();
+  const MutexLock lock(&mu_);
+  stopping_ = true;
+  changed_.SignalAll();
+}
+
+bool Writer::Begin(const CheckpointName& name) {
+  {
+    const MutexLock lock(&mu_);
+    if (writing_.has_value()) return false;
+  }
+  const absl::Status begun = snapshot_.Begin();
+  const MutexLock lock(&mu_);
+  begun_ = begun;
+  writing_ = name;
+  changed_.SignalAll();
+  return true;
+}
+
+void Writer::Publish(Publication publication) {
+  const MutexLock lock(&mu_);
+  publications_.push_back(std::move(publication));
+  if (publications_.size() > kPublicationsMax) publications_.pop_front();
+  changed_.SignalAll();
+}
+
+bool Writer::AwaitWritten(std::chrono::steady_clock::time_point deadline) {
+  const MutexLock lock(&mu_);
+  while (writing_.has_value()) {
+    if (changed_.WaitUntil(&mu_, deadline)) return !writing_.has_value();
+  }
+  return true;
+}
+
+void Writer::Run(const std::stop_token& stop) {
+  pthread_setname_np(pthread_self(), "checkpoints");
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+  while (true) {
+    std::optional<CheckpointName> name;
+    std::optional<Publication> publication;
+    {
+      const MutexLock lock(&mu_);
+      while (!stopping_ && !writing_.has_value() && publications_.empty()) changed_.Wait(&mu_);
+      if (stopping_) return;
+      name = writing_;
+      if (!name.has_value()) {
+        publication = std::move(publications_.front());
+        publications_.pop_front();
+      }
+    }
+    if (name.has_value()) {
+      WriteOne(*name, stop);
+    } else {
+      on_published_({.step = publication->manifest.step, .epoch = publication->manifest.epoch},
+                    checkpoint::Publish(*publication));
+    }
+  }
+}
+
+void Writer::WriteOne(const CheckpointName& name, const std::stop_token& stop) {
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::StatusOr<std::optional<PartFile>> part = WritePart(name, stop);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  // Told before it counts as written: who waits for that then knows what came of it.
+  on_written_({.name = name, .part = part, .seconds = took.count()});
+  const MutexLock lock(&mu_);
+  writing_ = std::nullopt;
+  changed_.SignalAll();
+}
+
+absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& name,
+                                                          const std::stop_token& stop) {
+  {
+    const MutexLock lock(&mu_);
+    RETURN_IF_ERROR(begun_);
+  }
+  RETURN_IF_ERROR(snapshot_.Await(stop));
+  PartWrite write = snapshot_.Entries();
+  if (write.entries.empty()) return std::nullopt;
+  write.draft =
+      absl::StrCat(options_.directory, "/", DraftName(name, options_.store, options_.job));
+  write.info = {.store = options_.store,
+                .job = options_.job,
+                .epoch = name.epoch,
+                .step = name.step,
+                .rank = options_.rank};
+  write.before_block = [&]() -> absl::Status {
+    if (stop.stop_requested()) return absl::CancelledError("asked to stop");
+    return options_.before_block == nullptr ? absl::OkStatus() : options_.before_block();
+  };
+  return WritePartFile(std::move(write));
+}
+
+}  // namespace phalanx::checkpoint

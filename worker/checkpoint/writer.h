@@ -1,0 +1,86 @@
+// worker/checkpoint/writer.h: the thread of a rank that writes its parts of checkpoints, and
+// publishes those that it is told to.
+//
+// What goes wrong with a checkpoint is told and ends there: training does not wait for it, and does
+// not end because of it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/mutex.h"
+#include "core/checkpoint/manifest.h"
+#include "core/checkpoint/names.h"
+#include "core/checkpoint_io/publish.h"
+#include "worker/checkpoint/snapshot.h"
+
+namespace phalanx::checkpoint {
+
+struct WriterOptions {
+  std::string directory;  // checkpoint.directory, absolute
+  std::string store;      // as manifests name it
+  int64_t job = 0;
+  int32_t rank = 0;
+  std::function<absl::Status()> before_block;  // PartWrite::before_block
+};
+
+// What became of a part.
+struct Written {
+  CheckpointName name;
+  // nullopt: the rank has nothing to write. Errors: as of WritePartFile and Snapshot.
+  absl::StatusOr<std::optional<PartFile>> part;
+  double seconds = 0;  // that it took, the copy included
+};
+
+// Thread-safe but for Begin, which belongs to the thread that trains.
+class Writer {
+ public:
+  using OnWritten = std::function<void(const Written&)>;
+  using OnPublished = std::function<void(const CheckpointName&, const absl::StatusOr<Published>&)>;
+
+  // Both are called on the writer's thread. `snapshot` outlives the writer.
+  Writer(Snapshot& snapshot, WriterOptions options, OnWritten on_written, OnPublished on_published);
+  // Gives up what is being written.
+  ~Writer();
+
+  // Begins the checkpoint of the step that was just decided. False: the one before is still being
+  // written, so this one is left out.
+  bool Begin(const CheckpointName& name);
+  // Behind what is being written. At most kPublicationsMax wait; the oldest are forgotten.
+  static constexpr size_t kPublicationsMax = 4;
+  void Publish(Publication publication);
+
+  // Whether all that was begun has been written or given up by then.
+  bool AwaitWritten(std::chrono::steady_clock::time_point deadline);
+
+ private:
+  void Run(const std::stop_token& stop);
+  void WriteOne(const CheckpointName& name, const std::stop_token& stop);
+  absl::StatusOr<std::optional<PartFile>> WritePart(const CheckpointName& name,
+                                                    const std::stop_token& stop);
+
+  // Constant after construction.
+  Snapshot& snapshot_;
+  const WriterOptions options_;
+  const OnWritten on_written_;
+  const OnPublished on_published_;
+  Mutex mu_;
+  CondVar changed_;
+  std::optional<CheckpointName> writing_ ABSL_GUARDED_BY(mu_);
+  absl::Status begun_ ABSL_GUARDED_BY(mu_);  // what the copy's beginning came to
+  std::deque<Publication> publications_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // Last: joins before what it uses is destroyed.
+  std::jthread thread_;
+};
+
+}  // namespace phalanx::checkpoint
