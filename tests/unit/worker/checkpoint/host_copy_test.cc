@@ -108,7 +108,8 @@ TEST_F(HostCopyTest, EachStep_IsCopiedIntoTheOlderBuffer) {
     Run(step, step - 1);
     moments.push_back(MomentsNow());
     // Changing the state waits for the copy, so it is whole by now.
-    if (step > 1) EXPECT_THAT(Steps(), testing::Contains(step - 1));
+    if (step == 1) continue;
+    EXPECT_THAT(Steps(), testing::Contains(step - 1));
   }
   EXPECT_THAT(state_->copied(), AnyOf(Eq(5), Eq(6)));
   const std::vector<int64_t> steps = Steps();
@@ -142,7 +143,7 @@ TEST_F(HostCopyTest, EveryThirdStep_IsCopied) {
   Make(3);
   for (int64_t step = 1; step <= 8; ++step) {
     Run(step, step - 1);
-    if (step < 4) EXPECT_EQ(state_->copied() % 3, 0);
+    EXPECT_EQ(state_->copied() % 3, 0);
   }
   EXPECT_THAT(Steps(), testing::UnorderedElementsAre(3, 6));
   EXPECT_EQ(state_->copied(), 6);
