@@ -128,7 +128,8 @@ struct Plan {
   // What was tried before the spec's schedule was chosen, that one included; empty if the job named
   // its schedule, or has too large a graph to try any.
   std::vector<ScheduleCandidate> candidates;
-  // Sentences of whoever planned it (schedule::AdmitJob): what was lowered, and what cannot be lost.
+  // Sentences of whoever planned it (schedule::AdmitJob): what was lowered, and what cannot be
+  // lost.
   std::vector<std::string> notes;
   // Of the layout but for its epoch and its data_digest, which stand beside it, and of the spec
   // what ranks act on: not labels, priority and other matters of the queue. Equal digests mean that

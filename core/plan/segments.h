@@ -40,8 +40,8 @@ struct Share {
   // Of the segment's in this bucket: in storage order where replicas are equally wide, else on the
   // family's ruler.
   UnitRange elements;
-  RankList homes;       // primary first, then mirrors
-  bool host = false;    // the second home is host memory of the primary's node
+  RankList homes;     // primary first, then mirrors
+  bool host = false;  // the second home is host memory of the primary's node
 };
 
 // So many are listed: they are as many as buckets x ranks, and past that the rule says as much

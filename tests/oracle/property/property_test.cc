@@ -48,8 +48,8 @@ void ExpectSame(const std::vector<TrainedStep>& trained, const std::vector<Train
   }
 }
 
-// What is left of the plan without some of its ranks; nullopt: there is nothing to lose, or a module
-// would have no replica.
+// What is left of the plan without some of its ranks; nullopt: there is nothing to lose, or a
+// module would have no replica.
 std::optional<plan::Plan> WithoutSome(const plan::Plan& healthy, uint64_t seed) {
   Prng prng(seed);
   plan::RankList lost;

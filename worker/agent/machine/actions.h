@@ -138,9 +138,9 @@ struct LogLine {
   std::string text;
 };
 
-using Action =
-    std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
-                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendRendezvous, SendStopEpoch,
-                 SendQuit, TerminateProcess, KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
+using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
+                            UseStore, PrepareData, CancelData, StartProcess, SendRunEpoch,
+                            SendRendezvous, SendStopEpoch, SendQuit, TerminateProcess, KillProcess,
+                            FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

@@ -1,5 +1,7 @@
 // What ranks derive from a document and a layout, held fast: ranks of two builds meet in one epoch
 // only if they derive the same, and plan::kDerivation is how they know.
+#include "core/plan/derivation.h"
+
 #include <string>
 #include <vector>
 
@@ -7,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "core/base/digest.h"
 #include "core/plan/copies.h"
-#include "core/plan/derivation.h"
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
 #include "core/plan/samples.h"
