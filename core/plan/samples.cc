@@ -198,6 +198,24 @@ MicrobatchSamples DealMicrobatch(const Plan& plan, int64_t count) {
   return result;
 }
 
+int64_t SamplesAtOnce(const Plan& plan) {
+  const ModulePlan& language = ModuleOf(plan, plan.spec.language);
+  const auto fits = [&](int64_t count) {
+    const std::vector<int64_t> starts = LaneStarts(language, count);
+    for (size_t lane = 0; lane + 1 < starts.size(); ++lane) {
+      if (starts[lane + 1] - starts[lane] > plan.spec.batch.micro) return false;
+    }
+    return true;
+  };
+  // No replica gets fewer when there are more to deal.
+  int64_t most = 1, too_many = plan.spec.batch.micro * language.replicas.present_replicas() + 1;
+  while (too_many - most > 1) {
+    const int64_t middle = most + (too_many - most) / 2;
+    (fits(middle) ? most : too_many) = middle;
+  }
+  return most;
+}
+
 UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
                       const MicrobatchSamples& microbatch) {
   if (module == plan.spec.language) return RunOf(microbatch.lane_first, lane);

@@ -36,6 +36,8 @@ MicrobatchSamples SamplesOfMicrobatch(const Plan& plan, int64_t microbatch);
 int64_t CountOfMicrobatch(const Plan& plan, int64_t microbatch);
 // The first `count` positions dealt to the language replicas as one microbatch: for evaluation.
 MicrobatchSamples DealMicrobatch(const Plan& plan, int64_t count);
+// The most that DealMicrobatch may be given: no replica then gets more than batch.micro.
+int64_t SamplesAtOnce(const Plan& plan);
 
 // The part of that list, [first, end), that lane (dp) `lane` of `module` works on.
 UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,

@@ -184,6 +184,7 @@ void AppendCutShares(const Plan& plan, const PartId& part, const std::vector<Seg
   const std::vector<BucketRulers> rulers =
       RulersOf(plan, first, ParametersOf(plan, first, part.chunk));
   const std::vector<std::vector<RulerShare>> buckets = CutShares(plan, part);
+  std::map<RankList, std::vector<RankList>> homes;  // by the leaders of each replica
   for (size_t b = 0; b < buckets.size(); ++b) {
     for (const RulerShare& share : buckets[b]) {
       const int64_t of_unit = rulers[b].Find(share.family)->unit_elements;
@@ -198,15 +199,17 @@ void AppendCutShares(const Plan& plan, const PartId& part, const std::vector<Seg
         const int64_t end = std::min(share.elements.end(), segment.units.end() * of_unit);
         RankList leaders;
         for (const RankList& holders : segment.holders) leaders.push_back(holders.front());
-        shares->push_back(
-            {.module = part.module,
-             .pp = part.stage,
-             .chunk = part.chunk,
-             .segment = at,
-             .bucket = static_cast<int32_t>(b),
-             .elements = {begin - segment.units.first * of_unit, end - begin},
-             .homes = HomesOf(plan, part.module, leaders)[static_cast<size_t>(share.replica)],
-             .host = HasHostHome(plan, part.module)});
+        auto of_leaders = homes.find(leaders);
+        if (of_leaders == homes.end())
+          of_leaders = homes.emplace(leaders, HomesOf(plan, part.module, leaders)).first;
+        shares->push_back({.module = part.module,
+                           .pp = part.stage,
+                           .chunk = part.chunk,
+                           .segment = at,
+                           .bucket = static_cast<int32_t>(b),
+                           .elements = {begin - segment.units.first * of_unit, end - begin},
+                           .homes = of_leaders->second[static_cast<size_t>(share.replica)],
+                           .host = HasHostHome(plan, part.module)});
         begin = end;
       }
     }
