@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
 
 namespace phalanx::plan {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/plan/check.h"
-#include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/shares.h"
 #include "core/plan/state_table.h"
 

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/job/schema.h"
-#include "core/plan/cost.h"
 #include "core/plan/loss.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/moves.h"
 #include "core/schedule/choice.h"
@@ -51,7 +51,8 @@ struct Loss {
   Rank rank;
   // Why training cannot go on without it from where it stands: a sentence; empty: it can.
   std::string trouble;
-  int64_t steps = 0;  // that are lost at most; -1: all
+  bool of_memory = false;  // what is left does not fit
+  int64_t steps = 0;       // that are lost at most; -1: all
 };
 
 Loss LossOf(const plan::Plan& plan, Rank rank, absl::Span<const int64_t> device_memory) {
@@ -66,7 +67,10 @@ Loss LossOf(const plan::Plan& plan, Rank rank, absl::Span<const int64_t> device_
   if (!left.ok()) return costs(std::string(left.status().message()));
   std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(*left);
   for (plan::MemoryEstimate& need : needs) need.optimizer += kMoveBytes;
-  if (const auto shortage = plan::MemoryShortage(needs, device_memory)) return costs(*shortage);
+  if (const auto shortage = plan::MemoryShortage(needs, device_memory)) {
+    loss.of_memory = true;
+    return costs(*shortage);
+  }
   const plan::Moves moves = plan::MovesBetween(plan, *left);
   if (moves.steps_lost > plan.spec.recovery.state_every) {
     loss.trouble = "a part of the optimizer state has no second home";
@@ -174,9 +178,14 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
     plan->candidates = as_written.candidates;
     plan->notes = NotesOf(spec, lowering, why);
     if (losses.empty()) return plan;
-    if (fitting.has_value()) continue;
-    plan->notes.push_back(CostOf(*plan, losses));
-    fitting = *std::move(plan);
+    // Nothing that is lowered gives state a second home, or a module another replica.
+    const bool hopeless =
+        std::any_of(losses.begin(), losses.end(), [](const Loss& loss) { return !loss.of_memory; });
+    if (!fitting.has_value()) {
+      plan->notes.push_back(CostOf(*plan, losses));
+      fitting = *std::move(plan);
+    }
+    if (hopeless) break;
   }
   if (fitting.has_value()) return *std::move(fitting);
   return fits;

@@ -9,6 +9,7 @@
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/simulator.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/samples.h"
 #include "core/plan/segments.h"
 #include "core/plan/units.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/job/schema.h"
-#include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/samples.h"
 #include "core/plan/units.h"

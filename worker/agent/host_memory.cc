@@ -1,6 +1,7 @@
 #include "worker/agent/host_memory.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,11 +69,11 @@ absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, int32_t rank
   if (buffers.bytes != bytes) {
     bytes_ -= 2 * buffers.bytes;
     buffers = {};
-    const int64_t available = available_();
-    if (available > 0 && 2 * bytes > available) {
+    const int64_t available = available_(), left = std::max<int64_t>(available - Promised(), 0);
+    if (available > 0 && 2 * bytes > left) {
       return absl::ResourceExhaustedError(
           absl::StrCat("rank ", rank, " needs two host buffers of ", bytes,
-                       " bytes for its optimizer state; the node has ", available, " available"));
+                       " bytes for its optimizer state; the node has ", left, " available"));
     }
     for (UniqueFd& fd : buffers.fds) {
       auto made = MakeBuffer(absl::StrCat("phalanx-", ToString(job), "-rank-", rank), bytes);
@@ -83,6 +84,19 @@ absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, int32_t rank
     bytes_ += 2 * bytes;
   }
   return std::array<int, 2>{buffers.fds[0].get(), buffers.fds[1].get()};
+}
+
+int64_t HostMemory::Promised() const {
+  constexpr int64_t kBlock = 512;  // of st_blocks
+  int64_t promised = 0;
+  for (const auto& [owner, buffers] : buffers_) {
+    for (const UniqueFd& fd : buffers.fds) {
+      struct stat info {};
+      if (fd.is_open() && fstat(fd.get(), &info) == 0)
+        promised += std::max<int64_t>(buffers.bytes - info.st_blocks * kBlock, 0);
+    }
+  }
+  return promised;
 }
 
 void HostMemory::Free(JobId job) {

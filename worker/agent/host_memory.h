@@ -30,12 +30,16 @@ class HostMemory {
       : available_(std::move(available)) {}
 
   // Descriptors of a rank's two buffers of `bytes` each, those of before if they are as large.
+  // What was given to others and not yet written by them counts as taken.
   // Errors: InvalidArgument for no bytes; ResourceExhausted, naming what is needed and there is.
   absl::StatusOr<std::array<int, 2>> BuffersOf(JobId job, int32_t rank, int64_t bytes);
   void Free(JobId job);                     // JobId{}: of all
   int64_t bytes() const { return bytes_; }  // of all buffers
 
  private:
+  // Bytes of all buffers whose pages nobody has written yet.
+  int64_t Promised() const;
+
   struct Buffers {
     std::array<UniqueFd, 2> fds;
     int64_t bytes = 0;  // of each

@@ -255,7 +255,6 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
 }
 
 void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers) {
-  if (message.epoch() != epoch()) return;
   const MutexLock lock(&mu_);
   if (!message.error().empty()) {
     given_ = absl::ResourceExhaustedError(message.error());
@@ -288,16 +287,27 @@ absl::Status EpochRun::KeepHostCopy() {
   if (kept_.host_copy != nullptr) return absl::OkStatus();
   const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
   if (bytes == 0) return absl::OkStatus();
-  const auto of_node = [](auto result) {
-    return OrFailure(job::FailureKind::kOutOfMemory, std::move(result));
-  };
-  ASSIGN_OR_RETURN(auto buffers, of_node(AskHostMemory(bytes)));
-  ASSIGN_OR_RETURN(
-      kept_.host_copy,
-      of_node(checkpoint::HostCopy::Create(
-          plan_, *kept_.training,
-          {.store = order_.store(), .job = order_.assign().job(), .rank = Rank{order_.rank()}},
-          std::move(buffers))));
+  const absl::Status kept = MakeHostCopy(bytes);
+  if (!absl::IsResourceExhausted(kept)) return kept;
+  if (plan_.spec.recovery.state_home != job::StateHome::kAuto)
+    return job::WithKind(job::FailureKind::kOutOfMemory, kept);
+  // The job did not ask for it: it trains without a second home.
+  kept_.training->set_copied([] { return int64_t{0}; });
+  v1::RankReport report;
+  report.mutable_event()->set_type("NoSecondHome");
+  report.mutable_event()->set_message(absl::StrCat(kept.message(), ": losing the device of rank ",
+                                                   order_.rank(),
+                                                   " costs the steps since the last checkpoint"));
+  return Report(std::move(report));
+}
+
+absl::Status EpochRun::MakeHostCopy(int64_t bytes) {
+  ASSIGN_OR_RETURN(auto buffers, AskHostMemory(bytes));
+  ASSIGN_OR_RETURN(kept_.host_copy, checkpoint::HostCopy::Create(plan_, *kept_.training,
+                                                                 {.store = order_.store(),
+                                                                  .job = order_.assign().job(),
+                                                                  .rank = Rank{order_.rank()}},
+                                                                 std::move(buffers)));
   return absl::OkStatus();
 }
 

@@ -77,8 +77,10 @@ class EpochRun {
   absl::Status OpenMetrics();
   absl::Status Connect();
   absl::Status BorrowState(const train::BufferOptions& buffers);
-  // Makes the second home of what of the state has it in host memory.
+  // Makes the second home of what of the state has it in host memory; where the node has no room
+  // for it and the job leaves it open, an event says so.
   absl::Status KeepHostCopy();
+  absl::Status MakeHostCopy(int64_t bytes);
   // The daemon's answer to it. Errors: what the daemon says; Cancelled; DeadlineExceeded.
   absl::StatusOr<std::array<UniqueFd, 2>> AskHostMemory(int64_t bytes);
   int64_t LengthMultiple() const;

@@ -66,6 +66,32 @@ TEST(RankEpochsTest, KilledRank_LeavesAWholeCopyOfItsState) {
   EXPECT_GE(*steps.begin()->second.rbegin(), 8);
 }
 
+TEST(RankEpochsTest, NoMemoryForASecondHome_IsAnEventOrTheEndOfAJobThatAskedForIt) {
+  const DataFolder data = MakeData();
+  {
+    RankWorld world(data, Job("without"));
+    world.RefuseHostMemory();
+    world.Begin(std::nullopt);
+    const RankWorld::Said said =
+        world.Await([](const RankWorld::Said& so_far) { return so_far.steps.size() >= 3; });
+    ASSERT_EQ(said.events.size(), 1u);
+    EXPECT_EQ(said.events[0].type(), "NoSecondHome");
+    EXPECT_NE(said.events[0].message().find("rank 0 needs two host buffers of "), std::string::npos)
+        << said.events[0].message();
+    EXPECT_EQ(world.Stop().quiet.at(0).copied(), 0);
+  }
+  JobOptions asked = Job("asked");
+  asked.recovery = "{state_home: host}";
+  RankWorld world(data, asked);
+  world.RefuseHostMemory();
+  world.Begin(std::nullopt);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& so_far) { return !so_far.errors.empty(); });
+  EXPECT_EQ(said.errors.begin()->second.kind(), v1::FAILURE_KIND_OUT_OF_MEMORY);
+  EXPECT_NE(said.errors.begin()->second.message().find("needs two host buffers of "),
+            std::string::npos);
+}
+
 TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened) {
   const DataFolder data = MakeData();
   RankWorld world(data, Job("broken"));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -189,6 +190,7 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
   if (report.has_step()) said_.steps.push_back(report.step());
   if (report.has_quiet()) said_.quiet[rank] = report.quiet();
   if (report.has_error()) said_.errors[rank] = report.error();
+  if (report.has_event()) said_.events.push_back(report.event());
   if (message.has_stopped()) said_.stopped[rank] = true;
   if (message.has_ask_host_memory()) said_.host_bytes[rank] = message.ask_host_memory().bytes();
   changed_.SignalAll();
@@ -198,14 +200,27 @@ void RankWorld::GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked) {
   v1::ToRank message;
   message.mutable_host_memory()->set_epoch(asked.epoch());
   message.mutable_host_memory()->set_bytes(asked.bytes());
+  std::array<int, 2> given = {-1, -1};
+  absl::Span<const int> buffers;
+  const MutexLock lock(&passing_);
+  const auto made = host_memory_.BuffersOf(JobId{kJob}, rank, asked.bytes());
+  if (made.ok()) {
+    given = *made;
+    buffers = given;
+  } else {
+    message.mutable_host_memory()->set_error(std::string(made.status().message()));
+  }
   std::string frame;
   support::Require(channel::AppendFrame(message, &frame).ok(), "a frame");
-  const MutexLock lock(&passing_);
-  const auto buffers = Value(host_memory_.BuffersOf(JobId{kJob}, rank, asked.bytes()));
   // So little that the socket takes it whole.
   const ssize_t sent =
       channel::SendSome(ranks_[static_cast<size_t>(rank)]->channel().fd(), frame, buffers);
   support::Require(sent == static_cast<ssize_t>(frame.size()), "cannot give host memory");
+}
+
+void RankWorld::RefuseHostMemory() {
+  const MutexLock lock(&passing_);
+  host_memory_ = agent::HostMemory([] { return int64_t{1}; });
 }
 
 std::vector<checkpoint::HostCopyHeader> RankWorld::HostCopies(int32_t rank, int64_t bytes) {

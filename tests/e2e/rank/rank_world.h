@@ -36,6 +36,7 @@ class RankWorld {
     std::map<int32_t, v1::RankQuiet> quiet;
     std::map<int32_t, v1::RankError> errors;
     std::map<int32_t, bool> stopped;
+    std::vector<v1::JobEvent> events;
     std::map<int32_t, int64_t> host_bytes;  // of each of the rank's buffers
   };
 
@@ -60,6 +61,8 @@ class RankWorld {
   // Whole copies of the rank's state in the daemon's memory, whether it lives or not. `bytes`: of
   // a buffer, as the rank has asked for.
   std::vector<checkpoint::HostCopyHeader> HostCopies(int32_t rank, int64_t bytes);
+  // From now on the daemon has no memory for copies of state.
+  void RefuseHostMemory();
   // Tells it to end; its exit code.
   int Quit(int32_t rank);
   std::string Log(int32_t rank) const;

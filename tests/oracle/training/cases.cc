@@ -87,6 +87,24 @@ job::Architecture TinyRegressor(int32_t layers) {
                              .context = 64});
 }
 
+support::AJob LanguageAlone(const support::Layout& layout, const TinyDecoder& shape) {
+  return support::AJob().Module("language", TinyLanguage(shape), layout);
+}
+
+support::AJob VisionAndLanguage(const support::Layout& vision, const support::Layout& language) {
+  return support::AJob()
+      .Module("vision", TinyVision(), vision)
+      .Module("language", TinyLanguage(), language)
+      .Edge("vision", "language", {.projector = 20});
+}
+
+NamedJob NamedOfManyRows(const std::string& name, support::AJob job) {
+  NamedJob named = Named(name, std::move(job.Batch(8, 4)));
+  named.data.images_max = 3;
+  named.data.text_max = 9;
+  return named;
+}
+
 NamedJob Named(const std::string& name, support::AJob job) {
   NamedJob named{.name = name, .spec = job.Compute(job::Precision::kFp64).Build()};
   named.spec.optimizer.clip_norm = 0.01;

@@ -45,6 +45,10 @@ struct TinyDecoder {
 job::Architecture TinyLanguage(const TinyDecoder& shape = {});
 job::Architecture TinyRegressor(int32_t layers = 2);
 
+// Jobs of these modules, one and two.
+support::AJob LanguageAlone(const support::Layout& layout, const TinyDecoder& shape = {});
+support::AJob VisionAndLanguage(const support::Layout& vision, const support::Layout& language);
+
 // Beside the default order of axes, fastest first, the two that place stages elsewhere.
 using AxisOrder = std::array<job::MeshAxis, 4>;
 inline constexpr AxisOrder kPipelineInsideData = {job::MeshAxis::kTensor, job::MeshAxis::kContext,
@@ -59,6 +63,9 @@ struct NamedJob {
   DataShape data;
 };
 NamedJob Named(const std::string& name, support::AJob job);
+// The same with eight samples in microbatches of four, and rows enough that slices of them are cut
+// as nothing else is.
+NamedJob NamedOfManyRows(const std::string& name, support::AJob job);
 // For INSTANTIATE_TEST_SUITE_P.
 std::string NameOf(const testing::TestParamInfo<NamedJob>& info);
 

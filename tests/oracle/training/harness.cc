@@ -236,9 +236,7 @@ absl::StatusOr<plan::Plan> PlanWithout(const job::JobSpec& spec, const plan::Ran
   ASSIGN_OR_RETURN(plan::Plan healthy,
                    plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), epoch));
   if (lost.empty()) return healthy;
-  ASSIGN_OR_RETURN(plan::Layout layout, plan::WithoutRanks(healthy, lost));
-  layout.epoch = epoch;
-  return plan::Expand(spec, std::move(layout));
+  return plan::PlanWithout(healthy, lost);
 }
 
 std::vector<TrainedStep> TrainInProcess(const job::JobSpec& spec, const DataShape& data,

@@ -28,16 +28,10 @@ TEST_P(LossTest, ReplicasThatAreLeft_EqualThePlainModel) {
 // Of modules that lose whole replicas; the batch stays.
 std::vector<LossCase> Dropped() {
   const auto language = [](const Layout& layout) {
-    return AJob()
-        .Module("language", TinyLanguage({.tied_head = layout.pp > 1}), layout)
-        .Batch(8, 2);
+    return LanguageAlone(layout, {.tied_head = layout.pp > 1}).Batch(8, 2);
   };
   const auto two = [](const Layout& vision, const Layout& language) {
-    return AJob()
-        .Module("vision", TinyVision(), vision)
-        .Module("language", TinyLanguage(), language)
-        .Edge("vision", "language", {.projector = 20})
-        .Batch(8, 2);
+    return VisionAndLanguage(vision, language).Batch(8, 2);
   };
   std::vector<LossCase> cases;
   const auto add = [&](const std::string& name, AJob job, std::vector<int32_t> lost) {

@@ -29,48 +29,34 @@ TEST_P(StageWidthsTest, StagesOfUnequalWidth_EqualThePlainModel) {
   ExpectEqualsPlain(GetParam().job, GetParam().lost);
 }
 
-// Enough rows for slices that no other cut has.
 StageWidths Made(const std::string& name, AJob job, const std::vector<int32_t>& lost) {
-  job.Batch(8, 4);
   job.spec().recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
-  StageWidths made{.job = Named(name, std::move(job))};
-  made.job.data.images_max = 3;
-  made.job.data.text_max = 9;
+  StageWidths made{.job = NamedOfManyRows(name, std::move(job))};
   for (const int32_t rank : lost) made.lost.push_back(Rank{rank});
   return made;
-}
-
-AJob Language(const Layout& layout, const TinyDecoder& shape = {}) {
-  return AJob().Module("language", TinyLanguage(shape), layout);
-}
-
-AJob Two(const Layout& vision, const Layout& language) {
-  return AJob()
-      .Module("vision", TinyVision(), vision)
-      .Module("language", TinyLanguage(), language)
-      .Edge("vision", "language", {.projector = 20});
 }
 
 std::vector<StageWidths> OfOneModule() {
   const TinyDecoder tied{.tied_head = true}, one_kv_head{.kv_heads = 1};
   return {
-      Made("tp2_pp2_first_1", Language({.tp = 2, .pp = 2}), {1}),
-      Made("tp2_pp2_last_1_tied", Language({.tp = 2, .pp = 2}, tied), {2}),
-      Made("tp3_pp2_last_2", Language({.tp = 3, .pp = 2}), {4}),
-      Made("tp3_pp3_middle_2", Language({.tp = 3, .pp = 3}, one_kv_head), {3}),
-      Made("tp4_pp2_first_3_tied", Language({.tp = 4, .pp = 2}, tied), {0}),
-      Made("tp4_pp2_3_to_2", Language({.tp = 4, .pp = 2}), {1, 4, 7}),
-      Made("tp4_pp2_1_to_3", Language({.tp = 4, .pp = 2}), {0, 1, 2, 6}),
-      Made("tp4_pp3_4_to_3_to_2_tied", Language({.tp = 4, .pp = 3}, tied), {4, 8, 11}),
-      Made("recompute_full", Language({.tp = 3, .pp = 2, .recompute = job::Recompute::kFull}), {0}),
+      Made("tp2_pp2_first_1", LanguageAlone({.tp = 2, .pp = 2}), {1}),
+      Made("tp2_pp2_last_1_tied", LanguageAlone({.tp = 2, .pp = 2}, tied), {2}),
+      Made("tp3_pp2_last_2", LanguageAlone({.tp = 3, .pp = 2}), {4}),
+      Made("tp3_pp3_middle_2", LanguageAlone({.tp = 3, .pp = 3}, one_kv_head), {3}),
+      Made("tp4_pp2_first_3_tied", LanguageAlone({.tp = 4, .pp = 2}, tied), {0}),
+      Made("tp4_pp2_3_to_2", LanguageAlone({.tp = 4, .pp = 2}), {1, 4, 7}),
+      Made("tp4_pp2_1_to_3", LanguageAlone({.tp = 4, .pp = 2}), {0, 1, 2, 6}),
+      Made("tp4_pp3_4_to_3_to_2_tied", LanguageAlone({.tp = 4, .pp = 3}, tied), {4, 8, 11}),
+      Made("recompute_full", LanguageAlone({.tp = 3, .pp = 2, .recompute = job::Recompute::kFull}),
+           {0}),
       Made("recompute_selective",
-           Language({.tp = 3, .pp = 2, .recompute = job::Recompute::kSelective}), {5}),
-      Made("dp2_alike", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {7, 9}),
-      Made("dp2_alike_2_to_3", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {0, 5}),
-      Made("dp2_one_replica", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {10}),
-      Made("dp2_other_stages", Language({.tp = 4, .dp = 2, .pp = 2}), {1, 2, 13}),
+           LanguageAlone({.tp = 3, .pp = 2, .recompute = job::Recompute::kSelective}), {5}),
+      Made("dp2_alike", LanguageAlone({.tp = 3, .dp = 2, .pp = 2}, tied), {7, 9}),
+      Made("dp2_alike_2_to_3", LanguageAlone({.tp = 3, .dp = 2, .pp = 2}, tied), {0, 5}),
+      Made("dp2_one_replica", LanguageAlone({.tp = 3, .dp = 2, .pp = 2}, tied), {10}),
+      Made("dp2_other_stages", LanguageAlone({.tp = 4, .dp = 2, .pp = 2}), {1, 2, 13}),
       Made("pipeline_inside_data",
-           Language({.tp = 3, .dp = 2, .pp = 2, .order = kPipelineInsideData}), {1, 7}),
+           LanguageAlone({.tp = 3, .dp = 2, .pp = 2, .order = kPipelineInsideData}), {1, 7}),
   };
 }
 
@@ -80,13 +66,16 @@ std::vector<StageWidths> UnderSchedules() {
   const auto add = [&](ScheduleName schedule, int32_t chunks, const std::string& of) {
     const auto name = [&of](const std::string& what) { return absl::StrCat(of, "_", what); };
     const auto under = [&](AJob job) { return job.Schedule(schedule, chunks); };
-    cases.push_back(Made(name("first"), under(Language({.tp = 3, .pp = 2}, tied)), {1}));
-    cases.push_back(Made(name("last"), under(Language({.tp = 3, .pp = 2}, tied)), {5}));
-    cases.push_back(Made(name("encoder"), under(Two({.tp = 2}, {.tp = 2, .pp = 2})), {0}));
-    cases.push_back(Made(name("language"), under(Two({.tp = 2}, {.tp = 3, .pp = 2})), {3, 7}));
+    cases.push_back(Made(name("first"), under(LanguageAlone({.tp = 3, .pp = 2}, tied)), {1}));
+    cases.push_back(Made(name("last"), under(LanguageAlone({.tp = 3, .pp = 2}, tied)), {5}));
     cases.push_back(
-        Made(name("one_replica"), under(Language({.tp = 3, .dp = 2, .pp = 2}, tied)), {4}));
-    cases.push_back(Made(name("both"), under(Two({.tp = 4}, {.tp = 3, .pp = 2})), {2, 5}));
+        Made(name("encoder"), under(VisionAndLanguage({.tp = 2}, {.tp = 2, .pp = 2})), {0}));
+    cases.push_back(
+        Made(name("language"), under(VisionAndLanguage({.tp = 2}, {.tp = 3, .pp = 2})), {3, 7}));
+    cases.push_back(
+        Made(name("one_replica"), under(LanguageAlone({.tp = 3, .dp = 2, .pp = 2}, tied)), {4}));
+    cases.push_back(
+        Made(name("both"), under(VisionAndLanguage({.tp = 4}, {.tp = 3, .pp = 2})), {2, 5}));
   };
   add(ScheduleName::k1F1B, 1, "1f1b");
   add(ScheduleName::kInterleaved, 2, "interleaved");
@@ -98,25 +87,28 @@ std::vector<StageWidths> UnderSchedules() {
 std::vector<StageWidths> WithEncoders() {
   const auto phases = [](AJob job) { return job.Schedule(ScheduleName::kThreePhase); };
   return {
-      Made("encoder_pp2_last", Two({.tp = 3, .pp = 2}, {.tp = 2}), {4}),
-      Made("encoder_pp2_first_frozen", Two({.tp = 3, .pp = 2, .frozen = true}, {.tp = 2}), {1}),
-      Made("encoders_dp2_alike", Two({.tp = 2, .dp = 2}, {.tp = 3}), {1, 2}),
-      Made("encoder_dp4_to_3", Two({.dp = 4}, {.tp = 4}), {6}),
-      Made("encoder_tp4_to_dp2", Two({.tp = 4}, {.dp = 2}), {0}),
-      Made("same_ranks_encoder_dp", Two({.dp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0}),
-           {3}),
-      Made("same_ranks_both", Two({.tp = 4, .offset = 0}, {.tp = 4, .offset = 0}), {1}),
+      Made("encoder_pp2_last", VisionAndLanguage({.tp = 3, .pp = 2}, {.tp = 2}), {4}),
+      Made("encoder_pp2_first_frozen",
+           VisionAndLanguage({.tp = 3, .pp = 2, .frozen = true}, {.tp = 2}), {1}),
+      Made("encoders_dp2_alike", VisionAndLanguage({.tp = 2, .dp = 2}, {.tp = 3}), {1, 2}),
+      Made("encoder_dp4_to_3", VisionAndLanguage({.dp = 4}, {.tp = 4}), {6}),
+      Made("encoder_tp4_to_dp2", VisionAndLanguage({.tp = 4}, {.dp = 2}), {0}),
+      Made("same_ranks_encoder_dp",
+           VisionAndLanguage({.dp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0}), {3}),
+      Made("same_ranks_both", VisionAndLanguage({.tp = 4, .offset = 0}, {.tp = 4, .offset = 0}),
+           {1}),
       Made("same_ranks_encoder_dp2_alike",
-           Two({.tp = 2, .dp = 2, .offset = 0}, {.tp = 4, .offset = 0}), {1, 2}),
-      Made("same_ranks_encoder_wider", Two({.tp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0}),
-           {2}),
+           VisionAndLanguage({.tp = 2, .dp = 2, .offset = 0}, {.tp = 4, .offset = 0}), {1, 2}),
+      Made("same_ranks_encoder_wider",
+           VisionAndLanguage({.tp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0}), {2}),
       Made("three_phase_language",
-           phases(Two({.dp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})), {2}),
+           phases(VisionAndLanguage({.dp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})), {2}),
       Made("three_phase_one_replica",
-           phases(Two({.tp = 2, .dp = 4, .offset = 0}, {.tp = 2, .dp = 2, .pp = 2, .offset = 0})),
+           phases(VisionAndLanguage({.tp = 2, .dp = 4, .offset = 0},
+                                    {.tp = 2, .dp = 2, .pp = 2, .offset = 0})),
            {1, 6}),
-      Made("three_phase_both", phases(Two({.tp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})),
-           {3}),
+      Made("three_phase_both",
+           phases(VisionAndLanguage({.tp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})), {3}),
       Made("regressor_and_audio",
            AJob()
                .Module("vision", TinyVision(), {.tp = 2})

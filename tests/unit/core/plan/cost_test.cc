@@ -1,4 +1,5 @@
 #include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

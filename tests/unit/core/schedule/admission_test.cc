@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "gmock/gmock.h"

@@ -71,6 +71,26 @@ TEST(HostMemoryTest, MoreThanTheNodeHas_IsRefusedAndTakesNothing) {
   }
 }
 
+// What the node says to be available does not know what others have been given a moment ago.
+TEST(HostMemoryTest, WhatWasGivenAndNotYetWritten_IsTaken) {
+  int64_t available = 5 * kBytes;
+  HostMemory memory([&available] { return available; });
+  const auto first = memory.BuffersOf(JobId{7}, 0, kBytes);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, 1, kBytes).ok());
+  EXPECT_THAT(memory.BuffersOf(JobId{7}, 2, kBytes).status().message(),
+              HasSubstr("the node has 1048576 available"));
+  // Written, it is the node that counts it.
+  for (const int fd : *first) {
+    void* pages = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    ASSERT_NE(pages, MAP_FAILED);
+    std::memset(pages, 1, kBytes);
+    munmap(pages, kBytes);
+  }
+  available = 4 * kBytes;
+  EXPECT_TRUE(memory.BuffersOf(JobId{7}, 2, kBytes).ok());
+}
+
 TEST(HostMemoryTest, Available_IsKnownHere) { EXPECT_GT(AvailableHostMemory(), 0); }
 
 }  // namespace

@@ -1,0 +1,317 @@
+#include "core/plan/memory_estimate.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/plan/activations.h"
+#include "core/plan/parameters.h"
+#include "core/plan/samples.h"
+#include "core/plan/shares.h"
+#include "core/plan/units.h"
+
+namespace phalanx::plan {
+namespace {
+
+using job::Modality;
+using job::TraitsOf;
+
+// Rows that an encoder makes of one sample at most: as many items as fit the context, all of them
+// of the kind that it reads.
+int64_t RowsOfSample(const Plan& plan, int32_t module) {
+  const int64_t limit = plan.spec.data.value_or(job::Data{}).items_max;
+  const int64_t context = plan.module_spec(plan.spec.language).architecture.context;
+  const int64_t positions = plan.spec.PositionsOfItem(module);
+  const int64_t fit = positions > 0 ? context / positions : 1;
+  return std::max<int64_t>(1, std::min(limit, fit)) *
+         job::RowsOfItem(plan.module_spec(module).architecture);
+}
+
+int64_t LongestRun(const std::vector<int64_t>& starts) {
+  int64_t longest = 0;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    longest = std::max(longest, starts[i + 1] - starts[i]);
+  }
+  return longest;
+}
+
+// Token rows that a module makes of one sample at most.
+int64_t RowsOf(const Plan& plan, int32_t module) {
+  const job::Architecture& architecture = plan.module_spec(module).architecture;
+  return job::RowsOfItem(architecture) > 0 ? RowsOfSample(plan, module) : architecture.context;
+}
+
+// Samples of one microbatch on one replica of a module, at most.
+int64_t SamplesOfLane(const Plan& plan, int32_t module) {
+  if (module == plan.spec.language) return plan.spec.batch.micro;
+  return LongestRun(
+      LaneStarts(plan.modules[static_cast<size_t>(module)], CountOfMicrobatch(plan, 0)));
+}
+
+// Of elements of rows between products, those that each rank has: under sequence parallelism its
+// part.
+int64_t HereOf(const job::Module& module, const Place& place, int64_t elements) {
+  return module.parallel.sequence ? (elements + place.width - 1) / place.width : elements;
+}
+
+// Elements of the messages that a part keeps: those that wait, and one that leaves of each kind.
+int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk) {
+  const PartId part = {place.module, place.pp, chunk};
+  const auto of = [&](const Link& link) {
+    const int64_t elements = SamplesOfLane(plan, part.module) * RowsOf(plan, link.from.module) *
+                             plan.module_spec(link.to.module).architecture.hidden_size;
+    return plan.IsSliced(link) ? HereOf(plan.module_spec(part.module), place, elements) : elements;
+  };
+  const auto trains = [&plan](const PartId& source) {
+    return plan.modules[static_cast<size_t>(source.module)]
+        .TrainsOf(source.stage, source.chunk)
+        .any();
+  };
+  int64_t elements = 0;
+  for (int32_t index : plan.LinksInto(part)) {
+    const Link& link = plan.links[static_cast<size_t>(index)];
+    elements += of(link) * (MessagesKeptMax(plan, link).forward + (trains(link.from) ? 1 : 0));
+  }
+  for (int32_t index : plan.LinksOutOf(part)) {
+    const Link& link = plan.links[static_cast<size_t>(index)];
+    elements += of(link) * (MessagesKeptMax(plan, link).backward + 1);
+  }
+  return elements;
+}
+
+// Elements of one row.
+struct KeptElements {
+  int64_t forward = 0;   // that one layer keeps until its backward pass
+  int64_t backward = 0;  // that the backward pass reads
+};
+KeptElements KeptOf(const job::Module& module, const Place& place) {
+  const job::Architecture& a = module.architecture;
+  const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
+  const int64_t q = units.query_heads.count * HeadSize(a), kv = units.kv_heads.count * HeadSize(a);
+  const int64_t mlp = units.mlp_blocks.count * a.block;
+  const int64_t in = TraitsOf(a).gated() ? 2 * mlp : mlp;  // gate and up
+  // Of a row between products, which is here or, under sequence parallelism, may be elsewhere.
+  const int64_t hidden = HereOf(module, place, a.hidden_size);
+  KeptElements kept;
+  // The two inputs of products are whole when their weights' gradients are due.
+  kept.backward = 2 * hidden + 2 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
+  switch (module.recompute) {
+    case job::Recompute::kFull:
+      kept.forward = hidden;
+      break;
+    case job::Recompute::kSelective:
+      kept.forward = 2 * hidden + q + 2 * kv + in;
+      break;
+    case job::Recompute::kNone:
+      kept.forward = 4 * hidden + 2 * q + 2 * kv + in + mlp;
+      if (module.frozen) kept.forward = kept.backward = 2 * hidden + 2 * q + 2 * kv + in;
+      break;
+  }
+  return kept;
+}
+
+// Elements of one row that what comes before an encoder's layers keeps.
+int64_t KeptBefore(const job::Architecture& a) {
+  switch (TraitsOf(a).modality) {
+    case Modality::kImage:
+      return 3 * a.patch_size * a.patch_size + a.hidden_size;
+    case Modality::kSound:  // two frames a row, then both convolutions
+      return 2 * a.mel_bins + 2 * a.hidden_size + a.hidden_size;
+    case Modality::kText:
+    case Modality::kNone:
+      break;
+  }
+  return 0;
+}
+
+// Elements of one row that the projectors of a module keep.
+int64_t KeptByProjectors(const Plan& plan, const Place& place, bool layers_back) {
+  const job::Architecture& a = plan.module_spec(place.module).architecture;
+  int64_t kept = 0;
+  for (const job::Edge& edge : plan.spec.edges) {
+    if (edge.from != place.module || !edge.projector.has_value()) continue;
+    const int64_t blocks = BlockCount(edge.projector->hidden_size, a.block);
+    const int64_t inner = EvenSplit(blocks, place.width, place.tp).count * a.block;
+    if (!edge.projector->frozen) {
+      kept += a.hidden_size + 2 * inner;
+    } else if (layers_back) {
+      kept += inner;
+    }
+  }
+  return kept;
+}
+
+// Elements of one row that one part keeps of one microbatch, and once for all of them.
+struct PartElements {
+  int64_t kept = 0, once = 0;
+};
+PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
+  const job::Module& module = plan.module_spec(place.module);
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
+  const KeptElements layer = KeptOf(module, place);
+  PartElements elements;
+  if (layers_back) {
+    elements.kept = layout.layers(place.pp, chunk).count * layer.forward;
+    elements.once = layer.backward - layer.forward;
+    if (layout.IsFirst(place.pp, chunk)) elements.kept += KeptBefore(module.architecture);
+  } else {
+    elements.once = layer.backward;
+  }
+  if (layout.IsLast(place.pp, chunk)) {
+    elements.kept += KeptByProjectors(plan, place, layers_back);
+  }
+  return elements;
+}
+
+// Elements that travel between the copies of a replica (copies.h), of which a rank packs its own.
+struct PackedElements {
+  int64_t folded = 0, spread = 0;
+};
+PackedElements PackedOf(const Plan& plan, const Place& place, const StageParameters& parameters) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const auto others = [&](const Piece& piece) -> int64_t {
+    // Inside a rank nothing is packed.
+    if (piece.holding == Holding::kTied) return layout.StageAt(0) == layout.LastStage() ? 0 : 1;
+    // A follower exchanges with its leader alone.
+    return piece.primary ? piece.holders - 1 : 1;
+  };
+  PackedElements packed;
+  for (const LocalMatrix& matrix : parameters.matrices) {
+    for (const Piece& piece : matrix.pieces) {
+      if (!matrix.trains || piece.holding == Holding::kExclusive) continue;
+      const int64_t elements = piece.rows * matrix.cols * others(piece);
+      packed.spread += elements;
+      if (piece.holding != Holding::kDuplicate) packed.folded += elements;
+    }
+  }
+  return packed;
+}
+
+// Homes of a module's state that are ranks; a rank mirrors as much as it is the primary of.
+int64_t HomesOnRanks(const Plan& plan, int32_t module) {
+  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
+  if (layout.state_home != job::StateHome::kMirror) return 1;
+  return std::clamp(layout.state_copies, 1, plan.replicas(module).present_replicas());
+}
+
+// Of each chunk of a stage; none where its replicas have one width.
+using StageLoads = std::vector<std::map<std::pair<int32_t, int32_t>, HomeLoad>>;
+StageLoads LoadsOfStage(const Plan& plan, int32_t module, int32_t pp) {
+  StageLoads loads;
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  if (layout.replicas.EqualWidths(pp)) return loads;
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+    loads.push_back(HomeLoadsOf(plan, {module, pp, chunk}));
+  }
+  return loads;
+}
+
+// `load`: where replicas have several widths.
+void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad* load,
+             MemoryEstimate* estimate) {
+  const job::Module& module = plan.module_spec(place.module);
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
+  const StageParameters parameters = ParametersOf(plan, place, chunk);
+  estimate->parameters += parameters.elements * bytes;
+  if (parameters.trained_extent > 0) {
+    estimate->gradients += parameters.trained_extent * wide_bytes;
+    const int64_t bytes_of_state = StateBytes(plan.spec.compute) * HomesOnRanks(plan, place.module);
+    estimate->optimizer += load != nullptr
+                               ? bytes_of_state * load->own
+                               : bytes_of_state * parameters.LedElements() / parameters.replicas;
+    const PackedElements packed = PackedOf(plan, place, parameters);
+    estimate->parameters += packed.spread * bytes;
+    estimate->gradients += packed.folded * wide_bytes;
+  }
+  const int64_t rows = SamplesOfLane(plan, place.module) * RowsOf(plan, place.module);
+  // Of all chunks of the stage together, taken to be alike.
+  const int64_t kept = ActivationsKeptMax(plan, place.module, place.pp, plan.microbatches);
+  const int64_t alive =
+      layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks() - 1) / layout.chunks() : 1;
+  const PartElements elements = ElementsOf(plan, place, chunk);
+  estimate->activations +=
+      (rows * (alive * elements.kept + elements.once) + MessageElements(plan, place, chunk)) *
+      bytes;
+  if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
+    const TensorUnits units = TensorUnitsOf(module.architecture, place.width, place.tp);
+    estimate->activations +=
+        rows * units.vocabulary_blocks.count * module.architecture.block * wide_bytes;
+  }
+}
+
+MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads) {
+  MemoryEstimate estimate;
+  int64_t given = 0, taken = 0;  // one part after the other exchanges
+  for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks();
+       ++chunk) {
+    const HomeLoad* load = nullptr;
+    if (!loads.empty()) {
+      load = &loads[static_cast<size_t>(chunk)].at({place.width, place.tp});
+      given = std::max(given, load->given);
+      taken = std::max(taken, load->taken);
+    }
+    AddPart(plan, place, chunk, load, &estimate);
+  }
+  estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
+  return estimate;
+}
+
+MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
+  a.parameters += b.parameters;
+  a.gradients += b.gradients;
+  a.optimizer += b.optimizer;
+  a.activations += b.activations;
+  return a;
+}
+}  // namespace
+
+int64_t BytesOf(job::Precision precision) {
+  switch (precision) {
+    case job::Precision::kBf16:
+      return 2;
+    case job::Precision::kFp32:
+      return 4;
+    case job::Precision::kFp64:
+      return 8;
+  }
+  return 4;
+}
+
+int64_t StateBytes(job::Precision compute) { return 3 * std::max<int64_t>(4, BytesOf(compute)); }
+
+MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
+  MemoryEstimate estimate;
+  for (const Place& place : plan.PlacesOf(rank)) {
+    if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
+    estimate += MemoryOfPlace(plan, place, LoadsOfStage(plan, place.module, place.pp));
+  }
+  return estimate;
+}
+
+std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
+  std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
+  for (const ModulePlan& layout : plan.modules) {
+    if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
+    const ReplicaTable& replicas = layout.replicas;
+    for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
+      std::map<std::pair<int32_t, int32_t>, MemoryEstimate> known;  // by width and tp
+      const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp);
+      for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
+        if (!replicas.Present(place.dp)) continue;
+        place.width = replicas.Width(place.dp, place.pp);
+        for (place.tp = 0; place.tp < place.width; ++place.tp) {
+          const auto [entry, added] = known.try_emplace({place.width, place.tp});
+          if (added) entry->second = MemoryOfPlace(plan, place, loads);
+          for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
+            estimates[static_cast<size_t>(plan.RankOf(place).value)] += entry->second;
+          }
+          place.cp = 0;
+        }
+      }
+    }
+  }
+  return estimates;
+}
+}  // namespace phalanx::plan
