@@ -43,6 +43,7 @@ struct JobOptions {
   double learning_rate = 1e-3;
   bool validation = false;
   bool trace = false;
+  std::string checkpoint;  // "{every: 3}"; empty: none
   std::string output = "out";
 };
 // Steps that no test waits for the end of.

@@ -104,6 +104,10 @@ struct SendRendezvous {
   ProcessNumber process;
   std::string payload;
 };
+struct SendPublish {
+  ProcessNumber process;
+  std::string payload;
+};
 struct SendStopEpoch {
   ProcessNumber process;
   Epoch epoch;
@@ -136,7 +140,7 @@ struct LogLine {
 
 using Action =
     std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
-                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendRendezvous, SendStopEpoch,
-                 SendQuit, TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
+                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendRendezvous, SendPublish,
+                 SendStopEpoch, SendQuit, TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent
