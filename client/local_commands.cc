@@ -17,11 +17,9 @@
 #include "core/base/status.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
-#include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
-#include "core/schedule/choice.h"
-#include "core/schedule/simulator.h"
+#include "core/schedule/preview.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
 #include "core/wire/plan_json.h"
@@ -46,28 +44,11 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
   return plan::MakeCluster(count, devices);
 }
 
-struct LaidOut {
-  plan::Plan plan;
-  wire::PlanFigures figures;
-  std::vector<schedule::TimedInstruction> timeline;  // of a step
-};
-
 // `device_memory`: what each device has; 0: not checked.
-absl::StatusOr<LaidOut> LayOut(const job::JobSpec& spec, const plan::Cluster& cluster,
-                               const plan::RankList& lost, int64_t device_memory) {
-  LaidOut laid;
-  ASSIGN_OR_RETURN(laid.plan, schedule::PlanJob(spec, cluster, Epoch{1}));
-  if (!lost.empty()) {
-    ASSIGN_OR_RETURN(laid.plan, plan::PlanWithout(laid.plan, lost));
-  }
-  const std::vector<int64_t> memory(static_cast<size_t>(laid.plan.world), device_memory);
-  RETURN_IF_ERROR(plan::CheckMemory(laid.plan, memory));
-  ASSIGN_OR_RETURN(schedule::Simulation simulation,
-                   schedule::SimulatePlan(laid.plan, schedule::CostFromShapes(laid.plan)));
-  laid.figures.bubble = simulation.bubble;
-  laid.figures.lower_bound = simulation.lower_bound;
-  laid.timeline = std::move(simulation.timeline);
-  return laid;
+absl::StatusOr<schedule::Preview> LayOut(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                         const plan::RankList& lost, int64_t device_memory) {
+  const std::vector<int64_t> memory(cluster.devices.size(), device_memory);
+  return schedule::PreviewJob(spec, cluster, memory, lost);
 }
 
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
@@ -140,7 +121,7 @@ int Plan(const PlanOptions& options, Io& io) {
             << ": must be a number of bytes, such as 80Gi\n";
     return kUsage;
   }
-  const absl::StatusOr<LaidOut> laid = [&] {
+  const absl::StatusOr<schedule::Preview> laid = [&] {
     const LateNote note(io, "planning: laying the job out and simulating a step ...",
                         options.note_delay);
     plan::RankList lost;
@@ -148,15 +129,15 @@ int Plan(const PlanOptions& options, Io& io) {
     return LayOut(spec, *cluster, lost, *device_memory);
   }();
   if (!laid.ok()) return Fail(laid.status(), io);
+  const wire::PlanFigures figures = wire::FiguresOf(*laid);
   const absl::Status drawn =
-      WritePictures(options.pictures, laid->plan, laid->figures, laid->timeline, io);
+      WritePictures(options.pictures, laid->plan, figures, laid->simulation.timeline, io);
   if (!drawn.ok()) {
     io.talk << "error: " << drawn.message() << "\n";
     return kCannotCreate;
   }
-  return TakesStandardOutput(options.pictures)
-             ? kSuccess
-             : PrintPlan(laid->plan, laid->figures, options.format, io);
+  return TakesStandardOutput(options.pictures) ? kSuccess
+                                               : PrintPlan(laid->plan, figures, options.format, io);
 }
 
 }  // namespace phalanx::client

@@ -12,8 +12,8 @@
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
-#include "core/schedule/choice.h"
-#include "core/schedule/simulator.h"
+#include "core/schedule/admission.h"
+#include "core/schedule/preview.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
 
@@ -23,13 +23,6 @@ namespace {
 std::string Resolve(const std::string& directory, const std::string& path) {
   if (path.empty() || absl::StartsWith(path, "/")) return path;
   return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
-}
-
-absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                  Epoch epoch, absl::Span<const Rank> lost) {
-  absl::StatusOr<plan::Plan> plan = schedule::PlanJob(spec, cluster, epoch);
-  if (plan.ok() && !lost.empty()) plan = plan::PlanWithout(*plan, lost);
-  return plan;
 }
 
 }  // namespace
@@ -73,10 +66,15 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
   plan::Plan plan;
   if (layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
+    RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
   } else {
-    ASSIGN_OR_RETURN(plan, PlanOf(read.spec, plan::ClusterOf(placement), epoch, request.lost));
+    ASSIGN_OR_RETURN(
+        plan, schedule::AdmitJob(read.spec, plan::ClusterOf(placement), device_memory, epoch));
+    if (!request.lost.empty()) {
+      ASSIGN_OR_RETURN(plan, plan::PlanWithout(plan, request.lost));
+      RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
+    }
   }
-  RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
   return PlanSummary{.layout = std::move(plan.layout), .digest = std::move(plan.digest)};
 }
 
@@ -131,12 +129,10 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
         absl::StrCat("the job needs ", request.devices,
                      " devices; the connected nodes that match have ", devices));
   }
-  ASSIGN_OR_RETURN(const plan::Plan plan,
-                   PlanOf(read.spec, plan::ClusterOf(*placement), Epoch{1}, lost));
-  RETURN_IF_ERROR(plan::CheckMemory(plan, DeviceMemory(empty, *placement)));
-  ASSIGN_OR_RETURN(const schedule::Simulation simulation,
-                   schedule::SimulatePlan(plan, schedule::CostFromShapes(plan)));
-  return wire::ToProto(plan, {.bubble = simulation.bubble, .lower_bound = simulation.lower_bound});
+  ASSIGN_OR_RETURN(const schedule::Preview preview,
+                   schedule::PreviewJob(read.spec, plan::ClusterOf(*placement),
+                                        DeviceMemory(empty, *placement), lost));
+  return wire::ToProto(preview.plan, wire::FiguresOf(preview));
 }
 
 }  // namespace phalanx::coordinator

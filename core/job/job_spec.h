@@ -65,6 +65,7 @@ struct Parallel {
   std::array<MeshAxis, 4> order = {MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData,
                                    MeshAxis::kPipeline};  // fastest first
   std::vector<int32_t> layers;                            // of each stage; empty: by cost
+  bool sequence = false;  // sequence parallelism: rows between products cut over the tensor ranks
 };
 
 struct Module {

@@ -130,6 +130,9 @@ constexpr Field kParallel[] = {
     {.name = "layers", .type = T::kIntegers, .at = Bound<&Parallel::layers>,
      .otherwise = "split by cost", .low = 1, .high = kLayersMax, .acted_on = false,
      .doc = "Layers of each stage, in order; they add up to the module's."},
+    {.name = "sequence", .type = T::kBoolean, .at = Bound<&Parallel::sequence>,
+     .doc = "Sequence parallelism: between the matrix products of its layers each tensor rank works "
+            "on a part of the rows, not all on all."},
 };
 
 constexpr Field kModule[] = {
@@ -319,7 +322,9 @@ constexpr Field kSpec[] = {
     {.name = "checkpoint", .type = T::kMapping, .at = Bound<&JobSpec::checkpoint>,
      .otherwise = "none", .fields = kCheckpoint, .doc = "Checkpoints; not in force yet."},
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
-     .doc = "What to do when a device is lost; not in force yet."},
+     .doc = "What to do when a device is lost. Not in force yet but for mirrors (`state_home`, "
+            "`state_copies`), and `ladder` and `widths` of jobs that begin without some of their "
+            "ranks (`phalanx run --lost`)."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,

@@ -140,6 +140,35 @@ void CheckTrains(const JobSpec& spec, Report& report) {
   report.Add("spec.modules", "nothing trains: every module and every projector is frozen");
 }
 
+// Homes of one piece of state are in different replicas, or at one and in its node's host memory.
+void CheckHomes(const JobSpec& spec, Report& report) {
+  const std::string path = "spec.recovery";
+  if (!report.Sound(path + ".state_home") || !report.Sound(path + ".state_copies")) return;
+  const Module* fewest = nullptr;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    const Module& module = spec.modules[i];
+    if (!report.Sound(ModulePath(i) + ".parallel")) return;
+    if (module.frozen || (fewest != nullptr && fewest->parallel.dp <= module.parallel.dp)) continue;
+    fewest = &module;
+  }
+  if (fewest == nullptr) return;
+  const Recovery& recovery = spec.recovery;
+  const int32_t replicas = fewest->parallel.dp * fewest->parallel.cp;
+  if (recovery.state_home == StateHome::kMirror && replicas == 1) {
+    return report.Add(path + ".state_home",
+                      absl::StrCat("mirror needs a second replica of '", fewest->name,
+                                   "', which has one: host keeps a copy in its node's memory"));
+  }
+  const bool host = recovery.state_home == StateHome::kHost || replicas == 1;
+  const int32_t most = host ? 2 : replicas;
+  if (recovery.state_copies <= most) return;
+  report.Add(
+      path + ".state_copies",
+      host ? absl::StrCat("may not exceed 2: state of '", fewest->name,
+                          "' is at one replica and in its node's host memory")
+           : absl::StrCat("may not exceed the replicas of '", fewest->name, "' (", replicas, ")"));
+}
+
 }  // namespace
 
 void CheckGraph(const JobSpec& spec, Report& report) {
@@ -168,6 +197,7 @@ void CheckRun(const JobSpec& spec, Report& report) {
   CheckGraph(spec, report);
   CheckInterleaved(spec, report);
   CheckTrains(spec, report);
+  CheckHomes(spec, report);
 }
 
 }  // namespace phalanx::job

@@ -2,6 +2,8 @@
 //
 // Norms and the biases behind row-parallel products stand on every tensor rank; a KV head stands on
 // each rank that has one of its query heads; a tied embedding stands at both ends of its pipeline.
+// Under sequence parallelism norms and biases of the layers see other rows on each rank, so that
+// their gradients are summands too.
 // Of each such run of elements one holder *leads* (Piece::primary): it alone reduces the run over
 // the replicas, has its optimizer state and updates it. The others *follow*. Before the reduction
 // followers whose gradient is a summand of its own (Holding::kPartial, kTied) give it to the leader

@@ -7,6 +7,7 @@
 #include "core/plan/activations.h"
 #include "core/plan/parameters.h"
 #include "core/plan/samples.h"
+#include "core/plan/shares.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
@@ -30,10 +31,6 @@ PassCost Scaled(PassCost cost, double factor) {
 PassCost Linear(double rows, double weights) {
   const double flops = 2 * rows * weights;
   return {flops, flops, flops};
-}
-
-double Sum(const PassCost& cost) {
-  return cost.forward + cost.backward_input + cost.backward_weight;
 }
 
 // Rows that an encoder makes of one sample at most: as many items as fit the context, all of them
@@ -68,11 +65,19 @@ int64_t SamplesOfLane(const Plan& plan, int32_t module) {
       LaneStarts(plan.modules[static_cast<size_t>(module)], CountOfMicrobatch(plan, 0)));
 }
 
+// Of elements of rows between products, those that each rank has: under sequence parallelism its
+// part.
+int64_t HereOf(const job::Module& module, const Place& place, int64_t elements) {
+  return module.parallel.sequence ? (elements + place.width - 1) / place.width : elements;
+}
+
 // Elements of the messages that a part keeps: those that wait, and one that leaves of each kind.
-int64_t MessageElements(const Plan& plan, const PartId& part) {
+int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk) {
+  const PartId part = {place.module, place.pp, chunk};
   const auto of = [&](const Link& link) {
-    return SamplesOfLane(plan, part.module) * RowsOf(plan, link.from.module) *
-           plan.module_spec(link.to.module).architecture.hidden_size;
+    const int64_t elements = SamplesOfLane(plan, part.module) * RowsOf(plan, link.from.module) *
+                             plan.module_spec(link.to.module).architecture.hidden_size;
+    return plan.IsSliced(link) ? HereOf(plan.module_spec(part.module), place, elements) : elements;
   };
   const auto trains = [&plan](const PartId& source) {
     return plan.modules[static_cast<size_t>(source.module)]
@@ -96,23 +101,27 @@ struct KeptElements {
   int64_t forward = 0;   // that one layer keeps until its backward pass
   int64_t backward = 0;  // that the backward pass reads
 };
-KeptElements KeptOf(const job::Module& module, const TensorUnits& units) {
+KeptElements KeptOf(const job::Module& module, const Place& place) {
   const job::Architecture& a = module.architecture;
+  const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
   const int64_t q = units.query_heads.count * HeadSize(a), kv = units.kv_heads.count * HeadSize(a);
   const int64_t mlp = units.mlp_blocks.count * a.block;
   const int64_t in = TraitsOf(a).gated() ? 2 * mlp : mlp;  // gate and up
+  // Of a row between products, which is here or, under sequence parallelism, may be elsewhere.
+  const int64_t hidden = HereOf(module, place, a.hidden_size);
   KeptElements kept;
-  kept.backward = 4 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
+  // The two inputs of products are whole when their weights' gradients are due.
+  kept.backward = 2 * hidden + 2 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
   switch (module.recompute) {
     case job::Recompute::kFull:
-      kept.forward = a.hidden_size;
+      kept.forward = hidden;
       break;
     case job::Recompute::kSelective:
-      kept.forward = 2 * a.hidden_size + q + 2 * kv + in;
+      kept.forward = 2 * hidden + q + 2 * kv + in;
       break;
     case job::Recompute::kNone:
-      if (module.frozen) kept.backward = 2 * a.hidden_size + 2 * q + 2 * kv + in;
-      kept.forward = kept.backward;
+      kept.forward = 4 * hidden + 2 * q + 2 * kv + in + mlp;
+      if (module.frozen) kept.forward = kept.backward = 2 * hidden + 2 * q + 2 * kv + in;
       break;
   }
   return kept;
@@ -169,8 +178,7 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-  const KeptElements layer =
-      KeptOf(module, TensorUnitsOf(module.architecture, place.width, place.tp));
+  const KeptElements layer = KeptOf(module, place);
   PartElements elements;
   if (layers_back) {
     elements.kept = layout.layers(place.pp, chunk).count * layer.forward;
@@ -209,7 +217,28 @@ PackedElements PackedOf(const Plan& plan, const Place& place, const StageParamet
   return packed;
 }
 
-void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate* estimate) {
+// Homes of a module's state that are ranks; a rank mirrors as much as it is the primary of.
+int64_t HomesOnRanks(const Plan& plan, int32_t module) {
+  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
+  if (layout.state_home != job::StateHome::kMirror) return 1;
+  return std::clamp(layout.state_copies, 1, plan.replicas(module).present_replicas());
+}
+
+// Of each chunk of a stage; none where its replicas have one width.
+using StageLoads = std::vector<std::map<std::pair<int32_t, int32_t>, HomeLoad>>;
+StageLoads LoadsOfStage(const Plan& plan, int32_t module, int32_t pp) {
+  StageLoads loads;
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  if (layout.replicas.EqualWidths(pp)) return loads;
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+    loads.push_back(HomeLoadsOf(plan, {module, pp, chunk}));
+  }
+  return loads;
+}
+
+// `load`: where replicas have several widths.
+void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad* load,
+             MemoryEstimate* estimate) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
@@ -217,7 +246,10 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   estimate->parameters += parameters.elements * bytes;
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
-    estimate->optimizer += 3 * wide_bytes * parameters.LedElements() / parameters.replicas;
+    const int64_t bytes_of_state = StateBytes(plan.spec.compute) * HomesOnRanks(plan, place.module);
+    estimate->optimizer += load != nullptr
+                               ? bytes_of_state * load->own
+                               : bytes_of_state * parameters.LedElements() / parameters.replicas;
     const PackedElements packed = PackedOf(plan, place, parameters);
     estimate->parameters += packed.spread * bytes;
     estimate->gradients += packed.folded * wide_bytes;
@@ -228,9 +260,9 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   const int64_t alive =
       layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks() - 1) / layout.chunks() : 1;
   const PartElements elements = ElementsOf(plan, place, chunk);
-  estimate->activations += (rows * (alive * elements.kept + elements.once) +
-                            MessageElements(plan, {place.module, place.pp, chunk})) *
-                           bytes;
+  estimate->activations +=
+      (rows * (alive * elements.kept + elements.once) + MessageElements(plan, place, chunk)) *
+      bytes;
   if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
     const TensorUnits units = TensorUnitsOf(module.architecture, place.width, place.tp);
     estimate->activations +=
@@ -238,13 +270,20 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, MemoryEstimate
   }
 }
 
-MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place) {
+MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads) {
   MemoryEstimate estimate;
-  if (!TraitsOf(plan.module_spec(place.module).architecture).known()) return estimate;
+  int64_t given = 0, taken = 0;  // one part after the other exchanges
   for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks();
        ++chunk) {
-    AddPart(plan, place, chunk, &estimate);
+    const HomeLoad* load = nullptr;
+    if (!loads.empty()) {
+      load = &loads[static_cast<size_t>(chunk)].at({place.width, place.tp});
+      given = std::max(given, load->given);
+      taken = std::max(taken, load->taken);
+    }
+    AddPart(plan, place, chunk, load, &estimate);
   }
+  estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
   return estimate;
 }
 
@@ -270,11 +309,15 @@ PassCost AttentionCost(const job::Module& module, double rows, double length) {
   return cost;
 }
 
-PassCost LayerCost(const job::Module& module, double rows, double length) {
+PassCost MlpCost(const job::Module& module, double rows) {
   const job::Architecture& a = module.architecture;
   const double matrices = TraitsOf(a).gated() ? 3 : 2;
+  return Linear(rows, matrices * static_cast<double>(a.hidden_size * a.mlp_size));
+}
+
+PassCost LayerCost(const job::Module& module, double rows, double length) {
   PassCost cost = AttentionCost(module, rows, length);
-  cost += Linear(rows, matrices * static_cast<double>(a.hidden_size * a.mlp_size));
+  cost += MlpCost(module, rows);
   return cost;
 }
 
@@ -329,10 +372,21 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
 PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length) {
   const auto [module, stage, chunk] = part;
   const job::Module& spec = plan.module_spec(module);
+  const job::Architecture& a = spec.architecture;
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
-  PassCost cost = Scaled(LayerCost(spec, rows, length), layout.layers(stage, chunk).count);
-  if (layout.IsFirst(stage, chunk)) cost += EmbeddingCost(spec, rows);
-  if (layout.IsLast(stage, chunk) && plan.HasLoss(module)) cost += HeadCost(spec, rows);
+  const auto even = 1.0 / width;
+  const auto largest = [width](int64_t units) {
+    return static_cast<double>((units + width - 1) / width) / static_cast<double>(units);
+  };
+  const UnitCounts units = CountUnits(a);
+  PassCost cost = Scaled(AttentionCost(spec, rows, length), largest(units.query_heads));
+  cost += Scaled(MlpCost(spec, rows), largest(units.mlp_blocks));
+  cost = Scaled(cost, layout.layers(stage, chunk).count);
+  if (layout.IsFirst(stage, chunk)) cost += Scaled(EmbeddingCost(spec, rows), even);
+  if (layout.IsLast(stage, chunk) && plan.HasLoss(module)) {
+    cost += Scaled(HeadCost(spec, rows),
+                   TraitsOf(a).vocabulary() ? largest(units.vocabulary_blocks) : even);
+  }
   const bool layers_back = layout.TrainsOf(stage, chunk).inputs || !spec.frozen;
   if (!layers_back) cost.backward_input = 0;
   if (spec.frozen) cost.backward_weight = 0;
@@ -348,11 +402,13 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
                                        : 2 * rows * static_cast<double>(to.hidden_size) *
                                              static_cast<double>(edge.projector->hidden_size);
       }
-      cost += projector;
+      cost += Scaled(projector, largest(BlockCount(edge.projector->hidden_size, a.block)));
     }
   }
-  return Scaled(cost, 1.0 / width);
+  return cost;
 }
+
+int64_t StateBytes(job::Precision compute) { return 3 * std::max<int64_t>(4, BytesOf(compute)); }
 
 UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const ReplicaTable& replicas = plan.replicas(part.module);
@@ -390,10 +446,10 @@ std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
   if (a.layers < parts) return counts;
   const int64_t item_rows = job::RowsOfItem(a);
   const auto length = static_cast<double>(item_rows > 0 ? item_rows : a.context);
-  const double layer = Sum(LayerCost(module, 1, length));
+  const double layer = LayerCost(module, 1, length).total();
   std::vector<double> costs(static_cast<size_t>(parts), layer);
-  costs.front() += Sum(EmbeddingCost(module, 1));
-  costs.back() += Sum(HeadCost(module, 1));
+  costs.front() += EmbeddingCost(module, 1).total();
+  costs.back() += HeadCost(module, 1).total();
   // Every further layer goes to the part that is cheapest so far, the first of equals: for equal
   // layers that minimises the dearest part.
   for (int32_t rest = a.layers - parts; rest > 0; --rest) {
@@ -416,7 +472,7 @@ double StepFlops(const Plan& plan, double tokens, double images, double sounds) 
         per_item > 0 ? per_item : tokens / static_cast<double>(plan.spec.batch.global);
     for (int32_t stage = 0; stage < layout.pp(); ++stage) {
       for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-        flops += Sum(PartCost(plan, {layout.index, stage, chunk}, 1, rows, length));
+        flops += PartCost(plan, {layout.index, stage, chunk}, 1, rows, length).total();
       }
     }
   }
@@ -425,22 +481,27 @@ double StepFlops(const Plan& plan, double tokens, double images, double sounds) 
 
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
   MemoryEstimate estimate;
-  for (const Place& place : plan.PlacesOf(rank)) estimate += MemoryOfPlace(plan, place);
+  for (const Place& place : plan.PlacesOf(rank)) {
+    if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
+    estimate += MemoryOfPlace(plan, place, LoadsOfStage(plan, place.module, place.pp));
+  }
   return estimate;
 }
 
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
   std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
   for (const ModulePlan& layout : plan.modules) {
+    if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
     const ReplicaTable& replicas = layout.replicas;
     for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
       std::map<std::pair<int32_t, int32_t>, MemoryEstimate> known;  // by width and tp
+      const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp);
       for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
         if (!replicas.Present(place.dp)) continue;
         place.width = replicas.Width(place.dp, place.pp);
         for (place.tp = 0; place.tp < place.width; ++place.tp) {
           const auto [entry, added] = known.try_emplace({place.width, place.tp});
-          if (added) entry->second = MemoryOfPlace(plan, place);
+          if (added) entry->second = MemoryOfPlace(plan, place, loads);
           for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
             estimates[static_cast<size_t>(plan.RankOf(place).value)] += entry->second;
           }

@@ -9,6 +9,7 @@
 #include "core/job/rules.h"
 #include "core/job/schema.h"
 #include "core/plan/cost.h"
+#include "core/plan/derivation.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,8 @@ struct ModuleLayout {
   // in all. kMirror: in that many replicas. kHost: at one replica and in its node's host memory.
   job::StateHome state_home = job::StateHome::kMirror;
   int32_t state_copies = 1;
+  // Instead of the document's; nullopt: as it says.
+  std::optional<job::Recompute> recompute = std::nullopt;
   friend bool operator==(const ModuleLayout&, const ModuleLayout&) = default;
 };
 
@@ -100,18 +103,14 @@ void DecideHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* 
 
 inline constexpr int64_t kSpeedMax = 1 << 30;
 
-// Version of everything that ranks of one epoch derive from document and layout and have to agree
-// on: plan, programs and their tickets, shares, and the form of what they send each other. It goes
-// up with any change of these, the constants of costs included: tests/unit/core/schedule/
-// derivation_test.cc fails for one that leaves it.
-inline constexpr int32_t kDerivation = 3;
-
 struct Layout {
   Epoch epoch{1};
-  // kDerivation of who planned the job; 0: from before there was one. Ranks refuse another than
-  // their own. Coordinators do not derive programs, and pass on what was decided.
+  // kDerivation (derivation.h) of who planned the job; 0: from before there was one. Ranks refuse
+  // another than their own. Coordinators do not derive programs, and pass on what was decided.
   int32_t derivation = 0;
   job::Schedule schedule;  // never kAuto
+  // Samples of a microbatch of one language replica, instead of the document's; 0: as it says.
+  int64_t micro = 0;
   std::vector<ModuleLayout> modules;
   // Devices of all ranks, then those that the job holds beyond its ranks.
   Placement nodes;

@@ -13,7 +13,7 @@
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/plan/cost.h"
-#include "core/plan/units.h"
+#include "core/plan/derivation.h"
 
 namespace phalanx::plan {
 namespace {
@@ -200,39 +200,15 @@ absl::StatusOr<ModuleLayout> ModuleLoss::Finish() const {
 
 // Relative time of one stage of a replica: of the rank that holds the largest share of each kind of
 // units.
-double TimeOf(const job::Module& module, const ModulePlan& layout, int32_t pp, int32_t width) {
-  const job::Architecture& a = module.architecture;
-  if (!job::TraitsOf(a).known()) return 1.0 / width;
-  const UnitCounts all = CountUnits(a);
-  const auto share = [](int64_t most, int64_t units) {
-    return units == 0 ? 0.0 : static_cast<double>(most) / static_cast<double>(units);
-  };
-  TensorUnits most;
-  for (int32_t tp = 0; tp < width; ++tp) {
-    const TensorUnits units = TensorUnitsOf(a, width, tp);
-    most.query_heads.count = std::max(most.query_heads.count, units.query_heads.count);
-    most.mlp_blocks.count = std::max(most.mlp_blocks.count, units.mlp_blocks.count);
-    most.vocabulary_blocks.count =
-        std::max(most.vocabulary_blocks.count, units.vocabulary_blocks.count);
-  }
-  const auto total = [](const PassCost& cost) {
-    return cost.forward + cost.backward_input + cost.backward_weight;
-  };
-  const int64_t item = job::RowsOfItem(a);
-  const auto rows = static_cast<double>(item > 0 ? item : a.context);
-  const double attention = total(AttentionCost(module, rows, rows));
-  const double mlp = total(LayerCost(module, rows, rows)) - attention;
+double TimeOf(const Plan& plan, int32_t module, int32_t pp, int32_t width) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  const job::Architecture& architecture = plan.module_spec(module).architecture;
+  if (!job::TraitsOf(architecture).known()) return 1.0 / width;
+  const int64_t item = job::RowsOfItem(architecture);
+  const auto rows = static_cast<double>(item > 0 ? item : architecture.context);
   double time = 0;
   for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-    time += layout.layers(pp, chunk).count *
-            (attention * share(most.query_heads.count, all.query_heads) +
-             mlp * share(most.mlp_blocks.count, all.mlp_blocks));
-    if (layout.IsLast(pp, chunk)) {
-      time +=
-          total(HeadCost(module, rows)) *
-          (all.vocabulary_blocks > 0 ? share(most.vocabulary_blocks.count, all.vocabulary_blocks)
-                                     : 1.0 / width);
-    }
+    time += PartCost(plan, {module, pp, chunk}, width, rows, rows).total();
   }
   return time;
 }
@@ -240,14 +216,13 @@ double TimeOf(const job::Module& module, const ModulePlan& layout, int32_t pp, i
 }  // namespace
 
 std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTable& replicas) {
-  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   std::map<std::pair<int32_t, int32_t>, double> known;  // by pp, width
   const auto time_of = [&](int32_t dp) {
     double longest = 0;
     for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
       const int32_t width = replicas.Width(dp, pp);
       const auto [time, first] = known.try_emplace({pp, width}, 0);
-      if (first) time->second = TimeOf(plan.module_spec(module), layout, pp, width);
+      if (first) time->second = TimeOf(plan, module, pp, width);
       longest = std::max(longest, time->second);
     }
     return longest;

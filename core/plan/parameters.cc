@@ -96,6 +96,12 @@ class PartBuilder {
     if (piece.rows > 0) matrix.pieces.push_back(piece);
   }
 
+  // Under sequence parallelism what works on the rows of the layers works on a slice of them.
+  Holding HoldingOfReplicated(int32_t layer) const {
+    if (place_.width == 1) return Holding::kExclusive;
+    return layer >= 0 && module_.parallel.sequence ? Holding::kPartial : Holding::kDuplicate;
+  }
+
   // The whole tensor, on every tensor rank.
   void AddReplicated(MatrixRole role, int32_t logical, int32_t layer = -1, int32_t edge = -1) {
     const LogicalTensor& tensor = result_.logical[static_cast<size_t>(logical)];
@@ -103,7 +109,7 @@ class PartBuilder {
     LocalMatrix& matrix = Matrix(role, tensor.rows, whole_rows, tensor.cols, layer, edge);
     AddPiece(matrix, {.logical = logical,
                       .rows = tensor.rows,
-                      .holding = place_.width == 1 ? Holding::kExclusive : Holding::kDuplicate,
+                      .holding = HoldingOfReplicated(layer),
                       .holders = place_.width,
                       .primary = place_.tp == 0});
   }

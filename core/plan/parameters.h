@@ -96,7 +96,8 @@ struct LogicalTensor {
 // Who else in the replica has this piece.
 enum class Holding : uint8_t {
   kExclusive,  // nobody
-  kPartial,    // others of the tensor group, each with one summand of its gradient: shared KV heads
+  kPartial,  // others of the tensor group, each with one summand of its gradient: shared KV heads;
+             // under sequence parallelism norms and row-parallel biases of the layers
   kDuplicate,  // all of it, each with the whole gradient: norms, row-parallel biases; width > 1
   kTied,  // nobody of the tensor group, but the other end of a tied embedding, in another part:
           // each end with one summand of the gradient

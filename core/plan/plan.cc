@@ -366,6 +366,12 @@ absl::StatusOr<Plan> Expand(const job::JobSpec& spec, Layout layout) {
   Plan plan;
   plan.spec = spec;
   plan.spec.schedule = layout.schedule;
+  if (layout.micro > 0) plan.spec.batch.micro = layout.micro;
+  const size_t modules = std::min(plan.spec.modules.size(), layout.modules.size());
+  for (size_t i = 0; i < modules; ++i) {
+    job::Module& module = plan.spec.modules[i];
+    module.recompute = layout.modules[i].recompute.value_or(module.recompute);
+  }
   plan.layout = std::move(layout);
   RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(plan.spec)));
   return Derive(std::move(plan));

@@ -128,6 +128,9 @@ struct Plan {
   // What was tried before the spec's schedule was chosen, that one included; empty if the job named
   // its schedule, or has too large a graph to try any.
   std::vector<ScheduleCandidate> candidates;
+  // Sentences of whoever planned it (schedule::AdmitJob): what was lowered, and what cannot be
+  // lost.
+  std::vector<std::string> notes;
   // Of the layout but for its epoch and its data_digest, which stand beside it, and of the spec
   // what ranks act on: not labels, priority and other matters of the queue. Equal digests mean that
   // two processes would do the same.
@@ -166,6 +169,11 @@ struct Plan {
   // Links into and out of a pipeline part, in the order of `links`.
   std::vector<int32_t> LinksInto(const PartId& part) const;
   std::vector<int32_t> LinksOutOf(const PartId& part) const;
+  // Whether each rank at its ends has a slice of the rows that it carries (rows.h), not all:
+  // between stages under sequence parallelism. Along an edge all have all.
+  bool IsSliced(const Link& link) const {
+    return link.edge < 0 && parallel(link.from.module).sequence;
+  }
   bool IsSink(int32_t module) const;  // no outgoing edge
   // Whether three_phase runs the module's forwards before the language model's and its backwards
   // after them.

@@ -131,6 +131,7 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
                                        const MicrobatchSamples& microbatch) {
   std::vector<LinkMessage> messages;
   const ReplicaTable& replicas = plan.replicas(link.from.module);
+  const bool sliced = plan.IsSliced(link);
   const std::vector<int64_t> starts = LaneStarts(plan, link.from.module, microbatch);
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     const UnitRange samples = RunOf(starts, dp);
@@ -138,7 +139,7 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
     for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
       const RankList sources = replicas.Ranks(dp, link.from.stage, cp);
       const RankList destinations = replicas.Ranks(dp, link.to.stage, cp);
-      if (sources.size() != destinations.size()) {
+      if (sliced || sources.size() != destinations.size()) {
         AppendPair(sources, destinations, samples, &messages);
         continue;
       }
@@ -195,6 +196,24 @@ MicrobatchSamples DealMicrobatch(const Plan& plan, int64_t count) {
   result.samples.resize(static_cast<size_t>(count));
   std::iota(result.samples.begin(), result.samples.end(), 0);
   return result;
+}
+
+int64_t SamplesAtOnce(const Plan& plan) {
+  const ModulePlan& language = ModuleOf(plan, plan.spec.language);
+  const auto fits = [&](int64_t count) {
+    const std::vector<int64_t> starts = LaneStarts(language, count);
+    for (size_t lane = 0; lane + 1 < starts.size(); ++lane) {
+      if (starts[lane + 1] - starts[lane] > plan.spec.batch.micro) return false;
+    }
+    return true;
+  };
+  // No replica gets fewer when there are more to deal.
+  int64_t most = 1, too_many = plan.spec.batch.micro * language.replicas.present_replicas() + 1;
+  while (too_many - most > 1) {
+    const int64_t middle = most + (too_many - most) / 2;
+    (fits(middle) ? most : too_many) = middle;
+  }
+  return most;
 }
 
 UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,

@@ -36,6 +36,8 @@ MicrobatchSamples SamplesOfMicrobatch(const Plan& plan, int64_t microbatch);
 int64_t CountOfMicrobatch(const Plan& plan, int64_t microbatch);
 // The first `count` positions dealt to the language replicas as one microbatch: for evaluation.
 MicrobatchSamples DealMicrobatch(const Plan& plan, int64_t count);
+// The most that DealMicrobatch may be given: no replica then gets more than batch.micro.
+int64_t SamplesAtOnce(const Plan& plan);
 
 // The part of that list, [first, end), that lane (dp) `lane` of `module` works on.
 UnitRange LaneSamples(const Plan& plan, int32_t module, int32_t lane,
@@ -64,12 +66,13 @@ struct LinkMessage {
 UnitRange RowsOfMessage(const LinkMessage& message, int64_t rows);
 
 // Messages of a link in one microbatch, forward direction, in one total order; backward has the
-// same list with from and to exchanged. Inside a module, between stages of equal width, every rank
-// has all rows and hands them to the one of its tensor coordinate: one message each. Along an edge,
-// and where widths differ, each intersecting pair of lanes cuts its rows at both ends, and there is
-// a message for any two slices that may meet, though they need not; who receives a slice gathers
-// the others over its tensor group. So no row crosses twice. Lanes without samples in common send
-// nothing. A message from a rank to itself stays in the list; the worker hands it over.
+// same list with from and to exchanged. Inside a module without sequence parallelism, between
+// stages of equal width, every rank has all rows and hands them to the one of its tensor
+// coordinate: one message each. Else each intersecting pair of lanes cuts its rows at both ends,
+// and there is a message for any two slices that may meet, though they need not; who needs more
+// than its slice gathers the others over its tensor group. So no row crosses twice. Lanes without
+// samples in common send nothing. A message from a rank to itself stays in the list; the worker
+// hands it over.
 std::vector<LinkMessage> LinkMessages(const Plan& plan, int32_t link,
                                       const MicrobatchSamples& microbatch);
 

@@ -173,6 +173,49 @@ void AppendShares(const Plan& plan, const Place& place, int32_t chunk,
   }
 }
 
+// Of a part whose replicas differ in width. Ends early beyond kSharesMax.
+void AppendCutShares(const Plan& plan, const PartId& part, const std::vector<Segment>& segments,
+                     const SegmentAt& segment_at, std::vector<Share>* shares) {
+  const ReplicaTable& table = plan.replicas(part.module);
+  const Place first{.module = part.module,
+                    .dp = table.FirstPresent(),
+                    .pp = part.stage,
+                    .width = table.Width(table.FirstPresent(), part.stage)};
+  const std::vector<BucketRulers> rulers =
+      RulersOf(plan, first, ParametersOf(plan, first, part.chunk));
+  const std::vector<std::vector<RulerShare>> buckets = CutShares(plan, part);
+  std::map<RankList, std::vector<RankList>> homes;  // by the leaders of each replica
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    for (const RulerShare& share : buckets[b]) {
+      const int64_t of_unit = rulers[b].Find(share.family)->unit_elements;
+      // Its units have the same leaders, but perhaps not the same holders.
+      for (int64_t begin = share.elements.first; begin < share.elements.end();) {
+        if (shares->size() > kSharesMax) return;
+        const int64_t unit = begin / of_unit;
+        const int32_t at =
+            std::prev(segment_at.upper_bound({part.module, part.stage, share.family, unit}))
+                ->second;
+        const Segment& segment = segments[static_cast<size_t>(at)];
+        const int64_t end = std::min(share.elements.end(), segment.units.end() * of_unit);
+        RankList leaders;
+        for (const RankList& holders : segment.holders) leaders.push_back(holders.front());
+        auto of_leaders = homes.find(leaders);
+        if (of_leaders == homes.end())
+          of_leaders = homes.emplace(leaders, HomesOf(plan, part.module, leaders)).first;
+        shares->push_back({.module = part.module,
+                           .pp = part.stage,
+                           .chunk = part.chunk,
+                           .segment = at,
+                           .bucket = static_cast<int32_t>(b),
+                           .elements = {begin - segment.units.first * of_unit, end - begin},
+                           .homes = of_leaders->second[static_cast<size_t>(share.replica)],
+                           .host = HasHostHome(plan, part.module)});
+        begin = end;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Segment> Segments(const Plan& plan) {
@@ -218,6 +261,14 @@ std::optional<std::vector<Share>> Shares(const Plan& plan) {
     }
     return shares.size() <= kSharesMax;
   });
+  for (const ModulePlan& layout : plan.modules) {
+    if (!job::TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
+    for (int32_t pp = 0; pp < layout.pp(); ++pp) {
+      if (layout.replicas.EqualWidths(pp)) continue;
+      for (int32_t chunk = 0; chunk < layout.chunks() && shares.size() <= kSharesMax; ++chunk)
+        AppendCutShares(plan, {layout.index, pp, chunk}, segments, segment_at, &shares);
+    }
+  }
   if (shares.size() > kSharesMax) return std::nullopt;
   std::stable_sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
     return std::tie(a.segment, a.chunk, a.bucket, a.elements.first) <

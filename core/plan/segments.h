@@ -37,17 +37,19 @@ struct Share {
   int32_t module = 0, pp = 0, chunk = 0;
   int32_t segment = 0;  // index into Segments
   int32_t bucket = 0;   // of the part
-  UnitRange elements;   // of the segment's in this bucket, in storage order
-  RankList homes;       // primary first, then mirrors
-  bool host = false;    // the second home is host memory of the primary's node
+  // Of the segment's in this bucket: in storage order where replicas are equally wide, else on the
+  // family's ruler.
+  UnitRange elements;
+  RankList homes;     // primary first, then mirrors
+  bool host = false;  // the second home is host memory of the primary's node
 };
 
 // So many are listed: they are as many as buckets x ranks, and past that the rule says as much
 // (HomesOfState).
 inline constexpr size_t kSharesMax = 4096;
 
-// Of every segment that trains, in its order, then chunk, bucket, first element; nothing of stages
-// whose replicas have different widths. nullopt: there are more than kSharesMax.
+// Of every segment that trains, in its order, then chunk, bucket, first element. nullopt: there are
+// more than kSharesMax.
 std::optional<std::vector<Share>> Shares(const Plan& plan);
 
 // The rule behind shares: the homes of the state that one tensor coordinate of a stage leads, alike

@@ -175,6 +175,50 @@ std::vector<std::vector<RulerShare>> CutShares(const Plan& plan, const PartId& p
   return buckets;
 }
 
+std::map<std::pair<int32_t, int32_t>, HomeLoad> HomeLoadsOf(const Plan& plan, const PartId& part) {
+  const ReplicaTable& table = plan.replicas(part.module);
+  std::map<std::pair<int32_t, int32_t>, HomeLoad> loads;
+  std::vector<int32_t> widths;  // of each replica
+  for (const auto& [width, same] : ClassesOf(table, part.stage)) {
+    for (int32_t tp = 0; tp < width; ++tp) loads[{width, tp}];
+    widths.resize(std::max(widths.size(), static_cast<size_t>(same.replicas.back()) + 1));
+    for (const int32_t replica : same.replicas) widths[static_cast<size_t>(replica)] = width;
+  }
+  const Place first{
+      .module = part.module, .dp = table.FirstPresent(), .pp = part.stage, .width = widths.front()};
+  const std::vector<BucketRulers> rulers =
+      RulersOf(plan, first, ParametersOf(plan, first, part.chunk));
+  const std::vector<std::vector<RulerShare>> shares = CutShares(plan, part);
+  using OfRank = std::map<std::pair<int32_t, int32_t>, int64_t>;  // by replica, or width; and tp
+  OfRank own;
+  for (size_t b = 0; b < shares.size(); ++b) {
+    OfRank own_here, led;
+    for (const RulerShare& share : shares[b]) {
+      const int64_t unit = share.elements.first / rulers[b].Find(share.family)->unit_elements;
+      const int32_t width = widths[static_cast<size_t>(share.replica)];
+      own_here[{share.replica, LeaderOf(plan, part.module, width, share.family, unit)}] +=
+          share.elements.count;
+    }
+    for (auto& [rank, load] : loads) {
+      const Place place{.module = part.module, .tp = rank.second, .width = rank.first};
+      for (const FamilyRuler& ruler : rulers[b].rulers) {
+        led[rank] += LedUnits(plan, place, ruler.family).count * ruler.unit_elements;
+      }
+    }
+    for (size_t replica = 0; replica < widths.size(); ++replica) {
+      for (int32_t tp = 0; tp < widths[replica]; ++tp) {
+        const std::pair<int32_t, int32_t> rank{static_cast<int32_t>(replica), tp};
+        const int64_t here = own_here[rank];
+        HomeLoad& load = loads[{widths[replica], tp}];
+        load.own = std::max(load.own, own[rank] += here);
+        load.given = std::max(load.given, led[{widths[replica], tp}] - here);
+        load.taken = std::max(load.taken, here * (static_cast<int64_t>(widths.size()) - 1));
+      }
+    }
+  }
+  return loads;
+}
+
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group) {
   const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
   const size_t count = group.size();
@@ -189,19 +233,20 @@ std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& 
   }
   const bool mirrored = layout.state_home == job::StateHome::kMirror;
   const size_t copies = mirrored ? static_cast<size_t>(std::max(1, layout.state_copies)) : 1;
+  // As far on as a node reaches, so that where nodes are equally large each mirror has one primary.
+  const size_t longest = count == 0 ? 0 : *std::max_element(run.begin(), run.end());
+  const size_t stride = longest < count ? longest : 1;
   std::vector<RankList> homes(count);
   for (size_t primary = 0; primary < count; ++primary) {
     RankList& mine = homes[primary];
     mine.push_back(group[primary]);
-    for (size_t step = 1; step < count && mine.size() < copies;) {
-      const size_t at = (primary + step) % count;
-      const bool apart = node(at) != node(primary);
-      if (apart) mine.push_back(group[at]);
-      step += apart ? 1 : run[at];
-    }
-    for (size_t step = 1; step < count && mine.size() < copies; ++step) {
-      const size_t at = (primary + step) % count;
-      if (node(at) == node(primary)) mine.push_back(group[at]);
+    for (const bool others : {true, false}) {
+      for (size_t step = 0; step < count && mine.size() < copies;) {
+        const size_t at = (primary + stride + step) % count;
+        const bool apart = node(at) != node(primary);
+        if (apart == others && at != primary) mine.push_back(group[at]);
+        step += others && !apart ? run[at] : 1;
+      }
     }
   }
   return homes;

@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/plan/plan.h"
@@ -32,9 +34,18 @@ struct RulerShare {
 // same leaders begins. What a bucket cannot even out, the next ones do.
 std::vector<std::vector<RulerShare>> CutShares(const Plan& plan, const PartId& part);
 
+// What tensor rank `tp` of the replicas of `width` is the home of under CutShares, at most:
+// replicas of one width differ by a quantum or two.
+struct HomeLoad {
+  int64_t own = 0;               // elements of the part
+  int64_t given = 0, taken = 0;  // that a reduction sends and receives, of the bucket with most
+};
+// By width and tensor coordinate.
+std::map<std::pair<int32_t, int32_t>, HomeLoad> HomeLoadsOf(const Plan& plan, const PartId& part);
+
 // Of each replica the homes of its shares, where `group` has the rank of each replica that leads
-// them: itself, the primary; then the mirrors, going round from it, first those on other nodes,
-// then those on its own.
+// them: itself, the primary; then the mirrors, going round from as far behind it as a node reaches,
+// first those on other nodes, then those on its own.
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group);
 // Whether the module's second home is host memory of the primary's node.
 bool HasHostHome(const Plan& plan, int32_t module);

@@ -40,7 +40,10 @@ absl::string_view NameOf(ExecutionModel model) {
 absl::Status CheckRuns(const Pipeline& pipeline, const Wiring& wiring,
                        const std::vector<const Program*>& programs) {
   using enum ExecutionModel;
-  const std::vector<PartCost> no_time(pipeline.parts.size(), PartCost{0, 0, 0});
+  MemberCosts no_time;
+  for (const std::vector<int32_t>& parts : wiring.parts_of) {
+    no_time.emplace_back(parts.size(), PartCost{0, 0, 0});
+  }
   for (const ExecutionModel model : {kStreams, kPaced, kBlocking}) {
     const Execution execution = Execute(model, pipeline, wiring, programs, no_time, 0);
     if (execution.stalls.empty()) continue;

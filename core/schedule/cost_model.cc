@@ -1,11 +1,13 @@
 #include "core/schedule/cost_model.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "core/plan/cost.h"
+#include "core/plan/samples.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -93,6 +95,51 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
   return slowest;
 }
 
+// Nothing where all replicas are alike. `slowest`: what all of them reduce, update and gather in.
+ReplicaKinds KindsOf(const plan::Plan& plan, const plan::ModulePlan& module,
+                     const std::vector<PartCost>& slowest) {
+  ReplicaKinds all;
+  bool alike = module.speeds.empty();
+  for (int32_t stage = 0; stage < module.pp(); ++stage) {
+    alike &= module.replicas.EqualWidths(stage);
+  }
+  if (alike) return all;
+  const double length = RowsOfSample(plan.module_spec(module.index).architecture);
+  const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, module.index);
+  std::map<std::pair<std::vector<int32_t>, int64_t>, int32_t> known;  // by widths, samples
+  for (int32_t dp = 0; dp < module.replicas.replicas(); ++dp) {
+    all.kind_of.push_back(-1);
+    if (!module.replicas.Present(dp)) continue;
+    const int64_t share = samples[static_cast<size_t>(dp)];
+    std::vector<int32_t> widths;
+    int64_t ranks = 0;
+    for (int32_t stage = 0; stage < module.pp(); ++stage) {
+      widths.push_back(module.replicas.Width(dp, stage));
+      ranks += int64_t{widths.back()} * module.replicas.cp();
+    }
+    const auto [entry, is_new] =
+        known.try_emplace({widths, share}, static_cast<int32_t>(all.kinds.size()));
+    all.kind_of.back() = entry->second;
+    if (is_new) {
+      ReplicaKind& kind = all.kinds.emplace_back(ReplicaKind{.parts = slowest});
+      const double rows = static_cast<double>(share) * length /
+                          static_cast<double>(plan.microbatches * module.replicas.cp());
+      for (int32_t stage = 0; stage < module.pp(); ++stage) {
+        for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+          PartCost& part = kind.parts[module.order.IndexOf(stage, chunk)];
+          const plan::PassCost cost = plan::PartCost(
+              plan, {module.index, stage, chunk}, widths[static_cast<size_t>(stage)], rows, length);
+          part.forward = cost.forward / kNominalFlops;
+          part.backward_input = cost.backward_input / kNominalFlops;
+          part.backward_weight = cost.backward_weight / kNominalFlops;
+        }
+      }
+    }
+    all.kinds[static_cast<size_t>(entry->second)].ranks += ranks;
+  }
+  return all;
+}
+
 CostModel CostFromFlops(const plan::Plan& plan) {
   CostModel model;
   const double samples = SamplesOfMicrobatch(plan);
@@ -103,6 +150,7 @@ CostModel CostFromFlops(const plan::Plan& plan) {
         parts.push_back(CostOfPart(plan, module, stage, chunk, samples));
       }
     }
+    model.replicas.push_back(KindsOf(plan, module, parts));
   }
   return model;
 }

@@ -16,15 +16,31 @@ struct PartCost {
 // Of one instruction; 0 for those that are neither a pass nor an update of the parameters.
 double SecondsOf(const PartCost& cost, Op op);
 
+// Replicas of a module that have the same widths and as many samples.
+struct ReplicaKind {
+  std::vector<PartCost> parts;  // [pp * chunks + chunk]
+  int64_t ranks = 0;            // of all of them
+};
+// Of a module whose replicas are not all alike.
+struct ReplicaKinds {
+  std::vector<ReplicaKind> kinds;
+  std::vector<int32_t> kind_of;  // [dp]; -1: absent
+};
+
 struct CostModel {
-  std::vector<std::vector<PartCost>> parts;  // [module][pp * chunks + chunk]
-  double message = 0;                        // seconds a message
+  // [module][pp * chunks + chunk]; of the replica that takes longest. What programs are made by.
+  std::vector<std::vector<PartCost>> parts;
+  double message = 0;  // seconds a message
+  // What passes take on each replica, for the simulator: [module]; without kinds, or of modules
+  // past its end: all replicas take what `parts` says.
+  std::vector<ReplicaKinds> replicas;
 };
 // From shapes: FLOPs over a nominal rate, bytes over nominal rates of links and memory; what
 // matters is the ratio between parts. Every sample is taken to be a full context and to have one
-// item. If the shape of a module is not known, a part costs as much as it has layers (1 if those
-// are not known either), and its backward twice its forward: divided in halves under the
-// zero-bubble schedules, undivided under the others.
+// item, and where replicas differ, the samples of each to be spread evenly over its microbatches.
+// If the shape of a module is not known, a part costs as much as it has layers (1 if those are not
+// known either), and its backward twice its forward: divided in halves under the zero-bubble
+// schedules, undivided under the others.
 CostModel CostFromShapes(const plan::Plan& plan);
 
 }  // namespace phalanx::schedule

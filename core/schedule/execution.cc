@@ -20,7 +20,7 @@ struct CrewPass {
 class Engine {
  public:
   Engine(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
-         const std::vector<const Program*>& programs, const std::vector<PartCost>& seconds,
+         const std::vector<const Program*>& programs, const MemberCosts& seconds,
          double message_seconds)
       : state_(model, pipeline, wiring, programs),
         seconds_(seconds),
@@ -76,9 +76,7 @@ class Engine {
   double Duration(int32_t member, const Instruction& instruction) const {
     if (!IsPass(instruction.op) && !IsUpdate(instruction.op)) return 0;
     const size_t position = state_.PositionOf(member, instruction);
-    const auto part =
-        static_cast<size_t>(state_.wiring.parts_of[static_cast<size_t>(member)][position]);
-    return SecondsOf(seconds_[part], instruction.op);
+    return SecondsOf(seconds_[static_cast<size_t>(member)][position], instruction.op);
   }
 
   // A fold or a spread ends once all that hold the other ends have come to theirs.
@@ -298,7 +296,7 @@ class Engine {
   }
 
   ExecutionState state_;
-  const std::vector<PartCost>& seconds_;
+  const MemberCosts& seconds_;
   const double message_seconds_;
 
   std::vector<std::array<double, kQueues>> ends_;  // when the last operation of each queue ended
@@ -310,7 +308,7 @@ class Engine {
 }  // namespace
 
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
-                  const std::vector<const Program*>& programs, const std::vector<PartCost>& seconds,
+                  const std::vector<const Program*>& programs, const MemberCosts& seconds,
                   double message_seconds) {
   return Engine(model, pipeline, wiring, programs, seconds, message_seconds).Run();
 }

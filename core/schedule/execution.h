@@ -36,6 +36,9 @@ namespace phalanx::schedule {
 
 enum class ExecutionModel : uint8_t { kStreams, kPaced, kBlocking };
 
+// Of each member, parallel to Wiring::parts_of. Members that run something together take alike.
+using MemberCosts = std::vector<std::vector<PartCost>>;
+
 struct Execution {
   std::vector<size_t> first;       // number of each member's first instruction; one more at the end
   std::vector<double> begin, end;  // seconds, of each instruction, by that number
@@ -46,9 +49,9 @@ struct Execution {
 inline constexpr size_t kStallsMax = 8;
 
 // `programs` of each member: modules, chunks, links and microbatches must be ones that the member
-// has a part in; apart from that they may be wrong in any way. `seconds` of each part.
+// has a part in; apart from that they may be wrong in any way.
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
-                  const std::vector<const Program*>& programs, const std::vector<PartCost>& seconds,
+                  const std::vector<const Program*>& programs, const MemberCosts& seconds,
                   double message_seconds);
 
 }  // namespace phalanx::schedule

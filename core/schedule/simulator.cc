@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/base/status.h"
@@ -15,16 +16,92 @@
 namespace phalanx::schedule {
 namespace {
 
-// Of each part of the pipeline; passes that training leaves out take no time.
-std::vector<PartCost> SecondsOf(const Pipeline& pipeline, const CostModel& costs) {
-  std::vector<PartCost> seconds;
-  for (const Part& part : pipeline.parts) {
-    const auto m = static_cast<size_t>(part.module);
-    const PartCost& cost =
-        costs.parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
-    PartCost& here = seconds.emplace_back(cost);
-    if (!part.trains.any()) here.backward_input = 0;
-    if (!part.trains.weights) here.backward_weight = here.reduce = here.update = here.gather = 0;
+// Where the replicas of a module differ: those of one kind, or of all kinds the most or the least.
+constexpr int32_t kLongest = -1, kShortest = -2;
+
+// What a part takes; passes that training leaves out take no time. `kind`: of its module's
+// replicas.
+PartCost SecondsOf(const Pipeline& pipeline, const CostModel& costs, int32_t p, int32_t kind) {
+  const Part& part = pipeline.parts[static_cast<size_t>(p)];
+  const auto m = static_cast<size_t>(part.module);
+  const auto index = static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk);
+  PartCost seconds = costs.parts[m][index];
+  if (m < costs.replicas.size() && !costs.replicas[m].kinds.empty()) {
+    const std::vector<ReplicaKind>& kinds = costs.replicas[m].kinds;
+    seconds = kinds[static_cast<size_t>(std::max(kind, 0))].parts[index];
+    for (const ReplicaKind& each : kinds) {
+      if (kind >= 0) break;
+      const PartCost& other = each.parts[index];
+      const auto choose = [kind](double a, double b) {
+        return kind == kLongest ? std::max(a, b) : std::min(a, b);
+      };
+      seconds.forward = choose(seconds.forward, other.forward);
+      seconds.backward_input = choose(seconds.backward_input, other.backward_input);
+      seconds.backward_weight = choose(seconds.backward_weight, other.backward_weight);
+    }
+  }
+  if (!part.trains.any()) seconds.backward_input = 0;
+  if (!part.trains.weights) {
+    seconds.backward_weight = seconds.reduce = seconds.update = seconds.gather = 0;
+  }
+  return seconds;
+}
+
+// Kinds of replicas of the language module; one where they are all alike.
+std::vector<int32_t> LanguageKinds(const plan::Plan& plan, const CostModel& costs) {
+  const auto language = static_cast<size_t>(plan.spec.language);
+  const bool alike = language >= costs.replicas.size() || costs.replicas[language].kinds.empty();
+  std::vector<int32_t> kinds(alike ? 1 : costs.replicas[language].kinds.size());
+  std::iota(kinds.begin(), kinds.end(), 0);
+  return kinds;
+}
+
+// That all passes take at least, whichever way the schedule orders them: the replicas of the
+// language module that take longest, beside the fastest of what other modules have.
+double BoundOf(const plan::Plan& plan, const Pipeline& pipeline, const CostModel& costs) {
+  double bound = 0;
+  for (const int32_t kind : LanguageKinds(plan, costs)) {
+    std::vector<PartCost> seconds;
+    for (size_t p = 0; p < pipeline.parts.size(); ++p) {
+      const bool language = pipeline.parts[p].module == plan.spec.language;
+      seconds.push_back(
+          SecondsOf(pipeline, costs, static_cast<int32_t>(p), language ? kind : kShortest));
+    }
+    bound = std::max(bound, StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline)));
+  }
+  return bound;
+}
+
+// Members are ranks, each with the passes of its replica.
+MemberCosts SecondsOfRanks(const plan::Plan& plan, const Pipeline& pipeline, const Wiring& wiring,
+                           const CostModel& costs) {
+  MemberCosts seconds;
+  for (int32_t rank = 0; rank < wiring.members; ++rank) {
+    std::vector<PartCost>& mine = seconds.emplace_back();
+    for (const int32_t p : wiring.parts_of[static_cast<size_t>(rank)]) {
+      const int32_t module = pipeline.parts[static_cast<size_t>(p)].module;
+      const auto m = static_cast<size_t>(module);
+      int32_t kind = kLongest;
+      if (m < costs.replicas.size() && !costs.replicas[m].kinds.empty()) {
+        const int32_t dp = plan.PlaceOf(Rank{rank}, module)->dp;
+        kind = costs.replicas[m].kind_of[static_cast<size_t>(dp)];
+      }
+      mine.push_back(SecondsOf(pipeline, costs, p, kind));
+    }
+  }
+  return seconds;
+}
+
+// Members are rank classes, those of the language module with the passes of one kind of replica.
+MemberCosts SecondsOfClasses(const plan::Plan& plan, const Pipeline& pipeline,
+                             const CostModel& costs, int32_t kind) {
+  MemberCosts seconds;
+  for (const RankClass& ranks : pipeline.classes) {
+    std::vector<PartCost>& mine = seconds.emplace_back();
+    for (const int32_t p : ranks.parts) {
+      const bool language = pipeline.parts[static_cast<size_t>(p)].module == plan.spec.language;
+      mine.push_back(SecondsOf(pipeline, costs, p, language ? kind : kLongest));
+    }
   }
   return seconds;
 }
@@ -49,11 +126,10 @@ double StepOf(const Execution& execution, size_t first, const Program& program) 
   return step;
 }
 
-// `rank_of` each member, and how many ranks it stands for.
-Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Execution& execution,
-                     const std::vector<const Program*>& programs,
-                     const std::vector<PartCost>& seconds, const std::vector<Rank>& rank_of,
-                     const std::vector<int64_t>& weights) {
+// `rank_of` each member, and how many ranks it stands for. `bound`: of all passes.
+Simulation Summarize(const Execution& execution, const std::vector<const Program*>& programs,
+                     const std::vector<Rank>& rank_of, const std::vector<int64_t>& weights,
+                     double bound) {
   Simulation simulation;
   simulation.timeline.reserve(execution.end.size());
   double busy = 0, ranks = 0;
@@ -81,8 +157,7 @@ Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Exe
     return ranks * seconds > 0 ? std::max(0.0, 1 - busy / (ranks * seconds)) : 0;
   };
   simulation.bubble = bubble_at(simulation.passes);
-  simulation.lower_bound =
-      bubble_at(StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline)));
+  simulation.lower_bound = bubble_at(bound);
   return simulation;
 }
 
@@ -91,22 +166,21 @@ Simulation Summarize(const plan::Plan& plan, const Pipeline& pipeline, const Exe
 Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs,
                     const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  const std::vector<PartCost> seconds = SecondsOf(pipeline, costs);
   std::vector<const Program*> pointers;
   std::vector<Rank> ranks;
   for (const Program& program : programs) {
     ranks.push_back(Rank{static_cast<int32_t>(pointers.size())});
     pointers.push_back(&program);
   }
-  const Execution execution = Execute(ExecutionModel::kStreams, pipeline, WireRanks(plan, pipeline),
-                                      pointers, seconds, costs.message);
-  return Summarize(plan, pipeline, execution, pointers, seconds, ranks,
-                   std::vector<int64_t>(programs.size(), 1));
+  const Wiring wiring = WireRanks(plan, pipeline);
+  const Execution execution = Execute(ExecutionModel::kStreams, pipeline, wiring, pointers,
+                                      SecondsOfRanks(plan, pipeline, wiring, costs), costs.message);
+  return Summarize(execution, pointers, ranks, std::vector<int64_t>(programs.size(), 1),
+                   BoundOf(plan, pipeline, costs));
 }
 
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  const std::vector<PartCost> seconds = SecondsOf(pipeline, costs);
   std::vector<Rank> ranks;
   std::vector<int64_t> weights;
   for (const RankClass& ranks_of_class : pipeline.classes) {
@@ -117,9 +191,36 @@ absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel&
                    BuildStepOfClasses(plan, pipeline, CostFromShapes(plan)));
   std::vector<const Program*> pointers;
   for (const Program& program : programs) pointers.push_back(&program);
-  const Execution execution = Execute(ExecutionModel::kStreams, pipeline, WireClasses(pipeline),
-                                      pointers, seconds, costs.message);
-  return Summarize(plan, pipeline, execution, pointers, seconds, ranks, weights);
+  const Wiring wiring = WireClasses(pipeline);
+  const double bound = BoundOf(plan, pipeline, costs);
+  const std::vector<int32_t> kinds = LanguageKinds(plan, costs);
+  // The step ends with the kind that takes longest; until then the ranks of the others wait.
+  Simulation all;
+  double busy = 0, ranks_of_all = 0;
+  for (const int32_t kind : kinds) {
+    const Execution execution =
+        Execute(ExecutionModel::kStreams, pipeline, wiring, pointers,
+                SecondsOfClasses(plan, pipeline, costs, kind), costs.message);
+    Simulation simulation = Summarize(execution, pointers, ranks, weights, bound);
+    if (kinds.size() == 1) return simulation;
+    const ReplicaKind& replicas =
+        costs.replicas[static_cast<size_t>(plan.spec.language)].kinds[static_cast<size_t>(kind)];
+    const auto kind_ranks = static_cast<double>(replicas.ranks);
+    busy += kind_ranks * simulation.passes * (1 - simulation.bubble);
+    ranks_of_all += kind_ranks;
+    simulation.step = std::max(simulation.step, all.step);
+    if (simulation.passes > all.passes) {
+      all = std::move(simulation);
+    } else {
+      all.step = simulation.step;
+    }
+  }
+  const auto bubble_at = [&](double seconds) {
+    return seconds > 0 ? std::max(0.0, 1 - busy / (ranks_of_all * seconds)) : 0;
+  };
+  all.bubble = bubble_at(all.passes);
+  all.lower_bound = bubble_at(bound);
+  return all;
 }
 
 }  // namespace phalanx::schedule

@@ -37,7 +37,8 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
 // The preview of a plan of any size: one rank stands for all that have the same program, and a
 // message joins all ranks of both its parts. `timeline` has those ranks alone. The figures are
 // those of Simulate where every lane has samples and modules share no ranks; else they may be a few
-// percent off. As BuildStep.
+// percent off. Where the replicas of the language module differ, the pipeline of each kind of them
+// is run by itself, beside the slowest of what other modules have. As BuildStep.
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs);
 
 }  // namespace phalanx::schedule

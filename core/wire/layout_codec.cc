@@ -1,12 +1,14 @@
 #include "core/wire/layout_codec.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/status.h"
 #include "core/job/schema.h"
 
 namespace phalanx::wire {
@@ -20,15 +22,22 @@ std::string NameIn(absl::Span<const absl::string_view> names, Value value) {
   return std::string(names[static_cast<size_t>(value)]);
 }
 
+template <typename Value>
+absl::StatusOr<Value> AnyValueIn(absl::Span<const absl::string_view> names, size_t first,
+                                 absl::string_view field, absl::string_view text) {
+  const auto found =
+      std::find(names.begin() + static_cast<std::ptrdiff_t>(first), names.end(), text);
+  if (found != names.end()) return static_cast<Value>(found - names.begin());
+  return absl::InvalidArgumentError(
+      absl::StrCat("layout: ", field, " is \"", text, "\", which this version does not know"));
+}
+
 // A layout leaves nothing open: 0, "auto", is no value of it.
 template <typename Value>
 absl::StatusOr<Value> ValueIn(absl::Span<const absl::string_view> names, absl::string_view field,
                               absl::string_view text) {
   static_assert(static_cast<int>(Value::kAuto) == 0);
-  const auto found = std::find(names.begin() + 1, names.end(), text);
-  if (found != names.end()) return static_cast<Value>(found - names.begin());
-  return absl::InvalidArgumentError(
-      absl::StrCat("layout: ", field, " is \"", text, "\", which this version does not know"));
+  return AnyValueIn<Value>(names, 1, field, text);
 }
 
 void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
@@ -42,6 +51,8 @@ void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
   out->mutable_speeds()->Assign(module.speeds.begin(), module.speeds.end());
   out->set_state_home(NameIn(job::StateHomeNames(), module.state_home));
   out->set_state_copies(module.state_copies);
+  if (module.recompute.has_value())
+    out->set_recompute(NameIn(job::RecomputeNames(), *module.recompute));
 }
 
 absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
@@ -52,6 +63,10 @@ absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
                             .speeds = {from.speeds().begin(), from.speeds().end()},
                             .state_home = *home,
                             .state_copies = from.state_copies()};
+  if (!from.recompute().empty()) {
+    ASSIGN_OR_RETURN(module.recompute, AnyValueIn<job::Recompute>(job::RecomputeNames(), 0,
+                                                                  "recompute", from.recompute()));
+  }
   for (const v1::ModuleLayout::SlotChange& change : from.changes()) {
     module.changes.push_back(
         {.dp = change.dp(), .pp = change.pp(), .ranks = RanksOf(change.ranks())});
@@ -94,6 +109,7 @@ void ToProto(const plan::Layout& layout, v1::Layout* out) {
   for (Rank rank : layout.lost) out->add_lost(rank.value);
   for (Rank rank : layout.idle) out->add_idle(rank.value);
   out->set_data_digest(layout.data_digest);
+  out->set_micro(layout.micro);
 }
 
 absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
@@ -105,6 +121,7 @@ absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
                       .schedule = {.name = *schedule,
                                    .chunks = from.chunks(),
                                    .encoder_chunks = from.encoder_chunks()},
+                      .micro = from.micro(),
                       .nodes = FromProto(from.placement()),
                       .lost = RanksOf(from.lost()),
                       .idle = RanksOf(from.idle()),

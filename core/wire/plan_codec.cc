@@ -278,6 +278,43 @@ void FillMemory(const plan::Plan& plan, v1::Plan* out) {
   }
 }
 
+constexpr size_t kMovesMax = 4096;
+
+v1::Plan::Move::Source SourceOf(plan::Move::Source source) {
+  switch (source) {
+    case plan::Move::Source::kRank:
+      return v1::Plan::Move::SOURCE_RANK;
+    case plan::Move::Source::kHost:
+      return v1::Plan::Move::SOURCE_HOST;
+    case plan::Move::Source::kCheckpoint:
+      return v1::Plan::Move::SOURCE_CHECKPOINT;
+  }
+  return v1::Plan::Move::SOURCE_UNSPECIFIED;
+}
+
+void FillLoss(const plan::Plan& plan, const schedule::Preview::Loss& loss, v1::Plan* out) {
+  out->set_bytes_moved(loss.moves.bytes);
+  out->set_steps_lost(loss.moves.steps_lost);
+  out->set_step_ratio(loss.step_ratio);
+  out->set_moves_left_out(loss.moves.moves.size() > kMovesMax);
+  if (out->moves_left_out()) return;
+  for (const plan::Move& move : loss.moves.moves) {
+    v1::Plan::Move* to = out->add_moves();
+    to->set_module(move.part.module);
+    to->set_pp(move.part.stage);
+    to->set_chunk(move.part.chunk);
+    to->set_bucket(move.bucket);
+    to->set_kind(KindOf(move.family.kind));
+    if (move.family.edge >= 0) {
+      to->set_projector(plan.spec.edges[static_cast<size_t>(move.family.edge)].to);
+    }
+    Fill(move.elements, to->mutable_elements());
+    to->set_source(SourceOf(move.source));
+    if (move.source != plan::Move::Source::kCheckpoint) to->set_from(move.from.value);
+    to->set_to(move.to.value);
+  }
+}
+
 // ---- Schedule ----
 
 void FillSchedule(const plan::Plan& plan, const PlanFigures& figures, v1::Plan::Schedule* out) {
@@ -319,6 +356,7 @@ v1::Plan ToProto(const plan::Plan& plan, const PlanFigures& figures) {
   ToProto(plan.layout.nodes, out.mutable_placement());
   *out.mutable_idle() = Numbers(plan.layout.idle);
   *out.mutable_lost() = Numbers(plan.layout.lost);
+  *out.mutable_notes() = {plan.notes.begin(), plan.notes.end()};
   out.set_stages(plan.stages);
   FillSchedule(plan, figures, out.mutable_schedule());
   FillCandidates(plan, &out);
@@ -326,6 +364,7 @@ v1::Plan ToProto(const plan::Plan& plan, const PlanFigures& figures) {
   FillSegments(plan, &out);
   FillShares(plan, &out);
   FillMemory(plan, &out);
+  if (figures.loss.has_value()) FillLoss(plan, *figures.loss, &out);
   return out;
 }
 

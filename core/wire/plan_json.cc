@@ -206,6 +206,24 @@ Json ShareJson(const v1::Plan& plan, const v1::Plan::Share& share) {
           {"homes", HomesJson(share.homes(), share.host())}};
 }
 
+Json MoveJson(const v1::Plan& plan, const v1::Plan::Move& move) {
+  Json from = move.source() == v1::Plan::Move::SOURCE_RANK   ? Json(move.from())
+              : move.source() == v1::Plan::Move::SOURCE_HOST ? Json("host")
+                                                             : Json("checkpoint");
+  Json json = {{"module", NameOf(plan, move.module())},
+               {"family", NameOf(move.kind())},
+               {"chunk", move.chunk()},
+               {"bucket", move.bucket()},
+               {"first", move.elements().first()},
+               {"count", move.elements().count()},
+               {"from", std::move(from)},
+               {"from_pp", move.pp()},
+               {"to", move.to()},
+               {"to_pp", move.pp()}};
+  if (move.has_projector()) json["projector"] = NameOf(plan, move.projector());
+  return json;
+}
+
 Json StateHomesJson(const v1::Plan& plan, const v1::Plan::StateHomes& state) {
   Json homes = Json::array();
   for (const v1::Plan::Ranks& ranks : state.homes()) {
@@ -289,6 +307,7 @@ std::string PlanJson(const v1::Plan& plan) {
   json["edges"] = ListJson(plan, plan.edges(), EdgeJson);
   json["ranks"] = RanksJson(plan, devices);
   if (plan.lost_size() > 0) json["lost"] = ToJson(plan.lost());
+  for (const std::string& note : plan.notes()) json["notes"].push_back(note);
   json["idle"] = ToJson(plan.idle());
   json["idle_devices"] = IdleDevicesJson(plan, devices);
   json["stages"] = plan.stages();
@@ -300,6 +319,13 @@ std::string PlanJson(const v1::Plan& plan) {
   json["shares_left_out"] = plan.shares_left_out();
   json["state_homes"] = ListJson(plan, plan.state_homes(), StateHomesJson);
   json["memory"] = MemoryJson(plan);
+  if (plan.has_step_ratio()) {
+    json["moves"] = ListJson(plan, plan.moves(), MoveJson);
+    json["moves_left_out"] = plan.moves_left_out();
+    json["bytes_moved"] = plan.bytes_moved();
+    json["steps_lost"] = plan.steps_lost();
+    json["step_ratio"] = plan.step_ratio();
+  }
   return Print(json);
 }
 

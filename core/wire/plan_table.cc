@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -246,7 +247,7 @@ void AddReplicas(const Plan& plan, const ModulePlan& layout, const std::set<int3
 }
 
 // What is lost, and what is left of the replicas of each module that lost any of it.
-std::string LossTable(const Plan& plan) {
+std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::Loss>& loss) {
   const auto number = [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); };
   std::vector<Rank> shown = plan.layout.lost;
   if (shown.size() > kLostShown) shown.resize(kLostShown);
@@ -262,7 +263,14 @@ std::string LossTable(const Plan& plan) {
     if (hit.empty()) continue;
     AddReplicas(plan, layout, hit, &table);
   }
-  return absl::StrCat(text, table.Print());
+  absl::StrAppend(&text, table.Print());
+  if (loss.has_value()) {
+    absl::StrAppend(&text,
+                    absl::StrFormat("\nStep: %.3f times the healthy one\n", loss->step_ratio),
+                    "State to move: ", plan::FormatBytes(loss->moves.bytes), ", at most ",
+                    loss->moves.steps_lost, " steps lost\n");
+  }
+  return text;
 }
 
 // Steps are those of the simulation, as multiples of the chosen one.
@@ -307,7 +315,7 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
       plan.epoch().value, ", plan ", plan.digest, "\n\n", ModulesTable(plan));
   if (!plan.spec.edges.empty()) absl::StrAppend(&text, "\n", EdgesTable(plan));
   absl::StrAppend(&text, "\n", RanksTable(plan, memory), "\n");
-  if (!plan.layout.lost.empty()) absl::StrAppend(&text, LossTable(plan), "\n");
+  if (!plan.layout.lost.empty()) absl::StrAppend(&text, LossTable(plan, figures.loss), "\n");
   absl::StrAppend(&text, IdleLine(plan));
   absl::StrAppend(&text, "Batch: ", plan.spec.batch.global, " samples a step, ", plan.microbatches,
                   plan.microbatches == 1 ? " microbatch" : " microbatches", " of at most ",
@@ -318,6 +326,7 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
                                   100 * figures.lower_bound));
   if (known) absl::StrAppend(&text, MemoryLine(memory));
   if (!plan.candidates.empty()) absl::StrAppend(&text, "\n", CandidatesTable(plan));
+  for (const std::string& note : plan.notes) absl::StrAppend(&text, "Note: ", note, "\n");
   return text;
 }
 

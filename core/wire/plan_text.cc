@@ -10,6 +10,12 @@
 
 namespace phalanx::wire {
 
+PlanFigures FiguresOf(const schedule::Preview& preview) {
+  return {.bubble = preview.simulation.bubble,
+          .lower_bound = preview.simulation.lower_bound,
+          .loss = preview.loss};
+}
+
 std::string RunText(int64_t first, int64_t count) {
   if (count <= 0) return "-";
   return count == 1 ? absl::StrCat(first) : absl::StrCat(first, "-", first + count - 1);

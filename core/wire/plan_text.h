@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/plan/plan.h"
+#include "core/schedule/preview.h"
 
 namespace phalanx::wire {
 
@@ -12,7 +14,9 @@ namespace phalanx::wire {
 struct PlanFigures {
   double bubble = 0;  // fractions of devices x step
   double lower_bound = 0;
+  std::optional<schedule::Preview::Loss> loss = std::nullopt;
 };
+PlanFigures FiguresOf(const schedule::Preview& preview);
 
 // "3-7", "3", "-" for none.
 std::string RunText(int64_t first, int64_t count);

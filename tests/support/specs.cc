@@ -98,6 +98,7 @@ AJob& AJob::Module(const std::string& name, const job::Architecture& architectur
   parallel.expt_dp = parallel.ranks / (layout.expt_tp * layout.ep * layout.pp);
   parallel.order = layout.order;
   parallel.layers = layout.layers;
+  parallel.sequence = layout.sequence;
   module.offset = layout.offset < 0 ? next_offset_ : layout.offset;
   next_offset_ = module.offset + parallel.ranks;
   spec_.modules.push_back(std::move(module));

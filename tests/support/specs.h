@@ -56,6 +56,7 @@ struct Layout {
   int32_t offset = -1;  // -1: after the module before
   bool frozen = false;
   job::Recompute recompute = job::Recompute::kNone;
+  bool sequence = false;
 };
 
 struct EdgeShape {

@@ -1,5 +1,6 @@
 #include "worker/agent/supervisor.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -93,6 +94,7 @@ void Supervisor::Carry(const SendRunEpoch& order) {
     return FailChannel(order.process, found->second, "the assignment is no Assign message");
   }
   run.set_rank(order.rank);
+  found->second.rank = order.rank;
   run.set_device_index(order.device);
   run.set_device_kind(options_.device_kind);
   run.set_data_index(order.index_path);
@@ -135,10 +137,13 @@ void Supervisor::Carry(const KillProcess& order) {
   if (found != processes_.end()) kill(-found->second.spawned.pid, SIGKILL);
 }
 
-void Supervisor::Send(ProcessNumber number, const google::protobuf::MessageLite& message) {
+void Supervisor::Send(ProcessNumber number, const google::protobuf::MessageLite& message,
+                      std::vector<UniqueFd> descriptors) {
   const auto found = processes_.find(number);
   if (found == processes_.end() || !found->second.spawned.channel.is_open()) return;
   Process& process = found->second;
+  if (!descriptors.empty())
+    process.attachments.push_back({process.outgoing.size(), std::move(descriptors)});
   const absl::Status framed = channel::AppendFrame(message, &process.outgoing);
   if (!framed.ok()) return FailChannel(number, process, std::string(framed.message()));
   Flush(number, process);
@@ -150,15 +155,28 @@ void Supervisor::Send(ProcessNumber number, const google::protobuf::MessageLite&
 void Supervisor::Flush(ProcessNumber number, Process& process) {
   size_t sent = 0;
   while (sent < process.outgoing.size()) {
-    const ssize_t n = send(process.spawned.channel.get(), process.outgoing.data() + sent,
-                           process.outgoing.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    // Descriptors travel with the first byte of their frame, so what is before it goes alone.
+    std::vector<int> descriptors;
+    size_t end = process.outgoing.size();
+    for (const Process::Attachment& attachment : process.attachments) {
+      if (attachment.at > sent) {
+        end = attachment.at;
+        break;
+      }
+      for (const UniqueFd& fd : attachment.descriptors) descriptors.push_back(fd.get());
+    }
+    const ssize_t n = channel::SendSome(
+        process.spawned.channel.get(), absl::string_view(process.outgoing).substr(sent, end - sent),
+        descriptors);
     if (n > 0) {
+      if (!descriptors.empty()) process.attachments.pop_front();
       sent += static_cast<size_t>(n);
     } else if (n < 0 && WouldBlock()) {
       break;
     } else if (n == 0 || errno != EINTR) {
       // What it wrote before it closed is still to be read: ReadChannel will find the end.
       process.outgoing.clear();
+      process.attachments.clear();
       if (!process.channel_failed) {
         process.channel_failed = true;
         events_.push_back(ChannelFailed{number, "cannot write to it"});
@@ -167,11 +185,35 @@ void Supervisor::Flush(ProcessNumber number, Process& process) {
     }
   }
   process.outgoing.erase(0, sent);
+  for (Process::Attachment& attachment : process.attachments) attachment.at -= sent;
+}
+
+void Supervisor::GiveHostMemory(ProcessNumber number, const Process& process, int64_t epoch,
+                                int64_t bytes) {
+  v1::ToRank message;
+  v1::HostMemory& answer = *message.mutable_host_memory();
+  answer.set_epoch(epoch);
+  answer.set_bytes(bytes);
+  std::vector<UniqueFd> descriptors;
+  const auto buffers = host_memory_.BuffersOf(process.job, process.rank, bytes);
+  if (!buffers.ok()) {
+    answer.set_error(std::string(buffers.status().message()));
+    return Send(number, message);
+  }
+  for (const int fd : *buffers) {
+    descriptors.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!descriptors.back().is_open()) {
+      answer.set_error(absl::StrCat("no file descriptor left: ", strerror(errno)));
+      return Send(number, message);
+    }
+  }
+  Send(number, message, std::move(descriptors));
 }
 
 void Supervisor::FailChannel(ProcessNumber number, Process& process, std::string reason) {
   process.spawned.channel.reset();
   process.outgoing.clear();
+  process.attachments.clear();
   if (std::exchange(process.channel_failed, true)) return;
   events_.push_back(ChannelFailed{number, std::move(reason)});
 }
@@ -261,6 +303,9 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
     case v1::ToDaemon::kStopped:
       events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});
       return;
+    case v1::ToDaemon::kAskHostMemory:
+      return GiveHostMemory(number, process, message.ask_host_memory().epoch(),
+                            message.ask_host_memory().bytes());
     case v1::ToDaemon::MESSAGE_NOT_SET:
       return;
   }

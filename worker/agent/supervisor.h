@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/posix/unique_fd.h"
 #include "google/protobuf/message_lite.h"
+#include "worker/agent/host_memory.h"
 #include "worker/agent/log_spool.h"
 #include "worker/agent/machine/actions.h"
 #include "worker/agent/machine/events.h"
@@ -52,6 +54,7 @@ class Supervisor {
   void Carry(const SendQuit& order);
   void Carry(const TerminateProcess& order);
   void Carry(const KillProcess& order);
+  void Carry(const FreeHostMemory& order) { host_memory_.Free(order.job); }
 
   // Adds the descriptors to wait for.
   void AddTo(std::vector<pollfd>& fds) const;
@@ -66,12 +69,20 @@ class Supervisor {
     JobId job;
     std::unique_ptr<LogSpool> log;  // null: the disk did not let us
     channel::FrameDecoder decoder;
+    int32_t rank = 0;      // in the epoch that it was last told to run
     std::string outgoing;  // frames that the socket has not taken yet
+    struct Attachment {
+      size_t at = 0;  // in `outgoing`: the first byte of its frame
+      std::vector<UniqueFd> descriptors;
+    };
+    std::deque<Attachment> attachments;
     bool channel_failed = false;
   };
 
   void OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t rank);
-  void Send(ProcessNumber number, const google::protobuf::MessageLite& message);
+  void Send(ProcessNumber number, const google::protobuf::MessageLite& message,
+            std::vector<UniqueFd> descriptors = {});
+  void GiveHostMemory(ProcessNumber number, const Process& process, int64_t epoch, int64_t bytes);
   void Flush(ProcessNumber number, Process& process);
   void FailChannel(ProcessNumber number, Process& process, std::string reason);
   // Reads at most `bytes_max`; false: there may be more.
@@ -84,6 +95,7 @@ class Supervisor {
 
   const SupervisorOptions options_;
   LogActivity& activity_;
+  HostMemory host_memory_;
   std::map<ProcessNumber, Process> processes_;
   std::vector<Event> events_;
 };

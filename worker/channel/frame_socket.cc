@@ -54,7 +54,48 @@ absl::Status WaitFor(int fd, short events, absl::Time deadline) {
   }
 }
 
+// As recv() of what is there; what descriptors came with it go to `descriptors`.
+ssize_t ReceiveSome(int fd, char* bytes, size_t size, std::vector<UniqueFd>* descriptors) {
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))];
+  iovec into{bytes, size};
+  msghdr message{};
+  message.msg_iov = &into;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) return n;
+  for (cmsghdr* entry = CMSG_FIRSTHDR(&message); entry != nullptr;
+       entry = CMSG_NXTHDR(&message, entry)) {
+    if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(entry) + i * sizeof(int), sizeof descriptor);
+      descriptors->emplace_back(descriptor);
+    }
+  }
+  return n;
+}
+
 }  // namespace
+
+ssize_t SendSome(int fd, absl::string_view bytes, absl::Span<const int> descriptors) {
+  if (descriptors.empty()) return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
+  iovec from{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &from;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+  cmsghdr* entry = CMSG_FIRSTHDR(&message);
+  entry->cmsg_level = SOL_SOCKET;
+  entry->cmsg_type = SCM_RIGHTS;
+  entry->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size() * sizeof(int));
+  return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
 
 absl::Status AppendFrame(const google::protobuf::MessageLite& message, std::string* out) {
   const size_t bytes = message.ByteSizeLong();
@@ -132,7 +173,7 @@ absl::Status FrameSocket::Receive(google::protobuf::MessageLite* message, absl::
       return absl::InvalidArgumentError(
           absl::StrCat("rank channel: a frame is no ", message->GetTypeName()));
     }
-    const ssize_t n = recv(fd_, bytes, sizeof(bytes), MSG_DONTWAIT);
+    const ssize_t n = ReceiveSome(fd_, bytes, sizeof(bytes), &descriptors_);
     if (n > 0) {
       decoder_.Append({bytes, static_cast<size_t>(n)});
     } else if (n == 0) {

@@ -11,16 +11,22 @@
 // and takes Unavailable, the daemon's end is gone, as an order to end.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "core/base/mutex.h"
+#include "core/posix/unique_fd.h"
 #include "google/protobuf/message_lite.h"
 
 namespace phalanx::channel {
@@ -31,6 +37,11 @@ inline constexpr int kRankChannelFd = 3;
 // Appends the frame of `message` to `out`. Errors: ResourceExhausted if it is too large; `out` is
 // then as it was.
 absl::Status AppendFrame(const google::protobuf::MessageLite& message, std::string* out);
+
+// Writes some of `bytes`, at least one if the socket takes any, and lets `descriptors`, at most
+// kDescriptorsMax, travel with the first of them. As send(): never waits; -1 with errno.
+inline constexpr size_t kDescriptorsMax = 8;
+ssize_t SendSome(int fd, absl::string_view bytes, absl::Span<const int> descriptors);
 
 // Cuts a byte stream into frames. Not thread-safe.
 class FrameDecoder {
@@ -70,12 +81,17 @@ class FrameSocket {
   // message of this type.
   absl::Status Receive(google::protobuf::MessageLite* message, absl::Duration timeout);
 
+  // Descriptors that came with what has been received so far and were not taken yet, oldest first.
+  // Of the receiving thread.
+  std::vector<UniqueFd> TakeDescriptors() { return std::exchange(descriptors_, {}); }
+
   // Wakes every wait at both ends; later calls fail with Unavailable.
   void Shutdown();
 
  private:
   const int fd_;
-  FrameDecoder decoder_;  // owned by the receiving thread
+  FrameDecoder decoder_;  // owned by the receiving thread, as the next
+  std::vector<UniqueFd> descriptors_;
   Mutex send_mutex_;
   bool send_broken_ ABSL_GUARDED_BY(send_mutex_) = false;
 };

@@ -74,6 +74,13 @@ absl::StatusOr<std::unique_ptr<Snapshot>> Snapshot::Create(const plan::Plan& pla
   return snapshot;
 }
 
+std::unique_ptr<Snapshot> Snapshot::Into(std::byte* memory, train::TrainingState& state,
+                                         std::vector<Section> sections) {
+  std::unique_ptr<Snapshot> snapshot(new Snapshot(state, std::move(sections)));
+  snapshot->Place(memory);
+  return snapshot;
+}
+
 Snapshot::Snapshot(train::TrainingState& state, std::vector<Section> sections)
     : state_(state), stream_(train::NewStream(state.options().device)) {
   for (Section& section : sections) copies_.push_back({.section = std::move(section)});
@@ -81,7 +88,13 @@ Snapshot::Snapshot(train::TrainingState& state, std::vector<Section> sections)
 
 Snapshot::~Snapshot() {
   if (copier_.joinable()) copier_.join();
-  state_.HoldState(nullptr);  // nobody reads it any more
+  state_.HoldState(this, nullptr);
+}
+
+int64_t Snapshot::BytesOf(const std::vector<Section>& sections) {
+  int64_t sum = 0;
+  for (const Section& section : sections) sum += Aligned(section.bytes());
+  return sum;
 }
 
 int64_t Snapshot::bytes() const {
@@ -90,15 +103,23 @@ int64_t Snapshot::bytes() const {
   return sum;
 }
 
+bool Snapshot::Done() {
+  const MutexLock lock(&mu_);
+  return complete_ && copied_.Passed();
+}
+
 absl::Status Snapshot::Allocate() {
   if (copies_.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(memory_, Memory::Take(bytes(), state_.options().device));
-  std::byte* next = memory_->data();
+  Place(memory_->data());
+  return absl::OkStatus();
+}
+
+void Snapshot::Place(std::byte* next) {
   for (Copied& copy : copies_) {
     copy.array = at::from_blob(next, {copy.section.elements}, ScalarTypeOf(copy.section.dtype));
     next += Aligned(copy.section.bytes());
   }
-  return absl::OkStatus();
 }
 
 absl::Status Snapshot::Begin() {
@@ -117,7 +138,7 @@ absl::Status Snapshot::Begin() {
       return absl::OkStatus();
     }));
     const train::Moment copied = train::Moment::Now(state_.options().device);
-    state_.HoldState([copied] { copied.Await(); });
+    state_.HoldState(this, [copied] { copied.Await(); });
     const MutexLock lock(&mu_);
     copied_ = copied;
     complete_ = true;  // as far as this thread is concerned
@@ -134,7 +155,7 @@ absl::Status Snapshot::Begin() {
     complete_ = true;
     complete_changed_.SignalAll();
   });
-  state_.HoldState([this] { AwaitCopy(); });
+  state_.HoldState(this, [this] { AwaitCopy(); });
   return absl::OkStatus();
 }
 
@@ -175,7 +196,8 @@ PartWrite Snapshot::Entries() const {
     for (const LocalEntry& local : copy.section.entries) {
       write.entries.push_back(local.entry);
       write.sources.push_back(
-          {.first = memory + local.position * BytesOf(local.entry.dtype), .stride = local.stride});
+          {.first = memory + local.position * checkpoint::BytesOf(local.entry.dtype),
+           .stride = local.stride});
     }
   }
   return write;

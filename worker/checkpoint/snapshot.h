@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -33,6 +34,11 @@ class Snapshot {
   // `state` outlives it. Errors: ResourceExhausted if the host has not the memory.
   static absl::StatusOr<std::unique_ptr<Snapshot>> Create(const plan::Plan& plan,
                                                           train::TrainingState& state);
+  // Into `memory` of Snapshot::BytesOf(sections), at a 64-byte boundary, which outlives it and is
+  // pinned beside a GPU.
+  static std::unique_ptr<Snapshot> Into(std::byte* memory, train::TrainingState& state,
+                                        std::vector<Section> sections);
+  static int64_t BytesOf(const std::vector<Section>& sections);
   ~Snapshot();
 
   // Copies the state of the last decided step. The copy before is of no use any more. Nothing of
@@ -42,6 +48,8 @@ class Snapshot {
   // Waits until the copy that was begun last is complete. Errors: Cancelled when asked to stop;
   // what the device says.
   absl::Status Await(const std::stop_token& stop);
+  // Whether that copy is complete, of the thread that trains. Never blocks.
+  bool Done();
   // What goes into the part file, from the copy's memory. Nothing: the rank writes no part.
   PartWrite Entries() const;
   int64_t bytes() const;
@@ -56,6 +64,7 @@ class Snapshot {
 
   Snapshot(train::TrainingState& state, std::vector<Section> sections);
   absl::Status Allocate();
+  void Place(std::byte* next);
   void CopySections();
   void AwaitCopy();
 

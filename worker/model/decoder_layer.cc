@@ -46,17 +46,20 @@ absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention,
   RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
   s->attention_input = std::move(normed.y);
   s->norm1_rstd = std::move(normed.rstd);
-  s->qkv = Linear(s->attention_input, qkv_).view({shape.batch, shape.length, -1});
+  at::Tensor rows;
+  RETURN_IF_ERROR(context_.group.Whole(s->attention_input, shape.rows(), &rows));
+  s->qkv = Linear(rows, qkv_).view({shape.batch, shape.length, -1});
   Rotate(ByHead(s->qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
   s->context =
       Attention(s->qkv, context_.heads, /*causal=*/true, attention ? &s->attention : nullptr);
 
   s->middle = Linear(s->context, o_);
-  RETURN_IF_ERROR(context_.group.AllReduce(s->middle));
+  RETURN_IF_ERROR(context_.group.Sum(&s->middle));
   normed = AddRmsNorm(s->input, s->middle, norm2_.weight, epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_rstd = std::move(normed.rstd);
-  s->mlp_hidden = Linear(s->mlp_input, gate_up_);
+  RETURN_IF_ERROR(context_.group.Whole(s->mlp_input, shape.rows(), &rows));
+  s->mlp_hidden = Linear(rows, gate_up_);
   s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
   return absl::OkStatus();
 }
@@ -82,7 +85,7 @@ absl::Status DecoderLayer::Forward(const at::Tensor& input, const SequenceShape&
   const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
   RETURN_IF_ERROR(Compute(shape, attention, &s));
   *output = Linear(s.mlp_active, down_);
-  RETURN_IF_ERROR(context_.group.AllReduce(*output));
+  RETURN_IF_ERROR(context_.group.Sum(output));
   output->add_(s.middle);
   if (state != nullptr) *state = Kept(context_, std::move(s));
   return absl::OkStatus();
@@ -94,30 +97,35 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   LayerState s = std::exchange(*state, {});
   RETURN_IF_ERROR(Restore(shape, &s));
   s.qkv.reset();
-  at::Tensor active_gradient = LinearInputGradient(output_gradient, down_);
-  work->Matrix(down_, output_gradient, std::move(s.mlp_active));
+  at::Tensor rows;
+  RETURN_IF_ERROR(context_.group.Whole(output_gradient, shape.rows(), &rows));
+  at::Tensor active_gradient = LinearInputGradient(rows, down_);
+  work->Matrix(down_, rows, std::move(s.mlp_active));
   const at::Tensor hidden_gradient =
       SwiGluBackward(active_gradient, std::exchange(s.mlp_hidden, {}), context_.architecture.block);
   active_gradient.reset();
   at::Tensor normed_gradient = LinearInputGradient(hidden_gradient, gate_up_);
-  work->Matrix(gate_up_, hidden_gradient, std::move(s.mlp_input));
-  RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
+  RETURN_IF_ERROR(context_.group.Sum(&normed_gradient));
+  RETURN_IF_ERROR(context_.group.Whole(std::exchange(s.mlp_input, {}), shape.rows(), &rows));
+  work->Matrix(gate_up_, hidden_gradient, rows);
   NormGradient norm =
       RmsNormBackward(normed_gradient, s.middle, s.norm2_rstd, norm2_.weight, output_gradient);
   work->Sum(norm2_, std::move(norm.weight));
   const at::Tensor middle_gradient = std::move(norm.x);
   s.middle.reset();
 
-  const at::Tensor context_gradient = LinearInputGradient(middle_gradient, o_);
-  work->Matrix(o_, middle_gradient, std::move(s.context));
+  RETURN_IF_ERROR(context_.group.Whole(middle_gradient, shape.rows(), &rows));
+  const at::Tensor context_gradient = LinearInputGradient(rows, o_);
+  work->Matrix(o_, rows, std::move(s.context));
   const at::Tensor qkv_gradient = AttentionBackward(
       context_gradient, context_.heads, /*causal=*/true, std::exchange(s.attention, {}));
   Rotate(ByHead(qkv_gradient, shape), rotated_heads(), context_.cos, context_.sin,
          /*inverse=*/true);
   const at::Tensor qkv_rows = qkv_gradient.view({shape.rows(), -1});
   normed_gradient = LinearInputGradient(qkv_rows, qkv_);
-  work->Matrix(qkv_, qkv_rows, std::move(s.attention_input));
-  RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
+  RETURN_IF_ERROR(context_.group.Sum(&normed_gradient));
+  RETURN_IF_ERROR(context_.group.Whole(std::exchange(s.attention_input, {}), shape.rows(), &rows));
+  work->Matrix(qkv_, qkv_rows, std::move(rows));
   norm = RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, norm1_.weight, middle_gradient);
   work->Sum(norm1_, std::move(norm.weight));
   *input_gradient = std::move(norm.x);

@@ -42,18 +42,19 @@ class DecoderStage final : public SlottedStage<DecoderState> {
                            StageOutput* output) const override;
 
   absl::Status CheckLength(int64_t length) const;
-  // What goes into the layers: embedded tokens, incoming rows or the stage before.
+  // What goes into the layers on this rank: embedded tokens, incoming rows or the stage before.
   absl::Status RunFirst(const StageInput& input, const SequenceShape& shape, DecoderState* state,
                         at::Tensor* hidden) const;
-  // The final norm, the loss, and what leaves along the edges.
+  // The final norm, the loss, and what leaves along the edges, from all rows.
   absl::Status RunLast(const StageInput& input, const at::Tensor& hidden, bool evaluate,
                        DecoderState* state, StageOutput* output) const;
   absl::Status RunHead(const StageInput& input, const at::Tensor& normed, bool evaluate,
                        HeadState* state, StageOutput* output) const;
-  // The gradient of the last layer's output, from the loss and the edges.
+  // The gradient of the last layer's output on this rank, from the loss and the edges.
   absl::Status BackwardLast(const std::vector<at::Tensor>& output_gradient, DecoderState* state,
                             at::Tensor* gradient) const;
-  void BackwardFirst(const at::Tensor& gradient, DecoderState* state, StageOutput* output) const;
+  absl::Status BackwardFirst(const at::Tensor& gradient, DecoderState* state,
+                             StageOutput* output) const;
 
   // A scalar 0: the loss of a microbatch without samples.
   at::Tensor NoLoss() const { return at::zeros({}, context_.cos.options()); }
@@ -98,7 +99,7 @@ DecoderStage::DecoderStage(const StageParts& parts)
 
   const VocabularyRows rows = RowsOf(parts.units, architecture);
   if (parts.table.Has(plan::MatrixRole::kEmbedding) && first_) {
-    embedding_.emplace(parts.group, parts.table.Matrix(plan::MatrixRole::kEmbedding), rows);
+    embedding_.emplace(context_.group, parts.table.Matrix(plan::MatrixRole::kEmbedding), rows);
   }
   for (int32_t layer = parts.layers.first; layer < parts.layers.first + parts.layers.count;
        ++layer) {
@@ -134,10 +135,11 @@ absl::Status DecoderStage::RunFirst(const StageInput& input, const SequenceShape
     return embedding_->Forward(input.tokens.reshape({-1}), input.rows, input.row_positions,
                                state == nullptr ? nullptr : &state->embedding, hidden);
   }
-  *hidden = at::zeros({shape.rows(), context_.architecture.hidden_size},
-                      context_.cos.options().dtype(compute_));
+  const at::Tensor rows = at::zeros({shape.rows(), context_.architecture.hidden_size},
+                                    context_.cos.options().dtype(compute_));
+  *hidden = context_.group.Mine(rows);
   if (!input.rows.defined() || input.rows.size(0) == 0) return absl::OkStatus();
-  ScatterRows(*hidden, input.row_positions, input.rows);
+  ScatterRows(rows, input.row_positions, input.rows);
   if (state != nullptr) state->row_positions = input.row_positions;
   return absl::OkStatus();
 }
@@ -198,7 +200,9 @@ absl::Status DecoderStage::Run(const StageInput& input, bool evaluate, DecoderSt
     output->hidden[0] = hidden;
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(RunLast(input, hidden, evaluate, state, output));
+  at::Tensor rows;
+  RETURN_IF_ERROR(context_.group.Whole(hidden, shape.rows(), &rows));
+  RETURN_IF_ERROR(RunLast(input, rows, evaluate, state, output));
   if (output->predicted.defined()) {
     output->predicted = output->predicted.view({shape.batch, shape.length});
   }
@@ -221,18 +225,21 @@ absl::Status DecoderStage::BackwardLast(const std::vector<at::Tensor>& output_gr
   NormGradient norm = RmsNormBackward(normed, std::exchange(state->norm_input, {}),
                                       state->norm_rstd, final_norm_.weight, {});
   state->work.Sum(final_norm_, std::move(norm.weight));
-  *gradient = std::move(norm.x);
+  *gradient = context_.group.Mine(norm.x);
   return absl::OkStatus();
 }
 
-void DecoderStage::BackwardFirst(const at::Tensor& gradient, DecoderState* state,
-                                 StageOutput* output) const {
+absl::Status DecoderStage::BackwardFirst(const at::Tensor& gradient, DecoderState* state,
+                                         StageOutput* output) const {
+  at::Tensor rows;
   if (embedding_.has_value()) {
-    at::Tensor rows = embedding_->Backward(gradient, &state->embedding, &state->work);
+    RETURN_IF_ERROR(embedding_->Backward(gradient, &state->embedding, &state->work, &rows));
     if (trains_.inputs) output->rows = std::move(rows);
   } else if (trains_.inputs && state->row_positions.defined()) {
-    output->rows = gradient.index_select(0, state->row_positions);
+    RETURN_IF_ERROR(context_.group.Whole(gradient, state->shape.rows(), &rows));
+    output->rows = rows.index_select(0, state->row_positions);
   }
+  return absl::OkStatus();
 }
 
 absl::Status DecoderStage::RunBackward(const std::vector<at::Tensor>& output_gradient,
@@ -247,11 +254,8 @@ absl::Status DecoderStage::RunBackward(const std::vector<at::Tensor>& output_gra
   }
   if (!layers_back_) return absl::OkStatus();
   RETURN_IF_ERROR(layers_.BackwardInput(state->shape, &state->layers, &state->work, &gradient));
-  if (first_) {
-    BackwardFirst(gradient, state, output);
-  } else if (trains_.inputs) {
-    output->hidden[0] = gradient;
-  }
+  if (first_) return BackwardFirst(gradient, state, output);
+  if (trains_.inputs) output->hidden[0] = gradient;
   return absl::OkStatus();
 }
 

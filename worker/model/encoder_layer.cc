@@ -75,18 +75,21 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention,
   s->attention_input = std::move(normed.y);
   s->norm1_mean = std::move(normed.mean);
   s->norm1_rstd = std::move(normed.rstd);
-  s->qkv = Linear(s->attention_input, qkv_, qkv_bias_).view({shape.batch, shape.length, -1});
+  at::Tensor rows;
+  RETURN_IF_ERROR(context_.group.Whole(s->attention_input, shape.rows(), &rows));
+  s->qkv = Linear(rows, qkv_, qkv_bias_).view({shape.batch, shape.length, -1});
   s->context =
       Attention(s->qkv, context_.heads, /*causal=*/false, attention ? &s->attention : nullptr);
 
   s->middle = Linear(s->context, o_);
-  RETURN_IF_ERROR(context_.group.AllReduce(s->middle));
+  RETURN_IF_ERROR(context_.group.Sum(&s->middle));
   s->middle.add_(o_bias_.weight).add_(s->input);  // the bias once, after the sum over ranks
   normed = LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
-  s->mlp_hidden = Linear(s->mlp_input, up_, up_bias_);
+  RETURN_IF_ERROR(context_.group.Whole(s->mlp_input, shape.rows(), &rows));
+  s->mlp_hidden = Linear(rows, up_, up_bias_);
   s->mlp_active = Activate(activation_, s->mlp_hidden);
   return absl::OkStatus();
 }
@@ -114,7 +117,7 @@ absl::Status EncoderLayer::Forward(const at::Tensor& input, const SequenceShape&
   const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
   RETURN_IF_ERROR(Compute(shape, attention, &s));
   *output = Linear(s.mlp_active, down_);
-  RETURN_IF_ERROR(context_.group.AllReduce(*output));
+  RETURN_IF_ERROR(context_.group.Sum(output));
   output->add_(down_bias_.weight).add_(s.middle);
   if (state != nullptr) *state = Kept(context_, std::move(s));
   return absl::OkStatus();
@@ -139,14 +142,17 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   LayerState s = std::exchange(*state, {});
   RETURN_IF_ERROR(Restore(shape, &s));
   s.qkv.reset();
-  const at::Tensor hidden_gradient = ActivateBackward(
-      activation_, LinearInputGradient(output_gradient, down_), std::exchange(s.mlp_hidden, {}));
-  work->Matrix(down_, output_gradient, std::move(s.mlp_active));
+  at::Tensor rows;
+  RETURN_IF_ERROR(context_.group.Whole(output_gradient, shape.rows(), &rows));
+  const at::Tensor hidden_gradient = ActivateBackward(activation_, LinearInputGradient(rows, down_),
+                                                      std::exchange(s.mlp_hidden, {}));
+  work->Matrix(down_, rows, std::move(s.mlp_active));
   work->Bias(down_bias_, output_gradient);
   at::Tensor normed_gradient = LinearInputGradient(hidden_gradient, up_);
-  work->Matrix(up_, hidden_gradient, std::move(s.mlp_input));
+  RETURN_IF_ERROR(context_.group.Sum(&normed_gradient));
+  RETURN_IF_ERROR(context_.group.Whole(std::exchange(s.mlp_input, {}), shape.rows(), &rows));
+  work->Matrix(up_, hidden_gradient, rows);
   work->Bias(up_bias_, hidden_gradient);
-  RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
   NormGradient norm = LayerNormBackward(normed_gradient, s.middle, {{}, s.norm2_mean, s.norm2_rstd},
                                         norm2_.weight, norm2_bias_.weight, output_gradient);
   work->Sum(norm2_, std::move(norm.weight));
@@ -154,17 +160,19 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   const at::Tensor middle_gradient = std::move(norm.x);
   s.middle.reset();
 
-  const at::Tensor context_gradient = LinearInputGradient(middle_gradient, o_);
-  work->Matrix(o_, middle_gradient, std::move(s.context));
+  RETURN_IF_ERROR(context_.group.Whole(middle_gradient, shape.rows(), &rows));
+  const at::Tensor context_gradient = LinearInputGradient(rows, o_);
+  work->Matrix(o_, rows, std::move(s.context));
   work->Bias(o_bias_, middle_gradient);
   const at::Tensor qkv_gradient =
       AttentionBackward(context_gradient, context_.heads, /*causal=*/false,
                         std::exchange(s.attention, {}))
           .view({shape.rows(), -1});
   normed_gradient = LinearInputGradient(qkv_gradient, qkv_);
-  work->Matrix(qkv_, qkv_gradient, std::move(s.attention_input));
+  RETURN_IF_ERROR(context_.group.Sum(&normed_gradient));
+  RETURN_IF_ERROR(context_.group.Whole(std::exchange(s.attention_input, {}), shape.rows(), &rows));
+  work->Matrix(qkv_, qkv_gradient, std::move(rows));
   QkvBias(qkv_gradient, work);
-  RETURN_IF_ERROR(context_.group.AllReduce(normed_gradient));
   norm = LayerNormBackward(normed_gradient, s.input, {{}, s.norm1_mean, s.norm1_rstd},
                            norm1_.weight, norm1_bias_.weight, middle_gradient);
   work->Sum(norm1_, std::move(norm.weight));

@@ -38,7 +38,7 @@ class EncoderStage final : public SlottedStage<EncoderState> {
   absl::Status RunBackward(const std::vector<at::Tensor>& output_gradient, EncoderState* state,
                            StageOutput* output) const override;
 
-  // What goes into the layers: [items * rows, hidden].
+  // What goes into the layers, or of it what this rank has: [items * rows, hidden].
   at::Tensor RunFirst(const StageInput& input, EncoderState* state) const;
   // What leaves the module, RowsOfItem rows an item, from the last layer's rows: those that are
   // features, normed where the family does so.
@@ -137,13 +137,15 @@ absl::Status EncoderStage::Run(const StageInput& input, bool /*evaluate*/, Encod
   if (shape.rows() == 0) return absl::OkStatus();
   EncoderState* const back = layers_back_ ? state : nullptr;
   at::Tensor hidden = RunFirst(input, back);
-  if (hidden.size(0) != shape.rows()) {
+  if (first_ && hidden.size(0) != shape.rows()) {
     return absl::InternalError(absl::StrCat(shape.batch, " items gave ", hidden.size(0),
                                             " rows, not ", shape.length, " each"));
   }
+  if (first_) hidden = context_.group.Mine(hidden);
   RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &hidden));
   if (state != nullptr) state->shape = shape;
   if (last_) {
+    RETURN_IF_ERROR(context_.group.Whole(hidden, shape.rows(), &hidden));
     return outgoing_.Forward(Features(hidden, shape, back), layers_back_,
                              state == nullptr ? nullptr : &state->outgoing, &output->hidden);
   }
@@ -159,19 +161,19 @@ absl::Status EncoderStage::RunBackward(const std::vector<at::Tensor>& output_gra
   if (last_) {
     RETURN_IF_ERROR(outgoing_.Backward(output_gradient, layers_back_, &state->outgoing,
                                        &state->work, &gradient));
-    if (gradient.defined()) gradient = FeaturesBackward(gradient, state);
+    if (gradient.defined()) gradient = context_.group.Mine(FeaturesBackward(gradient, state));
   } else if (output_gradient.at(0).defined()) {
     gradient = output_gradient.at(0);
   }
   if (!gradient.defined()) return absl::OkStatus();  // nobody used the features, or all is frozen
   RETURN_IF_ERROR(layers_.BackwardInput(state->shape, &state->layers, &state->work, &gradient));
-  if (patches_.has_value()) {
-    patches_->Backward(gradient, &state->patches, &state->work);
-  } else if (sounds_.has_value()) {
-    sounds_->Backward(gradient, &state->sounds, &state->work);
-  } else {
+  if (!first_) {
     output->hidden[0] = gradient;
+    return absl::OkStatus();
   }
+  RETURN_IF_ERROR(context_.group.Whole(gradient, state->shape.rows(), &gradient));
+  if (patches_.has_value()) patches_->Backward(gradient, &state->patches, &state->work);
+  if (sounds_.has_value()) sounds_->Backward(gradient, &state->sounds, &state->work);
   return absl::OkStatus();
 }
 

@@ -1,9 +1,9 @@
 // worker/model/layer.h: one layer of a module, and what layers of a module share.
 //
-// A layer takes and returns token rows [batch * length, hidden], complete on every tensor rank. It
-// keeps what it needs in a state that the stage owns, one for each microbatch in flight.
-// Errors: those of the communicator; LibTorch's exceptions pass through to the stage, which ends
-// them.
+// A layer takes and returns token rows [batch * length, hidden], complete, of which each tensor
+// rank has all or its slice (tensor_group.h). It keeps what it needs in a state that the stage
+// owns, one for each microbatch in flight. Errors: those of the communicator; LibTorch's exceptions
+// pass through to the stage, which ends them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -64,7 +64,7 @@ struct LayerContext {
 // What one layer keeps of one microbatch, and what its backward pass reads: those are the same but
 // for recomputation.
 struct LayerState {
-  at::Tensor input, attention_input, middle, mlp_input;  // rows of hidden_size
+  at::Tensor input, attention_input, middle, mlp_input;  // rows of hidden_size, of this rank
   at::Tensor qkv;                                        // [batch, length, columns of the heads]
   at::Tensor context;                                    // attention's output, local heads
   at::Tensor mlp_hidden, mlp_active;  // before and after the activation, local columns
@@ -84,7 +84,7 @@ class Layer {
   // `state` may be nullptr: nothing is kept.
   virtual absl::Status Forward(const at::Tensor& input, const SequenceShape& shape,
                                LayerState* state, at::Tensor* output) const = 0;
-  // Empties `state` into `work`. Full recomputation repeats the all-reduce after attention.
+  // Empties `state` into `work`. Full recomputation repeats the sum after attention.
   virtual absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
                                      LayerState* state, WeightWork* work,
                                      at::Tensor* input_gradient) const = 0;
@@ -105,7 +105,7 @@ class LayerStack {
   explicit LayerStack(Pace pace = nullptr) : pace_(std::move(pace)) {}
 
   void Add(std::unique_ptr<Layer> layer) { layers_.push_back(std::move(layer)); }
-  // `hidden` [rows, hidden], in and out. `states` may be nullptr: nothing is kept.
+  // `hidden` [rows of this rank, hidden], in and out. `states` may be nullptr: nothing is kept.
   absl::Status Forward(const SequenceShape& shape, std::vector<LayerState>* states,
                        at::Tensor* hidden) const;
   // `gradient` of the last layer's output in, of the first layer's input out.

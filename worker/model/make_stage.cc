@@ -45,7 +45,7 @@ LayerContext ContextOf(const StageParts& parts) {
   context.architecture = architecture;
   context.recompute = parts.module.recompute;
   context.trains = !parts.module.frozen;
-  context.group = parts.group;
+  context.group = parts.group.WithSlices(parts.sequence);
   context.heads = MakeHeadMap(parts.units, architecture.heads / plan::KvHeads(architecture),
                               plan::HeadSize(architecture), parts.options.device);
   return context;
@@ -81,6 +81,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
     const StageParts parts{.module = module,
                            .table = table,
                            .group = TensorGroup(place.width == 1 ? nullptr : tensor_group),
+                           .sequence = module.parallel.sequence,
                            .units = plan::TensorUnitsOf(module.architecture, place.width, place.tp),
                            .layers = layout.layers(place.pp, chunk),
                            .first = layout.IsFirst(place.pp, chunk),

@@ -25,6 +25,7 @@ struct StageParts {
   const job::Module& module;
   const ParameterTable& table;
   TensorGroup group;
+  bool sequence;  // sequence parallelism between the products of the layers
   plan::TensorUnits units;
   plan::LayerRange layers;          // of the module
   bool first = true, last = true;   // whether it is the module's first, last part

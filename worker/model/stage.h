@@ -10,9 +10,9 @@
 // trains, BackwardInput forgets the slot, and BackwardWeight does nothing. A part with neither has
 // no backward passes: its Forward keeps nothing and leaves the slot free.
 // Parameters and gradients live in flat buffers owned by the caller, laid out by
-// plan::ParametersOf; the stage keeps views. Activations between stages are complete on every
-// tensor rank (no sequence parallelism yet); inside, one all-reduce after attention and one after
-// the MLP, forward and backward.
+// plan::ParametersOf; the stage keeps views. Of activations between stages of a module each tensor
+// rank has all rows, or under sequence parallelism its slice; along edges all. Inside, the rows are
+// summed once after attention and once after the MLP, forward and backward.
 //
 // Gradients are of the *sum* of token losses, not of a mean: the optimizer divides by one global
 // token count.

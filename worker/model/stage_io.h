@@ -11,7 +11,9 @@ namespace phalanx::model {
 // Tensors are shared, never copied: what goes into a pass or comes out of it stays unchanged until
 // BackwardWeight of the slot has run.
 struct StageInput {
-  // From the stage before; not on the first. [rows, H]: in a decoder row b * T + t; in an encoder
+  // From the stage before; not on the first. Of [rows, H] what this rank has between products
+  // (tensor_group.h), of a microbatch with rows defined even if that is none: in a decoder row
+  // b * T + t; in an encoder
   // the rows of its layers, item by item, the class token's too, because it takes part in every
   // layer.
   at::Tensor hidden;

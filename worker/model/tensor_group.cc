@@ -47,6 +47,35 @@ absl::Status TensorGroup::AllGather(const at::Tensor& tensor, at::Tensor* gather
   return communicator_->Join();
 }
 
+at::Tensor TensorGroup::Mine(const at::Tensor& whole) const {
+  if (!slices_) return whole;
+  const plan::UnitRange mine = plan::SliceOf(whole.size(0), width(), rank());
+  return whole.narrow(0, mine.first, mine.count);
+}
+
+absl::Status TensorGroup::Whole(const at::Tensor& mine, int64_t rows, at::Tensor* whole) const {
+  if (slices_ && mine.defined()) return GatherRows(mine, rows, whole);
+  *whole = mine;
+  return absl::OkStatus();
+}
+
+absl::Status TensorGroup::Sum(at::Tensor* rows) const {
+  if (!slices_) return AllReduce(*rows);
+  const int64_t count = rows->size(0), each = plan::SliceRows(count, width());
+  at::Tensor blocks = *rows;
+  if (width() * each > count) {
+    blocks = at::empty({width() * each, rows->size(1)}, rows->options());
+    blocks.narrow(0, 0, count).copy_(*rows);
+  }
+  TORCH_CHECK(blocks.is_contiguous(), "a collective needs contiguous memory");
+  const at::Tensor sum = at::empty({each, rows->size(1)}, rows->options());
+  RETURN_IF_ERROR(communicator_->ReduceScatterSum(blocks.const_data_ptr(), sum.mutable_data_ptr(),
+                                                  sum.numel(), DTypeOf(rows->scalar_type())));
+  RETURN_IF_ERROR(communicator_->Join());
+  *rows = sum.narrow(0, 0, plan::SliceOf(count, width(), rank()).count);
+  return absl::OkStatus();
+}
+
 absl::Status TensorGroup::GatherRows(const at::Tensor& slice, int64_t rows,
                                      at::Tensor* whole) const {
   if (communicator_ == nullptr) {
@@ -56,8 +85,12 @@ absl::Status TensorGroup::GatherRows(const at::Tensor& slice, int64_t rows,
   // Equal blocks for the collective, which stand in the order of the rows.
   const int64_t each = plan::SliceRows(rows, width()), hidden = slice.size(1);
   const at::Tensor blocks = at::empty({width() * each, hidden}, slice.options());
-  const at::Tensor mine = blocks.narrow(0, communicator_->rank() * each, each);
-  if (slice.size(0) > 0) mine.narrow(0, 0, slice.size(0)).copy_(slice);
+  at::Tensor mine = slice;
+  if (slice.size(0) < each) {
+    mine = blocks.narrow(0, rank() * each, each);
+    mine.narrow(0, 0, slice.size(0)).copy_(slice);
+  }
+  TORCH_CHECK(mine.is_contiguous(), "a collective needs contiguous memory");
   RETURN_IF_ERROR(communicator_->AllGather(mine.const_data_ptr(), blocks.mutable_data_ptr(),
                                            mine.numel(), DTypeOf(slice.scalar_type())));
   RETURN_IF_ERROR(communicator_->Join());

@@ -2,6 +2,10 @@
 //
 // A group of width 1 has no communicator and its collectives do nothing. On CUDA the caller's
 // current stream waits for the result; the host does not.
+//
+// Between products of matrices that are cut over the group, rows of tokens [rows, H] either lie
+// whole on every rank, or, under sequence parallelism, each rank has its slice of them
+// (plan::SliceOf): then what is done row by row is done once, and what is kept is kept once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +18,20 @@ namespace phalanx::model {
 // Not thread-safe.
 class TensorGroup {
  public:
-  // `communicator` may be nullptr: width 1. It outlives the group.
-  explicit TensorGroup(comm::Communicator* communicator) : communicator_(communicator) {}
+  // `communicator` may be nullptr: width 1. It outlives the group. `slices`: sequence parallelism.
+  explicit TensorGroup(comm::Communicator* communicator, bool slices = false)
+      : communicator_(communicator), slices_(slices && communicator != nullptr) {}
+  TensorGroup WithSlices(bool slices) const { return TensorGroup(communicator_, slices); }
 
   int32_t width() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
+  int32_t rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
+
+  // What this rank has of rows between products: of `whole`, which every rank has; a view.
+  at::Tensor Mine(const at::Tensor& whole) const;
+  // All `rows`, of which every rank has what is its; undefined for what is undefined.
+  absl::Status Whole(const at::Tensor& mine, int64_t rows, at::Tensor* whole) const;
+  // `rows` (contiguous), a summand of all rows on each rank, become what this rank has of the sum.
+  absl::Status Sum(at::Tensor* rows) const;
 
   // `tensor` (contiguous) becomes its sum over the group.
   absl::Status AllReduce(const at::Tensor& tensor) const;
@@ -28,6 +42,7 @@ class TensorGroup {
 
  private:
   comm::Communicator* communicator_;
+  bool slices_;
 };
 
 }  // namespace phalanx::model

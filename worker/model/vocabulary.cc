@@ -29,28 +29,29 @@ absl::Status Embedding::Forward(const at::Tensor& tokens, const at::Tensor& item
     s.index = offset.clamp(0, rows_.count - 1);
   }
   *output = TakeRows(table_.weight, s.index, s.keep);
-  RETURN_IF_ERROR(group_.AllReduce(*output));
   if (items.defined() && items.size(0) > 0) {
+    // Every rank has all items: one of them adds them to the sum.
     output->index_fill_(0, item_positions, 0);
-    ScatterRows(*output, item_positions, items);
+    if (group_.rank() == 0) ScatterRows(*output, item_positions, items);
     s.item_positions = item_positions;
   }
-  return absl::OkStatus();
+  return group_.Sum(output);
 }
 
-at::Tensor Embedding::Backward(const at::Tensor& output_gradient, EmbeddingState* state,
-                               WeightWork* work) const {
+absl::Status Embedding::Backward(const at::Tensor& output_gradient, EmbeddingState* state,
+                                 WeightWork* work, at::Tensor* items_gradient) const {
   EmbeddingState s = std::exchange(*state, {});
-  at::Tensor items;
+  at::Tensor gradient;
+  RETURN_IF_ERROR(group_.Whole(output_gradient, s.index.size(0), &gradient));
   if (s.item_positions.defined()) {
-    items = output_gradient.index_select(0, s.item_positions);
+    *items_gradient = gradient.index_select(0, s.item_positions);
     // What an item's row covered has no part in the output.
     s.keep = s.keep.defined() ? s.keep.clone()
                               : at::ones({s.index.size(0)}, s.index.options().dtype(at::kBool));
     s.keep.index_fill_(0, s.item_positions, false);
   }
-  work->Rows(table_, s.index, s.keep, output_gradient);
-  return items;
+  work->Rows(table_, s.index, s.keep, gradient);
+  return absl::OkStatus();
 }
 
 Head::Head(TensorGroup group, const Parameter& table, VocabularyRows rows)

@@ -33,13 +33,14 @@ class Embedding {
   Embedding(TensorGroup group, Parameter table, VocabularyRows rows)
       : group_(group), table_(std::move(table)), rows_(rows) {}
   // tokens [rows]; the sum of the `items` [R, hidden] of one of the `item_positions` [R] stands
-  // there in place of its token's row. Both may be undefined. `state` may be nullptr.
+  // there in place of its token's row. Both may be undefined. `state` may be nullptr. `output`: the
+  // rows of this rank.
   absl::Status Forward(const at::Tensor& tokens, const at::Tensor& items,
                        const at::Tensor& item_positions, EmbeddingState* state,
                        at::Tensor* output) const;
-  // Returns the gradient of `items`, undefined without any.
-  at::Tensor Backward(const at::Tensor& output_gradient, EmbeddingState* state,
-                      WeightWork* work) const;
+  // `items_gradient`: undefined without any.
+  absl::Status Backward(const at::Tensor& output_gradient, EmbeddingState* state, WeightWork* work,
+                        at::Tensor* items_gradient) const;
 
  private:
   TensorGroup group_;

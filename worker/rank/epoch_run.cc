@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "core/job/failure.h"
+#include "core/plan/derivation.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
@@ -31,6 +32,7 @@ namespace {
 constexpr absl::Duration kSendTimeout = absl::Seconds(30);
 constexpr std::chrono::milliseconds kProgressInterval{100};
 constexpr int32_t kCaptions = 8;
+constexpr absl::Duration kHostMemoryTimeout = absl::Seconds(30);
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last step
@@ -251,6 +253,7 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
                                                       " that the epoch could go on from"));
   }
   kept_.snapshot = nullptr;
+  kept_.host_copy = nullptr;
   kept_.training = nullptr;  // two of them may not fit
   const Rank rank{order_.rank()};
   if (!manifest_.has_value()) {
@@ -317,6 +320,53 @@ void EpochRun::Publish(const v1::PublishCheckpoint& order) {
   if (checkpoints_ != nullptr && order.epoch() == epoch()) checkpoints_->Publish(order);
 }
 
+void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers) {
+  if (message.epoch() != epoch()) return;
+  const MutexLock lock(&mu_);
+  if (!message.error().empty()) {
+    given_ = absl::ResourceExhaustedError(message.error());
+  } else {
+    given_ = std::move(buffers);
+  }
+  given_changed_.SignalAll();
+}
+
+absl::StatusOr<std::array<UniqueFd, 2>> EpochRun::AskHostMemory(int64_t bytes) {
+  v1::ToDaemon message;
+  message.mutable_ask_host_memory()->set_epoch(epoch());
+  message.mutable_ask_host_memory()->set_bytes(bytes);
+  RETURN_IF_ERROR(channel_.Send(message, kSendTimeout));
+  const comm::Deadline deadline = comm::DeadlineIn(kHostMemoryTimeout);
+  const MutexLock lock(&mu_);
+  while (!given_.has_value() && stopped_.ok()) {
+    if (given_changed_.WaitUntil(&mu_, deadline) && !given_.has_value())
+      return absl::DeadlineExceededError("the daemon gives no host memory");
+  }
+  RETURN_IF_ERROR(stopped_);
+  RETURN_IF_ERROR(given_->status());
+  std::vector<UniqueFd>& given = **given_;
+  if (given.size() != 2)
+    return absl::InternalError(absl::StrCat("the daemon gave ", given.size(), " buffers, not 2"));
+  return std::array<UniqueFd, 2>{std::move(given[0]), std::move(given[1])};
+}
+
+absl::Status EpochRun::KeepHostCopy() {
+  if (kept_.host_copy != nullptr) return absl::OkStatus();
+  const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
+  if (bytes == 0) return absl::OkStatus();
+  const auto of_node = [](auto result) {
+    return OrFailure(job::FailureKind::kOutOfMemory, std::move(result));
+  };
+  ASSIGN_OR_RETURN(auto buffers, of_node(AskHostMemory(bytes)));
+  ASSIGN_OR_RETURN(
+      kept_.host_copy,
+      of_node(checkpoint::HostCopy::Create(
+          plan_, *kept_.training,
+          {.store = order_.store(), .job = order_.assign().job(), .rank = Rank{order_.rank()}},
+          std::move(buffers))));
+  return absl::OkStatus();
+}
+
 // GEMMs on a GPU like lengths of whole eights.
 int64_t EpochRun::LengthMultiple() const { return order_.device_kind() == "gpu" ? 8 : 1; }
 
@@ -339,15 +389,18 @@ absl::Status EpochRun::MakeTrainer() {
     buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
   RETURN_IF_ERROR(BorrowState(buffers));
   RETURN_IF_ERROR(MakeCheckpoints());
+  RETURN_IF_ERROR(KeepHostCopy());
   ASSIGN_OR_RETURN(const train::TrainerOptions options, MakeTrainerOptions());
   train::TrainerCallbacks callbacks;
   callbacks.on_trace = [this](const std::vector<schedule::TimedInstruction>& timeline) {
     OnTrace(timeline);
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
-  if (checkpoints_ != nullptr) {
-    callbacks.on_settled = [checkpoints = checkpoints_.get()] { checkpoints->OnSettled(); };
-  }
+  callbacks.on_settled = [this, checkpoints = checkpoints_.get()] {
+    if (kept_.host_copy != nullptr)
+      report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
+    if (checkpoints != nullptr) checkpoints->OnSettled();
+  };
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;
     report.mutable_event()->set_type("CorruptSample");
@@ -492,6 +545,7 @@ void EpochRun::Stop(absl::Status reason) {
   MutexLock lock(&mu_);
   if (!stopped_.ok()) return;
   stopped_ = reason;
+  given_changed_.SignalAll();
   rendezvous_.Abort(reason);
   stopping_.request_stop();
   if (training_ != nullptr) training_->RequestStop();

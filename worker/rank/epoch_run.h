@@ -8,6 +8,7 @@
 // another.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -18,12 +19,15 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/base/mutex.h"
 #include "core/checkpoint/manifest.h"
 #include "core/plan/plan.h"
+#include "core/posix/unique_fd.h"
 #include "core/schedule/simulator.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
+#include "worker/checkpoint/host_copy.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/comm/communicator.h"
 #include "worker/rank/channel_rendezvous.h"
@@ -41,6 +45,9 @@ struct Kept {
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
   std::unique_ptr<checkpoint::Snapshot> snapshot;  // of `training`; nullptr: none was asked for
   std::string samples_of;                          // what `source` reads, and how
+  // Of that state; nullptr: nothing of it has its second home in host memory.
+  std::unique_ptr<checkpoint::HostCopy> host_copy;
+  std::string samples_of;  // what `source` reads, and how
   std::unique_ptr<train::SampleSource> source;
   std::unique_ptr<train::SampleSource> validation;  // nullptr: the job has none
   std::unique_ptr<data::Tokenizer> tokenizer;       // of the validation's captions
@@ -67,6 +74,7 @@ class EpochRun {
   void Publish(const v1::PublishCheckpoint& order);
 
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
+  void Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers);
   // Ends Run() soon: every wait on a peer is woken.
   void Stop(absl::Status reason);
   bool stop_requested() const;
@@ -82,6 +90,10 @@ class EpochRun {
   // Names the checkpoint in what went wrong with it.
   absl::Status OfCheckpoint(absl::Status status) const;
   absl::Status MakeCheckpoints();
+  // Makes the second home of what of the state has it in host memory.
+  absl::Status KeepHostCopy();
+  // The daemon's answer to it. Errors: what the daemon says; Cancelled; DeadlineExceeded.
+  absl::StatusOr<std::array<UniqueFd, 2>> AskHostMemory(int64_t bytes);
   int64_t LengthMultiple() const;
   absl::StatusOr<train::TrainerOptions> MakeTrainerOptions() const;
   absl::Status MakeTrainer();
@@ -122,6 +134,8 @@ class EpochRun {
   train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
   // Set under mu_. nullptr: the job wants none.
   std::unique_ptr<CheckpointRun> checkpoints_;
+  CondVar given_changed_;
+  std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
 };

@@ -14,7 +14,7 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
 }  // namespace
 
-void RankProcess::Handle(const v1::ToRank& order) {
+void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
   // Held throughout: Run() looks whether an epoch was told to stop when it lets go of it.
   MutexLock lock(&mu_);
   for (const std::shared_ptr<EpochRun>& run : {current_, last_}) {
@@ -24,6 +24,8 @@ void RankProcess::Handle(const v1::ToRank& order) {
   for (const std::shared_ptr<EpochRun>& run : runs) {
     if (run == nullptr) continue;
     if (order.has_rendezvous()) run->Deliver(order.rendezvous());
+    if (order.has_host_memory() && order.host_memory().epoch() == run->epoch())
+      run->Deliver(order.host_memory(), std::move(descriptors));
     if (order.has_quit()) run->Stop(absl::CancelledError(order.quit().reason()));
     if (order.has_stop() && order.stop().epoch() >= run->epoch()) {
       run->Stop(absl::CancelledError("the epoch is stopped"));
@@ -54,7 +56,7 @@ void RankProcess::ReadOrders() {
       if (current != nullptr) current->Stop(absl::CancelledError("the node's daemon is gone"));
       return;
     }
-    Handle(order);
+    Handle(order, channel_.TakeDescriptors());
   }
 }
 

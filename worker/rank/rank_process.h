@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -30,7 +31,7 @@ class RankProcess {
 
  private:
   void ReadOrders();
-  void Handle(const v1::ToRank& order);
+  void Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors);
   void TellStopped(int64_t epoch);
 
   channel::FrameSocket& channel_;

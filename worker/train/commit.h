@@ -41,6 +41,7 @@ struct Record {
   double counted_tokens = 0;   // likewise
   double corrupt_samples = 0;  // likewise
   Volume volume;               // of its replica's samples, given by one rank a replica; else 0
+  int64_t copied = 0;          // last step of whose state its host memory has a whole copy
   int64_t finite = 0;          // 1: all of the sums above are
   int64_t stop = 0;            // 1: the rank was told to stop
   uint64_t checksum = 0;       // of everything above
@@ -67,7 +68,11 @@ struct Decision {
   double counted_tokens = 0;
   double corrupt_samples = 0;
   Volume volume;
+  int64_t copied = 0;  // the least of all records
 };
+
+// Of a rank that keeps no copies in host memory: it has them of any step.
+inline constexpr int64_t kCopiedAlways = INT64_MAX;
 
 PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
   const double values[] = {record.squared_norm, record.loss_sum, record.counted_tokens,
@@ -80,6 +85,7 @@ PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
                             static_cast<uint64_t>(record.volume.tokens),
                             static_cast<uint64_t>(record.volume.images),
                             static_cast<uint64_t>(record.volume.sounds),
+                            static_cast<uint64_t>(record.copied),
                             static_cast<uint64_t>(record.finite),
                             static_cast<uint64_t>(record.stop)};
   for (uint64_t word : words) hash = (hash ^ word) * 0xBF58476D1CE4E5B9u;
@@ -129,6 +135,7 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
   if (stop) return decision;
   double squared_norm = 0, loss_sum = 0, tokens = 0, corrupt = 0;
   Volume volume;
+  int64_t copied = kCopiedAlways;
   bool finite = true;
   for (int32_t rank = 0; rank < world; ++rank) {
     const Record& record = records[rank];
@@ -143,11 +150,13 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
     volume.tokens += record.volume.tokens;
     volume.images += record.volume.images;
     volume.sounds += record.volume.sounds;
+    if (record.copied < copied) copied = record.copied;
     finite = finite && record.finite == 1;
   }
   decision.counted_tokens = tokens;
   decision.corrupt_samples = corrupt;
   decision.volume = volume;
+  decision.copied = copied;
   if (!finite || !IsFinite(squared_norm) || !IsFinite(loss_sum)) {
     decision.verdict = Verdict::kSkipped;
     decision.loss = loss_sum;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/status.h"
+#include "core/plan/samples.h"
 #include "worker/train/rank_values.h"
 
 namespace phalanx::train {
@@ -28,12 +29,8 @@ absl::StatusOr<std::vector<double>> Evaluator::Sum(const std::vector<double>& va
   return SumOverRanks(executor_, values);
 }
 
-int64_t Evaluator::SamplesAtOnce() const {
-  return plan_.spec.batch.micro * plan_.replicas(plan_.spec.language).present_replicas();
-}
-
 absl::StatusOr<std::vector<double>> Evaluator::SumLosses() {
-  const int64_t chunk = SamplesAtOnce();
+  const int64_t chunk = plan::SamplesAtOnce(plan_);
   std::vector<double> sums = {0, 0};
   for (int64_t first = 0; first < validation_.size(); first += chunk) {
     std::vector<int64_t> samples;
@@ -64,7 +61,7 @@ absl::StatusOr<EvaluationSummary> Evaluator::Run(int32_t captions, const data::T
   }
   if (shown.empty() || end_token < 0) return summary;
   std::vector<std::vector<int32_t>> decoded;
-  const auto chunk = static_cast<size_t>(SamplesAtOnce());
+  const auto chunk = static_cast<size_t>(plan::SamplesAtOnce(plan_));
   for (size_t first = 0; first < shown.size(); first += chunk) {
     ASSIGN_OR_RETURN(auto some,
                      DecodeGreedily(absl::MakeConstSpan(shown).subspan(first, chunk), end_token));

@@ -40,8 +40,6 @@ class Evaluator {
 
  private:
   absl::StatusOr<std::vector<double>> Sum(const std::vector<double>& values) const;
-  // As large a microbatch as training has.
-  int64_t SamplesAtOnce() const;
   // Loss and counted tokens over all samples.
   absl::StatusOr<std::vector<double>> SumLosses();
   absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(

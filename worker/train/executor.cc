@@ -422,7 +422,8 @@ absl::Status Executor::RecordStep(const StepContext& context) {
                       .step = context.step,
                       .plan_digest = plan_digest_,
                       .applied = context.step - 1,
-                      .volume = context.batches->VolumeOf(*context.microbatches)};
+                      .volume = context.batches->VolumeOf(*context.microbatches),
+                      .copied = state_.copied()};
   state_.kernels().WriteRecord(records_, self, header, sums_);
   if (control_ == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(records_.mutable_data_ptr());

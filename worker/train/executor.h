@@ -224,7 +224,8 @@ class Executor {
   void PostReceiveBackward(const BoundInstruction& instruction, const StepContext& context,
                            Posting& posting);
   void AwaitArrivals(Flight& flight);
-  // What has arrived of a link, whole, pair by pair; undefined where there are no rows.
+  // What has arrived of a link, pair by pair, whole unless the part works on slices; undefined
+  // where there are no rows.
   absl::StatusOr<at::Tensor> JoinRows(const Part& part, int32_t link,
                                       const std::vector<Arrival>& pairs);
   // Of the rows that a link carries.
@@ -238,7 +239,8 @@ class Executor {
   // Rows that a link carries of these samples of one lane at each of its ends.
   int64_t RowsOfLink(int32_t link, const Microbatch& microbatch, plan::UnitRange samples,
                      const Batches& batches) const;
-  // What a message carries of `rows`, which are those of the lane here from `first` on.
+  // What a message carries of `rows`, which has, from `first` on, what this rank has of the rows of
+  // its lane.
   at::Tensor PayloadOf(const BoundInstruction& instruction, const StepContext& context,
                        const plan::LinkMessage& message, const at::Tensor& rows,
                        int64_t first) const;

@@ -19,6 +19,7 @@ void Executor::AwaitArrivals(Flight& flight) {
 
 absl::StatusOr<at::Tensor> Executor::JoinRows(const Part& part, int32_t link,
                                               const std::vector<Arrival>& pairs) {
+  const bool sliced = plan_.IsSliced(plan_.links[static_cast<size_t>(link)]);
   std::vector<at::Tensor> rows;
   for (const Arrival& pair : pairs) {
     if (pair.rows == 0) continue;
@@ -32,7 +33,7 @@ absl::StatusOr<at::Tensor> Executor::JoinRows(const Part& part, int32_t link,
       if (pair.have.count > 0) return absl::InternalError("rows of a link have not arrived");
       slice = at::empty({0, WidthOf(link)}, options);
     }
-    if (pair.slices > 1) {
+    if (pair.slices > 1 && !sliced) {
       RETURN_IF_ERROR(model::TensorGroup(part.tensor).GatherRows(slice, pair.rows, &slice));
     }
     rows.push_back(std::move(slice));

@@ -1,12 +1,11 @@
 // The messages of Executor: what travels along a link, and between whom.
 //
-// A message carries an interval of the rows of a pair of lanes (plan::RowsOfMessage). A rank has
-// all rows of what it sends, and receives its slice of the rows of each pair, from one peer or
-// several; where that is not all, its tensor group gathers. Gradients go the same way back, without
-// summing, since every tensor rank of the consumer already holds the complete gradient. The
-// validity of samples travels as a second message of fp32 flags beside activations. What a rank
-// sends to itself (colocated modules, consecutive parts of one rank) is handed over without a
-// message.
+// A message carries an interval of the rows of a pair of lanes (plan::RowsOfMessage). A rank
+// receives its slice of the rows of each pair, from one peer or several; where it needs them all,
+// its tensor group gathers. Gradients go the same way back, without summing, since what consumers
+// hold of a gradient is complete. The validity of samples travels as a second message of fp32 flags
+// beside activations. What a rank sends to itself (colocated modules, consecutive parts of one
+// rank) is handed over without a message.
 #include <functional>
 #include <utility>
 
@@ -33,9 +32,18 @@ at::Tensor Executor::PayloadOf(const BoundInstruction& instruction, const StepCo
   const int64_t lane = instruction.lane.first;
   const int64_t before =
       RowsOfLink(instruction.link, microbatch, {lane, message.first - lane}, *context.batches);
-  const plan::UnitRange carried = plan::RowsOfMessage(
-      message, RowsOfLink(instruction.link, microbatch, message.samples(), *context.batches));
-  return rows.narrow(0, first + before + carried.first, carried.count);
+  const int64_t count =
+      RowsOfLink(instruction.link, microbatch, message.samples(), *context.batches);
+  const plan::UnitRange carried = plan::RowsOfMessage(message, count);
+  if (carried.count == 0) return {};
+  int64_t has = 0;  // the first of the pair's rows that this rank has
+  if (plan_.IsSliced(LinkOf(instruction))) {
+    const bool forward = schedule::IsForwardMessage(instruction.op);
+    has = plan::SliceOf(count, forward ? message.from_slices : message.to_slices,
+                        forward ? message.from_slice : message.to_slice)
+              .first;
+  }
+  return rows.narrow(0, first + before + carried.first - has, carried.count);
 }
 
 Executor::Arrival& Executor::ArrivalOf(const BoundInstruction& instruction,

@@ -23,11 +23,9 @@ std::vector<plan::MicrobatchSamples> Microbatches(const plan::Plan& plan) {
     distinct.try_emplace(std::move(lanes), std::move(samples));
   };
   for (int64_t m = 0; m < plan.microbatches; ++m) add(plan::SamplesOfMicrobatch(plan, m));
-  const int32_t replicas = plan.replicas(plan.spec.language).present_replicas();
   // Evaluation ends with what is left of the data, and shows a few samples.
-  for (int64_t count = 1; count <= plan.spec.batch.micro * replicas; ++count) {
-    add(plan::DealMicrobatch(plan, count));
-  }
+  const int64_t most = plan::SamplesAtOnce(plan);
+  for (int64_t count = 1; count <= most; ++count) add(plan::DealMicrobatch(plan, count));
   std::vector<plan::MicrobatchSamples> result;
   for (auto& [lanes, samples] : distinct) result.push_back(std::move(samples));
   return result;

@@ -60,7 +60,7 @@ TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOpti
 }
 
 void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
-  if (await_reader_ != nullptr) std::exchange(await_reader_, nullptr)();
+  for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
   for (StateBlock& block : part.blocks()) {
@@ -75,6 +75,14 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t st
   if (!mirrors) return;
   const c10::OptionalStreamGuard guard(mirror_stream_);
   mirrored_ = Moment::Now(options_.device);
+}
+
+void TrainingState::HoldState(const void* reader, std::function<void()> wait) {
+  if (wait == nullptr) {
+    await_readers_.erase(reader);
+  } else {
+    await_readers_[reader] = std::move(wait);
+  }
 }
 
 void TrainingState::AwaitMirrors() { mirrored_.Await(); }
@@ -168,7 +176,7 @@ absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
 }
 
 Standing TrainingState::StandingNow() const {
-  Standing standing{.counts = counts_};
+  Standing standing{.counts = counts_, .copied = copied()};
   if (!parts_.empty()) standing.decided = decided_;
   for (const auto& part : parts_) {
     for (const StateBlock& block : part->blocks()) {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +67,7 @@ struct Standing {
     int64_t applied = 0;
   };
   std::vector<Home> homes;
+  int64_t copied = kCopiedAlways;  // TrainingState::copied
 };
 
 class TrainingState {
@@ -110,8 +112,13 @@ class TrainingState {
 
   // Somebody reads the state of the last decided step beside what is enqueued next: before any of
   // it is changed, `wait` is called once, on the thread that trains, to make the current stream (on
-  // CPU the thread) wait for the reader.
-  void HoldState(std::function<void()> wait) { await_reader_ = std::move(wait); }
+  // CPU the thread) wait for the reader. nullptr: the reader does not read any more.
+  void HoldState(const void* reader, std::function<void()> wait);
+
+  // The last step of whose state host memory has a whole copy of what this rank keeps there, as
+  // `copied` says when asked; kCopiedAlways: it keeps nothing there.
+  void set_copied(std::function<int64_t()> copied) { copied_ = std::move(copied); }
+  int64_t copied() const { return copied_ == nullptr ? kCopiedAlways : copied_(); }
 
   // The step after decided().step is decided.
   void Account(const Decision& decision);
@@ -150,7 +157,8 @@ class TrainingState {
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;
-  std::function<void()> await_reader_;  // nullptr: nobody reads
+  std::map<const void*, std::function<void()>> await_readers_;
+  std::function<int64_t()> copied_;  // nullptr: nothing is kept there
   bool warm_ = false;
 };
 

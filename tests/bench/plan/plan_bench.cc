@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/job/schema.h"
+#include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
+#include "core/plan/moves.h"
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
 #include "core/plan/samples.h"
@@ -209,6 +211,36 @@ void BM_CutShares(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(CutShares(*plan, {1, 3, 0}).size());
 }
 BENCHMARK(BM_CutShares)->Arg(1024)->Arg(131072)->Unit(benchmark::kMillisecond);
+
+// One device of the fourth stage is lost: the layout that is left, and its plan.
+void BM_PlanAfterALoss(benchmark::State& state) {
+  const auto world = static_cast<int32_t>(state.range(0));
+  const auto healthy = MakePlan(LargeJob(world), MakeCluster(world / 8, 8), Epoch{1});
+  const RankList lost = {healthy->replicas(1).At(0, 3, 0, 5)};
+  for (auto _ : state) {
+    auto layout = WithoutRanks(*healthy, lost);
+    auto plan = Expand(healthy->spec, *std::move(layout));
+    if (!plan.ok()) state.SkipWithError(plan.status().ToString().c_str());
+    benchmark::DoNotOptimize(plan->digest);
+  }
+}
+BENCHMARK(BM_PlanAfterALoss)->Arg(1024)->Arg(131072)->Unit(benchmark::kMillisecond);
+
+// What has to be moved then: of a stage that is narrowed, or of all stages of a replica that is
+// left out.
+void BM_MovesAfterALoss(benchmark::State& state) {
+  const auto world = static_cast<int32_t>(state.range(0));
+  job::JobSpec spec = LargeJob(world);
+  if (state.range(1) != 0) spec.recovery.ladder = {job::Rung::kDropReplica};
+  const auto healthy = MakePlan(spec, MakeCluster(world / 8, 8), Epoch{1});
+  const auto after = Expand(spec, *WithoutRanks(*healthy, {healthy->replicas(1).At(0, 3, 0, 5)}));
+  for (auto _ : state) {
+    const Moves moves = MovesBetween(*healthy, *after);
+    state.counters["moves"] = static_cast<double>(moves.moves.size());
+    state.counters["gigabytes"] = static_cast<double>(moves.bytes) / 1e9;
+  }
+}
+BENCHMARK(BM_MovesAfterALoss)->ArgsProduct({{1024, 131072}, {0, 1}})->Unit(benchmark::kMillisecond);
 
 // What one rank works out for itself.
 void BM_PlaceAndParameters(benchmark::State& state) {

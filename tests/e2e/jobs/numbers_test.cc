@@ -2,7 +2,6 @@
 #include <dirent.h>
 
 #include <filesystem>
-#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -97,32 +96,61 @@ TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::exists(output + "/logs/rank-5.log"));
 }
 
-// A replica of each module is gone from the first step: the others compute the same steps.
-TEST(NumbersTest, RunWithoutSomeRanks_EqualsTheOracle_AndStartsNothingInTheirPlaces) {
+struct Loss {
+  const char* name;
+  const char* lost;
+  const char* vision;
+  const char* language;
+  std::vector<bool> works;  // each rank
+};
+
+class LossTest : public testing::TestWithParam<Loss> {};
+
+// Ranks are gone from the first step: the others compute the same steps.
+TEST_P(LossTest, RunWithoutSomeRanks_EqualsTheOracle_AndStartsNothingInTheirPlaces) {
+  const Loss& loss = GetParam();
   const DataFolder data = MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
   const JobOptions options{.steps = 4,
                            .precision = "fp64",
-                           .vision = "ranks: 2",
-                           .language = "ranks: 4, pp: 2",
+                           .vision = loss.vision,
+                           .language = loss.language,
                            .batch = 7,
                            .validation = true};
   support::WriteFile(data.path + "/job.yaml", JobText(data, options));
   const std::string mark = support::NewMark(), output = data.path + "/results";
   support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml", "--output",
-                        output, "--lost", "0,5"},
+                        output, "--lost", loss.lost},
                        mark, data.path + "/run.out", data.path + "/run.talk");
   EXPECT_EQ(run.WaitExitCode(), 0) << support::ReadText(data.path + "/run.talk");
   EXPECT_TRUE(support::ProcessesMarked(mark).empty());
 
   ExpectOracle(data, options, output);
   EXPECT_TRUE(std::filesystem::exists(output + "/evaluation.json"));
-  // Replica 1 of the language model lost one rank; the other has nothing to do.
-  for (const auto& [rank, works] :
-       std::map<int, bool>{{0, false}, {1, true}, {2, true}, {3, false}, {4, true}, {5, false}}) {
-    EXPECT_EQ(std::filesystem::exists(absl::StrCat(output, "/logs/rank-", rank, ".log")), works)
+  for (size_t rank = 0; rank < loss.works.size(); ++rank) {
+    EXPECT_EQ(std::filesystem::exists(absl::StrCat(output, "/logs/rank-", rank, ".log")),
+              loss.works[rank])
         << rank;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Losses, LossTest,
+    testing::ValuesIn(std::vector<Loss>{
+        // Replica 1 of the language model loses one rank, and the other has nothing to do.
+        {"AReplicaOfEachModule",
+         "0,5",
+         "ranks: 2",
+         "ranks: 4, pp: 2",
+         {false, true, true, false, true, false}},
+        {"ARankOfAReplica", "4", "ranks: 1", "ranks: 4, tp: 2", {true, true, true, true, false}},
+        // Both modules at once; of the language model one stage alone is narrower.
+        {"AStageAndAnEncoder",
+         "1,9",
+         "ranks: 4, tp: 2",
+         "ranks: 8, tp: 2, pp: 2",
+         {true, false, true, true, true, true, true, true, true, false, true, true}},
+    }),
+    [](const auto& info) { return std::string(info.param.name); });
 
 struct Graph {
   const char* name;

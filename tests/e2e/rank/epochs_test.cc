@@ -2,12 +2,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/prng.h"
-#include "core/plan/layout.h"
+#include "core/plan/derivation.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/rank/rank_world.h"
 #include "tests/support/files.h"
@@ -40,6 +42,28 @@ v1::EpochBegins BeginsOf(const RankWorld::Said& said) {
 
 std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
   return ReadMetrics((std::filesystem::path(data.path) / output).string());
+}
+
+// What a rank keeps in its daemon's memory outlives it, however it ends: of the last step that all
+// ranks have a copy of, each has one.
+TEST(RankEpochsTest, KilledRank_LeavesAWholeCopyOfItsState) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("copied"));
+  world.Begin(std::nullopt);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& so_far) { return so_far.steps.size() >= 12; });
+  for (int32_t rank = 0; rank < world.size(); ++rank) world.Kill(rank);
+  std::map<int32_t, std::set<int64_t>> steps;
+  for (const auto& [rank, bytes] : said.host_bytes) {
+    for (const checkpoint::HostCopyHeader& copy : world.HostCopies(rank, bytes)) {
+      EXPECT_EQ(copy.rank, rank);
+      EXPECT_EQ(copy.bytes, bytes - checkpoint::kHostCopyPage);
+      steps[rank].insert(copy.step);
+    }
+  }
+  // Of vision, which has one replica; the two of language mirror each other.
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_GE(*steps.begin()->second.rbegin(), 8);
 }
 
 TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened) {

@@ -172,6 +172,7 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
 
 void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
   const v1::RankReport& report = message.report();
+  if (message.has_ask_host_memory()) GiveHostMemory(rank, message.ask_host_memory());
   if (report.has_rendezvous()) {
     v1::ToRank passed;
     passed.mutable_rendezvous()->set_job(kJob);
@@ -195,7 +196,34 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
     said_.parts[report.checkpoint_part().step()][rank] = report.checkpoint_part();
   if (report.has_checkpoint_published()) said_.published.push_back(report.checkpoint_published());
   if (message.has_stopped()) said_.stopped[rank] = true;
+  if (message.has_ask_host_memory()) said_.host_bytes[rank] = message.ask_host_memory().bytes();
   changed_.SignalAll();
+}
+
+void RankWorld::GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked) {
+  v1::ToRank message;
+  message.mutable_host_memory()->set_epoch(asked.epoch());
+  message.mutable_host_memory()->set_bytes(asked.bytes());
+  std::string frame;
+  support::Require(channel::AppendFrame(message, &frame).ok(), "a frame");
+  const MutexLock lock(&passing_);
+  const auto buffers = Value(host_memory_.BuffersOf(JobId{kJob}, rank, asked.bytes()));
+  // So little that the socket takes it whole.
+  const ssize_t sent =
+      channel::SendSome(ranks_[static_cast<size_t>(rank)]->channel().fd(), frame, buffers);
+  support::Require(sent == static_cast<ssize_t>(frame.size()), "cannot give host memory");
+}
+
+std::vector<checkpoint::HostCopyHeader> RankWorld::HostCopies(int32_t rank, int64_t bytes) {
+  const MutexLock lock(&passing_);
+  std::vector<checkpoint::HostCopyHeader> copies;
+  for (const int fd : Value(host_memory_.BuffersOf(JobId{kJob}, rank, bytes))) {
+    std::vector<std::byte> buffer(static_cast<size_t>(bytes));
+    support::Require(pread(fd, buffer.data(), buffer.size(), 0) == bytes, "cannot read a buffer");
+    const auto header = checkpoint::ReadHostCopyHeader(buffer);
+    if (header.ok()) copies.push_back(*header);
+  }
+  return copies;
 }
 
 std::string RankWorld::Describe() const {

@@ -18,8 +18,10 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/checkpoint_io/host_buffer.h"
 #include "phalanx/v1/rank.pb.h"
 #include "tests/e2e/jobs/job.h"
+#include "worker/agent/host_memory.h"
 #include "worker/agent/machine/events.h"
 
 namespace phalanx::e2e {
@@ -37,6 +39,7 @@ class RankWorld {
     std::vector<v1::JobEvent> events;
     std::map<int64_t, std::map<int32_t, v1::RankCheckpointPart>> parts;  // by step and rank
     std::vector<v1::RankCheckpointPublished> published;
+    std::map<int32_t, int64_t> host_bytes;  // of each of the rank's buffers
   };
 
   // Indexes the job's data and starts a process a rank.
@@ -59,6 +62,9 @@ class RankWorld {
   bool lives(int32_t rank) const;
   void Kill(int32_t rank);     // -9, and reaps
   void Restart(int32_t rank);  // a new process in the place of a killed one
+  // Whole copies of the rank's state in the daemon's memory, whether it lives or not. `bytes`: of
+  // a buffer, as the rank has asked for.
+  std::vector<checkpoint::HostCopyHeader> HostCopies(int32_t rank, int64_t bytes);
   // Tells it to end; its exit code.
   int Quit(int32_t rank);
   std::string Log(int32_t rank) const;
@@ -75,11 +81,13 @@ class RankWorld {
   std::string Describe() const;
   void Take(int32_t rank, const v1::ToDaemon& message);
   v1::Assign MakeAssign() const;
+  void GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked);
 
   const v1::JobDocument document_;
   agent::DataOutcome data_;
   int64_t epoch_ = 0;
   Mutex passing_;  // held while orders of one kind go to all ranks
+  agent::HostMemory host_memory_ ABSL_GUARDED_BY(passing_);
   Mutex mutex_;
   CondVar changed_;
   Said said_ ABSL_GUARDED_BY(mutex_);

@@ -122,8 +122,7 @@ class CudaRank {
 
  private:
   plan::Plan PlanOf(int64_t epoch) const {
-    return Value(plan::MakePlan(run_.spec, plan::MakeCluster(1, run_.spec.World()), Epoch{epoch}),
-                 "plan");
+    return Value(PlanWithout(run_.spec, run_.lost, Epoch{epoch}), "plan");
   }
 
   void Keep(const train::StepSummary& step) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/job/job_spec.h"
+#include "core/plan/plan.h"
 #include "tests/gpu/ranks.h"
 #include "worker/train/run_ahead.h"
 
@@ -15,6 +16,8 @@ namespace phalanx::oracle {
 struct CudaRun {
   std::string name;  // no other run of the world has it
   job::JobSpec spec;
+  // In the layout without these ranks, the last ones of the plan, which have no process.
+  plan::RankList lost = {};
   // Each ends an epoch: once rank 0 knows that the step is decided, every rank stops at whatever it
   // is doing then. Ascending.
   std::vector<int64_t> stops;

@@ -55,8 +55,7 @@ void TrainAndCheck(int32_t world, const std::vector<CudaRun>& runs,
         Trained trained;
         for (const CudaRun& run : runs) {
           SCOPED_TRACE(run.name);
-          const auto plan =
-              plan::MakePlan(run.spec, plan::MakeCluster(1, run.spec.World()), Epoch{1});
+          const auto plan = PlanWithout(run.spec, run.lost);
           std::vector<std::string> paths;
           for (int32_t rank = 0; rank < world; ++rank) paths.push_back(output(run, rank));
           trained.push_back(PutTogetherHeld(*plan, run.spec.steps, paths));
@@ -135,6 +134,23 @@ TEST_P(TrainCudaTest, Copies_AfterFiftySteps_AreTheSameBitsAndLossesThoseOfTheCp
   ExpectAsOnCpu(GetParam(), runs, {.loss = 1e-6, .parameters = 1e-5});
 }
 INSTANTIATE_TEST_SUITE_P(Devices, TrainCudaTest, testing::Values(2, 4, 6),
+                         testing::PrintToStringParamName());
+
+class TrainCudaWidthsTest : public TrainCudaTest {};
+
+// One rank is gone: of a replica, of a stage, of both a replica and an encoder's stage.
+TEST_P(TrainCudaWidthsTest, UnequalWidths_TrainAsTheCpu) {
+  std::vector<CudaRun> runs;
+  for (const Case& c :
+       {Case{"replicas", {.dp = 0}, {.tp = 2, .dp = 2}, kSharedHeads},
+        Case{"stages", {.dp = 0}, {.tp = 2, .pp = 2}, kTied},
+        Case{"beside_an_encoder", {.tp = 2, .dp = 2}, {.tp = 2, .dp = 2, .offset = 0}}}) {
+    runs.push_back(RunOf(c, 20));
+    runs.back().lost = {Rank{3}};
+  }
+  ExpectAsOnCpu(3, runs, {.loss = 1e-6, .parameters = 1e-5});
+}
+INSTANTIATE_TEST_SUITE_P(Devices, TrainCudaWidthsTest, testing::Values(3),
                          testing::PrintToStringParamName());
 
 class TrainCudaPairTest : public TrainCudaTest {};

@@ -1,5 +1,5 @@
-// Any valid job computes the step of the unsharded model, also without the replicas that a loss of
-// ranks takes from it.
+// Any valid job computes the step of the unsharded model, also in the layout that a loss of ranks
+// leaves of it.
 //
 // PHALANX_RANDOM_JOBS=5000 tests that many seeds instead of 200; PHALANX_RANDOM_JOB=SEED replays
 // one.
@@ -48,8 +48,8 @@ void ExpectSame(const std::vector<TrainedStep>& trained, const std::vector<Train
   }
 }
 
-// What is left of the plan without some of its ranks, every hit replica left out; nullopt: there is
-// nothing to lose, or a module would have no replica.
+// What is left of the plan without some of its ranks; nullopt: there is nothing to lose, or a
+// module would have no replica.
 std::optional<plan::Plan> WithoutSome(const plan::Plan& healthy, uint64_t seed) {
   Prng prng(seed);
   plan::RankList lost;
@@ -76,7 +76,11 @@ void ExpectEqual(uint64_t seed) {
   }
   SCOPED_TRACE("replay with PHALANX_RANDOM_JOB=" + std::to_string(seed) + ": " + random.text);
   random.spec.steps = kSteps;
-  random.spec.recovery.ladder = {job::Rung::kDropReplica};
+  // Replicas narrow, each by itself or all alike, or go.
+  random.spec.recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
+  if (seed % 4 == 3) random.spec.recovery.ladder = {job::Rung::kDropReplica};
+  random.spec.recovery.widths = seed % 2 == 0 ? job::Widths::kOwn : job::Widths::kParity;
+  random.spec.recovery.state_copies = static_cast<int32_t>(1 + seed % 3);
   const auto healthy =
       plan::MakePlan(random.spec, plan::MakeCluster(1, random.spec.World()), Epoch{1});
   ASSERT_TRUE(healthy.ok()) << healthy.status();

@@ -87,6 +87,7 @@ class Drawing {
     }
     layout.frozen = Chance(15);
     layout.recompute = static_cast<job::Recompute>(One({0, 0, 1, 2}));
+    layout.sequence = Chance(50);
     return layout;
   }
 
@@ -182,7 +183,7 @@ std::string Describe(const job::JobSpec& spec) {
     for (job::MeshAxis axis : p.order) absl::StrAppend(&text, static_cast<int>(axis));
     absl::StrAppend(&text, " layers ", absl::StrJoin(p.layers, "+"), " of ",
                     module.architecture.layers, module.architecture.tied_head ? " tied" : "",
-                    module.frozen ? " frozen" : "", " recompute ",
+                    module.frozen ? " frozen" : "", p.sequence ? " sequence" : "", " recompute ",
                     static_cast<int>(module.recompute), "; ");
   }
   for (const job::Edge& edge : spec.edges) {

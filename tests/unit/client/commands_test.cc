@@ -410,6 +410,10 @@ TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
       << json.talk.str();
   EXPECT_THAT(json.out.str(), HasSubstr("\"lost\": [1,3]"));
   EXPECT_THAT(json.out.str(), HasSubstr("\"epoch\": 1,"));
+  // The language model has one replica: what the lost rank kept is in memory of its node.
+  EXPECT_THAT(json.out.str(), HasSubstr("\"from\":\"host\""));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"moves_left_out\": false"));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"steps_lost\": 1,"));
   EXPECT_EQ(Plan({.file = kExample, .lost = {6, 1, 1}}, wrong.io), kBadJobFile);
   EXPECT_EQ(
       wrong.talk.str(),

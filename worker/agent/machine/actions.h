@@ -122,6 +122,10 @@ struct TerminateProcess {  // SIGTERM
 struct KillProcess {  // SIGKILL, to the whole process group
   ProcessNumber process;
 };
+// Nothing of the job runs here any more: neither do its ranks need their copies of state.
+struct FreeHostMemory {
+  JobId job;  // 0: of all
+};
 // Answered with UploadStarted.
 struct UploadLogs {
   uint64_t command_number = 0;
@@ -138,9 +142,9 @@ struct LogLine {
   std::string text;
 };
 
-using Action =
-    std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
-                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendRendezvous, SendPublish,
-                 SendStopEpoch, SendQuit, TerminateProcess, KillProcess, UploadLogs, Exit, LogLine>;
+using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
+                            UseStore, PrepareData, CancelData, StartProcess, SendRunEpoch,
+                            SendRendezvous, SendPublish, SendStopEpoch, SendQuit, TerminateProcess,
+                            KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

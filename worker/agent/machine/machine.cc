@@ -429,6 +429,7 @@ void Machine::LeaveStore() {
   stops_.clear();
   reports_ = ReportBuffer();
   last_job_ = JobId{};
+  actions_.push_back(FreeHostMemory{});
 }
 
 void Machine::CallOffData(JobId job) {

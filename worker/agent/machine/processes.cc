@@ -283,6 +283,7 @@ void Machine::AnswerStops() {
     if (HasProcess(stop.job)) {
       waiting.push_back(stop);
     } else {
+      actions_.push_back(FreeHostMemory{stop.job});
       Answer(stop.command_number, absl::OkStatus());
     }
   }

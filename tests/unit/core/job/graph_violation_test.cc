@@ -118,6 +118,24 @@ TEST(GraphRulesTest, EverythingFrozen_IsRefused) {
   EXPECT_THAT(Wrong(With("frozen: true}", "frozen: false}", frozen), Purpose::kPlan), IsEmpty());
 }
 
+TEST(GraphRulesTest, HomesOfState_AreNoMoreThanThereAre) {
+  const auto recovery = [](absl::string_view text, absl::string_view document = kDocument) {
+    return With("  optimizer:", absl::StrCat("  recovery: {", text, "}\n  optimizer:"), document);
+  };
+  EXPECT_THAT(Wrong(recovery("state_home: mirror")),
+              ElementsAre("spec.recovery.state_home: mirror: mirror needs a second replica of "
+                          "'language', which has one: host keeps a copy in its node's memory"));
+  EXPECT_THAT(Wrong(recovery("state_copies: 3")),
+              ElementsAre("spec.recovery.state_copies: 3: may not exceed 2: state of 'language' is "
+                          "at one replica and in its node's host memory"));
+  const std::string two = With("ranks: 4, tp: 2, pp: 2", "ranks: 4, tp: 2, pp: 1");
+  EXPECT_THAT(Wrong(recovery("state_copies: 3", two)),
+              ElementsAre("spec.recovery.state_copies: 3: may not exceed the replicas of 'vision' "
+                          "(2)"));
+  EXPECT_THAT(Wrong(recovery("state_copies: 2, state_home: mirror", two)), IsEmpty());
+  EXPECT_THAT(Wrong(recovery("state_copies: 2, state_home: host", two)), IsEmpty());
+}
+
 TEST(GraphRulesTest, LossWeight_IsAboveZero) {
   for (const char* weight : {"0", "-1", ".inf", ".nan"}) {
     const std::string text =

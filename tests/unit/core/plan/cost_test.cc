@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "core/plan/copies.h"
 #include "core/plan/parameters.h"
+#include "core/plan/reduction.h"
+#include "core/plan/shares.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
@@ -190,7 +194,9 @@ TEST(CostTest, EstimateMemory_OfParametersAndState_FollowsTypesAndReplicas) {
   EXPECT_EQ(bf16.total(), bf16.parameters + bf16.gradients + bf16.optimizer + bf16.activations);
   EXPECT_EQ(estimate(job::Precision::kFp64, {}).optimizer, 24 * trained);
   EXPECT_NEAR(static_cast<double>(estimate(job::Precision::kBf16, {.dp = 4}).optimizer),
-              static_cast<double>(bf16.optimizer) / 4, 0.01 * static_cast<double>(bf16.optimizer));
+              static_cast<double>(bf16.optimizer) / 4 * 2,
+              0.01 * static_cast<double>(bf16.optimizer))
+      << "a quarter of its own, and one that it mirrors";
   EXPECT_EQ(estimate(job::Precision::kBf16, {.frozen = true}).gradients, 0);
 }
 
@@ -236,7 +242,25 @@ MemoryEstimate StateOf(const Plan& plan, Rank rank, const Place& place) {
   add(TiedCopies(plan, place));
   return {.parameters = (parameters.elements + spread) * 4,
           .gradients = (parameters.trained_extent + folded) * 4,
-          .optimizer = 3 * 4 * parameters.LedElements() / parameters.replicas};
+          .optimizer = std::min(2, parameters.replicas) * 3 * 4 * parameters.LedElements() /
+                       parameters.replicas};
+}
+
+// What a rank of a stage of unequal widths keeps and exchanges.
+HomeLoad LoadOf(const Plan& plan, const Place& place) {
+  HomeLoad load;
+  for (const ReducedBucket& bucket :
+       ReductionOf(plan, place, 0, ParametersOf(plan, place)).buckets) {
+    int64_t given = 0, taken = 0;
+    for (const SharePeer& peer : bucket.peers) {
+      given += peer.given;
+      taken += peer.taken;
+    }
+    load.given = std::max(load.given, given);
+    load.taken = std::max(load.taken, taken);
+    for (const UnitRange& run : bucket.own) load.own += run.count;
+  }
+  return load;
 }
 
 TEST(CostTest, EstimateMemory_OfCopies_CountsWhatIsPackedToTravel) {
@@ -274,12 +298,27 @@ TEST(CostTest, DamagedTables_EveryRankIsEstimatedByItsOwnWidth) {
     const std::vector<MemoryEstimate> all = EstimateMemory(plan);
     ASSERT_EQ(all.size(), static_cast<size_t>(plan.world));
     std::vector<MemoryEstimate> expected(all.size());
+    // Of the replicas of one width the one with most: by module, pp, width, tp.
+    std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, HomeLoad> most_of;
+    ForEachPlace(plan, [&](Rank, const Place& place) {
+      const HomeLoad load = LoadOf(plan, place);
+      HomeLoad& most = most_of[{place.module, place.pp, place.width, place.tp}];
+      most = {.own = std::max(most.own, load.own),
+              .given = std::max(most.given, load.given),
+              .taken = std::max(most.taken, load.taken)};
+    });
     ForEachPlace(plan, [&](Rank rank, const Place& place) {
       const MemoryEstimate place_needs = StateOf(plan, rank, place);
       MemoryEstimate& sum = expected[static_cast<size_t>(rank.value)];
       sum.parameters += place_needs.parameters;
       sum.gradients += place_needs.gradients;
-      sum.optimizer += place_needs.optimizer;
+      if (plan.replicas(place.module).EqualWidths(place.pp)) {
+        sum.optimizer += place_needs.optimizer;
+      } else {
+        const HomeLoad& load = most_of.at({place.module, place.pp, place.width, place.tp});
+        sum.optimizer += 2 * 3 * 4 * load.own;
+        sum.gradients += 4 * (load.given + load.taken);
+      }
       // Nobody has more to update than the rank that the part's cost is told of.
       const StageParameters parameters = ParametersOf(plan, place);
       const UpdateBytes most = UpdateCost(plan, {place.module, place.pp, 0});
@@ -324,6 +363,27 @@ TEST(CostTest, EstimateMemory_OfActivations_FallsAlongThePipeline) {
   // Of 2 kept, the gradients, an activation and a gradient that leave; and the stage before keeps
   // one more, which waits here.
   EXPECT_EQ(EstimateMemory(plan, Rank{2}).activations, 2 * layer + (2 + 1 + 1 + 1) * message);
+}
+
+// 32 positions of one microbatch, 3 layers on two ranks; 4 bytes.
+TEST(CostTest, EstimateMemory_UnderSequenceParallelism_KeepsRowsOnce) {
+  const auto activations = [](bool sequence, job::Recompute recompute) {
+    return EstimateMemory(MustPlan(AJob().Module("language", Llama({.layers = 6}),
+                                                 {.tp = 2,
+                                                  .pp = 2,
+                                                  .layers = {3, 3},
+                                                  .recompute = recompute,
+                                                  .sequence = sequence})),
+                          Rank{0})
+        .activations;
+  };
+  // Of 32 elements of a row 16 are elsewhere: four of them in each layer, a gradient that waits
+  // and an activation that leaves; two of one layer are gathered.
+  const auto saved = [&](job::Recompute recompute) {
+    return activations(false, recompute) - activations(true, recompute);
+  };
+  EXPECT_EQ(saved(job::Recompute::kNone), (3 * 4 + 2 - 2) * 16 * 32 * 4);
+  EXPECT_EQ(saved(job::Recompute::kFull), (3 * 1 + 1 + 2) * 16 * 32 * 4);
 }
 
 // 32 positions of one microbatch, 3 layers on one rank; 4 bytes.

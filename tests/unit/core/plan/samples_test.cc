@@ -32,6 +32,18 @@ TEST(SamplesTest, SamplesOfMicrobatch_OfUnevenBatch_MatchTheRule) {
   EXPECT_THAT(SamplesOfMicrobatch(plan, 1).lane_first, ElementsAre(0, 2, 3));
 }
 
+TEST(SamplesTest, SamplesAtOnce_KeepTheFastestReplicaWithinTheMicrobatch) {
+  const Plan healthy = MustPlan(AJob().Module("language", Llama(), {.dp = 3}).Batch(9, 4));
+  EXPECT_EQ(SamplesAtOnce(healthy), 12);
+  plan::Layout layout = healthy.layout;
+  layout.modules[0].speeds = {2, 1, 0};
+  const auto plan = Expand(healthy.spec, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const int64_t most = SamplesAtOnce(*plan);
+  EXPECT_THAT(DealMicrobatch(*plan, most).lane_first, ElementsAre(0, 4, most, most));
+  EXPECT_EQ(DealMicrobatch(*plan, most + 1).lane_first[1], 5);
+}
+
 TEST(SamplesTest, Microbatches_OfAnyBatch_CoverEverySampleOnceWithinTheLimit) {
   for (int64_t global = 1; global <= 20; ++global) {
     for (int64_t micro = 1; micro <= 5; ++micro) {

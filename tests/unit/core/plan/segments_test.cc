@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/plan/parameters.h"
+#include "core/plan/shares.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
@@ -149,8 +150,24 @@ TEST(SharesTest, Mirrors_AreInOtherReplicasAndOnOtherNodesWhereThereAreSome) {
   // Ranks 0 and 1 on one node, 2 and 3 on another.
   const Plan plan = *MakePlan(spec, MakeCluster(2, 2), Epoch{1});
   EXPECT_THAT(HomesBy(plan)[0],
-              ElementsAre(RankList{Rank{0}, Rank{2}}, RankList{Rank{1}, Rank{2}},
-                          RankList{Rank{2}, Rank{0}}, RankList{Rank{3}, Rank{0}}));
+              ElementsAre(RankList{Rank{0}, Rank{2}}, RankList{Rank{1}, Rank{3}},
+                          RankList{Rank{2}, Rank{0}}, RankList{Rank{3}, Rank{1}}));
+}
+
+TEST(SharesTest, NodesOfEqualSize_EveryRankMirrorsAsMuch) {
+  for (const int32_t nodes : {1, 2, 3, 6}) {
+    for (const int32_t copies : {2, 3}) {
+      job::JobSpec spec = AJob().Module("language", Llama(), {.dp = 6}).Batch(6, 1);
+      spec.recovery.state_copies = copies;
+      const Plan plan = *MakePlan(spec, MakeCluster(nodes, 6 / nodes), Epoch{1});
+      std::map<Rank, int32_t> homes;
+      for (const RankList& of_share : HomesOf(plan, 0, plan.DataGroups(0, 0)[0])) {
+        for (const Rank home : of_share) ++homes[home];
+      }
+      for (const auto& [rank, count] : homes)
+        EXPECT_EQ(count, copies) << "rank " << rank.value << " of " << nodes << " nodes";
+    }
+  }
 }
 
 TEST(SharesTest, Copies_AreAsManyAsAskedForAndThereAre) {
@@ -183,7 +200,7 @@ TEST(SharesTest, HostMemoryWhereItIsAskedFor_TakesThePlaceOfMirrors) {
   }
 }
 
-TEST(SharesTest, DamagedTables_HaveHomesWhereTheWidthsAreEqual) {
+TEST(SharesTest, DamagedTables_EveryElementHasHomes) {
   const job::JobSpec spec = AJob()
                                 .Module("vision", ClipVision(), {.tp = 2, .dp = 3})
                                 .Module("language", Llama(), {.tp = 2, .dp = 3, .pp = 2})
@@ -212,15 +229,19 @@ TEST(SharesTest, DamagedTables_HaveHomesWhereTheWidthsAreEqual) {
     std::map<std::pair<int32_t, int32_t>, int64_t> shared, led;  // elements, by stage
     for (const Share& share : SharesOf(plan)) {
       shared[{share.module, share.pp}] += share.elements.count;
-      const int32_t tp = plan.PlaceOf(share.homes.front(), share.module)->tp;
-      EXPECT_THAT(rule.at({share.module, share.pp, tp})->homes, ::testing::Contains(share.homes));
       ++listed;
+      const int32_t tp = plan.PlaceOf(share.homes.front(), share.module)->tp;
+      if (!plan.replicas(share.module).EqualWidths(share.pp)) {
+        EXPECT_EQ(std::set<Rank>(share.homes.begin(), share.homes.end()).size(), 2u);
+        continue;
+      }
+      EXPECT_THAT(rule.at({share.module, share.pp, tp})->homes, ::testing::Contains(share.homes));
     }
     ForEachPlace(plan, [&](Rank, const Place& place) {
       const ReplicaTable& replicas = plan.replicas(place.module);
       const bool equal = replicas.EqualWidths(place.pp);
       EXPECT_EQ((coordinates[{place.module, place.pp}]), equal ? place.width : 0);
-      if (!equal || place.dp != replicas.FirstPresent()) return;
+      if (place.dp != replicas.FirstPresent()) return;
       led[{place.module, place.pp}] += ParametersOf(plan, place).LedElements();
     });
     EXPECT_EQ(shared, led);

@@ -223,16 +223,21 @@ TEST(RandomGraphTest, Simulate_UnequalGraphs_StayNearTheBound) {
 double BlockingStep(const plan::Plan& plan, const std::vector<Program>& programs,
                     const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
-  std::vector<PartCost> seconds;
-  for (const Part& part : pipeline.parts) {
-    const PartCost& cost =
-        costs.parts[static_cast<size_t>(part.module)][static_cast<size_t>(part.stage)];
-    seconds.push_back({cost.forward, cost.backward_input, cost.backward_weight});
+  const Wiring wiring = WireRanks(plan, pipeline);
+  MemberCosts seconds;
+  for (const std::vector<int32_t>& parts : wiring.parts_of) {
+    std::vector<PartCost>& of_member = seconds.emplace_back();
+    for (const int32_t p : parts) {
+      const Part& part = pipeline.parts[static_cast<size_t>(p)];
+      const PartCost& cost =
+          costs.parts[static_cast<size_t>(part.module)][static_cast<size_t>(part.stage)];
+      of_member.push_back({cost.forward, cost.backward_input, cost.backward_weight});
+    }
   }
   std::vector<const Program*> pointers;
   for (const Program& program : programs) pointers.push_back(&program);
   const Execution execution =
-      Execute(ExecutionModel::kBlocking, pipeline, WireRanks(plan, pipeline), pointers, seconds, 0);
+      Execute(ExecutionModel::kBlocking, pipeline, wiring, pointers, seconds, 0);
   return *std::max_element(execution.end.begin(), execution.end.end());
 }
 

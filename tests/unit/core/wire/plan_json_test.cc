@@ -357,6 +357,28 @@ TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
   EXPECT_THAT(table, HasSubstr("Idle devices: 2 (node-0/6, node-0/7)\n"));
 }
 
+TEST(PlanJsonTest, Loss_ListsMovesWithWhereTheyComeFrom) {
+  AJob job;
+  job.Module("language", Llama(), {.tp = 2, .dp = 2, .pp = 2}).Batch(8, 2);
+  const auto preview = schedule::PreviewJob(job, plan::MakeCluster(1, 8), {}, {Rank{2}});
+  ASSERT_TRUE(preview.ok()) << preview.status();
+  const Json shown = Json::parse(JsonOf(preview->plan, FiguresOf(*preview)));
+  EXPECT_EQ(shown["lost"], Json::parse("[2]"));
+  EXPECT_EQ(shown["steps_lost"], 0);
+  EXPECT_GT(shown["step_ratio"], 1.0);
+  int64_t elements = 0;
+  for (const Json& move : shown["moves"]) {
+    EXPECT_EQ(move["module"], "language");
+    EXPECT_NE(move["from"], 2);
+    EXPECT_EQ(move["from_pp"], 0) << "the stage of rank 2";
+    EXPECT_EQ(move["to_pp"], 0);
+    elements += move["count"].get<int64_t>();
+  }
+  EXPECT_GT(elements, 0);
+  EXPECT_EQ(shown["bytes_moved"], 12 * elements);
+  EXPECT_EQ(shown["moves_left_out"], false);
+}
+
 TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
   const job::JobSpec spec = AJob()
                                 .Module("vision", ClipVision(), {.dp = 4})
@@ -367,7 +389,13 @@ TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
   const auto plan =
       plan::PlanWithout(MustPlan(spec, 1, 16), plan::RankList{Rank{9}, Rank{2}, Rank{4}, Rank{5}});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const std::string table = PlanTable(*plan, {});
+  const schedule::Preview::Loss loss{.moves = {.bytes = 5 << 20, .steps_lost = 3},
+                                     .step_ratio = 1.5};
+  const std::string table = PlanTable(*plan, {.loss = loss});
+  EXPECT_THAT(
+      table,
+      HasSubstr(
+          "\nStep: 1.500 times the healthy one\nState to move: 5.0 MiB, at most 3 steps lost\n"));
   EXPECT_THAT(table, HasSubstr("Lost: ranks 2, 4, 5, 9\n\n"
                                "REPLICAS           WIDTHS    SAMPLES\n"
                                "vision 2           left out  -\n"

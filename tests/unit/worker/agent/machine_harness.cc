@@ -83,6 +83,7 @@ std::string ToLine(const Action& action) {
           [](const SendQuit& a) { return absl::StrCat("Quit p", a.process.value); },
           [](const TerminateProcess& a) { return absl::StrCat("Terminate p", a.process.value); },
           [](const KillProcess& a) { return absl::StrCat("Kill p", a.process.value); },
+          [](const FreeHostMemory&) { return std::string(); },
           [](const UploadLogs& a) { return absl::StrCat("UploadLogs ", a.fetch.fetch_id); },
           [](const Exit& a) { return std::string(a.status.ok() ? "Exit" : "Exit failed"); },
           [](const LogLine&) { return std::string(); },

@@ -1,5 +1,6 @@
 #include "worker/channel/frame_socket.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -71,6 +72,38 @@ TEST(FrameSocketTest, Senders_OnSeveralThreads_DoNotMixFrames) {
     const std::string& reason = received.quit().reason();
     EXPECT_EQ(reason, std::string(3000, reason[0]));
   }
+}
+
+// Frames before and behind them do not take them along.
+TEST(FrameSocketTest, Descriptors_ArriveWithTheirFrame) {
+  Ends ends = Connect();
+  ASSERT_TRUE(ends.daemon->Send(QuitBecause("before"), kPatience).ok());
+  int pipe_ends[2];
+  ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+  const UniqueFd read_end(pipe_ends[0]);
+  std::string frame;
+  ASSERT_TRUE(AppendFrame(QuitBecause("with"), &frame).ok());
+  {
+    const UniqueFd write_end(pipe_ends[1]);
+    ASSERT_EQ(SendSome(ends.daemon->fd(), frame, {write_end.get()}),
+              static_cast<ssize_t>(frame.size()));
+  }
+  ASSERT_TRUE(ends.daemon->Send(QuitBecause("behind"), kPatience).ok());
+
+  v1::ToRank received;
+  ASSERT_TRUE(ends.rank->Receive(&received, kPatience).ok());
+  EXPECT_EQ(received.quit().reason(), "before");
+  ASSERT_TRUE(ends.rank->Receive(&received, kPatience).ok());
+  EXPECT_EQ(received.quit().reason(), "with");
+  std::vector<UniqueFd> descriptors = ends.rank->TakeDescriptors();
+  ASSERT_EQ(descriptors.size(), 1u);
+  ASSERT_EQ(write(descriptors[0].get(), "x", 1), 1);
+  char byte = 0;
+  EXPECT_EQ(read(read_end.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'x');
+  ASSERT_TRUE(ends.rank->Receive(&received, kPatience).ok());
+  EXPECT_EQ(received.quit().reason(), "behind");
+  EXPECT_TRUE(ends.rank->TakeDescriptors().empty());
 }
 
 TEST(FrameSocketTest, Message_AboveTheLimit_IsRefusedAndHarmless) {

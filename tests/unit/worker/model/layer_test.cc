@@ -282,7 +282,8 @@ TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
     WeightWork work;
     at::Tensor output;
     EXPECT_TRUE(embedding.Forward(tokens, items, positions, &state, &output).ok());
-    const at::Tensor gradient = embedding.Backward(upstream, &state, &work);
+    at::Tensor gradient;
+    EXPECT_TRUE(embedding.Backward(upstream, &state, &work, &gradient).ok());
     work.Run();
     return gradient;
   });

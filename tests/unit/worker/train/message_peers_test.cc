@@ -108,8 +108,7 @@ void ExpectAllNamed(const plan::Plan& plan) {
     };
     bind(*schedule::BuildStepOf(plan, Rank{rank}), microbatches);
     // Whatever is left of the samples to evaluate.
-    const int64_t whole =
-        plan.spec.batch.micro * plan.replicas(plan.spec.language).present_replicas();
+    const int64_t whole = plan::SamplesAtOnce(plan);
     for (int64_t count = 1; count <= whole; ++count) {
       bind(schedule::BuildEvaluationOf(plan, Rank{rank}, 1), {plan::DealMicrobatch(plan, count)});
     }

@@ -187,7 +187,7 @@ TEST_F(AdoptedStateTest, GoOnElsewhere_IsRefused) {
 TEST_F(TrainingStateTest, HeldState_IsAwaitedOnceBeforeItChanges) {
   int32_t waited = 0;
   const at::Tensor before = Weights(state_);
-  state_.HoldState([&] {
+  state_.HoldState(this, [&] {
     ++waited;
     EXPECT_TRUE(at::equal(Weights(state_), before));
   });

@@ -1,4 +1,4 @@
-// Stages of unequal width train as the plain model does. Replicas of a stage are of one width.
+// Stages of unequal width train as the plain model does.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -16,24 +16,24 @@ using job::ScheduleName;
 using support::AJob;
 using support::Layout;
 
-struct WidthCase {
+struct StageWidths {
   NamedJob job;
   plan::RankList lost;
 };
 
-void PrintTo(const WidthCase& each, std::ostream* out) { *out << each.job.name; }
+void PrintTo(const StageWidths& each, std::ostream* out) { *out << each.job.name; }
 
-class WidthTest : public testing::TestWithParam<WidthCase> {};
+class StageWidthsTest : public testing::TestWithParam<StageWidths> {};
 
-TEST_P(WidthTest, StagesOfUnequalWidth_EqualThePlainModel) {
+TEST_P(StageWidthsTest, StagesOfUnequalWidth_EqualThePlainModel) {
   ExpectEqualsPlain(GetParam().job, GetParam().lost);
 }
 
 // Enough rows for slices that no other cut has.
-WidthCase Made(const std::string& name, AJob job, const std::vector<int32_t>& lost) {
+StageWidths Made(const std::string& name, AJob job, const std::vector<int32_t>& lost) {
   job.Batch(8, 4);
   job.spec().recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
-  WidthCase made{.job = Named(name, std::move(job))};
+  StageWidths made{.job = Named(name, std::move(job))};
   made.job.data.images_max = 3;
   made.job.data.text_max = 9;
   for (const int32_t rank : lost) made.lost.push_back(Rank{rank});
@@ -51,7 +51,7 @@ AJob Two(const Layout& vision, const Layout& language) {
       .Edge("vision", "language", {.projector = 20});
 }
 
-std::vector<WidthCase> OfOneModule() {
+std::vector<StageWidths> OfOneModule() {
   const TinyDecoder tied{.tied_head = true}, one_kv_head{.kv_heads = 1};
   return {
       Made("tp2_pp2_first_1", Language({.tp = 2, .pp = 2}), {1}),
@@ -67,14 +67,16 @@ std::vector<WidthCase> OfOneModule() {
            Language({.tp = 3, .pp = 2, .recompute = job::Recompute::kSelective}), {5}),
       Made("dp2_alike", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {7, 9}),
       Made("dp2_alike_2_to_3", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {0, 5}),
+      Made("dp2_one_replica", Language({.tp = 3, .dp = 2, .pp = 2}, tied), {10}),
+      Made("dp2_other_stages", Language({.tp = 4, .dp = 2, .pp = 2}), {1, 2, 13}),
       Made("pipeline_inside_data",
            Language({.tp = 3, .dp = 2, .pp = 2, .order = kPipelineInsideData}), {1, 7}),
   };
 }
 
-std::vector<WidthCase> UnderSchedules() {
+std::vector<StageWidths> UnderSchedules() {
   const TinyDecoder tied{.tied_head = true};
-  std::vector<WidthCase> cases;
+  std::vector<StageWidths> cases;
   const auto add = [&](ScheduleName schedule, int32_t chunks, const std::string& of) {
     const auto name = [&of](const std::string& what) { return absl::StrCat(of, "_", what); };
     const auto under = [&](AJob job) { return job.Schedule(schedule, chunks); };
@@ -82,6 +84,8 @@ std::vector<WidthCase> UnderSchedules() {
     cases.push_back(Made(name("last"), under(Language({.tp = 3, .pp = 2}, tied)), {5}));
     cases.push_back(Made(name("encoder"), under(Two({.tp = 2}, {.tp = 2, .pp = 2})), {0}));
     cases.push_back(Made(name("language"), under(Two({.tp = 2}, {.tp = 3, .pp = 2})), {3, 7}));
+    cases.push_back(
+        Made(name("one_replica"), under(Language({.tp = 3, .dp = 2, .pp = 2}, tied)), {4}));
     cases.push_back(Made(name("both"), under(Two({.tp = 4}, {.tp = 3, .pp = 2})), {2, 5}));
   };
   add(ScheduleName::k1F1B, 1, "1f1b");
@@ -91,7 +95,7 @@ std::vector<WidthCase> UnderSchedules() {
   return cases;
 }
 
-std::vector<WidthCase> WithEncoders() {
+std::vector<StageWidths> WithEncoders() {
   const auto phases = [](AJob job) { return job.Schedule(ScheduleName::kThreePhase); };
   return {
       Made("encoder_pp2_last", Two({.tp = 3, .pp = 2}, {.tp = 2}), {4}),
@@ -108,6 +112,9 @@ std::vector<WidthCase> WithEncoders() {
            {2}),
       Made("three_phase_language",
            phases(Two({.dp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})), {2}),
+      Made("three_phase_one_replica",
+           phases(Two({.tp = 2, .dp = 4, .offset = 0}, {.tp = 2, .dp = 2, .pp = 2, .offset = 0})),
+           {1, 6}),
       Made("three_phase_both", phases(Two({.tp = 4, .offset = 0}, {.tp = 2, .pp = 2, .offset = 0})),
            {3}),
       Made("regressor_and_audio",
@@ -124,12 +131,26 @@ std::vector<WidthCase> WithEncoders() {
   };
 }
 
-std::string NameOfWidths(const testing::TestParamInfo<WidthCase>& info) {
+// The same where every module works on slices of its rows.
+std::vector<StageWidths> OnSlices() {
+  std::vector<StageWidths> cases = OfOneModule();
+  for (const StageWidths& each : WithEncoders()) cases.push_back(each);
+  for (StageWidths& each : cases) {
+    for (job::Module& module : each.job.spec.modules) module.parallel.sequence = true;
+  }
+  return cases;
+}
+
+std::string NameOfWidths(const testing::TestParamInfo<StageWidths>& info) {
   return info.param.job.name;
 }
-INSTANTIATE_TEST_SUITE_P(OneModule, WidthTest, testing::ValuesIn(OfOneModule()), NameOfWidths);
-INSTANTIATE_TEST_SUITE_P(Schedules, WidthTest, testing::ValuesIn(UnderSchedules()), NameOfWidths);
-INSTANTIATE_TEST_SUITE_P(Encoders, WidthTest, testing::ValuesIn(WithEncoders()), NameOfWidths);
+INSTANTIATE_TEST_SUITE_P(OneModule, StageWidthsTest, testing::ValuesIn(OfOneModule()),
+                         NameOfWidths);
+INSTANTIATE_TEST_SUITE_P(Schedules, StageWidthsTest, testing::ValuesIn(UnderSchedules()),
+                         NameOfWidths);
+INSTANTIATE_TEST_SUITE_P(OnSlices, StageWidthsTest, testing::ValuesIn(OnSlices()), NameOfWidths);
+INSTANTIATE_TEST_SUITE_P(Encoders, StageWidthsTest, testing::ValuesIn(WithEncoders()),
+                         NameOfWidths);
 
 }  // namespace
 }  // namespace phalanx::oracle

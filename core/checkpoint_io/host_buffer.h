@@ -1,0 +1,34 @@
+// core/checkpoint_io/host_buffer.h: what a buffer of host memory says of the copy of state in it.
+//
+// A rank writes it, its daemon keeps it, and whoever takes the state over reads it. Values lie as
+// the node's processor has them: a buffer never leaves its node as such.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace phalanx::checkpoint {
+
+inline constexpr int64_t kHostCopyPage = 4096;
+
+// Whose state a buffer has, and of which step. Written whole, behind the data; `checksum` is of all
+// before it, so what is torn or was never written does not read as a header.
+struct HostCopyHeader {
+  char magic[16] = {};  // kHostCopyMagic
+  uint64_t store = 0;
+  int64_t job = 0, epoch = 0, step = 0;
+  uint64_t plan = 0;  // first 64 bits of its digest
+  int64_t rank = 0;
+  int64_t bytes = 0;  // behind the page
+  uint64_t checksum = 0;
+};
+inline constexpr char kHostCopyMagic[16] = "phalanx-state-1";
+
+uint64_t ChecksumOf(const HostCopyHeader& header);
+// Of a buffer's first page. Errors: NotFound where there is no whole copy.
+absl::StatusOr<HostCopyHeader> ReadHostCopyHeader(absl::Span<const std::byte> buffer);
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,14 @@
+// core/plan/derivation.h: the version of what ranks derive.
+#pragma once
+
+#include <cstdint>
+
+namespace phalanx::plan {
+
+// Version of everything that ranks of one epoch derive from document and layout and have to agree
+// on: plan, programs and their tickets, shares, and the form of what they send each other. It goes
+// up with any change of these, the constants of costs included: tests/unit/core/schedule/
+// derivation_test.cc fails for one that leaves it.
+inline constexpr int32_t kDerivation = 3;
+
+}  // namespace phalanx::plan

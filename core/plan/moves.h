@@ -1,0 +1,44 @@
+// core/plan/moves.h: which optimizer state has to go where when a layout is replaced.
+//
+// Every element that gets a home which it did not have comes from a home that is left: the primary,
+// or the first mirror that is. What has none left comes from host memory of its primary's node, or
+// from a checkpoint, and then everyone goes back by the steps done since.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/plan/plan.h"
+#include "core/plan/ruler.h"
+#include "core/plan/units.h"
+
+namespace phalanx::plan {
+
+struct Move {
+  enum class Source : uint8_t { kRank, kHost, kCheckpoint } source = Source::kRank;
+  PartId part;
+  int32_t bucket = 0;
+  UnitFamily family;
+  UnitRange elements;  // of the family's ruler
+  Rank from{-1};       // kRank: where it is; kHost: whose host memory has it
+  Rank to;
+  friend bool operator==(const Move&, const Move&) = default;
+};
+
+struct Moves {
+  std::vector<Move> moves;  // by part, bucket, family, first element, then by home
+  int64_t bytes = 0;        // of all moves; less would leave some home without its state
+  // At most so many are lost: 0; recovery.state_every where host memory is needed; checkpoint.every
+  // where nothing else is left, and all steps of a job without checkpoints.
+  int64_t steps_lost = 0;
+};
+
+// `after`: of a layout of the same job with the same stages, such as WithoutRanks of `before`.
+// Ranks that it has lost have nothing left; a node's host memory is gone with the last of its
+// devices. Stages whose ranks stay are not looked at. Nothing of modules whose family has no known
+// parameters.
+Moves MovesBetween(const Plan& before, const Plan& after);
+
+}  // namespace phalanx::plan

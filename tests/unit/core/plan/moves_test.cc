@@ -1,0 +1,217 @@
+#include "core/plan/moves.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/base/prng.h"
+#include "core/plan/loss.h"
+#include "core/plan/parameters.h"
+#include "core/plan/reduction.h"
+#include "core/plan/shares.h"
+#include "tests/support/specs.h"
+#include "tests/unit/core/plan/damaged.h"
+#include "tests/unit/core/plan/must_plan.h"
+
+namespace phalanx::plan {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+using testing::Each;
+using testing::Field;
+using testing::IsEmpty;
+
+using Ruler = std::tuple<PartId, int32_t, UnitFamily>;
+using Homes = std::map<Ruler, std::vector<std::set<Rank>>>;  // of each element
+
+bool Contains(const std::vector<UnitRange>& runs, int64_t element) {
+  return std::any_of(runs.begin(), runs.end(), [element](const UnitRange& run) {
+    return run.first <= element && element < run.end();
+  });
+}
+
+// The ranks that lead an element in each replica, whose home `primary` is one of.
+RankList LeadersOf(const Plan& plan, const Place& primary, const UnitFamily& family, int64_t unit) {
+  const ReplicaTable& table = plan.replicas(primary.module);
+  RankList leaders;
+  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
+    if (!table.Present(dp)) continue;
+    Place place{.module = primary.module, .dp = dp, .pp = primary.pp};
+    place.width = table.Width(dp, primary.pp);
+    for (; place.tp < place.width; ++place.tp) {
+      const UnitRange led = LedUnits(plan, place, family);
+      if (led.first <= unit && unit < led.end()) leaders.push_back(plan.RankOf(place));
+    }
+  }
+  return leaders;
+}
+
+// By what each rank is the home of when it reduces.
+Homes HomesOfAll(const Plan& plan) {
+  Homes homes;
+  ForEachPlace(plan, [&](Rank rank, const Place& place) {
+    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      const StageParameters parameters = ParametersOf(plan, place, chunk);
+      const Reduction reduction = ReductionOf(plan, place, chunk, parameters);
+      const std::vector<BucketRulers> buckets = RulersOf(plan, place, parameters);
+      for (size_t b = 0; b < buckets.size(); ++b) {
+        for (const FamilyRuler& ruler : buckets[b].rulers) {
+          std::vector<std::set<Rank>>& of =
+              homes[{{place.module, place.pp, chunk}, static_cast<int32_t>(b), ruler.family}];
+          of.resize(static_cast<size_t>(ruler.elements()));
+          const UnitRange led = LedUnits(plan, place, ruler.family);
+          for (int64_t unit = led.first; unit < led.end(); ++unit) {
+            const RankList leaders = LeadersOf(plan, place, ruler.family, unit);
+            const auto self = static_cast<size_t>(std::find(leaders.begin(), leaders.end(), rank) -
+                                                  leaders.begin());
+            const RankList mine = HomesOf(plan, place.module, leaders)[self];
+            for (int64_t i = 0; i < ruler.unit_elements; ++i) {
+              const int64_t element = unit * ruler.unit_elements + i;
+              std::vector<UnitRange> at;
+              buckets[b].AppendRuns(ruler.family, {element, 1}, &at);
+              if (!Contains(reduction.buckets[b].own, at[0].first)) continue;
+              std::set<Rank>& these = of[static_cast<size_t>(element)];
+              EXPECT_THAT(these, IsEmpty()) << "an element has one primary home";
+              these.insert(mine.begin(), mine.end());
+            }
+          }
+        }
+      }
+    }
+  });
+  return homes;
+}
+
+AJob SmallJob() {
+  AJob job;
+  job.Module("vision", ClipVision({.hidden_size = 8, .layers = 1, .heads = 2, .mlp_size = 16}),
+             {.tp = 2, .dp = 2})
+      .Module("language",
+              Llama({.hidden_size = 8, .layers = 2, .heads = 4, .kv_heads = 2, .mlp_size = 24}),
+              {.tp = 3, .dp = 3, .pp = 2})
+      .Edge("vision", "language", {.projector = 16})
+      .Batch(24, 2);
+  return job;
+}
+
+// Some ranks that a plan can do without.
+RankList DrawLoss(Prng& prng, const Plan& plan) {
+  for (;;) {
+    std::set<Rank> lost;
+    const uint64_t count = 1 + prng.Below(3);
+    while (lost.size() < count) {
+      const Rank rank{static_cast<int32_t>(prng.Below(static_cast<uint64_t>(plan.world)))};
+      const RankList& before = plan.layout.lost;
+      if (std::find(before.begin(), before.end(), rank) == before.end()) lost.insert(rank);
+    }
+    RankList ranks(lost.begin(), lost.end());
+    if (WithoutRanks(plan, ranks).ok()) return ranks;
+  }
+}
+
+void ExpectMovesLeadFromTo(const Plan& before, const Plan& after) {
+  const Moves moves = MovesBetween(before, after);
+  Homes homes = HomesOfAll(before);
+  const Homes expected = HomesOfAll(after);
+  const std::set<Rank> lost(after.layout.lost.begin(), after.layout.lost.end());
+  const Homes had = homes;
+  for (auto& [ruler, elements] : homes) {
+    for (std::set<Rank>& of : elements) {
+      std::erase_if(of, [&lost](Rank rank) { return lost.contains(rank); });
+    }
+  }
+  int64_t moved = 0;
+  for (const Move& move : moves.moves) {
+    const Ruler ruler{move.part, move.bucket, move.family};
+    ASSERT_TRUE(homes.contains(ruler));
+    for (int64_t i = move.elements.first; i < move.elements.end(); ++i, ++moved) {
+      const auto element = static_cast<size_t>(i);
+      const std::set<Rank>& left = had.at(ruler)[element];
+      ASSERT_TRUE(homes[ruler][element].insert(move.to).second) << "it has it already";
+      EXPECT_EQ(left.contains(move.from), move.source == Move::Source::kRank);
+      EXPECT_FALSE(lost.contains(move.from));
+      if (move.source != Move::Source::kCheckpoint) continue;
+      EXPECT_TRUE(std::all_of(left.begin(), left.end(),
+                              [&lost](Rank rank) { return lost.contains(rank); }));
+    }
+  }
+  int64_t fewest = 0;
+  for (const auto& [ruler, elements] : expected) {
+    for (size_t i = 0; i < elements.size(); ++i) {
+      for (Rank home : elements[i]) {
+        const std::set<Rank>& before_it = had.at(ruler)[i];
+        fewest += before_it.contains(home) ? 0 : 1;
+        ASSERT_TRUE(homes[ruler][i].contains(home));
+      }
+    }
+  }
+  EXPECT_EQ(moved, fewest);
+  EXPECT_EQ(moves.bytes, 12 * fewest);
+}
+
+TEST(MovesTest, AppliedToTheOldTable_GiveTheNewOne_WithTheFewestBytes) {
+  const Plan healthy = MustPlan(SmallJob(), 22);
+  ASSERT_EQ(healthy.world, 22);
+  int32_t unequal = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Prng prng(seed);
+    Plan before = healthy;
+    before.spec.recovery.widths = seed % 2 == 0 ? job::Widths::kOwn : job::Widths::kParity;
+    for (int loss = 0; loss < 2; ++loss) {
+      auto after = Expand(before.spec, *WithoutRanks(before, DrawLoss(prng, before)));
+      ASSERT_TRUE(after.ok()) << after.status();
+      ExpectMovesLeadFromTo(before, *after);
+      for (int32_t pp = 0; pp < 2; ++pp) unequal += after->replicas(1).EqualWidths(pp) ? 0 : 1;
+      before = *std::move(after);
+    }
+  }
+  EXPECT_GT(unequal, 25);
+}
+
+TEST(MovesTest, StagesThatKeepTheirRanks_MoveNothing) {
+  const Plan healthy = MustPlan(SmallJob(), 22);
+  const auto after =
+      Expand(healthy.spec, *WithoutRanks(healthy, {healthy.replicas(1).At(1, 1, 0, 2)}));
+  const Moves moves = MovesBetween(healthy, *after);
+  EXPECT_GT(moves.moves.size(), 0u);
+  EXPECT_THAT(moves.moves, Each(Field(&Move::part, PartId{1, 1, 0})));
+  EXPECT_EQ(moves.steps_lost, 0) << "the mirrors are left";
+  EXPECT_THAT(MovesBetween(healthy, healthy).moves, IsEmpty());
+}
+
+TEST(MovesTest, WhatHasNoHomeLeft_CostsStepsSinceItWasKept) {
+  AJob job;
+  job.Module("language", Llama({.heads = 4}), {.tp = 2}).Batch(4, 2);
+  job.spec().steps = 500;
+  job.spec().recovery.state_every = 4;
+  const auto moves_of = [&](int32_t devices_per_node) {
+    const auto healthy = MakePlan(job, MakeCluster(2, devices_per_node), Epoch{1});
+    EXPECT_TRUE(healthy.ok()) << healthy.status();
+    return MovesBetween(*healthy, *Expand(healthy->spec, *WithoutRanks(*healthy, {Rank{1}})));
+  };
+  // A single replica: the second home is host memory of the node, which has another device.
+  const Moves host = moves_of(2);
+  EXPECT_THAT(host.moves, Each(Field(&Move::source, Move::Source::kHost)));
+  EXPECT_THAT(host.moves, Each(Field(&Move::from, Rank{1})));
+  EXPECT_EQ(host.steps_lost, 4);
+  // Its node is gone with its only device.
+  const Moves all = moves_of(1);
+  EXPECT_THAT(all.moves, Each(Field(&Move::source, Move::Source::kCheckpoint)));
+  EXPECT_EQ(all.bytes, host.bytes);
+  EXPECT_EQ(all.steps_lost, 500) << "without checkpoints it begins again";
+  job.spec().checkpoint = job::Checkpoint{.every = 50};
+  EXPECT_EQ(moves_of(1).steps_lost, 50);
+}
+
+}  // namespace
+}  // namespace phalanx::plan

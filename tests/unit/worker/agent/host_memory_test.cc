@@ -1,0 +1,77 @@
+#include "worker/agent/host_memory.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace phalanx::agent {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kBytes = 1 << 20;
+
+int64_t SizeOf(int fd) {
+  struct stat info {};
+  EXPECT_EQ(fstat(fd, &info), 0);
+  return info.st_size;
+}
+
+TEST(HostMemoryTest, BuffersOfARank_AreKeptUntilItsJobEnds) {
+  HostMemory memory([] { return int64_t{0}; });
+  const auto first = memory.BuffersOf(JobId{7}, 2, kBytes);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(SizeOf((*first)[0]), kBytes);
+  EXPECT_EQ(SizeOf((*first)[1]), kBytes);
+  void* written = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, (*first)[0], 0);
+  ASSERT_NE(written, MAP_FAILED);
+  std::strcpy(static_cast<char*>(written), "state of step 7");
+  munmap(written, kBytes);
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, 3, kBytes).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{8}, 2, kBytes).ok());
+  EXPECT_EQ(memory.bytes(), 6 * kBytes);
+
+  const auto again = memory.BuffersOf(JobId{7}, 2, kBytes);
+  ASSERT_TRUE(again.ok()) << again.status();
+  const void* read = mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, (*again)[0], 0);
+  ASSERT_NE(read, MAP_FAILED);
+  EXPECT_STREQ(static_cast<const char*>(read), "state of step 7");
+  munmap(const_cast<void*>(read), kBytes);
+
+  memory.Free(JobId{7});
+  EXPECT_EQ(memory.bytes(), 2 * kBytes);
+  memory.Free(JobId{});
+  EXPECT_EQ(memory.bytes(), 0);
+}
+
+TEST(HostMemoryTest, AnotherSize_IsAnotherPair) {
+  HostMemory memory([] { return int64_t{0}; });
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, 0, kBytes).ok());
+  const auto larger = memory.BuffersOf(JobId{7}, 0, 2 * kBytes);
+  ASSERT_TRUE(larger.ok()) << larger.status();
+  EXPECT_EQ(SizeOf((*larger)[1]), 2 * kBytes);
+  EXPECT_EQ(memory.bytes(), 4 * kBytes);
+}
+
+TEST(HostMemoryTest, MoreThanTheNodeHas_IsRefusedAndTakesNothing) {
+  HostMemory memory([] { return 2 * kBytes - 1; });
+  const auto refused = memory.BuffersOf(JobId{7}, 4, kBytes);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("rank 4 needs two host buffers of 1048576 bytes for its optimizer state; "
+                        "the node has 2097151 available"));
+  EXPECT_EQ(memory.bytes(), 0);
+  for (const int64_t bytes : {int64_t{0}, int64_t{-1}, INT64_MAX}) {
+    EXPECT_EQ(memory.BuffersOf(JobId{7}, 4, bytes).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(HostMemoryTest, Available_IsKnownHere) { EXPECT_GT(AvailableHostMemory(), 0); }
+
+}  // namespace
+}  // namespace phalanx::agent

@@ -1,0 +1,135 @@
+#include "worker/checkpoint/host_copy.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/plan/shares.h"
+#ifdef PHALANX_WITH_CUDA
+#include <cuda_runtime.h>
+#endif
+
+namespace phalanx::checkpoint {
+
+std::vector<Section> SectionsInHostMemory(const plan::Plan& plan, train::TrainingState& state) {
+  std::vector<Section> sections;
+  for (Section& section : SectionsToWrite(plan, state)) {
+    if (section.block == nullptr || !plan::HasHostHome(plan, section.part->place().module))
+      continue;
+    sections.push_back(std::move(section));
+  }
+  return sections;
+}
+
+int64_t HostCopy::BytesNeeded(const plan::Plan& plan, train::TrainingState& state) {
+  const std::vector<Section> sections = SectionsInHostMemory(plan, state);
+  return sections.empty() ? 0 : kHostCopyPage + Snapshot::BytesOf(sections);
+}
+
+absl::StatusOr<std::unique_ptr<HostCopy>> HostCopy::Create(const plan::Plan& plan,
+                                                           train::TrainingState& state,
+                                                           const Identity& identity,
+                                                           std::array<UniqueFd, 2> buffers) {
+  std::unique_ptr<HostCopy> copy(new HostCopy(plan, state, identity, BytesNeeded(plan, state)));
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    Buffer& buffer = copy->buffers_[i];
+    RETURN_IF_ERROR(copy->Map(buffer, buffers[i]));
+    buffer.snapshot =
+        Snapshot::Into(buffer.memory + kHostCopyPage, state, SectionsInHostMemory(plan, state));
+  }
+  state.set_copied([copied = copy.get()] { return copied->copied(); });
+  return copy;
+}
+
+HostCopy::HostCopy(const plan::Plan& plan, train::TrainingState& state, const Identity& identity,
+                   int64_t bytes)
+    : state_(state),
+      identity_(identity),
+      every_(plan.spec.recovery.state_every),
+      plan_([&plan] {
+        uint64_t digest = 0;
+        return absl::SimpleHexAtoi(plan.digest.substr(0, 16), &digest) ? digest : 0;
+      }()),
+      bytes_(bytes) {}
+
+HostCopy::~HostCopy() {
+  for (Buffer& buffer : buffers_) {
+    buffer.snapshot = nullptr;  // it writes there
+    if (buffer.memory == nullptr) continue;
+#ifdef PHALANX_WITH_CUDA
+    if (buffer.pinned) cudaHostUnregister(buffer.memory);
+#endif
+    munmap(buffer.memory, static_cast<size_t>(bytes_));
+  }
+  state_.set_copied(nullptr);
+}
+
+absl::Status HostCopy::Map(Buffer& buffer, const UniqueFd& fd) {
+  const auto bytes = static_cast<size_t>(bytes_);
+  // Every page is there before the first step.
+  void* memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map a host buffer of ", bytes, " bytes: ", strerror(errno)));
+  }
+  buffer.memory = static_cast<std::byte*>(memory);
+#ifdef PHALANX_WITH_CUDA
+  if (state_.options().device.is_cuda()) {
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterDefault) != cudaSuccess) {
+      cudaGetLastError();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the host cannot pin a buffer of ", bytes, " bytes"));
+    }
+    buffer.pinned = true;
+  }
+#endif
+  return absl::OkStatus();
+}
+
+void HostCopy::Look() {
+  if (under_way_ < 0) return;
+  Buffer& buffer = buffers_[static_cast<size_t>(under_way_)];
+  if (!buffer.snapshot->Done()) return;
+  next_.checksum = ChecksumOf(next_);
+  std::memcpy(buffer.memory, &next_, sizeof next_);
+  buffer.step = next_.step;
+  under_way_ = -1;
+}
+
+int64_t HostCopy::copied() {
+  Look();
+  return std::max(buffers_[0].step, buffers_[1].step);
+}
+
+absl::Status HostCopy::AfterStep(Epoch epoch) {
+  Look();
+  const train::Decision& decided = state_.decided();
+  if (under_way_ >= 0 || decided.step % every_ != 0) return absl::OkStatus();
+  const size_t older = buffers_[0].step <= buffers_[1].step ? 0 : 1;
+  // The newer one is what everybody can go back to, or the older one is still needed.
+  if (buffers_[1 - older].step > decided.copied) return absl::OkStatus();
+  Buffer& buffer = buffers_[older];
+  std::memset(buffer.memory, 0, sizeof next_);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // before the first byte of the copy
+  buffer.step = 0;
+  next_ = {.store = identity_.store,
+           .job = identity_.job,
+           .epoch = epoch.value,
+           .step = decided.step,
+           .plan = plan_,
+           .rank = identity_.rank.value,
+           .bytes = bytes_ - kHostCopyPage};
+  std::memcpy(next_.magic, kHostCopyMagic, sizeof next_.magic);
+  under_way_ = static_cast<int32_t>(older);
+  return buffer.snapshot->Begin();
+}
+
+}  // namespace phalanx::checkpoint
