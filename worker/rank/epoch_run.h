@@ -44,7 +44,6 @@ struct Kept {
   train::StateIdentity identity;
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
   std::unique_ptr<checkpoint::Snapshot> snapshot;  // of `training`; nullptr: none was asked for
-  std::string samples_of;                          // what `source` reads, and how
   // Of that state; nullptr: nothing of it has its second home in host memory.
   std::unique_ptr<checkpoint::HostCopy> host_copy;
   std::string samples_of;  // what `source` reads, and how
