@@ -76,7 +76,15 @@ struct FetchLogs {
   int32_t tail = 0;
   std::map<int32_t, std::string> after;
 };
-using Command = std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs>;
+struct PublishCheckpoint {
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;  // which publishes it
+  int64_t step = 0;
+  std::string parts_digest;
+};
+using Command =
+    std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs, PublishCheckpoint>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {

@@ -331,6 +331,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     for (Team& team : run.teams) team.missing_deadline = absl::InfiniteFuture();
     return;
   }
+  if (judged >= run.publish_deadline) return GiveUpPublishing(job);
   for (Team& team : run.teams) {
     if (judged < team.missing_deadline) continue;
     if (run.Succeeded(team)) {

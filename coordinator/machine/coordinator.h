@@ -68,6 +68,8 @@ struct CoordinatorOptions {
   absl::Duration settle_delay = absl::Milliseconds(300);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);
+  // Behind the last step, until its checkpoint is published: past it the job ends without.
+  absl::Duration publish_timeout = absl::Minutes(2);
   // Rendezvous entries gather for so long before they are forwarded.
   absl::Duration rendezvous_delay = absl::Milliseconds(2);
   // Bytes of the rendezvous of one epoch; more than correct ranks ever say.
@@ -274,6 +276,18 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankSucceeded& report);
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
+  // coordinator_checkpoints.cc
+  void OnReport(Job& job, int32_t rank, const RankCheckpointPart& report);
+  void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);
+  // The next checkpoint is begun, and some ranks have not written this one.
+  void GiveUpWritten(Job& job);
+  void TellPublish(const Job& job);
+  // A node is back: an order may have been lost with a coordinator before this one. It bears
+  // repetition.
+  void TellPublishAgain(const Node& node);
+  // Whether the job may end as far as its checkpoints go; else it gets a deadline.
+  bool CheckpointsAreDone(Job& job);
+  void GiveUpPublishing(Job& job);
   void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);

@@ -110,6 +110,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   Reconcile(node, other_store ? std::vector<RunningAssignment>() : hello.running,
             hello.last_command_number);
   Resend(node, hello.last_command_number);
+  TellPublishAgain(node);
   if (!same_process) PrepareAgain(node);
   SettleAnew(node);
   capacity_changed_ = true;
@@ -239,6 +240,8 @@ bool Coordinator::IsObsolete(const Command& command) const {
   if (const auto* assign = std::get_if<Assign>(&command)) return check(assign->job, assign->epoch);
   if (const auto* entries = std::get_if<Rendezvous>(&command))
     return check(entries->job, entries->epoch);
+  if (const auto* publish = std::get_if<PublishCheckpoint>(&command))
+    return check(publish->job, publish->epoch);
   return std::holds_alternative<FetchLogs>(command);
 }
 

@@ -165,6 +165,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
 void Coordinator::CheckSucceeded(Job& job) {
   if (job.state.phase != JobPhase::kRunning) return;
   if (!job.run->AllUsed([](const RankState& rank) { return rank.succeeded; })) return;
+  if (!CheckpointsAreDone(job)) return;
   End(job, JobPhase::kSucceeded,
       absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
       options_.cancel_grace);
@@ -320,7 +321,8 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   if (!job.run.has_value()) return Archive(job);
   job.run->accusations.clear();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
-      job.run->settle_deadline = job.run->rendezvous_deadline = absl::InfiniteFuture();
+      job.run->settle_deadline = job.run->rendezvous_deadline = job.run->publish_deadline =
+          absl::InfiniteFuture();
   for (size_t i = 0; job.run.has_value() && i < job.run->teams.size(); ++i) {
     Team& team = job.run->teams[i];
     team.missing_deadline = absl::InfiniteFuture();

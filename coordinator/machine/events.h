@@ -15,6 +15,7 @@
 #include "coordinator/machine/records.h"
 #include "core/base/ids.h"
 #include "core/base/violation.h"
+#include "core/checkpoint/manifest.h"
 
 namespace phalanx::coordinator {
 
@@ -127,13 +128,22 @@ struct RankEvent {
   std::string type;
   std::string message;
 };
+struct RankCheckpointPart {
+  int64_t step = 0;
+  checkpoint::PartFile part;  // its file empty: the rank has nothing to write
+};
+struct RankCheckpointPublished {
+  int64_t step = 0;
+  std::string path;
+  std::string error;  // empty: it is published
+};
 struct RankReported {
   SessionId session;
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
   std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankExited,
-               RankEvent, EvaluationReport>
+               RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished>
       report;
 };
 

@@ -39,7 +39,11 @@ class Applier {
     const Epoch epoch = body.layout->epoch;
     if (epoch < state_.epoch || state_.IsTerminal()) return;
     const bool is_new = epoch > state_.epoch;
-    if (is_new) state_.succeeded.clear();
+    if (is_new) {
+      state_.succeeded.clear();
+      state_.checkpoint_step = 0;
+      state_.publishing = std::nullopt;
+    }
     state_.epoch = epoch;
     state_.layout = body.layout;
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
@@ -65,6 +69,22 @@ class Applier {
   void operator()(const RanksSucceeded& body) {
     if (body.epoch != state_.epoch) return;
     state_.succeeded.insert(body.ranks.begin(), body.ranks.end());
+  }
+
+  void operator()(const CheckpointWritten& body) {
+    if (body.epoch != state_.epoch || body.step <= state_.checkpoint_step) return;
+    state_.checkpoint_step = body.step;
+    state_.publishing = body;
+  }
+  void operator()(const CheckpointEnded& body) {
+    if (body.epoch != state_.epoch || !state_.publishing.has_value() ||
+        state_.publishing->step != body.step) {
+      return;
+    }
+    state_.publishing = std::nullopt;
+    const bool published = body.error.empty();
+    Add(published ? "CheckpointPublished" : "CheckpointFailed",
+        absl::StrCat("step ", body.step, ": ", published ? body.path : body.error));
   }
 
   std::vector<JobEvent> TakeEvents() { return std::move(events_); }

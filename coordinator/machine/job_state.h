@@ -35,6 +35,9 @@ struct JobState {
   std::set<std::string> corrupt_samples;  // as their events name them
   int64_t corrupt_bytes = 0;              // of those names
   std::set<int32_t> succeeded;            // ranks of this epoch that have done all steps
+  // Of this epoch: the last step whose parts are all written, and what of it is to be published.
+  int64_t checkpoint_step = 0;
+  std::optional<CheckpointWritten> publishing;
   int64_t event_count = 0;
 
   // Applies `record`, which is of this job, and returns the events that it brings about. A record

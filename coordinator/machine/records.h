@@ -136,11 +136,27 @@ struct RanksSucceeded {
   std::vector<int32_t> ranks;
 };
 
+// All ranks of the epoch have written their parts of a checkpoint: `rank` is to publish it. Stored
+// before it is told, so no epoch publishes anything once a later one is stored.
+struct CheckpointWritten {
+  Epoch epoch;
+  int64_t step = 0;
+  int32_t rank = 0;
+  std::string parts_digest;
+};
+// It is published, or cannot be.
+struct CheckpointEnded {
+  Epoch epoch;
+  int64_t step = 0;
+  std::string path;
+  std::string error;  // empty: it is published
+};
+
 struct JournalRecord {
   Instant time;
   JobId job;
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
-               RanksSucceeded>
+               RanksSucceeded, CheckpointWritten, CheckpointEnded>
       body;
 };
 

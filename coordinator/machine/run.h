@@ -10,6 +10,7 @@
 
 #include "coordinator/machine/evidence.h"
 #include "coordinator/machine/records.h"
+#include "core/checkpoint/manifest.h"
 
 namespace phalanx::coordinator {
 
@@ -41,6 +42,12 @@ struct Team {
   bool Has(int32_t rank) const { return rank >= first_rank && rank < end_rank(); }
 };
 
+// A checkpoint of which some ranks have written their parts.
+struct WrittenParts {
+  int64_t step = 0;
+  std::map<int32_t, checkpoint::PartFile> parts;  // by rank
+};
+
 struct Run {
   // Preparing: no rank exists. Assigned: ranks may. Reattaching: assigned while Starting by a
   // coordinator before this one, so some of the rendezvous may be lost.
@@ -64,6 +71,10 @@ struct Run {
   // What ranks say about their peers, and until when it waits for better evidence.
   std::vector<Accusation> accusations;
   Instant settle_deadline = absl::InfiniteFuture();
+
+  WrittenParts written;
+  // All ranks have succeeded and the last checkpoint is not published.
+  Instant publish_deadline = absl::InfiniteFuture();
 
   Team* TeamOf(const NodeName& node);
   const Team* TeamOf(const NodeName& node) const;

@@ -62,6 +62,20 @@ class Encoder {
     to->set_epoch(body.epoch.value);
     to->mutable_ranks()->Assign(body.ranks.begin(), body.ranks.end());
   }
+  void operator()(const CheckpointWritten& body) {
+    v1::CheckpointWritten* to = out_.mutable_checkpoint_written();
+    to->set_epoch(body.epoch.value);
+    to->set_step(body.step);
+    to->set_rank(body.rank);
+    to->set_parts_digest(body.parts_digest);
+  }
+  void operator()(const CheckpointEnded& body) {
+    v1::CheckpointEnded* to = out_.mutable_checkpoint_ended();
+    to->set_epoch(body.epoch.value);
+    to->set_step(body.step);
+    to->set_path(body.path);
+    to->set_error(body.error);
+  }
 
  private:
   v1::JournalRecord& out_;
@@ -164,6 +178,18 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = RanksSucceeded{
           .epoch = Epoch{from.ranks_succeeded().epoch()},
           .ranks = {from.ranks_succeeded().ranks().begin(), from.ranks_succeeded().ranks().end()}};
+      return record;
+    case v1::JournalRecord::kCheckpointWritten:
+      record.body = CheckpointWritten{.epoch = Epoch{from.checkpoint_written().epoch()},
+                                      .step = from.checkpoint_written().step(),
+                                      .rank = from.checkpoint_written().rank(),
+                                      .parts_digest = from.checkpoint_written().parts_digest()};
+      return record;
+    case v1::JournalRecord::kCheckpointEnded:
+      record.body = CheckpointEnded{.epoch = Epoch{from.checkpoint_ended().epoch()},
+                                    .step = from.checkpoint_ended().step(),
+                                    .path = from.checkpoint_ended().path(),
+                                    .error = from.checkpoint_ended().error()};
       return record;
     case v1::JournalRecord::RECORD_NOT_SET:
       break;

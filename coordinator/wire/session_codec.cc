@@ -78,6 +78,14 @@ class CommandEncoder {
     to->set_tail(command.tail);
     to->mutable_after()->insert(command.after.begin(), command.after.end());
   }
+  void operator()(const PublishCheckpoint& command) {
+    v1::PublishCheckpoint* to = out_.mutable_publish_checkpoint();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    to->set_rank(command.rank);
+    to->set_step(command.step);
+    to->set_parts_digest(command.parts_digest);
+  }
 
  private:
   v1::Command& out_;
@@ -119,6 +127,22 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       return event;
     case v1::RankReport::kEvaluation:
       event.report = ReportedEvaluation(from.evaluation());
+      return event;
+    case v1::RankReport::kCheckpointPart: {
+      const v1::RankCheckpointPart& part = from.checkpoint_part();
+      event.report = RankCheckpointPart{.step = part.step(),
+                                        .part = {.file = Reported(part.file()),
+                                                 .bytes = part.bytes(),
+                                                 .header_bytes = part.header_bytes(),
+                                                 .entries = part.entries(),
+                                                 .digest = Reported(part.digest())}};
+      return event;
+    }
+    case v1::RankReport::kCheckpointPublished:
+      event.report =
+          RankCheckpointPublished{.step = from.checkpoint_published().step(),
+                                  .path = Reported(from.checkpoint_published().path()),
+                                  .error = Reported(from.checkpoint_published().error())};
       return event;
     case v1::RankReport::kQuiet:  // no job recovers yet
     case v1::RankReport::REPORT_NOT_SET:

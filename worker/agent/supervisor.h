@@ -49,6 +49,7 @@ class Supervisor {
   ProcessStarted Carry(const StartProcess& order);
   void Carry(const SendRunEpoch& order);
   void Carry(const SendRendezvous& order);
+  void Carry(const SendPublish& order);
   void Carry(const SendStopEpoch& order);
   void Carry(const SendQuit& order);
   void Carry(const TerminateProcess& order);

@@ -61,6 +61,11 @@ Command CommandOf(const v1::Command& command) {
                               .tail = body.tail(),
                               .after = {body.after().begin(), body.after().end()}};
     }
+    case v1::Command::kPublishCheckpoint: {
+      const v1::PublishCheckpoint& body = command.publish_checkpoint();
+      return PublishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.rank(),
+                            body.SerializeAsString()};
+    }
     case v1::Command::COMMAND_NOT_SET:
       break;
   }

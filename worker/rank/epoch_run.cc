@@ -8,12 +8,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/digest.h"
 #include "core/base/status.h"
+#include "core/checkpoint_io/checkpoints.h"
 #include "core/job/failure.h"
 #include "core/plan/derivation.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
+#include "worker/checkpoint/loader.h"
 #include "worker/data/job_data.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
@@ -32,6 +35,7 @@ constexpr int32_t kCaptions = 8;
 constexpr absl::Duration kHostMemoryTimeout = absl::Seconds(30);
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
+constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last step
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 
@@ -55,6 +59,11 @@ absl::StatusOr<T> StillThere(absl::StatusOr<T> value) {
 template <typename T>
 absl::StatusOr<T> OfOurVersion(absl::StatusOr<T> value) {
   return OrFailure(job::FailureKind::kVersionMismatch, std::move(value));
+}
+
+// Paths of a job file start from its folder.
+std::string AbsolutePath(const std::string& directory, const std::string& path) {
+  return path.starts_with('/') ? path : absl::StrCat(directory, "/", path);
 }
 
 // What this rank's modules read of a sample.
@@ -101,6 +110,7 @@ absl::Status EpochRun::MakePlanOfOrder() {
             assign.plan_digest(), ": worker and coordinator are of different versions")));
   }
   reporter_ = plan_.Reporter().value == order_.rank();
+  store_ = absl::StrCat(absl::Hex(order_.store()));
   return absl::OkStatus();
 }
 
@@ -141,16 +151,14 @@ absl::Status EpochRun::OpenData() {
                              "this node's data index has digest ", digest, ", the plan's ",
                              plan_.layout.data_digest, ": the shards differ between nodes")));
   }
-  output_ = plan_.spec.output;
-  if (output_.empty() || output_[0] != '/') output_ = absl::StrCat(directory, "/", output_);
+  output_ = AbsolutePath(directory, plan_.spec.output);
   if (!reporter_) return absl::OkStatus();
   return OpenMetrics();
 }
 
 absl::Status EpochRun::OpenMetrics() {
   MetricsOptions options;
-  options.owner =
-      absl::StrCat(absl::Hex(order_.store()), "/", ToString(JobId{order_.assign().job()}));
+  options.owner = absl::StrCat(store_, "/", ToString(JobId{order_.assign().job()}));
   options.first_step = first_step_;
   options.stop = stopping_.get_token();
   options.on_wait = [this, patience = options.patience](const absl::Status& status) {
@@ -235,23 +243,81 @@ void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) 
 }
 
 absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
-  const train::StateIdentity identity{.store = absl::StrCat(absl::Hex(order_.store())),
-                                      .job = order_.assign().job(),
-                                      .plan = plan_.digest,
-                                      .rank = order_.rank()};
+  const train::StateIdentity identity{
+      .store = store_, .job = order_.assign().job(), .plan = plan_.digest, .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
   if (order_.has_begins() && held) return absl::OkStatus();
-  if (first_step_ > 1) {
+  if (first_step_ > 1 && !manifest_.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat("this process holds no state of step ",
                                                       first_step_ - 1, " in layout ", identity.plan,
                                                       " that the epoch could go on from"));
   }
+  kept_.snapshot = nullptr;
   kept_.host_copy = nullptr;
   kept_.training = nullptr;  // two of them may not fit
-  ASSIGN_OR_RETURN(kept_.training,
-                   train::TrainingState::Create(plan_, Rank{order_.rank()}, buffers));
+  const Rank rank{order_.rank()};
+  if (!manifest_.has_value()) {
+    ASSIGN_OR_RETURN(kept_.training, train::TrainingState::Create(plan_, rank, buffers));
+  } else {
+    ASSIGN_OR_RETURN(auto empty, train::TrainingState::CreateEmpty(plan_, rank, buffers));
+    RETURN_IF_ERROR(OfCheckpoint(checkpoint::Load(order_.assign().checkpoint().path(), *manifest_,
+                                                  plan_, *empty, buffers.init_threads)));
+    kept_.training = std::move(empty);
+  }
   kept_.identity = identity;
   return absl::OkStatus();
+}
+
+absl::Status EpochRun::OfCheckpoint(absl::Status status) const {
+  return Annotate(std::move(status), order_.assign().checkpoint().path());
+}
+
+absl::Status EpochRun::FindCheckpoint() {
+  first_step_ = order_.begins().decision().step() + 1;
+  if (!order_.assign().has_checkpoint()) return absl::OkStatus();
+  const v1::CheckpointSource& source = order_.assign().checkpoint();
+  absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ReadManifestOf(source.path());
+  if (!manifest.ok()) return OfCheckpoint(manifest.status());
+  if (Digest(checkpoint::WriteManifest(*manifest)) != source.manifest_digest()) {
+    return OfCheckpoint(absl::FailedPreconditionError(
+        "its manifest is another one than that which was chosen: nodes see different folders"));
+  }
+  if (!order_.has_begins()) {
+    first_step_ = manifest->step + 1;
+  } else if (manifest->step + 1 != first_step_) {
+    return absl::OkStatus();  // the job has gone on since, and its processes keep a later state
+  }
+  manifest_ = *std::move(manifest);
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::MakeCheckpoints() {
+  const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
+  if (!wanted.has_value() || wanted->every == 0) return absl::OkStatus();
+  if (kept_.snapshot == nullptr) {
+    ASSIGN_OR_RETURN(kept_.snapshot, checkpoint::Snapshot::Create(plan_, *kept_.training));
+  }
+  const std::string directory = wanted->directory.empty() ? "checkpoints" : wanted->directory;
+  auto checkpoints = std::make_unique<CheckpointRun>(
+      plan_, *kept_.training, *kept_.snapshot,
+      CheckpointOptions{
+          .directory = AbsolutePath(order_.assign().document().directory(), directory),
+          .store = store_,
+          .job = order_.assign().job(),
+          .rank = Rank{order_.rank()},
+          .in_use = order_.assign().checkpoint().path()},
+      [this](v1::RankReport report) {
+        const absl::Status sent = Report(std::move(report));
+        if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());
+      });
+  const MutexLock lock(&mu_);
+  checkpoints_ = std::move(checkpoints);
+  return absl::OkStatus();
+}
+
+void EpochRun::Publish(const v1::PublishCheckpoint& order) {
+  const MutexLock lock(&mu_);
+  if (checkpoints_ != nullptr && order.epoch() == epoch()) checkpoints_->Publish(order);
 }
 
 void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers) {
@@ -320,6 +386,8 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   options.trace_step = TraceStep(plan_.spec);
   if (order_.has_begins()) {
     ASSIGN_OR_RETURN(options.start, StartOf(order_.begins()));
+  } else if (manifest_.has_value()) {
+    options.start = checkpoint::StartOf(*manifest_);
   }
   return options;
 }
@@ -330,6 +398,7 @@ absl::Status EpochRun::MakeTrainer() {
   if (order_.device_kind() == "gpu")
     buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
   RETURN_IF_ERROR(BorrowState(buffers));
+  RETURN_IF_ERROR(MakeCheckpoints());
   RETURN_IF_ERROR(KeepHostCopy());
   ASSIGN_OR_RETURN(const train::TrainerOptions options, MakeTrainerOptions());
   train::TrainerCallbacks callbacks;
@@ -337,9 +406,10 @@ absl::Status EpochRun::MakeTrainer() {
     OnTrace(timeline);
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
-  callbacks.on_settled = [this] {
+  callbacks.on_settled = [this, checkpoints = checkpoints_.get()] {
     if (kept_.host_copy != nullptr)
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
+    if (checkpoints != nullptr) checkpoints->OnSettled();
   };
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;
@@ -400,13 +470,18 @@ absl::Status EpochRun::RunToEnd() {
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
   RETURN_IF_ERROR(MakePlanOfOrder());
-  first_step_ = order_.begins().decision().step() + 1;
+  RETURN_IF_ERROR(FindCheckpoint());
   RETURN_IF_ERROR(OpenData());
   RETURN_IF_ERROR(Connect());
   RETURN_IF_ERROR(Train());
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);
+  }
+  if (checkpoints_ != nullptr &&
+      !checkpoints_->AwaitWritten(std::chrono::steady_clock::now() + kLastPart)) {
+    spdlog::warn("job={} epoch={} rank={} the last checkpoint is given up: it takes too long",
+                 order_.assign().job(), epoch(), order_.rank());
   }
   // The last step's gathers may still be under way, and use the epoch's memory.
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
@@ -425,6 +500,10 @@ absl::Status EpochRun::Run() {
       if (!stopped_.ok()) ended = stopped_;
     }
     ended = Quiesce(ended);
+    // What it writes nobody would publish.
+    std::unique_ptr<CheckpointRun> given_up;
+    MutexLock lock(&mu_);
+    given_up = std::move(checkpoints_);
   }
   Release();
   return ended;

@@ -4,7 +4,8 @@
 // An epoch borrows what the process keeps. When it ends early its communicators are aborted, what
 // the device was given is waited for, and the rank says where its state stands.
 //
-// Run() belongs to one thread; Stop(), stop_requested() and Deliver() may be called from another.
+// Run() belongs to one thread; Stop(), stop_requested(), Deliver() and Publish() may be called from
+// another.
 #pragma once
 
 #include <array>
@@ -20,14 +21,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
+#include "core/checkpoint/manifest.h"
 #include "core/plan/plan.h"
 #include "core/posix/unique_fd.h"
 #include "core/schedule/simulator.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/checkpoint/host_copy.h"
+#include "worker/checkpoint/snapshot.h"
 #include "worker/comm/communicator.h"
 #include "worker/rank/channel_rendezvous.h"
+#include "worker/rank/checkpoint_run.h"
 #include "worker/rank/metrics_writer.h"
 #include "worker/rank/rank_figures.h"
 #include "worker/train/trainer.h"
@@ -39,6 +43,7 @@ namespace phalanx::rank {
 struct Kept {
   train::StateIdentity identity;
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
+  std::unique_ptr<checkpoint::Snapshot> snapshot;  // of `training`; nullptr: none was asked for
   // Of that state; nullptr: nothing of it has its second home in host memory.
   std::unique_ptr<checkpoint::HostCopy> host_copy;
   std::string samples_of;  // what `source` reads, and how
@@ -64,6 +69,8 @@ class EpochRun {
   // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
   // another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
+  // Once Run() has returned OK: its last checkpoint may still be published, until the run goes.
+  void Publish(const v1::PublishCheckpoint& order);
 
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
   void Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers);
@@ -76,7 +83,12 @@ class EpochRun {
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();
+  // The one that the state is to begin with, if the order names one.
+  absl::Status FindCheckpoint();
   absl::Status BorrowState(const train::BufferOptions& buffers);
+  // Names the checkpoint in what went wrong with it.
+  absl::Status OfCheckpoint(absl::Status status) const;
+  absl::Status MakeCheckpoints();
   // Makes the second home of what of the state has it in host memory; where the node has no room
   // for it and the job leaves it open, an event says so.
   absl::Status KeepHostCopy();
@@ -104,6 +116,8 @@ class EpochRun {
   ChannelRendezvous rendezvous_;
   plan::Plan plan_;
   bool reporter_ = false;
+  std::string store_;                             // as people and manifests name it
+  std::optional<checkpoint::Manifest> manifest_;  // of the checkpoint that the order names
   int64_t first_step_ = 1;
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;
@@ -119,6 +133,8 @@ class EpochRun {
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
   train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
+  // Set under mu_. nullptr: the job wants none.
+  std::unique_ptr<CheckpointRun> checkpoints_;
   CondVar given_changed_;
   std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
   // Goes before the communicators.

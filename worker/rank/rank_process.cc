@@ -17,6 +17,9 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
   // Held throughout: Run() looks whether an epoch was told to stop when it lets go of it.
   MutexLock lock(&mu_);
+  for (const std::shared_ptr<EpochRun>& run : {current_, last_}) {
+    if (order.has_publish() && run != nullptr) run->Publish(order.publish());
+  }
   const std::shared_ptr<EpochRun> runs[2] = {current_, next_};
   for (const std::shared_ptr<EpochRun>& run : runs) {
     if (run == nullptr) continue;
@@ -71,7 +74,7 @@ int RankProcess::Run() {
   std::thread reader([this] { ReadOrders(); });
   int exit_code = 0;
   while (true) {
-    std::shared_ptr<EpochRun> run;
+    std::shared_ptr<EpochRun> run, last;
     {
       MutexLock lock(&mu_);
       while (!quit_ && !daemon_gone_ && next_ == nullptr) changed_.Wait(&mu_);
@@ -80,7 +83,9 @@ int RankProcess::Run() {
         break;
       }
       run = current_ = std::exchange(next_, nullptr);
+      last = std::exchange(last_, nullptr);
     }
+    last = nullptr;  // before anything that it uses goes; its thread may be at the disk
     const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());
@@ -89,6 +94,7 @@ int RankProcess::Run() {
     {
       MutexLock lock(&mu_);
       current_ = nullptr;
+      if (ended.ok()) last_ = run;
       told_to_stop = run->stop_requested();
     }
     spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(),
@@ -98,6 +104,11 @@ int RankProcess::Run() {
       exit_code = 1;
       break;
     }
+  }
+  {
+    std::shared_ptr<EpochRun> last;
+    MutexLock lock(&mu_);
+    last = std::exchange(last_, nullptr);
   }
   channel_.Shutdown();
   reader.join();

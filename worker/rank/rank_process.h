@@ -41,6 +41,8 @@ class RankProcess {
   // Made when the order arrives, so that what follows it finds the epoch.
   std::shared_ptr<EpochRun> next_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<EpochRun> current_ ABSL_GUARDED_BY(mu_);
+  // That ended well, until the next one begins: what it wrote may still be published.
+  std::shared_ptr<EpochRun> last_ ABSL_GUARDED_BY(mu_);
   bool quit_ ABSL_GUARDED_BY(mu_) = false;
   bool daemon_gone_ ABSL_GUARDED_BY(mu_) = false;
 };

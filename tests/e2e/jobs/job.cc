@@ -86,6 +86,7 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       options.corrupt_max, options.validation ? ", validation: validation-000.tar" : "", "}\n",
       "  optimizer: {learning_rate: ", options.learning_rate, ", warmup_steps: 2}\n",
       options.recovery.empty() ? "" : absl::StrCat("  recovery: ", options.recovery, "\n"),
+      options.checkpoint.empty() ? "" : absl::StrCat("  checkpoint: ", options.checkpoint, "\n"),
       "  resources: {device: cpu}\n  output: ", options.output,
       options.trace ? "\n  trace: true\n" : "\n");
 }

@@ -43,7 +43,8 @@ struct JobOptions {
   double learning_rate = 1e-3;
   bool validation = false;
   bool trace = false;
-  std::string recovery;  // "{state_home: host}"; empty: the defaults
+  std::string recovery;    // "{state_home: host}"; empty: the defaults
+  std::string checkpoint;  // "{every: 3}"; empty: none
   std::string output = "out";
 };
 // Steps that no test waits for the end of.

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/checkpoint/manifest.h"
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
@@ -190,7 +191,11 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
   if (report.has_step()) said_.steps.push_back(report.step());
   if (report.has_quiet()) said_.quiet[rank] = report.quiet();
   if (report.has_error()) said_.errors[rank] = report.error();
+  if (report.has_succeeded()) said_.succeeded[rank] = true;
   if (report.has_event()) said_.events.push_back(report.event());
+  if (report.has_checkpoint_part())
+    said_.parts[report.checkpoint_part().step()][rank] = report.checkpoint_part();
+  if (report.has_checkpoint_published()) said_.published.push_back(report.checkpoint_published());
   if (message.has_stopped()) said_.stopped[rank] = true;
   if (message.has_ask_host_memory()) said_.host_bytes[rank] = message.ask_host_memory().bytes();
   changed_.SignalAll();
@@ -255,6 +260,31 @@ RankWorld::Said RankWorld::Await(const std::function<bool(const Said&)>& enough)
     support::Require(!expired || enough(said_), absl::StrCat("epoch ", epoch_, ": ", Describe()));
   }
   return said_;
+}
+
+void RankWorld::Publish(int32_t rank, int64_t step) {
+  std::vector<checkpoint::PartFile> parts;
+  {
+    const MutexLock lock(&mutex_);
+    for (const auto& [number, part] : said_.parts[step]) {
+      if (part.file().empty()) continue;
+      parts.push_back({.file = part.file(),
+                       .bytes = part.bytes(),
+                       .header_bytes = part.header_bytes(),
+                       .entries = part.entries(),
+                       .digest = part.digest()});
+    }
+  }
+  v1::ToRank order;
+  v1::PublishCheckpoint& publish = *order.mutable_publish();
+  publish.set_job(kJob);
+  publish.set_epoch(epoch_);
+  publish.set_rank(rank);
+  publish.set_step(step);
+  publish.set_parts_digest(checkpoint::DigestOf(parts));
+  const absl::Status sent =
+      ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
+  support::Require(sent.ok(), sent.ToString());
 }
 
 RankWorld::Said RankWorld::Stop() {

@@ -35,8 +35,10 @@ class RankWorld {
     std::vector<v1::StepReport> steps;
     std::map<int32_t, v1::RankQuiet> quiet;
     std::map<int32_t, v1::RankError> errors;
-    std::map<int32_t, bool> stopped;
+    std::map<int32_t, bool> stopped, succeeded;
     std::vector<v1::JobEvent> events;
+    std::map<int64_t, std::map<int32_t, v1::RankCheckpointPart>> parts;  // by step and rank
+    std::vector<v1::RankCheckpointPublished> published;
     std::map<int32_t, int64_t> host_bytes;  // of each of the rank's buffers
   };
 
@@ -50,6 +52,8 @@ class RankWorld {
              const std::function<void(v1::RunEpoch&)>& alter = nullptr);
   // Waits until what has been said of this epoch is enough, and returns it.
   Said Await(const std::function<bool(const Said&)>& enough);
+  // Orders a rank to publish a checkpoint of which all parts have been told.
+  void Publish(int32_t rank, int64_t step);
   // Orders all ranks to leave the epoch, and waits until they have.
   Said Stop();
 

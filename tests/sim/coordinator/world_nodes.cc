@@ -30,6 +30,9 @@ struct Translate {
   agent::Command operator()(const StopRanks& c) const {
     return agent::StopCommand{c.job, c.epoch, c.grace, c.reason};
   }
+  agent::Command operator()(const PublishCheckpoint& c) const {
+    return agent::PublishCommand{c.job, c.epoch, c.rank, ""};
+  }
   agent::Command operator()(const FetchLogs& c) const {
     return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail, c.after};
   }

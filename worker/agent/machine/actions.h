@@ -104,6 +104,10 @@ struct SendRendezvous {
   ProcessNumber process;
   std::string payload;
 };
+struct SendPublish {
+  ProcessNumber process;
+  std::string payload;
+};
 struct SendStopEpoch {
   ProcessNumber process;
   Epoch epoch;
@@ -140,7 +144,7 @@ struct LogLine {
 
 using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
                             UseStore, PrepareData, CancelData, StartProcess, SendRunEpoch,
-                            SendRendezvous, SendStopEpoch, SendQuit, TerminateProcess, KillProcess,
-                            FreeHostMemory, UploadLogs, Exit, LogLine>;
+                            SendRendezvous, SendPublish, SendStopEpoch, SendQuit, TerminateProcess,
+                            KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

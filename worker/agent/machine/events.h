@@ -70,9 +70,15 @@ struct FetchLogsCommand {
   // LogReader::place() of before, by rank: after it to go on, whatever `tail` says.
   std::map<int32_t, std::string> after;
 };
+struct PublishCommand {
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;
+  std::string payload;  // PublishCheckpoint
+};
 struct UnknownCommand {};  // of a newer coordinator
 using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, RendezvousCommand,
-                             StopCommand, FetchLogsCommand>;
+                             StopCommand, FetchLogsCommand, PublishCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;

@@ -288,6 +288,18 @@ void Machine::Run(uint64_t number, const RendezvousCommand& command) {
   Answer(number, absl::OkStatus());
 }
 
+void Machine::Run(uint64_t number, const PublishCommand& command) {
+  for (const auto& [process_number, process] : processes_) {
+    if (process.job != command.job || process.state != ProcessState::kRunning ||
+        process.epoch != command.epoch || process.rank != command.rank) {
+      continue;
+    }
+    actions_.push_back(SendPublish{process_number, command.payload});
+    return Answer(number, absl::OkStatus());
+  }
+  Answer(number, Superseded(command.job, command.epoch));
+}
+
 void Machine::Run(uint64_t number, const StopCommand& command) {
   const auto highest = highest_epoch_.find(command.job);
   if (highest != highest_epoch_.end() && command.epoch < highest->second) {

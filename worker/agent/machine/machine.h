@@ -155,6 +155,7 @@ class Machine {
   void Run(uint64_t number, const AssignCommand& command);
   void Run(uint64_t number, const RendezvousCommand& command);
   void Run(uint64_t number, const StopCommand& command);
+  void Run(uint64_t number, const PublishCommand& command);
   void Run(uint64_t number, const FetchLogsCommand& command);
   void Answer(uint64_t number, absl::Status status,
               std::shared_ptr<const DataOutcome> data = nullptr);

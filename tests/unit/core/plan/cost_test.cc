@@ -1,5 +1,4 @@
 #include "core/plan/cost.h"
-#include "core/plan/memory_estimate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "core/plan/copies.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
 #include "core/plan/shares.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/plan/memory_estimate.h"
 #include "core/plan/loss.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

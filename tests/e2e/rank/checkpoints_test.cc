@@ -1,0 +1,148 @@
+// Rank processes that write checkpoints, and others that begin with one.
+#include "core/checkpoint_io/checkpoints.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/digest.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/rank/rank_world.h"
+#include "tests/support/files.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kSteps = 8, kWritten = 3;
+
+JobOptions Job(const std::string& output, const std::string& checkpoint) {
+  return {.steps = kSteps,
+          .precision = "fp64",
+          .vision = "ranks: 1",
+          .language = "ranks: 4, tp: 2",
+          .checkpoint = checkpoint,
+          .output = output};
+}
+
+std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
+  return ReadMetrics((std::filesystem::path(data.path) / output).string());
+}
+
+bool AllSucceeded(const RankWorld& world, const RankWorld::Said& said) {
+  return said.succeeded.size() == static_cast<size_t>(world.size());
+}
+
+// Lets a world write and publish a checkpoint of kWritten; its path.
+std::string WriteOne(RankWorld& world) {
+  world.Begin(std::nullopt);
+  world.Await([&](const RankWorld::Said& said) {
+    const auto parts = said.parts.find(kWritten);
+    return parts != said.parts.end() && parts->second.size() == static_cast<size_t>(world.size());
+  });
+  world.Publish(1, kWritten);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& s) { return !s.published.empty(); });
+  EXPECT_EQ(said.published[0].step(), kWritten);
+  return said.published[0].path();
+}
+
+v1::CheckpointSource SourceOf(const std::string& path) {
+  const auto manifest = checkpoint::ReadManifestOf(path);
+  EXPECT_TRUE(manifest.ok()) << manifest.status();
+  v1::CheckpointSource source;
+  source.set_path(path);
+  if (manifest.ok()) source.set_manifest_digest(Digest(checkpoint::WriteManifest(*manifest)));
+  return source;
+}
+
+TEST(RankCheckpointsTest, NewProcessesThatBeginWithOne_TrainAsIfNothingHadHappened) {
+  const DataFolder data = MakeData();
+  std::string path;
+  {
+    RankWorld world(data, Job("broken", "{every: 3}"));
+    path = WriteOne(world);
+  }  // killed, wherever they are
+  EXPECT_EQ(path, absl::StrCat(data.path, "/checkpoints/step-00000003.epoch-1"));
+  const auto manifest = checkpoint::ReadManifestOf(path);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_TRUE(checkpoint::VerifyCheckpoint(path, *manifest, {}).ok());
+
+  RankWorld world(data, Job("broken", "{every: 1000}"));
+  world.Begin(std::nullopt, [&](v1::RunEpoch& run) {
+    *run.mutable_assign()->mutable_checkpoint() = SourceOf(path);
+  });
+  const RankWorld::Said said =
+      world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
+  EXPECT_EQ(said.steps.front().step(), kWritten + 1);
+  const std::vector<Metric> broken = MetricsOf(data, "broken");
+  ASSERT_EQ(StepsFault(broken, kSteps), "");
+
+  RankWorld another(data, Job("unbroken", ""));
+  another.Begin(std::nullopt);
+  another.Await([&](const RankWorld::Said& s) { return AllSucceeded(another, s); });
+  const std::vector<Metric> unbroken = MetricsOf(data, "unbroken");
+  ASSERT_EQ(unbroken.size(), broken.size());
+  for (size_t i = 0; i < broken.size(); ++i) {
+    EXPECT_EQ(broken[i].loss, unbroken[i].loss) << "step " << i + 1;
+    EXPECT_EQ(broken[i].gradient_norm, unbroken[i].gradient_norm) << "step " << i + 1;
+  }
+}
+
+TEST(RankCheckpointsTest, CheckpointOfTheLastStep_IsPublishedBehindTheEpoch) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("out", "{every: 8, directory: elsewhere}"));
+  world.Begin(std::nullopt);
+  const RankWorld::Said done =
+      world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
+  ASSERT_EQ(done.parts.count(kSteps), 1u);
+  world.Publish(0, kSteps);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& s) { return !s.published.empty(); });
+  EXPECT_EQ(said.published[0].path(), absl::StrCat(data.path, "/elsewhere/step-00000008.epoch-1"));
+  for (int32_t rank = 0; rank < world.size(); ++rank) EXPECT_EQ(world.Quit(rank), 0) << rank;
+}
+
+TEST(RankCheckpointsTest, FolderThatCannotBe_IsToldAndTrainingGoesOn) {
+  const DataFolder data = MakeData();
+  support::WriteFile(absl::StrCat(data.path, "/file"), "");
+  RankWorld world(data, Job("out", "{every: 3, directory: file}"));
+  world.Begin(std::nullopt);
+  const RankWorld::Said said =
+      world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
+  EXPECT_THAT(said.parts, IsEmpty());
+  ASSERT_THAT(said.events, SizeIs(2 * world.size()));  // of steps 3 and 6
+  for (const v1::JobEvent& event : said.events) {
+    EXPECT_EQ(event.type(), "CheckpointFailed");
+    EXPECT_THAT(event.message(), HasSubstr(absl::StrCat(data.path, "/file: Not a directory")));
+  }
+  EXPECT_EQ(StepsFault(MetricsOf(data, "out"), kSteps), "");
+}
+
+TEST(RankCheckpointsTest, AnotherManifestThanTheChosenOne_IsRefusedByPath) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("out", "{every: 3}"));
+  const std::string path = WriteOne(world);
+  world.Stop();
+  world.Begin(std::nullopt, [&](v1::RunEpoch& run) {
+    v1::CheckpointSource& source = *run.mutable_assign()->mutable_checkpoint();
+    source = SourceOf(path);
+    source.set_manifest_digest("other");
+  });
+  const RankWorld::Said said = world.Await([&](const RankWorld::Said& s) {
+    return s.errors.size() == static_cast<size_t>(world.size());
+  });
+  for (const auto& [rank, error] : said.errors) {
+    EXPECT_THAT(error.message(), HasSubstr(path));
+    EXPECT_THAT(error.message(), HasSubstr("nodes see different folders"));
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

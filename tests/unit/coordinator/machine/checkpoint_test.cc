@@ -1,0 +1,162 @@
+// Checkpoints: told to be published once all parts are written and that is stored.
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/manifest.h"
+#include "gmock/gmock.h"
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+checkpoint::PartFile PartOf(int32_t rank) {
+  return {.file = absl::StrCat("rank-0000", rank, ".safetensors"),
+          .bytes = 256,
+          .header_bytes = 128,
+          .entries = 1,
+          .digest = absl::StrCat("digest ", rank)};
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  // Two ranks on each of two nodes.
+  CheckpointTest() : a_(h_.Open("a", 2)), b_(h_.Open("b", 2)) {
+    job_ = h_.Submit(AJob("j", 4));
+    h_.Prepare(a_);
+    h_.Prepare(b_);
+    h_.Answer<Assign>(a_);
+    h_.Answer<Assign>(b_);
+    h_.Ready(a_, job_, 0, 2);
+    h_.Ready(b_, job_, 2, 4);
+    EXPECT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  }
+  SessionId NodeOf(int32_t rank) const { return rank < 2 ? a_ : b_; }
+  void Write(int32_t rank, int64_t step, int64_t epoch = 1) {
+    h_.Report(NodeOf(rank), job_, rank, RankCheckpointPart{step, PartOf(rank)}, epoch);
+  }
+  void WriteAll(int64_t step) {
+    for (int32_t rank = 0; rank < 4; ++rank) Write(rank, step);
+  }
+  std::vector<std::string> Events(const std::string& type) const {
+    std::vector<std::string> messages;
+    const auto events = h_.events.find(job_);
+    if (events == h_.events.end()) return messages;
+    for (const JobEvent& event : events->second) {
+      if (event.type == type) messages.push_back(event.message);
+    }
+    return messages;
+  }
+  void SucceedAll() {
+    for (int32_t rank = 0; rank < 4; ++rank) h_.Report(NodeOf(rank), job_, rank, RankSucceeded{10});
+  }
+
+  Harness h_;
+  SessionId a_, b_;
+  JobId job_;
+};
+
+TEST_F(CheckpointTest, AllPartsWritten_OneRankIsToldOnceThatIsStored) {
+  for (int32_t rank = 1; rank < 4; ++rank) Write(rank, 3);
+  EXPECT_THAT(h_.Commands<PublishCheckpoint>(a_), IsEmpty());
+  h_.store_held = true;
+  Write(0, 3);
+  EXPECT_THAT(h_.Commands<PublishCheckpoint>(a_), IsEmpty());
+  h_.Commit();
+  ASSERT_THAT(h_.Commands<PublishCheckpoint>(a_), SizeIs(1));
+  EXPECT_THAT(h_.Commands<PublishCheckpoint>(b_), IsEmpty());
+  const PublishCheckpoint order = h_.Commands<PublishCheckpoint>(a_)[0].second;
+  EXPECT_EQ(order.rank, 0);
+  EXPECT_EQ(order.step, 3);
+  EXPECT_EQ(order.epoch, Epoch{1});
+  EXPECT_EQ(order.parts_digest, checkpoint::DigestOf({PartOf(0), PartOf(1), PartOf(2), PartOf(3)}));
+}
+
+TEST_F(CheckpointTest, RankWithNothingToWrite_CountsAndDoesNotPublish) {
+  h_.Report(a_, job_, 0, RankCheckpointPart{.step = 3});
+  h_.Report(a_, job_, 1, RankCheckpointPart{.step = 3});
+  Write(2, 3);
+  Write(3, 3);
+  ASSERT_THAT(h_.Commands<PublishCheckpoint>(b_), SizeIs(1));
+  EXPECT_EQ(h_.Commands<PublishCheckpoint>(b_)[0].second.rank, 2);
+}
+
+TEST_F(CheckpointTest, Published_IsAnEventOnce) {
+  WriteAll(3);
+  for (int i = 0; i < 2; ++i) h_.Report(a_, job_, 0, RankCheckpointPublished{3, "/c/step-3", ""});
+  EXPECT_THAT(Events("CheckpointPublished"), testing::ElementsAre("step 3: /c/step-3"));
+  EXPECT_FALSE(h_.State(job_).publishing.has_value());
+  // Reports come again when a node is back.
+  const size_t records = h_.records.size();
+  WriteAll(3);
+  EXPECT_EQ(h_.records.size(), records);
+  EXPECT_THAT(h_.Commands<PublishCheckpoint>(a_), SizeIs(1));
+}
+
+TEST_F(CheckpointTest, PublicationThatFails_IsTold) {
+  WriteAll(3);
+  h_.Report(a_, job_, 0, RankCheckpointPublished{3, "", "/c: No space left on device"});
+  EXPECT_THAT(Events("CheckpointFailed"),
+              testing::ElementsAre("step 3: /c: No space left on device"));
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kRunning);
+}
+
+TEST_F(CheckpointTest, PartThatIsMissingWhenTheNextBegins_IsNamed) {
+  for (const int32_t rank : {0, 1, 3}) Write(rank, 3);
+  Write(1, 6);
+  EXPECT_THAT(Events("CheckpointFailed"), testing::ElementsAre("step 3: not written by rank 2"));
+  Write(2, 3);  // too late
+  for (const int32_t rank : {0, 2, 3}) Write(rank, 6);
+  ASSERT_THAT(h_.Commands<PublishCheckpoint>(a_), SizeIs(1));
+  EXPECT_EQ(h_.Commands<PublishCheckpoint>(a_)[0].second.step, 6);
+}
+
+TEST_F(CheckpointTest, PartsOfAnotherEpoch_AreNoPartsOfThisOne) {
+  Write(0, 3, /*epoch=*/0);
+  for (int32_t rank = 1; rank < 4; ++rank) Write(rank, 3);
+  EXPECT_THAT(h_.Commands<PublishCheckpoint>(a_), IsEmpty());
+}
+
+TEST_F(CheckpointTest, OrderThatMayBeLost_IsToldAgain) {
+  WriteAll(3);
+  h_.Restart();
+  const SessionId b = h_.Open("b", 2, 1, {{job_, Epoch{1}}}, 100);
+  EXPECT_THAT(h_.Commands<PublishCheckpoint>(b), IsEmpty());
+  const SessionId a = h_.Open("a", 2, 1, {{job_, Epoch{1}}}, 100);
+  ASSERT_THAT(h_.Commands<PublishCheckpoint>(a), SizeIs(1));
+  EXPECT_EQ(h_.Commands<PublishCheckpoint>(a)[0].second.step, 3);
+  h_.Report(a, job_, 0, RankCheckpointPublished{3, "/c/step-3", ""});
+  EXPECT_FALSE(h_.State(job_).publishing.has_value());
+}
+
+TEST_F(CheckpointTest, EndOfTheJob_WaitsForItsLastCheckpoint) {
+  WriteAll(10);
+  SucceedAll();
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  h_.Report(a_, job_, 0, RankCheckpointPublished{10, "/c/step-10", ""});
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+}
+
+TEST_F(CheckpointTest, LastCheckpointThatIsNeverPublished_DoesNotKeepTheJob) {
+  WriteAll(10);
+  SucceedAll();
+  h_.Feed(HeartbeatReceived{.session = a_});
+  const absl::Duration timeout = CoordinatorOptions().publish_timeout;
+  for (absl::Duration passed; passed < timeout; passed += absl::Seconds(10)) {
+    EXPECT_EQ(h_.Phase(job_), JobPhase::kRunning);
+    h_.Advance(absl::Seconds(10));
+    h_.Feed(HeartbeatReceived{.session = a_});
+    h_.Feed(HeartbeatReceived{.session = b_});
+  }
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+  ASSERT_THAT(Events("CheckpointFailed"), SizeIs(1));
+  EXPECT_THAT(Events("CheckpointFailed")[0],
+              HasSubstr("step 10: rank 0 has not published it within 2m"));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

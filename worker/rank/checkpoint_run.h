@@ -1,0 +1,66 @@
+// worker/rank/checkpoint_run.h: the checkpoints of one epoch on one rank: when they are begun, what
+// is told of them.
+//
+// Thread-safe but for OnSettled, which belongs to the thread that trains.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "core/base/mutex.h"
+#include "core/checkpoint/manifest.h"
+#include "core/plan/plan.h"
+#include "phalanx/v1/worker_service.pb.h"
+#include "worker/checkpoint/snapshot.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/train/training_state.h"
+
+namespace phalanx::rank {
+
+struct CheckpointOptions {
+  std::string directory;  // checkpoint.directory, absolute
+  std::string store;      // as manifests name it
+  int64_t job = 0;
+  Rank rank;
+  std::string in_use;  // the checkpoint that the epoch began with; may be empty
+};
+
+class CheckpointRun {
+ public:
+  // All that is given by reference outlives it; `report` may be called from any thread.
+  CheckpointRun(const plan::Plan& plan, const train::TrainingState& state,
+                checkpoint::Snapshot& snapshot, CheckpointOptions options,
+                std::function<void(v1::RankReport)> report);
+
+  // A step is decided. Begins its checkpoint, if it is due.
+  void OnSettled();
+  // Whether everything that was begun has been written or given up by then.
+  bool AwaitWritten(std::chrono::steady_clock::time_point deadline) {
+    return writer_.AwaitWritten(deadline);
+  }
+  void Publish(const v1::PublishCheckpoint& order);
+
+ private:
+  void OnWritten(const checkpoint::Written& written);
+  void OnPublished(const checkpoint::CheckpointName& name,
+                   const absl::StatusOr<checkpoint::Published>& published);
+  void TellEvent(const char* type, std::string message);
+
+  // Constant after construction.
+  const plan::Plan& plan_;
+  const train::TrainingState& state_;
+  const CheckpointOptions options_;
+  const std::function<void(v1::RankReport)> report_;
+  Mutex mu_;
+  // Of the last checkpoints that were begun, without parts; at most kBegunMax.
+  static constexpr size_t kBegunMax = 2;
+  std::deque<checkpoint::Manifest> begun_ ABSL_GUARDED_BY(mu_);
+  // Last: its thread uses what is above.
+  checkpoint::Writer writer_;
+};
+
+}  // namespace phalanx::rank
