@@ -69,6 +69,7 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kOutOfMemory:
     case FailureKind::kNonFinite:
     case FailureKind::kVersionMismatch:
+    case FailureKind::kCheckpointInvalid:
       return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
     case FailureKind::kNodeUnreachable:
     case FailureKind::kNodeStopped:
@@ -80,6 +81,8 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kOutputUnavailable:
     case FailureKind::kDeviceFailed:
     case FailureKind::kPrepareTimeout:
+    case FailureKind::kCheckpointUnavailable:
+    case FailureKind::kTimeLimit:
       break;
   }
   return {Course::kFail,

@@ -86,8 +86,20 @@ constexpr std::array kFailures = {
     FailureTraits{K::kPrepareTimeout, "PrepareTimeout", true, Fault::kStorage,
                   "nodes that prepare data made no progress for long",
                   "check that the nodes can read the shards at a fair speed"},
+    FailureTraits{
+        K::kCheckpointInvalid, "CheckpointInvalid", false, Fault::kUser,
+        "the checkpoint to go on from is damaged, of another model, or of no step before "
+        "the job's last",
+        "name another in checkpoint.resume_from; phalanx checkpoints list and verify show "
+        "which are sound"},
+    FailureTraits{K::kCheckpointUnavailable, "CheckpointUnavailable", true, Fault::kStorage,
+                  "the checkpoint to go on from cannot be read, or not from every node",
+                  "bring its folder back to where all nodes see it, then submit the job again"},
+    FailureTraits{K::kTimeLimit, "TimeLimit", true, Fault::kUser,
+                  "the job had its time_limit to run and was not done",
+                  "submit it again with checkpoint.resume_from: latest, or raise time_limit"},
 };
-static_assert(kFailures.size() == static_cast<size_t>(K::kPrepareTimeout));
+static_assert(kFailures.size() == static_cast<size_t>(K::kTimeLimit));
 
 }  // namespace
 

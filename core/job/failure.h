@@ -39,6 +39,9 @@ enum class FailureKind : uint8_t {
   kDeviceFailed = 20,
   kVersionMismatch = 21,
   kPrepareTimeout = 22,
+  kCheckpointInvalid = 23,
+  kCheckpointUnavailable = 24,
+  kTimeLimit = 25,
 };
 
 enum class Fault : uint8_t {

@@ -62,6 +62,9 @@ TEST(PolicyTest, RemedyFor_EveryKind) {
       {FailureKind::kDeviceFailed, Course::kFail, Course::kFail, kNoRecovery},
       {FailureKind::kVersionMismatch, Course::kFail, Course::kFail, kAgain},
       {FailureKind::kPrepareTimeout, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kCheckpointInvalid, Course::kFail, Course::kFail, kAgain},
+      {FailureKind::kCheckpointUnavailable, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kTimeLimit, Course::kFail, Course::kFail, kNoRecovery},
   };
   ASSERT_EQ(table.size(), job::AllFailures().size());
   for (size_t i = 0; i < table.size(); ++i) {
