@@ -249,7 +249,10 @@ int CheckpointsVerify(const std::string& path, Format format, Io& io) {
     return checkpoint::VerifyCheckpoint(path, *manifest,
                                         {.threads = static_cast<int32_t>(std::clamp(
                                              std::thread::hardware_concurrency(), 1u, kThreadsMax)),
-                                         .on_bytes = [&](int64_t done) { bar.Show(done); }});
+                                         .on_bytes = [&](int64_t done) {
+                                           bar.Show(done);
+                                           return absl::OkStatus();
+                                         }});
   }();
   return PrintVerified(path, *manifest, absl::StrSplit(status.message(), '\n', absl::SkipEmpty()),
                        format, io);

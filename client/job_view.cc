@@ -134,6 +134,13 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
       PrintField("Tokens/s", FormatCount(static_cast<double>(step.tokens()) / step.seconds()), out);
     }
   }
+  if (job.has_last_checkpoint()) {
+    const v1::PublishedCheckpoint& last = job.last_checkpoint();
+    PrintField(
+        "Checkpoint",
+        absl::StrCat("step ", last.step(), ", ", AgeText(last.time(), now), " ago: ", last.path()),
+        out);
+  }
   PrintField("Epoch", absl::StrCat(job.epoch()), out);
   PrintField("Ranks", absl::StrCat(job.world()), out);
   PrintField("Devices", PlacementText(job), out);

@@ -26,6 +26,7 @@ struct JobView {
   Instant submitted;
   std::optional<Instant> started, ended;
   std::optional<StepReport> last_step;
+  std::optional<PublishedCheckpoint> last_checkpoint;
   Shared<Placement> placement;
   std::string plan_digest;
   std::optional<FailureCause> failure;
@@ -48,6 +49,7 @@ struct NodeView {
 struct PrepareData {
   JobId job;
   JobRequestPtr request;
+  bool choose_checkpoint = false;
 };
 struct Assign {
   JobId job;
@@ -55,6 +57,7 @@ struct Assign {
   JobRequestPtr request;
   Shared<plan::Layout> layout;
   std::string plan_digest;
+  std::optional<CheckpointSource> checkpoint;
 };
 struct Rendezvous {
   JobId job;

@@ -258,6 +258,7 @@ class Coordinator {
   void On(const CommandFinished& event);
   void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
   void OnPrepared(Job& job, Team& team, const CommandFinished& result);
+  void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;

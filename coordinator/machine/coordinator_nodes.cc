@@ -414,11 +414,11 @@ void Coordinator::OnPrepared(Job& job, Team& team, const CommandFinished& result
     }
     const bool invalid = !result.data_violations.empty() ||
                          result.code == static_cast<int32_t>(absl::StatusCode::kInvalidArgument);
-    return OnFailure(job,
-                     {.kind = invalid ? FailureKind::kDataInvalid : FailureKind::kPrepareFailed,
-                      .node = team.node,
-                      .message = absl::StrJoin(lines, "\n"),
-                      .time = now_});
+    return OnFailure(job, {.kind = result.failure_kind.value_or(
+                               invalid ? FailureKind::kDataInvalid : FailureKind::kPrepareFailed),
+                           .node = team.node,
+                           .message = absl::StrJoin(lines, "\n"),
+                           .time = now_});
   }
   // A worker names only the first of many.
   if (FailIfCorrupt(job, team.node, std::max<int64_t>(0, unnamed))) return;
@@ -436,6 +436,7 @@ void Coordinator::OnPrepared(Job& job, Team& team, const CommandFinished& result
   }
   team.prepared = true;
   if (&team == &run.teams.front()) {
+    NoteChoice(job, result.choice);
     for (size_t i = 1; i < run.teams.size(); ++i) {
       if (!run.teams[i].prepared) Prepare(job, run.teams[i]);
     }
@@ -443,6 +444,20 @@ void Coordinator::OnPrepared(Job& job, Team& team, const CommandFinished& result
   if (std::all_of(run.teams.begin(), run.teams.end(), [](const Team& p) { return p.prepared; })) {
     AssignAll(job);
   }
+}
+
+void Coordinator::NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice) {
+  if (!choice.has_value()) return;
+  for (const std::string& one : choice->passed_over) {
+    Commit(job, EventRecorded{"CheckpointPassedOver", one, job.state.epoch});
+  }
+  job.run->checkpoint = choice->checkpoint;
+  Commit(job, EventRecorded{"Resumed",
+                            choice->checkpoint.has_value()
+                                ? absl::StrCat("behind step ", choice->checkpoint->step, ", from ",
+                                               choice->checkpoint->path)
+                                : "there is no checkpoint: training begins with its first step",
+                            job.state.epoch});
 }
 
 void Coordinator::PublishView(const Node& node) {

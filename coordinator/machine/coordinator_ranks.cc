@@ -252,7 +252,8 @@ void Coordinator::Prepare(Job& job, Team& team) {
   if (node == nodes_.end()) return;
   SetDeadline(job, job.run->prepare_deadline, options_.prepare_timeout);
   Tell(job, NodeCommand{team.node, node->second.incarnation,
-                        PrepareData{job.state.id, job.state.request}});
+                        PrepareData{job.state.id, job.state.request,
+                                    /*choose_checkpoint=*/&team == &job.run->teams.front()}});
 }
 
 void Coordinator::AssignAll(Job& job) {
@@ -263,7 +264,7 @@ void Coordinator::AssignAll(Job& job) {
   if (job.state.layout->data_digest != run.data_digest) {
     plan::Layout layout = *job.state.layout;
     layout.data_digest = run.data_digest;
-    Commit(job, EpochPlanned{std::move(layout), job.state.plan_digest});
+    Commit(job, EpochPlanned{std::move(layout), job.state.plan_digest, run.checkpoint});
   }
   for (Team& team : run.teams) {
     team.assigned = true;
@@ -272,7 +273,8 @@ void Coordinator::AssignAll(Job& job) {
                                  .epoch = job.state.epoch,
                                  .request = job.state.request,
                                  .layout = job.state.layout,
-                                 .plan_digest = job.state.plan_digest}});
+                                 .plan_digest = job.state.plan_digest,
+                                 .checkpoint = job.state.checkpoint}});
   }
 }
 
@@ -295,7 +297,7 @@ void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>
   }
   job.run = MakeRun(plan->layout);
   job.run->data_digest = plan->layout.data_digest;
-  Commit(job, EpochPlanned{plan->layout, plan->digest});
+  Commit(job, EpochPlanned{plan->layout, plan->digest, job.state.checkpoint});
   AssignAll(job);
 }
 

@@ -103,6 +103,13 @@ struct CommandFinished {
   int64_t corrupt_samples = 0;
   std::vector<std::string> corrupt_messages;
   Epoch epoch_seen;  // of a refused Assign: the last one of the job that its node has seen
+  // Of a PrepareData that chose a checkpoint.
+  struct Choice {
+    std::optional<CheckpointSource> checkpoint;
+    std::vector<std::string> passed_over;
+  };
+  std::optional<Choice> choice;
+  std::optional<job::FailureKind> failure_kind;  // of a PrepareData that failed, where it is known
 };
 
 struct RendezvousEntry {

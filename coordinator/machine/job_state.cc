@@ -48,6 +48,7 @@ class Applier {
     state_.layout = body.layout;
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
     state_.plan_digest = body.plan_digest;
+    state_.checkpoint = body.checkpoint;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
                                   ", plan ", body.plan_digest));
@@ -83,6 +84,7 @@ class Applier {
     }
     state_.publishing = std::nullopt;
     const bool published = body.error.empty();
+    if (published) state_.last_checkpoint = {body.step, body.path, time_};
     Add(published ? "CheckpointPublished" : "CheckpointFailed",
         absl::StrCat("step ", body.step, ": ", published ? body.path : body.error));
   }
@@ -123,6 +125,7 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .started = started,
           .ended = ended,
           .last_step = last_step.has_value() ? last_step : stored_step,
+          .last_checkpoint = last_checkpoint,
           .placement = placement,
           .plan_digest = plan_digest,
           .failure = failure};

@@ -27,6 +27,7 @@ struct JobState {
   Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
   Shared<Placement> placement;  // of the layout
   std::string plan_digest;
+  std::optional<CheckpointSource> checkpoint;  // that the epoch begins with
   Instant submitted;
   std::optional<Instant> started, ended;
   std::optional<StepReport> stored_step;
@@ -38,6 +39,7 @@ struct JobState {
   // Of this epoch: the last step whose parts are all written, and what of it is to be published.
   int64_t checkpoint_step = 0;
   std::optional<CheckpointWritten> publishing;
+  std::optional<PublishedCheckpoint> last_checkpoint;
   int64_t event_count = 0;
 
   // Applies `record`, which is of this job, and returns the events that it brings about. A record

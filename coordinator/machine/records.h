@@ -82,6 +82,13 @@ struct EvaluationReport {
   friend bool operator==(const EvaluationReport&, const EvaluationReport&) = default;
 };
 
+struct PublishedCheckpoint {
+  int64_t step = 0;
+  std::string path;
+  Instant time;
+  friend bool operator==(const PublishedCheckpoint&, const PublishedCheckpoint&) = default;
+};
+
 struct FailureCause {
   job::FailureKind kind = job::FailureKind::kRankError;
   int32_t rank = -1;  // -1: no rank is to blame
@@ -111,11 +118,19 @@ struct PhaseChanged {
   std::string reason;
   std::optional<FailureCause> failure;
 };
+// A checkpoint that ranks without the job's state begin with.
+struct CheckpointSource {
+  std::string path;             // absolute
+  std::string manifest_digest;  // of its text
+  int64_t step = 0;             // the last one that it holds
+  friend bool operator==(const CheckpointSource&, const CheckpointSource&) = default;
+};
 // Stored twice for an epoch: without the layout's data_digest before anybody is asked to prepare
 // data, and with it before any rank is assigned. So an epoch without one has no ranks.
 struct EpochPlanned {
   Shared<plan::Layout> layout;
   std::string plan_digest;
+  std::optional<CheckpointSource> checkpoint;
 };
 struct EventRecorded {
   std::string type;
@@ -143,6 +158,7 @@ struct CheckpointWritten {
   int64_t step = 0;
   int32_t rank = 0;
   std::string parts_digest;
+  friend bool operator==(const CheckpointWritten&, const CheckpointWritten&) = default;
 };
 // It is published, or cannot be.
 struct CheckpointEnded {

@@ -58,6 +58,7 @@ struct Run {
   std::map<std::string, std::string> rendezvous_unsent;  // the part of it that no node was told
   size_t rendezvous_bytes = 0;                           // of all
   std::string data_digest;
+  std::optional<CheckpointSource> checkpoint;  // that was chosen with the data
   // The last epoch of the job that a node has seen, which refuses this one; 0: none does.
   Epoch epoch_seen;
   Instant prepare_deadline = absl::InfiniteFuture();  // moved by progress

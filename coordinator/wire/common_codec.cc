@@ -73,6 +73,28 @@ StepReport FromProto(const v1::StepReport& step) {
           .corrupt_samples = step.corrupt_samples()};
 }
 
+void ToProto(const CheckpointSource& source, v1::CheckpointSource* out) {
+  out->set_path(source.path);
+  out->set_manifest_digest(source.manifest_digest);
+  out->set_step(source.step);
+}
+
+CheckpointSource FromProto(const v1::CheckpointSource& source) {
+  return {
+      .path = source.path(), .manifest_digest = source.manifest_digest(), .step = source.step()};
+}
+
+void ToProto(const PublishedCheckpoint& checkpoint, v1::PublishedCheckpoint* out) {
+  out->set_step(checkpoint.step);
+  out->set_path(checkpoint.path);
+  ToProto(checkpoint.time, out->mutable_time());
+}
+
+PublishedCheckpoint FromProto(const v1::PublishedCheckpoint& checkpoint) {
+  return {
+      .step = checkpoint.step(), .path = checkpoint.path(), .time = FromProto(checkpoint.time())};
+}
+
 void ToProto(const EvaluationReport& evaluation, v1::EvaluationReport* out) {
   out->set_loss(evaluation.loss);
   out->set_counted_tokens(evaluation.counted_tokens);

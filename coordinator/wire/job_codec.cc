@@ -19,6 +19,8 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   if (job.ended.has_value()) ToProto(*job.ended, out->mutable_ended());
   out->set_steps(request.steps);
   if (job.last_step.has_value()) ToProto(*job.last_step, out->mutable_last_step());
+  if (job.last_checkpoint.has_value())
+    ToProto(*job.last_checkpoint, out->mutable_last_checkpoint());
   out->set_world(request.world);
   ToProto(*job.placement, out->mutable_placement());
   out->set_plan_digest(job.plan_digest);
@@ -51,6 +53,7 @@ JobView FromProto(const v1::JobStatus& status) {
   if (status.has_started()) view.started = FromProto(status.started());
   if (status.has_ended()) view.ended = FromProto(status.ended());
   if (status.has_last_step()) view.last_step = FromProto(status.last_step());
+  if (status.has_last_checkpoint()) view.last_checkpoint = FromProto(status.last_checkpoint());
   if (status.has_failure()) view.failure = FromProto(status.failure());
   return view;
 }

@@ -48,6 +48,7 @@ class Encoder {
     v1::EpochPlanned* to = out_.mutable_epoch_planned();
     wire::ToProto(*body.layout, to->mutable_layout());
     to->set_plan_digest(body.plan_digest);
+    if (body.checkpoint.has_value()) ToProto(*body.checkpoint, to->mutable_checkpoint());
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -111,6 +112,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
                                   .data_digest = from.data_digest()};
     return planned;
   }
+  if (from.has_checkpoint()) planned.checkpoint = FromProto(from.checkpoint());
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
   if (!layout.ok()) return layout.status();
   planned.layout = *std::move(layout);

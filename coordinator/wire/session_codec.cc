@@ -47,6 +47,7 @@ class CommandEncoder {
     v1::PrepareData* to = out_.mutable_prepare_data();
     to->set_job(command.job.value);
     ToProto(command.request->document, to->mutable_document());
+    to->set_choose_checkpoint(command.choose_checkpoint);
   }
   void operator()(const Assign& command) {
     v1::Assign* to = out_.mutable_assign();
@@ -55,6 +56,7 @@ class CommandEncoder {
     ToProto(command.request->document, to->mutable_document());
     wire::ToProto(*command.layout, to->mutable_layout());
     to->set_plan_digest(command.plan_digest);
+    if (command.checkpoint.has_value()) ToProto(*command.checkpoint, to->mutable_checkpoint());
   }
   void operator()(const Rendezvous& command) {
     v1::Rendezvous* to = out_.mutable_rendezvous();
@@ -167,6 +169,13 @@ CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from
   }
   for (int i = 0; i < std::min(from.corrupt_messages_size(), kCorruptNamedMax); ++i) {
     event.corrupt_messages.push_back(Reported(from.corrupt_messages(i)));
+  }
+  event.failure_kind = job::FailureKindOf(from.failure_kind());
+  if (!from.has_checkpoint()) return event;
+  CommandFinished::Choice& choice = event.choice.emplace();
+  if (from.checkpoint().has_source()) choice.checkpoint = FromProto(from.checkpoint().source());
+  for (int i = 0; i < std::min(from.checkpoint().passed_over_size(), kPassedOverMax); ++i) {
+    choice.passed_over.push_back(Reported(from.checkpoint().passed_over(i)));
   }
   return event;
 }

@@ -19,6 +19,7 @@ inline constexpr int32_t kDevicesMax = 1024;
 inline constexpr size_t kReportedTextBytesMax = 4 << 10;
 inline constexpr int kViolationsMax = 100;
 inline constexpr int kCorruptNamedMax = 100;
+inline constexpr int kPassedOverMax = 16;
 inline constexpr int kCaptionsMax = 64;
 
 // Errors: InvalidArgument naming the field; FailedPrecondition for a protocol version not served.

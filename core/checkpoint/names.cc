@@ -21,15 +21,20 @@ Number NumberBehind(absl::string_view before, absl::string_view text) {
 }  // namespace
 
 std::string ToString(const CheckpointName& name) {
-  return absl::StrFormat("step-%08d.epoch-%d", name.step, name.epoch);
+  return absl::StrCat(absl::StrFormat("step-%08d.epoch-%d", name.step, name.epoch),
+                      name.copy == 0 ? "" : absl::StrCat(".", name.copy));
 }
 
 std::optional<CheckpointName> ParseCheckpointName(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '.');
-  if (parts.size() != 2) return std::nullopt;
+  if (parts.size() != 2 && parts.size() != 3) return std::nullopt;
   const CheckpointName name{.step = NumberBehind<int64_t>("step-", parts[0]),
-                            .epoch = NumberBehind<int64_t>("epoch-", parts[1])};
-  if (name.step < 1 || name.epoch < 1 || ToString(name) != text) return std::nullopt;
+                            .epoch = NumberBehind<int64_t>("epoch-", parts[1]),
+                            .copy = parts.size() == 2 ? 0 : NumberBehind<int64_t>("", parts[2])};
+  if (name.step < 1 || name.epoch < 1 || name.copy < 0 || name.copy == 1 ||
+      ToString(name) != text) {
+    return std::nullopt;
+  }
   return name;
 }
 

@@ -1,6 +1,7 @@
 // core/checkpoint/names.h: names of checkpoints and of the files in them (docs/checkpoints.md).
 //
 //   step-00000050.epoch-3/          a published checkpoint
+//   step-00000050.epoch-3.2/        likewise, of a job that came later to a name that was taken
 //     rank-00000.safetensors ...    its part files
 //     manifest.json
 //   .step-00000050.epoch-3.STORE-job-7/     a draft
@@ -23,6 +24,7 @@ inline constexpr absl::string_view kManifestFile = "manifest.json";
 struct CheckpointName {
   int64_t step = 0;   // the last one that it holds
   int64_t epoch = 0;  // that wrote it
+  int64_t copy = 0;   // 2, 3, ...: those before it are other jobs'; 0: there was none
   friend auto operator<=>(const CheckpointName&, const CheckpointName&) = default;
 };
 

@@ -10,11 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/checkpoint/entry_index.h"
 #include "core/checkpoint_io/part_reader.h"
+#include "core/job/failure.h"
 #include "core/posix/file.h"
 
 namespace phalanx::checkpoint {
@@ -49,6 +51,10 @@ class Verification {
       for (int32_t i = 1; i < count; ++i) threads.emplace_back([this] { VerifyParts(); });
       VerifyParts();
     }
+    {
+      const MutexLock lock(&mutex_);
+      RETURN_IF_ERROR(stopped_);
+    }
     std::vector<std::string> lines;
     for (const std::vector<std::string>& of_part : damage_) {
       lines.insert(lines.end(), of_part.begin(), of_part.end());
@@ -67,31 +73,35 @@ class Verification {
 
  private:
   void VerifyParts() {
-    for (size_t part = next_++; part < manifest_.parts.size(); part = next_++) VerifyPart(part);
+    for (size_t part = next_++; part < manifest_.parts.size(); part = next_++) {
+      if (!VerifyPart(part)) return;
+    }
   }
 
-  void VerifyPart(size_t index) {
+  // False: the verification was ended.
+  bool VerifyPart(size_t index) {
     const PartFile& part = manifest_.parts[index];
     const absl::StatusOr<PartReader> reader = PartReader::Open(checkpoint_, manifest_, part);
     if (!reader.ok()) {
       damage_[index].emplace_back(reader.status().message());
-      Advance(part.bytes);
-      return;
+      return Advance(part.bytes);
     }
-    Advance(part.header_bytes);
+    if (!Advance(part.header_bytes)) return false;
     std::string bytes;
     for (size_t entry = 0; entry < reader->header().entries.size(); ++entry) {
       const absl::Status read = reader->Read(entry, bytes);
       if (!read.ok()) damage_[index].emplace_back(read.message());
-      Advance(reader->header().entries[entry].bytes());
+      if (!Advance(reader->header().entries[entry].bytes())) return false;
     }
     headers_[index] = reader->header();
+    return true;
   }
 
-  void Advance(int64_t bytes) {
+  bool Advance(int64_t bytes) {
     const MutexLock lock(&mutex_);
     done_ += bytes;
-    if (options_.on_bytes) options_.on_bytes(done_);
+    if (options_.on_bytes && stopped_.ok()) stopped_ = options_.on_bytes(done_);
+    return stopped_.ok();
   }
 
   absl::Status CheckTogether() const {
@@ -109,11 +119,12 @@ class Verification {
   std::vector<std::vector<std::string>> damage_;
   Mutex mutex_;
   int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Why a job cannot go on from it; empty if it can.
-std::string WhyNot(const ListedCheckpoint& listed, const job::JobSpec& spec,
-                   const VerifyOptions& options) {
+// Why a job cannot go on from it; empty if it can. Errors: what on_bytes returns.
+absl::StatusOr<std::string> WhyNot(const ListedCheckpoint& listed, const job::JobSpec& spec,
+                                   const VerifyOptions& options) {
   if (!listed.manifest.ok()) return std::string(listed.manifest.status().message());
   const std::vector<Violation> violations =
       Incompatible(spec, ToString(listed.name), *listed.manifest);
@@ -123,7 +134,44 @@ std::string WhyNot(const ListedCheckpoint& listed, const job::JobSpec& spec,
     });
   }
   const absl::Status sound = VerifyCheckpoint(listed.path, *listed.manifest, options);
+  if (!sound.ok() && !absl::IsDataLoss(sound)) return sound;
   return absl::StrReplaceAll(sound.message(), {{"\n", "; "}});
+}
+
+std::string Resolved(const std::string& path, const std::string& directory) {
+  return path.starts_with('/') ? path : absl::StrCat(directory, "/", path);
+}
+
+// Of spec.checkpoint.resume_from, `rules` about its value.
+absl::Status CannotResume(const job::JobSpec& spec, const std::vector<std::string>& rules) {
+  std::vector<Violation> violations;
+  for (const std::string& rule : rules) {
+    violations.push_back({"spec.checkpoint.resume_from", *spec.checkpoint->resume_from, rule});
+  }
+  return job::WithKind(job::FailureKind::kCheckpointInvalid, ViolationsStatus(violations));
+}
+
+absl::Status OutOfReach(const std::string& path, const absl::Status& status) {
+  return job::WithKind(job::FailureKind::kCheckpointUnavailable,
+                       absl::UnavailableError(absl::StrCat("spec.checkpoint.resume_from: ", path,
+                                                           ": ", status.message())));
+}
+
+// The checkpoint at `path` alone.
+absl::StatusOr<Choice> ChooseNamed(const job::JobSpec& spec, const std::string& path,
+                                   const VerifyOptions& options) {
+  absl::StatusOr<Manifest> manifest = ReadManifestOf(path);
+  if (absl::IsDataLoss(manifest.status()))
+    return CannotResume(spec, {std::string(manifest.status().message())});
+  if (!manifest.ok()) return OutOfReach(path, manifest.status());
+  std::vector<std::string> rules;
+  for (const Violation& violation : Incompatible(spec, path, *manifest))
+    rules.push_back(violation.rule);
+  if (!rules.empty()) return CannotResume(spec, rules);
+  const absl::Status sound = VerifyCheckpoint(path, *manifest, options);
+  if (absl::IsDataLoss(sound)) return CannotResume(spec, absl::StrSplit(sound.message(), '\n'));
+  RETURN_IF_ERROR(sound);
+  return Choice{.checkpoint = Checkpoint{path, *std::move(manifest)}};
 }
 
 }  // namespace
@@ -141,7 +189,8 @@ absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string&
     if (const absl::StatusOr<FileStamp> stamp = StampOf(ManifestPath(path)); stamp.ok()) {
       one.written = absl::FromUnixNanos(stamp->modified);
     }
-    if (one.manifest.ok() && CheckpointName{one.manifest->step, one.manifest->epoch} != one.name) {
+    if (one.manifest.ok() &&
+        (one.manifest->step != one.name.step || one.manifest->epoch != one.name.epoch)) {
       one.manifest = absl::DataLossError(absl::StrCat(
           kManifestFile, ": is of step ", one.manifest->step, ", epoch ", one.manifest->epoch));
     }
@@ -181,7 +230,7 @@ absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::Jo
   if (!listed.ok()) return listed.status();
   Choice choice;
   for (ListedCheckpoint& one : *listed) {
-    const std::string why_not = WhyNot(one, spec, options);
+    ASSIGN_OR_RETURN(const std::string why_not, WhyNot(one, spec, options));
     if (why_not.empty()) {
       choice.checkpoint = {std::move(one.path), *std::move(one.manifest)};
       break;
@@ -189,6 +238,19 @@ absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::Jo
     choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", why_not));
   }
   return choice;
+}
+
+absl::StatusOr<Choice> ChooseToResume(const job::JobSpec& spec, const std::string& directory,
+                                      const VerifyOptions& options) {
+  const job::Checkpoint& wanted = *spec.checkpoint;
+  if (*wanted.resume_from != kLatest)
+    return ChooseNamed(spec, Resolved(*wanted.resume_from, directory), options);
+  const std::string folder = Resolved(wanted.directory, directory);
+  absl::StatusOr<Choice> choice = ChooseCheckpoint(folder, spec, options);
+  if (absl::IsPermissionDenied(choice.status())) return OutOfReach(folder, choice.status());
+  if (!choice.ok() || choice->checkpoint.has_value() || choice->passed_over.empty()) return choice;
+  // Whoever has checkpoints and can use none would not want to begin anew without a word.
+  return CannotResume(spec, choice->passed_over);
 }
 
 }  // namespace phalanx::checkpoint

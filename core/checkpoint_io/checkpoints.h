@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/names.h"
@@ -35,11 +36,12 @@ absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint);
 
 struct VerifyOptions {
   int32_t threads = 1;  // that read part files, each one entry at a time
-  // After each entry: the bytes verified so far. One call at a time, on any of the threads.
-  std::function<void(int64_t bytes)> on_bytes;
+  // After each entry: the bytes verified so far. One call at a time, on any of the threads. An
+  // error ends the verification, which returns it.
+  std::function<absl::Status(int64_t bytes)> on_bytes;
 };
 // Reads every byte of the parts. Errors: DataLoss, with a line for each thing that is wrong, by
-// file and entry, the first kDamageMax of them.
+// file and entry, the first kDamageMax of them; what on_bytes returns.
 inline constexpr size_t kDamageMax = 20;
 absl::Status VerifyCheckpoint(const std::string& checkpoint, const Manifest& manifest,
                               const VerifyOptions& options);
@@ -52,8 +54,18 @@ struct Choice {
   std::optional<Checkpoint> checkpoint;  // the newest that is sound and of the job's model
   std::vector<std::string> passed_over;  // newer ones: "step-00000060.epoch-3: ..."
 };
-// No folder is one without checkpoints. Errors: as of ListCheckpoints.
+// No folder is one without checkpoints. Errors: as of ListCheckpoints; what on_bytes returns.
 absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::JobSpec& spec,
                                         const VerifyOptions& options);
+
+// checkpoint.resume_from that names no checkpoint.
+inline constexpr absl::string_view kLatest = "latest";
+
+// As checkpoint.resume_from of the job says, which is given: `latest` is the newest of
+// checkpoint.directory that is sound and of the job's model, if there is one; a path is that
+// checkpoint. Relative paths start from `directory`. Errors: CheckpointInvalid with violations of
+// spec.checkpoint.resume_from, CheckpointUnavailable (core/job/failure.h); what on_bytes returns.
+absl::StatusOr<Choice> ChooseToResume(const job::JobSpec& spec, const std::string& directory,
+                                      const VerifyOptions& options);
 
 }  // namespace phalanx::checkpoint

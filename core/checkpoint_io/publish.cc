@@ -154,22 +154,25 @@ void Clean(const Publication& publication, const CheckpointName& published,
   }
 }
 
-// Whether the checkpoint is there already, from an order that was told twice.
-absl::StatusOr<bool> IsThere(const std::string& path, const Publication& publication) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error) && !error) return false;
+// Whether the checkpoint at `path` is this one, from an order that was told twice.
+bool IsPublished(const std::string& path, const Publication& publication) {
   const absl::StatusOr<Manifest> there = ReadManifestOf(path);
-  if (!there.ok()) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(path, " is there already: ", there.status().message()));
+  return there.ok() && SameJob(*there, publication.manifest) &&
+         DigestOf(there->parts) == publication.parts_digest;
+}
+
+// Its name, with the first number of a copy that is free or its own already.
+absl::StatusOr<CheckpointName> NameOf(const Publication& publication) {
+  CheckpointName name{.step = publication.manifest.step, .epoch = publication.manifest.epoch};
+  for (; name.copy <= kCopiesMax; name.copy += name.copy == 0 ? 2 : 1) {
+    const std::string path = absl::StrCat(publication.directory, "/", ToString(name));
+    std::error_code error;
+    if (!std::filesystem::exists(path, error) && !error) return name;
+    if (IsPublished(path, publication)) return name;
   }
-  if (!SameJob(*there, publication.manifest) ||
-      DigestOf(there->parts) != publication.parts_digest) {
-    return absl::AlreadyExistsError(absl::StrCat(path, " is there already, of job ", there->job,
-                                                 " (job-", there->number, " of store ",
-                                                 there->store, ")"));
-  }
-  return true;
+  return absl::AlreadyExistsError(absl::StrCat(publication.directory, ": has ", kCopiesMax,
+                                               " checkpoints of step ", name.step, ", epoch ",
+                                               name.epoch, " of other jobs"));
 }
 
 absl::Status RenameToNew(const std::string& from, const std::string& to) {
@@ -184,12 +187,12 @@ absl::Status RenameToNew(const std::string& from, const std::string& to) {
 
 absl::StatusOr<Published> Publish(const Publication& publication) {
   Manifest manifest = publication.manifest;
-  const CheckpointName name{.step = manifest.step, .epoch = manifest.epoch};
   const std::string draft =
-      absl::StrCat(publication.directory, "/", DraftName(name, manifest.store, manifest.number));
+      absl::StrCat(publication.directory, "/",
+                   DraftName({manifest.step, manifest.epoch}, manifest.store, manifest.number));
+  ASSIGN_OR_RETURN(const CheckpointName name, NameOf(publication));
   Published published{.path = absl::StrCat(publication.directory, "/", ToString(name))};
-  ASSIGN_OR_RETURN(const bool there, IsThere(published.path, publication));
-  if (there) return published;
+  if (IsPublished(published.path, publication)) return published;
   ASSIGN_OR_RETURN(manifest.parts, PartsIn(draft));
   if (DigestOf(manifest.parts) != publication.parts_digest) {
     return absl::FailedPreconditionError(absl::StrCat(

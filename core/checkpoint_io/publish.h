@@ -27,9 +27,11 @@ struct Published {
   std::vector<std::string> left;  // what should have gone and did not: "PATH: reason"
 };
 
-// What is published already is left as it is. Errors: Unavailable, with the path and the system's
+// What is published already is left as it is, and so is another's that has the name: then the
+// checkpoint gets the next one (names.h). Errors: Unavailable, with the path and the system's
 // reason; FailedPrecondition if the parts are not those that the ranks wrote; AlreadyExists if
-// another checkpoint has the name.
+// kCopiesMax names are taken.
+inline constexpr int64_t kCopiesMax = 100;
 absl::StatusOr<Published> Publish(const Publication& publication);
 
 }  // namespace phalanx::checkpoint

@@ -37,7 +37,8 @@ constexpr ModuleRefusal kModuleRefusals[] = {
     {"weights", [](const Module& m) { return m.weights.has_value(); }, "load weights"},
 };
 
-constexpr const char* kWarned[] = {"spec.time_limit", "spec.checkpoint", "spec.recovery"};
+constexpr const char* kWarned[] = {"spec.time_limit", "spec.recovery.ladder",
+                                   "spec.recovery.budget"};
 
 std::string Sentence(const char* what) {
   return absl::StrCat("this release does not ", what, " yet");

@@ -240,9 +240,10 @@ constexpr Field kCheckpoint[] = {
     {.name = "every", .type = T::kInteger, .at = Bound<&Checkpoint::every>, .low = 0,
      .high = kStepsMax, .doc = "Steps between checkpoints; 0: none."},
     {.name = "keep", .type = T::kInteger, .at = Bound<&Checkpoint::keep>, .low = 1, .high = 1 << 20,
-     .acted_on = false, .doc = "The newest so many are kept."},
+     .acted_on = false, .doc = "Of the job's own the newest so many are kept."},
     {.name = "resume_from", .type = T::kString, .at = Bound<&Checkpoint::resume_from>,
-     .otherwise = "none", .doc = "A checkpoint to start from."},
+     .otherwise = "none", .doc = "`latest`, the newest sound one of `directory`, if there is one; or the path of a "
+            "checkpoint. Training goes on behind its last step."},
 };
 
 constexpr Field kBudget[] = {

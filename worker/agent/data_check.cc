@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/digest.h"
 #include "core/base/status.h"
+#include "core/checkpoint_io/checkpoints.h"
 #include "core/wire/job_yaml.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/machine/machine.h"
@@ -21,6 +22,7 @@ namespace phalanx::agent {
 namespace {
 
 constexpr size_t kCorruptNamedMax = 100;
+constexpr int32_t kVerifyThreads = 4;
 
 std::string KeyOf(const data::DataSetSpec& spec) {
   std::string text =
@@ -56,8 +58,38 @@ void AddCorrupt(const data::Index& index, DataOutcome& outcome) {
   }
 }
 
-DataOutcome Check(const Document& document, const std::optional<std::string>& folder,
-                  data::ReadProgress* progress) {
+// What the job is to go on from, or what is wrong with that.
+void AddCheckpoint(const job::JobSpec& spec, const std::string& directory,
+                   data::ReadProgress* progress, DataOutcome& outcome) {
+  if (!spec.checkpoint.has_value() || !spec.checkpoint->resume_from.has_value()) return;
+  int64_t last = 0;  // of the checkpoint being read
+  checkpoint::VerifyOptions options{.threads = kVerifyThreads};
+  options.on_bytes = [&last, progress](int64_t bytes) {
+    const int64_t more = bytes < last ? bytes : bytes - last;
+    last = bytes;
+    return progress == nullptr ? absl::OkStatus() : progress->Add(more);
+  };
+  absl::StatusOr<checkpoint::Choice> choice = checkpoint::ChooseToResume(spec, directory, options);
+  if (!choice.ok()) {
+    for (Violation& violation : ViolationsOf(choice.status()))
+      outcome.violations.push_back(std::move(violation));
+    if (outcome.status.ok()) {
+      outcome.status = choice.status();
+    } else if (!outcome.violations.empty()) {
+      outcome.status = ViolationsStatus(outcome.violations);
+    }
+    return;
+  }
+  CheckpointChoice& chosen = outcome.checkpoint.emplace();
+  chosen.passed_over = std::move(choice->passed_over);
+  if (!choice->checkpoint.has_value()) return;
+  chosen.path = choice->checkpoint->path;
+  chosen.manifest_digest = Digest(checkpoint::WriteManifest(choice->checkpoint->manifest));
+  chosen.step = choice->checkpoint->manifest.step;
+}
+
+DataOutcome Check(const Document& document, bool choose_checkpoint,
+                  const std::optional<std::string>& folder, data::ReadProgress* progress) {
   DataOutcome outcome;
   absl::StatusOr<job::ReadJob> job = wire::ReadJobFile(document.text, job::Purpose::kSubmit);
   if (!job.ok()) {
@@ -94,18 +126,19 @@ DataOutcome Check(const Document& document, const std::optional<std::string>& fo
     outcome.digest = data::DigestOfSets(digests[0], digests[1]);
     outcome.corrupt_max = job->spec.data->corrupt_max;
   }
+  if (choose_checkpoint) AddCheckpoint(job->spec, document.directory, progress, outcome);
   return outcome;
 }
 
 }  // namespace
 
-DataOutcome CheckData(const Document& document, const std::string& indexes_folder,
-                      data::ReadProgress& progress) {
-  return Check(document, indexes_folder, &progress);
+DataOutcome CheckData(const Document& document, bool choose_checkpoint,
+                      const std::string& indexes_folder, data::ReadProgress& progress) {
+  return Check(document, choose_checkpoint, indexes_folder, &progress);
 }
 
 DataOutcome CheckData(const Document& document) {
-  DataOutcome outcome = Check(document, std::nullopt, nullptr);
+  DataOutcome outcome = Check(document, /*choose_checkpoint=*/true, std::nullopt, nullptr);
   if (outcome.status.ok() && outcome.corrupt_samples > outcome.corrupt_max) {
     outcome.status = absl::InvalidArgumentError(
         absl::StrCat(outcome.corrupt_samples, " corrupt samples; spec.data.corrupt_max allows ",
@@ -191,7 +224,7 @@ std::shared_ptr<DataPreparer::Work> DataPreparer::Next() {
 
 void DataPreparer::Serve() {
   while (const std::shared_ptr<Work> work = Next()) {
-    DataOutcome outcome = check_(work->order.document, work->progress);
+    DataOutcome outcome = check_(work->order, work->progress);
     spdlog::info("{} data digest={} corrupt_samples={} {}", ToString(work->order.job),
                  outcome.digest, outcome.corrupt_samples, OneLine(outcome.status));
     {

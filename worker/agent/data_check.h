@@ -22,11 +22,12 @@ namespace phalanx::agent {
 // are taken as they are. They are kept as STATE/indexes/KEY.index, KEY a digest of what the index
 // depends on besides the shards' contents. Blocks for as long as reading the shards takes. An
 // outcome that is not OK has every violation. `progress` grows while shards are read and may call
-// it off. Thread-safe.
-DataOutcome CheckData(const Document& document, const std::string& indexes_folder,
-                      data::ReadProgress& progress);
+// it off. `choose_checkpoint`: the checkpoint that the job is to go on from is chosen, too. Every
+// byte of it is read. Thread-safe.
+DataOutcome CheckData(const Document& document, bool choose_checkpoint,
+                      const std::string& indexes_folder, data::ReadProgress& progress);
 
-// The same without a folder to keep anything in, for a person. More corrupt samples than the job
+// All of that without a folder to keep anything in, for a person. More corrupt samples than the job
 // allows are refused here with the sentence that the job would fail with; of a job, the coordinator
 // counts them, together with those that ranks find.
 DataOutcome CheckData(const Document& document);
@@ -37,7 +38,7 @@ DataOutcome CheckData(const Document& document);
 class DataPreparer {
  public:
   // Adds what it has read to the progress as it goes, and ends soon where that is called off.
-  using Check = std::function<DataOutcome(const Document&, data::ReadProgress&)>;
+  using Check = std::function<DataOutcome(const PrepareData&, data::ReadProgress&)>;
   // Orders that are not answered; beyond, they are answered with ResourceExhausted.
   static constexpr size_t kQueueMax = 256;
   static constexpr size_t kThreadsMax = 4;

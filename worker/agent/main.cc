@@ -96,8 +96,8 @@ int ServeNode(const AgentOptions& options) {
 
   const std::string indexes = options.state + "/indexes";
   auto agent =
-      Agent::Create(options, [indexes](const Document& document, data::ReadProgress& progress) {
-        return CheckData(document, indexes, progress);
+      Agent::Create(options, [indexes](const PrepareData& order, data::ReadProgress& progress) {
+        return CheckData(order.document, order.choose_checkpoint, indexes, progress);
       });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
+
+#include "core/job/failure.h"
 
 namespace phalanx::agent {
 namespace {
@@ -13,6 +16,7 @@ constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
 // Of each text in an answer: an answer must stay far below the size of a message.
 constexpr size_t kTextBytesMax = 4 << 10;
 constexpr int kViolationsMax = 1000;
+constexpr int kPassedOverMax = 16;
 
 absl::Duration DurationOf(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
@@ -26,7 +30,8 @@ Command CommandOf(const v1::Command& command) {
   switch (command.command_case()) {
     case v1::Command::kPrepareData: {
       const v1::PrepareData& body = command.prepare_data();
-      return PrepareDataCommand{JobId{body.job()}, DocumentOf(body.document())};
+      return PrepareDataCommand{JobId{body.job()}, DocumentOf(body.document()),
+                                body.choose_checkpoint()};
     }
     case v1::Command::kAssign: {
       const v1::Assign& body = command.assign();
@@ -175,6 +180,19 @@ v1::OpenSessionRequest MessageOf(const SendCommandResult& action) {
   for (const std::string& text : data.corrupt_messages) {
     result.add_corrupt_messages(Utf8Of(text, kTextBytesMax));
   }
+  if (const std::optional<job::FailureKind> kind = job::KindIn(action.status)) {
+    result.set_failure_kind(static_cast<v1::FailureKind>(*kind));
+  }
+  if (!data.checkpoint.has_value()) return message;
+  v1::CheckpointChoice& choice = *result.mutable_checkpoint();
+  for (const std::string& text : data.checkpoint->passed_over) {
+    if (choice.passed_over_size() == kPassedOverMax) break;
+    choice.add_passed_over(Utf8Of(text, kTextBytesMax));
+  }
+  if (data.checkpoint->path.empty()) return message;
+  choice.mutable_source()->set_path(data.checkpoint->path);
+  choice.mutable_source()->set_manifest_digest(data.checkpoint->manifest_digest);
+  choice.mutable_source()->set_step(data.checkpoint->step);
   return message;
 }
 

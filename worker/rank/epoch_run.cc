@@ -159,6 +159,9 @@ absl::Status EpochRun::OpenData() {
 absl::Status EpochRun::OpenMetrics() {
   MetricsOptions options;
   options.owner = absl::StrCat(store_, "/", ToString(JobId{order_.assign().job()}));
+  if (manifest_.has_value()) {
+    options.predecessor = absl::StrCat(manifest_->store, "/", ToString(JobId{manifest_->number}));
+  }
   options.first_step = first_step_;
   options.stop = stopping_.get_token();
   options.on_wait = [this, patience = options.patience](const absl::Status& status) {
@@ -269,7 +272,13 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
 }
 
 absl::Status EpochRun::OfCheckpoint(absl::Status status) const {
-  return Annotate(std::move(status), order_.assign().checkpoint().path());
+  if (status.ok() || job::KindIn(status).has_value()) return status;
+  status = Annotate(status, order_.assign().checkpoint().path());
+  if (absl::IsDataLoss(status) || absl::IsFailedPrecondition(status))
+    return job::WithKind(job::FailureKind::kCheckpointInvalid, std::move(status));
+  if (absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status))
+    return job::WithKind(job::FailureKind::kCheckpointUnavailable, std::move(status));
+  return status;
 }
 
 absl::Status EpochRun::FindCheckpoint() {
@@ -279,7 +288,7 @@ absl::Status EpochRun::FindCheckpoint() {
   absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ReadManifestOf(source.path());
   if (!manifest.ok()) return OfCheckpoint(manifest.status());
   if (Digest(checkpoint::WriteManifest(*manifest)) != source.manifest_digest()) {
-    return OfCheckpoint(absl::FailedPreconditionError(
+    return OfCheckpoint(absl::UnavailableError(
         "its manifest is another one than that which was chosen: nodes see different folders"));
   }
   if (!order_.has_begins()) {
@@ -297,11 +306,10 @@ absl::Status EpochRun::MakeCheckpoints() {
   if (kept_.snapshot == nullptr) {
     ASSIGN_OR_RETURN(kept_.snapshot, checkpoint::Snapshot::Create(plan_, *kept_.training));
   }
-  const std::string directory = wanted->directory.empty() ? "checkpoints" : wanted->directory;
   auto checkpoints = std::make_unique<CheckpointRun>(
       plan_, *kept_.training, *kept_.snapshot,
       CheckpointOptions{
-          .directory = AbsolutePath(order_.assign().document().directory(), directory),
+          .directory = AbsolutePath(order_.assign().document().directory(), wanted->directory),
           .store = store_,
           .job = order_.assign().job(),
           .rank = Rank{order_.rank()},

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -14,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
@@ -27,8 +28,10 @@
 namespace phalanx::rank {
 namespace {
 
-// Of metrics.owner; whatever is longer names no job.
-constexpr size_t kOwnerBytesMax = 256;
+// Of metrics.owner, a name a line: the job that has its records in the folder, then those that it
+// went on from, the last first.
+constexpr size_t kOwnerBytesMax = 4096;
+constexpr size_t kOwnersMax = 32;
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 
 // CRC-32C, bit by bit from a table; TensorBoard's records carry it "masked".
@@ -75,15 +78,15 @@ absl::Status Replace(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-// The name of the job that has its records in the folder, as metrics.owner says; empty: none.
-absl::StatusOr<std::string> OwnerOf(const std::string& folder) {
+// As metrics.owner says; empty: there is none.
+absl::StatusOr<std::vector<std::string>> OwnersOf(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/metrics.owner");
   RETURN_IF_ERROR(CheckRegular(path));
   std::ifstream in(path, std::ios::binary);
-  std::string owner(kOwnerBytesMax, '\0');
-  in.read(owner.data(), static_cast<std::streamsize>(owner.size()));
-  owner.resize(static_cast<size_t>(in.gcount()));
-  return owner;
+  std::string text(kOwnerBytesMax, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()));
 }
 
 // Keeps the lines of steps before `first_step`; a line that was cut off is none.
@@ -116,8 +119,8 @@ absl::Status PutAside(const std::string& folder, const std::string& path) {
 
 // The job that has its records there, as people know it: "job-7 (store 3f2a)".
 std::string HolderOf(const std::string& folder) {
-  std::string owner = OwnerOf(folder).value_or("");
-  absl::StripTrailingAsciiWhitespace(&owner);
+  const absl::StatusOr<std::vector<std::string>> owners = OwnersOf(folder);
+  const std::string owner = owners.ok() && !owners->empty() ? owners->front() : "";
   const std::pair<std::string, std::string> parts = absl::StrSplit(owner, absl::MaxSplits('/', 1));
   if (parts.second.empty()) return "a job that has not said its name yet";
   return absl::StrCat(parts.second, " (store ", parts.first, ")");
@@ -159,18 +162,28 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   ASSIGN_OR_RETURN(UniqueFd held, Hold(folder, options));
   const std::string lines_path = absl::StrCat(folder, "/metrics.jsonl");
   const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
-  const std::string owner = absl::StrCat(options.owner, "\n");
-  ASSIGN_OR_RETURN(const std::string owner_before, OwnerOf(folder));
+  ASSIGN_OR_RETURN(std::vector<std::string> owners, OwnersOf(folder));
+  const bool known = !owners.empty() && owners.front() == options.owner;
   // Who begins at the first step had no part in lines that are there, whatever his name: a store
   // that was put back gives names again.
-  if (owner_before != owner || options.first_step <= 1) {
+  const bool continues =
+      options.first_step > 1 &&
+      (known || std::find(owners.begin(), owners.end(), options.predecessor) != owners.end());
+  if (!continues) owners.clear();
+  if (!known || !continues) {
+    owners.insert(owners.begin(), options.owner);
+    owners.resize(std::min(owners.size(), kOwnersMax));
+  }
+  if (!continues) {
     struct stat lines {};
     if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode) && lines.st_size > 0) {
       RETURN_IF_ERROR(PutAside(folder, lines_path));
     }
-    if (owner_before != owner) RETURN_IF_ERROR(Replace(owner_path, owner));
   } else {
     RETURN_IF_ERROR(KeepLinesBefore(lines_path, options.first_step));
+  }
+  if (!known || !continues) {
+    RETURN_IF_ERROR(Replace(owner_path, absl::StrCat(absl::StrJoin(owners, "\n"), "\n")));
   }
   ASSIGN_OR_RETURN(RecordFile lines, RecordFile::Open(lines_path));
   ASSIGN_OR_RETURN(

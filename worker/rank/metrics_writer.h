@@ -24,6 +24,8 @@ namespace phalanx::rank {
 struct MetricsOptions {
   // Names the job among all jobs of all coordinators: "3f2a.../job-7".
   std::string owner;
+  // The job whose state it goes on from, named alike; empty: none. Its lines are its own.
+  std::string predecessor;
   // Lines of steps from this one on are dropped: the run goes on from the step before.
   int64_t first_step = 1;
   // A write that fails is tried again for so long.
@@ -37,7 +39,8 @@ class MetricsWriter {
  public:
   // Makes the folder and holds it until the writer goes: no other writer has it meanwhile, where
   // the file system has locks. One that is held is waited for, for options.patience. metrics.jsonl
-  // of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ... Errors: OutputUnavailable
+  // of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ..., unless the job goes on from
+  // him, or from one whom he went on from. Errors: OutputUnavailable
   // (core/job/failure.h), naming the path and who holds it, or what is there and is no regular
   // file; Cancelled.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,

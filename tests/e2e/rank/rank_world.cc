@@ -120,7 +120,7 @@ class RankWorld::Rank {
 RankWorld::RankWorld(const DataFolder& data, const JobOptions& options)
     : document_(Document(data, options)) {
   data::ReadProgress progress;
-  data_ = agent::CheckData({document_.text(), document_.directory()},
+  data_ = agent::CheckData({document_.text(), document_.directory()}, /*choose_checkpoint=*/false,
                            support::MakeFolder("rank-indexes"), progress);
   support::Require(data_.status.ok(), data_.status.ToString());
   const int32_t world = SpecOf(document_).World();

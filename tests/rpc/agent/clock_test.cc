@@ -26,8 +26,8 @@ class DaemonClockTest : public ::testing::TestWithParam<int> {
     options.rank_program = PHALANX_FAKE_RANK;
     const std::string indexes = options.state + "/indexes";
     auto agent =
-        Agent::Create(options, [indexes](const Document& document, data::ReadProgress& progress) {
-          return CheckData(document, indexes, progress);
+        Agent::Create(options, [indexes](const PrepareData& order, data::ReadProgress& progress) {
+          return CheckData(order.document, order.choose_checkpoint, indexes, progress);
         });
     EXPECT_TRUE(agent.ok()) << agent.status();
     agent_ = *std::move(agent);

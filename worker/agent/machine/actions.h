@@ -78,6 +78,7 @@ struct PrepareData {
   RequestNumber request;
   JobId job;
   Document document;
+  bool choose_checkpoint = false;
 };
 // Nobody wants it any more; DataPrepared may come all the same.
 struct CancelData {

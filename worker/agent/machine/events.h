@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
@@ -39,6 +40,7 @@ struct NodeDevices {
 struct PrepareDataCommand {
   JobId job;
   Document document;
+  bool choose_checkpoint = false;
 };
 struct AssignCommand {
   JobId job;
@@ -146,6 +148,13 @@ struct ProcessExited {
   std::string log_tail;
 };
 
+// The checkpoint that a job is to go on from.
+struct CheckpointChoice {
+  std::string path;  // absolute; empty: there is none
+  std::string manifest_digest;
+  int64_t step = 0;
+  std::vector<std::string> passed_over;  // newer ones that are not sound, each with its reason
+};
 // What a job's shards are, or what is wrong with them.
 struct DataOutcome {
   absl::Status status;
@@ -154,6 +163,7 @@ struct DataOutcome {
   int64_t corrupt_samples = 0, corrupt_max = 0;  // found while indexing; what the job allows
   std::vector<std::string> corrupt_messages;
   std::string index_path, validation_index_path;  // empty: there is none
+  std::optional<CheckpointChoice> checkpoint;     // where it was asked for and the job resumes
 };
 struct DataPrepared {
   RequestNumber request;

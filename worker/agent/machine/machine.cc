@@ -222,7 +222,8 @@ void Machine::Run(uint64_t number, const PrepareDataCommand& command) {
                                    .document = command.document,
                                    .command_number = number,
                                    .coordinator = coordinator_.value};
-  actions_.push_back(PrepareData{last_request_, command.job, command.document});
+  actions_.push_back(
+      PrepareData{last_request_, command.job, command.document, command.choose_checkpoint});
 }
 
 void Machine::Run(uint64_t number, const AssignCommand& command) {

@@ -90,6 +90,8 @@ TEST_F(CheckpointTest, Published_IsAnEventOnce) {
   for (int i = 0; i < 2; ++i) h_.Report(a_, job_, 0, RankCheckpointPublished{3, "/c/step-3", ""});
   EXPECT_THAT(Events("CheckpointPublished"), testing::ElementsAre("step 3: /c/step-3"));
   EXPECT_FALSE(h_.State(job_).publishing.has_value());
+  ASSERT_TRUE(h_.views.at(job_)->last_checkpoint.has_value());
+  EXPECT_EQ(h_.views.at(job_)->last_checkpoint->path, "/c/step-3");
   // Reports come again when a node is back.
   const size_t records = h_.records.size();
   WriteAll(3);
@@ -131,6 +133,64 @@ TEST_F(CheckpointTest, OrderThatMayBeLost_IsToldAgain) {
   EXPECT_EQ(h_.Commands<PublishCheckpoint>(a)[0].second.step, 3);
   h_.Report(a, job_, 0, RankCheckpointPublished{3, "/c/step-3", ""});
   EXPECT_FALSE(h_.State(job_).publishing.has_value());
+}
+
+class ResumeTest : public testing::Test {
+ protected:
+  ResumeTest() : a_(h_.Open("a", 2)), b_(h_.Open("b", 2)), job_(h_.Submit(AJob("j", 4))) {}
+  void Choose(CommandFinished::Choice choice) {
+    h_.Answer<PrepareData>(a_, {.data_digest = "data", .choice = std::move(choice)});
+  }
+  std::vector<std::string> Events(const std::string& type) const {
+    std::vector<std::string> messages;
+    const auto events = h_.events.find(job_);
+    if (events == h_.events.end()) return messages;
+    for (const JobEvent& event : events->second) {
+      if (event.type == type) messages.push_back(event.message);
+    }
+    return messages;
+  }
+
+  Harness h_;
+  SessionId a_, b_;
+  JobId job_;
+  const CheckpointSource source_{"/c/step-50", "manifest", 50};
+};
+
+TEST_F(ResumeTest, FirstNodeChooses_AndAllRanksAreToldTheSame) {
+  EXPECT_TRUE(h_.Commands<PrepareData>(a_)[0].second.choose_checkpoint);
+  Choose({.checkpoint = source_, .passed_over = {"step-60: is damaged"}});
+  ASSERT_THAT(h_.Commands<PrepareData>(b_), SizeIs(1));
+  EXPECT_FALSE(h_.Commands<PrepareData>(b_)[0].second.choose_checkpoint);
+  h_.Prepare(b_);
+  for (const SessionId node : {a_, b_}) {
+    ASSERT_THAT(h_.Commands<Assign>(node), SizeIs(1));
+    EXPECT_EQ(h_.Commands<Assign>(node)[0].second.checkpoint, source_);
+  }
+  EXPECT_EQ(h_.State(job_).checkpoint, source_);
+  EXPECT_THAT(Events("CheckpointPassedOver"), testing::ElementsAre("step-60: is damaged"));
+  EXPECT_THAT(Events("Resumed"), testing::ElementsAre("behind step 50, from /c/step-50"));
+  h_.Restart();
+  EXPECT_EQ(h_.State(job_).checkpoint, source_);
+}
+
+TEST_F(ResumeTest, NoneToGoOnFrom_IsTold) {
+  Choose({});
+  h_.Prepare(b_);
+  EXPECT_EQ(h_.Commands<Assign>(b_)[0].second.checkpoint, std::nullopt);
+  EXPECT_THAT(Events("Resumed"), testing::ElementsAre(HasSubstr("there is no checkpoint")));
+}
+
+TEST_F(ResumeTest, CheckpointThatCannotBe_FailsTheJobAsSuch) {
+  h_.Answer<PrepareData>(
+      a_, {.code = static_cast<int32_t>(absl::StatusCode::kInvalidArgument),
+           .message = "no",
+           .data_violations = {{"spec.checkpoint.resume_from", "/c", "is of step 60"}},
+           .failure_kind = job::FailureKind::kCheckpointInvalid});
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job_).failure->kind, job::FailureKind::kCheckpointInvalid);
+  EXPECT_THAT(h_.State(job_).failure->message,
+              HasSubstr("spec.checkpoint.resume_from: /c: is of step 60"));
 }
 
 TEST_F(CheckpointTest, EndOfTheJob_WaitsForItsLastCheckpoint) {

@@ -76,10 +76,15 @@ std::vector<JournalRecord> OneOfEach() {
                         .corrupt_samples = 1};
   return {
       of(JobSubmitted{FullRequest(), "request"}),
-      of(EpochPlanned{FullLayout(), "plan"}),
+      of(EpochPlanned{FullLayout(), "plan", CheckpointSource{"/c/step-3", "manifest", 3}}),
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
       of(StepReached{step}),
+      of(CheckpointWritten{Epoch{1}, 4, 2, "parts"}),
+      of(CheckpointEnded{Epoch{1}, 4, "/c/step-4", ""}),
+      of(CheckpointWritten{Epoch{1}, 5, 1, "more parts"}),
+      of(CheckpointEnded{Epoch{1}, 5, "", "No space left on device"}),
+      of(CheckpointWritten{Epoch{1}, 6, 1, "last parts"}),
       of(Evaluated{
           {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
       of(RanksSucceeded{Epoch{1}, {0, 2}}),
@@ -138,6 +143,10 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.evaluation, after.evaluation);
   EXPECT_EQ(before.failure, after.failure);
   EXPECT_EQ(before.succeeded, after.succeeded);
+  EXPECT_EQ(before.checkpoint, after.checkpoint);
+  EXPECT_EQ(before.checkpoint_step, after.checkpoint_step);
+  EXPECT_EQ(before.publishing, after.publishing);
+  EXPECT_EQ(before.last_checkpoint, after.last_checkpoint);
 }
 
 TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {

@@ -122,6 +122,7 @@ TEST(MessageTest, TextsOfAWorker_AreCut) {
   result->set_message(text);
   for (int i = 0; i <= kCorruptNamedMax; ++i) result->add_corrupt_messages(text);
   for (int i = 0; i <= kViolationsMax; ++i) result->add_data_violations()->set_value(text);
+  for (int i = 0; i <= kPassedOverMax; ++i) result->mutable_checkpoint()->add_passed_over(text);
   const auto finished = std::get<CommandFinished>(*EventFromProto(SessionId{1}, message));
   const size_t length = kReportedTextBytesMax + 100;
   EXPECT_LT(finished.message.size(), length);
@@ -129,6 +130,9 @@ TEST(MessageTest, TextsOfAWorker_AreCut) {
   EXPECT_LT(finished.corrupt_messages[0].size(), length);
   EXPECT_EQ(finished.data_violations.size(), static_cast<size_t>(kViolationsMax));
   EXPECT_LT(finished.data_violations[0].value.size(), length);
+  ASSERT_TRUE(finished.choice.has_value());
+  EXPECT_EQ(finished.choice->passed_over.size(), static_cast<size_t>(kPassedOverMax));
+  EXPECT_LT(finished.choice->passed_over[0].size(), length);
 }
 
 TEST(CommandTest, Assign_CarriesEverything) {
@@ -139,12 +143,18 @@ TEST(CommandTest, Assign_CarriesEverything) {
                             .schedule = {.name = job::ScheduleName::k1F1B},
                             .nodes = {{"n", {1, 3}}},
                             .data_digest = "data"};
-  ToProto(4, Assign{JobId{1}, Epoch{2}, request, layout, "plan"}, &command);
+  ToProto(4,
+          Assign{JobId{1}, Epoch{2}, request, layout, "plan",
+                 CheckpointSource{"/c/step-3", "manifest", 3}},
+          &command);
   EXPECT_EQ(command.command_number(), 4u);
   EXPECT_EQ(command.assign().epoch(), 2);
   EXPECT_EQ(command.assign().document().text(), "text");
   EXPECT_EQ(*wire::FromProto(command.assign().layout()), layout);
   EXPECT_EQ(command.assign().plan_digest(), "plan");
+  EXPECT_EQ(command.assign().checkpoint().path(), "/c/step-3");
+  EXPECT_EQ(command.assign().checkpoint().manifest_digest(), "manifest");
+  EXPECT_EQ(command.assign().checkpoint().step(), 3);
 }
 
 }  // namespace

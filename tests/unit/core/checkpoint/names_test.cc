@@ -10,7 +10,8 @@ using ::testing::Optional;
 
 TEST(NamesTest, Checkpoint_ReadsBack) {
   EXPECT_EQ(ToString(CheckpointName{.step = 50, .epoch = 3}), "step-00000050.epoch-3");
-  for (const CheckpointName& name : {CheckpointName{1, 1}, {50, 3}, {123456789012, 40}}) {
+  for (const CheckpointName& name :
+       {CheckpointName{1, 1}, {50, 3}, {123456789012, 40}, {50, 3, 2}}) {
     EXPECT_THAT(ParseCheckpointName(ToString(name)), Optional(name));
   }
 }
@@ -18,12 +19,14 @@ TEST(NamesTest, Checkpoint_ReadsBack) {
 TEST(NamesTest, Checkpoints_OrderByStepThenEpoch) {
   EXPECT_LT((CheckpointName{50, 3}), (CheckpointName{100, 1}));
   EXPECT_LT((CheckpointName{50, 3}), (CheckpointName{50, 4}));
+  EXPECT_LT((CheckpointName{50, 3}), (CheckpointName{50, 3, 2}));
 }
 
 TEST(NamesTest, WhatIsNoCheckpoint_IsNone) {
   for (const char* text :
        {"", "step-50.epoch-3", "step-00000050", "step-00000050.epoch-0", "step-00000000.epoch-1",
         ".step-00000050.epoch-3.00c0ffee-job-7", "step-00000050.epoch-3.deleted",
+        "step-00000050.epoch-3.1", "step-00000050.epoch-3.0", "step-00000050.epoch-3.2.2",
         "step-00000050.epoch-03", "step-+0000050.epoch-3", "step- 0000050.epoch-3"}) {
     EXPECT_FALSE(ParseCheckpointName(text).has_value()) << text;
   }

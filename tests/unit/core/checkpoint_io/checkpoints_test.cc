@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "tests/unit/core/checkpoint_io/written.h"
 
@@ -46,8 +47,10 @@ TEST_F(CheckpointsTest, Verify_ReadsEveryByte) {
   const std::string path = Write(50);
   for (const int32_t threads : {1, 3, 100}) {
     std::vector<int64_t> seen;
-    const absl::Status sound = Verify(
-        path, {.threads = threads, .on_bytes = [&](int64_t bytes) { seen.push_back(bytes); }});
+    const absl::Status sound = Verify(path, {.threads = threads, .on_bytes = [&](int64_t bytes) {
+                                               seen.push_back(bytes);
+                                               return absl::OkStatus();
+                                             }});
     EXPECT_TRUE(sound.ok()) << sound;
     EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
     EXPECT_EQ(seen.back(), ReadManifestOf(path)->bytes());
@@ -181,6 +184,101 @@ TEST_F(CheckpointsTest, Choose_PassesOverAnotherModel) {
   EXPECT_THAT(choice->passed_over,
               ElementsAre("step-00000050.epoch-3: module language has hidden_size 32, the job's "
                           "has 64; module language has vocabulary 96, the job's has 256"));
+}
+
+TEST_F(CheckpointsTest, Choose_EndsWhereItIsCalledOff) {
+  Write(50);
+  int calls = 0;
+  const auto choice = ChooseCheckpoint(folder_, spec_, {.on_bytes = [&](int64_t) {
+                                         ++calls;
+                                         return absl::CancelledError("called off");
+                                       }});
+  EXPECT_TRUE(absl::IsCancelled(choice.status())) << choice.status();
+  EXPECT_EQ(calls, 1);
+}
+
+class ResumeTest : public CheckpointsTest {
+ protected:
+  absl::StatusOr<Choice> Resume(const std::string& from, const std::string& directory = "") {
+    job::JobSpec spec = spec_;
+    spec.checkpoint = {.directory = directory.empty() ? folder_ : directory, .resume_from = from};
+    return ChooseToResume(spec, std::filesystem::path(folder_).parent_path().string(), {});
+  }
+  // What is wrong with the path, each by its rule.
+  std::vector<std::string> Rules(const std::string& from) {
+    const auto choice = Resume(from);
+    EXPECT_EQ(job::KindIn(choice.status()), job::FailureKind::kCheckpointInvalid);
+    std::vector<std::string> rules;
+    for (const Violation& violation : ViolationsOf(choice.status())) {
+      EXPECT_EQ(violation.field, "spec.checkpoint.resume_from");
+      EXPECT_EQ(violation.value, from);
+      rules.push_back(violation.rule);
+    }
+    return rules;
+  }
+};
+
+TEST_F(ResumeTest, Latest_IsTheNewestThatIsSound) {
+  const std::string good = Write(50);
+  FlipBit(PartPath(Write(100), 1), 5000);
+  const auto choice = Resume("latest");
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->checkpoint->path, good);
+  EXPECT_THAT(choice->passed_over, SizeIs(1));
+}
+
+TEST_F(ResumeTest, Latest_WithoutAny_BeginsAnew) {
+  for (const std::string& directory : {folder_, std::string("none")}) {
+    const auto choice = Resume("latest", directory);
+    ASSERT_TRUE(choice.ok()) << choice.status();
+    EXPECT_FALSE(choice->checkpoint.has_value());
+  }
+}
+
+TEST_F(ResumeTest, Latest_WithBadOnesAlone_IsRefusedWithEach) {
+  FlipBit(PartPath(Write(50), 1), 5000);
+  std::filesystem::remove(Write(100) + "/manifest.json");
+  EXPECT_THAT(Rules("latest"),
+              ElementsAre("step-00000100.epoch-3: has no manifest.json",
+                          StartsWith("step-00000050.epoch-3: rank-00001.safetensors: ")));
+}
+
+TEST_F(ResumeTest, Path_IsThatCheckpoint_FromTheJobsFolderOn) {
+  const std::string path = Write(50);
+  Write(100);
+  const std::string relative = std::filesystem::path(folder_).filename().string();
+  for (const std::string& from : {path, absl::StrCat(relative, "/step-00000050.epoch-3")}) {
+    const auto choice = Resume(from);
+    ASSERT_TRUE(choice.ok()) << choice.status();
+    EXPECT_EQ(choice->checkpoint->manifest.step, 50);
+    EXPECT_THAT(choice->checkpoint->path, StartsWith("/"));
+  }
+}
+
+TEST_F(ResumeTest, Path_ThatIsDamagedOrOfAnotherModel_IsRefusedByEveryRule) {
+  const std::string damaged = Write(50);
+  FlipBit(PartPath(damaged, 1), 5000);
+  std::filesystem::remove(PartPath(damaged, 3));
+  EXPECT_THAT(Rules(damaged), ElementsAre(StartsWith("rank-00001.safetensors: "),
+                                          StartsWith("rank-00003.safetensors: cannot be opened")));
+  const std::string lies = Write(100);
+  FlipBit(lies + "/manifest.json", 50);
+  EXPECT_THAT(Rules(lies), ElementsAre(StartsWith("manifest.json: ")));
+  const std::string later = Write(150);
+  job::JobSpec shorter = spec_;
+  shorter.steps = 149;
+  shorter.modules[1].architecture.vocabulary = 256;
+  shorter.checkpoint = {.directory = folder_, .resume_from = later};
+  EXPECT_THAT(ViolationsOf(ChooseToResume(shorter, "/", {}).status()), SizeIs(2));
+}
+
+TEST_F(ResumeTest, Path_ThatIsNotThere_MayComeBack) {
+  for (const std::string& from : {folder_ + "/none", folder_}) {
+    const auto choice = Resume(from);
+    EXPECT_EQ(job::KindIn(choice.status()), job::FailureKind::kCheckpointUnavailable);
+    EXPECT_THAT(std::string(choice.status().message()),
+                AllOf(HasSubstr("spec.checkpoint.resume_from: "), HasSubstr(from)));
+  }
 }
 
 TEST_F(CheckpointsTest, Choose_NoFolder_HasNone) {

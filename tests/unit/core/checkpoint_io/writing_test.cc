@@ -151,15 +151,23 @@ TEST_F(WritingTest, PartMissingOrOfOtherBytes_IsNotPublished) {
   EXPECT_TRUE(Publish(publication).ok());
 }
 
-TEST_F(WritingTest, NameThatAnotherJobHas_IsNotTaken) {
-  ASSERT_TRUE(drafts_.WriteAndPublish(name_).ok());
-  const auto files = drafts_.WriteAll(name_);
-  Publication publication = drafts_.PublicationOf(name_, *files);
-  publication.manifest.number = 8;
-  const auto refused = Publish(publication);
-  ASSERT_TRUE(absl::IsAlreadyExists(refused.status())) << refused.status();
-  EXPECT_THAT(refused.status().message(),
-              HasSubstr("is there already, of job demo (job-7 of store 00c0ffee00c0ffee)"));
+TEST_F(WritingTest, NameThatAnotherJobHas_GetsANumber_AndTheOtherStays) {
+  const std::string first = drafts_.WriteAndPublish(name_)->path;
+  for (const int64_t job : {8, 9}) {
+    const Drafts drafts(plan_, folder_, job);
+    const auto files = drafts.WriteAll(name_);
+    const Publication publication = drafts.PublicationOf(name_, *files);
+    for (int told = 0; told < 2; ++told) {
+      const auto published = Publish(publication);
+      ASSERT_TRUE(published.ok()) << published.status();
+      EXPECT_EQ(published->path, absl::StrCat(folder_, "/step-00000050.epoch-3.", job - 6));
+    }
+  }
+  const auto listed = ListCheckpoints(folder_);
+  ASSERT_THAT(*listed, testing::SizeIs(3));
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ((*listed)[i].manifest->number, static_cast<int64_t>(9 - i)) << "newest first";
+  EXPECT_EQ(listed->back().path, first);
 }
 
 TEST_F(WritingTest, Keep_TakesAwayTheOlderOnesOfTheJobAlone) {

@@ -85,15 +85,15 @@ TEST(NotYetTest, WrittenDefaults_AreNotRefused) {
   EXPECT_THAT(Wrong(text), IsEmpty());
 }
 
-TEST(NotYetTest, SafetySections_AreAcceptedWithOneWarningEach) {
-  const auto job = wire::ReadJobFile(With("steps: 300",
-                                          "steps: 300\n  time_limit: 1h\n  checkpoint: {every: "
-                                          "50}\n  recovery: {widths: own}\n  trace: true"),
-                                     Purpose::kSubmit);
+TEST(NotYetTest, WhatIsNotInForce_IsAcceptedWithOneWarningEach) {
+  const auto job =
+      wire::ReadJobFile(With("steps: 300",
+                             "steps: 300\n  time_limit: 1h\n  checkpoint: {every: "
+                             "50}\n  recovery: {widths: own, ladder: [wait]}\n  trace: true"),
+                        Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_THAT(job->warnings,
-              ElementsAre("spec.time_limit: not in force yet", "spec.checkpoint: not in force yet",
-                          "spec.recovery: not in force yet"));
+  EXPECT_THAT(job->warnings, ElementsAre("spec.time_limit: not in force yet",
+                                         "spec.recovery.ladder: not in force yet"));
 }
 
 TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {

@@ -63,8 +63,8 @@ struct DataPreparerTest : public ::testing::Test {
   bool answers = false;
   int begun = 0;
   Inbox inbox;
-  DataPreparer preparer{[this](const Document& document, data::ReadProgress& progress) {
-                          return Check(document, progress);
+  DataPreparer preparer{[this](const PrepareData& order, data::ReadProgress& progress) {
+                          return Check(order.document, progress);
                         },
                         inbox};
 };

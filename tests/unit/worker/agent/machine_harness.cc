@@ -77,6 +77,9 @@ std::string ToLine(const Action& action) {
           [](const SendRendezvous& a) {
             return absl::StrCat("Rendezvous p", a.process.value, " ", a.payload);
           },
+          [](const SendPublish& a) {
+            return absl::StrCat("Publish p", a.process.value, " ", a.payload);
+          },
           [](const SendStopEpoch& a) {
             return absl::StrCat("StopEpoch p", a.process.value, " ", a.epoch.value);
           },

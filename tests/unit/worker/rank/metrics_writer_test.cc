@@ -35,9 +35,11 @@ class FullDisk {
 
 struct MetricsWriterTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& owner,
-                                                      int64_t first_step = 1) {
+                                                      int64_t first_step = 1,
+                                                      const std::string& predecessor = "") {
     MetricsOptions options;
     options.owner = owner;
+    options.predecessor = predecessor;
     options.first_step = first_step;
     options.patience = patience;
     options.on_wait = [this](const absl::Status&) {
@@ -47,8 +49,9 @@ struct MetricsWriterTest : public ::testing::Test {
     return MetricsWriter::Open(folder, std::move(options));
   }
   // Steps `from` to `to` of a run.
-  void Run(const std::string& owner, int64_t from, int64_t to) {
-    auto writer = Open(owner, from);
+  void Run(const std::string& owner, int64_t from, int64_t to,
+           const std::string& predecessor = "") {
+    auto writer = Open(owner, from, predecessor);
     ASSERT_TRUE(writer.ok()) << writer.status();
     for (int64_t step = from; step <= to; ++step) {
       ASSERT_TRUE((*writer)->Write({.step = step, .loss = 1}, 1).ok());
@@ -149,6 +152,23 @@ TEST_F(MetricsWriterTest, WhatIsNoRegularFile_IsOutputUnavailableAtOnce) {
     }
   }
   EXPECT_EQ(waits, 0);
+}
+
+TEST_F(MetricsWriterTest, JobThatGoesOnFromAnother_KeepsItsLines) {
+  Run("s/job-1", 1, 6);
+  Run("s/job-2", 5, 5, "s/job-1");  // ended before a checkpoint of its own
+  Run("s/job-3", 5, 8, "s/job-1");
+  EXPECT_EQ(Lines(Text()), 8);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.1.jsonl"));
+  EXPECT_EQ(Text("metrics.owner"), "s/job-3\ns/job-2\ns/job-1\n");
+  Run("s/job-3", 7, 9);
+  EXPECT_EQ(Lines(Text()), 9);
+  Run("s/job-4", 3, 4, "s/job-9");  // from one that has nothing here
+  EXPECT_EQ(Lines(Text()), 2);
+  EXPECT_EQ(Lines(Text("metrics.1.jsonl")), 9);
+  EXPECT_EQ(Text("metrics.owner"), "s/job-4\n");
+  Run("s/job-5", 1, 1, "s/job-4");  // whoever begins anew begins a file
+  EXPECT_EQ(Lines(Text("metrics.2.jsonl")), 2);
 }
 
 TEST_F(MetricsWriterTest, OwnerThatIsNoName_IsAnotherJob) {
