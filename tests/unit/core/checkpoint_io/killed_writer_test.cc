@@ -1,6 +1,7 @@
 // Whenever a process dies that writes checkpoints, the newest that is published is sound.
-#include <sys/time.h>
+#include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/base/prng.h"
@@ -14,10 +15,15 @@ namespace {
 
 constexpr int32_t kKills = 200;
 
-// Writes checkpoints until a signal ends the process, in the midst of whatever it does.
-[[noreturn]] void WriteForEver(const Drafts& drafts, int64_t epoch, suseconds_t microseconds) {
-  const struct itimerval timer = {.it_interval = {}, .it_value = {.tv_usec = microseconds}};
-  setitimer(ITIMER_REAL, &timer, nullptr);
+// Writes checkpoints until the kernel kills the process, in the midst of whatever it does.
+[[noreturn]] void WriteForEver(const Drafts& drafts, int64_t epoch, int64_t microseconds) {
+  sigevent kill{};
+  kill.sigev_notify = SIGEV_SIGNAL;
+  kill.sigev_signo = SIGKILL;
+  timer_t timer{};
+  const itimerspec after = {.it_interval = {}, .it_value = {.tv_nsec = microseconds * 1000}};
+  if (timer_create(CLOCK_MONOTONIC, &kill, &timer) != 0) _exit(2);
+  if (timer_settime(timer, 0, &after, nullptr) != 0) _exit(2);
   for (int64_t step = 1; drafts.WriteAndPublish({.step = step, .epoch = epoch}).ok(); ++step) {
   }
   _exit(1);
@@ -29,14 +35,14 @@ TEST(KilledWriterTest, NewestPublished_IsSoundAfterEachOfManyKills) {
   const Drafts drafts(PlanOf(spec), folder);
   CheckpointName newest;
   for (int64_t epoch = 1; epoch <= kKills; ++epoch) {
-    const auto after =
-        static_cast<suseconds_t>(Hash64(7, 7, static_cast<uint64_t>(epoch)) % 60'000);
+    const auto after = static_cast<int64_t>(Hash64(7, 7, static_cast<uint64_t>(epoch)) % 60'000);
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) WriteForEver(drafts, epoch, after + 1);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer failed: " << WEXITSTATUS(status);
+    ASSERT_EQ(WTERMSIG(status), SIGKILL);
     const auto choice = ChooseCheckpoint(folder, spec, {});
     ASSERT_TRUE(choice.ok()) << choice.status();
     ASSERT_THAT(choice->passed_over, testing::IsEmpty()) << "epoch " << epoch;

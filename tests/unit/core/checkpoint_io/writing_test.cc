@@ -1,8 +1,14 @@
 // Parts that are written, and checkpoints that are made of them.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "core/base/status.h"
@@ -102,6 +108,51 @@ TEST_F(WritingTest, FullDisk_IsToldByPathAndReason) {
   EXPECT_THAT(file.status().message(),
               AllOf(HasSubstr(drafts_.DraftOf(name_)), HasSubstr("File too large")));
   EXPECT_THAT(NamesIn(drafts_.DraftOf(name_)), IsEmpty());
+}
+
+// What a process of its own, which may change what it is, says at its end.
+std::string SaidByChild(const std::function<std::string()>& say) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string said = say();
+    _exit(write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string said(4096, '\0');
+  const ssize_t count = read(ends[0], said.data(), said.size());
+  close(ends[0]);
+  said.resize(static_cast<size_t>(std::max<ssize_t>(0, count)));
+  int status = 0;
+  waitpid(child, &status, 0);
+  return said;
+}
+
+TEST_F(WritingTest, FolderWithoutTheRight_IsToldByPathAndReason) {
+  std::filesystem::permissions(folder_, std::filesystem::perms(0555));
+  const std::string said = SaidByChild([&]() -> std::string {
+    constexpr uid_t kNobody = 65534;
+    if (geteuid() == 0 && seteuid(kNobody) != 0) return "cannot be somebody else";
+    return WritePartFile(drafts_.WriteOf(1, name_)).status().ToString();
+  });
+  std::filesystem::permissions(folder_, std::filesystem::perms(0755));
+  EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: ", drafts_.DraftOf(name_), ": Permission denied"));
+}
+
+// In a mount of the child's own.
+TEST_F(WritingTest, ReadOnlyFolder_IsToldByPathAndReason) {
+  const std::string said = SaidByChild([&]() -> std::string {
+    const unsigned mine = CLONE_NEWNS | (geteuid() == 0 ? 0 : CLONE_NEWUSER);
+    if (unshare(static_cast<int>(mine)) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", folder_.c_str(), "tmpfs", MS_RDONLY, nullptr) != 0) {
+      return "skip";
+    }
+    return WritePartFile(drafts_.WriteOf(1, name_)).status().ToString();
+  });
+  if (said == "skip") GTEST_SKIP() << "this process may not mount anything";
+  EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: ", drafts_.DraftOf(name_), ": Read-only file system"));
 }
 
 TEST_F(WritingTest, NoFolderWhereTheDirectoryShouldBe_IsToldByPathAndReason) {
