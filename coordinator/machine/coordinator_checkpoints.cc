@@ -26,8 +26,10 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankCheckpointPart& rep
     run.written = {.step = report.step};
   }
   run.written.parts.insert_or_assign(rank, report.part);
+  run.written.seconds = std::max(run.written.seconds, report.seconds);
   std::vector<checkpoint::PartFile> parts;
   int32_t publisher = -1;
+  int64_t bytes = 0;
   for (size_t i = 0; i < run.ranks.size(); ++i) {
     if (!run.ranks[i].used) continue;
     const auto part = run.written.parts.find(static_cast<int32_t>(i));
@@ -35,13 +37,16 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankCheckpointPart& rep
     if (part->second.file.empty()) continue;
     if (publisher < 0) publisher = part->first;
     parts.push_back(part->second);
+    bytes += part->second.bytes;
   }
   run.written.parts.clear();
   if (publisher < 0) return;
   Commit(job, CheckpointWritten{.epoch = job.state.epoch,
                                 .step = report.step,
                                 .rank = publisher,
-                                .parts_digest = checkpoint::DigestOf(parts)});
+                                .parts_digest = checkpoint::DigestOf(parts),
+                                .bytes = bytes,
+                                .seconds = run.written.seconds});
   TellPublish(job);
 }
 

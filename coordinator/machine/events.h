@@ -138,6 +138,7 @@ struct RankEvent {
 struct RankCheckpointPart {
   int64_t step = 0;
   checkpoint::PartFile part;  // its file empty: the rank has nothing to write
+  double seconds = 0;         // that writing it took
 };
 struct RankCheckpointPublished {
   int64_t step = 0;

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "core/plan/memory_fit.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -82,11 +84,13 @@ class Applier {
         state_.publishing->step != body.step) {
       return;
     }
-    state_.publishing = std::nullopt;
-    const bool published = body.error.empty();
-    if (published) state_.last_checkpoint = {body.step, body.path, time_};
-    Add(published ? "CheckpointPublished" : "CheckpointFailed",
-        absl::StrCat("step ", body.step, ": ", published ? body.path : body.error));
+    const CheckpointWritten written = *std::exchange(state_.publishing, std::nullopt);
+    if (!body.error.empty()) {
+      return Add("CheckpointFailed", absl::StrCat("step ", body.step, ": ", body.error));
+    }
+    state_.last_checkpoint = {body.step, body.path, time_, written.bytes, written.seconds};
+    Add("CheckpointPublished", absl::StrFormat("step %d: %s, %s in %.1f s", body.step, body.path,
+                                               plan::FormatBytes(written.bytes), written.seconds));
   }
 
   std::vector<JobEvent> TakeEvents() { return std::move(events_); }

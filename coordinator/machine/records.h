@@ -86,6 +86,8 @@ struct PublishedCheckpoint {
   int64_t step = 0;
   std::string path;
   Instant time;
+  int64_t bytes = 0;
+  double seconds = 0;  // that the slowest rank took to write its part
   friend bool operator==(const PublishedCheckpoint&, const PublishedCheckpoint&) = default;
 };
 
@@ -158,6 +160,8 @@ struct CheckpointWritten {
   int64_t step = 0;
   int32_t rank = 0;
   std::string parts_digest;
+  int64_t bytes = 0;   // of all parts
+  double seconds = 0;  // that the slowest rank took to write its part
   friend bool operator==(const CheckpointWritten&, const CheckpointWritten&) = default;
 };
 // It is published, or cannot be.

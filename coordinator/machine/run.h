@@ -46,6 +46,7 @@ struct Team {
 struct WrittenParts {
   int64_t step = 0;
   std::map<int32_t, checkpoint::PartFile> parts;  // by rank
+  double seconds = 0;                             // that the slowest of them took
 };
 
 struct Run {

@@ -88,11 +88,16 @@ void ToProto(const PublishedCheckpoint& checkpoint, v1::PublishedCheckpoint* out
   out->set_step(checkpoint.step);
   out->set_path(checkpoint.path);
   ToProto(checkpoint.time, out->mutable_time());
+  out->set_bytes(checkpoint.bytes);
+  out->set_seconds(checkpoint.seconds);
 }
 
 PublishedCheckpoint FromProto(const v1::PublishedCheckpoint& checkpoint) {
-  return {
-      .step = checkpoint.step(), .path = checkpoint.path(), .time = FromProto(checkpoint.time())};
+  return {.step = checkpoint.step(),
+          .path = checkpoint.path(),
+          .time = FromProto(checkpoint.time()),
+          .bytes = checkpoint.bytes(),
+          .seconds = checkpoint.seconds()};
 }
 
 void ToProto(const EvaluationReport& evaluation, v1::EvaluationReport* out) {

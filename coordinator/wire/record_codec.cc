@@ -69,6 +69,8 @@ class Encoder {
     to->set_step(body.step);
     to->set_rank(body.rank);
     to->set_parts_digest(body.parts_digest);
+    to->set_bytes(body.bytes);
+    to->set_seconds(body.seconds);
   }
   void operator()(const CheckpointEnded& body) {
     v1::CheckpointEnded* to = out_.mutable_checkpoint_ended();
@@ -185,7 +187,9 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = CheckpointWritten{.epoch = Epoch{from.checkpoint_written().epoch()},
                                       .step = from.checkpoint_written().step(),
                                       .rank = from.checkpoint_written().rank(),
-                                      .parts_digest = from.checkpoint_written().parts_digest()};
+                                      .parts_digest = from.checkpoint_written().parts_digest(),
+                                      .bytes = from.checkpoint_written().bytes(),
+                                      .seconds = from.checkpoint_written().seconds()};
       return record;
     case v1::JournalRecord::kCheckpointEnded:
       record.body = CheckpointEnded{.epoch = Epoch{from.checkpoint_ended().epoch()},

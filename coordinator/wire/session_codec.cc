@@ -137,7 +137,8 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
                                                  .bytes = part.bytes(),
                                                  .header_bytes = part.header_bytes(),
                                                  .entries = part.entries(),
-                                                 .digest = Reported(part.digest())}};
+                                                 .digest = Reported(part.digest())},
+                                        .seconds = part.seconds()};
       return event;
     }
     case v1::RankReport::kCheckpointPublished:

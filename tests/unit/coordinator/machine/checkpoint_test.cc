@@ -37,7 +37,8 @@ class CheckpointTest : public testing::Test {
   }
   SessionId NodeOf(int32_t rank) const { return rank < 2 ? a_ : b_; }
   void Write(int32_t rank, int64_t step, int64_t epoch = 1) {
-    h_.Report(NodeOf(rank), job_, rank, RankCheckpointPart{step, PartOf(rank)}, epoch);
+    h_.Report(NodeOf(rank), job_, rank,
+              RankCheckpointPart{step, PartOf(rank), rank == 1 ? 1.5 : 0.5}, epoch);
   }
   void WriteAll(int64_t step) {
     for (int32_t rank = 0; rank < 4; ++rank) Write(rank, step);
@@ -88,7 +89,8 @@ TEST_F(CheckpointTest, RankWithNothingToWrite_CountsAndDoesNotPublish) {
 TEST_F(CheckpointTest, Published_IsAnEventOnce) {
   WriteAll(3);
   for (int i = 0; i < 2; ++i) h_.Report(a_, job_, 0, RankCheckpointPublished{3, "/c/step-3", ""});
-  EXPECT_THAT(Events("CheckpointPublished"), testing::ElementsAre("step 3: /c/step-3"));
+  EXPECT_THAT(Events("CheckpointPublished"),
+              testing::ElementsAre("step 3: /c/step-3, 1.0 KiB in 1.5 s"));
   EXPECT_FALSE(h_.State(job_).publishing.has_value());
   ASSERT_TRUE(h_.views.at(job_)->last_checkpoint.has_value());
   EXPECT_EQ(h_.views.at(job_)->last_checkpoint->path, "/c/step-3");

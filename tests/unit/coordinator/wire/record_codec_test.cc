@@ -80,11 +80,11 @@ std::vector<JournalRecord> OneOfEach() {
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
       of(StepReached{step}),
-      of(CheckpointWritten{Epoch{1}, 4, 2, "parts"}),
+      of(CheckpointWritten{Epoch{1}, 4, 2, "parts", 1 << 20, 1.5}),
       of(CheckpointEnded{Epoch{1}, 4, "/c/step-4", ""}),
       of(CheckpointWritten{Epoch{1}, 5, 1, "more parts"}),
       of(CheckpointEnded{Epoch{1}, 5, "", "No space left on device"}),
-      of(CheckpointWritten{Epoch{1}, 6, 1, "last parts"}),
+      of(CheckpointWritten{Epoch{1}, 6, 1, "last parts", 3, 0.25}),
       of(Evaluated{
           {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
       of(RanksSucceeded{Epoch{1}, {0, 2}}),
