@@ -1,10 +1,29 @@
 #include "core/plan/activations.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
+namespace {
+
+// Whether all ranks of one part hold the other one.
+bool IsWithin(const Plan& plan, const PartId& part, const PartId& other) {
+  if (part.module == other.module) return part.stage == other.stage;
+  const ReplicaTable& replicas = plan.replicas(part.module);
+  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
+    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+      for (Rank rank : plan.TensorGroup(part.module, dp, part.stage, cp)) {
+        const std::optional<Place> place = plan.PlaceOf(rank, other.module);
+        if (!place.has_value() || place->pp != other.stage) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
 
 int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches) {
   using job::ScheduleName;
@@ -27,12 +46,25 @@ int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int6
     const int64_t round = EvenSplit(microbatches, rounds, 0).count;
     return std::min(all, (chunks - 1) * round + 2 * (stages - 1 - stage) + 2 * behind + 1);
   }
-  const bool delayed = name == ScheduleName::kZeroBubbleH1 || name == ScheduleName::kZeroBubbleV;
-  return std::min(all, int64_t{plan.stages} - layout.GraphStage(delayed ? 0 : stage));
+  return std::min(all, int64_t{plan.stages} - layout.GraphStage(DelaysWeights(plan) ? 0 : stage));
+}
+
+bool DelaysWeights(const Plan& plan) {
+  const job::ScheduleName name = plan.spec.schedule.name;
+  return name == job::ScheduleName::kZeroBubbleH1 || name == job::ScheduleName::kZeroBubbleV;
+}
+
+bool BackwardIsOne(const Plan& plan, const PartId& part) {
+  const auto trains = [&plan](const PartId& id) {
+    return plan.modules[static_cast<size_t>(id.module)].TrainsOf(id.stage, id.chunk);
+  };
+  if (!trains(part).weights || DelaysWeights(plan)) return false;
+  return std::all_of(plan.links.begin(), plan.links.end(), [&](const Link& link) {
+    return link.to != part || !trains(link.from).any() || IsWithin(plan, link.from, part);
+  });
 }
 
 MessagesKept MessagesKeptMax(const Plan& plan, const Link& link) {
-  using job::ScheduleName;
   const PartId& from = link.from;
   const ModulePlan& source = plan.modules[static_cast<size_t>(from.module)];
   const bool has_chunks =
@@ -41,9 +73,7 @@ MessagesKept MessagesKeptMax(const Plan& plan, const Link& link) {
     return ActivationsKeptMax(plan, part.module, part.stage, plan.microbatches);
   };
   if (source.TrainsOf(from.stage, from.chunk).any()) {
-    const bool delayed = plan.spec.schedule.name == ScheduleName::kZeroBubbleH1 ||
-                         plan.spec.schedule.name == ScheduleName::kZeroBubbleV;
-    const int64_t here = has_chunks || delayed ? 0 : kept(link.to);
+    const int64_t here = has_chunks || DelaysWeights(plan) ? 0 : kept(link.to);
     return {.forward = std::max<int64_t>(0, kept(from) - here), .backward = kept(from)};
   }
   const bool unbound = has_chunks || plan.RunsAhead(from.module) || source.shares_ranks;

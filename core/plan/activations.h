@@ -1,4 +1,4 @@
-// core/plan/activations.h: how many microbatches a schedule keeps alive.
+// core/plan/activations.h: how many microbatches a schedule keeps alive, and for how long.
 //
 // Pure.
 #pragma once
@@ -24,6 +24,16 @@ namespace phalanx::plan {
 //   three_phase                     M for encoders on the ranks of the language module and what
 //                                   feeds them; else as 1f1b, or interleaved with several chunks
 int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches);
+
+// Whether weight passes stand anywhere behind their input passes, not right behind.
+bool DelaysWeights(const Plan& plan);
+// Whether a part runs its weight pass inside its input pass, layer by layer, so that what a layer
+// keeps is freed there (worker/model/stage.h). Otherwise the input gradient leaves before the
+// weight pass, which is worth more where a rank waits for it that does not run the same passes. So
+// both are one where the schedule has the weight pass right behind the input pass, and every rank
+// that the gradient goes to holds the part, too. The program has both instructions all the same,
+// and the second one finds nothing left to do.
+bool BackwardIsOne(const Plan& plan, const PartId& part);
 
 // Messages of a link that a rank has received and not yet used, at most.
 struct MessagesKept {

@@ -83,6 +83,7 @@ int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk) {
 struct KeptElements {
   int64_t forward = 0;   // that one layer keeps until its backward pass
   int64_t backward = 0;  // that the backward pass reads
+  int64_t waiting = 0;   // that waits for the weight pass, where it is one of its own
 };
 KeptElements KeptOf(const job::Module& module, const Place& place) {
   const job::Architecture& a = module.architecture;
@@ -95,6 +96,8 @@ KeptElements KeptOf(const job::Module& module, const Place& place) {
   KeptElements kept;
   // The two inputs of products are whole when their weights' gradients are due.
   kept.backward = 2 * hidden + 2 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
+  // They, and the gradients that meet them: each product's operands.
+  kept.waiting = 4 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
   switch (module.recompute) {
     case job::Recompute::kFull:
       kept.forward = hidden;
@@ -152,8 +155,15 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
   const KeptElements layer = KeptOf(module, place);
   PartElements elements;
   if (layers_back) {
-    elements.kept = layout.layers(place.pp, chunk).count * layer.forward;
+    const int64_t layers = layout.layers(place.pp, chunk).count;
+    elements.kept = layers * layer.forward;
     elements.once = layer.backward - layer.forward;
+    if (!module.frozen && DelaysWeights(plan)) {
+      elements.kept = layers * layer.waiting;
+      elements.once = 0;
+    } else if (!module.frozen && !BackwardIsOne(plan, {place.module, place.pp, chunk})) {
+      elements.once = layers * (layer.waiting - layer.forward);
+    }
     if (layout.IsFirst(place.pp, chunk)) elements.kept += KeptBefore(module.architecture);
   } else {
     elements.once = layer.backward;

@@ -28,9 +28,11 @@ int64_t StateBytes(job::Precision compute);
 //   recompute selective   2 * hidden + (q + 2 * kv) * head_size + in
 //   recompute full        hidden
 // (under sequence parallelism hidden is divided by the width, but for the inputs of products whose
-// weights' gradients are due)
-// times the microbatches that the schedule keeps alive (activations.h; chunks of a stage are taken
-// to be alike); with recomputation, what one layer computes again, once. Layers without a backward
+// weights' gradients are due) times the microbatches that the schedule keeps alive (activations.h;
+// chunks of a stage are taken to be alike); once, what a layer gathers and computes again. Between
+// its backward passes a part keeps as much as without recomputation, and hidden whole: where the
+// two are not one (BackwardIsOne), of one microbatch; where the schedule delays the second one, of
+// all that it keeps alive. Layers without a backward
 // pass keep nothing and count as one layer at work. The ends of an encoder and projectors keep what
 // their backward reads; the head adds its logits once. Rows: decoders, batch.micro sequences of the
 // full context; encoders, their share of the samples of a microbatch with as many items as fit the

@@ -14,13 +14,11 @@ namespace {
 using job::ScheduleName;
 
 PartRule RuleOf(const plan::Plan& plan, const Pipeline& pipeline, const Part& part) {
-  const ScheduleName schedule = plan.spec.schedule.name;
   const int32_t microbatches = pipeline.microbatches;
   PartRule rule;
   rule.kept_max =
       static_cast<int32_t>(plan::ActivationsKeptMax(plan, part.module, part.stage, microbatches));
-  rule.weights_delayed =
-      schedule == ScheduleName::kZeroBubbleH1 || schedule == ScheduleName::kZeroBubbleV;
+  rule.weights_delayed = plan::DelaysWeights(plan);
   rule.phased = plan.RunsInPhases(part.module);
   if (plan.RunsAhead(part.module) || plan.modules[static_cast<size_t>(part.module)].chunks() > 1) {
     rule.ahead_max = microbatches;  // kept_max is the limit

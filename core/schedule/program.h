@@ -23,7 +23,8 @@
 //   - The part of a pass is its (module, chunk). A rank may hold consecutive parts and then sends
 //     to itself.
 //   - kBackwardWeight stands anywhere behind the kBackwardInput of its microbatch, and until then
-//     keeps what it needs of the activation and of the gradient. It never stands before it.
+//     keeps what it needs of the activation and of the gradient. It never stands before it. Where
+//     plan::BackwardIsOne, kBackwardInput does both and kBackwardWeight finds nothing left to do.
 //   - kReduce and kGather run on the data communicator of their module, kRecord on the control
 //     communicator. kReduce stands where the part's last weight pass has run on all its ranks, and
 //     on a device holds up no pass behind it: only kRecord waits for it. kGather holds up what uses

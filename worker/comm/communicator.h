@@ -90,6 +90,10 @@ class Communicator {
   virtual absl::StatusOr<Point> Mark() {
     return [] { return absl::OkStatus(); };
   }
+  // Makes the caller's current stream wait until the device has come to what is enqueued here, not
+  // until that is done: so it has its processors before work that the caller enqueues next, which
+  // would take them all.
+  virtual absl::Status Lead() { return absl::OkStatus(); }
   // For a host that waits for the device: the failure of what is enqueued here, if it is known.
   // Never blocks.
   virtual absl::Status Check() { return absl::OkStatus(); }

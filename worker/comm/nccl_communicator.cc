@@ -94,6 +94,7 @@ void Release(NcclHandle& handle, bool healthy) {
   }
   GiveBackSignals(handle);
   cudaEventDestroy(handle.before);
+  cudaEventDestroy(handle.begun);
   cudaEventDestroy(handle.after);
   cudaStreamDestroy(handle.stream);
 }
@@ -261,6 +262,7 @@ absl::Status NcclCommunicator::Enqueue(
     status = CudaStatus(cudaEventRecord(handle_->before, CurrentStream()), what);
     if (status.ok())
       status = CudaStatus(cudaStreamWaitEvent(handle_->stream, handle_->before, 0), what);
+    if (status.ok()) status = CudaStatus(cudaEventRecord(handle_->begun, handle_->stream), what);
     if (status.ok() && handle_->signals != nullptr)
       status = handle_->signals->Enqueue(handle_->stream, sends, receives);
     if (status.ok()) result = operation(handle_->comm, handle_->stream);
@@ -375,6 +377,16 @@ absl::StatusOr<Communicator::Point> NcclCommunicator::Mark() {
   return [this, event] {
     return Named(CudaStatus(cudaStreamWaitEvent(CurrentStream(), event.get(), 0), "wait"));
   };
+}
+
+absl::Status NcclCommunicator::Lead() {
+  absl::Status status;
+  {
+    MutexLock lock(&handle_->mutex);
+    if (!handle_->failure.ok()) return Named(handle_->failure);
+    status = CudaStatus(cudaStreamWaitEvent(CurrentStream(), handle_->begun, 0), "lead");
+  }
+  return status.ok() ? status : Named(Fail(std::move(status)));
 }
 
 absl::Status NcclCommunicator::Check() {

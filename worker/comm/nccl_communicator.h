@@ -31,7 +31,7 @@ struct NcclHandle {
   int device = 0;
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
-  cudaEvent_t before = nullptr, after = nullptr;
+  cudaEvent_t before = nullptr, begun = nullptr, after = nullptr;
   absl::Duration release_timeout;
   Mutex mutex;
   absl::Status failure ABSL_GUARDED_BY(mutex);
@@ -60,6 +60,7 @@ class NcclCommunicator final : public Communicator {
   // The same as Join(): a send is complete when the stream has passed it.
   absl::Status Flush() override { return Join(); }
   absl::StatusOr<Point> Mark() override;
+  absl::Status Lead() override;
   absl::Status Check() override;
   void Abort(absl::Status reason) override;
 

@@ -94,6 +94,8 @@ absl::StatusOr<std::shared_ptr<NcclHandle>> MakeHandle(const WorldOptions& optio
   RETURN_IF_ERROR(
       CudaStatus(cudaEventCreateWithFlags(&handle->before, cudaEventDisableTiming), "event"));
   RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&handle->begun, cudaEventDisableTiming), "event"));
+  RETURN_IF_ERROR(
       CudaStatus(cudaEventCreateWithFlags(&handle->after, cudaEventDisableTiming), "event"));
   return handle;
 }

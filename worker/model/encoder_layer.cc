@@ -55,8 +55,9 @@ class EncoderLayer final : public Layer {
                              at::Tensor* input_gradient) const override;
 
  private:
-  // From s->input to s->mlp_active. `attention`: attention's state is wanted too.
-  absl::Status Compute(const SequenceShape& shape, bool attention, LayerState* s) const;
+  // From s->input to s->mlp_active. `attention`: attention's state is wanted too. `again`: and all
+  // that is gathered.
+  absl::Status Compute(const SequenceShape& shape, bool attention, bool again, LayerState* s) const;
   // What recomputation left out.
   absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
   void QkvBias(const at::Tensor& qkv_gradient, WeightWork* work) const;
@@ -68,16 +69,16 @@ class EncoderLayer final : public Layer {
   const Parameter norm2_, norm2_bias_, up_, up_bias_, down_, down_bias_;
 };
 
-absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention,
+absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, bool again,
                                    LayerState* s) const {
   const double epsilon = context_.architecture.norm_epsilon;
   LayerNormed normed = LayerNorm(s->input, norm1_.weight, norm1_bias_.weight, epsilon);
   s->attention_input = std::move(normed.y);
   s->norm1_mean = std::move(normed.mean);
   s->norm1_rstd = std::move(normed.rstd);
-  at::Tensor rows;
-  RETURN_IF_ERROR(context_.group.Whole(s->attention_input, shape.rows(), &rows));
-  s->qkv = Linear(rows, qkv_, qkv_bias_).view({shape.batch, shape.length, -1});
+  RETURN_IF_ERROR(GatheredLinear(context_.group, s->attention_input, shape.rows(), qkv_, qkv_bias_,
+                                 again ? &s->attention_rows : nullptr, &s->qkv));
+  s->qkv = s->qkv.view({shape.batch, shape.length, -1});
   s->context =
       Attention(s->qkv, context_.heads, /*causal=*/false, attention ? &s->attention : nullptr);
 
@@ -88,15 +89,16 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention,
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
-  RETURN_IF_ERROR(context_.group.Whole(s->mlp_input, shape.rows(), &rows));
-  s->mlp_hidden = Linear(rows, up_, up_bias_);
+  RETURN_IF_ERROR(GatheredLinear(context_.group, s->mlp_input, shape.rows(), up_, up_bias_,
+                                 again ? &s->mlp_rows : nullptr, &s->mlp_hidden));
   s->mlp_active = Activate(activation_, s->mlp_hidden);
   return absl::OkStatus();
 }
 
 absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) const {
   if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
-  if (context_.recompute == job::Recompute::kFull) return Compute(shape, /*attention=*/true, s);
+  if (context_.recompute == job::Recompute::kFull)
+    return Compute(shape, /*attention=*/true, /*again=*/true, s);
   const double epsilon = context_.architecture.norm_epsilon;
   LayerNormed normed = LayerNorm(s->input, norm1_.weight, norm1_bias_.weight, epsilon);
   s->attention_input = std::move(normed.y);
@@ -115,7 +117,7 @@ absl::Status EncoderLayer::Forward(const at::Tensor& input, const SequenceShape&
                                    LayerState* state, at::Tensor* output) const {
   LayerState s{.input = input};
   const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
-  RETURN_IF_ERROR(Compute(shape, attention, &s));
+  RETURN_IF_ERROR(Compute(shape, attention, /*again=*/false, &s));
   *output = Linear(s.mlp_active, down_);
   RETURN_IF_ERROR(context_.group.Sum(output));
   output->add_(down_bias_.weight).add_(s.middle);
@@ -140,19 +142,25 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
                                          const SequenceShape& shape, LayerState* state,
                                          WeightWork* work, at::Tensor* input_gradient) const {
   LayerState s = std::exchange(*state, {});
+  const TensorGroup& group = context_.group;
+  Transfer gradient, input, sum;
+  at::Tensor rows, normed_gradient;
+  RETURN_IF_ERROR(group.BeginWhole(output_gradient, shape.rows(), &gradient));
+  WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Restore(shape, &s));
   s.qkv.reset();
-  at::Tensor rows;
-  RETURN_IF_ERROR(context_.group.Whole(output_gradient, shape.rows(), &rows));
-  const at::Tensor hidden_gradient = ActivateBackward(activation_, LinearInputGradient(rows, down_),
-                                                      std::exchange(s.mlp_hidden, {}));
-  work->Matrix(down_, rows, std::move(s.mlp_active));
+  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.mlp_input, &s.mlp_rows, &input));
+  RETURN_IF_ERROR(Await(&gradient, &rows));
+  at::Tensor hidden_gradient = ActivateBackward(activation_, LinearInputGradient(rows, down_),
+                                                std::exchange(s.mlp_hidden, {}));
+  work->Matrix(down_, std::move(rows), std::move(s.mlp_active));
   work->Bias(down_bias_, output_gradient);
-  at::Tensor normed_gradient = LinearInputGradient(hidden_gradient, up_);
-  RETURN_IF_ERROR(context_.group.Sum(&normed_gradient));
-  RETURN_IF_ERROR(context_.group.Whole(std::exchange(s.mlp_input, {}), shape.rows(), &rows));
-  work->Matrix(up_, hidden_gradient, rows);
-  work->Bias(up_bias_, hidden_gradient);
+  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(hidden_gradient, up_), &sum));
+  RETURN_IF_ERROR(Await(&input, &rows));
+  work->Matrix(up_, hidden_gradient, std::move(rows));
+  work->Bias(up_bias_, std::move(hidden_gradient));
+  WorkWhileRowsTravel(context_, work);
+  RETURN_IF_ERROR(Await(&sum, &normed_gradient));
   NormGradient norm = LayerNormBackward(normed_gradient, s.middle, {{}, s.norm2_mean, s.norm2_rstd},
                                         norm2_.weight, norm2_bias_.weight, output_gradient);
   work->Sum(norm2_, std::move(norm.weight));
@@ -160,19 +168,23 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   const at::Tensor middle_gradient = std::move(norm.x);
   s.middle.reset();
 
-  RETURN_IF_ERROR(context_.group.Whole(middle_gradient, shape.rows(), &rows));
+  RETURN_IF_ERROR(group.BeginWhole(middle_gradient, shape.rows(), &gradient));
+  WorkWhileRowsTravel(context_, work);
+  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, &s.attention_rows, &input));
+  RETURN_IF_ERROR(Await(&gradient, &rows));
   const at::Tensor context_gradient = LinearInputGradient(rows, o_);
-  work->Matrix(o_, rows, std::move(s.context));
+  work->Matrix(o_, std::move(rows), std::move(s.context));
   work->Bias(o_bias_, middle_gradient);
   const at::Tensor qkv_gradient =
       AttentionBackward(context_gradient, context_.heads, /*causal=*/false,
                         std::exchange(s.attention, {}))
           .view({shape.rows(), -1});
-  normed_gradient = LinearInputGradient(qkv_gradient, qkv_);
-  RETURN_IF_ERROR(context_.group.Sum(&normed_gradient));
-  RETURN_IF_ERROR(context_.group.Whole(std::exchange(s.attention_input, {}), shape.rows(), &rows));
+  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_gradient, qkv_), &sum));
+  RETURN_IF_ERROR(Await(&input, &rows));
   work->Matrix(qkv_, qkv_gradient, std::move(rows));
   QkvBias(qkv_gradient, work);
+  WorkWhileRowsTravel(context_, work);
+  RETURN_IF_ERROR(Await(&sum, &normed_gradient));
   norm = LayerNormBackward(normed_gradient, s.input, {{}, s.norm1_mean, s.norm1_rstd},
                            norm1_.weight, norm1_bias_.weight, middle_gradient);
   work->Sum(norm1_, std::move(norm.weight));

@@ -171,7 +171,10 @@ absl::Status EncoderStage::RunBackward(const std::vector<at::Tensor>& output_gra
     output->hidden[0] = gradient;
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(context_.group.Whole(gradient, state->shape.rows(), &gradient));
+  Transfer transfer;
+  RETURN_IF_ERROR(context_.group.BeginWhole(gradient, state->shape.rows(), &transfer));
+  state->work.RunSome(WeightWork::kAll);
+  RETURN_IF_ERROR(Await(&transfer, &gradient));
   if (patches_.has_value()) patches_->Backward(gradient, &state->patches, &state->work);
   if (sounds_.has_value()) sounds_->Backward(gradient, &state->sounds, &state->work);
   return absl::OkStatus();

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "core/base/status.h"
+#include "core/plan/rows.h"
 
 namespace phalanx::model {
 
@@ -78,12 +81,44 @@ absl::Status LayerStack::BackwardInput(const SequenceShape& shape, std::vector<L
   return absl::OkStatus();
 }
 
+absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine, at::Tensor* whole,
+                        Transfer* transfer) {
+  const at::Tensor part = std::exchange(*mine, {});
+  if (!whole->defined()) return group.BeginWhole(part, rows, transfer);
+  *transfer = {.result = std::exchange(*whole, {})};
+  return absl::OkStatus();
+}
+
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight) {
   return at::mm(input, weight.weight.t());
 }
 
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias) {
   return at::addmm(bias.weight, input, weight.weight.t());
+}
+
+absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, int64_t rows,
+                            const Parameter& weight, const Parameter& bias, at::Tensor* whole,
+                            at::Tensor* output) {
+  Transfer transfer;
+  RETURN_IF_ERROR(group.BeginWhole(mine, rows, &transfer));
+  *output = at::empty({rows, weight.weight.size(0)}, mine.options());
+  const at::Tensor factor = weight.weight.t();
+  const auto multiply = [&](const at::Tensor& input, int64_t first) {
+    if (input.size(0) == 0) return;
+    at::Tensor part = output->narrow(0, first, input.size(0));
+    bias.weight.defined() ? at::addmm_out(part, bias.weight, input, factor)
+                          : at::mm_out(part, input, factor);
+  };
+  const plan::UnitRange own =
+      group.slices() ? plan::SliceOf(rows, group.width(), group.rank()) : plan::UnitRange{0, rows};
+  multiply(mine, own.first);
+  at::Tensor all;
+  RETURN_IF_ERROR(Await(&transfer, &all));
+  multiply(all.narrow(0, 0, own.first), 0);
+  multiply(all.narrow(0, own.end(), rows - own.end()), own.end());
+  if (whole != nullptr) *whole = std::move(all);
+  return absl::OkStatus();
 }
 
 at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight) {

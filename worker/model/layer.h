@@ -65,8 +65,10 @@ struct LayerContext {
 // for recomputation.
 struct LayerState {
   at::Tensor input, attention_input, middle, mlp_input;  // rows of hidden_size, of this rank
-  at::Tensor qkv;                                        // [batch, length, columns of the heads]
-  at::Tensor context;                                    // attention's output, local heads
+  // All of them, where the backward pass has gathered them already, to compute them again.
+  at::Tensor attention_rows, mlp_rows;
+  at::Tensor qkv;                     // [batch, length, columns of the heads]
+  at::Tensor context;                 // attention's output, local heads
   at::Tensor mlp_hidden, mlp_active;  // before and after the activation, local columns
   at::Tensor norm1_mean, norm1_rstd, norm2_mean, norm2_rstd;
   AttentionState attention;
@@ -76,6 +78,14 @@ struct LayerState {
 // selective recomputation the outputs of matrix products (input, qkv, middle, mlp_hidden), from
 // which pointwise work and attention lead to the rest; else all that the backward pass reads.
 LayerState Kept(const LayerContext& context, LayerState computed);
+
+// What a layer's backward pass does while rows travel among its tensor ranks: weight products that
+// wait. A pass has four such products. Under sequence parallelism its rows travel four times
+// exposed, so each time hides one of them, the last that of the layer behind; else they travel
+// twice, and nothing waits for long.
+inline void WorkWhileRowsTravel(const LayerContext& context, WeightWork* work) {
+  work->RunSome(context.group.slices() ? 1 : WeightWork::kAll);
+}
 
 // Not thread-safe.
 class Layer {
@@ -117,9 +127,19 @@ class LayerStack {
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
+// Of a product's input, of which this rank has `mine`, all `rows`: `whole`, where the backward pass
+// has them already. Empties both.
+absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine, at::Tensor* whole,
+                        Transfer* transfer);
+
 // y = x W^T, and its input gradient.
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight);
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias);
+// The same of all `rows` of x, of which this rank has `mine`: those first, while the others come.
+// `whole` becomes x, where it is asked for. Without a bias the parameter does not exist.
+absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, int64_t rows,
+                            const Parameter& weight, const Parameter& bias, at::Tensor* whole,
+                            at::Tensor* output);
 at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight);
 
 }  // namespace phalanx::model

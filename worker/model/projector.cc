@@ -20,7 +20,7 @@ absl::Status Projector::Forward(const at::Tensor& input, ProjectorState* state,
   at::Tensor hidden = Linear(input, up_, up_bias_);
   at::Tensor active = at::gelu(hidden);
   *output = Linear(active, down_);
-  RETURN_IF_ERROR(group_.AllReduce(*output));
+  RETURN_IF_ERROR(group_.Sum(output));
   output->add_(down_bias_.weight);
   if (state == nullptr) return absl::OkStatus();
   state->hidden = std::move(hidden);
@@ -36,13 +36,15 @@ absl::Status Projector::BackwardInput(const at::Tensor& output_gradient, Project
   ProjectorState s = std::exchange(*state, {});
   const at::Tensor hidden_gradient =
       at::gelu_backward(LinearInputGradient(output_gradient, down_), s.hidden);
+  Transfer transfer;
+  if (input_gradient != nullptr)
+    RETURN_IF_ERROR(group_.BeginSum(LinearInputGradient(hidden_gradient, up_), &transfer));
   work->Matrix(down_, output_gradient, std::move(s.active));
   work->Bias(down_bias_, output_gradient);
   work->Matrix(up_, hidden_gradient, std::move(s.input));
   work->Bias(up_bias_, hidden_gradient);
-  if (input_gradient == nullptr) return absl::OkStatus();
-  *input_gradient = LinearInputGradient(hidden_gradient, up_);
-  return group_.AllReduce(*input_gradient);
+  work->RunSome(WeightWork::kAll);
+  return input_gradient == nullptr ? absl::OkStatus() : Await(&transfer, input_gradient);
 }
 
 }  // namespace phalanx::model

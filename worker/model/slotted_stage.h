@@ -44,6 +44,18 @@ class SlottedStage : public Stage {
       return absl::OkStatus();
     });
   }
+  absl::StatusOr<StageOutput> Backward(int32_t slot,
+                                       const std::vector<at::Tensor>& gradient) final {
+    return Call("backward", [&](StageOutput* output) -> absl::Status {
+      State* state = nullptr;
+      RETURN_IF_ERROR(slots_.Advance(slot, Slots<State>::Pass::kForward, &state));
+      state->work.RunAlong();
+      RETURN_IF_ERROR(RunBackward(gradient, state, output));
+      state->work.Run();
+      slots_.Close(slot);
+      return absl::OkStatus();
+    });
+  }
   absl::Status BackwardWeight(int32_t slot) final {
     if (!trains_.weights) return absl::OkStatus();
     return Call("weight gradients",

@@ -5,6 +5,8 @@
 //   Forward(slot, input)        keeps what the other two need
 //   BackwardInput(slot, dy)     gradient of the input; keeps what BackwardWeight needs
 //   BackwardWeight(slot)        adds into the flat gradient buffer, then forgets the slot
+// Where nothing comes between the last two, Backward(slot, dy) does both at once: a layer's weight
+// gradients are added while its tensor ranks exchange rows, and what they need is freed there.
 // What does not train (ModulePlan::TrainsOf of the part) is left out. Without inputs that train,
 // BackwardInput computes nothing that serves them alone and returns nothing. Where no weight
 // trains, BackwardInput forgets the slot, and BackwardWeight does nothing. A part with neither has
@@ -55,6 +57,9 @@ class Stage {
   virtual absl::StatusOr<StageOutput> BackwardInput(
       int32_t slot, const std::vector<at::Tensor>& output_gradient) = 0;
   virtual absl::Status BackwardWeight(int32_t slot) = 0;
+  // Both in one, to the same sums.
+  virtual absl::StatusOr<StageOutput> Backward(int32_t slot,
+                                               const std::vector<at::Tensor>& output_gradient) = 0;
 };
 
 }  // namespace phalanx::model

@@ -41,8 +41,11 @@ absl::Status Embedding::Forward(const at::Tensor& tokens, const at::Tensor& item
 absl::Status Embedding::Backward(const at::Tensor& output_gradient, EmbeddingState* state,
                                  WeightWork* work, at::Tensor* items_gradient) const {
   EmbeddingState s = std::exchange(*state, {});
+  Transfer transfer;
   at::Tensor gradient;
-  RETURN_IF_ERROR(group_.Whole(output_gradient, s.index.size(0), &gradient));
+  RETURN_IF_ERROR(group_.BeginWhole(output_gradient, s.index.size(0), &transfer));
+  work->RunSome(WeightWork::kAll);
+  RETURN_IF_ERROR(Await(&transfer, &gradient));
   if (s.item_positions.defined()) {
     *items_gradient = gradient.index_select(0, s.item_positions);
     // What an item's row covered has no part in the output.
@@ -79,9 +82,11 @@ absl::Status Head::Forward(const at::Tensor& normed, const at::Tensor& labels,
 
 absl::Status Head::Backward(HeadState* state, WeightWork* work, at::Tensor* normed_gradient) const {
   HeadState s = std::exchange(*state, {});
-  *normed_gradient = LinearInputGradient(s.logits_gradient, table_);
+  Transfer transfer;
+  RETURN_IF_ERROR(group_.BeginSum(LinearInputGradient(s.logits_gradient, table_), &transfer));
   work->Matrix(table_, std::move(s.logits_gradient), std::move(s.normed));
-  return group_.AllReduce(*normed_gradient);
+  work->RunSome(WeightWork::kAll);
+  return Await(&transfer, normed_gradient);
 }
 
 absl::Status Head::Evaluate(const at::Tensor& normed, const at::Tensor& labels,

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "worker/model/kernels.h"
@@ -38,6 +39,7 @@ void WeightWork::Matrix(const Parameter& parameter, at::Tensor output_gradient, 
   if (!parameter.gradient.defined()) return;
   items_.push_back(
       {Kind::kMatrix, parameter.gradient, std::move(output_gradient), std::move(input), {}});
+  ++waiting_;
 }
 
 void WeightWork::Bias(const Parameter& parameter, at::Tensor output_gradient) {
@@ -59,28 +61,36 @@ void WeightWork::Rows(const Parameter& parameter, at::Tensor index, at::Tensor k
 
 void WeightWork::NextLayer() { items_.push_back({.kind = Kind::kNextLayer}); }
 
-void WeightWork::Run(const Pace& pace) {
-  for (Item& item : items_) {
-    switch (item.kind) {
-      case Kind::kMatrix:
-        AddProduct(item.gradient, item.left, item.right);
-        break;
-      case Kind::kBias:
-        item.gradient.add_(item.left.sum(0, /*keepdim=*/false, item.gradient.scalar_type()));
-        break;
-      case Kind::kSum:
-        item.gradient.add_(item.left);
-        break;
-      case Kind::kRows:
-        AddRows(item.gradient, item.right, item.keep, item.left);
-        break;
-      case Kind::kNextLayer:
-        if (pace != nullptr) pace();
-        break;
-    }
-    item = {};  // memory goes back as soon as it can
+void WeightWork::RunFirst(const Pace& pace) {
+  const Item item = std::move(items_.front());  // memory goes back as soon as it can
+  items_.pop_front();
+  switch (item.kind) {
+    case Kind::kMatrix:
+      AddProduct(item.gradient, item.left, item.right);
+      --waiting_;
+      break;
+    case Kind::kBias:
+      item.gradient.add_(item.left.sum(0, /*keepdim=*/false, item.gradient.scalar_type()));
+      break;
+    case Kind::kSum:
+      item.gradient.add_(item.left);
+      break;
+    case Kind::kRows:
+      AddRows(item.gradient, item.right, item.keep, item.left);
+      break;
+    case Kind::kNextLayer:
+      if (pace != nullptr) pace();
+      break;
   }
-  items_.clear();
+}
+
+void WeightWork::RunSome(int products) {
+  const int left = std::max(0, waiting_ - products);
+  while (along_ && !items_.empty() && (waiting_ > left || left == 0)) RunFirst(nullptr);
+}
+
+void WeightWork::Run(const Pace& pace) {
+  while (!items_.empty()) RunFirst(pace);
 }
 
 }  // namespace phalanx::model

@@ -1,15 +1,16 @@
 // worker/model/weight_work.h: parameters as a stage sees them, and weight gradients put off.
 //
 // BackwardInput leaves behind, for each parameter, the operands of its gradient; BackwardWeight
-// multiplies and adds them. Operands are shared with the passes, so what enters a WeightWork is not
-// changed afterwards.
+// multiplies and adds them. Where the two are one pass, this is done along the way, where the pass
+// would wait for other ranks, and operands are given back as soon as they are used. Operands are
+// shared with the passes, so what enters a WeightWork is not changed afterwards.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <vector>
 
 namespace phalanx::model {
 
@@ -43,8 +44,16 @@ class WeightWork {
   // What follows is of another layer.
   void NextLayer();
 
+  // From now on RunSome() adds something.
+  void RunAlong() { along_ = true; }
+  // Where RunAlong() was called: adds what waits, in the order of the calls above, up to so many
+  // products of matrices, and forgets it.
+  static constexpr int kAll = 1 << 30;
+  void RunSome(int products);
   // Adds everything, in the order of the calls above, and forgets it.
   void Run(const Pace& pace = nullptr);
+  // Products of matrices that wait.
+  int waiting() const { return waiting_; }
 
  private:
   enum class Kind : uint8_t { kMatrix, kBias, kSum, kRows, kNextLayer };
@@ -55,7 +64,11 @@ class WeightWork {
     at::Tensor right;
     at::Tensor keep;
   };
-  std::vector<Item> items_;
+  void RunFirst(const Pace& pace);
+
+  std::deque<Item> items_;
+  int waiting_ = 0;  // products among them
+  bool along_ = false;
 };
 
 }  // namespace phalanx::model

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/activations.h"
 #include "worker/train/device_wait.h"
 
 namespace phalanx::train {
@@ -136,6 +137,7 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   part.first = module.IsFirst(place.pp, chunk);
   part.last = module.IsLast(place.pp, chunk);
   part.loss = part.last && plan_.HasLoss(place.module);
+  part.one_backward = plan::BackwardIsOne(plan_, {place.module, place.pp, chunk});
   part.links_in = plan_.LinksInto({place.module, place.pp, chunk});
   part.links_out = plan_.LinksOutOf({place.module, place.pp, chunk});
   part.state = &state;

@@ -102,6 +102,7 @@ class Executor {
     plan::Trains trains;
     bool first = false, last = false;  // of its module
     bool loss = false;
+    bool one_backward = false;  // plan::BackwardIsOne
     PartState* state = nullptr;
     PartGroups groups;
     std::unique_ptr<PartReduction> reduction;

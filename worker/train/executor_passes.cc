@@ -134,7 +134,9 @@ absl::Status Executor::BackwardInput(const BoundInstruction& instruction) {
   std::vector<at::Tensor> gradients;
   for (int32_t link : part.links_out) gradients.push_back(flight.received_gradients[link]);
   ASSIGN_OR_RETURN(model::StageOutput output,
-                   part.stage->BackwardInput(instruction.microbatch, gradients));
+                   part.one_backward
+                       ? part.stage->Backward(instruction.microbatch, gradients)
+                       : part.stage->BackwardInput(instruction.microbatch, gradients));
   flight.received_gradients.clear();
   if (instruction.sends == 0) return absl::OkStatus();
   for (at::Tensor& hidden : output.hidden) {
@@ -148,8 +150,9 @@ absl::Status Executor::BackwardInput(const BoundInstruction& instruction) {
 }
 
 absl::Status Executor::BackwardWeight(const BoundInstruction& instruction) {
-  if (!FlightOf(instruction).ran) return absl::OkStatus();
-  return PartOf(instruction).stage->BackwardWeight(instruction.microbatch);
+  Part& part = PartOf(instruction);
+  if (part.one_backward || !FlightOf(instruction).ran) return absl::OkStatus();
+  return part.stage->BackwardWeight(instruction.microbatch);
 }
 
 }  // namespace phalanx::train

@@ -6,8 +6,8 @@
 // held back (messages_ahead.h).
 //
 // An instruction may be enqueued layer by layer, of which each takes an equal part of its time.
-// Their number is bounded too: a stream holds some 1,000 kernels, and whoever launches one more
-// waits in CUDA, where no stop and no message reaches him.
+// Their number is bounded too: a stream holds some 1,000 kernels and events, and whoever launches
+// one more waits in CUDA, where no stop and no message reaches him.
 //
 // Pure. Not thread-safe.
 #pragma once
@@ -23,7 +23,7 @@ class RunAhead {
  public:
   static constexpr double kSecondsMax = 0.2;
   static constexpr double kSecondsUnknown = kSecondsMax / 4;
-  static constexpr size_t kLayersMax = 16;  // 60 kernels a layer stay within that
+  static constexpr size_t kLayersMax = 12;  // 80 kernels and events a layer stay within that
 
   // `last`: the number that was given last, with nothing queued. `seconds_max`: the bound.
   explicit RunAhead(int64_t last = 0, double seconds_max = kSecondsMax)

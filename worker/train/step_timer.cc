@@ -1,6 +1,7 @@
 #include "worker/train/step_timer.h"
 
 #include <chrono>
+#include <utility>
 
 namespace phalanx::train {
 namespace {
@@ -54,7 +55,20 @@ class TimedCommunicator final : public comm::Communicator {
     return status;
   }
   absl::Status Flush() override { return inner_.Flush(); }
-  absl::StatusOr<Point> Mark() override { return inner_.Mark(); }
+  absl::StatusOr<Point> Mark() override {
+    // What the calls themselves took; on a device they take nothing.
+    if (begun_ >= 0) timer_.Add(StepTimer::Kind::kCollective, begun_, timer_.Mark());
+    begun_ = -1;
+    absl::StatusOr<Point> point = inner_.Mark();
+    if (!point.ok()) return point;
+    return [this, inner = *std::move(point)] {
+      const int32_t before = timer_.Mark();
+      const absl::Status status = inner();
+      timer_.Add(StepTimer::Kind::kCollective, before, timer_.Mark());
+      return status;
+    };
+  }
+  absl::Status Lead() override { return inner_.Lead(); }
   absl::Status Check() override { return inner_.Check(); }
   void Abort(absl::Status reason) override { inner_.Abort(std::move(reason)); }
 

@@ -79,7 +79,8 @@ class StepTimer {
   std::array<std::vector<Span>, 3> spans_;
 };
 
-// A communicator whose operations are marked, from the first after a Join to the next Join.
+// A communicator whose operations are marked: from the first after a Join to the next Join or Mark,
+// and the waits for points.
 std::unique_ptr<comm::Communicator> MakeTimed(comm::Communicator& inner, StepTimer& timer);
 
 }  // namespace phalanx::train

@@ -119,7 +119,7 @@ TEST_P(NcclTest, Collectives_OnEveryCommunicator) {
   EXPECT_EQ(RunRanks(GetParam(), CollectivesOf), All("fine"));
 }
 
-TEST_P(NcclTest, Mark_IsWaitedForWithoutWhatCameAfterIt) {
+TEST_P(NcclTest, MarkAndLead_DoNotWaitForWhatCameAfterThem) {
   EXPECT_EQ(RunRanks(GetParam(),
                      [](Member& me) -> std::string {
                        Communicator& group = *me.communicators[0];
@@ -132,6 +132,7 @@ TEST_P(NcclTest, Mark_IsWaitedForWithoutWhatCameAfterIt) {
                        if (!mark.ok()) return mark.status().ToString();
                        // Nobody joins rank 0's second one before it has seen the first.
                        if (me.rank == 0 && !sum(second).ok()) return "not enqueued";
+                       if (absl::Status s = group.Lead(); !s.ok()) return s.ToString();
                        if (absl::Status s = (*mark)(); !s.ok()) return s.ToString();
                        if (cudaStreamSynchronize(cudaStreamLegacy) != cudaSuccess) return "failed";
                        if (!first.AllAre(static_cast<float>(me.world))) return "wrong sum";

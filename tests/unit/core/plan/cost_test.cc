@@ -405,6 +405,32 @@ TEST(CostTest, EstimateMemory_WithRecomputation_KeepsLess) {
   EXPECT_EQ(activations(job::Recompute::kFull), (3 * 32 + whole - 32 + messages) * 32 * 4);
 }
 
+// The second of two stages sends the gradient of its input to the first one before its weight pass.
+TEST(CostTest, EstimateMemory_BetweenBackwardPasses_KeepsAllOperands) {
+  const auto activations = [](job::Recompute recompute, bool sequence,
+                              job::ScheduleName schedule = job::ScheduleName::k1F1B) {
+    return EstimateMemory(MustPlan(AJob()
+                                       .Module("language", Llama({.layers = 6}),
+                                               {.tp = 2,
+                                                .pp = 2,
+                                                .layers = {3, 3},
+                                                .recompute = recompute,
+                                                .sequence = sequence})
+                                       .Batch(4, 1)
+                                       .Schedule(schedule)),
+                          Rank{2})
+        .activations;
+  };
+  const int64_t whole = activations(job::Recompute::kNone, false);
+  EXPECT_EQ(activations(job::Recompute::kFull, false), whole) << "of its one microbatch all waits";
+  // An activation that waits and a gradient that leaves, of which half is elsewhere.
+  const int64_t messages = 2 * 16 * 32 * 4;
+  EXPECT_EQ(activations(job::Recompute::kNone, true), whole - messages);
+  // Two microbatches, of which all may wait for their weight passes.
+  EXPECT_EQ(activations(job::Recompute::kFull, false, job::ScheduleName::kZeroBubbleH1),
+            activations(job::Recompute::kNone, false, job::ScheduleName::kZeroBubbleH1));
+}
+
 TEST(CostTest, EstimateMemory_OfFrozenModules_LeavesOutWhatDoesNotTrain) {
   const auto estimate = [](bool vision_frozen, bool projector_frozen) {
     return EstimateMemory(

@@ -39,6 +39,34 @@ TEST(WeightWorkTest, Run_AddsToWhatIsThere) {
   EXPECT_TRUE(at::equal(bias.gradient, at::tensor({15.0f, 17.0f}))) << "nothing is added twice";
 }
 
+TEST(WeightWorkTest, RunSome_AddsTheOldestProductsAlone) {
+  const at::Tensor one = at::ones({1, 1});
+  const Parameter first{at::zeros({1, 1}), at::zeros({1, 1})},
+      second{at::zeros({1, 1}), at::zeros({1, 1})}, vector{at::zeros({1}), at::zeros({1})};
+  WeightWork work;
+  const auto add = [&] {
+    work.Matrix(first, one, one);
+    work.Bias(vector, one);
+    work.Matrix(second, one, one);
+    work.Sum(vector, at::ones({1}));
+  };
+  add();
+  work.RunSome(1);
+  EXPECT_EQ(first.gradient.item<double>(), 0) << "the pass is not the one that adds";
+  work.RunAlong();
+  work.RunSome(1);
+  EXPECT_EQ(first.gradient.item<double>(), 1);
+  EXPECT_EQ(second.gradient.item<double>(), 0);
+  EXPECT_EQ(work.waiting(), 1);
+  work.RunSome(1);
+  EXPECT_EQ(second.gradient.item<double>(), 1);
+  EXPECT_EQ(vector.gradient.item<double>(), 2);
+  add();
+  work.RunSome(WeightWork::kAll);
+  EXPECT_EQ(work.waiting(), 0);
+  EXPECT_EQ(vector.gradient.item<double>(), 4);
+}
+
 TEST(WeightWorkTest, Bf16Operands_AccumulateInFp32) {
   const Parameter matrix{at::zeros({1, 1}, at::kBFloat16), at::zeros({1, 1})};
   const at::Tensor operand = at::full({1, 1}, 1 + 1.0 / 128, at::kBFloat16);

@@ -52,5 +52,45 @@ TEST(StepTimerTest, WaitsInsideAPass_AreNeitherBusyNorItsWork) {
   EXPECT_EQ(figures.instructions[0].work(), 13);
 }
 
+class IdleCommunicator final : public comm::Communicator {
+ public:
+  int32_t rank() const override { return 0; }
+  int32_t size() const override { return 1; }
+  absl::Status AllReduceSum(void*, int64_t, comm::DType) override { return absl::OkStatus(); }
+  absl::Status ReduceScatterSum(const void*, void*, int64_t, comm::DType) override {
+    return absl::OkStatus();
+  }
+  absl::Status AllGather(const void*, void*, int64_t, comm::DType) override {
+    return absl::OkStatus();
+  }
+  absl::Status Exchange(absl::Span<const comm::Outgoing>,
+                        absl::Span<const comm::Incoming>) override {
+    return absl::OkStatus();
+  }
+  absl::Status Join() override { return absl::OkStatus(); }
+  absl::Status Flush() override { return absl::OkStatus(); }
+  void Abort(absl::Status) override {}
+};
+
+// A pass of 32 seconds: a collective is called (1 s), 8 s of other work, 2 s of waiting for it;
+// then one that is joined at once, 4 s.
+TEST(StepTimerTest, WorkBesideACollective_IsBusy) {
+  StepTimer timer(std::make_unique<FixedMarks>(std::vector<double>{0, 3, 4, 12, 14, 20, 24, 32}));
+  timer.BeginStep(3);
+  IdleCommunicator inner;
+  const std::unique_ptr<comm::Communicator> timed = MakeTimed(inner, timer);
+  const int32_t begin = timer.Mark();
+  ASSERT_TRUE(timed->AllReduceSum(nullptr, 0, comm::DType::kFp32).ok());
+  const auto point = timed->Mark();
+  ASSERT_TRUE(point.ok() && timed->Lead().ok());
+  ASSERT_TRUE((*point)().ok());
+  ASSERT_TRUE(timed->AllReduceSum(nullptr, 0, comm::DType::kFp32).ok());
+  ASSERT_TRUE(timed->Join().ok());
+  timer.Add(Kind::kCompute, begin, timer.Mark());
+  const StepFigures figures = timer.Read(3);
+  EXPECT_EQ(figures.exposed_comm, 1 + 2 + 4);
+  EXPECT_EQ(figures.busy, 32 - 7);
+}
+
 }  // namespace
 }  // namespace phalanx::train
