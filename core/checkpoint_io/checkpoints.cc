@@ -28,8 +28,9 @@ std::string ManifestPath(const std::string& checkpoint) {
 
 absl::Status FolderError(const std::string& folder, const std::error_code& error) {
   const std::string message = absl::StrCat(folder, ": ", error.message());
+  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
   return error == std::errc::permission_denied ? absl::PermissionDeniedError(message)
-                                               : absl::NotFoundError(message);
+                                               : absl::UnavailableError(message);
 }
 
 // Verifies one checkpoint, part after part, on several threads. Thread-safe.
@@ -206,6 +207,7 @@ absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
   std::error_code error;
   if (!std::filesystem::exists(ManifestPath(checkpoint), error)) {
     if (error == std::errc::permission_denied) return absl::PermissionDeniedError(error.message());
+    if (error) return absl::UnavailableError(error.message());
     if (!std::filesystem::is_directory(checkpoint, error))
       return absl::NotFoundError("is no folder");
     return absl::NotFoundError(absl::StrCat("has no ", kManifestFile));
@@ -247,7 +249,10 @@ absl::StatusOr<Choice> ChooseToResume(const job::JobSpec& spec, const std::strin
     return ChooseNamed(spec, Resolved(*wanted.resume_from, directory), options);
   const std::string folder = Resolved(wanted.directory, directory);
   absl::StatusOr<Choice> choice = ChooseCheckpoint(folder, spec, options);
-  if (absl::IsPermissionDenied(choice.status())) return OutOfReach(folder, choice.status());
+  if (!choice.ok() && !absl::IsCancelled(choice.status())) {
+    return job::WithKind(job::FailureKind::kCheckpointUnavailable,
+                         Annotate(choice.status(), "spec.checkpoint.directory"));
+  }
   if (!choice.ok() || choice->checkpoint.has_value() || choice->passed_over.empty()) return choice;
   // Whoever has checkpoints and can use none would not want to begin anew without a word.
   return CannotResume(spec, choice->passed_over);

@@ -26,12 +26,12 @@ struct ListedCheckpoint {
   absl::Time written = absl::InfinitePast();  // when its manifest was; unknown where there is none
   absl::StatusOr<Manifest> manifest;          // as ReadManifestOf, and of another step or epoch
 };
-// Newest first: by step, then by epoch. Only manifests are read. Errors: NotFound or
-// PermissionDenied if the folder cannot be read.
+// Newest first: by step, then by epoch. Only manifests are read. Errors: NotFound if
+// there is no folder, PermissionDenied, Unavailable.
 absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string& folder);
 
-// Errors: NotFound if `checkpoint` is no folder or has no manifest, PermissionDenied; DataLoss if
-// the manifest is damaged or cannot be read.
+// Errors: NotFound if `checkpoint` is no folder or has no manifest, PermissionDenied, Unavailable;
+// DataLoss if the manifest is damaged or cannot be read.
 absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint);
 
 struct VerifyOptions {

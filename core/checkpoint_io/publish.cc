@@ -126,16 +126,36 @@ bool SamePath(const std::string& a, const std::string& b) {
   return !b.empty() && std::filesystem::equivalent(a, b, error);
 }
 
+// Nothing of the job's later epochs is in the directory: whoever publishes for an older one was cut
+// off from what has happened since.
+absl::Status CheckNewest(const Publication& publication) {
+  const Manifest& mine = publication.manifest;
+  const auto superseded = [&mine](const std::string& by) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("epoch ", mine.epoch, " of the job is over: ", by, " is there"));
+  };
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(publication.directory));
+  for (const std::string& name : names) {
+    const std::optional<CheckpointName> draft = ParseDraftName(name, mine.store, mine.number);
+    if (draft.has_value() && draft->epoch > mine.epoch) return superseded(name);
+    const std::optional<CheckpointName> other = ParseCheckpointName(name);
+    if (!other.has_value() || other->epoch <= mine.epoch) continue;
+    const auto manifest = ReadManifestOf(absl::StrCat(publication.directory, "/", name));
+    if (manifest.ok() && SameJob(*manifest, mine)) return superseded(name);
+  }
+  return absl::OkStatus();
+}
+
 // Older checkpoints of the job beyond those that are kept, and drafts that it gave up.
 void Clean(const Publication& publication, const CheckpointName& published,
            std::vector<std::string>* left) {
   const Cleaner cleaner(left);
   absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(publication.directory);
   if (!listed.ok()) return;
-  int32_t kept = 1;  // the one that was just published, whatever its step
+  int32_t kept = 1;  // the one that was just published
   for (const ListedCheckpoint& one : *listed) {
     if (!one.manifest.ok() || !SameJob(*one.manifest, publication.manifest)) continue;
-    if (one.name == published || SamePath(one.path, publication.in_use)) continue;
+    if (one.name >= published || SamePath(one.path, publication.in_use)) continue;
     if (kept++ < publication.keep) continue;
     Remove(one, cleaner, left);
   }
@@ -179,6 +199,12 @@ absl::Status RenameToNew(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
     return absl::OkStatus();
   }
+  // File systems of networks know no flags. There a rename replaces no folder that has files, and
+  // no file.
+  if ((errno == EINVAL || errno == ENOSYS) && rename(from.c_str(), to.c_str()) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno == ENOTEMPTY) errno = EEXIST;
   if (errno == EEXIST) return absl::AlreadyExistsError(absl::StrCat(to, " is there already"));
   return SystemError(to, errno);
 }
@@ -193,6 +219,7 @@ absl::StatusOr<Published> Publish(const Publication& publication) {
   ASSIGN_OR_RETURN(const CheckpointName name, NameOf(publication));
   Published published{.path = absl::StrCat(publication.directory, "/", ToString(name))};
   if (IsPublished(published.path, publication)) return published;
+  RETURN_IF_ERROR(CheckNewest(publication));
   ASSIGN_OR_RETURN(manifest.parts, PartsIn(draft));
   if (DigestOf(manifest.parts) != publication.parts_digest) {
     return absl::FailedPreconditionError(absl::StrCat(

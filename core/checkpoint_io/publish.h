@@ -29,7 +29,8 @@ struct Published {
 
 // What is published already is left as it is, and so is another's that has the name: then the
 // checkpoint gets the next one (names.h). Errors: Unavailable, with the path and the system's
-// reason; FailedPrecondition if the parts are not those that the ranks wrote; AlreadyExists if
+// reason; FailedPrecondition if the parts are not those that the ranks wrote, or a later
+// epoch of the job has written there; AlreadyExists if
 // kCopiesMax names are taken.
 inline constexpr int64_t kCopiesMax = 100;
 absl::StatusOr<Published> Publish(const Publication& publication);

@@ -243,6 +243,17 @@ TEST_F(ResumeTest, Latest_WithBadOnesAlone_IsRefusedWithEach) {
                           StartsWith("step-00000050.epoch-3: rank-00001.safetensors: ")));
 }
 
+TEST_F(ResumeTest, Latest_OfWhatCannotBeRead_DoesNotBeginAnew) {
+  support::WriteFile(folder_ + "/file", "");
+  std::filesystem::create_symlink(folder_ + "/loop", folder_ + "/loop");
+  for (const std::string name : {"/file", "/loop"}) {
+    const auto choice = Resume("latest", folder_ + name);
+    EXPECT_EQ(job::KindIn(choice.status()), job::FailureKind::kCheckpointUnavailable);
+    EXPECT_THAT(std::string(choice.status().message()),
+                StartsWith(absl::StrCat("spec.checkpoint.directory: ", folder_, name, ": ")));
+  }
+}
+
 TEST_F(ResumeTest, Path_IsThatCheckpoint_FromTheJobsFolderOn) {
   const std::string path = Write(50);
   Write(100);

@@ -1,12 +1,18 @@
 // Parts that are written, and checkpoints that are made of them.
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -23,6 +29,7 @@ namespace phalanx::checkpoint {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -219,6 +226,47 @@ TEST_F(WritingTest, NameThatAnotherJobHas_GetsANumber_AndTheOtherStays) {
   for (size_t i = 0; i < 3; ++i)
     EXPECT_EQ((*listed)[i].manifest->number, static_cast<int64_t>(9 - i)) << "newest first";
   EXPECT_EQ(listed->back().path, first);
+}
+
+// As file systems of networks do.
+bool RefuseRenameWithFlags() {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_renameat2, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {.len = std::size(code), .filter = code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST_F(WritingTest, FileSystemWithoutFlagsOfRename_TakesCheckpointsAllTheSame) {
+  const std::string said = SaidByChild([&]() -> std::string {
+    if (!RefuseRenameWithFlags()) return "skip";
+    const Drafts others(plan_, folder_, 8);
+    for (const Drafts* drafts : {&drafts_, &others}) {
+      const auto published = drafts->WriteAndPublish(name_);
+      if (!published.ok()) return published.status().ToString();
+    }
+    return "published";
+  });
+  if (said == "skip") GTEST_SKIP() << "this process may not filter its system calls";
+  EXPECT_EQ(said, "published");
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000050.epoch-3", "step-00000050.epoch-3.2"));
+}
+
+TEST_F(WritingTest, OlderEpochOfTheJob_PublishesNothingAndDeletesNothing) {
+  const CheckpointName late{.step = 20, .epoch = 2};
+  const auto files = drafts_.WriteAll(late);
+  Publication publication = drafts_.PublicationOf(late, *files);
+  publication.keep = 1;
+  PublishSteps({30});  // of epoch 3
+  const auto published = Publish(publication);
+  ASSERT_TRUE(absl::IsFailedPrecondition(published.status())) << published.status();
+  EXPECT_EQ(published.status().message(),
+            "epoch 2 of the job is over: step-00000030.epoch-3 is there");
+  EXPECT_THAT(NamesIn(folder_), Contains("step-00000030.epoch-3"));
 }
 
 TEST_F(WritingTest, Keep_TakesAwayTheOlderOnesOfTheJobAlone) {
