@@ -10,11 +10,13 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/connection.h"
@@ -36,6 +38,15 @@ namespace {
 // With a coordinator of one's own, silence is a fault rather than a restart.
 constexpr absl::Duration kPatience = absl::Seconds(10);
 constexpr absl::Duration kLogTimeout = absl::Seconds(10);
+// For a job that is cancelled with a checkpoint: longer than the coordinator gives it.
+constexpr absl::Duration kEndPatience = absl::Minutes(3);
+
+// What signals ask of a run. Thread-safe.
+struct Wishes {
+  Stopper stop;                          // the first one
+  std::atomic<bool> checkpoint = false;  // with a checkpoint
+  Stopper hurry;                         // another one
+};
 
 std::string OutputFolder(const RunOptions& options, const JobFile& file) {
   if (!options.output.empty()) return AbsolutePath(options.output);
@@ -113,29 +124,44 @@ void PrintOutcome(const v1::JobStatus& job, const std::string& output, Io& io) {
   io.talk << "results are in " << output << "\n";
 }
 
+// `watched` becomes the job as it is afterwards, as far as the coordinator says.
+void CancelJob(Connection& connection, const std::string& job, Wishes& wishes, Io& io,
+               Watched& watched) {
+  io.talk << "interrupted: cancelling " << job
+          << (wishes.checkpoint ? ", with a checkpoint if it writes any" : "") << "\n";
+  v1::CancelJobRequest request;
+  request.set_job(job);
+  request.set_checkpoint(wishes.checkpoint);
+  v1::CancelJobResponse response;
+  if (!connection.Call(&v1::JobService::Stub::CancelJob, request, &response).ok()) return;
+  watched.job = response.job();
+  if (IsTerminal(watched.job.phase())) return;
+  absl::Notification ended;
+  std::jthread patience([&] {
+    if (!ended.WaitForNotificationWithTimeout(kEndPatience)) wishes.hurry.Stop();
+  });
+  absl::StatusOr<Watched> end = WatchJob(connection, job, wishes.hurry, io, kPatience);
+  ended.Notify();
+  if (!end.ok()) return;
+  watched = *std::move(end);
+  if (!watched.detached) io.talk << TerminalText(watched.job.reason()) << "\n";
+}
+
 // The part of a run that has a cluster.
 int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::vector<int32_t>& lost,
-            const std::string& output, Stopper& stopper, Io& io) {
+            const std::string& output, Wishes& wishes, Io& io) {
   Connection connection({.server = cluster.server(), .timeout = absl::Seconds(10)});
   const absl::StatusOr<v1::JobStatus> submitted =
       SubmitDocument(connection, std::move(document), lost);
   if (!submitted.ok()) return Fail(submitted.status(), io);
   const std::string job = JobName(*submitted);
-  absl::StatusOr<Watched> watched = WatchJob(connection, job, stopper, io, kPatience);
+  absl::StatusOr<Watched> watched = WatchJob(connection, job, wishes.stop, io, kPatience);
   if (!watched.ok() || (watched->detached && cluster.AnyEnded())) {
     if (!watched.ok()) Fail(watched.status(), io);
     io.talk << "error: the local cluster broke down\n" << TerminalText(cluster.LogTails());
     return kFailure;
   }
-  if (watched->detached) {
-    io.talk << "interrupted: cancelling " << job << "\n";
-    v1::CancelJobRequest request;
-    request.set_job(job);
-    v1::CancelJobResponse response;
-    if (connection.Call(&v1::JobService::Stub::CancelJob, request, &response).ok()) {
-      watched->job = response.job();
-    }
-  }
+  if (watched->detached) CancelJob(connection, job, wishes, io, *watched);
   const v1::JobStatus& last = watched->job;
   const std::vector<absl::Status> failures = StoreResults(connection, *watched, output);
   for (const std::string& line : FailureLines(last)) io.talk << line << "\n";
@@ -179,21 +205,25 @@ int Run(const RunOptions& options, Io& io) {
       {.programs = options.programs,
        .device = std::string(job::DeviceNames()[static_cast<size_t>(resources.device)]),
        .devices = resources.devices});
-  Stopper stopper;
+  Wishes wishes;
   const Interrupt interrupt({SIGINT, SIGTERM, SIGHUP, SIGCHLD}, [&](int signal) {
     if (signal == SIGCHLD) {
-      if (cluster.AnyEnded()) stopper.Stop();
-    } else if (stopper.stopped()) {
+      if (!cluster.AnyEnded()) return;
+      wishes.stop.Stop();
+      wishes.hurry.Stop();
+    } else if (wishes.stop.stopped()) {
+      wishes.hurry.Stop();
       cluster.Hurry();
     } else {
-      stopper.Stop();
+      wishes.checkpoint = signal == SIGTERM;
+      wishes.stop.Stop();
     }
   });
   io.talk << "starting a coordinator and a worker with " << resources.devices << " "
           << job::DeviceNames()[static_cast<size_t>(resources.device)] << " devices\n";
   int code = kFailure;
-  if (const absl::Status started = cluster.Start(stopper); started.ok()) {
-    code = TrainOn(cluster, std::move(file->document), options.lost, output, stopper, io);
+  if (const absl::Status started = cluster.Start(wishes.stop); started.ok()) {
+    code = TrainOn(cluster, std::move(file->document), options.lost, output, wishes, io);
   } else {
     Fail(started, io);
     if (absl::IsCancelled(started)) code = kJobCancelled;

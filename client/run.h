@@ -17,9 +17,9 @@ struct RunOptions {
 };
 
 // Starts, submits, watches, stores what came out (job.json, evaluation.json, logs/rank-N.log beside
-// what the ranks write) and ends everything. SIGINT, SIGTERM and SIGHUP cancel the job; a second
-// one does not wait for its end. Must be called before the process has other threads. Returns the
-// outcome of the job as an exit code.
+// what the ranks write) and ends everything. SIGINT, SIGTERM and SIGHUP cancel the job, SIGTERM
+// with a checkpoint if it writes any; a second one does not wait for its end. Must be called before
+// the process has other threads. Returns the outcome of the job as an exit code.
 int Run(const RunOptions& options, Io& io);
 
 }  // namespace phalanx::client

@@ -86,8 +86,13 @@ struct PublishCheckpoint {
   int64_t step = 0;
   std::string parts_digest;
 };
+// The ranks of the epoch are to end early, all at the same step, with a checkpoint.
+struct Wish {
+  JobId job;
+  Epoch epoch;
+};
 using Command =
-    std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs, PublishCheckpoint>;
+    std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs, PublishCheckpoint, Wish>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {

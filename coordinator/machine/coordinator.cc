@@ -86,6 +86,8 @@ void Coordinator::RecoverRun(Job& job) {
       run.ranks[static_cast<size_t>(rank)].succeeded = true;
     }
   }
+  run.ended_step = state.ended_step;
+  WatchEnd(job);
   const bool running = state.phase == JobPhase::kRunning;
   for (RankState& rank : run.ranks) rank.ready = running;
   if (!was_assigned) return Prepare(job, run.teams.front());
@@ -259,7 +261,9 @@ void Coordinator::On(const Stalled& event) {
     if (node.newcomer.has_value()) node.newcomer->since += excuse;
   }
   for (JobId id : active_) {
-    if (Job& job = jobs_.at(id); job.run.has_value()) job.run->MoveDeadlines(excuse);
+    Job& job = jobs_.at(id);
+    job.run->MoveDeadlines(excuse);
+    if (job.state.ending.has_value()) job.run->end_deadline += excuse;
   }
   if (event.duration >= absl::Seconds(1)) {
     Log(absl::StrCat("stalled for ", absl::FormatDuration(event.duration),
@@ -331,6 +335,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     for (Team& team : run.teams) team.missing_deadline = absl::InfiniteFuture();
     return;
   }
+  if (judged >= run.end_deadline) return OnEndDeadline(job);
   if (judged >= run.publish_deadline) return GiveUpPublishing(job);
   for (Team& team : run.teams) {
     if (judged < team.missing_deadline) continue;

@@ -20,7 +20,9 @@
 //             others, and their digests agree; all ranks are assigned; what ranks say for the
 //             others (rendezvous) is forwarded to every node.
 //   Running   all ranks are ready. Steps come from the reporter rank.
-//   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request.
+//   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request. One
+//             that writes checkpoints has its ranks end with one first where its time limit, or a
+//             node that stops, ends it (coordinator_early_end.cc).
 // The devices of an ended job are free once its ranks are gone for certain, or their node has been
 // lost for so long that it is forgotten. Then the job leaves for the store.
 //
@@ -70,6 +72,8 @@ struct CoordinatorOptions {
   absl::Duration report_grace = absl::Seconds(2);
   // Behind the last step, until its checkpoint is published: past it the job ends without.
   absl::Duration publish_timeout = absl::Minutes(2);
+  // What a job has to end with a checkpoint in before its last step: past it it ends anyhow.
+  absl::Duration end_grace = absl::Minutes(2);
   // Rendezvous entries gather for so long before they are forwarded.
   absl::Duration rendezvous_delay = absl::Milliseconds(2);
   // Bytes of the rendezvous of one epoch; more than correct ranks ever say.
@@ -277,10 +281,27 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankSucceeded& report);
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
+  // coordinator_early_end.cc
+  // Its time limit, or how long its ranks may take to end, counts from now on.
+  void WatchEnd(Job& job);
+  void OnEndDeadline(Job& job);
+  bool MayEndWithCheckpoint(const Job& job) const;
+  // Lets the job end with a checkpoint of its next step, or at once where it has none to write.
+  void WishEnd(Job& job, EndWished wish);
+  // The node's worker is stopping: what trains on it ends.
+  void EndJobsOn(const Node& node);
+  void TellWish(const Job& job, const Team& team);
+  // A node is back: an order may have been lost with a coordinator before this one.
+  void TellWishAgain(const Node& node);
+  // As wished, whatever there is of its checkpoint.
+  void EndEarly(Job& job, const EndWished& wish);
+  std::string HowItEnds(const Job& job) const;
   // coordinator_checkpoints.cc
   void OnReport(Job& job, int32_t rank, const RankCheckpointPart& report);
   void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);
-  // The next checkpoint is begun, and some ranks have not written this one.
+  // "not written by rank 3"; empty: all of its parts are written, or none is.
+  static std::string MissingParts(const Run& run);
+  // The next checkpoint is begun, or none comes any more, and some ranks have not written this one.
   void GiveUpWritten(Job& job);
   void TellPublish(const Job& job);
   // A node is back: an order may have been lost with a coordinator before this one. It bears

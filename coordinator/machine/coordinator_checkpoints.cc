@@ -50,22 +50,27 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankCheckpointPart& rep
   TellPublish(job);
 }
 
-void Coordinator::GiveUpWritten(Job& job) {
-  const WrittenParts& written = job.run->written;
-  if (written.parts.empty()) return;
+std::string Coordinator::MissingParts(const Run& run) {
+  const WrittenParts& written = run.written;
+  if (written.parts.empty()) return "";
   std::vector<int32_t> missing;
-  for (size_t i = 0; i < job.run->ranks.size(); ++i) {
+  for (size_t i = 0; i < run.ranks.size(); ++i) {
     const auto rank = static_cast<int32_t>(i);
-    if (job.run->ranks[i].used && !written.parts.contains(rank)) missing.push_back(rank);
+    if (run.ranks[i].used && !written.parts.contains(rank)) missing.push_back(rank);
   }
   const absl::Span<const int32_t> named =
       absl::MakeSpan(missing).first(std::min(missing.size(), kMissingNamedMax));
-  Commit(job, EventRecorded{
-                  "CheckpointFailed",
-                  absl::StrCat("step ", written.step, ": not written by ",
-                               missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
-                               named.size() < missing.size() ? " and others" : ""),
-                  job.state.epoch});
+  return absl::StrCat("not written by ", missing.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(named, ", "),
+                      named.size() < missing.size() ? " and others" : "");
+}
+
+void Coordinator::GiveUpWritten(Job& job) {
+  const std::string missing = MissingParts(*job.run);
+  if (missing.empty()) return;
+  Commit(job, EventRecorded{"CheckpointFailed",
+                            absl::StrCat("step ", job.run->written.step, ": ", missing),
+                            job.state.epoch});
 }
 
 void Coordinator::TellPublish(const Job& job) {

@@ -111,6 +111,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
             hello.last_command_number);
   Resend(node, hello.last_command_number);
   TellPublishAgain(node);
+  TellWishAgain(node);
   if (!same_process) PrepareAgain(node);
   SettleAnew(node);
   capacity_changed_ = true;
@@ -194,6 +195,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
     capacity_changed_ = true;
     Log(absl::StrCat("node=", node->name, event.draining ? " draining" : " no longer draining"));
     PublishView(*node);
+    if (event.draining) EndJobsOn(*node);
   }
   NotePreparing(*node, event.preparing);
   for (const Progress& progress : event.progress) {
@@ -242,6 +244,7 @@ bool Coordinator::IsObsolete(const Command& command) const {
     return check(entries->job, entries->epoch);
   if (const auto* publish = std::get_if<PublishCheckpoint>(&command))
     return check(publish->job, publish->epoch);
+  if (const auto* wish = std::get_if<Wish>(&command)) return check(wish->job, wish->epoch);
   return std::holds_alternative<FetchLogs>(command);
 }
 

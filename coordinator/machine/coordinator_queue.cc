@@ -85,11 +85,13 @@ void Coordinator::On(const CancelRequested& event) {
     actions_.push_back(AnswerJob{event.token, NoSuchJob(event.job)});
     return;
   }
-  if (!job->state.IsTerminal()) {
+  if (event.checkpoint && MayEndWithCheckpoint(*job)) {
+    WishEnd(*job, {});
+  } else if (!job->state.IsTerminal()) {
     End(*job, JobPhase::kCancelled, "cancelled on request", std::nullopt, options_.cancel_grace);
   }
-  Tell(*job, Action(AnswerJob{event.token, CancelEnded(std::make_shared<const JobView>(
-                                               job->state.View(job->last_step)))}));
+  const auto view = std::make_shared<const JobView>(job->state.View(job->last_step));
+  Tell(*job, Action(AnswerJob{event.token, job->state.IsTerminal() ? CancelEnded(view) : view}));
 }
 
 void Coordinator::On(const DeleteRequested& event) {
@@ -334,6 +336,7 @@ void Coordinator::On(const PlanComputed& event) {
   Commit(job, EpochPlanned{event.plan->layout, event.plan->digest});
   Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
                            std::nullopt});
+  WatchEnd(job);
   Prepare(job, job.run->teams.front());
 }
 
@@ -387,6 +390,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
       reasons.push_back(absl::StrCat(
           "epoch ", state.epoch.value, " trains on ", ToString(*state.placement), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
+      if (state.ending.has_value()) reasons.push_back(state.reason);
       break;
     case JobPhase::kSucceeded:
     case JobPhase::kFailed:

@@ -145,14 +145,21 @@ void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
 void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {
   RankState& state = job.run->ranks[static_cast<size_t>(rank)];
   if (job.state.IsTerminal() || state.succeeded) return;
-  if (report.step < job.state.request->steps) {
+  const bool early = report.early && job.state.ending.has_value();
+  if (report.step < job.state.request->steps && !early) {
     return OnFailure(job, CauseOf(job, rank, FailureKind::kRankError,
                                   absl::StrCat("rank ", rank, " ended at step ", report.step,
                                                " of ", job.state.request->steps)));
   }
+  if (job.run->ended_step != 0 && report.step != job.run->ended_step) {
+    return OnFailure(job, CauseOf(job, rank, FailureKind::kRankError,
+                                  absl::StrCat("rank ", rank, " ended at step ", report.step,
+                                               ", others at step ", job.run->ended_step)));
+  }
+  job.run->ended_step = report.step;
   state.ready = state.succeeded = true;
   if (const Team& team = *job.run->TeamOfRank(rank); job.run->Succeeded(team)) {
-    RanksSucceeded record{.epoch = job.state.epoch};
+    RanksSucceeded record{.epoch = job.state.epoch, .step = report.step};
     for (int32_t each = team.first_rank; each < team.end_rank(); ++each) {
       if (job.run->ranks[static_cast<size_t>(each)].used) record.ranks.push_back(each);
     }
@@ -164,8 +171,8 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
 
 void Coordinator::CheckSucceeded(Job& job) {
   if (job.state.phase != JobPhase::kRunning) return;
-  if (!job.run->AllUsed([](const RankState& rank) { return rank.succeeded; })) return;
-  if (!CheckpointsAreDone(job)) return;
+  if (!job.run->Succeeded() || !CheckpointsAreDone(job)) return;
+  if (job.run->ended_step < job.state.request->steps) return EndEarly(job, job.state.ending->wish);
   End(job, JobPhase::kSucceeded,
       absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
       options_.cancel_grace);
@@ -296,6 +303,7 @@ void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>
                            .time = now_});
   }
   job.run = MakeRun(plan->layout);
+  WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
   Commit(job, EpochPlanned{plan->layout, plan->digest, job.state.checkpoint});
   AssignAll(job);
@@ -324,7 +332,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   job.run->accusations.clear();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
       job.run->settle_deadline = job.run->rendezvous_deadline = job.run->publish_deadline =
-          absl::InfiniteFuture();
+          job.run->end_deadline = absl::InfiniteFuture();
   for (size_t i = 0; job.run.has_value() && i < job.run->teams.size(); ++i) {
     Team& team = job.run->teams[i];
     team.missing_deadline = absl::InfiniteFuture();

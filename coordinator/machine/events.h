@@ -30,6 +30,7 @@ struct SubmitRequested {
 struct CancelRequested {
   Token token;
   JobId job;
+  bool checkpoint = false;  // it is to end with one, if it can
 };
 // Only a job that has ended is deleted; one whose ranks are still ending is deleted after them.
 struct DeleteRequested {
@@ -119,6 +120,7 @@ struct RendezvousEntry {
 struct RankReady {};
 struct RankSucceeded {
   int64_t step = 0;
+  bool early = false;  // after a Wish, before the job's last step
 };
 struct RankError {
   job::FailureKind kind = job::FailureKind::kRankError;  // kPeerLost: accuses another

@@ -43,8 +43,10 @@ class Applier {
     const bool is_new = epoch > state_.epoch;
     if (is_new) {
       state_.succeeded.clear();
+      state_.ended_step = 0;
       state_.checkpoint_step = 0;
       state_.publishing = std::nullopt;
+      state_.unpublished = std::nullopt;
     }
     state_.epoch = epoch;
     state_.layout = body.layout;
@@ -71,7 +73,16 @@ class Applier {
   void operator()(const StepReached& body) { state_.stored_step = body.step; }
   void operator()(const RanksSucceeded& body) {
     if (body.epoch != state_.epoch) return;
+    const int64_t step = body.step == 0 ? state_.request->steps : body.step;
+    if (step < state_.request->steps && !state_.ending.has_value()) return;
     state_.succeeded.insert(body.ranks.begin(), body.ranks.end());
+    state_.ended_step = step;
+  }
+  void operator()(const EndWished& body) {
+    if (state_.ending.has_value() || state_.phase != job::JobPhase::kRunning) return;
+    state_.ending = {body, time_};
+    state_.reason = absl::StrCat(ReasonOf(body, *state_.request), ": it ends with a checkpoint");
+    Add("EndWished", state_.reason);
   }
 
   void operator()(const CheckpointWritten& body) {
@@ -86,6 +97,7 @@ class Applier {
     }
     const CheckpointWritten written = *std::exchange(state_.publishing, std::nullopt);
     if (!body.error.empty()) {
+      state_.unpublished = body;
       return Add("CheckpointFailed", absl::StrCat("step ", body.step, ": ", body.error));
     }
     state_.last_checkpoint = {body.step, body.path, time_, written.bytes, written.seconds};
@@ -133,6 +145,14 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .placement = placement,
           .plan_digest = plan_digest,
           .failure = failure};
+}
+
+std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
+  if (wish.failure == job::FailureKind::kTimeLimit)
+    return absl::StrCat("its time_limit of ", absl::FormatDuration(request.time_limit),
+                        " is reached");
+  if (wish.failure.has_value()) return absl::StrCat("node ", wish.node, " is stopping");
+  return "cancelled on request";
 }
 
 std::string ToString(const Placement& placement) {

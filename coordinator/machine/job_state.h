@@ -35,11 +35,19 @@ struct JobState {
   std::optional<FailureCause> failure;
   std::set<std::string> corrupt_samples;  // as their events name them
   int64_t corrupt_bytes = 0;              // of those names
-  std::set<int32_t> succeeded;            // ranks of this epoch that have done all steps
+  std::set<int32_t> succeeded;            // ranks of this epoch that have done their last step
+  int64_t ended_step = 0;                 // which is this one
+  // It was asked to end before its last step, with a checkpoint.
+  struct Ending {
+    EndWished wish;
+    Instant since;
+  };
+  std::optional<Ending> ending;
   // Of this epoch: the last step whose parts are all written, and what of it is to be published.
   int64_t checkpoint_step = 0;
   std::optional<CheckpointWritten> publishing;
   std::optional<PublishedCheckpoint> last_checkpoint;
+  std::optional<CheckpointEnded> unpublished;  // of this epoch: the last that could not be
   int64_t event_count = 0;
 
   // Applies `record`, which is of this job, and returns the events that it brings about. A record
@@ -50,6 +58,9 @@ struct JobState {
   bool IsTerminal() const { return job::IsTerminal(phase); }
   JobView View(const std::optional<StepReport>& last_step) const;
 };
+
+// "its time_limit of 2h is reached", "node a is stopping".
+std::string ReasonOf(const EndWished& wish, const JobRequest& request);
 
 // "2 on a, 1 on b", and past kNodesNamedMax entries how many more there are.
 std::string ToString(const Placement& placement);

@@ -43,6 +43,8 @@ struct JobRequest {
   std::vector<std::string> warnings;
   int64_t steps = 0;
   int64_t corrupt_max = 16;  // distinct corrupt samples; one more and the job fails
+  absl::Duration time_limit = absl::InfiniteDuration();  // from when its epoch starts
+  bool checkpoints = false;                              // it has a checkpoint section
   int32_t priority = 0;
   int32_t world = 0;    // ranks
   int32_t devices = 0;  // to be reserved, all at once; at least world
@@ -145,12 +147,19 @@ struct Evaluated {
 struct StepReached {
   StepReport step;
 };
-// The ranks of a node, all of which have done all steps. Kept so that a coordinator that restarts
-// before the other nodes have done them needs that node no more; of a node that is not done yet the
-// worker says again what its ranks have said.
+// The ranks of a node, all of which have done their last step. Kept so that a coordinator that
+// restarts before the other nodes have done it needs that node no more; of a node that is not done
+// yet the worker says again what its ranks have said.
 struct RanksSucceeded {
   Epoch epoch;
   std::vector<int32_t> ranks;
+  int64_t step = 0;  // before the job's last one after EndWished; 0: the job's last
+};
+// The ranks are to end before the job's last step, with a checkpoint.
+struct EndWished {
+  // What the job then fails with, kTimeLimit or kNodeStopped; nullopt: it is cancelled.
+  std::optional<job::FailureKind> failure;
+  NodeName node;  // of kNodeStopped
 };
 
 // All ranks of the epoch have written their parts of a checkpoint: `rank` is to publish it. Stored
@@ -176,7 +185,7 @@ struct JournalRecord {
   Instant time;
   JobId job;
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
-               RanksSucceeded, CheckpointWritten, CheckpointEnded>
+               RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished>
       body;
 };
 

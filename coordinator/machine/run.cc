@@ -13,7 +13,7 @@ std::string Team::PreparingName() const {
 
 Instant Run::NextDeadline() const {
   Instant next = std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
-                           settle_deadline, publish_deadline});
+                           settle_deadline, publish_deadline, end_deadline});
   for (const Team& team : teams) next = std::min(next, team.missing_deadline);
   return next;
 }

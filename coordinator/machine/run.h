@@ -77,6 +77,9 @@ struct Run {
   WrittenParts written;
   // All ranks have succeeded and the last checkpoint is not published.
   Instant publish_deadline = absl::InfiniteFuture();
+  // The job is to wish for its end; once it has, to end whatever its ranks have done.
+  Instant end_deadline = absl::InfiniteFuture();
+  int64_t ended_step = 0;  // of the ranks that have succeeded, one for all; 0: none has
 
   Team* TeamOf(const NodeName& node);
   const Team* TeamOf(const NodeName& node) const;
@@ -89,7 +92,10 @@ struct Run {
     }
     return true;
   }
-  // All ranks of the team that have work have done all steps.
+  bool Succeeded() const {
+    return AllUsed([](const RankState& rank) { return rank.succeeded; });
+  }
+  // All ranks of the team that have work have done their last step.
   bool Succeeded(const Team& team) const {
     for (size_t i = 0; i < team.devices.size(); ++i) {
       const RankState& rank = ranks[static_cast<size_t>(team.first_rank) + i];
@@ -98,6 +104,7 @@ struct Run {
     return true;
   }
   Instant NextDeadline() const;
+  // But for end_deadline, which is not of somebody who may be late.
   void MoveDeadlines(absl::Duration by);
 };
 

@@ -132,10 +132,11 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
     if (job.ok()) ToProto(**job, true, response->mutable_job());
     return end.With(job.status());
   }
-  driver_.Cancel((*found)->id, [end, response](const absl::StatusOr<JobViewPtr>& job) {
-    if (job.ok()) ToProto(**job, true, response->mutable_job());
-    end(job.status());
-  });
+  driver_.Cancel((*found)->id, request->checkpoint(),
+                 [end, response](const absl::StatusOr<JobViewPtr>& job) {
+                   if (job.ok()) ToProto(**job, true, response->mutable_job());
+                   end(job.status());
+                 });
   return end.reactor();
 }
 

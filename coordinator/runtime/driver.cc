@@ -162,8 +162,10 @@ void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback c
     return Event(SubmitRequested{token, std::move(request), std::move(request_id)});
   });
 }
-void Driver::Cancel(JobId job, JobCallback callback) {
-  Request(std::move(callback), 0, [&](Token token) { return Event(CancelRequested{token, job}); });
+void Driver::Cancel(JobId job, bool checkpoint, JobCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    return Event(CancelRequested{token, job, checkpoint});
+  });
 }
 void Driver::Delete(JobId job, DeleteCallback callback) {
   Request(std::move(callback), 0, [&](Token token) { return Event(DeleteRequested{token, job}); });

@@ -80,7 +80,8 @@ class Driver {
   // requests wait, Unavailable if the store fails or the driver stops. A job that was submitted or
   // cancelled while the store failed may still be so when it works again.
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback);
-  void Cancel(JobId job, JobCallback callback);
+  // `checkpoint`: it ends with one, if it can, after the answer.
+  void Cancel(JobId job, bool checkpoint, JobCallback callback);
   // Errors: FailedPrecondition if it has not ended; NotFound.
   void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);

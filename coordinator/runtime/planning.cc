@@ -49,6 +49,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .warnings = std::move(read.warnings),
                      .steps = spec.steps,
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
+                     .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
+                     .checkpoints = spec.checkpoint.has_value(),
                      .priority = spec.priority,
                      .world = spec.World(),
                      .devices = devices,

@@ -23,6 +23,10 @@ void ToProto(absl::Duration duration, google::protobuf::Duration* out) {
   out->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
 }
 
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
 v1::JobPhase ToProto(job::JobPhase phase) {
   // The enumerations have one order; 0 of the wire is "unspecified".
   return static_cast<v1::JobPhase>(static_cast<int>(phase) + 1);

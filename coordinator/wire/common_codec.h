@@ -15,6 +15,7 @@ namespace phalanx::coordinator {
 void ToProto(Instant time, google::protobuf::Timestamp* out);
 Instant FromProto(const google::protobuf::Timestamp& time);
 void ToProto(absl::Duration duration, google::protobuf::Duration* out);
+absl::Duration FromProto(const google::protobuf::Duration& duration);
 
 v1::JobPhase ToProto(job::JobPhase phase);
 // kFailed for an unknown one: a phase that this version does not know is not to be acted on.

@@ -32,6 +32,9 @@ class Encoder {
     summary->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
     summary->set_steps(request.steps);
     summary->set_corrupt_max(request.corrupt_max);
+    if (request.time_limit < absl::InfiniteDuration())
+      ToProto(request.time_limit, summary->mutable_time_limit());
+    summary->set_checkpoints(request.checkpoints);
     summary->set_priority(request.priority);
     summary->set_world(request.world);
     summary->set_devices(request.devices);
@@ -62,6 +65,7 @@ class Encoder {
     v1::RanksSucceeded* to = out_.mutable_ranks_succeeded();
     to->set_epoch(body.epoch.value);
     to->mutable_ranks()->Assign(body.ranks.begin(), body.ranks.end());
+    to->set_step(body.step);
   }
   void operator()(const CheckpointWritten& body) {
     v1::CheckpointWritten* to = out_.mutable_checkpoint_written();
@@ -79,6 +83,11 @@ class Encoder {
     to->set_path(body.path);
     to->set_error(body.error);
   }
+  void operator()(const EndWished& body) {
+    v1::EndWished* to = out_.mutable_end_wished();
+    if (body.failure.has_value()) to->set_failure(static_cast<v1::FailureKind>(*body.failure));
+    to->set_node(body.node);
+  }
 
  private:
   v1::JournalRecord& out_;
@@ -95,6 +104,8 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.warnings.assign(summary.warnings().begin(), summary.warnings().end());
   request.steps = summary.steps();
   request.corrupt_max = summary.corrupt_max();
+  if (summary.has_time_limit()) request.time_limit = FromProto(summary.time_limit());
+  request.checkpoints = summary.checkpoints();
   request.priority = summary.priority();
   request.world = summary.world();
   request.devices = summary.devices();
@@ -181,7 +192,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
     case v1::JournalRecord::kRanksSucceeded:
       record.body = RanksSucceeded{
           .epoch = Epoch{from.ranks_succeeded().epoch()},
-          .ranks = {from.ranks_succeeded().ranks().begin(), from.ranks_succeeded().ranks().end()}};
+          .ranks = {from.ranks_succeeded().ranks().begin(), from.ranks_succeeded().ranks().end()},
+          .step = from.ranks_succeeded().step()};
       return record;
     case v1::JournalRecord::kCheckpointWritten:
       record.body = CheckpointWritten{.epoch = Epoch{from.checkpoint_written().epoch()},
@@ -196,6 +208,10 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
                                     .step = from.checkpoint_ended().step(),
                                     .path = from.checkpoint_ended().path(),
                                     .error = from.checkpoint_ended().error()};
+      return record;
+    case v1::JournalRecord::kEndWished:
+      record.body = EndWished{.failure = job::FailureKindOf(from.end_wished().failure()),
+                              .node = from.end_wished().node()};
       return record;
     case v1::JournalRecord::RECORD_NOT_SET:
       break;

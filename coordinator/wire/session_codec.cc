@@ -57,6 +57,7 @@ class CommandEncoder {
     wire::ToProto(*command.layout, to->mutable_layout());
     to->set_plan_digest(command.plan_digest);
     if (command.checkpoint.has_value()) ToProto(*command.checkpoint, to->mutable_checkpoint());
+    to->set_writes_checkpoints(command.request->checkpoints);
   }
   void operator()(const Rendezvous& command) {
     v1::Rendezvous* to = out_.mutable_rendezvous();
@@ -88,6 +89,11 @@ class CommandEncoder {
     to->set_step(command.step);
     to->set_parts_digest(command.parts_digest);
   }
+  void operator()(const Wish& command) {
+    v1::Wish* to = out_.mutable_wish();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+  }
 
  private:
   v1::Command& out_;
@@ -109,7 +115,8 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       event.report = FromProto(from.step());
       return event;
     case v1::RankReport::kSucceeded:
-      event.report = RankSucceeded{from.succeeded().step()};
+      event.report =
+          RankSucceeded{.step = from.succeeded().step(), .early = from.succeeded().early()};
       return event;
     case v1::RankReport::kError:
       event.report = RankError{

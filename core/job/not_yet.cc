@@ -37,8 +37,7 @@ constexpr ModuleRefusal kModuleRefusals[] = {
     {"weights", [](const Module& m) { return m.weights.has_value(); }, "load weights"},
 };
 
-constexpr const char* kWarned[] = {"spec.time_limit", "spec.recovery.ladder",
-                                   "spec.recovery.budget"};
+constexpr const char* kWarned[] = {"spec.recovery.ladder", "spec.recovery.budget"};
 
 std::string Sentence(const char* what) {
   return absl::StrCat("this release does not ", what, " yet");

@@ -238,7 +238,7 @@ constexpr Field kCheckpoint[] = {
      .otherwise = "`checkpoints`",
      .doc = "Where checkpoints are kept."},
     {.name = "every", .type = T::kInteger, .at = Bound<&Checkpoint::every>, .low = 0,
-     .high = kStepsMax, .doc = "Steps between checkpoints; 0: none."},
+     .high = kStepsMax, .doc = "Steps between checkpoints; 0: none but at an early end."},
     {.name = "keep", .type = T::kInteger, .at = Bound<&Checkpoint::keep>, .low = 1, .high = 1 << 20,
      .acted_on = false, .doc = "Of the job's own the newest so many are kept."},
     {.name = "resume_from", .type = T::kString, .at = Bound<&Checkpoint::resume_from>,
@@ -300,7 +300,9 @@ constexpr Field kSpec[] = {
     {.name = "preemptible", .type = T::kBoolean, .at = Bound<&JobSpec::preemptible>,
      .acted_on = false, .doc = "The job may be stopped for one of higher priority."},
     {.name = "time_limit", .type = T::kDuration, .at = Bound<&JobSpec::time_limit>,
-     .otherwise = "none", .acted_on = false, .doc = "Time to run at most; not in force yet."},
+     .otherwise = "none", .acted_on = false,
+     .doc = "Time from its start at most: past it the job ends, with a checkpoint of its last "
+            "step if it has a `checkpoint` section."},
     {.name = "precision", .type = T::kMapping, .at = kOfOwner, .fields = kPrecision,
      .doc = "Number formats."},
     {.name = "language", .type = T::kModule, .at = Bound<&JobSpec::language>,
@@ -321,7 +323,10 @@ constexpr Field kSpec[] = {
     {.name = "optimizer", .type = T::kMapping, .at = Bound<&JobSpec::optimizer>,
      .fields = kOptimizer, .doc = "How parameters follow gradients."},
     {.name = "checkpoint", .type = T::kMapping, .at = Bound<&JobSpec::checkpoint>,
-     .otherwise = "none", .fields = kCheckpoint, .doc = "Checkpoints; not in force yet."},
+     .otherwise = "none", .fields = kCheckpoint,
+     .doc = "Checkpoints. With this section, even an empty one, a job that ends early in order "
+            "(`time_limit`, SIGTERM of a worker or of `phalanx run`) writes one of its last "
+            "step."},
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
      .doc = "What to do when a device is lost. Not in force yet but for mirrors (`state_home`, "
             "`state_copies`), and `ladder` and `widths` of jobs that begin without some of their "

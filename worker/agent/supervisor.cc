@@ -115,6 +115,11 @@ void Supervisor::Carry(const SendPublish& order) {
   if (message.mutable_publish()->ParseFromString(order.payload)) Send(order.process, message);
 }
 
+void Supervisor::Carry(const SendWish& order) {
+  v1::ToRank message;
+  if (message.mutable_wish()->ParseFromString(order.payload)) Send(order.process, message);
+}
+
 void Supervisor::Carry(const SendStopEpoch& order) {
   v1::ToRank message;
   message.mutable_stop()->set_epoch(order.epoch.value);

@@ -50,6 +50,7 @@ class Supervisor {
   void Carry(const SendRunEpoch& order);
   void Carry(const SendRendezvous& order);
   void Carry(const SendPublish& order);
+  void Carry(const SendWish& order);
   void Carry(const SendStopEpoch& order);
   void Carry(const SendQuit& order);
   void Carry(const TerminateProcess& order);

@@ -44,6 +44,7 @@ Command CommandOf(const v1::Command& command) {
       for (const auto& ranks : {body.layout().lost(), body.layout().idle()}) {
         assign.without_work.insert(ranks.begin(), ranks.end());
       }
+      assign.writes_checkpoints = body.writes_checkpoints();
       assign.payload = body.SerializeAsString();
       return assign;
     }
@@ -70,6 +71,10 @@ Command CommandOf(const v1::Command& command) {
       const v1::PublishCheckpoint& body = command.publish_checkpoint();
       return PublishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.rank(),
                             body.SerializeAsString()};
+    }
+    case v1::Command::kWish: {
+      const v1::Wish& body = command.wish();
+      return WishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.SerializeAsString()};
     }
     case v1::Command::COMMAND_NOT_SET:
       break;

@@ -29,8 +29,17 @@ CheckpointRun::CheckpointRun(const plan::Plan& plan, const train::TrainingState&
           }) {}
 
 void CheckpointRun::OnSettled() {
+  const int64_t every = plan_.spec.checkpoint->every;
+  if (every > 0 && state_.decided().step % every == 0) Begin();
+}
+
+void CheckpointRun::WriteLast(std::chrono::steady_clock::time_point deadline) {
+  writer_.AwaitWritten(deadline);
+  Begin();
+}
+
+void CheckpointRun::Begin() {
   const train::Decision& decided = state_.decided();
-  if (decided.step % plan_.spec.checkpoint->every != 0) return;
   const checkpoint::CheckpointName name{.step = decided.step, .epoch = plan_.epoch().value};
   {
     // Before it is begun: the order to publish it may come right behind what is told of it.

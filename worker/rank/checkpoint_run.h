@@ -1,7 +1,7 @@
 // worker/rank/checkpoint_run.h: the checkpoints of one epoch on one rank: when they are begun, what
 // is told of them.
 //
-// Thread-safe but for OnSettled, which belongs to the thread that trains.
+// Thread-safe but for OnSettled and WriteLast, which belong to the thread that trains.
 #pragma once
 
 #include <chrono>
@@ -38,6 +38,10 @@ class CheckpointRun {
 
   // A step is decided. Begins its checkpoint, if it is due.
   void OnSettled();
+  // The epoch ends before the job's last step, and nothing of it is enqueued any more: begins the
+  // checkpoint of its last step, whether one is due or not, once the one before has been written or
+  // given up.
+  void WriteLast(std::chrono::steady_clock::time_point deadline);
   // Whether everything that was begun has been written or given up by then.
   bool AwaitWritten(std::chrono::steady_clock::time_point deadline) {
     return writer_.AwaitWritten(deadline);
@@ -45,6 +49,8 @@ class CheckpointRun {
   void Publish(const v1::PublishCheckpoint& order);
 
  private:
+  // Of the last decided step.
+  void Begin();
   void OnWritten(const checkpoint::Written& written);
   void OnPublished(const checkpoint::CheckpointName& name,
                    const absl::StatusOr<checkpoint::Published>& published);

@@ -35,7 +35,7 @@ constexpr int32_t kCaptions = 8;
 constexpr absl::Duration kHostMemoryTimeout = absl::Seconds(30);
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
-constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last step
+constexpr std::chrono::minutes kLastPart{2};  // each to be written behind the last step
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 
@@ -204,7 +204,7 @@ void EpochRun::OnStep(const train::StepSummary& step) {
   figures_.Add(step, *program_);
   const auto now = std::chrono::steady_clock::now();
   const bool due = !progress_sent_.has_value() || now - *progress_sent_ >= kProgressInterval;
-  if (due || step.step == plan_.spec.steps) {
+  if (due || step.step == trainer_->last_step()) {
     progress_sent_ = now;
     v1::ToDaemon message;
     message.mutable_progress()->set_epoch(epoch());
@@ -302,7 +302,7 @@ absl::Status EpochRun::FindCheckpoint() {
 
 absl::Status EpochRun::MakeCheckpoints() {
   const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
-  if (!wanted.has_value() || wanted->every == 0) return absl::OkStatus();
+  if (!wanted.has_value() || checkpoints_ != nullptr) return absl::OkStatus();
   if (kept_.snapshot == nullptr) {
     ASSIGN_OR_RETURN(kept_.snapshot, checkpoint::Snapshot::Create(plan_, *kept_.training));
   }
@@ -321,6 +321,18 @@ absl::Status EpochRun::MakeCheckpoints() {
   const MutexLock lock(&mu_);
   checkpoints_ = std::move(checkpoints);
   return absl::OkStatus();
+}
+
+void EpochRun::WriteLastCheckpoint() {
+  if (const absl::Status made = MakeCheckpoints(); !made.ok()) {
+    v1::RankReport report;
+    report.mutable_event()->set_type("CheckpointFailed");
+    report.mutable_event()->set_message(
+        absl::StrCat("step ", trainer_->last_step(), ": ", made.message()));
+    return report_status_.Update(Report(std::move(report)));
+  }
+  if (checkpoints_ != nullptr)
+    checkpoints_->WriteLast(std::chrono::steady_clock::now() + kLastPart);
 }
 
 void EpochRun::Publish(const v1::PublishCheckpoint& order) {
@@ -406,7 +418,8 @@ absl::Status EpochRun::MakeTrainer() {
   if (order_.device_kind() == "gpu")
     buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
   RETURN_IF_ERROR(BorrowState(buffers));
-  RETURN_IF_ERROR(MakeCheckpoints());
+  const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
+  if (wanted.has_value() && wanted->every > 0) RETURN_IF_ERROR(MakeCheckpoints());
   RETURN_IF_ERROR(KeepHostCopy());
   ASSIGN_OR_RETURN(const train::TrainerOptions options, MakeTrainerOptions());
   train::TrainerCallbacks callbacks;
@@ -417,7 +430,8 @@ absl::Status EpochRun::MakeTrainer() {
   callbacks.on_settled = [this, checkpoints = checkpoints_.get()] {
     if (kept_.host_copy != nullptr)
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
-    if (checkpoints != nullptr) checkpoints->OnSettled();
+    // At an early end that of its last step takes the place of others.
+    if (checkpoints != nullptr && !trainer_->ends_early()) checkpoints->OnSettled();
   };
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;
@@ -432,6 +446,7 @@ absl::Status EpochRun::MakeTrainer() {
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(stopped_);
   training_ = kept_.training.get();
+  if (end_wished_) training_->WishEnd();
   return absl::OkStatus();
 }
 
@@ -450,6 +465,12 @@ absl::Status EpochRun::Train() {
       figures_.Write(output_, plan_, Rank{order_.rank()},
                      order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
+  if (trainer_->ends_early()) {
+    // Nothing comes behind the last update that its copy could keep waiting.
+    if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
+    WriteLastCheckpoint();
+    return report_status_;
+  }
   return order_.validation_index().empty() ? absl::OkStatus() : Evaluate();
 }
 
@@ -494,7 +515,8 @@ absl::Status EpochRun::RunToEnd() {
   // The last step's gathers may still be under way, and use the epoch's memory.
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
   v1::RankReport report;
-  report.mutable_succeeded()->set_step(plan_.spec.steps);
+  report.mutable_succeeded()->set_step(trainer_->last_step());
+  report.mutable_succeeded()->set_early(trainer_->ends_early());
   return Report(std::move(report));
 }
 
@@ -542,6 +564,12 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
   const absl::Status sent = Report(std::move(report));
   if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
   return drained.ok() ? ended : drained;
+}
+
+void EpochRun::WishEnd() {
+  MutexLock lock(&mu_);
+  end_wished_ = true;
+  if (training_ != nullptr) training_->WishEnd();
 }
 
 void EpochRun::Release() {

@@ -64,14 +64,16 @@ class EpochRun {
   const v1::RunEpoch& order() const { return order_; }
   int64_t epoch() const { return order_.assign().epoch(); }
 
-  // Trains to the last step, and sends every report of the epoch. When it returns nothing of the
-  // epoch runs any more and communicators are given back.
+  // Trains to the last step, the job's or that of a wished end, and sends every report of the
+  // epoch. When it returns nothing of the epoch runs any more and communicators are given back.
   // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
   // another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
   // Once Run() has returned OK: its last checkpoint may still be published, until the run goes.
   void Publish(const v1::PublishCheckpoint& order);
 
+  // The job is to end early, with a checkpoint.
+  void WishEnd();
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
   void Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers);
   // Ends Run() soon: every wait on a peer is woken.
@@ -88,7 +90,10 @@ class EpochRun {
   absl::Status BorrowState(const train::BufferOptions& buffers);
   // Names the checkpoint in what went wrong with it.
   absl::Status OfCheckpoint(absl::Status status) const;
+  // Unless the job wants none, or they are there already.
   absl::Status MakeCheckpoints();
+  // Of an end before the job's last step. What goes wrong with it is told and ends there.
+  void WriteLastCheckpoint();
   // Makes the second home of what of the state has it in host memory; where the node has no room
   // for it and the job leaves it open, an event says so.
   absl::Status KeepHostCopy();
@@ -132,8 +137,9 @@ class EpochRun {
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
+  bool end_wished_ ABSL_GUARDED_BY(mu_) = false;
   train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
-  // Set under mu_. nullptr: the job wants none.
+  // Set under mu_. nullptr: the job wants none, or none but at an early end.
   std::unique_ptr<CheckpointRun> checkpoints_;
   CondVar given_changed_;
   std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);

@@ -42,6 +42,7 @@ struct Record {
   double corrupt_samples = 0;  // likewise
   Volume volume;               // of its replica's samples, given by one rank a replica; else 0
   int64_t copied = 0;          // last step of whose state its host memory has a whole copy
+  int64_t wish = 0;            // what the rank was asked to wish for: kNoWish or kWishEnd
   int64_t finite = 0;          // 1: all of the sums above are
   int64_t stop = 0;            // 1: the rank was told to stop
   uint64_t checksum = 0;       // of everything above
@@ -69,10 +70,16 @@ struct Decision {
   double corrupt_samples = 0;
   Volume volume;
   int64_t copied = 0;  // the least of all records
+  int64_t wish = 0;    // the greatest of all records
 };
 
 // Of a rank that keeps no copies in host memory: it has them of any step.
 inline constexpr int64_t kCopiedAlways = INT64_MAX;
+
+// A wish of any rank is one of all, from the same step on.
+inline constexpr int64_t kNoWish = 0;
+// The job is to end early, with a checkpoint: the step after the decided one is the last.
+inline constexpr int64_t kWishEnd = 1;
 
 PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
   const double values[] = {record.squared_norm, record.loss_sum, record.counted_tokens,
@@ -86,6 +93,7 @@ PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
                             static_cast<uint64_t>(record.volume.images),
                             static_cast<uint64_t>(record.volume.sounds),
                             static_cast<uint64_t>(record.copied),
+                            static_cast<uint64_t>(record.wish),
                             static_cast<uint64_t>(record.finite),
                             static_cast<uint64_t>(record.stop)};
   for (uint64_t word : words) hash = (hash ^ word) * 0xBF58476D1CE4E5B9u;
@@ -135,7 +143,7 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
   if (stop) return decision;
   double squared_norm = 0, loss_sum = 0, tokens = 0, corrupt = 0;
   Volume volume;
-  int64_t copied = kCopiedAlways;
+  int64_t copied = kCopiedAlways, wish = kNoWish;
   bool finite = true;
   for (int32_t rank = 0; rank < world; ++rank) {
     const Record& record = records[rank];
@@ -151,12 +159,14 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
     volume.images += record.volume.images;
     volume.sounds += record.volume.sounds;
     if (record.copied < copied) copied = record.copied;
+    if (record.wish > wish) wish = record.wish;
     finite = finite && record.finite == 1;
   }
   decision.counted_tokens = tokens;
   decision.corrupt_samples = corrupt;
   decision.volume = volume;
   decision.copied = copied;
+  decision.wish = wish;
   if (!finite || !IsFinite(squared_norm) || !IsFinite(loss_sum)) {
     decision.verdict = Verdict::kSkipped;
     decision.loss = loss_sum;

@@ -425,7 +425,8 @@ absl::Status Executor::RecordStep(const StepContext& context) {
                       .plan_digest = plan_digest_,
                       .applied = context.step - 1,
                       .volume = context.batches->VolumeOf(*context.microbatches),
-                      .copied = state_.copied()};
+                      .copied = state_.copied(),
+                      .wish = state_.wish()};
   state_.kernels().WriteRecord(records_, self, header, sums_);
   if (control_ == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(records_.mutable_data_ptr());

@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan,
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks) {
   std::unique_ptr<Trainer> trainer(new Trainer(plan, state, options, std::move(callbacks)));
-  state.TakeBackStop();
+  state.TakeBackRequests();
   ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, state));
   trainer->batches_ =
       std::make_unique<Batches>(plan, trainer->executor_->places(), source, state.options().device,
@@ -76,6 +76,7 @@ absl::Status Trainer::Settle() {
                               rank.value, " is missing or of another step")));
   }
   pending_step_ = 0;
+  if (decision.wish == kWishEnd) last_step_ = std::min(last_step_, decision.step + 1);
   state_.Account(decision);
   Tell(decision);
   if (callbacks_.on_settled != nullptr) callbacks_.on_settled();
@@ -132,14 +133,15 @@ absl::Status Trainer::Enqueue(int64_t step) {
 
 absl::Status Trainer::Run() {
   last_decided_ = std::chrono::steady_clock::now();
-  for (int64_t step = FirstStep(); step <= plan_.spec.steps; ++step) RETURN_IF_ERROR(Enqueue(step));
+  for (int64_t step = FirstStep(); step <= last_step_; ++step) RETURN_IF_ERROR(Enqueue(step));
   RETURN_IF_ERROR(Settle());
   RETURN_IF_ERROR(executor_->AwaitParts());
-  return options_.trace_step >= FirstStep() ? ShareTrace() : absl::OkStatus();
+  const bool traced = options_.trace_step >= FirstStep() && options_.trace_step <= last_step_;
+  return traced ? ShareTrace() : absl::OkStatus();
 }
 
 absl::Status Trainer::ShareTrace() {
-  if (options_.trace_step == plan_.spec.steps) {
+  if (options_.trace_step == last_step_) {
     // No step comes after it whose decision would say that all its work is done.
     RETURN_IF_ERROR(AwaitWork(*executor_, "the last step's work is not done"));
     trace_ = executor_->ReadFigures(options_.trace_step).instructions;

@@ -1,6 +1,10 @@
 // worker/train/trainer.h: trains one epoch of a plan on one rank, from where the state stands to
 // the last step.
 //
+// That is the job's last one unless some rank wishes for the end (TrainingState::WishEnd): its wish
+// is known with the decision of a step, when the next one is under way, so that one is the last, on
+// all ranks.
+//
 // An epoch ends early when the state is told to stop (TrainingState::RequestStop) or when
 // communicators fail. The trainer is then of no more use but for AccountForLast.
 //
@@ -78,6 +82,9 @@ class Trainer {
   // After Prepare. Errors: Cancelled after a request to stop; Aborted where a record did not hold;
   // those of SkippedSteps; what communicators and stages return.
   absl::Status Run();
+  // As far as it is known, and for good once Run has returned OK.
+  int64_t last_step() const { return last_step_; }
+  bool ends_early() const { return last_step_ < plan_.spec.steps; }
   // Runs one step and waits for its decision: what tests use.
   absl::StatusOr<Decision> RunOne(int64_t step);
   // Once nothing of an epoch that ended early runs any more: accounts for a step that was decided
@@ -92,7 +99,11 @@ class Trainer {
 
   Trainer(const plan::Plan& plan, TrainingState& state, const TrainerOptions& options,
           TrainerCallbacks callbacks)
-      : plan_(plan), state_(state), options_(options), callbacks_(std::move(callbacks)) {}
+      : plan_(plan),
+        state_(state),
+        options_(options),
+        callbacks_(std::move(callbacks)),
+        last_step_(plan.spec.steps) {}
   // Unless all ranks are warm.
   absl::Status WarmUp();
   absl::Status Enqueue(int64_t step);
@@ -117,6 +128,7 @@ class Trainer {
   std::vector<Microbatch> next_;          // of step next_step_
   int64_t next_step_ = 0;
 
+  int64_t last_step_;
   int64_t pending_step_ = 0;  // run, decision not yet read; 0: none
   SkippedSteps skipped_{options_.skipped_in_a_row_max};
   std::vector<InstructionTime> trace_;      // of trace_step, once it is known

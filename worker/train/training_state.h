@@ -10,9 +10,10 @@
 //
 // Words: a *home* is a block of optimizer state (state_block.h), the rank's own or a mirror.
 //
-// Not thread-safe but for RequestStop and stop_requested.
+// Not thread-safe but for RequestStop, stop_requested and WishEnd.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -92,9 +93,15 @@ class TrainingState {
 
   // Thread-safe. Ends the epoch that borrows the state: no step is decided here any more.
   void RequestStop() { kernels_->SetStop(true); }
-  // Before an epoch's first request can come.
-  void TakeBackStop() { kernels_->SetStop(false); }
   bool stop_requested() const { return kernels_->stopped(); }
+  // Thread-safe. This rank's next records wish for the end of the job (kWishEnd).
+  void WishEnd() { wish_.store(kWishEnd); }
+  int64_t wish() const { return wish_.load(); }
+  // Before an epoch's first request or wish can come.
+  void TakeBackRequests() {
+    kernels_->SetStop(false);
+    wish_.store(kNoWish);
+  }
 
   // What ended an epoch that borrowed the state, as what it came of: a failed device fails whatever
   // is called next, and not every library says why. Of the kind DeviceFailed if the device says so.
@@ -159,6 +166,7 @@ class TrainingState {
   int64_t reduced_step_ = 0;
   std::map<const void*, std::function<void()>> await_readers_;
   std::function<int64_t()> copied_;  // nullptr: nothing is kept there
+  std::atomic<int64_t> wish_{kNoWish};
   bool warm_ = false;
 };
 

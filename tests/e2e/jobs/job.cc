@@ -87,6 +87,7 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       "  optimizer: {learning_rate: ", options.learning_rate, ", warmup_steps: 2}\n",
       options.recovery.empty() ? "" : absl::StrCat("  recovery: ", options.recovery, "\n"),
       options.checkpoint.empty() ? "" : absl::StrCat("  checkpoint: ", options.checkpoint, "\n"),
+      options.time_limit.empty() ? "" : absl::StrCat("  time_limit: ", options.time_limit, "\n"),
       "  resources: {device: cpu}\n  output: ", options.output,
       options.trace ? "\n  trace: true\n" : "\n");
 }

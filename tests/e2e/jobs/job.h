@@ -45,6 +45,7 @@ struct JobOptions {
   bool trace = false;
   std::string recovery;    // "{state_home: host}"; empty: the defaults
   std::string checkpoint;  // "{every: 3}"; empty: none
+  std::string time_limit;  // empty: none
   std::string output = "out";
 };
 // Steps that no test waits for the end of.

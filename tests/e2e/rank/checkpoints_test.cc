@@ -109,6 +109,65 @@ TEST(RankCheckpointsTest, CheckpointOfTheLastStep_IsPublishedBehindTheEpoch) {
   for (int32_t rank = 0; rank < world.size(); ++rank) EXPECT_EQ(world.Quit(rank), 0) << rank;
 }
 
+// One rank is told, once two steps are done: all end at the same step and have written a
+// checkpoint of it, of which a job can begin; the ranks could train on at once.
+TEST(RankCheckpointsTest, WishOfOneRank_EndsAllAtOneStepWithItsCheckpoint) {
+  for (const int64_t every : {0, 1, 1000}) {
+    const DataFolder data = MakeData();
+    JobOptions options = Job("out", absl::StrCat("{every: ", every, ", keep: 1}"));
+    options.steps = kForEver;
+    options.validation = true;  // not evaluated
+    RankWorld world(data, options);
+    world.Begin(std::nullopt);
+    world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+    world.Wish(3);
+    const RankWorld::Said done =
+        world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
+    const int64_t last = done.succeeded.at(0).step();
+    for (const auto& [rank, succeeded] : done.succeeded) {
+      EXPECT_EQ(succeeded.step(), last) << "rank " << rank << ", every " << every;
+      EXPECT_TRUE(succeeded.early());
+    }
+    EXPECT_EQ(StepsFault(MetricsOf(data, "out"), last), "");
+    ASSERT_THAT(done.parts.at(last), SizeIs(world.size())) << "every " << every;
+    if (every != 1) {
+      EXPECT_THAT(done.parts, SizeIs(1));
+    }
+    world.Publish(0, last);
+    const RankWorld::Said said =
+        world.Await([](const RankWorld::Said& s) { return !s.published.empty(); });
+    ASSERT_EQ(said.published[0].error(), "");
+    const std::string path = said.published[0].path();
+    const auto manifest = checkpoint::ReadManifestOf(path);
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    EXPECT_EQ(manifest->step, last);
+    EXPECT_TRUE(checkpoint::VerifyCheckpoint(path, *manifest, {}).ok());
+    for (int32_t rank = 0; rank < world.size(); ++rank) EXPECT_EQ(world.Quit(rank), 0) << rank;
+  }
+}
+
+// The wish comes before there is anything that could be asked, and is of no later epoch.
+TEST(RankCheckpointsTest, WishBeforeTheFirstStep_EndsWithTheSecondAndNotTheNextEpoch) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("out", ""));
+  world.Begin(std::nullopt);
+  world.Wish(1);
+  const RankWorld::Said said =
+      world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
+  for (const auto& [rank, succeeded] : said.succeeded) {
+    EXPECT_EQ(succeeded.step(), 2) << rank;
+    EXPECT_TRUE(succeeded.early()) << rank;
+  }
+  EXPECT_THAT(said.parts, IsEmpty());
+  world.Begin(std::nullopt);
+  const RankWorld::Said whole =
+      world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
+  for (const auto& [rank, succeeded] : whole.succeeded) {
+    EXPECT_EQ(succeeded.step(), kSteps) << rank;
+    EXPECT_FALSE(succeeded.early()) << rank;
+  }
+}
+
 TEST(RankCheckpointsTest, FolderThatCannotBe_IsToldAndTrainingGoesOn) {
   const DataFolder data = MakeData();
   support::WriteFile(absl::StrCat(data.path, "/file"), "");

@@ -191,7 +191,7 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
   if (report.has_step()) said_.steps.push_back(report.step());
   if (report.has_quiet()) said_.quiet[rank] = report.quiet();
   if (report.has_error()) said_.errors[rank] = report.error();
-  if (report.has_succeeded()) said_.succeeded[rank] = true;
+  if (report.has_succeeded()) said_.succeeded[rank] = report.succeeded();
   if (report.has_event()) said_.events.push_back(report.event());
   if (report.has_checkpoint_part())
     said_.parts[report.checkpoint_part().step()][rank] = report.checkpoint_part();
@@ -282,6 +282,15 @@ void RankWorld::Publish(int32_t rank, int64_t step) {
   publish.set_rank(rank);
   publish.set_step(step);
   publish.set_parts_digest(checkpoint::DigestOf(parts));
+  const absl::Status sent =
+      ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
+  support::Require(sent.ok(), sent.ToString());
+}
+
+void RankWorld::Wish(int32_t rank) {
+  v1::ToRank order;
+  order.mutable_wish()->set_job(kJob);
+  order.mutable_wish()->set_epoch(epoch_);
   const absl::Status sent =
       ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
   support::Require(sent.ok(), sent.ToString());

@@ -35,7 +35,8 @@ class RankWorld {
     std::vector<v1::StepReport> steps;
     std::map<int32_t, v1::RankQuiet> quiet;
     std::map<int32_t, v1::RankError> errors;
-    std::map<int32_t, bool> stopped, succeeded;
+    std::map<int32_t, bool> stopped;
+    std::map<int32_t, v1::RankSucceeded> succeeded;
     std::vector<v1::JobEvent> events;
     std::map<int64_t, std::map<int32_t, v1::RankCheckpointPart>> parts;  // by step and rank
     std::vector<v1::RankCheckpointPublished> published;
@@ -54,6 +55,8 @@ class RankWorld {
   Said Await(const std::function<bool(const Said&)>& enough);
   // Orders a rank to publish a checkpoint of which all parts have been told.
   void Publish(int32_t rank, int64_t step);
+  // Tells one rank that the job is to end early.
+  void Wish(int32_t rank);
   // Orders all ranks to leave the epoch, and waits until they have.
   Said Stop();
 

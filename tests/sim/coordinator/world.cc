@@ -54,6 +54,12 @@ int64_t World::succeeded() const {
   });
 }
 
+int64_t World::ended_early() const {
+  return std::count_if(published_.begin(), published_.end(), [](const auto& entry) {
+    return entry.second.reason.find(", checkpoint /c/") != std::string::npos;
+  });
+}
+
 std::string World::Describe() const {
   std::string text;
   for (const auto& [id, job] : machine_->jobs()) {
@@ -146,24 +152,38 @@ void World::Take(const Action& action) {
   }
 }
 
-// An order of an epoch follows the stored record of that epoch.
+// What a command orders follows the stored record of it.
 void World::CheckCommand(const Command& command) {
   const auto stored = [&](JobId job, auto matches) {
-    return std::any_of(records_.begin(), records_.begin() + static_cast<std::ptrdiff_t>(stored_),
-                       [&](const JournalRecord& record) {
-                         const auto* planned = std::get_if<EpochPlanned>(&record.body);
-                         return record.job == job && planned != nullptr && matches(*planned);
-                       });
+    return std::any_of(
+        records_.begin(), records_.begin() + static_cast<std::ptrdiff_t>(stored_),
+        [&](const JournalRecord& record) { return record.job == job && matches(record.body); });
   };
+  const auto planned = [](const auto& body) { return std::get_if<EpochPlanned>(&body); };
   if (const auto* prepare = std::get_if<PrepareData>(&command)) {
-    if (!stored(prepare->job, [](const EpochPlanned&) { return true; })) {
+    if (!stored(prepare->job, [&](const auto& body) { return planned(body) != nullptr; })) {
       Violate("data is prepared before the plan is stored");
     }
   } else if (const auto* assign = std::get_if<Assign>(&command)) {
-    if (!stored(assign->job, [assign](const EpochPlanned& planned) {
-          return planned.layout == assign->layout && planned.plan_digest == assign->plan_digest;
+    if (!stored(assign->job, [&](const auto& body) {
+          const EpochPlanned* plan = planned(body);
+          return plan != nullptr && plan->layout == assign->layout &&
+                 plan->plan_digest == assign->plan_digest;
         })) {
       Violate("ranks are assigned before their epoch is stored");
+    }
+  } else if (const auto* publish = std::get_if<PublishCheckpoint>(&command)) {
+    if (!stored(publish->job, [&](const auto& body) {
+          const auto* written = std::get_if<CheckpointWritten>(&body);
+          return written != nullptr && written->epoch == publish->epoch &&
+                 written->step == publish->step && written->rank == publish->rank;
+        })) {
+      Violate("a checkpoint is published before it is stored that all of it is written");
+    }
+  } else if (const auto* wish = std::get_if<Wish>(&command)) {
+    if (!stored(wish->job,
+                [](const auto& body) { return std::holds_alternative<EndWished>(body); })) {
+      Violate("an end is wished before that is stored");
     }
   }
 }
@@ -228,7 +248,8 @@ void World::CheckReplay() {
     if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
         !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.submitted != b.submitted ||
         a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
-        a.succeeded != b.succeeded || a.event_count != b.event_count ||
+        a.succeeded != b.succeeded || a.ended_step != b.ended_step ||
+        a.ending.has_value() != b.ending.has_value() || a.event_count != b.event_count ||
         !(*a.request == *b.request)) {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
@@ -310,6 +331,8 @@ void World::Submit() {
                                               .steps = 10,
                                               .devices = 1 + static_cast<int32_t>(prng_.Below(6))});
   request->world = request->devices;
+  request->checkpoints = Chance(2);
+  if (Chance(3)) request->time_limit = absl::Seconds(1 + static_cast<int64_t>(prng_.Below(10)));
   Feed(SubmitRequested{Token{++token_}, request,
                        prng_.Below(4) == 0 ? absl::StrCat("request", prng_.Below(6)) : ""});
 }
@@ -346,7 +369,7 @@ void World::Act() {
       if (Chance(4) && !machine_->jobs().empty()) {
         Feed(CancelRequested{
             Token{++token_},
-            JobId{1 + static_cast<int64_t>(prng_.Below(machine_->jobs().size() + 1))}});
+            JobId{1 + static_cast<int64_t>(prng_.Below(machine_->jobs().size() + 1))}, Chance(2)});
       }
       return;
     case 2:

@@ -42,6 +42,8 @@ struct FakeProcess {
   bool said_hello = false, ready = false, succeeded = false;
   std::optional<Epoch> to_stop;
   bool ending = false, killed = false;
+  bool wished = false;                // for the end of its epoch
+  std::optional<int64_t> to_publish;  // a checkpoint of this step
 };
 
 struct FakeNode {
@@ -72,6 +74,7 @@ class World {
   int64_t crashes() const { return crashes_; }
   int64_t ended() const;
   int64_t succeeded() const;
+  int64_t ended_early() const;  // with a checkpoint
 
  private:
   // world.cc: the coordinator, its store and its users.
@@ -104,6 +107,7 @@ class World {
   void DropStream(FakeNode& node);
   bool PumpStream(FakeNode& node);
   bool PumpProcess(FakeNode& node, bool faults);
+  void EndEpoch(FakeNode& node, agent::ProcessNumber number, bool faults);
   void Report(FakeNode& node, agent::ProcessNumber process, agent::ReportKind kind,
               decltype(RankReported::report) report);
   void EndProcess(FakeNode& node, agent::ProcessNumber process, int32_t signal);
@@ -122,6 +126,8 @@ class World {
   std::vector<SessionId> ended_sessions_;
   std::vector<SessionId> impostors_;
   std::vector<decltype(RankReported::report)> reports_;  // payloads are places in it
+  // With which all ranks of an epoch end, once the first of them has.
+  std::map<std::pair<JobId, Epoch>, int64_t> last_steps_;
   std::set<JobId> acknowledged_;
   std::map<JobId, JobView> published_;
   std::vector<std::string> violations_;

@@ -9,6 +9,8 @@
 namespace phalanx::coordinator {
 namespace {
 
+constexpr int64_t kSteps = 10, kEarlyStep = 6;  // of all jobs
+
 agent::Document DocumentOf(const JobRequest& request) {
   return {request.document.text, request.document.directory};
 }
@@ -18,7 +20,10 @@ struct Translate {
     return agent::PrepareDataCommand{c.job, DocumentOf(*c.request)};
   }
   agent::Command operator()(const Assign& c) const {
-    agent::AssignCommand assign{.job = c.job, .epoch = c.epoch, .document = DocumentOf(*c.request)};
+    agent::AssignCommand assign{.job = c.job,
+                                .epoch = c.epoch,
+                                .document = DocumentOf(*c.request),
+                                .writes_checkpoints = c.request->checkpoints};
     for (const auto& entry : c.layout->nodes) {
       assign.placement.push_back({entry.node, entry.devices});
     }
@@ -31,8 +36,9 @@ struct Translate {
     return agent::StopCommand{c.job, c.epoch, c.grace, c.reason};
   }
   agent::Command operator()(const PublishCheckpoint& c) const {
-    return agent::PublishCommand{c.job, c.epoch, c.rank, ""};
+    return agent::PublishCommand{c.job, c.epoch, c.rank, absl::StrCat(c.step)};
   }
+  agent::Command operator()(const Wish& c) const { return agent::WishCommand{c.job, c.epoch, ""}; }
   agent::Command operator()(const FetchLogs& c) const {
     return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail, c.after};
   }
@@ -138,6 +144,13 @@ void World::Carry(FakeNode& node, const agent::Action& action) {
     Order(node, *start);
   } else if (const auto* run = std::get_if<agent::SendRunEpoch>(&action)) {
     Order(node, *run);
+  } else if (const auto* publish = std::get_if<agent::SendPublish>(&action)) {
+    int64_t step = 0;
+    if (FakeProcess* p = process(publish->process);
+        p != nullptr && absl::SimpleAtoi(publish->payload, &step))
+      p->to_publish = step;
+  } else if (const auto* wish = std::get_if<agent::SendWish>(&action)) {
+    if (FakeProcess* p = process(wish->process)) p->wished = true;
   } else if (const auto* stop = std::get_if<agent::SendStopEpoch>(&action)) {
     if (FakeProcess* p = process(stop->process)) p->to_stop = stop->epoch;
   } else if (const auto* quit = std::get_if<agent::SendQuit>(&action)) {
@@ -182,7 +195,8 @@ void World::Order(FakeNode& node, const agent::SendRunEpoch& order) {
   }
   process.epoch = order.assign->epoch;
   process.rank = order.rank;
-  process.ready = process.succeeded = false;
+  process.ready = process.succeeded = process.wished = false;
+  process.to_publish = std::nullopt;
 }
 
 std::optional<Event> World::EventOf(FakeNode& node, const agent::Action& action) {
@@ -304,6 +318,14 @@ bool World::PumpProcess(FakeNode& node, bool faults) {
     FeedDaemon(node, agent::EpochStopped{number, epoch});
     return true;
   }
+  if (process.to_publish.has_value()) {
+    const int64_t step = *std::exchange(process.to_publish, std::nullopt);
+    const bool fails = faults && Chance(4);
+    Report(node, number, agent::ReportKind::kOther,
+           RankCheckpointPublished{step, fails ? "" : absl::StrCat("/c/", step),
+                                   fails ? "No space left on device" : ""});
+    return true;
+  }
   if (process.epoch == Epoch{} || process.succeeded) return false;
   if (!process.ready) {
     process.ready = true;
@@ -328,9 +350,28 @@ bool World::PumpProcess(FakeNode& node, bool faults) {
     FeedDaemon(node, agent::RankProgressed{number, process.epoch, step});
     return true;
   }
-  process.succeeded = true;
-  Report(node, number, agent::ReportKind::kOther, RankSucceeded{10});
+  // Jobs that write checkpoints train for long, so that some are asked to end before.
+  const bool ends = process.wished || last_steps_.contains({process.job, process.epoch});
+  if (job->second.state.request->checkpoints && !ends && !Chance(30)) return false;
+  EndEpoch(node, number, faults);
   return true;
+}
+
+// Whoever is the first to end was wished to or not; the others have decided the same steps.
+void World::EndEpoch(FakeNode& node, agent::ProcessNumber number, bool faults) {
+  FakeProcess& process = node.processes.at(number);
+  const int64_t step =
+      last_steps_.try_emplace({process.job, process.epoch}, process.wished ? kEarlyStep : kSteps)
+          .first->second;
+  process.succeeded = true;
+  const bool early = step < kSteps;
+  if (early && !(faults && Chance(8))) {
+    const std::string file = process.rank == 1 ? "" : absl::StrCat("rank-", process.rank);
+    Report(node, number, agent::ReportKind::kOther, RankCheckpointPart{step, {.file = file}});
+  }
+  // A process that its daemon has ended for what it said reports no more.
+  if (!node.processes.contains(number)) return;
+  Report(node, number, agent::ReportKind::kOther, RankSucceeded{.step = step, .early = early});
 }
 
 }  // namespace phalanx::coordinator

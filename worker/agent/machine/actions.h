@@ -109,6 +109,10 @@ struct SendPublish {
   ProcessNumber process;
   std::string payload;
 };
+struct SendWish {
+  ProcessNumber process;
+  std::string payload;
+};
 struct SendStopEpoch {
   ProcessNumber process;
   Epoch epoch;
@@ -143,9 +147,10 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
-                            UseStore, PrepareData, CancelData, StartProcess, SendRunEpoch,
-                            SendRendezvous, SendPublish, SendStopEpoch, SendQuit, TerminateProcess,
-                            KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
+using Action =
+    std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
+                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendRendezvous, SendPublish,
+                 SendWish, SendStopEpoch, SendQuit, TerminateProcess, KillProcess, FreeHostMemory,
+                 UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

@@ -50,7 +50,8 @@ struct AssignCommand {
   std::vector<NodeDevices> placement;
   // Those whose device is gone or has no work in this epoch: no process is started for them.
   std::set<int32_t> without_work;
-  std::string payload;  // Assign
+  bool writes_checkpoints = false;  // at an early end too
+  std::string payload;              // Assign
 };
 struct RendezvousCommand {
   JobId job;
@@ -78,9 +79,14 @@ struct PublishCommand {
   int32_t rank = 0;
   std::string payload;  // PublishCheckpoint
 };
+struct WishCommand {
+  JobId job;
+  Epoch epoch;
+  std::string payload;  // Wish
+};
 struct UnknownCommand {};  // of a newer coordinator
 using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, RendezvousCommand,
-                             StopCommand, FetchLogsCommand, PublishCommand>;
+                             StopCommand, FetchLogsCommand, PublishCommand, WishCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;

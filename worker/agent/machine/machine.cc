@@ -54,6 +54,7 @@ std::vector<Action> Machine::Step(Instant now, const Event& event) {
   actions_.clear();
   if (exited_) return {};
   std::visit([this](const auto& body) { Apply(body); }, event);
+  if (judged_ >= patience_until_) EndPatience();
   KeepProcesses();
   KeepSession();
   return std::exchange(actions_, {});
@@ -61,7 +62,7 @@ std::vector<Action> Machine::Step(Instant now, const Event& event) {
 
 Instant Machine::NextDeadline() const {
   if (exited_) return absl::InfiniteFuture();
-  Instant next = exit_at_;
+  Instant next = std::min(exit_at_, patience_until_);
   if (session_state_ == SessionState::kOpen) {
     if (!heartbeat_on_its_way_) next = std::min(next, heartbeat_at_);
   } else if (session_state_ == SessionState::kOpening ||
@@ -133,6 +134,7 @@ void Machine::Apply(const MessageWritten& event) {
 
 void Machine::Apply(const GoodbyeReceived& event) {
   if (event.session != session_) return;
+  patience_until_ = absl::InfiniteFuture();
   Drain(absl::StrCat("the coordinator let the node go: ", event.reason), absl::OkStatus(),
         options_.shutdown_grace);
 }
@@ -193,8 +195,13 @@ void Machine::Apply(const DeadlineReached& event) {
 }
 
 void Machine::Apply(const TerminationRequested&) {
-  Drain("asked to end", absl::OkStatus(),
-        draining_ ? absl::ZeroDuration() : options_.shutdown_grace);
+  const bool again = draining_;
+  // Without a coordinator nobody says when a checkpoint is published.
+  if (!again && session_state_ == SessionState::kOpen) {
+    patience_until_ = now_ + options_.shutdown_grace -
+                      std::min(options_.ending_grace, options_.shutdown_grace / 2);
+  }
+  Drain("asked to end", absl::OkStatus(), again ? absl::ZeroDuration() : options_.shutdown_grace);
 }
 
 // Whoever is late has had no chance to be heard.
@@ -202,6 +209,7 @@ void Machine::Apply(const Stalled& event) {
   const absl::Duration excuse = ExcuseFor(event.duration);
   if (session_state_ == SessionState::kOpening) session_deadline_ += excuse;
   exit_at_ += excuse;
+  patience_until_ += excuse;
   for (auto& [number, process] : processes_) {
     process.kill_at += excuse;
     process.terminate_at += excuse;
@@ -299,6 +307,19 @@ void Machine::Run(uint64_t number, const PublishCommand& command) {
     return Answer(number, absl::OkStatus());
   }
   Answer(number, Superseded(command.job, command.epoch));
+}
+
+void Machine::Run(uint64_t number, const WishCommand& command) {
+  bool runs = false;
+  for (const auto& [process_number, process] : processes_) {
+    if (process.job != command.job || process.state != ProcessState::kRunning ||
+        process.epoch != command.epoch) {
+      continue;
+    }
+    actions_.push_back(SendWish{process_number, command.payload});
+    runs = true;
+  }
+  Answer(number, runs ? absl::OkStatus() : Superseded(command.job, command.epoch));
 }
 
 void Machine::Run(uint64_t number, const StopCommand& command) {
@@ -412,7 +433,20 @@ void Machine::Drain(std::string reason, absl::Status failure, absl::Duration gra
   }
   failure_.Update(failure);
   exit_at_ = std::min(exit_at_, now_ + grace + kFarewell);
-  for (auto& [number, process] : processes_) End(number, process, grace, exit_reason_);
+  if (grace <= absl::ZeroDuration()) patience_until_ = absl::InfiniteFuture();
+  const bool patient = patience_until_ < absl::InfiniteFuture();
+  for (auto& [number, process] : processes_) {
+    if (patient && MayEndWithCheckpoint(process)) continue;
+    End(number, process, grace, exit_reason_);
+  }
+}
+
+void Machine::EndPatience() {
+  patience_until_ = absl::InfiniteFuture();
+  for (auto& [number, process] : processes_) {
+    const absl::Duration left = exit_at_ - kFarewell - now_;
+    End(number, process, std::max(left, absl::ZeroDuration()), exit_reason_);
+  }
 }
 
 void Machine::LeaveStore() {

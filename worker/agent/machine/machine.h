@@ -27,6 +27,10 @@
 // Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
 // time. A device goes to another job's process only after the one before was reaped.
 //
+// Draining: the daemon ends on request, and says so first. Ranks whose job writes checkpoints then
+// go on until the coordinator, which lets the job end with one, has them stopped, or until most of
+// the grace time is over; other ranks are ended at once.
+//
 // Deadlines. Nobody is judged late before everything that came in by the deadline has been fed:
 // only DeadlineReached says so, and every other event leaves them alone.
 //
@@ -69,7 +73,9 @@ struct MachineOptions {
   // Between Quit and SIGTERM, at most half of the grace time.
   absl::Duration quit_grace = absl::Seconds(2);
   // Of the ranks, when the daemon ends or a newer epoch leaves them out.
-  absl::Duration shutdown_grace = absl::Seconds(10);
+  absl::Duration shutdown_grace = absl::Seconds(30);
+  // Of that, what remains for ranks that were to end with a checkpoint and have not; at most half.
+  absl::Duration ending_grace = absl::Seconds(5);
   // A process that does not say hello, or does not leave its epoch, in so long is killed.
   absl::Duration hello_timeout = absl::Seconds(120);
   absl::Duration stop_epoch_timeout = absl::Seconds(20);
@@ -156,6 +162,7 @@ class Machine {
   void Run(uint64_t number, const RendezvousCommand& command);
   void Run(uint64_t number, const StopCommand& command);
   void Run(uint64_t number, const PublishCommand& command);
+  void Run(uint64_t number, const WishCommand& command);
   void Run(uint64_t number, const FetchLogsCommand& command);
   void Answer(uint64_t number, absl::Status status,
               std::shared_ptr<const DataOutcome> data = nullptr);
@@ -166,6 +173,8 @@ class Machine {
   void KeepSession();
   // `failure`: what ends the daemon otherwise than in good order.
   void Drain(std::string reason, absl::Status failure, absl::Duration grace);
+  // What remains of the grace time is for ranks to end in.
+  void EndPatience();
   uint64_t LastCommandNumber() const;
   void RememberEpoch(JobId job, Epoch epoch);
   void ForgetOutcomes();
@@ -193,6 +202,8 @@ class Machine {
   void KeepProcesses();
   void AnswerStops();
   bool HasProcess(JobId job) const;
+  // Its job ends with a checkpoint if the coordinator lets it.
+  bool MayEndWithCheckpoint(const Process& process) const;
   std::vector<RunningAssignment> Running() const;
   std::vector<Progress> ProgressOf() const;
 
@@ -237,6 +248,8 @@ class Machine {
   bool exited_ = false;
   std::string exit_reason_;
   Instant exit_at_ = absl::InfiniteFuture();
+  // While it drains: ranks that have not been stopped are then ended.
+  Instant patience_until_ = absl::InfiniteFuture();
 };
 
 }  // namespace phalanx::agent

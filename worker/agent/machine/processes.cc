@@ -295,6 +295,12 @@ bool Machine::HasProcess(JobId job) const {
                      [job](const auto& entry) { return entry.second.job == job; });
 }
 
+bool Machine::MayEndWithCheckpoint(const Process& process) const {
+  const auto assigned = assignments_.find(process.job);
+  return process.state == ProcessState::kRunning && assigned != assignments_.end() &&
+         assigned->second.command->writes_checkpoints;
+}
+
 std::vector<RunningAssignment> Machine::Running() const {
   std::set<std::pair<JobId, Epoch>> running;
   for (const auto& [number, process] : processes_) {

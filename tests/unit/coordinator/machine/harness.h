@@ -118,8 +118,8 @@ class Harness {
     const auto refused = refused_deletes.find(token_);
     return refused == refused_deletes.end() ? absl::OkStatus() : refused->second;
   }
-  absl::Status Cancel(JobId job) {
-    Feed(CancelRequested{Token{++token_}, job});
+  absl::Status Cancel(JobId job, bool checkpoint = false) {
+    Feed(CancelRequested{Token{++token_}, job, checkpoint});
     return answers.at(token_).status();
   }
   std::vector<std::string> Explain(JobId job) {

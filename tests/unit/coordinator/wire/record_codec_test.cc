@@ -32,6 +32,8 @@ JobRequestPtr FullRequest() {
                  .warnings = {"spec.recovery: not in force yet"},
                  .steps = 300,
                  .corrupt_max = 5,
+                 .time_limit = absl::Milliseconds(90'500),
+                 .checkpoints = true,
                  .priority = 2,
                  .world = 6,
                  .devices = 8,
@@ -78,6 +80,7 @@ std::vector<JournalRecord> OneOfEach() {
       of(JobSubmitted{FullRequest(), "request"}),
       of(EpochPlanned{FullLayout(), "plan", CheckpointSource{"/c/step-3", "manifest", 3}}),
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
+      of(PhaseChanged{job::JobPhase::kRunning, "trains", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
       of(StepReached{step}),
       of(CheckpointWritten{Epoch{1}, 4, 2, "parts", 1 << 20, 1.5}),
@@ -87,7 +90,8 @@ std::vector<JournalRecord> OneOfEach() {
       of(CheckpointWritten{Epoch{1}, 6, 1, "last parts", 3, 0.25}),
       of(Evaluated{
           {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
-      of(RanksSucceeded{Epoch{1}, {0, 2}}),
+      of(EndWished{job::FailureKind::kNodeStopped, "n"}),
+      of(RanksSucceeded{Epoch{1}, {0, 2}, 6}),
       of(PhaseChanged{
           job::JobPhase::kFailed, "killed",
           FailureCause{job::FailureKind::kRankKilled, 2, "n", 9, 0, "message", kTime}})};
@@ -143,6 +147,12 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.evaluation, after.evaluation);
   EXPECT_EQ(before.failure, after.failure);
   EXPECT_EQ(before.succeeded, after.succeeded);
+  EXPECT_EQ(before.ended_step, 6);
+  EXPECT_EQ(after.ended_step, 6);
+  ASSERT_TRUE(after.ending.has_value());
+  EXPECT_EQ(after.ending->wish.failure, job::FailureKind::kNodeStopped);
+  EXPECT_EQ(after.ending->wish.node, "n");
+  EXPECT_EQ(after.ending->since, kTime);
   EXPECT_EQ(before.checkpoint, after.checkpoint);
   EXPECT_EQ(before.checkpoint_step, after.checkpoint_step);
   EXPECT_EQ(before.publishing, after.publishing);

@@ -138,6 +138,7 @@ TEST(MessageTest, TextsOfAWorker_AreCut) {
 TEST(CommandTest, Assign_CarriesEverything) {
   auto request = std::make_shared<JobRequest>();
   request->document = {.text = "text", .directory = "/d"};
+  request->checkpoints = true;
   v1::Command command;
   const plan::Layout layout{.epoch = Epoch{2},
                             .schedule = {.name = job::ScheduleName::k1F1B},
@@ -155,6 +156,26 @@ TEST(CommandTest, Assign_CarriesEverything) {
   EXPECT_EQ(command.assign().checkpoint().path(), "/c/step-3");
   EXPECT_EQ(command.assign().checkpoint().manifest_digest(), "manifest");
   EXPECT_EQ(command.assign().checkpoint().step(), 3);
+  EXPECT_TRUE(command.assign().writes_checkpoints());
+}
+
+TEST(CommandTest, Wish_NamesItsEpoch) {
+  v1::Command command;
+  ToProto(4, Wish{JobId{1}, Epoch{2}}, &command);
+  EXPECT_EQ(command.wish().job(), 1);
+  EXPECT_EQ(command.wish().epoch(), 2);
+}
+
+TEST(MessageTest, EarlyEnd_IsToldFromAnother) {
+  const auto report = [](bool early) {
+    return Taken<RankSucceeded>([&](auto& r) {
+      r.mutable_succeeded()->set_step(7);
+      r.mutable_succeeded()->set_early(early);
+    });
+  };
+  EXPECT_EQ(report(true).step, 7);
+  EXPECT_TRUE(report(true).early);
+  EXPECT_FALSE(report(false).early);
 }
 
 }  // namespace

@@ -92,8 +92,7 @@ TEST(NotYetTest, WhatIsNotInForce_IsAcceptedWithOneWarningEach) {
                              "50}\n  recovery: {widths: own, ladder: [wait]}\n  trace: true"),
                         Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_THAT(job->warnings, ElementsAre("spec.time_limit: not in force yet",
-                                         "spec.recovery.ladder: not in force yet"));
+  EXPECT_THAT(job->warnings, ElementsAre("spec.recovery.ladder: not in force yet"));
 }
 
 TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {

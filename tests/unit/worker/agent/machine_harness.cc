@@ -80,6 +80,7 @@ std::string ToLine(const Action& action) {
           [](const SendPublish& a) {
             return absl::StrCat("Publish p", a.process.value, " ", a.payload);
           },
+          [](const SendWish& a) { return absl::StrCat("Wish p", a.process.value, " ", a.payload); },
           [](const SendStopEpoch& a) {
             return absl::StrCat("StopEpoch p", a.process.value, " ", a.epoch.value);
           },

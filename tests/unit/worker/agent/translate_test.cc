@@ -79,6 +79,23 @@ TEST(TranslateTest, Stop_WithoutAGrace_HasTheDefault) {
             absl::ZeroDuration());
 }
 
+TEST(TranslateTest, Wish_IsPassedOnAsItCame) {
+  v1::OpenSessionResponse response;
+  response.mutable_command()->set_command_number(4);
+  response.mutable_command()->mutable_wish()->set_job(7);
+  response.mutable_command()->mutable_wish()->set_epoch(2);
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  const auto& wish = std::get<WishCommand>(std::get<CommandReceived>(*event).command);
+  EXPECT_EQ(wish.job, JobId{7});
+  EXPECT_EQ(wish.epoch, Epoch{2});
+  EXPECT_EQ(wish.payload, response.command().wish().SerializeAsString());
+  response.mutable_command()->mutable_assign()->set_writes_checkpoints(true);
+  const auto assigned = EventOf(SessionNumber{1}, response);
+  EXPECT_TRUE(
+      std::get<AssignCommand>(std::get<CommandReceived>(*assigned).command).writes_checkpoints);
+}
+
 TEST(TranslateTest, Command_OfANewerCoordinator_IsUnknown_AndAnEmptyMessageNothing) {
   v1::OpenSessionResponse response;
   EXPECT_FALSE(EventOf(SessionNumber{1}, response).has_value());

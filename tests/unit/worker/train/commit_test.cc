@@ -149,5 +149,24 @@ TEST(DecideTest, NoCountedToken_IsAnEmptyStepAndNoFailure) {
   EXPECT_EQ(decision.corrupt_samples, 4);
 }
 
+TEST(DecideTest, WishOfOneRank_IsOneOfAllWhateverTheVerdict) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double sums[][4] = {{1, 2, 3, 0}, {nan, 2, 3, 0}, {0, 0, 0, 0}};
+  const Verdict verdicts[] = {Verdict::kCommitted, Verdict::kSkipped, Verdict::kEmpty};
+  for (size_t i = 0; i < 3; ++i) {
+    const Record header{.epoch = 3, .step = 7, .plan_digest = 0xABCD, .applied = 6};
+    std::vector<Record> records(3, CompleteRecord(header, sums[i]));
+    EXPECT_EQ(DecideOn(records).wish, kNoWish);
+    for (size_t rank = 0; rank < 3; ++rank) {
+      std::vector<Record> wished = records;
+      wished[rank].wish = kWishEnd;
+      wished[rank].checksum = ChecksumOf(wished[rank]);
+      const Decision decision = DecideOn(wished);
+      EXPECT_EQ(decision.verdict, verdicts[i]) << rank;
+      EXPECT_EQ(decision.wish, kWishEnd) << rank;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace phalanx::train

@@ -1,0 +1,109 @@
+// Ends before a job's last step: it has run for as long as it may, a node of it stops, or it is
+// cancelled with a checkpoint. Its ranks are told, agree on one step, write a checkpoint of it and
+// have succeeded early; once that is published, or cannot be, the job ends.
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+
+using job::FailureKind;
+using job::JobPhase;
+
+void Coordinator::WatchEnd(Job& job) {
+  const JobState& state = job.state;
+  Instant& deadline = job.run->end_deadline;
+  deadline = state.ending.has_value() ? state.ending->since + options_.end_grace
+                                      : *state.started + state.request->time_limit;
+  run_agenda_.Note(state.id, deadline);
+}
+
+void Coordinator::OnEndDeadline(Job& job) {
+  job.run->end_deadline = absl::InfiniteFuture();
+  if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
+  WishEnd(job, {.failure = FailureKind::kTimeLimit});
+}
+
+bool Coordinator::MayEndWithCheckpoint(const Job& job) const {
+  return job.state.phase == JobPhase::kRunning && job.state.request->checkpoints;
+}
+
+void Coordinator::WishEnd(Job& job, EndWished wish) {
+  // The first reason counts; and who waits only for the last checkpoint of all has succeeded.
+  if (job.state.ending.has_value() || job.run->Succeeded()) return;
+  if (!MayEndWithCheckpoint(job)) return EndEarly(job, wish);
+  Commit(job, std::move(wish));
+  WatchEnd(job);
+  for (const Team& team : job.run->teams) TellWish(job, team);
+}
+
+void Coordinator::EndJobsOn(const Node& node) {
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    const Team* team = job.run->TeamOf(node.name);
+    if (job.state.IsTerminal() || team == nullptr || !team->assigned) continue;
+    // Ranks of other jobs its worker ends at once, and tells so; others are not missed.
+    if (!job.state.request->checkpoints || job.run->Succeeded(*team)) continue;
+    WishEnd(job, {.failure = FailureKind::kNodeStopped, .node = node.name});
+  }
+}
+
+void Coordinator::TellWish(const Job& job, const Team& team) {
+  const auto node = nodes_.find(team.node);
+  if (node == nodes_.end()) return;
+  Tell(job, NodeCommand{team.node, node->second.incarnation,
+                        Wish{.job = job.state.id, .epoch = job.state.epoch}});
+}
+
+void Coordinator::TellWishAgain(const Node& node) {
+  for (const JobId id : active_) {
+    const Job& job = jobs_.at(id);
+    const Team* team = job.run->TeamOf(node.name);
+    if (job.state.IsTerminal() || !job.state.ending.has_value() || team == nullptr) continue;
+    if (team->seen && !job.run->Succeeded(*team)) TellWish(job, *team);
+  }
+}
+
+void Coordinator::EndEarly(Job& job, const EndWished& wish) {
+  std::string reason = absl::StrCat(ReasonOf(wish, *job.state.request), "; ", HowItEnds(job));
+  if (job.state.phase == JobPhase::kRunning) GiveUpWritten(job);
+  if (!wish.failure.has_value())
+    return End(job, JobPhase::kCancelled, std::move(reason), std::nullopt, options_.cancel_grace);
+  OnFailure(job,
+            {.kind = *wish.failure, .node = wish.node, .message = std::move(reason), .time = now_});
+}
+
+std::string Coordinator::HowItEnds(const Job& job) const {
+  const JobState& state = job.state;
+  const Run& run = *job.run;
+  const std::string of_steps = absl::StrCat(" of ", state.request->steps);
+  if (state.phase != JobPhase::kRunning) return "it had not begun to train";
+  if (!state.request->checkpoints) {
+    return absl::StrCat("it had done ", job.last_step.has_value() ? job.last_step->step : 0,
+                        of_steps, " steps and has no checkpoint section");
+  }
+  const std::optional<PublishedCheckpoint>& last = state.last_checkpoint;
+  const std::string last_one =
+      last.has_value() ? absl::StrCat("; the last one is ", last->path) : std::string();
+  if (!run.Succeeded()) {
+    return absl::StrCat("its ranks had not all ended ", absl::FormatDuration(options_.end_grace),
+                        " later, without a checkpoint of their last step", last_one);
+  }
+  const int64_t step = run.ended_step;
+  const std::string ended = absl::StrCat("it ended with step ", step, of_steps);
+  if (last.has_value() && last->step == step)
+    return absl::StrCat(ended, ", checkpoint ", last->path);
+  std::string why = "no rank has written a part of it";
+  if (state.unpublished.has_value() && state.unpublished->step == step) {
+    why = state.unpublished->error;
+  } else if (state.publishing.has_value() && state.publishing->step == step) {
+    why = absl::StrCat("rank ", state.publishing->rank, " has not published it");
+  } else if (run.written.step == step && !run.written.parts.empty()) {
+    why = MissingParts(run);
+  }
+  return absl::StrCat(ended, ", without a checkpoint: ", why, last_one);
+}
+
+}  // namespace phalanx::coordinator
