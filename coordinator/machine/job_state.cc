@@ -12,6 +12,20 @@
 namespace phalanx::coordinator {
 namespace {
 
+constexpr size_t kRanksNamedMax = 16;
+
+// ", without ranks 1, 5"; "": all are there.
+std::string WithoutText(const plan::RankList& lost) {
+  if (lost.empty()) return "";
+  const absl::Span<const Rank> named =
+      absl::MakeSpan(lost).first(std::min(lost.size(), kRanksNamedMax));
+  return absl::StrCat(
+      ", without ", lost.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(named, ", ",
+                    [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); }),
+      named.size() < lost.size() ? " and others" : "");
+}
+
 // Adds the event that `record` brings about, numbered, to a job's list.
 class Applier {
  public:
@@ -55,7 +69,7 @@ class Applier {
     state_.checkpoint = body.checkpoint;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
-                                  ", plan ", body.plan_digest));
+                                  ", plan ", body.plan_digest, WithoutText(body.layout->lost)));
     }
   }
 

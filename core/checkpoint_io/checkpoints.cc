@@ -28,6 +28,9 @@ std::string ManifestPath(const std::string& checkpoint) {
 
 absl::Status FolderError(const std::string& folder, const std::error_code& error) {
   const std::string message = absl::StrCat(folder, ": ", error.message());
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(folder, ignored))
+    return absl::UnavailableError(absl::StrCat(folder, ": is a link; ", error.message()));
   if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
   return error == std::errc::permission_denied ? absl::PermissionDeniedError(message)
                                                : absl::UnavailableError(message);

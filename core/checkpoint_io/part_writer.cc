@@ -106,4 +106,11 @@ absl::StatusOr<PartFile> WritePartFile(PartWrite write) {
   return part;
 }
 
+void RemovePartFile(const std::string& draft, int32_t rank) {
+  const std::string path = absl::StrCat(draft, "/", PartFileName(rank));
+  unlink(path.c_str());
+  unlink(absl::StrCat(path, ".tmp").c_str());
+  rmdir(draft.c_str());
+}
+
 }  // namespace phalanx::checkpoint

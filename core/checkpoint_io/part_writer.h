@@ -37,5 +37,7 @@ struct PartWrite {
 // Errors: Unavailable, with the path and the system's reason; what before_block returns. Nothing is
 // left of the file then.
 absl::StatusOr<PartFile> WritePartFile(PartWrite write);
+// What a rank has written of a draft that is given up goes, and with the last part the draft.
+void RemovePartFile(const std::string& draft, int32_t rank);
 
 }  // namespace phalanx::checkpoint

@@ -64,6 +64,16 @@ int CheckDataOf(const std::string& path) {
   for (const std::string& corrupt : outcome.corrupt_messages) {
     std::cerr << "corrupt sample: " << corrupt << "\n";
   }
+  if (outcome.checkpoint.has_value()) {
+    for (const std::string& one : outcome.checkpoint->passed_over)
+      std::cerr << "passes over " << one << "\n";
+    if (outcome.checkpoint->path.empty()) {
+      std::cerr << "there is no checkpoint: training would begin with its first step\n";
+    } else {
+      std::cerr << "would go on behind step " << outcome.checkpoint->step << ", from "
+                << outcome.checkpoint->path << "\n";
+    }
+  }
   if (outcome.status.ok()) return 0;
   if (outcome.violations.empty()) std::cout << outcome.status.message() << "\n";
   return kBadJobFile;

@@ -45,6 +45,11 @@ bool Writer::Begin(const CheckpointName& name) {
   return true;
 }
 
+bool Writer::writing() const {
+  const MutexLock lock(&mu_);
+  return writing_.has_value();
+}
+
 void Writer::Publish(Publication publication) {
   const MutexLock lock(&mu_);
   publications_.push_back(std::move(publication));
@@ -105,8 +110,12 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
   RETURN_IF_ERROR(snapshot_.Await(stop));
   PartWrite write = snapshot_.Entries();
   if (write.entries.empty()) return std::nullopt;
-  write.draft =
-      absl::StrCat(options_.directory, "/", DraftName(name, options_.store, options_.job));
+  // The one before may be whole and about to be published. Older ones are published or will never
+  // be; where the disk is full, they hold what this one needs.
+  written_.push_back(name);
+  for (; written_.size() > 2; written_.pop_front())
+    RemovePartFile(DraftOf(written_.front()), options_.rank);
+  write.draft = DraftOf(name);
   write.info = {.store = options_.store,
                 .job = options_.job,
                 .epoch = name.epoch,
@@ -116,7 +125,16 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
     if (stop.stop_requested()) return absl::CancelledError("asked to stop");
     return options_.before_block == nullptr ? absl::OkStatus() : options_.before_block();
   };
-  return WritePartFile(std::move(write));
+  absl::StatusOr<PartFile> part = WritePartFile(std::move(write));
+  if (!part.ok()) {
+    RemovePartFile(DraftOf(name), options_.rank);
+    return part.status();
+  }
+  return *std::move(part);
+}
+
+std::string Writer::DraftOf(const CheckpointName& name) const {
+  return absl::StrCat(options_.directory, "/", DraftName(name, options_.store, options_.job));
 }
 
 }  // namespace phalanx::checkpoint

@@ -55,6 +55,8 @@ class Writer {
   // Begins the checkpoint of the step that was just decided. False: the one before is still being
   // written, so this one is left out.
   bool Begin(const CheckpointName& name);
+  // Whether one that was begun is neither written nor given up.
+  bool writing() const;
   // Behind what is being written. At most kPublicationsMax wait; the oldest are forgotten.
   static constexpr size_t kPublicationsMax = 4;
   void Publish(Publication publication);
@@ -67,18 +69,21 @@ class Writer {
   void WriteOne(const CheckpointName& name, const std::stop_token& stop);
   absl::StatusOr<std::optional<PartFile>> WritePart(const CheckpointName& name,
                                                     const std::stop_token& stop);
+  std::string DraftOf(const CheckpointName& name) const;
 
   // Constant after construction.
   Snapshot& snapshot_;
   const WriterOptions options_;
   const OnWritten on_written_;
   const OnPublished on_published_;
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar changed_;
   std::optional<CheckpointName> writing_ ABSL_GUARDED_BY(mu_);
   absl::Status begun_ ABSL_GUARDED_BY(mu_);  // what the copy's beginning came to
   std::deque<Publication> publications_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // Of the writer's thread: what it wrote last, of which no draft is given up yet.
+  std::deque<CheckpointName> written_;
   // Last: joins before what it uses is destroyed.
   std::jthread thread_;
 };

@@ -8,6 +8,11 @@
 #include "worker/checkpoint/loader.h"
 
 namespace phalanx::rank {
+namespace {
+
+constexpr std::chrono::minutes kPatience{2};  // of the last checkpoint with the one before
+
+}  // namespace
 
 CheckpointRun::CheckpointRun(const plan::Plan& plan, const train::TrainingState& state,
                              checkpoint::Snapshot& snapshot, CheckpointOptions options,
@@ -29,12 +34,20 @@ CheckpointRun::CheckpointRun(const plan::Plan& plan, const train::TrainingState&
           }) {}
 
 void CheckpointRun::OnSettled() {
+  const train::Decision& decided = state_.decided();
   const int64_t every = plan_.spec.checkpoint->every;
-  if (every > 0 && state_.decided().step % every == 0) Begin();
+  if (every == 0 || decided.step % every != 0) return;
+  if (decided.step == plan_.spec.steps) return WriteLast();
+  // A record is made while the step before is under way: it does not know of what that one begins.
+  if (decided.writing != 0 || begun_step_ == decided.step - 1) {
+    if (options_.reporter) TellSkipped(decided.step);
+    return;
+  }
+  Begin();
 }
 
-void CheckpointRun::WriteLast(std::chrono::steady_clock::time_point deadline) {
-  writer_.AwaitWritten(deadline);
+void CheckpointRun::WriteLast() {
+  writer_.AwaitWritten(std::chrono::steady_clock::now() + kPatience);
   Begin();
 }
 
@@ -48,13 +61,19 @@ void CheckpointRun::Begin() {
         checkpoint::ManifestOf(plan_, options_.store, options_.job, decided, state_.counts()));
     if (begun_.size() > kBegunMax) begun_.pop_front();
   }
+  begun_step_ = decided.step;
   if (writer_.Begin(name)) return;
+  // It was given longer than it may take.
   {
     const MutexLock lock(&mu_);
     begun_.pop_back();
   }
+  TellSkipped(name.step);
+}
+
+void CheckpointRun::TellSkipped(int64_t step) {
   TellEvent("CheckpointSkipped",
-            absl::StrCat("step ", name.step, ": the checkpoint before is still being written to ",
+            absl::StrCat("step ", step, ": the checkpoint before is still being written to ",
                          options_.directory));
 }
 

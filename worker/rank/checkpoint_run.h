@@ -26,7 +26,8 @@ struct CheckpointOptions {
   std::string store;      // as manifests name it
   int64_t job = 0;
   Rank rank;
-  std::string in_use;  // the checkpoint that the epoch began with; may be empty
+  std::string in_use;     // the checkpoint that the epoch began with; may be empty
+  bool reporter = false;  // tells what is so on all ranks
 };
 
 class CheckpointRun {
@@ -36,12 +37,16 @@ class CheckpointRun {
                 checkpoint::Snapshot& snapshot, CheckpointOptions options,
                 std::function<void(v1::RankReport)> report);
 
-  // A step is decided. Begins its checkpoint, if it is due.
+  // A step is decided. Begins its checkpoint if it is due, on all ranks or on none: not where some
+  // rank still wrote the one before, as the decision says, but for the job's last step, which waits
+  // for that.
   void OnSettled();
+  // For the rank's next record (train::Record::writing).
+  bool writing() const { return writer_.writing(); }
   // The epoch ends before the job's last step, and nothing of it is enqueued any more: begins the
   // checkpoint of its last step, whether one is due or not, once the one before has been written or
   // given up.
-  void WriteLast(std::chrono::steady_clock::time_point deadline);
+  void WriteLast();
   // Whether everything that was begun has been written or given up by then.
   bool AwaitWritten(std::chrono::steady_clock::time_point deadline) {
     return writer_.AwaitWritten(deadline);
@@ -54,6 +59,7 @@ class CheckpointRun {
   void OnWritten(const checkpoint::Written& written);
   void OnPublished(const checkpoint::CheckpointName& name,
                    const absl::StatusOr<checkpoint::Published>& published);
+  void TellSkipped(int64_t step);
   void TellEvent(const char* type, std::string message);
 
   // Constant after construction.
@@ -61,9 +67,11 @@ class CheckpointRun {
   const train::TrainingState& state_;
   const CheckpointOptions options_;
   const std::function<void(v1::RankReport)> report_;
+  // Of the thread that trains: the last step whose checkpoint was begun, on all ranks alike.
+  int64_t begun_step_ = -1;
   Mutex mu_;
   // Of the last checkpoints that were begun, without parts; at most kBegunMax.
-  static constexpr size_t kBegunMax = 2;
+  static constexpr size_t kBegunMax = 8;
   std::deque<checkpoint::Manifest> begun_ ABSL_GUARDED_BY(mu_);
   // Last: its thread uses what is above.
   checkpoint::Writer writer_;

@@ -313,26 +313,30 @@ absl::Status EpochRun::MakeCheckpoints() {
           .store = store_,
           .job = order_.assign().job(),
           .rank = Rank{order_.rank()},
-          .in_use = order_.assign().checkpoint().path()},
+          .in_use = order_.assign().checkpoint().path(),
+          .reporter = reporter_},
       [this](v1::RankReport report) {
         const absl::Status sent = Report(std::move(report));
         if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());
       });
+  kept_.training->set_writing([run = checkpoints.get()] { return run->writing(); });
   const MutexLock lock(&mu_);
   checkpoints_ = std::move(checkpoints);
   return absl::OkStatus();
 }
 
+void EpochRun::TellNoCheckpoint(absl::string_view of, const absl::Status& why) {
+  v1::RankReport report;
+  report.mutable_event()->set_type("CheckpointFailed");
+  report.mutable_event()->set_message(absl::StrCat(of, ": ", why.message()));
+  report_status_.Update(Report(std::move(report)));
+}
+
 void EpochRun::WriteLastCheckpoint() {
   if (const absl::Status made = MakeCheckpoints(); !made.ok()) {
-    v1::RankReport report;
-    report.mutable_event()->set_type("CheckpointFailed");
-    report.mutable_event()->set_message(
-        absl::StrCat("step ", trainer_->last_step(), ": ", made.message()));
-    return report_status_.Update(Report(std::move(report)));
+    return TellNoCheckpoint(absl::StrCat("step ", trainer_->last_step()), made);
   }
-  if (checkpoints_ != nullptr)
-    checkpoints_->WriteLast(std::chrono::steady_clock::now() + kLastPart);
+  if (checkpoints_ != nullptr) checkpoints_->WriteLast();
 }
 
 void EpochRun::Publish(const v1::PublishCheckpoint& order) {
@@ -419,7 +423,10 @@ absl::Status EpochRun::MakeTrainer() {
     buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
   RETURN_IF_ERROR(BorrowState(buffers));
   const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
-  if (wanted.has_value() && wanted->every > 0) RETURN_IF_ERROR(MakeCheckpoints());
+  if (wanted.has_value() && wanted->every > 0) {
+    const absl::Status made = MakeCheckpoints();
+    if (!made.ok()) TellNoCheckpoint("any step of this rank", made);
+  }
   RETURN_IF_ERROR(KeepHostCopy());
   ASSIGN_OR_RETURN(const train::TrainerOptions options, MakeTrainerOptions());
   train::TrainerCallbacks callbacks;
@@ -574,6 +581,7 @@ void EpochRun::WishEnd() {
 
 void EpochRun::Release() {
   trainer_ = nullptr;
+  if (kept_.training != nullptr) kept_.training->set_writing(nullptr);
   MutexLock lock(&mu_);
   training_ = nullptr;
   connected_ = false;

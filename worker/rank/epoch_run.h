@@ -92,6 +92,7 @@ class EpochRun {
   absl::Status OfCheckpoint(absl::Status status) const;
   // Unless the job wants none, or they are there already.
   absl::Status MakeCheckpoints();
+  void TellNoCheckpoint(absl::string_view of, const absl::Status& why);
   // Of an end before the job's last step. What goes wrong with it is told and ends there.
   void WriteLastCheckpoint();
   // Makes the second home of what of the state has it in host memory; where the node has no room

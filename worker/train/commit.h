@@ -43,6 +43,7 @@ struct Record {
   Volume volume;               // of its replica's samples, given by one rank a replica; else 0
   int64_t copied = 0;          // last step of whose state its host memory has a whole copy
   int64_t wish = 0;            // what the rank was asked to wish for: kNoWish or kWishEnd
+  int64_t writing = 0;         // 1: its part of a checkpoint is still being written
   int64_t finite = 0;          // 1: all of the sums above are
   int64_t stop = 0;            // 1: the rank was told to stop
   uint64_t checksum = 0;       // of everything above
@@ -69,8 +70,9 @@ struct Decision {
   double counted_tokens = 0;
   double corrupt_samples = 0;
   Volume volume;
-  int64_t copied = 0;  // the least of all records
-  int64_t wish = 0;    // the greatest of all records
+  int64_t copied = 0;   // the least of all records
+  int64_t wish = 0;     // the greatest of all records
+  int64_t writing = 0;  // likewise
 };
 
 // Of a rank that keeps no copies in host memory: it has them of any step.
@@ -94,6 +96,7 @@ PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
                             static_cast<uint64_t>(record.volume.sounds),
                             static_cast<uint64_t>(record.copied),
                             static_cast<uint64_t>(record.wish),
+                            static_cast<uint64_t>(record.writing),
                             static_cast<uint64_t>(record.finite),
                             static_cast<uint64_t>(record.stop)};
   for (uint64_t word : words) hash = (hash ^ word) * 0xBF58476D1CE4E5B9u;
@@ -143,7 +146,7 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
   if (stop) return decision;
   double squared_norm = 0, loss_sum = 0, tokens = 0, corrupt = 0;
   Volume volume;
-  int64_t copied = kCopiedAlways, wish = kNoWish;
+  int64_t copied = kCopiedAlways, wish = kNoWish, writing = 0;
   bool finite = true;
   for (int32_t rank = 0; rank < world; ++rank) {
     const Record& record = records[rank];
@@ -160,6 +163,7 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
     volume.sounds += record.volume.sounds;
     if (record.copied < copied) copied = record.copied;
     if (record.wish > wish) wish = record.wish;
+    if (record.writing > writing) writing = record.writing;
     finite = finite && record.finite == 1;
   }
   decision.counted_tokens = tokens;
@@ -167,6 +171,7 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
   decision.volume = volume;
   decision.copied = copied;
   decision.wish = wish;
+  decision.writing = writing;
   if (!finite || !IsFinite(squared_norm) || !IsFinite(loss_sum)) {
     decision.verdict = Verdict::kSkipped;
     decision.loss = loss_sum;

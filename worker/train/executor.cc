@@ -426,7 +426,8 @@ absl::Status Executor::RecordStep(const StepContext& context) {
                       .applied = context.step - 1,
                       .volume = context.batches->VolumeOf(*context.microbatches),
                       .copied = state_.copied(),
-                      .wish = state_.wish()};
+                      .wish = state_.wish(),
+                      .writing = state_.writing()};
   state_.kernels().WriteRecord(records_, self, header, sums_);
   if (control_ == nullptr) return absl::OkStatus();
   char* base = static_cast<char*>(records_.mutable_data_ptr());

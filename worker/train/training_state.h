@@ -94,6 +94,10 @@ class TrainingState {
   // Thread-safe. Ends the epoch that borrows the state: no step is decided here any more.
   void RequestStop() { kernels_->SetStop(true); }
   bool stop_requested() const { return kernels_->stopped(); }
+  // `writing` says when asked whether a part of a checkpoint is still being written; nullptr: none.
+  void set_writing(std::function<bool()> writing) { writing_ = std::move(writing); }
+  int64_t writing() const { return writing_ != nullptr && writing_() ? 1 : 0; }
+
   // Thread-safe. This rank's next records wish for the end of the job (kWishEnd).
   void WishEnd() { wish_.store(kWishEnd); }
   int64_t wish() const { return wish_.load(); }
@@ -166,6 +170,7 @@ class TrainingState {
   int64_t reduced_step_ = 0;
   std::map<const void*, std::function<void()>> await_readers_;
   std::function<int64_t()> copied_;  // nullptr: nothing is kept there
+  std::function<bool()> writing_;    // nullptr: none is written
   std::atomic<int64_t> wish_{kNoWish};
   bool warm_ = false;
 };

@@ -95,6 +95,20 @@ TEST(RankCheckpointsTest, NewProcessesThatBeginWithOne_TrainAsIfNothingHadHappen
   }
 }
 
+TEST(RankCheckpointsTest, WhatOneRankWrites_AllWrite_AndTheLastStepAlways) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("out", "{every: 2}"));
+  world.Begin(std::nullopt);
+  const RankWorld::Said said =
+      world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
+  for (const auto& [step, parts] : said.parts)
+    EXPECT_EQ(parts.size(), static_cast<size_t>(world.size())) << "step " << step;
+  EXPECT_EQ(said.parts.count(2), 1u);
+  EXPECT_EQ(said.parts.count(kSteps), 1u);
+  // Of those that are left out, one rank tells.
+  EXPECT_EQ(said.parts.size() + said.events.size(), static_cast<size_t>(kSteps / 2));
+}
+
 TEST(RankCheckpointsTest, CheckpointOfTheLastStep_IsPublishedBehindTheEpoch) {
   const DataFolder data = MakeData();
   RankWorld world(data, Job("out", "{every: 8, directory: elsewhere}"));

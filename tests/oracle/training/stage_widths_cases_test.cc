@@ -126,6 +126,7 @@ std::vector<StageWidths> WithEncoders() {
 // The same where every module works on slices of its rows.
 std::vector<StageWidths> OnSlices() {
   std::vector<StageWidths> cases = OfOneModule();
+  for (const StageWidths& each : UnderSchedules()) cases.push_back(each);
   for (const StageWidths& each : WithEncoders()) cases.push_back(each);
   for (StageWidths& each : cases) {
     for (job::Module& module : each.job.spec.modules) module.parallel.sequence = true;

@@ -246,7 +246,8 @@ TEST_F(ResumeTest, Latest_WithBadOnesAlone_IsRefusedWithEach) {
 TEST_F(ResumeTest, Latest_OfWhatCannotBeRead_DoesNotBeginAnew) {
   support::WriteFile(folder_ + "/file", "");
   std::filesystem::create_symlink(folder_ + "/loop", folder_ + "/loop");
-  for (const std::string name : {"/file", "/loop"}) {
+  std::filesystem::create_symlink(folder_ + "/nothing", folder_ + "/nowhere");
+  for (const std::string name : {"/file", "/loop", "/nowhere"}) {
     const auto choice = Resume("latest", folder_ + name);
     EXPECT_EQ(job::KindIn(choice.status()), job::FailureKind::kCheckpointUnavailable);
     EXPECT_THAT(std::string(choice.status().message()),

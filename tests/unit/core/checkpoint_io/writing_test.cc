@@ -179,6 +179,16 @@ TEST_F(WritingTest, LeftOverOfTheSameRank_IsReplaced) {
   EXPECT_TRUE(Verify(published->path).ok());
 }
 
+TEST_F(WritingTest, DraftThatIsGivenUp_GoesWithItsLastPart) {
+  ASSERT_TRUE(WritePartFile(drafts_.WriteOf(1, name_)).ok());
+  ASSERT_TRUE(WritePartFile(drafts_.WriteOf(2, name_)).ok());
+  support::WriteFile(PartPath(drafts_.DraftOf(name_), 2) + ".tmp", "half of it");
+  RemovePartFile(drafts_.DraftOf(name_), 2);
+  EXPECT_THAT(NamesIn(drafts_.DraftOf(name_)), ElementsAre("rank-00001.safetensors"));
+  RemovePartFile(drafts_.DraftOf(name_), 1);
+  EXPECT_THAT(NamesIn(folder_), IsEmpty());
+}
+
 TEST_F(WritingTest, PublishedTwice_IsLeftAsItIs) {
   const auto files = drafts_.WriteAll(name_);
   ASSERT_TRUE(files.ok()) << files.status();

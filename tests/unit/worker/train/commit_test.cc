@@ -157,13 +157,16 @@ TEST(DecideTest, WishOfOneRank_IsOneOfAllWhateverTheVerdict) {
     const Record header{.epoch = 3, .step = 7, .plan_digest = 0xABCD, .applied = 6};
     std::vector<Record> records(3, CompleteRecord(header, sums[i]));
     EXPECT_EQ(DecideOn(records).wish, kNoWish);
+    EXPECT_EQ(DecideOn(records).writing, 0);
     for (size_t rank = 0; rank < 3; ++rank) {
       std::vector<Record> wished = records;
       wished[rank].wish = kWishEnd;
+      wished[rank].writing = 1;
       wished[rank].checksum = ChecksumOf(wished[rank]);
       const Decision decision = DecideOn(wished);
       EXPECT_EQ(decision.verdict, verdicts[i]) << rank;
       EXPECT_EQ(decision.wish, kWishEnd) << rank;
+      EXPECT_EQ(decision.writing, 1) << rank;
     }
   }
 }
