@@ -336,7 +336,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     return;
   }
   if (judged >= run.end_deadline) return OnEndDeadline(job);
-  if (judged >= run.publish_deadline) return GiveUpPublishing(job);
+  if (judged >= run.publish_deadline) return OnPublishDeadline(job);
   for (Team& team : run.teams) {
     if (judged < team.missing_deadline) continue;
     if (run.Succeeded(team)) {

@@ -299,17 +299,20 @@ class Coordinator {
   // coordinator_checkpoints.cc
   void OnReport(Job& job, int32_t rank, const RankCheckpointPart& report);
   void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);
-  // "not written by rank 3"; empty: all of its parts are written, or none is.
-  static std::string MissingParts(const Run& run);
-  // The next checkpoint is begun, or none comes any more, and some ranks have not written this one.
-  void GiveUpWritten(Job& job);
+  // Has the first of those that are whole published, once the one before is.
+  void PublishNext(Job& job);
+  // "not written by rank 3".
+  static std::string MissingParts(const Run& run, const WrittenParts& written);
+  // Some ranks have not written the one of that step, and never will.
+  void GiveUpWritten(Job& job, int64_t step);
   void TellPublish(const Job& job);
   // A node is back: an order may have been lost with a coordinator before this one. It bears
   // repetition.
   void TellPublishAgain(const Node& node);
   // Whether the job may end as far as its checkpoints go; else it gets a deadline.
   bool CheckpointsAreDone(Job& job);
-  void GiveUpPublishing(Job& job);
+  void OnPublishDeadline(Job& job);
+  void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);

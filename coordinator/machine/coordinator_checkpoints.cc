@@ -1,6 +1,7 @@
 // Checkpoints: ranks say that their parts are written; when all have, that is stored, and one rank
 // is told to publish it.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kMissingNamedMax = 8;
+constexpr size_t kWrittenMax = 4;  // checkpoints that wait for parts or for their turn
 
 }  // namespace
 
@@ -20,44 +22,50 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankCheckpointPart& rep
   Run& run = *job.run;
   // Reports come again when a node is back: of those of an earlier step nobody needs anything.
   if (job.state.IsTerminal() || report.step <= job.state.checkpoint_step) return;
-  if (report.step < run.written.step) return;
-  if (report.step > run.written.step) {
-    GiveUpWritten(job);
-    run.written = {.step = report.step};
+  WrittenParts& written = run.written[report.step];
+  written.parts.insert_or_assign(rank, report.part);
+  written.seconds = std::max(written.seconds, report.seconds);
+  PublishNext(job);
+  while (run.written.size() > kWrittenMax) GiveUpWritten(job, run.written.begin()->first);
+}
+
+void Coordinator::PublishNext(Job& job) {
+  Run& run = *job.run;
+  const auto whole = [&run](const auto& entry) { return run.IsWhole(entry.second); };
+  const auto next = std::find_if(run.written.begin(), run.written.end(), whole);
+  if (next == run.written.end()) return;
+  if (job.state.publishing.has_value()) {
+    // One after the other, unless it takes so long that another one waits already.
+    if (std::find_if(std::next(next), run.written.end(), whole) == run.written.end()) return;
+    GiveUpPublishing(job, "later ones wait");
   }
-  run.written.parts.insert_or_assign(rank, report.part);
-  run.written.seconds = std::max(run.written.seconds, report.seconds);
+  const int64_t step = next->first;
+  // Ranks write one after the other: who has written this one has done with those before.
+  while (run.written.begin()->first < step) GiveUpWritten(job, run.written.begin()->first);
+  const WrittenParts written = std::move(next->second);
+  run.written.erase(next);
+  CheckpointWritten record{.epoch = job.state.epoch, .step = step, .rank = -1};
   std::vector<checkpoint::PartFile> parts;
-  int32_t publisher = -1;
-  int64_t bytes = 0;
-  for (size_t i = 0; i < run.ranks.size(); ++i) {
-    if (!run.ranks[i].used) continue;
-    const auto part = run.written.parts.find(static_cast<int32_t>(i));
-    if (part == run.written.parts.end()) return;
-    if (part->second.file.empty()) continue;
-    if (publisher < 0) publisher = part->first;
-    parts.push_back(part->second);
-    bytes += part->second.bytes;
+  for (const auto& [rank, part] : written.parts) {
+    if (part.file.empty()) continue;
+    if (record.rank < 0) record.rank = rank;
+    record.bytes += part.bytes;
+    parts.push_back(part);
   }
-  run.written.parts.clear();
-  if (publisher < 0) return;
-  Commit(job, CheckpointWritten{.epoch = job.state.epoch,
-                                .step = report.step,
-                                .rank = publisher,
-                                .parts_digest = checkpoint::DigestOf(parts),
-                                .bytes = bytes,
-                                .seconds = run.written.seconds});
+  if (record.rank < 0) return;
+  record.parts_digest = checkpoint::DigestOf(parts);
+  record.seconds = written.seconds;
+  Commit(job, std::move(record));
   TellPublish(job);
 }
 
-std::string Coordinator::MissingParts(const Run& run) {
-  const WrittenParts& written = run.written;
-  if (written.parts.empty()) return "";
+std::string Coordinator::MissingParts(const Run& run, const WrittenParts& written) {
   std::vector<int32_t> missing;
   for (size_t i = 0; i < run.ranks.size(); ++i) {
     const auto rank = static_cast<int32_t>(i);
     if (run.ranks[i].used && !written.parts.contains(rank)) missing.push_back(rank);
   }
+  if (missing.empty()) return "its turn to be published has not come";
   const absl::Span<const int32_t> named =
       absl::MakeSpan(missing).first(std::min(missing.size(), kMissingNamedMax));
   return absl::StrCat("not written by ", missing.size() == 1 ? "rank " : "ranks ",
@@ -65,12 +73,12 @@ std::string Coordinator::MissingParts(const Run& run) {
                       named.size() < missing.size() ? " and others" : "");
 }
 
-void Coordinator::GiveUpWritten(Job& job) {
-  const std::string missing = MissingParts(*job.run);
-  if (missing.empty()) return;
-  Commit(job, EventRecorded{"CheckpointFailed",
-                            absl::StrCat("step ", job.run->written.step, ": ", missing),
-                            job.state.epoch});
+void Coordinator::GiveUpWritten(Job& job, int64_t step) {
+  const auto written = job.run->written.extract(step);
+  Commit(job,
+         EventRecorded{"CheckpointFailed",
+                       absl::StrCat("step ", step, ": ", MissingParts(*job.run, written.mapped())),
+                       job.state.epoch});
 }
 
 void Coordinator::TellPublish(const Job& job) {
@@ -102,6 +110,7 @@ void Coordinator::OnReport(Job& job, int32_t, const RankCheckpointPublished& rep
                               .step = report.step,
                               .path = report.path,
                               .error = report.error});
+  PublishNext(job);
   CheckSucceeded(job);
 }
 
@@ -113,16 +122,21 @@ bool Coordinator::CheckpointsAreDone(Job& job) {
   return false;
 }
 
-void Coordinator::GiveUpPublishing(Job& job) {
+void Coordinator::OnPublishDeadline(Job& job) {
   job.run->publish_deadline = absl::InfiniteFuture();
   if (!job.state.publishing.has_value()) return;
-  const CheckpointWritten written = *job.state.publishing;
-  Commit(job, CheckpointEnded{
-                  .epoch = written.epoch,
-                  .step = written.step,
-                  .error = absl::StrCat("rank ", written.rank, " has not published it within ",
-                                        absl::FormatDuration(options_.publish_timeout))});
+  GiveUpPublishing(job,
+                   absl::StrCat(absl::FormatDuration(options_.publish_timeout), " have passed"));
+  PublishNext(job);
   CheckSucceeded(job);
+}
+
+void Coordinator::GiveUpPublishing(Job& job, const std::string& since) {
+  const CheckpointWritten written = *job.state.publishing;
+  Commit(job, CheckpointEnded{.epoch = written.epoch,
+                              .step = written.step,
+                              .error = absl::StrCat("rank ", written.rank,
+                                                    " has not published it, and ", since)});
 }
 
 }  // namespace phalanx::coordinator

@@ -68,7 +68,7 @@ void Coordinator::TellWishAgain(const Node& node) {
 
 void Coordinator::EndEarly(Job& job, const EndWished& wish) {
   std::string reason = absl::StrCat(ReasonOf(wish, *job.state.request), "; ", HowItEnds(job));
-  if (job.state.phase == JobPhase::kRunning) GiveUpWritten(job);
+  while (!job.run->written.empty()) GiveUpWritten(job, job.run->written.begin()->first);
   if (!wish.failure.has_value())
     return End(job, JobPhase::kCancelled, std::move(reason), std::nullopt, options_.cancel_grace);
   OnFailure(job,
@@ -100,8 +100,8 @@ std::string Coordinator::HowItEnds(const Job& job) const {
     why = state.unpublished->error;
   } else if (state.publishing.has_value() && state.publishing->step == step) {
     why = absl::StrCat("rank ", state.publishing->rank, " has not published it");
-  } else if (run.written.step == step && !run.written.parts.empty()) {
-    why = MissingParts(run);
+  } else if (const auto written = run.written.find(step); written != run.written.end()) {
+    why = MissingParts(run, written->second);
   }
   return absl::StrCat(ended, ", without a checkpoint: ", why, last_one);
 }

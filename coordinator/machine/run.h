@@ -44,7 +44,6 @@ struct Team {
 
 // A checkpoint of which some ranks have written their parts.
 struct WrittenParts {
-  int64_t step = 0;
   std::map<int32_t, checkpoint::PartFile> parts;  // by rank
   double seconds = 0;                             // that the slowest of them took
 };
@@ -74,7 +73,16 @@ struct Run {
   std::vector<Accusation> accusations;
   Instant settle_deadline = absl::InfiniteFuture();
 
-  WrittenParts written;
+  // By step: those that some ranks have not written, and those whose turn to be published has not
+  // come. Ranks are not equally fast, and reports of two nodes come in any order.
+  std::map<int64_t, WrittenParts> written;
+  // Whether all ranks have written their parts.
+  bool IsWhole(const WrittenParts& checkpoint) const {
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i].used && !checkpoint.parts.contains(static_cast<int32_t>(i))) return false;
+    }
+    return true;
+  }
   // All ranks have succeeded and the last checkpoint is not published.
   Instant publish_deadline = absl::InfiniteFuture();
   // The job is to wish for its end; once it has, to end whatever its ranks have done.

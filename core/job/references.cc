@@ -157,9 +157,13 @@ void DeriveDegrees(Parallel& p) {
 }  // namespace
 
 void ResolveReferences(Report& report, JobSpec& spec) {
-  for (Module& module : spec.modules) {
+  const bool gpu = spec.resources.device == DeviceKind::kGpu;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    Module& module = spec.modules[i];
     DeriveArchitecture(module.architecture);
     DeriveDegrees(module.parallel);
+    if (report.Written(ModulePath(i) + ".parallel.sequence") == nullptr)
+      module.parallel.sequence = gpu && module.parallel.tp > 1;
   }
   Resolver(report, spec).Resolve();
   for (size_t i = 0; i < spec.edges.size() && !spec.modules.empty(); ++i) {
@@ -172,7 +176,6 @@ void ResolveReferences(Report& report, JobSpec& spec) {
     spec.resources.devices = std::max(1, spec.World());
   }
   if (report.Written("spec.precision.compute") == nullptr) {
-    const bool gpu = spec.resources.device == DeviceKind::kGpu;
     spec.compute = gpu ? Precision::kBf16 : Precision::kFp32;
   }
   if (spec.checkpoint.has_value() && spec.checkpoint->directory.empty()) {

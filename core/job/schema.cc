@@ -131,6 +131,7 @@ constexpr Field kParallel[] = {
      .otherwise = "split by cost", .low = 1, .high = kLayersMax, .acted_on = false,
      .doc = "Layers of each stage, in order; they add up to the module's."},
     {.name = "sequence", .type = T::kBoolean, .at = Bound<&Parallel::sequence>,
+     .otherwise = "true on gpu with `tp` above 1, else false",
      .doc = "Sequence parallelism: between the matrix products of its layers each tensor rank works "
             "on a part of the rows, not all on all."},
 };

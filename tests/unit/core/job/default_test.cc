@@ -32,6 +32,18 @@ TEST(DefaultsTest, Precision_IsBf16OnGpus) {
             Precision::kBf16);
 }
 
+TEST(DefaultsTest, SequenceParallelism_IsOnWhereTensorRanksAreGpus) {
+  const std::string on_gpus = With("steps: 300", "steps: 300\n  resources: {device: gpu}");
+  EXPECT_FALSE(Right(kDocument).modules[1].parallel.sequence);
+  EXPECT_TRUE(Right(on_gpus).modules[1].parallel.sequence);
+  EXPECT_FALSE(Right(on_gpus).modules[0].parallel.sequence);
+  EXPECT_FALSE(Right(With("tp: 2, pp: 2}", "tp: 2, pp: 2, sequence: false}", on_gpus))
+                   .modules[1]
+                   .parallel.sequence);
+  EXPECT_TRUE(
+      Right(With("tp: 2, pp: 2}", "tp: 2, pp: 2, sequence: true}")).modules[1].parallel.sequence);
+}
+
 TEST(DefaultsTest, Offset_IsAfterTheModuleBefore) {
   EXPECT_EQ(Right(With("      offset: 2\n", "")).modules[1].offset, 2);
 }
