@@ -164,30 +164,31 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
                                     absl::Span<const int64_t> device_memory, Epoch epoch) {
   ASSIGN_OR_RETURN(const plan::Plan as_written, PlanJob(spec, cluster, epoch));
   const absl::Status fits = plan::CheckMemory(as_written, device_memory);
-  std::optional<plan::Plan> fitting;  // the first that fits, whatever is lost
-  std::string why;                    // anything is lowered
+  // Of those that fit the first under which the fewest losses are too much.
+  std::optional<plan::Plan> best;
+  size_t fewest = 0;
+  std::string why;  // anything is lowered
   for (const Lowering& lowering : Lowerings(spec)) {
     absl::StatusOr<plan::Plan> plan = Lowered(spec, as_written, lowering);
     if (!plan.ok() || !plan::CheckMemory(*plan, device_memory).ok()) continue;
     const std::vector<Loss> losses = LossesOf(*plan, device_memory);
-    if (why.empty() && !fits.ok()) why = "as written the job does not fit";
-    if (why.empty() && !losses.empty()) {
-      why = absl::StrCat("without ", DeviceOf(*plan, losses.front().rank), ", ",
-                         losses.front().trouble);
-    }
-    plan->candidates = as_written.candidates;
-    plan->notes = NotesOf(spec, lowering, why);
-    if (losses.empty()) return plan;
     // Nothing that is lowered gives state a second home, or a module another replica.
-    const bool hopeless =
-        std::any_of(losses.begin(), losses.end(), [](const Loss& loss) { return !loss.of_memory; });
-    if (!fitting.has_value()) {
-      plan->notes.push_back(CostOf(*plan, losses));
-      fitting = *std::move(plan);
+    const auto of_memory =
+        std::find_if(losses.begin(), losses.end(), [](const Loss& loss) { return loss.of_memory; });
+    if (why.empty() && !fits.ok()) why = "as written the job does not fit";
+    if (why.empty() && of_memory != losses.end()) {
+      why = absl::StrCat("without ", DeviceOf(*plan, of_memory->rank), ", ", of_memory->trouble);
     }
-    if (hopeless) break;
+    if (!best.has_value() || losses.size() < fewest) {
+      fewest = losses.size();
+      plan->candidates = as_written.candidates;
+      plan->notes = NotesOf(spec, lowering, why);
+      if (!losses.empty()) plan->notes.push_back(CostOf(*plan, losses));
+      best = *std::move(plan);
+    }
+    if (of_memory == losses.end()) break;
   }
-  if (fitting.has_value()) return *std::move(fitting);
+  if (best.has_value()) return *std::move(best);
   return fits;
 }
 

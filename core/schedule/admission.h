@@ -4,7 +4,9 @@
 // narrowed replica holds more of everything, and state that moves is there twice for a moment. For
 // that a plan may lower what does not change what is trained: samples of a microbatch, then the
 // homes of optimizer state (host memory for mirrors), then what activations keep; and it says so.
-// Where all of that does not do, it is planned as written and says what losing a device costs.
+// What that does not help, such as the only rank of a module, keeps nothing else from being
+// lowered; it is planned so that most devices can be lost, and says what losing one of the others
+// costs.
 //
 // A function of its arguments, so that whoever plans a job decides alike. Pure.
 #pragma once
