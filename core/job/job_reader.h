@@ -18,7 +18,7 @@ enum class Purpose : uint8_t {
 
 struct ReadJob {
   JobSpec spec;
-  std::vector<std::string> warnings;  // "spec.checkpoint: not in force yet", ...
+  std::vector<std::string> warnings;  // "spec.recovery.ladder: not in force yet", ...
 };
 
 // Errors: InvalidArgument with every violation at once (ViolationsOf), in the document's order.

@@ -16,7 +16,7 @@ namespace phalanx::job {
 // Adds a violation for everything in `spec` that is refused.
 void RefuseNotYet(const JobSpec& spec, Report& report);
 
-// "spec.checkpoint: not in force yet" for each such section that is written.
+// "spec.recovery.ladder: not in force yet" for each such section that is written.
 std::vector<std::string> WarnNotYet(const Report& report);
 
 }  // namespace phalanx::job
