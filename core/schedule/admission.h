@@ -25,7 +25,8 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 // As PlanJob. `device_memory`: bytes of the cluster's devices, in its order; 0, or no entry: not
 // known, which fits. The plan's notes have a sentence of what was lowered ("batch.micro is 2
 // instead of 4: without node-0/1 ...") and of what cannot be tolerated ("losing device node-0/3
-// costs up to 50 steps: ..."). Errors: those of PlanJob; InvalidArgument with a violation of
+// costs up to 50 steps: ..."), and of several nodes, which of them has all homes of some state.
+// Errors: those of PlanJob; InvalidArgument with a violation of
 // spec.modules where no plan fits.
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                     absl::Span<const int64_t> device_memory, Epoch epoch);

@@ -1,6 +1,7 @@
 #include "core/schedule/admission.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "core/plan/loss.h"
@@ -132,6 +133,23 @@ TEST(AdmissionTest, LastReplicaOfOneRank_CostsAllStepsWithoutCheckpoints) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->notes,
               ElementsAre(HasSubstr("losing device node-0/0 costs all steps so far: ")));
+}
+
+// Two nodes of two devices: replicas that are apart, or both on one.
+TEST(AdmissionTest, NodeWithAllHomesOfSomeState_IsNamed) {
+  const auto notes_of = [](std::array<job::MeshAxis, 4> order, int32_t nodes) {
+    AJob job;
+    job.Module("language", support::Llama(), {.dp = 2, .pp = 2, .order = order}).Batch(4, 2);
+    return AdmitJob(job, plan::MakeCluster(nodes, 4 / nodes), {}, Epoch{1})->notes;
+  };
+  using A = job::MeshAxis;
+  constexpr std::array<A, 4> kApart = {A::kTensor, A::kContext, A::kPipeline, A::kData};
+  constexpr std::array<A, 4> kTogether = {A::kTensor, A::kContext, A::kData, A::kPipeline};
+  EXPECT_THAT(notes_of(kApart, 2), IsEmpty());
+  EXPECT_THAT(notes_of(kTogether, 2),
+              ElementsAre("losing node node-0, or another of 2, costs all steps so far: it has all "
+                          "homes of the state of module language"));
+  EXPECT_THAT(notes_of(kTogether, 1), IsEmpty()) << "it ends with its node anyway";
 }
 
 TEST(AdmissionTest, NothingThatFits_IsRefusedAsWritten) {
