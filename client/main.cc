@@ -24,6 +24,7 @@
 #include "client/logs.h"
 #include "client/output.h"
 #include "client/plan_pictures.h"
+#include "client/rank_list.h"
 #include "client/run.h"
 #include "core/base/host_port.h"
 #include "core/job/scalar.h"
@@ -52,7 +53,7 @@ struct Flags {
   PictureFiles pictures;
   std::string shell;
   std::vector<int32_t> ranks;
-  std::vector<int32_t> lost;
+  std::vector<std::string> lost;
   int32_t tail = 0;
   int32_t limit = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
@@ -154,7 +155,7 @@ void Program::AddLocalCommands() {
       Add("run", "Train a job here: starts a coordinator and a worker of its own", [this](Io& io) {
         return Run({.file = flags_.file,
                     .output = flags_.output,
-                    .lost = flags_.lost,
+                    .lost = *ParseRanks(flags_.lost),
                     .programs = ProgramFolder()},
                    io);
       });
@@ -162,7 +163,12 @@ void Program::AddLocalCommands() {
   run->add_option("--output", flags_.output, "folder for the results; default: the job's")
       ->type_name("DIR");
   const auto add_lost = [this](CLI::App* command, const char* description) {
-    command->add_option("--lost", flags_.lost, description)->delimiter(',')->type_name("RANK,...");
+    command->add_option("--lost", flags_.lost, description)
+        ->allow_extra_args(false)
+        ->check([](const std::string& list) {
+          return std::string(ParseRanks({list}).status().message());
+        })
+        ->type_name("RANK,...");
   };
   add_lost(run, "train without these ranks, as if their devices were gone");
   CLI::App* plan =
@@ -171,7 +177,7 @@ void Program::AddLocalCommands() {
                      .format = format(),
                      .nodes = flags_.nodes,
                      .device_memory = flags_.device_memory,
-                     .lost = flags_.lost,
+                     .lost = *ParseRanks(flags_.lost),
                      .pictures = flags_.pictures},
                     io);
       });

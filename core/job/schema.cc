@@ -267,7 +267,7 @@ constexpr Field kRecovery[] = {
     {.name = "state_copies", .type = T::kInteger, .at = Bound<&Recovery::state_copies>, .low = 1,
      .high = 16, .doc = "Homes of every piece of state."},
     {.name = "state_every", .type = T::kInteger, .at = Bound<&Recovery::state_every>, .low = 1,
-     .high = 1 << 30, .doc = "Steps between host snapshots."},
+     .high = 1 << 30, .doc = "Steps between copies of the state in host memory."},
     {.name = "budget", .type = T::kMapping, .at = Bound<&Recovery::budget>, .fields = kBudget,
      .acted_on = false, .doc = "How often a job may recover before it fails."},
 };
@@ -325,13 +325,14 @@ constexpr Field kSpec[] = {
      .fields = kOptimizer, .doc = "How parameters follow gradients."},
     {.name = "checkpoint", .type = T::kMapping, .at = Bound<&JobSpec::checkpoint>,
      .otherwise = "none", .fields = kCheckpoint,
-     .doc = "Checkpoints. With this section, even an empty one, a job that ends early in order "
+     .doc = "What a job can go on from. With this section, even an empty one, a job that ends early in order "
             "(`time_limit`, SIGTERM of a worker or of `phalanx run`) writes one of its last "
             "step."},
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
-     .doc = "What to do when a device is lost. Not in force yet but for mirrors (`state_home`, "
-            "`state_copies`), and `ladder` and `widths` of jobs that begin without some of their "
-            "ranks (`phalanx run --lost`)."},
+     .doc = "What to do when a device is lost. Where optimizer state lives (`state_home`, "
+            "`state_copies`, `state_every`) is in force, and so are `ladder` and `widths` of jobs "
+            "that begin without some of their ranks (`phalanx run --lost`); `ladder` and `budget` "
+            "of jobs that run are not in force yet."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,

@@ -109,6 +109,16 @@ void DecideHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* 
   }
 }
 
+void LowerHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout) {
+  if (layout->state_home != job::StateHome::kMirror) return;
+  if (replicas == 1 && recovery.state_home == job::StateHome::kAuto) {
+    layout->state_home = job::StateHome::kHost;
+    layout->state_copies = std::min(layout->state_copies, 2);
+  } else {
+    layout->state_copies = std::min(layout->state_copies, replicas);
+  }
+}
+
 PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module) {
   return OrderUnder(spec.schedule, spec, module);
 }

@@ -100,6 +100,9 @@ struct ModuleLayout {
 
 // Where the state of a module with so many replicas lives: as the job asks, within what there is.
 void DecideHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout);
+// The same of a module that had homes and has no more than `replicas` now: it keeps them as far as
+// that allows. Mirrors of the last replica become host memory unless the job asks for mirrors.
+void LowerHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout);
 
 inline constexpr int64_t kSpeedMax = 1 << 30;
 

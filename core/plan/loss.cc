@@ -50,22 +50,22 @@ absl::Status CheckLost(const Plan& plan, absl::Span<const Rank> lost) {
   return ViolationsStatus(violations);
 }
 
-// What one module loses and what is left of it.
+// What one module loses and what is left of it: of the healthy module, since a rank that an earlier
+// loss left idle may have work again once a later one is known.
 class ModuleLoss {
  public:
-  ModuleLoss(const Plan& plan, int32_t module)
-      : plan_(plan), module_(module), table_(plan.replicas(module)) {
-    for (const SlotChange& change : plan.layout.modules[Index()].changes) {
-      changes_[{change.dp, change.pp}] = change.ranks;
+  // `healthy`: its replicas without changes.
+  ModuleLoss(const Plan& plan, int32_t module, ReplicaTable healthy)
+      : plan_(plan), module_(module), table_(std::move(healthy)) {}
+
+  // What has been lost in all.
+  void Lose(const RankList& lost) {
+    for (Rank rank : lost) {
+      const std::optional<ReplicaTable::Position> position = table_.PositionOf(rank);
+      if (position.has_value()) hit_[position->dp][position->pp].insert(rank);
     }
   }
-
-  void Lose(Rank rank) {
-    const std::optional<ReplicaTable::Position> position = table_.PositionOf(rank);
-    if (!position.has_value()) return;
-    hit_[position->dp][position->pp].insert(rank);
-  }
-  bool hit() const { return !hit_.empty(); }
+  bool Has(Rank rank) const { return table_.PositionOf(rank).has_value(); }
 
   // Takes a rung for every hit replica.
   absl::Status Shrink();
@@ -92,12 +92,12 @@ class ModuleLoss {
   void Drop(int32_t dp, const LostOfStages& stages);
   // Sets the ranks of a slot, and keeps in mind who had work in it.
   void Narrow(Slot slot, const std::vector<RankList>& by_cp, int64_t width);
-  // Every narrowed slot becomes as narrow as the narrowest.
+  // Every narrowed slot of a replica that is there becomes as narrow as the narrowest.
   void EvenOut();
 
   const Plan& plan_;
   const int32_t module_;
-  const ReplicaTable& table_;
+  const ReplicaTable table_;             // healthy
   std::map<int32_t, LostOfStages> hit_;  // by dp
   Changes changes_;
   std::set<Rank> released_;
@@ -160,13 +160,18 @@ absl::Status ModuleLoss::TakeRung(int32_t dp, const LostOfStages& stages) {
 
 void ModuleLoss::EvenOut() {
   const int32_t healthy = plan_.module_spec(module_).parallel.tp, cp = table_.cp();
+  std::set<int32_t> absent;
+  for (const auto& [slot, ranks] : changes_) {
+    if (ranks.empty()) absent.insert(slot.first);
+  }
   int32_t narrowest = healthy;
   for (const auto& [slot, ranks] : changes_) {
-    if (!ranks.empty()) narrowest = std::min(narrowest, static_cast<int32_t>(ranks.size()) / cp);
+    if (absent.contains(slot.first)) continue;
+    narrowest = std::min(narrowest, static_cast<int32_t>(ranks.size()) / cp);
   }
   for (auto& [slot, ranks] : changes_) {
     const auto width = static_cast<int32_t>(ranks.size()) / cp;
-    if (width <= narrowest || width == healthy) continue;
+    if (absent.contains(slot.first) || width <= narrowest) continue;
     std::vector<RankList> by_cp;
     for (auto first = ranks.begin(); first != ranks.end(); first += width) {
       by_cp.emplace_back(first, first + width);
@@ -194,7 +199,7 @@ absl::StatusOr<ModuleLayout> ModuleLoss::Finish() const {
         "no replica of module ", plan_.module_spec(module_).name, " is left without these ranks"));
   }
   layout.speeds = SpeedsOf(plan_, module_, table);
-  DecideHomes(plan_.spec.recovery, table.present_replicas(), &layout);
+  LowerHomes(plan_.spec.recovery, table.present_replicas(), &layout);
   return layout;
 }
 
@@ -253,13 +258,16 @@ absl::StatusOr<Layout> WithoutRanks(const Plan& plan, absl::Span<const Rank> los
   std::set<Rank> idle(layout.idle.begin(), layout.idle.end());
   std::vector<ReplicaTable> tables;
   for (size_t m = 0; m < plan.modules.size(); ++m) {
-    ModuleLoss module(plan, static_cast<int32_t>(m));
-    for (Rank rank : lost) module.Lose(rank);
-    if (module.hit()) {
-      RETURN_IF_ERROR(module.Shrink());
-      ASSIGN_OR_RETURN(layout.modules[m], module.Finish());
-      idle.insert(module.released().begin(), module.released().end());
+    ASSIGN_OR_RETURN(ReplicaTable healthy, ReplicaTable::Create(plan.modules[m].grid, {}));
+    ModuleLoss module(plan, static_cast<int32_t>(m), std::move(healthy));
+    if (std::none_of(lost.begin(), lost.end(), [&](Rank rank) { return module.Has(rank); })) {
+      tables.push_back(plan.modules[m].replicas);
+      continue;
     }
+    module.Lose(layout.lost);
+    RETURN_IF_ERROR(module.Shrink());
+    ASSIGN_OR_RETURN(layout.modules[m], module.Finish());
+    idle.insert(module.released().begin(), module.released().end());
     ASSIGN_OR_RETURN(ReplicaTable table, module.Table());
     tables.push_back(std::move(table));
   }
@@ -278,6 +286,7 @@ absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> los
   layout.epoch = healthy.epoch();
   ASSIGN_OR_RETURN(Plan plan, Expand(healthy.spec, std::move(layout)));
   plan.candidates = healthy.candidates;
+  plan.notes = healthy.notes;
   return plan;
 }
 

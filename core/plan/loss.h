@@ -4,8 +4,10 @@
 // taken decides: *shrink* leaves its hit stages to the ranks that survive, in unit order;
 // *drop-replica* leaves the replica out, and its other ranks to other modules, or idle. Widths
 // follow `recovery.widths`: own, each stage as wide as it can be; parity, every narrowed stage of
-// the module as narrow as the narrowest, with the last of its survivors idle. The schedule and the
-// layers stay: nobody searches again after a loss.
+// the module as narrow as the narrowest, with the last of its survivors idle. Whether ranks are
+// lost one after another or at once, the same is left. The schedule and the layers stay: nobody
+// searches again after a loss. So do the homes of optimizer state and whatever else admission has
+// lowered, as far as the replicas that are left allow.
 //
 // Pure.
 #pragma once
@@ -28,7 +30,7 @@ namespace phalanx::plan {
 absl::StatusOr<Layout> WithoutRanks(const Plan& plan, absl::Span<const Rank> lost);
 
 // The plan of a job that begins without the places `lost`: WithoutRanks of its healthy plan, in the
-// same epoch.
+// same epoch and with its notes.
 // Errors: those of WithoutRanks.
 absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost);
 

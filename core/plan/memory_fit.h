@@ -22,7 +22,9 @@ std::optional<std::string> MemoryShortage(absl::Span<const MemoryEstimate> needs
                                           absl::Span<const int64_t> device_memory);
 
 // What a plan needs by estimate against what the device of each of its ranks has, as above.
-// Errors: InvalidArgument with that sentence as a violation of spec.modules.
+// Errors: InvalidArgument with that sentence as a violation of spec.modules. Of a plan that has
+// lost ranks it names them, and the replica that is narrower where the rank stands: "without rank
+// 1, rank 0 needs ...; replica 0 of module language is 1 wide there instead of 2".
 absl::Status CheckMemory(const Plan& plan, absl::Span<const int64_t> device_memory);
 
 }  // namespace phalanx::plan

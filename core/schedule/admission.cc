@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,12 +56,17 @@ struct Loss {
   int64_t steps = 0;       // that are lost at most; -1: all
 };
 
+// Steps that are lost at most where no home is left; -1: all.
+int64_t StepsWithoutHomes(const plan::Plan& plan) {
+  const int64_t every = plan.spec.checkpoint.has_value() ? plan.spec.checkpoint->every : 0;
+  return every > 0 ? every : -1;
+}
+
 Loss LossOf(const plan::Plan& plan, Rank rank, absl::Span<const int64_t> device_memory) {
   Loss loss{.rank = rank};
-  const int64_t every = plan.spec.checkpoint.has_value() ? plan.spec.checkpoint->every : 0;
   const auto costs = [&](std::string why) {
     loss.trouble = std::move(why);
-    loss.steps = every > 0 ? every : -1;
+    loss.steps = StepsWithoutHomes(plan);
     return loss;
   };
   const absl::StatusOr<plan::Plan> left = plan::PlanWithout(plan, {rank});
@@ -147,15 +153,64 @@ std::vector<std::string> NotesOf(const job::JobSpec& spec, const Lowering& lower
   return notes;
 }
 
+// "costs up to 50 steps"; -1: all.
+std::string Costs(int64_t steps) {
+  if (steps < 0) return "costs all steps so far";
+  return absl::StrCat("costs up to ", steps, steps == 1 ? " step" : " steps");
+}
+
 std::string CostOf(const plan::Plan& plan, const std::vector<Loss>& losses) {
   const Loss& worst = losses.front();
   return absl::StrCat(
       "losing device ", DeviceOf(plan, worst.rank),
-      losses.size() > 1 ? absl::StrCat(", or another of ", losses.size(), " kinds,") : "",
-      " costs ",
-      worst.steps < 0 ? std::string("all steps so far")
-                      : absl::StrCat("up to ", worst.steps, " steps"),
-      ": ", worst.trouble);
+      losses.size() > 1 ? absl::StrCat(", or another of ", losses.size(), " kinds,") : "", " ",
+      Costs(worst.steps), ": ", worst.trouble);
+}
+
+// Nodes that have every home of some of a module's state, in the order of ranks.
+std::vector<NodeName> NodesWithAllHomes(const plan::Plan& plan, const plan::ModulePlan& module) {
+  const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module.index)];
+  const bool trains = std::any_of(module.trains.begin(), module.trains.end(),
+                                  [](const plan::Trains& part) { return part.weights; });
+  std::vector<NodeName> nodes;
+  if (!trains || layout.state_copies < 2) return nodes;
+  const bool host = layout.state_home == job::StateHome::kHost;
+  std::set<NodeName> seen;
+  for (int32_t pp = 0; pp < module.pp(); ++pp) {
+    for (const plan::RankList& group : plan.DataGroups(module.index, pp)) {
+      const auto node_of = [&](Rank rank) -> const NodeName& {
+        return plan.devices[static_cast<size_t>(rank.value)].node;
+      };
+      const bool together = std::all_of(group.begin(), group.end(), [&](Rank rank) {
+        return node_of(rank) == node_of(group.front());
+      });
+      for (Rank rank : group) {
+        if (!host && !together) break;
+        if (seen.insert(node_of(rank)).second) nodes.push_back(node_of(rank));
+      }
+    }
+  }
+  return nodes;
+}
+
+// Of modules of which a node has all homes. A job on one node ends with it anyway.
+std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
+  const NodeName& first = plan.devices.front().node;
+  if (std::all_of(plan.devices.begin(), plan.devices.end(),
+                  [&](const plan::Device& device) { return device.node == first; })) {
+    return {};
+  }
+  std::vector<std::string> notes;
+  for (const plan::ModulePlan& module : plan.modules) {
+    const std::vector<NodeName> nodes = NodesWithAllHomes(plan, module);
+    if (nodes.empty()) continue;
+    notes.push_back(absl::StrCat(
+        "losing node ", nodes.front(),
+        nodes.size() > 1 ? absl::StrCat(", or another of ", nodes.size(), ",") : "", " ",
+        Costs(StepsWithoutHomes(plan)), ": it has all homes of the state of module ",
+        plan.module_spec(module.index).name));
+  }
+  return notes;
 }
 
 }  // namespace
@@ -164,30 +219,32 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
                                     absl::Span<const int64_t> device_memory, Epoch epoch) {
   ASSIGN_OR_RETURN(const plan::Plan as_written, PlanJob(spec, cluster, epoch));
   const absl::Status fits = plan::CheckMemory(as_written, device_memory);
-  std::optional<plan::Plan> fitting;  // the first that fits, whatever is lost
-  std::string why;                    // anything is lowered
+  // Of those that fit the first under which the fewest losses are too much.
+  std::optional<plan::Plan> best;
+  size_t fewest = 0;
+  std::string why;  // anything is lowered
   for (const Lowering& lowering : Lowerings(spec)) {
     absl::StatusOr<plan::Plan> plan = Lowered(spec, as_written, lowering);
     if (!plan.ok() || !plan::CheckMemory(*plan, device_memory).ok()) continue;
     const std::vector<Loss> losses = LossesOf(*plan, device_memory);
-    if (why.empty() && !fits.ok()) why = "as written the job does not fit";
-    if (why.empty() && !losses.empty()) {
-      why = absl::StrCat("without ", DeviceOf(*plan, losses.front().rank), ", ",
-                         losses.front().trouble);
-    }
-    plan->candidates = as_written.candidates;
-    plan->notes = NotesOf(spec, lowering, why);
-    if (losses.empty()) return plan;
     // Nothing that is lowered gives state a second home, or a module another replica.
-    const bool hopeless =
-        std::any_of(losses.begin(), losses.end(), [](const Loss& loss) { return !loss.of_memory; });
-    if (!fitting.has_value()) {
-      plan->notes.push_back(CostOf(*plan, losses));
-      fitting = *std::move(plan);
+    const auto of_memory =
+        std::find_if(losses.begin(), losses.end(), [](const Loss& loss) { return loss.of_memory; });
+    if (why.empty() && !fits.ok()) why = "as written the job does not fit";
+    if (why.empty() && of_memory != losses.end()) {
+      why = absl::StrCat("without ", DeviceOf(*plan, of_memory->rank), ", ", of_memory->trouble);
     }
-    if (hopeless) break;
+    if (!best.has_value() || losses.size() < fewest) {
+      fewest = losses.size();
+      plan->candidates = as_written.candidates;
+      plan->notes = NotesOf(spec, lowering, why);
+      if (!losses.empty()) plan->notes.push_back(CostOf(*plan, losses));
+      for (std::string& note : NodeNotesOf(*plan)) plan->notes.push_back(std::move(note));
+      best = *std::move(plan);
+    }
+    if (of_memory == losses.end()) break;
   }
-  if (fitting.has_value()) return *std::move(fitting);
+  if (best.has_value()) return *std::move(best);
   return fits;
 }
 

@@ -4,7 +4,9 @@
 // narrowed replica holds more of everything, and state that moves is there twice for a moment. For
 // that a plan may lower what does not change what is trained: samples of a microbatch, then the
 // homes of optimizer state (host memory for mirrors), then what activations keep; and it says so.
-// Where all of that does not do, it is planned as written and says what losing a device costs.
+// What that does not help, such as the only rank of a module, keeps nothing else from being
+// lowered; it is planned so that most devices can be lost, and says what losing one of the others
+// costs.
 //
 // A function of its arguments, so that whoever plans a job decides alike. Pure.
 #pragma once
@@ -23,7 +25,8 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 // As PlanJob. `device_memory`: bytes of the cluster's devices, in its order; 0, or no entry: not
 // known, which fits. The plan's notes have a sentence of what was lowered ("batch.micro is 2
 // instead of 4: without node-0/1 ...") and of what cannot be tolerated ("losing device node-0/3
-// costs up to 50 steps: ..."). Errors: those of PlanJob; InvalidArgument with a violation of
+// costs up to 50 steps: ..."), and of several nodes, which of them has all homes of some state.
+// Errors: those of PlanJob; InvalidArgument with a violation of
 // spec.modules where no plan fits.
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                     absl::Span<const int64_t> device_memory, Epoch epoch);

@@ -82,6 +82,22 @@ TEST(BadInputTest, OutputFolderWithControlCharacters_IsRefusedBeforeItIsMade) {
   EXPECT_FALSE(std::filesystem::exists(data.path + "/o\x1b[31m"));
 }
 
+// Such as an empty variable of a shell.
+TEST(BadInputTest, ListOfLostRanksThatNamesNone_IsRefused) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/job.yaml", JobText(data, {}));
+  for (const char* command : {"plan", "run"}) {
+    for (const std::string list : {"", ",", "0,,1", "0,"}) {
+      const support::Finished ended = support::RunToEnd(
+          {support::Program("phalanx"), command, data.path + "/job.yaml", "--lost", list});
+      EXPECT_EQ(ended.exit_code, 2) << command << " " << list;
+      EXPECT_EQ(ended.out, "");
+      EXPECT_THAT(ended.talk, HasSubstr(absl::StrCat("--lost: \"", list,
+                                                     "\" must be ranks such as 3 or 1,3\n")));
+    }
+  }
+}
+
 TEST(BadInputTest, TruncatedShard_FailsTheJobBeforeAnyRankStarts) {
   const DataFolder data = MakeData();
   const std::string bytes = support::ReadFile(data.files.shards[1]);

@@ -7,7 +7,10 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/exit_code.h"
+#include "client/rank_list.h"
 #include "core/job/json.h"
 #include "core/schedule/choice.h"
 #include "core/wire/job_yaml.h"
@@ -19,6 +22,7 @@
 namespace phalanx::client {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -420,6 +424,40 @@ TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
       "lost: 6: must be a place of the job, below 6\nlost: 1: is named twice\n2 violations\n");
   EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3}}, all.io), kFailure);
   EXPECT_EQ(all.talk.str(), "error: no replica of module language is left without these ranks\n");
+}
+
+TEST(RankListTest, Lists_NameRanks_AndEmptyItemsAreRefused) {
+  EXPECT_THAT(*ParseRanks({}), ElementsAre());
+  EXPECT_THAT(*ParseRanks({"3", "1,2", "-1"}), ElementsAre(3, 1, 2, -1));
+  for (const char* list : {"", ",", "1,,2", "1,", ",1", "x", "1,2x", "1.5", "99999999999"}) {
+    EXPECT_EQ(ParseRanks({list}).status().message(),
+              absl::StrCat("\"", list, "\" must be ranks such as 3 or 1,3"));
+  }
+}
+
+TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
+  constexpr char kTwo[] = R"(metadata: {name: two}
+spec:
+  steps: 1
+  modules:
+    - name: language
+      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, mlp_size: 128, vocabulary: 64, context: 16, block: 32}
+      parallel: {ranks: 2, AXIS}
+  batch: {global: 8, micro: 1}
+)";
+  const auto refusal = [&](const char* axis, const char* memory) {
+    const std::string path = Written("two.yaml", absl::StrReplaceAll(kTwo, {{"AXIS", axis}}));
+    Captured captured;
+    EXPECT_EQ(Plan({.file = path, .device_memory = memory, .lost = {1}}, captured.io), kBadJobFile);
+    return captured.talk.str();
+  };
+  EXPECT_EQ(refusal("tp: 1", "1800Ki"),
+            "spec.modules: without rank 1, rank 0 needs 1.8 MiB (optimizer 1.0 MiB is the largest "
+            "term), device has 1.8 MiB\n1 violation\n");
+  EXPECT_EQ(refusal("tp: 2", "1Mi"),
+            "spec.modules: without rank 1, rank 0 needs 1.8 MiB (optimizer 1.0 MiB is the largest "
+            "term), device has 1.0 MiB; replica 0 of module language is 1 wide there instead of "
+            "2\n1 violation\n");
 }
 
 TEST(PlanTest, AnOpenSchedule_IsTheOneThatEveryPlannerChooses) {

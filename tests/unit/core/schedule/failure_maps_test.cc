@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/prng.h"
 #include "core/plan/loss.h"
+#include "core/plan/ruler.h"
 #include "core/plan/samples.h"
 #include "core/plan/units.h"
 #include "core/schedule/checker.h"
@@ -88,6 +90,25 @@ void ExpectOwnedOnce(const std::vector<plan::UnitRange>& runs, int64_t units) {
   EXPECT_EQ(end, units);
 }
 
+// Of each family of units that a part has in a stage.
+std::map<plan::UnitFamily, int64_t> UnitsOfStage(const plan::Plan& plan,
+                                                 const plan::ModulePlan& module, int32_t pp) {
+  const job::Architecture& architecture = plan.module_spec(module.index).architecture;
+  std::map<plan::UnitFamily, int64_t> units;
+  if (module.IsFirst(pp, 0) || pp == module.LastStage()) {
+    const int64_t blocks = plan::CountUnits(architecture).vocabulary_blocks;
+    if (blocks > 0) units[{.kind = plan::UnitKind::kVocabulary}] = blocks;
+  }
+  for (size_t i = 0; i < plan.spec.edges.size(); ++i) {
+    const job::Edge& edge = plan.spec.edges[i];
+    if (edge.from != module.index || !edge.projector.has_value()) continue;
+    if (pp != module.LastStage()) continue;
+    units[{.kind = plan::UnitKind::kMlp, .edge = static_cast<int32_t>(i)}] =
+        plan::BlockCount(edge.projector->hidden_size, architecture.block);
+  }
+  return units;
+}
+
 void ExpectUnitsHaveOneOwner(const plan::Plan& plan) {
   for (const plan::ModulePlan& module : plan.modules) {
     const job::Architecture& architecture = plan.module_spec(module.index).architecture;
@@ -104,6 +125,12 @@ void ExpectUnitsHaveOneOwner(const plan::Plan& plan) {
         }
         ExpectOwnedOnce(heads, all.query_heads);
         ExpectOwnedOnce(blocks, all.mlp_blocks);
+        for (const auto& [family, count] : UnitsOfStage(plan, module, pp)) {
+          std::vector<plan::UnitRange> held;
+          plan::Place place{.module = module.index, .dp = dp, .pp = pp, .width = width};
+          for (; place.tp < width; ++place.tp) held.push_back(HeldUnits(plan, place, family));
+          ExpectOwnedOnce(held, count);
+        }
       }
     }
   }
