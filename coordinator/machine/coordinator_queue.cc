@@ -14,6 +14,9 @@ namespace {
 using job::FailureKind;
 using job::JobPhase;
 
+// Notes of a plan that become events.
+constexpr size_t kPlanNotesMax = 16;
+
 // Reasons that a job waits for others are listed for so many of them.
 constexpr size_t kNamedMax = 8;
 
@@ -334,6 +337,10 @@ void Coordinator::On(const PlanComputed& event) {
   job.run = MakeRun(event.plan->layout);
   active_.insert(job.state.id);
   Commit(job, EpochPlanned{event.plan->layout, event.plan->digest});
+  const std::vector<std::string>& notes = event.plan->notes;
+  for (size_t i = 0; i < std::min(notes.size(), kPlanNotesMax); ++i) {
+    Commit(job, EventRecorded{"PlanNote", notes[i], event.plan->layout.epoch});
+  }
   Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
                            std::nullopt});
   WatchEnd(job);

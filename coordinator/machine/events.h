@@ -161,7 +161,8 @@ struct RankReported {
 // more memory than they have.
 struct PlanSummary {
   plan::Layout layout;
-  std::string digest;  // of the plan
+  std::string digest;              // of the plan
+  std::vector<std::string> notes;  // of the plan: what was lowered, what losing a device costs
 };
 // Answer to ComputePlan.
 struct PlanComputed {

@@ -77,7 +77,9 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
       RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
     }
   }
-  return PlanSummary{.layout = std::move(plan.layout), .digest = std::move(plan.digest)};
+  return PlanSummary{.layout = std::move(plan.layout),
+                     .digest = std::move(plan.digest),
+                     .notes = std::move(plan.notes)};
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {

@@ -265,12 +265,23 @@ std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::L
   }
   absl::StrAppend(&text, table.Print());
   if (loss.has_value()) {
-    absl::StrAppend(&text,
-                    absl::StrFormat("\nStep: %.3f times the healthy one\n", loss->step_ratio),
-                    "State to move: ", plan::FormatBytes(loss->moves.bytes), ", at most ",
-                    loss->moves.steps_lost, " steps lost\n");
+    absl::StrAppend(
+        &text, absl::StrFormat("\nStep: %.3f times the healthy one\n", loss->step_ratio),
+        "State to move: ", plan::FormatBytes(loss->moves.bytes), ", at most ",
+        loss->moves.steps_lost, loss->moves.steps_lost == 1 ? " step" : " steps", " lost\n");
   }
   return text;
+}
+
+// Whether nothing that memory depends on was lowered or lost after the schedule was chosen.
+bool IsAsWritten(const Plan& plan) {
+  if (plan.layout.micro > 0 || !plan.layout.lost.empty()) return false;
+  const bool left_open = plan.spec.recovery.state_home == job::StateHome::kAuto;
+  return std::none_of(plan.modules.begin(), plan.modules.end(), [&](const ModulePlan& module) {
+    const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module.index)];
+    const bool host = layout.state_home == job::StateHome::kHost;
+    return layout.recompute.has_value() || (left_open && host && module.replicas.replicas() > 1);
+  });
 }
 
 // Steps are those of the simulation, as multiples of the chosen one.
@@ -279,7 +290,8 @@ std::string CandidatesTable(const Plan& plan) {
       std::find_if(plan.candidates.begin(), plan.candidates.end(),
                    [&](const auto& candidate) { return candidate.schedule == plan.spec.schedule; });
   const bool known = MemoryIsKnown(plan);
-  TextTable table({"SCHEDULE TRIED", "STEP", "BUBBLE", "MEMORY", ""});
+  TextTable table(
+      {"SCHEDULE TRIED", "STEP", "BUBBLE", IsAsWritten(plan) ? "MEMORY" : "MEMORY AS WRITTEN", ""});
   for (auto candidate = plan.candidates.begin(); candidate != plan.candidates.end(); ++candidate) {
     if (!candidate->left_out.empty()) {
       table.Add({ScheduleText(candidate->schedule), "-", "-", "-",

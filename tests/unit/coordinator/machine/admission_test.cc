@@ -28,6 +28,23 @@ TEST(AdmissionTest, JobThatNeverFits_StaysQueuedWithThatReasonAndHoldsNobodyUp) 
   EXPECT_THAT(h.Explain(large), Contains(HasSubstr("it needs 64 cpu devices")));
 }
 
+TEST(AdmissionTest, NotesOfAPlan_BecomeEventsOnce_SixteenAtMost) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("noted", 1, "20 notes"));
+  std::vector<std::string> notes;
+  for (const JobEvent& event : h.events[job]) {
+    if (event.type != "PlanNote") continue;
+    EXPECT_EQ(event.epoch, Epoch{1});
+    notes.push_back(event.message);
+  }
+  ASSERT_EQ(notes.size(), 16u);
+  EXPECT_EQ(notes.front(), "note 1");
+  EXPECT_EQ(notes.back(), "note 16");
+  EXPECT_EQ(h.events[job][1].type, "Planned");
+  EXPECT_EQ(h.events[job][2].type, "PlanNote");
+}
+
 TEST(AdmissionTest, JobThatNeverFitsAmongDevicesThatAreTaken_HasItsReasonAtOnce) {
   Harness h;
   h.Run(h.Open("n", 1), AJob("runs", 1));

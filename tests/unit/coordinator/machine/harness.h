@@ -30,6 +30,9 @@ inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Plac
                                  .schedule = {.name = job::ScheduleName::k1F1B},
                                  .nodes = placement},
                       .digest = absl::StrCat("plan:", ToString(placement))};
+  if (document.text == "20 notes") {
+    for (int note = 1; note <= 20; ++note) summary.notes.push_back(absl::StrCat("note ", note));
+  }
   if (document.text == "last rank idle") {
     int32_t world = 0;
     for (const NodeDevices& entry : placement) world += static_cast<int32_t>(entry.devices.size());

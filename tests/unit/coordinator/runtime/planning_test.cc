@@ -16,13 +16,18 @@
 #include "core/plan/cost.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
+#include "core/schedule/admission.h"
 #include "core/schedule/choice.h"
+#include "core/schedule/preview.h"
 #include "core/wire/job_yaml.h"
 
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -263,6 +268,74 @@ TEST(PlanRequestTest, RanksThatAJobBeginsWithout_AreLeftOutOfItsFirstEpoch) {
   const auto again = PlanRequest(**request, kPlacement, {}, Epoch{2}, layout);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->layout, layout);
+}
+
+TEST(PlanRequestTest, NotesOfThePlan_ComeAlong) {
+  const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
+  const auto admitted =
+      schedule::AdmitJob(read->spec, plan::ClusterOf(kPlacement), Needs(), Epoch{1});
+  ASSERT_TRUE(admitted.ok()) << admitted.status();
+  ASSERT_THAT(admitted->notes, Contains(HasSubstr("losing device ")));
+  EXPECT_EQ(PlanRequest(kRequest, kPlacement, Needs(), Epoch{1})->notes, admitted->notes);
+}
+
+// Rank 2 has the language model to itself then.
+TEST(PlanRequestTest, WhatIsLeftBeyondItsMemory_IsRefusedWithWhatIsLost_AsThePreviewDoes) {
+  std::vector<int64_t> memory(4, 0);
+  memory[2] = Needs()[2];
+  const auto request = ReadRequest({kText, "/jobs"}, {Rank{1}, Rank{3}});
+  ASSERT_TRUE(request.ok()) << request.status();
+  const absl::Status refused = PlanRequest(**request, kPlacement, memory, Epoch{1}).status();
+  EXPECT_THAT(
+      Wrong(refused),
+      ElementsAre(AllOf(
+          StartsWith("spec.modules: without ranks 1, 3, rank 2 needs "),
+          EndsWith(absl::StrCat(", device has ", plan::FormatBytes(memory[2]),
+                                "; replica 0 of module language is 1 wide there instead of 2")))));
+  const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
+  const auto preview = schedule::PreviewJob(read->spec, plan::MakeCluster(1, 4), memory,
+                                            plan::RankList{Rank{1}, Rank{3}});
+  EXPECT_EQ(preview.status(), refused);
+}
+
+// The same in each place but for the names of nodes, which digests have in them.
+TEST(PlanRequestTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
+  const std::string replicas = absl::StrReplaceAll(
+      kOpen.text,
+      {{"ranks: 4, pp: 4", "ranks: 8, tp: 2, pp: 2"}, {"heads: 4", "heads: 4, block: 32"}});
+  const std::string parity =
+      absl::StrReplaceAll(replicas, {{"  data:", "  recovery: {widths: parity}\n  data:"}});
+  struct Case {
+    std::string text;
+    plan::RankList lost;
+    int64_t memory;
+  };
+  const std::vector<Case> cases = {{kText, {Rank{1}, Rank{3}}, 0},
+                                   {kText, {Rank{0}}, int64_t{1} << 30},
+                                   {kText, {}, 0},
+                                   {replicas, {Rank{2}}, 0},
+                                   {replicas, {Rank{2}}, int64_t{1} << 27},
+                                   {parity, {Rank{0}, Rank{6}}, 0}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.text);
+    const auto read = wire::ReadJobFile(one.text, job::Purpose::kSubmit);
+    ASSERT_TRUE(read.ok()) << read.status();
+    const int32_t devices = read->spec.World();
+    const std::vector<int64_t> memory(static_cast<size_t>(devices), one.memory);
+    const plan::Cluster cluster = plan::MakeCluster(1, devices);
+    auto shown = schedule::PreviewJob(read->spec, cluster, memory, one.lost);
+    ASSERT_TRUE(shown.ok()) << shown.status();
+    plan::Placement placement = plan::PlacementOf(cluster);
+    placement.front().node = "here";
+    const auto request = ReadRequest({one.text, "/jobs"}, one.lost);
+    ASSERT_TRUE(request.ok()) << request.status();
+    auto committed = PlanRequest(**request, placement, memory, Epoch{1});
+    ASSERT_TRUE(committed.ok()) << committed.status();
+    EXPECT_NE(committed->digest, shown->plan.digest);
+    committed->layout.nodes = shown->plan.layout.nodes;
+    EXPECT_EQ(committed->layout, shown->plan.layout);
+    EXPECT_EQ(plan::Expand(read->spec, committed->layout)->digest, shown->plan.digest);
+  }
 }
 
 NodeView ANode(const std::string& name, std::vector<int64_t> memory) {

@@ -405,16 +405,29 @@ TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
                                "language, 1 other  2         10\n"));
   EXPECT_THAT(table, HasSubstr("\n9     node-0/9   (lost)\n"));
   EXPECT_THAT(table, HasSubstr("\n10    node-0/10  (idle)\n"));
+  EXPECT_THAT(PlanTable(*plan, {.loss = schedule::Preview::Loss{.moves = {.steps_lost = 1}}}),
+              HasSubstr(", at most 1 step lost\n"));
 }
 
 TEST(PlanTableTest, Candidates_AreListedWithTheReason) {
   const std::string table = PlanTable(Chosen(), {.bubble = 0.25, .lower_bound = 0.2});
   EXPECT_THAT(table, HasSubstr("SCHEDULE TRIED"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("STEP +BUBBLE +MEMORY\n"));
   EXPECT_THAT(table, ::testing::ContainsRegex("\n1f1b  +1\\.[0-9]+  +[0-9.]+ %  +[0-9.]+ MiB\n"));
   EXPECT_THAT(table, ::testing::ContainsRegex("\ninterleaved, 3 chunks  +-  +-  +-  +left out: "));
   EXPECT_THAT(table, ::testing::ContainsRegex("  1\\.000  .*  chosen\n"));
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(PlanTableTest, CandidatesOfALoweredPlan_HaveTheirMemoryAsWritten) {
+  const plan::Plan written = Chosen();
+  plan::Layout layout = written.layout;
+  layout.modules[0].recompute = job::Recompute::kFull;
+  auto lowered = plan::Expand(written.spec, std::move(layout));
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  lowered->candidates = written.candidates;
+  EXPECT_THAT(PlanTable(*lowered, {}), HasSubstr("BUBBLE  MEMORY AS WRITTEN"));
 }
 
 TEST(PlanTableTest, Table_OfSharedRanksAndAGap_ShowsEachModuleOfARankAndTheIdleOne) {
