@@ -70,23 +70,28 @@ void Writer::Run(const std::stop_token& stop) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   while (true) {
     std::optional<CheckpointName> name;
-    std::optional<Publication> publication;
     {
       const MutexLock lock(&mu_);
       while (!stopping_ && !writing_.has_value() && publications_.empty()) changed_.Wait(&mu_);
       if (stopping_) return;
       name = writing_;
-      if (!name.has_value()) {
-        publication = std::move(publications_.front());
-        publications_.pop_front();
-      }
     }
-    if (name.has_value()) {
-      WriteOne(*name, stop);
-    } else {
-      on_published_({.step = publication->manifest.step, .epoch = publication->manifest.epoch},
-                    checkpoint::Publish(*publication));
+    PublishWaiting();
+    if (name.has_value()) WriteOne(*name, stop);
+  }
+}
+
+void Writer::PublishWaiting() {
+  while (true) {
+    Publication publication;
+    {
+      const MutexLock lock(&mu_);
+      if (publications_.empty()) return;
+      publication = std::move(publications_.front());
+      publications_.pop_front();
     }
+    on_published_({.step = publication.manifest.step, .epoch = publication.manifest.epoch},
+                  checkpoint::Publish(publication));
   }
 }
 
@@ -123,6 +128,8 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
                 .rank = options_.rank};
   write.before_block = [&]() -> absl::Status {
     if (stop.stop_requested()) return absl::CancelledError("asked to stop");
+    // What is whole is not held up by what is not.
+    PublishWaiting();
     return options_.before_block == nullptr ? absl::OkStatus() : options_.before_block();
   };
   absl::StatusOr<PartFile> part = WritePartFile(std::move(write));

@@ -57,7 +57,8 @@ class Writer {
   bool Begin(const CheckpointName& name);
   // Whether one that was begun is neither written nor given up.
   bool writing() const;
-  // Behind what is being written. At most kPublicationsMax wait; the oldest are forgotten.
+  // Between two blocks of what is being written. At most kPublicationsMax wait; the oldest are
+  // forgotten.
   static constexpr size_t kPublicationsMax = 4;
   void Publish(Publication publication);
 
@@ -66,6 +67,7 @@ class Writer {
 
  private:
   void Run(const std::stop_token& stop);
+  void PublishWaiting();
   void WriteOne(const CheckpointName& name, const std::stop_token& stop);
   absl::StatusOr<std::optional<PartFile>> WritePart(const CheckpointName& name,
                                                     const std::stop_token& stop);
