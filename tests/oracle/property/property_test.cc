@@ -95,7 +95,8 @@ bool ExpectEqual(uint64_t seed) {
   random.spec.steps = kSteps;
   // Replicas narrow, each by itself or all alike, or go.
   random.spec.recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
-  if (seed % 4 == 3) random.spec.recovery.ladder = {job::Rung::kDropReplica};
+  // Not in step with the tests, each of which needs jobs that narrow.
+  if (seed / kTests % 4 == 3) random.spec.recovery.ladder = {job::Rung::kDropReplica};
   random.spec.recovery.widths = seed % 2 == 0 ? job::Widths::kOwn : job::Widths::kParity;
   random.spec.recovery.state_copies = static_cast<int32_t>(1 + seed % 3);
   const auto healthy =
