@@ -22,6 +22,16 @@ checkpoint::PartFile PartOf(int32_t rank) {
           .digest = absl::StrCat("digest ", rank)};
 }
 
+std::vector<std::string> EventsOf(const Harness& h, JobId job, const std::string& type) {
+  std::vector<std::string> messages;
+  const auto events = h.events.find(job);
+  if (events == h.events.end()) return messages;
+  for (const JobEvent& event : events->second) {
+    if (event.type == type) messages.push_back(event.message);
+  }
+  return messages;
+}
+
 class CheckpointTest : public testing::Test {
  protected:
   // Two ranks on each of two nodes.
@@ -44,13 +54,7 @@ class CheckpointTest : public testing::Test {
     for (int32_t rank = 0; rank < 4; ++rank) Write(rank, step);
   }
   std::vector<std::string> Events(const std::string& type) const {
-    std::vector<std::string> messages;
-    const auto events = h_.events.find(job_);
-    if (events == h_.events.end()) return messages;
-    for (const JobEvent& event : events->second) {
-      if (event.type == type) messages.push_back(event.message);
-    }
-    return messages;
+    return EventsOf(h_, job_, type);
   }
   void SucceedAll() {
     for (int32_t rank = 0; rank < 4; ++rank) h_.Report(NodeOf(rank), job_, rank, RankSucceeded{10});
@@ -169,13 +173,7 @@ class ResumeTest : public testing::Test {
     h_.Answer<PrepareData>(a_, {.data_digest = "data", .choice = std::move(choice)});
   }
   std::vector<std::string> Events(const std::string& type) const {
-    std::vector<std::string> messages;
-    const auto events = h_.events.find(job_);
-    if (events == h_.events.end()) return messages;
-    for (const JobEvent& event : events->second) {
-      if (event.type == type) messages.push_back(event.message);
-    }
-    return messages;
+    return EventsOf(h_, job_, type);
   }
 
   Harness h_;

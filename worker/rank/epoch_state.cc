@@ -1,0 +1,178 @@
+// The state that an epoch begins with, its copies in host memory, and its checkpoints.
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/digest.h"
+#include "core/base/status.h"
+#include "core/checkpoint_io/checkpoints.h"
+#include "core/job/failure.h"
+#include "spdlog/spdlog.h"
+#include "worker/checkpoint/loader.h"
+#include "worker/rank/epoch_run.h"
+#include "worker/train/training_state.h"
+
+namespace phalanx::rank {
+namespace {
+
+constexpr absl::Duration kHostMemoryTimeout = absl::Seconds(30);
+
+}  // namespace
+
+absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
+  const train::StateIdentity identity{
+      .store = store_, .job = order_.assign().job(), .plan = plan_.digest, .rank = order_.rank()};
+  const bool held = kept_.training != nullptr && kept_.identity == identity;
+  if (order_.has_begins() && held) return absl::OkStatus();
+  if (first_step_ > 1 && !manifest_.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat("this process holds no state of step ",
+                                                      first_step_ - 1, " in layout ", identity.plan,
+                                                      " that the epoch could go on from"));
+  }
+  kept_.snapshot = nullptr;
+  kept_.host_copy = nullptr;
+  kept_.training = nullptr;  // two of them may not fit
+  const Rank rank{order_.rank()};
+  if (!manifest_.has_value()) {
+    ASSIGN_OR_RETURN(kept_.training, train::TrainingState::Create(plan_, rank, buffers));
+  } else {
+    ASSIGN_OR_RETURN(auto empty, train::TrainingState::CreateEmpty(plan_, rank, buffers));
+    RETURN_IF_ERROR(OfCheckpoint(checkpoint::Load(order_.assign().checkpoint().path(), *manifest_,
+                                                  plan_, *empty, buffers.init_threads)));
+    kept_.training = std::move(empty);
+  }
+  kept_.identity = identity;
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::OfCheckpoint(absl::Status status) const {
+  if (status.ok() || job::KindIn(status).has_value()) return status;
+  status = Annotate(status, order_.assign().checkpoint().path());
+  if (absl::IsDataLoss(status) || absl::IsFailedPrecondition(status))
+    return job::WithKind(job::FailureKind::kCheckpointInvalid, std::move(status));
+  if (absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status))
+    return job::WithKind(job::FailureKind::kCheckpointUnavailable, std::move(status));
+  return status;
+}
+
+absl::Status EpochRun::FindCheckpoint() {
+  first_step_ = order_.begins().decision().step() + 1;
+  if (!order_.assign().has_checkpoint()) return absl::OkStatus();
+  const v1::CheckpointSource& source = order_.assign().checkpoint();
+  absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ReadManifestOf(source.path());
+  if (!manifest.ok()) return OfCheckpoint(manifest.status());
+  if (Digest(checkpoint::WriteManifest(*manifest)) != source.manifest_digest()) {
+    return OfCheckpoint(absl::UnavailableError(
+        "its manifest is another one than that which was chosen: nodes see different folders"));
+  }
+  if (!order_.has_begins()) {
+    first_step_ = manifest->step + 1;
+  } else if (manifest->step + 1 != first_step_) {
+    return absl::OkStatus();  // the job has gone on since, and its processes keep a later state
+  }
+  manifest_ = *std::move(manifest);
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::MakeCheckpoints() {
+  const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
+  if (!wanted.has_value() || checkpoints_ != nullptr) return absl::OkStatus();
+  if (kept_.snapshot == nullptr) {
+    ASSIGN_OR_RETURN(kept_.snapshot, checkpoint::Snapshot::Create(plan_, *kept_.training));
+  }
+  auto checkpoints = std::make_unique<CheckpointRun>(
+      plan_, *kept_.training, *kept_.snapshot,
+      CheckpointOptions{.directory = AbsolutePath(wanted->directory),
+                        .store = store_,
+                        .job = order_.assign().job(),
+                        .rank = Rank{order_.rank()},
+                        .in_use = order_.assign().checkpoint().path(),
+                        .reporter = reporter_},
+      [this](v1::RankReport report) {
+        const absl::Status sent = Report(std::move(report));
+        if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());
+      });
+  kept_.training->set_writing([run = checkpoints.get()] { return run->writing(); });
+  const MutexLock lock(&mu_);
+  checkpoints_ = std::move(checkpoints);
+  return absl::OkStatus();
+}
+
+void EpochRun::TellNoCheckpoint(absl::string_view of, const absl::Status& why) {
+  v1::RankReport report;
+  report.mutable_event()->set_type("CheckpointFailed");
+  report.mutable_event()->set_message(absl::StrCat(of, ": ", why.message()));
+  report_status_.Update(Report(std::move(report)));
+}
+
+void EpochRun::WriteLastCheckpoint() {
+  if (const absl::Status made = MakeCheckpoints(); !made.ok()) {
+    return TellNoCheckpoint(absl::StrCat("step ", trainer_->last_step()), made);
+  }
+  if (checkpoints_ != nullptr) checkpoints_->WriteLast();
+}
+
+void EpochRun::Publish(const v1::PublishCheckpoint& order) {
+  const MutexLock lock(&mu_);
+  if (checkpoints_ != nullptr && order.epoch() == epoch()) checkpoints_->Publish(order);
+}
+
+void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers) {
+  const MutexLock lock(&mu_);
+  if (!message.error().empty()) {
+    given_ = absl::ResourceExhaustedError(message.error());
+  } else {
+    given_ = std::move(buffers);
+  }
+  given_changed_.SignalAll();
+}
+
+absl::StatusOr<std::array<UniqueFd, 2>> EpochRun::AskHostMemory(int64_t bytes) {
+  v1::ToDaemon message;
+  message.mutable_ask_host_memory()->set_epoch(epoch());
+  message.mutable_ask_host_memory()->set_bytes(bytes);
+  RETURN_IF_ERROR(channel_.Send(message, kSendTimeout));
+  const comm::Deadline deadline = comm::DeadlineIn(kHostMemoryTimeout);
+  const MutexLock lock(&mu_);
+  while (!given_.has_value() && stopped_.ok()) {
+    if (given_changed_.WaitUntil(&mu_, deadline) && !given_.has_value())
+      return absl::DeadlineExceededError("the daemon gives no host memory");
+  }
+  RETURN_IF_ERROR(stopped_);
+  RETURN_IF_ERROR(given_->status());
+  std::vector<UniqueFd>& given = **given_;
+  if (given.size() != 2)
+    return absl::InternalError(absl::StrCat("the daemon gave ", given.size(), " buffers, not 2"));
+  return std::array<UniqueFd, 2>{std::move(given[0]), std::move(given[1])};
+}
+
+absl::Status EpochRun::KeepHostCopy() {
+  if (kept_.host_copy != nullptr) return absl::OkStatus();
+  const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
+  if (bytes == 0) return absl::OkStatus();
+  const absl::Status kept = MakeHostCopy(bytes);
+  if (!absl::IsResourceExhausted(kept)) return kept;
+  if (plan_.spec.recovery.state_home != job::StateHome::kAuto)
+    return job::WithKind(job::FailureKind::kOutOfMemory, kept);
+  // The job did not ask for it: it trains without a second home.
+  kept_.training->set_copied([] { return int64_t{0}; });
+  v1::RankReport report;
+  report.mutable_event()->set_type("NoSecondHome");
+  report.mutable_event()->set_message(absl::StrCat(kept.message(), ": losing the device of rank ",
+                                                   order_.rank(),
+                                                   " costs the steps since the last checkpoint"));
+  return Report(std::move(report));
+}
+
+absl::Status EpochRun::MakeHostCopy(int64_t bytes) {
+  ASSIGN_OR_RETURN(auto buffers, AskHostMemory(bytes));
+  ASSIGN_OR_RETURN(kept_.host_copy, checkpoint::HostCopy::Create(plan_, *kept_.training,
+                                                                 {.store = order_.store(),
+                                                                  .job = order_.assign().job(),
+                                                                  .rank = Rank{order_.rank()}},
+                                                                 std::move(buffers)));
+  return absl::OkStatus();
+}
+
+// GEMMs on a GPU like lengths of whole eights.
+}  // namespace phalanx::rank
