@@ -198,15 +198,8 @@ PackedElements PackedOf(const Plan& plan, const Place& place, const StageParamet
   return packed;
 }
 
-// Homes of a module's state that are ranks; a rank mirrors as much as it is the primary of.
-int64_t HomesOnRanks(const Plan& plan, int32_t module) {
-  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
-  if (layout.state_home != job::StateHome::kMirror) return 1;
-  return std::clamp(layout.state_copies, 1, plan.replicas(module).present_replicas());
-}
-
 // Of each chunk of a stage; none where its replicas have one width.
-using StageLoads = std::vector<std::map<std::pair<int32_t, int32_t>, HomeLoad>>;
+using StageLoads = std::vector<HomeLoads>;
 StageLoads LoadsOfStage(const Plan& plan, int32_t module, int32_t pp) {
   StageLoads loads;
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
@@ -227,7 +220,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   estimate->parameters += parameters.elements * bytes;
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
-    const int64_t bytes_of_state = StateBytes(plan.spec.compute) * HomesOnRanks(plan, place.module);
+    const int64_t bytes_of_state = StateBytes(plan.spec.compute);
     estimate->optimizer += load != nullptr
                                ? bytes_of_state * load->own
                                : bytes_of_state * parameters.LedElements() / parameters.replicas;
@@ -251,6 +244,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   }
 }
 
+// What the rank at a place mirrors for others is left out.
 MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads) {
   MemoryEstimate estimate;
   int64_t given = 0, taken = 0;  // one part after the other exchanges
@@ -258,7 +252,7 @@ MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place, const StageLo
        ++chunk) {
     const HomeLoad* load = nullptr;
     if (!loads.empty()) {
-      load = &loads[static_cast<size_t>(chunk)].at({place.width, place.tp});
+      load = &loads[static_cast<size_t>(chunk)].of.at({place.width, place.tp});
       given = std::max(given, load->given);
       taken = std::max(taken, load->taken);
     }
@@ -266,6 +260,26 @@ MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place, const StageLo
   }
   estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
   return estimate;
+}
+
+// Calls add(rank, bytes) for what ranks of a stage mirror. `loads` as LoadsOfStage; own(tp): bytes
+// that the rank of a tensor coordinate is the primary home of, where there are none.
+template <typename Own, typename Add>
+void ForEachMirror(const Plan& plan, int32_t module, int32_t pp, const StageLoads& loads,
+                   const Own& own, const Add& add) {
+  if (!IsMirrored(plan, module)) return;
+  for (const HomeLoads& load : loads) {
+    for (const auto& [rank, elements] : load.mirrored)
+      add(rank, elements * StateBytes(plan.spec.compute));
+  }
+  if (!plan.replicas(module).EqualWidths(pp)) return;
+  int32_t tp = 0;
+  for (const RankList& group : plan.DataGroups(module, pp)) {
+    const int64_t bytes = own(tp++);
+    for (const RankList& homes : HomesOf(plan, module, group)) {
+      for (size_t i = 1; i < homes.size(); ++i) add(homes[i], bytes);
+    }
+  }
 }
 
 MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
@@ -295,7 +309,16 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
   MemoryEstimate estimate;
   for (const Place& place : plan.PlacesOf(rank)) {
     if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
-    estimate += MemoryOfPlace(plan, place, LoadsOfStage(plan, place.module, place.pp));
+    const StageLoads loads = LoadsOfStage(plan, place.module, place.pp);
+    estimate += MemoryOfPlace(plan, place, loads);
+    const auto own = [&](int32_t tp) {
+      Place primary = place;
+      primary.tp = tp;
+      return MemoryOfPlace(plan, primary, loads).optimizer;
+    };
+    ForEachMirror(plan, place.module, place.pp, loads, own, [&](Rank mirror, int64_t bytes) {
+      if (mirror == rank) estimate.optimizer += bytes;
+    });
   }
   return estimate;
 }
@@ -320,6 +343,15 @@ std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
           place.cp = 0;
         }
       }
+      const int32_t width = replicas.WidestOf(place.pp);
+      ForEachMirror(
+          plan, layout.index, place.pp, loads,
+          [&](int32_t tp) {
+            return known.at({width, tp}).optimizer;
+          },
+          [&](Rank mirror, int64_t bytes) {
+            estimates[static_cast<size_t>(mirror.value)].optimizer += bytes;
+          });
     }
   }
   return estimates;

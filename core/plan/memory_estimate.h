@@ -16,8 +16,8 @@ int64_t StateBytes(job::Precision compute);
 // Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
 // max(fp32, compute), of what trains alone, the last three divided by the replicas and of what the
 // rank leads (copies.h); where replicas have several widths, of what it is the home of (shares.h),
-// and with the gradients what its largest bucket sends and receives. Optimizer state counts once
-// for each home that is a rank (its own and mirrors). With parameters and gradients count the
+// and with the gradients what its largest bucket sends and receives. Optimizer state counts
+// at each home that is a rank, its primary and its mirrors. With parameters and gradients count the
 // copies of them that are packed to travel between the tensor ranks, or the ends of a tied
 // embedding, of a replica.
 //

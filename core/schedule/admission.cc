@@ -78,7 +78,9 @@ Loss LossOf(const plan::Plan& plan, Rank rank, absl::Span<const int64_t> device_
     return costs(*shortage);
   }
   const plan::Moves moves = plan::MovesBetween(plan, *left);
-  if (moves.steps_lost > plan.spec.recovery.state_every) {
+  if (std::any_of(moves.moves.begin(), moves.moves.end(), [](const plan::Move& move) {
+        return move.source == plan::Move::Source::kCheckpoint;
+      })) {
     loss.trouble = "a part of the optimizer state has no second home";
     loss.steps = moves.steps_lost >= plan.spec.steps ? -1 : moves.steps_lost;
   }
