@@ -190,11 +190,11 @@ TEST_F(HostCopyTest, WhatWasNotWrittenWhole_IsNoCopy) {
 // Who goes back to a copy takes everyone with it.
 TEST(HostCopyOfMirrorsTest, IsKeptBesideAModuleWithoutMirrors) {
   support::AJob job = support::AJob()
-                          .Module("vision", support::ClipVision(), {.offset = 0})
-                          .Module("language", support::Llama(), {.dp = 2, .offset = 0})
+                          .Module("vision", support::ClipVision())
+                          .Module("language", support::Llama(), {.dp = 2})
                           .Edge("vision", "language")
                           .Batch(2, 1);
-  const auto plan = *plan::MakePlan(job, plan::MakeCluster(1, 2), Epoch{1});
+  const auto plan = *plan::MakePlan(job, plan::MakeCluster(1, 3), Epoch{1});
   const auto state = *train::TrainingState::Create(plan, Rank{1}, {});
   EXPECT_GT(HostCopy::BytesNeeded(plan, *state), 0) << "a share of language alone";
 }
