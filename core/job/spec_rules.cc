@@ -140,6 +140,14 @@ void CheckTrains(const JobSpec& spec, Report& report) {
   report.Add("spec.modules", "nothing trains: every module and every projector is frozen");
 }
 
+// Whether any weights of a module train, its projectors' included.
+bool Trains(const JobSpec& spec, int32_t module) {
+  return !spec.modules[static_cast<size_t>(module)].frozen ||
+         std::any_of(spec.edges.begin(), spec.edges.end(), [module](const Edge& edge) {
+           return edge.from == module && edge.projector.has_value() && !edge.projector->frozen;
+         });
+}
+
 // Homes of one piece of state are in different replicas, or at one and in its node's host memory.
 void CheckHomes(const JobSpec& spec, Report& report) {
   const std::string path = "spec.recovery";
@@ -148,8 +156,8 @@ void CheckHomes(const JobSpec& spec, Report& report) {
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     const Module& module = spec.modules[i];
     if (!report.Sound(ModulePath(i) + ".parallel")) return;
-    if (module.frozen || (fewest != nullptr && fewest->parallel.dp <= module.parallel.dp)) continue;
-    fewest = &module;
+    if (!Trains(spec, static_cast<int32_t>(i))) continue;
+    if (fewest == nullptr || module.parallel.dp < fewest->parallel.dp) fewest = &module;
   }
   if (fewest == nullptr) return;
   const Recovery& recovery = spec.recovery;

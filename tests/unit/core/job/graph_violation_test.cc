@@ -134,6 +134,12 @@ TEST(GraphRulesTest, HomesOfState_AreNoMoreThanThereAre) {
                           "(2)"));
   EXPECT_THAT(Wrong(recovery("state_copies: 2, state_home: mirror", two)), IsEmpty());
   EXPECT_THAT(Wrong(recovery("state_copies: 2, state_home: host", two)), IsEmpty());
+  // A projector trains where its encoder does not.
+  const std::string one = With("- name: vision", "- name: vision\n      frozen: true",
+                               With("ranks: 2", "ranks: 1", two));
+  EXPECT_THAT(Wrong(recovery("state_home: mirror", one)),
+              ElementsAre("spec.recovery.state_home: mirror: mirror needs a second replica of "
+                          "'vision', which has one: host keeps a copy in its node's memory"));
 }
 
 TEST(GraphRulesTest, LossWeight_IsAboveZero) {
