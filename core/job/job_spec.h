@@ -124,7 +124,7 @@ struct Optimizer {
 
 struct Checkpoint {
   std::string directory;
-  int64_t every = 0;  // 0: none
+  int64_t every = 0;  // 0: one at the end alone
   int32_t keep = 2;
   std::optional<std::string> resume_from;
 };

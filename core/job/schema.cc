@@ -239,7 +239,7 @@ constexpr Field kCheckpoint[] = {
      .otherwise = "`checkpoints`",
      .doc = "Where checkpoints are kept."},
     {.name = "every", .type = T::kInteger, .at = Bound<&Checkpoint::every>, .low = 0,
-     .high = kStepsMax, .doc = "Steps between checkpoints; 0: none but at an early end."},
+     .high = kStepsMax, .doc = "Steps between checkpoints. The step that a job ends with has one; 0: that alone."},
     {.name = "keep", .type = T::kInteger, .at = Bound<&Checkpoint::keep>, .low = 1, .high = 1 << 20,
      .acted_on = false, .doc = "Of the job's own the newest so many are kept."},
     {.name = "resume_from", .type = T::kString, .at = Bound<&Checkpoint::resume_from>,

@@ -36,8 +36,7 @@ CheckpointRun::CheckpointRun(const plan::Plan& plan, const train::TrainingState&
 void CheckpointRun::OnSettled() {
   const train::Decision& decided = state_.decided();
   const int64_t every = plan_.spec.checkpoint->every;
-  if (every == 0 || decided.step % every != 0) return;
-  if (decided.step == plan_.spec.steps) return WriteLast();
+  if (every == 0 || decided.step % every != 0 || decided.step == plan_.spec.steps) return;
   // A record is made while the step before is under way: it does not know of what that one begins.
   if (decided.writing != 0 || begun_step_ == decided.step - 1) {
     if (options_.reporter) TellSkipped(decided.step);

@@ -37,13 +37,12 @@ class CheckpointRun {
                 checkpoint::Snapshot& snapshot, CheckpointOptions options,
                 std::function<void(v1::RankReport)> report);
 
-  // A step is decided. Begins its checkpoint if it is due, on all ranks or on none: not where some
-  // rank still wrote the one before, as the decision says, but for the job's last step, which waits
-  // for that.
+  // A step is decided, not the job's last. Begins its checkpoint if it is due, on all ranks or on
+  // none: not where some rank still wrote the one before, as the decision says.
   void OnSettled();
   // For the rank's next record (train::Record::writing).
   bool writing() const { return writer_.writing(); }
-  // The epoch ends before the job's last step, and nothing of it is enqueued any more: begins the
+  // The job ends, at its last step or before, and nothing of it is enqueued any more: begins the
   // checkpoint of its last step, whether one is due or not, once the one before has been written or
   // given up.
   void WriteLast();

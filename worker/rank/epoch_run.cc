@@ -307,12 +307,12 @@ absl::Status EpochRun::Train() {
       figures_.Write(output_, plan_, Rank{order_.rank()},
                      order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
-  if (trainer_->ends_early()) {
+  if (trainer_->ends_early() || trainer_->last_step() >= first_step_) {
     // Nothing comes behind the last update that its copy could keep waiting.
     if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
     WriteLastCheckpoint();
-    return report_status_;
   }
+  if (trainer_->ends_early()) return report_status_;
   return order_.validation_index().empty() ? absl::OkStatus() : Evaluate();
 }
 
