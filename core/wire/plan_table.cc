@@ -273,9 +273,9 @@ std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::L
   return text;
 }
 
-// Whether nothing that memory depends on was lowered or lost after the schedule was chosen.
+// Whether nothing that memory depends on was lowered after the schedule was chosen.
 bool IsAsWritten(const Plan& plan) {
-  if (plan.layout.micro > 0 || !plan.layout.lost.empty()) return false;
+  if (plan.layout.micro > 0) return false;
   const bool left_open = plan.spec.recovery.state_home == job::StateHome::kAuto;
   return std::none_of(plan.modules.begin(), plan.modules.end(), [&](const ModulePlan& module) {
     const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module.index)];
@@ -337,7 +337,9 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
                                   plan.stages == 1 ? "stage" : "stages", 100 * figures.bubble,
                                   100 * figures.lower_bound));
   if (known) absl::StrAppend(&text, MemoryLine(memory));
-  if (!plan.candidates.empty()) absl::StrAppend(&text, "\n", CandidatesTable(plan));
+  // Of what is left no others were tried.
+  if (!plan.candidates.empty() && plan.layout.lost.empty())
+    absl::StrAppend(&text, "\n", CandidatesTable(plan));
   for (const std::string& note : plan.notes) absl::StrAppend(&text, "Note: ", note, "\n");
   return text;
 }
