@@ -70,7 +70,7 @@ struct CoordinatorOptions {
   absl::Duration settle_delay = absl::Milliseconds(300);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);
-  // Behind the last step, until its checkpoint is published: past it the job ends without.
+  // For a rank to publish a checkpoint in: past it the job goes on, or ends, without.
   absl::Duration publish_timeout = absl::Minutes(2);
   // What a job has to end with a checkpoint in before its last step: past it it ends anyhow.
   absl::Duration end_grace = absl::Minutes(2);
@@ -354,6 +354,7 @@ class Coordinator {
   void Fail(Job& job, FailureCause cause);
 
   Job* FindJob(JobId id);
+  static absl::Status NoSuchJob(JobId id);
 
   const CoordinatorOptions options_;
   Instant now_ = absl::InfinitePast();

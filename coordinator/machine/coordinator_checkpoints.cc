@@ -52,10 +52,11 @@ void Coordinator::PublishNext(Job& job) {
     record.bytes += part.bytes;
     parts.push_back(part);
   }
-  if (record.rank < 0) return;
+  if (record.rank < 0) return PublishNext(job);  // nobody had anything to write
   record.parts_digest = checkpoint::DigestOf(parts);
   record.seconds = written.seconds;
   Commit(job, std::move(record));
+  SetDeadline(job, run.publish_deadline, options_.publish_timeout);
   TellPublish(job);
 }
 
@@ -106,6 +107,7 @@ void Coordinator::TellPublishAgain(const Node& node) {
 void Coordinator::OnReport(Job& job, int32_t, const RankCheckpointPublished& report) {
   const std::optional<CheckpointWritten>& publishing = job.state.publishing;
   if (job.state.IsTerminal() || !publishing.has_value() || publishing->step != report.step) return;
+  job.run->publish_deadline = absl::InfiniteFuture();
   Commit(job, CheckpointEnded{.epoch = job.state.epoch,
                               .step = report.step,
                               .path = report.path,
@@ -116,7 +118,7 @@ void Coordinator::OnReport(Job& job, int32_t, const RankCheckpointPublished& rep
 
 bool Coordinator::CheckpointsAreDone(Job& job) {
   if (!job.state.publishing.has_value()) return true;
-  if (job.run->publish_deadline == absl::InfiniteFuture()) {
+  if (job.run->publish_deadline == absl::InfiniteFuture()) {  // of before this coordinator's start
     SetDeadline(job, job.run->publish_deadline, options_.publish_timeout);
   }
   return false;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/plan/loss.h"
@@ -19,11 +20,6 @@
 
 namespace phalanx::coordinator {
 namespace {
-
-std::string Resolve(const std::string& directory, const std::string& path) {
-  if (path.empty() || absl::StartsWith(path, "/")) return path;
-  return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
-}
 
 // Empty: nothing of any.
 std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
@@ -54,7 +50,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
                      .node_selector = spec.resources.node_selector,
-                     .output = Resolve(document.directory, spec.output),
+                     .output = ResolvePath(document.directory, spec.output),
                      .warnings = std::move(read.warnings),
                      .steps = spec.steps,
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "core/base/mutex.h"
+#include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/checkpoint/entry_index.h"
@@ -142,10 +143,6 @@ absl::StatusOr<std::string> WhyNot(const ListedCheckpoint& listed, const job::Jo
   return absl::StrReplaceAll(sound.message(), {{"\n", "; "}});
 }
 
-std::string Resolved(const std::string& path, const std::string& directory) {
-  return path.starts_with('/') ? path : absl::StrCat(directory, "/", path);
-}
-
 // Of spec.checkpoint.resume_from, `rules` about its value.
 absl::Status CannotResume(const job::JobSpec& spec, const std::vector<std::string>& rules) {
   std::vector<Violation> violations;
@@ -249,8 +246,8 @@ absl::StatusOr<Choice> ChooseToResume(const job::JobSpec& spec, const std::strin
                                       const VerifyOptions& options) {
   const job::Checkpoint& wanted = *spec.checkpoint;
   if (*wanted.resume_from != kLatest)
-    return ChooseNamed(spec, Resolved(*wanted.resume_from, directory), options);
-  const std::string folder = Resolved(wanted.directory, directory);
+    return ChooseNamed(spec, ResolvePath(directory, *wanted.resume_from), options);
+  const std::string folder = ResolvePath(directory, wanted.directory);
   absl::StatusOr<Choice> choice = ChooseCheckpoint(folder, spec, options);
   if (!choice.ok() && !absl::IsCancelled(choice.status())) {
     return job::WithKind(job::FailureKind::kCheckpointUnavailable,

@@ -198,15 +198,8 @@ PackedElements PackedOf(const Plan& plan, const Place& place, const StageParamet
   return packed;
 }
 
-// Homes of a module's state that are ranks; a rank mirrors as much as it is the primary of.
-int64_t HomesOnRanks(const Plan& plan, int32_t module) {
-  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
-  if (layout.state_home != job::StateHome::kMirror) return 1;
-  return std::clamp(layout.state_copies, 1, plan.replicas(module).present_replicas());
-}
-
 // Of each chunk of a stage; none where its replicas have one width.
-using StageLoads = std::vector<std::map<std::pair<int32_t, int32_t>, HomeLoad>>;
+using StageLoads = std::vector<HomeLoads>;
 StageLoads LoadsOfStage(const Plan& plan, int32_t module, int32_t pp) {
   StageLoads loads;
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
@@ -249,7 +242,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   estimate->parameters += parameters.elements * bytes;
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
-    const int64_t bytes_of_state = StateBytes(plan.spec.compute) * HomesOnRanks(plan, place.module);
+    const int64_t bytes_of_state = StateBytes(plan.spec.compute);
     estimate->optimizer += load != nullptr
                                ? bytes_of_state * load->own
                                : bytes_of_state * parameters.LedElements() / parameters.replicas;
@@ -257,7 +250,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
                                         : (parameters.LedElements() + parameters.replicas - 1) /
                                               parameters.replicas;
     const int64_t written = 3 * SectionBytes(own * wide_bytes);  // masters, two moments
-    if (HasHostHome(plan, place.module)) estimate->host.copies += 2 * written;
+    if (CopiesToHost(plan)) estimate->host.copies += 2 * written;
     if (plan.spec.checkpoint.has_value()) estimate->host.snapshot += written;
     const PackedElements packed = PackedOf(plan, place, parameters);
     estimate->parameters += packed.spread * bytes;
@@ -280,6 +273,7 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   }
 }
 
+// What the rank at a place mirrors for others is left out.
 PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads) {
   PlaceMemory memory;
   int64_t given = 0, taken = 0;  // one part after the other exchanges
@@ -287,7 +281,7 @@ PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads
        ++chunk) {
     const HomeLoad* load = nullptr;
     if (!loads.empty()) {
-      load = &loads[static_cast<size_t>(chunk)].at({place.width, place.tp});
+      load = &loads[static_cast<size_t>(chunk)].of.at({place.width, place.tp});
       given = std::max(given, load->given);
       taken = std::max(taken, load->taken);
     }
@@ -300,6 +294,26 @@ PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads
 // Whether it writes what does not train, too.
 bool IsOfFirstReplica(const Plan& plan, const Place& place) {
   return place.dp == plan.replicas(place.module).FirstPresent() && place.cp == 0;
+}
+
+// Calls add(rank, bytes) for what ranks of a stage mirror. `loads` as LoadsOfStage; own(tp): bytes
+// that the rank of a tensor coordinate is the primary home of, where there are none.
+template <typename Own, typename Add>
+void ForEachMirror(const Plan& plan, int32_t module, int32_t pp, const StageLoads& loads,
+                   const Own& own, const Add& add) {
+  if (!IsMirrored(plan, module)) return;
+  for (const HomeLoads& load : loads) {
+    for (const auto& [rank, elements] : load.mirrored)
+      add(rank, elements * StateBytes(plan.spec.compute));
+  }
+  if (!plan.replicas(module).EqualWidths(pp)) return;
+  int32_t tp = 0;
+  for (const RankList& group : plan.DataGroups(module, pp)) {
+    const int64_t bytes = own(tp++);
+    for (const RankList& homes : HomesOf(plan, module, group)) {
+      for (size_t i = 1; i < homes.size(); ++i) add(homes[i], bytes);
+    }
+  }
 }
 
 MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
@@ -337,6 +351,15 @@ void AddModule(const Plan& plan, const ModulePlan& layout, std::vector<MemoryEst
         place.cp = 0;
       }
     }
+    const int32_t width = replicas.WidestOf(place.pp);
+    ForEachMirror(
+        plan, layout.index, place.pp, loads,
+        [&](int32_t tp) {
+          return known.at({width, tp}).estimate.optimizer;
+        },
+        [&](Rank mirror, int64_t bytes) {
+          (*estimates)[static_cast<size_t>(mirror.value)].optimizer += bytes;
+        });
   }
 }
 }  // namespace
@@ -359,10 +382,18 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
   MemoryEstimate estimate;
   for (const Place& place : plan.PlacesOf(rank)) {
     if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
-    const PlaceMemory memory =
-        MemoryOfPlace(plan, place, LoadsOfStage(plan, place.module, place.pp));
+    const StageLoads loads = LoadsOfStage(plan, place.module, place.pp);
+    const PlaceMemory memory = MemoryOfPlace(plan, place, loads);
     estimate += memory.estimate;
     if (IsOfFirstReplica(plan, place)) estimate.host.snapshot += memory.frozen;
+    const auto own = [&](int32_t tp) {
+      Place primary = place;
+      primary.tp = tp;
+      return MemoryOfPlace(plan, primary, loads).estimate.optimizer;
+    };
+    ForEachMirror(plan, place.module, place.pp, loads, own, [&](Rank mirror, int64_t bytes) {
+      if (mirror == rank) estimate.optimizer += bytes;
+    });
   }
   AddHeaders(estimate.host);
   return estimate;
@@ -375,17 +406,8 @@ std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
   return estimates;
 }
 
-std::vector<MemoryEstimate> EstimateMemoryOf(const Plan& plan, int32_t module) {
-  std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
-  AddModule(plan, plan.modules[static_cast<size_t>(module)], &estimates);
-  for (MemoryEstimate& estimate : estimates) AddHeaders(estimate.host);
-  return estimates;
-}
-
 bool TakesHostMemory(const Plan& plan) {
-  return plan.spec.checkpoint.has_value() ||
-         std::any_of(plan.modules.begin(), plan.modules.end(),
-                     [&plan](const ModulePlan& module) { return HasHostHome(plan, module.index); });
+  return plan.spec.checkpoint.has_value() || CopiesToHost(plan);
 }
 
 }  // namespace phalanx::plan

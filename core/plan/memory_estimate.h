@@ -20,8 +20,8 @@ inline constexpr int64_t kHostHeaderBytes = 4096, kHostSectionAlignment = 64;
 
 // Bytes that one rank takes of its node's memory, beside a device.
 struct HostEstimate {
-  // Of optimizer state whose second home is host memory: two buffers, each with the masters and
-  // moments of what the rank is the primary home of.
+  // Where some optimizer state has its second home in host memory (CopiesToHost): two buffers, each
+  // with the masters and moments of what the rank is the primary home of, of all modules.
   int64_t copies = 0;
   // Where the job has a checkpoint section: what the rank writes, copied once. Masters and moments
   // of its primary homes; of what does not train the weights, in the first replica.
@@ -32,8 +32,8 @@ struct HostEstimate {
 // Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
 // max(fp32, compute), of what trains alone, the last three divided by the replicas and of what the
 // rank leads (copies.h); where replicas have several widths, of what it is the home of (shares.h),
-// and with the gradients what its largest bucket sends and receives. Optimizer state counts once
-// for each home that is a rank (its own and mirrors). With parameters and gradients count the
+// and with the gradients what its largest bucket sends and receives. Optimizer state counts
+// at each home that is a rank, its primary and its mirrors. With parameters and gradients count the
 // copies of them that are packed to travel between the tensor ranks, or the ends of a tied
 // embedding, of a replica.
 //
@@ -64,8 +64,6 @@ struct MemoryEstimate {
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank);
 // Of every rank, [world]; ranks that differ only in their replica share the work.
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan);
-// The same, of what they do for one module alone.
-std::vector<MemoryEstimate> EstimateMemoryOf(const Plan& plan, int32_t module);
 // Whether any rank takes memory of its node.
 bool TakesHostMemory(const Plan& plan);
 

@@ -38,19 +38,12 @@ class Mover {
       : before_(before),
         after_(after),
         lost_(after.layout.lost.begin(), after.layout.lost.end()),
-        element_bytes_(StateBytes(before.spec.compute)) {
-    int32_t rank = 0;
-    for (const NodeDevices& node : after.layout.nodes) {
-      for (size_t i = 0; i < node.devices.size(); ++i) {
-        if (!lost_.contains(Rank{rank++})) nodes_left_.insert(node.node);
-      }
-    }
-  }
+        element_bytes_(StateBytes(before.spec.compute)),
+        host_(CopiesToHost(before)) {}
 
   void Add(const PartId& part) {
     const StateTable from = StateTableOf(before_, part), to = StateTableOf(after_, part);
     PHALANX_CHECK(from.rulers.size() == to.rulers.size(), "both layouts have the same rulers");
-    host_ = HasHostHome(before_, part.module);
     for (size_t i = 0; i < from.rulers.size(); ++i) AddRuler(part, from, to, i);
   }
 
@@ -91,7 +84,7 @@ class Mover {
         std::find_if(had.begin(), had.end(), [&](Rank home) { return !lost_.contains(home); });
     if (left != had.end()) {
       move->from = *left;
-    } else if (host_ && nodes_left_.contains(NodeOf(had.front()))) {
+    } else if (host_) {
       move->source = Move::Source::kHost;
       move->from = had.front();
       needs_host_ = true;
@@ -117,24 +110,19 @@ class Mover {
     return moves_.moves.size() - 1;
   }
 
-  const NodeName& NodeOf(Rank rank) const {
-    return before_.devices[static_cast<size_t>(rank.value)].node;
-  }
-
   int64_t StepsLost() const {
     const job::JobSpec& spec = before_.spec;
-    if (needs_checkpoint_) {
-      const int64_t every = spec.checkpoint.has_value() ? spec.checkpoint->every : 0;
-      return every > 0 ? every : spec.steps;
-    }
-    return needs_host_ ? spec.recovery.state_every : 0;
+    if (!needs_host_ && !needs_checkpoint_) return 0;
+    const int64_t every = spec.checkpoint.has_value() ? spec.checkpoint->every : 0;
+    const int64_t of_checkpoint = every > 0 ? every : spec.steps;
+    return needs_checkpoint_ ? of_checkpoint
+                             : std::min<int64_t>(spec.recovery.state_every, of_checkpoint);
   }
 
   const Plan &before_, &after_;
   const std::set<Rank> lost_;
   const int64_t element_bytes_;
-  std::set<NodeName> nodes_left_;
-  bool host_ = false;  // of the module at hand
+  const bool host_;
   bool needs_host_ = false, needs_checkpoint_ = false;
   Moves moves_;
 };

@@ -1,8 +1,9 @@
 // core/plan/moves.h: which optimizer state has to go where when a layout is replaced.
 //
 // Every element that gets a home which it did not have comes from a home that is left: the primary,
-// or the first mirror that is. What has none left comes from host memory of its primary's node, or
-// from a checkpoint, and then everyone goes back by the steps done since.
+// or the first mirror that is. What has none left comes from host memory of its primary's node,
+// which stays where the device does not, or from a checkpoint, and then everyone goes back by the
+// steps done since.
 //
 // Pure.
 #pragma once
@@ -30,15 +31,15 @@ struct Move {
 struct Moves {
   std::vector<Move> moves;  // by part, bucket, family, first element, then by home
   int64_t bytes = 0;        // of all moves; less would leave some home without its state
-  // At most so many are lost: 0; recovery.state_every where host memory is needed; checkpoint.every
-  // where nothing else is left, and all steps of a job without checkpoints.
+  // At most so many are lost: 0; recovery.state_every where host memory is needed, or
+  // checkpoint.every if that is less; checkpoint.every where nothing else is left, and all steps of
+  // a job without checkpoints.
   int64_t steps_lost = 0;
 };
 
 // `after`: of a layout of the same job with the same stages, such as WithoutRanks of `before`.
-// Ranks that it has lost have nothing left; a node's host memory is gone with the last of its
-// devices. Stages whose ranks stay are not looked at. Nothing of modules whose family has no known
-// parameters.
+// Ranks that it has lost have nothing left. Stages whose ranks stay are not looked at. Nothing of
+// modules whose family has no known parameters.
 Moves MovesBetween(const Plan& before, const Plan& after);
 
 }  // namespace phalanx::plan

@@ -175,15 +175,17 @@ std::vector<std::vector<RulerShare>> CutShares(const Plan& plan, const PartId& p
   return buckets;
 }
 
-std::map<std::pair<int32_t, int32_t>, HomeLoad> HomeLoadsOf(const Plan& plan, const PartId& part) {
+HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part) {
   const ReplicaTable& table = plan.replicas(part.module);
-  std::map<std::pair<int32_t, int32_t>, HomeLoad> loads;
+  HomeLoads result;
+  std::map<std::pair<int32_t, int32_t>, HomeLoad>& loads = result.of;
   std::vector<int32_t> widths;  // of each replica
   for (const auto& [width, same] : ClassesOf(table, part.stage)) {
     for (int32_t tp = 0; tp < width; ++tp) loads[{width, tp}];
     widths.resize(std::max(widths.size(), static_cast<size_t>(same.replicas.back()) + 1));
     for (const int32_t replica : same.replicas) widths[static_cast<size_t>(replica)] = width;
   }
+  GroupsOfLeaders groups(plan, part);
   const Place first{
       .module = part.module, .dp = table.FirstPresent(), .pp = part.stage, .width = widths.front()};
   const std::vector<BucketRulers> rulers =
@@ -198,6 +200,10 @@ std::map<std::pair<int32_t, int32_t>, HomeLoad> HomeLoadsOf(const Plan& plan, co
       const int32_t width = widths[static_cast<size_t>(share.replica)];
       own_here[{share.replica, LeaderOf(plan, part.module, width, share.family, unit)}] +=
           share.elements.count;
+      if (!IsMirrored(plan, part.module)) continue;
+      const RankList& homes =
+          groups.HomesAt(share.family, unit)[static_cast<size_t>(share.replica)];
+      for (size_t i = 1; i < homes.size(); ++i) result.mirrored[homes[i]] += share.elements.count;
     }
     for (auto& [rank, load] : loads) {
       const Place place{.module = part.module, .tp = rank.second, .width = rank.first};
@@ -216,7 +222,31 @@ std::map<std::pair<int32_t, int32_t>, HomeLoad> HomeLoadsOf(const Plan& plan, co
       }
     }
   }
-  return loads;
+  return result;
+}
+
+GroupsOfLeaders::GroupsOfLeaders(const Plan& plan, const PartId& part) : plan_(plan), part_(part) {
+  const ReplicaTable& table = plan.replicas(part.module);
+  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
+    if (!table.Present(dp)) continue;
+    const int32_t width = table.Width(dp, part.stage);
+    leaders_[width] = 0;
+    for (int32_t cp = 0; cp < table.cp(); ++cp) replicas_.push_back({dp, cp, width});
+  }
+}
+
+const std::vector<RankList>& GroupsOfLeaders::HomesAt(const UnitFamily& family, int64_t unit) {
+  for (auto& [width, tp] : leaders_) tp = LeaderOf(plan_, part_.module, width, family, unit);
+  const auto [entry, is_new] = homes_.try_emplace(leaders_);
+  if (is_new) {
+    const ReplicaTable& table = plan_.replicas(part_.module);
+    RankList group;
+    for (const Replica& replica : replicas_) {
+      group.push_back(table.At(replica.dp, part_.stage, replica.cp, leaders_.at(replica.width)));
+    }
+    entry->second = HomesOf(plan_, part_.module, group);
+  }
+  return entry->second;
 }
 
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group) {
@@ -231,8 +261,8 @@ std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& 
     const size_t at = i % count, next = (at + 1) % count;
     run[at] = node(at) != node(next) ? 1 : std::min(run[next] + 1, count);
   }
-  const bool mirrored = layout.state_home == job::StateHome::kMirror;
-  const size_t copies = mirrored ? static_cast<size_t>(std::max(1, layout.state_copies)) : 1;
+  const auto copies =
+      IsMirrored(plan, module) ? static_cast<size_t>(layout.state_copies) : size_t{1};
   // As far on as a node reaches, so that where nodes are equally large each mirror has one primary.
   const size_t longest = count == 0 ? 0 : *std::max_element(run.begin(), run.end());
   const size_t stride = longest < count ? longest : 1;
@@ -252,9 +282,22 @@ std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& 
   return homes;
 }
 
+bool IsMirrored(const Plan& plan, int32_t module) {
+  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
+  return layout.state_home == job::StateHome::kMirror && layout.state_copies > 1;
+}
+
 bool HasHostHome(const Plan& plan, int32_t module) {
   const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
   return layout.state_home == job::StateHome::kHost && layout.state_copies > 1;
+}
+
+bool CopiesToHost(const Plan& plan) {
+  return std::any_of(plan.modules.begin(), plan.modules.end(), [&](const ModulePlan& module) {
+    return HasHostHome(plan, module.index) &&
+           std::any_of(module.trains.begin(), module.trains.end(),
+                       [](const Trains& part) { return part.weights; });
+  });
 }
 
 }  // namespace phalanx::plan

@@ -40,14 +40,43 @@ struct HomeLoad {
   int64_t own = 0;               // elements of the part
   int64_t given = 0, taken = 0;  // that a reduction sends and receives, of the bucket with most
 };
-// By width and tensor coordinate.
-std::map<std::pair<int32_t, int32_t>, HomeLoad> HomeLoadsOf(const Plan& plan, const PartId& part);
+struct HomeLoads {
+  std::map<std::pair<int32_t, int32_t>, HomeLoad> of;  // by width and tensor coordinate
+  std::map<Rank, int64_t> mirrored;                    // elements, of ranks that mirror some
+};
+HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part);
 
 // Of each replica the homes of its shares, where `group` has the rank of each replica that leads
 // them: itself, the primary; then the mirrors, going round from as far behind it as a node reaches,
 // first those on other nodes, then those on its own.
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group);
+// The homes of what a part's replicas of several widths lead, of each run of units once.
+class GroupsOfLeaders {
+ public:
+  // `plan` outlives it.
+  GroupsOfLeaders(const Plan& plan, const PartId& part);
+  // Of each present replica, as HomesOf the ranks that lead `unit` in each. The same object for
+  // units with the same leaders, for as long as this lives.
+  const std::vector<RankList>& HomesAt(const UnitFamily& family, int64_t unit);
+
+ private:
+  struct Replica {
+    int32_t dp = 0, cp = 0, width = 0;
+  };
+  const Plan& plan_;
+  const PartId part_;
+  std::vector<Replica> replicas_;
+  std::map<int32_t, int32_t> leaders_;  // by width: of the unit at hand
+  std::map<std::map<int32_t, int32_t>, std::vector<RankList>> homes_;
+};
+
+// Whether homes are ranks, several of each element as far as there are replicas.
+bool IsMirrored(const Plan& plan, int32_t module);
 // Whether the module's second home is host memory of the primary's node.
 bool HasHostHome(const Plan& plan, int32_t module);
+// Whether ranks copy optimizer state to host memory. They copy that of all modules as soon as one
+// that trains has its second home there: who goes back to a copy takes everyone with it, and
+// mirrors have nothing of earlier steps.
+bool CopiesToHost(const Plan& plan);
 
 }  // namespace phalanx::plan

@@ -80,40 +80,24 @@ StateTable EvenTable(const Plan& plan, const PartId& part) {
 // Shares are intervals of rulers.
 StateTable UnevenTable(const Plan& plan, const PartId& part) {
   const ReplicaTable& table = plan.replicas(part.module);
-  struct Replica {
-    int32_t dp, cp, width;
-  };
-  std::vector<Replica> replicas;
-  std::map<int32_t, int32_t> tp_of;  // by width: the leader of the unit at hand
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    if (!table.Present(dp)) continue;
-    const int32_t width = table.Width(dp, part.stage);
-    tp_of[width] = 0;
-    for (int32_t cp = 0; cp < table.cp(); ++cp) replicas.push_back({dp, cp, width});
-  }
   const Place first{.module = part.module,
-                    .dp = replicas.front().dp,
+                    .dp = table.FirstPresent(),
                     .pp = part.stage,
-                    .width = replicas.front().width};
+                    .width = table.Width(table.FirstPresent(), part.stage)};
   const std::vector<BucketRulers> rulers =
       RulersOf(plan, first, ParametersOf(plan, first, part.chunk));
   const std::vector<std::vector<RulerShare>> shares = CutShares(plan, part);
   std::vector<RankList> homes;
   RunsOfRulers runs;
-  std::map<std::map<int32_t, int32_t>, int32_t> first_home_of;  // by the leaders of each width
+  GroupsOfLeaders groups(plan, part);
+  std::map<const std::vector<RankList>*, int32_t> first_home_of;
   for (size_t b = 0; b < shares.size(); ++b) {
     for (const RulerShare& share : shares[b]) {
       const int64_t unit = share.elements.first / rulers[b].Find(share.family)->unit_elements;
-      for (auto& [width, tp] : tp_of) tp = LeaderOf(plan, part.module, width, share.family, unit);
+      const std::vector<RankList>& lists = groups.HomesAt(share.family, unit);
       const auto [entry, is_new] =
-          first_home_of.try_emplace(tp_of, static_cast<int32_t>(homes.size()));
-      if (is_new) {
-        RankList group;
-        for (const Replica& replica : replicas) {
-          group.push_back(table.At(replica.dp, part.stage, replica.cp, tp_of[replica.width]));
-        }
-        for (RankList& list : HomesOf(plan, part.module, group)) homes.push_back(std::move(list));
-      }
+          first_home_of.try_emplace(&lists, static_cast<int32_t>(homes.size()));
+      if (is_new) homes.insert(homes.end(), lists.begin(), lists.end());
       runs[{static_cast<int32_t>(b), share.family}].push_back(
           {share.elements, entry->second + share.replica});
     }

@@ -92,7 +92,9 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits)
     loss.homeless = shortage->text;
   }
   const plan::Moves moves = plan::MovesBetween(plan, *left);
-  if (moves.steps_lost > plan.spec.recovery.state_every) {
+  if (std::any_of(moves.moves.begin(), moves.moves.end(), [](const plan::Move& move) {
+        return move.source == plan::Move::Source::kCheckpoint;
+      })) {
     loss.trouble = "a part of the optimizer state has no second home";
     loss.steps = moves.steps_lost >= plan.spec.steps ? -1 : moves.steps_lost;
   }
@@ -125,39 +127,21 @@ struct Dropped {
   std::string why;  // a sentence about the node that has no room for it
 };
 
-// Leaves second homes in host memory out of the layout until the others fit: on the node that lacks
-// most the one that takes most there, and so on. Snapshots fit.
+// Leaves all second homes in host memory out of the layout where the nodes have no room: while any
+// is there, ranks copy the state of all modules. Snapshots fit.
 std::vector<Dropped> DropHostHomes(const plan::Plan& plan,
                                    absl::Span<const plan::MemoryEstimate> needs,
                                    absl::Span<const int64_t> nodes, plan::Layout* layout) {
-  std::vector<plan::HostEstimate> sum = plan::HostMemoryOf(plan, needs);
-  if (!plan::CopiesShortage(plan, sum, nodes).has_value()) return {};
-  std::map<int32_t, std::vector<plan::HostEstimate>> modules;
-  for (const plan::ModulePlan& module : plan.modules) {
-    if (!plan::HasHostHome(plan, module.index)) continue;
-    modules[module.index] = plan::HostMemoryOf(plan, plan::EstimateMemoryOf(plan, module.index));
-  }
   std::vector<Dropped> dropped;
-  while (!modules.empty()) {
-    const auto shortage = plan::CopiesShortage(plan, sum, nodes);
-    if (!shortage.has_value()) break;
-    const size_t node = shortage->node;
-    const auto largest =
-        std::max_element(modules.begin(), modules.end(), [node](const auto& a, const auto& b) {
-          return a.second[node].copies < b.second[node].copies;
-        });
-    const int64_t need = largest->second[node].copies, beside = sum[node].total() - need;
-    dropped.push_back(
-        {.module = largest->first,
-         .why = absl::StrCat(layout->nodes[node].node, " needs ", plan::FormatBytes(need),
-                             " of host memory for it",
-                             beside > 0 ? absl::StrCat(", beside ", plan::FormatBytes(beside),
-                                                       " for other state, and has ")
-                                        : " and has ",
-                             plan::FormatBytes(nodes[node]))});
-    layout->modules[static_cast<size_t>(largest->first)].state_copies = 1;
-    for (size_t i = 0; i < sum.size(); ++i) sum[i].copies -= largest->second[i].copies;
-    modules.erase(largest);
+  const std::vector<plan::HostEstimate> sum = plan::HostMemoryOf(plan, needs);
+  const auto shortage = plan::CopiesShortage(plan, sum, nodes);
+  if (!shortage.has_value()) return dropped;
+  for (const plan::ModulePlan& module : plan.modules) {
+    const bool trains = std::any_of(module.trains.begin(), module.trains.end(),
+                                    [](const plan::Trains& part) { return part.weights; });
+    if (!trains || !plan::HasHostHome(plan, module.index)) continue;
+    layout->modules[static_cast<size_t>(module.index)].state_copies = 1;
+    dropped.push_back({.module = module.index, .why = shortage->text});
   }
   return dropped;
 }

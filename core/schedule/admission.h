@@ -32,9 +32,10 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 // sentence of what was lowered ("batch.micro is 2 instead of 4: without node-0/1 ...") and of what
 // cannot be tolerated ("losing device node-0/3 costs up to 50 steps: ..."), of second homes that
 // are left out ("optimizer state of module X has no second home: node-0 needs 96.0 GiB of host
-// memory for it and has 64.0 GiB"), and of several nodes, which of them has all homes of some
-// state. Errors: those of PlanJob; InvalidArgument with a violation of spec.modules where no plan
-// fits, and those of plan::CheckHostMemory.
+// memory for second homes of optimizer state and has 64.0 GiB"), and of several nodes, which of
+// them has all homes of some state.
+// Errors: those of PlanJob; InvalidArgument with a violation of spec.modules where no plan fits,
+// and those of plan::CheckHostMemory.
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                     const plan::MemoryLimits& limits, Epoch epoch);
 

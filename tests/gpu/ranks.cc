@@ -11,15 +11,41 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "worker/device/environment.h"
 
 namespace phalanx::gpu {
+
+namespace {
+
+// PHALANX_GPU_RANKS_A_DEVICE; 1 where it is not set.
+int32_t RanksADevice() {
+  int32_t ranks = 1;
+  const char* text = std::getenv("PHALANX_GPU_RANKS_A_DEVICE");
+  return text != nullptr && absl::SimpleAtoi(text, &ranks) ? std::max(ranks, 1) : 1;
+}
+
+void SetDevice(int32_t rank) {
+  device::SetCudaEnvironment();
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
+  if (RanksADevice() > 1) {
+    // NCCL refuses two ranks on one device of a host, so each is a host of its own to it, and they
+    // talk over sockets.
+    setenv("NCCL_HOSTID", absl::StrCat("rank-", rank).c_str(), /*overwrite=*/1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+  }
+  cudaSetDevice(rank % devices);
+}
+
+}  // namespace
 
 int32_t DeviceCount() {
   const pid_t pid = fork();
@@ -30,7 +56,7 @@ int32_t DeviceCount() {
   }
   int status = 0;
   waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  return WIFEXITED(status) ? WEXITSTATUS(status) * RanksADevice() : 0;
 }
 
 std::string FolderRendezvous::PathOf(const std::string& key) const {
@@ -70,8 +96,7 @@ std::vector<std::string> RunRanks(int32_t world, int32_t seconds_max,
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       alarm(static_cast<unsigned>(seconds_max));
-      device::SetCudaEnvironment();
-      cudaSetDevice(rank);
+      SetDevice(rank);
       std::string report;
       try {
         report = body({rank, world, folder});

@@ -13,7 +13,9 @@
 
 namespace phalanx::gpu {
 
-// Asked in a process of its own.
+// How many ranks there is room for, asked in a process of its own: one a device, or
+// PHALANX_GPU_RANKS_A_DEVICE, so that a machine with few devices runs what needs more ranks;
+// slowly, since their kernels take turns.
 int32_t DeviceCount();
 
 // A folder of files; a process that waits for one looks again and again, as nothing here is timed.
@@ -36,7 +38,7 @@ struct ForkedRank {
   std::string folder;  // of the world, for a FolderRendezvous; it goes with it
 };
 
-// Runs `body` in a process a rank, each with its own device current and the environment that rank
+// Runs `body` in a process a rank, each with its device current and the environment that rank
 // processes set themselves, and returns what each said:
 // the text, what it threw, or "killed". A rank that takes longer than `seconds_max` is killed.
 std::vector<std::string> RunRanks(int32_t world, int32_t seconds_max,

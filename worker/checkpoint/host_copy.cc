@@ -23,10 +23,9 @@ static_assert(kHostCopyPage == plan::kHostHeaderBytes);
 
 std::vector<Section> SectionsInHostMemory(const plan::Plan& plan, train::TrainingState& state) {
   std::vector<Section> sections;
+  if (!plan::CopiesToHost(plan)) return sections;
   for (Section& section : SectionsToWrite(plan, state)) {
-    if (section.block == nullptr || !plan::HasHostHome(plan, section.part->place().module))
-      continue;
-    sections.push_back(std::move(section));
+    if (section.block != nullptr) sections.push_back(std::move(section));
   }
   return sections;
 }
@@ -100,11 +99,14 @@ absl::Status HostCopy::Map(Buffer& buffer, const UniqueFd& fd) {
 void HostCopy::Look() {
   if (under_way_ < 0) return;
   Buffer& buffer = buffers_[static_cast<size_t>(under_way_)];
-  if (!buffer.snapshot->Done()) return;
+  const absl::StatusOr<bool> done = buffer.snapshot->Done();
+  if (done.ok() && !*done) return;
+  under_way_ = -1;
+  failed_ = done.status();
+  if (!failed_.ok()) return;
   next_.checksum = ChecksumOf(next_);
   std::memcpy(buffer.memory, &next_, sizeof next_);
   buffer.step = next_.step;
-  under_way_ = -1;
 }
 
 int64_t HostCopy::copied() {
@@ -114,6 +116,7 @@ int64_t HostCopy::copied() {
 
 absl::Status HostCopy::AfterStep(Epoch epoch) {
   Look();
+  RETURN_IF_ERROR(std::exchange(failed_, absl::OkStatus()));
   const train::Decision& decided = state_.decided();
   if (under_way_ >= 0 || decided.step % every_ != 0) return absl::OkStatus();
   const size_t older = buffers_[0].step <= buffers_[1].step ? 0 : 1;

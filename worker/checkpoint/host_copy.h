@@ -32,8 +32,8 @@
 
 namespace phalanx::checkpoint {
 
-// What of the rank's state has its second home in host memory: masters and moments of the homes
-// whose primary it is, of modules whose layout says so.
+// What of the rank's state goes to host memory: masters and moments of the homes whose primary it
+// is, if anything of the plan's does (plan::CopiesToHost).
 std::vector<Section> SectionsInHostMemory(const plan::Plan& plan, train::TrainingState& state);
 
 class HostCopy {
@@ -55,7 +55,8 @@ class HostCopy {
   ~HostCopy();
 
   // The step that the state has decided last is settled, in `epoch`, and nothing that changes the
-  // state further is enqueued: begins its copy if it is due and there is room.
+  // state further is enqueued: begins its copy if it is due and there is room. Errors: what the
+  // copy before failed of; there is none of its step then.
   absl::Status AfterStep(Epoch epoch);
   // Of the newest whole copy; 0: there is none.
   int64_t copied();
@@ -82,6 +83,7 @@ class HostCopy {
   const int64_t bytes_;
   std::array<Buffer, 2> buffers_;
   int32_t under_way_ = -1;  // buffer; -1: none
+  absl::Status failed_;     // of the last copy that was under way
   HostCopyHeader next_;     // of the copy under way
 };
 

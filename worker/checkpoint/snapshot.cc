@@ -103,8 +103,9 @@ int64_t Snapshot::bytes() const {
   return sum;
 }
 
-bool Snapshot::Done() {
+absl::StatusOr<bool> Snapshot::Done() {
   const MutexLock lock(&mu_);
+  RETURN_IF_ERROR(failed_);
   return complete_ && copied_.Passed();
 }
 

@@ -48,8 +48,9 @@ class Snapshot {
   // Waits until the copy that was begun last is complete. Errors: Cancelled when asked to stop;
   // what the device says.
   absl::Status Await(const std::stop_token& stop);
-  // Whether that copy is complete, of the thread that trains. Never blocks.
-  bool Done();
+  // Whether that copy is complete, of the thread that trains. Never blocks. Errors: what it failed
+  // of.
+  absl::StatusOr<bool> Done();
   // What goes into the part file, from the copy's memory. Nothing: the rank writes no part.
   PartWrite Entries() const;
   int64_t bytes() const;

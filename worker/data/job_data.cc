@@ -5,14 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/digest.h"
+#include "core/base/path.h"
 
 namespace phalanx::data {
 namespace {
-
-std::string Resolve(const std::string& path, const std::string& directory) {
-  if (path.empty() || path.front() == '/' || directory.empty()) return path;
-  return absl::StrCat(directory, "/", path);
-}
 
 bool IsSink(const job::JobSpec& spec, size_t module) {
   return std::none_of(spec.edges.begin(), spec.edges.end(), [module](const job::Edge& edge) {
@@ -54,9 +50,9 @@ DataSetSpec DataSetSpecOf(const job::JobSpec& spec, const std::string& directory
   const job::Data& data = *spec.data;
   DataSetSpec result;
   for (const std::string& shard : validation ? data.validation : data.shards) {
-    result.shards.push_back(Resolve(shard, directory));
+    result.shards.push_back(ResolvePath(directory, shard));
   }
-  result.tokenizer = Resolve(data.tokenizer, directory);
+  result.tokenizer = ResolvePath(directory, data.tokenizer);
   result.items_max = data.items_max;
   ItemShapes shapes = ItemShapesOf(spec);
   result.encoders = std::move(shapes.encoders);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "core/plan/derivation.h"
@@ -80,11 +81,6 @@ absl::Status EpochRun::Report(v1::RankReport report) {
   return channel_.Send(message, kSendTimeout);
 }
 
-std::string EpochRun::AbsolutePath(const std::string& path) const {
-  if (path.starts_with('/')) return path;
-  return absl::StrCat(order_.assign().document().directory(), "/", path);
-}
-
 absl::Status EpochRun::MakePlanOfOrder() {
   const v1::Assign& assign = order_.assign();
   ASSIGN_OR_RETURN(job::ReadJob read, OfOurVersion(wire::ReadJobFile(assign.document().text(),
@@ -147,7 +143,7 @@ absl::Status EpochRun::OpenData() {
                              "this node's data index has digest ", digest, ", the plan's ",
                              plan_.layout.data_digest, ": the shards differ between nodes")));
   }
-  output_ = AbsolutePath(plan_.spec.output);
+  output_ = ResolvePath(order_.assign().document().directory(), plan_.spec.output);
   if (!reporter_) return absl::OkStatus();
   return OpenMetrics();
 }

@@ -84,7 +84,6 @@ class EpochRun {
   static constexpr absl::Duration kSendTimeout = absl::Seconds(30);
 
   // Of the job file, whose paths start from its folder.
-  std::string AbsolutePath(const std::string& path) const;
   absl::Status MakePlanOfOrder();
   absl::Status OpenData();
   absl::Status OpenMetrics();

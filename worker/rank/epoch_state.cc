@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/digest.h"
+#include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "core/job/failure.h"
@@ -82,12 +83,13 @@ absl::Status EpochRun::MakeCheckpoints() {
   }
   auto checkpoints = std::make_unique<CheckpointRun>(
       plan_, *kept_.training, *kept_.snapshot,
-      CheckpointOptions{.directory = AbsolutePath(wanted->directory),
-                        .store = store_,
-                        .job = order_.assign().job(),
-                        .rank = Rank{order_.rank()},
-                        .in_use = order_.assign().checkpoint().path(),
-                        .reporter = reporter_},
+      CheckpointOptions{
+          .directory = ResolvePath(order_.assign().document().directory(), wanted->directory),
+          .store = store_,
+          .job = order_.assign().job(),
+          .rank = Rank{order_.rank()},
+          .in_use = order_.assign().checkpoint().path(),
+          .reporter = reporter_},
       [this](v1::RankReport report) {
         const absl::Status sent = Report(std::move(report));
         if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());
@@ -158,9 +160,9 @@ absl::Status EpochRun::KeepHostCopy() {
   kept_.training->set_copied([] { return int64_t{0}; });
   v1::RankReport report;
   report.mutable_event()->set_type("NoSecondHome");
-  report.mutable_event()->set_message(absl::StrCat(kept.message(), ": losing the device of rank ",
-                                                   order_.rank(),
-                                                   " costs the steps since the last checkpoint"));
+  report.mutable_event()->set_message(absl::StrCat(
+      kept.message(),
+      ": losing the only home of any state costs the steps since the last checkpoint"));
   return Report(std::move(report));
 }
 

@@ -44,6 +44,16 @@ void ExpectEndsWithCheckpoint(const DataFolder& data, const v1::JobStatus& ended
   EXPECT_EQ(verified.exit_code, 0) << verified.talk;
 }
 
+// What has become of a job that trained when its worker was told to stop.
+v1::JobStatus EndByWorkersTerm(Cluster& cluster, int64_t job) {
+  cluster.AwaitStep(job, 2);
+  const absl::Time begin = absl::Now();
+  cluster.worker().Signal(SIGTERM);
+  EXPECT_EQ(cluster.worker().WaitExitCode(), 0);
+  EXPECT_LT(absl::Now() - begin, kSoon);
+  return cluster.AwaitEnd(job);
+}
+
 TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
   const DataFolder data = MakeData();
   Cluster cluster;
@@ -65,12 +75,7 @@ TEST(EarlyEndTest, TermToAWorker_EndsItsJobWithACheckpointAndThenItself) {
   const DataFolder data = MakeData();
   Cluster cluster;
   const int64_t job = cluster.Submit(Document(data, Job("{every: 1000}"))).id();
-  cluster.AwaitStep(job, 2);
-  const absl::Time begin = absl::Now();
-  cluster.worker().Signal(SIGTERM);
-  EXPECT_EQ(cluster.worker().WaitExitCode(), 0);
-  EXPECT_LT(absl::Now() - begin, kSoon);
-  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  const v1::JobStatus ended = EndByWorkersTerm(cluster, job);
   EXPECT_EQ(ended.phase(), v1::JOB_PHASE_FAILED);
   EXPECT_EQ(ended.failure().cause(), "NodeStopped") << ended.failure().message();
   EXPECT_EQ(ended.failure().node(), "here");
@@ -83,12 +88,7 @@ TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_EndsTheJobWithout) {
   support::WriteFile(data.path + "/file", "");
   Cluster cluster;
   const int64_t job = cluster.Submit(Document(data, Job("{directory: file}"))).id();
-  cluster.AwaitStep(job, 2);
-  const absl::Time begin = absl::Now();
-  cluster.worker().Signal(SIGTERM);
-  EXPECT_EQ(cluster.worker().WaitExitCode(), 0);
-  EXPECT_LT(absl::Now() - begin, kSoon);
-  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  const v1::JobStatus ended = EndByWorkersTerm(cluster, job);
   EXPECT_EQ(ended.failure().cause(), "NodeStopped") << ended.failure().message();
   EXPECT_THAT(ended.failure().message(),
               HasSubstr("without a checkpoint: no rank has written a part of it"));

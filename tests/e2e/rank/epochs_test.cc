@@ -53,17 +53,21 @@ TEST(RankEpochsTest, KilledRank_LeavesAWholeCopyOfItsState) {
   const RankWorld::Said said =
       world.Await([](const RankWorld::Said& so_far) { return so_far.steps.size() >= 12; });
   for (int32_t rank = 0; rank < world.size(); ++rank) world.Kill(rank);
-  std::map<int32_t, std::set<int64_t>> steps;
+  std::map<int64_t, std::set<int32_t>> ranks_with;  // a copy of a step
   for (const auto& [rank, bytes] : said.host_bytes) {
     for (const checkpoint::HostCopyHeader& copy : world.HostCopies(rank, bytes)) {
       EXPECT_EQ(copy.rank, rank);
       EXPECT_EQ(copy.bytes, bytes - checkpoint::kHostCopyPage);
-      steps[rank].insert(copy.step);
+      ranks_with[copy.step].insert(rank);
     }
   }
-  // Of vision, which has one replica; the two of language mirror each other.
-  ASSERT_EQ(steps.size(), 1u);
-  EXPECT_GE(*steps.begin()->second.rbegin(), 8);
+  // Vision has one replica, so all that trains is copied, though those of language mirror each
+  // other.
+  int64_t newest = 0;
+  for (const auto& [step, ranks] : ranks_with) {
+    if (static_cast<int32_t>(ranks.size()) == world.size()) newest = step;
+  }
+  EXPECT_GE(newest, 8);
 }
 
 TEST(RankEpochsTest, NoMemoryForASecondHome_IsAnEventOrTheEndOfAJobThatAskedForIt) {
@@ -74,10 +78,12 @@ TEST(RankEpochsTest, NoMemoryForASecondHome_IsAnEventOrTheEndOfAJobThatAskedForI
     world.Begin(std::nullopt);
     const RankWorld::Said said =
         world.Await([](const RankWorld::Said& so_far) { return so_far.steps.size() >= 3; });
-    ASSERT_EQ(said.events.size(), 1u);
-    EXPECT_EQ(said.events[0].type(), "NoSecondHome");
-    EXPECT_NE(said.events[0].message().find("rank 0 needs two host buffers of "), std::string::npos)
-        << said.events[0].message();
+    ASSERT_EQ(static_cast<int32_t>(said.events.size()), world.size());
+    for (const auto& event : said.events) {
+      EXPECT_EQ(event.type(), "NoSecondHome");
+      EXPECT_NE(event.message().find(" needs two host buffers of "), std::string::npos)
+          << event.message();
+    }
     EXPECT_EQ(world.Stop().quiet.at(0).copied(), 0);
   }
   JobOptions asked = Job("asked");

@@ -25,11 +25,6 @@ bool IsFatal(const absl::Status& status) {
          status.code() == absl::StatusCode::kFailedPrecondition;
 }
 
-absl::Status Superseded(JobId job, Epoch epoch) {
-  return absl::AbortedError(
-      absl::StrCat("epoch ", epoch.value, " of ", ToString(job), " does not run here, or no more"));
-}
-
 template <typename Map>
 void ForgetLowest(Map& map, size_t size_max) {
   while (map.size() > size_max) map.erase(map.begin());
@@ -220,134 +215,6 @@ void Machine::Apply(const Stalled& event) {
   }
 }
 
-void Machine::Run(uint64_t number, const UnknownCommand&) {
-  Answer(number, absl::UnimplementedError("this worker does not know the command"));
-}
-
-void Machine::Run(uint64_t number, const PrepareDataCommand& command) {
-  last_request_ = RequestNumber{last_request_.value + 1};
-  data_requests_[last_request_] = {.job = command.job,
-                                   .document = command.document,
-                                   .command_number = number,
-                                   .coordinator = coordinator_.value};
-  actions_.push_back(
-      PrepareData{last_request_, command.job, command.document, command.choose_checkpoint});
-}
-
-void Machine::Run(uint64_t number, const AssignCommand& command) {
-  if (draining_) return Answer(number, absl::UnavailableError("the worker is stopping"));
-  const auto stopped = stopped_epoch_.find(command.job);
-  const auto highest = highest_epoch_.find(command.job);
-  const Epoch last_stopped = stopped == stopped_epoch_.end() ? Epoch{} : stopped->second;
-  const Epoch last = highest == highest_epoch_.end() ? Epoch{} : highest->second;
-  if (command.epoch < last || command.epoch <= last_stopped) {
-    return Answer({.command_number = number,
-                   .status = Superseded(command.job, command.epoch),
-                   .epoch_seen = std::max(last, last_stopped)});
-  }
-  const auto present = assignments_.find(command.job);
-  if (present != assignments_.end() && present->second.command->epoch == command.epoch) {
-    Assignment& assignment = present->second;
-    assignment.to_answer.push_back(number);
-    if (assignment.data.has_value() && assignment.to_start.empty() && assignment.starting == 0) {
-      AnswerAssign(assignment, absl::OkStatus());
-    }
-    return;
-  }
-  Assignment assignment;
-  if (absl::Status placed = CheckPlacement(command, &assignment.rank_of_device); !placed.ok()) {
-    return Answer(number, placed);
-  }
-  RememberEpoch(command.job, command.epoch);
-  if (present != assignments_.end()) {
-    AnswerAssign(present->second, absl::AbortedError("superseded by a newer epoch"));
-    reports_.Retire(command.job, Epoch{command.epoch.value - 1});
-  }
-  assignment.command = std::make_shared<const AssignCommand>(command);
-  assignment.to_answer.push_back(number);
-  for (const auto& [device, rank] : assignment.rank_of_device) {
-    assignment.to_start.insert(device);
-  }
-  Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value,
-                   " assigned local_ranks=", assignment.rank_of_device.size()));
-  Assignment& stored = assignments_[command.job] = std::move(assignment);
-  const auto outcome = outcomes_.find(command.job);
-  if (outcome != outcomes_.end() && outcome->second.first == command.document) {
-    stored.data = outcome->second.second;
-    return Adopt(command.job, stored);
-  }
-  last_request_ = RequestNumber{last_request_.value + 1};
-  data_requests_[last_request_] = {
-      .job = command.job, .document = command.document, .epoch = command.epoch};
-  actions_.push_back(PrepareData{last_request_, command.job, command.document});
-}
-
-void Machine::Run(uint64_t number, const RendezvousCommand& command) {
-  const auto present = assignments_.find(command.job);
-  if (present == assignments_.end() || present->second.command->epoch != command.epoch) {
-    return Answer(number, Superseded(command.job, command.epoch));
-  }
-  present->second.rendezvous.push_back(command.payload);
-  for (const auto& [process_number, process] : processes_) {
-    if (process.job == command.job && process.state == ProcessState::kRunning &&
-        process.epoch == command.epoch) {
-      actions_.push_back(SendRendezvous{process_number, command.payload});
-    }
-  }
-  Answer(number, absl::OkStatus());
-}
-
-void Machine::Run(uint64_t number, const PublishCommand& command) {
-  for (const auto& [process_number, process] : processes_) {
-    if (process.job != command.job || process.state != ProcessState::kRunning ||
-        process.epoch != command.epoch || process.rank != command.rank) {
-      continue;
-    }
-    actions_.push_back(SendPublish{process_number, command.payload});
-    return Answer(number, absl::OkStatus());
-  }
-  Answer(number, Superseded(command.job, command.epoch));
-}
-
-void Machine::Run(uint64_t number, const WishCommand& command) {
-  bool runs = false;
-  for (const auto& [process_number, process] : processes_) {
-    if (process.job != command.job || process.state != ProcessState::kRunning ||
-        process.epoch != command.epoch) {
-      continue;
-    }
-    actions_.push_back(SendWish{process_number, command.payload});
-    runs = true;
-  }
-  Answer(number, runs ? absl::OkStatus() : Superseded(command.job, command.epoch));
-}
-
-void Machine::Run(uint64_t number, const StopCommand& command) {
-  const auto highest = highest_epoch_.find(command.job);
-  if (highest != highest_epoch_.end() && command.epoch < highest->second) {
-    return Answer(number, Superseded(command.job, command.epoch));
-  }
-  RememberEpoch(command.job, command.epoch);
-  stopped_epoch_[command.job] = command.epoch;
-  ForgetLowest(stopped_epoch_, kJobsRememberedMax);
-  if (const auto present = assignments_.find(command.job); present != assignments_.end()) {
-    AnswerAssign(present->second, absl::AbortedError("stopped"));
-    assignments_.erase(present);
-  }
-  outcomes_.erase(command.job);
-  CallOffData(command.job);
-  reports_.Retire(command.job, command.epoch);
-  Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value, " stopped reason=\"",
-                   command.reason, "\""));
-  EndAll(command.job, command.grace, command.reason);
-  stops_.push_back({command.job, number});
-  AnswerStops();
-}
-
-void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
-  actions_.push_back(UploadLogs{number, command, store_});
-}
-
 void Machine::Answer(uint64_t number, absl::Status status,
                      std::shared_ptr<const DataOutcome> data) {
   Answer({number, std::move(status), std::move(data)});
@@ -503,6 +370,12 @@ void Machine::RememberEpoch(JobId job, Epoch epoch) {
   highest = std::max(highest, epoch);
   last_job_ = std::max(last_job_, job);
   ForgetLowest(highest_epoch_, kJobsRememberedMax);
+}
+
+void Machine::RememberStopped(JobId job, Epoch epoch) {
+  RememberEpoch(job, epoch);
+  stopped_epoch_[job] = epoch;
+  ForgetLowest(stopped_epoch_, kJobsRememberedMax);
 }
 
 }  // namespace phalanx::agent

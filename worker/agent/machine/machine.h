@@ -177,6 +177,7 @@ class Machine {
   void EndPatience();
   uint64_t LastCommandNumber() const;
   void RememberEpoch(JobId job, Epoch epoch);
+  void RememberStopped(JobId job, Epoch epoch);
   void ForgetOutcomes();
   void LeaveStore();
   void CallOffData(JobId job);  // JobId{}: of all

@@ -56,6 +56,16 @@ class CheckpointTest : public testing::Test {
   std::vector<std::string> Events(const std::string& type) const {
     return EventsOf(h_, job_, type);
   }
+  void PassPublishTimeout() {
+    const JobPhase before = h_.Phase(job_);
+    const absl::Duration timeout = CoordinatorOptions().publish_timeout;
+    for (absl::Duration passed; passed < timeout; passed += absl::Seconds(10)) {
+      EXPECT_EQ(h_.Phase(job_), before);
+      h_.Advance(absl::Seconds(10));
+      h_.Feed(HeartbeatReceived{.session = a_});
+      h_.Feed(HeartbeatReceived{.session = b_});
+    }
+  }
   void SucceedAll() {
     for (int32_t rank = 0; rank < 4; ++rank) h_.Report(NodeOf(rank), job_, rank, RankSucceeded{10});
   }
@@ -229,18 +239,34 @@ TEST_F(CheckpointTest, EndOfTheJob_WaitsForItsLastCheckpoint) {
 TEST_F(CheckpointTest, LastCheckpointThatIsNeverPublished_DoesNotKeepTheJob) {
   WriteAll(10);
   SucceedAll();
-  h_.Feed(HeartbeatReceived{.session = a_});
-  const absl::Duration timeout = CoordinatorOptions().publish_timeout;
-  for (absl::Duration passed; passed < timeout; passed += absl::Seconds(10)) {
-    EXPECT_EQ(h_.Phase(job_), JobPhase::kRunning);
-    h_.Advance(absl::Seconds(10));
-    h_.Feed(HeartbeatReceived{.session = a_});
-    h_.Feed(HeartbeatReceived{.session = b_});
-  }
+  PassPublishTimeout();
   EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
-  ASSERT_THAT(Events("CheckpointFailed"), SizeIs(1));
-  EXPECT_THAT(Events("CheckpointFailed")[0],
-              HasSubstr("step 10: rank 0 has not published it, and 2m have passed"));
+  EXPECT_THAT(Events("CheckpointFailed"),
+              testing::ElementsAre("step 10: rank 0 has not published it, and 2m have passed"));
+}
+
+TEST_F(CheckpointTest, PublisherThatSaysNothing_HasItsTimeOnly) {
+  WriteAll(3);
+  PassPublishTimeout();
+  EXPECT_THAT(Events("CheckpointFailed"),
+              testing::ElementsAre("step 3: rank 0 has not published it, and 2m have passed"));
+  // The next one has the whole time again.
+  WriteAll(6);
+  h_.Report(a_, job_, 0, RankCheckpointPublished{6, "/c/step-6", ""});
+  WriteAll(9);
+  EXPECT_TRUE(h_.State(job_).publishing.has_value());
+  PassPublishTimeout();
+  EXPECT_THAT(Events("CheckpointFailed"), SizeIs(2));
+}
+
+TEST_F(CheckpointTest, CheckpointWithoutParts_HoldsUpNoOther) {
+  WriteAll(3);
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    h_.Report(NodeOf(rank), job_, rank, RankCheckpointPart{.step = 6});
+  }
+  WriteAll(9);
+  ASSERT_THAT(h_.Commands<PublishCheckpoint>(a_), SizeIs(2));
+  EXPECT_EQ(h_.Commands<PublishCheckpoint>(a_)[1].second.step, 9);
 }
 
 }  // namespace

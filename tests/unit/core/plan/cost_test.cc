@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "core/plan/copies.h"
+#include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
 #include "core/plan/shares.h"
+#include "core/plan/state_table.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/damaged.h"
 #include "tests/unit/core/plan/must_plan.h"
@@ -264,6 +266,56 @@ HomeLoad LoadOf(const Plan& plan, const Place& place) {
   return load;
 }
 
+int64_t MirroredOf(const Plan& plan, const PartId& part, Rank rank) {
+  const StateTable table = StateTableOf(plan, part);
+  int64_t elements = 0;
+  for (const HomedRuler& ruler : table.rulers) {
+    for (const HomedRun& run : ruler.runs) {
+      const RankList& homes = table.homes[static_cast<size_t>(run.homes)];
+      if (std::find(homes.begin() + 1, homes.end(), rank) != homes.end())
+        elements += run.elements.count;
+    }
+  }
+  return elements;
+}
+
+// Of three replicas two share a node: both have their mirror on the other one's, which has its own
+// on one of them.
+TEST(CostTest, EstimateMemory_OfMirrors_IsOfTheRanksThatHaveThem) {
+  const job::JobSpec spec = AJob().Module("language", Llama(), {.dp = 3}).Batch(6, 1);
+  const auto plan = MakePlan(spec, {.devices = {{"a", 0}, {"a", 1}, {"b", 0}}}, Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<MemoryEstimate> all = EstimateMemory(*plan);
+  const int64_t own = 12 * ParametersOf(*plan, {.module = 0, .width = 1}).LedElements() / 3;
+  int64_t sum = 0;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    const int64_t optimizer = all[static_cast<size_t>(rank)].optimizer;
+    EXPECT_NEAR(static_cast<double>(optimizer),
+                static_cast<double>(own + 12 * MirroredOf(*plan, {0, 0, 0}, Rank{rank})),
+                12 * 128 * 40);
+    EXPECT_EQ(optimizer, EstimateMemory(*plan, Rank{rank}).optimizer);
+    sum += optimizer;
+  }
+  EXPECT_EQ(all[2].optimizer, 3 * own) << "of both others, and its own";
+  EXPECT_EQ(sum, 6 * own);
+}
+
+// What is left of a replica beside a whole one has all of the state: what it leads and what it
+// mirrors.
+TEST(CostTest, EstimateMemory_OfALoneRankBesideAWholeReplica_IsOfAllState) {
+  const job::JobSpec spec = AJob().Module("language", Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
+  const Plan healthy = MustPlan(spec);
+  const auto left = PlanWithout(healthy, {Rank{3}});
+  ASSERT_TRUE(left.ok()) << left.status();
+  int64_t state = 0;
+  for (int32_t tp = 0; tp < 2; ++tp)
+    state += 12 * ParametersOf(healthy, {.module = 0, .tp = tp, .width = 2}).LedElements();
+  const std::vector<MemoryEstimate> all = EstimateMemory(*left);
+  EXPECT_NEAR(static_cast<double>(all[2].optimizer), static_cast<double>(state),
+              0.02 * static_cast<double>(state));
+  EXPECT_EQ(all[2].optimizer, EstimateMemory(*left, Rank{2}).optimizer);
+}
+
 TEST(CostTest, EstimateMemory_OfCopies_CountsWhatIsPackedToTravel) {
   const Plan plan =
       MustPlan(AJob()
@@ -317,7 +369,7 @@ TEST(CostTest, DamagedTables_EveryRankIsEstimatedByItsOwnWidth) {
         sum.optimizer += place_needs.optimizer;
       } else {
         const HomeLoad& load = most_of.at({place.module, place.pp, place.width, place.tp});
-        sum.optimizer += 2 * 3 * 4 * load.own;
+        sum.optimizer += 3 * 4 * (load.own + MirroredOf(plan, {place.module, place.pp, 0}, rank));
         sum.gradients += 4 * (load.given + load.taken);
       }
       // Nobody has more to update than the rank that the part's cost is told of.

@@ -194,23 +194,27 @@ TEST(MovesTest, WhatHasNoHomeLeft_CostsStepsSinceItWasKept) {
   job.Module("language", Llama({.heads = 4}), {.tp = 2}).Batch(4, 2);
   job.spec().steps = 500;
   job.spec().recovery.state_every = 4;
-  const auto moves_of = [&](int32_t devices_per_node) {
-    const auto healthy = MakePlan(job, MakeCluster(2, devices_per_node), Epoch{1});
+  const auto moves_of = [&](int32_t state_copies) {
+    job.spec().recovery.state_copies = state_copies;
+    const auto healthy = MakePlan(job, MakeCluster(2, 1), Epoch{1});
     EXPECT_TRUE(healthy.ok()) << healthy.status();
     return MovesBetween(*healthy, *Expand(healthy->spec, *WithoutRanks(*healthy, {Rank{1}})));
   };
-  // A single replica: the second home is host memory of the node, which has another device.
+  // A single replica: the second home is host memory of the node, whose daemon outlives its device.
   const Moves host = moves_of(2);
   EXPECT_THAT(host.moves, Each(Field(&Move::source, Move::Source::kHost)));
   EXPECT_THAT(host.moves, Each(Field(&Move::from, Rank{1})));
   EXPECT_EQ(host.steps_lost, 4);
-  // Its node is gone with its only device.
+  // There is none.
   const Moves all = moves_of(1);
   EXPECT_THAT(all.moves, Each(Field(&Move::source, Move::Source::kCheckpoint)));
   EXPECT_EQ(all.bytes, host.bytes);
   EXPECT_EQ(all.steps_lost, 500) << "without checkpoints it begins again";
   job.spec().checkpoint = job::Checkpoint{.every = 50};
   EXPECT_EQ(moves_of(1).steps_lost, 50);
+  EXPECT_EQ(moves_of(2).steps_lost, 4);
+  job.spec().checkpoint->every = 2;
+  EXPECT_EQ(moves_of(2).steps_lost, 2) << "checkpoints are newer than copies in host memory";
 }
 
 }  // namespace

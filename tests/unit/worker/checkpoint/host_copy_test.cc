@@ -5,8 +5,10 @@
 
 #include <cstring>
 #include <stop_token>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
@@ -55,6 +57,10 @@ class HostCopyTest : public testing::Test {
 
   // Trains `step`; everybody had copies of `copied` when its records were written.
   void Run(int64_t step, int64_t copied) {
+    Train(step, copied);
+    ASSERT_TRUE(copy_->AfterStep(Epoch{3}).ok());
+  }
+  void Train(int64_t step, int64_t copied) {
     train::PartState& part = *state_->parts()[0];
     part.gradients().fill_(0.01 * static_cast<double>(step));
     const train::Decision decision{.step = step,
@@ -64,7 +70,6 @@ class HostCopyTest : public testing::Test {
     state_->kernels().SetDecision(decision);
     state_->Optimize(plan_, part, step);  // waits for a copy that is under way
     state_->Account(decision);
-    ASSERT_TRUE(copy_->AfterStep(Epoch{3}).ok());
   }
   // Of each buffer the step of its whole copy; 0: none.
   std::vector<int64_t> Steps() const {
@@ -149,6 +154,24 @@ TEST_F(HostCopyTest, EveryThirdStep_IsCopied) {
   EXPECT_EQ(state_->copied(), 6);
 }
 
+TEST_F(HostCopyTest, CopyThatFails_IsNoneAndIsSaid) {
+  Make(1);
+  Run(1, 0);
+  Train(2, 1);
+  train::StateBlock& block = state_->parts()[0]->blocks()[0];
+  const at::Tensor moment = std::exchange(block.first_moment, at::Tensor());
+  absl::Status said;  // once the copy is no longer under way
+  const absl::Time patience = absl::Now() + absl::Seconds(20);
+  while (said.ok() && absl::Now() < patience) said = copy_->AfterStep(Epoch{3});
+  EXPECT_FALSE(said.ok());
+  block.first_moment = moment;
+  EXPECT_EQ(state_->copied(), 1);
+  EXPECT_THAT(Steps(), testing::UnorderedElementsAre(0, 1));
+  Run(3, 1);
+  Train(4, 1);
+  EXPECT_EQ(state_->copied(), 3);
+}
+
 TEST_F(HostCopyTest, WhatWasNotWrittenWhole_IsNoCopy) {
   Make(1);
   EXPECT_EQ(ReadHostCopyHeader(seen_[0]).status().code(), absl::StatusCode::kNotFound);
@@ -164,6 +187,18 @@ TEST_F(HostCopyTest, WhatWasNotWrittenWhole_IsNoCopy) {
   }
   EXPECT_FALSE(ReadHostCopyHeader({torn.data(), 100}).ok());
   EXPECT_FALSE(ReadHostCopyHeader({torn.data(), torn.size() - 1}).ok());
+}
+
+// Who goes back to a copy takes everyone with it.
+TEST(HostCopyOfMirrorsTest, IsKeptBesideAModuleWithoutMirrors) {
+  support::AJob job = support::AJob()
+                          .Module("vision", support::ClipVision())
+                          .Module("language", support::Llama(), {.dp = 2})
+                          .Edge("vision", "language")
+                          .Batch(2, 1);
+  const auto plan = *plan::MakePlan(job, plan::MakeCluster(1, 3), Epoch{1});
+  const auto state = *train::TrainingState::Create(plan, Rank{1}, {});
+  EXPECT_GT(HostCopy::BytesNeeded(plan, *state), 0) << "a share of language alone";
 }
 
 TEST(HostCopyOfMirrorsTest, NothingIsKept) {

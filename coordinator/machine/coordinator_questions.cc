@@ -1,0 +1,214 @@
+// What people ask of a job: why it is where it is, and its logs.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/ended_job.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+
+// Reasons that a job waits for others are listed for so many of them.
+constexpr size_t kNamedMax = 8;
+
+absl::string_view KindName(job::DeviceKind kind) {
+  return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
+}
+
+std::string Named(const Coordinator::Job& job) {
+  return absl::StrCat(ToString(job.state.id), " (", job.state.request->name, ")");
+}
+
+}  // namespace
+
+absl::Status Coordinator::NoSuchJob(JobId id) {
+  return absl::NotFoundError(absl::StrCat("there is no ", ToString(id)));
+}
+
+void Coordinator::On(const ExplainRequested& event) {
+  const Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    actions_.push_back(AnswerExplain{event.token, NoSuchJob(event.job)});
+    return;
+  }
+  // It speaks of other jobs too, so it waits for all that is decided.
+  TellAfter(last_record_, Action(AnswerExplain{event.token, Explain(*job)}));
+}
+
+void Coordinator::On(const LogsRequested& event) {
+  const Job* job = FindJob(event.job);
+  std::vector<LogSource> sources;
+  std::vector<std::pair<Node*, FetchLogs>> fetches;
+  int32_t first = 0;
+  const bool follow = event.follow && job != nullptr && !job->state.IsTerminal();
+  for (const NodeDevices& entry : job != nullptr ? *job->state.placement : event.placement) {
+    const int32_t end = first + static_cast<int32_t>(entry.devices.size());
+    FetchLogs fetch{.job = event.job, .follow = follow, .tail = event.tail};
+    for (int32_t rank : event.ranks) {
+      if (rank >= first && rank < end) fetch.ranks.push_back(rank);
+    }
+    const bool wanted = event.ranks.empty() || !fetch.ranks.empty();
+    first = end;
+    const auto node = nodes_.find(entry.node);
+    if (!wanted) continue;
+    if (node == nodes_.end() || !node->second.connected()) {
+      if (!follow) continue;
+      // A follower asks again, and would miss these ranks for as long as the others write.
+      actions_.push_back(AnswerLogs{event.token, absl::UnavailableError(absl::StrCat(
+                                                     "node ", entry.node, " is not connected"))});
+      return;
+    }
+    if (const auto after = event.after.find(entry.node); after != event.after.end()) {
+      fetch.after = after->second;
+    }
+    fetch.fetch_id = absl::StrCat(event.token.value, ".", ++fetch_count_);
+    sources.push_back({entry.node, fetch.fetch_id});
+    fetches.emplace_back(&node->second, std::move(fetch));
+  }
+  // Answered first: the caller must know a fetch before its worker can answer it.
+  actions_.push_back(AnswerLogs{event.token, std::move(sources)});
+  for (auto& [node, fetch] : fetches) SendTo(*node, std::move(fetch));
+}
+
+std::vector<std::string> Coordinator::Explain(const Job& job) const {
+  const JobState& state = job.state;
+  std::vector<std::string> reasons;
+  switch (state.phase) {
+    case JobPhase::kQueued:
+      if (!job.planning.has_value()) return ExplainQueued(job);
+      reasons.push_back(
+          absl::StrCat("its plan on ", ToString(job.planning->placement), " is being made"));
+      break;
+    case JobPhase::kStarting: {
+      std::vector<std::string> missing;
+      int64_t count = 0;
+      if (job.run.has_value() && job.run->stage != Run::Stage::kPreparing) {
+        for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
+          if (!job.run->ranks[rank].used || job.run->ranks[rank].ready) continue;
+          if (++count <= 16) missing.push_back(absl::StrCat(rank));
+        }
+        reasons.push_back(absl::StrCat("epoch ", state.epoch.value, " starts on ",
+                                       ToString(*state.placement), "; not ready yet: ", count,
+                                       " ranks (", absl::StrJoin(missing, ", "),
+                                       count > 16 ? ", ..." : "", ")"));
+      } else if (job.run.has_value()) {
+        for (const Team& team : job.run->teams) {
+          if (!team.prepared) missing.push_back(team.PreparingName());
+        }
+        reasons.push_back(absl::StrCat("its data is being checked and indexed on ",
+                                       absl::StrJoin(missing, ", ")));
+      }
+      break;
+    }
+    case JobPhase::kRunning:
+      reasons.push_back(absl::StrCat(
+          "epoch ", state.epoch.value, " trains on ", ToString(*state.placement), "; step ",
+          job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
+      if (state.ending.has_value()) reasons.push_back(state.reason);
+      break;
+    case JobPhase::kSucceeded:
+    case JobPhase::kFailed:
+    case JobPhase::kCancelled:
+      return ExplainEnded(state.View(job.last_step));
+  }
+  if (OutputWaits(job)) {
+    reasons.push_back(absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting));
+  }
+  if (job.run.has_value() && !state.IsTerminal()) {
+    for (const Team& team : job.run->teams) {
+      const auto node = nodes_.find(team.node);
+      if (node != nodes_.end() && !node->second.connected()) {
+        reasons.push_back(
+            absl::StrCat("node ", team.node, " is disconnected since ",
+                         absl::FormatTime(node->second.disconnected_at, absl::UTCTimeZone())));
+      }
+    }
+  }
+  return reasons;
+}
+
+std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
+  const JobRequest& request = *job.state.request;
+  int64_t total = 0, free = 0, count = 0;
+  std::map<JobId, int64_t> holders;
+  std::vector<std::string> unavailable;
+  for (const auto& [name, node] : nodes_) {
+    if (!Matches(node, request)) continue;
+    if (!node.Schedulable()) {
+      unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
+                                         !node.connected() ? "disconnected"
+                                         : node.draining   ? "stopping"
+                                                           : "still ending ranks of before"));
+      if (!node.connected()) continue;
+    }
+    ++count;
+    total += static_cast<int64_t>(node.device_jobs.size());
+    if (node.Schedulable()) free += node.FreeDevices();
+    for (JobId holder : node.device_jobs) {
+      if (holder != JobId{}) ++holders[holder];
+    }
+  }
+  std::string selector = absl::StrJoin(request.node_selector, ", ", absl::PairFormatter("="));
+  if (!selector.empty()) selector = absl::StrCat(" with ", selector);
+  const std::string need =
+      absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
+  std::vector<std::string> reasons;
+  if (planners_full_) {
+    reasons.push_back(absl::StrCat("the plans of ", unanswered_plans_.size(),
+                                   " jobs are being made; it is looked at when half of them are"));
+  }
+  if (count == 0) {
+    reasons.push_back(absl::StrCat("it needs ", need, "; no connected node has ",
+                                   KindName(request.device_kind), " devices", selector));
+  } else if (total < request.devices) {
+    reasons.push_back(absl::StrCat("it needs ", need, "; the ", count,
+                                   " connected nodes that match", selector, " have ", total));
+  } else {
+    reasons.push_back(
+        absl::StrCat("it needs ", need, " at once; ", free, " of ", total, " are free"));
+  }
+  size_t named = 0;
+  for (const auto& [holder, devices] : holders) {
+    if (++named > kNamedMax) break;
+    const Job& other = jobs_.at(holder);
+    reasons.push_back(absl::StrCat(Named(other), " holds ", devices,
+                                   other.state.IsTerminal() ? " until its ranks are gone" : ""));
+  }
+  const auto append = [&reasons](std::vector<std::string> more) {
+    more.resize(std::min(more.size(), kNamedMax));
+    std::move(more.begin(), more.end(), std::back_inserter(reasons));
+  };
+  append(AheadOf(job, kNamedMax));
+  append(std::move(unavailable));
+  return reasons;
+}
+
+std::vector<std::string> Coordinator::AheadOf(const Job& job, size_t count) const {
+  std::vector<const Node*> wanted;
+  for (const auto& [name, node] : nodes_) {
+    if (Matches(node, *job.state.request)) wanted.push_back(&node);
+  }
+  std::map<LineKey, bool> competes;  // most jobs of a queue wait in few lines
+  std::vector<std::string> ahead;
+  for (auto id = queue_.begin(), end = queue_.lower_bound(job.state.id);
+       id != end && ahead.size() < count; ++id) {
+    const Job& other = jobs_.at(*id);
+    if (other.too_large) continue;  // holds nobody up
+    const JobRequest& request = *other.state.request;
+    const auto [line, added] = competes.try_emplace({request.device_kind, request.node_selector});
+    if (added) {
+      line->second = std::any_of(wanted.begin(), wanted.end(),
+                                 [&](const Node* node) { return Matches(*node, request); });
+    }
+    if (!line->second) continue;
+    ahead.push_back(absl::StrCat(Named(other), " came first and waits for ", request.devices));
+  }
+  return ahead;
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,190 @@
+// Commands that need no server: validate and plan.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/rank_list.h"
+#include "core/schedule/choice.h"
+#include "core/wire/job_yaml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/files.h"
+#include "tests/support/paths.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace phalanx::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
+
+std::string Written(const std::string& name, const std::string& text) {
+  std::string path = ::testing::TempDir() + "/" + name;
+  support::WriteFile(path, text);
+  return path;
+}
+
+TEST(ValidateTest, Yaml_IsTheCompleteDocument) {
+  Captured captured;
+  EXPECT_EQ(Validate({.file = kExample, .format = Format::kYaml}, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("  batch:\n    global: 48\n"));
+  EXPECT_TRUE(wire::ReadJobFile(captured.out.str(), job::Purpose::kSubmit).ok());
+}
+
+TEST(ValidateTest, MissingFile_IsNoInput) {
+  Captured captured;
+  EXPECT_EQ(Validate({.file = "/nowhere/job.yaml"}, captured.io), kNoInput);
+}
+
+TEST(ValidateTest, CheckData_EndsLikeTheProgramThatReadsIt) {
+  Captured good, bad;
+  EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/true"}, good.io),
+            kSuccess);
+  EXPECT_EQ(Validate({.file = kExample, .check_data = true, .worker = "/bin/false"}, bad.io), 1);
+}
+
+TEST(PlanTest, ThatTakesLong_SaysSoOnATerminalAlone) {
+  Captured terminal, pipe, quick;
+  terminal.io.terminal = true;
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::ZeroDuration()}, terminal.io), kSuccess);
+  EXPECT_EQ(terminal.talk.str(), "planning: laying the job out and simulating a step ...\n");
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::ZeroDuration()}, pipe.io), kSuccess);
+  EXPECT_EQ(pipe.talk.str(), "");
+  quick.io.terminal = true;
+  EXPECT_EQ(Plan({.file = kExample, .note_delay = absl::Hours(1)}, quick.io), kSuccess);
+  EXPECT_EQ(quick.talk.str(), "");
+}
+
+TEST(PlanTest, NeedsNoServer) {
+  Captured json, table, small;
+  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .nodes = "2x4"}, json.io), kSuccess);
+  EXPECT_THAT(json.out.str(), HasSubstr("\"kind\": \"Plan\""));
+  EXPECT_EQ(Plan({.file = kExample}, table.io), kSuccess);
+  EXPECT_THAT(table.out.str(), HasSubstr("emoji-captions"));
+  EXPECT_EQ(Plan({.file = kExample, .nodes = "1x4"}, small.io), kFailure);
+  EXPECT_EQ(Plan({.file = kExample, .nodes = "many"}, small.io), kUsage);
+}
+
+TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
+  Captured json, wrong, all;
+  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .lost = {3, 1}}, json.io), kSuccess)
+      << json.talk.str();
+  EXPECT_THAT(json.out.str(), HasSubstr("\"lost\": [1,3]"));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"epoch\": 1,"));
+  // The language model has one replica: what the lost rank kept is in memory of its node.
+  EXPECT_THAT(json.out.str(), HasSubstr("\"from\":\"host\""));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"moves_left_out\": false"));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"steps_lost\": 1,"));
+  EXPECT_EQ(Plan({.file = kExample, .lost = {6, 1, 1}}, wrong.io), kBadJobFile);
+  EXPECT_EQ(
+      wrong.talk.str(),
+      "lost: 6: must be a place of the job, below 6\nlost: 1: is named twice\n2 violations\n");
+  EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3}}, all.io), kFailure);
+  EXPECT_EQ(all.talk.str(), "error: no replica of module language is left without these ranks\n");
+}
+
+TEST(RankListTest, Lists_NameRanks_AndEmptyItemsAreRefused) {
+  EXPECT_THAT(*ParseRanks({}), ElementsAre());
+  EXPECT_THAT(*ParseRanks({"3", "1,2", "-1"}), ElementsAre(3, 1, 2, -1));
+  for (const char* list : {"", ",", "1,,2", "1,", ",1", "x", "1,2x", "1.5", "99999999999"}) {
+    EXPECT_EQ(ParseRanks({list}).status().message(),
+              absl::StrCat("\"", list, "\" must be ranks such as 3 or 1,3"));
+  }
+}
+
+TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
+  constexpr char kTwo[] = R"(metadata: {name: two}
+spec:
+  steps: 1
+  modules:
+    - name: language
+      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, mlp_size: 128, vocabulary: 64, context: 16, block: 32}
+      parallel: {ranks: 2, AXIS}
+  batch: {global: 8, micro: 1}
+)";
+  const auto refusal = [&](const char* axis, const char* memory) {
+    const std::string path = Written("two.yaml", absl::StrReplaceAll(kTwo, {{"AXIS", axis}}));
+    Captured captured;
+    EXPECT_EQ(Plan({.file = path, .device_memory = memory, .lost = {1}}, captured.io), kBadJobFile);
+    return captured.talk.str();
+  };
+  EXPECT_EQ(refusal("tp: 1", "1800Ki"),
+            "spec.modules: without rank 1, rank 0 needs 1.8 MiB (optimizer 1.0 MiB is the largest "
+            "term), device has 1.8 MiB\n1 violation\n");
+  EXPECT_EQ(refusal("tp: 2", "1Mi"),
+            "spec.modules: without rank 1, rank 0 needs 1.8 MiB (optimizer 1.0 MiB is the largest "
+            "term), device has 1.0 MiB; replica 0 of module language is 1 wide there instead of "
+            "2\n1 violation\n");
+}
+
+TEST(PlanTest, AnOpenSchedule_IsTheOneThatEveryPlannerChooses) {
+  const std::string text = R"(metadata: {name: open}
+spec:
+  steps: 1
+  modules:
+    - name: language
+      architecture: {family: llama, hidden_size: 64, layers: 8, heads: 4, mlp_size: 128, vocabulary: 64, context: 16}
+      parallel: {ranks: 4, pp: 4}
+  batch: {global: 8, micro: 1}
+  schedule: {name: auto}
+)";
+  const std::string file = Written("open.yaml", text);
+  Captured name, table;
+  ASSERT_EQ(Plan({.file = file, .format = Format::kName}, name.io), kSuccess) << name.talk.str();
+  const auto read = wire::ReadJobFile(text, job::Purpose::kPlan);
+  const auto plan = schedule::PlanJob(read->spec, plan::MakeCluster(1, 4), Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(name.out.str(), plan->digest + "\n");
+  ASSERT_EQ(Plan({.file = file}, table.io), kSuccess) << table.talk.str();
+  EXPECT_THAT(table.out.str(), HasSubstr("SCHEDULE TRIED"));
+  EXPECT_THAT(table.out.str(), HasSubstr("chosen"));
+}
+
+TEST(PlanTest, MoreThanTheDevicesHave_IsABadJobFile) {
+  Captured enough, little, wrong;
+  EXPECT_EQ(Plan({.file = kExample, .device_memory = "16Gi"}, enough.io), kSuccess);
+  EXPECT_EQ(Plan({.file = kExample, .device_memory = "1Mi"}, little.io), kBadJobFile);
+  EXPECT_EQ(little.out.str(), "");
+  EXPECT_THAT(little.talk.str(), HasSubstr("spec.modules: rank "));
+  EXPECT_THAT(little.talk.str(),
+              HasSubstr(" is the largest term), device has 1.0 MiB; 5 other ranks"));
+  EXPECT_EQ(Plan({.file = kExample, .device_memory = "much"}, wrong.io), kUsage);
+}
+
+// Context and expert parallelism: planned, groups shown, not trained.
+TEST(PlanTest, AxesThatAreNotTrainedYet_ArePlannedAndNotSubmitted) {
+  const std::string file = Written("axes.yaml", R"(metadata: {name: axes}
+spec:
+  steps: 1
+  modules:
+    - name: language
+      architecture: {family: llama, hidden_size: 192, layers: 6, heads: 6, mlp_size: 512, vocabulary: 512, context: 64}
+      parallel: {ranks: 16, tp: 2, cp: 2, pp: 2, ep: 2, expt_tp: 2}
+  batch: {global: 48}
+  data: {shards: a.tar, tokenizer: a.model}
+)");
+  Captured plan, submit;
+  ASSERT_EQ(Plan({.file = file, .format = Format::kJson}, plan.io), kSuccess) << plan.talk.str();
+  for (const char* group :
+       {"\"cp\":[[0,2],[1,3],", "\"dp-cp\":[[0,2,4,6],[1,3,5,7],", "\"ep\":[[0,2],[1,3],",
+        "\"expt_tp\":[[0,1],[2,3],", "\"expt_dp\":[[0,4],[1,5],"}) {
+    EXPECT_NE(plan.out.str().find(group), std::string::npos) << group;
+  }
+  FakeServer server;
+  Connection connection = server.Connect();
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = file}, stopper, submit.io), kBadJobFile);
+  for (const char* refusal :
+       {"parallel.cp: 2: this release does not train with context parallelism yet",
+        "parallel.ep: 2: this release does not train with expert parallelism yet",
+        "parallel.expt_tp: 2: this release does not train with tensor-parallel experts yet"}) {
+    EXPECT_THAT(submit.talk.str(), HasSubstr(refusal));
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::client
