@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/terminal_text.h"
 #include "core/job/failure.h"
+#include "core/plan/memory_fit.h"
 
 namespace phalanx::client {
 namespace {
@@ -192,7 +193,7 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
   }
   const bool wide = format == Format::kWide;
   std::vector<std::string> header = {"NAME", "STATE", "KIND", "DEVICES", "FREE", "HEARTBEAT"};
-  if (wide) header.insert(header.end(), {"JOBS", "LABELS", "VERSION"});
+  if (wide) header.insert(header.end(), {"JOBS", "HOST MEMORY", "LABELS", "VERSION"});
   Table table(std::move(header));
   for (const v1::NodeStatus& node : nodes) {
     const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
@@ -209,8 +210,9 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
       for (const auto& [key, value] : node.labels())
         labels.push_back(absl::StrCat(key, "=", value));
       std::sort(labels.begin(), labels.end());
-      row.insert(row.end(), {absl::StrJoin(node.device_jobs(), ","), absl::StrJoin(labels, ","),
-                             node.version()});
+      row.insert(row.end(), {absl::StrJoin(node.device_jobs(), ","),
+                             node.host_memory() > 0 ? plan::FormatBytes(node.host_memory()) : "-",
+                             absl::StrJoin(labels, ","), node.version()});
     }
     table.Add(std::move(row));
   }

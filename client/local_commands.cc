@@ -48,7 +48,7 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
 absl::StatusOr<schedule::Preview> LayOut(const job::JobSpec& spec, const plan::Cluster& cluster,
                                          const plan::RankList& lost, int64_t device_memory) {
   const std::vector<int64_t> memory(cluster.devices.size(), device_memory);
-  return schedule::PreviewJob(spec, cluster, memory, lost);
+  return schedule::PreviewJob(spec, cluster, {.devices = memory}, lost);
 }
 
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
+#include "core/plan/memory_fit.h"
 
 namespace phalanx::coordinator {
 
@@ -41,6 +42,7 @@ struct NodeView {
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;      // of each device; 0: free
   std::vector<int64_t> device_memory;  // bytes of each device; 0, or no entry: unknown
+  int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
   Instant last_heartbeat;
   std::map<std::string, std::string> labels;
   std::string version;
@@ -104,7 +106,7 @@ struct ComputePlan {
   uint64_t number = 0;
   JobRequestPtr request;
   Placement placement;
-  std::vector<int64_t> device_memory;  // bytes of each device of the placement; 0: unknown
+  plan::MemoryLimits limits;  // of the placement, without what other jobs are charged for
   Epoch epoch;
   // Decided before: it stays, and only whether the devices hold it is asked.
   std::optional<Shared<plan::Layout>> layout;

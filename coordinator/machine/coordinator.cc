@@ -81,6 +81,7 @@ void Coordinator::RecoverRun(Job& job) {
     team.assigned = was_assigned;
     NoteDeadline(node);
   }
+  ChargeNodes(job);
   for (int32_t rank : state.succeeded) {
     if (rank >= 0 && rank < static_cast<int32_t>(run.ranks.size())) {
       run.ranks[static_cast<size_t>(rank)].succeeded = true;

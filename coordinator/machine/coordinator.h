@@ -135,6 +135,7 @@ class Coordinator {
     struct Planning {
       uint64_t number = 0;
       Placement placement;
+      std::vector<int64_t> host_memory;  // there was when it was ordered, as MemoryLimits::nodes
     };
     std::optional<Planning> planning;
     std::optional<Run> run;  // from its plan until its devices are free again
@@ -236,7 +237,11 @@ class Coordinator {
   void On(const PlanComputed& event);
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
-  Placement EndPlanning(Job& job);
+  Job::Planning EndPlanning(Job& job);
+  // Whether others were charged, while the plan was made, for host memory that it needs.
+  bool IsOvertaken(const Job& job, const Job::Planning& planning, const PlanSummary& plan) const;
+  // Charges the nodes of the job's epoch for its host memory, until their devices are freed.
+  void ChargeNodes(const Job& job);
   // The first node of the placement that does not have the devices for the job any more, or takes
   // nothing new; nullptr: there is none.
   const NodeDevices* FirstGone(const Job& job, const Placement& placement) const;

@@ -92,6 +92,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     node.device_jobs.pop_back();
   node.device_jobs.resize(std::max(node.device_jobs.size(), static_cast<size_t>(hello.devices)));
   node.device_memory = hello.device_memory;
+  node.host_memory = hello.host_memory;
   node.labels = hello.labels;
   node.version = hello.version;
   node.Heard(now_);

@@ -218,22 +218,44 @@ void Coordinator::Plan(Job& job, Placement placement) {
 void Coordinator::OrderPlan(Job& job, Placement placement,
                             std::optional<Shared<plan::Layout>> layout) {
   const uint64_t number = ++plan_count_;
+  plan::MemoryLimits limits = LimitsOf(nodes_, placement, job.state.id);
+  job.planning = {.number = number, .placement = placement, .host_memory = limits.nodes};
   planning_.emplace(number, job.state.id);
   unanswered_plans_.insert(number);
   actions_.push_back(ComputePlan{.number = number,
                                  .request = job.state.request,
-                                 .placement = placement,
-                                 .device_memory = DeviceMemory(nodes_, placement),
+                                 .placement = std::move(placement),
+                                 .limits = std::move(limits),
                                  .epoch = Epoch{job.state.epoch.value + 1},
                                  .layout = std::move(layout)});
-  job.planning = {number, std::move(placement)};
 }
 
-Placement Coordinator::EndPlanning(Job& job) {
+Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
   planning_.erase(job.planning->number);
-  Placement placement = std::move(job.planning->placement);
+  Job::Planning planning = *std::move(job.planning);
   job.planning.reset();
-  return placement;
+  return planning;
+}
+
+bool Coordinator::IsOvertaken(const Job& job, const Job::Planning& planning,
+                              const PlanSummary& plan) const {
+  const std::vector<int64_t> left = LimitsOf(nodes_, planning.placement, job.state.id).nodes;
+  for (size_t i = 0; i < std::min(left.size(), plan.host_memory.size()); ++i) {
+    const bool known = left[i] != 0;
+    if (known && left[i] < planning.host_memory[i] && left[i] < plan.host_memory[i]) return true;
+  }
+  return false;
+}
+
+void Coordinator::ChargeNodes(const Job& job) {
+  const Placement& placement = *job.state.placement;
+  for (size_t i = 0; i < std::min(placement.size(), job.state.host_memory.size()); ++i) {
+    const auto node = nodes_.find(placement[i].node);
+    if (node == nodes_.end()) continue;
+    node->second.charged.erase(job.state.id);
+    if (job.state.host_memory[i] > 0)
+      node->second.charged.emplace(job.state.id, job.state.host_memory[i]);
+  }
 }
 
 const NodeDevices* Coordinator::FirstGone(const Job& job, const Placement& placement) const {
@@ -258,7 +280,8 @@ void Coordinator::On(const PlanComputed& event) {
   const auto planned = planning_.find(event.number);
   if (planned == planning_.end()) return;
   Job& job = jobs_.at(planned->second);
-  const Placement placement = EndPlanning(job);
+  Job::Planning planning = EndPlanning(job);
+  Placement& placement = planning.placement;
   if (job.run.has_value()) return OnNextEpochPlanned(job, event.plan);
   const NodeDevices* gone = FirstGone(job, placement);
   if (!event.plan.ok() || gone != nullptr) {
@@ -274,9 +297,14 @@ void Coordinator::On(const PlanComputed& event) {
                            .message = std::string(event.plan.status().message()),
                            .time = now_});
   }
+  if (IsOvertaken(job, planning, *event.plan))
+    return OrderPlan(job, std::move(placement), std::nullopt);
   job.run = MakeRun(event.plan->layout);
   active_.insert(job.state.id);
-  Commit(job, EpochPlanned{event.plan->layout, event.plan->digest});
+  Commit(job, EpochPlanned{.layout = event.plan->layout,
+                           .plan_digest = event.plan->digest,
+                           .host_memory = event.plan->host_memory});
+  ChargeNodes(job);
   const std::vector<std::string>& notes = event.plan->notes;
   for (size_t i = 0; i < std::min(notes.size(), kPlanNotesMax); ++i) {
     Commit(job, EventRecorded{"PlanNote", notes[i], event.plan->layout.epoch});
@@ -298,6 +326,7 @@ void Coordinator::FreeDevices(const Job& job, const NodeName& name,
       node->second.device_jobs[index] = JobId{};
     }
   }
+  node->second.charged.erase(job.state.id);
   NoteDeadline(node->second);  // one that is lost may be forgotten now
   PublishView(node->second);
   capacity_changed_ = true;

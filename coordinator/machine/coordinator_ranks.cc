@@ -271,7 +271,8 @@ void Coordinator::AssignAll(Job& job) {
   if (job.state.layout->data_digest != run.data_digest) {
     plan::Layout layout = *job.state.layout;
     layout.data_digest = run.data_digest;
-    Commit(job, EpochPlanned{std::move(layout), job.state.plan_digest, run.checkpoint});
+    Commit(job, EpochPlanned{std::move(layout), job.state.plan_digest, run.checkpoint,
+                             job.state.host_memory});
   }
   for (Team& team : run.teams) {
     team.assigned = true;
@@ -305,7 +306,8 @@ void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>
   job.run = MakeRun(plan->layout);
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
-  Commit(job, EpochPlanned{plan->layout, plan->digest, job.state.checkpoint});
+  Commit(job, EpochPlanned{plan->layout, plan->digest, job.state.checkpoint, plan->host_memory});
+  ChargeNodes(job);
   AssignAll(job);
 }
 
@@ -320,7 +322,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   LeaveQueue(job);
   if (job.planning.has_value()) {
     actions_.push_back(DropPlan{job.planning->number});
-    const Placement placement = EndPlanning(job);
+    const Placement placement = EndPlanning(job).placement;
     for (const NodeDevices& entry : placement) {
       if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);
     }

@@ -63,6 +63,7 @@ struct WorkerHello {
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   int32_t devices = 0;
   std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
+  int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
   std::map<std::string, std::string> labels;
   std::string version;
   std::string address;
@@ -163,6 +164,8 @@ struct PlanSummary {
   plan::Layout layout;
   std::string digest;              // of the plan
   std::vector<std::string> notes;  // of the plan: what was lowered, what losing a device costs
+  // Bytes that the ranks take of the memory of each of layout.nodes; none: nothing of any.
+  std::vector<int64_t> host_memory;
 };
 // Answer to ComputePlan.
 struct PlanComputed {

@@ -67,6 +67,7 @@ class Applier {
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
     state_.plan_digest = body.plan_digest;
     state_.checkpoint = body.checkpoint;
+    state_.host_memory = body.host_memory;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
                                   ", plan ", body.plan_digest, WithoutText(body.layout->lost)));

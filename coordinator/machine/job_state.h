@@ -28,6 +28,7 @@ struct JobState {
   Shared<Placement> placement;  // of the layout
   std::string plan_digest;
   std::optional<CheckpointSource> checkpoint;  // that the epoch begins with
+  std::vector<int64_t> host_memory;            // bytes charged on each of layout->nodes; none: 0
   Instant submitted;
   std::optional<Instant> started, ended;
   std::optional<StepReport> stored_step;

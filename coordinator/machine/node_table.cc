@@ -3,6 +3,18 @@
 #include <algorithm>
 
 namespace phalanx::coordinator {
+namespace {
+
+int64_t HostMemoryLeft(const Node& node, JobId job) {
+  if (node.host_memory == 0) return 0;
+  int64_t left = node.host_memory;
+  for (const auto& [other, bytes] : node.charged) {
+    if (other != job) left -= std::min(left, bytes);
+  }
+  return std::max<int64_t>(left, 1);
+}
+
+}  // namespace
 
 int32_t Node::FreeDevices() const {
   return static_cast<int32_t>(std::count(device_jobs.begin(), device_jobs.end(), JobId{}));
@@ -15,22 +27,24 @@ NodeView Node::View() const {
           .device_kind = device_kind,
           .device_jobs = device_jobs,
           .device_memory = device_memory,
+          .host_memory = host_memory,
           .last_heartbeat = last_heard,
           .labels = labels,
           .version = version};
 }
 
-std::vector<int64_t> DeviceMemory(const NodeTable& nodes, const Placement& placement) {
-  std::vector<int64_t> memory;
+plan::MemoryLimits LimitsOf(const NodeTable& nodes, const Placement& placement, JobId job) {
+  plan::MemoryLimits limits;
   for (const NodeDevices& entry : placement) {
     const auto node = nodes.find(entry.node);
+    limits.nodes.push_back(node == nodes.end() ? 0 : HostMemoryLeft(node->second, job));
     for (const int32_t device : entry.devices) {
       const auto index = static_cast<size_t>(device);
       const bool known = node != nodes.end() && index < node->second.device_memory.size();
-      memory.push_back(known ? node->second.device_memory[index] : 0);
+      limits.devices.push_back(known ? node->second.device_memory[index] : 0);
     }
   }
-  return memory;
+  return limits;
 }
 
 bool Matches(const Node& node, const JobRequest& request) {

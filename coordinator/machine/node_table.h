@@ -36,6 +36,8 @@ struct Node {
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;      // of each device, the job that has it; 0: free
   std::vector<int64_t> device_memory;  // bytes, as the worker says; 0, or no entry: unknown
+  int64_t host_memory = 0;             // bytes for jobs, as the worker says; 0: unknown
+  std::map<JobId, int64_t> charged;    // bytes of it, by jobs that have devices here
   std::map<std::string, std::string> labels;
   std::string version;
   Instant last_heard;       // while connected
@@ -68,8 +70,9 @@ inline constexpr size_t kSupersededMax = 64;
 // Ordered by name: two coordinators that replay one store must place alike.
 using NodeTable = std::map<NodeName, Node>;
 
-// Bytes of each device of `placement`, in rank order; 0: unknown.
-std::vector<int64_t> DeviceMemory(const NodeTable& nodes, const Placement& placement);
+// What there is on `placement` for `job`: of host memory what no other job is charged for. A node
+// whose memory is known and all charged has a byte, not an unknown number of them.
+plan::MemoryLimits LimitsOf(const NodeTable& nodes, const Placement& placement, JobId job);
 
 // Same device kind, and every label that the job selects.
 bool Matches(const Node& node, const JobRequest& request);

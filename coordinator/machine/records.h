@@ -135,6 +135,8 @@ struct EpochPlanned {
   Shared<plan::Layout> layout;
   std::string plan_digest;
   std::optional<CheckpointSource> checkpoint;
+  // Bytes that its ranks are charged for on each of layout.nodes; none: nothing is.
+  std::vector<int64_t> host_memory;
 };
 struct EventRecorded {
   std::string type;

@@ -19,6 +19,19 @@
 #include "core/wire/plan_codec.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+// Empty: nothing of any.
+std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
+  std::vector<int64_t> bytes;
+  if (!plan::TakesHostMemory(plan)) return bytes;
+  for (const plan::HostEstimate& node : plan::HostMemoryOf(plan, plan::EstimateMemory(plan)))
+    bytes.push_back(node.total());
+  return bytes;
+}
+
+}  // namespace
+
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost) {
   if (!absl::StartsWith(document.directory, "/") ||
       document.directory.find('\0') != std::string::npos) {
@@ -53,30 +66,30 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
 }
 
 absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placement& placement,
-                                        absl::Span<const int64_t> device_memory, Epoch epoch,
+                                        const plan::MemoryLimits& limits, Epoch epoch,
                                         const std::optional<Shared<plan::Layout>>& layout) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
   if (layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
-    RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
+    RETURN_IF_ERROR(plan::CheckMemory(plan, limits));
   } else {
-    ASSIGN_OR_RETURN(
-        plan, schedule::AdmitJob(read.spec, plan::ClusterOf(placement), device_memory, epoch));
+    ASSIGN_OR_RETURN(plan,
+                     schedule::AdmitJob(read.spec, plan::ClusterOf(placement), limits, epoch));
     if (!request.lost.empty()) {
-      ASSIGN_OR_RETURN(plan, plan::PlanWithout(plan, request.lost));
-      RETURN_IF_ERROR(plan::CheckMemory(plan, device_memory));
+      ASSIGN_OR_RETURN(plan, schedule::AdmitWithout(plan, request.lost, limits));
     }
   }
+  std::vector<int64_t> host_memory = HostMemoryOfNodes(plan);
   return PlanSummary{.layout = std::move(plan.layout),
                      .digest = std::move(plan.digest),
-                     .notes = std::move(plan.notes)};
+                     .notes = std::move(plan.notes),
+                     .host_memory = std::move(host_memory)};
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
-  return PlanRequest(*order.request, order.placement, order.device_memory, order.epoch,
-                     order.layout);
+  return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {
@@ -96,7 +109,9 @@ void FillLayouts(std::vector<JournalRecord>& records) {
         PlanRequest(*job->second, planned->layout->nodes, {}, planned->layout->epoch);
     if (!plan.ok()) continue;
     plan->layout.data_digest = planned->layout->data_digest;
-    *planned = {std::move(plan->layout), std::move(plan->digest)};
+    *planned = {.layout = std::move(plan->layout),
+                .plan_digest = std::move(plan->digest),
+                .host_memory = std::move(plan->host_memory)};
   }
 }
 
@@ -114,6 +129,7 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
               .device_kind = view.device_kind,
               .device_jobs = std::vector<JobId>(view.device_jobs.size()),
               .device_memory = view.device_memory,
+              .host_memory = view.host_memory,
               .labels = view.labels,
               .draining = view.draining};
     if (node.Schedulable() && Matches(node, request)) devices += node.FreeDevices();
@@ -127,7 +143,7 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
   }
   ASSIGN_OR_RETURN(const schedule::Preview preview,
                    schedule::PreviewJob(read.spec, plan::ClusterOf(*placement),
-                                        DeviceMemory(empty, *placement), lost));
+                                        LimitsOf(empty, *placement, JobId{}), lost));
   return wire::ToProto(preview.plan, wire::FiguresOf(preview));
 }
 

@@ -23,12 +23,12 @@ namespace phalanx::coordinator {
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost = {});
 
 // Plans the requested job on exactly these devices, under the layout where there is one, which has
-// what is lost; else without the ranks that it begins without. `device_memory`: bytes of each of
-// the devices, 0: unknown; none: of every one. Pure: the same arguments give the same answer.
+// what is lost; else without the ranks that it begins without. Pure: the same arguments give the
+// same answer.
 // Errors: InvalidArgument with every violation; a device that has less than its rank needs is one
-// of spec.modules. Those of plan::WithoutRanks.
+// of spec.modules, and others are those of plan::CheckHostMemory. Those of plan::WithoutRanks.
 absl::StatusOr<PlanSummary> PlanRequest(
-    const JobRequest& request, const Placement& placement, absl::Span<const int64_t> device_memory,
+    const JobRequest& request, const Placement& placement, const plan::MemoryLimits& limits,
     Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt);
 // The same, of an order.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);

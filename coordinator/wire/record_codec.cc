@@ -52,6 +52,7 @@ class Encoder {
     wire::ToProto(*body.layout, to->mutable_layout());
     to->set_plan_digest(body.plan_digest);
     if (body.checkpoint.has_value()) ToProto(*body.checkpoint, to->mutable_checkpoint());
+    to->mutable_host_memory()->Assign(body.host_memory.begin(), body.host_memory.end());
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -126,6 +127,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
     return planned;
   }
   if (from.has_checkpoint()) planned.checkpoint = FromProto(from.checkpoint());
+  planned.host_memory.assign(from.host_memory().begin(), from.host_memory().end());
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
   if (!layout.ok()) return layout.status();
   planned.layout = *std::move(layout);

@@ -217,6 +217,11 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
     return absl::InvalidArgumentError(
         "hello.device_memory must be a number of bytes for each of hello.devices, or empty");
   }
+  if (from.host_memory() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hello.host_memory is ", from.host_memory(),
+        "; it must be the number of bytes that jobs may use, or 0 where it is not known"));
+  }
   if (from.last_job() < 0 || from.last_job() > kJobNumberMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello.last_job is ", from.last_job(), "; it must be in [0, 2^53]"));
@@ -240,6 +245,7 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .device_kind = from.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu,
       .devices = from.devices(),
       .device_memory = {from.device_memory().begin(), from.device_memory().end()},
+      .host_memory = from.host_memory(),
       .labels = {from.labels().begin(), from.labels().end()},
       .version = from.version(),
       .address = from.address(),

@@ -210,9 +210,31 @@ StageLoads LoadsOfStage(const Plan& plan, int32_t module, int32_t pp) {
   return loads;
 }
 
+int64_t SectionBytes(int64_t bytes) {
+  return (bytes + kHostSectionAlignment - 1) / kHostSectionAlignment * kHostSectionAlignment;
+}
+
+// Of what does not train and the rank leads some of, as the first replica writes it.
+int64_t FrozenBytes(const StageParameters& parameters, int64_t bytes_of_one) {
+  const bool leads = std::any_of(
+      parameters.matrices.begin(), parameters.matrices.end(), [](const LocalMatrix& matrix) {
+        return !matrix.trains &&
+               std::any_of(matrix.pieces.begin(), matrix.pieces.end(),
+                           [](const Piece& piece) { return piece.primary && piece.rows > 0; });
+      });
+  return leads ? SectionBytes((parameters.elements - parameters.trained_extent) * bytes_of_one) : 0;
+}
+
+// Of one place, of which replica it may be.
+struct PlaceMemory {
+  MemoryEstimate estimate;
+  int64_t frozen = 0;  // in the snapshot, where it is of the first replica
+};
+
 // `load`: where replicas have several widths.
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad* load,
-             MemoryEstimate* estimate) {
+             PlaceMemory* memory) {
+  MemoryEstimate* estimate = &memory->estimate;
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
@@ -224,10 +246,17 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
     estimate->optimizer += load != nullptr
                                ? bytes_of_state * load->own
                                : bytes_of_state * parameters.LedElements() / parameters.replicas;
+    const int64_t own = load != nullptr ? load->own
+                                        : (parameters.LedElements() + parameters.replicas - 1) /
+                                              parameters.replicas;
+    const int64_t written = 3 * SectionBytes(own * wide_bytes);  // masters, two moments
+    if (CopiesToHost(plan)) estimate->host.copies += 2 * written;
+    if (plan.spec.checkpoint.has_value()) estimate->host.snapshot += written;
     const PackedElements packed = PackedOf(plan, place, parameters);
     estimate->parameters += packed.spread * bytes;
     estimate->gradients += packed.folded * wide_bytes;
   }
+  if (plan.spec.checkpoint.has_value()) memory->frozen += FrozenBytes(parameters, bytes);
   const int64_t rows = SamplesOfLane(plan, place.module) * RowsOf(plan, place.module);
   // Of all chunks of the stage together, taken to be alike.
   const int64_t kept = ActivationsKeptMax(plan, place.module, place.pp, plan.microbatches);
@@ -245,8 +274,8 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
 }
 
 // What the rank at a place mirrors for others is left out.
-MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads) {
-  MemoryEstimate estimate;
+PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads) {
+  PlaceMemory memory;
   int64_t given = 0, taken = 0;  // one part after the other exchanges
   for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks();
        ++chunk) {
@@ -256,10 +285,15 @@ MemoryEstimate MemoryOfPlace(const Plan& plan, const Place& place, const StageLo
       given = std::max(given, load->given);
       taken = std::max(taken, load->taken);
     }
-    AddPart(plan, place, chunk, load, &estimate);
+    AddPart(plan, place, chunk, load, &memory);
   }
-  estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
-  return estimate;
+  memory.estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
+  return memory;
+}
+
+// Whether it writes what does not train, too.
+bool IsOfFirstReplica(const Plan& plan, const Place& place) {
+  return place.dp == plan.replicas(place.module).FirstPresent() && place.cp == 0;
 }
 
 // Calls add(rank, bytes) for what ranks of a stage mirror. `loads` as LoadsOfStage; own(tp): bytes
@@ -287,7 +321,46 @@ MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
   a.gradients += b.gradients;
   a.optimizer += b.optimizer;
   a.activations += b.activations;
+  a.host.copies += b.host.copies;
+  a.host.snapshot += b.host.snapshot;
   return a;
+}
+
+void AddHeaders(HostEstimate& host) {
+  if (host.copies > 0) host.copies += 2 * kHostHeaderBytes;
+}
+
+// Of all ranks, without headers.
+void AddModule(const Plan& plan, const ModulePlan& layout, std::vector<MemoryEstimate>* estimates) {
+  if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) return;
+  const ReplicaTable& replicas = layout.replicas;
+  for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
+    std::map<std::pair<int32_t, int32_t>, PlaceMemory> known;  // by width and tp
+    const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp);
+    for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
+      if (!replicas.Present(place.dp)) continue;
+      place.width = replicas.Width(place.dp, place.pp);
+      for (place.tp = 0; place.tp < place.width; ++place.tp) {
+        const auto [entry, added] = known.try_emplace({place.width, place.tp});
+        if (added) entry->second = MemoryOfPlace(plan, place, loads);
+        for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
+          MemoryEstimate& of_rank = (*estimates)[static_cast<size_t>(plan.RankOf(place).value)];
+          of_rank += entry->second.estimate;
+          if (IsOfFirstReplica(plan, place)) of_rank.host.snapshot += entry->second.frozen;
+        }
+        place.cp = 0;
+      }
+    }
+    const int32_t width = replicas.WidestOf(place.pp);
+    ForEachMirror(
+        plan, layout.index, place.pp, loads,
+        [&](int32_t tp) {
+          return known.at({width, tp}).estimate.optimizer;
+        },
+        [&](Rank mirror, int64_t bytes) {
+          (*estimates)[static_cast<size_t>(mirror.value)].optimizer += bytes;
+        });
+  }
 }
 }  // namespace
 
@@ -310,50 +383,31 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank) {
   for (const Place& place : plan.PlacesOf(rank)) {
     if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
     const StageLoads loads = LoadsOfStage(plan, place.module, place.pp);
-    estimate += MemoryOfPlace(plan, place, loads);
+    const PlaceMemory memory = MemoryOfPlace(plan, place, loads);
+    estimate += memory.estimate;
+    if (IsOfFirstReplica(plan, place)) estimate.host.snapshot += memory.frozen;
     const auto own = [&](int32_t tp) {
       Place primary = place;
       primary.tp = tp;
-      return MemoryOfPlace(plan, primary, loads).optimizer;
+      return MemoryOfPlace(plan, primary, loads).estimate.optimizer;
     };
     ForEachMirror(plan, place.module, place.pp, loads, own, [&](Rank mirror, int64_t bytes) {
       if (mirror == rank) estimate.optimizer += bytes;
     });
   }
+  AddHeaders(estimate.host);
   return estimate;
 }
 
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan) {
   std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
-  for (const ModulePlan& layout : plan.modules) {
-    if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
-    const ReplicaTable& replicas = layout.replicas;
-    for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
-      std::map<std::pair<int32_t, int32_t>, MemoryEstimate> known;  // by width and tp
-      const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp);
-      for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
-        if (!replicas.Present(place.dp)) continue;
-        place.width = replicas.Width(place.dp, place.pp);
-        for (place.tp = 0; place.tp < place.width; ++place.tp) {
-          const auto [entry, added] = known.try_emplace({place.width, place.tp});
-          if (added) entry->second = MemoryOfPlace(plan, place, loads);
-          for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
-            estimates[static_cast<size_t>(plan.RankOf(place).value)] += entry->second;
-          }
-          place.cp = 0;
-        }
-      }
-      const int32_t width = replicas.WidestOf(place.pp);
-      ForEachMirror(
-          plan, layout.index, place.pp, loads,
-          [&](int32_t tp) {
-            return known.at({width, tp}).optimizer;
-          },
-          [&](Rank mirror, int64_t bytes) {
-            estimates[static_cast<size_t>(mirror.value)].optimizer += bytes;
-          });
-    }
-  }
+  for (const ModulePlan& layout : plan.modules) AddModule(plan, layout, &estimates);
+  for (MemoryEstimate& estimate : estimates) AddHeaders(estimate.host);
   return estimates;
 }
+
+bool TakesHostMemory(const Plan& plan) {
+  return plan.spec.checkpoint.has_value() || CopiesToHost(plan);
+}
+
 }  // namespace phalanx::plan

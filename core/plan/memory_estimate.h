@@ -1,4 +1,5 @@
-// core/plan/memory_estimate.h: what a rank keeps in its device's memory, from shapes alone. Pure.
+// core/plan/memory_estimate.h: what a rank keeps in its device's memory, and in that of its node,
+// from shapes alone. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,21 @@ namespace phalanx::plan {
 int64_t BytesOf(job::Precision precision);
 // Of one element's optimizer state: its master and its two moments.
 int64_t StateBytes(job::Precision compute);
+
+// How memory of the host is laid out: a page with a header before each copy of optimizer state, and
+// sections (of a part its masters, its first moments, ...) at such boundaries.
+inline constexpr int64_t kHostHeaderBytes = 4096, kHostSectionAlignment = 64;
+
+// Bytes that one rank takes of its node's memory, beside a device.
+struct HostEstimate {
+  // Where some optimizer state has its second home in host memory (CopiesToHost): two buffers, each
+  // with the masters and moments of what the rank is the primary home of, of all modules.
+  int64_t copies = 0;
+  // Where the job has a checkpoint section: what the rank writes, copied once. Masters and moments
+  // of its primary homes; of what does not train the weights, in the first replica.
+  int64_t snapshot = 0;
+  int64_t total() const { return copies + snapshot; }
+};
 
 // Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
 // max(fp32, compute), of what trains alone, the last three divided by the replicas and of what the
@@ -40,11 +56,15 @@ int64_t StateBytes(job::Precision compute);
 // that wait for their pass (activations.h) and one that leaves, of each link and direction.
 struct MemoryEstimate {
   int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0;
+  HostEstimate host;
+  // On the device.
   int64_t total() const { return parameters + gradients + optimizer + activations; }
 };
 // Zero for a rank in no module, and for modules whose family has no known parameters.
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank);
 // Of every rank, [world]; ranks that differ only in their replica share the work.
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan);
+// Whether any rank takes memory of its node.
+bool TakesHostMemory(const Plan& plan);
 
 }  // namespace phalanx::plan

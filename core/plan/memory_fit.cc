@@ -55,6 +55,36 @@ std::string SentenceOf(const Shortage& shortage, absl::Span<const MemoryEstimate
   return text;
 }
 
+struct NodeShortage {
+  size_t worst = 0, count = 0;  // the entry that lacks most; how many lack
+};
+
+template <typename Bytes>
+NodeShortage FindNode(absl::Span<const HostEstimate> needs, absl::Span<const int64_t> nodes,
+                      Bytes bytes_of) {
+  NodeShortage shortage;
+  int64_t most = 0;
+  for (size_t node = 0; node < std::min(needs.size(), nodes.size()); ++node) {
+    const int64_t lacking = bytes_of(needs[node]) - nodes[node];
+    if (nodes[node] == 0 || lacking <= 0) continue;
+    ++shortage.count;
+    if (lacking <= most) continue;
+    most = lacking;
+    shortage.worst = node;
+  }
+  return shortage;
+}
+
+const NodeName& NodeOf(const Plan& plan, const NodeShortage& shortage) {
+  return plan.layout.nodes[shortage.worst].node;
+}
+
+std::string OthersText(const NodeShortage& shortage) {
+  if (shortage.count < 2) return "";
+  if (shortage.count == 2) return "; another node has not enough either";
+  return absl::StrCat("; ", shortage.count - 1, " other nodes have not enough either");
+}
+
 // "without ranks 1, 3, ".
 std::string LostText(const RankList& lost) {
   constexpr size_t kShown = 8;
@@ -100,11 +130,57 @@ std::optional<std::string> MemoryShortage(absl::Span<const MemoryEstimate> needs
   return SentenceOf(*shortage, needs, device_memory);
 }
 
-absl::Status CheckMemory(const Plan& plan, absl::Span<const int64_t> device_memory) {
-  if (std::all_of(device_memory.begin(), device_memory.end(), [](int64_t b) { return b == 0; })) {
-    return absl::OkStatus();
+std::vector<HostEstimate> HostMemoryOf(const Plan& plan, absl::Span<const MemoryEstimate> needs) {
+  std::vector<HostEstimate> nodes;
+  size_t rank = 0;
+  for (const NodeDevices& entry : plan.layout.nodes) {
+    HostEstimate& node = nodes.emplace_back();
+    for (const size_t end = rank + entry.devices.size(); rank < end; ++rank) {
+      if (rank >= needs.size()) continue;  // devices beyond the ranks
+      node.copies += needs[rank].host.copies;
+      node.snapshot += needs[rank].host.snapshot;
+    }
   }
-  const std::vector<MemoryEstimate> needs = EstimateMemory(plan);
+  return nodes;
+}
+
+std::optional<HostShortage> SnapshotShortage(const Plan& plan, absl::Span<const HostEstimate> needs,
+                                             absl::Span<const int64_t> nodes) {
+  const NodeShortage shortage =
+      FindNode(needs, nodes, [](const HostEstimate& need) { return need.snapshot; });
+  if (shortage.count == 0) return std::nullopt;
+  return HostShortage{
+      shortage.worst,
+      absl::StrCat(NodeOf(plan, shortage), " needs ", FormatBytes(needs[shortage.worst].snapshot),
+                   " of host memory for the copy that checkpoints are written from and has ",
+                   FormatBytes(nodes[shortage.worst]), OthersText(shortage))};
+}
+
+std::optional<HostShortage> CopiesShortage(const Plan& plan, absl::Span<const HostEstimate> needs,
+                                           absl::Span<const int64_t> nodes) {
+  const NodeShortage shortage = FindNode(
+      needs, nodes, [](const HostEstimate& need) { return need.copies > 0 ? need.total() : 0; });
+  if (shortage.count == 0) return std::nullopt;
+  const HostEstimate& need = needs[shortage.worst];
+  const std::string beside =
+      need.snapshot > 0
+          ? absl::StrCat(", beside ", FormatBytes(need.snapshot), " for checkpoints, and has ")
+          : " and has ";
+  return HostShortage{shortage.worst,
+                      absl::StrCat(NodeOf(plan, shortage), " needs ", FormatBytes(need.copies),
+                                   " of host memory for second homes of optimizer state", beside,
+                                   FormatBytes(nodes[shortage.worst]), OthersText(shortage))};
+}
+
+bool MayLack(const Plan& plan, const MemoryLimits& limits) {
+  const auto known = [](const std::vector<int64_t>& memory) {
+    return std::any_of(memory.begin(), memory.end(), [](int64_t bytes) { return bytes != 0; });
+  };
+  return known(limits.devices) || (known(limits.nodes) && TakesHostMemory(plan));
+}
+
+absl::Status CheckDeviceMemory(const Plan& plan, absl::Span<const MemoryEstimate> needs,
+                               absl::Span<const int64_t> device_memory) {
   const std::optional<Shortage> shortage = FindShortage(needs, device_memory);
   if (!shortage.has_value()) return absl::OkStatus();
   return ViolationsStatus(
@@ -112,6 +188,37 @@ absl::Status CheckMemory(const Plan& plan, absl::Span<const int64_t> device_memo
         .rule =
             absl::StrCat(LostText(plan.layout.lost), SentenceOf(*shortage, needs, device_memory),
                          NarrowedText(plan, Rank{static_cast<int32_t>(shortage->worst)}))}});
+}
+
+absl::Status CheckHostMemory(const Plan& plan, absl::Span<const MemoryEstimate> needs,
+                             absl::Span<const int64_t> nodes) {
+  std::vector<Violation> violations;
+  const std::vector<HostEstimate> host = HostMemoryOf(plan, needs);
+  const std::string lost = LostText(plan.layout.lost);
+  if (const auto shortage = SnapshotShortage(plan, host, nodes)) {
+    violations.push_back({.field = "spec.checkpoint", .rule = absl::StrCat(lost, shortage->text)});
+  }
+  if (plan.spec.recovery.state_home == job::StateHome::kHost) {
+    if (const auto shortage = CopiesShortage(plan, host, nodes)) {
+      violations.push_back({.field = "spec.recovery.state_home",
+                            .value = "host",
+                            .rule = absl::StrCat(lost, shortage->text)});
+    }
+  }
+  return ViolationsStatus(violations);
+}
+
+absl::Status CheckMemory(const Plan& plan, absl::Span<const MemoryEstimate> needs,
+                         const MemoryLimits& limits) {
+  std::vector<Violation> violations = ViolationsOf(CheckDeviceMemory(plan, needs, limits.devices));
+  for (Violation& violation : ViolationsOf(CheckHostMemory(plan, needs, limits.nodes)))
+    violations.push_back(std::move(violation));
+  return ViolationsStatus(violations);
+}
+
+absl::Status CheckMemory(const Plan& plan, const MemoryLimits& limits) {
+  if (!MayLack(plan, limits)) return absl::OkStatus();
+  return CheckMemory(plan, EstimateMemory(plan), limits);
 }
 
 }  // namespace phalanx::plan

@@ -11,8 +11,8 @@
 #include "core/job/schema.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
-#include "core/plan/memory_fit.h"
 #include "core/plan/moves.h"
+#include "core/plan/shares.h"
 #include "core/schedule/choice.h"
 
 namespace phalanx::schedule {
@@ -54,6 +54,8 @@ struct Loss {
   std::string trouble;
   bool of_memory = false;  // what is left does not fit
   int64_t steps = 0;       // that are lost at most; -1: all
+  // Why some state has no second home from then on: a sentence; empty: it has, or had none.
+  std::string homeless;
 };
 
 // Steps that are lost at most where no home is left; -1: all.
@@ -62,7 +64,11 @@ int64_t StepsWithoutHomes(const plan::Plan& plan) {
   return every > 0 ? every : -1;
 }
 
-Loss LossOf(const plan::Plan& plan, Rank rank, absl::Span<const int64_t> device_memory) {
+bool LeavesHomesOpen(const job::JobSpec& spec) {
+  return spec.recovery.state_home == job::StateHome::kAuto;
+}
+
+Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits) {
   Loss loss{.rank = rank};
   const auto costs = [&](std::string why) {
     loss.trouble = std::move(why);
@@ -73,9 +79,17 @@ Loss LossOf(const plan::Plan& plan, Rank rank, absl::Span<const int64_t> device_
   if (!left.ok()) return costs(std::string(left.status().message()));
   std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(*left);
   for (plan::MemoryEstimate& need : needs) need.optimizer += kMoveBytes;
-  if (const auto shortage = plan::MemoryShortage(needs, device_memory)) {
+  if (const auto shortage = plan::MemoryShortage(needs, limits.devices)) {
     loss.of_memory = true;
     return costs(*shortage);
+  }
+  const std::vector<plan::HostEstimate> host = plan::HostMemoryOf(*left, needs);
+  // Nothing that is lowered makes these less.
+  if (const auto shortage = plan::SnapshotShortage(*left, host, limits.nodes))
+    return costs(shortage->text);
+  if (const auto shortage = plan::CopiesShortage(*left, host, limits.nodes)) {
+    if (!LeavesHomesOpen(plan.spec)) return costs(shortage->text);
+    loss.homeless = shortage->text;
   }
   const plan::Moves moves = plan::MovesBetween(plan, *left);
   if (std::any_of(moves.moves.begin(), moves.moves.end(), [](const plan::Move& move) {
@@ -87,23 +101,68 @@ Loss LossOf(const plan::Plan& plan, Rank rank, absl::Span<const int64_t> device_
   return loss;
 }
 
-// Devices whose loss training does not survive where it stands, the dearest first.
-std::vector<Loss> LossesOf(const plan::Plan& plan, absl::Span<const int64_t> device_memory) {
-  std::vector<Loss> losses;
+struct Losses {
+  std::vector<Loss> costly;  // that training does not survive where it stands, the dearest first
+  std::optional<Loss> homeless;  // the first that it survives without some second home
+};
+Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
+  Losses losses;
   for (const Rank rank : KindsOfDevices(plan)) {
-    Loss loss = LossOf(plan, rank, device_memory);
-    if (!loss.trouble.empty()) losses.push_back(std::move(loss));
+    Loss loss = LossOf(plan, rank, limits);
+    if (!loss.trouble.empty()) {
+      losses.costly.push_back(std::move(loss));
+    } else if (!loss.homeless.empty() && !losses.homeless.has_value()) {
+      losses.homeless = std::move(loss);
+    }
   }
-  std::stable_sort(losses.begin(), losses.end(), [](const Loss& a, const Loss& b) {
+  std::stable_sort(losses.costly.begin(), losses.costly.end(), [](const Loss& a, const Loss& b) {
     return static_cast<uint64_t>(a.steps) > static_cast<uint64_t>(b.steps);
   });
   return losses;
 }
 
+// A second home in host memory that is left out.
+struct Dropped {
+  int32_t module = 0;
+  std::string why;  // a sentence about the node that has no room for it
+};
+
+// Leaves all second homes in host memory out of the layout where the nodes have no room: while any
+// is there, ranks copy the state of all modules. Snapshots fit.
+std::vector<Dropped> DropHostHomes(const plan::Plan& plan,
+                                   absl::Span<const plan::MemoryEstimate> needs,
+                                   absl::Span<const int64_t> nodes, plan::Layout* layout) {
+  std::vector<Dropped> dropped;
+  const std::vector<plan::HostEstimate> sum = plan::HostMemoryOf(plan, needs);
+  const auto shortage = plan::CopiesShortage(plan, sum, nodes);
+  if (!shortage.has_value()) return dropped;
+  for (const plan::ModulePlan& module : plan.modules) {
+    const bool trains = std::any_of(module.trains.begin(), module.trains.end(),
+                                    [](const plan::Trains& part) { return part.weights; });
+    if (!trains || !plan::HasHostHome(plan, module.index)) continue;
+    layout->modules[static_cast<size_t>(module.index)].state_copies = 1;
+    dropped.push_back({.module = module.index, .why = shortage->text});
+  }
+  return dropped;
+}
+
+std::string NoteOf(const job::JobSpec& spec, const Dropped& dropped) {
+  return absl::StrCat("optimizer state of module ",
+                      spec.modules[static_cast<size_t>(dropped.module)].name,
+                      " has no second home: ", dropped.why);
+}
+
+// Instead of mirrors.
+enum class Homes : uint8_t {
+  kMirrors,     // nothing
+  kHost,        // host memory; only where the nodes have room for all of it
+  kHostOrNone,  // host memory where the nodes have room; only where they have not for all of it
+};
+
 // What a plan may be lowered to.
 struct Lowering {
-  int64_t micro = 0;                        // 0: as written
-  bool host = false;                        // instead of mirrors
+  int64_t micro = 0;  // 0: as written
+  Homes homes = Homes::kMirrors;
   std::optional<job::Recompute> recompute;  // at least
 };
 
@@ -113,22 +172,25 @@ std::vector<Lowering> Lowerings(const job::JobSpec& spec) {
   for (int64_t micro = spec.batch.micro / 2; micro >= 1; micro /= 2)
     all.push_back({.micro = micro});
   const int64_t least = spec.batch.micro > 1 ? 1 : 0;
-  if (spec.recovery.state_home == job::StateHome::kAuto) all.push_back({least, true, std::nullopt});
-  for (const job::Recompute recompute : {job::Recompute::kSelective, job::Recompute::kFull}) {
-    all.push_back({least, false, recompute});
-    if (spec.recovery.state_home == job::StateHome::kAuto) all.push_back({least, true, recompute});
+  const std::optional<job::Recompute> recomputes[] = {std::nullopt, job::Recompute::kSelective,
+                                                      job::Recompute::kFull};
+  for (const auto& recompute : recomputes) {
+    if (recompute.has_value()) all.push_back({least, Homes::kMirrors, recompute});
+    if (LeavesHomesOpen(spec)) all.push_back({least, Homes::kHost, recompute});
   }
+  if (!LeavesHomesOpen(spec)) return all;
+  for (const auto& recompute : recomputes) all.push_back({least, Homes::kHostOrNone, recompute});
   return all;
 }
 
 // The plan's layout, lowered. Nothing else of it is decided again.
-absl::StatusOr<plan::Plan> Lowered(const job::JobSpec& spec, const plan::Plan& as_written,
+absl::StatusOr<plan::Plan> Lowered(const job::JobSpec& spec, const plan::Layout& as_written,
                                    const Lowering& lowering) {
-  plan::Layout layout = as_written.layout;
+  plan::Layout layout = as_written;
   layout.micro = lowering.micro;
   for (size_t i = 0; i < layout.modules.size(); ++i) {
     plan::ModuleLayout& module = layout.modules[i];
-    if (lowering.host && module.state_home == job::StateHome::kMirror) {
+    if (lowering.homes != Homes::kMirrors && module.state_home == job::StateHome::kMirror) {
       module.state_home = job::StateHome::kHost;
       module.state_copies = std::min(module.state_copies, 2);
     }
@@ -138,14 +200,23 @@ absl::StatusOr<plan::Plan> Lowered(const job::JobSpec& spec, const plan::Plan& a
   return plan::Expand(spec, std::move(layout));
 }
 
+// Whether the second home of any module has moved to host memory, and is there.
+bool MovesHomes(const plan::Layout& from, const plan::Layout& to) {
+  for (size_t i = 0; i < from.modules.size(); ++i) {
+    if (from.modules[i].state_home != to.modules[i].state_home && to.modules[i].state_copies > 1)
+      return true;
+  }
+  return false;
+}
+
 std::vector<std::string> NotesOf(const job::JobSpec& spec, const Lowering& lowering,
-                                 absl::string_view why) {
+                                 bool moves_homes, absl::string_view why) {
   std::vector<std::string> notes;
   const auto add = [&](std::string what) { notes.push_back(absl::StrCat(what, ": ", why)); };
   if (lowering.micro > 0) {
     add(absl::StrCat("batch.micro is ", lowering.micro, " instead of ", spec.batch.micro));
   }
-  if (lowering.host) add("optimizer state has its second home in host memory instead of mirrors");
+  if (moves_homes) add("optimizer state has its second home in host memory instead of mirrors");
   for (const job::Module& module : spec.modules) {
     if (!lowering.recompute.has_value() || module.recompute >= *lowering.recompute) continue;
     add(absl::StrCat("recompute of module ", module.name, " is ",
@@ -167,6 +238,11 @@ std::string CostOf(const plan::Plan& plan, const std::vector<Loss>& losses) {
       "losing device ", DeviceOf(plan, worst.rank),
       losses.size() > 1 ? absl::StrCat(", or another of ", losses.size(), " kinds,") : "", " ",
       Costs(worst.steps), ": ", worst.trouble);
+}
+
+std::string HomelessNote(const plan::Plan& plan, const Loss& loss) {
+  return absl::StrCat("without device ", DeviceOf(plan, loss.rank),
+                      " some optimizer state has no second home: ", loss.homeless);
 }
 
 // Nodes that have every home of some of a module's state, in the order of ranks.
@@ -215,39 +291,96 @@ std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
   return notes;
 }
 
+// Nothing where all fits for sure.
+std::vector<plan::MemoryEstimate> NeedsOf(const plan::Plan& plan,
+                                          const plan::MemoryLimits& limits) {
+  if (!plan::MayLack(plan, limits)) return {};
+  return plan::EstimateMemory(plan);
+}
+
+// A plan that fits, and which second homes it leaves out beyond those that `base` does.
+struct Candidate {
+  plan::Plan plan;
+  std::vector<Dropped> dropped;
+};
+std::optional<Candidate> CandidateOf(const job::JobSpec& spec, const plan::Layout& base,
+                                     const Lowering& lowering, const plan::MemoryLimits& limits) {
+  if (lowering.homes == Homes::kHostOrNone && limits.nodes.empty()) return std::nullopt;
+  absl::StatusOr<plan::Plan> plan = Lowered(spec, base, lowering);
+  if (!plan.ok()) return std::nullopt;
+  const std::vector<plan::MemoryEstimate> needs = NeedsOf(*plan, limits);
+  if (!plan::CheckDeviceMemory(*plan, needs, limits.devices).ok()) return std::nullopt;
+  Candidate candidate;
+  if (lowering.homes != Homes::kMirrors) {
+    plan::Layout layout = plan->layout;
+    candidate.dropped = DropHostHomes(*plan, needs, limits.nodes, &layout);
+    if (candidate.dropped.empty() != (lowering.homes == Homes::kHost)) return std::nullopt;
+    if (!candidate.dropped.empty()) plan = plan::Expand(spec, std::move(layout));
+    if (!plan.ok()) return std::nullopt;
+  }
+  candidate.plan = *std::move(plan);
+  return candidate;
+}
+
 }  // namespace
 
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                    absl::Span<const int64_t> device_memory, Epoch epoch) {
+                                    const plan::MemoryLimits& limits, Epoch epoch) {
   ASSIGN_OR_RETURN(const plan::Plan as_written, PlanJob(spec, cluster, epoch));
-  const absl::Status fits = plan::CheckMemory(as_written, device_memory);
+  const std::vector<plan::MemoryEstimate> needs = NeedsOf(as_written, limits);
+  RETURN_IF_ERROR(plan::CheckHostMemory(as_written, needs, limits.nodes));
+  const absl::Status fits = plan::CheckDeviceMemory(as_written, needs, limits.devices);
+  plan::Layout base = as_written.layout;
+  const std::vector<Dropped> dropped = DropHostHomes(as_written, needs, limits.nodes, &base);
   // Of those that fit the first under which the fewest losses are too much.
   std::optional<plan::Plan> best;
   size_t fewest = 0;
   std::string why;  // anything is lowered
   for (const Lowering& lowering : Lowerings(spec)) {
-    absl::StatusOr<plan::Plan> plan = Lowered(spec, as_written, lowering);
-    if (!plan.ok() || !plan::CheckMemory(*plan, device_memory).ok()) continue;
-    const std::vector<Loss> losses = LossesOf(*plan, device_memory);
+    std::optional<Candidate> candidate = CandidateOf(spec, base, lowering, limits);
+    if (!candidate.has_value()) continue;
+    plan::Plan& plan = candidate->plan;
+    const Losses losses = LossesOf(plan, limits);
     // Nothing that is lowered gives state a second home, or a module another replica.
-    const auto of_memory =
-        std::find_if(losses.begin(), losses.end(), [](const Loss& loss) { return loss.of_memory; });
+    const auto of_memory = std::find_if(losses.costly.begin(), losses.costly.end(),
+                                        [](const Loss& loss) { return loss.of_memory; });
     if (why.empty() && !fits.ok()) why = "as written the job does not fit";
-    if (why.empty() && of_memory != losses.end()) {
-      why = absl::StrCat("without ", DeviceOf(*plan, of_memory->rank), ", ", of_memory->trouble);
+    if (why.empty() && of_memory != losses.costly.end()) {
+      why = absl::StrCat("without ", DeviceOf(plan, of_memory->rank), ", ", of_memory->trouble);
     }
-    if (!best.has_value() || losses.size() < fewest) {
-      fewest = losses.size();
-      plan->candidates = as_written.candidates;
-      plan->notes = NotesOf(spec, lowering, why);
-      if (!losses.empty()) plan->notes.push_back(CostOf(*plan, losses));
-      for (std::string& note : NodeNotesOf(*plan)) plan->notes.push_back(std::move(note));
-      best = *std::move(plan);
+    if (!best.has_value() || losses.costly.size() < fewest) {
+      fewest = losses.costly.size();
+      plan.candidates = as_written.candidates;
+      plan.notes = NotesOf(spec, lowering, MovesHomes(base, plan.layout), why);
+      for (const Dropped& one : dropped) plan.notes.push_back(NoteOf(spec, one));
+      for (Dropped& one : candidate->dropped) {
+        one.why = absl::StrCat(why, ", and ", one.why);
+        plan.notes.push_back(NoteOf(spec, one));
+      }
+      if (!losses.costly.empty()) plan.notes.push_back(CostOf(plan, losses.costly));
+      if (losses.homeless.has_value()) plan.notes.push_back(HomelessNote(plan, *losses.homeless));
+      for (std::string& note : NodeNotesOf(plan)) plan.notes.push_back(std::move(note));
+      best = std::move(plan);
     }
-    if (of_memory == losses.end()) break;
+    if (of_memory == losses.costly.end()) break;
   }
   if (best.has_value()) return *std::move(best);
   return fits;
+}
+
+absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
+                                        const plan::MemoryLimits& limits) {
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanWithout(healthy, lost));
+  const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits);
+  RETURN_IF_ERROR(plan::CheckMemory(plan, needs, limits));
+  plan::Layout layout = plan.layout;
+  const std::vector<Dropped> dropped = DropHostHomes(plan, needs, limits.nodes, &layout);
+  if (dropped.empty()) return plan;
+  ASSIGN_OR_RETURN(plan::Plan lowered, plan::Expand(plan.spec, std::move(layout)));
+  lowered.candidates = std::move(plan.candidates);
+  lowered.notes = std::move(plan.notes);
+  for (const Dropped& one : dropped) lowered.notes.push_back(NoteOf(plan.spec, one));
+  return lowered;
 }
 
 }  // namespace phalanx::schedule

@@ -8,6 +8,11 @@
 // lowered; it is planned so that most devices can be lost, and says what losing one of the others
 // costs.
 //
+// It fits the memory of the nodes, too, with the copies that checkpoints are written from and the
+// second homes in host memory. Second homes that a node has no room for are left out where the job
+// does not ask for them by name; what cannot be left out is refused, since nothing that may be
+// lowered makes it less.
+//
 // A function of its arguments, so that whoever plans a job decides alike. Pure.
 #pragma once
 
@@ -15,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::schedule {
@@ -22,13 +28,21 @@ namespace phalanx::schedule {
 // Memory that moving state takes beside it: one block on its way in, one out.
 inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 
-// As PlanJob. `device_memory`: bytes of the cluster's devices, in its order; 0, or no entry: not
-// known, which fits. The plan's notes have a sentence of what was lowered ("batch.micro is 2
-// instead of 4: without node-0/1 ...") and of what cannot be tolerated ("losing device node-0/3
-// costs up to 50 steps: ..."), and of several nodes, which of them has all homes of some state.
-// Errors: those of PlanJob; InvalidArgument with a violation of
-// spec.modules where no plan fits.
+// As PlanJob. `limits`: of the cluster's devices and nodes, in its order. The plan's notes have a
+// sentence of what was lowered ("batch.micro is 2 instead of 4: without node-0/1 ...") and of what
+// cannot be tolerated ("losing device node-0/3 costs up to 50 steps: ..."), of second homes that
+// are left out ("optimizer state of module X has no second home: node-0 needs 96.0 GiB of host
+// memory for second homes of optimizer state and has 64.0 GiB"), and of several nodes, which of
+// them has all homes of some state.
+// Errors: those of PlanJob; InvalidArgument with a violation of spec.modules where no plan fits,
+// and those of plan::CheckHostMemory.
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                    absl::Span<const int64_t> device_memory, Epoch epoch);
+                                    const plan::MemoryLimits& limits, Epoch epoch);
+
+// What is left of a plan that was admitted for a job that begins without the places `lost`
+// (plan::PlanWithout), within the same limits.
+// Errors: those of plan::PlanWithout and plan::CheckMemory.
+absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
+                                        const plan::MemoryLimits& limits);
 
 }  // namespace phalanx::schedule

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/moves.h"
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
@@ -24,9 +25,8 @@ struct Preview {
 };
 
 // Plans a job as AdmitJob does, or what is left of it without the places `lost`
-// (plan::PlanWithout). Errors: those of both; InvalidArgument where what is left does not fit.
+// (AdmitWithout). Errors: those of both; InvalidArgument where what is left does not fit.
 absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                   absl::Span<const int64_t> device_memory,
-                                   absl::Span<const Rank> lost);
+                                   const plan::MemoryLimits& limits, absl::Span<const Rank> lost);
 
 }  // namespace phalanx::schedule

@@ -210,6 +210,20 @@ std::string MemoryLine(const std::vector<plan::MemoryEstimate>& memory) {
                       plan::FormatBytes(largest->activations), "\n");
 }
 
+// Of the node whose ranks take most of its memory; empty: none takes any.
+std::string HostMemoryLine(const Plan& plan, const std::vector<plan::MemoryEstimate>& memory) {
+  const std::vector<plan::HostEstimate> nodes = plan::HostMemoryOf(plan, memory);
+  const auto largest =
+      std::max_element(nodes.begin(), nodes.end(),
+                       [](const auto& a, const auto& b) { return a.total() < b.total(); });
+  if (largest == nodes.end() || largest->total() == 0) return "";
+  const NodeName& node = plan.layout.nodes[static_cast<size_t>(largest - nodes.begin())].node;
+  return absl::StrCat("Host memory, at most on ", Cut(node), ": ",
+                      plan::FormatBytes(largest->total()), "\n  second homes ",
+                      plan::FormatBytes(largest->copies), ", checkpoints ",
+                      plan::FormatBytes(largest->snapshot), "\n");
+}
+
 // Tensor ranks of the stages of a replica: "4", "4,3,4".
 std::string WidthsOfStages(const plan::ReplicaTable& replicas, int32_t dp) {
   std::vector<int32_t> widths;
@@ -336,7 +350,7 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
                                   ScheduleText(plan.spec.schedule), plan.stages,
                                   plan.stages == 1 ? "stage" : "stages", 100 * figures.bubble,
                                   100 * figures.lower_bound));
-  if (known) absl::StrAppend(&text, MemoryLine(memory));
+  if (known) absl::StrAppend(&text, MemoryLine(memory), HostMemoryLine(plan, memory));
   // Of what is left no others were tried.
   if (!plan.candidates.empty() && plan.layout.lost.empty())
     absl::StrAppend(&text, "\n", CandidatesTable(plan));

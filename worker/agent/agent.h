@@ -35,6 +35,7 @@ struct AgentOptions {
   std::string device_kind = "cpu";  // "cpu" or "gpu"
   int32_t devices = 1;
   std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
+  int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
   std::string state;                   // folder for logs and indexes; of one daemon at a time
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks

@@ -20,13 +20,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/status.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_memory.h"
+#include "worker/agent/host_memory.h"
 
 namespace phalanx::agent {
 namespace {
@@ -130,7 +133,7 @@ int ServeNode(const AgentOptions& options) {
 struct Flags {
   AgentOptions options;
   std::vector<std::string> labels;
-  std::string device_memory, job_file;
+  std::string device_memory, host_memory, job_file;
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
 
@@ -149,6 +152,10 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.add_option("--device-memory", flags.device_memory,
                  "bytes that jobs may use of each device, such as 80Gi; default: all that a GPU "
                  "has, anything on cpu");
+  app.add_option(
+      "--host-memory", flags.host_memory,
+      "bytes that jobs may use of this node beside devices, such as 200Gi, for copies of "
+      "their state; default: what is available when the daemon starts");
   app.add_option("--state", options.state, "folder for logs and data indexes");
   app.add_option("--ready-file", options.ready_file, "written once the coordinator has let us in");
   app.add_option("--rank-program", options.rank_program, "executable of a rank")
@@ -178,6 +185,15 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   return std::nullopt;
 }
 
+// Of a flag that may be left out; 0: it was.
+absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::string& text) {
+  if (text.empty()) return 0;
+  const std::optional<int64_t> bytes = job::ParseSize(text);
+  if (bytes.has_value() && *bytes > 0) return *bytes;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " is \"", text, "\"; it must be a number of bytes, such as 80Gi"));
+}
+
 // What flags say together, or of this machine. Errors: InvalidArgument.
 absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
   options.machine.shutdown_grace = absl::Seconds(flags.grace);
@@ -189,18 +205,14 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
     }
     options.labels[label.substr(0, equals)] = label.substr(equals + 1);
   }
-  const bool limited = !flags.device_memory.empty();
-  const std::optional<int64_t> bytes = limited ? job::ParseSize(flags.device_memory) : 0;
-  if (!bytes.has_value() || *bytes < 0 || (*bytes == 0 && limited)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device-memory is \"", flags.device_memory,
-                     "\"; it must be a number of bytes, such as 80Gi"));
-  }
+  ASSIGN_OR_RETURN(const int64_t of_each, SizeOf("--device-memory", flags.device_memory));
+  ASSIGN_OR_RETURN(const int64_t of_host, SizeOf("--host-memory", flags.host_memory));
   if (options.threads == 0) {
     const int cpus = static_cast<int>(std::thread::hardware_concurrency());
     options.threads = std::max(1, cpus / std::max(1, options.devices));
   }
-  options.device_memory = MemoryOfDevices(options, *bytes);
+  options.device_memory = MemoryOfDevices(options, of_each);
+  options.host_memory = of_host > 0 ? of_host : AvailableHostMemory();
   return absl::OkStatus();
 }
 

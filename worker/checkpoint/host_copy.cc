@@ -11,12 +11,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/shares.h"
 #ifdef PHALANX_WITH_CUDA
 #include <cuda_runtime.h>
 #endif
 
 namespace phalanx::checkpoint {
+
+static_assert(kHostCopyPage == plan::kHostHeaderBytes);
 
 std::vector<Section> SectionsInHostMemory(const plan::Plan& plan, train::TrainingState& state) {
   std::vector<Section> sections;

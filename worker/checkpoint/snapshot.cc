@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/StreamGuard.h"
 #include "core/base/status.h"
+#include "core/plan/memory_estimate.h"
 #include "worker/model/torch_boundary.h"
 #ifdef PHALANX_WITH_CUDA
 #include <cuda_runtime.h>
@@ -17,11 +18,10 @@ namespace {
 
 // Between two looks at the device, from a thread that has no other work.
 constexpr std::chrono::milliseconds kLookInterval{2};
-// Where a section begins in the memory.
-constexpr int64_t kSectionAlignment = 64;
 
 int64_t Aligned(int64_t bytes) {
-  return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+  return (bytes + plan::kHostSectionAlignment - 1) / plan::kHostSectionAlignment *
+         plan::kHostSectionAlignment;
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ void BM_MakePlanThatFits(benchmark::State& state) {
   const std::vector<int64_t> memory(static_cast<size_t>(world), int64_t{80} << 30);
   for (auto _ : state) {
     const auto plan = MakePlan(spec, cluster, Epoch{1});
-    const absl::Status fits = CheckMemory(*plan, memory);
+    const absl::Status fits = CheckMemory(*plan, {.devices = memory});
     if (!fits.ok()) state.SkipWithError(fits.ToString().c_str());
   }
 }

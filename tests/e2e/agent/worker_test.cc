@@ -93,6 +93,7 @@ TEST_F(WorkerTest, Hello_SaysWhatTheNodeHas) {
   EXPECT_EQ(hello.protocol_version(), 2u);
   EXPECT_NE(hello.incarnation(), 0u);
   EXPECT_EQ(hello.device_memory_size(), 0) << "of slots on cpu nothing is known";
+  EXPECT_GT(hello.host_memory(), 0) << "what is available here";
 }
 
 TEST_F(WorkerTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
@@ -102,12 +103,21 @@ TEST_F(WorkerTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
   EXPECT_THAT(hello.device_memory(), ElementsAre(1 << 20, 1 << 20, 1 << 20, 1 << 20));
 }
 
-TEST_F(WorkerTest, DeviceMemory_ThatIsNoSize_IsAUsageError) {
-  for (const char* text : {"much", "0", "-1Gi", "1.5Gi"}) {
-    const support::Finished finished =
-        support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", "127.0.0.1:1",
-                           "--state", support::MakeFolder("agent-usage"), "--device-memory", text});
-    EXPECT_EQ(finished.exit_code, 2) << text;
+TEST_F(WorkerTest, HostMemory_OfTheFlag_IsThatOfTheNode) {
+  worker = std::make_unique<WorkerProcess>(coordinator.address(),
+                                           std::vector<std::string>{"--host-memory", "3Mi"});
+  EXPECT_EQ(coordinator.AwaitHello().host_memory(), 3 << 20);
+}
+
+TEST_F(WorkerTest, Memory_ThatIsNoSize_IsAUsageError) {
+  for (const char* flag : {"--device-memory", "--host-memory"}) {
+    for (const char* text : {"much", "0", "-1Gi", "1.5Gi"}) {
+      const support::Finished finished =
+          support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", "127.0.0.1:1",
+                             "--state", support::MakeFolder("agent-usage"), flag, text});
+      EXPECT_EQ(finished.exit_code, 2) << flag << " " << text;
+      EXPECT_THAT(finished.talk, HasSubstr(absl::StrCat(flag, " is \"", text, "\"")));
+    }
   }
 }
 

@@ -138,6 +138,32 @@ TEST(BadInputTest, JobBeyondTheMemoryOfItsDevices_FailsBeforeAnyRankStarts) {
   EXPECT_FALSE(std::filesystem::exists(data.path + "/out"));
 }
 
+TEST(BadInputTest, JobWhoseSecondHomesTheNodeHasNoMemoryFor_FailsBeforeAnyRankStarts) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2, .worker_flags = {"--host-memory", "64Ki"}});
+  const auto failed = [&](const JobOptions& options) {
+    const v1::JobStatus ended = cluster.AwaitEnd(cluster.Submit(Document(data, options)).id());
+    EXPECT_EQ(ended.phase(), v1::JOB_PHASE_FAILED);
+    EXPECT_EQ(ended.failure().cause(), "PlanInvalid");
+    return ended.failure().message();
+  };
+  EXPECT_THAT(failed({.recovery = "{state_home: host}"}),
+              MatchesRegex("spec.recovery.state_home: host: [A-Za-z0-9._-]+ needs [0-9.]+ [KM]iB "
+                           "of host memory for second homes of optimizer state and has 64.0 KiB"));
+  EXPECT_THAT(failed({.checkpoint = "{every: 3}"}),
+              MatchesRegex("spec.checkpoint: [A-Za-z0-9._-]+ needs [0-9.]+ [KM]iB of host memory "
+                           "for the copy that checkpoints are written from and has 64.0 KiB"));
+  EXPECT_THAT(cluster.WorkerLog(), Not(HasSubstr("started pid=")));
+  EXPECT_FALSE(std::filesystem::exists(data.path + "/out"));
+  // Where it does not ask for them it trains without them.
+  const v1::JobStatus trained = cluster.AwaitEnd(cluster.Submit(Document(data, {})).id());
+  EXPECT_EQ(trained.phase(), v1::JOB_PHASE_SUCCEEDED) << trained.failure().message();
+  const support::Finished described =
+      cluster.Phalanx({"describe", absl::StrCat("job-", trained.id())});
+  EXPECT_THAT(described.out, HasSubstr("optimizer state of module language has no second home: "));
+  EXPECT_THAT(described.out, Not(HasSubstr("NoSecondHome")));
+}
+
 TEST(BadInputTest, CorruptPicture_IsLeftOutAndNamedOnce) {
   const DataFolder data = MakeData({.samples = 16});
   DamagePicture(data, 9);

@@ -24,8 +24,7 @@ absl::StatusOr<PlanSummary> PlanOtherwise(const ComputePlan& order) {
     module.layers.assign(stages, 1);
     module.layers.front() = layers - static_cast<int32_t>(stages) + 1;
   }
-  return PlanRequest(*order.request, order.placement, order.device_memory, order.epoch,
-                     plan.layout);
+  return PlanRequest(*order.request, order.placement, order.limits, order.epoch, plan.layout);
 }
 
 }  // namespace

@@ -15,12 +15,19 @@ namespace {
 
 constexpr uint64_t kStore = 7;
 
+std::vector<int64_t> HostMemoryOf(const Placement& placement) {
+  std::vector<int64_t> bytes;
+  for (const NodeDevices& entry : placement)
+    bytes.push_back(kHostBytesOfDevice * static_cast<int64_t>(entry.devices.size()));
+  return bytes;
+}
+
 PlanSummary PlanFor(const ComputePlan& order) {
-  if (order.layout.has_value()) {
-    return {.layout = **order.layout, .digest = absl::StrCat("plan:", ToString(order.placement))};
-  }
-  return {.layout = {.epoch = order.epoch, .nodes = order.placement},
-          .digest = absl::StrCat("plan:", ToString(order.placement))};
+  PlanSummary plan{.layout = {.epoch = order.epoch, .nodes = order.placement},
+                   .digest = absl::StrCat("plan:", ToString(order.placement)),
+                   .host_memory = HostMemoryOf(order.placement)};
+  if (order.layout.has_value()) plan.layout = **order.layout;
+  return plan;
 }
 
 }  // namespace
@@ -98,6 +105,7 @@ void World::Feed(const Event& event) {
 void World::PlanOne() {
   const ComputePlan order = std::move(plans_.front());
   plans_.erase(plans_.begin());
+  CheckHostMemory(order);
   Take(machine_->Step(now_, PlanComputed{order.number, PlanFor(order)}));
   Check();
 }
@@ -207,6 +215,7 @@ void World::Check() {
     }
   }
   CheckDeadlines();
+  CheckCharges();
   for (JobId id : acknowledged_) {
     if (!machine_->jobs().contains(id))
       Violate(absl::StrCat(ToString(id), " was acknowledged and is gone"));
@@ -234,6 +243,26 @@ void World::CheckDeadlines() {
   }
 }
 
+// Whoever has devices has their part of the node's memory: nobody is charged for longer, or else.
+void World::CheckHostMemory(const ComputePlan& order) {
+  const std::vector<int64_t> needs = HostMemoryOf(order.placement);
+  for (size_t i = 0; i < needs.size(); ++i) {
+    const int64_t left = order.limits.nodes[i];
+    if (left != 0 && left < needs[i])
+      Violate(absl::StrCat(order.placement[i].node, " has only ", left, " bytes left"));
+  }
+}
+
+void World::CheckCharges() {
+  for (const auto& [name, node] : machine_->nodes()) {
+    for (const auto& [job, bytes] : node.charged) {
+      const auto devices = std::count(node.device_jobs.begin(), node.device_jobs.end(), job);
+      if (bytes != kHostBytesOfDevice * devices)
+        Violate(absl::StrCat(ToString(job), " is charged for ", bytes, " bytes on ", name));
+    }
+  }
+}
+
 // Replaying what is stored gives the durable state of each job.
 void World::CheckReplay() {
   if (stored_ != records_.size()) return;
@@ -248,9 +277,9 @@ void World::CheckReplay() {
     if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
         !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.submitted != b.submitted ||
         a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
-        a.succeeded != b.succeeded || a.ended_step != b.ended_step ||
-        a.ending.has_value() != b.ending.has_value() || a.event_count != b.event_count ||
-        !(*a.request == *b.request)) {
+        a.host_memory != b.host_memory || a.succeeded != b.succeeded ||
+        a.ended_step != b.ended_step || a.ending.has_value() != b.ending.has_value() ||
+        a.event_count != b.event_count || !(*a.request == *b.request)) {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }

@@ -22,6 +22,9 @@
 
 namespace phalanx::coordinator {
 
+// A job takes so much of a node's memory for each of its devices there, and a node has as much.
+inline constexpr int64_t kHostBytesOfDevice = 30;
+
 // One stream between a daemon and the coordinator. What was written and has not arrived is lost
 // with it.
 struct Stream {
@@ -84,6 +87,8 @@ class World {
   void CheckCommand(const Command& command);
   void Check();
   void CheckDeadlines();
+  void CheckHostMemory(const ComputePlan& order);
+  void CheckCharges();
   void CheckReplay();
   void PlanOne();
   void Commit();

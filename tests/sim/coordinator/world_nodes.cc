@@ -114,6 +114,7 @@ void World::Carry(FakeNode& node, const agent::Action& action) {
                       .incarnation = Incarnation{node.incarnation},
                       .last_command_number = open->last_command_number,
                       .devices = node.devices,
+                      .host_memory = kHostBytesOfDevice * node.devices,
                       .store = open->store,
                       .last_job = open->last_job};
     for (const agent::RunningAssignment& running : open->running) {

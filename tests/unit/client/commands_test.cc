@@ -356,5 +356,30 @@ TEST(NodesTest, Free_CountsDevicesWithoutAJob) {
             "n1    Ready  cpu   3        2     -\n");
 }
 
+TEST(NodesTest, HostMemory_IsShownWhereMoreIs) {
+  FakeServer server;
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    for (const int64_t bytes : {int64_t{0}, int64_t{96} << 30}) {
+      auto* node = response->add_nodes();
+      node->set_name(absl::StrCat("n", response->nodes_size()));
+      node->set_state(v1::NodeStatus::STATE_READY);
+      node->set_device_kind("cpu");
+      node->set_devices(1);
+      node->add_device_jobs(0);
+      node->set_host_memory(bytes);
+    }
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured wide, json;
+  EXPECT_EQ(Nodes(connection, Format::kWide, wide.io), kSuccess);
+  EXPECT_EQ(wide.out.str(),
+            "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT  JOBS  HOST MEMORY  LABELS  VERSION\n"
+            "n1    Ready  cpu   1        1     -          0     -\n"
+            "n2    Ready  cpu   1        1     -          0     96.0 GiB\n");
+  EXPECT_EQ(Nodes(connection, Format::kJson, json.io), kSuccess);
+  EXPECT_THAT(json.out.str(), HasSubstr("\"host_memory\": 103079215104"));
+}
+
 }  // namespace
 }  // namespace phalanx::client

@@ -18,18 +18,25 @@
 namespace phalanx::coordinator {
 
 inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Placement& placement,
-                                            absl::Span<const int64_t> device_memory, Epoch epoch) {
+                                            const plan::MemoryLimits& limits, Epoch epoch) {
   if (document.text == "unplannable") return absl::InvalidArgumentError("stages do not fit");
   if (document.text == "needs 100 bytes a rank") {
-    for (size_t rank = 0; rank < device_memory.size(); ++rank) {
-      if (device_memory[rank] == 0 || device_memory[rank] >= 100) continue;
+    for (size_t rank = 0; rank < limits.devices.size(); ++rank) {
+      if (limits.devices[rank] == 0 || limits.devices[rank] >= 100) continue;
       return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " needs 100 B"));
     }
+  }
+  const bool on_hosts = document.text == "needs 60 bytes of each host";
+  for (size_t i = 0; on_hosts && i < limits.nodes.size(); ++i) {
+    if (limits.nodes[i] == 0 || limits.nodes[i] >= 60) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(placement[i].node, " needs 60 B and has ", limits.nodes[i], " B"));
   }
   PlanSummary summary{.layout = {.epoch = epoch,
                                  .schedule = {.name = job::ScheduleName::k1F1B},
                                  .nodes = placement},
                       .digest = absl::StrCat("plan:", ToString(placement))};
+  if (on_hosts) summary.host_memory.assign(placement.size(), 60);
   if (document.text == "20 notes") {
     for (int note = 1; note <= 20; ++note) summary.notes.push_back(absl::StrCat("note ", note));
   }
@@ -70,7 +77,7 @@ class Harness {
       const ComputePlan order = std::move(plans.front());
       plans.erase(plans.begin());
       absl::StatusOr<PlanSummary> plan =
-          FakePlan(order.request->document, order.placement, order.device_memory, order.epoch);
+          FakePlan(order.request->document, order.placement, order.limits, order.epoch);
       if (plan.ok() && order.layout.has_value()) plan->layout = **order.layout;
       Step(PlanComputed{order.number, std::move(plan)});
     }
@@ -132,13 +139,14 @@ class Harness {
 
   SessionId Open(const NodeName& node, int32_t devices, uint64_t incarnation = 1,
                  std::vector<RunningAssignment> running = {}, uint64_t last_command_number = 0,
-                 std::vector<int64_t> device_memory = {}) {
+                 std::vector<int64_t> device_memory = {}, int64_t host_memory = 0) {
     const SessionId session{++session_};
     Feed(SessionOpened{session, WorkerHello{.node = node,
                                             .incarnation = Incarnation{incarnation},
                                             .last_command_number = last_command_number,
                                             .devices = devices,
                                             .device_memory = std::move(device_memory),
+                                            .host_memory = host_memory,
                                             .running = std::move(running)}});
     return session;
   }

@@ -202,7 +202,7 @@ TEST(PlanRequestTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
 
 TEST(PlanRequestTest, DevicesOfUnknownMemory_HoldAnything) {
   const absl::StatusOr<PlanSummary> plan =
-      PlanRequest(kRequest, kPlacement, {0, 0, 0, 0}, Epoch{1});
+      PlanRequest(kRequest, kPlacement, {.devices = {0, 0, 0, 0}}, Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->digest, PlanRequest(kRequest, kPlacement, {}, Epoch{1})->digest);
   EXPECT_THAT(plan->layout.idle, IsEmpty());
@@ -216,14 +216,15 @@ TEST(PlanRequestTest, RanksOfNoModule_AreIdle) {
 }
 
 TEST(PlanRequestTest, DevicesThatHoldTheirRanksToTheByte_AreTaken) {
-  EXPECT_TRUE(PlanRequest(kRequest, kPlacement, Needs(), Epoch{1}).ok());
+  EXPECT_TRUE(PlanRequest(kRequest, kPlacement, {.devices = Needs()}, Epoch{1}).ok());
 }
 
 TEST(PlanRequestTest, DeviceThatIsTooSmall_IsRefusedInOneSentence) {
   const std::vector<int64_t> needs = Needs();
   std::vector<int64_t> memory = needs;
   memory[3] = needs[3] / 2;
-  const absl::Status status = PlanRequest(kRequest, kPlacement, memory, Epoch{1}).status();
+  const absl::Status status =
+      PlanRequest(kRequest, kPlacement, {.devices = memory}, Epoch{1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   ASSERT_THAT(Wrong(status), ElementsAre(StartsWith("spec.modules: rank 3 needs ")));
   EXPECT_EQ(status.message(), Wrong(status)[0]) << "what becomes the job's failure";
@@ -273,10 +274,43 @@ TEST(PlanRequestTest, RanksThatAJobBeginsWithout_AreLeftOutOfItsFirstEpoch) {
 TEST(PlanRequestTest, NotesOfThePlan_ComeAlong) {
   const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
   const auto admitted =
-      schedule::AdmitJob(read->spec, plan::ClusterOf(kPlacement), Needs(), Epoch{1});
+      schedule::AdmitJob(read->spec, plan::ClusterOf(kPlacement), {.devices = Needs()}, Epoch{1});
   ASSERT_TRUE(admitted.ok()) << admitted.status();
   ASSERT_THAT(admitted->notes, Contains(HasSubstr("losing device ")));
-  EXPECT_EQ(PlanRequest(kRequest, kPlacement, Needs(), Epoch{1})->notes, admitted->notes);
+  EXPECT_EQ(PlanRequest(kRequest, kPlacement, {.devices = Needs()}, Epoch{1})->notes,
+            admitted->notes);
+}
+
+NodeView ANode(const std::string& name, std::vector<int64_t> memory) {
+  return {.name = name,
+          .connected = true,
+          .device_jobs = std::vector<JobId>(2),
+          .device_memory = std::move(memory)};
+}
+
+// The encoder's state is mirrored on n, the language model's second home is memory of m; and so the
+// state of both is copied.
+TEST(PlanRequestTest, HostMemoryOfEachNode_ComesAlong_AndItsLimitsAreKept) {
+  const absl::StatusOr<PlanSummary> plan = PlanRequest(kRequest, kPlacement, {}, Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_THAT(plan->host_memory, ElementsAre(::testing::Gt(0), ::testing::Gt(0)));
+  const int64_t need = plan->host_memory[1];
+  EXPECT_EQ(PlanRequest(kRequest, kPlacement, {.nodes = {0, need}}, Epoch{1})->digest,
+            plan->digest);
+  const PlanSummary less = *PlanRequest(kRequest, kPlacement, {.nodes = {0, need - 1}}, Epoch{1});
+  EXPECT_THAT(less.host_memory, IsEmpty());
+  EXPECT_THAT(less.notes, Contains(HasSubstr("module language has no second home: m needs ")));
+  NodeView small = ANode("m", {});
+  small.host_memory = need - 1;
+  const auto preview = PreviewPlan({kText, "/jobs"}, {}, {ANode("a", {}), small});
+  ASSERT_TRUE(preview.ok()) << preview.status();
+  EXPECT_THAT(preview->notes(),
+              Contains(HasSubstr("module language has no second home: m needs ")));
+  // What was decided stays, where the job has not asked for it: its ranks find out.
+  const auto again =
+      PlanRequest(kRequest, kPlacement, {.nodes = {0, need - 1}}, Epoch{2}, plan->layout);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->host_memory, plan->host_memory);
 }
 
 // Rank 2 has the language model to itself then.
@@ -285,7 +319,8 @@ TEST(PlanRequestTest, WhatIsLeftBeyondItsMemory_IsRefusedWithWhatIsLost_AsThePre
   memory[2] = Needs()[2];
   const auto request = ReadRequest({kText, "/jobs"}, {Rank{1}, Rank{3}});
   ASSERT_TRUE(request.ok()) << request.status();
-  const absl::Status refused = PlanRequest(**request, kPlacement, memory, Epoch{1}).status();
+  const absl::Status refused =
+      PlanRequest(**request, kPlacement, {.devices = memory}, Epoch{1}).status();
   EXPECT_THAT(
       Wrong(refused),
       ElementsAre(AllOf(
@@ -293,8 +328,8 @@ TEST(PlanRequestTest, WhatIsLeftBeyondItsMemory_IsRefusedWithWhatIsLost_AsThePre
           EndsWith(absl::StrCat(", device has ", plan::FormatBytes(memory[2]),
                                 "; replica 0 of module language is 1 wide there instead of 2")))));
   const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
-  const auto preview = schedule::PreviewJob(read->spec, plan::MakeCluster(1, 4), memory,
-                                            plan::RankList{Rank{1}, Rank{3}});
+  const auto preview = schedule::PreviewJob(read->spec, plan::MakeCluster(1, 4),
+                                            {.devices = memory}, plan::RankList{Rank{1}, Rank{3}});
   EXPECT_EQ(preview.status(), refused);
 }
 
@@ -323,26 +358,19 @@ TEST(PlanRequestTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
     const int32_t devices = read->spec.World();
     const std::vector<int64_t> memory(static_cast<size_t>(devices), one.memory);
     const plan::Cluster cluster = plan::MakeCluster(1, devices);
-    auto shown = schedule::PreviewJob(read->spec, cluster, memory, one.lost);
+    auto shown = schedule::PreviewJob(read->spec, cluster, {.devices = memory}, one.lost);
     ASSERT_TRUE(shown.ok()) << shown.status();
     plan::Placement placement = plan::PlacementOf(cluster);
     placement.front().node = "here";
     const auto request = ReadRequest({one.text, "/jobs"}, one.lost);
     ASSERT_TRUE(request.ok()) << request.status();
-    auto committed = PlanRequest(**request, placement, memory, Epoch{1});
+    auto committed = PlanRequest(**request, placement, {.devices = memory}, Epoch{1});
     ASSERT_TRUE(committed.ok()) << committed.status();
     EXPECT_NE(committed->digest, shown->plan.digest);
     committed->layout.nodes = shown->plan.layout.nodes;
     EXPECT_EQ(committed->layout, shown->plan.layout);
     EXPECT_EQ(plan::Expand(read->spec, committed->layout)->digest, shown->plan.digest);
   }
-}
-
-NodeView ANode(const std::string& name, std::vector<int64_t> memory) {
-  return {.name = name,
-          .connected = true,
-          .device_jobs = std::vector<JobId>(2),
-          .device_memory = std::move(memory)};
 }
 
 TEST(PreviewPlanTest, AxisThatIsNotTrainedYet_IsPlannedWithItsGroups_AndRefusedAtSubmit) {

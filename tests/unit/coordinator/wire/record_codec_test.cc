@@ -78,7 +78,8 @@ std::vector<JournalRecord> OneOfEach() {
                         .corrupt_samples = 1};
   return {
       of(JobSubmitted{FullRequest(), "request"}),
-      of(EpochPlanned{FullLayout(), "plan", CheckpointSource{"/c/step-3", "manifest", 3}}),
+      of(EpochPlanned{
+          FullLayout(), "plan", CheckpointSource{"/c/step-3", "manifest", 3}, {5, 1 << 30}}),
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(PhaseChanged{job::JobPhase::kRunning, "trains", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
@@ -141,6 +142,7 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.epoch, after.epoch);
   EXPECT_EQ(*before.layout, *after.layout);
   EXPECT_EQ(before.plan_digest, after.plan_digest);
+  EXPECT_EQ(after.host_memory, (std::vector<int64_t>{5, 1 << 30}));
   EXPECT_EQ(before.submitted, after.submitted);
   EXPECT_EQ(before.ended, after.ended);
   EXPECT_EQ(before.stored_step, after.stored_step);
@@ -175,6 +177,7 @@ TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {
   const plan::Layout expected{.epoch = Epoch{2}, .nodes = {{"n", {3}}}, .data_digest = "data"};
   EXPECT_EQ(*epoch.layout, expected);
   EXPECT_EQ(epoch.plan_digest, "plan");
+  EXPECT_TRUE(epoch.host_memory.empty()) << "nothing is charged";
 }
 
 TEST(RecordCodecTest, LayoutOfAnUnknownSchedule_IsRefusedByName) {

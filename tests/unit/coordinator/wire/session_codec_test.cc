@@ -47,6 +47,17 @@ TEST(HelloTest, DeviceMemory_IsThatOfEachDevice) {
   EXPECT_EQ(HelloFromProto(hello)->device_memory, (std::vector<int64_t>{int64_t{80} << 30, 0}));
 }
 
+TEST(HelloTest, HostMemory_IsThatOfTheNode_AndUnknownOfOlderWorkers) {
+  v1::WorkerHello hello = GoodHello();
+  EXPECT_EQ(HelloFromProto(hello)->host_memory, 0);
+  hello.set_host_memory(int64_t{512} << 30);
+  EXPECT_EQ(HelloFromProto(hello)->host_memory, int64_t{512} << 30);
+  hello.set_host_memory(-1);
+  EXPECT_EQ(HelloFromProto(hello).status(),
+            absl::InvalidArgumentError("hello.host_memory is -1; it must be the number of bytes "
+                                       "that jobs may use, or 0 where it is not known"));
+}
+
 TEST(HelloTest, OtherProtocolVersion_IsFailedPrecondition) {
   EXPECT_EQ(CodeOf([](v1::WorkerHello& h) { h.set_protocol_version(kProtocolVersion + 1); }),
             absl::StatusCode::kFailedPrecondition);

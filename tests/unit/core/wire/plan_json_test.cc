@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/plan/loss.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
 #include "core/wire/plan_dot.h"
@@ -20,6 +22,7 @@ namespace phalanx::wire {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 using support::AJob;
@@ -355,6 +358,22 @@ TEST(PlanTableTest, Table_OfASmallJob_ReadsAsPrinted) {
   EXPECT_THAT(table,
               HasSubstr("4     node-0/4  language  0/0/0/1      2      2-3     0-3    0-3  0-5"));
   EXPECT_THAT(table, HasSubstr("Idle devices: 2 (node-0/6, node-0/7)\n"));
+}
+
+TEST(PlanTableTest, HostMemory_IsThatOfTheNodeWithMost_WhereAnyIsTaken) {
+  AJob job = AJob().Module("language", Llama(), {.tp = 3}).Batch(4, 1);
+  job.spec().checkpoint = job::Checkpoint{.directory = "checkpoints"};
+  const plan::Plan plan = MustPlan(job, 2, 2);
+  const std::vector<plan::HostEstimate> nodes =
+      plan::HostMemoryOf(plan, plan::EstimateMemory(plan));
+  ASSERT_GT(nodes[0].total(), nodes[1].total());
+  EXPECT_THAT(PlanTable(plan, {}),
+              HasSubstr(absl::StrCat(
+                  "Host memory, at most on node-0: ", plan::FormatBytes(nodes[0].total()),
+                  "\n  second homes ", plan::FormatBytes(nodes[0].copies), ", checkpoints ",
+                  plan::FormatBytes(nodes[0].snapshot), "\n")));
+  EXPECT_THAT(PlanTable(MustPlan(AJob().Module("language", Llama(), {.dp = 2}).Batch(4, 1)), {}),
+              Not(HasSubstr("Host memory")));
 }
 
 TEST(PlanJsonTest, Loss_ListsMovesWithWhereTheyComeFrom) {
