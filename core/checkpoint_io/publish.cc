@@ -18,6 +18,7 @@
 #include "core/checkpoint/names.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "core/checkpoint_io/folders.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/posix/file.h"
 #include "core/posix/whole_file.h"
 
@@ -111,8 +112,11 @@ void RemoveWritten(const std::string& folder, Cleaner cleaner) {
   cleaner.RemoveFolder(folder);
 }
 
-// First it loses its name, so that nobody takes what is left of it for a checkpoint.
+// First it loses its name, so that nobody takes what is left of it for a checkpoint. One that
+// somebody reads stays until the next publication.
 void Remove(const ListedCheckpoint& checkpoint, Cleaner cleaner, std::vector<std::string>* left) {
+  const std::optional<CheckpointLock> lock = CheckpointLock::ToDelete(checkpoint.path);
+  if (!lock.has_value()) return;
   const std::string draft =
       DraftName(checkpoint.name, checkpoint.manifest->store, checkpoint.manifest->number);
   const std::string doomed =

@@ -21,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/checkpoint_io/part_reader.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
@@ -342,6 +343,57 @@ TEST_F(WritingTest, CheckpointInUse_StaysBesideThoseThatAreKept) {
                        "/step-00000010.epoch-3";
   ASSERT_TRUE(Publish(publication).ok());
   EXPECT_THAT(NamesIn(folder_), SizeIs(3));
+}
+
+TEST_F(WritingTest, CheckpointThatAnotherReads_StaysUntilThePublicationAfterIt) {
+  PublishSteps({10, 20});
+  {
+    const auto reading = CheckpointLock::ToRead(folder_ + "/step-00000010.epoch-3");
+    ASSERT_TRUE(reading.ok()) << reading.status();
+    const auto published = drafts_.WriteAndPublish({.step = 30, .epoch = 3});
+    ASSERT_TRUE(published.ok()) << published.status();
+    EXPECT_THAT(published->left, IsEmpty());
+    EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000010.epoch-3", "step-00000020.epoch-3",
+                                              "step-00000030.epoch-3"));
+  }
+  PublishSteps({40});
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000030.epoch-3", "step-00000040.epoch-3"));
+}
+
+// Of another process, as a job's first node is.
+TEST_F(WritingTest, CheckpointThatAnotherProcessChooses_StaysWhileItIsVerified) {
+  PublishSteps({10});
+  const std::string said = SaidByChild([&]() -> std::string {
+    bool published = false;
+    const auto choice = ChooseCheckpoint(folder_, spec_, {.on_bytes = [&](int64_t) {
+                                           if (!published) {
+                                             published = true;
+                                             PublishSteps({20, 30});
+                                           }
+                                           return absl::OkStatus();
+                                         }});
+    if (!choice.ok()) return choice.status().ToString();
+    return choice->checkpoint.has_value() ? choice->checkpoint->path : "none";
+  });
+  EXPECT_EQ(said, folder_ + "/step-00000010.epoch-3");
+  PublishSteps({40});
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000030.epoch-3", "step-00000040.epoch-3"));
+}
+
+TEST_F(WritingTest, FileSystemWithoutLocks_TakesCheckpointsAllTheSame) {
+  for (const uint32_t error : {EOPNOTSUPP, ENOLCK, EBADF}) {
+    const std::string said = SaidByChild([&]() -> std::string {
+      if (!Refuse(__NR_flock, error)) return "skip";
+      PublishSteps({10, 20, 30});
+      const auto choice = ChooseCheckpoint(folder_, spec_, {});
+      return choice.ok() && choice->checkpoint.has_value() ? choice->checkpoint->path
+                                                           : choice.status().ToString();
+    });
+    if (said == "skip") GTEST_SKIP() << "this process may not filter its system calls";
+    EXPECT_EQ(said, folder_ + "/step-00000030.epoch-3");
+    EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000020.epoch-3", "step-00000030.epoch-3"));
+    std::filesystem::remove_all(folder_);
+  }
 }
 
 TEST_F(WritingTest, StrangersFile_StaysAndIsTold) {
