@@ -169,29 +169,6 @@ absl::StatusOr<std::string> WhyNot(const ListedCheckpoint& listed, const job::Jo
   return because(absl::StrReplaceAll(sound.message(), {{"\n", "; "}}));
 }
 
-// Errors: NotFound if a checkpoint was deleted meanwhile that might have been chosen; as of
-// ChooseCheckpoint.
-absl::StatusOr<Choice> ChooseListed(const std::string& folder, const job::JobSpec& spec,
-                                    const VerifyOptions& options) {
-  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(folder);
-  if (absl::IsNotFound(listed.status())) return Choice();
-  if (!listed.ok()) return listed.status();
-  Choice choice;
-  for (ListedCheckpoint& one : *listed) {
-    absl::StatusOr<std::string> why_not = WhyNot(one, spec, options);
-    if (!why_not.ok()) {
-      if (!absl::IsNotFound(why_not.status())) return why_not.status();
-      return absl::NotFoundError(absl::StrCat(one.path, ": ", why_not.status().message()));
-    }
-    if (why_not->empty()) {
-      choice.checkpoint = {std::move(one.path), *std::move(one.manifest)};
-      break;
-    }
-    choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", *why_not));
-  }
-  return choice;
-}
-
 std::string Resolved(const std::string& path, const std::string& directory) {
   return path.starts_with('/') ? path : absl::StrCat(directory, "/", path);
 }
@@ -227,6 +204,29 @@ absl::StatusOr<Choice> ChooseNamed(const job::JobSpec& spec, const std::string& 
   if (absl::IsDataLoss(sound)) return CannotResume(spec, absl::StrSplit(sound.message(), '\n'));
   RETURN_IF_ERROR(sound);
   return Choice{.checkpoint = Checkpoint{path, *std::move(manifest)}};
+}
+
+// Errors: NotFound if a checkpoint was deleted meanwhile that might have been chosen; as of
+// ChooseCheckpoint.
+absl::StatusOr<Choice> ChooseListed(const std::string& folder, const job::JobSpec& spec,
+                                    const VerifyOptions& options) {
+  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(folder);
+  if (absl::IsNotFound(listed.status())) return Choice();
+  if (!listed.ok()) return listed.status();
+  Choice choice;
+  for (ListedCheckpoint& one : *listed) {
+    absl::StatusOr<std::string> why_not = WhyNot(one, spec, options);
+    if (!why_not.ok()) {
+      if (!absl::IsNotFound(why_not.status())) return why_not.status();
+      return absl::NotFoundError(absl::StrCat(one.path, ": ", why_not.status().message()));
+    }
+    if (why_not->empty()) {
+      choice.checkpoint = {std::move(one.path), *std::move(one.manifest)};
+      break;
+    }
+    choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", *why_not));
+  }
+  return choice;
 }
 
 }  // namespace
