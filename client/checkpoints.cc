@@ -254,6 +254,7 @@ int CheckpointsVerify(const std::string& path, Format format, Io& io) {
                                            return absl::OkStatus();
                                          }});
   }();
+  if (absl::IsNotFound(status)) return FailAt(path, status, io);
   return PrintVerified(path, *manifest, absl::StrSplit(status.message(), '\n', absl::SkipEmpty()),
                        format, io);
 }

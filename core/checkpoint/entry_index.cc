@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,11 @@ std::string RowsOf(int64_t first, int64_t end) {
 
 std::string KeyOf(const std::string& module, const std::string& tensor) {
   return absl::StrCat(module, "/", tensor);
+}
+
+template <typename Matrix>
+std::string SizeOf(const Matrix& matrix) {
+  return absl::StrCat("[", matrix.rows, ", ", matrix.cols, "]");
 }
 
 // The first rows of `where` that `found`, which do not overlap, do not cover.
@@ -127,21 +133,41 @@ absl::StatusOr<std::vector<FoundEntry>> EntryIndex::Find(const std::string& modu
                                           ": no file has all of ", RowsOf(first, end)));
 }
 
-absl::Status EntryIndex::CheckWhole() const {
+absl::Status EntryIndex::CheckTensor(const ModelTensor& wanted) const {
+  const std::string name = KeyOf(wanted.module, wanted.tensor);
+  const auto known = tensors_.find(name);
+  if (known == tensors_.end() && !wanted.required) return absl::OkStatus();
+  const std::string model = absl::StrCat(name, ": the model has ", SizeOf(wanted), ", the files ");
+  if (known == tensors_.end()) return absl::NotFoundError(model + "have none of it");
+  const Tensor& held = known->second;
+  if (held.rows != wanted.rows || held.cols != wanted.cols)
+    return absl::InvalidArgumentError(absl::StrCat(model, "have ", SizeOf(held)));
+  for (size_t i = 0; i < kKinds; ++i) {
+    const auto kind = static_cast<Kind>(i);
+    if ((kind == Kind::kWeight) != wanted.trains || held.kinds[i].by_row.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, wanted.trains ? ": trains in the model" : ": is frozen in the model",
+                     ", so it may have no #", ToString(kind)));
+  }
+  for (size_t i = 0; i < kKinds; ++i) {
+    const auto kind = static_cast<Kind>(i);
+    if ((kind == Kind::kWeight) == wanted.trains) continue;
+    RETURN_IF_ERROR(
+        Find(wanted.module, wanted.tensor, kind, {0, 0, wanted.rows, wanted.cols}).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EntryIndex::CheckWhole(absl::Span<const ModelTensor> tensors) const {
+  std::set<std::string> known;
+  for (const ModelTensor& tensor : tensors) {
+    RETURN_IF_ERROR(CheckTensor(tensor));
+    known.insert(KeyOf(tensor.module, tensor.tensor));
+  }
   for (const auto& [name, tensor] : tensors_) {
-    const size_t slash = name.find('/');
-    const bool trains = tensor.kinds[static_cast<size_t>(Kind::kWeight)].by_row.empty();
-    for (size_t kind = 0; kind < kKinds; ++kind) {
-      const bool weight = static_cast<Kind>(kind) == Kind::kWeight;
-      if (weight != trains) {
-        RETURN_IF_ERROR(Find(name.substr(0, slash), name.substr(slash + 1), static_cast<Kind>(kind),
-                             {0, 0, tensor.rows, tensor.cols})
-                            .status());
-      } else if (!tensor.kinds[kind].by_row.empty()) {
-        return absl::InvalidArgumentError(absl::StrCat(name, ": has weights, so it may have no #",
-                                                       ToString(static_cast<Kind>(kind))));
-      }
-    }
+    if (known.count(name) != 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": the model has no such tensor, the files have ", SizeOf(tensor)));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/checkpoint/entry.h"
+#include "core/checkpoint/model_tensors.h"
 
 namespace phalanx::checkpoint {
 
@@ -33,9 +34,10 @@ class EntryIndex {
   absl::StatusOr<std::vector<FoundEntry>> Find(const std::string& module, const std::string& tensor,
                                                Kind kind, const Rectangle& where) const;
 
-  // Of every tensor of which something stands here: up to the last row and column that do, its
-  // master and moments, or its weights and nothing else. Errors: as of Find.
-  absl::Status CheckWhole() const;
+  // Exactly these tensors stand here, each whole: its master and moments, or its weights, and
+  // nothing else. Errors: NotFound, InvalidArgument, with the tensor, what the model asks for and
+  // what the files have.
+  absl::Status CheckWhole(absl::Span<const ModelTensor> tensors) const;
 
  private:
   struct Item {
@@ -51,6 +53,7 @@ class EntryIndex {
     int64_t rows = 0, cols = 0;  // as far as anything stands
   };
 
+  absl::Status CheckTensor(const ModelTensor& wanted) const;
   static absl::Status CheckOnce(absl::Span<const PartHeader> files, const Items& items);
 
   std::map<std::string, Tensor> tensors_;  // "MODULE/TENSOR"

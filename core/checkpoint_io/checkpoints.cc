@@ -16,12 +16,17 @@
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/checkpoint/entry_index.h"
+#include "core/checkpoint/model_tensors.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/checkpoint_io/part_reader.h"
 #include "core/job/failure.h"
 #include "core/posix/file.h"
 
 namespace phalanx::checkpoint {
 namespace {
+
+// Of a folder whose checkpoints are deleted while they are looked at.
+constexpr int32_t kListingsMax = 8;
 
 std::string ManifestPath(const std::string& checkpoint) {
   return absl::StrCat(checkpoint, "/", kManifestFile);
@@ -40,10 +45,12 @@ absl::Status FolderError(const std::string& folder, const std::error_code& error
 // Verifies one checkpoint, part after part, on several threads. Thread-safe.
 class Verification {
  public:
-  Verification(const std::string& checkpoint, const Manifest& manifest,
+  // `spec`: a job of the manifest's model, or nullptr.
+  Verification(const std::string& checkpoint, const Manifest& manifest, const job::JobSpec* spec,
                const VerifyOptions& options)
       : checkpoint_(checkpoint),
         manifest_(manifest),
+        spec_(spec),
         options_(options),
         headers_(manifest.parts.size()),
         damage_(manifest.parts.size()) {}
@@ -111,12 +118,17 @@ class Verification {
 
   absl::Status CheckTogether() const {
     ASSIGN_OR_RETURN(const EntryIndex index, EntryIndex::Create(headers_));
-    return index.CheckWhole();
+    if (spec_ != nullptr) return index.CheckWhole(TensorsOf(*spec_));
+    const absl::StatusOr<std::vector<ModelTensor>> tensors =
+        TensorsOf(manifest_.model, manifest_.entries());
+    if (!tensors.ok()) return Annotate(tensors.status(), kManifestFile);
+    return index.CheckWhole(*tensors);
   }
 
   // Constant after construction.
   const std::string& checkpoint_;
   const Manifest& manifest_;
+  const job::JobSpec* const spec_;
   const VerifyOptions& options_;
   std::atomic<size_t> next_ = 0;  // part that nobody has taken
   // Each element is of the thread that took the part.
@@ -127,10 +139,24 @@ class Verification {
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Why a job cannot go on from it; empty if it can. Errors: what on_bytes returns.
+absl::Status Verify(const std::string& checkpoint, const Manifest& manifest,
+                    const job::JobSpec* spec, const VerifyOptions& options) {
+  ASSIGN_OR_RETURN(const CheckpointLock lock, CheckpointLock::ToRead(checkpoint));
+  return Verification(checkpoint, manifest, spec, options).Run();
+}
+
+// Why a job cannot go on from it; empty if it can. Errors: NotFound if it was deleted since it was
+// listed; what on_bytes returns.
 absl::StatusOr<std::string> WhyNot(const ListedCheckpoint& listed, const job::JobSpec& spec,
                                    const VerifyOptions& options) {
-  if (!listed.manifest.ok()) return std::string(listed.manifest.status().message());
+  // Of what is wrong with one that is there no longer nobody wants to know.
+  const auto because = [&](std::string reason) -> absl::StatusOr<std::string> {
+    std::error_code error;
+    const auto there = std::filesystem::symlink_status(listed.path, error);
+    if (there.type() != std::filesystem::file_type::not_found) return reason;
+    return absl::NotFoundError("was deleted");
+  };
+  if (!listed.manifest.ok()) return because(std::string(listed.manifest.status().message()));
   const std::vector<Violation> violations =
       Incompatible(spec, ToString(listed.name), *listed.manifest);
   if (!violations.empty()) {
@@ -138,9 +164,10 @@ absl::StatusOr<std::string> WhyNot(const ListedCheckpoint& listed, const job::Jo
       absl::StrAppend(out, violation.rule);
     });
   }
-  const absl::Status sound = VerifyCheckpoint(listed.path, *listed.manifest, options);
+  const absl::Status sound = Verify(listed.path, *listed.manifest, &spec, options);
   if (!sound.ok() && !absl::IsDataLoss(sound)) return sound;
-  return absl::StrReplaceAll(sound.message(), {{"\n", "; "}});
+  if (sound.ok()) return "";
+  return because(absl::StrReplaceAll(sound.message(), {{"\n", "; "}}));
 }
 
 // Of spec.checkpoint.resume_from, `rules` about its value.
@@ -169,10 +196,34 @@ absl::StatusOr<Choice> ChooseNamed(const job::JobSpec& spec, const std::string& 
   for (const Violation& violation : Incompatible(spec, path, *manifest))
     rules.push_back(violation.rule);
   if (!rules.empty()) return CannotResume(spec, rules);
-  const absl::Status sound = VerifyCheckpoint(path, *manifest, options);
+  const absl::Status sound = Verify(path, *manifest, &spec, options);
+  if (absl::IsNotFound(sound)) return OutOfReach(path, sound);
   if (absl::IsDataLoss(sound)) return CannotResume(spec, absl::StrSplit(sound.message(), '\n'));
   RETURN_IF_ERROR(sound);
   return Choice{.checkpoint = Checkpoint{path, *std::move(manifest)}};
+}
+
+// Errors: NotFound if a checkpoint was deleted meanwhile that might have been chosen; as of
+// ChooseCheckpoint.
+absl::StatusOr<Choice> ChooseListed(const std::string& folder, const job::JobSpec& spec,
+                                    const VerifyOptions& options) {
+  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(folder);
+  if (absl::IsNotFound(listed.status())) return Choice();
+  if (!listed.ok()) return listed.status();
+  Choice choice;
+  for (ListedCheckpoint& one : *listed) {
+    absl::StatusOr<std::string> why_not = WhyNot(one, spec, options);
+    if (!why_not.ok()) {
+      if (!absl::IsNotFound(why_not.status())) return why_not.status();
+      return absl::NotFoundError(absl::StrCat(one.path, ": ", why_not.status().message()));
+    }
+    if (why_not->empty()) {
+      choice.checkpoint = {std::move(one.path), *std::move(one.manifest)};
+      break;
+    }
+    choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", *why_not));
+  }
+  return choice;
 }
 
 }  // namespace
@@ -222,24 +273,16 @@ absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
 
 absl::Status VerifyCheckpoint(const std::string& checkpoint, const Manifest& manifest,
                               const VerifyOptions& options) {
-  return Verification(checkpoint, manifest, options).Run();
+  return Verify(checkpoint, manifest, /*spec=*/nullptr, options);
 }
 
 absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::JobSpec& spec,
                                         const VerifyOptions& options) {
-  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(folder);
-  if (absl::IsNotFound(listed.status())) return Choice();
-  if (!listed.ok()) return listed.status();
-  Choice choice;
-  for (ListedCheckpoint& one : *listed) {
-    ASSIGN_OR_RETURN(const std::string why_not, WhyNot(one, spec, options));
-    if (why_not.empty()) {
-      choice.checkpoint = {std::move(one.path), *std::move(one.manifest)};
-      break;
-    }
-    choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", why_not));
+  for (int32_t listing = 1;; ++listing) {
+    absl::StatusOr<Choice> choice = ChooseListed(folder, spec, options);
+    // One that its job deletes has newer ones beside it, which were not there to be listed.
+    if (!absl::IsNotFound(choice.status()) || listing == kListingsMax) return choice;
   }
-  return choice;
 }
 
 absl::StatusOr<Choice> ChooseToResume(const job::JobSpec& spec, const std::string& directory,

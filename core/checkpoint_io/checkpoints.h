@@ -40,8 +40,10 @@ struct VerifyOptions {
   // error ends the verification, which returns it.
   std::function<absl::Status(int64_t bytes)> on_bytes;
 };
-// Reads every byte of the parts. Errors: DataLoss, with a line for each thing that is wrong, by
-// file and entry, the first kDamageMax of them; what on_bytes returns.
+// Reads every byte of the parts, then compares what they hold with the model that the manifest
+// describes. Holds the checkpoint's lock (lock.h) meanwhile. Errors: DataLoss, with a line for each
+// thing that is wrong, by file and entry, the first kDamageMax of them; NotFound if it is being
+// deleted; what on_bytes returns.
 inline constexpr size_t kDamageMax = 20;
 absl::Status VerifyCheckpoint(const std::string& checkpoint, const Manifest& manifest,
                               const VerifyOptions& options);
@@ -54,7 +56,9 @@ struct Choice {
   std::optional<Checkpoint> checkpoint;  // the newest that is sound and of the job's model
   std::vector<std::string> passed_over;  // newer ones: "step-00000060.epoch-3: ..."
 };
-// No folder is one without checkpoints. Errors: as of ListCheckpoints; what on_bytes returns.
+// No folder is one without checkpoints. One that is deleted before it was verified is not passed
+// over: the folder is looked at again. Errors: as of ListCheckpoints, NotFound where checkpoints
+// are deleted again and again; what on_bytes returns.
 absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::JobSpec& spec,
                                         const VerifyOptions& options);
 

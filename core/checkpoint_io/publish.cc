@@ -18,6 +18,7 @@
 #include "core/checkpoint/names.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "core/checkpoint_io/folders.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/posix/file.h"
 #include "core/posix/whole_file.h"
 
@@ -72,6 +73,9 @@ bool SameJob(const Manifest& a, const Manifest& b) {
   return a.store == b.store && a.number == b.number;
 }
 
+// In place of the dot before the name of a draft: a checkpoint that is being deleted.
+constexpr absl::string_view kDeleted = ".deleted-";
+
 // What it did not take away is told in `left`.
 class Cleaner {
  public:
@@ -92,33 +96,36 @@ class Cleaner {
   std::vector<std::string>* left_;
 };
 
-// First it loses its name, so that nobody takes what is left of it for a checkpoint.
+// A name that a writer gives to a file of a draft, whole or not.
+bool IsWrittenName(absl::string_view name) {
+  if (name == kManifestFile || IsLeftOf(kManifestFile, name)) return true;
+  absl::ConsumeSuffix(&name, ".tmp");
+  return ParsePartFileName(name).has_value();
+}
+
+void RemoveWritten(const std::string& folder, Cleaner cleaner) {
+  const absl::StatusOr<std::vector<std::string>> names = NamesIn(folder);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (IsWrittenName(name)) cleaner.RemoveFile(absl::StrCat(folder, "/", name));
+  }
+  cleaner.RemoveFolder(folder);
+}
+
+// First it loses its name, so that nobody takes what is left of it for a checkpoint. One that
+// somebody reads stays until the next publication.
 void Remove(const ListedCheckpoint& checkpoint, Cleaner cleaner, std::vector<std::string>* left) {
+  const std::optional<CheckpointLock> lock = CheckpointLock::ToDelete(checkpoint.path);
+  if (!lock.has_value()) return;
+  const std::string draft =
+      DraftName(checkpoint.name, checkpoint.manifest->store, checkpoint.manifest->number);
   const std::string doomed =
-      absl::StrCat(FolderOf(checkpoint.path), "/.deleted-", ToString(checkpoint.name), ".",
-                   checkpoint.manifest->store, "-job-", checkpoint.manifest->number);
+      absl::StrCat(FolderOf(checkpoint.path), "/", kDeleted, draft.substr(1));
   if (rename(checkpoint.path.c_str(), doomed.c_str()) != 0) {
     left->emplace_back(SystemError(checkpoint.path, errno).message());
     return;
   }
-  for (const PartFile& part : checkpoint.manifest->parts) {
-    cleaner.RemoveFile(absl::StrCat(doomed, "/", part.file));
-  }
-  cleaner.RemoveFile(absl::StrCat(doomed, "/", kManifestFile));
-  cleaner.RemoveFolder(doomed);
-}
-
-void RemoveDraft(const std::string& draft, Cleaner cleaner) {
-  const absl::StatusOr<std::vector<std::string>> names = NamesIn(draft);
-  if (!names.ok()) return;
-  for (const std::string& name : *names) {
-    absl::string_view stem = name;
-    absl::ConsumeSuffix(&stem, ".tmp");
-    if (ParsePartFileName(stem).has_value() || name == kManifestFile) {
-      cleaner.RemoveFile(absl::StrCat(draft, "/", name));
-    }
-  }
-  cleaner.RemoveFolder(draft);
+  RemoveWritten(doomed, cleaner);
 }
 
 bool SamePath(const std::string& a, const std::string& b) {
@@ -146,7 +153,8 @@ absl::Status CheckNewest(const Publication& publication) {
   return absl::OkStatus();
 }
 
-// Older checkpoints of the job beyond those that are kept, and drafts that it gave up.
+// Older checkpoints of the job beyond those that are kept, and drafts that it gave up; what is left
+// of either where a process was killed that wrote or deleted it.
 void Clean(const Publication& publication, const CheckpointName& published,
            std::vector<std::string>* left) {
   const Cleaner cleaner(left);
@@ -163,13 +171,20 @@ void Clean(const Publication& publication, const CheckpointName& published,
   if (!names.ok()) return;
   const Manifest& manifest = publication.manifest;
   for (const std::string& name : *names) {
+    absl::string_view deleted = name;
+    if (absl::ConsumePrefix(&deleted, kDeleted)) {
+      std::vector<std::string> told_before;
+      if (ParseDraftName(absl::StrCat(".", deleted), manifest.store, manifest.number).has_value())
+        RemoveWritten(absl::StrCat(publication.directory, "/", name), Cleaner(&told_before));
+      continue;
+    }
     const std::optional<CheckpointName> draft =
         ParseDraftName(name, manifest.store, manifest.number);
     if (!draft.has_value()) continue;
     // One of a later step is being written; one of an older epoch nobody writes any more.
     if (draft->epoch < published.epoch ||
         (draft->epoch == published.epoch && draft->step < published.step)) {
-      RemoveDraft(absl::StrCat(publication.directory, "/", name), cleaner);
+      RemoveWritten(absl::StrCat(publication.directory, "/", name), cleaner);
     }
   }
 }

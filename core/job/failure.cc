@@ -88,7 +88,7 @@ constexpr std::array kFailures = {
                   "check that the nodes can read the shards at a fair speed"},
     FailureTraits{
         K::kCheckpointInvalid, "CheckpointInvalid", false, Fault::kUser,
-        "the checkpoint to go on from is damaged, of another model, or of no step before "
+        "the checkpoint to go on from is damaged, of another model, or of a step behind "
         "the job's last",
         "name another in checkpoint.resume_from; phalanx checkpoints list and verify show "
         "which are sound"},

@@ -3,15 +3,20 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "core/posix/unique_fd.h"
 
 namespace phalanx {
 namespace {
+
+constexpr absl::string_view kDraftEnd = ".new";
 
 bool WriteAndSync(const std::string& path, absl::string_view text) {
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -28,13 +33,20 @@ bool WriteAndSync(const std::string& path, absl::string_view text) {
 }  // namespace
 
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
-  const std::string draft = absl::StrCat(path, ".", getpid(), ".new");
+  const std::string draft = absl::StrCat(path, ".", getpid(), kDraftEnd);
   if (WriteAndSync(draft, text) && std::rename(draft.c_str(), path.c_str()) == 0) {
     return absl::OkStatus();
   }
   const int error = errno;
   unlink(draft.c_str());
   return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
+}
+
+bool IsLeftOf(absl::string_view whole, absl::string_view name) {
+  return absl::ConsumePrefix(&name, whole) && absl::ConsumePrefix(&name, ".") &&
+         absl::ConsumeSuffix(&name, kDraftEnd) && !name.empty() &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
 }
 
 }  // namespace phalanx

@@ -11,5 +11,8 @@ namespace phalanx {
 // Writes `text` to a file beside `path`, syncs it and renames it to `path`. A file that is there
 // stays as it is until then. Errors: Unavailable, with the path and the reason; nothing is left.
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
+// Whether a process that was killed in WriteWholeFile may have left a file of this name beside one
+// of name `whole`.
+bool IsLeftOf(absl::string_view whole, absl::string_view name);
 
 }  // namespace phalanx

@@ -16,6 +16,7 @@
 #include "core/base/status.h"
 #include "core/checkpoint/entry_index.h"
 #include "core/checkpoint/local_entries.h"
+#include "core/checkpoint/model_tensors.h"
 #include "core/checkpoint_io/part_reader.h"
 #include "worker/checkpoint/sections.h"
 #include "worker/model/torch_boundary.h"
@@ -70,12 +71,16 @@ class Loading {
   Loading(const std::string& checkpoint, const Manifest& manifest, int32_t threads)
       : checkpoint_(checkpoint), manifest_(manifest), threads_(std::max(threads, 1)) {}
 
-  absl::Status Run(std::vector<Section> sections) {
+  // `tensors`: of the job's model.
+  absl::Status Run(absl::Span<const ModelTensor> tensors, std::vector<Section> sections) {
     RETURN_IF_ERROR(ReadHeaders());
-    ASSIGN_OR_RETURN(const EntryIndex index, EntryIndex::Create(headers_));
+    const absl::StatusOr<EntryIndex> index = EntryIndex::Create(headers_);
+    if (!index.ok()) return absl::DataLossError(index.status().message());
+    if (const absl::Status whole = index->CheckWhole(tensors); !whole.ok())
+      return absl::DataLossError(whole.message());
     std::vector<std::vector<WantedEntry>> wanted;
     for (const Section& section : sections) {
-      ASSIGN_OR_RETURN(wanted.emplace_back(), WantedOf(section, index));
+      ASSIGN_OR_RETURN(wanted.emplace_back(), WantedOf(section, *index));
     }
     for (size_t i = 0; i < sections.size(); ++i) RETURN_IF_ERROR(Fill(sections[i], wanted[i]));
     return absl::OkStatus();
@@ -213,7 +218,8 @@ absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const
         }));
   }
   RETURN_IF_ERROR(model::CallTorch("loading a checkpoint", [&] {
-    return Loading(checkpoint, manifest, threads).Run(SectionsToRead(plan, state));
+    return Loading(checkpoint, manifest, threads)
+        .Run(TensorsOf(plan.spec), SectionsToRead(plan, state));
   }));
   state.Adopt(StartOf(manifest));
   return absl::OkStatus();

@@ -22,7 +22,8 @@ Manifest ManifestOf(const plan::Plan& plan, const std::string& store, int64_t nu
                     const train::Decision& decision, const train::Counts& counts);
 
 // Fills all homes, mirrors too, and what does not train; then adopts the checkpoint's start. What
-// is needed is found before any of it is read. `state` is empty (TrainingState::CreateEmpty) and of
+// is needed is found before any of it is read, and that the files hold exactly the job's model.
+// `state` is empty (TrainingState::CreateEmpty) and of
 // no use after an error. Errors: FailedPrecondition if the job cannot go on from it; DataLoss, with
 // the names of file and entry.
 absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const plan::Plan& plan,

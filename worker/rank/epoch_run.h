@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
 #include "core/checkpoint/manifest.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/plan/plan.h"
 #include "core/posix/unique_fd.h"
 #include "core/schedule/simulator.h"
@@ -127,6 +128,8 @@ class EpochRun {
   bool reporter_ = false;
   std::string store_;                             // as people and manifests name it
   std::optional<checkpoint::Manifest> manifest_;  // of the checkpoint that the order names
+  // While the epoch runs: another may have to go back to it.
+  std::optional<checkpoint::CheckpointLock> checkpoint_lock_;
   int64_t first_step_ = 1;
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;

@@ -60,18 +60,20 @@ absl::Status EpochRun::FindCheckpoint() {
   first_step_ = order_.begins().decision().step() + 1;
   if (!order_.assign().has_checkpoint()) return absl::OkStatus();
   const v1::CheckpointSource& source = order_.assign().checkpoint();
+  // The job may have gone on since, and its processes keep a later state: then nobody needs it.
+  if (order_.has_begins() && source.step() + 1 != first_step_) return absl::OkStatus();
+  absl::StatusOr<checkpoint::CheckpointLock> lock =
+      checkpoint::CheckpointLock::ToRead(source.path());
+  if (!lock.ok()) return OfCheckpoint(lock.status());
   absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ReadManifestOf(source.path());
   if (!manifest.ok()) return OfCheckpoint(manifest.status());
   if (Digest(checkpoint::WriteManifest(*manifest)) != source.manifest_digest()) {
     return OfCheckpoint(absl::UnavailableError(
         "its manifest is another one than that which was chosen: nodes see different folders"));
   }
-  if (!order_.has_begins()) {
-    first_step_ = manifest->step + 1;
-  } else if (manifest->step + 1 != first_step_) {
-    return absl::OkStatus();  // the job has gone on since, and its processes keep a later state
-  }
+  first_step_ = manifest->step + 1;
   manifest_ = *std::move(manifest);
+  checkpoint_lock_ = *std::move(lock);
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/digest.h"
+#include "core/checkpoint_io/lock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/rank/rank_world.h"
@@ -58,7 +59,10 @@ v1::CheckpointSource SourceOf(const std::string& path) {
   EXPECT_TRUE(manifest.ok()) << manifest.status();
   v1::CheckpointSource source;
   source.set_path(path);
-  if (manifest.ok()) source.set_manifest_digest(Digest(checkpoint::WriteManifest(*manifest)));
+  if (manifest.ok()) {
+    source.set_manifest_digest(Digest(checkpoint::WriteManifest(*manifest)));
+    source.set_step(manifest->step);
+  }
   return source;
 }
 
@@ -93,6 +97,60 @@ TEST(RankCheckpointsTest, NewProcessesThatBeginWithOne_TrainAsIfNothingHadHappen
     EXPECT_EQ(broken[i].loss, unbroken[i].loss) << "step " << i + 1;
     EXPECT_EQ(broken[i].gradient_norm, unbroken[i].gradient_norm) << "step " << i + 1;
   }
+}
+
+// Another job's `keep` counts it; this one may have to go back to it.
+TEST(RankCheckpointsTest, CheckpointThatAnEpochWentOnFrom_CannotBeDeletedMeanwhile) {
+  const DataFolder data = MakeData();
+  std::string path;
+  {
+    RankWorld world(data, Job("first", "{every: 3}"));
+    path = WriteOne(world);
+  }
+  ASSERT_TRUE(checkpoint::CheckpointLock::ToDelete(path).has_value());
+  {
+    JobOptions options = Job("second", "");
+    options.steps = kForEver;
+    RankWorld world(data, options);
+    world.Begin(std::nullopt, [&](v1::RunEpoch& run) {
+      *run.mutable_assign()->mutable_checkpoint() = SourceOf(path);
+    });
+    world.Await([](const RankWorld::Said& said) { return !said.steps.empty(); });
+    EXPECT_FALSE(checkpoint::CheckpointLock::ToDelete(path).has_value());
+  }
+  EXPECT_TRUE(checkpoint::CheckpointLock::ToDelete(path).has_value());
+}
+
+TEST(RankCheckpointsTest, CheckpointThatIsGone_IsNotMissedByAJobThatHasGoneOnSince) {
+  const DataFolder data = MakeData();
+  std::string path;
+  {
+    RankWorld world(data, Job("first", "{every: 3}"));
+    path = WriteOne(world);
+  }
+  JobOptions options = Job("second", "");
+  options.steps = kForEver;
+  RankWorld world(data, options);
+  const v1::CheckpointSource source = SourceOf(path);
+  const auto from_it = [&](v1::RunEpoch& run) {
+    *run.mutable_assign()->mutable_checkpoint() = source;
+  };
+  world.Begin(std::nullopt, from_it);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  v1::EpochBegins begins;
+  for (const auto& [rank, quiet] : world.Stop().quiet) {
+    if (quiet.decision().step() <= begins.decision().step()) continue;
+    *begins.mutable_decision() = quiet.decision();
+    begins.set_updates(quiet.updates());
+    begins.set_skipped_in_a_row(quiet.skipped_in_a_row());
+  }
+  ASSERT_GT(begins.decision().step(), kWritten);
+  std::filesystem::remove_all(path);
+  world.Begin(begins, from_it);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& s) { return !s.steps.empty() || !s.errors.empty(); });
+  EXPECT_THAT(said.errors, IsEmpty());
+  EXPECT_EQ(said.steps.front().step(), begins.decision().step() + 1);
 }
 
 TEST(RankCheckpointsTest, WhatOneRankWrites_AllWrite_AndTheLastStepAlways) {

@@ -9,6 +9,7 @@
 #include "core/base/prng.h"
 #include "core/checkpoint/entry.h"
 #include "core/checkpoint/manifest.h"
+#include "core/checkpoint/model_tensors.h"
 #include "gtest/gtest.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/specs.h"
@@ -109,6 +110,8 @@ TEST(CheckpointFuzzTest, MutatedManifests_AreReadOrRefused) {
       ++read_count;
       const auto again = checkpoint::ReadManifest(checkpoint::WriteManifest(*lying));
       ASSERT_TRUE(again.ok()) << again.status();
+      const auto tensors = checkpoint::TensorsOf(lying->model, lying->entries());
+      ASSERT_TRUE(tensors.ok() || tensors.status().message().size() > 10) << tensors.status();
     }
     for (const absl::Status& status : {damaged.status(), lying.status()}) {
       ASSERT_TRUE(status.ok() || status.message().size() > 10) << status;

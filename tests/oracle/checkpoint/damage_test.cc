@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,30 @@ TEST_F(DamageTest, DamagedHeader_IsNamed) {
   for (const absl::Status& status : loaded.loaded) {
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr("rank-00001.safetensors: its header"));
+  }
+}
+
+// It describes another model than the files are of, and the job is of that one.
+TEST_F(DamageTest, ManifestOfAnotherModel_IsRefusedByEveryRank) {
+  const WrittenRun run = Write({2});
+  ASSERT_THAT(run.published, SizeIs(1));
+  const auto manifest = checkpoint::ReadManifestOf(run.published[0]);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const std::pair<int32_t, std::string> cases[] = {{1, "the model has no such tensor"},
+                                                   {3, "the files have none of it"}};
+  for (const auto& [layers, fault] : cases) {
+    job::JobSpec spec = job_.spec;
+    spec.modules[1].architecture.layers = layers;
+    checkpoint::Manifest lying = *manifest;
+    lying.model = checkpoint::ModelOf(spec);
+    support::WriteFile(run.published[0] + "/manifest.json", checkpoint::WriteManifest(lying));
+    const WrittenRun loaded = TrainAndWrite(PlanFor(spec), job_.data, {.load = run.published[0]});
+    EXPECT_THAT(loaded.steps, IsEmpty());
+    ASSERT_FALSE(loaded.loaded.empty());
+    for (const absl::Status& status : loaded.loaded) {
+      EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+      EXPECT_THAT(status.message(), AllOf(HasSubstr("language/model.layers."), HasSubstr(fault)));
+    }
   }
 }
 

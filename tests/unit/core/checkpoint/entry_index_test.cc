@@ -61,19 +61,54 @@ TEST(EntryIndexTest, WhatStandsTwice_IsNamedWithBothFiles) {
   EXPECT_EQ(Refusal({File(1, {{0, 0, 8, 3}}), File(4, {{0, 0, 8, 3}}, Kind::kMaster)}), "");
 }
 
-TEST(EntryIndexTest, CheckWhole_MissesWhatAnotherKindHas) {
+// Of files that are to hold language/t alone, 8 x 6.
+std::string Fault(const std::vector<PartHeader>& files, bool trains = true) {
+  const ModelTensor tensor{
+      .module = "language", .tensor = "t", .rows = 8, .cols = 6, .trains = trains};
+  return std::string(EntryIndex::Create(files)->CheckWhole({tensor}).message());
+}
+// Master and moments of the rectangles.
+std::vector<PartHeader> State(const std::vector<Rectangle>& rectangles) {
+  return {File(0, rectangles, Kind::kMaster), File(1, rectangles),
+          File(2, rectangles, Kind::kSecondMoment)};
+}
+
+TEST(EntryIndexTest, CheckWhole_WantsMasterAndMoments_OrWeights) {
   const std::vector<Rectangle> all = {{0, 0, 8, 6}};
-  const auto whole = [&](const std::vector<PartHeader>& files) {
-    return std::string(EntryIndex::Create(files)->CheckWhole().message());
-  };
-  const PartHeader master = File(0, all, Kind::kMaster), second = File(0, all, Kind::kSecondMoment);
-  EXPECT_EQ(whole({master, File(1, all), second}), "");
-  EXPECT_EQ(whole({File(0, all, Kind::kWeight)}), "");
-  EXPECT_EQ(whole({master, second}), "language/t#m: no file has all of rows 0-7");
-  EXPECT_EQ(whole({master, File(1, {{0, 0, 7, 6}}), second}),
+  const std::vector<PartHeader> state = State(all);
+  EXPECT_EQ(Fault(state), "");
+  EXPECT_EQ(Fault({File(0, all, Kind::kWeight)}, /*trains=*/false), "");
+  EXPECT_EQ(Fault({state[0], state[2]}), "language/t#m: no file has all of rows 0-7");
+  EXPECT_EQ(Fault({state[0], File(1, {{0, 0, 7, 6}}), state[2]}),
             "language/t#m: no file has all of row 7");
-  EXPECT_EQ(whole({master, File(1, all), second, File(2, all, Kind::kWeight)}),
-            "language/t: has weights, so it may have no #master");
+  EXPECT_EQ(Fault({state[0], state[1], state[2], File(3, all, Kind::kWeight)}),
+            "language/t: trains in the model, so it may have no #weight");
+  EXPECT_EQ(Fault(state, /*trains=*/false),
+            "language/t: is frozen in the model, so it may have no #master");
+  EXPECT_EQ(Fault({File(0, all, Kind::kWeight)}),
+            "language/t: trains in the model, so it may have no #weight");
+}
+
+TEST(EntryIndexTest, CheckWhole_WantsTheSizesOfTheModel) {
+  EXPECT_EQ(Fault(State({{0, 0, 9, 6}})),
+            "language/t: the model has [8, 6], the files have [9, 6]");
+  EXPECT_EQ(Fault(State({{0, 0, 8, 7}})),
+            "language/t: the model has [8, 6], the files have [8, 7]");
+  EXPECT_EQ(Fault(State({{0, 0, 6, 6}})),
+            "language/t: the model has [8, 6], the files have [6, 6]");
+  EXPECT_EQ(Fault(State({{0, 0, 8, 5}})),
+            "language/t: the model has [8, 6], the files have [8, 5]");
+}
+
+TEST(EntryIndexTest, CheckWhole_WantsTheTensorsOfTheModel) {
+  EXPECT_EQ(Fault({}), "language/t: the model has [8, 6], the files have none of it");
+  std::vector<PartHeader> files = State({{0, 0, 8, 6}});
+  files.push_back(File(3, {{2, 1, 3, 3}}));
+  files.back().entries[0].tensor = "u";
+  EXPECT_EQ(Fault(files), "language/u: the model has no such tensor, the files have [5, 4]");
+  const ModelTensor optional{
+      .module = "language", .tensor = "t", .rows = 8, .cols = 6, .required = false};
+  EXPECT_TRUE(EntryIndex::Create({})->CheckWhole({optional}).ok());
 }
 
 // Against looking at every pair and every element.

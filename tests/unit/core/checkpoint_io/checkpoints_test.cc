@@ -1,10 +1,12 @@
 #include "core/checkpoint_io/checkpoints.h"
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "tests/unit/core/checkpoint_io/written.h"
@@ -111,12 +113,13 @@ TEST_F(CheckpointsTest, MuchDamage_IsCounted) {
 }
 
 // Parts that are each as their digests say, under a manifest that Phalanx did not write so.
-TEST_F(CheckpointsTest, PartLeftOutOfTheManifest_LeavesAGap) {
+TEST_F(CheckpointsTest, PartLeftOutOfTheManifest_IsMissed) {
   const std::string path = Write(50);
   Manifest manifest = *ReadManifestOf(path);
   manifest.parts.erase(manifest.parts.begin() + 2);
   support::WriteFile(path + "/manifest.json", WriteManifest(manifest));
-  EXPECT_THAT(Damage(path), HasSubstr(": no file has all of row"));
+  EXPECT_EQ(Damage(path),
+            "language/lm_head.weight: the model has [96, 32], the files have [48, 32]");
 }
 
 TEST_F(CheckpointsTest, DamagedManifest_IsNamed) {
@@ -184,6 +187,156 @@ TEST_F(CheckpointsTest, Choose_PassesOverAnotherModel) {
   EXPECT_THAT(choice->passed_over,
               ElementsAre("step-00000050.epoch-3: module language has hidden_size 32, the job's "
                           "has 64; module language has vocabulary 96, the job's has 256"));
+}
+
+// A field of the language module, in the manifest and in a job of the model that it describes.
+struct Lie {
+  const char* field;
+  int64_t value;
+  const char* fault;  // as verify tells it
+};
+
+class LyingManifestTest : public CheckpointsTest, public testing::WithParamInterface<Lie> {
+ protected:
+  // A checkpoint of the job that says that it is of the lie's model.
+  std::string WriteLying(int64_t step) const {
+    std::string path = Write(step);
+    Manifest manifest = *ReadManifestOf(path);
+    manifest.model = ModelOf(LyingJob());
+    support::WriteFile(path + "/manifest.json", WriteManifest(manifest));
+    return path;
+  }
+  job::JobSpec LyingJob() const {
+    job::JobSpec spec = spec_;
+    job::Architecture& architecture = spec.modules[1].architecture;
+    const std::string field = GetParam().field;
+    if (field == "layers") architecture.layers = static_cast<int32_t>(GetParam().value);
+    if (field == "vocabulary") architecture.vocabulary = GetParam().value;
+    if (field == "mlp_size") architecture.mlp_size = GetParam().value;
+    if (field == "hidden_size") architecture.hidden_size = GetParam().value;
+    if (field == "tied_head") architecture.tied_head = true;
+    if (field == "frozen") spec.modules[1].frozen = true;
+    return spec;
+  }
+};
+
+TEST_P(LyingManifestTest, IsFoundOut_AndLatestIsTheNewestThatSaysTheTruth) {
+  const std::string lying = WriteLying(100);
+  EXPECT_EQ(Damage(lying), GetParam().fault);
+  job::JobSpec job = LyingJob();
+  const std::string good = support::WriteCheckpoint(PlanOf(job), folder_, 50);
+  const auto choice = ChooseCheckpoint(folder_, job, {});
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  ASSERT_TRUE(choice->checkpoint.has_value());
+  EXPECT_EQ(choice->checkpoint->path, good);
+  EXPECT_THAT(choice->passed_over,
+              ElementsAre(absl::StrCat("step-00000100.epoch-3: ", GetParam().fault)));
+  job.checkpoint = {.directory = folder_, .resume_from = lying};
+  const std::vector<Violation> violations = ViolationsOf(ChooseToResume(job, "/", {}).status());
+  ASSERT_THAT(violations, SizeIs(1));
+  EXPECT_EQ(violations[0].rule, GetParam().fault);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, LyingManifestTest,
+    testing::Values(
+        Lie{"layers", 1,
+            "language/model.layers.1.input_layernorm.weight: the model has no such tensor, the "
+            "files have [32, 1]"},
+        Lie{"layers", 3,
+            "language/model.layers.2.mlp.down_proj.weight: the model has [32, 64], the files have "
+            "none of it"},
+        Lie{"vocabulary", 64,
+            "language/lm_head.weight: the model has [64, 32], the files have [96, 32]"},
+        Lie{"vocabulary", 128,
+            "language/lm_head.weight: the model has [128, 32], the files have [96, 32]"},
+        Lie{"mlp_size", 32,
+            "language/model.layers.1.mlp.down_proj.weight: the model has [32, 32], the files have "
+            "[32, 64]"},
+        Lie{"mlp_size", 640,
+            "language/model.layers.1.mlp.down_proj.weight: the model has [32, 640], the files have "
+            "[32, 64]"},
+        Lie{"hidden_size", 16,
+            "vision/projector.language.linear_2.bias: the model has [16, 1], the files have "
+            "[32, 1]"},
+        Lie{"hidden_size", 64,
+            "vision/projector.language.linear_2.bias: the model has [64, 1], the files have "
+            "[32, 1]"},
+        Lie{"tied_head", 1,
+            "language/lm_head.weight: the model has no such tensor, the files have [96, 32]"},
+        Lie{"frozen", 1,
+            "language/lm_head.weight: is frozen in the model, so it may have no #master"}),
+    [](const auto& lie) { return absl::StrCat(lie.param.field, "_", lie.param.value); });
+
+TEST_F(CheckpointsTest, ModuleThatTheManifestLeavesOut_IsNamed) {
+  const std::string path = Write(50);
+  Manifest manifest = *ReadManifestOf(path);
+  manifest.model.modules.erase(manifest.model.modules.begin());
+  manifest.model.projectors.clear();
+  support::WriteFile(path + "/manifest.json", WriteManifest(manifest));
+  EXPECT_THAT(Damage(path), AllOf(StartsWith("vision/"), HasSubstr("no such tensor")));
+}
+
+TEST_F(CheckpointsTest, ModuleThatTheManifestMakesUp_IsNamed) {
+  const std::string path = Write(50);
+  Manifest manifest = *ReadManifestOf(path);
+  manifest.model.modules.push_back(manifest.model.modules[0]);
+  manifest.model.modules.back().name = "more";
+  support::WriteFile(path + "/manifest.json", WriteManifest(manifest));
+  EXPECT_THAT(Damage(path), AllOf(StartsWith("more/"), HasSubstr("the files have none of it")));
+}
+
+TEST_F(CheckpointsTest, ProjectorThatTheManifestChanges_IsNamed) {
+  const std::string path = Write(50);
+  const Manifest manifest = *ReadManifestOf(path);
+  for (const int64_t size : {32, 64}) {
+    Manifest lying = manifest;
+    lying.model.projectors[0].hidden_size = size;
+    support::WriteFile(path + "/manifest.json", WriteManifest(lying));
+    EXPECT_THAT(Damage(path), HasSubstr(absl::StrCat(
+                                  "vision/projector.language.linear_2.weight: the model has [32, ",
+                                  size, "], the files have [32, 48]")));
+  }
+}
+
+TEST_F(CheckpointsTest, ManifestThatDescribesNoModel_IsRefusedByPath) {
+  const std::string path = Write(50);
+  Manifest manifest = *ReadManifestOf(path);
+  for (auto& [field, value] : manifest.model.modules[1].architecture) {
+    if (field == "layers") value = "many";
+  }
+  support::WriteFile(path + "/manifest.json", WriteManifest(manifest));
+  EXPECT_EQ(Damage(path),
+            "manifest.json: modules[1].architecture.layers: many: must be an integer from 1 to "
+            "4096");
+}
+
+// Its job has published a newer one since, which was not there to be listed.
+TEST_F(CheckpointsTest, Choose_WhereTheOneToTakeIsDeletedMeanwhile_LooksAgain) {
+  const std::string older = Write(50);
+  FlipBit(PartPath(Write(100), 1), 5000);
+  std::string newer;
+  const auto choice = ChooseCheckpoint(folder_, spec_, {.on_bytes = [&](int64_t) {
+                                         if (newer.empty()) {
+                                           std::filesystem::remove_all(older);
+                                           newer = Write(150);
+                                         }
+                                         return absl::OkStatus();
+                                       }});
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  ASSERT_TRUE(choice->checkpoint.has_value());
+  EXPECT_EQ(choice->checkpoint->path, newer);
+  EXPECT_THAT(choice->passed_over, IsEmpty());
+}
+
+TEST_F(CheckpointsTest, CheckpointThatIsBeingDeleted_IsNotRead) {
+  const std::string path = Write(50);
+  const std::optional<CheckpointLock> deleting = CheckpointLock::ToDelete(path);
+  ASSERT_TRUE(deleting.has_value());
+  const absl::Status status = Verify(path);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(status.message(), "is being deleted by the job that wrote it");
+  EXPECT_TRUE(absl::IsNotFound(ChooseCheckpoint(folder_, spec_, {}).status()));
 }
 
 TEST_F(CheckpointsTest, Choose_EndsWhereItIsCalledOff) {
@@ -282,6 +435,31 @@ TEST_F(ResumeTest, Path_ThatIsDamagedOrOfAnotherModel_IsRefusedByEveryRule) {
   shorter.modules[1].architecture.vocabulary = 256;
   shorter.checkpoint = {.directory = folder_, .resume_from = later};
   EXPECT_THAT(ViolationsOf(ChooseToResume(shorter, "/", {}).status()), SizeIs(2));
+}
+
+// Such a job has nothing left to do.
+TEST_F(ResumeTest, CheckpointOfTheJobsLastStep_IsTaken_AndNoneOfALaterOne) {
+  const std::string path = Write(50);
+  job::JobSpec spec = spec_;
+  spec.checkpoint = {.directory = folder_, .resume_from = path};
+  spec.steps = 50;
+  EXPECT_TRUE(ChooseToResume(spec, "/", {}).ok());
+  spec.steps = 49;
+  const absl::Status later = ChooseToResume(spec, "/", {}).status();
+  EXPECT_EQ(job::KindIn(later), job::FailureKind::kCheckpointInvalid);
+  EXPECT_THAT(job::TraitsOf(job::FailureKind::kCheckpointInvalid).meaning,
+              HasSubstr("of a step behind the job's last"));
+}
+
+TEST_F(ResumeTest, WhatIsBeingDeleted_IsOutOfReach) {
+  const std::string path = Write(50);
+  const std::optional<CheckpointLock> deleting = CheckpointLock::ToDelete(path);
+  for (const std::string& from : {path, std::string("latest")}) {
+    const auto choice = Resume(from);
+    EXPECT_EQ(job::KindIn(choice.status()), job::FailureKind::kCheckpointUnavailable);
+    EXPECT_THAT(std::string(choice.status().message()),
+                AllOf(HasSubstr(path), HasSubstr("is being deleted")));
+  }
 }
 
 TEST_F(ResumeTest, Path_ThatIsNotThere_MayComeBack) {

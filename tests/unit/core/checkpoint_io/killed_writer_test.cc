@@ -4,6 +4,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <string>
+#include <vector>
+
 #include "core/base/prng.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "gmock/gmock.h"
@@ -53,6 +57,15 @@ TEST(KilledWriterTest, NewestPublished_IsSoundAfterEachOfManyKills) {
     newest = now;
   }
   EXPECT_GT(newest.step, 0) << "nothing was ever published";
+  const auto published = drafts.WriteAndPublish({.step = newest.step + 1, .epoch = kKills + 1});
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_THAT(published->left, testing::IsEmpty());
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  EXPECT_THAT(names, testing::UnorderedElementsAre(
+                         ToString(newest), std::filesystem::path(published->path).filename()))
+      << "what killed processes leave goes with the next publication";
 }
 
 }  // namespace

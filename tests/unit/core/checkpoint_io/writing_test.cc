@@ -13,14 +13,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <set>
 
+#include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/checkpoint_io/part_reader.h"
 #include "core/posix/signals.h"
+#include "core/posix/unique_fd.h"
 #include "gmock/gmock.h"
 #include "tests/unit/core/checkpoint_io/drafts.h"
 #include "tests/unit/core/checkpoint_io/written.h"
@@ -56,7 +60,8 @@ class WritingTest : public testing::Test {
     }
   }
 
-  const plan::Plan plan_ = PlanOf(TwoModules());
+  const job::JobSpec spec_ = TwoModules();
+  const plan::Plan plan_ = PlanOf(spec_);
   const std::string folder_ = support::MakeFolder("checkpoints");
   const Drafts drafts_{plan_, folder_};
   const CheckpointName name_{.step = 50, .epoch = 3};
@@ -147,19 +152,61 @@ TEST_F(WritingTest, FolderWithoutTheRight_IsToldByPathAndReason) {
   EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: ", drafts_.DraftOf(name_), ": Permission denied"));
 }
 
-// In a mount of the child's own.
+// Whether this process now has a file system of its own there, which nobody else sees.
+bool MountTemporary(const std::string& folder, unsigned long flags, const char* options) {
+  const unsigned mine = CLONE_NEWNS | (geteuid() == 0 ? 0 : CLONE_NEWUSER);
+  return unshare(static_cast<int>(mine)) == 0 &&
+         mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("tmpfs", folder.c_str(), "tmpfs", flags, options) == 0;
+}
+
 TEST_F(WritingTest, ReadOnlyFolder_IsToldByPathAndReason) {
   const std::string said = SaidByChild([&]() -> std::string {
-    const unsigned mine = CLONE_NEWNS | (geteuid() == 0 ? 0 : CLONE_NEWUSER);
-    if (unshare(static_cast<int>(mine)) != 0 ||
-        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("tmpfs", folder_.c_str(), "tmpfs", MS_RDONLY, nullptr) != 0) {
-      return "skip";
-    }
+    if (!MountTemporary(folder_, MS_RDONLY, nullptr)) return "skip";
     return WritePartFile(drafts_.WriteOf(1, name_)).status().ToString();
   });
   if (said == "skip") GTEST_SKIP() << "this process may not mount anything";
   EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: ", drafts_.DraftOf(name_), ": Read-only file system"));
+}
+
+TEST_F(WritingTest, DiskThatFillsUpUnderAPart_IsToldByPathAndReason_AndNothingIsLeft) {
+  const std::string said = SaidByChild([&]() -> std::string {
+    if (!MountTemporary(folder_, 0, "size=16k")) return "skip";
+    const auto file = WritePartFile(drafts_.WriteOf(1, name_));
+    return absl::StrCat(file.status().ToString(),
+                        "; left: ", absl::StrJoin(NamesIn(drafts_.DraftOf(name_)), " "));
+  });
+  if (said == "skip") GTEST_SKIP() << "this process may not mount anything";
+  EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: ", PartPath(drafts_.DraftOf(name_), 1),
+                               ".tmp: No space left on device; left: "));
+}
+
+// The parts are written, and there is no room for the manifest; then there is.
+TEST_F(WritingTest, DiskThatFillsUpUnderTheManifest_CostsNothingButThePublication) {
+  const std::string said = SaidByChild([&]() -> std::string {
+    if (!MountTemporary(folder_, 0, "size=4m")) return "skip";
+    const auto files = drafts_.WriteAll(name_);
+    if (!files.ok()) return files.status().ToString();
+    const std::string ballast = folder_ + "/ballast";
+    {
+      const UniqueFd file(open(ballast.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+      const std::string page(4096, 'x');
+      while (write(file.get(), page.data(), page.size()) > 0) {
+      }
+      if (errno != ENOSPC) return std::strerror(errno);
+    }
+    const absl::Status full = Publish(drafts_.PublicationOf(name_, *files)).status();
+    const std::set<std::string> left = NamesIn(drafts_.DraftOf(name_));
+    std::filesystem::remove(ballast);
+    const auto published = Publish(drafts_.PublicationOf(name_, *files));
+    if (!published.ok()) return published.status().ToString();
+    return absl::StrCat(full.ToString(), "; ", left.count("manifest.json"), " of ", left.size(),
+                        "; then ", Verify(published->path).ToString());
+  });
+  if (said == "skip") GTEST_SKIP() << "this process may not mount anything";
+  EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: cannot write ", drafts_.DraftOf(name_),
+                               "/manifest.json: No space left on device; 0 of ", drafts_.parts(),
+                               "; then OK"));
 }
 
 TEST_F(WritingTest, NoFolderWhereTheDirectoryShouldBe_IsToldByPathAndReason) {
@@ -238,12 +285,12 @@ TEST_F(WritingTest, NameThatAnotherJobHas_GetsANumber_AndTheOtherStays) {
   EXPECT_EQ(listed->back().path, first);
 }
 
-// As file systems of networks do.
-bool RefuseRenameWithFlags() {
+// As file systems of networks do: the system call fails so from now on.
+bool Refuse(uint32_t call, uint32_t error) {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_renameat2, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program = {.len = std::size(code), .filter = code};
@@ -253,7 +300,7 @@ bool RefuseRenameWithFlags() {
 
 TEST_F(WritingTest, FileSystemWithoutFlagsOfRename_TakesCheckpointsAllTheSame) {
   const std::string said = SaidByChild([&]() -> std::string {
-    if (!RefuseRenameWithFlags()) return "skip";
+    if (!Refuse(__NR_renameat2, EINVAL)) return "skip";
     const Drafts others(plan_, folder_, 8);
     for (const Drafts* drafts : {&drafts_, &others}) {
       const auto published = drafts->WriteAndPublish(name_);
@@ -298,6 +345,57 @@ TEST_F(WritingTest, CheckpointInUse_StaysBesideThoseThatAreKept) {
   EXPECT_THAT(NamesIn(folder_), SizeIs(3));
 }
 
+TEST_F(WritingTest, CheckpointThatAnotherReads_StaysUntilThePublicationAfterIt) {
+  PublishSteps({10, 20});
+  {
+    const auto reading = CheckpointLock::ToRead(folder_ + "/step-00000010.epoch-3");
+    ASSERT_TRUE(reading.ok()) << reading.status();
+    const auto published = drafts_.WriteAndPublish({.step = 30, .epoch = 3});
+    ASSERT_TRUE(published.ok()) << published.status();
+    EXPECT_THAT(published->left, IsEmpty());
+    EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000010.epoch-3", "step-00000020.epoch-3",
+                                              "step-00000030.epoch-3"));
+  }
+  PublishSteps({40});
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000030.epoch-3", "step-00000040.epoch-3"));
+}
+
+// Of another process, as a job's first node is.
+TEST_F(WritingTest, CheckpointThatAnotherProcessChooses_StaysWhileItIsVerified) {
+  PublishSteps({10});
+  const std::string said = SaidByChild([&]() -> std::string {
+    bool published = false;
+    const auto choice = ChooseCheckpoint(folder_, spec_, {.on_bytes = [&](int64_t) {
+                                           if (!published) {
+                                             published = true;
+                                             PublishSteps({20, 30});
+                                           }
+                                           return absl::OkStatus();
+                                         }});
+    if (!choice.ok()) return choice.status().ToString();
+    return choice->checkpoint.has_value() ? choice->checkpoint->path : "none";
+  });
+  EXPECT_EQ(said, folder_ + "/step-00000010.epoch-3");
+  PublishSteps({40});
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000030.epoch-3", "step-00000040.epoch-3"));
+}
+
+TEST_F(WritingTest, FileSystemWithoutLocks_TakesCheckpointsAllTheSame) {
+  for (const uint32_t error : {EOPNOTSUPP, ENOLCK, EBADF}) {
+    const std::string said = SaidByChild([&]() -> std::string {
+      if (!Refuse(__NR_flock, error)) return "skip";
+      PublishSteps({10, 20, 30});
+      const auto choice = ChooseCheckpoint(folder_, spec_, {});
+      return choice.ok() && choice->checkpoint.has_value() ? choice->checkpoint->path
+                                                           : choice.status().ToString();
+    });
+    if (said == "skip") GTEST_SKIP() << "this process may not filter its system calls";
+    EXPECT_EQ(said, folder_ + "/step-00000030.epoch-3");
+    EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000020.epoch-3", "step-00000030.epoch-3"));
+    std::filesystem::remove_all(folder_);
+  }
+}
+
 TEST_F(WritingTest, StrangersFile_StaysAndIsTold) {
   PublishSteps({10, 20});
   support::WriteFile(folder_ + "/step-00000010.epoch-3/notes.txt", "mine");
@@ -307,6 +405,39 @@ TEST_F(WritingTest, StrangersFile_StaysAndIsTold) {
   EXPECT_THAT(published->left[0], HasSubstr("Directory not empty"));
   const std::string doomed = folder_ + "/.deleted-step-00000010.epoch-3.00c0ffee00c0ffee-job-7";
   EXPECT_THAT(NamesIn(doomed), ElementsAre("notes.txt"));
+  const auto next = drafts_.WriteAndPublish({.step = 40, .epoch = 3});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_THAT(next->left, IsEmpty()) << "told once";
+  EXPECT_THAT(NamesIn(doomed), ElementsAre("notes.txt"));
+}
+
+// Of a process that was killed while it wrote the manifest, or while it deleted a checkpoint.
+TEST_F(WritingTest, LeftOversOfAKilledProcess_GoWithTheNextPublication) {
+  ASSERT_TRUE(drafts_.WriteAll({.step = 10, .epoch = 3}).ok());
+  support::WriteFile(drafts_.DraftOf({.step = 10, .epoch = 3}) + "/manifest.json.4711.new", "{");
+  const std::string doomed = folder_ + "/.deleted-step-00000005.epoch-3.00c0ffee00c0ffee-job-7";
+  const std::string others = folder_ + "/.deleted-step-00000005.epoch-3.00c0ffee00c0ffee-job-8";
+  for (const std::string& folder : {doomed, others}) {
+    std::filesystem::create_directories(folder);
+    support::WriteFile(PartPath(folder, 2), "half of them");
+    support::WriteFile(folder + "/manifest.json", "{");
+  }
+  const auto published = drafts_.WriteAndPublish({.step = 20, .epoch = 3});
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_THAT(published->left, IsEmpty());
+  EXPECT_THAT(NamesIn(folder_),
+              ElementsAre(std::filesystem::path(others).filename(), "step-00000020.epoch-3"));
+}
+
+TEST_F(WritingTest, NamesThatNoWriterGives_StayInADraft) {
+  ASSERT_TRUE(drafts_.WriteAll({.step = 10, .epoch = 3}).ok());
+  const std::string draft = drafts_.DraftOf({.step = 10, .epoch = 3});
+  const std::vector<std::string> names = {"manifest.json..new", "manifest.json.1",
+                                          "manifest.json.12x.new", "manifest.jsonx1.new",
+                                          "other.json.12.new"};
+  for (const std::string& name : names) support::WriteFile(draft + "/" + name, "mine");
+  PublishSteps({20});
+  EXPECT_THAT(NamesIn(draft), testing::UnorderedElementsAreArray(names));
 }
 
 TEST_F(WritingTest, DraftsThatTheJobGaveUp_GoWithTheNextPublication) {

@@ -1,0 +1,56 @@
+#include "core/checkpoint_io/lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "core/checkpoint/names.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+std::string ManifestOf(const std::string& checkpoint) {
+  return absl::StrCat(checkpoint, "/", kManifestFile);
+}
+
+// False: somebody holds a lock against it. Any other error is of a file system that has none.
+bool Lock(const UniqueFd& file, int how) {
+  int result = 0;
+  do {
+    result = flock(file.get(), how | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  return result == 0 || errno != EWOULDBLOCK;
+}
+
+// Not renamed or replaced since it was opened.
+bool IsStillAt(const UniqueFd& file, const std::string& path) {
+  struct stat opened, there;
+  return fstat(file.get(), &opened) == 0 && stat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointLock> CheckpointLock::ToRead(const std::string& checkpoint) {
+  const std::string path = ManifestOf(checkpoint);
+  UniqueFd manifest(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!manifest.is_open()) return CheckpointLock(UniqueFd());
+  if (!Lock(manifest, LOCK_SH) || !IsStillAt(manifest, path))
+    return absl::NotFoundError("is being deleted by the job that wrote it");
+  return CheckpointLock(std::move(manifest));
+}
+
+std::optional<CheckpointLock> CheckpointLock::ToDelete(const std::string& checkpoint) {
+  const std::string path = ManifestOf(checkpoint);
+  // Over NFS an exclusive lock takes a file that is open for writing.
+  UniqueFd manifest(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!manifest.is_open()) manifest.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!manifest.is_open()) return CheckpointLock(UniqueFd());
+  if (!Lock(manifest, LOCK_EX)) return std::nullopt;
+  return CheckpointLock(std::move(manifest));
+}
+
+}  // namespace phalanx::checkpoint
