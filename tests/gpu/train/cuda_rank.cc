@@ -27,6 +27,7 @@ namespace phalanx::oracle {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr size_t kStepsLookedAt = 20;  // beside the last; each is some megabytes of a file
 
 void Require(const absl::Status& status, absl::string_view what) {
   if (!status.ok()) throw std::runtime_error(absl::StrCat(what, ": ", status.ToString()));
@@ -74,10 +75,15 @@ class CudaRank {
         Require(rendezvous.Put("stop", ""), "stop");
       if (me_.rank == 1 && step.step == run_.fails_at) BreakDevice(state_->options().device);
     };
-    const std::unique_ptr<train::Trainer> trainer =
-        Value(train::Trainer::Create(plan, Rank{me_.rank}, communicators, *source_, *state_, how,
-                                     std::move(callbacks)),
-              "trainer");
+    std::unique_ptr<train::Trainer> trainer;
+    // A rank that ended an epoch early was not there to look at its last steps.
+    const bool looks = run_.stops.empty() && run_.fails_at == 0;
+    callbacks.on_settled = [&] {
+      if (looks && steps_.size() <= kStepsLookedAt) LookBy(trainer->executor());
+    };
+    trainer = Value(train::Trainer::Create(plan, Rank{me_.rank}, communicators, *source_, *state_,
+                                           how, std::move(callbacks)),
+                    "trainer");
     const auto ends = [&](const absl::Status& reason) {
       state_->RequestStop();
       for (const auto& communicator : communicators) {
@@ -116,13 +122,24 @@ class CudaRank {
   }
 
   std::vector<HeldStep> Finish() {
-    for (const auto& part : state_->parts()) steps_.back().parts.push_back(HeldBy(*part));
+    if (steps_.back().parts.empty()) Look();
     return std::move(steps_);
   }
 
  private:
   plan::Plan PlanOf(int64_t epoch) const {
     return Value(PlanWithout(run_.spec, run_.lost, Epoch{epoch}), "plan");
+  }
+
+  // What this rank holds after the last step that it was told of. All ranks look at the same steps,
+  // so all wait here for the same parameters; copying them waits for no more than the current
+  // stream has.
+  void LookBy(train::Executor& executor) {
+    Require(executor.AwaitParts(), "the parameters of a step");
+    Look();
+  }
+  void Look() {
+    for (const auto& part : state_->parts()) steps_.back().parts.push_back(HeldBy(*part));
   }
 
   void Keep(const train::StepSummary& step) {

@@ -28,7 +28,8 @@ struct CudaRun {
 };
 
 // Trains to the last step and writes `output` by WriteHeld: what was told of each step, and what
-// the rank holds after the last; nothing if the run is to fail. Throws std::runtime_error.
+// the rank holds after the last and, of a run without stops, after each of the first twenty;
+// nothing if the run is to fail. Throws std::runtime_error.
 void TrainOnCuda(const CudaRun& run, const gpu::ForkedRank& me, const std::string& output);
 
 }  // namespace phalanx::oracle

@@ -1,11 +1,11 @@
-// Replicas of any widths compute the plain model's step.
+// Replicas of several widths at once, of any modules, compute the plain model's step; and the homes
+// of their state hold the same bits. Every width by itself: every_width_test.cc.
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "tests/oracle/training/cases.h"
 
 namespace phalanx::oracle {
@@ -52,41 +52,6 @@ job::Architecture EightHeads(int32_t kv_heads, bool tied = false, int32_t layers
 AJob Language(job::Architecture architecture, const Layout& layout) {
   return AJob().Module("language", std::move(architecture), layout).Batch(6, 2);
 }
-
-// Every R < T of two and of three replicas; which slots are missing goes round, and so do KV heads.
-std::vector<WidthsCase> EveryWidth() {
-  std::vector<WidthsCase> cases;
-  for (const int32_t healthy : {2, 3, 4, 8}) {
-    for (int32_t left = 1; left < healthy; ++left) {
-      for (const int32_t replicas : {2, 3}) {
-        const auto number = static_cast<int32_t>(cases.size());
-        const int32_t hit = (healthy + left) % replicas, first = number % healthy;
-        std::vector<int32_t> lost;
-        for (int32_t i = 0; i < healthy - left; ++i)
-          lost.push_back(hit * healthy + (first + i) % healthy);
-        const int32_t kv_heads =
-            std::vector<int32_t>{8, 4, 2, 1}[static_cast<size_t>(number / 2 % 4)];
-        cases.push_back(
-            Lost(absl::StrCat("t", healthy, "_r", left, "_dp", replicas, "_without_", first, "_kv",
-                              kv_heads),
-                 Language(EightHeads(kv_heads, number % 3 == 0), {.tp = healthy, .dp = replicas}),
-                 std::move(lost)));
-      }
-    }
-  }
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(EveryWidth, WidthsTest, testing::ValuesIn(EveryWidth()), NameOfCase);
-
-std::vector<WidthsCase> EveryWidthOnSlices() {
-  std::vector<WidthsCase> cases = EveryWidth();
-  for (WidthsCase& each : cases) each.job.spec.modules[0].parallel.sequence = true;
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(EveryWidthOnSlices, WidthsTest, testing::ValuesIn(EveryWidthOnSlices()),
-                         NameOfCase);
 
 std::vector<WidthsCase> Shapes() {
   std::vector<WidthsCase> cases;

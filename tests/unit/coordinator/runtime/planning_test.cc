@@ -340,17 +340,28 @@ TEST(PlanRequestTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
       {{"ranks: 4, pp: 4", "ranks: 8, tp: 2, pp: 2"}, {"heads: 4", "heads: 4, block: 32"}});
   const std::string parity =
       absl::StrReplaceAll(replicas, {{"  data:", "  recovery: {widths: parity}\n  data:"}});
+  // Two replicas of eight, and examples 1.5 of the prior art.
+  const std::string wide = absl::StrReplaceAll(
+      parity, {{"ranks: 8, tp: 2, pp: 2", "ranks: 16, tp: 8"},
+               {"heads: 4, block: 32, mlp_size: 128", "heads: 8, block: 8, mlp_size: 128"}});
   struct Case {
     std::string text;
     plan::RankList lost;
     int64_t memory;
+    plan::RankList idle = {};
   };
   const std::vector<Case> cases = {{kText, {Rank{1}, Rank{3}}, 0},
                                    {kText, {Rank{0}}, int64_t{1} << 30},
                                    {kText, {}, 0},
                                    {replicas, {Rank{2}}, 0},
                                    {replicas, {Rank{2}}, int64_t{1} << 27},
-                                   {parity, {Rank{0}, Rank{6}}, 0}};
+                                   {parity, {Rank{0}, Rank{6}}, 0},
+                                   {wide, {}, 0},
+                                   {wide, {Rank{2}, Rank{5}, Rank{9}, Rank{11}}, 0},
+                                   {wide, {Rank{2}, Rank{5}, Rank{9}}, 0, {Rank{15}}},
+                                   {wide, {Rank{7}}, 0},
+                                   {wide, {Rank{6}, Rank{7}, Rank{15}}, 0, {Rank{14}}},
+                                   {wide, {Rank{5}, Rank{2}}, 0}};
   for (const Case& one : cases) {
     SCOPED_TRACE(one.text);
     const auto read = wire::ReadJobFile(one.text, job::Purpose::kSubmit);
@@ -369,6 +380,7 @@ TEST(PlanRequestTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
     EXPECT_NE(committed->digest, shown->plan.digest);
     committed->layout.nodes = shown->plan.layout.nodes;
     EXPECT_EQ(committed->layout, shown->plan.layout);
+    EXPECT_EQ(committed->layout.idle, one.idle);
     EXPECT_EQ(plan::Expand(read->spec, committed->layout)->digest, shown->plan.digest);
   }
 }

@@ -1,8 +1,10 @@
 #include "worker/train/part_reduction.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "core/plan/loss.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
@@ -83,6 +85,47 @@ TEST(PartReductionTest, Await_OfOnePart_WaitsForItsOwnCollectivesAlone) {
   ASSERT_TRUE(parts[1]->Await().ok());
   EXPECT_THAT(data.waited, ElementsAre(first, both));
   EXPECT_FALSE(parts[0]->pending());
+}
+
+// Operations that the communicator has been given when Reduce() of so many buckets returns, and
+// those that come with Await().
+struct Begun {
+  int by_reduce = 0, by_await = 0;
+};
+Begun BegunBy(const plan::Plan& plan, size_t buckets, bool even) {
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  plan::Reduction reduction = plan::ReductionOf(plan, place, 0, state.parameters());
+  EXPECT_EQ(reduction.buckets.size(), 1u);
+  EXPECT_EQ(reduction.buckets.front().even, even);
+  reduction.buckets.resize(buckets, reduction.buckets.front());
+  NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(std::move(reduction), state, {.data = &data}, means);
+  EXPECT_TRUE(part.Reduce().ok());
+  Begun begun{.by_reduce = data.operations()};
+  EXPECT_TRUE(part.Await().ok());
+  begun.by_await = data.operations() - begun.by_reduce;
+  return begun;
+}
+
+// One that waited for its Await() would run behind what it could run beside.
+TEST(PartReductionTest, Reduce_OfSeveralWidths_BeginsEveryBucketAtOnce_AsThatOfOneDoes) {
+  const job::JobSpec spec =
+      support::AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
+  const auto healthy = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  ASSERT_TRUE(healthy.ok()) << healthy.status();
+  const auto narrowed = plan::PlanWithout(*healthy, {Rank{3}});
+  ASSERT_TRUE(narrowed.ok()) << narrowed.status();
+  for (const bool even : {true, false}) {
+    SCOPED_TRACE(even ? "one width" : "several widths");
+    const plan::Plan& plan = even ? *healthy : *narrowed;
+    const int one = BegunBy(plan, 1, even).by_reduce;
+    EXPECT_GT(one, 0);
+    const Begun three = BegunBy(plan, 3, even);
+    EXPECT_EQ(three.by_reduce, 3 * one);
+    EXPECT_EQ(three.by_await, 0);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,122 @@
+// What a plan says of what admission lowered for it, over devices of any memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/plan/loss.h"
+#include "core/plan/memory_estimate.h"
+#include "core/plan/memory_fit.h"
+#include "core/schedule/admission.h"
+#include "tests/support/specs.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using support::AJob;
+using testing::AllOf;
+using testing::Contains;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr int kSizes = 64;  // of devices
+
+// Activations outweigh everything else by far.
+AJob LongRows() {
+  return AJob()
+      .Module("language",
+              support::Llama({.hidden_size = 512,
+                              .layers = 24,
+                              .heads = 8,
+                              .kv_heads = 8,
+                              .mlp_size = 2048,
+                              .block = 128,
+                              .vocabulary = 4096,
+                              .context = 8192}),
+              {.tp = 2, .dp = 2})
+      .Batch(32, 8);
+}
+
+absl::StatusOr<plan::Plan> Admitted(const job::JobSpec& spec, int64_t memory) {
+  const int32_t world = spec.World();
+  return AdmitJob(spec, plan::MakeCluster(1, world),
+                  std::vector<int64_t>(static_cast<size_t>(world), memory), Epoch{1});
+}
+
+// Of the fullest device.
+int64_t NeedOf(const plan::Plan& plan) {
+  int64_t need = 0;
+  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
+    need = std::max(need, estimate.total());
+  return need;
+}
+
+plan::Plan AsWritten(const job::JobSpec& spec) {
+  return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+}
+
+TEST(AdmissionNotesTest, RecomputeThatWasLowered_IsSaid_AndNothingElseIs) {
+  AJob job = LongRows();
+  job.Batch(4, 1);  // a microbatch of one sample, and no host memory: nothing else can be lowered
+  job.spec().recovery.state_home = job::StateHome::kMirror;
+  const job::JobSpec spec = job;
+  const plan::Plan written = AsWritten(spec);
+  const int64_t enough = 2 * NeedOf(*plan::PlanWithout(written, {Rank{0}}));
+  int none = 0, selective = 0, full = 0;
+  for (int size = kSizes; size > 0; --size) {
+    const absl::StatusOr<plan::Plan> plan = Admitted(spec, enough / kSizes * size);
+    if (!plan.ok()) continue;
+    SCOPED_TRACE(testing::PrintToString(plan->notes));
+    EXPECT_EQ(plan->layout.micro, 0);
+    const auto recompute = plan->layout.modules[0].recompute;
+    if (!recompute.has_value()) {
+      ++none;
+      EXPECT_THAT(plan->notes, Not(Contains(HasSubstr("recompute"))));
+      continue;
+    }
+    EXPECT_EQ(plan->spec.modules[0].recompute, *recompute);
+    EXPECT_LT(NeedOf(*plan), NeedOf(written));
+    ++(*recompute == job::Recompute::kSelective ? selective : full);
+    EXPECT_THAT(plan->notes, Contains(StartsWith(*recompute == job::Recompute::kSelective
+                                                     ? "recompute of module language is selective "
+                                                       "instead of none: "
+                                                     : "recompute of module language is full "
+                                                       "instead of none: ")));
+  }
+  EXPECT_GT(none, 0);
+  EXPECT_GT(selective, 0);
+  EXPECT_GT(full, 0);
+}
+
+TEST(AdmissionNotesTest, JobThatDoesNotFitAsWritten_SaysThatInsteadOfALoss) {
+  const job::JobSpec spec = LongRows();
+  const int64_t need = NeedOf(AsWritten(spec));
+  const absl::StatusOr<plan::Plan> tight = Admitted(spec, need - 1);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_THAT(tight->notes, Contains(AllOf(StartsWith("batch.micro is "), HasSubstr("instead of 8"),
+                                           EndsWith(": as written the job does not fit"))));
+  const absl::StatusOr<plan::Plan> fits = Admitted(spec, need);
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  EXPECT_THAT(fits->notes, Not(Contains(HasSubstr("as written the job does not fit"))));
+}
+
+// Ranks of one stage of a pipeline are of one kind.
+TEST(AdmissionNotesTest, LossesOfSeveralKindsOfDevices_AreCountedByKind) {
+  const auto notes_of = [](const support::Layout& layout) {
+    return Admitted(AJob().Module("language", support::Llama(), layout).Batch(4, 2), 0)->notes;
+  };
+  EXPECT_THAT(
+      notes_of({.pp = 2}),
+      Contains(StartsWith(
+          "losing device node-0/0, or another of 2 kinds, costs all steps so far: no replica")));
+  EXPECT_THAT(notes_of({.pp = 4}), Contains(HasSubstr(", or another of 4 kinds, ")));
+  EXPECT_THAT(notes_of({}), Not(Contains(HasSubstr("another of"))));
+  EXPECT_THAT(notes_of({.dp = 2, .pp = 2}), Not(Contains(HasSubstr("another of"))));
+}
+
+}  // namespace
+}  // namespace phalanx::schedule
