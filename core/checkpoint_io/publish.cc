@@ -103,7 +103,14 @@ bool IsWrittenName(absl::string_view name) {
   return ParsePartFileName(name).has_value();
 }
 
+// Whoever puts a link in a folder's place keeps what it leads to.
+bool IsLink(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_symlink(path, error);
+}
+
 void RemoveWritten(const std::string& folder, Cleaner cleaner) {
+  if (IsLink(folder)) return;
   const absl::StatusOr<std::vector<std::string>> names = NamesIn(folder);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
@@ -163,7 +170,8 @@ void Clean(const Publication& publication, const CheckpointName& published,
   int32_t kept = 1;  // the one that was just published
   for (const ListedCheckpoint& one : *listed) {
     if (!one.manifest.ok() || !SameJob(*one.manifest, publication.manifest)) continue;
-    if (one.name >= published || SamePath(one.path, publication.in_use)) continue;
+    if (one.name >= published || IsLink(one.path) || SamePath(one.path, publication.in_use))
+      continue;
     if (kept++ < publication.keep) continue;
     Remove(one, cleaner, left);
   }

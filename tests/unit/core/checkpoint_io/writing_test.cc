@@ -335,6 +335,17 @@ TEST_F(WritingTest, Keep_TakesAwayTheOlderOnesOfTheJobAlone) {
                                             "step-00000030.epoch-3"));
 }
 
+TEST_F(WritingTest, CheckpointMovedElsewhereWithALinkToIt_Stays) {
+  PublishSteps({10});
+  const std::string elsewhere = support::MakeFolder("archive") + "/moved";
+  const std::string link = folder_ + "/step-00000010.epoch-3";
+  std::filesystem::rename(link, elsewhere);
+  std::filesystem::create_directory_symlink(elsewhere, link);
+  PublishSteps({20, 30, 40});
+  EXPECT_TRUE(Verify(elsewhere).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+}
+
 TEST_F(WritingTest, CheckpointInUse_StaysBesideThoseThatAreKept) {
   PublishSteps({10, 20});
   const auto files = drafts_.WriteAll({.step = 30, .epoch = 3});
