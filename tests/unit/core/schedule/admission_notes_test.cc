@@ -44,7 +44,7 @@ AJob LongRows() {
 absl::StatusOr<plan::Plan> Admitted(const job::JobSpec& spec, int64_t memory) {
   const int32_t world = spec.World();
   return AdmitJob(spec, plan::MakeCluster(1, world),
-                  std::vector<int64_t>(static_cast<size_t>(world), memory), Epoch{1});
+                  {.devices = std::vector<int64_t>(static_cast<size_t>(world), memory)}, Epoch{1});
 }
 
 // Of the fullest device.
