@@ -4,14 +4,16 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/job/family.h"
 #include "core/job/schema.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
-#include "core/plan/moves.h"
 #include "core/plan/shares.h"
 #include "core/schedule/choice.h"
 
@@ -22,14 +24,45 @@ namespace {
 // with as many.
 constexpr int64_t kRanksMax = 1'000'000;
 
-// One device of those whose loss comes to the same: ranks of the same stages of the same modules.
-// Of large plans some of these, evenly.
-std::vector<Rank> KindsOfDevices(const plan::Plan& plan) {
-  std::map<std::vector<std::pair<int32_t, int32_t>>, Rank> kinds;
+// What is known of the memory of the ranks that take over from one of them at a place, of devices
+// and of nodes: the least of each; 0: nothing.
+class MemoryAround {
+ public:
+  MemoryAround(const plan::Plan& plan, const plan::MemoryLimits& limits)
+      : plan_(plan), limits_(limits) {
+    for (size_t node = 0; node < plan.layout.nodes.size(); ++node)
+      node_of_.insert(node_of_.end(), plan.layout.nodes[node].devices.size(), node);
+  }
+  std::pair<int64_t, int64_t> At(const plan::Place& place) const {
+    int64_t device = 0, node = 0;
+    for (Rank rank : plan_.TensorGroup(place.module, place.dp, place.pp, place.cp)) {
+      const auto index = static_cast<size_t>(rank.value);
+      Lower(limits_.devices, index, &device);
+      if (index < node_of_.size()) Lower(limits_.nodes, node_of_[index], &node);
+    }
+    return {device, node};
+  }
+
+ private:
+  static void Lower(const std::vector<int64_t>& memory, size_t index, int64_t* least) {
+    if (index >= memory.size() || memory[index] == 0) return;
+    *least = *least == 0 ? memory[index] : std::min(*least, memory[index]);
+  }
+  const plan::Plan& plan_;
+  const plan::MemoryLimits& limits_;
+  std::vector<size_t> node_of_;  // of each rank, into Layout::nodes
+};
+
+// One device of those whose loss comes to the same: ranks of the same stages of the same modules,
+// beside which there is as much memory. Of large plans some of these, evenly.
+std::vector<Rank> KindsOfDevices(const plan::Plan& plan, const plan::MemoryLimits& limits) {
+  const MemoryAround around(plan, limits);
+  using Part = std::tuple<int32_t, int32_t, std::pair<int64_t, int64_t>>;  // module, pp, memory
+  std::map<std::vector<Part>, Rank> kinds;
   for (int32_t rank = 0; rank < plan.world; ++rank) {
-    std::vector<std::pair<int32_t, int32_t>> parts;  // module, pp
+    std::vector<Part> parts;
     for (const plan::Place& place : plan.PlacesOf(Rank{rank}))
-      parts.emplace_back(place.module, place.pp);
+      parts.emplace_back(place.module, place.pp, around.At(place));
     if (!parts.empty()) kinds.try_emplace(std::move(parts), Rank{rank});
   }
   std::vector<Rank> ranks;
@@ -64,6 +97,28 @@ int64_t StepsWithoutHomes(const plan::Plan& plan) {
   return every > 0 ? every : -1;
 }
 
+bool TrainsAnything(const plan::ModulePlan& module) {
+  return std::any_of(module.trains.begin(), module.trains.end(),
+                     [](const plan::Trains& part) { return part.weights; });
+}
+
+// Whether optimizer state that a rank is a home of has another one.
+bool HasSecondHomes(const plan::Plan& plan, Rank rank) {
+  if (plan::CopiesToHost(plan)) return true;
+  const std::vector<plan::Place> places = plan.PlacesOf(rank);
+  return std::all_of(places.begin(), places.end(), [&](const plan::Place& place) {
+    if (plan::IsMirrored(plan, place.module) ||
+        !job::TraitsOf(plan.module_spec(place.module).architecture).known()) {
+      return true;
+    }
+    const plan::ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
+    for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+      if (module.TrainsOf(place.pp, chunk).weights) return false;
+    }
+    return true;
+  });
+}
+
 bool LeavesHomesOpen(const job::JobSpec& spec) {
   return spec.recovery.state_home == job::StateHome::kAuto;
 }
@@ -78,7 +133,9 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits)
   const absl::StatusOr<plan::Plan> left = plan::PlanWithout(plan, {rank});
   if (!left.ok()) return costs(std::string(left.status().message()));
   std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(*left);
-  for (plan::MemoryEstimate& need : needs) need.optimizer += kMoveBytes;
+  for (plan::MemoryEstimate& need : needs) {
+    if (need.total() > 0) need.optimizer += kMoveBytes;
+  }
   if (const auto shortage = plan::MemoryShortage(needs, limits.devices)) {
     loss.of_memory = true;
     return costs(*shortage);
@@ -91,13 +148,7 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits)
     if (!LeavesHomesOpen(plan.spec)) return costs(shortage->text);
     loss.homeless = shortage->text;
   }
-  const plan::Moves moves = plan::MovesBetween(plan, *left);
-  if (std::any_of(moves.moves.begin(), moves.moves.end(), [](const plan::Move& move) {
-        return move.source == plan::Move::Source::kCheckpoint;
-      })) {
-    loss.trouble = "a part of the optimizer state has no second home";
-    loss.steps = moves.steps_lost >= plan.spec.steps ? -1 : moves.steps_lost;
-  }
+  if (!HasSecondHomes(plan, rank)) return costs("a part of the optimizer state has no second home");
   return loss;
 }
 
@@ -107,7 +158,7 @@ struct Losses {
 };
 Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
   Losses losses;
-  for (const Rank rank : KindsOfDevices(plan)) {
+  for (const Rank rank : KindsOfDevices(plan, limits)) {
     Loss loss = LossOf(plan, rank, limits);
     if (!loss.trouble.empty()) {
       losses.costly.push_back(std::move(loss));
@@ -137,9 +188,7 @@ std::vector<Dropped> DropHostHomes(const plan::Plan& plan,
   const auto shortage = plan::CopiesShortage(plan, sum, nodes);
   if (!shortage.has_value()) return dropped;
   for (const plan::ModulePlan& module : plan.modules) {
-    const bool trains = std::any_of(module.trains.begin(), module.trains.end(),
-                                    [](const plan::Trains& part) { return part.weights; });
-    if (!trains || !plan::HasHostHome(plan, module.index)) continue;
+    if (!TrainsAnything(module) || !plan::HasHostHome(plan, module.index)) continue;
     layout->modules[static_cast<size_t>(module.index)].state_copies = 1;
     dropped.push_back({.module = module.index, .why = shortage->text});
   }
@@ -248,10 +297,8 @@ std::string HomelessNote(const plan::Plan& plan, const Loss& loss) {
 // Nodes that have every home of some of a module's state, in the order of ranks.
 std::vector<NodeName> NodesWithAllHomes(const plan::Plan& plan, const plan::ModulePlan& module) {
   const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module.index)];
-  const bool trains = std::any_of(module.trains.begin(), module.trains.end(),
-                                  [](const plan::Trains& part) { return part.weights; });
   std::vector<NodeName> nodes;
-  if (!trains || layout.state_copies < 2) return nodes;
+  if (!TrainsAnything(module) || layout.state_copies < 2) return nodes;
   const bool host = layout.state_home == job::StateHome::kHost;
   std::set<NodeName> seen;
   for (int32_t pp = 0; pp < module.pp(); ++pp) {
@@ -291,6 +338,15 @@ std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
   return notes;
 }
 
+// What losing a device or a node costs.
+std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses) {
+  std::vector<std::string> risks;
+  if (!losses.costly.empty()) risks.push_back(CostOf(plan, losses.costly));
+  if (losses.homeless.has_value()) risks.push_back(HomelessNote(plan, *losses.homeless));
+  for (std::string& note : NodeNotesOf(plan)) risks.push_back(std::move(note));
+  return risks;
+}
+
 // Nothing where all fits for sure.
 std::vector<plan::MemoryEstimate> NeedsOf(const plan::Plan& plan,
                                           const plan::MemoryLimits& limits) {
@@ -320,6 +376,26 @@ std::optional<Candidate> CandidateOf(const job::JobSpec& spec, const plan::Layou
   }
   candidate.plan = *std::move(plan);
   return candidate;
+}
+
+// `misfit`, or, if the mirrors that the job asks for by name are what does not fit, that.
+absl::Status OfMirrors(const job::JobSpec& spec, const plan::Plan& as_written,
+                       const plan::MemoryLimits& limits, const absl::Status& misfit) {
+  if (spec.recovery.state_home != job::StateHome::kMirror) return misfit;
+  plan::Layout one_home = as_written.layout;
+  for (plan::ModuleLayout& module : one_home.modules) module.state_copies = 1;
+  for (const Lowering& lowering : Lowerings(spec)) {
+    const absl::StatusOr<plan::Plan> plan = Lowered(spec, one_home, lowering);
+    if (!plan.ok() || !plan::CheckMemory(*plan, limits).ok()) continue;
+    std::vector<Violation> violations = ViolationsOf(misfit);
+    for (Violation& violation : violations) {
+      violation.field = "spec.recovery.state_home";
+      violation.value = "mirror";
+      absl::StrAppend(&violation.rule, "; with state_copies 1 there is room");
+    }
+    return ViolationsStatus(violations);
+  }
+  return misfit;
 }
 
 }  // namespace
@@ -357,15 +433,13 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
         one.why = absl::StrCat(why, ", and ", one.why);
         plan.notes.push_back(NoteOf(spec, one));
       }
-      if (!losses.costly.empty()) plan.notes.push_back(CostOf(plan, losses.costly));
-      if (losses.homeless.has_value()) plan.notes.push_back(HomelessNote(plan, *losses.homeless));
-      for (std::string& note : NodeNotesOf(plan)) plan.notes.push_back(std::move(note));
+      for (std::string& risk : RisksOf(plan, losses)) plan.notes.push_back(std::move(risk));
       best = std::move(plan);
     }
     if (of_memory == losses.costly.end()) break;
   }
   if (best.has_value()) return *std::move(best);
-  return fits;
+  return OfMirrors(spec, as_written, limits, fits);
 }
 
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
@@ -373,14 +447,23 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
   ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanWithout(healthy, lost));
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits);
   RETURN_IF_ERROR(plan::CheckMemory(plan, needs, limits));
+  // What was lowered stays so; what a loss costs is another matter now.
+  const std::vector<std::string> before = RisksOf(healthy, LossesOf(healthy, limits));
+  std::erase_if(plan.notes, [&before](const std::string& note) {
+    return std::find(before.begin(), before.end(), note) != before.end();
+  });
   plan::Layout layout = plan.layout;
   const std::vector<Dropped> dropped = DropHostHomes(plan, needs, limits.nodes, &layout);
-  if (dropped.empty()) return plan;
-  ASSIGN_OR_RETURN(plan::Plan lowered, plan::Expand(plan.spec, std::move(layout)));
-  lowered.candidates = std::move(plan.candidates);
-  lowered.notes = std::move(plan.notes);
-  for (const Dropped& one : dropped) lowered.notes.push_back(NoteOf(plan.spec, one));
-  return lowered;
+  if (!dropped.empty()) {
+    ASSIGN_OR_RETURN(plan::Plan lowered, plan::Expand(plan.spec, std::move(layout)));
+    lowered.candidates = std::move(plan.candidates);
+    lowered.notes = std::move(plan.notes);
+    for (const Dropped& one : dropped) lowered.notes.push_back(NoteOf(plan.spec, one));
+    plan = std::move(lowered);
+  }
+  for (std::string& risk : RisksOf(plan, LossesOf(plan, limits)))
+    plan.notes.push_back(std::move(risk));
+  return plan;
 }
 
 }  // namespace phalanx::schedule

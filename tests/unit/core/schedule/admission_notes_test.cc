@@ -11,6 +11,7 @@
 #include "core/plan/memory_fit.h"
 #include "core/schedule/admission.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/schedule/admitted.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -41,20 +42,6 @@ AJob LongRows() {
       .Batch(32, 8);
 }
 
-absl::StatusOr<plan::Plan> Admitted(const job::JobSpec& spec, int64_t memory) {
-  const int32_t world = spec.World();
-  return AdmitJob(spec, plan::MakeCluster(1, world),
-                  {.devices = std::vector<int64_t>(static_cast<size_t>(world), memory)}, Epoch{1});
-}
-
-// Of the fullest device.
-int64_t NeedOf(const plan::Plan& plan) {
-  int64_t need = 0;
-  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
-    need = std::max(need, estimate.total());
-  return need;
-}
-
 plan::Plan AsWritten(const job::JobSpec& spec) {
   return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
 }
@@ -65,7 +52,7 @@ TEST(AdmissionNotesTest, RecomputeThatWasLowered_IsSaid_AndNothingElseIs) {
   job.spec().recovery.state_home = job::StateHome::kMirror;
   const job::JobSpec spec = job;
   const plan::Plan written = AsWritten(spec);
-  const int64_t enough = 2 * NeedOf(*plan::PlanWithout(written, {Rank{0}}));
+  const int64_t enough = 2 * MostOf(*plan::PlanWithout(written, {Rank{0}}));
   int none = 0, selective = 0, full = 0;
   for (int size = kSizes; size > 0; --size) {
     const absl::StatusOr<plan::Plan> plan = Admitted(spec, enough / kSizes * size);
@@ -79,7 +66,7 @@ TEST(AdmissionNotesTest, RecomputeThatWasLowered_IsSaid_AndNothingElseIs) {
       continue;
     }
     EXPECT_EQ(plan->spec.modules[0].recompute, *recompute);
-    EXPECT_LT(NeedOf(*plan), NeedOf(written));
+    EXPECT_LT(MostOf(*plan), MostOf(written));
     ++(*recompute == job::Recompute::kSelective ? selective : full);
     EXPECT_THAT(plan->notes, Contains(StartsWith(*recompute == job::Recompute::kSelective
                                                      ? "recompute of module language is selective "
@@ -94,7 +81,7 @@ TEST(AdmissionNotesTest, RecomputeThatWasLowered_IsSaid_AndNothingElseIs) {
 
 TEST(AdmissionNotesTest, JobThatDoesNotFitAsWritten_SaysThatInsteadOfALoss) {
   const job::JobSpec spec = LongRows();
-  const int64_t need = NeedOf(AsWritten(spec));
+  const int64_t need = MostOf(AsWritten(spec));
   const absl::StatusOr<plan::Plan> tight = Admitted(spec, need - 1);
   ASSERT_TRUE(tight.ok()) << tight.status();
   EXPECT_THAT(tight->notes, Contains(AllOf(StartsWith("batch.micro is "), HasSubstr("instead of 8"),

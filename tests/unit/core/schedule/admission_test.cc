@@ -1,48 +1,30 @@
 #include "core/schedule/admission.h"
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/schedule/admitted.h"
 
 namespace phalanx::schedule {
 namespace {
 
 using support::AJob;
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-AJob TwoReplicas() {
-  AJob job =
-      AJob().Module("language", support::Llama({.layers = 4}), {.tp = 2, .dp = 2}).Batch(16, 8);
-  job.spec().checkpoint = job::Checkpoint{.directory = "checkpoints", .every = 50};
-  return job;
-}
-
-absl::StatusOr<plan::Plan> Admitted(const job::JobSpec& spec, int64_t memory) {
-  const int32_t world = spec.World();
-  return AdmitJob(spec, plan::MakeCluster(1, world),
-                  {.devices = std::vector<int64_t>(static_cast<size_t>(world), memory)}, Epoch{1});
-}
-
-int64_t MostOf(const plan::Plan& plan) {
-  int64_t most = 0;
-  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
-    most = std::max(most, estimate.total());
-  return most;
-}
+using testing::StartsWith;
 
 // What the plan and what is left of it without one rank need on the fullest device.
 struct Needs {
@@ -157,183 +139,63 @@ TEST(AdmissionTest, NodeWithAllHomesOfSomeState_IsNamed) {
   EXPECT_THAT(notes_of(kTogether, 1), IsEmpty()) << "it ends with its node anyway";
 }
 
-// A module of one replica on two nodes of two devices, so its second home is host memory.
-AJob OnTwoNodes(job::StateHome home = job::StateHome::kAuto) {
-  AJob job = AJob().Module("language", support::Llama(), {.tp = 4}).Batch(4, 2).Steps(20);
-  job.spec().recovery.state_home = home;
-  return job;
-}
-absl::StatusOr<plan::Plan> AdmittedOnHosts(const job::JobSpec& spec, std::vector<int64_t> nodes,
-                                           std::vector<int64_t> devices = {}) {
-  const auto count = static_cast<int32_t>(nodes.size());
-  return AdmitJob(spec, plan::MakeCluster(count, spec.World() / count),
-                  {.devices = std::move(devices), .nodes = std::move(nodes)}, Epoch{1});
-}
-std::vector<int64_t> HostNeeds(const plan::Plan& plan) {
-  std::vector<int64_t> needs;
-  for (const plan::HostEstimate& node : plan::HostMemoryOf(plan, plan::EstimateMemory(plan)))
-    needs.push_back(node.total());
-  return needs;
-}
-// Enough for whatever is left without a device.
-constexpr int64_t kEnough = int64_t{1} << 40;
-std::string Gives(int64_t bytes) { return plan::FormatBytes(bytes); }
-
-TEST(HostMemoryTest, NodesOfUnknownMemory_AndThoseWithEnough_HoldSecondHomes) {
-  const plan::Plan unknown = *AdmittedOnHosts(OnTwoNodes(), {0, 0});
-  EXPECT_EQ(unknown.layout.modules[0].state_home, job::StateHome::kHost);
-  EXPECT_EQ(unknown.layout.modules[0].state_copies, 2);
-  for (const std::vector<int64_t>& nodes : {std::vector{kEnough, kEnough}, {0, kEnough}}) {
-    const absl::StatusOr<plan::Plan> plan = AdmittedOnHosts(OnTwoNodes(), nodes);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_EQ(plan->digest, unknown.digest);
-    EXPECT_EQ(plan->notes, unknown.notes);
-  }
-}
-
-TEST(HostMemoryTest, SecondHomeWithoutRoom_IsLeftOutAndWhatALossCostsIsSaid) {
-  const int64_t need = HostNeeds(*AdmittedOnHosts(OnTwoNodes(), {0, 0}))[1];
-  const absl::StatusOr<plan::Plan> plan = AdmittedOnHosts(OnTwoNodes(), {kEnough, need - 1});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->layout.modules[0].state_copies, 1);
-  EXPECT_THAT(HostNeeds(*plan), ElementsAre(0, 0));
-  EXPECT_THAT(
-      plan->notes,
-      ElementsAre(
-          absl::StrCat("optimizer state of module language has no second home: node-1 "
-                       "needs ",
-                       Gives(need), " of host memory for second homes of optimizer state and has ",
-                       Gives(need - 1)),
-          "losing device node-0/0 costs all steps so far: a part of the optimizer state "
-          "has no second home"));
-}
-
-// While any is there, ranks copy the state of all modules.
-TEST(HostMemoryTest, OfSeveralSecondHomes_AllAreLeftOut) {
-  AJob job = AJob()
-                 .Module("vision", support::ClipVision(), {.tp = 2, .offset = 0})
-                 .Module("language", support::Llama({.layers = 8}), {.tp = 2, .offset = 0})
-                 .Edge("vision", "language", {.projector = 32})
-                 .Batch(4, 2);
-  const int64_t has = HostNeeds(*AdmittedOnHosts(job, {0}))[0] - 1;
-  const absl::StatusOr<plan::Plan> plan = AdmittedOnHosts(job, {has});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->layout.modules[0].state_copies, 1);
-  EXPECT_EQ(plan->layout.modules[1].state_copies, 1);
-  EXPECT_THAT(HostNeeds(*plan), ElementsAre(0));
-  EXPECT_THAT(plan->notes, Contains(HasSubstr("module vision has no second home: node-0 needs ")));
-  EXPECT_THAT(plan->notes,
-              Contains(HasSubstr("module language has no second home: node-0 needs ")));
-}
-
-TEST(HostMemoryTest, SecondHomeThatTheJobAsksFor_IsRefused) {
-  const job::JobSpec spec = OnTwoNodes(job::StateHome::kHost);
-  const std::vector<int64_t> needs = HostNeeds(*AdmittedOnHosts(spec, {0, 0}));
-  EXPECT_TRUE(AdmittedOnHosts(spec, needs).ok());
-  const absl::Status refused = AdmittedOnHosts(spec, {needs[0] - 1, needs[1]}).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused.message(),
-            absl::StrCat("spec.recovery.state_home: host: node-0 needs ", Gives(needs[0]),
-                         " of host memory for second homes of optimizer state and has ",
-                         Gives(needs[0] - 1)));
-}
-
-TEST(HostMemoryTest, CheckpointsWithoutRoom_AreRefused) {
-  AJob job = TwoReplicas();
-  const int64_t need = HostNeeds(*Admitted(job, 0))[0];
-  ASSERT_GT(need, 0);
-  EXPECT_TRUE(AdmittedOnHosts(job, {need}).ok());
-  EXPECT_EQ(AdmittedOnHosts(job, {need - 1}).status().message(),
-            absl::StrCat("spec.checkpoint: node-0 needs ", Gives(need),
-                         " of host memory for the copy that checkpoints are written from and has ",
-                         Gives(need - 1)));
-  job.spec().checkpoint.reset();
-  EXPECT_TRUE(AdmittedOnHosts(job, {1}).ok()) << "mirrors take none";
-}
-
-// Node 1 keeps two thirds of the state then, instead of a half.
-TEST(HostMemoryTest, LossThatLeavesNoRoom_IsSaid) {
-  const job::JobSpec spec = OnTwoNodes(job::StateHome::kHost);
-  const plan::Plan healthy = *AdmittedOnHosts(spec, {0, 0});
-  const int64_t left = HostNeeds(*plan::PlanWithout(healthy, {Rank{0}}))[1];
-  ASSERT_GT(left, HostNeeds(healthy)[1]);
-  const auto of_nodes = HasSubstr("losing node node-0, or another of 2, costs all steps so far");
-  EXPECT_THAT(AdmittedOnHosts(spec, {left, left})->notes, ElementsAre(of_nodes));
-  EXPECT_THAT(
-      AdmittedOnHosts(spec, {left, left - 1})->notes,
-      ElementsAre(
-          absl::StrCat("losing device node-0/0 costs all steps so far: node-1 needs ", Gives(left),
-                       " of host memory for second homes of optimizer state and has ",
-                       Gives(left - 1)),
-          of_nodes));
-  // Without being asked for them it goes on without them.
-  EXPECT_THAT(AdmittedOnHosts(OnTwoNodes(), {left, left - 1})->notes,
-              ElementsAre(HasSubstr("without device node-0/0 some optimizer state has no second "
-                                    "home: node-1 needs "),
-                          of_nodes));
-}
-
-// As in HomesThatWereLowered_...: the devices hold the narrowed plan with second homes in host
-// memory alone.
-TEST(HostMemoryTest, MirrorsWithoutRoom_MoveToHostMemoryWhereThatHasRoomAlone) {
-  AJob job = TwoReplicas().Steps(20);
-  job.spec().checkpoint.reset();
-  const job::JobSpec spec = job;
-  plan::Layout layout = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1})->layout;
-  layout.micro = 1;
-  layout.modules[0].state_home = job::StateHome::kHost;
-  const plan::Plan moved = *plan::Expand(spec, layout);
-  const int64_t memory = MostOf(*plan::PlanWithout(moved, {Rank{1}})) + kMoveBytes;
-  const std::vector<int64_t> devices(4, memory);
-  const int64_t need = HostNeeds(moved)[0];
-  const plan::Plan with_room = *AdmittedOnHosts(spec, {need}, devices);
-  EXPECT_EQ(with_room.layout.modules[0].state_home, job::StateHome::kHost);
-  EXPECT_EQ(with_room.layout.modules[0].state_copies, 2);
-  EXPECT_THAT(with_room.notes, Contains(HasSubstr("second home in host memory instead")));
-  const plan::Plan without = *AdmittedOnHosts(spec, {need - 1}, devices);
-  EXPECT_EQ(without.layout.modules[0].state_home, job::StateHome::kMirror);
-  EXPECT_THAT(without.notes, Not(Contains(HasSubstr("host memory"))));
-}
-
-// Devices that hold one home alone: mirrors do not fit, whatever is lowered.
-TEST(HostMemoryTest, MirrorsWithoutRoomAnywhere_AreLeftOut) {
-  AJob job = TwoReplicas().Steps(20);
-  job.spec().checkpoint.reset();
-  const job::JobSpec spec = job;
-  plan::Layout layout = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1})->layout;
-  layout.micro = 1;
-  layout.modules[0].state_home = job::StateHome::kHost;
-  layout.modules[0].recompute = job::Recompute::kFull;
-  const plan::Plan moved = *plan::Expand(spec, layout);
-  const std::vector<int64_t> devices(4, MostOf(moved));
-  const absl::StatusOr<plan::Plan> plan = AdmittedOnHosts(spec, {HostNeeds(moved)[0] - 1}, devices);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->layout.modules[0].state_copies, 1);
-  EXPECT_THAT(plan->notes,
-              Contains(HasSubstr("optimizer state of module language has no second home: as "
-                                 "written the job does not fit, and node-0 needs ")));
-  EXPECT_THAT(plan->notes, Contains(HasSubstr("losing device ")));
-}
-
-TEST(HostMemoryTest, LastReplicaOfAJobThatBeginsWithoutTheOthers_HasASecondHomeWhereThereIsRoom) {
-  const job::JobSpec spec = AJob().Module("language", support::Llama(), {.dp = 2}).Batch(4, 2);
-  const plan::Plan healthy = *AdmittedOnHosts(spec, {1});
-  const absl::StatusOr<plan::Plan> with = AdmitWithout(healthy, {Rank{0}}, {.nodes = {kEnough}});
-  ASSERT_TRUE(with.ok()) << with.status();
-  EXPECT_EQ(with->layout, plan::PlanWithout(healthy, {Rank{0}})->layout);
-  EXPECT_EQ(with->layout.modules[0].state_copies, 2);
-  const absl::StatusOr<plan::Plan> without = AdmitWithout(healthy, {Rank{0}}, {.nodes = {1}});
-  ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_EQ(without->layout.modules[0].state_copies, 1);
-  EXPECT_THAT(without->notes,
-              Contains(HasSubstr("optimizer state of module language has no second home: node-0 "
-                                 "needs ")));
-}
-
 TEST(AdmissionTest, NothingThatFits_IsRefusedAsWritten) {
   const absl::StatusOr<plan::Plan> plan = Admitted(TwoReplicas(), 1000);
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(plan.status().message(), HasSubstr("device has 1000 B"));
+}
+
+// Ranks of the same stage, but those beside the last two devices have less to take over with.
+TEST(AdmissionTest, DevicesOfUnequalMemory_AreOfSeveralKinds) {
+  const job::JobSpec spec = TwoReplicas().Batch(2, 1);
+  const int64_t narrowed = NeedsOf(spec).narrowed, less = narrowed - 1;
+  const auto notes_of = [&spec](std::vector<int64_t> devices) {
+    return AdmitJob(spec, plan::MakeCluster(1, 4), {.devices = std::move(devices)}, Epoch{1})
+        ->notes;
+  };
+  EXPECT_THAT(notes_of({narrowed, narrowed, narrowed, narrowed}), IsEmpty());
+  EXPECT_THAT(notes_of({0, 0, narrowed, narrowed}), IsEmpty());
+  const auto lowered = ElementsAre(HasSubstr(" instead of mirrors: without node-0/2, rank 3 "));
+  EXPECT_THAT(notes_of({narrowed, narrowed, less, less}), lowered);
+  EXPECT_THAT(notes_of({0, 0, 0, less}), lowered);
+}
+
+// One of three replicas is on devices which have no room for it narrowed; then that one is gone,
+// then another one too.
+TEST(AdmissionTest, RisksOfWhatIsLeft_AreItsOwn) {
+  AJob job = AJob().Module("language", support::Llama({.layers = 4}), {.tp = 2, .dp = 3});
+  job.Batch(6, 1).spec().recovery.state_home = job::StateHome::kMirror;
+  job.spec().modules[0].recompute = job::Recompute::kFull;  // so that nothing can be lowered
+  const int64_t narrowed = NeedsOf(job).narrowed, less = narrowed - 1, enough = 2 * narrowed;
+  const plan::MemoryLimits limits = {.devices = {less, less, enough, enough, enough, enough}};
+  const plan::Plan healthy = *AdmitJob(job, plan::MakeCluster(1, 6), limits, Epoch{1});
+  EXPECT_THAT(healthy.notes,
+              Contains(StartsWith("losing device node-0/0 costs all steps so far: rank 1 ")));
+  const plan::Plan two = *AdmitWithout(healthy, {Rank{0}, Rank{1}}, limits);
+  EXPECT_THAT(two.notes, Not(Contains(HasSubstr("losing device"))));
+  const std::vector<Rank> lost = {Rank{0}, Rank{1}, Rank{2}, Rank{3}};
+  const plan::Plan one = *AdmitWithout(healthy, lost, limits);
+  EXPECT_THAT(one.notes, Contains(StartsWith("losing device node-0/4 costs all steps so far: ")));
+}
+
+TEST(AdmissionTest, MirrorsThatTheJobAsksForWithoutRoom_AreNamed) {
+  AJob job = TwoReplicas().Batch(2, 1);
+  job.spec().recovery.state_home = job::StateHome::kMirror;
+  plan::Layout layout = plan::MakePlan(job, plan::MakeCluster(1, 4), Epoch{1})->layout;
+  layout.modules[0].recompute = job::Recompute::kFull;
+  const int64_t mirrored = MostOf(*plan::Expand(job, layout));
+  EXPECT_TRUE(Admitted(job, mirrored).ok());
+  layout.modules[0].state_copies = 1;
+  const int64_t alone = MostOf(*plan::Expand(job, layout));
+  for (const int64_t memory : {mirrored - 1, alone}) {
+    const absl::Status refused = Admitted(job, memory).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(StartsWith("spec.recovery.state_home: mirror: rank 0 "),
+                      EndsWith("; with state_copies 1 there is room")));
+  }
+  EXPECT_THAT(std::string(Admitted(job, alone - 1).status().message()),
+              Not(HasSubstr("state_home")));
 }
 
 }  // namespace
