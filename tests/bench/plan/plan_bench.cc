@@ -15,6 +15,7 @@
 #include "core/plan/samples.h"
 #include "core/plan/segments.h"
 #include "core/plan/shares.h"
+#include "core/schedule/admission.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::plan {
@@ -91,6 +92,28 @@ void BM_MakePlanThatFits(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_MakePlanThatFits)->Arg(1024)->Arg(16384)->Arg(131072)->Unit(benchmark::kMillisecond);
+
+// The same with what losing one device of each kind leaves, on devices of one size or of many.
+void BM_AdmitJob(benchmark::State& state) {
+  const auto world = static_cast<int32_t>(state.range(0));
+  const job::JobSpec spec = LargeJob(world);
+  const Cluster cluster = MakeCluster(world / 8, 8);
+  MemoryLimits limits = {
+      .devices = std::vector<int64_t>(static_cast<size_t>(world), int64_t{80} << 30),
+      .nodes = std::vector<int64_t>(static_cast<size_t>(world) / 8, int64_t{1} << 40)};
+  if (state.range(1) != 0) {
+    for (size_t i = 0; i < limits.devices.size(); ++i)
+      limits.devices[i] += static_cast<int64_t>(i) << 20;
+  }
+  for (auto _ : state) {
+    const auto plan = schedule::AdmitJob(spec, cluster, limits, Epoch{1});
+    if (!plan.ok()) state.SkipWithError(plan.status().ToString().c_str());
+  }
+}
+BENCHMARK(BM_AdmitJob)
+    ->ArgsProduct({{1024, 16384, 131072}, {0, 1}})
+    ->ArgNames({"ranks", "unequal"})
+    ->Unit(benchmark::kMillisecond);
 
 constexpr int32_t kWorld = 131072;
 
