@@ -32,10 +32,11 @@ int32_t RanksADevice() {
   return text != nullptr && absl::SimpleAtoi(text, &ranks) ? std::max(ranks, 1) : 1;
 }
 
-void SetDevice(int32_t rank) {
+// Which one it is; 0 where there is none.
+int32_t SetDevice(int32_t rank) {
   device::SetCudaEnvironment();
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return 0;
   if (RanksADevice() > 1) {
     // NCCL refuses two ranks on one device of a host, so each is a host of its own to it, and they
     // talk over sockets.
@@ -43,6 +44,7 @@ void SetDevice(int32_t rank) {
     setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
   }
   cudaSetDevice(rank % devices);
+  return rank % devices;
 }
 
 }  // namespace
@@ -96,10 +98,10 @@ std::vector<std::string> RunRanks(int32_t world, int32_t seconds_max,
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       alarm(static_cast<unsigned>(seconds_max));
-      SetDevice(rank);
+      const int32_t device = SetDevice(rank);
       std::string report;
       try {
-        report = body({rank, world, folder});
+        report = body({rank, world, folder, device});
       } catch (const std::exception& error) {
         report = error.what();
       }

@@ -36,11 +36,12 @@ class FolderRendezvous final : public comm::Rendezvous {
 struct ForkedRank {
   int32_t rank = 0, world = 0;
   std::string folder;  // of the world, for a FolderRendezvous; it goes with it
+  int32_t device = 0;  // which is current; several ranks may share it
 };
 
 // Runs `body` in a process a rank, each with its device current and the environment that rank
-// processes set themselves, and returns what each said:
-// the text, what it threw, or "killed". A rank that takes longer than `seconds_max` is killed.
+// processes set themselves, and returns what each said: the text, what it threw, or "killed". A
+// rank that takes longer than `seconds_max` is killed.
 std::vector<std::string> RunRanks(int32_t world, int32_t seconds_max,
                                   const std::function<std::string(const ForkedRank&)>& body);
 

@@ -49,7 +49,7 @@ class CudaRank {
   CudaRank(const CudaRun& run, const gpu::ForkedRank& me)
       : run_(run), me_(me), source_(MakeData(DataShapeOf(run.spec))) {
     const train::BufferOptions buffers{
-        .device = at::Device(at::kCUDA, static_cast<int8_t>(me.rank)),
+        .device = at::Device(at::kCUDA, static_cast<int8_t>(me.device)),
         .compute = train::ComputeType(run.spec.compute),
         .run_ahead = run.run_ahead};
     state_ = Value(train::TrainingState::Create(PlanOf(1), Rank{me.rank}, buffers), "state");
@@ -184,7 +184,7 @@ class CudaRank {
 
 void TrainOnCuda(const CudaRun& run, const gpu::ForkedRank& me, const std::string& output) {
   at::set_num_threads(1);
-  Require(device::UseCudaDevice(me.rank), "device");
+  Require(device::UseCudaDevice(me.device), "device");
   std::fprintf(stderr, "rank %d: %s\n", me.rank, run.name.c_str());
   CudaRank rank(run, me);
   int64_t epoch = 0;

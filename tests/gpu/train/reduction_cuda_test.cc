@@ -89,7 +89,7 @@ class Replica {
   Replica(const gpu::ForkedRank& me, const support::LlamaShape& shape)
       : plan_(TwoReplicas(shape)),
         place_(plan_.PlacesOf(Rank{me.rank})[0]),
-        device_(at::kCUDA, static_cast<int8_t>(me.rank)),
+        device_(at::kCUDA, static_cast<int8_t>(me.device)),
         means_(device_) {
     gpu::FolderRendezvous rendezvous(me.folder);
     const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
@@ -171,7 +171,7 @@ absl::Status SumsAreTheHosts(const gpu::ForkedRank& me) {
 std::vector<std::string> OnTwo(absl::Status (*body)(const gpu::ForkedRank&)) {
   return gpu::RunRanks(2, kRankSecondsMax, [body](const gpu::ForkedRank& me) -> std::string {
     at::set_num_threads(1);
-    absl::Status status = device::UseCudaDevice(me.rank);
+    absl::Status status = device::UseCudaDevice(me.device);
     if (status.ok()) status = model::CallTorch("reduction", [&] { return body(me); });
     if (!comm::WaitForNcclReleases(comm::DeadlineIn(absl::Seconds(20)))) return "not released";
     return Of(status);
