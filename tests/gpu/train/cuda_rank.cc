@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -44,15 +45,23 @@ void BreakDevice(at::Device device) {
   at::zeros({4}, on_device).index_select(0, at::full({1}, 1000, on_device.dtype(at::kLong)));
 }
 
+// Which rank of the layout a process is.
+Rank RankOf(const CudaRun& run, int32_t process) {
+  for (Rank rank{0};; ++rank.value) {
+    if (std::find(run.lost.begin(), run.lost.end(), rank) != run.lost.end()) continue;
+    if (process-- == 0) return rank;
+  }
+}
+
 class CudaRank {
  public:
   CudaRank(const CudaRun& run, const gpu::ForkedRank& me)
-      : run_(run), me_(me), source_(MakeData(DataShapeOf(run.spec))) {
+      : run_(run), me_(me), rank_(RankOf(run, me.rank)), source_(MakeData(DataShapeOf(run.spec))) {
     const train::BufferOptions buffers{
         .device = at::Device(at::kCUDA, static_cast<int8_t>(me.device)),
         .compute = train::ComputeType(run.spec.compute),
         .run_ahead = run.run_ahead};
-    state_ = Value(train::TrainingState::Create(PlanOf(1), Rank{me.rank}, buffers), "state");
+    state_ = Value(train::TrainingState::Create(PlanOf(1), rank_, buffers), "state");
   }
 
   // To the last step, or to the stop behind `stop`.
@@ -63,9 +72,9 @@ class CudaRank {
     comm::WorldOptions options;
     options.current_stream = device::CurrentStream;
     options.operation_timeout = kPatience;
-    options.peers = train::MessagePeers(plan, Rank{me_.rank}, specs);
+    options.peers = train::MessagePeers(plan, rank_, specs);
     comm::Communicators communicators =
-        Value(comm::ConnectNccl(specs, Rank{me_.rank}, plan.world, rendezvous, options), "connect");
+        Value(comm::ConnectNccl(specs, rank_, plan.world, rendezvous, options), "connect");
     train::TrainerOptions how{.length_multiple = 8, .decision_timeout = kPatience};
     if (epoch > 1) how.start = start_;
     train::TrainerCallbacks callbacks;
@@ -81,8 +90,8 @@ class CudaRank {
     callbacks.on_settled = [&] {
       if (looks && steps_.size() <= kStepsLookedAt) LookBy(trainer->executor());
     };
-    trainer = Value(train::Trainer::Create(plan, Rank{me_.rank}, communicators, *source_, *state_,
-                                           how, std::move(callbacks)),
+    trainer = Value(train::Trainer::Create(plan, rank_, communicators, *source_, *state_, how,
+                                           std::move(callbacks)),
                     "trainer");
     const auto ends = [&](const absl::Status& reason) {
       state_->RequestStop();
@@ -174,6 +183,7 @@ class CudaRank {
 
   const CudaRun& run_;
   const gpu::ForkedRank& me_;
+  const Rank rank_;
   const std::unique_ptr<train::SampleSource> source_;
   std::unique_ptr<train::TrainingState> state_;
   train::Start start_;

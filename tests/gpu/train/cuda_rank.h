@@ -16,7 +16,8 @@ namespace phalanx::oracle {
 struct CudaRun {
   std::string name;  // no other run of the world has it
   job::JobSpec spec;
-  // In the layout without these ranks, the last ones of the plan, which have no process.
+  // In the layout without these ranks, which have no process: those that are left are the
+  // processes of the world, in ascending order.
   plan::RankList lost = {};
   // Each ends an epoch: once rank 0 knows that the step is decided, every rank stops at whatever it
   // is doing then. Ascending.
