@@ -15,6 +15,7 @@
 #include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/shares.h"
+#include "core/plan/state_table.h"
 #include "core/schedule/choice.h"
 
 namespace phalanx::schedule {
@@ -294,27 +295,48 @@ std::string HomelessNote(const plan::Plan& plan, const Loss& loss) {
                       " some optimizer state has no second home: ", loss.homeless);
 }
 
-// Nodes that have every home of some of a module's state, in the order of ranks.
+// Of some state of a stage all ranks that may be its homes, or, where widths are unequal, that are.
+std::vector<plan::RankList> GroupsOfHomes(const plan::Plan& plan, const plan::ModulePlan& module,
+                                          int32_t pp) {
+  if (module.replicas.EqualWidths(pp)) return plan.DataGroups(module.index, pp);
+  std::set<plan::RankList> groups;
+  if (!job::TraitsOf(plan.module_spec(module.index).architecture).known()) return {};
+  for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+    if (!module.TrainsOf(pp, chunk).weights) continue;
+    const plan::StateTable table = plan::StateTableOf(plan, {module.index, pp, chunk});
+    for (const plan::HomedRuler& ruler : table.rulers) {
+      for (const plan::HomedRun& run : ruler.runs)
+        groups.insert(table.homes[static_cast<size_t>(run.homes)]);
+    }
+  }
+  return {groups.begin(), groups.end()};
+}
+
+// Nodes that have every home of some of a module's state, in the order of their first ranks.
 std::vector<NodeName> NodesWithAllHomes(const plan::Plan& plan, const plan::ModulePlan& module) {
   const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module.index)];
-  std::vector<NodeName> nodes;
-  if (!TrainsAnything(module) || layout.state_copies < 2) return nodes;
+  if (!TrainsAnything(module) || layout.state_copies < 2) return {};
   const bool host = layout.state_home == job::StateHome::kHost;
-  std::set<NodeName> seen;
+  const auto node_of = [&](Rank rank) -> const NodeName& {
+    return plan.devices[static_cast<size_t>(rank.value)].node;
+  };
+  std::map<NodeName, Rank> first;  // of each node
   for (int32_t pp = 0; pp < module.pp(); ++pp) {
-    for (const plan::RankList& group : plan.DataGroups(module.index, pp)) {
-      const auto node_of = [&](Rank rank) -> const NodeName& {
-        return plan.devices[static_cast<size_t>(rank.value)].node;
-      };
+    for (const plan::RankList& group : GroupsOfHomes(plan, module, pp)) {
       const bool together = std::all_of(group.begin(), group.end(), [&](Rank rank) {
         return node_of(rank) == node_of(group.front());
       });
+      if (!host && !together) continue;
       for (Rank rank : group) {
-        if (!host && !together) break;
-        if (seen.insert(node_of(rank)).second) nodes.push_back(node_of(rank));
+        const auto [entry, is_new] = first.try_emplace(node_of(rank), rank);
+        if (!is_new) entry->second = std::min(entry->second, rank);
       }
     }
   }
+  std::vector<NodeName> nodes;
+  for (const auto& [node, rank] : first) nodes.push_back(node);
+  std::sort(nodes.begin(), nodes.end(),
+            [&first](const NodeName& a, const NodeName& b) { return first.at(a) < first.at(b); });
   return nodes;
 }
 

@@ -160,6 +160,21 @@ TEST(AdmissionTest, DevicesOfUnequalMemory_AreOfSeveralKinds) {
   EXPECT_THAT(notes_of({0, 0, 0, less}), lowered);
 }
 
+// Ranks 0 and 2 of two replicas lead the same units; without rank 1 all of them are of rank 0.
+TEST(AdmissionTest, NodeWithAllHomesOfSomeStateOfUnequalWidths_IsNamed) {
+  const job::JobSpec spec =
+      AJob().Module("language", support::Llama({.layers = 4}), {.tp = 2, .dp = 2}).Batch(4, 1);
+  const auto note = HasSubstr(": it has all homes of the state of module language");
+  const plan::Plan split = *AdmitJob(
+      spec, {{{NodeName("a"), 0}, {NodeName("a"), 1}, {NodeName("a"), 2}, {NodeName("b"), 0}}}, {},
+      Epoch{1});
+  EXPECT_THAT(split.notes, ElementsAre(AllOf(StartsWith("losing node a costs "), note)));
+  EXPECT_THAT(AdmitWithout(split, {Rank{1}}, {})->notes,
+              ElementsAre(AllOf(StartsWith("losing node a costs "), note)));
+  const plan::Plan apart = *AdmitJob(spec, plan::MakeCluster(2, 2), {}, Epoch{1});
+  EXPECT_THAT(AdmitWithout(apart, {Rank{1}}, {})->notes, IsEmpty());
+}
+
 // One of three replicas is on devices which have no room for it narrowed; then that one is gone,
 // then another one too.
 TEST(AdmissionTest, RisksOfWhatIsLeft_AreItsOwn) {
