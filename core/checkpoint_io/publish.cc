@@ -253,9 +253,11 @@ absl::StatusOr<Published> Publish(const Publication& publication) {
   const std::string path = absl::StrCat(draft, "/", kManifestFile);
   RETURN_IF_ERROR(WriteWholeFile(path, WriteManifest(manifest)));
   RETURN_IF_ERROR(SyncFolder(draft));
+  // A process may have stood still since it last looked.
+  RETURN_IF_ERROR(CheckNewest(publication));
   RETURN_IF_ERROR(RenameToNew(draft, published.path));
   RETURN_IF_ERROR(SyncFolder(publication.directory));
-  Clean(publication, name, &published.left);
+  if (CheckNewest(publication).ok()) Clean(publication, name, &published.left);
   return published;
 }
 

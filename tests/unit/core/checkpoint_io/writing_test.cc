@@ -313,6 +313,29 @@ TEST_F(WritingTest, FileSystemWithoutFlagsOfRename_TakesCheckpointsAllTheSame) {
   EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000050.epoch-3", "step-00000050.epoch-3.2"));
 }
 
+// What a disk did not take may be gone after a power failure, though it could be read before.
+TEST_F(WritingTest, PartThatTheDiskDoesNotTake_IsNotWritten) {
+  const std::string said = SaidByChild([&]() -> std::string {
+    if (!Refuse(__NR_fdatasync, EIO)) return "skip";
+    return drafts_.WriteAll(name_).status().ToString();
+  });
+  if (said == "skip") GTEST_SKIP() << "this process may not filter its system calls";
+  EXPECT_THAT(said, AllOf(HasSubstr("/rank-00000.safetensors"), HasSubstr("Input/output error")));
+}
+
+TEST_F(WritingTest, ManifestThatTheDiskDoesNotTake_IsNotPublished) {
+  const auto files = drafts_.WriteAll(name_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const std::string said = SaidByChild([&]() -> std::string {
+    if (!Refuse(__NR_fsync, EIO)) return "skip";
+    return Publish(drafts_.PublicationOf(name_, *files)).status().ToString();
+  });
+  if (said == "skip") GTEST_SKIP() << "this process may not filter its system calls";
+  EXPECT_THAT(said, HasSubstr("Input/output error"));
+  EXPECT_THAT(*ListCheckpoints(folder_), testing::IsEmpty());
+  EXPECT_TRUE(Publish(drafts_.PublicationOf(name_, *files)).ok()) << "the draft is whole";
+}
+
 TEST_F(WritingTest, OlderEpochOfTheJob_PublishesNothingAndDeletesNothing) {
   const CheckpointName late{.step = 20, .epoch = 2};
   const auto files = drafts_.WriteAll(late);

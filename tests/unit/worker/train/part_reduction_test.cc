@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/plan/loss.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -109,22 +110,25 @@ Begun BegunBy(const plan::Plan& plan, size_t buckets, bool even) {
   return begun;
 }
 
-// One that waited for its Await() would run behind what it could run beside.
+// One that waited for its Await() would run behind what it could run beside. A bucket is one
+// operation, and another one where it has mirrors.
 TEST(PartReductionTest, Reduce_OfSeveralWidths_BeginsEveryBucketAtOnce_AsThatOfOneDoes) {
-  const job::JobSpec spec =
-      support::AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
-  const auto healthy = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
-  ASSERT_TRUE(healthy.ok()) << healthy.status();
-  const auto narrowed = plan::PlanWithout(*healthy, {Rank{3}});
-  ASSERT_TRUE(narrowed.ok()) << narrowed.status();
-  for (const bool even : {true, false}) {
-    SCOPED_TRACE(even ? "one width" : "several widths");
-    const plan::Plan& plan = even ? *healthy : *narrowed;
-    const int one = BegunBy(plan, 1, even).by_reduce;
-    EXPECT_GT(one, 0);
-    const Begun three = BegunBy(plan, 3, even);
-    EXPECT_EQ(three.by_reduce, 3 * one);
-    EXPECT_EQ(three.by_await, 0);
+  for (const int copies : {1, 2}) {
+    support::AJob job;
+    job.Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
+    job.spec().recovery.state_copies = copies;
+    const auto healthy = plan::MakePlan(job, plan::MakeCluster(1, 4), Epoch{1});
+    ASSERT_TRUE(healthy.ok()) << healthy.status();
+    const auto narrowed = plan::PlanWithout(*healthy, {Rank{3}});
+    ASSERT_TRUE(narrowed.ok()) << narrowed.status();
+    for (const bool even : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(even ? "one width" : "several widths", ", homes: ", copies));
+      const plan::Plan& plan = even ? *healthy : *narrowed;
+      EXPECT_EQ(BegunBy(plan, 1, even).by_reduce, copies);
+      const Begun three = BegunBy(plan, 3, even);
+      EXPECT_EQ(three.by_reduce, 3 * copies);
+      EXPECT_EQ(three.by_await, 0);
+    }
   }
 }
 
