@@ -17,6 +17,7 @@
 #include "core/base/violation.h"
 #include "core/checkpoint/entry_index.h"
 #include "core/checkpoint/model_tensors.h"
+#include "core/checkpoint_io/folders.h"
 #include "core/checkpoint_io/lock.h"
 #include "core/checkpoint_io/part_reader.h"
 #include "core/job/failure.h"
@@ -33,10 +34,10 @@ std::string ManifestPath(const std::string& checkpoint) {
 }
 
 absl::Status FolderError(const std::string& folder, const std::error_code& error) {
+  // Nobody knows what is behind it: that is not a folder that nobody has made yet.
+  if (const std::optional<std::string> dead = DeadLinkOn(folder))
+    return absl::UnavailableError(*dead);
   const std::string message = absl::StrCat(folder, ": ", error.message());
-  std::error_code ignored;
-  if (std::filesystem::is_symlink(folder, ignored))
-    return absl::UnavailableError(absl::StrCat(folder, ": is a link; ", error.message()));
   if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
   return error == std::errc::permission_denied ? absl::PermissionDeniedError(message)
                                                : absl::UnavailableError(message);

@@ -400,11 +400,17 @@ TEST_F(ResumeTest, Latest_OfWhatCannotBeRead_DoesNotBeginAnew) {
   support::WriteFile(folder_ + "/file", "");
   std::filesystem::create_symlink(folder_ + "/loop", folder_ + "/loop");
   std::filesystem::create_symlink(folder_ + "/nothing", folder_ + "/nowhere");
-  for (const std::string name : {"/file", "/loop", "/nowhere"}) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"/file", "/file: Not a directory"},
+      {"/loop", absl::StrCat("/loop: is a link to ", folder_, "/loop: Too many levels")},
+      {"/nowhere",
+       absl::StrCat("/nowhere: is a link to ", folder_, "/nothing, which is not there")},
+      {"/nowhere/checkpoints", "/nowhere: is a link to "}};
+  for (const auto& [name, said] : cases) {
     const auto choice = Resume("latest", folder_ + name);
     EXPECT_EQ(job::KindIn(choice.status()), job::FailureKind::kCheckpointUnavailable);
     EXPECT_THAT(std::string(choice.status().message()),
-                StartsWith(absl::StrCat("spec.checkpoint.directory: ", folder_, name, ": ")));
+                StartsWith(absl::StrCat("spec.checkpoint.directory: ", folder_, said)));
   }
 }
 
