@@ -256,12 +256,14 @@ absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string&
 }
 
 absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
-  std::error_code error;
+  std::error_code error, ignored;
   if (!std::filesystem::exists(ManifestPath(checkpoint), error)) {
     if (error == std::errc::permission_denied) return absl::PermissionDeniedError(error.message());
+    const bool is_folder = std::filesystem::is_directory(checkpoint, ignored);
+    if (is_folder && error == std::errc::too_many_symbolic_link_levels)
+      return absl::DataLossError(absl::StrCat(kManifestFile, ": is a link that leads to itself"));
     if (error) return absl::UnavailableError(error.message());
-    if (!std::filesystem::is_directory(checkpoint, error))
-      return absl::NotFoundError("is no folder");
+    if (!is_folder) return absl::NotFoundError("is no folder");
     return absl::NotFoundError(absl::StrCat("has no ", kManifestFile));
   }
   const absl::StatusOr<std::string> text =

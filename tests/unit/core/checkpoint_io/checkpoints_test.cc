@@ -129,6 +129,8 @@ TEST_F(CheckpointsTest, DamagedManifest_IsNamed) {
   std::filesystem::remove(path + "/manifest.json");
   EXPECT_TRUE(absl::IsNotFound(Verify(path)));
   EXPECT_EQ(Verify(path).message(), "has no manifest.json");
+  std::filesystem::create_symlink("manifest.json", path + "/manifest.json");
+  EXPECT_EQ(Damage(path), "manifest.json: is a link that leads to itself");
 }
 
 TEST_F(CheckpointsTest, List_IsNewestFirst_AndOfCheckpointsAlone) {
