@@ -43,6 +43,14 @@ absl::Status FolderError(const std::string& folder, const std::error_code& error
                                                : absl::UnavailableError(message);
 }
 
+// Lines beyond the first `lines_max` become one that counts them.
+void CountBeyond(size_t lines_max, std::vector<std::string>& lines) {
+  if (lines.size() <= lines_max) return;
+  const size_t more = lines.size() - lines_max;
+  lines.resize(lines_max);
+  lines.push_back(absl::StrCat("and ", more, " more"));
+}
+
 // Verifies one checkpoint, part after part, on several threads. Thread-safe.
 class Verification {
  public:
@@ -78,9 +86,7 @@ class Verification {
       if (whole.ok()) return whole;
       lines.emplace_back(whole.message());
     }
-    const size_t more = lines.size() - std::min(lines.size(), kDamageMax);
-    lines.resize(lines.size() - more);
-    if (more > 0) lines.push_back(absl::StrCat("and ", more, " more"));
+    CountBeyond(kDamageMax, lines);
     return absl::DataLossError(absl::StrJoin(lines, "\n"));
   }
 
@@ -224,6 +230,8 @@ absl::StatusOr<Choice> ChooseListed(const std::string& folder, const job::JobSpe
     }
     choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", *why_not));
   }
+  if (choice.passed_over.size() > kPassedOverMax)
+    CountBeyond(kPassedOverMax - 1, choice.passed_over);
   return choice;
 }
 

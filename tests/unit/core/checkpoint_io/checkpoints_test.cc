@@ -398,6 +398,16 @@ TEST_F(ResumeTest, Latest_WithBadOnesAlone_IsRefusedWithEach) {
                           StartsWith("step-00000050.epoch-3: rank-00001.safetensors: ")));
 }
 
+TEST_F(ResumeTest, Latest_OfManyBadOnes_CountsThoseThatItDoesNotName) {
+  for (int64_t step = 51; step <= 350; ++step)
+    std::filesystem::create_directory(folder_ + "/" + ToString({.step = step, .epoch = 3}));
+  const std::vector<std::string> refused = Rules("latest");
+  EXPECT_THAT(refused.at(14), StartsWith("step-00000336.epoch-3: "));
+  EXPECT_EQ(refused.at(15), "and 285 more");
+  Write(50);
+  EXPECT_EQ(Resume("latest")->passed_over, refused);
+}
+
 TEST_F(ResumeTest, Latest_OfWhatCannotBeRead_DoesNotBeginAnew) {
   support::WriteFile(folder_ + "/file", "");
   std::filesystem::create_symlink(folder_ + "/loop", folder_ + "/loop");
