@@ -46,7 +46,11 @@ std::string JobOf(const Manifest& manifest) { return absl::StrCat("job-", manife
 // The folder of checkpoints that `where` means.
 absl::StatusOr<std::string> FolderOf(const std::string& where) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(where, ignored)) return AbsolutePath(where);
+  const std::filesystem::file_status there = std::filesystem::status(where, ignored);
+  if (std::filesystem::is_directory(there)) return AbsolutePath(where);
+  if (std::filesystem::is_other(there)) {  // reading a pipe would wait for its other end
+    return absl::NotFoundError(absl::StrCat(where, ": is no folder and no regular file"));
+  }
   ASSIGN_OR_RETURN(const JobFile file, LoadJobFile(where, job::Purpose::kPlan));
   if (!file.job.spec.checkpoint.has_value()) {
     return absl::FailedPreconditionError(

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,8 @@ struct PlanOptions {
   std::string file;
   Format format = Format::kTable;
   std::string nodes;  // "4x8"; empty: one node with the devices that the job asks for
-  // "80Gi": what each device has; a plan that needs more is refused. Empty: not checked.
-  std::string device_memory;
+  // "80Gi": what each device has; a plan that needs more is refused. nullopt: not checked.
+  std::optional<std::string> device_memory;
   // Shown is the plan without these ranks' devices.
   std::vector<int32_t> lost;
   PictureFiles pictures;

@@ -115,10 +115,10 @@ int Plan(const PlanOptions& options, Io& io) {
     return kUsage;
   }
   const std::optional<int64_t> device_memory =
-      options.device_memory.empty() ? 0 : job::ParseSize(options.device_memory);
-  if (!device_memory.has_value() || *device_memory < 0) {
-    io.talk << "error: --device-memory " << options.device_memory
-            << ": must be a number of bytes, such as 80Gi\n";
+      options.device_memory.has_value() ? job::ParseSize(*options.device_memory) : 0;
+  if (options.device_memory.has_value() && device_memory.value_or(0) < 1) {
+    io.talk << "error: --device-memory \"" << *options.device_memory
+            << "\": must be a number of bytes, such as 80Gi\n";
     return kUsage;
   }
   const absl::StatusOr<schedule::Preview> laid = [&] {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -49,7 +50,7 @@ struct Flags {
   std::string path;
   std::string output;
   std::string nodes;
-  std::string device_memory;
+  std::optional<std::string> device_memory;
   PictureFiles pictures;
   std::string shell;
   std::vector<int32_t> ranks;

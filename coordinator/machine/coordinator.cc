@@ -362,6 +362,8 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       return;
     }
     FailureCause verdict = VerdictOf(run, BrokenNodes());
+    if (verdict.kind == FailureKind::kPeerLost && run.accuser_killed.has_value())
+      verdict = *run.accuser_killed;
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }

@@ -306,8 +306,8 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);
   // Has the first of those that are whole published, once the one before is.
   void PublishNext(Job& job);
-  // "not written by rank 3".
-  static std::string MissingParts(const Run& run, const WrittenParts& written);
+  // "rank 3 (node b, not connected) has not reported its part": whether it is written nobody knows.
+  std::string MissingParts(const Run& run, const WrittenParts& written) const;
   // Some ranks have not written the one of that step, and never will.
   void GiveUpWritten(Job& job, int64_t step);
   void TellPublish(const Job& job);

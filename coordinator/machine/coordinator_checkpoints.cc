@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "coordinator/machine/coordinator.h"
 
 namespace phalanx::coordinator {
@@ -60,18 +59,24 @@ void Coordinator::PublishNext(Job& job) {
   TellPublish(job);
 }
 
-std::string Coordinator::MissingParts(const Run& run, const WrittenParts& written) {
-  std::vector<int32_t> missing;
+std::string Coordinator::MissingParts(const Run& run, const WrittenParts& written) const {
+  std::vector<std::string> named;
+  size_t missing = 0;
   for (size_t i = 0; i < run.ranks.size(); ++i) {
     const auto rank = static_cast<int32_t>(i);
-    if (run.ranks[i].used && !written.parts.contains(rank)) missing.push_back(rank);
+    if (!run.ranks[i].used || written.parts.contains(rank)) continue;
+    if (++missing > kMissingNamedMax) continue;
+    const NodeName& name = run.TeamOfRank(rank)->node;
+    const auto node = nodes_.find(name);
+    const bool connected = node != nodes_.end() && node->second.connected();
+    named.push_back(absl::StrCat(rank, " (node ", name, connected ? "" : ", not connected",
+                                 run.ranks[i].exited ? ", exited)" : ")"));
   }
-  if (missing.empty()) return "its turn to be published has not come";
-  const absl::Span<const int32_t> named =
-      absl::MakeSpan(missing).first(std::min(missing.size(), kMissingNamedMax));
-  return absl::StrCat("not written by ", missing.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(named, ", "),
-                      named.size() < missing.size() ? " and others" : "");
+  if (missing == 0) return "its turn to be published has not come";
+  return absl::StrCat(
+      missing == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
+      missing > named.size() ? absl::StrCat(" and ", missing - named.size(), " more") : "",
+      missing == 1 ? " has not reported its part" : " have not reported their parts");
 }
 
 void Coordinator::GiveUpWritten(Job& job, int64_t step) {

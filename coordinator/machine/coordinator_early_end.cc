@@ -95,7 +95,7 @@ std::string Coordinator::HowItEnds(const Job& job) const {
   const std::string ended = absl::StrCat("it ended with step ", step, of_steps);
   if (last.has_value() && last->step == step)
     return absl::StrCat(ended, ", checkpoint ", last->path);
-  std::string why = "no rank has written a part of it";
+  std::string why = "no rank has reported a part of it";
   if (state.unpublished.has_value() && state.unpublished->step == step) {
     why = state.unpublished->error;
   } else if (state.publishing.has_value() && state.publishing->step == step) {

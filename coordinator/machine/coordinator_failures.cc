@@ -125,11 +125,11 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   state.exited = true;
   if (job.state.IsTerminal()) return CheckReleased(job, *run.TeamOfRank(rank));
   if (state.succeeded || !state.used) return;
-  // A rank that lost a peer ends of it.
-  if (std::any_of(run.accusations.begin(), run.accusations.end(),
-                  [rank](const Accusation& a) { return a.reporter == rank; })) {
-    return;
-  }
+  const auto accuser = std::find_if(run.accusations.begin(), run.accusations.end(),
+                                    [rank](const Accusation& a) { return a.reporter == rank; });
+  const bool accuses = accuser != run.accusations.end();
+  // A rank that lost a peer may end of it.
+  if (accuses && (report.expected || report.signal == 0 || run.accuser_killed.has_value())) return;
   FailureCause cause = CauseOf(job, rank, FailureKind::kRankExited, "");
   cause.exit_code = report.exit_code;
   cause.signal = report.signal;
@@ -145,7 +145,13 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
     cause.message =
         absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
   }
+  if (accuses) absl::StrAppend(&cause.message, "; before that, ", Sentence(run, *accuser));
   if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
+  // Its peer may have gone first all the same, and who saw that is still to be heard.
+  if (accuses) {
+    run.accuser_killed = std::move(cause);
+    return;
+  }
   OnFailure(job, std::move(cause));
 }
 

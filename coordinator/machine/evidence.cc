@@ -14,16 +14,6 @@ std::string Described(const Run& run, int32_t rank) {
   return absl::StrCat("rank ", rank, team == nullptr ? "" : absl::StrCat(" on node ", team->node));
 }
 
-std::string Sentence(const Run& run, const Accusation& accusation) {
-  std::string text = Described(run, accusation.reporter);
-  if (accusation.accused >= 0) {
-    absl::StrAppend(&text, " lost its connection to ", Described(run, accusation.accused));
-  } else {
-    absl::StrAppend(&text, " lost a peer");
-  }
-  return absl::StrCat(text, ": ", accusation.message);
-}
-
 // The team that is accused, by a rank of another one.
 const Team* AccusedFromOutside(const Run& run, const Accusation& accusation) {
   const Team* accused = run.TeamOfRank(accusation.accused);
@@ -79,6 +69,16 @@ const Team* AccusedBySeveral(const Run& run) {
 }
 
 }  // namespace
+
+std::string Sentence(const Run& run, const Accusation& accusation) {
+  std::string text = Described(run, accusation.reporter);
+  if (accusation.accused >= 0) {
+    absl::StrAppend(&text, " lost its connection to ", Described(run, accusation.accused));
+  } else {
+    absl::StrAppend(&text, " lost a peer");
+  }
+  return absl::StrCat(text, ": ", accusation.message);
+}
 
 const Team* ConvictedNode(const Run& run, const std::set<NodeName>& broken) {
   for (const Accusation& accusation : run.accusations) {

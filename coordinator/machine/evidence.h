@@ -25,6 +25,9 @@ struct Accusation {
   std::string message;
 };
 
+// "rank 0 on node a lost its connection to rank 2 on node b: closed by the peer".
+std::string Sentence(const Run& run, const Accusation& accusation);
+
 // The team of a node whose session is `broken` and whose ranks are accused from another node;
 // nullptr: there is none.
 const Team* ConvictedNode(const Run& run, const std::set<NodeName>& broken);

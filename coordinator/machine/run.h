@@ -71,6 +71,9 @@ struct Run {
   int32_t output_waiting_rank = 0;
   // What ranks say about their peers, and until when it waits for better evidence.
   std::vector<Accusation> accusations;
+  // The first of those that accuse and were then killed by a signal: the cause unless a better one
+  // comes: a peer that is gone kills nobody.
+  std::optional<FailureCause> accuser_killed;
   Instant settle_deadline = absl::InfiniteFuture();
 
   // By step: those that some ranks have not written, and those whose turn to be published has not

@@ -14,6 +14,7 @@
 #include "core/checkpoint/entry.h"
 #include "core/checkpoint/fields.h"
 #include "core/job/json.h"
+#include "core/job/report.h"
 #include "core/job/scalar.h"
 
 namespace phalanx::checkpoint {
@@ -75,46 +76,49 @@ bool ReadPair(const Tree& list, std::array<int64_t, 2>* pair) {
 absl::StatusOr<Entry> ReadEntry(const std::string& name, const Tree& tree, int64_t offset) {
   std::optional<Entry> entry = ParseName(name);
   const std::string shown = job::JsonString(absl::string_view(name).substr(0, 200));
-  if (!entry.has_value()) return Lie(shown, "is no name of an entry");
+  if (!entry.has_value()) return Lie(shown, "must be named MODULE/TENSOR@ROW,COL#KIND");
   absl::Status first;
   Fields fields(tree, absl::StrCat("entry ", shown), &first);
   const std::string dtype = fields.Text("dtype");
   std::array<int64_t, 2> shape{}, range{};
-  bool read = ReadPair(fields.List("shape"), &shape);
-  read &= ReadPair(fields.List("data_offsets"), &range);
+  constexpr absl::string_view kPair = "must be two integers from 0 on";
+  if (!ReadPair(fields.List("shape"), &shape)) fields.Fail("shape", kPair);
+  if (!ReadPair(fields.List("data_offsets"), &range)) fields.Fail("data_offsets", kPair);
   fields.Finish();
-  RETURN_IF_ERROR(first);
-  if (!read) return Lie(shown, "shape and data_offsets must be two integers from 0 on each");
   constexpr std::array<DType, 3> kTypes = {DType::kBf16, DType::kF32, DType::kF64};
   const auto type = std::find_if(kTypes.begin(), kTypes.end(),
                                  [&](DType candidate) { return ToString(candidate) == dtype; });
-  if (type == kTypes.end()) return Lie(shown, "dtype must be BF16, F32 or F64");
+  if (type == kTypes.end()) fields.Fail("dtype", "must be BF16, F32 or F64");
   if (shape[0] < 1 || shape[1] < 1 || shape[0] > kEntryElementsMax / shape[1]) {
-    return Lie(shown, absl::StrCat("shape must hold from 1 to ", kEntryElementsMax, " elements"));
+    fields.Fail("shape", absl::StrCat("must hold from 1 to ", kEntryElementsMax, " elements"));
   }
+  RETURN_IF_ERROR(first);
   entry->dtype = *type;
   entry->where.rows = shape[entry->transposed ? 1 : 0];
   entry->where.cols = shape[entry->transposed ? 0 : 1];
   entry->offset = range[0];
   if (range[0] != offset || range[1] - range[0] != entry->bytes()) {
-    return Lie(shown, absl::StrCat("data_offsets must be ", offset, " and ",
-                                   offset + entry->bytes(), ", as its shape and those before say"));
+    fields.Fail("data_offsets", absl::StrCat("must be ", offset, " and ", offset + entry->bytes(),
+                                             ", as its shape and those before say"));
+    return first;
   }
   return *std::move(entry);
 }
 
 absl::Status ReadDigests(absl::string_view digests, std::vector<Entry>* entries) {
   if (digests.size() != entries->size() * kDigestDigits) {
-    return absl::InvalidArgumentError(absl::StrCat(kAbout, ".digests: must have ", kDigestDigits,
-                                                   " hexadecimal digits for each entry"));
+    return absl::InvalidArgumentError(absl::StrCat(kAbout, ".digests: has ", digests.size(),
+                                                   " characters; must have ", kDigestDigits,
+                                                   " for each of ", entries->size(), " entries"));
   }
   for (size_t i = 0; i < entries->size(); ++i) {
     const absl::string_view text = digests.substr(i * kDigestDigits, kDigestDigits);
     uint64_t& digest = (*entries)[i].digest;
     if (!absl::SimpleHexAtoi(text, &digest) ||
         absl::StrCat(absl::Hex(digest, absl::kZeroPad16)) != text) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(kAbout, ".digests: those of entry ", i, " are no hexadecimal digits"));
+      return absl::InvalidArgumentError(absl::StrCat(kAbout, ".digests: of entry ", i, ": ",
+                                                     job::JsonString(text), ": must be ",
+                                                     kDigestDigits, " hexadecimal digits"));
     }
   }
   return absl::OkStatus();
@@ -158,7 +162,9 @@ absl::StatusOr<int64_t> HeaderBytes(absl::string_view first_bytes) {
   if (length > static_cast<uint64_t>(kHeaderBytesMax) ||
       (length + kLengthBytes) % kDataAlignment != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("is no part file: its header would have ", length, " bytes"));
+        absl::StrCat("is no part file: its header would have ", length,
+                     " bytes; must have at most ", kHeaderBytesMax, ", and be a multiple of ",
+                     kDataAlignment, " with the ", kLengthBytes, " before it"));
   }
   return static_cast<int64_t>(length) + kLengthBytes;
 }
@@ -173,7 +179,8 @@ absl::StatusOr<PartHeader> ReadHeader(absl::string_view bytes) {
   absl::StatusOr<Tree> tree = job::ParseJson(text, kNodesMax);
   if (!tree.ok()) return Annotate(tree.status(), "its header");
   if (text.front() != '{' || tree->entries.empty() || tree->entries[0].key != kAbout) {
-    return absl::InvalidArgumentError(absl::StrCat("its header must begin with ", kAbout));
+    return absl::InvalidArgumentError(
+        absl::StrCat("its header: ", job::ShowValue(*tree), ": must begin with ", kAbout));
   }
   PartHeader header;
   ASSIGN_OR_RETURN(const std::string digests, ReadAbout(tree->entries[0].value, &header.info));

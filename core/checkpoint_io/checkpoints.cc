@@ -17,6 +17,7 @@
 #include "core/base/violation.h"
 #include "core/checkpoint/entry_index.h"
 #include "core/checkpoint/model_tensors.h"
+#include "core/checkpoint_io/folders.h"
 #include "core/checkpoint_io/lock.h"
 #include "core/checkpoint_io/part_reader.h"
 #include "core/job/failure.h"
@@ -33,13 +34,21 @@ std::string ManifestPath(const std::string& checkpoint) {
 }
 
 absl::Status FolderError(const std::string& folder, const std::error_code& error) {
+  // Nobody knows what is behind it: that is not a folder that nobody has made yet.
+  if (const std::optional<std::string> dead = DeadLinkOn(folder))
+    return absl::UnavailableError(*dead);
   const std::string message = absl::StrCat(folder, ": ", error.message());
-  std::error_code ignored;
-  if (std::filesystem::is_symlink(folder, ignored))
-    return absl::UnavailableError(absl::StrCat(folder, ": is a link; ", error.message()));
   if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
   return error == std::errc::permission_denied ? absl::PermissionDeniedError(message)
                                                : absl::UnavailableError(message);
+}
+
+// Lines beyond the first `lines_max` become one that counts them.
+void CountBeyond(size_t lines_max, std::vector<std::string>& lines) {
+  if (lines.size() <= lines_max) return;
+  const size_t more = lines.size() - lines_max;
+  lines.resize(lines_max);
+  lines.push_back(absl::StrCat("and ", more, " more"));
 }
 
 // Verifies one checkpoint, part after part, on several threads. Thread-safe.
@@ -77,9 +86,7 @@ class Verification {
       if (whole.ok()) return whole;
       lines.emplace_back(whole.message());
     }
-    const size_t more = lines.size() - std::min(lines.size(), kDamageMax);
-    lines.resize(lines.size() - more);
-    if (more > 0) lines.push_back(absl::StrCat("and ", more, " more"));
+    CountBeyond(kDamageMax, lines);
     return absl::DataLossError(absl::StrJoin(lines, "\n"));
   }
 
@@ -223,6 +230,8 @@ absl::StatusOr<Choice> ChooseListed(const std::string& folder, const job::JobSpe
     }
     choice.passed_over.push_back(absl::StrCat(ToString(one.name), ": ", *why_not));
   }
+  if (choice.passed_over.size() > kPassedOverMax)
+    CountBeyond(kPassedOverMax - 1, choice.passed_over);
   return choice;
 }
 
@@ -255,12 +264,14 @@ absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string&
 }
 
 absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
-  std::error_code error;
+  std::error_code error, ignored;
   if (!std::filesystem::exists(ManifestPath(checkpoint), error)) {
     if (error == std::errc::permission_denied) return absl::PermissionDeniedError(error.message());
+    const bool is_folder = std::filesystem::is_directory(checkpoint, ignored);
+    if (is_folder && error == std::errc::too_many_symbolic_link_levels)
+      return absl::DataLossError(absl::StrCat(kManifestFile, ": is a link that leads to itself"));
     if (error) return absl::UnavailableError(error.message());
-    if (!std::filesystem::is_directory(checkpoint, error))
-      return absl::NotFoundError("is no folder");
+    if (!is_folder) return absl::NotFoundError("is no folder");
     return absl::NotFoundError(absl::StrCat("has no ", kManifestFile));
   }
   const absl::StatusOr<std::string> text =

@@ -52,9 +52,12 @@ struct Checkpoint {
   std::string path;
   Manifest manifest;
 };
+inline constexpr size_t kPassedOverMax = 16;
 struct Choice {
   std::optional<Checkpoint> checkpoint;  // the newest that is sound and of the job's model
-  std::vector<std::string> passed_over;  // newer ones: "step-00000060.epoch-3: ..."
+  // Newer ones: "step-00000060.epoch-3: ..."; of more than kPassedOverMax the last line counts
+  // those that are not named: "and 270 more".
+  std::vector<std::string> passed_over;
 };
 // No folder is one without checkpoints. One that is deleted before it was verified is not passed
 // over: the folder is looked at again. Errors: as of ListCheckpoints, NotFound where checkpoints

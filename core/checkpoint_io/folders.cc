@@ -23,11 +23,25 @@ std::string FolderOf(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
 }
 
+std::optional<std::string> DeadLinkOn(const std::string& path) {
+  for (std::filesystem::path at = path; at.has_relative_path(); at = at.parent_path()) {
+    std::error_code error, ignored;
+    if (!std::filesystem::is_symlink(at, ignored) || std::filesystem::exists(at, error)) continue;
+    return absl::StrCat(at.string(), ": is a link to ",
+                        std::filesystem::read_symlink(at, ignored).string(),
+                        error ? absl::StrCat(": ", error.message()) : ", which is not there");
+  }
+  return std::nullopt;
+}
+
 absl::Status MakeDraftFolder(const std::string& draft) {
   const std::string folder = FolderOf(draft);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return SystemError(folder, error.value());
+  if (error) {
+    const std::optional<std::string> dead = DeadLinkOn(folder);
+    return dead.has_value() ? absl::UnavailableError(*dead) : SystemError(folder, error.value());
+  }
   if (mkdir(draft.c_str(), 0777) == 0) return SyncFolder(folder);
   if (errno == EEXIST) return absl::OkStatus();
   return SystemError(draft, errno);

@@ -1,6 +1,7 @@
 // core/checkpoint_io/folders.h: folders of checkpoints, made and brought to the disk.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,6 +16,8 @@ absl::Status SystemError(absl::string_view path, int error);
 // it returns. Errors: as of SystemError.
 absl::Status MakeDraftFolder(const std::string& draft);
 absl::Status SyncFolder(const std::string& folder);
+// Where `path` is a link to nothing, or passes one: "a/link: is a link to b, which is not there".
+std::optional<std::string> DeadLinkOn(const std::string& path);
 // "a/b/c" is in "a/b".
 std::string FolderOf(const std::string& path);
 

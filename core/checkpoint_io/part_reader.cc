@@ -18,9 +18,12 @@ absl::Status CheckHeader(const PartHeader& header, const Manifest& manifest, con
                           .step = manifest.step,
                           .rank = ParsePartFileName(part.file).value_or(-1)};
   if (header.info != expected) {
-    return absl::DataLossError(absl::StrCat(
-        "is of job ", header.info.job, ", epoch ", header.info.epoch, ", step ", header.info.step,
-        ", rank ", header.info.rank, " of store ", header.info.store));
+    const auto text = [](const PartInfo& info) {
+      return absl::StrCat("job ", info.job, ", epoch ", info.epoch, ", step ", info.step, ", rank ",
+                          info.rank, " of store ", info.store);
+    };
+    return absl::DataLossError(
+        absl::StrCat("is of ", text(header.info), "; must be of ", text(expected)));
   }
   for (const Entry& entry : header.entries) {
     const DType type = DTypeOf(entry.kind, manifest.model.compute);
@@ -48,8 +51,9 @@ absl::StatusOr<PartHeader> ReadCheckedHeader(const File& file, const Manifest& m
   }
   std::string bytes;
   RETURN_IF_ERROR(file.Read(0, part.header_bytes, bytes));
-  if (Digest(bytes) != part.digest) {
-    return absl::DataLossError("its header has not the digest that the manifest has");
+  if (const std::string digest = Digest(bytes); digest != part.digest) {
+    return absl::DataLossError(
+        absl::StrCat("its header has digest ", digest, ", the manifest says ", part.digest));
   }
   ASSIGN_OR_RETURN(PartHeader header, ReadHeader(bytes));
   RETURN_IF_ERROR(CheckHeader(header, manifest, part));

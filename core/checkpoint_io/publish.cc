@@ -210,7 +210,11 @@ absl::StatusOr<CheckpointName> NameOf(const Publication& publication) {
   for (; name.copy <= kCopiesMax; name.copy += name.copy == 0 ? 2 : 1) {
     const std::string path = absl::StrCat(publication.directory, "/", ToString(name));
     std::error_code error;
-    if (!std::filesystem::exists(path, error) && !error) return name;
+    // A link that leads nowhere has the name, too.
+    if (std::filesystem::symlink_status(path, error).type() ==
+        std::filesystem::file_type::not_found) {
+      return name;
+    }
     if (IsPublished(path, publication)) return name;
   }
   return absl::AlreadyExistsError(absl::StrCat(publication.directory, ": has ", kCopiesMax,

@@ -133,7 +133,8 @@ int ServeNode(const AgentOptions& options) {
 struct Flags {
   AgentOptions options;
   std::vector<std::string> labels;
-  std::string device_memory, host_memory, job_file;
+  std::optional<std::string> device_memory, host_memory;
+  std::string job_file;
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
 
@@ -186,12 +187,12 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
 }
 
 // Of a flag that may be left out; 0: it was.
-absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::string& text) {
-  if (text.empty()) return 0;
-  const std::optional<int64_t> bytes = job::ParseSize(text);
+absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::string>& text) {
+  if (!text.has_value()) return 0;
+  const std::optional<int64_t> bytes = job::ParseSize(*text);
   if (bytes.has_value() && *bytes > 0) return *bytes;
   return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is \"", text, "\"; it must be a number of bytes, such as 80Gi"));
+      absl::StrCat(flag, " is \"", *text, "\"; it must be a number of bytes, such as 80Gi"));
 }
 
 // What flags say together, or of this machine. Errors: InvalidArgument.

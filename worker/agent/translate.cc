@@ -16,7 +16,6 @@ constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
 // Of each text in an answer: an answer must stay far below the size of a message.
 constexpr size_t kTextBytesMax = 4 << 10;
 constexpr int kViolationsMax = 1000;
-constexpr int kPassedOverMax = 16;
 
 absl::Duration DurationOf(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
@@ -191,7 +190,6 @@ v1::OpenSessionRequest MessageOf(const SendCommandResult& action) {
   if (!data.checkpoint.has_value()) return message;
   v1::CheckpointChoice& choice = *result.mutable_checkpoint();
   for (const std::string& text : data.checkpoint->passed_over) {
-    if (choice.passed_over_size() == kPassedOverMax) break;
     choice.add_passed_over(Utf8Of(text, kTextBytesMax));
   }
   if (data.checkpoint->path.empty()) return message;

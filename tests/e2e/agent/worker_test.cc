@@ -111,7 +111,7 @@ TEST_F(WorkerTest, HostMemory_OfTheFlag_IsThatOfTheNode) {
 
 TEST_F(WorkerTest, Memory_ThatIsNoSize_IsAUsageError) {
   for (const char* flag : {"--device-memory", "--host-memory"}) {
-    for (const char* text : {"much", "0", "-1Gi", "1.5Gi"}) {
+    for (const char* text : {"much", "", "0", "-1Gi", "1.5Gi"}) {
       const support::Finished finished =
           support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", "127.0.0.1:1",
                              "--state", support::MakeFolder("agent-usage"), flag, text});

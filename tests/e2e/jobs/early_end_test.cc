@@ -91,7 +91,7 @@ TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_EndsTheJobWithout) {
   const v1::JobStatus ended = EndByWorkersTerm(cluster, job);
   EXPECT_EQ(ended.failure().cause(), "NodeStopped") << ended.failure().message();
   EXPECT_THAT(ended.failure().message(),
-              HasSubstr("without a checkpoint: no rank has written a part of it"));
+              HasSubstr("without a checkpoint: no rank has reported a part of it"));
   std::vector<std::string> failed;
   for (const v1::JobEvent& event : cluster.Events(job)) {
     if (event.type() == "CheckpointFailed") failed.push_back(event.message());

@@ -1,6 +1,8 @@
 // `phalanx checkpoints`: what it prints and how it ends.
 #include "client/checkpoints.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <string>
 
@@ -111,6 +113,28 @@ TEST_F(CheckpointsCommandTest, List_OfNothing_IsNoInput) {
   EXPECT_EQ(List(folder_ + "/none"), kNoInput);
   EXPECT_THAT(talk(), HasSubstr("none: No such file or directory"));
   EXPECT_EQ(out(), "");
+}
+
+TEST_F(CheckpointsCommandTest, List_OfAPipe_DoesNotWait) {
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(List(pipe), kNoInput);
+  EXPECT_EQ(talk(), absl::StrCat("error: ", pipe, ": is no folder and no regular file\n"));
+}
+
+TEST_F(CheckpointsCommandTest, PipesInACheckpoint_AreNamed) {
+  const std::string part = Write(50) + "/rank-00001.safetensors";
+  std::filesystem::remove(part);
+  ASSERT_EQ(mkfifo(part.c_str(), 0600), 0);
+  EXPECT_EQ(CheckpointsVerify(folder_ + "/checkpoints/step-00000050.epoch-3", Format::kTable,
+                              captured_.io),
+            kFailure);
+  EXPECT_THAT(talk(), StartsWith("error: rank-00001.safetensors: is not a regular file\n"));
+  const std::string manifest = Write(100) + "/manifest.json";
+  std::filesystem::remove(manifest);
+  ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
+  EXPECT_EQ(List(folder_ + "/checkpoints"), kSuccess);
+  EXPECT_THAT(talk(), EndsWith("\nstep-00000100.epoch-3: manifest.json: is not a regular file\n"));
 }
 
 TEST_F(CheckpointsCommandTest, List_OfAnEmptyFolder_IsSaidAside_AndIsEmptyJson) {

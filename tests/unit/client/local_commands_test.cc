@@ -152,7 +152,11 @@ TEST(PlanTest, MoreThanTheDevicesHave_IsABadJobFile) {
   EXPECT_THAT(little.talk.str(), HasSubstr("spec.modules: rank "));
   EXPECT_THAT(little.talk.str(),
               HasSubstr(" is the largest term), device has 1.0 MiB; 5 other ranks"));
-  EXPECT_EQ(Plan({.file = kExample, .device_memory = "much"}, wrong.io), kUsage);
+  for (const char* text : {"much", "", "0", "-1Gi"}) {
+    EXPECT_EQ(Plan({.file = kExample, .device_memory = text}, wrong.io), kUsage) << text;
+    EXPECT_THAT(wrong.talk.str(),
+                HasSubstr(absl::StrCat("--device-memory \"", text, "\": must be")));
+  }
 }
 
 // Context and expert parallelism: planned, groups shown, not trained.

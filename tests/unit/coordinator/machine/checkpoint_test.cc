@@ -152,10 +152,23 @@ TEST_F(CheckpointTest, PartsOfManySteps_AreBounded) {
 TEST_F(CheckpointTest, PartThatIsMissingWhenTheNextIsWhole_IsNamed) {
   for (const int32_t rank : {0, 1, 3}) Write(rank, 3);
   WriteAll(6);
-  EXPECT_THAT(Events("CheckpointFailed"), testing::ElementsAre("step 3: not written by rank 2"));
+  EXPECT_THAT(Events("CheckpointFailed"),
+              testing::ElementsAre("step 3: rank 2 (node b) has not reported its part"));
   Write(2, 3);  // too late
   ASSERT_THAT(h_.Commands<PublishCheckpoint>(a_), SizeIs(1));
   EXPECT_EQ(h_.Commands<PublishCheckpoint>(a_)[0].second.step, 6);
+}
+
+// They may have written them all the same: their reports come when the node is back.
+TEST_F(CheckpointTest, PartsOfANodeThatIsAway_AreNotSaidToBeUnwritten) {
+  for (int64_t step = 1; step <= 4; ++step) {
+    for (const int32_t rank : {0, 1}) Write(rank, step);
+  }
+  h_.Feed(SessionClosed{.session = b_});
+  for (const int32_t rank : {0, 1}) Write(rank, 5);
+  EXPECT_THAT(Events("CheckpointFailed"),
+              testing::ElementsAre("step 1: ranks 2 (node b, not connected), 3 (node b, not "
+                                   "connected) have not reported their parts"));
 }
 
 TEST_F(CheckpointTest, PartsOfAnotherEpoch_AreNoPartsOfThisOne) {

@@ -186,15 +186,15 @@ TEST_F(EarlyEndTest, CheckpointThatIsNotWhole_IsSaidAndEndsIt) {
     EndAt(rank, 7);
   }
   EXPECT_EQ(Kind(), FailureKind::kTimeLimit);
-  EXPECT_THAT(Message(), HasSubstr("it ended with step 7 of 10, without a checkpoint: not written "
-                                   "by rank 2"));
+  EXPECT_THAT(Message(), HasSubstr("it ended with step 7 of 10, without a checkpoint: rank 2 "
+                                   "(node b) has not reported its part"));
 }
 
 TEST_F(EarlyEndTest, CheckpointThatNobodyHasWritten_IsSaidAndEndsIt) {
   Train();
   h_.Advance(kLimit);
   for (int32_t rank = 0; rank < 4; ++rank) EndAt(rank, 7);
-  EXPECT_THAT(Message(), HasSubstr("without a checkpoint: no rank has written a part of it"));
+  EXPECT_THAT(Message(), HasSubstr("without a checkpoint: no rank has reported a part of it"));
 }
 
 TEST_F(EarlyEndTest, CheckpointThatCannotBePublished_IsSaidAndEndsIt) {

@@ -94,6 +94,38 @@ TEST_F(FailureTest, AccusationAndTheEndOfTheAccuser_BlameTheAccused) {
   EXPECT_EQ(cause.message, "rank 0 on node a lost its connection to rank 2 on node b: it is gone");
 }
 
+// A peer that is gone kills nobody: a rank that lost one waits for orders.
+TEST_F(FailureTest, AccusationAndTheCrashOfTheAccuser_AreTheCrash) {
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 0, RankExited{.signal = 11, .log_tail = "step 4"});
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning) << "its peer may have gone first";
+  h.Advance(absl::Milliseconds(300));
+  const FailureCause& cause = *h.State(job).failure;
+  EXPECT_EQ(cause.kind, FailureKind::kRankCrashed);
+  EXPECT_EQ(cause.rank, 0);
+  EXPECT_EQ(cause.signal, 11);
+  EXPECT_EQ(
+      cause.message,
+      "rank 0 on node a was killed by signal 11 (SIGSEGV); before that, rank 0 on node a lost "
+      "its connection to rank 2 on node b: it is gone\nstep 4");
+}
+
+TEST_F(FailureTest, CrashOfAnAccuserBeforeTheEndOfTheAccused_IsNotTheCause) {
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 0, RankExited{.signal = 6});
+  h.Report(b, job, 2, RankExited{.signal = 9});
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRankKilled);
+  EXPECT_EQ(h.State(job).failure->rank, 2);
+}
+
+TEST_F(FailureTest, CrashOfOneOfSeveralAccusers_LeavesTheNodeToBlame) {
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 1, Lost(2));
+  h.Report(a, job, 0, RankExited{.signal = 6});
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeUnreachable);
+}
+
 TEST_F(FailureTest, AccusationsOfSeveralRanks_BlameTheNode) {
   h.Report(a, job, 0, Lost(2));
   h.Report(a, job, 1, Lost(2));

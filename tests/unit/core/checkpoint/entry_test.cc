@@ -96,27 +96,30 @@ struct HeaderLie {
 };
 
 TEST(HeaderTest, Lies_AreNamed) {
-  for (const HeaderLie& lie : {
-           HeaderLie{"phalanx-1", "phalanx-9",
-                     "__metadata__.format: \"phalanx-9\": this release reads phalanx-1"},
-           {"\"step\":\"50\"", "\"step\":\"-50\"",
-            "__metadata__.step: \"-50\": must be an integer"},
-           {"\"rank\":\"4\"", "\"rank\":4", "__metadata__.rank: 4: must be a string"},
-           {"\"job\":\"7\"", "\"jop\":\"7\"", "__metadata__.job: is missing"},
-           {"\"job\":\"7\"", "\"job\":\"7\",\"x\":\"\"", "__metadata__.x: \"\": unknown field"},
-           {"000000000000000f", "00000000000000f", "__metadata__.digests: must have 16"},
-           {"000000000000000f", "00000000000000+f", "__metadata__.digests: those of entry 0"},
-           {"000000000000000f", "000000000000000x", "__metadata__.digests: those of entry 0"},
-           {"__metadata__", "metadata", "must begin with __metadata__"},
-           {"#weight", "#wait", "is no name of an entry"},
-           {"\"BF16\"", "\"I64\"", "dtype must be BF16, F32 or F64"},
-           {"[7,1]", "[8,1]", "data_offsets must be 60 and 76, as its shape"},
-           {"[60,74]", "[61,75]", "data_offsets must be 60 and 74"},
-           {"[7,1]", "[7]", "must be two integers"},
-           {"[7,1]", "[-7,-1]", "must be two integers"},
-           {"[7,1]", "[0,1]", "shape must hold from 1 to 4194304 elements"},
-           {"[7,1]", "[4611686018427387904,4]", "shape must hold from 1 to 4194304 elements"},
-       }) {
+  for (
+      const HeaderLie& lie : {
+          HeaderLie{"phalanx-1", "phalanx-9",
+                    "__metadata__.format: \"phalanx-9\": this release reads phalanx-1"},
+          {"\"step\":\"50\"", "\"step\":\"-50\"", "__metadata__.step: \"-50\": must be an integer"},
+          {"\"rank\":\"4\"", "\"rank\":4", "__metadata__.rank: 4: must be a string"},
+          {"\"job\":\"7\"", "\"jop\":\"7\"", "__metadata__.job: is missing"},
+          {"\"job\":\"7\"", "\"job\":\"7\",\"x\":\"\"", "__metadata__.x: \"\": unknown field"},
+          {"000000000000000f", "00000000000000f",
+           "__metadata__.digests: has 31 characters; must have 16 for each of 2 entries"},
+          {"000000000000000f", "00000000000000+f",
+           "__metadata__.digests: of entry 0: \"00000000000000+f\": must be 16 hexadecimal digits"},
+          {"000000000000000f", "000000000000000x", "__metadata__.digests: of entry 0: "},
+          {"__metadata__", "metadata", "its header: {metadata: {format: \"phalanx-1\", "},
+          {"#weight", "#wait", "bias@3,0#wait\": must be named MODULE/"},
+          {"\"BF16\"", "\"I64\"", "bias@3,0#weight\".dtype: \"I64\": must be BF16, F32 or F64"},
+          {"[7,1]", "[8,1]", "data_offsets: [60, 74]: must be 60 and 76, as its shape"},
+          {"[60,74]", "[61,75]", "data_offsets: [61, 75]: must be 60 and 74"},
+          {"[7,1]", "[7]", "shape: [7]: must be two integers"},
+          {"[60,74]", "[60,\"74\"]", "data_offsets: [60, \"74\"]: must be two integers"},
+          {"[7,1]", "[-7,-1]", "shape: [-7, -1]: must be two integers"},
+          {"[7,1]", "[0,1]", "shape: [0, 1]: must hold from 1 to 4194304 elements"},
+          {"[7,1]", "[4611686018427387904,4]", "shape: [4611686018427387904, 4]: must hold from 1"},
+      }) {
     EXPECT_THAT(std::string(ReadHeader(Changed(lie.from, lie.to)).status().message()),
                 HasSubstr(lie.said))
         << lie.to;
@@ -136,7 +139,7 @@ TEST(HeaderTest, CutOrForeignFile_IsRefused) {
   EXPECT_EQ(ReadHeader("").status().message(), "ends within its header");
   EXPECT_EQ(ReadHeader(bytes.substr(0, 100)).status().message(), "ends within its header");
   EXPECT_THAT(std::string(ReadHeader("PK\x03\x04 and so on").status().message()),
-              HasSubstr("is no part file"));
+              HasSubstr("bytes; must have at most 67108864"));
 }
 
 }  // namespace

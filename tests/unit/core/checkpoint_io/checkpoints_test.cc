@@ -129,6 +129,8 @@ TEST_F(CheckpointsTest, DamagedManifest_IsNamed) {
   std::filesystem::remove(path + "/manifest.json");
   EXPECT_TRUE(absl::IsNotFound(Verify(path)));
   EXPECT_EQ(Verify(path).message(), "has no manifest.json");
+  std::filesystem::create_symlink("manifest.json", path + "/manifest.json");
+  EXPECT_EQ(Damage(path), "manifest.json: is a link that leads to itself");
 }
 
 TEST_F(CheckpointsTest, List_IsNewestFirst_AndOfCheckpointsAlone) {
@@ -396,15 +398,31 @@ TEST_F(ResumeTest, Latest_WithBadOnesAlone_IsRefusedWithEach) {
                           StartsWith("step-00000050.epoch-3: rank-00001.safetensors: ")));
 }
 
+TEST_F(ResumeTest, Latest_OfManyBadOnes_CountsThoseThatItDoesNotName) {
+  for (int64_t step = 51; step <= 350; ++step)
+    std::filesystem::create_directory(folder_ + "/" + ToString({.step = step, .epoch = 3}));
+  const std::vector<std::string> refused = Rules("latest");
+  EXPECT_THAT(refused.at(14), StartsWith("step-00000336.epoch-3: "));
+  EXPECT_EQ(refused.at(15), "and 285 more");
+  Write(50);
+  EXPECT_EQ(Resume("latest")->passed_over, refused);
+}
+
 TEST_F(ResumeTest, Latest_OfWhatCannotBeRead_DoesNotBeginAnew) {
   support::WriteFile(folder_ + "/file", "");
   std::filesystem::create_symlink(folder_ + "/loop", folder_ + "/loop");
   std::filesystem::create_symlink(folder_ + "/nothing", folder_ + "/nowhere");
-  for (const std::string name : {"/file", "/loop", "/nowhere"}) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"/file", "/file: Not a directory"},
+      {"/loop", absl::StrCat("/loop: is a link to ", folder_, "/loop: Too many levels")},
+      {"/nowhere",
+       absl::StrCat("/nowhere: is a link to ", folder_, "/nothing, which is not there")},
+      {"/nowhere/checkpoints", "/nowhere: is a link to "}};
+  for (const auto& [name, said] : cases) {
     const auto choice = Resume("latest", folder_ + name);
     EXPECT_EQ(job::KindIn(choice.status()), job::FailureKind::kCheckpointUnavailable);
     EXPECT_THAT(std::string(choice.status().message()),
-                StartsWith(absl::StrCat("spec.checkpoint.directory: ", folder_, name, ": ")));
+                StartsWith(absl::StrCat("spec.checkpoint.directory: ", folder_, said)));
   }
 }
 

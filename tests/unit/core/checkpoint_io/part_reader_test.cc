@@ -43,6 +43,7 @@ TEST_F(PartReaderTest, FileThatIsNotTheManifests_IsNamed) {
   other.epoch = 4;
   EXPECT_EQ(Refusal(other),
             "rank-00001.safetensors: is of job 7, epoch 3, step 50, rank 1 of store "
+            "00c0ffee00c0ffee; must be of job 7, epoch 4, step 50, rank 1 of store "
             "00c0ffee00c0ffee");
   other = manifest_;
   other.model.compute = job::Precision::kFp64;
@@ -53,7 +54,8 @@ TEST_F(PartReaderTest, FileThatIsNotTheManifests_IsNamed) {
   other = manifest_;
   other.parts[1].digest = Digest("");
   EXPECT_EQ(Refusal(other),
-            "rank-00001.safetensors: its header has not the digest that the manifest has");
+            absl::StrCat("rank-00001.safetensors: its header has digest ",
+                         manifest_.parts[1].digest, ", the manifest says ", Digest("")));
 }
 
 TEST_F(PartReaderTest, FileThatGoesWhileItIsRead_IsNamed) {

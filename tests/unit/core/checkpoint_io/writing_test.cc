@@ -218,6 +218,19 @@ TEST_F(WritingTest, NoFolderWhereTheDirectoryShouldBe_IsToldByPathAndReason) {
   EXPECT_THAT(file.status().message(), HasSubstr(path + ": Not a directory"));
 }
 
+TEST_F(WritingTest, DeadLinkWhereTheDirectoryShouldBe_IsToldWithWhatItLeadsTo) {
+  const std::string link = folder_ + "/link", elsewhere = folder_ + "/elsewhere";
+  std::filesystem::create_directory_symlink(elsewhere, link);
+  for (const std::string& directory : {link, link + "/checkpoints"}) {
+    const Drafts drafts(plan_, directory);
+    EXPECT_EQ(WritePartFile(drafts.WriteOf(0, name_)).status(),
+              absl::UnavailableError(
+                  absl::StrCat(link, ": is a link to ", elsewhere, ", which is not there")));
+  }
+  std::filesystem::create_directory(elsewhere);
+  EXPECT_TRUE(Drafts(plan_, link).WriteAndPublish(name_).ok());
+}
+
 TEST_F(WritingTest, LeftOverOfTheSameRank_IsReplaced) {
   std::filesystem::create_directories(drafts_.DraftOf(name_));
   support::WriteFile(PartPath(drafts_.DraftOf(name_), 1) + ".tmp", "half of it");
@@ -283,6 +296,15 @@ TEST_F(WritingTest, NameThatAnotherJobHas_GetsANumber_AndTheOtherStays) {
   for (size_t i = 0; i < 3; ++i)
     EXPECT_EQ((*listed)[i].manifest->number, static_cast<int64_t>(9 - i)) << "newest first";
   EXPECT_EQ(listed->back().path, first);
+}
+
+TEST_F(WritingTest, NameThatADeadLinkHas_GetsANumber_AndTheLinkStays) {
+  const std::string link = folder_ + "/step-00000050.epoch-3";
+  std::filesystem::create_directory_symlink("nowhere", link);
+  const auto published = drafts_.WriteAndPublish(name_);
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_EQ(published->path, link + ".2");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
 }
 
 // As file systems of networks do: the system call fails so from now on.
