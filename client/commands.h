@@ -39,6 +39,10 @@ struct PlanOptions {
   std::string nodes;  // "4x8"; empty: one node with the devices that the job asks for
   // "80Gi": what each device has; a plan that needs more is refused. nullopt: not checked.
   std::optional<std::string> device_memory;
+  // "1Ti": what each node has for second homes of optimizer state and copies for checkpoints; a
+  // plan goes without the former where that is too little, and is refused for the latter. nullopt:
+  // not checked.
+  std::optional<std::string> host_memory;
   // Shown is the plan without these ranks' devices.
   std::vector<int32_t> lost;
   PictureFiles pictures;

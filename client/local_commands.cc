@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,11 +45,21 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
   return plan::MakeCluster(count, devices);
 }
 
-// `device_memory`: what each device has; 0: not checked.
-absl::StatusOr<schedule::Preview> LayOut(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                         const plan::RankList& lost, int64_t device_memory) {
-  const std::vector<int64_t> memory(cluster.devices.size(), device_memory);
-  return schedule::PreviewJob(spec, cluster, {.devices = memory}, lost);
+// What a flag says in bytes; 0: it was not given.
+absl::StatusOr<int64_t> MemoryOf(absl::string_view flag, const std::optional<std::string>& size) {
+  if (!size.has_value()) return 0;
+  const std::optional<int64_t> bytes = job::ParseSize(*size);
+  if (bytes.value_or(0) > 0) return *bytes;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " \"", *size, "\": must be a number of bytes, such as 80Gi"));
+}
+
+// The same of each device, and of each node of a cluster of equal ones.
+plan::MemoryLimits LimitsOf(const plan::Cluster& cluster, int64_t device, int64_t host) {
+  std::set<NodeName> nodes;
+  for (const plan::Device& one : cluster.devices) nodes.insert(one.node);
+  return {.devices = std::vector<int64_t>(cluster.devices.size(), device),
+          .nodes = std::vector<int64_t>(nodes.size(), host)};
 }
 
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
@@ -114,11 +125,11 @@ int Plan(const PlanOptions& options, Io& io) {
     io.talk << "error: " << cluster.status().message() << "\n";
     return kUsage;
   }
-  const std::optional<int64_t> device_memory =
-      options.device_memory.has_value() ? job::ParseSize(*options.device_memory) : 0;
-  if (options.device_memory.has_value() && device_memory.value_or(0) < 1) {
-    io.talk << "error: --device-memory \"" << *options.device_memory
-            << "\": must be a number of bytes, such as 80Gi\n";
+  const auto device_memory = MemoryOf("--device-memory", options.device_memory);
+  const auto host_memory = MemoryOf("--host-memory", options.host_memory);
+  for (const absl::Status& usage : {device_memory.status(), host_memory.status()}) {
+    if (usage.ok()) continue;
+    io.talk << "error: " << usage.message() << "\n";
     return kUsage;
   }
   const absl::StatusOr<schedule::Preview> laid = [&] {
@@ -126,7 +137,8 @@ int Plan(const PlanOptions& options, Io& io) {
                         options.note_delay);
     plan::RankList lost;
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
-    return LayOut(spec, *cluster, lost, *device_memory);
+    return schedule::PreviewJob(spec, *cluster, LimitsOf(*cluster, *device_memory, *host_memory),
+                                lost);
   }();
   if (!laid.ok()) return Fail(laid.status(), io);
   const wire::PlanFigures figures = wire::FiguresOf(*laid);

@@ -51,6 +51,7 @@ struct Flags {
   std::string output;
   std::string nodes;
   std::optional<std::string> device_memory;
+  std::optional<std::string> host_memory;
   PictureFiles pictures;
   std::string shell;
   std::vector<int32_t> ranks;
@@ -178,6 +179,7 @@ void Program::AddLocalCommands() {
                      .format = format(),
                      .nodes = flags_.nodes,
                      .device_memory = flags_.device_memory,
+                     .host_memory = flags_.host_memory,
                      .lost = *ParseRanks(flags_.lost),
                      .pictures = flags_.pictures},
                     io);
@@ -188,6 +190,9 @@ void Program::AddLocalCommands() {
       ->type_name("NODESxDEVICES");
   plan->add_option("--device-memory", flags_.device_memory,
                    "what each device has, such as 80Gi: refuse a plan that needs more")
+      ->type_name("SIZE");
+  plan->add_option("--host-memory", flags_.host_memory,
+                   "what each node has for copies of optimizer state, such as 1Ti")
       ->type_name("SIZE");
   add_lost(plan, "show the plan that is left when these ranks' devices are gone");
   plan->add_option("--svg", flags_.pictures.svg,

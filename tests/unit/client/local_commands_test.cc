@@ -96,8 +96,8 @@ TEST(RankListTest, Lists_NameRanks_AndEmptyItemsAreRefused) {
   }
 }
 
-TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
-  constexpr char kTwo[] = R"(metadata: {name: two}
+// Two ranks of one module.
+constexpr char kTwo[] = R"(metadata: {name: two}
 spec:
   steps: 1
   modules:
@@ -106,6 +106,8 @@ spec:
       parallel: {ranks: 2, AXIS}
   batch: {global: 8, micro: 1}
 )";
+
+TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
   const auto refusal = [&](const char* axis, const char* memory) {
     const std::string path = Written("two.yaml", absl::StrReplaceAll(kTwo, {{"AXIS", axis}}));
     Captured captured;
@@ -156,7 +158,19 @@ TEST(PlanTest, MoreThanTheDevicesHave_IsABadJobFile) {
     EXPECT_EQ(Plan({.file = kExample, .device_memory = text}, wrong.io), kUsage) << text;
     EXPECT_THAT(wrong.talk.str(),
                 HasSubstr(absl::StrCat("--device-memory \"", text, "\": must be")));
+    EXPECT_EQ(Plan({.file = kExample, .host_memory = text}, wrong.io), kUsage) << text;
+    EXPECT_THAT(wrong.talk.str(), HasSubstr(absl::StrCat("--host-memory \"", text, "\": must be")));
   }
+}
+
+// A module of one replica has its second home in host memory, if there is room.
+TEST(PlanTest, SecondHomesBeyondHostMemory_AreLeftOutAsARunDoes) {
+  Captured enough, little;
+  const std::string file = Written("tensor.yaml", absl::StrReplaceAll(kTwo, {{"AXIS", "tp: 2"}}));
+  EXPECT_EQ(Plan({.file = file, .host_memory = "16Gi"}, enough.io), kSuccess);
+  EXPECT_THAT(enough.out.str(), testing::Not(HasSubstr("has no second home")));
+  EXPECT_EQ(Plan({.file = file, .host_memory = "1Ki"}, little.io), kSuccess) << little.talk.str();
+  EXPECT_THAT(little.out.str(), HasSubstr("has no second home: node-0 needs "));
 }
 
 // Context and expert parallelism: planned, groups shown, not trained.

@@ -140,16 +140,25 @@ TEST(HostMemoryTest, LossThatLeavesNoRoom_IsSaid) {
                           of_nodes));
 }
 
-// As in AdmissionTest.HomesThatWereLowered_...: the devices hold the narrowed plan with second
-// homes in host memory alone.
-TEST(HostMemoryTest, MirrorsWithoutRoom_MoveToHostMemoryWhereThatHasRoomAlone) {
-  AJob job = TwoReplicas().Steps(20);
-  job.spec().checkpoint.reset();
-  const job::JobSpec spec = job;
+// The job as it is once everything that spares devices is lowered but recompute: second homes in
+// host memory, one sample a microbatch.
+plan::Layout Moved(const job::JobSpec& spec) {
   plan::Layout layout = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1})->layout;
   layout.micro = 1;
   layout.modules[0].state_home = job::StateHome::kHost;
-  const plan::Plan moved = *plan::Expand(spec, layout);
+  return layout;
+}
+AJob TwoReplicasWithoutCheckpoints() {
+  AJob job = TwoReplicas().Steps(20);
+  job.spec().checkpoint.reset();
+  return job;
+}
+
+// As in AdmissionTest.HomesThatWereLowered_...: the devices hold the narrowed plan with second
+// homes in host memory alone.
+TEST(HostMemoryTest, MirrorsWithoutRoom_MoveToHostMemoryWhereThatHasRoomAlone) {
+  const job::JobSpec spec = TwoReplicasWithoutCheckpoints();
+  const plan::Plan moved = *plan::Expand(spec, Moved(spec));
   const int64_t memory = MostOf(*plan::PlanWithout(moved, {Rank{1}})) + kMoveBytes;
   const std::vector<int64_t> devices(4, memory);
   const int64_t need = HostNeeds(moved)[0];
@@ -164,12 +173,8 @@ TEST(HostMemoryTest, MirrorsWithoutRoom_MoveToHostMemoryWhereThatHasRoomAlone) {
 
 // Devices that hold one home alone: mirrors do not fit, whatever is lowered.
 TEST(HostMemoryTest, MirrorsWithoutRoomAnywhere_AreLeftOut) {
-  AJob job = TwoReplicas().Steps(20);
-  job.spec().checkpoint.reset();
-  const job::JobSpec spec = job;
-  plan::Layout layout = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1})->layout;
-  layout.micro = 1;
-  layout.modules[0].state_home = job::StateHome::kHost;
+  const job::JobSpec spec = TwoReplicasWithoutCheckpoints();
+  plan::Layout layout = Moved(spec);
   layout.modules[0].recompute = job::Recompute::kFull;
   const plan::Plan moved = *plan::Expand(spec, layout);
   const std::vector<int64_t> devices(4, MostOf(moved));
