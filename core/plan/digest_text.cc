@@ -26,6 +26,7 @@ void AppendReplicas(const ModuleLayout& layout, std::string* out) {
   }
   absl::StrAppend(out, "speeds ", absl::StrJoin(layout.speeds, " "), " home ",
                   static_cast<int>(layout.state_home), " ", layout.state_copies, "\n");
+  if (!layout.order.empty()) absl::StrAppend(out, "order ", absl::StrJoin(layout.order, " "), "\n");
 }
 
 // Devices of ranks alone; indices are written as runs.

@@ -95,6 +95,9 @@ struct ModuleLayout {
   int32_t state_copies = 1;
   // Instead of the document's; nullopt: as it says.
   std::optional<job::Recompute> recompute = std::nullopt;
+  // The present replicas in the order in which shares are theirs (ReplicaTable::order), so that a
+  // loss moves little. Empty: ascending.
+  std::vector<int32_t> order;
   friend bool operator==(const ModuleLayout&, const ModuleLayout&) = default;
 };
 

@@ -14,6 +14,7 @@
 #include "core/base/violation.h"
 #include "core/plan/cost.h"
 #include "core/plan/derivation.h"
+#include "core/plan/replica_order.h"
 
 namespace phalanx::plan {
 namespace {
@@ -200,6 +201,7 @@ absl::StatusOr<ModuleLayout> ModuleLoss::Finish() const {
   }
   layout.speeds = SpeedsOf(plan_, module_, table);
   LowerHomes(plan_.spec.recovery, table.present_replicas(), &layout);
+  layout.order = OrderAfter(plan_, module_, table);
   return layout;
 }
 

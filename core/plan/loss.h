@@ -5,9 +5,10 @@
 // *drop-replica* leaves the replica out, and its other ranks to other modules, or idle. Widths
 // follow `recovery.widths`: own, each stage as wide as it can be; parity, every narrowed stage of
 // the module as narrow as the narrowest, with the last of its survivors idle. Whether ranks are
-// lost one after another or at once, the same is left. The schedule and the layers stay: nobody
-// searches again after a loss. So do the homes of optimizer state and whatever else admission has
-// lowered, as far as the replicas that are left allow.
+// lost one after another or at once, the same is left, but for the order in which replicas share:
+// that follows from who has what when a replica goes (replica_order.h). The schedule and the layers
+// stay: nobody searches again after a loss. So do the homes of optimizer state and whatever else
+// admission has lowered, as far as the replicas that are left allow.
 //
 // Pure.
 #pragma once

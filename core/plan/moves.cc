@@ -25,11 +25,7 @@ bool Changes(const Plan& before, const Plan& after, int32_t module, int32_t pp) 
     return changes;
   };
   if (changes_of(a) != changes_of(b)) return true;
-  const ReplicaTable &from = before.replicas(module), &to = after.replicas(module);
-  for (int32_t dp = 0; dp < from.replicas(); ++dp) {
-    if (from.Present(dp) != to.Present(dp)) return true;
-  }
-  return false;
+  return before.replicas(module).order() != after.replicas(module).order();
 }
 
 class Mover {

@@ -111,7 +111,7 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, const ModuleLayo
   if (!std::is_sorted(layout.changes.begin(), layout.changes.end(), before)) {
     return BadLayout(absl::StrCat("module ", module.name, " has its changes out of order"));
   }
-  absl::StatusOr<ReplicaTable> replicas = ReplicaTable::Create(grid, layout.changes);
+  absl::StatusOr<ReplicaTable> replicas = ReplicaTable::Create(grid, layout.changes, layout.order);
   if (!replicas.ok()) {
     return BadLayout(absl::StrCat("module ", module.name, ": ", replicas.status().message()));
   }
@@ -282,8 +282,7 @@ RankList Plan::DataGroupOf(const Place& place) const {
   const ReplicaTable& table = replicas(place.module);
   const bool equal = table.EqualWidths(place.pp);
   RankList ranks;
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    if (!table.Present(dp)) continue;
+  for (const int32_t dp : table.order()) {
     for (int32_t cp = 0; cp < table.cp(); ++cp) {
       if (equal) {
         ranks.push_back(table.At(dp, place.pp, cp, place.tp));

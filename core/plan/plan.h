@@ -154,7 +154,8 @@ struct Plan {
     return replicas(module).Width(dp, pp);
   }
   // The data groups of a stage: where all replicas have one width, the ranks of each tensor
-  // coordinate over dp (then cp); where widths differ, all ranks of the stage by (dp, cp, tp).
+  // coordinate over the replicas in their order (ReplicaTable::order; cp inside); where widths
+  // differ, all ranks of the stage by (replica, cp, tp).
   std::vector<RankList> DataGroups(int32_t module, int32_t pp) const;
   // The one that a place is in: that of its tensor coordinate, or the only one.
   RankList DataGroupOf(const Place& place) const;

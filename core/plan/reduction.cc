@@ -18,8 +18,7 @@ class Team {
     const ReplicaTable& table = plan.replicas(place.module);
     const bool equal = table.EqualWidths(place.pp);
     int32_t position = 0;
-    for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-      if (!table.Present(dp)) continue;
+    for (const int32_t dp : table.order()) {
       for (int32_t cp = 0; cp < table.cp(); ++cp) {
         if (dp == place.dp && cp == place.cp) self_ = replicas();
         const int32_t width = table.Width(dp, place.pp);

@@ -35,11 +35,13 @@ absl::Status CheckChange(const Grid& grid, const SlotChange& change) {
 }  // namespace
 
 absl::StatusOr<ReplicaTable> ReplicaTable::Create(const Grid& grid,
-                                                  absl::Span<const SlotChange> changes) {
+                                                  absl::Span<const SlotChange> changes,
+                                                  absl::Span<const int32_t> order) {
   for (const SlotChange& change : changes) RETURN_IF_ERROR(CheckChange(grid, change));
   ReplicaTable table(grid);
   RETURN_IF_ERROR(table.EnterChanges(changes));
   table.Summarise();
+  RETURN_IF_ERROR(table.EnterOrder(order));
   return table;
 }
 
@@ -104,6 +106,33 @@ void ReplicaTable::Summarise() {
     const int32_t slots = healthy[static_cast<size_t>(pp)];
     if (slots > 0) add(pp, tp_, slots);
   }
+}
+
+absl::Status ReplicaTable::EnterOrder(absl::Span<const int32_t> order) {
+  if (order.empty()) {
+    order_.reserve(static_cast<size_t>(present_replicas()));
+    for (int32_t dp = 0; dp < replicas_; ++dp) {
+      if (Present(dp)) order_.push_back(dp);
+    }
+    return absl::OkStatus();
+  }
+  if (order.size() != static_cast<size_t>(present_replicas())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its order has ", order.size(), " replicas; there are ", present_replicas()));
+  }
+  std::vector<bool> seen(static_cast<size_t>(replicas_), false);
+  for (const int32_t dp : order) {
+    if (dp < 0 || dp >= replicas_ || !Present(dp)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("its order has replica ", dp, ", which is not there"));
+    }
+    if (seen[static_cast<size_t>(dp)]) {
+      return absl::InvalidArgumentError(absl::StrCat("its order has replica ", dp, " twice"));
+    }
+    seen[static_cast<size_t>(dp)] = true;
+  }
+  order_.assign(order.begin(), order.end());
+  return absl::OkStatus();
 }
 
 RankList ReplicaTable::Ranks(int32_t dp, int32_t pp, int32_t cp) const {

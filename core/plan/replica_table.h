@@ -5,7 +5,11 @@
 // rank at position tp holds the tp-th run of units. Widths may differ from slot to slot, and a slot
 // may have nobody: then its replica is *absent*, and its other ranks have no work in this module.
 //
-// A table is as large as its changes: all other ranks follow from the grid.
+// The present replicas have an *order*, that of the data group: share r of whatever they share is
+// that of the r-th of them (with context parallelism, of its cp ranks one after the other). It is
+// ascending but after losses (loss.h). Samples know nothing of it: they are dealt by dp.
+//
+// A table is as large as its changes and that order: all other ranks follow from the grid.
 //
 // Pure.
 #pragma once
@@ -40,9 +44,9 @@ class ReplicaTable {
   // Of a module whose healthy ranks are those of `grid` (axes tp, cp, dp, pp).
   // Errors: InvalidArgument for a change of a slot that the grid does not have or that is changed
   // twice, ranks that do not divide by cp, that are more than the healthy slot had or outside the
-  // grid, and for a rank in two slots.
-  static absl::StatusOr<ReplicaTable> Create(const Grid& grid,
-                                             absl::Span<const SlotChange> changes);
+  // grid, for a rank in two slots, and for an order that does not have each present replica once.
+  static absl::StatusOr<ReplicaTable> Create(const Grid& grid, absl::Span<const SlotChange> changes,
+                                             absl::Span<const int32_t> order = {});
 
   int32_t replicas() const { return replicas_; }  // slots along dp, absent replicas included
   int32_t stages() const { return stages_; }
@@ -67,7 +71,9 @@ class ReplicaTable {
   // Whether every stage of the replica has ranks: only then does it take samples.
   bool Present(int32_t dp) const { return !absent_.contains(dp); }
   int32_t present_replicas() const { return replicas_ - static_cast<int32_t>(absent_.size()); }
-  int32_t FirstPresent() const;  // -1 if all are absent
+  int32_t FirstPresent() const;  // the lowest dp; -1 if all are absent
+  // The present replicas in the order of the data group: the one place that knows it.
+  const std::vector<int32_t>& order() const { return order_; }
 
   // Over the present replicas of a stage; 0 where none is.
   int32_t WidestOf(int32_t pp) const { return widths_[static_cast<size_t>(pp)].widest; }
@@ -102,6 +108,8 @@ class ReplicaTable {
   Position HealthyPositionOf(Rank rank) const;
   absl::Status EnterChanges(absl::Span<const SlotChange> changes);
   void Summarise();
+  // `order`: as in a layout.
+  absl::Status EnterOrder(absl::Span<const int32_t> order);
 
   int32_t replicas_, stages_, cp_, tp_;  // lengths of dp, pp, cp, tp
   int32_t base_, size_;                  // ranks of the grid: [base_, base_ + size_)
@@ -109,6 +117,7 @@ class ReplicaTable {
   std::map<std::pair<int32_t, int32_t>, RankList> changes_;  // by (dp, pp)
   std::map<Rank, Position> changed_ranks_;                   // all ranks in changes_
   std::set<int32_t> absent_;                                 // replicas
+  std::vector<int32_t> order_;                               // present replicas
   std::vector<StageWidths> widths_;                          // of each stage
 };
 

@@ -24,8 +24,7 @@ std::vector<Replica> ReplicasOf(const Plan& plan, int32_t module, int32_t pp,
                                 const UnitFamily& family) {
   std::vector<Replica> replicas;
   const ReplicaTable& table = plan.replicas(module);
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    if (!table.Present(dp)) continue;
+  for (const int32_t dp : table.order()) {
     for (int32_t cp = 0; cp < table.cp(); ++cp) {
       Replica replica{.ranks = plan.TensorGroup(module, dp, pp, cp)};
       Place place{.module = module, .width = static_cast<int32_t>(replica.ranks.size())};

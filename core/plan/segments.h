@@ -27,7 +27,7 @@ struct Segment {
   int32_t module = 0, pp = 0;
   UnitFamily family;
   UnitRange units;
-  std::vector<RankList> holders;  // of each present replica, (dp, then cp)
+  std::vector<RankList> holders;  // of each present replica, in order (cp inside)
 };
 
 // In order of module, pipeline stage, family, first unit. Modules without architecture have none.

@@ -30,8 +30,7 @@ using WidthClasses = std::map<int32_t, WidthClass, std::greater<>>;
 WidthClasses ClassesOf(const ReplicaTable& table, int32_t pp) {
   WidthClasses classes;
   int32_t replica = 0;
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    if (!table.Present(dp)) continue;
+  for (const int32_t dp : table.order()) {
     const int32_t width = table.Width(dp, pp);
     WidthClass& same = classes[width];
     same.loads.resize(static_cast<size_t>(width));
@@ -186,8 +185,10 @@ HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part) {
     for (const int32_t replica : same.replicas) widths[static_cast<size_t>(replica)] = width;
   }
   GroupsOfLeaders groups(plan, part);
-  const Place first{
-      .module = part.module, .dp = table.FirstPresent(), .pp = part.stage, .width = widths.front()};
+  const Place first{.module = part.module,
+                    .dp = table.order().front(),
+                    .pp = part.stage,
+                    .width = widths.front()};
   const std::vector<BucketRulers> rulers =
       RulersOf(plan, first, ParametersOf(plan, first, part.chunk));
   const std::vector<std::vector<RulerShare>> shares = CutShares(plan, part);
@@ -227,8 +228,7 @@ HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part) {
 
 GroupsOfLeaders::GroupsOfLeaders(const Plan& plan, const PartId& part) : plan_(plan), part_(part) {
   const ReplicaTable& table = plan.replicas(part.module);
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    if (!table.Present(dp)) continue;
+  for (const int32_t dp : table.order()) {
     const int32_t width = table.Width(dp, part.stage);
     leaders_[width] = 0;
     for (int32_t cp = 0; cp < table.cp(); ++cp) replicas_.push_back({dp, cp, width});

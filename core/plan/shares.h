@@ -25,7 +25,7 @@ inline constexpr int64_t kShareQuantum = 128;  // elements
 struct RulerShare {
   UnitFamily family;
   UnitRange elements;   // of the family's ruler
-  int32_t replica = 0;  // position among the present replicas (dp, then cp)
+  int32_t replica = 0;  // position in the data group (ReplicaTable::order, cp inside)
   friend bool operator==(const RulerShare&, const RulerShare&) = default;
 };
 
@@ -55,8 +55,8 @@ class GroupsOfLeaders {
  public:
   // `plan` outlives it.
   GroupsOfLeaders(const Plan& plan, const PartId& part);
-  // Of each present replica, as HomesOf the ranks that lead `unit` in each. The same object for
-  // units with the same leaders, for as long as this lives.
+  // Of each present replica in order, as HomesOf the ranks that lead `unit` in each. The same
+  // object for units with the same leaders, for as long as this lives.
   const std::vector<RankList>& HomesAt(const UnitFamily& family, int64_t unit);
 
  private:

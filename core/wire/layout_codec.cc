@@ -53,6 +53,7 @@ void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
   out->set_state_copies(module.state_copies);
   if (module.recompute.has_value())
     out->set_recompute(NameIn(job::RecomputeNames(), *module.recompute));
+  out->mutable_order()->Assign(module.order.begin(), module.order.end());
 }
 
 absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
@@ -62,7 +63,8 @@ absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
   plan::ModuleLayout module{.layers = {from.layers().begin(), from.layers().end()},
                             .speeds = {from.speeds().begin(), from.speeds().end()},
                             .state_home = *home,
-                            .state_copies = from.state_copies()};
+                            .state_copies = from.state_copies(),
+                            .order = {from.order().begin(), from.order().end()}};
   if (!from.recompute().empty()) {
     ASSIGN_OR_RETURN(module.recompute, AnyValueIn<job::Recompute>(job::RecomputeNames(), 0,
                                                                   "recompute", from.recompute()));

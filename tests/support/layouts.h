@@ -9,7 +9,7 @@
 namespace phalanx::support {
 
 // Gives a module of a healthy plan's layout a random table: every slot keeps some of its ranks,
-// some replicas but one have nobody, and replicas have unequal speeds.
+// some replicas but one have nobody, and replicas have unequal speeds and any order.
 void Damage(Prng& prng, const plan::Plan& plan, int32_t module, plan::Layout& layout);
 
 }  // namespace phalanx::support

@@ -235,11 +235,14 @@ void BM_CutShares(benchmark::State& state) {
 }
 BENCHMARK(BM_CutShares)->Arg(1024)->Arg(131072)->Unit(benchmark::kMillisecond);
 
-// One device of the fourth stage is lost: the layout that is left, and its plan.
+// One device of the fourth stage is lost: the layout that is left, and its plan. The stage is
+// narrowed (0), or the replica left out (1); or one of the encoder's many replicas is (2).
 void BM_PlanAfterALoss(benchmark::State& state) {
   const auto world = static_cast<int32_t>(state.range(0));
-  const auto healthy = MakePlan(LargeJob(world), MakeCluster(world / 8, 8), Epoch{1});
-  const RankList lost = {healthy->replicas(1).At(0, 3, 0, 5)};
+  job::JobSpec spec = LargeJob(world);
+  if (state.range(1) != 0) spec.recovery.ladder = {job::Rung::kDropReplica};
+  const auto healthy = MakePlan(spec, MakeCluster(world / 8, 8), Epoch{1});
+  const RankList lost = {state.range(1) == 2 ? Rank{1} : healthy->replicas(1).At(0, 3, 0, 5)};
   for (auto _ : state) {
     auto layout = WithoutRanks(*healthy, lost);
     auto plan = Expand(healthy->spec, *std::move(layout));
@@ -247,7 +250,9 @@ void BM_PlanAfterALoss(benchmark::State& state) {
     benchmark::DoNotOptimize(plan->digest);
   }
 }
-BENCHMARK(BM_PlanAfterALoss)->Arg(1024)->Arg(131072)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_PlanAfterALoss)
+    ->ArgsProduct({{1024, 131072}, {0, 1, 2}})
+    ->Unit(benchmark::kMillisecond);
 
 // What has to be moved then: of a stage that is narrowed, or of all stages of a replica that is
 // left out.

@@ -78,6 +78,7 @@ TEST(LayoutTest, Digest_CoversWhatRanksActOnButNotTheEpoch) {
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[1].layers = {3, 1}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].speeds = {1, 1, 1, 2}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].state_copies = 3; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].order = {1, 0, 2, 3}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.nodes[0].devices[0] = 77; }));
   EXPECT_TRUE(changed([](plan::Layout& l) {
     std::erase(l.idle, Rank{30});
@@ -119,6 +120,10 @@ TEST(LayoutTest, LayoutThatDoesNotFitItsDocument_IsRefusedByName) {
                 l.modules[0].speeds = {1, -1, 1, 1};
               }),
               HasSubstr("has speed -1"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.modules[1].order = {0, 1, 1};
+              }),
+              HasSubstr("layout: module language: its order has replica 1 twice"));
   EXPECT_THAT(error([](plan::Layout& l) { l.nodes.clear(); }), HasSubstr("0 devices for 28 ranks"));
   EXPECT_THAT(error([](plan::Layout& l) { l.idle = {Rank{64}}; }), HasSubstr("place 64 is lost"));
   EXPECT_THAT(error([](plan::Layout& l) { l.idle = {Rank{3}}; }),

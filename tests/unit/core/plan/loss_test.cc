@@ -359,7 +359,11 @@ TEST(LossTest, RandomFailures_OneAfterAnotherOrAtOnce_LeaveTheSame) {
       absl::StatusOr<Layout> twice = WithoutRanks(Expanded(losses.spec, once), losses.second);
       ASSERT_TRUE(twice.ok()) << twice.status();
       twice->epoch = at_once->epoch;
+      // Who has what when a replica goes is another matter.
+      for (size_t m = 0; m < twice->modules.size(); ++m)
+        twice->modules[m].order = at_once->modules[m].order;
       EXPECT_EQ(*twice, *at_once);
+      EXPECT_TRUE(Expand(losses.spec, *twice).ok());
     }
     EXPECT_GT(left, 300);
   }

@@ -42,8 +42,7 @@ bool Contains(const std::vector<UnitRange>& runs, int64_t element) {
 RankList LeadersOf(const Plan& plan, const Place& primary, const UnitFamily& family, int64_t unit) {
   const ReplicaTable& table = plan.replicas(primary.module);
   RankList leaders;
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    if (!table.Present(dp)) continue;
+  for (const int32_t dp : table.order()) {
     Place place{.module = primary.module, .dp = dp, .pp = primary.pp};
     place.width = table.Width(dp, primary.pp);
     for (; place.tp < place.width; ++place.tp) {

@@ -171,8 +171,7 @@ TEST(ReductionTest, UnequalWidths_WhatOneGivesTheOtherTakes) {
         if (module.replicas.EqualWidths(pp)) continue;
         std::vector<Member> members;
         int64_t elements = 0;
-        for (int32_t dp = 0; dp < module.replicas.replicas(); ++dp) {
-          if (!module.replicas.Present(dp)) continue;
+        for (const int32_t dp : module.replicas.order()) {
           Place place{
               .module = module.index, .dp = dp, .pp = pp, .width = module.replicas.Width(dp, pp)};
           for (; place.tp < place.width; ++place.tp)

@@ -97,6 +97,29 @@ TEST(ReplicaTableTest, ContextRanks_EachHaveTheirOwnTensorGroup) {
   EXPECT_EQ(table.PositionOf(Rank{3})->cp, 1);
 }
 
+TEST(ReplicaTableTest, Order_IsAscendingUnlessGiven) {
+  const Grid grid = AGrid(2, 1, 3, 1);
+  const std::vector<SlotChange> changes = {{.dp = 1, .pp = 0, .ranks = {}}};
+  EXPECT_THAT(ReplicaTable::Create(grid, {})->order(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ReplicaTable::Create(grid, changes)->order(), ElementsAre(0, 2));
+  EXPECT_THAT(ReplicaTable::Create(grid, changes, {2, 0})->order(), ElementsAre(2, 0));
+  EXPECT_EQ(ReplicaTable::Create(grid, changes, {2, 0})->FirstPresent(), 0);
+}
+
+TEST(ReplicaTableTest, OrderOfOtherReplicasThanThereAre_IsRefused) {
+  const Grid grid = AGrid(2, 1, 3, 1);
+  const auto error = [&grid](std::vector<int32_t> order) {
+    const SlotChange change{.dp = 1, .pp = 0, .ranks = {}};
+    return std::string(ReplicaTable::Create(grid, {change}, order).status().message());
+  };
+  EXPECT_EQ(error({0}), "its order has 1 replicas; there are 2");
+  EXPECT_EQ(error({0, 2, 0}), "its order has 3 replicas; there are 2");
+  EXPECT_EQ(error({0, 1}), "its order has replica 1, which is not there");
+  EXPECT_EQ(error({0, 3}), "its order has replica 3, which is not there");
+  EXPECT_EQ(error({-1, 0}), "its order has replica -1, which is not there");
+  EXPECT_EQ(error({2, 2}), "its order has replica 2 twice");
+}
+
 TEST(ReplicaTableTest, ChangesThatDoNotFit_AreNamed) {
   const Grid grid = AGrid(2, 1, 2, 2);
   const auto error = [&grid](std::vector<SlotChange> changes) {

@@ -24,12 +24,11 @@ using support::ClipVision;
 using support::Llama;
 using ::testing::ElementsAre;
 
-// Of each replica's stage, by (dp, cp), the place of its first rank.
+// Of each replica's stage, in order (cp inside), the place of its first rank.
 std::vector<Place> ReplicasOf(const Plan& plan, const PartId& part) {
   std::vector<Place> places;
   const ReplicaTable& table = plan.replicas(part.module);
-  for (int32_t dp = 0; dp < table.replicas(); ++dp) {
-    if (!table.Present(dp)) continue;
+  for (const int32_t dp : table.order()) {
     for (int32_t cp = 0; cp < table.cp(); ++cp) {
       places.push_back({.module = part.module,
                         .cp = cp,

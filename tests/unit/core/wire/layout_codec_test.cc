@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 plan::Layout Under(job::ScheduleName schedule, job::StateHome home) {
   return {.derivation = 3,
           .schedule = {.name = schedule},
-          .modules = {{.layers = {1}, .state_home = home}}};
+          .modules = {{.layers = {1}, .state_home = home, .order = {2, 0, 1}}}};
 }
 
 TEST(LayoutCodecTest, EveryScheduleAndStateHome_ComesBack) {
