@@ -190,4 +190,11 @@ std::vector<BucketRulers> RulersOf(const Plan& plan, const Place& place,
   return buckets;
 }
 
+std::vector<BucketRulers> RulersOf(const Plan& plan, const PartId& part) {
+  const ReplicaTable& table = plan.replicas(part.module);
+  Place place{.module = part.module, .dp = table.FirstPresent(), .pp = part.stage};
+  place.width = table.Width(place.dp, place.pp);
+  return RulersOf(plan, place, ParametersOf(plan, place, part.chunk));
+}
+
 }  // namespace phalanx::plan

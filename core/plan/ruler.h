@@ -74,4 +74,7 @@ struct BucketRulers {
 std::vector<BucketRulers> RulersOf(const Plan& plan, const Place& place,
                                    const StageParameters& parameters);
 
+// As some rank of the part has them, for what is the same for all: the rulers.
+std::vector<BucketRulers> RulersOf(const Plan& plan, const PartId& part);
+
 }  // namespace phalanx::plan

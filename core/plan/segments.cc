@@ -175,13 +175,7 @@ void AppendShares(const Plan& plan, const Place& place, int32_t chunk,
 // Of a part whose replicas differ in width. Ends early beyond kSharesMax.
 void AppendCutShares(const Plan& plan, const PartId& part, const std::vector<Segment>& segments,
                      const SegmentAt& segment_at, std::vector<Share>* shares) {
-  const ReplicaTable& table = plan.replicas(part.module);
-  const Place first{.module = part.module,
-                    .dp = table.FirstPresent(),
-                    .pp = part.stage,
-                    .width = table.Width(table.FirstPresent(), part.stage)};
-  const std::vector<BucketRulers> rulers =
-      RulersOf(plan, first, ParametersOf(plan, first, part.chunk));
+  const std::vector<BucketRulers> rulers = RulersOf(plan, part);
   const std::vector<std::vector<RulerShare>> buckets = CutShares(plan, part);
   std::map<RankList, std::vector<RankList>> homes;  // by the leaders of each replica
   for (size_t b = 0; b < buckets.size(); ++b) {

@@ -6,6 +6,12 @@
 // buckets instead (reduction.h). Where they have several, which rank can be home of what depends on
 // the unit, so shares are cut such that the elements of each rank are as even as that allows.
 //
+// Of the cuts that are as even, one is taken that is close to that of the *whole stage*: the same
+// replicas in the same order, all of healthy width. So a stage that is narrowed, or narrowed again,
+// leaves optimizer state where it is as far as its rank still leads it, though a cut follows from
+// its own layout alone. What padding takes from the last replicas of a whole stage they may lack
+// here too.
+//
 // Pure.
 #pragma once
 
@@ -32,10 +38,22 @@ struct RulerShare {
 // Of each bucket of a part that trains, by family and first element; they cover each ruler without
 // gaps. A share begins at a multiple of kShareQuantum elements from where a run of units with the
 // same leaders begins. What a bucket cannot even out, the next ones do.
+// O((shares + slabs) log) a bucket.
 std::vector<std::vector<RulerShare>> CutShares(const Plan& plan, const PartId& part);
 
+// What one replica keeps of a ruler where all have one width.
+struct EvenRun {
+  UnitFamily family;
+  UnitRange elements;  // of the family's ruler, in one slab
+  int32_t tp = 0;      // which tensor rank leads them
+  int32_t replica = 0;
+};
+// Of each bucket of a part that trains what its replicas would keep if all had `width`: of each
+// tensor coordinate share r is the r-th part of the bucket. By tensor coordinate, then as stored.
+std::vector<std::vector<EvenRun>> CutEvenly(const Plan& plan, const PartId& part, int32_t width);
+
 // What tensor rank `tp` of the replicas of `width` is the home of under CutShares, at most:
-// replicas of one width differ by a quantum or two.
+// replicas of one width differ by a quantum or two a bucket, but for padding.
 struct HomeLoad {
   int64_t own = 0;               // elements of the part
   int64_t given = 0, taken = 0;  // that a reduction sends and receives, of the bucket with most

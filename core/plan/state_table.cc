@@ -4,8 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "core/plan/parameters.h"
-#include "core/plan/reduction.h"
 #include "core/plan/shares.h"
 
 namespace phalanx::plan {
@@ -36,56 +34,25 @@ StateTable TableOf(std::vector<RankList> homes, RunsOfRulers all) {
 
 // Shares are equal parts of the buckets of each tensor coordinate.
 StateTable EvenTable(const Plan& plan, const PartId& part) {
-  const ReplicaTable& table = plan.replicas(part.module);
-  std::vector<RankList> homes;
+  const int32_t width = plan.replicas(part.module).WidestOf(part.stage);
+  std::vector<RankList> homes;  // by tensor coordinate, then replica
+  for (const RankList& group : plan.DataGroups(part.module, part.stage)) {
+    for (RankList& list : HomesOf(plan, part.module, group)) homes.push_back(std::move(list));
+  }
+  const auto replicas = static_cast<int32_t>(homes.size()) / width;
   RunsOfRulers runs;
-  Place place{.module = part.module,
-              .dp = table.FirstPresent(),
-              .pp = part.stage,
-              .width = table.WidestOf(part.stage)};
-  for (; place.tp < place.width; ++place.tp) {
-    const auto first_home = static_cast<int32_t>(homes.size());
-    for (RankList& list : HomesOf(plan, part.module, plan.DataGroupOf(place))) {
-      homes.push_back(std::move(list));
-    }
-    const StageParameters parameters = ParametersOf(plan, place, part.chunk);
-    const std::vector<BucketRulers> buckets = RulersOf(plan, place, parameters);
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      const UnitRange bucket{parameters.buckets[b].offset, parameters.buckets[b].elements};
-      const int64_t share = EvenShare(bucket, parameters.replicas, 0).count;
-      std::map<UnitFamily, int64_t> before;  // elements of a unit in earlier matrices
-      for (const LedSlabs& slabs : buckets[b].slabs) {
-        const int64_t begin =
-            std::exchange(before[slabs.family], before[slabs.family] + slabs.elements);
-        const int64_t unit_elements = buckets[b].Find(slabs.family)->unit_elements;
-        std::vector<HomedRun>& list = runs[{static_cast<int32_t>(b), slabs.family}];
-        for (int64_t i = 0; i < slabs.units.count; ++i) {
-          const int64_t slab = slabs.offset + i * slabs.elements;
-          // What is behind an offset on the ruler is as far behind it in the buffer.
-          const int64_t ahead = (slabs.units.first + i) * unit_elements + begin - slab;
-          for (int64_t at = slab; at < slab + slabs.elements;) {
-            const int64_t replica = (at - bucket.first) / share;
-            const int64_t end =
-                std::min(slab + slabs.elements, bucket.first + (replica + 1) * share);
-            list.push_back({{at + ahead, end - at}, first_home + static_cast<int32_t>(replica)});
-            at = end;
-          }
-        }
-      }
-    }
+  int32_t bucket = 0;
+  for (const std::vector<EvenRun>& shares : CutEvenly(plan, part, width)) {
+    for (const EvenRun& run : shares)
+      runs[{bucket, run.family}].push_back({run.elements, run.tp * replicas + run.replica});
+    ++bucket;
   }
   return TableOf(std::move(homes), std::move(runs));
 }
 
 // Shares are intervals of rulers.
 StateTable UnevenTable(const Plan& plan, const PartId& part) {
-  const ReplicaTable& table = plan.replicas(part.module);
-  const Place first{.module = part.module,
-                    .dp = table.FirstPresent(),
-                    .pp = part.stage,
-                    .width = table.Width(table.FirstPresent(), part.stage)};
-  const std::vector<BucketRulers> rulers =
-      RulersOf(plan, first, ParametersOf(plan, first, part.chunk));
+  const std::vector<BucketRulers> rulers = RulersOf(plan, part);
   const std::vector<std::vector<RulerShare>> shares = CutShares(plan, part);
   std::vector<RankList> homes;
   RunsOfRulers runs;

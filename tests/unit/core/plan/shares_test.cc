@@ -127,17 +127,18 @@ TEST(CutSharesTest, Narrowed_IsAsEvenAsQuantaLetItBe) {
   ASSERT_EQ(part.shares().size(), 1u);
   EXPECT_THAT(
       part.shares()[0],
-      ElementsAre(RulerShare{kAttention, {0, 256}, 1}, RulerShare{kAttention, {256, 128}, 0},
-                  RulerShare{kAttention, {384, 128}, 1}, RulerShare{kAttention, {512, 256}, 0},
-                  RulerShare{kKv, {0, 128}, 0}, RulerShare{kKv, {128, 128}, 0},
-                  RulerShare{kMlp, {0, 256}, 0}, RulerShare{kMlp, {256, 128}, 1},
-                  RulerShare{kMlp, {384, 192}, 0}, RulerShare{kMlp, {576, 192}, 1},
-                  RulerShare{kMlp, {768, 192}, 0}, RulerShare{kReplicated, {0, 32}, 0}));
-  EXPECT_EQ(part.Load(0, 0), 416);
-  EXPECT_EQ(part.Load(0, 1), 448);
-  EXPECT_EQ(part.Load(0, 2), 448);
-  EXPECT_EQ(part.Load(1, 0), 384);
-  EXPECT_EQ(part.Load(1, 1), 320);
+      ElementsAre(RulerShare{kAttention, {0, 256}, 1}, RulerShare{kAttention, {256, 128}, 1},
+                  RulerShare{kAttention, {384, 128}, 1}, RulerShare{kAttention, {512, 128}, 0},
+                  RulerShare{kAttention, {640, 128}, 1}, RulerShare{kKv, {0, 128}, 0},
+                  RulerShare{kKv, {128, 128}, 1}, RulerShare{kMlp, {0, 384}, 0},
+                  RulerShare{kMlp, {384, 192}, 0}, RulerShare{kMlp, {576, 192}, 0},
+                  RulerShare{kMlp, {768, 192}, 0}, RulerShare{kReplicated, {0, 32}, 1}));
+  // 18 quanta, some of them short, on five ranks: three or four each.
+  EXPECT_EQ(part.Load(0, 0), 512);
+  EXPECT_EQ(part.Load(0, 1), 384);
+  EXPECT_EQ(part.Load(0, 2), 320);
+  EXPECT_EQ(part.Load(1, 0), 416);
+  EXPECT_EQ(part.Load(1, 1), 384);
 }
 
 // One layer of an 8B decoder in the middle of three.
