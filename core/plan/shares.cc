@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace phalanx::plan {
@@ -94,18 +95,38 @@ std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& 
   // As far on as a node reaches, so that where nodes are equally large each mirror has one primary.
   const size_t longest = count == 0 ? 0 : *std::max_element(run.begin(), run.end());
   const size_t stride = longest < count ? longest : 1;
+  std::set<NodeName> nodes;
+  for (size_t i = 0; i < count && nodes.size() < copies; i += run[i]) nodes.insert(node(i));
   std::vector<RankList> homes(count);
+  std::vector<size_t> mine;  // positions
   for (size_t primary = 0; primary < count; ++primary) {
-    RankList& mine = homes[primary];
-    mine.push_back(group[primary]);
-    for (const bool others : {true, false}) {
-      for (size_t step = 0; step < count && mine.size() < copies;) {
-        const size_t at = (primary + stride + step) % count;
-        const bool apart = node(at) != node(primary);
-        if (apart == others && at != primary) mine.push_back(group[at]);
-        step += others && !apart ? run[at] : 1;
+    const auto is_home = [&mine](size_t at) {
+      return std::find(mine.begin(), mine.end(), at) != mine.end();
+    };
+    const auto has_home = [&](size_t at) {
+      return std::any_of(mine.begin(), mine.end(),
+                         [&](size_t home) { return node(home) == node(at); });
+    };
+    const auto beside = [&](size_t at) { return node(at) == node(primary); };
+    // The first from `from` on that is no home; `passed` tells of whole nodes that are passed over.
+    const auto next = [&](size_t from, const auto& passed) {
+      for (size_t step = 0; step < count;) {
+        const size_t at = (from + step) % count;
+        const bool whole = passed(at);
+        if (!whole && !is_home(at)) return at;
+        step += whole ? run[at] : 1;
       }
+      return count;
+    };
+    mine = {primary};
+    while (mine.size() < std::min(copies, count)) {
+      size_t at = count;
+      if (mine.size() < nodes.size()) at = next(primary + mine.size() * stride, has_home);
+      if (at == count) at = next(primary + stride, beside);
+      if (at == count) at = next(primary + stride, [](size_t) { return false; });
+      mine.push_back(at);
     }
+    for (const size_t home : mine) homes[primary].push_back(group[home]);
   }
   return homes;
 }

@@ -65,8 +65,9 @@ struct HomeLoads {
 HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part);
 
 // Of each replica the homes of its shares, where `group` has the rank of each replica that leads
-// them: itself, the primary; then the mirrors, going round from as far behind it as a node reaches,
-// first those on other nodes, then those on its own.
+// them: itself, the primary; then the mirrors, each on a node that has none of them yet if there is
+// one, else on another than the primary's, else beside it; going round, from as far behind the home
+// before as a node reaches.
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group);
 // The homes of what a part's replicas of several widths lead, of each run of units once.
 class GroupsOfLeaders {

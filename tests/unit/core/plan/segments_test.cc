@@ -154,15 +154,20 @@ TEST(SharesTest, Mirrors_AreInOtherReplicasAndOnOtherNodesWhereThereAreSome) {
                           RankList{Rank{2}, Rank{0}}, RankList{Rank{3}, Rank{1}}));
 }
 
-TEST(SharesTest, NodesOfEqualSize_EveryRankMirrorsAsMuch) {
+TEST(SharesTest, NodesOfEqualSize_EveryRankMirrorsAsMuch_AndHomesAreOnAsManyNodesAsThereAre) {
   for (const int32_t nodes : {1, 2, 3, 6}) {
-    for (const int32_t copies : {2, 3}) {
+    for (const int32_t copies : {2, 3, 4}) {
       job::JobSpec spec = AJob().Module("language", Llama(), {.dp = 6}).Batch(6, 1);
       spec.recovery.state_copies = copies;
       const Plan plan = *MakePlan(spec, MakeCluster(nodes, 6 / nodes), Epoch{1});
       std::map<Rank, int32_t> homes;
       for (const RankList& of_share : HomesOf(plan, 0, plan.DataGroups(0, 0)[0])) {
-        for (const Rank home : of_share) ++homes[home];
+        std::set<NodeName> apart;
+        for (const Rank home : of_share) {
+          ++homes[home];
+          apart.insert(plan.devices[static_cast<size_t>(home.value)].node);
+        }
+        EXPECT_EQ(apart.size(), static_cast<size_t>(std::min(copies, nodes)));
       }
       for (const auto& [rank, count] : homes)
         EXPECT_EQ(count, copies) << "rank " << rank.value << " of " << nodes << " nodes";
