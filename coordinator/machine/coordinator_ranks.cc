@@ -332,6 +332,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   live_request_bytes_ -= RequestBytes(*job.state.request);
   if (!job.run.has_value()) return Archive(job);
   job.run->accusations.clear();
+  job.run->accuser_killed.reset();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
       job.run->settle_deadline = job.run->rendezvous_deadline = job.run->publish_deadline =
           job.run->end_deadline = absl::InfiniteFuture();

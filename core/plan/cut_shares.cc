@@ -293,7 +293,7 @@ class Cutter {
     }
   }
 
-  // What a class has is even over its replicas: they differ by one quantum at most.
+  // What a class has is even over its replicas, but for what Keep() leaves as it is.
   void Room() {
     for (auto& [width, same] : classes_) {
       const auto count = static_cast<int64_t>(same.replicas.size());

@@ -22,7 +22,7 @@ namespace phalanx::plan {
 // ModuleLayout::order of the layout in which `left` are the replicas of `module`, `before` being
 // the plan that runs: its order while the same replicas are there, else as above. Empty: ascending;
 // so it is when all of them are there. The homes are those of the first stage's first tensor ranks;
-// the other stages are taken to be on nodes alike. O(replicas log replicas).
+// the other stages are taken to be on nodes alike. O(replicas (log replicas + state_copies^2)).
 std::vector<int32_t> OrderAfter(const Plan& before, int32_t module, const ReplicaTable& left);
 
 }  // namespace phalanx::plan

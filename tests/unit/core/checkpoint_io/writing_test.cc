@@ -1,33 +1,24 @@
 // Parts that are written, and checkpoints that are made of them.
-#include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "tests/unit/core/checkpoint_io/writing.h"
+
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <filesystem>
-#include <functional>
-#include <set>
 
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
-#include "core/checkpoint_io/lock.h"
 #include "core/checkpoint_io/part_reader.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
 #include "gmock/gmock.h"
-#include "tests/unit/core/checkpoint_io/drafts.h"
-#include "tests/unit/core/checkpoint_io/written.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -37,35 +28,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
-
-class WritingTest : public testing::Test {
- protected:
-  absl::Status Verify(const std::string& path) const {
-    const absl::StatusOr<Manifest> manifest = ReadManifestOf(path);
-    return manifest.ok() ? VerifyCheckpoint(path, *manifest, {}) : manifest.status();
-  }
-  std::set<std::string> NamesIn(const std::string& folder) const {
-    std::set<std::string> names;
-    if (!std::filesystem::exists(folder)) return names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      names.insert(entry.path().filename().string());
-    }
-    return names;
-  }
-  void PublishSteps(const std::vector<int64_t>& steps) const {
-    for (const int64_t step : steps) {
-      const auto published = drafts_.WriteAndPublish({.step = step, .epoch = 3});
-      ASSERT_TRUE(published.ok()) << published.status();
-    }
-  }
-
-  const job::JobSpec spec_ = TwoModules();
-  const plan::Plan plan_ = PlanOf(spec_);
-  const std::string folder_ = support::MakeFolder("checkpoints");
-  const Drafts drafts_{plan_, folder_};
-  const CheckpointName name_{.step = 50, .epoch = 3};
-};
 
 TEST_F(WritingTest, WrittenAndPublished_IsSoundAndAlone) {
   const auto published = drafts_.WriteAndPublish(name_);
@@ -120,25 +82,6 @@ TEST_F(WritingTest, FullDisk_IsToldByPathAndReason) {
   EXPECT_THAT(file.status().message(),
               AllOf(HasSubstr(drafts_.DraftOf(name_)), HasSubstr("File too large")));
   EXPECT_THAT(NamesIn(drafts_.DraftOf(name_)), IsEmpty());
-}
-
-// What a process of its own, which may change what it is, says at its end.
-std::string SaidByChild(const std::function<std::string()>& say) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
-  const pid_t child = fork();
-  if (child == 0) {
-    const std::string said = say();
-    _exit(write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string said(4096, '\0');
-  const ssize_t count = read(ends[0], said.data(), said.size());
-  close(ends[0]);
-  said.resize(static_cast<size_t>(std::max<ssize_t>(0, count)));
-  int status = 0;
-  waitpid(child, &status, 0);
-  return said;
 }
 
 TEST_F(WritingTest, FolderWithoutTheRight_IsToldByPathAndReason) {
@@ -307,19 +250,6 @@ TEST_F(WritingTest, NameThatADeadLinkHas_GetsANumber_AndTheLinkStays) {
   EXPECT_TRUE(std::filesystem::is_symlink(link));
 }
 
-// As file systems of networks do: the system call fails so from now on.
-bool Refuse(uint32_t call, uint32_t error) {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {.len = std::size(code), .filter = code};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 TEST_F(WritingTest, FileSystemWithoutFlagsOfRename_TakesCheckpointsAllTheSame) {
   const std::string said = SaidByChild([&]() -> std::string {
     if (!Refuse(__NR_renameat2, EINVAL)) return "skip";
@@ -369,142 +299,6 @@ TEST_F(WritingTest, OlderEpochOfTheJob_PublishesNothingAndDeletesNothing) {
   EXPECT_EQ(published.status().message(),
             "epoch 2 of the job is over: step-00000030.epoch-3 is there");
   EXPECT_THAT(NamesIn(folder_), Contains("step-00000030.epoch-3"));
-}
-
-TEST_F(WritingTest, Keep_TakesAwayTheOlderOnesOfTheJobAlone) {
-  PublishSteps({10, 20});
-  const Drafts others(plan_, folder_, 8);
-  ASSERT_TRUE(others.WriteAndPublish({.step = 5, .epoch = 1}).ok());
-  PublishSteps({30});
-  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000005.epoch-1", "step-00000020.epoch-3",
-                                            "step-00000030.epoch-3"));
-}
-
-TEST_F(WritingTest, CheckpointMovedElsewhereWithALinkToIt_Stays) {
-  PublishSteps({10});
-  const std::string elsewhere = support::MakeFolder("archive") + "/moved";
-  const std::string link = folder_ + "/step-00000010.epoch-3";
-  std::filesystem::rename(link, elsewhere);
-  std::filesystem::create_directory_symlink(elsewhere, link);
-  PublishSteps({20, 30, 40});
-  EXPECT_TRUE(Verify(elsewhere).ok());
-  EXPECT_TRUE(std::filesystem::is_symlink(link));
-}
-
-TEST_F(WritingTest, CheckpointInUse_StaysBesideThoseThatAreKept) {
-  PublishSteps({10, 20});
-  const auto files = drafts_.WriteAll({.step = 30, .epoch = 3});
-  Publication publication = drafts_.PublicationOf({.step = 30, .epoch = 3}, *files);
-  publication.in_use = folder_ + "/../" + std::filesystem::path(folder_).filename().string() +
-                       "/step-00000010.epoch-3";
-  ASSERT_TRUE(Publish(publication).ok());
-  EXPECT_THAT(NamesIn(folder_), SizeIs(3));
-}
-
-TEST_F(WritingTest, CheckpointThatAnotherReads_StaysUntilThePublicationAfterIt) {
-  PublishSteps({10, 20});
-  {
-    const auto reading = CheckpointLock::ToRead(folder_ + "/step-00000010.epoch-3");
-    ASSERT_TRUE(reading.ok()) << reading.status();
-    const auto published = drafts_.WriteAndPublish({.step = 30, .epoch = 3});
-    ASSERT_TRUE(published.ok()) << published.status();
-    EXPECT_THAT(published->left, IsEmpty());
-    EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000010.epoch-3", "step-00000020.epoch-3",
-                                              "step-00000030.epoch-3"));
-  }
-  PublishSteps({40});
-  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000030.epoch-3", "step-00000040.epoch-3"));
-}
-
-// Of another process, as a job's first node is.
-TEST_F(WritingTest, CheckpointThatAnotherProcessChooses_StaysWhileItIsVerified) {
-  PublishSteps({10});
-  const std::string said = SaidByChild([&]() -> std::string {
-    bool published = false;
-    const auto choice = ChooseCheckpoint(folder_, spec_, {.on_bytes = [&](int64_t) {
-                                           if (!published) {
-                                             published = true;
-                                             PublishSteps({20, 30});
-                                           }
-                                           return absl::OkStatus();
-                                         }});
-    if (!choice.ok()) return choice.status().ToString();
-    return choice->checkpoint.has_value() ? choice->checkpoint->path : "none";
-  });
-  EXPECT_EQ(said, folder_ + "/step-00000010.epoch-3");
-  PublishSteps({40});
-  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000030.epoch-3", "step-00000040.epoch-3"));
-}
-
-TEST_F(WritingTest, FileSystemWithoutLocks_TakesCheckpointsAllTheSame) {
-  for (const uint32_t error : {EOPNOTSUPP, ENOLCK, EBADF}) {
-    const std::string said = SaidByChild([&]() -> std::string {
-      if (!Refuse(__NR_flock, error)) return "skip";
-      PublishSteps({10, 20, 30});
-      const auto choice = ChooseCheckpoint(folder_, spec_, {});
-      return choice.ok() && choice->checkpoint.has_value() ? choice->checkpoint->path
-                                                           : choice.status().ToString();
-    });
-    if (said == "skip") GTEST_SKIP() << "this process may not filter its system calls";
-    EXPECT_EQ(said, folder_ + "/step-00000030.epoch-3");
-    EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000020.epoch-3", "step-00000030.epoch-3"));
-    std::filesystem::remove_all(folder_);
-  }
-}
-
-TEST_F(WritingTest, StrangersFile_StaysAndIsTold) {
-  PublishSteps({10, 20});
-  support::WriteFile(folder_ + "/step-00000010.epoch-3/notes.txt", "mine");
-  const auto published = drafts_.WriteAndPublish({.step = 30, .epoch = 3});
-  ASSERT_TRUE(published.ok()) << published.status();
-  ASSERT_THAT(published->left, SizeIs(1));
-  EXPECT_THAT(published->left[0], HasSubstr("Directory not empty"));
-  const std::string doomed = folder_ + "/.deleted-step-00000010.epoch-3.00c0ffee00c0ffee-job-7";
-  EXPECT_THAT(NamesIn(doomed), ElementsAre("notes.txt"));
-  const auto next = drafts_.WriteAndPublish({.step = 40, .epoch = 3});
-  ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_THAT(next->left, IsEmpty()) << "told once";
-  EXPECT_THAT(NamesIn(doomed), ElementsAre("notes.txt"));
-}
-
-// Of a process that was killed while it wrote the manifest, or while it deleted a checkpoint.
-TEST_F(WritingTest, LeftOversOfAKilledProcess_GoWithTheNextPublication) {
-  ASSERT_TRUE(drafts_.WriteAll({.step = 10, .epoch = 3}).ok());
-  support::WriteFile(drafts_.DraftOf({.step = 10, .epoch = 3}) + "/manifest.json.4711.new", "{");
-  const std::string doomed = folder_ + "/.deleted-step-00000005.epoch-3.00c0ffee00c0ffee-job-7";
-  const std::string others = folder_ + "/.deleted-step-00000005.epoch-3.00c0ffee00c0ffee-job-8";
-  for (const std::string& folder : {doomed, others}) {
-    std::filesystem::create_directories(folder);
-    support::WriteFile(PartPath(folder, 2), "half of them");
-    support::WriteFile(folder + "/manifest.json", "{");
-  }
-  const auto published = drafts_.WriteAndPublish({.step = 20, .epoch = 3});
-  ASSERT_TRUE(published.ok()) << published.status();
-  EXPECT_THAT(published->left, IsEmpty());
-  EXPECT_THAT(NamesIn(folder_),
-              ElementsAre(std::filesystem::path(others).filename(), "step-00000020.epoch-3"));
-}
-
-TEST_F(WritingTest, NamesThatNoWriterGives_StayInADraft) {
-  ASSERT_TRUE(drafts_.WriteAll({.step = 10, .epoch = 3}).ok());
-  const std::string draft = drafts_.DraftOf({.step = 10, .epoch = 3});
-  const std::vector<std::string> names = {"manifest.json..new", "manifest.json.1",
-                                          "manifest.json.12x.new", "manifest.jsonx1.new",
-                                          "other.json.12.new"};
-  for (const std::string& name : names) support::WriteFile(draft + "/" + name, "mine");
-  PublishSteps({20});
-  EXPECT_THAT(NamesIn(draft), testing::UnorderedElementsAreArray(names));
-}
-
-TEST_F(WritingTest, DraftsThatTheJobGaveUp_GoWithTheNextPublication) {
-  ASSERT_TRUE(drafts_.WriteAll({.step = 20, .epoch = 3}).ok());
-  support::WriteFile(PartPath(drafts_.DraftOf({.step = 20, .epoch = 3}), 9) + ".tmp", "half");
-  ASSERT_TRUE(drafts_.WriteAll({.step = 40, .epoch = 3}).ok());  // is being written
-  std::filesystem::create_directories(folder_ + "/.step-00000020.epoch-3.00c0ffee00c0ffee-job-8");
-  PublishSteps({30});
-  EXPECT_THAT(NamesIn(folder_), ElementsAre(".step-00000020.epoch-3.00c0ffee00c0ffee-job-8",
-                                            ".step-00000040.epoch-3.00c0ffee00c0ffee-job-7",
-                                            "step-00000030.epoch-3"));
 }
 
 }  // namespace

@@ -92,7 +92,8 @@ TEST(AdmissionTest, LossThatNothingHelps_DoesNotKeepOthersFromBeingTolerated) {
   job.Module("vision", support::ClipVision())
       .Module("language", support::Llama({.layers = 4}), {.tp = 2, .dp = 2})
       .Edge("vision", "language", {.projector = 32})
-      .Batch(16, 8);
+      .Batch(16, 8)
+      .Steps(1000);
   job.spec().checkpoint = job::Checkpoint{.directory = "checkpoints", .every = 50};
   const job::JobSpec spec = job;
   const plan::Plan healthy = *plan::MakePlan(spec, plan::MakeCluster(1, 5), Epoch{1});
@@ -120,6 +121,31 @@ TEST(AdmissionTest, LastReplicaOfOneRank_CostsAllStepsWithoutCheckpoints) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->notes,
               ElementsAre(HasSubstr("losing device node-0/0 costs all steps so far: ")));
+}
+
+TEST(AdmissionTest, CheckpointBehindTheLastStep_SavesNone) {
+  AJob job = AJob().Module("language", support::Llama()).Batch(4, 2).Steps(10);
+  for (const int64_t every : {9, 10, 100}) {
+    job.spec().checkpoint = job::Checkpoint{.directory = "checkpoints", .every = every};
+    EXPECT_THAT(Admitted(job, 0)->notes,
+                ElementsAre(HasSubstr(every < 10 ? " costs up to 9 steps: "
+                                                 : " costs all steps so far: ")));
+  }
+}
+
+// Each device has another size, so none is like another; the encoder is on the last.
+TEST(AdmissionTest, LargePlanOnUnequalDevices_TellsOfEveryKindOfStage) {
+  AJob job;
+  job.Module("language", support::Llama(), {.dp = 2048})
+      .Module("vision", support::ClipVision())
+      .Edge("vision", "language", {.projector = 32})
+      .Batch(2048, 1);
+  plan::MemoryLimits limits;
+  for (int64_t i = 0; i < 2049; ++i) limits.devices.push_back((int64_t{80} << 30) + (i << 20));
+  const auto plan = AdmitJob(job, plan::MakeCluster(1, 2049), limits, Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->notes, Contains(StartsWith("losing device node-0/2048 costs all steps so far: "
+                                               "no replica of module vision is left")));
 }
 
 // Two nodes of two devices: replicas that are apart, or both on one.

@@ -14,7 +14,8 @@ namespace phalanx::schedule {
 inline support::AJob TwoReplicas() {
   support::AJob job = support::AJob()
                           .Module("language", support::Llama({.layers = 4}), {.tp = 2, .dp = 2})
-                          .Batch(16, 8);
+                          .Batch(16, 8)
+                          .Steps(1000);
   job.spec().checkpoint = job::Checkpoint{.directory = "checkpoints", .every = 50};
   return job;
 }

@@ -1,0 +1,270 @@
+#include "core/schedule/losses.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/job/family.h"
+#include "core/plan/loss.h"
+#include "core/plan/memory_estimate.h"
+#include "core/plan/shares.h"
+#include "core/plan/state_table.h"
+#include "core/schedule/admission.h"
+
+namespace phalanx::schedule {
+namespace {
+
+// Ranks over all losses that are looked at, so that a large plan takes no longer than a small one
+// with as many.
+constexpr int64_t kRanksMax = 1'000'000;
+
+struct Memory {
+  int64_t device = std::numeric_limits<int64_t>::max();
+  int64_t node = std::numeric_limits<int64_t>::max();
+};
+
+// The memory of the ranks that take over from one at a place.
+class MemoryAround {
+ public:
+  MemoryAround(const plan::Plan& plan, const plan::MemoryLimits& limits)
+      : plan_(plan), limits_(limits) {
+    for (size_t node = 0; node < plan.layout.nodes.size(); ++node)
+      node_of_.insert(node_of_.end(), plan.layout.nodes[node].devices.size(), node);
+  }
+  // To the least of theirs that is known.
+  void Lower(const plan::Place& place, Memory* least) const {
+    for (Rank rank : plan_.TensorGroup(place.module, place.dp, place.pp, place.cp)) {
+      const auto index = static_cast<size_t>(rank.value);
+      Lower(limits_.devices, index, &least->device);
+      if (index < node_of_.size()) Lower(limits_.nodes, node_of_[index], &least->node);
+    }
+  }
+
+ private:
+  static void Lower(const std::vector<int64_t>& memory, size_t index, int64_t* least) {
+    if (index < memory.size() && memory[index] > 0) *least = std::min(*least, memory[index]);
+  }
+  const plan::Plan& plan_;
+  const plan::MemoryLimits& limits_;
+  std::vector<size_t> node_of_;  // of each rank, into Layout::nodes
+};
+
+// Of those devices whose loss comes to the same, ranks of the same stages of the same modules: one
+// with the least memory beside it, of devices and of nodes. Of large plans some of these, evenly.
+std::vector<Rank> KindsOfDevices(const plan::Plan& plan, const plan::MemoryLimits& limits) {
+  const MemoryAround around(plan, limits);
+  struct Kind {
+    Memory least;
+    Rank of_devices, of_nodes;
+  };
+  std::map<std::vector<std::pair<int32_t, int32_t>>, Kind> kinds;  // by module and pp
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    std::vector<std::pair<int32_t, int32_t>> parts;
+    Memory here;
+    for (const plan::Place& place : plan.PlacesOf(Rank{rank})) {
+      parts.emplace_back(place.module, place.pp);
+      around.Lower(place, &here);
+    }
+    if (parts.empty()) continue;
+    const auto [entry, is_new] =
+        kinds.try_emplace(std::move(parts), Kind{here, Rank{rank}, Rank{rank}});
+    Kind& kind = entry->second;
+    if (here.device < kind.least.device) {
+      kind.least.device = here.device;
+      kind.of_devices = Rank{rank};
+    }
+    if (here.node < kind.least.node) {
+      kind.least.node = here.node;
+      kind.of_nodes = Rank{rank};
+    }
+  }
+  std::set<Rank> found;
+  for (const auto& [parts, kind] : kinds) found.insert({kind.of_devices, kind.of_nodes});
+  std::vector<Rank> ranks(found.begin(), found.end());
+  const size_t most = static_cast<size_t>(std::max<int64_t>(1, kRanksMax / plan.world));
+  if (ranks.size() <= most) return ranks;
+  std::vector<Rank> some;
+  for (size_t i = 0; i < most; ++i) some.push_back(ranks[i * ranks.size() / most]);
+  return some;
+}
+
+// Steps that are lost at most where no home is left; -1: all.
+int64_t StepsWithoutHomes(const plan::Plan& plan) {
+  const int64_t every = plan.spec.checkpoint.has_value() ? plan.spec.checkpoint->every : 0;
+  return every > 0 && every < plan.spec.steps ? every : -1;
+}
+
+// Whether optimizer state that a rank is a home of has another one.
+bool HasSecondHomes(const plan::Plan& plan, Rank rank) {
+  if (plan::CopiesToHost(plan)) return true;
+  const std::vector<plan::Place> places = plan.PlacesOf(rank);
+  return std::all_of(places.begin(), places.end(), [&](const plan::Place& place) {
+    if (plan::IsMirrored(plan, place.module) ||
+        !job::TraitsOf(plan.module_spec(place.module).architecture).known()) {
+      return true;
+    }
+    const plan::ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
+    for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+      if (module.TrainsOf(place.pp, chunk).weights) return false;
+    }
+    return true;
+  });
+}
+
+Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits) {
+  Loss loss{.rank = rank};
+  const auto costs = [&](std::string why) {
+    loss.trouble = std::move(why);
+    loss.steps = StepsWithoutHomes(plan);
+    return loss;
+  };
+  const absl::StatusOr<plan::Plan> left = plan::PlanWithout(plan, {rank});
+  if (!left.ok()) return costs(std::string(left.status().message()));
+  std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(*left);
+  for (plan::MemoryEstimate& need : needs) {
+    if (need.total() > 0) need.optimizer += kMoveBytes;
+  }
+  if (const auto shortage = plan::MemoryShortage(needs, limits.devices)) {
+    loss.of_memory = true;
+    return costs(*shortage);
+  }
+  const std::vector<plan::HostEstimate> host = plan::HostMemoryOf(*left, needs);
+  // Nothing that is lowered makes these less.
+  if (const auto shortage = plan::SnapshotShortage(*left, host, limits.nodes))
+    return costs(shortage->text);
+  if (const auto shortage = plan::CopiesShortage(*left, host, limits.nodes)) {
+    if (!LeavesHomesOpen(plan.spec)) return costs(shortage->text);
+    loss.homeless = shortage->text;
+  }
+  if (!HasSecondHomes(plan, rank)) return costs("a part of the optimizer state has no second home");
+  return loss;
+}
+
+// "costs up to 50 steps"; -1: all.
+std::string Costs(int64_t steps) {
+  if (steps < 0) return "costs all steps so far";
+  return absl::StrCat("costs up to ", steps, steps == 1 ? " step" : " steps");
+}
+
+std::string CostOf(const plan::Plan& plan, const std::vector<Loss>& losses) {
+  const Loss& worst = losses.front();
+  return absl::StrCat(
+      "losing device ", DeviceOf(plan, worst.rank),
+      losses.size() > 1 ? absl::StrCat(", or another of ", losses.size(), " kinds,") : "", " ",
+      Costs(worst.steps), ": ", worst.trouble);
+}
+
+std::string HomelessNote(const plan::Plan& plan, const Loss& loss) {
+  return absl::StrCat("without device ", DeviceOf(plan, loss.rank),
+                      " some optimizer state has no second home: ", loss.homeless);
+}
+
+// Of some state of a stage all ranks that may be its homes, or, where widths are unequal, that are.
+std::vector<plan::RankList> GroupsOfHomes(const plan::Plan& plan, const plan::ModulePlan& module,
+                                          int32_t pp) {
+  if (module.replicas.EqualWidths(pp)) return plan.DataGroups(module.index, pp);
+  std::set<plan::RankList> groups;
+  if (!job::TraitsOf(plan.module_spec(module.index).architecture).known()) return {};
+  for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+    if (!module.TrainsOf(pp, chunk).weights) continue;
+    const plan::StateTable table = plan::StateTableOf(plan, {module.index, pp, chunk});
+    for (const plan::HomedRuler& ruler : table.rulers) {
+      for (const plan::HomedRun& run : ruler.runs)
+        groups.insert(table.homes[static_cast<size_t>(run.homes)]);
+    }
+  }
+  return {groups.begin(), groups.end()};
+}
+
+// Nodes that have every home of some of a module's state, in the order of their first ranks.
+std::vector<NodeName> NodesWithAllHomes(const plan::Plan& plan, const plan::ModulePlan& module) {
+  const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module.index)];
+  if (!TrainsAnything(module) || layout.state_copies < 2) return {};
+  const bool host = layout.state_home == job::StateHome::kHost;
+  const auto node_of = [&](Rank rank) -> const NodeName& {
+    return plan.devices[static_cast<size_t>(rank.value)].node;
+  };
+  std::map<NodeName, Rank> first;  // of each node
+  for (int32_t pp = 0; pp < module.pp(); ++pp) {
+    for (const plan::RankList& group : GroupsOfHomes(plan, module, pp)) {
+      const bool together = std::all_of(group.begin(), group.end(), [&](Rank rank) {
+        return node_of(rank) == node_of(group.front());
+      });
+      if (!host && !together) continue;
+      for (Rank rank : group) {
+        const auto [entry, is_new] = first.try_emplace(node_of(rank), rank);
+        if (!is_new) entry->second = std::min(entry->second, rank);
+      }
+    }
+  }
+  std::vector<NodeName> nodes;
+  for (const auto& [node, rank] : first) nodes.push_back(node);
+  std::sort(nodes.begin(), nodes.end(),
+            [&first](const NodeName& a, const NodeName& b) { return first.at(a) < first.at(b); });
+  return nodes;
+}
+
+// Of modules of which a node has all homes. A job on one node ends with it anyway.
+std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
+  const NodeName& first = plan.devices.front().node;
+  if (std::all_of(plan.devices.begin(), plan.devices.end(),
+                  [&](const plan::Device& device) { return device.node == first; })) {
+    return {};
+  }
+  std::vector<std::string> notes;
+  for (const plan::ModulePlan& module : plan.modules) {
+    const std::vector<NodeName> nodes = NodesWithAllHomes(plan, module);
+    if (nodes.empty()) continue;
+    notes.push_back(absl::StrCat(
+        "losing node ", nodes.front(),
+        nodes.size() > 1 ? absl::StrCat(", or another of ", nodes.size(), ",") : "", " ",
+        Costs(StepsWithoutHomes(plan)), ": it has all homes of the state of module ",
+        plan.module_spec(module.index).name));
+  }
+  return notes;
+}
+
+}  // namespace
+
+std::string DeviceOf(const plan::Plan& plan, Rank rank) {
+  const plan::Device& device = plan.devices[static_cast<size_t>(rank.value)];
+  return absl::StrCat(device.node, "/", device.index);
+}
+
+bool TrainsAnything(const plan::ModulePlan& module) {
+  return std::any_of(module.trains.begin(), module.trains.end(),
+                     [](const plan::Trains& part) { return part.weights; });
+}
+
+bool LeavesHomesOpen(const job::JobSpec& spec) {
+  return spec.recovery.state_home == job::StateHome::kAuto;
+}
+
+Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
+  Losses losses;
+  for (const Rank rank : KindsOfDevices(plan, limits)) {
+    Loss loss = LossOf(plan, rank, limits);
+    if (!loss.trouble.empty()) {
+      losses.costly.push_back(std::move(loss));
+    } else if (!loss.homeless.empty() && !losses.homeless.has_value()) {
+      losses.homeless = std::move(loss);
+    }
+  }
+  std::stable_sort(losses.costly.begin(), losses.costly.end(), [](const Loss& a, const Loss& b) {
+    return static_cast<uint64_t>(a.steps) > static_cast<uint64_t>(b.steps);
+  });
+  return losses;
+}
+
+std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses) {
+  std::vector<std::string> risks;
+  if (!losses.costly.empty()) risks.push_back(CostOf(plan, losses.costly));
+  if (losses.homeless.has_value()) risks.push_back(HomelessNote(plan, *losses.homeless));
+  for (std::string& note : NodeNotesOf(plan)) risks.push_back(std::move(note));
+  return risks;
+}
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,44 @@
+// core/schedule/losses.h: what losing any one device of a plan comes to.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/plan/memory_fit.h"
+#include "core/plan/plan.h"
+
+namespace phalanx::schedule {
+
+// What the loss of one device comes to.
+struct Loss {
+  Rank rank;
+  // Why training cannot go on without it from where it stands: a sentence; empty: it can.
+  std::string trouble;
+  bool of_memory = false;  // what is left does not fit
+  int64_t steps = 0;       // that are lost at most; -1: all
+  // Why some state has no second home from then on: a sentence; empty: it has, or had none.
+  std::string homeless;
+};
+
+// Of those devices whose loss comes to the same one or two are looked at; of large plans, of some
+// of these kinds.
+struct Losses {
+  std::vector<Loss> costly;  // that training does not survive where it stands, the dearest first
+  std::optional<Loss> homeless;  // the first that it survives without some second home
+};
+Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits);
+
+// Sentences: what losing a device or a node costs.
+std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses);
+
+// "node-0/3".
+std::string DeviceOf(const plan::Plan& plan, Rank rank);
+bool TrainsAnything(const plan::ModulePlan& module);
+// Whether the job leaves it to the plan where second homes of its state are.
+bool LeavesHomesOpen(const job::JobSpec& spec);
+
+}  // namespace phalanx::schedule
