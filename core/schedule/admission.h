@@ -40,7 +40,8 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
                                     const plan::MemoryLimits& limits, Epoch epoch);
 
 // What is left of a plan that was admitted for a job that begins without the places `lost`
-// (plan::PlanWithout), within the same limits.
+// (plan::PlanWithout), within the same limits. Its notes are those of what was lowered, and of what
+// losing more costs.
 // Errors: those of plan::PlanWithout and plan::CheckMemory.
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
                                         const plan::MemoryLimits& limits);
