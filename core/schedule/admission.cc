@@ -234,6 +234,7 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
     for (const Dropped& one : dropped) lowered.notes.push_back(NoteOf(plan.spec, one));
     plan = std::move(lowered);
   }
+  if (auto risk = RiskOfMoving(plan, limits.devices)) plan.notes.push_back(*std::move(risk));
   for (std::string& risk : RisksOf(plan, LossesOf(plan, limits)))
     plan.notes.push_back(std::move(risk));
   return plan;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,20 +53,22 @@ class MemoryAround {
   std::vector<size_t> node_of_;  // of each rank, into Layout::nodes
 };
 
-// Of those devices whose loss comes to the same, ranks of the same stages of the same modules: one
-// with the least memory beside it, of devices and of nodes. Of large plans some of these, evenly.
+// Of those devices whose loss comes to the same, ranks of the same stages of the same modules of
+// the same width: one with the least memory beside it, of devices and of nodes. Of large plans some
+// of these, evenly.
 std::vector<Rank> KindsOfDevices(const plan::Plan& plan, const plan::MemoryLimits& limits) {
   const MemoryAround around(plan, limits);
   struct Kind {
     Memory least;
     Rank of_devices, of_nodes;
   };
-  std::map<std::vector<std::pair<int32_t, int32_t>>, Kind> kinds;  // by module and pp
+  using Part = std::tuple<int32_t, int32_t, int32_t>;  // module, pp, width
+  std::map<std::vector<Part>, Kind> kinds;
   for (int32_t rank = 0; rank < plan.world; ++rank) {
-    std::vector<std::pair<int32_t, int32_t>> parts;
+    std::vector<Part> parts;
     Memory here;
     for (const plan::Place& place : plan.PlacesOf(Rank{rank})) {
-      parts.emplace_back(place.module, place.pp);
+      parts.emplace_back(place.module, place.pp, place.width);
       around.Lower(place, &here);
     }
     if (parts.empty()) continue;
@@ -114,6 +117,15 @@ bool HasSecondHomes(const plan::Plan& plan, Rank rank) {
   });
 }
 
+// Of what is left, while state moves there.
+std::vector<plan::MemoryEstimate> NeedsOfMoving(const plan::Plan& left) {
+  std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(left);
+  for (plan::MemoryEstimate& need : needs) {
+    if (need.total() > 0) need.optimizer += kMoveBytes;
+  }
+  return needs;
+}
+
 Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits) {
   Loss loss{.rank = rank};
   const auto costs = [&](std::string why) {
@@ -123,10 +135,7 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits)
   };
   const absl::StatusOr<plan::Plan> left = plan::PlanWithout(plan, {rank});
   if (!left.ok()) return costs(std::string(left.status().message()));
-  std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(*left);
-  for (plan::MemoryEstimate& need : needs) {
-    if (need.total() > 0) need.optimizer += kMoveBytes;
-  }
+  const std::vector<plan::MemoryEstimate> needs = NeedsOfMoving(*left);
   if (const auto shortage = plan::MemoryShortage(needs, limits.devices)) {
     loss.of_memory = true;
     return costs(*shortage);
@@ -257,6 +266,15 @@ Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
     return static_cast<uint64_t>(a.steps) > static_cast<uint64_t>(b.steps);
   });
   return losses;
+}
+
+std::optional<std::string> RiskOfMoving(const plan::Plan& left,
+                                        const std::vector<int64_t>& devices) {
+  if (devices.empty()) return std::nullopt;
+  const auto shortage = plan::MemoryShortage(NeedsOfMoving(left), devices);
+  if (!shortage.has_value()) return std::nullopt;
+  return absl::StrCat("losing these devices while the job runs ", Costs(StepsWithoutHomes(left)),
+                      ": ", *shortage);
 }
 
 std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses) {

@@ -35,6 +35,11 @@ Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits);
 // Sentences: what losing a device or a node costs.
 std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses);
 
+// A sentence where devices have no room for state to move to what is left of a plan, though that
+// fits.
+std::optional<std::string> RiskOfMoving(const plan::Plan& left,
+                                        const std::vector<int64_t>& devices);
+
 // "node-0/3".
 std::string DeviceOf(const plan::Plan& plan, Rank rank);
 bool TrainsAnything(const plan::ModulePlan& module);

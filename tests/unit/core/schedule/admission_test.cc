@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
@@ -217,6 +218,33 @@ TEST(AdmissionTest, RisksOfWhatIsLeft_AreItsOwn) {
   const std::vector<Rank> lost = {Rank{0}, Rank{1}, Rank{2}, Rank{3}};
   const plan::Plan one = *AdmitWithout(healthy, lost, limits);
   EXPECT_THAT(one.notes, Contains(StartsWith("losing device node-0/4 costs all steps so far: ")));
+}
+
+// Whichever replica it is: the one that is narrow now has no rung left.
+TEST(AdmissionTest, NarrowReplicaThatCannotShrinkAgain_IsNamed) {
+  AJob job = TwoReplicas();
+  job.spec().recovery.ladder = {job::Rung::kShrink};
+  const plan::Plan healthy = *Admitted(job, 0);
+  EXPECT_THAT(healthy.notes, IsEmpty());
+  for (const auto& [lost, next] : {std::pair(0, 1), {1, 0}, {2, 3}, {3, 2}}) {
+    EXPECT_THAT(AdmitWithout(healthy, {Rank{lost}}, {})->notes,
+                ElementsAre(StartsWith(absl::StrCat("losing device node-0/", next,
+                                                    " costs up to 50 steps: recovery.ladder "))));
+  }
+}
+
+// A job may begin where state could not have moved to.
+TEST(AdmissionTest, LossWhoseMovesDoNotFit_IsToldWhereAJobBeginsWithoutTheDevice) {
+  const job::JobSpec spec = TwoReplicas();
+  const plan::Plan healthy = *Admitted(spec, 0);
+  const int64_t narrowed = NeedsOf(spec).narrowed;
+  const auto notes_of = [&](int64_t memory) {
+    return AdmitWithout(healthy, {Rank{0}}, {.devices = std::vector<int64_t>(4, memory)})->notes;
+  };
+  const auto note =
+      Contains(StartsWith("losing these devices while the job runs costs up to 50 steps: rank 1 "));
+  EXPECT_THAT(notes_of(narrowed), Not(note));
+  EXPECT_THAT(notes_of(narrowed - 1), note);
 }
 
 TEST(AdmissionTest, MirrorsThatTheJobAsksForWithoutRoom_AreNamed) {
