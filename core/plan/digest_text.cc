@@ -9,9 +9,6 @@
 namespace phalanx::plan {
 namespace {
 
-// Strings carry their length, so that no text can pass for another one's structure.
-std::string Quoted(absl::string_view text) { return absl::StrCat(text.size(), ":", text); }
-
 std::string Ranks(const std::vector<Rank>& ranks, int32_t end = kWorldMax) {
   std::string out;
   for (Rank rank : ranks) {
@@ -29,13 +26,16 @@ void AppendReplicas(const ModuleLayout& layout, std::string* out) {
   if (!layout.order.empty()) absl::StrAppend(out, "order ", absl::StrJoin(layout.order, " "), "\n");
 }
 
-// Devices of ranks alone; indices are written as runs.
+// Devices of ranks alone; indices are written as runs. Names carry their length, so that no text
+// can pass for another one's structure.
 void AppendDevices(const Plan& plan, std::string* out) {
+  constexpr size_t kLine = 32;  // of a node, about
+  out->reserve(out->size() + kLine * plan.layout.nodes.size());
   int32_t left = plan.world;
   for (const NodeDevices& node : plan.layout.nodes) {
     const int32_t end = std::min<int32_t>(left, static_cast<int32_t>(node.devices.size()));
     left -= end;
-    absl::StrAppend(out, "node ", Quoted(node.node));
+    absl::StrAppend(out, "node ", node.node.size(), ":", node.node);
     for (int32_t i = 0; i < end;) {
       const int32_t first = node.devices[static_cast<size_t>(i)];
       int32_t count = 0;

@@ -82,7 +82,11 @@ Cluster ClusterOf(const Placement& placement) {
   Cluster cluster;
   cluster.devices.reserve(count);
   for (const NodeDevices& part : placement) {
-    for (int32_t device : part.devices) cluster.devices.push_back({part.node, device});
+    Device device{.node = part.node};
+    for (const int32_t index : part.devices) {
+      device.index = index;
+      cluster.devices.push_back(device);
+    }
   }
   return cluster;
 }

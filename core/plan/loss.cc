@@ -288,7 +288,9 @@ absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> los
   layout.epoch = healthy.epoch();
   ASSIGN_OR_RETURN(Plan plan, Expand(healthy.spec, std::move(layout)));
   plan.candidates = healthy.candidates;
-  plan.notes = healthy.notes;
+  plan.lowering_notes = healthy.lowering_notes;
+  plan.notes.assign(healthy.notes.begin(),
+                    healthy.notes.begin() + static_cast<std::ptrdiff_t>(healthy.lowering_notes));
   return plan;
 }
 

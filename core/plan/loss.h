@@ -31,7 +31,7 @@ namespace phalanx::plan {
 absl::StatusOr<Layout> WithoutRanks(const Plan& plan, absl::Span<const Rank> lost);
 
 // The plan of a job that begins without the places `lost`: WithoutRanks of its healthy plan, in the
-// same epoch and with its notes.
+// same epoch and with its notes of what was lowered.
 // Errors: those of WithoutRanks.
 absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost);
 

@@ -200,18 +200,21 @@ void FindShared(Plan& plan) {
   }
 }
 
-// Fills the devices of ranks and the idle ones.
+// Finds the node of each place, and that those without work have none.
 absl::Status PlaceDevices(Plan& plan) {
-  Cluster cluster = ClusterOf(plan.layout.nodes);
-  if (cluster.devices.size() < static_cast<size_t>(plan.world)) {
-    return BadLayout(
-        absl::StrCat("it has ", cluster.devices.size(), " devices for ", plan.world, " ranks"));
+  int32_t node = 0;
+  for (const NodeDevices& entry : plan.layout.nodes) {
+    plan.node_of.insert(plan.node_of.end(), entry.devices.size(), node++);
+  }
+  const size_t count = plan.node_of.size();
+  if (count < static_cast<size_t>(plan.world)) {
+    return BadLayout(absl::StrCat("it has ", count, " devices for ", plan.world, " ranks"));
   }
   for (const std::vector<Rank>* ranks : {&plan.layout.lost, &plan.layout.idle}) {
     for (Rank rank : *ranks) {
-      if (rank.value < 0 || static_cast<size_t>(rank.value) >= cluster.devices.size()) {
-        return BadLayout(absl::StrCat("place ", rank.value, " is lost or idle; there are ",
-                                      cluster.devices.size(), " devices"));
+      if (rank.value < 0 || static_cast<size_t>(rank.value) >= count) {
+        return BadLayout(
+            absl::StrCat("place ", rank.value, " is lost or idle; there are ", count, " devices"));
       }
       const std::vector<Place> places = plan.PlacesOf(rank);
       if (places.empty()) continue;
@@ -219,11 +222,6 @@ absl::Status PlaceDevices(Plan& plan) {
                                     plan.module_spec(places.front().module).name));
     }
   }
-  for (Rank place : plan.layout.idle) {
-    plan.idle.push_back(cluster.devices[static_cast<size_t>(place.value)]);
-  }
-  cluster.devices.resize(static_cast<size_t>(plan.world));
-  plan.devices = std::move(cluster.devices);
   return absl::OkStatus();
 }
 
@@ -276,6 +274,14 @@ Rank Plan::RankOf(const Place& place) const {
   const ReplicaTable& table = replicas(place.module);
   PHALANX_CHECK(place.tp >= 0 && place.tp < table.Width(place.dp, place.pp), "a place of the plan");
   return table.At(place.dp, place.pp, place.cp, place.tp);
+}
+
+Device Plan::DeviceOf(Rank place) const {
+  const auto index = static_cast<size_t>(place.value);
+  const int32_t node = node_of[index];
+  const auto first = std::lower_bound(node_of.begin(), node_of.end(), node) - node_of.begin();
+  const NodeDevices& entry = layout.nodes[static_cast<size_t>(node)];
+  return {entry.node, entry.devices[index - static_cast<size_t>(first)]};
 }
 
 RankList Plan::DataGroupOf(const Place& place) const {

@@ -12,7 +12,9 @@
 // Pure. A Plan is a plain value; safe to read from any thread.
 #pragma once
 
+#include <algorithm>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -72,6 +74,11 @@ struct ModulePlan {
   const Trains& TrainsOf(int32_t stage, int32_t chunk = 0) const {
     return trains[order.IndexOf(stage, chunk)];
   }
+  // Whether the weights of any part do.
+  bool TrainsWeights() const {
+    return std::any_of(trains.begin(), trains.end(),
+                       [](const Trains& part) { return part.weights; });
+  }
   // Place of a part in the order in which data passes them, in [0, pp * chunks), and back.
   int32_t FlowOf(int32_t stage, int32_t chunk = 0) const { return order.FlowOf(stage, chunk); }
   int32_t StageAt(int32_t flow) const { return order.StageAt(flow); }
@@ -118,19 +125,21 @@ struct Plan {
   Layout layout;
   int32_t world = 0;
   std::vector<ModulePlan> modules;
-  std::vector<Link> links;      // within modules first, in order; then one an edge
-  std::vector<Device> devices;  // of each rank, [world]
-  std::vector<Device> idle;     // those of layout.idle
-  int32_t stages = 0;           // of the module graph: longest path
-  int64_t microbatches = 1;     // M of rules: max over language replicas of ceil(samples / micro)
+  std::vector<Link> links;  // within modules first, in order; then one an edge
+  // Of each place of the layout (the ranks, then devices beyond them) which of layout.nodes has its
+  // device.
+  std::vector<int32_t> node_of;
+  int32_t stages = 0;        // of the module graph: longest path
+  int64_t microbatches = 1;  // M of rules: max over language replicas of ceil(samples / micro)
   // Of each language replica where its run of the step's batch begins, and the end.
   std::vector<int64_t> sample_runs;
   // What was tried before the spec's schedule was chosen, that one included; empty if the job named
   // its schedule, or has too large a graph to try any.
   std::vector<ScheduleCandidate> candidates;
-  // Sentences of whoever planned it (schedule::AdmitJob): what was lowered, and what cannot be
-  // lost.
+  // Sentences of whoever planned it (schedule::AdmitJob): first what was lowered, as many as
+  // `lowering_notes`, which stay true of what is left of it; then what cannot be lost.
   std::vector<std::string> notes;
+  size_t lowering_notes = 0;
   // Of the layout but for its epoch and its data_digest, which stand beside it, and of the spec
   // what ranks act on: not labels, priority and other matters of the queue. Equal digests mean that
   // two processes would do the same.
@@ -142,6 +151,10 @@ struct Plan {
   const job::Parallel& parallel(int32_t module) const { return module_spec(module).parallel; }
 
   Epoch epoch() const { return layout.epoch; }
+  const NodeName& NodeOf(Rank place) const {
+    return layout.nodes[static_cast<size_t>(node_of[static_cast<size_t>(place.value)])].node;
+  }
+  Device DeviceOf(Rank place) const;
   const ReplicaTable& replicas(int32_t module) const {
     return modules[static_cast<size_t>(module)].replicas;
   }

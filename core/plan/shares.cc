@@ -1,10 +1,11 @@
 #include "core/plan/shares.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <map>
 #include <set>
 #include <utility>
+
+#include "absl/strings/string_view.h"
 
 namespace phalanx::plan {
 
@@ -78,12 +79,10 @@ const std::vector<RankList>& GroupsOfLeaders::HomesAt(const UnitFamily& family, 
   return entry->second;
 }
 
-std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group) {
+HomePositions HomePositionsOf(const Plan& plan, int32_t module, const RankList& group) {
   const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
   const size_t count = group.size();
-  const auto node = [&](size_t replica) -> const NodeName& {
-    return plan.devices[static_cast<size_t>(group[replica].value)].node;
-  };
+  const auto node = [&](size_t replica) -> const NodeName& { return plan.NodeOf(group[replica]); };
   // Of each replica how many from it on share its node; `count`: all of them.
   std::vector<size_t> run(count, count);
   for (size_t i = 2 * count; i-- > 0;) {
@@ -95,9 +94,10 @@ std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& 
   // As far on as a node reaches, so that where nodes are equally large each mirror has one primary.
   const size_t longest = count == 0 ? 0 : *std::max_element(run.begin(), run.end());
   const size_t stride = longest < count ? longest : 1;
-  std::set<NodeName> nodes;
+  std::set<absl::string_view> nodes;
   for (size_t i = 0; i < count && nodes.size() < copies; i += run[i]) nodes.insert(node(i));
-  std::vector<RankList> homes(count);
+  HomePositions homes{.copies = std::min(copies, count)};
+  homes.all.reserve(count * homes.copies);
   std::vector<size_t> mine;  // positions
   for (size_t primary = 0; primary < count; ++primary) {
     const auto is_home = [&mine](size_t at) {
@@ -118,15 +118,26 @@ std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& 
       }
       return count;
     };
-    mine = {primary};
-    while (mine.size() < std::min(copies, count)) {
+    mine.assign(1, primary);
+    while (mine.size() < homes.copies) {
       size_t at = count;
       if (mine.size() < nodes.size()) at = next(primary + mine.size() * stride, has_home);
       if (at == count) at = next(primary + stride, beside);
       if (at == count) at = next(primary + stride, [](size_t) { return false; });
       mine.push_back(at);
     }
-    for (const size_t home : mine) homes[primary].push_back(group[home]);
+    for (const size_t home : mine) homes.all.push_back(static_cast<int32_t>(home));
+  }
+  return homes;
+}
+
+std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group) {
+  const HomePositions positions = HomePositionsOf(plan, module, group);
+  std::vector<RankList> homes(group.size());
+  for (size_t replica = 0; replica < homes.size(); ++replica) {
+    homes[replica].reserve(positions.copies);
+    for (const int32_t home : positions.Of(replica))
+      homes[replica].push_back(group[static_cast<size_t>(home)]);
   }
   return homes;
 }
@@ -143,9 +154,7 @@ bool HasHostHome(const Plan& plan, int32_t module) {
 
 bool CopiesToHost(const Plan& plan) {
   return std::any_of(plan.modules.begin(), plan.modules.end(), [&](const ModulePlan& module) {
-    return HasHostHome(plan, module.index) &&
-           std::any_of(module.trains.begin(), module.trains.end(),
-                       [](const Trains& part) { return part.weights; });
+    return HasHostHome(plan, module.index) && module.TrainsWeights();
   });
 }
 

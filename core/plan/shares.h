@@ -15,11 +15,13 @@
 // Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "core/plan/plan.h"
 #include "core/plan/ruler.h"
 #include "core/plan/units.h"
@@ -69,6 +71,15 @@ HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part);
 // one, else on another than the primary's, else beside it; going round, from as far behind the home
 // before as a node reaches.
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group);
+// The same as positions in `group`.
+struct HomePositions {
+  size_t copies = 0;         // homes of each share
+  std::vector<int32_t> all;  // share after share
+  absl::Span<const int32_t> Of(size_t share) const {
+    return absl::MakeConstSpan(all).subspan(share * copies, copies);
+  }
+};
+HomePositions HomePositionsOf(const Plan& plan, int32_t module, const RankList& group);
 // The homes of what a part's replicas of several widths lead, of each run of units once.
 class GroupsOfLeaders {
  public:

@@ -33,7 +33,7 @@ std::vector<Dropped> DropHostHomes(const plan::Plan& plan,
   const auto shortage = plan::CopiesShortage(plan, sum, nodes);
   if (!shortage.has_value()) return dropped;
   for (const plan::ModulePlan& module : plan.modules) {
-    if (!TrainsAnything(module) || !plan::HasHostHome(plan, module.index)) continue;
+    if (!module.TrainsWeights() || !plan::HasHostHome(plan, module.index)) continue;
     layout->modules[static_cast<size_t>(module.index)].state_copies = 1;
     dropped.push_back({.module = module.index, .why = shortage->text});
   }
@@ -206,6 +206,7 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
         one.why = absl::StrCat(why, ", and ", one.why);
         plan.notes.push_back(NoteOf(spec, one));
       }
+      plan.lowering_notes = plan.notes.size();
       for (std::string& risk : RisksOf(plan, losses)) plan.notes.push_back(std::move(risk));
       best = std::move(plan);
     }
@@ -220,11 +221,6 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
   ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanWithout(healthy, lost));
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits);
   RETURN_IF_ERROR(plan::CheckMemory(plan, needs, limits));
-  // What was lowered stays so; what a loss costs is another matter now.
-  const std::vector<std::string> before = RisksOf(healthy, LossesOf(healthy, limits));
-  std::erase_if(plan.notes, [&before](const std::string& note) {
-    return std::find(before.begin(), before.end(), note) != before.end();
-  });
   plan::Layout layout = plan.layout;
   const std::vector<Dropped> dropped = DropHostHomes(plan, needs, limits.nodes, &layout);
   if (!dropped.empty()) {
@@ -234,6 +230,7 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
     for (const Dropped& one : dropped) lowered.notes.push_back(NoteOf(plan.spec, one));
     plan = std::move(lowered);
   }
+  plan.lowering_notes = plan.notes.size();
   if (auto risk = RiskOfMoving(plan, limits.devices)) plan.notes.push_back(*std::move(risk));
   for (std::string& risk : RisksOf(plan, LossesOf(plan, limits)))
     plan.notes.push_back(std::move(risk));

@@ -31,16 +31,13 @@ struct Memory {
 class MemoryAround {
  public:
   MemoryAround(const plan::Plan& plan, const plan::MemoryLimits& limits)
-      : plan_(plan), limits_(limits) {
-    for (size_t node = 0; node < plan.layout.nodes.size(); ++node)
-      node_of_.insert(node_of_.end(), plan.layout.nodes[node].devices.size(), node);
-  }
+      : plan_(plan), limits_(limits) {}
   // To the least of theirs that is known.
   void Lower(const plan::Place& place, Memory* least) const {
     for (Rank rank : plan_.TensorGroup(place.module, place.dp, place.pp, place.cp)) {
       const auto index = static_cast<size_t>(rank.value);
       Lower(limits_.devices, index, &least->device);
-      if (index < node_of_.size()) Lower(limits_.nodes, node_of_[index], &least->node);
+      Lower(limits_.nodes, static_cast<size_t>(plan_.node_of[index]), &least->node);
     }
   }
 
@@ -50,7 +47,6 @@ class MemoryAround {
   }
   const plan::Plan& plan_;
   const plan::MemoryLimits& limits_;
-  std::vector<size_t> node_of_;  // of each rank, into Layout::nodes
 };
 
 // Of those devices whose loss comes to the same, ranks of the same stages of the same modules of
@@ -191,20 +187,17 @@ std::vector<plan::RankList> GroupsOfHomes(const plan::Plan& plan, const plan::Mo
 // Nodes that have every home of some of a module's state, in the order of their first ranks.
 std::vector<NodeName> NodesWithAllHomes(const plan::Plan& plan, const plan::ModulePlan& module) {
   const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module.index)];
-  if (!TrainsAnything(module) || layout.state_copies < 2) return {};
+  if (!module.TrainsWeights() || layout.state_copies < 2) return {};
   const bool host = layout.state_home == job::StateHome::kHost;
-  const auto node_of = [&](Rank rank) -> const NodeName& {
-    return plan.devices[static_cast<size_t>(rank.value)].node;
-  };
   std::map<NodeName, Rank> first;  // of each node
   for (int32_t pp = 0; pp < module.pp(); ++pp) {
     for (const plan::RankList& group : GroupsOfHomes(plan, module, pp)) {
       const bool together = std::all_of(group.begin(), group.end(), [&](Rank rank) {
-        return node_of(rank) == node_of(group.front());
+        return plan.NodeOf(rank) == plan.NodeOf(group.front());
       });
       if (!host && !together) continue;
       for (Rank rank : group) {
-        const auto [entry, is_new] = first.try_emplace(node_of(rank), rank);
+        const auto [entry, is_new] = first.try_emplace(plan.NodeOf(rank), rank);
         if (!is_new) entry->second = std::min(entry->second, rank);
       }
     }
@@ -218,11 +211,10 @@ std::vector<NodeName> NodesWithAllHomes(const plan::Plan& plan, const plan::Modu
 
 // Of modules of which a node has all homes. A job on one node ends with it anyway.
 std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
-  const NodeName& first = plan.devices.front().node;
-  if (std::all_of(plan.devices.begin(), plan.devices.end(),
-                  [&](const plan::Device& device) { return device.node == first; })) {
-    return {};
-  }
+  bool one_node = true;
+  for (Rank rank{0}; one_node && rank.value < plan.world; ++rank.value)
+    one_node = plan.NodeOf(rank) == plan.NodeOf(Rank{0});
+  if (one_node) return {};
   std::vector<std::string> notes;
   for (const plan::ModulePlan& module : plan.modules) {
     const std::vector<NodeName> nodes = NodesWithAllHomes(plan, module);
@@ -239,13 +231,8 @@ std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
 }  // namespace
 
 std::string DeviceOf(const plan::Plan& plan, Rank rank) {
-  const plan::Device& device = plan.devices[static_cast<size_t>(rank.value)];
+  const plan::Device device = plan.DeviceOf(rank);
   return absl::StrCat(device.node, "/", device.index);
-}
-
-bool TrainsAnything(const plan::ModulePlan& module) {
-  return std::any_of(module.trains.begin(), module.trains.end(),
-                     [](const plan::Trains& part) { return part.weights; });
 }
 
 bool LeavesHomesOpen(const job::JobSpec& spec) {

@@ -42,7 +42,6 @@ std::optional<std::string> RiskOfMoving(const plan::Plan& left,
 
 // "node-0/3".
 std::string DeviceOf(const plan::Plan& plan, Rank rank);
-bool TrainsAnything(const plan::ModulePlan& module);
 // Whether the job leaves it to the plan where second homes of its state are.
 bool LeavesHomesOpen(const job::JobSpec& spec);
 

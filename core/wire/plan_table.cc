@@ -169,7 +169,7 @@ std::string RanksTable(const Plan& plan, const std::vector<plan::MemoryEstimate>
   TextTable table({"RANK", "DEVICE", "MODULE", "TP/CP/DP/PP", "STAGE", "LAYERS", "HEADS", "MLP",
                    "VOCAB", "MEMORY"});
   for (int32_t rank = 0; rank < std::min(plan.world, kRanksShown); ++rank) {
-    const plan::Device& device = plan.devices[static_cast<size_t>(rank)];
+    const plan::Device device = plan.DeviceOf(Rank{rank});
     std::vector<std::string> head = {absl::StrCat(rank),
                                      absl::StrCat(Cut(device.node), "/", device.index)};
     std::string bytes =
@@ -321,13 +321,15 @@ std::string CandidatesTable(const Plan& plan) {
 }
 
 std::string IdleLine(const Plan& plan) {
-  if (plan.idle.empty()) return "";
+  const plan::RankList& idle = plan.layout.idle;
+  if (idle.empty()) return "";
   std::vector<std::string> names;
-  for (size_t i = 0; i < plan.idle.size() && i < 4; ++i) {
-    names.push_back(absl::StrCat(Cut(plan.idle[i].node), "/", plan.idle[i].index));
+  for (size_t i = 0; i < idle.size() && i < 4; ++i) {
+    const plan::Device device = plan.DeviceOf(idle[i]);
+    names.push_back(absl::StrCat(Cut(device.node), "/", device.index));
   }
-  if (plan.idle.size() > names.size()) names.push_back("...");
-  return absl::StrCat("Idle devices: ", plan.idle.size(), " (", absl::StrJoin(names, ", "), ")\n");
+  if (idle.size() > names.size()) names.push_back("...");
+  return absl::StrCat("Idle devices: ", idle.size(), " (", absl::StrJoin(names, ", "), ")\n");
 }
 
 }  // namespace

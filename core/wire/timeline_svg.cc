@@ -317,9 +317,8 @@ std::string Picture::Legend(double& y) const {
 
 std::string Picture::LeftOut() const {
   std::string text;
-  if (!plan_.idle.empty()) {
-    text = absl::StrCat(plan_.idle.size(), plan_.idle.size() == 1 ? " device is" : " devices are",
-                        " idle. ");
+  if (const size_t idle = plan_.layout.idle.size(); idle > 0) {
+    text = absl::StrCat(idle, idle == 1 ? " device is" : " devices are", " idle. ");
   }
   if (lanes_all_ > lanes_.size()) {
     absl::StrAppend(&text, lanes_all_ - lanes_.size(), " of ", lanes_all_, " lanes are left out. ");

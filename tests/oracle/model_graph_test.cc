@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/oracle/model_harness.h"
+#include "tests/oracle/random_microbatch.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::oracle {

@@ -92,18 +92,6 @@ class StageWorld {
   std::map<int32_t, std::vector<int64_t>> row_counts_;  // by slot: rows of each edge
 };
 
-// A microbatch of random tokens, with `items` images or sounds for every encoder, their rows before
-// the text. Labels of those rows and of the last `padding` positions of each odd sample do not
-// count; decoders that feed others send all but that padding. With a regressor, each sample's first
-// two text positions have target rows, of which one in three does not count.
-struct MicrobatchShape {
-  int64_t samples = 2, text = 7, padding = 2;
-  int64_t items = 2;  // of each encoder, in all; sample i takes item i mod samples
-  uint64_t seed = 1;
-};
-PlainMicrobatch RandomMicrobatch(const job::JobSpec& spec, const MicrobatchShape& shape,
-                                 at::ScalarType type);
-
 // Fails the test unless the stages of the spec's layout give the plain model's losses and gradients
 // in fp64 to 1e-9, with weights and biases all away from zero: two microbatches in flight at once,
 // of `items` and `items` - 1 items of each encoder.

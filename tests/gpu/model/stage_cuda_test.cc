@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/oracle/model_harness.h"
+#include "tests/oracle/random_microbatch.h"
 #include "tests/support/specs.h"
 #include "worker/model/attention.h"
 

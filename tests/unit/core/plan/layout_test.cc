@@ -47,8 +47,11 @@ TEST(LayoutTest, DecidedLayout_ExpandsToTheWholePlan) {
   const Plan plan = *Expand(spec, layout);
   EXPECT_EQ(plan.layout, layout);
   EXPECT_EQ(plan.world, 28);
-  EXPECT_EQ(plan.devices.size(), 28u);
-  EXPECT_EQ(plan.idle.size(), 36u);
+  EXPECT_EQ(plan.layout.idle.size(), 36u);
+  EXPECT_EQ(plan.node_of.size(), 64u);
+  EXPECT_EQ(plan.DeviceOf(Rank{27}), (Device{"node-0", 27}));
+  EXPECT_EQ(plan.DeviceOf(Rank{32}), (Device{"node-1", 0}));
+  EXPECT_EQ(plan.NodeOf(Rank{63}), "node-1");
 }
 
 TEST(LayoutTest, LayersOfAnotherPlanner_AreObeyed) {

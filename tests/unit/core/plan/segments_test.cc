@@ -165,7 +165,7 @@ TEST(SharesTest, NodesOfEqualSize_EveryRankMirrorsAsMuch_AndHomesAreOnAsManyNode
         std::set<NodeName> apart;
         for (const Rank home : of_share) {
           ++homes[home];
-          apart.insert(plan.devices[static_cast<size_t>(home.value)].node);
+          apart.insert(plan.NodeOf(home));
         }
         EXPECT_EQ(apart.size(), static_cast<size_t>(std::min(copies, nodes)));
       }
@@ -284,8 +284,7 @@ TEST(SharesTest, Homes_AreThoseOfTheRule) {
           EXPECT_EQ(std::set<Rank>(homes.begin(), homes.end()).size(), homes.size());
           // Once a home shares the primary's node, no other node is left.
           const auto at_home = [&](Rank rank) {
-            return plan.devices[static_cast<size_t>(rank.value)].node ==
-                   plan.devices[static_cast<size_t>(homes.front().value)].node;
+            return plan.NodeOf(rank) == plan.NodeOf(homes.front());
           };
           EXPECT_TRUE(std::is_partitioned(homes.begin() + 1, homes.end(), std::not_fn(at_home)));
           const auto apart = std::count_if(homes.begin(), homes.end(), std::not_fn(at_home));
