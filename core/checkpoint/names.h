@@ -4,7 +4,8 @@
 //   step-00000050.epoch-3.2/        likewise, of a job that came later to a name that was taken
 //     rank-00000.safetensors ...    its part files
 //     manifest.json
-//   .step-00000050.epoch-3.STORE-job-7/     a draft
+//   .step-00000050.epoch-3.STORE-job-7/     a draft; .publishing-step-.. while it is published,
+//                                           .deleted-step-.. what is being deleted
 //
 // Pure.
 #pragma once

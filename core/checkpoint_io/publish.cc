@@ -75,6 +75,15 @@ bool SameJob(const Manifest& a, const Manifest& b) {
 
 // In place of the dot before the name of a draft: a checkpoint that is being deleted.
 constexpr absl::string_view kDeleted = ".deleted-";
+// Likewise: a draft that whoever publishes it has taken out of the ranks' reach.
+constexpr absl::string_view kTaken = ".publishing-";
+
+// Of a draft of the job, taken or not.
+std::optional<CheckpointName> ParseDraft(absl::string_view name, const Manifest& manifest) {
+  const bool taken = absl::ConsumePrefix(&name, kTaken);
+  return ParseDraftName(taken ? absl::StrCat(".", name) : std::string(name), manifest.store,
+                        manifest.number);
+}
 
 // What it did not take away is told in `left`.
 class Cleaner {
@@ -150,7 +159,7 @@ absl::Status CheckNewest(const Publication& publication) {
   };
   ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(publication.directory));
   for (const std::string& name : names) {
-    const std::optional<CheckpointName> draft = ParseDraftName(name, mine.store, mine.number);
+    const std::optional<CheckpointName> draft = ParseDraft(name, mine);
     if (draft.has_value() && draft->epoch > mine.epoch) return superseded(name);
     const std::optional<CheckpointName> other = ParseCheckpointName(name);
     if (!other.has_value() || other->epoch <= mine.epoch) continue;
@@ -186,8 +195,7 @@ void Clean(const Publication& publication, const CheckpointName& published,
         RemoveWritten(absl::StrCat(publication.directory, "/", name), Cleaner(&told_before));
       continue;
     }
-    const std::optional<CheckpointName> draft =
-        ParseDraftName(name, manifest.store, manifest.number);
+    const std::optional<CheckpointName> draft = ParseDraft(name, manifest);
     if (!draft.has_value()) continue;
     // One of a later step is being written; one of an older epoch nobody writes any more.
     if (draft->epoch < published.epoch ||
@@ -236,30 +244,73 @@ absl::Status RenameToNew(const std::string& from, const std::string& to) {
   return SystemError(to, errno);
 }
 
+// A draft that its publisher has to itself: ranks that write later steps meanwhile give up their
+// parts of earlier ones, by the name that drafts have. Unless it is published it gets that name
+// back, so that what it holds can be given up.
+class TakenDraft {
+ public:
+  // One that a publisher has left that was killed is taken over.
+  static absl::StatusOr<TakenDraft> Take(const std::string& directory, const std::string& name) {
+    TakenDraft draft(absl::StrCat(directory, "/", name),
+                     absl::StrCat(directory, "/", kTaken, name.substr(1)));
+    std::error_code error;
+    if (std::filesystem::exists(draft.draft_, error)) {
+      std::vector<std::string> left;
+      RemoveWritten(draft.path_, Cleaner(&left));
+      RETURN_IF_ERROR(RenameToNew(draft.draft_, draft.path_));
+    } else if (!std::filesystem::exists(draft.path_, error)) {
+      return SystemError(draft.draft_, ENOENT);
+    }
+    draft.held_ = true;
+    return draft;
+  }
+  TakenDraft(TakenDraft&& other) noexcept
+      : draft_(std::move(other.draft_)),
+        path_(std::move(other.path_)),
+        held_(std::exchange(other.held_, false)) {}
+  TakenDraft& operator=(TakenDraft&&) = delete;
+  ~TakenDraft() {
+    if (held_) RenameToNew(path_, draft_).IgnoreError();
+  }
+
+  const std::string& path() const { return path_; }
+  absl::Status PublishAs(const std::string& path) {
+    RETURN_IF_ERROR(RenameToNew(path_, path));
+    held_ = false;
+    return absl::OkStatus();
+  }
+
+ private:
+  TakenDraft(std::string draft, std::string path)
+      : draft_(std::move(draft)), path_(std::move(path)) {}
+  std::string draft_, path_;
+  bool held_ = false;
+};
+
 }  // namespace
 
 absl::StatusOr<Published> Publish(const Publication& publication) {
   Manifest manifest = publication.manifest;
-  const std::string draft =
-      absl::StrCat(publication.directory, "/",
-                   DraftName({manifest.step, manifest.epoch}, manifest.store, manifest.number));
+  const std::string draft_name =
+      DraftName({manifest.step, manifest.epoch}, manifest.store, manifest.number);
   ASSIGN_OR_RETURN(const CheckpointName name, NameOf(publication));
   Published published{.path = absl::StrCat(publication.directory, "/", ToString(name))};
   if (IsPublished(published.path, publication)) return published;
   RETURN_IF_ERROR(CheckNewest(publication));
-  ASSIGN_OR_RETURN(manifest.parts, PartsIn(draft));
+  ASSIGN_OR_RETURN(TakenDraft draft, TakenDraft::Take(publication.directory, draft_name));
+  ASSIGN_OR_RETURN(manifest.parts, PartsIn(draft.path()));
   if (DigestOf(manifest.parts) != publication.parts_digest) {
     return absl::FailedPreconditionError(absl::StrCat(
-        draft, ": has ", manifest.parts.size(),
+        publication.directory, "/", draft_name, ": has ", manifest.parts.size(),
         " part files, and they are not those that the ranks wrote: checkpoint.directory must be "
         "one folder that all nodes reach"));
   }
-  const std::string path = absl::StrCat(draft, "/", kManifestFile);
+  const std::string path = absl::StrCat(draft.path(), "/", kManifestFile);
   RETURN_IF_ERROR(WriteWholeFile(path, WriteManifest(manifest)));
-  RETURN_IF_ERROR(SyncFolder(draft));
+  RETURN_IF_ERROR(SyncFolder(draft.path()));
   // A process may have stood still since it last looked.
   RETURN_IF_ERROR(CheckNewest(publication));
-  RETURN_IF_ERROR(RenameToNew(draft, published.path));
+  RETURN_IF_ERROR(draft.PublishAs(published.path));
   RETURN_IF_ERROR(SyncFolder(publication.directory));
   if (CheckNewest(publication).ok()) Clean(publication, name, &published.left);
   return published;

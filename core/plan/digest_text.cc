@@ -29,8 +29,8 @@ void AppendReplicas(const ModuleLayout& layout, std::string* out) {
 // Devices of ranks alone; indices are written as runs. Names carry their length, so that no text
 // can pass for another one's structure.
 void AppendDevices(const Plan& plan, std::string* out) {
-  constexpr size_t kLine = 32;  // of a node, about
-  out->reserve(out->size() + kLine * plan.layout.nodes.size());
+  constexpr size_t kLineBytes = 32;  // of a node, about
+  out->reserve(out->size() + kLineBytes * plan.layout.nodes.size());
   int32_t left = plan.world;
   for (const NodeDevices& node : plan.layout.nodes) {
     const int32_t end = std::min<int32_t>(left, static_cast<int32_t>(node.devices.size()));

@@ -289,8 +289,8 @@ absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> los
   ASSIGN_OR_RETURN(Plan plan, Expand(healthy.spec, std::move(layout)));
   plan.candidates = healthy.candidates;
   plan.lowering_notes = healthy.lowering_notes;
-  plan.notes.assign(healthy.notes.begin(),
-                    healthy.notes.begin() + static_cast<std::ptrdiff_t>(healthy.lowering_notes));
+  plan.notes = healthy.notes;
+  plan.notes.resize(std::min(healthy.lowering_notes, healthy.notes.size()));
   return plan;
 }
 

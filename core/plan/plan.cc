@@ -200,7 +200,7 @@ void FindShared(Plan& plan) {
   }
 }
 
-// Finds the node of each place, and that those without work have none.
+// Finds the node of each place, and checks that lost and idle ones have no work.
 absl::Status PlaceDevices(Plan& plan) {
   int32_t node = 0;
   for (const NodeDevices& entry : plan.layout.nodes) {

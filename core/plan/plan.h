@@ -74,7 +74,7 @@ struct ModulePlan {
   const Trains& TrainsOf(int32_t stage, int32_t chunk = 0) const {
     return trains[order.IndexOf(stage, chunk)];
   }
-  // Whether the weights of any part do.
+  // Whether any part has weights that train.
   bool TrainsWeights() const {
     return std::any_of(trains.begin(), trains.end(),
                        [](const Trains& part) { return part.weights; });
@@ -137,7 +137,7 @@ struct Plan {
   // its schedule, or has too large a graph to try any.
   std::vector<ScheduleCandidate> candidates;
   // Sentences of whoever planned it (schedule::AdmitJob): first what was lowered, as many as
-  // `lowering_notes`, which stay true of what is left of it; then what cannot be lost.
+  // `lowering_notes` (at most all), which go on to what is left of it; then what cannot be lost.
   std::vector<std::string> notes;
   size_t lowering_notes = 0;
   // Of the layout but for its epoch and its data_digest, which stand beside it, and of the spec

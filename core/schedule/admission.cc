@@ -4,7 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/job/schema.h"
@@ -103,14 +105,17 @@ bool MovesHomes(const plan::Layout& from, const plan::Layout& to) {
   return false;
 }
 
+constexpr absl::string_view kMovedHomes =
+    "optimizer state has its second home in host memory instead of mirrors";
+
 std::vector<std::string> NotesOf(const job::JobSpec& spec, const Lowering& lowering,
                                  bool moves_homes, absl::string_view why) {
   std::vector<std::string> notes;
-  const auto add = [&](std::string what) { notes.push_back(absl::StrCat(what, ": ", why)); };
+  const auto add = [&](absl::string_view what) { notes.push_back(absl::StrCat(what, ": ", why)); };
   if (lowering.micro > 0) {
     add(absl::StrCat("batch.micro is ", lowering.micro, " instead of ", spec.batch.micro));
   }
-  if (moves_homes) add("optimizer state has its second home in host memory instead of mirrors");
+  if (moves_homes) add(kMovedHomes);
   for (const job::Module& module : spec.modules) {
     if (!lowering.recompute.has_value() || module.recompute >= *lowering.recompute) continue;
     add(absl::StrCat("recompute of module ", module.name, " is ",
@@ -227,6 +232,8 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
     ASSIGN_OR_RETURN(plan::Plan lowered, plan::Expand(plan.spec, std::move(layout)));
     lowered.candidates = std::move(plan.candidates);
     lowered.notes = std::move(plan.notes);
+    std::erase_if(lowered.notes,
+                  [](const std::string& note) { return absl::StartsWith(note, kMovedHomes); });
     for (const Dropped& one : dropped) lowered.notes.push_back(NoteOf(plan.spec, one));
     plan = std::move(lowered);
   }

@@ -199,10 +199,8 @@ std::string Describe(const job::JobSpec& spec) {
 }
 
 bool SomethingTrains(const plan::Plan& plan) {
-  return std::any_of(plan.modules.begin(), plan.modules.end(), [](const plan::ModulePlan& module) {
-    return std::any_of(module.trains.begin(), module.trains.end(),
-                       [](const plan::Trains& t) { return t.weights; });
-  });
+  return std::any_of(plan.modules.begin(), plan.modules.end(),
+                     [](const plan::ModulePlan& module) { return module.TrainsWeights(); });
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <latch>
+#include <thread>
 
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
@@ -28,6 +30,12 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+// What the draft is called while it is published.
+std::string TakenOf(const std::string& draft) {
+  const size_t name = draft.rfind("/.") + 1;
+  return absl::StrCat(draft.substr(0, name), ".publishing-", draft.substr(name + 1));
+}
 
 TEST_F(WritingTest, WrittenAndPublished_IsSoundAndAlone) {
   const auto published = drafts_.WriteAndPublish(name_);
@@ -147,7 +155,7 @@ TEST_F(WritingTest, DiskThatFillsUpUnderTheManifest_CostsNothingButThePublicatio
                         "; then ", Verify(published->path).ToString());
   });
   if (said == "skip") GTEST_SKIP() << "this process may not mount anything";
-  EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: cannot write ", drafts_.DraftOf(name_),
+  EXPECT_EQ(said, absl::StrCat("UNAVAILABLE: cannot write ", TakenOf(drafts_.DraftOf(name_)),
                                "/manifest.json: No space left on device; 0 of ", drafts_.parts(),
                                "; then OK"));
 }
@@ -220,6 +228,48 @@ TEST_F(WritingTest, PartMissingOrOfOtherBytes_IsNotPublished) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Publish(publication).status()));
   support::WriteFile(part, bytes);
   EXPECT_TRUE(Publish(publication).ok());
+}
+
+// Ranks that write later steps give up their parts, while another one publishes.
+TEST_F(WritingTest, PartThatIsGivenUpMeanwhile_MakesItWholeOrNone) {
+  int whole = 0, none = 0;
+  for (int64_t step = 1; step <= 200; ++step) {
+    const CheckpointName name{.step = step, .epoch = 3};
+    const auto files = drafts_.WriteAll(name);
+    ASSERT_TRUE(files.ok()) << files.status();
+    std::latch ready(2);
+    std::thread rank([&] {
+      ready.arrive_and_wait();
+      for (int64_t wait = 0; wait < step % 20; ++wait) sched_yield();
+      RemovePartFile(drafts_.DraftOf(name), 1);
+    });
+    ready.arrive_and_wait();
+    const auto published = Publish(drafts_.PublicationOf(name, *files));
+    rank.join();
+    if (!published.ok()) {
+      ++none;
+      continue;
+    }
+    ++whole;
+    ASSERT_TRUE(Verify(published->path).ok()) << step << ": " << Verify(published->path);
+  }
+  EXPECT_EQ(whole + none, 200);
+  RecordProperty("whole", whole);
+}
+
+TEST_F(WritingTest, PublisherThatWasKilled_LeavesADraftThatTheNextOnePublishes) {
+  const auto files = drafts_.WriteAll(name_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const std::string draft = drafts_.DraftOf(name_), taken = TakenOf(draft);
+  std::filesystem::rename(draft, taken);
+  const auto published = Publish(drafts_.PublicationOf(name_, *files));
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_TRUE(Verify(published->path).ok());
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000050.epoch-3"));
+  // One of an earlier step goes with the next publication.
+  std::filesystem::create_directory(TakenOf(drafts_.DraftOf({.step = 40, .epoch = 3})));
+  ASSERT_TRUE(drafts_.WriteAndPublish({.step = 60, .epoch = 3}).ok());
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000050.epoch-3", "step-00000060.epoch-3"));
 }
 
 TEST_F(WritingTest, NameThatAnotherJobHas_GetsANumber_AndTheOtherStays) {

@@ -169,6 +169,11 @@ TEST(HostMemoryTest, MirrorsWithoutRoom_MoveToHostMemoryWhereThatHasRoomAlone) {
   const plan::Plan without = *AdmittedOnHosts(spec, {need - 1}, devices);
   EXPECT_EQ(without.layout.modules[0].state_home, job::StateHome::kMirror);
   EXPECT_THAT(without.notes, Not(Contains(HasSubstr("host memory"))));
+  // What was said of the homes is not true any more where what is left has none there.
+  const plan::Plan left = *AdmitWithout(with_room, {Rank{1}}, {.devices = devices, .nodes = {1}});
+  EXPECT_EQ(left.layout.modules[0].state_copies, 1);
+  EXPECT_THAT(left.notes, Contains(HasSubstr("module language has no second home: node-0 needs ")));
+  EXPECT_THAT(left.notes, Not(Contains(HasSubstr("second home in host memory instead"))));
 }
 
 // Devices that hold one home alone: mirrors do not fit, whatever is lowered.
