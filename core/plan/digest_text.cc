@@ -72,7 +72,7 @@ std::string CanonicalText(const Plan& plan) {
                     "\n");
   }
   AppendDevices(plan, &out);
-  absl::StrAppend(&out, "lost", Ranks(plan.layout.lost), "\nidle",
+  absl::StrAppend(&out, "lost", Ranks(plan.layout.lost, plan.world), "\nidle",
                   Ranks(plan.layout.idle, plan.world), "\n");
   return out;
 }

@@ -81,7 +81,7 @@ HeldOfShares WhoHas(const Plan& before, int32_t module, const ReplicaTable& left
 // A replica may have the share: the largest amounts first; of equal ones what is nearest to
 // ascending order.
 struct Choice {
-  uint64_t rank = 0;  // less: sooner
+  uint64_t key = 0;  // less: sooner
   int32_t share = 0, replica = 0;
   auto operator<=>(const Choice&) const = default;
 };
@@ -101,8 +101,8 @@ std::vector<Choice> ChoicesOf(const HeldOfShares& shares, const std::vector<int3
     const auto share = static_cast<int32_t>(i);
     for (const Held& held : shares[i]) {
       const int32_t way = std::abs(ascending[static_cast<size_t>(held.replica)] - share);
-      const auto rank = static_cast<uint64_t>(kAmountEnd - held.amount) << kWayBits;
-      choices.push_back({rank + static_cast<uint64_t>(way), share, held.replica});
+      const auto key = static_cast<uint64_t>(kAmountEnd - held.amount) << kWayBits;
+      choices.push_back({key + static_cast<uint64_t>(way), share, held.replica});
     }
   }
   std::sort(choices.begin(), choices.end());

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
-
-#include "absl/strings/string_view.h"
 
 namespace phalanx::plan {
 
@@ -77,58 +74,6 @@ const std::vector<RankList>& GroupsOfLeaders::HomesAt(const UnitFamily& family, 
     entry->second = HomesOf(plan_, part_.module, group);
   }
   return entry->second;
-}
-
-HomePositions HomePositionsOf(const Plan& plan, int32_t module, const RankList& group) {
-  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
-  const size_t count = group.size();
-  const auto node = [&](size_t replica) -> const NodeName& { return plan.NodeOf(group[replica]); };
-  // Of each replica how many from it on share its node; `count`: all of them.
-  std::vector<size_t> run(count, count);
-  for (size_t i = 2 * count; i-- > 0;) {
-    const size_t at = i % count, next = (at + 1) % count;
-    run[at] = node(at) != node(next) ? 1 : std::min(run[next] + 1, count);
-  }
-  const auto copies =
-      IsMirrored(plan, module) ? static_cast<size_t>(layout.state_copies) : size_t{1};
-  // As far on as a node reaches, so that where nodes are equally large each mirror has one primary.
-  const size_t longest = count == 0 ? 0 : *std::max_element(run.begin(), run.end());
-  const size_t stride = longest < count ? longest : 1;
-  std::set<absl::string_view> nodes;
-  for (size_t i = 0; i < count && nodes.size() < copies; i += run[i]) nodes.insert(node(i));
-  HomePositions homes{.copies = std::min(copies, count)};
-  homes.all.reserve(count * homes.copies);
-  std::vector<size_t> mine;  // positions
-  for (size_t primary = 0; primary < count; ++primary) {
-    const auto is_home = [&mine](size_t at) {
-      return std::find(mine.begin(), mine.end(), at) != mine.end();
-    };
-    const auto has_home = [&](size_t at) {
-      return std::any_of(mine.begin(), mine.end(),
-                         [&](size_t home) { return node(home) == node(at); });
-    };
-    const auto beside = [&](size_t at) { return node(at) == node(primary); };
-    // The first from `from` on that is no home; `passed` tells of whole nodes that are passed over.
-    const auto next = [&](size_t from, const auto& passed) {
-      for (size_t step = 0; step < count;) {
-        const size_t at = (from + step) % count;
-        const bool whole = passed(at);
-        if (!whole && !is_home(at)) return at;
-        step += whole ? run[at] : 1;
-      }
-      return count;
-    };
-    mine.assign(1, primary);
-    while (mine.size() < homes.copies) {
-      size_t at = count;
-      if (mine.size() < nodes.size()) at = next(primary + mine.size() * stride, has_home);
-      if (at == count) at = next(primary + stride, beside);
-      if (at == count) at = next(primary + stride, [](size_t) { return false; });
-      mine.push_back(at);
-    }
-    for (const size_t home : mine) homes.all.push_back(static_cast<int32_t>(home));
-  }
-  return homes;
 }
 
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group) {

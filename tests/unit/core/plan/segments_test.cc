@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/prng.h"
 #include "core/plan/parameters.h"
 #include "core/plan/shares.h"
 #include "tests/support/specs.h"
@@ -293,6 +297,44 @@ TEST(SharesTest, Homes_AreThoseOfTheRule) {
         }
       }
       EXPECT_EQ(by_rule, HomesBy(plan)[0]);
+    }
+  }
+}
+
+// Nodes are of unequal size, and the order of replicas is whatever losses have left.
+TEST(SharesTest, Mirrors_AreAsManyOnEachRankAsNodesAllow) {
+  const auto most_and_least = [](const Plan& plan) {
+    std::map<Rank, int64_t> mirrors;  // of each rank
+    for (const Rank rank : plan.DataGroups(0, 0)[0]) mirrors[rank] = 0;
+    for (const RankList& homes : HomesOf(plan, 0, plan.DataGroups(0, 0)[0])) {
+      for (size_t i = 1; i < homes.size(); ++i) ++mirrors[homes[i]];
+    }
+    const auto [least, most] =
+        std::minmax_element(mirrors.begin(), mirrors.end(),
+                            [](const auto& a, const auto& b) { return a.second < b.second; });
+    return std::make_pair(least->second, most->second);
+  };
+  Prng prng(3);
+  for (const int32_t copies : {2, 3}) {
+    for (int32_t per_node = 1; per_node <= 4; ++per_node) {
+      for (int32_t dp = 2 * per_node + 1; dp <= 12; ++dp) {
+        job::JobSpec spec = AJob().Module("language", Llama(), {.dp = dp}).Batch(dp, 1);
+        spec.recovery.state_copies = copies;
+        Layout layout =
+            MakePlan(spec, MakeCluster((dp + per_node - 1) / per_node, per_node), Epoch{1})->layout;
+        for (int order = 0; order < 20; ++order) {
+          SCOPED_TRACE(absl::StrCat(copies, " copies, ", per_node, " a node, dp ", dp, ": ",
+                                    absl::StrJoin(layout.modules[0].order, " ")));
+          const auto [least, most] = most_and_least(*Expand(spec, layout));
+          EXPECT_EQ(least, copies - 1);
+          EXPECT_EQ(most, copies - 1);
+          std::vector<int32_t>& replicas = layout.modules[0].order;
+          replicas.resize(static_cast<size_t>(dp));
+          std::iota(replicas.begin(), replicas.end(), 0);
+          for (size_t i = replicas.size(); i > 1; --i)
+            std::swap(replicas[i - 1], replicas[prng.Below(i)]);
+        }
+      }
     }
   }
 }

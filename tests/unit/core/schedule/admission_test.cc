@@ -221,6 +221,32 @@ TEST(AdmissionTest, RisksOfWhatIsLeft_AreItsOwn) {
 }
 
 // Whichever replica it is: the one that is narrow now has no rung left.
+// Nodes of unequal size: whichever rank goes, no other gets more mirrors than the rest.
+TEST(AdmissionTest, JobThatToleratesOneLoss_ToleratesAnyOther) {
+  support::AJob job;
+  job.Module("language",
+             support::Llama({.hidden_size = 1024,
+                             .layers = 4,
+                             .heads = 8,
+                             .kv_heads = 8,
+                             .mlp_size = 4096,
+                             .block = 128,
+                             .vocabulary = 32000}),
+             {.dp = 9})
+      .Batch(72, 1);
+  job.spec().recovery.state_home = job::StateHome::kMirror;
+  const plan::Cluster cluster = plan::MakeCluster(3, 4);
+  const plan::Plan healthy = *plan::MakePlan(job, cluster, Epoch{1});
+  const int64_t memory = MostOf(*plan::PlanWithout(healthy, {Rank{0}})) + kMoveBytes;
+  const plan::MemoryLimits limits{.devices = std::vector<int64_t>(12, memory)};
+  const plan::Plan admitted = *AdmitJob(job, cluster, limits, Epoch{1});
+  EXPECT_THAT(admitted.notes, IsEmpty());
+  for (int32_t lost = 0; lost < 9; ++lost) {
+    const auto left = AdmitWithout(admitted, {Rank{lost}}, limits);
+    EXPECT_TRUE(left.ok()) << lost << ": " << left.status();
+  }
+}
+
 TEST(AdmissionTest, NarrowReplicaThatCannotShrinkAgain_IsNamed) {
   AJob job = TwoReplicas();
   job.spec().recovery.ladder = {job::Rung::kShrink};
