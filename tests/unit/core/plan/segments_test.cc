@@ -304,9 +304,10 @@ TEST(SharesTest, Homes_AreThoseOfTheRule) {
 // Nodes are of unequal size, and the order of replicas is whatever losses have left.
 TEST(SharesTest, Mirrors_AreAsManyOnEachRankAsNodesAllow) {
   const auto most_and_least = [](const Plan& plan) {
+    const RankList group = plan.DataGroups(0, 0)[0];
     std::map<Rank, int64_t> mirrors;  // of each rank
-    for (const Rank rank : plan.DataGroups(0, 0)[0]) mirrors[rank] = 0;
-    for (const RankList& homes : HomesOf(plan, 0, plan.DataGroups(0, 0)[0])) {
+    for (const Rank rank : group) mirrors[rank] = 0;
+    for (const RankList& homes : HomesOf(plan, 0, group)) {
       for (size_t i = 1; i < homes.size(); ++i) ++mirrors[homes[i]];
     }
     const auto [least, most] =
