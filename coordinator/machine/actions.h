@@ -60,6 +60,12 @@ struct Assign {
   Shared<plan::Layout> layout;
   std::string plan_digest;
   std::optional<CheckpointSource> checkpoint;
+  bool goes_on = false;  // its ranks wait for BeginEpoch
+};
+struct BeginEpoch {
+  JobId job;
+  Epoch epoch;
+  EpochStart start;
 };
 struct Rendezvous {
   JobId job;
@@ -93,8 +99,8 @@ struct Wish {
   JobId job;
   Epoch epoch;
 };
-using Command =
-    std::variant<PrepareData, Assign, Rendezvous, StopRanks, FetchLogs, PublishCheckpoint, Wish>;
+using Command = std::variant<PrepareData, Assign, BeginEpoch, Rendezvous, StopRanks, FetchLogs,
+                             PublishCheckpoint, Wish>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {
@@ -108,8 +114,10 @@ struct ComputePlan {
   Placement placement;
   plan::MemoryLimits limits;  // of the placement, without what other jobs are charged for
   Epoch epoch;
-  // Decided before: it stays, and only whether the devices hold it is asked.
+  // Decided before: it stays, but for the ranks `lost`, and only whether the devices hold it is
+  // asked.
   std::optional<Shared<plan::Layout>> layout;
+  plan::RankList lost;
 };
 // Nobody wants the plan any more; the answer may come all the same, without one.
 struct DropPlan {

@@ -93,6 +93,7 @@ void Coordinator::RecoverRun(Job& job) {
   for (RankState& rank : run.ranks) rank.ready = running;
   if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
+  ResumeRecovery(job);
   CheckSucceeded(job);
 }
 
@@ -367,6 +368,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }
+  if (judged >= run.quiet_deadline) return OnQuietDeadline(job);
   if (judged >= run.reattach_deadline) return LoseUnseenRanks(job);
   if (judged >= run.prepare_deadline) return FailPreparing(job);
   if (judged >= run.start_deadline) {

@@ -48,6 +48,7 @@
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/job_state.h"
 #include "coordinator/machine/node_table.h"
+#include "coordinator/machine/recovery.h"
 #include "coordinator/machine/run.h"
 
 namespace phalanx::coordinator {
@@ -68,6 +69,8 @@ struct CoordinatorOptions {
   absl::Duration failure_grace = absl::Seconds(2);
   // How long a rank's report about a peer waits for better evidence.
   absl::Duration settle_delay = absl::Milliseconds(300);
+  // For ranks that are left to leave an epoch in: who has not by then is lost, too.
+  absl::Duration quiet_timeout = absl::Seconds(5);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);
   // For a rank to publish a checkpoint in: past it the job goes on, or ends, without.
@@ -138,7 +141,9 @@ class Coordinator {
       std::vector<int64_t> host_memory;  // there was when it was ordered, as MemoryLimits::nodes
     };
     std::optional<Planning> planning;
-    std::optional<Run> run;  // from its plan until its devices are free again
+    std::optional<Run> run;             // from its plan until its devices are free again
+    std::optional<Recovery> recovery;   // since ranks were lost, until all that are left are ready
+    std::optional<EpochStart> decided;  // of the last step that was reported
     uint64_t last_record = 0;
     // Of its views that wait for the store: the record of the first, and where the newest lies.
     struct NewestView {
@@ -233,8 +238,10 @@ class Coordinator {
   // Whether so many plans are being made that no job may begin to be planned.
   bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
-  void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout);
+  void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
+                 plan::RankList lost = {});
   void On(const PlanComputed& event);
+  void TellNotes(Job& job, const PlanSummary& plan);
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);
@@ -282,10 +289,26 @@ class Coordinator {
   void On(const RankReported& event);
   void OnReport(Job& job, int32_t rank, const RendezvousEntry& entry);
   void OnReport(Job& job, int32_t rank, const RankReady& report);
-  void OnReport(Job& job, int32_t rank, const StepReport& report);
   void OnReport(Job& job, int32_t rank, const RankSucceeded& report);
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
+  void OnReport(Job& job, int32_t rank, const StepReport& report);
+  static void NoteDecided(Job& job, const std::optional<EpochStart>& decided);
+  // coordinator_recovery.cc
+  bool MayRecover(const Job& job) const;
+  void StartRecovery(Job& job, FailureCause cause);
+  void OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  void OnReport(Job& job, int32_t rank, const RankQuiet& report);
+  // Of the epoch that a recovery goes on from.
+  void OnEarlierReport(Job& job, const RankReported& event);
+  // Begins the next epoch once all that are left have said where their state stands.
+  void CheckQuiet(Job& job);
+  void OnQuietDeadline(Job& job);
+  void TellBegin(const Job& job, const Team& team);
+  void TellBeginAgain(const Node& node);
+  void CheckRecovered(Job& job);
+  // After a restart of the coordinator.
+  void ResumeRecovery(Job& job);
   // coordinator_early_end.cc
   // Its time limit, or how long its ranks may take to end, counts from now on.
   void WatchEnd(Job& job);

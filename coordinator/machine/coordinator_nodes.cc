@@ -112,6 +112,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
             hello.last_command_number);
   Resend(node, hello.last_command_number);
   TellPublishAgain(node);
+  TellBeginAgain(node);
   TellWishAgain(node);
   if (!same_process) PrepareAgain(node);
   SettleAnew(node);
@@ -241,6 +242,7 @@ bool Coordinator::IsObsolete(const Command& command) const {
   };
   if (const auto* prepare = std::get_if<PrepareData>(&command)) return check(prepare->job, {});
   if (const auto* assign = std::get_if<Assign>(&command)) return check(assign->job, assign->epoch);
+  if (const auto* begin = std::get_if<BeginEpoch>(&command)) return check(begin->job, begin->epoch);
   if (const auto* entries = std::get_if<Rendezvous>(&command))
     return check(entries->job, entries->epoch);
   if (const auto* publish = std::get_if<PublishCheckpoint>(&command))

@@ -216,7 +216,7 @@ void Coordinator::Plan(Job& job, Placement placement) {
 }
 
 void Coordinator::OrderPlan(Job& job, Placement placement,
-                            std::optional<Shared<plan::Layout>> layout) {
+                            std::optional<Shared<plan::Layout>> layout, plan::RankList lost) {
   const uint64_t number = ++plan_count_;
   plan::MemoryLimits limits = LimitsOf(nodes_, placement, job.state.id);
   job.planning = {.number = number, .placement = placement, .host_memory = limits.nodes};
@@ -227,7 +227,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .placement = std::move(placement),
                                  .limits = std::move(limits),
                                  .epoch = Epoch{job.state.epoch.value + 1},
-                                 .layout = std::move(layout)});
+                                 .layout = std::move(layout),
+                                 .lost = std::move(lost)});
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
@@ -305,14 +306,17 @@ void Coordinator::On(const PlanComputed& event) {
                            .plan_digest = event.plan->digest,
                            .host_memory = event.plan->host_memory});
   ChargeNodes(job);
-  const std::vector<std::string>& notes = event.plan->notes;
-  for (size_t i = 0; i < std::min(notes.size(), kPlanNotesMax); ++i) {
-    Commit(job, EventRecorded{"PlanNote", notes[i], event.plan->layout.epoch});
-  }
+  TellNotes(job, *event.plan);
   Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
                            std::nullopt});
   WatchEnd(job);
   Prepare(job, job.run->teams.front());
+}
+
+void Coordinator::TellNotes(Job& job, const PlanSummary& plan) {
+  for (size_t i = 0; i < std::min(plan.notes.size(), kPlanNotesMax); ++i) {
+    Commit(job, EventRecorded{"PlanNote", plan.notes[i], plan.layout.epoch});
+  }
 }
 
 void Coordinator::FreeDevices(const Job& job, const NodeName& name,

@@ -33,9 +33,10 @@ void Coordinator::On(const RankReported& event) {
   if (node != nullptr) Heard(*node, event.session);
   Job* job = FindJob(event.job);
   if (node == nullptr || job == nullptr || !job->run.has_value()) return;
-  if (event.epoch != job->state.epoch) return;  // fenced
   const Team* team = job->run->TeamOf(node->name);
   if (team == nullptr || team->released || !team->Has(event.rank)) return;
+  if (event.epoch != job->state.epoch) return OnEarlierReport(*job, event);  // most are fenced
+  NoteDecided(*job, event.decided);
   std::visit([&](const auto& report) { OnReport(*job, event.rank, report); }, event.report);
 }
 
@@ -98,6 +99,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankReady&) {
 
 void Coordinator::CheckReady(Job& job) {
   Run& run = *job.run;
+  if (job.recovery.has_value()) return CheckRecovered(job);
   if (job.state.phase != JobPhase::kStarting || run.stage == Run::Stage::kPreparing) return;
   if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
   if (run.stage == Run::Stage::kReattaching) {
@@ -121,8 +123,13 @@ void Coordinator::MarkRunning(Job& job) {
   CheckReady(job);
 }
 
+void Coordinator::NoteDecided(Job& job, const std::optional<EpochStart>& decided) {
+  if (decided.has_value() && (!job.decided.has_value() || job.decided->step() < decided->step()))
+    job.decided = decided;
+}
+
 void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
-  if (job.state.IsTerminal() || report.epoch != job.state.epoch) return;
+  if (job.state.IsTerminal()) return;
   if (job.last_step.has_value() && job.last_step->epoch == report.epoch &&
       report.step <= job.last_step->step) {
     return;
@@ -282,7 +289,8 @@ void Coordinator::AssignAll(Job& job) {
                                  .request = job.state.request,
                                  .layout = job.state.layout,
                                  .plan_digest = job.state.plan_digest,
-                                 .checkpoint = job.state.checkpoint}});
+                                 .checkpoint = job.state.checkpoint,
+                                 .goes_on = job.state.goes_on()}});
   }
 }
 
@@ -296,6 +304,7 @@ void Coordinator::StartNextEpoch(Job& job) {
 }
 
 void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+  if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching && job.run->epoch_seen < job.state.epoch) return;
   if (!plan.ok()) {
@@ -331,8 +340,10 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
   live_request_bytes_ -= RequestBytes(*job.state.request);
   if (!job.run.has_value()) return Archive(job);
+  job.recovery.reset();
   job.run->accusations.clear();
   job.run->accuser_killed.reset();
+  job.run->quiet_deadline = absl::InfiniteFuture();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
       job.run->settle_deadline = job.run->rendezvous_deadline = job.run->publish_deadline =
           job.run->end_deadline = absl::InfiniteFuture();

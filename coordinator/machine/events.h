@@ -148,14 +148,31 @@ struct RankCheckpointPublished {
   std::string path;
   std::string error;  // empty: it is published
 };
+// Nothing of the epoch runs on the rank any more, and its process keeps the state.
+struct RankQuiet {
+  EpochStart known;  // the last step that it knows to be decided
+  // A pipeline part and a rank whose shares of it this one keeps optimizer state for.
+  struct Home {
+    int32_t module = 0, chunk = 0;
+    int32_t primary = 0;  // the rank that is the primary home: this one, or one that it mirrors
+    int64_t applied = 0;  // the last step that it has applied
+    friend bool operator==(const Home&, const Home&) = default;
+  };
+  std::vector<Home> homes;
+  bool context_ok = false;        // its device has done all that it was given, and works on
+  std::optional<int64_t> copied;  // the last step of whose state host memory has a whole copy
+  friend bool operator==(const RankQuiet&, const RankQuiet&) = default;
+};
 struct RankReported {
   SessionId session;
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
   std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankExited,
-               RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished>
+               RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished, RankQuiet>
       report;
+  // Beside a StepReport: what another epoch goes on from, should all ranks that know it be gone.
+  std::optional<EpochStart> decided = std::nullopt;
 };
 
 // What planning made of a job on its devices. Errors: InvalidArgument, also where the job needs

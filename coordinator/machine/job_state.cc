@@ -58,6 +58,7 @@ class Applier {
     if (is_new) {
       state_.succeeded.clear();
       state_.ended_step = 0;
+      state_.start = std::nullopt;
       state_.checkpoint_step = 0;
       state_.publishing = std::nullopt;
       state_.unpublished = std::nullopt;
@@ -68,6 +69,7 @@ class Applier {
     state_.plan_digest = body.plan_digest;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
+    state_.state_epoch = body.state_epoch;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
                                   ", plan ", body.plan_digest, WithoutText(body.layout->lost)));
@@ -86,6 +88,9 @@ class Applier {
                                   body.evaluation.uniform_loss));
   }
   void operator()(const StepReached& body) { state_.stored_step = body.step; }
+  void operator()(const EpochBegan& body) {
+    if (body.epoch == state_.epoch && !state_.start.has_value()) state_.start = body.start;
+  }
   void operator()(const RanksSucceeded& body) {
     if (body.epoch != state_.epoch) return;
     const int64_t step = body.step == 0 ? state_.request->steps : body.step;

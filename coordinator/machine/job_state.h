@@ -28,6 +28,8 @@ struct JobState {
   Shared<Placement> placement;  // of the layout
   std::string plan_digest;
   std::optional<CheckpointSource> checkpoint;  // that the epoch begins with
+  Epoch state_epoch;                           // from whose state it goes on; 0: from none
+  std::optional<EpochStart> start;             // where it goes on, once that is known
   std::vector<int64_t> host_memory;            // bytes charged on each of layout->nodes; none: 0
   Instant submitted;
   std::optional<Instant> started, ended;
@@ -57,6 +59,7 @@ struct JobState {
   std::vector<JobEvent> Apply(const JournalRecord& record);
 
   bool IsTerminal() const { return job::IsTerminal(phase); }
+  bool goes_on() const { return state_epoch != Epoch{0}; }
   JobView View(const std::optional<StepReport>& last_step) const;
 };
 

@@ -16,6 +16,8 @@ Remedy OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
                                         ", so it waits for devices again")};
   }
   const Team* team = run.TeamOf(name);
+  if (team != nullptr && team->assigned && policy.may_recover)
+    return {Course::kRecover, absl::StrCat("training goes on without node ", name)};
   if (team != nullptr && team->assigned) {
     return {Course::kFail, absl::StrCat("ranks on node ", name,
                                         " may have trained, and this release does not move them")};
@@ -62,6 +64,14 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
       return OnStartFailed(run, loss.node);
     case FailureKind::kRankCrashed:
     case FailureKind::kRankExited:
+      if (policy.may_recover) return {Course::kRecover, "training goes on without the rank"};
+      return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
+    case FailureKind::kRankKilled:
+    case FailureKind::kPeerLost:
+    case FailureKind::kDeviceFailed:
+    case FailureKind::kNodeUnreachable:
+      if (policy.may_recover) return {Course::kRecover, "training goes on without what is lost"};
+      break;
     case FailureKind::kRankError:
     case FailureKind::kPlanInvalid:
     case FailureKind::kDataInvalid:
@@ -71,15 +81,11 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kVersionMismatch:
     case FailureKind::kCheckpointInvalid:
       return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
-    case FailureKind::kNodeUnreachable:
     case FailureKind::kNodeStopped:
-    case FailureKind::kRankKilled:
-    case FailureKind::kPeerLost:
     case FailureKind::kStartTimeout:
     case FailureKind::kPrepareFailed:
     case FailureKind::kDataUnavailable:
     case FailureKind::kOutputUnavailable:
-    case FailureKind::kDeviceFailed:
     case FailureKind::kPrepareTimeout:
     case FailureKind::kCheckpointUnavailable:
     case FailureKind::kTimeLimit:

@@ -1,9 +1,9 @@
 // coordinator/machine/policy.h: what becomes of a job that something has happened to.
 //
 // One pure function over the closed list of failures (core/job/failure.h). The courses that this
-// release can take: let the job fail, wait for what is missing, and start an epoch anew that no
-// rank has trained in. Whoever sees a failure names its cause; RemedyFor alone says what follows,
-// and Coordinator::OnFailure carries it out.
+// release can take: let the job fail, wait for what is missing, start an epoch anew that no rank
+// has trained in, and go on without what is lost. Whoever sees a failure names its cause; RemedyFor
+// alone says what follows, and Coordinator::OnFailure carries it out.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ namespace phalanx::coordinator {
 // From the job: how far recovery may go.
 struct Policy {
   bool may_wait = true;
+  bool may_recover = false;  // training may go on without a rank, from where it stands
 };
 
 // One failure. `node` is empty where it has none.
@@ -27,7 +28,7 @@ struct Loss {
   NodeName node;
 };
 
-enum class Course : uint8_t { kFail, kWait, kStartAnew };
+enum class Course : uint8_t { kFail, kWait, kStartAnew, kRecover };
 
 struct Remedy {
   Course course = Course::kFail;

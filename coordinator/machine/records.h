@@ -45,6 +45,7 @@ struct JobRequest {
   int64_t corrupt_max = 16;  // distinct corrupt samples; one more and the job fails
   absl::Duration time_limit = absl::InfiniteDuration();  // from when its epoch starts
   bool checkpoints = false;                              // it has a checkpoint section
+  bool recovers = false;  // its ladder has a rung on which training goes on without a lost rank
   int32_t priority = 0;
   int32_t world = 0;    // ranks
   int32_t devices = 0;  // to be reserved, all at once; at least world
@@ -70,6 +71,24 @@ struct StepReport {
   bool skipped = false;
   int64_t corrupt_samples = 0;
   friend bool operator==(const StepReport&, const StepReport&) = default;
+};
+
+// What all ranks derive from everyone's records of one step (StepDecision of the wire). The
+// coordinator hands it on in the same bits and acts on the step alone.
+struct StepDecision {
+  enum class Verdict : uint8_t { kCommitted, kSkipped, kEmpty } verdict = Verdict::kCommitted;
+  int64_t step = 0;  // from 1
+  double loss = 0, gradient_norm = 0, gradient_scale = 0;
+  double counted_tokens = 0, corrupt_samples = 0;
+  int64_t tokens = 0, images = 0, sounds = 0;
+  friend bool operator==(const StepDecision&, const StepDecision&) = default;
+};
+// From where an epoch goes on.
+struct EpochStart {
+  std::optional<StepDecision> decision;  // nullopt: no step is decided yet
+  int64_t updates = 0, skipped_in_a_row = 0;
+  int64_t step() const { return decision.has_value() ? decision->step : 0; }
+  friend bool operator==(const EpochStart&, const EpochStart&) = default;
 };
 
 struct Caption {
@@ -137,6 +156,13 @@ struct EpochPlanned {
   std::optional<CheckpointSource> checkpoint;
   // Bytes that its ranks are charged for on each of layout.nodes; none: nothing is.
   std::vector<int64_t> host_memory;
+  // From whose state its ranks go on, behind the step that EpochBegan says; 0: they begin anew.
+  Epoch state_epoch;
+};
+// From where the epoch goes on: stored before any of its ranks is told.
+struct EpochBegan {
+  Epoch epoch;
+  EpochStart start;
 };
 struct EventRecorded {
   std::string type;
@@ -187,7 +213,7 @@ struct JournalRecord {
   Instant time;
   JobId job;
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
-               RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished>
+               RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished, EpochBegan>
       body;
 };
 

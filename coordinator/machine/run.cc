@@ -13,7 +13,7 @@ std::string Team::PreparingName() const {
 
 Instant Run::NextDeadline() const {
   Instant next = std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
-                           settle_deadline, publish_deadline, end_deadline});
+                           settle_deadline, quiet_deadline, publish_deadline, end_deadline});
   for (const Team& team : teams) next = std::min(next, team.missing_deadline);
   return next;
 }
@@ -39,8 +39,9 @@ Team* Run::TeamOfRank(int32_t rank) {
 }
 
 void Run::MoveDeadlines(absl::Duration by) {
-  for (Instant* deadline : {&prepare_deadline, &start_deadline, &reattach_deadline,
-                            &rendezvous_deadline, &settle_deadline, &publish_deadline}) {
+  for (Instant* deadline :
+       {&prepare_deadline, &start_deadline, &reattach_deadline, &rendezvous_deadline,
+        &settle_deadline, &quiet_deadline, &publish_deadline}) {
     *deadline += by;
   }
   for (Team& team : teams) team.missing_deadline += by;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/machine/events.h"
 #include "coordinator/machine/evidence.h"
 #include "coordinator/machine/records.h"
 #include "core/checkpoint/manifest.h"
@@ -75,6 +76,9 @@ struct Run {
   // comes: a peer that is gone kills nobody.
   std::optional<FailureCause> accuser_killed;
   Instant settle_deadline = absl::InfiniteFuture();
+  // Where the state of ranks stands that have left the epoch, should others be found to be lost.
+  std::map<int32_t, RankQuiet> quiets;
+  Instant quiet_deadline = absl::InfiniteFuture();  // for the ranks of the epoch before (Recovery)
 
   // By step: those that some ranks have not written, and those whose turn to be published has not
   // come. Ranks are not equally fast, and reports of two nodes come in any order.
@@ -102,6 +106,12 @@ struct Run {
       if (rank.used && !predicate(rank)) return false;
     }
     return true;
+  }
+  bool HasWork(const Team& team) const {
+    for (int32_t rank = team.first_rank; rank < team.end_rank(); ++rank) {
+      if (ranks[static_cast<size_t>(rank)].used) return true;
+    }
+    return false;
   }
   bool Succeeded() const {
     return AllUsed([](const RankState& rank) { return rank.succeeded; });

@@ -30,6 +30,13 @@ std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
   return bytes;
 }
 
+// Whether some rung of it is that training goes on without a lost rank.
+bool GoesOn(const std::vector<job::Rung>& ladder) {
+  return std::any_of(ladder.begin(), ladder.end(), [](job::Rung rung) {
+    return rung == job::Rung::kShrink || rung == job::Rung::kDropReplica;
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost) {
@@ -45,7 +52,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
   if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
     ASSIGN_OR_RETURN(const plan::Plan plan,
                      plan::MakePlan(spec, plan::MakeCluster(1, devices), Epoch{1}));
-    RETURN_IF_ERROR(plan::WithoutRanks(plan, lost).status());
+    RETURN_IF_ERROR(plan::LayoutAfter(plan, {.lost = lost, .spares = false}).status());
   }
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
@@ -56,6 +63,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
                      .checkpoints = spec.checkpoint.has_value(),
+                     .recovers = GoesOn(spec.recovery.ladder),
                      .priority = spec.priority,
                      .world = spec.World(),
                      .devices = devices,
@@ -67,13 +75,19 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
 
 absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placement& placement,
                                         const plan::MemoryLimits& limits, Epoch epoch,
-                                        const std::optional<Shared<plan::Layout>>& layout) {
+                                        const std::optional<Shared<plan::Layout>>& layout,
+                                        absl::Span<const Rank> lost) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
   if (layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
-    RETURN_IF_ERROR(plan::CheckMemory(plan, limits));
+    if (lost.empty()) {
+      RETURN_IF_ERROR(plan::CheckMemory(plan, limits));
+    } else {
+      ASSIGN_OR_RETURN(plan, schedule::AdmitWithout(plan, lost, limits));
+      plan.layout.epoch = epoch;
+    }
   } else {
     ASSIGN_OR_RETURN(plan,
                      schedule::AdmitJob(read.spec, plan::ClusterOf(placement), limits, epoch));
@@ -89,7 +103,8 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
-  return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout);
+  return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
+                     order.lost);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {

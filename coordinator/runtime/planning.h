@@ -18,18 +18,19 @@ namespace phalanx::coordinator {
 // What the coordinator needs to know of a document, which must be complete, within what this
 // release trains, and of a form that can be laid on devices, whichever they are. Paths are resolved
 // against the document's directory.
-// Errors: InvalidArgument with every violation; for `lost` those of plan::WithoutRanks.
+// Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
 // `lost`: ranks that the job begins without.
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost = {});
 
-// Plans the requested job on exactly these devices, under the layout where there is one, which has
-// what is lost; else without the ranks that it begins without. Pure: the same arguments give the
-// same answer.
-// Errors: InvalidArgument with every violation; a device that has less than its rank needs is one
-// of spec.modules, and others are those of plan::CheckHostMemory. Those of plan::WithoutRanks.
+// Plans the requested job on exactly these devices: under the layout where there is one, as it is
+// or without the ranks `lost` that it counts on; else without the ranks that the job begins
+// without. Pure: the same arguments give the same answer. Errors: InvalidArgument with every
+// violation; a device that has less than its rank needs is one of spec.modules, and others are
+// those of plan::CheckHostMemory. Those of plan::LayoutAfter.
 absl::StatusOr<PlanSummary> PlanRequest(
     const JobRequest& request, const Placement& placement, const plan::MemoryLimits& limits,
-    Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt);
+    Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt,
+    absl::Span<const Rank> lost = {});
 // The same, of an order.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 
@@ -38,7 +39,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 void FillLayouts(std::vector<JournalRecord>& records);
 
 // The plan that the document's job would get on these nodes if all their devices were free. Errors:
-// InvalidArgument with every violation, as above; those of plan::WithoutRanks; ResourceExhausted if
+// InvalidArgument with every violation, as above; those of plan::LayoutAfter; ResourceExhausted if
 // the nodes have not enough devices.
 absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
                                      const std::vector<NodeView>& nodes);

@@ -77,6 +77,47 @@ StepReport FromProto(const v1::StepReport& step) {
           .corrupt_samples = step.corrupt_samples()};
 }
 
+void ToProto(const EpochStart& start, v1::EpochBegins* out) {
+  out->set_updates(start.updates);
+  out->set_skipped_in_a_row(start.skipped_in_a_row);
+  if (!start.decision.has_value()) return;
+  const StepDecision& from = *start.decision;
+  v1::StepDecision& to = *out->mutable_decision();
+  to.set_step(from.step);
+  // The enumerations have one order; 0 of the wire is "unspecified".
+  to.set_verdict(static_cast<v1::StepDecision::Verdict>(static_cast<int>(from.verdict) + 1));
+  to.set_loss(from.loss);
+  to.set_gradient_norm(from.gradient_norm);
+  to.set_gradient_scale(from.gradient_scale);
+  to.set_counted_tokens(from.counted_tokens);
+  to.set_corrupt_samples(from.corrupt_samples);
+  to.set_tokens(from.tokens);
+  to.set_images(from.images);
+  to.set_sounds(from.sounds);
+}
+
+std::optional<EpochStart> FromProto(const v1::EpochBegins& begins) {
+  EpochStart start{.updates = begins.updates(), .skipped_in_a_row = begins.skipped_in_a_row()};
+  if (start.updates < 0 || start.skipped_in_a_row < 0) return std::nullopt;
+  if (!begins.has_decision()) return start;
+  const v1::StepDecision& from = begins.decision();
+  const bool decided =
+      from.verdict() >= v1::StepDecision::COMMITTED && from.verdict() <= v1::StepDecision::EMPTY;
+  if (from.step() < 1 || !decided) return std::nullopt;
+  start.decision = {
+      .verdict = static_cast<StepDecision::Verdict>(static_cast<int>(from.verdict()) - 1),
+      .step = from.step(),
+      .loss = from.loss(),
+      .gradient_norm = from.gradient_norm(),
+      .gradient_scale = from.gradient_scale(),
+      .counted_tokens = from.counted_tokens(),
+      .corrupt_samples = from.corrupt_samples(),
+      .tokens = from.tokens(),
+      .images = from.images(),
+      .sounds = from.sounds()};
+  return start;
+}
+
 void ToProto(const CheckpointSource& source, v1::CheckpointSource* out) {
   out->set_path(source.path);
   out->set_manifest_digest(source.manifest_digest);

@@ -5,6 +5,8 @@
 // the type's default, and what must hold is checked where a message is accepted (session_codec.h).
 #pragma once
 
+#include <optional>
+
 #include "coordinator/machine/records.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/timestamp.pb.h"
@@ -27,6 +29,9 @@ void ToProto(const Placement& placement, v1::Placement* out);
 Placement FromProto(const v1::Placement& placement);
 void ToProto(const StepReport& step, v1::StepReport* out);
 StepReport FromProto(const v1::StepReport& step);
+void ToProto(const EpochStart& start, v1::EpochBegins* out);
+// nullopt for what none can be: a decided step below 1, one without a verdict, counts below 0.
+std::optional<EpochStart> FromProto(const v1::EpochBegins& begins);
 void ToProto(const EvaluationReport& evaluation, v1::EvaluationReport* out);
 EvaluationReport FromProto(const v1::EvaluationReport& evaluation);
 void ToProto(const CheckpointSource& source, v1::CheckpointSource* out);

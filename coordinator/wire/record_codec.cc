@@ -35,6 +35,7 @@ class Encoder {
     if (request.time_limit < absl::InfiniteDuration())
       ToProto(request.time_limit, summary->mutable_time_limit());
     summary->set_checkpoints(request.checkpoints);
+    summary->set_recovers(request.recovers);
     summary->set_priority(request.priority);
     summary->set_world(request.world);
     summary->set_devices(request.devices);
@@ -53,6 +54,7 @@ class Encoder {
     to->set_plan_digest(body.plan_digest);
     if (body.checkpoint.has_value()) ToProto(*body.checkpoint, to->mutable_checkpoint());
     to->mutable_host_memory()->Assign(body.host_memory.begin(), body.host_memory.end());
+    to->set_state_epoch(body.state_epoch.value);
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -89,6 +91,11 @@ class Encoder {
     if (body.failure.has_value()) to->set_failure(static_cast<v1::FailureKind>(*body.failure));
     to->set_node(body.node);
   }
+  void operator()(const EpochBegan& body) {
+    v1::EpochBegan* to = out_.mutable_epoch_began();
+    to->set_epoch(body.epoch.value);
+    ToProto(body.start, to->mutable_begins());
+  }
 
  private:
   v1::JournalRecord& out_;
@@ -107,6 +114,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.corrupt_max = summary.corrupt_max();
   if (summary.has_time_limit()) request.time_limit = FromProto(summary.time_limit());
   request.checkpoints = summary.checkpoints();
+  request.recovers = summary.recovers();
   request.priority = summary.priority();
   request.world = summary.world();
   request.devices = summary.devices();
@@ -128,6 +136,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
   }
   if (from.has_checkpoint()) planned.checkpoint = FromProto(from.checkpoint());
   planned.host_memory.assign(from.host_memory().begin(), from.host_memory().end());
+  planned.state_epoch = Epoch{from.state_epoch()};
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
   if (!layout.ok()) return layout.status();
   planned.layout = *std::move(layout);
@@ -215,6 +224,14 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = EndWished{.failure = job::FailureKindOf(from.end_wished().failure()),
                               .node = from.end_wished().node()};
       return record;
+    case v1::JournalRecord::kEpochBegan: {
+      std::optional<EpochStart> start = FromProto(from.epoch_began().begins());
+      if (!start.has_value()) {
+        return absl::DataLossError("epoch_began.begins is of no step that can be decided");
+      }
+      record.body = EpochBegan{Epoch{from.epoch_began().epoch()}, *std::move(start)};
+      return record;
+    }
     case v1::JournalRecord::RECORD_NOT_SET:
       break;
   }

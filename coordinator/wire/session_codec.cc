@@ -17,6 +17,8 @@ constexpr size_t kShortTextBytesMax = 1024;
 constexpr int kLabelsMax = 64;
 constexpr int64_t kJobNumberMax = int64_t{1} << 53;
 constexpr int64_t kEpochSeenMax = int64_t{1} << 40;
+// Of one rank: more than a plan's parts and mirrors of any rank.
+constexpr int kHomesMax = 1 << 16;
 
 std::string Reported(const std::string& text) { return CutText(text, kReportedTextBytesMax); }
 
@@ -58,6 +60,13 @@ class CommandEncoder {
     to->set_plan_digest(command.plan_digest);
     if (command.checkpoint.has_value()) ToProto(*command.checkpoint, to->mutable_checkpoint());
     to->set_writes_checkpoints(command.request->checkpoints);
+    to->set_goes_on(command.goes_on);
+  }
+  void operator()(const BeginEpoch& command) {
+    v1::BeginEpoch* to = out_.mutable_begin_epoch();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    ToProto(command.start, to->mutable_begins());
   }
   void operator()(const Rendezvous& command) {
     v1::Rendezvous* to = out_.mutable_rendezvous();
@@ -99,6 +108,25 @@ class CommandEncoder {
   v1::Command& out_;
 };
 
+// nullopt: none that a rank can have meant.
+std::optional<RankQuiet> QuietFromProto(const v1::RankQuiet& from) {
+  v1::EpochBegins known;
+  if (from.has_decision()) *known.mutable_decision() = from.decision();
+  known.set_updates(from.updates());
+  known.set_skipped_in_a_row(from.skipped_in_a_row());
+  std::optional<EpochStart> start = FromProto(known);
+  if (!start.has_value() || from.homes_size() > kHomesMax) return std::nullopt;
+  RankQuiet quiet{.known = *std::move(start), .context_ok = from.context_ok()};
+  for (const v1::RankQuiet::Home& home : from.homes()) {
+    quiet.homes.push_back({.module = home.module(),
+                           .chunk = home.chunk(),
+                           .primary = home.primary(),
+                           .applied = home.applied()});
+  }
+  if (from.has_copied()) quiet.copied = from.copied();
+  return quiet;
+}
+
 std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& from) {
   RankReported event{.session = session,
                      .job = JobId{from.job()},
@@ -113,6 +141,7 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       return event;
     case v1::RankReport::kStep:
       event.report = FromProto(from.step());
+      if (from.has_decided()) event.decided = FromProto(from.decided());
       return event;
     case v1::RankReport::kSucceeded:
       event.report =
@@ -154,7 +183,12 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
                                   .path = Reported(from.checkpoint_published().path()),
                                   .error = Reported(from.checkpoint_published().error())};
       return event;
-    case v1::RankReport::kQuiet:  // no job recovers yet
+    case v1::RankReport::kQuiet: {
+      std::optional<RankQuiet> quiet = QuietFromProto(from.quiet());
+      if (!quiet.has_value()) break;
+      event.report = *std::move(quiet);
+      return event;
+    }
     case v1::RankReport::REPORT_NOT_SET:
       break;
   }

@@ -50,6 +50,10 @@ ModuleLayout DecideModule(const job::JobSpec& spec, const job::Schedule& schedul
   return layout;
 }
 
+HomeChoice AdmittedHomesOf(const ModuleLayout& layout) {
+  return layout.admitted_homes.value_or(HomeChoice{layout.state_home, layout.state_copies});
+}
+
 std::vector<Rank> PlacesOutsideModules(const job::JobSpec& spec, size_t places) {
   std::vector<bool> used(places, false);
   for (const job::Module& module : spec.modules) {
@@ -113,14 +117,24 @@ void DecideHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* 
   }
 }
 
-void LowerHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout) {
-  if (layout->state_home != job::StateHome::kMirror) return;
-  if (replicas == 1 && recovery.state_home == job::StateHome::kAuto) {
-    layout->state_home = job::StateHome::kHost;
-    layout->state_copies = std::min(layout->state_copies, 2);
-  } else {
-    layout->state_copies = std::min(layout->state_copies, replicas);
+void FitHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout) {
+  HomeChoice homes = AdmittedHomesOf(*layout);
+  if (homes.home == job::StateHome::kMirror) {
+    if (replicas == 1 && recovery.state_home == job::StateHome::kAuto) {
+      homes = {job::StateHome::kHost, std::min(homes.copies, 2)};
+    } else {
+      homes.copies = std::min(homes.copies, replicas);
+    }
   }
+  SetHomes(homes, layout);
+}
+
+void SetHomes(const HomeChoice& homes, ModuleLayout* layout) {
+  const HomeChoice admitted = AdmittedHomesOf(*layout);
+  layout->state_home = homes.home;
+  layout->state_copies = homes.copies;
+  layout->admitted_homes.reset();
+  if (homes != admitted) layout->admitted_homes = admitted;
 }
 
 PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module) {

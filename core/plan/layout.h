@@ -81,6 +81,13 @@ struct PartOrder {
 // Of a module under the spec's schedule.
 PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module);
 
+// Where the optimizer state of a module lives, and at how many homes in all.
+struct HomeChoice {
+  job::StateHome home = job::StateHome::kMirror;
+  int32_t copies = 1;
+  friend bool operator==(const HomeChoice&, const HomeChoice&) = default;
+};
+
 struct ModuleLayout {
   // Of chunk c of stage p at p * chunks + c: how many layers. Covers all layers of the module.
   std::vector<int32_t> layers;
@@ -98,14 +105,20 @@ struct ModuleLayout {
   // The present replicas in the order in which shares are theirs (ReplicaTable::order), so that a
   // loss moves little. Empty: ascending.
   std::vector<int32_t> order;
+  // The homes that it was admitted with, where it has others since: it gets them again with its
+  // replicas. Ranks do not act on it. nullopt: those that it has.
+  std::optional<HomeChoice> admitted_homes = std::nullopt;
   friend bool operator==(const ModuleLayout&, const ModuleLayout&) = default;
 };
 
 // Where the state of a module with so many replicas lives: as the job asks, within what there is.
 void DecideHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout);
-// The same of a module that had homes and has no more than `replicas` now: it keeps them as far as
-// that allows. Mirrors of the last replica become host memory unless the job asks for mirrors.
-void LowerHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout);
+// The same of a module that was admitted with some homes and has so many replicas now: those, as
+// far as that allows. Mirrors of the last replica become host memory unless the job asks for
+// mirrors.
+void FitHomes(const job::Recovery& recovery, int32_t replicas, ModuleLayout* layout);
+// Other homes than it has; what it was admitted with is kept in mind.
+void SetHomes(const HomeChoice& homes, ModuleLayout* layout);
 
 inline constexpr int64_t kSpeedMax = 1 << 30;
 

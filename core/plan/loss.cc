@@ -1,292 +1,311 @@
 #include "core/plan/loss.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
-#include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/base/violation.h"
-#include "core/plan/cost.h"
 #include "core/plan/derivation.h"
+#include "core/plan/module_loss.h"
 #include "core/plan/replica_order.h"
+#include "core/plan/speeds.h"
 
 namespace phalanx::plan {
 namespace {
 
-using Slot = std::pair<int32_t, int32_t>;  // dp, pp
-using Changes = std::map<Slot, RankList>;
+using job::Rung;
 
-absl::Status CheckLost(const Plan& plan, absl::Span<const Rank> lost) {
-  int64_t places = 0;
-  for (const NodeDevices& node : plan.layout.nodes) {
-    places += static_cast<int64_t>(node.devices.size());
-  }
-  const std::set<Rank> before(plan.layout.lost.begin(), plan.layout.lost.end());
-  std::vector<Violation> violations;
-  const auto refuse = [&](Rank rank, std::string rule) {
-    violations.push_back({"lost", absl::StrCat(rank.value), std::move(rule)});
-  };
-  if (lost.empty()) violations.push_back({"lost", "", "must name a rank"});
-  if (static_cast<int64_t>(lost.size()) > places) {
-    return ViolationsStatus(
-        {{"lost", absl::StrCat(lost.size(), " ranks"),
-          absl::StrCat("must be no more than the places of the job, ", places)}});
-  }
-  std::set<Rank> seen;
-  for (Rank rank : lost) {
-    if (rank.value < 0 || rank.value >= places) {
-      refuse(rank, absl::StrCat("must be a place of the job, below ", places));
-    } else if (before.contains(rank)) {
-      refuse(rank, "is lost already");
-    } else if (!seen.insert(rank).second) {
-      refuse(rank, "is named twice");
-    }
-  }
-  return ViolationsStatus(violations);
+// Whether both would lead the same units, so that one may be a home of the other's state.
+bool HaveOneStage(const Grid& grid, Rank a, Rank b) {
+  if (!grid.Contains(a) || !grid.Contains(b)) return false;
+  return grid.Coordinate(a, Axis::kPipeline) == grid.Coordinate(b, Axis::kPipeline) &&
+         grid.Coordinate(a, Axis::kTensor) == grid.Coordinate(b, Axis::kTensor);
 }
 
-// What one module loses and what is left of it: of the healthy module, since a rank that an earlier
-// loss left idle may have work again once a later one is known.
-class ModuleLoss {
+class Successor {
  public:
-  // `healthy`: its replicas without changes.
-  ModuleLoss(const Plan& plan, int32_t module, ReplicaTable healthy)
-      : plan_(plan), module_(module), table_(std::move(healthy)) {}
-
-  // What has been lost in all.
-  void Lose(const RankList& lost) {
-    for (Rank rank : lost) {
-      const std::optional<ReplicaTable::Position> position = table_.PositionOf(rank);
-      if (position.has_value()) hit_[position->dp][position->pp].insert(rank);
+  Successor(const Plan& running, const Change& change)
+      : plan_(running),
+        devices_(running),
+        lost_(running.layout.lost.begin(), running.layout.lost.end()),
+        touched_(change.lost.begin(), change.lost.end()) {
+    lost_.insert(change.lost.begin(), change.lost.end());
+    for (const auto& [place, device] : change.returned) {
+      lost_.erase(place);
+      touched_.insert(place);
+      fresh_.insert(place);
     }
+    devices_.Return(change.returned);
+    TakeRungs();
   }
-  bool Has(Rank rank) const { return table_.PositionOf(rank).has_value(); }
 
-  // Takes a rung for every hit replica.
-  absl::Status Shrink();
-  // The module's part of the next layout.
-  absl::StatusOr<ModuleLayout> Finish() const;
-  // Ranks that had work in it and may have none now.
-  const std::set<Rank>& released() const { return released_; }
-  absl::StatusOr<ReplicaTable> Table() const {
-    return ReplicaTable::Create(plan_.modules[Index()].grid, ListOf(changes_));
-  }
+  // Returns whether any device took over.
+  bool TakeSpares();
+  absl::StatusOr<NextLayout> Finish() const;
 
  private:
-  using LostOfStages = std::map<int32_t, std::set<Rank>>;  // by pp
+  // A replica that would rather have spares than the rung that it took.
+  struct Wish {
+    bool last = false;  // its module has no replica else
+    size_t lacking = 0;
+    size_t bare = 0;  // ranks that lack, or come without state
+    int32_t module = 0, replica = 0;
+    auto Key() const { return std::make_tuple(!last, lacking, bare, module, replica); }
+  };
 
-  size_t Index() const { return static_cast<size_t>(module_); }
-  static std::vector<SlotChange> ListOf(const Changes& changes) {
-    std::vector<SlotChange> list;
-    for (const auto& [slot, ranks] : changes) list.push_back({slot.first, slot.second, ranks});
-    return list;
+  const ModulePlan& ModuleAt(size_t m) const { return plan_.modules[m]; }
+  const ReplicaTable& TableOf(size_t m) const {
+    return losses_[m].has_value() ? losses_[m]->left() : ModuleAt(m).replicas;
   }
-  // Of a stage of a replica, by cp coordinate; as many each as the one that is left with least.
-  std::vector<RankList> Survivors(int32_t dp, int32_t pp, const std::set<Rank>& lost) const;
-  absl::Status TakeRung(int32_t dp, const LostOfStages& stages);
-  void Drop(int32_t dp, const LostOfStages& stages);
-  // Sets the ranks of a slot, and keeps in mind who had work in it.
-  void Narrow(Slot slot, const std::vector<RankList>& by_cp, int64_t width);
-  // Every narrowed slot of a replica that is there becomes as narrow as the narrowest.
-  void EvenOut();
+  // Of the places that are lost now.
+  void TakeRungs();
+  std::vector<Wish> Wishes() const;
+  std::set<Rank> Idle() const;
+  // Those that no module can use in their own places; those of no module first.
+  RankList Spares() const;
+  bool IsInNoModule(Rank place) const;
+  // Takes what it uses from `spares`. Returns whether it uses any.
+  bool Serve(const Wish& wish, RankList* spares);
+  // To which width a replica that lacks ranks could come.
+  int32_t WidthWith(const Wish& wish, const std::vector<SlotRanks>& slots, size_t spares) const;
+  void TakeOver(Rank spare, Rank place);
+
+  absl::StatusOr<ModuleLayout> LayoutOf(size_t m) const;
+  void AppendTaken(size_t m, std::vector<Taken>* taken) const;
 
   const Plan& plan_;
-  const int32_t module_;
-  const ReplicaTable table_;             // healthy
-  std::map<int32_t, LostOfStages> hit_;  // by dp
-  Changes changes_;
-  std::set<Rank> released_;
+  DevicesOfPlaces devices_;
+  std::set<Rank> lost_;     // all that are lost in the end
+  std::set<Rank> touched_;  // whose devices are others, have come or gone
+  std::set<Rank> fresh_;    // that are there, on devices without state
+  std::map<Rank, Device> spared_;
+  std::vector<std::optional<ModuleLoss>> losses_;  // of modules that lack ranks or are touched
 };
 
-std::vector<RankList> ModuleLoss::Survivors(int32_t dp, int32_t pp,
-                                            const std::set<Rank>& lost) const {
-  std::vector<RankList> by_cp;
-  for (int32_t cp = 0; cp < table_.cp(); ++cp) {
-    RankList ranks = table_.Ranks(dp, pp, cp);
-    std::erase_if(ranks, [&lost](Rank rank) { return lost.contains(rank); });
-    by_cp.push_back(std::move(ranks));
+void Successor::TakeRungs() {
+  losses_.clear();
+  for (size_t m = 0; m < plan_.modules.size(); ++m) {
+    const Grid& grid = ModuleAt(m).grid;
+    const auto has_some_of = [&grid](const std::set<Rank>& places) {
+      const auto first = places.lower_bound(Rank{grid.offset()});
+      return first != places.end() && grid.Contains(*first);
+    };
+    losses_.emplace_back();
+    if (has_some_of(touched_) || has_some_of(lost_))
+      losses_.back().emplace(plan_, static_cast<int32_t>(m), lost_);
   }
-  return by_cp;
 }
 
-void ModuleLoss::Narrow(Slot slot, const std::vector<RankList>& by_cp, int64_t width) {
-  for (int32_t cp = 0; cp < table_.cp(); ++cp) {
-    for (Rank rank : table_.Ranks(slot.first, slot.second, cp)) released_.insert(rank);
+std::set<Rank> Successor::Idle() const {
+  std::set<Rank> idle(plan_.layout.idle.begin(), plan_.layout.idle.end());
+  idle.insert(touched_.begin(), touched_.end());
+  for (const std::optional<ModuleLoss>& loss : losses_) {
+    if (loss.has_value()) idle.insert(loss->released().begin(), loss->released().end());
   }
-  RankList& ranks = changes_[slot];
-  ranks.clear();
-  for (const RankList& list : by_cp) ranks.insert(ranks.end(), list.begin(), list.begin() + width);
-}
-
-void ModuleLoss::Drop(int32_t dp, const LostOfStages& stages) {
-  for (int32_t pp = 0; pp < table_.stages(); ++pp) {
-    for (int32_t cp = 0; cp < table_.cp(); ++cp) {
-      for (Rank rank : table_.Ranks(dp, pp, cp)) released_.insert(rank);
+  std::erase_if(idle, [this](Rank rank) {
+    if (lost_.contains(rank)) return true;
+    for (size_t m = 0; m < losses_.size(); ++m) {
+      if (TableOf(m).PositionOf(rank).has_value()) return true;
     }
-  }
-  for (const auto& [pp, lost] : stages) changes_[{dp, pp}].clear();
+    return false;
+  });
+  return idle;
 }
 
-absl::Status ModuleLoss::TakeRung(int32_t dp, const LostOfStages& stages) {
-  std::map<int32_t, std::vector<RankList>> left;  // by pp
-  bool may_shrink = true;
-  for (const auto& [pp, lost] : stages) {
-    left[pp] = Survivors(dp, pp, lost);
-    for (const RankList& ranks : left[pp]) may_shrink &= !ranks.empty();
+bool Successor::IsInNoModule(Rank place) const {
+  return std::none_of(plan_.modules.begin(), plan_.modules.end(),
+                      [place](const ModulePlan& module) { return module.grid.Contains(place); });
+}
+
+RankList Successor::Spares() const {
+  RankList spares;
+  for (Rank place : Idle()) {
+    const bool is_claimed =
+        std::any_of(plan_.modules.begin(), plan_.modules.end(), [&](const ModulePlan& module) {
+          return module.grid.Contains(place) &&
+                 TableOf(static_cast<size_t>(module.index))
+                     .Present(module.grid.Coordinate(place, Axis::kData));
+        });
+    if (!is_claimed) spares.push_back(place);
   }
-  for (const job::Rung rung : plan_.spec.recovery.ladder) {
-    if (rung == job::Rung::kShrink && may_shrink) {
-      for (const auto& [pp, by_cp] : left) {
-        size_t width = by_cp.front().size();
-        for (const RankList& ranks : by_cp) width = std::min(width, ranks.size());
-        Narrow({dp, pp}, by_cp, static_cast<int64_t>(width));
+  std::stable_partition(spares.begin(), spares.end(),
+                        [this](Rank place) { return IsInNoModule(place); });
+  return spares;
+}
+
+std::vector<Successor::Wish> Successor::Wishes() const {
+  const std::vector<Rung>& ladder = plan_.spec.recovery.ladder;
+  if (std::find(ladder.begin(), ladder.end(), Rung::kSpare) == ladder.end()) return {};
+  std::vector<Wish> wishes;
+  for (size_t m = 0; m < losses_.size(); ++m) {
+    if (!losses_[m].has_value()) continue;
+    const bool last = losses_[m]->left().present_replicas() == 0;
+    for (const auto& [dp, hit] : losses_[m]->hits()) {
+      if (!last && !hit.sooner_spare) continue;
+      Wish& wish = wishes.emplace_back();
+      wish = {.last = last, .module = static_cast<int32_t>(m), .replica = dp};
+      for (const SlotRanks& slot : losses_[m]->SlotsOf(dp, lost_)) {
+        wish.lacking += slot.lost.size();
+        wish.bare += slot.lost.size();
+        for (Rank rank : slot.left)
+          wish.bare += ModuleAt(m).replicas.PositionOf(rank).has_value() ? 0 : 1;
       }
-      return absl::OkStatus();
-    }
-    if (rung == job::Rung::kDropReplica) {
-      Drop(dp, stages);
-      return absl::OkStatus();
     }
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("recovery.ladder allows no rung for module ", plan_.module_spec(module_).name,
-                   ", replica ", dp, may_shrink ? "" : ", a stage of which has no rank left"));
+  std::sort(wishes.begin(), wishes.end(),
+            [](const Wish& a, const Wish& b) { return a.Key() < b.Key(); });
+  return wishes;
 }
 
-void ModuleLoss::EvenOut() {
-  const int32_t healthy = plan_.module_spec(module_).parallel.tp, cp = table_.cp();
-  std::set<int32_t> absent;
-  for (const auto& [slot, ranks] : changes_) {
-    if (ranks.empty()) absent.insert(slot.first);
+bool Successor::TakeSpares() {
+  const std::vector<Wish> wishes = Wishes();
+  if (wishes.empty()) return false;
+  RankList spares = Spares();
+  bool any = false;
+  for (const Wish& wish : wishes) {
+    if (spares.empty()) break;
+    if (!Serve(wish, &spares)) continue;
+    any = true;
+    if (wish.last) break;  // others of its module may want none now
+    // Whose replicas may be there again.
+    std::erase_if(spares, [this](Rank place) { return !IsInNoModule(place); });
   }
-  int32_t narrowest = healthy;
-  for (const auto& [slot, ranks] : changes_) {
-    if (absent.contains(slot.first)) continue;
-    narrowest = std::min(narrowest, static_cast<int32_t>(ranks.size()) / cp);
-  }
-  for (auto& [slot, ranks] : changes_) {
-    const auto width = static_cast<int32_t>(ranks.size()) / cp;
-    if (absent.contains(slot.first) || width <= narrowest) continue;
-    std::vector<RankList> by_cp;
-    for (auto first = ranks.begin(); first != ranks.end(); first += width) {
-      by_cp.emplace_back(first, first + width);
-    }
-    for (Rank rank : ranks) released_.insert(rank);
-    ranks.clear();
-    for (const RankList& list : by_cp) {
-      ranks.insert(ranks.end(), list.begin(), list.begin() + narrowest);
-    }
-  }
+  if (any) TakeRungs();
+  return any;
 }
 
-absl::Status ModuleLoss::Shrink() {
-  for (const auto& [dp, stages] : hit_) RETURN_IF_ERROR(TakeRung(dp, stages));
-  if (plan_.spec.recovery.widths == job::Widths::kParity) EvenOut();
-  return absl::OkStatus();
+int32_t Successor::WidthWith(const Wish& wish, const std::vector<SlotRanks>& slots,
+                             size_t spares) const {
+  const auto m = static_cast<size_t>(wish.module);
+  const job::Recovery& recovery = plan_.spec.recovery;
+  const int32_t whole = plan_.parallel(wish.module).tp;
+  int32_t least = 0;  // no less is worth a device
+  if (recovery.widths == job::Widths::kParity && !wish.last) {
+    least = whole;
+    for (int32_t pp = 0; pp < TableOf(m).stages(); ++pp)
+      least = std::min(least, TableOf(m).NarrowestOf(pp));
+  }
+  const bool may_shrink = std::find(recovery.ladder.begin(), recovery.ladder.end(),
+                                    Rung::kShrink) != recovery.ladder.end();
+  for (int32_t width = whole; width >= std::max(least, 1); --width) {
+    size_t lacking = 0;
+    for (const SlotRanks& slot : slots)
+      lacking +=
+          static_cast<size_t>(std::max<int64_t>(0, width - static_cast<int64_t>(slot.left.size())));
+    if (lacking <= spares) return width;
+    if (!may_shrink) break;
+  }
+  return 0;
 }
 
-absl::StatusOr<ModuleLayout> ModuleLoss::Finish() const {
-  ModuleLayout layout = plan_.layout.modules[Index()];
-  layout.changes = ListOf(changes_);
-  ASSIGN_OR_RETURN(const ReplicaTable table, Table());
-  if (table.present_replicas() == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no replica of module ", plan_.module_spec(module_).name, " is left without these ranks"));
+bool Successor::Serve(const Wish& wish, RankList* spares) {
+  const auto m = static_cast<size_t>(wish.module);
+  const Grid& grid = ModuleAt(m).grid;
+  // A replica's own devices stay where they are.
+  const auto is_own = [&](Rank place) {
+    return grid.Contains(place) && grid.Coordinate(place, Axis::kData) == wish.replica;
+  };
+  const auto own = std::count_if(spares->begin(), spares->end(), is_own);
+  const std::vector<SlotRanks> slots = losses_[m]->SlotsOf(wish.replica, lost_);
+  const int32_t width = WidthWith(wish, slots, spares->size() - static_cast<size_t>(own));
+  bool any = false;
+  for (const SlotRanks& slot : slots) {
+    for (size_t i = 0; slot.left.size() + i < static_cast<size_t>(width); ++i) {
+      const Rank place = slot.lost[i];
+      const auto fitness = [&](Rank spare) {
+        if (is_own(spare)) return -1;
+        return (devices_.NodeOf(spare) == devices_.NodeOf(place) ? 2 : 0) +
+               (HaveOneStage(grid, spare, place) ? 1 : 0);
+      };
+      const auto fittest = std::max_element(
+          spares->begin(), spares->end(), [&](Rank a, Rank b) { return fitness(a) < fitness(b); });
+      TakeOver(*fittest, place);
+      spares->erase(fittest);
+      any = true;
+    }
   }
-  layout.speeds = SpeedsOf(plan_, module_, table);
-  LowerHomes(plan_.spec.recovery, table.present_replicas(), &layout);
-  layout.order = OrderAfter(plan_, module_, table);
+  return any;
+}
+
+void Successor::TakeOver(Rank spare, Rank place) {
+  devices_.Swap(spare, place);
+  lost_.erase(place);
+  lost_.insert(spare);
+  touched_.insert({spare, place});
+  fresh_.insert(place);
+  fresh_.erase(spare);
+  spared_[place] = devices_.At(place);
+}
+
+absl::StatusOr<ModuleLayout> Successor::LayoutOf(size_t m) const {
+  ModuleLayout layout = plan_.layout.modules[m];
+  if (!losses_[m].has_value()) return layout;
+  RETURN_IF_ERROR(losses_[m]->status());
+  const auto module = static_cast<int32_t>(m);
+  const ReplicaTable& left = losses_[m]->left();
+  layout.changes = losses_[m]->changes();
+  layout.speeds = SpeedsOf(plan_, module, left);
+  FitHomes(plan_.spec.recovery, left.present_replicas(), &layout);
+  layout.order = OrderAfter(plan_, module, left, fresh_);
   return layout;
 }
 
-// Relative time of one stage of a replica: of the rank that holds the largest share of each kind of
-// units.
-double TimeOf(const Plan& plan, int32_t module, int32_t pp, int32_t width) {
-  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
-  const job::Architecture& architecture = plan.module_spec(module).architecture;
-  if (!job::TraitsOf(architecture).known()) return 1.0 / width;
-  const int64_t item = job::RowsOfItem(architecture);
-  const auto rows = static_cast<double>(item > 0 ? item : architecture.context);
-  double time = 0;
-  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-    time += PartCost(plan, {module, pp, chunk}, width, rows, rows).total();
+void Successor::AppendTaken(size_t m, std::vector<Taken>* taken) const {
+  if (!losses_[m].has_value()) return;
+  const Grid& grid = ModuleAt(m).grid;
+  std::map<int32_t, std::string> spared;  // by dp
+  for (const auto& [place, device] : spared_) {
+    if (!grid.Contains(place)) continue;
+    std::string& why = spared[grid.Coordinate(place, Axis::kData)];
+    absl::StrAppend(&why, why.empty() ? "" : ", ", device.node, "/", device.index,
+                    " takes over rank ", place.value);
   }
-  return time;
+  const auto module = static_cast<int32_t>(m);
+  for (auto& [dp, why] : spared) taken->push_back({module, dp, Rung::kSpare, std::move(why)});
+  for (const auto& [dp, hit] : losses_[m]->hits())
+    taken->push_back({module, dp, hit.rung, losses_[m]->WhyOf(dp)});
+}
+
+absl::StatusOr<NextLayout> Successor::Finish() const {
+  NextLayout next{.layout = plan_.layout};
+  Layout& layout = next.layout;
+  layout.epoch = Epoch{layout.epoch.value + 1};
+  layout.derivation = kDerivation;
+  layout.lost.assign(lost_.begin(), lost_.end());
+  if (devices_.changed()) layout.nodes = devices_.ToPlacement();
+  for (size_t m = 0; m < losses_.size(); ++m) {
+    ASSIGN_OR_RETURN(layout.modules[m], LayoutOf(m));
+    AppendTaken(m, &next.taken);
+  }
+  std::sort(next.taken.begin(), next.taken.end(), [](const Taken& a, const Taken& b) {
+    return std::tie(a.module, a.replica, a.rung) < std::tie(b.module, b.replica, b.rung);
+  });
+  const std::set<Rank> idle = Idle();
+  layout.idle.assign(idle.begin(), idle.end());
+  return next;
 }
 
 }  // namespace
 
-std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTable& replicas) {
-  std::map<std::pair<int32_t, int32_t>, double> known;  // by pp, width
-  const auto time_of = [&](int32_t dp) {
-    double longest = 0;
-    for (int32_t pp = 0; pp < replicas.stages(); ++pp) {
-      const int32_t width = replicas.Width(dp, pp);
-      const auto [time, first] = known.try_emplace({pp, width}, 0);
-      if (first) time->second = TimeOf(plan, module, pp, width);
-      longest = std::max(longest, time->second);
-    }
-    return longest;
-  };
-  std::vector<double> times;
-  double shortest = 0;
-  for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
-    times.push_back(replicas.Present(dp) ? time_of(dp) : 0);
-    if (times.back() > 0 && (shortest == 0 || times.back() < shortest)) shortest = times.back();
+absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change) {
+  RETURN_IF_ERROR(CheckChange(running, change));
+  Successor next(running, change);
+  if (change.spares) {
+    while (next.TakeSpares()) continue;
   }
-  std::vector<int64_t> speeds;
-  for (const double time : times) {
-    const double relative = time > 0 ? shortest / time : 0;
-    speeds.push_back(std::llround(relative * static_cast<double>(kSpeedOfFastest)));
-  }
-  const bool alike = std::all_of(speeds.begin(), speeds.end(),
-                                 [](int64_t speed) { return speed == kSpeedOfFastest; });
-  return alike ? std::vector<int64_t>() : speeds;
-}
-
-absl::StatusOr<Layout> WithoutRanks(const Plan& plan, absl::Span<const Rank> lost) {
-  RETURN_IF_ERROR(CheckLost(plan, lost));
-  Layout layout = plan.layout;
-  layout.epoch = Epoch{layout.epoch.value + 1};
-  layout.derivation = kDerivation;
-  layout.lost.insert(layout.lost.end(), lost.begin(), lost.end());
-  std::sort(layout.lost.begin(), layout.lost.end());
-  std::set<Rank> idle(layout.idle.begin(), layout.idle.end());
-  std::vector<ReplicaTable> tables;
-  for (size_t m = 0; m < plan.modules.size(); ++m) {
-    ASSIGN_OR_RETURN(ReplicaTable healthy, ReplicaTable::Create(plan.modules[m].grid, {}));
-    ModuleLoss module(plan, static_cast<int32_t>(m), std::move(healthy));
-    if (std::none_of(lost.begin(), lost.end(), [&](Rank rank) { return module.Has(rank); })) {
-      tables.push_back(plan.modules[m].replicas);
-      continue;
-    }
-    module.Lose(layout.lost);
-    RETURN_IF_ERROR(module.Shrink());
-    ASSIGN_OR_RETURN(layout.modules[m], module.Finish());
-    idle.insert(module.released().begin(), module.released().end());
-    ASSIGN_OR_RETURN(ReplicaTable table, module.Table());
-    tables.push_back(std::move(table));
-  }
-  for (Rank rank : layout.lost) idle.erase(rank);
-  std::erase_if(idle, [&tables](Rank rank) {
-    return std::any_of(tables.begin(), tables.end(), [rank](const ReplicaTable& table) {
-      return table.PositionOf(rank).has_value();
-    });
-  });
-  layout.idle.assign(idle.begin(), idle.end());
-  return layout;
+  return next.Finish();
 }
 
 absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost) {
-  ASSIGN_OR_RETURN(Layout layout, WithoutRanks(healthy, lost));
-  layout.epoch = healthy.epoch();
-  ASSIGN_OR_RETURN(Plan plan, Expand(healthy.spec, std::move(layout)));
+  const Change change{.lost = {lost.begin(), lost.end()}, .spares = false};
+  ASSIGN_OR_RETURN(NextLayout next, LayoutAfter(healthy, change));
+  next.layout.epoch = healthy.epoch();
+  ASSIGN_OR_RETURN(Plan plan, Expand(healthy.spec, std::move(next.layout)));
   plan.candidates = healthy.candidates;
   plan.lowering_notes = healthy.lowering_notes;
   plan.notes = healthy.notes;

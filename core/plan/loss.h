@@ -1,44 +1,66 @@
-// core/plan/loss.h: the layout that is left when devices are gone.
+// core/plan/loss.h: the layout that follows when places of a job are lost, or back.
 //
-// In each replica of a module that loses ranks, the first rung of `recovery.ladder` that can be
-// taken decides: *shrink* leaves its hit stages to the ranks that survive, in unit order;
-// *drop-replica* leaves the replica out, and its other ranks to other modules, or idle. Widths
-// follow `recovery.widths`: own, each stage as wide as it can be; parity, every narrowed stage of
-// the module as narrow as the narrowest, with the last of its survivors idle. Whether ranks are
-// lost one after another or at once, the same is left, but for the order in which replicas share:
-// that follows from who has what when a replica goes (replica_order.h). The schedule and the layers
-// stay: nobody searches again after a loss. So do the homes of optimizer state and whatever else
-// admission has lowered, as far as the replicas that are left allow.
+// In each replica of a module that lacks ranks, the first rung of `recovery.ladder` that can be
+// taken decides: *spare* gives its lost places devices that idle; *shrink* leaves its hit stages to
+// the ranks that survive, in unit order; *drop-replica* leaves the replica out, and its other ranks
+// to other modules, or idle. Widths follow `recovery.widths`: own, each stage as wide as it can be;
+// parity, every narrowed stage of the module as narrow as the narrowest, with the last of its
+// survivors idle.
+//
+// What is left follows from the healthy grid and all places that are lost, not from the way there:
+// whether they were lost one after another or at once, or were more before some came back, the same
+// is left, but for two things that state stays where it is for: the order in which replicas share
+// (replica_order.h), and whose places the devices of spares are. Without a lost place it is the
+// layout that was admitted, homes of optimizer state included. The schedule and the layers stay:
+// nobody searches again after a loss. So does what else admission has lowered.
+//
+// A spare is a device that idles while no module can use it in its own place: beyond the ranks, of
+// a rank in no module, or of replicas that are left out. It changes places with the lost one: the
+// rank stays, and the spare's place is lost. Replicas that lack least are served first, after those
+// without which a module has none; one that cannot be made whole is widened as far as spares go, if
+// it may shrink at all.
 //
 // Pure.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/plan/change.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
 
-// The layout of the next epoch, without the places `lost`; what was lost before stays lost. Samples
-// are shared by what replicas can do (SpeedsOf). O(ranks of the hit replicas), so that a plan of
-// 131,072 ranks takes no longer than its changes.
-// Errors: InvalidArgument with violations (no place, a place that does not exist, comes twice or is
-// lost already); FailedPrecondition where a module would be left without a replica, or the ladder
-// has no rung that can be taken.
-absl::StatusOr<Layout> WithoutRanks(const Plan& plan, absl::Span<const Rank> lost);
+// What was done for a replica that lacks ranks. One that got some spares, not enough, is there
+// twice.
+struct Taken {
+  int32_t module = 0, replica = 0;
+  job::Rung rung = job::Rung::kShrink;  // or kSpare, kDropReplica
+  std::string why;  // "stage 1 goes on with 3 of 4 tensor ranks", "node-1/0 takes over rank 3"
+  friend bool operator==(const Taken&, const Taken&) = default;
+};
 
-// The plan of a job that begins without the places `lost`: WithoutRanks of its healthy plan, in the
-// same epoch and with its notes of what was lowered.
-// Errors: those of WithoutRanks.
+struct NextLayout {
+  Layout layout;
+  // By module, replica, rung: of all replicas that lack ranks now, whenever they lost them, and of
+  // those in which spares take over.
+  std::vector<Taken> taken;
+};
+
+// The layout of the next epoch; what was lost before stays lost. Samples are shared by what
+// replicas can do (SpeedsOf). O(ranks of the hit replicas), so that a plan of 131,072 ranks takes
+// no longer than its changes. Whether it fits memory is for the caller to see (memory_fit.h): homes
+// that were left out for want of room are back.
+// Errors: those of CheckChange; FailedPrecondition where a module would be left without a replica,
+// or the ladder has no rung that can be taken.
+absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change);
+
+// The plan of a job that begins without the places `lost`: LayoutAfter of its healthy plan without
+// spares, in the same epoch and with its notes of what was lowered.
+// Errors: those of LayoutAfter.
 absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost);
-
-// What each replica of a module can do, relative to the fastest, which has kSpeedOfFastest: one
-// over the longest of its stages' times, each with the largest share of units that one of its ranks
-// holds. 0: absent. Empty: all alike.
-inline constexpr int64_t kSpeedOfFastest = int64_t{1} << 20;
-std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTable& replicas);
 
 }  // namespace phalanx::plan

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,8 +15,52 @@
 namespace phalanx::plan {
 namespace {
 
+// Where the devices of places of one plan are in the next one.
+class Whereabouts {
+ public:
+  Whereabouts(const Plan& before, const Plan& after)
+      : lost_(after.layout.lost.begin(), after.layout.lost.end()) {
+    if (before.layout.nodes == after.layout.nodes) return;
+    const std::vector<Device> old = ClusterOf(before.layout.nodes).devices;
+    const std::vector<Device> now = ClusterOf(after.layout.nodes).devices;
+    std::map<std::pair<NodeName, int32_t>, Rank> place_of;  // of those that changed hands
+    for (size_t i = 0; i < old.size(); ++i) {
+      const Rank place{static_cast<int32_t>(i)};
+      if (old[i] == now[i]) continue;
+      moved_.try_emplace(place);
+      if (!lost_.contains(place)) place_of[{now[i].node, now[i].index}] = place;
+    }
+    for (auto& [place, to] : moved_) {
+      const Device& device = old[static_cast<size_t>(place.value)];
+      const auto found = place_of.find({device.node, device.index});
+      if (found != place_of.end()) to = found->second;
+    }
+  }
+
+  // nullopt: the device is gone.
+  std::optional<Rank> Of(Rank place) const {
+    const auto moved = moved_.find(place);
+    if (moved != moved_.end()) return moved->second;
+    if (lost_.contains(place)) return std::nullopt;
+    return place;
+  }
+  // Whether some rank of a stage is on another device.
+  bool ChangeIn(const ReplicaTable& replicas, int32_t pp) const {
+    return std::any_of(moved_.begin(), moved_.end(), [&](const auto& moved) {
+      const std::optional<ReplicaTable::Position> at = replicas.PositionOf(moved.first);
+      return at.has_value() && at->pp == pp;
+    });
+  }
+
+ private:
+  const std::set<Rank> lost_;
+  std::map<Rank, std::optional<Rank>> moved_;  // places on other devices: where theirs are
+};
+
 // Whether the homes of a stage's state may be others.
-bool Changes(const Plan& before, const Plan& after, int32_t module, int32_t pp) {
+bool Changes(const Plan& before, const Plan& after, const Whereabouts& whereabouts, int32_t module,
+             int32_t pp) {
+  if (whereabouts.ChangeIn(after.replicas(module), pp)) return true;
   const auto m = static_cast<size_t>(module);
   const ModuleLayout &a = before.layout.modules[m], &b = after.layout.modules[m];
   if (a.state_home != b.state_home || a.state_copies != b.state_copies) return true;
@@ -30,10 +76,10 @@ bool Changes(const Plan& before, const Plan& after, int32_t module, int32_t pp) 
 
 class Mover {
  public:
-  Mover(const Plan& before, const Plan& after)
+  Mover(const Plan& before, const Plan& after, const Whereabouts& whereabouts)
       : before_(before),
         after_(after),
-        lost_(after.layout.lost.begin(), after.layout.lost.end()),
+        whereabouts_(whereabouts),
         element_bytes_(StateBytes(before.spec.compute)),
         host_(CopiesToHost(before)) {}
 
@@ -53,20 +99,25 @@ class Mover {
     auto old = from.rulers[ruler].runs.begin();
     // Where the last run of moves to each of the new homes stands, so that neighbours join it.
     std::vector<size_t> last, next;
+    RankList left;  // of the homes that elements had, as they are now
     for (const HomedRun& run : to.rulers[ruler].runs) {
       for (int64_t at = run.elements.first; at < run.elements.end();) {
         while (old->elements.end() <= at) ++old;
         const int64_t end = std::min(run.elements.end(), old->elements.end());
         const RankList& had = from.homes[static_cast<size_t>(old->homes)];
+        left.clear();
+        for (Rank home : had) {
+          if (const std::optional<Rank> now = whereabouts_.Of(home)) left.push_back(*now);
+        }
         next.clear();
         for (Rank home : to.homes[static_cast<size_t>(run.homes)]) {
-          if (std::find(had.begin(), had.end(), home) != had.end()) continue;
+          if (std::find(left.begin(), left.end(), home) != left.end()) continue;
           Move move{.part = part,
                     .bucket = to.rulers[ruler].bucket,
                     .family = to.rulers[ruler].family,
                     .elements = {at, end - at},
                     .to = home};
-          SetSource(had, &move);
+          SetSource(had.front(), left, &move);
           next.push_back(Join(move, last));
         }
         std::swap(last, next);
@@ -75,14 +126,12 @@ class Mover {
     }
   }
 
-  void SetSource(const RankList& had, Move* move) {
-    const auto left =
-        std::find_if(had.begin(), had.end(), [&](Rank home) { return !lost_.contains(home); });
-    if (left != had.end()) {
-      move->from = *left;
+  void SetSource(Rank primary, const RankList& left, Move* move) {
+    if (!left.empty()) {
+      move->from = left.front();
     } else if (host_) {
       move->source = Move::Source::kHost;
-      move->from = had.front();
+      move->from = primary;
       needs_host_ = true;
     } else {
       move->source = Move::Source::kCheckpoint;
@@ -116,7 +165,7 @@ class Mover {
   }
 
   const Plan &before_, &after_;
-  const std::set<Rank> lost_;
+  const Whereabouts& whereabouts_;
   const int64_t element_bytes_;
   const bool host_;
   bool needs_host_ = false, needs_checkpoint_ = false;
@@ -126,11 +175,12 @@ class Mover {
 }  // namespace
 
 Moves MovesBetween(const Plan& before, const Plan& after) {
-  Mover mover(before, after);
+  const Whereabouts whereabouts(before, after);
+  Mover mover(before, after, whereabouts);
   for (const ModulePlan& module : after.modules) {
     if (!job::TraitsOf(after.module_spec(module.index).architecture).known()) continue;
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      if (!Changes(before, after, module.index, stage)) continue;
+      if (!Changes(before, after, whereabouts, module.index, stage)) continue;
       for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
         if (module.TrainsOf(stage, chunk).weights) mover.Add({module.index, stage, chunk});
       }

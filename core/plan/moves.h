@@ -1,7 +1,8 @@
 // core/plan/moves.h: which optimizer state has to go where when a layout is replaced.
 //
 // Every element that gets a home which it did not have comes from a home that is left: the primary,
-// or the first mirror that is. What has none left comes from host memory of its primary's node,
+// or the first mirror that is. What a rank has is on its device, whose place may be another one now
+// (loss.h). What has no home left comes from host memory of its primary's node,
 // which stays where the device does not, or from a checkpoint, and then everyone goes back by the
 // steps done since.
 //
@@ -23,7 +24,8 @@ struct Move {
   int32_t bucket = 0;
   UnitFamily family;
   UnitRange elements;  // of the family's ruler
-  Rank from{-1};       // kRank: where it is; kHost: whose host memory has it
+  // kRank: where it is now; kHost: whose host memory has it, before.
+  Rank from{-1};
   Rank to;
   friend bool operator==(const Move&, const Move&) = default;
 };
@@ -37,8 +39,8 @@ struct Moves {
   int64_t steps_lost = 0;
 };
 
-// `after`: of a layout of the same job with the same stages, such as WithoutRanks of `before`.
-// Ranks that it has lost have nothing left. Stages whose ranks stay are not looked at. Nothing of
+// `after`: of a layout of the same job with the same stages, such as LayoutAfter of `before`.
+// Devices that it has lost have nothing left. Stages whose ranks stay are not looked at. Nothing of
 // modules whose family has no known parameters.
 Moves MovesBetween(const Plan& before, const Plan& after);
 

@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -49,8 +50,30 @@ class HeldOfShares {
   std::vector<size_t> starts_;  // of each share in `all_`
 };
 
+// How many of a replica's ranks have nothing.
+struct Fresh {
+  int64_t ranks = 0, all = 0;
+  int64_t Left(int64_t amount) const { return all == 0 ? amount : amount - amount * ranks / all; }
+};
+std::vector<Fresh> FreshOf(const ReplicaTable& left, const std::set<Rank>& fresh) {
+  std::vector<Fresh> replicas(static_cast<size_t>(left.replicas()));
+  for (Rank rank : fresh) {
+    const std::optional<ReplicaTable::Position> position = left.PositionOf(rank);
+    if (!position.has_value()) continue;
+    Fresh& replica = replicas[static_cast<size_t>(position->dp)];
+    if (replica.all == 0) {
+      for (int32_t pp = 0; pp < left.stages(); ++pp)
+        replica.all += int64_t{left.Width(position->dp, pp)} * left.cp();
+    }
+    ++replica.ranks;
+  }
+  return replicas;
+}
+
 // Of each share that there will be. A bucket is as long as there are old shares times new ones.
-HeldOfShares WhoHas(const Plan& before, int32_t module, const ReplicaTable& left) {
+HeldOfShares WhoHas(const Plan& before, int32_t module, const ReplicaTable& left,
+                    const std::set<Rank>& fresh) {
+  const std::vector<Fresh> fresh_of = FreshOf(left, fresh);
   const ReplicaTable& table = before.replicas(module);
   const int64_t cps = table.cp();
   RankList group;
@@ -71,7 +94,9 @@ HeldOfShares WhoHas(const Plan& before, int32_t module, const ReplicaTable& left
           std::min(end, (old + 1) * new_count) - std::max(first, old * new_count);
       for (const int32_t home : homes.Of(static_cast<size_t>(old))) {
         const int32_t replica = replica_of[static_cast<size_t>(home / cps)];
-        if (replica != kNobody && home % cps == share % cps) shares.Add(replica, amount);
+        if (replica == kNobody || home % cps != share % cps) continue;
+        const int64_t has = fresh_of[static_cast<size_t>(replica)].Left(amount);
+        if (has > 0) shares.Add(replica, has);
       }
     }
   }
@@ -157,7 +182,8 @@ void Improve(const HeldOfShares& shares, std::vector<int32_t>* share_of,
 
 }  // namespace
 
-std::vector<int32_t> OrderAfter(const Plan& before, int32_t module, const ReplicaTable& left) {
+std::vector<int32_t> OrderAfter(const Plan& before, int32_t module, const ReplicaTable& left,
+                                const std::set<Rank>& fresh) {
   if (left.present_replicas() == left.replicas()) return {};
   std::vector<int32_t> running = before.replicas(module).order(), ascending = running;
   std::sort(ascending.begin(), ascending.end());
@@ -169,7 +195,7 @@ std::vector<int32_t> OrderAfter(const Plan& before, int32_t module, const Replic
     order = std::move(running);
   } else {
     ascending = order;
-    const HeldOfShares shares = WhoHas(before, module, left);
+    const HeldOfShares shares = WhoHas(before, module, left, fresh);
     std::vector<int32_t> share_of(static_cast<size_t>(left.replicas()), kNobody);
     order = Deal(shares, ascending, &share_of);
     Improve(shares, &share_of, &order);

@@ -25,21 +25,26 @@ struct Dropped {
   std::string why;  // a sentence about the node that has no room for it
 };
 
-// Leaves all second homes in host memory out of the layout where the nodes have no room: while any
-// is there, ranks copy the state of all modules. Snapshots fit.
-std::vector<Dropped> DropHostHomes(const plan::Plan& plan,
-                                   absl::Span<const plan::MemoryEstimate> needs,
-                                   absl::Span<const int64_t> nodes, plan::Layout* layout) {
+// All second homes in host memory where the nodes have no room for them: while any is there, ranks
+// copy the state of all modules. Snapshots fit.
+std::vector<Dropped> HomesWithoutRoom(const plan::Plan& plan,
+                                      absl::Span<const plan::MemoryEstimate> needs,
+                                      absl::Span<const int64_t> nodes) {
   std::vector<Dropped> dropped;
   const std::vector<plan::HostEstimate> sum = plan::HostMemoryOf(plan, needs);
   const auto shortage = plan::CopiesShortage(plan, sum, nodes);
   if (!shortage.has_value()) return dropped;
   for (const plan::ModulePlan& module : plan.modules) {
     if (!module.TrainsWeights() || !plan::HasHostHome(plan, module.index)) continue;
-    layout->modules[static_cast<size_t>(module.index)].state_copies = 1;
     dropped.push_back({.module = module.index, .why = shortage->text});
   }
   return dropped;
+}
+
+// It is decided so: nothing is kept in mind of other homes.
+void LeaveOut(absl::Span<const Dropped> dropped, plan::Layout* layout) {
+  for (const Dropped& one : dropped)
+    layout->modules[static_cast<size_t>(one.module)].state_copies = 1;
 }
 
 std::string NoteOf(const job::JobSpec& spec, const Dropped& dropped) {
@@ -147,7 +152,8 @@ std::optional<Candidate> CandidateOf(const job::JobSpec& spec, const plan::Layou
   Candidate candidate;
   if (lowering.homes != Homes::kMirrors) {
     plan::Layout layout = plan->layout;
-    candidate.dropped = DropHostHomes(*plan, needs, limits.nodes, &layout);
+    candidate.dropped = HomesWithoutRoom(*plan, needs, limits.nodes);
+    LeaveOut(candidate.dropped, &layout);
     if (candidate.dropped.empty() != (lowering.homes == Homes::kHost)) return std::nullopt;
     if (!candidate.dropped.empty()) plan = plan::Expand(spec, std::move(layout));
     if (!plan.ok()) return std::nullopt;
@@ -185,7 +191,8 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
   RETURN_IF_ERROR(plan::CheckHostMemory(as_written, needs, limits.nodes));
   const absl::Status fits = plan::CheckDeviceMemory(as_written, needs, limits.devices);
   plan::Layout base = as_written.layout;
-  const std::vector<Dropped> dropped = DropHostHomes(as_written, needs, limits.nodes, &base);
+  const std::vector<Dropped> dropped = HomesWithoutRoom(as_written, needs, limits.nodes);
+  LeaveOut(dropped, &base);
   // Of those that fit the first under which the fewest losses are too much.
   std::optional<plan::Plan> best;
   size_t fewest = 0;
@@ -226,9 +233,13 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
   ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanWithout(healthy, lost));
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits);
   RETURN_IF_ERROR(plan::CheckMemory(plan, needs, limits));
-  plan::Layout layout = plan.layout;
-  const std::vector<Dropped> dropped = DropHostHomes(plan, needs, limits.nodes, &layout);
+  const std::vector<Dropped> dropped = HomesWithoutRoom(plan, needs, limits.nodes);
   if (!dropped.empty()) {
+    plan::Layout layout = plan.layout;
+    for (const Dropped& one : dropped) {
+      plan::ModuleLayout& module = layout.modules[static_cast<size_t>(one.module)];
+      plan::SetHomes({module.state_home, 1}, &module);
+    }
     ASSIGN_OR_RETURN(plan::Plan lowered, plan::Expand(plan.spec, std::move(layout)));
     lowered.candidates = std::move(plan.candidates);
     lowered.notes = std::move(plan.notes);

@@ -54,6 +54,10 @@ void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
   if (module.recompute.has_value())
     out->set_recompute(NameIn(job::RecomputeNames(), *module.recompute));
   out->mutable_order()->Assign(module.order.begin(), module.order.end());
+  if (module.admitted_homes.has_value()) {
+    out->set_admitted_home(NameIn(job::StateHomeNames(), module.admitted_homes->home));
+    out->set_admitted_copies(module.admitted_homes->copies);
+  }
 }
 
 absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
@@ -68,6 +72,12 @@ absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
   if (!from.recompute().empty()) {
     ASSIGN_OR_RETURN(module.recompute, AnyValueIn<job::Recompute>(job::RecomputeNames(), 0,
                                                                   "recompute", from.recompute()));
+  }
+  if (!from.admitted_home().empty()) {
+    ASSIGN_OR_RETURN(
+        const StateHome admitted,
+        ValueIn<StateHome>(job::StateHomeNames(), "admitted_home", from.admitted_home()));
+    module.admitted_homes = plan::HomeChoice{admitted, from.admitted_copies()};
   }
   for (const v1::ModuleLayout::SlotChange& change : from.changes()) {
     module.changes.push_back(

@@ -105,6 +105,11 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   Send(order.process, message);
 }
 
+void Supervisor::Carry(const SendBeginEpoch& order) {
+  v1::ToRank message;
+  if (message.mutable_begin()->ParseFromString(order.payload)) Send(order.process, message);
+}
+
 void Supervisor::Carry(const SendRendezvous& order) {
   v1::ToRank message;
   if (message.mutable_rendezvous()->ParseFromString(order.payload)) Send(order.process, message);

@@ -48,6 +48,7 @@ class Supervisor {
 
   ProcessStarted Carry(const StartProcess& order);
   void Carry(const SendRunEpoch& order);
+  void Carry(const SendBeginEpoch& order);
   void Carry(const SendRendezvous& order);
   void Carry(const SendPublish& order);
   void Carry(const SendWish& order);

@@ -44,8 +44,13 @@ Command CommandOf(const v1::Command& command) {
         assign.without_work.insert(ranks.begin(), ranks.end());
       }
       assign.writes_checkpoints = body.writes_checkpoints();
+      assign.goes_on = body.goes_on();
       assign.payload = body.SerializeAsString();
       return assign;
+    }
+    case v1::Command::kBeginEpoch: {
+      const v1::BeginEpoch& body = command.begin_epoch();
+      return BeginEpochCommand{JobId{body.job()}, Epoch{body.epoch()}, body.SerializeAsString()};
     }
     case v1::Command::kRendezvous: {
       const v1::Rendezvous& body = command.rendezvous();

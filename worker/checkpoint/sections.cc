@@ -88,7 +88,9 @@ void ForEachPair(const Section& section, const at::Tensor& array, Copy copy) {
 std::vector<Section> SectionsToWrite(const plan::Plan& plan, train::TrainingState& state) {
   Builder builder(plan, Copies::kLed);
   for (const auto& part : state.parts()) {
-    if (part->trains()) builder.AddBlock(*part, part->blocks().front());
+    for (train::StateBlock& block : part->blocks()) {
+      if (!block.mirrors) builder.AddBlock(*part, block);
+    }
     const plan::Place& place = part->place();
     const bool first = place.dp == plan.replicas(place.module).FirstPresent() && place.cp == 0;
     if (first) builder.AddFrozen(*part);

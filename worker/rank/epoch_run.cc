@@ -35,6 +35,8 @@ constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last s
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
+// From which step an epoch goes on: a coordinator may restart meanwhile.
+constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
@@ -144,11 +146,11 @@ absl::Status EpochRun::OpenData() {
                              plan_.layout.data_digest, ": the shards differ between nodes")));
   }
   output_ = ResolvePath(order_.assign().document().directory(), plan_.spec.output);
-  if (!reporter_) return absl::OkStatus();
-  return OpenMetrics();
+  return absl::OkStatus();
 }
 
 absl::Status EpochRun::OpenMetrics() {
+  if (!reporter_) return absl::OkStatus();
   MetricsOptions options;
   options.owner = absl::StrCat(store_, "/", ToString(JobId{order_.assign().job()}));
   if (manifest_.has_value()) {
@@ -192,6 +194,21 @@ absl::Status EpochRun::Connect() {
   return absl::OkStatus();
 }
 
+absl::Status EpochRun::AwaitBegin() {
+  const comm::Deadline deadline = comm::DeadlineIn(kBeginTimeout);
+  const MutexLock lock(&mu_);
+  while (!told_.has_value() && stopped_.ok()) {
+    if (given_changed_.WaitUntil(&mu_, deadline) && !told_.has_value()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("nobody has said within ", absl::FormatDuration(kBeginTimeout),
+                       " from which step epoch ", epoch(), " goes on"));
+    }
+  }
+  RETURN_IF_ERROR(stopped_);
+  ASSIGN_OR_RETURN(start_, StartOf(*told_));
+  return absl::OkStatus();
+}
+
 void EpochRun::OnStep(const train::StepSummary& step) {
   figures_.Add(step, *program_);
   const auto now = std::chrono::steady_clock::now();
@@ -221,6 +238,7 @@ void EpochRun::OnStep(const train::StepSummary& step) {
   out.set_epoch(epoch());
   out.set_skipped(step.skipped);
   out.set_corrupt_samples(step.corrupt_samples);
+  *report.mutable_decided() = BeginsAt(kept_.training->decided(), kept_.training->counts());
   report_status_.Update(Report(std::move(report)));
 }
 
@@ -243,8 +261,8 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   train::TrainerOptions options;
   options.length_multiple = LengthMultiple();
   options.trace_step = TraceStep(plan_.spec);
-  if (order_.has_begins()) {
-    ASSIGN_OR_RETURN(options.start, StartOf(order_.begins()));
+  if (goes_on()) {
+    options.start = start_;
   } else if (manifest_.has_value()) {
     options.start = checkpoint::StartOf(*manifest_);
   }
@@ -295,6 +313,9 @@ absl::Status EpochRun::MakeTrainer() {
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(MakeTrainer());
   RETURN_IF_ERROR(trainer_->Prepare());
+  // Whoever wrote metrics before may have died before it wrote the last one.
+  if (goes_on() && metrics_ != nullptr && metrics_->last_step() < start_.decision.step)
+    RETURN_IF_ERROR(metrics_->Write(trainer_->SummaryOf(start_.decision), epoch()));
   v1::RankReport ready;
   ready.mutable_ready();
   RETURN_IF_ERROR(Report(std::move(ready)));
@@ -341,9 +362,19 @@ absl::Status EpochRun::RunToEnd() {
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
   RETURN_IF_ERROR(MakePlanOfOrder());
-  RETURN_IF_ERROR(FindCheckpoint());
-  RETURN_IF_ERROR(OpenData());
-  RETURN_IF_ERROR(Connect());
+  if (goes_on()) {
+    // All that can be made before it is known from where.
+    RETURN_IF_ERROR(OpenData());
+    RETURN_IF_ERROR(Connect());
+    RETURN_IF_ERROR(AwaitBegin());
+    RETURN_IF_ERROR(FindCheckpoint());
+    RETURN_IF_ERROR(OpenMetrics());
+  } else {
+    RETURN_IF_ERROR(FindCheckpoint());
+    RETURN_IF_ERROR(OpenData());
+    RETURN_IF_ERROR(OpenMetrics());
+    RETURN_IF_ERROR(Connect());
+  }
   RETURN_IF_ERROR(Train());
   {
     MutexLock lock(&mu_);

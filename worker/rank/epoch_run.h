@@ -44,6 +44,7 @@ namespace phalanx::rank {
 struct Kept {
   train::StateIdentity identity;
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
+  std::unique_ptr<plan::Plan> plan;                // whose layout it lies in, or lay in last
   std::unique_ptr<checkpoint::Snapshot> snapshot;  // of `training`; nullptr: none was asked for
   // Of that state; nullptr: nothing of it has its second home in host memory.
   std::unique_ptr<checkpoint::HostCopy> host_copy;
@@ -77,6 +78,7 @@ class EpochRun {
   void WishEnd();
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
   void Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers);
+  void Deliver(const v1::BeginEpoch& message);
   // Ends Run() soon: every wait on a peer is woken.
   void Stop(absl::Status reason);
   bool stop_requested() const;
@@ -89,9 +91,14 @@ class EpochRun {
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();
-  // The one that the state is to begin with, if the order names one.
+  // Of an epoch that goes on: waits until it is told from where.
+  absl::Status AwaitBegin();
+  bool goes_on() const { return order_.assign().goes_on(); }
+  // The one that the state is to begin with, if the order names one. After AwaitBegin.
   absl::Status FindCheckpoint();
   absl::Status BorrowState(const train::BufferOptions& buffers);
+  // The state comes to lie in the layout of this epoch, with what other ranks hold.
+  absl::Status ChangeLayout();
   // Names the checkpoint in what went wrong with it.
   absl::Status OfCheckpoint(absl::Status status) const;
   // Unless the job wants none, or they are there already.
@@ -130,6 +137,7 @@ class EpochRun {
   std::optional<checkpoint::Manifest> manifest_;  // of the checkpoint that the order names
   // While the epoch runs: another may have to go back to it.
   std::optional<checkpoint::CheckpointLock> checkpoint_lock_;
+  train::Start start_;  // of an epoch that goes on
   int64_t first_step_ = 1;
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;
@@ -150,6 +158,7 @@ class EpochRun {
   std::unique_ptr<CheckpointRun> checkpoints_;
   CondVar given_changed_;
   std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
+  std::optional<v1::EpochBegins> told_ ABSL_GUARDED_BY(mu_);
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
 };

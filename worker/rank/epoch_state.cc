@@ -1,4 +1,6 @@
 // The state that an epoch begins with, its copies in host memory, and its checkpoints.
+#include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -11,7 +13,9 @@
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
 #include "worker/rank/epoch_run.h"
+#include "worker/train/holdings.h"
 #include "worker/train/training_state.h"
+#include "worker/train/transfers.h"
 
 namespace phalanx::rank {
 namespace {
@@ -22,12 +26,13 @@ constexpr absl::Duration kHostMemoryTimeout = absl::Seconds(30);
 
 absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
   const train::StateIdentity identity{
-      .store = store_, .job = order_.assign().job(), .plan = plan_.digest, .rank = order_.rank()};
+      .store = store_, .job = order_.assign().job(), .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
-  if (order_.has_begins() && held) return absl::OkStatus();
+  if (goes_on() && held)
+    return kept_.training->layout() == plan_.digest ? absl::OkStatus() : ChangeLayout();
   if (first_step_ > 1 && !manifest_.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat("this process holds no state of step ",
-                                                      first_step_ - 1, " in layout ", identity.plan,
+                                                      first_step_ - 1, " in layout ", plan_.digest,
                                                       " that the epoch could go on from"));
   }
   kept_.snapshot = nullptr;
@@ -43,6 +48,37 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
     kept_.training = std::move(empty);
   }
   kept_.identity = identity;
+  kept_.plan = std::make_unique<plan::Plan>(plan_);
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::ChangeLayout() {
+  train::TrainingState& training = *kept_.training;
+  if (kept_.plan == nullptr || training.layout() != kept_.plan->digest) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this rank's state lies in no layout that epoch ", epoch(), " can go on from"));
+  }
+  const plan::Plan before = *kept_.plan;
+  kept_.snapshot = nullptr;
+  kept_.host_copy = nullptr;
+  training.set_copied(nullptr);
+  RETURN_IF_ERROR(training.GoOn(before, start_));
+  RETURN_IF_ERROR(training.Leave(before));
+  // Of the ranks that are left all is known: what the layout before gives them, of one step.
+  std::map<Rank, train::Holdings> holdings;
+  train::BulkGroup group;
+  for (Rank rank{0}; rank.value < plan_.world; ++rank.value) {
+    if (plan_.PlacesOf(rank).empty()) continue;
+    group.ranks.push_back(rank);
+    if (!before.PlacesOf(rank).empty()) holdings[rank];
+  }
+  train::FillHoldings(before, start_.decision.step, &holdings);
+  ASSIGN_OR_RETURN(const train::Transfers transfers, train::TransfersInto(plan_, holdings));
+  const int32_t control = plan::FindCommunicator(
+      plan::Communicators(plan_), plan::CommunicatorSpec::Use::kControl, group.ranks);
+  if (control >= 0) group.communicator = communicators_[static_cast<size_t>(control)].get();
+  RETURN_IF_ERROR(training.Enter(plan_, transfers, group));
+  kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();
 }
 
@@ -57,11 +93,11 @@ absl::Status EpochRun::OfCheckpoint(absl::Status status) const {
 }
 
 absl::Status EpochRun::FindCheckpoint() {
-  first_step_ = order_.begins().decision().step() + 1;
+  first_step_ = start_.decision.step + 1;
   if (!order_.assign().has_checkpoint()) return absl::OkStatus();
   const v1::CheckpointSource& source = order_.assign().checkpoint();
   // The job may have gone on since, and its processes keep a later state: then nobody needs it.
-  if (order_.has_begins() && source.step() + 1 != first_step_) return absl::OkStatus();
+  if (goes_on() && source.step() + 1 != first_step_) return absl::OkStatus();
   absl::StatusOr<checkpoint::CheckpointLock> lock =
       checkpoint::CheckpointLock::ToRead(source.path());
   if (!lock.ok()) return OfCheckpoint(lock.status());
@@ -128,6 +164,12 @@ void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buff
   } else {
     given_ = std::move(buffers);
   }
+  given_changed_.SignalAll();
+}
+
+void EpochRun::Deliver(const v1::BeginEpoch& message) {
+  const MutexLock lock(&mu_);
+  if (!told_.has_value()) told_ = message.begins();
   given_changed_.SignalAll();
 }
 

@@ -89,11 +89,13 @@ absl::StatusOr<std::vector<std::string>> OwnersOf(const std::string& folder) {
   return std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()));
 }
 
-// Keeps the lines of steps before `first_step`; a line that was cut off is none.
-absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
+// Keeps the lines of steps before `first_step`; a line that was cut off is none. The last step that
+// is kept; 0: none.
+absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_step) {
   RETURN_IF_ERROR(CheckRegular(path));
   std::ifstream in(path);
-  if (!in) return absl::OkStatus();
+  if (!in) return 0;
+  int64_t last_step = 0;
   std::string kept, line;
   while (std::getline(in, line)) {
     const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -101,10 +103,12 @@ absl::Status KeepLinesBefore(const std::string& path, int64_t first_step) {
     const auto step = entry.is_object() ? entry.find("step") : entry.end();
     if (step != entry.end() && step->is_number_integer() && step->get<int64_t>() < first_step) {
       absl::StrAppend(&kept, line, "\n");
+      last_step = std::max(last_step, step->get<int64_t>());
     }
   }
   if (in.bad()) return OutputError("read", path, errno);
-  return Replace(path, kept);
+  RETURN_IF_ERROR(Replace(path, kept));
+  return last_step;
 }
 
 // Whatever another job has left under the name is kept under the first free one beside it.
@@ -174,13 +178,14 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
     owners.insert(owners.begin(), options.owner);
     owners.resize(std::min(owners.size(), kOwnersMax));
   }
+  int64_t last_step = 0;
   if (!continues) {
     struct stat lines {};
     if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode) && lines.st_size > 0) {
       RETURN_IF_ERROR(PutAside(folder, lines_path));
     }
   } else {
-    RETURN_IF_ERROR(KeepLinesBefore(lines_path, options.first_step));
+    ASSIGN_OR_RETURN(last_step, KeepLinesBefore(lines_path, options.first_step));
   }
   if (!known || !continues) {
     RETURN_IF_ERROR(Replace(owner_path, absl::StrCat(absl::StrJoin(owners, "\n"), "\n")));
@@ -192,6 +197,7 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
                                     absl::ToUnixSeconds(absl::Now()), ".phalanx.", getpid())));
   std::unique_ptr<MetricsWriter> writer(
       new MetricsWriter(std::move(options), std::move(held), std::move(lines), std::move(events)));
+  writer->last_step_ = last_step;
   tensorboard::Event version;
   version.set_wall_time(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   version.set_file_version("brain.Event:2");
@@ -231,6 +237,7 @@ absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch)
   if (step.corrupt_samples > 0) line["corrupt_samples"] = step.corrupt_samples;
   const std::string text = absl::StrCat(line.dump(), "\n");
   RETURN_IF_ERROR(Append(lines_, text));
+  last_step_ = step.step;
   tensorboard::Event event;
   event.set_wall_time(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   event.set_step(step.step);

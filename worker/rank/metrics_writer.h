@@ -49,6 +49,8 @@ class MetricsWriter {
   // Waits while the folder takes nothing, for options.patience. Errors: OutputUnavailable;
   // Cancelled when asked to stop meanwhile.
   absl::Status Write(const train::StepSummary& step, int64_t epoch);
+  // The last one whose line is there, whoever wrote it; 0: none.
+  int64_t last_step() const { return last_step_; }
 
  private:
   MetricsWriter(MetricsOptions options, UniqueFd held, RecordFile lines, RecordFile events)
@@ -62,6 +64,7 @@ class MetricsWriter {
   const UniqueFd held_;  // the folder, locked
   RecordFile lines_;
   RecordFile events_;
+  int64_t last_step_ = 0;
   bool waited_ = false;  // for the record under way
 };
 

@@ -83,6 +83,14 @@ v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok) {
   return quiet;
 }
 
+v1::EpochBegins BeginsAt(const train::Decision& decision, const train::Counts& counts) {
+  v1::EpochBegins begins;
+  if (decision.step > 0) *begins.mutable_decision() = ToProto(decision);
+  begins.set_updates(counts.updates);
+  begins.set_skipped_in_a_row(counts.skipped_in_a_row);
+  return begins;
+}
+
 absl::StatusOr<train::Start> StartOf(const v1::EpochBegins& begins) {
   train::Start start;
   start.counts = {.updates = begins.updates(), .skipped_in_a_row = begins.skipped_in_a_row()};

@@ -17,6 +17,7 @@ bool IsCollateral(const absl::Status& ended);
 v1::RankError ErrorReport(const absl::Status& ended);
 v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok);
 
+v1::EpochBegins BeginsAt(const train::Decision& decision, const train::Counts& counts);
 // Errors: InvalidArgument, naming the field, for a decision that none can be.
 absl::StatusOr<train::Start> StartOf(const v1::EpochBegins& begins);
 v1::StepDecision ToProto(const train::Decision& decision);

@@ -1,6 +1,7 @@
 #include "worker/train/part_state.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -111,41 +112,71 @@ at::ScalarType ComputeType(job::Precision precision) {
   return at::kFloat;
 }
 
-PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+PartState::PartState(WithoutMemory, const plan::Plan& plan, const plan::Place& place, int32_t chunk,
                      const BufferOptions& options)
-    : place_(place), chunk_(chunk), parameters_(plan::ParametersOf(plan, place, chunk)) {
-  const auto on_device = at::TensorOptions().device(options.device);
-  weights_ = at::zeros({parameters_.elements}, on_device.dtype(options.compute));
-  if (parameters_.trained_extent == 0) return;
-  gradients_ =
-      at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options.compute)));
-  BuildBlocks(plan::ReductionOf(plan, place, chunk, parameters_), options.compute);
+    : options_(options),
+      place_(place),
+      chunk_(chunk),
+      parameters_(plan::ParametersOf(plan, place, chunk)) {
+  if (trains()) OutlineBlocks(plan::ReductionOf(plan, place, chunk, parameters_));
 }
 
-void PartState::BuildBlocks(const plan::Reduction& reduction, at::ScalarType compute) {
+PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+                     const BufferOptions& options)
+    : PartState(WithoutMemory(), plan, place, chunk, options) {
+  AllocateFlat();
+  for (StateBlock& block : blocks_) Allocate(block);
+}
+
+std::unique_ptr<PartState> PartState::Outline(const plan::Plan& plan, const plan::Place& place,
+                                              int32_t chunk, const BufferOptions& options) {
+  return std::unique_ptr<PartState>(new PartState(WithoutMemory(), plan, place, chunk, options));
+}
+
+void PartState::OutlineBlocks(const plan::Reduction& reduction) {
   const std::vector<FlagRun> flags = FlagRuns(parameters_);
   const auto primary = [&reduction](int32_t position) {
     return reduction.group[static_cast<size_t>(position)];
   };
-  StateBlock own{.primary = primary(reduction.self)};
-  std::map<int32_t, StateBlock> mirrored;  // by position
-  for (const plan::ReducedBucket& bucket : reduction.buckets) {
+  std::map<int32_t, std::vector<StateBlock>> mirrored;  // by position
+  for (size_t b = 0; b < reduction.buckets.size(); ++b) {
+    const plan::ReducedBucket& bucket = reduction.buckets[b];
+    const auto number = static_cast<int32_t>(b);
+    StateBlock& own = blocks_.emplace_back();
+    own.primary = primary(reduction.self);
+    own.bucket = number;
     for (const plan::UnitRange& run : bucket.own) AppendStateRuns(run, flags, &own);
     for (const plan::MirrorPeer& from : bucket.from_primaries) {
-      const auto [entry, first] = mirrored.try_emplace(from.peer);
-      if (first) entry->second = {.primary = primary(from.peer), .mirrors = true};
-      for (const plan::UnitRange& run : from.runs) AppendStateRuns(run, flags, &entry->second);
+      StateBlock& block = mirrored[from.peer].emplace_back();
+      block.primary = primary(from.peer);
+      block.mirrors = true;
+      block.bucket = number;
+      for (const plan::UnitRange& run : from.runs) AppendStateRuns(run, flags, &block);
     }
   }
-  blocks_.push_back(std::move(own));
-  for (auto& [position, block] : mirrored) blocks_.push_back(std::move(block));
-  const auto options = gradients_.options();
-  for (StateBlock& block : blocks_) {
-    block.first_moment = at::zeros({block.elements}, options);
-    block.second_moment = at::zeros({block.elements}, options);
-    if (block.mirrors || compute != gradients_.scalar_type())
-      block.master = at::zeros({block.elements}, options);
+  for (auto& [position, blocks] : mirrored)
+    std::move(blocks.begin(), blocks.end(), std::back_inserter(blocks_));
+}
+
+void PartState::AllocateFlat() {
+  const auto on_device = at::TensorOptions().device(options_.device);
+  if (!weights_.defined())
+    weights_ = at::zeros({parameters_.elements}, on_device.dtype(options_.compute));
+  if (trains() && !gradients_.defined()) {
+    gradients_ =
+        at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options_.compute)));
   }
+}
+
+void PartState::Allocate(StateBlock& block) const {
+  const auto zeros = [&] {
+    return at::zeros(
+        {block.elements},
+        at::TensorOptions().device(options_.device).dtype(GradientType(options_.compute)));
+  };
+  block.first_moment = zeros();
+  block.second_moment = zeros();
+  if (block.mirrors || !weights_are_masters()) block.master = zeros();
 }
 
 void PartState::Initialise(const plan::Plan& plan, int32_t threads) {

@@ -14,6 +14,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/plan/parameters.h"
@@ -42,6 +43,9 @@ class PartState {
   // Memory for all of it, zeros.
   PartState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
             const BufferOptions& options);
+  // Without memory: neither flat buffers nor the blocks' tensors.
+  static std::unique_ptr<PartState> Outline(const plan::Plan& plan, const plan::Place& place,
+                                            int32_t chunk, const BufferOptions& options);
 
   // Weights and masters are the plan's initial values, which every layout has alike.
   void Initialise(const plan::Plan& plan, int32_t threads);
@@ -52,10 +56,16 @@ class PartState {
   at::Tensor& weights() { return weights_; }
   // [trained_extent]; undefined where nothing trains
   at::Tensor& gradients() { return gradients_; }
-  // The primary's first, then mirrors by the primary's position in the data group; empty where
-  // nothing trains.
+  // What the rank is the primary home of first, then mirrors by the primary's position in the data
+  // group; of each home by bucket. Empty where nothing trains.
   std::vector<StateBlock>& blocks() { return blocks_; }
-  bool trains() const { return gradients_.defined(); }
+  bool trains() const { return parameters_.trained_extent > 0; }
+  // Whether the weights are the master copy of what the rank is the primary home of.
+  bool weights_are_masters() const { return options_.compute == GradientType(options_.compute); }
+
+  // Of an outline: zeros, where there is none yet.
+  void AllocateFlat();
+  void Allocate(StateBlock& block) const;
 
   void ZeroGradients() {
     if (gradients_.defined()) gradients_.zero_();
@@ -66,8 +76,12 @@ class PartState {
   void Recast();
 
  private:
-  void BuildBlocks(const plan::Reduction& reduction, at::ScalarType compute);
+  struct WithoutMemory {};
+  PartState(WithoutMemory, const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+            const BufferOptions& options);
+  void OutlineBlocks(const plan::Reduction& reduction);
 
+  BufferOptions options_;
   plan::Place place_;
   int32_t chunk_;
   plan::StageParameters parameters_;

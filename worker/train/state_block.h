@@ -1,9 +1,10 @@
-// worker/train/state_block.h: optimizer state of one pipeline part on one rank, by the home of
-// whose shares it is.
+// worker/train/state_block.h: optimizer state of one bucket of a pipeline part on one rank, by the
+// home of whose shares it is.
 //
-// A rank keeps one block of what it is the primary home of, and one of each primary whose shares it
-// mirrors (core/plan/reduction.h). Both get the same gradients, to the bit, and run the same
-// update, so they stay equal.
+// Of each bucket a rank keeps one block of what it is the primary home of, and one of each primary
+// whose shares it mirrors (core/plan/reduction.h). Both get the same gradients, to the bit, and run
+// the same update, so they stay equal. No element changes its bucket under another layout, so state
+// moves a bucket at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -27,7 +28,8 @@ struct StateRun {
 struct StateBlock {
   Rank primary;          // whose shares they are
   bool mirrors = false;  // somebody else's
-  int32_t home = 0;      // its number among all blocks of the process
+  int32_t bucket = 0;
+  int32_t home = 0;  // blocks of one part and primary are one home: its number in the process
   std::vector<StateRun> runs;
   int64_t elements = 0;
   // [elements]. Undefined: the weights themselves are the master copy. A mirror has one always, for

@@ -68,6 +68,8 @@ class StepKernels {
 
   // Predicated on `step` being decided: the home has applied it.
   virtual void MarkApplied(int32_t home, int64_t step) = 0;
+  // With nothing enqueued: there are so many homes from now on, and all have applied `step`.
+  virtual void SetHomes(int32_t homes, int64_t step) = 0;
   // With nothing enqueued: its state is that of `step`, from elsewhere.
   virtual void SetApplied(int32_t home, int64_t step) = 0;
   virtual int64_t applied(int32_t home) const = 0;

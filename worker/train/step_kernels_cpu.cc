@@ -121,6 +121,9 @@ class CpuStepKernels final : public StepKernels {
     if (decision.step == step && IsDecided(decision.verdict))
       applied_[static_cast<size_t>(home)] = step;
   }
+  void SetHomes(int32_t homes, int64_t step) override {
+    applied_.assign(static_cast<size_t>(homes), step);
+  }
   void SetApplied(int32_t home, int64_t step) override {
     applied_[static_cast<size_t>(home)] = step;
   }

@@ -20,14 +20,11 @@ cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 class CudaStepKernels final : public StepKernels {
  public:
-  explicit CudaStepKernels(int32_t homes) : homes_(homes) {
-    const size_t count = static_cast<size_t>(std::max(homes, 1));
+  explicit CudaStepKernels(int32_t homes) {
     C10_CUDA_CHECK(
         cudaHostAlloc(reinterpret_cast<void**>(&words_), sizeof(CommitWords), cudaHostAllocMapped));
     std::memset(static_cast<void*>(words_), 0, sizeof(CommitWords));
-    C10_CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&applied_), count * sizeof(int64_t),
-                                 cudaHostAllocMapped));
-    std::fill_n(applied_, count, 0);
+    SetHomes(homes, 0);
     C10_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&decisions_), 2 * sizeof(Decision)));
     C10_CUDA_CHECK(cudaMemset(decisions_, 0, 2 * sizeof(Decision)));
   }
@@ -116,6 +113,19 @@ class CudaStepKernels final : public StepKernels {
   void MarkApplied(int32_t home, int64_t step) override {
     LaunchMarkApplied(applied_ + home, step, decisions_ + step % 2, Stream());
   }
+  void SetHomes(int32_t homes, int64_t step) override {
+    const int32_t words = std::max(homes, kHomesAtLeast);
+    if (words > words_of_homes_) {
+      cudaFreeHost(applied_);
+      applied_ = nullptr;
+      C10_CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&applied_),
+                                   static_cast<size_t>(words) * sizeof(int64_t),
+                                   cudaHostAllocMapped));
+      words_of_homes_ = words;
+    }
+    homes_ = homes;
+    std::fill_n(applied_, words_of_homes_, step);
+  }
   void SetApplied(int32_t home, int64_t step) override {
     std::atomic_ref<int64_t>(applied_[home]).store(step);
   }
@@ -140,9 +150,11 @@ class CudaStepKernels final : public StepKernels {
   }
 
  private:
-  const int32_t homes_;
+  // Room for as many, so that another layout needs no other memory: a page at least is pinned.
+  static constexpr int32_t kHomesAtLeast = 512;
+  int32_t homes_ = 0, words_of_homes_ = 0;
   CommitWords* words_ = nullptr;   // pinned
-  int64_t* applied_ = nullptr;     // [homes], pinned
+  int64_t* applied_ = nullptr;     // [words_of_homes_], pinned
   Decision* decisions_ = nullptr;  // [2], on the device
   at::Tensor partials_;            // fp64; of one block after the other, on one stream
 };

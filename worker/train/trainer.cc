@@ -40,9 +40,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan,
 
 absl::Status Trainer::Prepare() {
   const Start start = options_.start.value_or(Start{});
-  const int64_t known = state_.decided().step;
   RETURN_IF_ERROR(state_.GoOn(plan_, start));
-  if (start.decision.step > known) Tell(start.decision);
+  // It may have gone on from there before, in the layout that it was decided in.
+  if (start.decision.step > state_.told()) Tell(start.decision);
   if (options_.start.has_value()) RETURN_IF_ERROR(executor_->RestoreParameters());
   if (!state_.options().device.is_cuda() || FirstStep() > plan_.spec.steps) return absl::OkStatus();
   return WarmUp();
@@ -98,26 +98,30 @@ void Trainer::AccountForLast() {
   Tell(decision);
 }
 
+StepSummary Trainer::SummaryOf(const Decision& decision) const {
+  return {.step = decision.step,
+          .loss = decision.loss,
+          .gradient_norm = decision.gradient_norm,
+          .learning_rate = LearningRate(plan_.spec.optimizer, decision.step, plan_.spec.steps),
+          .tokens = decision.volume.tokens,
+          .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
+          .images = decision.volume.images,
+          .sounds = decision.volume.sounds,
+          .skipped = decision.verdict == Verdict::kSkipped,
+          .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
+}
+
 void Trainer::Tell(const Decision& decision) {
   const SteadyTime now = std::chrono::steady_clock::now();
   const double seconds =
       last_decided_.has_value() ? std::chrono::duration<double>(now - *last_decided_).count() : 0;
-  StepSummary summary{
-      .step = decision.step,
-      .loss = decision.loss,
-      .gradient_norm = decision.gradient_norm,
-      .learning_rate = LearningRate(plan_.spec.optimizer, decision.step, plan_.spec.steps),
-      .tokens = decision.volume.tokens,
-      .counted_tokens = static_cast<int64_t>(decision.counted_tokens),
-      .images = decision.volume.images,
-      .sounds = decision.volume.sounds,
-      .seconds = seconds,
-      .skipped = decision.verdict == Verdict::kSkipped,
-      .corrupt_samples = static_cast<int64_t>(decision.corrupt_samples)};
+  StepSummary summary = SummaryOf(decision);
+  summary.seconds = seconds;
   if (decision.step > FirstStep()) summary.previous = executor_->ReadFigures(decision.step - 1);
   if (options_.trace_step > 0 && decision.step == options_.trace_step + 1)
     trace_ = summary.previous.instructions;
   last_decided_ = now;
+  state_.set_told(decision.step);
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
 }
 

@@ -91,6 +91,9 @@ class Trainer {
   // and not yet told.
   void AccountForLast();
 
+  // Of a decided step, without what this rank alone knows of it.
+  StepSummary SummaryOf(const Decision& decision) const;
+
   Executor& executor() { return *executor_; }
 
  private:

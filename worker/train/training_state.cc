@@ -1,6 +1,8 @@
 #include "worker/train/training_state.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,17 +10,18 @@
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "worker/train/learning_rate.h"
+#include "worker/train/relayout.h"
 
 namespace phalanx::train {
 namespace {
 
-std::unique_ptr<StepKernels> MakeKernels(at::Device device, int32_t homes) {
+std::unique_ptr<StepKernels> MakeKernels(at::Device device) {
 #ifdef PHALANX_WITH_CUDA
-  if (device.is_cuda()) return MakeCudaStepKernels(homes);
+  if (device.is_cuda()) return MakeCudaStepKernels(0);
 #else
   static_cast<void>(device);
 #endif
-  return MakeCpuStepKernels(homes);
+  return MakeCpuStepKernels(0);
 }
 
 Counts After(Counts counts, Verdict verdict) {
@@ -40,23 +43,42 @@ absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::Create(const plan:
 
 absl::StatusOr<std::unique_ptr<TrainingState>> TrainingState::CreateEmpty(
     const plan::Plan& plan, Rank rank, const BufferOptions& options) {
-  return std::unique_ptr<TrainingState>(new TrainingState(plan, rank, options));
+  std::unique_ptr<TrainingState> state = CreateNowhere(rank, options);
+  for (const plan::Place& place : plan.PlacesOf(rank)) {
+    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
+    for (int32_t chunk = 0; chunk < chunks; ++chunk)
+      state->parts_.push_back(std::make_unique<PartState>(plan, place, chunk, options));
+  }
+  state->NumberHomes();
+  state->layout_ = plan.digest;
+  return state;
 }
 
-TrainingState::TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options)
-    : options_(options),
+std::unique_ptr<TrainingState> TrainingState::CreateNowhere(Rank rank,
+                                                            const BufferOptions& options) {
+  return std::unique_ptr<TrainingState>(new TrainingState(rank, options));
+}
+
+TrainingState::TrainingState(Rank rank, const BufferOptions& options)
+    : rank_(rank),
+      options_(options),
+      kernels_(MakeKernels(options.device)),
       forward_stream_(NewStream(options.device)),
       backward_stream_(NewStream(options.device)),
       mirror_stream_(NewStream(options.device)),
-      reductions_(options.device) {
-  for (const plan::Place& place : plan.PlacesOf(rank)) {
-    const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
-    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-      parts_.push_back(std::make_unique<PartState>(plan, place, chunk, options));
-      for (StateBlock& block : parts_.back()->blocks()) block.home = homes_++;
+      reductions_(options.device) {}
+
+void TrainingState::NumberHomes() {
+  homes_ = 0;
+  for (const auto& part : parts_) {
+    std::map<Rank, int32_t> of_primary;
+    for (StateBlock& block : part->blocks()) {
+      const auto [entry, first] = of_primary.try_emplace(block.primary, homes_);
+      if (first) ++homes_;
+      block.home = entry->second;
     }
   }
-  kernels_ = MakeKernels(options.device, homes_);
+  kernels_->SetHomes(homes_, decided_.step);
 }
 
 void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
@@ -65,16 +87,27 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t st
   bool mirrors = false;
   for (StateBlock& block : part.blocks()) {
     if (!block.mirrors) {
-      Optimize(plan, part, block, step);
+      Update(plan, part, block, step);
       continue;
     }
     const c10::OptionalStreamGuard guard(mirror_stream_);
     if (!std::exchange(mirrors, true)) now.Await();
-    Optimize(plan, part, block, step);
+    Update(plan, part, block, step);
   }
+  MarkApplied(part, /*mirrors=*/false, step);
   if (!mirrors) return;
   const c10::OptionalStreamGuard guard(mirror_stream_);
+  MarkApplied(part, /*mirrors=*/true, step);
   mirrored_ = Moment::Now(options_.device);
+}
+
+void TrainingState::MarkApplied(PartState& part, bool mirrors, int64_t step) {
+  int32_t marked = -1;
+  for (const StateBlock& block : part.blocks()) {
+    if (block.mirrors != mirrors || block.home == marked) continue;
+    marked = block.home;  // blocks of a home follow each other
+    kernels_->MarkApplied(block.home, step);
+  }
 }
 
 void TrainingState::HoldState(const void* reader, std::function<void()> wait) {
@@ -87,8 +120,8 @@ void TrainingState::HoldState(const void* reader, std::function<void()> wait) {
 
 void TrainingState::AwaitMirrors() { mirrored_.Await(); }
 
-void TrainingState::Optimize(const plan::Plan& plan, PartState& part, StateBlock& block,
-                             int64_t step) {
+void TrainingState::Update(const plan::Plan& plan, PartState& part, StateBlock& block,
+                           int64_t step) {
   const job::Optimizer& optimizer = plan.spec.optimizer;
   // Of a step that is accounted for already, its own update is counted in.
   const bool counted = step == decided_.step && decided_.verdict == Verdict::kCommitted;
@@ -100,7 +133,6 @@ void TrainingState::Optimize(const plan::Plan& plan, PartState& part, StateBlock
                    .weight_decay = optimizer.weight_decay,
                    .update = counts_.updates + (counted ? 0 : 1)},
                   step);
-  kernels_->MarkApplied(block.home, step);
 }
 
 void TrainingState::Account(const Decision& decision) {
@@ -112,6 +144,7 @@ void TrainingState::Adopt(const Start& start) {
   decided_ = start.decision;
   counts_ = start.counts;
   reduced_step_ = 0;
+  told_ = decided_.step;
   kernels_->SetDecision(decided_);
   for (int32_t home = 0; home < homes_; ++home) kernels_->SetApplied(home, decided_.step);
 }
@@ -120,8 +153,7 @@ absl::Status TrainingState::CheckStart(const Start& start) const {
   const int64_t step = start.decision.step;
   if (step > 0 && !IsDecided(start.decision.verdict))
     return absl::FailedPreconditionError(absl::StrCat("step ", step, " is not decided"));
-  // A rank without a part decides alone and may be anywhere.
-  if (parts_.empty()) return absl::OkStatus();
+  if (!HoldsState()) return absl::OkStatus();
   if (step < decided_.step || step > decided_.step + 1) {
     return absl::FailedPreconditionError(absl::StrCat(
         "this rank's last decided step is ", decided_.step, ": it cannot go on from step ", step));
@@ -156,30 +188,82 @@ absl::Status TrainingState::Attributed(absl::Status ended) const {
 }
 
 absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
+  if (layout_ != plan.digest) {
+    return absl::FailedPreconditionError(absl::StrCat("this rank's state lies in ",
+                                                      layout_.empty() ? "no layout" : layout_,
+                                                      ", not in ", plan.digest));
+  }
   RETURN_IF_ERROR(CheckStart(start));
   const int64_t step = start.decision.step;
   kernels_->SetDecision(start.decision);
   if (step == decided_.step + 1) {
     Account(start.decision);
-  } else if (parts_.empty()) {
+  } else if (!HoldsState()) {
     decided_ = start.decision;
     counts_ = start.counts;
   }
   for (const auto& part : parts_) {
+    std::set<int32_t> behind;
     for (StateBlock& block : part->blocks()) {
-      if (kernels_->applied(block.home) < step) Optimize(plan, *part, block, step);
+      if (kernels_->applied(block.home) >= step) continue;
+      Update(plan, *part, block, step);
+      behind.insert(block.home);
     }
+    for (const int32_t home : behind) kernels_->MarkApplied(home, step);
     part->Recast();
   }
   reduced_step_ = 0;
   return absl::OkStatus();
 }
 
+absl::Status TrainingState::Leave(const plan::Plan& before) {
+  if (layout_.empty()) return absl::OkStatus();
+  if (layout_ != before.digest) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this rank's state lies in ", layout_, ", not in ", before.digest));
+  }
+  for (int32_t home = 0; home < homes_; ++home) {
+    if (kernels_->applied(home) == decided_.step) continue;
+    return absl::FailedPreconditionError(absl::StrCat("a part of this rank has applied step ",
+                                                      kernels_->applied(home),
+                                                      ", the last decided one is ", decided_.step));
+  }
+  for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
+  for (const auto& part : parts_) loose_.Add(before, *part);
+  parts_.clear();
+  layout_.clear();
+  reduced_step_ = 0;  // it is applied, and its buffers are laid out anew
+  NumberHomes();
+  return absl::OkStatus();
+}
+
+Holdings TrainingState::HoldingsNow() const {
+  Holdings holdings = loose_.HoldingsNow();
+  holdings.step = decided_.step;
+  return holdings;
+}
+
+absl::Status TrainingState::Enter(const plan::Plan& after, const Transfers& transfers,
+                                  const BulkGroup& group) {
+  if (!layout_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("this rank's state still lies in ", layout_));
+  }
+  Relayout relayout(after, rank_, options_, loose_, group, [this] { return stop_requested(); });
+  RETURN_IF_ERROR(relayout.Run(transfers));
+  parts_ = relayout.Take();
+  layout_ = after.digest;
+  warm_ = false;  // kernels of other shapes
+  NumberHomes();
+  return absl::OkStatus();
+}
+
 Standing TrainingState::StandingNow() const {
   Standing standing{.counts = counts_, .copied = copied()};
-  if (!parts_.empty()) standing.decided = decided_;
+  if (HoldsState()) standing.decided = decided_;
   for (const auto& part : parts_) {
+    int32_t told = -1;
     for (const StateBlock& block : part->blocks()) {
+      if (std::exchange(told, block.home) == block.home) continue;
       standing.homes.push_back({.module = part->place().module,
                                 .chunk = part->chunk(),
                                 .primary = block.primary,

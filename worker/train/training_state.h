@@ -4,11 +4,17 @@
 // It belongs to the rank process and outlives epochs, which borrow it. What is bound to one epoch
 // (communicators, program, messages, activations) is the executor's.
 //
+// It lies in one layout, or in none. To come from one to another (relayout.h) it goes on from the
+// last decided step in the old one (GoOn), leaves it (Leave) and enters the new one (Enter). If
+// that fails it lies in none, says what it holds (HoldingsNow), and can enter any layout of the job
+// that has the same stages.
+//
 // Whatever the moment at which an epoch ends, the state is one of two: it has applied the last
 // decided step, or it still holds that step's reduced gradients, since they are cleared only behind
 // its decision. So the next epoch can go on from the last step that any rank knows to be decided.
 //
-// Words: a *home* is a block of optimizer state (state_block.h), the rank's own or a mirror.
+// Words: a *home* is the optimizer state of one part's shares (state_block.h) of one primary, the
+// rank itself or one that it mirrors.
 //
 // Not thread-safe but for RequestStop, stop_requested and WishEnd.
 #pragma once
@@ -29,18 +35,22 @@
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/train/commit.h"
+#include "worker/train/holdings.h"
+#include "worker/train/loose_state.h"
 #include "worker/train/message_stream.h"
 #include "worker/train/part_reduction.h"
 #include "worker/train/part_state.h"
 #include "worker/train/step_kernels.h"
+#include "worker/train/transfers.h"
+#include "worker/train/verified_exchange.h"
 
 namespace phalanx::train {
 
-// Whose state it is. A state serves every epoch with the same layout, and no other.
+// Whose state it is, for as long as its process lives. It serves epochs with the layout that it
+// lies in, and comes to lie in others.
 struct StateIdentity {
   std::string store;  // of the coordinator that gave the job its number
   int64_t job = 0;
-  std::string plan;  // its digest, which does not tell epochs apart
   int32_t rank = 0;
   friend bool operator==(const StateIdentity&, const StateIdentity&) = default;
 };
@@ -81,7 +91,13 @@ class TrainingState {
                                                                     Rank rank,
                                                                     const BufferOptions& options);
 
+  // Lies in no layout and holds nothing: of a rank that comes to a job that has trained. Adopt what
+  // it goes on from, then Enter.
+  static std::unique_ptr<TrainingState> CreateNowhere(Rank rank, const BufferOptions& options);
+
   const BufferOptions& options() const { return options_; }
+  // The digest of the plan whose layout it lies in, which does not tell epochs apart; empty: none.
+  const std::string& layout() const { return layout_; }
   // By place in the order of the plan, then by chunk.
   const std::vector<std::unique_ptr<PartState>>& parts() const { return parts_; }
   StepKernels& kernels() { return *kernels_; }
@@ -114,12 +130,24 @@ class TrainingState {
   // An epoch begins that goes on from `start`, with nothing enqueued: applies start's step where
   // that is still to be done and makes the parameters of this rank's shares those of their masters.
   // Gradients are of no more use afterwards. Calling it again is harmless.
-  // Errors: FailedPrecondition if this state cannot go on from there.
+  // Errors: FailedPrecondition if this state cannot go on from there, or lies in another layout.
   absl::Status GoOn(const plan::Plan& plan, const Start& start);
 
   // With nothing enqueued: all homes, mirrors too, have been filled with the state of start's step,
   // and so have the parameters that do not train. GoOn from there brings the others.
   void Adopt(const Start& start);
+
+  // With nothing enqueued, behind GoOn: the state lies in no layout any more. Whoever named parts
+  // of it (executors, sections of checkpoints) must have gone. Moves no element. Nothing to do
+  // where it lies in none. Errors: FailedPrecondition if a home has not applied the last decided
+  // step, or the state lies in another layout.
+  absl::Status Leave(const plan::Plan& before);
+  // What it holds while it lies in no layout, and of which step.
+  Holdings HoldingsNow() const;
+  // It comes to lie in `after`; parameters are still to be gathered. All ranks that are named in
+  // `transfers`, or hold state, call it with the same list. Errors: those of Relayout::Run; then it
+  // lies in no layout and has lost nothing.
+  absl::Status Enter(const plan::Plan& after, const Transfers& transfers, const BulkGroup& group);
 
   // Somebody reads the state of the last decided step beside what is enqueued next: before any of
   // it is changed, `wait` is called once, on the thread that trains, to make the current stream (on
@@ -135,6 +163,10 @@ class TrainingState {
   void Account(const Decision& decision);
   const Decision& decided() const { return decided_; }
   const Counts& counts() const { return counts_; }
+
+  // The last step that this rank's process has told of (TrainerCallbacks::on_step), or need not.
+  int64_t told() const { return told_; }
+  void set_told(int64_t step) { told_ = step; }
 
   // Whether every kernel of its layout has run once in this process. Before that a kernel may be
   // loaded while others wait for this rank, and wait for them in turn.
@@ -154,11 +186,20 @@ class TrainingState {
   Standing StandingNow() const;
 
  private:
-  TrainingState(const plan::Plan& plan, Rank rank, const BufferOptions& options);
+  TrainingState(Rank rank, const BufferOptions& options);
+  // Numbers the homes of the parts, which have applied the last decided step.
+  void NumberHomes();
+  // Whether it knows of steps by itself: a rank without state decides alone and may be anywhere.
+  bool HoldsState() const { return !parts_.empty() || !loose_.empty(); }
   absl::Status CheckStart(const Start& start) const;
-  void Optimize(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step);
+  void Update(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step);
+  // Behind the last block of the part's homes, or of its mirrors.
+  void MarkApplied(PartState& part, bool mirrors, int64_t step);
 
+  const Rank rank_;
   const BufferOptions options_;
+  std::string layout_;
+  LooseState loose_;  // empty while it lies in a layout
   std::vector<std::unique_ptr<PartState>> parts_;
   int32_t homes_ = 0;
   std::unique_ptr<StepKernels> kernels_;
@@ -168,6 +209,7 @@ class TrainingState {
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;
+  int64_t told_ = 0;
   std::map<const void*, std::function<void()>> await_readers_;
   std::function<int64_t()> copied_;  // nullptr: nothing is kept there
   std::function<bool()> writing_;    // nullptr: none is written

@@ -244,8 +244,8 @@ void BM_PlanAfterALoss(benchmark::State& state) {
   const auto healthy = MakePlan(spec, MakeCluster(world / 8, 8), Epoch{1});
   const RankList lost = {state.range(1) == 2 ? Rank{1} : healthy->replicas(1).At(0, 3, 0, 5)};
   for (auto _ : state) {
-    auto layout = WithoutRanks(*healthy, lost);
-    auto plan = Expand(healthy->spec, *std::move(layout));
+    auto next = LayoutAfter(*healthy, {.lost = lost});
+    auto plan = Expand(healthy->spec, std::move(next->layout));
     if (!plan.ok()) state.SkipWithError(plan.status().ToString().c_str());
     benchmark::DoNotOptimize(plan->digest);
   }
@@ -261,7 +261,8 @@ void BM_MovesAfterALoss(benchmark::State& state) {
   job::JobSpec spec = LargeJob(world);
   if (state.range(1) != 0) spec.recovery.ladder = {job::Rung::kDropReplica};
   const auto healthy = MakePlan(spec, MakeCluster(world / 8, 8), Epoch{1});
-  const auto after = Expand(spec, *WithoutRanks(*healthy, {healthy->replicas(1).At(0, 3, 0, 5)}));
+  const auto after =
+      Expand(spec, LayoutAfter(*healthy, {.lost = {healthy->replicas(1).At(0, 3, 0, 5)}})->layout);
   for (auto _ : state) {
     const Moves moves = MovesBetween(*healthy, *after);
     state.counters["moves"] = static_cast<double>(moves.moves.size());

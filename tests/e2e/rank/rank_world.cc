@@ -158,7 +158,7 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
   run.set_address("127.0.0.1");
   run.set_threads(1);
   run.set_store(1);
-  if (begins.has_value()) *run.mutable_begins() = *begins;
+  run.mutable_assign()->set_goes_on(begins.has_value());
   if (alter != nullptr) alter(run);
   // As from a daemon, what ranks announce comes behind the order.
   const MutexLock lock(&passing_);
@@ -167,6 +167,15 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
     run.set_device_index(rank);
     const absl::Status sent =
         ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
+    support::Require(sent.ok(), sent.ToString());
+  }
+  if (!begins.has_value()) return;
+  v1::ToRank begin;
+  begin.mutable_begin()->set_job(kJob);
+  begin.mutable_begin()->set_epoch(epoch_);
+  *begin.mutable_begin()->mutable_begins() = *begins;
+  for (const auto& rank : ranks_) {
+    const absl::Status sent = rank->channel().Send(begin, support::kPatience);
     support::Require(sent.ok(), sent.ToString());
   }
 }

@@ -70,11 +70,11 @@ std::optional<plan::Plan> WithoutSome(const plan::Plan& healthy, uint64_t seed) 
       if (prng.Below(5) == 0) lost.push_back(Rank{rank});
     }
     if (lost.empty()) continue;
-    absl::StatusOr<plan::Layout> layout = plan::WithoutRanks(healthy, lost);
-    if (layout.ok()) {
-      left = *std::move(layout);
+    absl::StatusOr<plan::NextLayout> next = plan::LayoutAfter(healthy, {.lost = lost});
+    if (next.ok()) {
+      left = std::move(next->layout);
     } else {
-      EXPECT_EQ(layout.status().code(), absl::StatusCode::kFailedPrecondition) << layout.status();
+      EXPECT_EQ(next.status().code(), absl::StatusCode::kFailedPrecondition) << next.status();
     }
   }
   if (!left.has_value()) return std::nullopt;

@@ -39,6 +39,9 @@ struct Translate {
     return agent::PublishCommand{c.job, c.epoch, c.rank, absl::StrCat(c.step)};
   }
   agent::Command operator()(const Wish& c) const { return agent::WishCommand{c.job, c.epoch, ""}; }
+  agent::Command operator()(const BeginEpoch& c) const {
+    return agent::BeginEpochCommand{c.job, c.epoch, "begin"};
+  }
   agent::Command operator()(const FetchLogs& c) const {
     return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail, c.after};
   }

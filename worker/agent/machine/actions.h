@@ -101,6 +101,10 @@ struct SendRunEpoch {
   std::string index_path, validation_index_path;
   uint64_t store = 0;
 };
+struct SendBeginEpoch {
+  ProcessNumber process;
+  std::string payload;
+};
 struct SendRendezvous {
   ProcessNumber process;
   std::string payload;
@@ -149,8 +153,8 @@ struct LogLine {
 
 using Action =
     std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
-                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendRendezvous, SendPublish,
-                 SendWish, SendStopEpoch, SendQuit, TerminateProcess, KillProcess, FreeHostMemory,
-                 UploadLogs, Exit, LogLine>;
+                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendBeginEpoch,
+                 SendRendezvous, SendPublish, SendWish, SendStopEpoch, SendQuit, TerminateProcess,
+                 KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

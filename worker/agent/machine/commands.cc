@@ -56,7 +56,7 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   RememberEpoch(command.job, command.epoch);
   if (present != assignments_.end()) {
     AnswerAssign(present->second, absl::AbortedError("superseded by a newer epoch"));
-    reports_.Retire(command.job, Epoch{command.epoch.value - 1});
+    if (!command.goes_on) reports_.Retire(command.job, Epoch{command.epoch.value - 1});
   }
   assignment.command = std::make_shared<const AssignCommand>(command);
   assignment.to_answer.push_back(number);
@@ -75,6 +75,24 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   data_requests_[last_request_] = {
       .job = command.job, .document = command.document, .epoch = command.epoch};
   actions_.push_back(PrepareData{last_request_, command.job, command.document});
+}
+
+void Machine::Run(uint64_t number, const BeginEpochCommand& command) {
+  const auto present = assignments_.find(command.job);
+  if (present == assignments_.end() || present->second.command->epoch != command.epoch) {
+    return Answer(number, Superseded(command.job, command.epoch));
+  }
+  if (present->second.begin.empty()) {
+    present->second.begin = command.payload;
+    reports_.Retire(command.job, Epoch{command.epoch.value - 1});
+    for (const auto& [process_number, process] : processes_) {
+      if (process.job == command.job && process.state == ProcessState::kRunning &&
+          process.epoch == command.epoch) {
+        actions_.push_back(SendBeginEpoch{process_number, command.payload});
+      }
+    }
+  }
+  Answer(number, absl::OkStatus());
 }
 
 void Machine::Run(uint64_t number, const RendezvousCommand& command) {

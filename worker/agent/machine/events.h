@@ -51,7 +51,14 @@ struct AssignCommand {
   // Those whose device is gone or has no work in this epoch: no process is started for them.
   std::set<int32_t> without_work;
   bool writes_checkpoints = false;  // at an early end too
+  bool goes_on = false;             // from the state of an earlier epoch: until it begins, what the
+                                    // ranks of that one have said may be asked for again
   std::string payload;              // Assign
+};
+struct BeginEpochCommand {
+  JobId job;
+  Epoch epoch;
+  std::string payload;  // BeginEpoch
 };
 struct RendezvousCommand {
   JobId job;
@@ -85,8 +92,9 @@ struct WishCommand {
   std::string payload;  // Wish
 };
 struct UnknownCommand {};  // of a newer coordinator
-using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, RendezvousCommand,
-                             StopCommand, FetchLogsCommand, PublishCommand, WishCommand>;
+using Command =
+    std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
+                 RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand, WishCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;

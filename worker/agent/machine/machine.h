@@ -132,6 +132,7 @@ class Machine {
     int32_t starting = 0;                 // StartProcess orders not yet answered
     std::vector<uint64_t> to_answer;      // command numbers
     std::vector<std::string> rendezvous;  // payloads so far, in order
+    std::string begin;                    // the payload of BeginEpoch; empty: none came
   };
   struct Stopping {
     JobId job;
@@ -159,6 +160,7 @@ class Machine {
   void Run(uint64_t number, const UnknownCommand& command);
   void Run(uint64_t number, const PrepareDataCommand& command);
   void Run(uint64_t number, const AssignCommand& command);
+  void Run(uint64_t number, const BeginEpochCommand& command);
   void Run(uint64_t number, const RendezvousCommand& command);
   void Run(uint64_t number, const StopCommand& command);
   void Run(uint64_t number, const PublishCommand& command);

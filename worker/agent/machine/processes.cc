@@ -218,6 +218,7 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
   for (const std::string& payload : assignment.rendezvous) {
     actions_.push_back(SendRendezvous{number, payload});
   }
+  if (!assignment.begin.empty()) actions_.push_back(SendBeginEpoch{number, assignment.begin});
 }
 
 void Machine::AnswerAssign(Assignment& assignment, const absl::Status& status) {
@@ -304,7 +305,12 @@ bool Machine::MayEndWithCheckpoint(const Process& process) const {
 std::vector<RunningAssignment> Machine::Running() const {
   std::set<std::pair<JobId, Epoch>> running;
   for (const auto& [number, process] : processes_) {
-    if (process.state != ProcessState::kEnding) running.emplace(process.job, process.epoch);
+    if (process.state == ProcessState::kEnding) continue;
+    // One that is to leave its epoch for another is no less there for that one.
+    const auto assigned = assignments_.find(process.job);
+    const bool goes_over =
+        assigned != assignments_.end() && assigned->second.rank_of_device.contains(process.device);
+    running.emplace(process.job, goes_over ? assigned->second.command->epoch : process.epoch);
   }
   // An assignment whose data is still being read has no process yet and is no less taken on.
   for (const auto& [job, assignment] : assignments_) {

@@ -2,6 +2,7 @@
 // workers that do what a test says.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -79,8 +80,17 @@ class Harness {
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.limits, order.epoch);
       if (plan.ok() && order.layout.has_value()) plan->layout = **order.layout;
+      if (plan.ok() && !order.lost.empty()) Lose(order, *plan);
       Step(PlanComputed{order.number, std::move(plan)});
     }
+  }
+  // The layout without the ranks that the order names.
+  static void Lose(const ComputePlan& order, PlanSummary& plan) {
+    plan::RankList& lost = plan.layout.lost;
+    lost.insert(lost.end(), order.lost.begin(), order.lost.end());
+    std::sort(lost.begin(), lost.end());
+    plan.layout.epoch = order.epoch;
+    absl::StrAppend(&plan.digest, " without ", lost.size());
   }
   void Commit() {
     while (stored_ < records.size()) CommitUpTo(records.size());

@@ -34,6 +34,7 @@ JobRequestPtr FullRequest() {
                  .corrupt_max = 5,
                  .time_limit = absl::Milliseconds(90'500),
                  .checkpoints = true,
+                 .recovers = true,
                  .priority = 2,
                  .world = 6,
                  .devices = 8,
@@ -55,7 +56,8 @@ plan::Layout FullLayout() {
                       {.layers = {1},
                        .state_home = job::StateHome::kHost,
                        .state_copies = 2,
-                       .recompute = job::Recompute::kSelective}},
+                       .recompute = job::Recompute::kSelective,
+                       .admitted_homes = plan::HomeChoice{job::StateHome::kMirror, 3}}},
           .nodes = {{"n", {0, 2}}, {"m", {1}}},
           .lost = {Rank{6}},
           .idle = {Rank{2}, Rank{7}},
@@ -159,6 +161,41 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.checkpoint_step, after.checkpoint_step);
   EXPECT_EQ(before.publishing, after.publishing);
   EXPECT_EQ(before.last_checkpoint, after.last_checkpoint);
+}
+
+TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
+  const EpochStart start{.decision = StepDecision{.verdict = StepDecision::Verdict::kSkipped,
+                                                  .step = 6,
+                                                  .loss = 1,
+                                                  .gradient_norm = 2,
+                                                  .gradient_scale = 3,
+                                                  .counted_tokens = 4,
+                                                  .corrupt_samples = 5,
+                                                  .tokens = 6,
+                                                  .images = 7,
+                                                  .sounds = 8},
+                         .updates = 5,
+                         .skipped_in_a_row = 1};
+  const auto again = [](decltype(JournalRecord::body) body) {
+    const JournalRecord record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
+    return *DecodeRecord(EncodeRecord(record, 7), 7);
+  };
+  std::vector<JournalRecord> records = {
+      OneOfEach()[0], OneOfEach()[1],
+      again(EpochPlanned{.layout = plan::Layout{.epoch = Epoch{2}}, .state_epoch = Epoch{1}}),
+      again(EpochBegan{Epoch{2}, start})};
+  std::vector<JobEvent> events;
+  const JobState state = Replay(records, events);
+  EXPECT_TRUE(state.goes_on());
+  EXPECT_EQ(state.state_epoch, Epoch{1});
+  EXPECT_EQ(state.start, start);
+}
+
+TEST(RecordCodecTest, StartThatNoneCanBe_IsRefused) {
+  v1::JournalRecord record;
+  record.mutable_epoch_began()->mutable_begins()->mutable_decision()->set_step(3);
+  EXPECT_THAT(DecodeUnsealedRecord(record.SerializeAsString()).status().message(),
+              HasSubstr("epoch_began.begins"));
 }
 
 TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {

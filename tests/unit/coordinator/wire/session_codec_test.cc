@@ -170,6 +170,45 @@ TEST(CommandTest, Assign_CarriesEverything) {
   EXPECT_TRUE(command.assign().writes_checkpoints());
 }
 
+TEST(CommandTest, BeginEpoch_CarriesTheDecision) {
+  v1::Command command;
+  const EpochStart start{.decision = StepDecision{.step = 6, .gradient_scale = 0.1}, .updates = 6};
+  ToProto(3, BeginEpoch{JobId{7}, Epoch{2}, start}, &command);
+  EXPECT_EQ(command.begin_epoch().job(), 7);
+  EXPECT_EQ(command.begin_epoch().epoch(), 2);
+  EXPECT_EQ(FromProto(command.begin_epoch().begins()), start);
+}
+
+TEST(MessageTest, Quiet_SaysWhereTheStateStands) {
+  v1::OpenSessionRequest message;
+  v1::RankReport& report = *message.mutable_rank_report();
+  report.set_job(7);
+  report.set_epoch(1);
+  report.set_rank(2);
+  v1::RankQuiet& quiet = *report.mutable_quiet();
+  quiet.mutable_decision()->set_step(6);
+  quiet.mutable_decision()->set_verdict(v1::StepDecision::COMMITTED);
+  quiet.set_updates(5);
+  quiet.set_context_ok(true);
+  quiet.set_copied(4);
+  v1::RankQuiet::Home& home = *quiet.add_homes();
+  home.set_module(1);
+  home.set_chunk(2);
+  home.set_primary(3);
+  home.set_applied(5);
+  const RankQuiet expected{.known = {.decision = StepDecision{.step = 6}, .updates = 5},
+                           .homes = {{.module = 1, .chunk = 2, .primary = 3, .applied = 5}},
+                           .context_ok = true,
+                           .copied = 4};
+  const auto event = EventFromProto(SessionId{1}, message);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(std::get<RankQuiet>(std::get<RankReported>(*event).report), expected);
+  for (const int64_t step : {int64_t{0}, int64_t{-3}}) {
+    quiet.mutable_decision()->set_step(step);
+    EXPECT_FALSE(EventFromProto(SessionId{1}, message).has_value()) << "no step " << step;
+  }
+}
+
 TEST(CommandTest, Wish_NamesItsEpoch) {
   v1::Command command;
   ToProto(4, Wish{JobId{1}, Epoch{2}}, &command);

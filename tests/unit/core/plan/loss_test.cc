@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/prng.h"
 #include "core/base/violation.h"
+#include "core/plan/speeds.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/must_plan.h"
 
@@ -51,6 +52,13 @@ Plan Expanded(const job::JobSpec& spec, const absl::StatusOr<Layout>& layout) {
   auto plan = Expand(spec, *layout);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : Plan();
+}
+
+// Devices beyond the ranks stay idle.
+absl::StatusOr<Layout> WithoutRanks(const Plan& plan, RankList lost) {
+  absl::StatusOr<NextLayout> next = LayoutAfter(plan, {.lost = std::move(lost), .spares = false});
+  if (!next.ok()) return next.status();
+  return std::move(next->layout);
 }
 
 Plan Without(const Plan& plan, std::vector<int32_t> lost) {

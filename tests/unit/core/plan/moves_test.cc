@@ -113,8 +113,20 @@ RankList DrawLoss(Prng& prng, const Plan& plan) {
       if (std::find(before.begin(), before.end(), rank) == before.end()) lost.insert(rank);
     }
     RankList ranks(lost.begin(), lost.end());
-    if (WithoutRanks(plan, ranks).ok()) return ranks;
+    if (LayoutAfter(plan, {.lost = ranks}).ok()) return ranks;
   }
+}
+
+// The places that have these devices of one plan in the next one.
+std::set<Rank> NowAt(const Plan& before, const Plan& after, const std::set<Rank>& places) {
+  const std::set<Rank> lost(after.layout.lost.begin(), after.layout.lost.end());
+  std::set<Rank> now;
+  for (Rank old : places) {
+    for (Rank place{0}; place.value < static_cast<int32_t>(after.node_of.size()); ++place.value) {
+      if (!lost.contains(place) && after.DeviceOf(place) == before.DeviceOf(old)) now.insert(place);
+    }
+  }
+  return now;
 }
 
 void ExpectMovesLeadFromTo(const Plan& before, const Plan& after) {
@@ -122,12 +134,15 @@ void ExpectMovesLeadFromTo(const Plan& before, const Plan& after) {
   Homes homes = HomesOfAll(before);
   const Homes expected = HomesOfAll(after);
   const std::set<Rank> lost(after.layout.lost.begin(), after.layout.lost.end());
-  const Homes had = homes;
+  std::map<std::set<Rank>, std::set<Rank>> now_at;
   for (auto& [ruler, elements] : homes) {
     for (std::set<Rank>& of : elements) {
-      std::erase_if(of, [&lost](Rank rank) { return lost.contains(rank); });
+      const auto [known, is_new] = now_at.try_emplace(of);
+      if (is_new) known->second = NowAt(before, after, of);
+      of = known->second;
     }
   }
+  const Homes had = homes;
   int64_t moved = 0;
   for (const Move& move : moves.moves) {
     const Ruler ruler{move.part, move.bucket, move.family};
@@ -139,8 +154,7 @@ void ExpectMovesLeadFromTo(const Plan& before, const Plan& after) {
       EXPECT_EQ(left.contains(move.from), move.source == Move::Source::kRank);
       EXPECT_FALSE(lost.contains(move.from));
       if (move.source != Move::Source::kCheckpoint) continue;
-      EXPECT_TRUE(std::all_of(left.begin(), left.end(),
-                              [&lost](Rank rank) { return lost.contains(rank); }));
+      EXPECT_TRUE(left.empty());
     }
   }
   int64_t fewest = 0;
@@ -167,7 +181,8 @@ TEST(MovesTest, AppliedToTheOldTable_GiveTheNewOne_WithTheFewestBytes) {
     Plan before = healthy;
     before.spec.recovery.widths = seed % 2 == 0 ? job::Widths::kOwn : job::Widths::kParity;
     for (int loss = 0; loss < 2; ++loss) {
-      auto after = Expand(before.spec, *WithoutRanks(before, DrawLoss(prng, before)));
+      auto after =
+          Expand(before.spec, LayoutAfter(before, {.lost = DrawLoss(prng, before)})->layout);
       ASSERT_TRUE(after.ok()) << after.status();
       ExpectMovesLeadFromTo(before, *after);
       for (int32_t pp = 0; pp < 2; ++pp) unequal += after->replicas(1).EqualWidths(pp) ? 0 : 1;
@@ -177,10 +192,52 @@ TEST(MovesTest, AppliedToTheOldTable_GiveTheNewOne_WithTheFewestBytes) {
   EXPECT_GT(unequal, 25);
 }
 
+// Devices change hands: those of spares, of replicas that are left out, and others that come.
+TEST(MovesTest, DevicesThatTakeOver_KeepWhatTheyHave) {
+  int32_t moved = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Prng prng(seed);
+    Plan before = MustPlan(SmallJob(), 22 + static_cast<int32_t>(seed % 3));
+    for (int step = 0; step < 4; ++step) {
+      Change change;
+      const RankList& lost = before.layout.lost;
+      if (step % 2 == 1 && !lost.empty()) {
+        const Rank back = lost[prng.Below(lost.size())];
+        change.returned[back] = before.DeviceOf(back);
+        if (prng.Below(2) == 0) change.returned[back] = {"new", static_cast<int32_t>(seed)};
+      } else {
+        change.lost = DrawLoss(prng, before);
+      }
+      const auto next = LayoutAfter(before, change);
+      if (!next.ok()) continue;
+      auto after = Expand(before.spec, next->layout);
+      ASSERT_TRUE(after.ok()) << after.status();
+      ExpectMovesLeadFromTo(before, *after);
+      moved += after->layout.nodes == before.layout.nodes ? 0 : 1;
+      before = *std::move(after);
+    }
+  }
+  EXPECT_GT(moved, 20);
+}
+
+// Replica 0 loses its first stage, replica 1 its second: one of them is whole with what the other
+// one has left, which mirrors what is lost.
+TEST(MovesTest, MirrorThatTakesOver_HasItAll) {
+  const Plan healthy = MustPlan(AJob().Module("language", Llama(), {.dp = 2, .pp = 2}), 4);
+  const Rank first = healthy.replicas(0).At(0, 0, 0, 0),
+             second = healthy.replicas(0).At(1, 1, 0, 0);
+  const auto next = LayoutAfter(healthy, {.lost = {first, second}});
+  ASSERT_TRUE(next.ok()) << next.status();
+  const Moves moves = MovesBetween(healthy, *Expand(healthy.spec, next->layout));
+  EXPECT_THAT(moves.moves, IsEmpty());
+  EXPECT_EQ(moves.steps_lost, 0);
+}
+
 TEST(MovesTest, StagesThatKeepTheirRanks_MoveNothing) {
   const Plan healthy = MustPlan(SmallJob(), 22);
-  const auto after =
-      Expand(healthy.spec, *WithoutRanks(healthy, {healthy.replicas(1).At(1, 1, 0, 2)}));
+  const auto after = Expand(
+      healthy.spec, LayoutAfter(healthy, {.lost = {healthy.replicas(1).At(1, 1, 0, 2)}})->layout);
   const Moves moves = MovesBetween(healthy, *after);
   EXPECT_GT(moves.moves.size(), 0u);
   EXPECT_THAT(moves.moves, Each(Field(&Move::part, PartId{1, 1, 0})));
@@ -197,7 +254,8 @@ TEST(MovesTest, WhatHasNoHomeLeft_CostsStepsSinceItWasKept) {
     job.spec().recovery.state_copies = state_copies;
     const auto healthy = MakePlan(job, MakeCluster(2, 1), Epoch{1});
     EXPECT_TRUE(healthy.ok()) << healthy.status();
-    return MovesBetween(*healthy, *Expand(healthy->spec, *WithoutRanks(*healthy, {Rank{1}})));
+    return MovesBetween(*healthy,
+                        *Expand(healthy->spec, LayoutAfter(*healthy, {.lost = {Rank{1}}})->layout));
   };
   // A single replica: the second home is host memory of the node, whose daemon outlives its device.
   const Moves host = moves_of(2);

@@ -103,7 +103,7 @@ Amounts AmountsOf(const Plan& before, const Plan& after) {
 }
 
 Plan Without(const Plan& plan, const RankList& lost) {
-  auto after = Expand(plan.spec, *WithoutRanks(plan, lost));
+  auto after = Expand(plan.spec, LayoutAfter(plan, {.lost = lost, .spares = false})->layout);
   EXPECT_TRUE(after.ok()) << after.status();
   return *std::move(after);
 }

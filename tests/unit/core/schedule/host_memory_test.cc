@@ -202,6 +202,8 @@ TEST(HostMemoryTest, LastReplicaOfAJobThatBeginsWithoutTheOthers_HasASecondHomeW
   const absl::StatusOr<plan::Plan> without = AdmitWithout(healthy, {Rank{0}}, {.nodes = {1}});
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_EQ(without->layout.modules[0].state_copies, 1);
+  EXPECT_EQ(without->layout.modules[0].admitted_homes,
+            (plan::HomeChoice{job::StateHome::kMirror, 2}));
   EXPECT_THAT(without->notes,
               Contains(HasSubstr("optimizer state of module language has no second home: node-0 "
                                  "needs ")));

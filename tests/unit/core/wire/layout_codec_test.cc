@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+
 #include "core/job/schema.h"
 
 namespace phalanx::wire {
@@ -13,7 +16,10 @@ using ::testing::HasSubstr;
 plan::Layout Under(job::ScheduleName schedule, job::StateHome home) {
   return {.derivation = 3,
           .schedule = {.name = schedule},
-          .modules = {{.layers = {1}, .state_home = home, .order = {2, 0, 1}}}};
+          .modules = {{.layers = {1},
+                       .state_home = home,
+                       .order = {2, 0, 1},
+                       .admitted_homes = plan::HomeChoice{home, 3}}}};
 }
 
 TEST(LayoutCodecTest, EveryScheduleAndStateHome_ComesBack) {
@@ -32,6 +38,16 @@ TEST(LayoutCodecTest, EveryScheduleAndStateHome_ComesBack) {
   }
 }
 
+TEST(LayoutCodecTest, MessageFromBeforeAdmittedHomes_HasNone) {
+  v1::Layout message;
+  ToProto(Under(job::ScheduleName::k1F1B, job::StateHome::kHost), &message);
+  message.mutable_modules(0)->clear_admitted_home();
+  message.mutable_modules(0)->clear_admitted_copies();
+  const absl::StatusOr<plan::Layout> layout = FromProto(message);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->modules[0].admitted_homes, std::nullopt);
+}
+
 // A layout leaves nothing open.
 TEST(LayoutCodecTest, NamesThatNoLayoutHas_AreRefused) {
   v1::Layout layout;
@@ -43,6 +59,11 @@ TEST(LayoutCodecTest, NamesThatNoLayoutHas_AreRefused) {
     changed = layout;
     changed.mutable_modules(0)->set_state_home(name);
     EXPECT_THAT(FromProto(changed).status().message(), HasSubstr("does not know"));
+    if (name[0] == '\0') continue;  // it has the homes that it was admitted with
+    changed = layout;
+    changed.mutable_modules(0)->set_admitted_home(name);
+    EXPECT_THAT(FromProto(changed).status().message(),
+                HasSubstr("admitted_home is \"" + std::string(name) + "\", which this"));
   }
 }
 

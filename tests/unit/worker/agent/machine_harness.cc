@@ -74,6 +74,9 @@ std::string ToLine(const Action& action) {
                                 Of(a.assign->job, a.assign->epoch), " rank ", a.rank, " device ",
                                 a.device);
           },
+          [](const SendBeginEpoch& a) {
+            return absl::StrCat("BeginEpoch p", a.process.value, " ", a.payload);
+          },
           [](const SendRendezvous& a) {
             return absl::StrCat("Rendezvous p", a.process.value, " ", a.payload);
           },

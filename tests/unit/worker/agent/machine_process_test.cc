@@ -393,6 +393,15 @@ TEST_F(AgentEarlyEndTest, Wish_IsForAllRanksOfItsEpoch) {
               ElementsAre("Result 4 ABORTED"));
 }
 
+TEST_F(AgentEarlyEndTest, BeginEpoch_IsForAllRanksOfItsEpoch_Once) {
+  EXPECT_THAT(h_.Command(3, BeginEpochCommand{JobId{7}, Epoch{1}, "here"}),
+              ElementsAre("BeginEpoch p1 here", "BeginEpoch p2 here", "Result 3 OK"));
+  EXPECT_THAT(h_.Command(4, BeginEpochCommand{JobId{7}, Epoch{1}, "here"}),
+              ElementsAre("Result 4 OK"));
+  EXPECT_THAT(h_.Command(5, BeginEpochCommand{JobId{7}, Epoch{2}, "here"}),
+              ElementsAre("Result 5 ABORTED"));
+}
+
 TEST_F(AgentEarlyEndTest, Termination_LeavesRanksThatWriteCheckpoints_UntilTheyAreStopped) {
   EXPECT_THAT(h_.Feed(TerminationRequested{}),
               ElementsAre("Heartbeat [job-7/1@0,job-8/1@0] draining", "Quit p3"));

@@ -96,6 +96,22 @@ TEST(TranslateTest, Wish_IsPassedOnAsItCame) {
       std::get<AssignCommand>(std::get<CommandReceived>(*assigned).command).writes_checkpoints);
 }
 
+TEST(TranslateTest, BeginEpoch_IsPassedOnAsItCame) {
+  v1::OpenSessionResponse response;
+  response.mutable_command()->set_command_number(4);
+  v1::BeginEpoch& sent = *response.mutable_command()->mutable_begin_epoch();
+  sent.set_job(7);
+  sent.set_epoch(2);
+  sent.mutable_begins()->set_updates(3);
+  const std::string payload = sent.SerializeAsString();
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  const auto& begin = std::get<BeginEpochCommand>(std::get<CommandReceived>(*event).command);
+  EXPECT_EQ(begin.job, JobId{7});
+  EXPECT_EQ(begin.epoch, Epoch{2});
+  EXPECT_EQ(begin.payload, payload);
+}
+
 TEST(TranslateTest, Command_OfANewerCoordinator_IsUnknown_AndAnEmptyMessageNothing) {
   v1::OpenSessionResponse response;
   EXPECT_FALSE(EventOf(SessionNumber{1}, response).has_value());

@@ -126,8 +126,9 @@ plan::Plan NarrowedPlan() {
                                 .Edge("vision", "language", {.projector = 32})
                                 .Batch(4, 2);
   const plan::Plan healthy = PlanOf(spec);
-  return *plan::Expand(spec,
-                       *plan::WithoutRanks(healthy, {Rank{1}, Rank{2}, Rank{5}, Rank{8}, Rank{9}}));
+  return *plan::Expand(
+      spec,
+      plan::LayoutAfter(healthy, {.lost = {Rank{1}, Rank{2}, Rank{5}, Rank{8}, Rank{9}}})->layout);
 }
 
 // Whoever gathers knows of all that its tensor group gathers, whether or not rows come to it.

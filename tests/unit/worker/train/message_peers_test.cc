@@ -170,7 +170,8 @@ TEST(MessagePeersTest, DataGroupsWithoutMirrors_HaveCollectivesAlone) {
 TEST(MessagePeersTest, ReplicasOfUnequalWidths_TalkOnTheirDataGroup) {
   const plan::Plan healthy =
       PlanOf(AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1));
-  const auto plan = plan::Expand(healthy.spec, *plan::WithoutRanks(healthy, {Rank{3}}));
+  const auto plan =
+      plan::Expand(healthy.spec, plan::LayoutAfter(healthy, {.lost = {Rank{3}}})->layout);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(*plan);
   const auto data = std::find_if(specs.begin(), specs.end(),

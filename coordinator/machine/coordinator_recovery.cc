@@ -1,0 +1,219 @@
+// From the loss of ranks to the first step of the layout that is left (recovery.h).
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+
+// The ranks that go with what a failure is blamed on.
+std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
+  const bool of_node =
+      cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;
+  const Team* team = of_node ? run.TeamOf(cause.node) : nullptr;
+  std::set<int32_t> ranks;
+  if (team == nullptr) {
+    if (cause.rank >= 0) ranks.insert(cause.rank);
+    return ranks;
+  }
+  for (int32_t rank = team->first_rank; rank < team->end_rank(); ++rank) {
+    if (run.ranks[static_cast<size_t>(rank)].used) ranks.insert(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+bool Coordinator::MayRecover(const Job& job) const {
+  if (!job.run.has_value() || !job.state.request->recovers) return false;
+  if (job.state.phase != job::JobPhase::kRunning) return false;
+  if (job.recovery.has_value() && job.recovery->began) return false;
+  return std::none_of(job.run->ranks.begin(), job.run->ranks.end(),
+                      [](const RankState& rank) { return rank.succeeded; });
+}
+
+void Coordinator::StartRecovery(Job& job, FailureCause cause) {
+  Run& run = *job.run;
+  std::set<int32_t> lost = RanksOf(run, cause);
+  if (job.recovery.has_value()) {
+    std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
+    if (lost.empty()) return;
+  } else {
+    Recovery& recovery =
+        job.recovery.emplace(Recovery{.from = job.state.epoch, .cause = cause, .since = now_});
+    recovery.quiets = std::exchange(run.quiets, {});
+    for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
+      const auto number = static_cast<int32_t>(rank);
+      if (run.ranks[rank].used && !recovery.quiets.contains(number))
+        recovery.awaited.insert(number);
+    }
+  }
+  Recovery& recovery = *job.recovery;
+  for (const int32_t rank : lost) {
+    recovery.awaited.erase(rank);
+    recovery.quiets.erase(rank);
+  }
+  recovery.lost.insert(lost.begin(), lost.end());
+  recovery.planned = false;
+  run.accusations.clear();
+  run.accuser_killed.reset();
+  run.settle_deadline = run.quiet_deadline = absl::InfiniteFuture();
+  Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
+                            cause.message, job.state.epoch});
+  if (job.planning.has_value()) {
+    actions_.push_back(DropPlan{job.planning->number});
+    EndPlanning(job);
+  }
+  // What the present layout still counts on: it may be one that never began.
+  plan::RankList gone;
+  for (const int32_t rank : recovery.lost) {
+    const plan::RankList& known = job.state.layout->lost;
+    if (std::find(known.begin(), known.end(), Rank{rank}) == known.end())
+      gone.push_back(Rank{rank});
+  }
+  OrderPlan(job, *job.state.placement, job.state.layout, std::move(gone));
+}
+
+void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+  Recovery& recovery = *job.recovery;
+  if (!plan.ok()) {
+    FailureCause cause = recovery.cause;
+    absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
+    return Fail(job, std::move(cause));
+  }
+  job.run = MakeRun(plan->layout);
+  WatchEnd(job);
+  job.run->data_digest = plan->layout.data_digest;
+  Commit(job, EpochPlanned{.layout = plan->layout,
+                           .plan_digest = plan->digest,
+                           .checkpoint = job.state.checkpoint,
+                           .host_memory = plan->host_memory,
+                           .state_epoch = recovery.from});
+  TellNotes(job, *plan);
+  ChargeNodes(job);
+  recovery.planned = true;
+  AssignAll(job);
+  SetDeadline(job, job.run->quiet_deadline, options_.quiet_timeout);
+  CheckQuiet(job);
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
+  if (job.state.IsTerminal()) return;
+  if (!job.recovery.has_value()) {
+    job.run->quiets[rank] = report;
+    return;
+  }
+  Recovery& recovery = *job.recovery;
+  if (recovery.awaited.erase(rank) == 0) return;
+  if (!report.context_ok) {
+    return OnFailure(
+        job, CauseOf(job, rank, FailureKind::kDeviceFailed,
+                     absl::StrCat("rank ", rank, ": its device has not done what it was given")));
+  }
+  recovery.quiets[rank] = report;
+  CheckQuiet(job);
+}
+
+void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
+  if (!job.recovery.has_value() || event.epoch != job.recovery->from) return;
+  Recovery& recovery = *job.recovery;
+  if (const auto* quiet = std::get_if<RankQuiet>(&event.report))
+    return OnReport(job, event.rank, *quiet);
+  if (const auto* step = std::get_if<StepReport>(&event.report)) {
+    if (recovery.began) return;
+    NoteDecided(job, event.decided);
+    return OnReport(job, event.rank, *step);
+  }
+  const auto* exited = std::get_if<RankExited>(&event.report);
+  if (exited == nullptr || recovery.lost.contains(event.rank)) return;
+  const RankState& now = job.run->ranks[static_cast<size_t>(event.rank)];
+  if (now.used) return OnReport(job, event.rank, *exited);
+  // It has no work in the next epoch, so its process was ended.
+  recovery.awaited.erase(event.rank);
+  CheckQuiet(job);
+}
+
+void Coordinator::CheckQuiet(Job& job) {
+  Recovery& recovery = *job.recovery;
+  if (!recovery.planned || recovery.began || !recovery.awaited.empty()) return;
+  const absl::StatusOr<EpochStart> start = Settle(recovery.quiets, job.decided);
+  if (!start.ok()) {
+    FailureCause cause = recovery.cause;
+    absl::StrAppend(&cause.message,
+                    "; where training stands is not known: ", start.status().message());
+    return Fail(job, std::move(cause));
+  }
+  recovery.began = true;
+  job.run->quiet_deadline = absl::InfiniteFuture();
+  Commit(job, EpochBegan{job.state.epoch, *start});
+  for (const Team& team : job.run->teams) TellBegin(job, team);
+  SetDeadline(job, job.run->start_deadline, options_.start_timeout);
+}
+
+void Coordinator::TellBegin(const Job& job, const Team& team) {
+  const auto node = nodes_.find(team.node);
+  if (node == nodes_.end() || !job.run->HasWork(team)) return;
+  Tell(job, NodeCommand{team.node, node->second.incarnation,
+                        BeginEpoch{job.state.id, job.state.epoch, *job.state.start}});
+}
+
+// An order may have been lost with a coordinator before this one.
+void Coordinator::TellBeginAgain(const Node& node) {
+  for (JobId id : active_) {
+    const Job& job = jobs_.at(id);
+    const Team* team = job.run->TeamOf(node.name);
+    if (team != nullptr && !job.state.IsTerminal() && job.state.start.has_value())
+      TellBegin(job, *team);
+  }
+}
+
+void Coordinator::OnQuietDeadline(Job& job) {
+  const std::set<int32_t> silent = job.recovery->awaited;
+  job.run->quiet_deadline = absl::InfiniteFuture();
+  for (const int32_t rank : silent) {
+    if (job.state.IsTerminal() || !job.recovery.has_value()) return;
+    OnFailure(job,
+              CauseOf(job, rank, FailureKind::kPeerLost,
+                      absl::StrCat("rank ", rank, " has not left epoch ", job.recovery->from.value,
+                                   " within ", absl::FormatDuration(options_.quiet_timeout))));
+  }
+}
+
+void Coordinator::CheckRecovered(Job& job) {
+  Recovery& recovery = *job.recovery;
+  Run& run = *job.run;
+  if (!recovery.began || !run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  run.start_deadline = absl::InfiniteFuture();
+  Commit(job, EventRecorded{
+                  "Recovered",
+                  absl::StrCat("without ranks ", absl::StrJoin(recovery.lost, ", "),
+                               " training goes on behind step ", job.state.start->step(), " after ",
+                               absl::FormatDuration(
+                                   absl::Trunc(now_ - recovery.since, absl::Milliseconds(1)))),
+                  job.state.epoch});
+  job.recovery.reset();
+  if (!job.state.ending.has_value()) return;
+  for (const Team& team : run.teams) TellWish(job, team);
+}
+
+void Coordinator::ResumeRecovery(Job& job) {
+  if (!job.state.goes_on() || job.state.start.has_value()) return;
+  Recovery& recovery =
+      job.recovery.emplace(Recovery{.from = job.state.state_epoch, .since = now_, .planned = true});
+  recovery.cause = {.kind = FailureKind::kRanksLost,
+                    .message = "ranks were lost before this coordinator started",
+                    .time = now_};
+  for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
+  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
+    job.run->ranks[rank].ready = false;
+    if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));
+  }
+  SetDeadline(job, job.run->quiet_deadline, options_.heartbeat_timeout + options_.quiet_timeout);
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,42 @@
+#include "coordinator/machine/recovery.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+absl::Status CheckHomes(int32_t rank, const RankQuiet& quiet, int64_t step) {
+  for (const RankQuiet::Home& home : quiet.homes) {
+    if (home.applied == step || home.applied == step - 1) continue;
+    return absl::InternalError(absl::StrCat("the epoch would go on behind step ", step,
+                                            ", and what rank ", rank, " keeps for rank ",
+                                            home.primary, " of part ", home.chunk, " of module ",
+                                            home.module, " is of step ", home.applied));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,
+                                  const std::optional<EpochStart>& reported) {
+  constexpr int32_t kReported = -1;
+  std::map<int64_t, std::pair<int32_t, EpochStart>> known;  // by step: who said so first
+  if (reported.has_value()) known.emplace(reported->step(), std::pair(kReported, *reported));
+  for (const auto& [rank, quiet] : quiets) {
+    const auto [entry, is_new] = known.try_emplace(quiet.known.step(), rank, quiet.known);
+    if (is_new || entry->second.second == quiet.known) continue;
+    const int32_t other = entry->second.first;
+    return absl::InternalError(absl::StrCat(
+        "rank ", rank, " knows step ", entry->first, " to be decided differently than ",
+        other == kReported ? "was reported" : absl::StrCat("rank ", other)));
+  }
+  const EpochStart start = known.empty() ? EpochStart{} : known.rbegin()->second.second;
+  for (const auto& [rank, quiet] : quiets) {
+    const absl::Status sound = CheckHomes(rank, quiet, start.step());
+    if (!sound.ok()) return sound;
+  }
+  return start;
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,39 @@
+// coordinator/machine/recovery.h: what a coordinator knows of a job between the loss of ranks and
+// the first step of the layout that is left.
+//
+// In order: the layout of the next epoch is planned and stored, and its assignment is also the stop
+// of the epoch that runs; every process that is left says where its state stands (RankQuiet); from
+// that follows the step from which the next epoch goes on, which is stored and told (BeginEpoch);
+// ranks move state, apply the step where that is still to be done, and say that they are ready.
+// Who is lost meanwhile, before the step is stored, is left out of yet another epoch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/status/statusor.h"
+#include "coordinator/machine/events.h"
+#include "coordinator/machine/records.h"
+
+namespace phalanx::coordinator {
+
+struct Recovery {
+  Epoch from;          // that ended: the state is in its layout
+  FailureCause cause;  // the first one
+  Instant since;
+  std::set<int32_t> lost;     // ranks, since `from`
+  std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
+  std::map<int32_t, RankQuiet> quiets;
+  bool planned = false;  // the layout of the next epoch is stored, and its ranks are assigned
+  bool began = false;    // from where it goes on is stored
+};
+
+// From where the next epoch goes on: the last step that any of them knows to be decided, or that
+// was `reported`. Errors: Internal, naming ranks and step, where two know a step to be decided
+// differently, or where the state of one is of neither that step nor the one before.
+absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,
+                                  const std::optional<EpochStart>& reported);
+
+}  // namespace phalanx::coordinator

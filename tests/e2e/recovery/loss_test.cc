@@ -1,0 +1,87 @@
+// A rank dies in the middle of training, and what is left goes on: with the same numbers.
+#include <signal.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
+  return ReadMetrics((std::filesystem::path(data.path) / output).string());
+}
+
+std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type) {
+  std::string messages;
+  for (const v1::JobEvent& event : cluster.Events(job)) {
+    if (event.type() == type) absl::StrAppend(&messages, event.message(), "\n");
+  }
+  return messages;
+}
+
+struct Case {
+  const char* name;
+  const char* vision;
+  const char* language;
+  std::vector<int32_t> killed;  // one after the other
+};
+
+class LossTest : public testing::TestWithParam<Case> {};
+
+TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure) {
+  constexpr int64_t kSteps = 60;
+  const DataFolder data = MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
+  Cluster cluster;
+  JobOptions options{.name = "whole",
+                     .steps = kSteps,
+                     .precision = "fp64",
+                     .vision = GetParam().vision,
+                     .language = GetParam().language,
+                     .batch = 7,
+                     .output = "whole"};
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options)).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
+  options.name = options.output = "hit";
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  int64_t step = 0;
+  for (const int32_t rank : GetParam().killed) {
+    cluster.AwaitStep(job, step += 5);
+    const auto ranks = cluster.Ranks(job);
+    ASSERT_TRUE(ranks.contains(rank)) << cluster.WorkerLog();
+    kill(ranks.at(rank).pid(), SIGKILL);
+    cluster.Await(job, [&](const v1::JobStatus& status) {
+      return status.last_step().epoch() > 1 && status.last_step().step() > step;
+    });
+    EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr("training goes on behind step "));
+    EXPECT_THAT(MessagesOf(cluster, job, "RankFailed"), HasSubstr(absl::StrCat("rank ", rank)));
+  }
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  const std::vector<Metric> expected = MetricsOf(data, "whole"), metrics = MetricsOf(data, "hit");
+  ASSERT_EQ(StepsFault(metrics, kSteps), "");
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    EXPECT_NEAR(metrics[i].loss, expected[i].loss, 1e-9 * expected[i].loss) << "step " << i + 1;
+    EXPECT_NEAR(metrics[i].gradient_norm, expected[i].gradient_norm,
+                1e-9 * expected[i].gradient_norm)
+        << "step " << i + 1;
+    EXPECT_EQ(metrics[i].tokens, expected[i].tokens) << "step " << i + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LossTest,
+                         testing::Values(Case{"Replicas", "", "ranks: 4", {3}},
+                                         Case{"Reporter", "", "ranks: 4", {0}},
+                                         Case{"TwoInARow", "", "ranks: 4", {1, 2}},
+                                         Case{"TensorRank", "ranks: 2", "ranks: 4, tp: 2", {5}},
+                                         Case{"Encoder", "ranks: 2", "ranks: 4, tp: 2", {0}}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace phalanx::e2e

@@ -1,0 +1,241 @@
+// Ranks are lost and training goes on without them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+using job::JobPhase;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+JobRequestPtr AJobThatRecovers(const std::string& name, int32_t devices) {
+  JobRequest request = *AJob(name, devices);
+  request.recovers = true;
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
+EpochStart Behind(int64_t step) {
+  return {.decision = StepDecision{.step = step, .gradient_scale = 0.5}, .updates = step};
+}
+
+RankQuiet Quiet(int64_t step, int32_t rank = 0) {
+  return {.known = Behind(step), .homes = {{.primary = rank, .applied = step}}, .context_ok = true};
+}
+
+const RankExited kKilled{.signal = 9};
+
+class LossTest : public testing::Test {
+ protected:
+  // Trains on three devices of one node.
+  JobId Train() {
+    node_ = h_.Open("n", 3);
+    const JobId job = h_.Run(node_, AJobThatRecovers("a", 3));
+    h_.commands.clear();
+    return job;
+  }
+  void Step(JobId job, int64_t step, int64_t epoch) {
+    h_.Feed(RankReported{node_, job, Epoch{epoch}, 0,
+                         StepReport{.step = step, .epoch = Epoch{epoch}}, Behind(step)});
+  }
+  std::vector<int64_t> BegunBehind() {
+    std::vector<int64_t> steps;
+    for (const auto& [number, begin] : h_.Commands<BeginEpoch>(node_))
+      steps.push_back(begin.start.step());
+    return steps;
+  }
+  std::vector<std::string> Events(JobId job, absl::string_view type) {
+    std::vector<std::string> messages;
+    for (const JobEvent& event : h_.events[job]) {
+      if (event.type == type) messages.push_back(event.message);
+    }
+    return messages;
+  }
+
+  Harness h_;
+  SessionId node_;
+};
+
+TEST_F(LossTest, KilledRank_IsLeftOutAndTheOthersGoOnBehindTheLastStepThatAnybodyKnows) {
+  const JobId job = Train();
+  Step(job, 5, 1);
+  h_.Report(node_, job, 1, kKilled);
+  const auto assigned = h_.Commands<Assign>(node_);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_EQ(assigned[0].second.epoch, Epoch{2});
+  EXPECT_TRUE(assigned[0].second.goes_on);
+  EXPECT_THAT(assigned[0].second.layout->lost, ElementsAre(Rank{1}));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  h_.Report(node_, job, 0, Quiet(5));
+  EXPECT_THAT(BegunBehind(), IsEmpty()) << "rank 2 has not said where it stands";
+  h_.Report(node_, job, 2, Quiet(6, 2));
+  EXPECT_THAT(BegunBehind(), ElementsAre(6));
+  EXPECT_THAT(Events(job, "Recovered"), IsEmpty());
+  h_.Report(node_, job, 0, RankReady{}, 2);
+  h_.Report(node_, job, 2, RankReady{}, 2);
+  EXPECT_THAT(Events(job, "Recovered"),
+              ElementsAre(HasSubstr("without ranks 1 training goes on behind step 6")));
+  Step(job, 7, 2);
+  EXPECT_EQ(h_.views[job]->last_step->step, 7);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankSucceeded{10}, 2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kSucceeded);
+}
+
+TEST_F(LossTest, StepThatWasReported_IsGoneOnBehindThoughAllWhoKnewItAreGone) {
+  const JobId job = Train();
+  Step(job, 5, 1);
+  h_.Report(node_, job, 0, kKilled);
+  h_.Report(node_, job, 1, Quiet(4, 1));
+  h_.Report(node_, job, 2, Quiet(4, 2));
+  const auto begun = h_.Commands<BeginEpoch>(node_);
+  ASSERT_THAT(begun, SizeIs(1));
+  EXPECT_EQ(begun[0].second.start, Behind(5));
+}
+
+// Ranks see the broken connection before the daemon sees the exit.
+TEST_F(LossTest, RankThatLeftBeforeTheVerdict_IsNotAskedAgain) {
+  const JobId job = Train();
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .accused = 1});
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Report(node_, job, 1, kKilled);
+  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+  h_.Report(node_, job, 2, Quiet(3, 2));
+  EXPECT_THAT(BegunBehind(), ElementsAre(3));
+}
+
+TEST_F(LossTest, SecondLossBeforeTheEpochBegins_LeadsToAnotherEpochFromTheSameState) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Report(node_, job, 2, kKilled);
+  const auto assigned = h_.Commands<Assign>(node_);
+  ASSERT_THAT(assigned, SizeIs(2));
+  EXPECT_THAT(assigned[1].second.layout->lost, ElementsAre(Rank{1}, Rank{2}));
+  EXPECT_EQ(h_.State(job).state_epoch, Epoch{1});
+  const auto begun = h_.Commands<BeginEpoch>(node_);
+  ASSERT_THAT(begun, SizeIs(1));
+  EXPECT_EQ(begun[0].second.epoch, Epoch{3});
+  h_.Report(node_, job, 0, RankReady{}, 3);
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("without ranks 1, 2 ")));
+}
+
+TEST_F(LossTest, SecondLossWhileTheFirstIsPlanned_IsPlannedAtOnce) {
+  const JobId job = Train();
+  h_.plans_held = true;
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 2, kKilled);
+  ASSERT_THAT(h_.plans, SizeIs(2)) << "the first one is dropped";
+  EXPECT_THAT(h_.plans[1].lost, ElementsAre(Rank{1}, Rank{2}));
+  h_.plans_held = false;
+  h_.AnswerPlans();
+  h_.Commit();
+  ASSERT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+}
+
+TEST_F(LossTest, RankThatDoesNotLeave_IsLeftOutToo) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Advance(absl::Seconds(4));
+  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+  h_.Advance(absl::Seconds(2));
+  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(2));
+  EXPECT_THAT(BegunBehind(), ElementsAre(3));
+  EXPECT_THAT(Events(job, "RankFailed"),
+              ElementsAre(HasSubstr("killed by signal 9"),
+                          HasSubstr("rank 2 has not left epoch 1 within 5s")));
+}
+
+TEST_F(LossTest, NodeThatIsLost_TakesAllItsRanks) {
+  const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
+  h_.Prepare(a);
+  h_.Prepare(b);
+  h_.Ready(a, job, 0, 2);
+  h_.Report(b, job, 2, RankReady{});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  h_.commands.clear();
+  h_.Feed(SessionClosed{a});
+  h_.Advance(absl::Seconds(14));
+  h_.Feed(HeartbeatReceived{.session = b});
+  h_.Advance(absl::Seconds(2));
+  const auto assigned = h_.Commands<Assign>(b);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_THAT(assigned[0].second.layout->lost, ElementsAre(Rank{0}, Rank{1}));
+  h_.Report(b, job, 2, Quiet(3, 2));
+  EXPECT_THAT(h_.Commands<BeginEpoch>(b), SizeIs(1));
+}
+
+TEST_F(LossTest, CoordinatorThatRestartsMeanwhile_AsksNobodyTwice) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}}, 10);
+  EXPECT_THAT(h_.Commands<Assign>(node_), IsEmpty());
+  h_.Report(node_, job, 0, Quiet(3));  // the daemon says it again
+  h_.Report(node_, job, 2, Quiet(3, 2));
+  EXPECT_THAT(BegunBehind(), ElementsAre(3));
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}}, 11);
+  EXPECT_THAT(BegunBehind(), ElementsAre(3)) << "the order may have been lost";
+  Step(job, 4, 2);
+  EXPECT_EQ(h_.views[job]->last_step->step, 4);
+}
+
+TEST_F(LossTest, RanksThatKnowDifferentDecisions_EndTheJob) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  RankQuiet other = Quiet(3, 2);
+  other.known.decision->loss = 1;
+  h_.Report(node_, job, 2, other);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message,
+              HasSubstr("rank 2 knows step 3 to be decided differently than rank 0"));
+}
+
+TEST_F(LossTest, StateOfAnEarlierStep_EndsTheJob) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  RankQuiet other = Quiet(3, 2);
+  other.homes[0].applied = 1;
+  h_.Report(node_, job, 2, other);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message,
+              HasSubstr("behind step 3, and what rank 2 keeps for rank 2 of part 0 of module 0 is "
+                        "of step 1"));
+}
+
+TEST_F(LossTest, JobWithoutSuchARung_Fails) {
+  node_ = h_.Open("n", 2);
+  const JobId job = h_.Run(node_, AJob("a", 2));
+  h_.Report(node_, job, 1, kKilled);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kRankKilled);
+}
+
+TEST_F(LossTest, RankThatIsLostWhileStateMoves_EndsTheJob) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Report(node_, job, 2, Quiet(3, 2));
+  h_.Report(node_, job, 2, kKilled, 2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+}
+
+TEST(SettleTest, NothingDecided_IsTheBeginning) {
+  RankQuiet quiet{.homes = {{.applied = 0}}, .context_ok = true};
+  const auto start = Settle({{0, quiet}, {1, quiet}}, std::nullopt);
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(*start, EpochStart{});
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

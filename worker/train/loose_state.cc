@@ -1,0 +1,143 @@
+#include "worker/train/loose_state.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "core/plan/check.h"
+#include "core/plan/ruler.h"
+
+namespace phalanx::train {
+
+const RulerRun* RunAt(const std::vector<RulerRun>& runs, const plan::UnitFamily& family,
+                      int64_t element) {
+  const auto behind = std::upper_bound(
+      runs.begin(), runs.end(), element, [&family](int64_t value, const RulerRun& run) {
+        return run.family != family ? family < run.family : value < run.elements.first;
+      });
+  if (behind == runs.begin()) return nullptr;
+  const RulerRun& run = *std::prev(behind);
+  return run.family == family && element < run.elements.end() ? &run : nullptr;
+}
+
+void LooseState::Add(const plan::Plan& plan, PartState& part) {
+  const plan::PartId id{part.place().module, part.place().pp, part.chunk()};
+  const std::vector<plan::BucketRulers> rulers =
+      plan::RulersOf(plan, part.place(), part.parameters());
+  for (StateBlock& block : part.blocks()) {
+    std::vector<RulerRun> runs = RulerRunsOf(rulers[static_cast<size_t>(block.bucket)], block);
+    if (runs.empty()) continue;
+    blocks_[{id, block.bucket}].push_back({std::move(runs), std::move(block)});
+  }
+  part.blocks().clear();
+  flats_[id].push_back({.width = part.place().width,
+                        .tp = part.place().tp,
+                        .parameters = part.parameters(),
+                        .rows = FrozenRowsOf(part.parameters()),
+                        .weights = part.weights(),
+                        .gradients = part.gradients()});
+  part.weights() = at::Tensor();
+  part.gradients() = at::Tensor();
+}
+
+bool LooseState::empty() const {
+  const auto is_empty = [](const auto& entry) { return entry.second.empty(); };
+  return std::all_of(blocks_.begin(), blocks_.end(), is_empty) &&
+         std::all_of(flats_.begin(), flats_.end(), is_empty);
+}
+
+Holdings LooseState::HoldingsNow() const {
+  Holdings holdings;
+  for (const auto& [id, blocks] : blocks_) {
+    for (const LooseBlock& loose : blocks) {
+      for (const RulerRun& run : loose.runs)
+        holdings.state[{id.first, id.second, run.family}].push_back(run.elements);
+    }
+  }
+  for (auto& [name, ranges] : holdings.state) SortAndJoin(&ranges);
+  for (const auto& [part, flats] : flats_) {
+    for (const LooseFlat& flat : flats) {
+      if (!flat.weights.defined() || flat.parameters.elements == flat.parameters.trained_extent)
+        continue;
+      holdings.frozen.push_back({part, flat.width, flat.tp});
+    }
+  }
+  std::sort(holdings.frozen.begin(), holdings.frozen.end());
+  return holdings;
+}
+
+std::vector<plan::PartId> LooseState::Parts() const {
+  std::vector<plan::PartId> parts;
+  for (const auto& [part, flats] : flats_) parts.push_back(part);
+  return parts;
+}
+
+LooseState::Arrays LooseState::ArraysAt(const plan::PartId& part, const StateBlock& block,
+                                        int64_t offset, int64_t count) const {
+  Arrays arrays = {at::Tensor(), block.first_moment.narrow(0, offset, count),
+                   block.second_moment.narrow(0, offset, count)};
+  if (block.master.defined()) {
+    arrays[0] = block.master.narrow(0, offset, count);
+    return arrays;
+  }
+  // Such a block is of the layout that was left last.
+  const at::Tensor& weights = flats_.at(part).back().weights;
+  PHALANX_CHECK(weights.defined(), "weights that are masters are kept until others are");
+  std::vector<at::Tensor> pieces;
+  for (const StateRun& run : block.runs) {
+    const int64_t first = std::max(run.state_offset, offset);
+    const int64_t end = std::min(run.state_offset + run.count, offset + count);
+    if (first < end)
+      pieces.push_back(
+          weights.narrow(0, run.gradient_offset + first - run.state_offset, end - first));
+  }
+  arrays[0] = pieces.size() == 1 ? pieces.front() : at::cat(pieces);
+  return arrays;
+}
+
+void LooseState::Detach(const plan::PartId& part) {
+  for (auto& [id, blocks] : blocks_) {
+    if (id.first != part) continue;
+    for (LooseBlock& loose : blocks) {
+      StateBlock& block = loose.block;
+      if (!block.master.defined())
+        block.master = ArraysAt(part, block, 0, block.elements)[0].clone();
+    }
+  }
+  for (LooseFlat& flat : flats_[part]) {
+    flat.gradients = at::Tensor();
+    if (flat.parameters.elements == flat.parameters.trained_extent) flat.weights = at::Tensor();
+  }
+}
+
+void LooseState::ForHeld(const BucketId& id, const plan::UnitFamily& family,
+                         const plan::UnitRange& range, Visit visit) {
+  const auto found = blocks_.find(id);
+  if (found == blocks_.end()) return;
+  for (int64_t at = range.first; at < range.end();) {
+    const RulerRun* run = nullptr;
+    const LooseBlock* holder = nullptr;
+    for (const LooseBlock& loose : found->second) {
+      if ((run = RunAt(loose.runs, family, at)) == nullptr) continue;
+      holder = &loose;
+      break;
+    }
+    if (run == nullptr) {
+      int64_t next = range.end();
+      for (const LooseBlock& loose : found->second) {
+        for (const RulerRun& other : loose.runs) {
+          if (other.family == family && other.elements.first > at)
+            next = std::min(next, other.elements.first);
+        }
+      }
+      at = next;
+      continue;
+    }
+    const int64_t count = std::min(run->elements.end(), range.end()) - at;
+    visit({at, count},
+          ArraysAt(id.first, holder->block, run->state_offset + at - run->elements.first, count));
+    at += count;
+  }
+}
+
+}  // namespace phalanx::train

@@ -1,0 +1,312 @@
+#include "worker/train/relayout.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/plan/ruler.h"
+#include "worker/train/parcels.h"
+
+namespace phalanx::train {
+namespace {
+
+plan::PartId IdOf(const PartState& part) {
+  return {part.place().module, part.place().pp, part.chunk()};
+}
+
+bool SameFlat(const plan::StageParameters& a, const plan::StageParameters& b) {
+  return a.elements == b.elements && a.trained_extent == b.trained_extent &&
+         std::equal(a.matrices.begin(), a.matrices.end(), b.matrices.begin(), b.matrices.end(),
+                    [](const plan::LocalMatrix& x, const plan::LocalMatrix& y) {
+                      return x.role == y.role && x.layer == y.layer && x.edge == y.edge &&
+                             x.offset == y.offset && x.rows == y.rows && x.cols == y.cols;
+                    });
+}
+
+bool SameRuns(const std::vector<StateRun>& a, const std::vector<StateRun>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const StateRun& x, const StateRun& y) {
+                      return x.gradient_offset == y.gradient_offset && x.count == y.count;
+                    });
+}
+
+bool HasFrozen(const plan::StageParameters& parameters) {
+  return parameters.elements > parameters.trained_extent;
+}
+
+}  // namespace
+
+Relayout::Relayout(const plan::Plan& after, Rank rank, const BufferOptions& options,
+                   LooseState& loose, const BulkGroup& group, std::function<bool()> stopped)
+    : after_(after),
+      rank_(rank),
+      options_(options),
+      loose_(loose),
+      exchange_(group, options.device, stopped),
+      stopped_(std::move(stopped)) {}
+
+std::string Relayout::NameOf(const plan::PartId& part) const {
+  return absl::StrCat("module ", after_.module_spec(part.module).name, ", stage ", part.stage,
+                      ", chunk ", part.chunk);
+}
+
+absl::Status Relayout::CheckStop() const {
+  return stopped_() ? absl::CancelledError("asked to stop") : absl::OkStatus();
+}
+
+void Relayout::OutlineParts() {
+  for (const plan::Place& place : after_.PlacesOf(rank_)) {
+    const int32_t chunks = after_.modules[static_cast<size_t>(place.module)].chunks();
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      parts_.push_back(PartState::Outline(after_, place, chunk, options_));
+      PartState& part = *parts_.back();
+      const plan::PartId id = IdOf(part);
+      part_of_[id] = &part;
+      const std::vector<plan::BucketRulers> rulers =
+          plan::RulersOf(after_, place, part.parameters());
+      for (StateBlock& block : part.blocks()) {
+        std::vector<RulerRun> runs = RulerRunsOf(rulers[static_cast<size_t>(block.bucket)], block);
+        if (!runs.empty()) needs_[{id, block.bucket}].push_back({&block, std::move(runs)});
+      }
+    }
+  }
+}
+
+bool Relayout::Stays(PartState& outline) {
+  const plan::PartId id = IdOf(outline);
+  const std::vector<LooseFlat>& flats = loose_.FlatsOf(id);
+  if (flats.size() != 1 || !flats.front().weights.defined()) return false;
+  const LooseFlat& flat = flats.front();
+  if (flat.width != outline.place().width || flat.tp != outline.place().tp ||
+      !SameFlat(flat.parameters, outline.parameters())) {
+    return false;
+  }
+  size_t needed = 0, held = 0;
+  for (const auto& [bucket, needs] : needs_) {
+    if (bucket.first != id) continue;
+    needed += needs.size();
+    for (const Need& need : needs) {
+      const LooseBlock* same = FindSame(bucket, need);
+      if (same == nullptr || !SameRuns(same->block.runs, need.block->runs)) return false;
+      const bool master = need.block->mirrors || !outline.weights_are_masters();
+      if (same->block.master.defined() != master) return false;
+    }
+  }
+  for (const auto& [bucket, blocks] : loose_.blocks()) {
+    if (bucket.first == id) held += blocks.size();
+  }
+  return needed == held;
+}
+
+LooseBlock* Relayout::FindSame(const BucketId& id, const Need& need) {
+  for (LooseBlock& loose : loose_.BlocksOf(id)) {
+    if (loose.runs == need.runs && loose.block.elements == need.block->elements) return &loose;
+  }
+  return nullptr;
+}
+
+at::Tensor Relayout::EmptyParcel(int64_t elements, at::ScalarType type) const {
+  return at::empty({elements * static_cast<int64_t>(c10::elementSize(type)) + kHashBytes},
+                   at::TensorOptions().device(options_.device).dtype(at::kByte));
+}
+
+at::Tensor Relayout::ParcelOf(const BucketTransfers& bucket, Rank from, Rank to) const {
+  int64_t elements = 0;
+  for (const StateTransfer& transfer : bucket.transfers) {
+    if (transfer.from == from && transfer.to == to) elements += transfer.elements.count;
+  }
+  return EmptyParcel(kStateArrays * elements, GradientType(options_.compute));
+}
+
+absl::StatusOr<at::Tensor> Relayout::PackState(const BucketTransfers& bucket, Rank to) {
+  const at::ScalarType type = GradientType(options_.compute);
+  const auto size = static_cast<int64_t>(c10::elementSize(type));
+  at::Tensor bytes = ParcelOf(bucket, rank_, to);
+  int64_t at = 0, missing = 0;
+  for (const StateTransfer& transfer : bucket.transfers) {
+    if (transfer.from != rank_ || transfer.to != to) continue;
+    const plan::UnitRange& all = transfer.elements;
+    missing += all.count;
+    loose_.ForHeld({bucket.part, bucket.bucket}, transfer.family, all,
+                   [&](const plan::UnitRange& held, const LooseState::Arrays& arrays) {
+                     for (size_t i = 0; i < arrays.size(); ++i) {
+                       const int64_t begin =
+                           static_cast<int64_t>(i) * all.count + held.first - all.first;
+                       ValuesAt(bytes, at + begin * size, held.count, type).copy_(arrays[i]);
+                     }
+                     missing -= held.count;
+                   });
+    at += kStateArrays * all.count * size;
+  }
+  if (missing == 0) return bytes;
+  return absl::InternalError(absl::StrCat("rank ", rank_.value, " is to give ", missing,
+                                          " elements of the state of ", NameOf(bucket.part),
+                                          ", bucket ", bucket.bucket, ", which it does not hold"));
+}
+
+absl::Status Relayout::MoveBucket(const BucketTransfers& bucket) {
+  RETURN_IF_ERROR(CheckStop());
+  std::vector<Parcel> sends, receives;
+  for (const Rank to : PeersOf(bucket.transfers, &StateTransfer::from, &StateTransfer::to, rank_)) {
+    ASSIGN_OR_RETURN(at::Tensor bytes, PackState(bucket, to));
+    sends.push_back({to, std::move(bytes)});
+  }
+  for (const Rank from :
+       PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
+    receives.push_back({from, ParcelOf(bucket, from, rank_)});
+  }
+  RETURN_IF_ERROR(exchange_.Run(
+      sends, receives, absl::StrCat("state of ", NameOf(bucket.part), ", bucket ", bucket.bucket)));
+  RETURN_IF_ERROR(MakeBlocks(bucket, receives));
+  RETURN_IF_ERROR(exchange_.Confirm(sends, receives));
+  if (!staying_.contains(bucket.part)) LetGo({bucket.part, bucket.bucket});
+  return absl::OkStatus();
+}
+
+absl::Status Relayout::MakeBlocks(const BucketTransfers& bucket,
+                                  const std::vector<Parcel>& received) {
+  const BucketId id{bucket.part, bucket.bucket};
+  const auto needs = needs_.find(id);
+  if (needs == needs_.end()) return absl::OkStatus();
+  std::vector<LooseBlock> all;
+  for (const Need& need : needs->second) {
+    if (FindSame(id, need) != nullptr) continue;
+    RETURN_IF_ERROR(MakeBlock(id, need, bucket, received, &all.emplace_back()));
+  }
+  std::move(all.begin(), all.end(), std::back_inserter(loose_.BlocksOf(id)));
+  return absl::OkStatus();
+}
+
+absl::Status Relayout::MakeBlock(const BucketId& id, const Need& need,
+                                 const BucketTransfers& bucket, const std::vector<Parcel>& received,
+                                 LooseBlock* made) {
+  const at::ScalarType type = GradientType(options_.compute);
+  const auto size = static_cast<int64_t>(c10::elementSize(type));
+  const auto options = at::TensorOptions().device(options_.device).dtype(type);
+  made->runs = need.runs;
+  made->block = *need.block;
+  const LooseState::Arrays arrays = {at::zeros({need.block->elements}, options),
+                                     at::zeros({need.block->elements}, options),
+                                     at::zeros({need.block->elements}, options)};
+  int64_t missing = 0;
+  for (const RulerRun& run : need.runs) {
+    missing += run.elements.count;
+    loose_.ForHeld(id, run.family, run.elements,
+                   [&](const plan::UnitRange& held, const LooseState::Arrays& from) {
+                     const int64_t offset = run.state_offset + held.first - run.elements.first;
+                     for (size_t i = 0; i < arrays.size(); ++i)
+                       arrays[i].narrow(0, offset, held.count).copy_(from[i]);
+                     missing -= held.count;
+                   });
+  }
+  for (const Parcel& parcel : received) {
+    int64_t at = 0;  // bytes
+    for (const StateTransfer& transfer : bucket.transfers) {
+      if (transfer.to != rank_ || transfer.from != parcel.peer) continue;
+      const plan::UnitRange& all = transfer.elements;
+      for (const RulerRun& run : need.runs) {
+        const int64_t first = std::max(run.elements.first, all.first);
+        const int64_t count = std::min(run.elements.end(), all.end()) - first;
+        if (run.family != transfer.family || count <= 0) continue;
+        const int64_t offset = run.state_offset + first - run.elements.first;
+        for (size_t i = 0; i < arrays.size(); ++i) {
+          const int64_t begin = static_cast<int64_t>(i) * all.count + first - all.first;
+          arrays[i]
+              .narrow(0, offset, count)
+              .copy_(ValuesAt(parcel.bytes, at + begin * size, count, type));
+        }
+        missing -= count;
+      }
+      at += kStateArrays * all.count * size;
+    }
+  }
+  made->block.master = arrays[0];
+  made->block.first_moment = arrays[1];
+  made->block.second_moment = arrays[2];
+  if (missing == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("rank ", rank_.value, " is given ",
+                                          missing > 0 ? "too little" : "more than it lacks",
+                                          " of the state of ", NameOf(id.first), ", bucket ",
+                                          id.second, ": ", missing, " elements are missing"));
+}
+
+void Relayout::LetGo(const BucketId& id) {
+  std::set<const LooseBlock*> kept;
+  if (const auto needs = needs_.find(id); needs != needs_.end()) {
+    for (const Need& need : needs->second) kept.insert(FindSame(id, need));
+  }
+  std::vector<LooseBlock> left;
+  for (LooseBlock& loose : loose_.BlocksOf(id)) {
+    if (kept.contains(&loose)) left.push_back(std::move(loose));
+  }
+  loose_.BlocksOf(id) = std::move(left);
+}
+
+absl::Status Relayout::Run(const Transfers& transfers) {
+  OutlineParts();
+  for (const auto& part : parts_) {
+    if (Stays(*part)) staying_.insert(IdOf(*part));
+  }
+  for (const plan::PartId& part : loose_.Parts()) {
+    if (!staying_.contains(part)) loose_.Detach(part);
+  }
+  std::set<plan::PartId> weights_done;
+  for (const PartWeightTransfers& part : transfers.weights) {
+    RETURN_IF_ERROR(MoveWeights(part));
+    weights_done.insert(part.part);
+  }
+  for (const auto& part : parts_) {
+    const plan::PartId id = IdOf(*part);
+    if (!HasFrozen(part->parameters()) || staying_.contains(id) || weights_done.contains(id))
+      continue;
+    RETURN_IF_ERROR(MoveWeights({.part = id}));
+  }
+  std::set<BucketId> done;
+  for (const BucketTransfers& bucket : transfers.buckets) {
+    RETURN_IF_ERROR(MoveBucket(bucket));
+    done.insert({bucket.part, bucket.bucket});
+  }
+  for (const auto& [id, needs] : needs_) {
+    if (!done.contains(id)) RETURN_IF_ERROR(MoveBucket({.part = id.first, .bucket = id.second}));
+  }
+  return Assemble();
+}
+
+absl::Status Relayout::Assemble() {
+  for (const auto& [id, needs] : needs_) {
+    for (const Need& need : needs) {
+      if (FindSame(id, need) != nullptr) continue;
+      return absl::InternalError(absl::StrCat("rank ", rank_.value, " has no state of ",
+                                              NameOf(id.first), ", bucket ", id.second));
+    }
+  }
+  for (const auto& part : parts_) {
+    const plan::PartId id = IdOf(*part);
+    const bool stays = staying_.contains(id);
+    if (stays || HasFrozen(part->parameters())) {
+      part->weights() = loose_.FlatsOf(id).back().weights;
+      if (stays) part->gradients() = loose_.FlatsOf(id).back().gradients;
+    }
+    part->AllocateFlat();
+  }
+  for (const auto& [id, needs] : needs_) {
+    for (const Need& need : needs) {
+      LooseBlock* same = FindSame(id, need);
+      need.block->master = std::move(same->block.master);
+      need.block->first_moment = std::move(same->block.first_moment);
+      need.block->second_moment = std::move(same->block.second_moment);
+    }
+  }
+  for (const auto& part : parts_) {
+    part->Recast();
+    for (StateBlock& block : part->blocks()) {
+      if (!block.first_moment.defined()) part->Allocate(block);  // padding alone
+      if (!block.mirrors && part->weights_are_masters()) block.master = at::Tensor();
+    }
+  }
+  loose_ = LooseState();
+  return absl::OkStatus();
+}
+
+}  // namespace phalanx::train

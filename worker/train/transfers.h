@@ -1,0 +1,63 @@
+// worker/train/transfers.h: what ranks give each other so that all come to lie in another layout.
+//
+// The seam between who decides that and who carries it out (relayout.h): one list for all ranks, in
+// an order that all keep, so that each rank's sends and receives are those of the list that name
+// it. What a rank holds already is on no list.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/plan/plan.h"
+#include "core/plan/units.h"
+#include "worker/train/holdings.h"
+
+namespace phalanx::train {
+
+// Master and both moments of elements of a ruler.
+struct StateTransfer {
+  plan::UnitFamily family;
+  plan::UnitRange elements;
+  Rank from, to;
+  friend bool operator==(const StateTransfer&, const StateTransfer&) = default;
+};
+struct BucketTransfers {
+  plan::PartId part;
+  int32_t bucket = 0;
+  std::vector<StateTransfer> transfers;
+};
+
+// Rows of a logical tensor that does not train (columns of a transposed one).
+struct WeightTransfer {
+  std::string tensor;
+  plan::UnitRange rows;
+  Rank from, to;
+  friend bool operator==(const WeightTransfer&, const WeightTransfer&) = default;
+};
+struct PartWeightTransfers {
+  plan::PartId part;
+  std::vector<WeightTransfer> transfers;
+};
+
+struct Transfers {
+  std::vector<PartWeightTransfers> weights;  // by part; first
+  std::vector<BucketTransfers> buckets;      // by part and bucket
+  int64_t state_elements = 0;                // of all, each with its three numbers
+};
+
+// What brings everything that `after` has to its homes, mirrors too, from ranks that hold it, and
+// as little as can be; as does the core's MovesBetween, but from any state: ranks may be between
+// layouts. `holdings`: of ranks that live, all of one step; a rank that is missing holds nothing.
+// `after`: of the job, with the stages of whatever layouts the state was in.
+// Errors: FailedPrecondition where nobody holds what a rank needs, with the part's name;
+// InvalidArgument if steps differ.
+absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,
+                                        const std::map<Rank, Holdings>& holdings);
+
+}  // namespace phalanx::train

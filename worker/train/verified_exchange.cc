@@ -1,0 +1,104 @@
+#include "worker/train/verified_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/digest.h"
+#include "core/base/status.h"
+#include "core/plan/check.h"
+#include "worker/train/device_wait.h"
+#include "worker/train/message_stream.h"
+
+namespace phalanx::train {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(10);
+
+uint64_t HashOf(const at::Tensor& message) {
+  const at::Tensor payload = message.narrow(0, 0, message.numel() - kHashBytes).cpu();
+  return Digest64({reinterpret_cast<const char*>(payload.const_data_ptr<uint8_t>()),
+                   static_cast<size_t>(payload.numel())});
+}
+
+at::Tensor TrailerOf(const at::Tensor& message) {
+  return message.narrow(0, message.numel() - kHashBytes, kHashBytes);
+}
+
+void AppendHash(const at::Tensor& message) {
+  const uint64_t hash = HashOf(message);
+  at::Tensor trailer = at::empty({kHashBytes}, at::kByte);
+  std::memcpy(trailer.mutable_data_ptr<uint8_t>(), &hash, sizeof hash);
+  TrailerOf(message).copy_(trailer);
+}
+
+bool HashHolds(const at::Tensor& message) {
+  const at::Tensor trailer = TrailerOf(message).cpu();
+  uint64_t hash = 0;
+  std::memcpy(&hash, trailer.const_data_ptr<uint8_t>(), sizeof hash);
+  return hash == HashOf(message);
+}
+
+}  // namespace
+
+int32_t VerifiedExchange::PositionOf(Rank rank) const {
+  const auto found = std::find(group_.ranks.begin(), group_.ranks.end(), rank);
+  PHALANX_CHECK(found != group_.ranks.end(), "all who give or take are in the group");
+  return static_cast<int32_t>(found - group_.ranks.begin());
+}
+
+absl::Status VerifiedExchange::Await() {
+  const Moment there = Moment::Now(device_);
+  return AwaitDevice({.done = [&] { return there.Passed(); },
+                      .stopped = [this] { return stopped_(); },
+                      .check = [this] { return group_.communicator->Check(); },
+                      .patience = kPatience,
+                      .missing = "what other ranks give of their state is not there"});
+}
+
+absl::Status VerifiedExchange::Exchange(const std::vector<Parcel>& sends,
+                                        const std::vector<Parcel>& receives) {
+  if (sends.empty() && receives.empty()) return absl::OkStatus();
+  std::vector<comm::Outgoing> outgoing;
+  std::vector<comm::Incoming> incoming;
+  for (const Parcel& message : sends) {
+    outgoing.push_back(
+        {PositionOf(message.peer), message.bytes.const_data_ptr(), message.bytes.numel()});
+  }
+  for (const Parcel& message : receives) {
+    incoming.push_back(
+        {PositionOf(message.peer), message.bytes.mutable_data_ptr(), message.bytes.numel()});
+  }
+  RETURN_IF_ERROR(group_.communicator->Exchange(outgoing, incoming));
+  RETURN_IF_ERROR(group_.communicator->Flush());
+  RETURN_IF_ERROR(group_.communicator->Join());
+  return Await();
+}
+
+absl::Status VerifiedExchange::Run(const std::vector<Parcel>& sends, std::vector<Parcel>& receives,
+                                   absl::string_view what) {
+  for (const Parcel& message : sends) AppendHash(message.bytes);
+  RETURN_IF_ERROR(Exchange(sends, receives));
+  for (const Parcel& message : receives) {
+    if (HashHolds(message.bytes)) continue;
+    return absl::DataLossError(
+        absl::StrCat("rank ", group_.ranks[static_cast<size_t>(group_.communicator->rank())].value,
+                     " did not get from rank ", message.peer.value, " what that sent of the ", what,
+                     ": ", message.bytes.numel() - kHashBytes, " bytes with another hash"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifiedExchange::Confirm(const std::vector<Parcel>& sends,
+                                       const std::vector<Parcel>& receives) {
+  std::vector<Parcel> words, answers;
+  const auto word = [this] {
+    return at::ones({1}, at::TensorOptions().device(device_).dtype(at::kByte));
+  };
+  for (const Parcel& message : receives) words.push_back({message.peer, word()});
+  for (const Parcel& message : sends) answers.push_back({message.peer, word()});
+  return Exchange(words, answers);
+}
+
+}  // namespace phalanx::train
