@@ -235,6 +235,8 @@ class Coordinator {
   void Plan(Job& job, Placement placement);
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout);
   void On(const PlanComputed& event);
+  // Records that the job with its first layout is starting.
+  void SayStarts(Job& job);
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);

@@ -309,10 +309,14 @@ void Coordinator::On(const PlanComputed& event) {
   for (size_t i = 0; i < std::min(notes.size(), kPlanNotesMax); ++i) {
     Commit(job, EventRecorded{"PlanNote", notes[i], event.plan->layout.epoch});
   }
-  Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
-                           std::nullopt});
+  SayStarts(job);
   WatchEnd(job);
   Prepare(job, job.run->teams.front());
+}
+
+void Coordinator::SayStarts(Job& job) {
+  const std::string reason = absl::StrCat("starts on ", ToString(*job.state.placement));
+  Commit(job, PhaseChanged{JobPhase::kStarting, reason, std::nullopt});
 }
 
 void Coordinator::FreeDevices(const Job& job, const NodeName& name,
