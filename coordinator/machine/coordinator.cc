@@ -51,6 +51,8 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
     }
     live_names_[job.state.request->name] = id;
     live_request_bytes_ += RequestBytes(*job.state.request);
+    // What was decided stays, though its coordinator did not live to record the next phase too.
+    if (job.state.phase == JobPhase::kQueued && job.state.epoch.value > 0) SayStarts(job);
     if (job.state.phase == JobPhase::kQueued) queue_.insert(id);
   }
   for (auto& [id, job] : jobs_) {

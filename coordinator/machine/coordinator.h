@@ -242,6 +242,8 @@ class Coordinator {
                  plan::RankList lost = {});
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
+  // Records that the job with its first layout is starting.
+  void SayStarts(Job& job);
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);

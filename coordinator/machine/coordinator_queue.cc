@@ -307,16 +307,19 @@ void Coordinator::On(const PlanComputed& event) {
                            .host_memory = event.plan->host_memory});
   ChargeNodes(job);
   TellNotes(job, *event.plan);
-  Commit(job, PhaseChanged{JobPhase::kStarting, absl::StrCat("starts on ", ToString(placement)),
-                           std::nullopt});
+  SayStarts(job);
   WatchEnd(job);
   Prepare(job, job.run->teams.front());
 }
 
-void Coordinator::TellNotes(Job& job, const PlanSummary& plan) {
   for (size_t i = 0; i < std::min(plan.notes.size(), kPlanNotesMax); ++i) {
     Commit(job, EventRecorded{"PlanNote", plan.notes[i], plan.layout.epoch});
   }
+}
+
+void Coordinator::SayStarts(Job& job) {
+  const std::string reason = absl::StrCat("starts on ", ToString(*job.state.placement));
+  Commit(job, PhaseChanged{JobPhase::kStarting, reason, std::nullopt});
 }
 
 void Coordinator::FreeDevices(const Job& job, const NodeName& name,

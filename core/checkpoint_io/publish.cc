@@ -258,8 +258,8 @@ class TakenDraft {
       std::vector<std::string> left;
       RemoveWritten(draft.path_, Cleaner(&left));
       RETURN_IF_ERROR(RenameToNew(draft.draft_, draft.path_));
-    } else if (!std::filesystem::exists(draft.path_, error)) {
-      return SystemError(draft.draft_, ENOENT);
+    } else if (error || !std::filesystem::exists(draft.path_, error)) {
+      return SystemError(draft.draft_, error ? error.value() : ENOENT);
     }
     draft.held_ = true;
     return draft;

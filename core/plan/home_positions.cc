@@ -54,8 +54,7 @@ class Mirrors {
  private:
   // Best first: on a node that has no home of the share, on another than the primary's, anywhere.
   enum class Where : uint8_t { kNewNode, kNotBeside, kAnywhere };
-  // Replicas or shares that are looked at for one home, so that planning stays linear: more than
-  // nodes ever bar.
+  // Replicas or shares that are looked at for one home, so that planning stays linear.
   static constexpr int kLookedMax = 512;
 
   const NodeName& node(size_t replica) const { return plan_.NodeOf(group_[replica]); }
@@ -158,6 +157,7 @@ class Mirrors {
   void AddMirror(size_t primary, size_t copy) {
     for (const Where where : {Where::kNewNode, Where::kNotBeside, Where::kAnywhere}) {
       if (where == Where::kNewNode && copy >= nodes_) continue;
+      if (where == Where::kNotBeside && nodes_ == 1) continue;
       const size_t from = primary + (where == Where::kNewNode ? copy : 1) * stride_;
       size_t at = FindOpen(primary, copy, from, where);
       if (at < count_) {

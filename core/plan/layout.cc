@@ -86,11 +86,7 @@ Cluster ClusterOf(const Placement& placement) {
   Cluster cluster;
   cluster.devices.reserve(count);
   for (const NodeDevices& part : placement) {
-    Device device{.node = part.node};
-    for (const int32_t index : part.devices) {
-      device.index = index;
-      cluster.devices.push_back(device);
-    }
+    for (int32_t device : part.devices) cluster.devices.push_back({part.node, device});
   }
   return cluster;
 }

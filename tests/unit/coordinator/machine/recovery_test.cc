@@ -29,6 +29,25 @@ TEST(RecoveryTest, DecisionThatWasNotStored_NeverHappened) {
   EXPECT_THAT(h.commands, IsEmpty());
 }
 
+// A plan and that its job starts are two records; a coordinator may die between them.
+TEST(RecoveryTest, PlanThatWasStoredAlone_IsKept) {
+  Harness h;
+  h.Open("n", 2);
+  h.plans_held = true;
+  const JobId job = h.Submit(AJob("a", 2));
+  h.store_held = true;
+  const size_t stored = h.records.size();
+  h.AnswerPlans();
+  ASSERT_TRUE(std::holds_alternative<EpochPlanned>(h.records[stored].body));
+  h.CommitUpTo(stored + 1);
+  h.Restart();
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  EXPECT_THAT(h.plans, IsEmpty());
+  h.Open("n", 2, 2);
+  EXPECT_EQ(h.Free("n"), 0);
+  EXPECT_EQ(h.NodeNamed("n").device_jobs.front(), job);
+}
+
 TEST(RecoveryTest, RunningJob_GoesOnAndNothingIsSent) {
   Harness h;
   const SessionId before = h.Open("n", 2);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -230,31 +231,37 @@ TEST_F(WritingTest, PartMissingOrOfOtherBytes_IsNotPublished) {
   EXPECT_TRUE(Publish(publication).ok());
 }
 
-// Ranks that write later steps give up their parts, while another one publishes.
+// Ranks that write later steps give up their parts, while another one publishes: at any moment, or
+// once the draft is taken.
 TEST_F(WritingTest, PartThatIsGivenUpMeanwhile_MakesItWholeOrNone) {
-  int whole = 0, none = 0;
+  int whole = 0;
   for (int64_t step = 1; step <= 200; ++step) {
     const CheckpointName name{.step = step, .epoch = 3};
     const auto files = drafts_.WriteAll(name);
     ASSERT_TRUE(files.ok()) << files.status();
     std::latch ready(2);
+    std::atomic<bool> done = false;
     std::thread rank([&] {
       ready.arrive_and_wait();
-      for (int64_t wait = 0; wait < step % 20; ++wait) sched_yield();
+      if (step % 2 == 0) {
+        while (!done && !std::filesystem::exists(TakenOf(drafts_.DraftOf(name)))) sched_yield();
+      } else {
+        for (int64_t wait = 0; wait < step % 20; ++wait) sched_yield();
+      }
       RemovePartFile(drafts_.DraftOf(name), 1);
     });
     ready.arrive_and_wait();
     const auto published = Publish(drafts_.PublicationOf(name, *files));
+    done = true;
     rank.join();
-    if (!published.ok()) {
-      ++none;
-      continue;
+    if (published.ok()) {
+      ++whole;
+      ASSERT_TRUE(Verify(published->path).ok()) << step << ": " << Verify(published->path);
+    } else {
+      ASSERT_EQ(step % 2, 1) << published.status();
     }
-    ++whole;
-    ASSERT_TRUE(Verify(published->path).ok()) << step << ": " << Verify(published->path);
   }
-  EXPECT_EQ(whole + none, 200);
-  RecordProperty("whole", whole);
+  EXPECT_GE(whole, 100);
 }
 
 TEST_F(WritingTest, PublisherThatWasKilled_LeavesADraftThatTheNextOnePublishes) {
