@@ -312,6 +312,7 @@ void Coordinator::On(const PlanComputed& event) {
   Prepare(job, job.run->teams.front());
 }
 
+void Coordinator::TellNotes(Job& job, const PlanSummary& plan) {
   for (size_t i = 0; i < std::min(plan.notes.size(), kPlanNotesMax); ++i) {
     Commit(job, EventRecorded{"PlanNote", plan.notes[i], plan.layout.epoch});
   }
