@@ -298,6 +298,8 @@ class Coordinator {
   static void NoteDecided(Job& job, const std::optional<EpochStart>& decided);
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
+  // From now on all its ranks are to say where their state stands.
+  void AwaitQuiet(Job& job, const FailureCause& cause);
   void StartRecovery(Job& job, FailureCause cause);
   void OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   void OnReport(Job& job, int32_t rank, const RankQuiet& report);

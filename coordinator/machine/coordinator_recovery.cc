@@ -32,9 +32,24 @@ std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
 bool Coordinator::MayRecover(const Job& job) const {
   if (!job.run.has_value() || !job.state.request->recovers) return false;
   if (job.state.phase != job::JobPhase::kRunning) return false;
-  if (job.recovery.has_value() && job.recovery->began) return false;
   return std::none_of(job.run->ranks.begin(), job.run->ranks.end(),
                       [](const RankState& rank) { return rank.succeeded; });
+}
+
+// Of the epoch that runs: one that has begun, though not all of its ranks may be ready.
+void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
+  Run& run = *job.run;
+  Recovery recovery{.from = job.state.epoch, .cause = cause, .since = now_};
+  if (job.recovery.has_value()) {
+    recovery.since = job.recovery->since;
+    recovery.lost = job.recovery->lost;
+  }
+  recovery.quiets = std::exchange(run.quiets, {});
+  for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const auto number = static_cast<int32_t>(rank);
+    if (run.ranks[rank].used && !recovery.quiets.contains(number)) recovery.awaited.insert(number);
+  }
+  job.recovery = std::move(recovery);
 }
 
 void Coordinator::StartRecovery(Job& job, FailureCause cause) {
@@ -43,16 +58,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   if (job.recovery.has_value()) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     if (lost.empty()) return;
-  } else {
-    Recovery& recovery =
-        job.recovery.emplace(Recovery{.from = job.state.epoch, .cause = cause, .since = now_});
-    recovery.quiets = std::exchange(run.quiets, {});
-    for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
-      const auto number = static_cast<int32_t>(rank);
-      if (run.ranks[rank].used && !recovery.quiets.contains(number))
-        recovery.awaited.insert(number);
-    }
   }
+  if (!job.recovery.has_value() || job.recovery->began) AwaitQuiet(job, cause);
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
     recovery.awaited.erase(rank);
@@ -104,7 +111,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
   if (job.state.IsTerminal()) return;
-  if (!job.recovery.has_value()) {
+  if (!job.recovery.has_value() || job.recovery->began) {
     job.run->quiets[rank] = report;
     return;
   }
@@ -151,6 +158,7 @@ void Coordinator::CheckQuiet(Job& job) {
   recovery.began = true;
   job.run->quiet_deadline = absl::InfiniteFuture();
   Commit(job, EpochBegan{job.state.epoch, *start});
+  NoteDecided(job, *start);
   for (const Team& team : job.run->teams) TellBegin(job, team);
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);
 }

@@ -89,7 +89,8 @@ class Applier {
   }
   void operator()(const StepReached& body) { state_.stored_step = body.step; }
   void operator()(const EpochBegan& body) {
-    if (body.epoch == state_.epoch && !state_.start.has_value()) state_.start = body.start;
+    if (body.epoch == state_.epoch && !state_.start.has_value())
+      state_.start = state_.begun = body.start;
   }
   void operator()(const RanksSucceeded& body) {
     if (body.epoch != state_.epoch) return;

@@ -59,6 +59,7 @@ struct JobState {
   std::vector<JobEvent> Apply(const JournalRecord& record);
 
   bool IsTerminal() const { return job::IsTerminal(phase); }
+  std::optional<EpochStart> begun;  // where the last one went on that did
   bool goes_on() const { return state_epoch != Epoch{0}; }
   JobView View(const std::optional<StepReport>& last_step) const;
 };

@@ -221,13 +221,37 @@ TEST_F(LossTest, JobWithoutSuchARung_Fails) {
   EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kRankKilled);
 }
 
-TEST_F(LossTest, RankThatIsLostWhileStateMoves_EndsTheJob) {
+TEST_F(LossTest, RankThatIsLostWhileStateMoves_LeadsToAnotherEpoch) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);
   h_.Report(node_, job, 0, Quiet(3));
   h_.Report(node_, job, 2, Quiet(3, 2));
+  h_.Report(node_, job, 0, RankReady{}, 2);
   h_.Report(node_, job, 2, kKilled, 2);
-  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+  const auto assigned = h_.Commands<Assign>(node_);
+  ASSERT_THAT(assigned, SizeIs(2));
+  EXPECT_THAT(assigned[1].second.layout->lost, ElementsAre(Rank{1}, Rank{2}));
+  EXPECT_EQ(h_.State(job).state_epoch, Epoch{2});
+  EXPECT_THAT(BegunBehind(), ElementsAre(3)) << "rank 0 has not left epoch 2";
+  // On its way from one layout to the other: it knows the step and says nothing of homes.
+  h_.Report(node_, job, 0, RankQuiet{.known = Behind(3), .context_ok = true}, 2);
+  EXPECT_THAT(BegunBehind(), ElementsAre(3, 3));
+  h_.Report(node_, job, 0, RankReady{}, 3);
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("without ranks 1, 2 ")));
+}
+
+// Whoever knew the step may be gone when the next loss comes.
+TEST_F(LossTest, StepThatAnEpochBeganBehind_IsKnownToTheNext) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Report(node_, job, 2, Quiet(4, 2));
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}}, 10);
+  h_.commands.clear();
+  h_.Report(node_, job, 2, kKilled, 2);
+  h_.Report(node_, job, 0, Quiet(3), 2);
+  EXPECT_THAT(BegunBehind(), ElementsAre(4));
 }
 
 TEST(SettleTest, NothingDecided_IsTheBeginning) {
