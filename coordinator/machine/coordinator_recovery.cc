@@ -36,6 +36,13 @@ bool Coordinator::MayRecover(const Job& job) const {
                       [](const RankState& rank) { return rank.succeeded; });
 }
 
+bool Coordinator::BudgetIsSpent(const Job& job) const {
+  const job::Budget& budget = job.state.request->budget;
+  const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
+                                    [&](Instant at) { return at > now_ - budget.window; });
+  return recent >= budget.total;
+}
+
 // Of the epoch that runs: one that has begun, though not all of its ranks may be ready.
 void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
   Run& run = *job.run;
@@ -59,7 +66,17 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     if (lost.empty()) return;
   }
-  if (!job.recovery.has_value() || job.recovery->began) AwaitQuiet(job, cause);
+  if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
+  if (!job.recovery.has_value() || job.recovery->began) {
+    if (BudgetIsSpent(job)) {
+      absl::StrAppend(&cause.message,
+                      "; it has recovered as often as recovery.budget.total allows: ",
+                      job.state.request->budget.total, " times within ",
+                      absl::FormatDuration(job.state.request->budget.window));
+      return Fail(job, std::move(cause));
+    }
+    AwaitQuiet(job, cause);
+  }
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
     recovery.awaited.erase(rank);
@@ -153,6 +170,13 @@ void Coordinator::CheckQuiet(Job& job) {
     FailureCause cause = recovery.cause;
     absl::StrAppend(&cause.message,
                     "; where training stands is not known: ", start.status().message());
+    return Fail(job, std::move(cause));
+  }
+  const int32_t stalls_max = job.state.request->budget.without_progress;
+  if (!Progresses(job.state, *start) && job.state.without_progress >= stalls_max) {
+    FailureCause cause = recovery.cause;
+    absl::StrAppend(&cause.message, "; no step was decided since the recovery before, ", stalls_max,
+                    " times in a row, which is all that recovery.budget.without_progress allows");
     return Fail(job, std::move(cause));
   }
   recovery.began = true;
