@@ -213,6 +213,8 @@ v1::OpenSessionRequest MessageOf(const SendReport& action) {
   } else if (const auto* fault = std::get_if<RankFault>(&action.report)) {
     report.mutable_error()->set_message(Utf8Of(fault->message, kTextBytesMax));
     report.mutable_error()->set_kind(v1::FAILURE_KIND_RANK_ERROR);
+  } else if (std::holds_alternative<RankNeverRan>(action.report)) {
+    report.mutable_quiet()->set_context_ok(true);
   } else {
     const RankExit& exit = std::get<RankExit>(action.report);
     v1::RankExited& exited = *report.mutable_exited();

@@ -195,6 +195,7 @@ class Machine {
   absl::Status CheckPlacement(const AssignCommand& command,
                               std::map<int32_t, int32_t>* ranks) const;
   void Adopt(JobId job, Assignment& assignment);
+  void TellNeverRan(const Assignment& assignment);
   void StartProcesses();
   void RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment);
   void AnswerAssign(Assignment& assignment, const absl::Status& status);

@@ -53,6 +53,7 @@ std::string ToLine(const Action& action) {
             const std::string what = std::visit(
                 Overload{[](const std::string& payload) { return payload; },
                          [](const RankFault& fault) { return "fault: " + fault.message; },
+                         [](const RankNeverRan&) { return std::string("never ran"); },
                          [](const RankExit& exit) {
                            return absl::StrCat("exit ", exit.exit_code, " signal ", exit.signal,
                                                exit.expected ? " expected" : "");

@@ -49,6 +49,21 @@ TEST(AgentMachineTest, Assign_AfterPrepareDataOfTheSameDocument_DoesNotPrepareAg
               ElementsAre("StartProcess p1 job-7/1 rank 2 device 0"));
 }
 
+// The coordinator waits for all ranks of an epoch to leave it.
+TEST(AgentMachineTest, ProcessThatIsStillStarting_HasNotRunTheEpochThatIsReplaced) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0, 2}));
+  h.DataReady(1);
+  h.Feed(RankHelloReceived{kP2});
+  AssignCommand next = h.AnAssign(2, {0, 2});
+  next.goes_on = true;
+  const std::vector<std::string> said = h.Command(2, next);
+  EXPECT_THAT(said, Contains("Report job-7/1 rank 2 never ran"));
+  EXPECT_THAT(said, Not(Contains("Report job-7/1 rank 3 never ran"))) << "it says so itself";
+  EXPECT_THAT(h.Feed(RankHelloReceived{kP1}), ElementsAre("RunEpoch p1 job-7/2 rank 2 device 0"));
+}
+
 TEST(AgentMachineTest, PrepareData_ThatFails_AnswersWithItsStatus) {
   Harness h;
   h.Welcome();
