@@ -42,6 +42,8 @@ enum class FailureKind : uint8_t {
   kCheckpointInvalid = 23,
   kCheckpointUnavailable = 24,
   kTimeLimit = 25,
+  kRankHung = 26,
+  kStateLost = 27,
 };
 
 enum class Fault : uint8_t {
