@@ -52,19 +52,22 @@ TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
   EXPECT_THAT(h_.State(job).recoveries, SizeIs(1)) << "coming back is no recovery";
 }
 
-TEST_F(ReturnTest, RankThatIsLostAgainOnItsWayBack_StaysOut) {
+TEST_F(ReturnTest, RankThatIsLostThreeTimesOnItsWayBack_StaysOut) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);
   GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
-  GoOver(job, {0, 2}, 4, 2, {});
-  h_.Report(node_, job, 1, kKilled, 3);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
-  GoOver(job, {0, 2}, 4, 3, {0, 2});
-  Step(job, 5, 4);
-  Step(job, 6, 4);
-  EXPECT_EQ(h_.State(job).epoch, Epoch{4});
+  int64_t epoch = 2, step = 4;
+  for (int i = 0; i < 3; ++i, ++step, epoch += 2) {
+    Step(job, step, epoch);
+    ASSERT_EQ(h_.State(job).epoch, Epoch{epoch + 1}) << "time " << i;
+    GoOver(job, {0, 2}, step, epoch, {});
+    h_.Report(node_, job, 1, kKilled, epoch + 1);
+    ASSERT_EQ(h_.State(job).epoch, Epoch{epoch + 2});
+    GoOver(job, {0, 2}, step, epoch + 1, {0, 2});
+  }
+  Step(job, step, epoch);
+  Step(job, step + 1, epoch);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{epoch});
   EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
 }
 
