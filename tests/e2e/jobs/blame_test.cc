@@ -23,10 +23,12 @@ TEST(BlameTest, DaemonKilled_IsTheLossOfItsNode_AtOnce) {
   // Neither silence nor absence tells.
   Cluster cluster({.devices = 1, .coordinator_flags = {"--heartbeat-timeout", "10m"}});
   support::Process& there = cluster.AddWorker("there", 1);
-  const int64_t job =
-      cluster
-          .Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2, tp: 2"}))
-          .id();
+  const int64_t job = cluster
+                          .Submit(Document(data, {.steps = kForEver,
+                                                  .vision = "",
+                                                  .language = "ranks: 2, tp: 2",
+                                                  .recovery = kNoRecovery}))
+                          .id();
   cluster.AwaitStep(job, 2);
   there.Signal(SIGKILL);
   const v1::JobStatus failed = cluster.AwaitEnd(job);
@@ -41,10 +43,12 @@ TEST(BlameTest, RanksCutOffBehindALivingDaemon_AreANodeThatCannotBeReached) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 2, .coordinator_flags = {"--heartbeat-timeout", "10m"}});
   cluster.AddWorker("there", 2);
-  const int64_t job =
-      cluster
-          .Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 4, tp: 2"}))
-          .id();
+  const int64_t job = cluster
+                          .Submit(Document(data, {.steps = kForEver,
+                                                  .vision = "",
+                                                  .language = "ranks: 4, tp: 2",
+                                                  .recovery = kNoRecovery}))
+                          .id();
   cluster.AwaitStep(job, 2);
   const auto ranks = cluster.Ranks(job);
   ASSERT_EQ(ranks.size(), 2u);

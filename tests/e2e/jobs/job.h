@@ -48,6 +48,8 @@ struct JobOptions {
   std::string time_limit;  // empty: none
   std::string output = "out";
 };
+// As JobOptions::recovery: of a job that ends where a rank is lost.
+inline constexpr char kNoRecovery[] = "{ladder: [spare]}";
 // Steps that no test waits for the end of.
 inline constexpr int64_t kForEver = 1'000'000;
 

@@ -20,7 +20,8 @@ TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
   const JobOptions options{.name = "victim",
                            .steps = kForEver,
                            .vision = "ranks: 2",
-                           .language = "ranks: 4, tp: 2, pp: 2"};
+                           .language = "ranks: 4, tp: 2, pp: 2",
+                           .recovery = kNoRecovery};
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 3);
   const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
@@ -58,7 +59,10 @@ TEST(RankTest, TerminatedWhileTraining_IsKilledByThatSignal) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 2});
   const int64_t job =
-      cluster.Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2"}))
+      cluster
+          .Submit(Document(
+              data,
+              {.steps = kForEver, .vision = "", .language = "ranks: 2", .recovery = kNoRecovery}))
           .id();
   cluster.AwaitStep(job, 3);
   kill(cluster.Ranks(job).at(1).pid(), SIGTERM);

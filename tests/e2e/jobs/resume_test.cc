@@ -71,6 +71,7 @@ TEST(ResumeTest, Latest_AfterAKilledWorker_GoesOnBehindTheNewest) {
   Cluster cluster;
   JobOptions options = Job("ranks: 2, tp: 2", "{every: 2, resume_from: latest}");
   options.steps = kForEver;
+  options.recovery = kNoRecovery;
   const v1::JobStatus first = cluster.Submit(Document(data, options));
   EXPECT_THAT(Messages(cluster, first.id(), "Resumed"),
               testing::IsSubsetOf({"there is no checkpoint: training begins with its first step"}));

@@ -14,7 +14,8 @@ TEST(WorkerTest, KilledAndBack_ItsJobFailsAtOnce_AndTheNextOneRuns) {
   const DataFolder data = MakeData();
   // The restarted daemon is what tells, not silence.
   Cluster cluster({.devices = 2, .coordinator_flags = {"--heartbeat-timeout", "10m"}});
-  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .recovery = kNoRecovery})).id();
   cluster.AwaitStep(job, 2);
   const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
   ASSERT_EQ(ranks.size(), 2u);
@@ -36,7 +37,8 @@ TEST(WorkerTest, KilledForGood_ItsJobFailsWhenTheHeartbeatTimeoutPasses) {
   Cluster cluster(
       {.devices = 2,
        .coordinator_flags = {"--heartbeat-interval", "200ms", "--heartbeat-timeout", "3s"}});
-  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .recovery = kNoRecovery})).id();
   cluster.AwaitStep(job, 2);
   cluster.KillWorker();
   const v1::JobStatus failed = cluster.AwaitEnd(job);

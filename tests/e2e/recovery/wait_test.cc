@@ -1,0 +1,64 @@
+// What is left cannot go on by itself: the job waits for what is lost, and where state is lost with
+// it, goes back to its last checkpoint.
+#include <signal.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/recovery/trouble.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int64_t kSteps = 40;
+
+JobOptions Job(const std::string& name) {
+  return {.name = name,
+          .steps = kSteps,
+          .precision = "fp64",
+          .vision = "",
+          .language = "ranks: 2, tp: 2",
+          .batch = 7,
+          .checkpoint = "{every: 3, directory: checkpoints-" + name + "}",
+          .output = name};
+}
+
+class WaitTest : public testing::Test {
+ protected:
+  WaitTest() : data_(MakeSmallData()), cluster_({.devices = 2}) {
+    const v1::JobStatus whole =
+        cluster_.AwaitEnd(cluster_.Submit(Document(data_, Job("whole"))).id());
+    EXPECT_EQ(whole.phase(), v1::JOB_PHASE_SUCCEEDED) << whole.reason();
+    job_ = cluster_.Submit(Document(data_, Job("hit"))).id();
+    cluster_.Await(job_,
+                   [](const v1::JobStatus& status) { return status.last_checkpoint().step() > 0; });
+  }
+  void ExpectItGoesOn() {
+    const v1::JobStatus ended = cluster_.AwaitEnd(job_);
+    ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster_.WorkerLog();
+    EXPECT_THAT(MessagesOf(cluster_, job_, "StateLost"), Not(HasSubstr("checkpoint section")));
+    EXPECT_NE(MessagesOf(cluster_, job_, "StateLost"), "");
+    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kSteps);
+  }
+
+  DataFolder data_;
+  Cluster cluster_;
+  int64_t job_ = 0;
+};
+
+// One replica, so every rank is needed, and what it held is nowhere else.
+TEST_F(WaitTest, RankThatIsNeeded_IsStartedAgain) {
+  kill(cluster_.Ranks(job_).at(1).pid(), SIGKILL);
+  ExpectItGoesOn();
+}
+
+TEST_F(WaitTest, DaemonThatIsKilledAndBack_TrainsOn) {
+  cluster_.KillWorker();
+  cluster_.StartWorker();
+  ExpectItGoesOn();
+}
+
+}  // namespace
+}  // namespace phalanx::e2e
