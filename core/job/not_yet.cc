@@ -63,11 +63,14 @@ std::vector<std::string> WarnNotYet(const JobSpec& spec, const Report& report) {
   constexpr const char* kLadder = "spec.recovery.ladder";
   if (report.Written(kLadder) == nullptr) return {};
   const std::vector<Rung>& ladder = spec.recovery.ladder;
-  if (std::all_of(ladder.begin(), ladder.end(),
-                  [](Rung rung) { return rung == Rung::kShrink || rung == Rung::kDropReplica; })) {
-    return {};
-  }
-  return {absl::StrCat(kLadder, ": of it shrink and drop-replica alone are in force yet")};
+  const bool later = std::any_of(ladder.begin(), ladder.end(), [](Rung rung) {
+    return rung == Rung::kSpare || rung == Rung::kRestart;
+  });
+  if (!later) return {};
+  return {
+      absl::StrCat(kLadder,
+                   ": spare is not in force yet, and restart not on fewer devices: it goes back "
+                   "to a checkpoint")};
 }
 
 }  // namespace phalanx::job

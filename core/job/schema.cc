@@ -334,8 +334,9 @@ constexpr Field kSpec[] = {
             "step."},
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
      .doc = "What to do when a device is lost. Where optimizer state lives (`state_home`, "
-            "`state_copies`, `state_every`), `widths` and `budget` are in force, and so are the rungs "
-            "`shrink` and `drop-replica` of `ladder`; the others are not yet."},
+            "`state_copies`, `state_every`), `widths`, `rejoin` and `budget` are in force, and so are "
+            "the rungs `shrink`, `drop-replica` and `wait` of `ladder`; `restart` goes back to a "
+            "checkpoint, not yet to fewer devices, and `spare` is not in force yet."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,

@@ -89,18 +89,18 @@ TEST(NotYetTest, WhatIsNotInForce_IsAcceptedWithOneWarningEach) {
   const auto job =
       wire::ReadJobFile(With("steps: 300",
                              "steps: 300\n  time_limit: 1h\n  checkpoint: {every: "
-                             "50}\n  recovery: {widths: own, ladder: [wait]}\n  trace: true"),
+                             "50}\n  recovery: {widths: own, ladder: [restart]}\n  trace: true"),
                         Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_THAT(job->warnings,
-              ElementsAre("spec.recovery.ladder: of it shrink and drop-replica alone are in force "
-                          "yet"));
+  EXPECT_THAT(job->warnings, ElementsAre("spec.recovery.ladder: spare is not in force yet, and "
+                                         "restart not on fewer devices: it goes back to a "
+                                         "checkpoint"));
 }
 
 TEST(NotYetTest, RungsInForce_HaveNoWarnings) {
   const auto job = wire::ReadJobFile(
       With("steps: 300",
-           "steps: 300\n  recovery: {ladder: [shrink, drop-replica], budget: {total: 3}}"),
+           "steps: 300\n  recovery: {ladder: [shrink, drop-replica, wait], budget: {total: 3}}"),
       Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_THAT(job->warnings, IsEmpty());
