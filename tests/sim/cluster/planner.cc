@@ -1,0 +1,207 @@
+#include "tests/sim/cluster/planner.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "coordinator/runtime/planning.h"
+#include "core/plan/parameters.h"
+#include "core/plan/shares.h"
+#include "core/wire/job_yaml.h"
+#include "core/wire/layout_codec.h"
+
+namespace phalanx::sim {
+namespace {
+
+constexpr char kDecoder[] =
+    "{family: llama, hidden_size: 32, layers: 2, heads: 4, kv_heads: 2, mlp_size: 64, vocabulary: "
+    "64, context: 32, block: 16}";
+constexpr char kVision[] =
+    "{family: clip_vision, hidden_size: 32, layers: 2, heads: 4, mlp_size: 64, image_size: 8, "
+    "patch_size: 4, block: 16}";
+
+// The language module alone.
+std::string Language(absl::string_view parallel, absl::string_view more = "") {
+  return absl::StrCat("metadata: {name: NAME}\nspec:\n  steps: STEPS\n  modules:\n",
+                      "    - name: language\n      architecture: ", kDecoder,
+                      "\n      parallel: ", parallel,
+                      "\n  batch: {global: 12, micro: 1}\n  schedule: {name: 1f1b}\n"
+                      "  data: {shards: \"a.tar\", tokenizer: t.model}\n",
+                      more);
+}
+
+std::string WithVision(absl::string_view vision, absl::string_view language,
+                       absl::string_view more = "") {
+  return absl::StrCat("metadata: {name: NAME}\nspec:\n  steps: STEPS\n  modules:\n",
+                      "    - name: vision\n      architecture: ", kVision,
+                      "\n      parallel: ", vision,
+                      "\n    - name: language\n      architecture: ", kDecoder,
+                      "\n      parallel: ", language,
+                      "\n  edges:\n    - {from: vision, to: language, projector: {hidden_size: 32}}"
+                      "\n  batch: {global: 12, micro: 1}\n  schedule: {name: 1f1b}\n"
+                      "  data: {shards: \"a.tar\", tokenizer: t.model}\n",
+                      more);
+}
+
+// What tells two layouts apart as far as planning goes.
+std::string KeyOf(plan::Layout layout) {
+  layout.epoch = Epoch{1};
+  layout.data_digest.clear();
+  v1::Layout message;
+  wire::ToProto(layout, &message);
+  return message.SerializeAsString();
+}
+
+[[noreturn]] void GiveUp(const absl::Status& status, const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", what.c_str(), status.ToString().c_str());
+  std::abort();
+}
+
+}  // namespace
+
+Planner::Planner() {
+  documents_ = {
+      Language("{ranks: 2, dp: 2}"),
+      Language("{ranks: 4, tp: 2, dp: 2}"),
+      Language("{ranks: 3, dp: 3}"),
+      Language("{ranks: 4, dp: 2, pp: 2}"),
+      Language("{ranks: 6, tp: 2, dp: 3}"),
+      WithVision("{ranks: 2, dp: 2}", "{ranks: 4, tp: 2, dp: 2}"),
+      Language("{ranks: 4, tp: 2, dp: 2}", "  recovery: {ladder: [drop-replica]}\n"),
+      Language("{ranks: 2, tp: 2}"),
+      Language("{ranks: 2, dp: 2}", "  recovery: {ladder: []}\n"),
+      Language("{ranks: 3, dp: 3}", "  recovery: {state_copies: 3}\n"),
+  };
+}
+
+coordinator::JobRequestPtr Planner::MakeRequest(size_t document, const std::string& name,
+                                                int64_t steps) {
+  const std::string text = absl::StrReplaceAll(
+      documents_[document], {{"NAME", name}, {"STEPS", absl::StrCat(steps)}});
+  absl::StatusOr<coordinator::JobRequestPtr> request =
+      coordinator::ReadRequest({.text = text, .directory = "/jobs"});
+  if (!request.ok()) GiveUp(request.status(), text);
+  return *std::move(request);
+}
+
+absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::ComputePlan& order) {
+  std::string key = absl::StrCat(order.request->document.text, "\n", order.layout.has_value());
+  if (order.layout.has_value()) absl::StrAppend(&key, KeyOf(**order.layout));
+  for (const plan::NodeDevices& node : order.placement)
+    absl::StrAppend(&key, "\n", node.node, ":", absl::StrJoin(node.devices, ","));
+  for (const Rank rank : order.lost) absl::StrAppend(&key, "\n-", rank.value);
+  const auto known = plans_.find(key);
+  absl::StatusOr<coordinator::PlanSummary> plan =
+      known != plans_.end() ? known->second : coordinator::PlanJobOf(order);
+  if (known == plans_.end()) {
+    if (plans_.size() >= kRememberedMax) plans_.clear();
+    plans_.emplace(std::move(key), plan);
+  }
+  if (!plan.ok()) return plan;
+  // What the memory does not tell apart: as PlanRequest sets them.
+  plan->layout.epoch = order.layout.has_value() && order.lost.empty() ? (*order.layout)->epoch
+                                                                      : order.epoch;
+  plan->layout.data_digest = order.layout.has_value() ? (*order.layout)->data_digest : "";
+  return plan;
+}
+
+JobPlanPtr Planner::Expand(const std::string& text, const plan::Layout& layout) {
+  const std::string key = absl::StrCat(text, "\n", KeyOf(layout));
+  if (const auto known = expanded_.find(key); known != expanded_.end()) return known->second;
+  if (expanded_.size() >= kRememberedMax) {
+    expanded_.clear();
+    transfers_.clear();
+  }
+  if (specs_.size() >= kRememberedMax) specs_.clear();
+  auto spec = specs_.find(text);
+  if (spec == specs_.end()) {
+    const absl::StatusOr<job::ReadJob> read = wire::ReadJobFile(text, job::Purpose::kSubmit);
+    if (!read.ok()) GiveUp(read.status(), text);
+    spec = specs_.emplace(text, read->spec).first;
+  }
+  absl::StatusOr<plan::Plan> plan = plan::Expand(spec->second, layout);
+  if (!plan.ok()) GiveUp(plan.status(), "a layout that was planned does not expand");
+  auto made = std::make_shared<JobPlan>();
+  made->plan = *std::move(plan);
+  made->reporter = made->plan.Reporter().value;
+  for (int32_t rank = 0; rank < made->plan.world; ++rank) {
+    if (!made->plan.PlacesOf(Rank{rank}).empty()) made->ranks.push_back(rank);
+  }
+  std::map<std::pair<int32_t, std::pair<plan::PartId, int32_t>>, int64_t> elements;
+  for (const plan::ModulePlan& module : made->plan.modules) {
+    for (int32_t flow = 0; flow < module.order.count(); ++flow) {
+      const plan::PartId part = module.PartAt(flow);
+      if (!module.TrainsOf(part.stage, part.chunk).weights) continue;
+      const plan::StateTable& table =
+          made->tables.emplace(part, plan::StateTableOf(made->plan, part)).first->second;
+      for (const plan::HomedRuler& ruler : table.rulers) {
+        for (const plan::HomedRun& run : ruler.runs) {
+          const plan::RankList& homes = table.homes[static_cast<size_t>(run.homes)];
+          for (const Rank home : homes)
+            elements[{home.value, {part, homes[0].value}}] += run.elements.count;
+        }
+      }
+    }
+  }
+  for (const auto& [home, count] : elements)
+    made->homes[home.first].push_back({home.second.first, home.second.second, count});
+  return expanded_.emplace(key, std::move(made)).first->second;
+}
+
+namespace {
+
+// What rank `to` of `after` holds before: none where it has no work in one of the layouts.
+bool IsHome(const plan::RankList& homes, Rank rank) {
+  return std::find(homes.begin(), homes.end(), rank) != homes.end();
+}
+
+// Runs of one ruler against those of another layout: each run of `after` is covered by runs of
+// `before`, whose first home that is left gives what a new home lacks.
+void TransferRuler(const plan::StateTable& before, const plan::HomedRuler& from,
+                   const plan::StateTable& after, const plan::HomedRuler& into,
+                   const std::set<int32_t>& left, TransferPlan* plan) {
+  for (const plan::HomedRun& run : into.runs) {
+    for (const plan::HomedRun& old : from.runs) {
+      const int64_t first = std::max(run.elements.first, old.elements.first);
+      const int64_t end = std::min(run.elements.end(), old.elements.end());
+      if (first >= end) continue;
+      const plan::RankList& holders = before.homes[static_cast<size_t>(old.homes)];
+      const auto giver = std::find_if(holders.begin(), holders.end(),
+                                      [&](Rank rank) { return left.contains(rank.value); });
+      for (const Rank home : after.homes[static_cast<size_t>(run.homes)]) {
+        if (left.contains(home.value) && IsHome(holders, home)) continue;
+        if (giver == holders.end()) {
+          plan->status = absl::FailedPreconditionError("nobody holds a part of the state");
+          continue;
+        }
+        plan->messages.insert({giver->value, home.value});
+        plan->elements += end - first;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const TransferPlan& Planner::TransfersOf(const JobPlanPtr& before, const JobPlanPtr& after) {
+  const auto [entry, is_new] = transfers_.try_emplace({before.get(), after.get()});
+  TransferPlan& plan = entry->second;
+  if (!is_new) return plan;
+  plan.before = before;
+  plan.after = after;
+  std::set<int32_t> left(before->ranks.begin(), before->ranks.end());
+  std::erase_if(left, [&](int32_t rank) {
+    return std::find(after->ranks.begin(), after->ranks.end(), rank) == after->ranks.end();
+  });
+  for (const auto& [part, table] : after->tables) {
+    const plan::StateTable& old = before->tables.at(part);
+    for (size_t i = 0; i < table.rulers.size(); ++i)
+      TransferRuler(old, old.rulers[i], table, table.rulers[i], left, &plan);
+  }
+  return plan;
+}
+
+}  // namespace phalanx::sim
