@@ -280,6 +280,8 @@ class Coordinator {
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;
+  // Whether the node is still to carry out the assignment of the epoch.
+  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
   void LoseRanks(Node& node, const std::string& message, bool processes_gone);
   void SendTo(Node& node, Command command);
@@ -298,6 +300,9 @@ class Coordinator {
   static void NoteDecided(Job& job, const std::optional<EpochStart>& decided);
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
+  bool BudgetIsSpent(const Job& job) const;
+  // From now on all its ranks are to say where their state stands.
+  void AwaitQuiet(Job& job, const FailureCause& cause);
   void StartRecovery(Job& job, FailureCause cause);
   void OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   void OnReport(Job& job, int32_t rank, const RankQuiet& report);
@@ -345,6 +350,7 @@ class Coordinator {
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
+  static Assign AssignmentOf(const Job& job);
   void StartNextEpoch(Job& job);
   void FlushRendezvous(Job& job);
   void MarkRunning(Job& job);

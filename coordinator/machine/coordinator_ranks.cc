@@ -283,15 +283,18 @@ void Coordinator::AssignAll(Job& job) {
   }
   for (Team& team : run.teams) {
     team.assigned = true;
-    Tell(job, NodeCommand{team.node, nodes_.at(team.node).incarnation,
-                          Assign{.job = job.state.id,
-                                 .epoch = job.state.epoch,
-                                 .request = job.state.request,
-                                 .layout = job.state.layout,
-                                 .plan_digest = job.state.plan_digest,
-                                 .checkpoint = job.state.checkpoint,
-                                 .goes_on = job.state.goes_on()}});
+    Tell(job, NodeCommand{team.node, nodes_.at(team.node).incarnation, AssignmentOf(job)});
   }
+}
+
+Assign Coordinator::AssignmentOf(const Job& job) {
+  return {.job = job.state.id,
+          .epoch = job.state.epoch,
+          .request = job.state.request,
+          .layout = job.state.layout,
+          .plan_digest = job.state.plan_digest,
+          .checkpoint = job.state.checkpoint,
+          .goes_on = job.state.goes_on()};
 }
 
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.

@@ -32,9 +32,31 @@ std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
 bool Coordinator::MayRecover(const Job& job) const {
   if (!job.run.has_value() || !job.state.request->recovers) return false;
   if (job.state.phase != job::JobPhase::kRunning) return false;
-  if (job.recovery.has_value() && job.recovery->began) return false;
   return std::none_of(job.run->ranks.begin(), job.run->ranks.end(),
                       [](const RankState& rank) { return rank.succeeded; });
+}
+
+bool Coordinator::BudgetIsSpent(const Job& job) const {
+  const job::Budget& budget = job.state.request->budget;
+  const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
+                                    [&](Instant at) { return at > now_ - budget.window; });
+  return recent >= budget.total;
+}
+
+// Of the epoch that runs: one that has begun, though not all of its ranks may be ready.
+void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
+  Run& run = *job.run;
+  Recovery recovery{.from = job.state.epoch, .cause = cause, .since = now_};
+  if (job.recovery.has_value()) {
+    recovery.since = job.recovery->since;
+    recovery.lost = job.recovery->lost;
+  }
+  recovery.quiets = std::exchange(run.quiets, {});
+  for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const auto number = static_cast<int32_t>(rank);
+    if (run.ranks[rank].used && !recovery.quiets.contains(number)) recovery.awaited.insert(number);
+  }
+  job.recovery = std::move(recovery);
 }
 
 void Coordinator::StartRecovery(Job& job, FailureCause cause) {
@@ -43,15 +65,17 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   if (job.recovery.has_value()) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     if (lost.empty()) return;
-  } else {
-    Recovery& recovery =
-        job.recovery.emplace(Recovery{.from = job.state.epoch, .cause = cause, .since = now_});
-    recovery.quiets = std::exchange(run.quiets, {});
-    for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
-      const auto number = static_cast<int32_t>(rank);
-      if (run.ranks[rank].used && !recovery.quiets.contains(number))
-        recovery.awaited.insert(number);
+  }
+  if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
+  if (!job.recovery.has_value() || job.recovery->began) {
+    if (BudgetIsSpent(job)) {
+      absl::StrAppend(&cause.message,
+                      "; it has recovered as often as recovery.budget.total allows: ",
+                      job.state.request->budget.total, " times within ",
+                      absl::FormatDuration(job.state.request->budget.window));
+      return Fail(job, std::move(cause));
     }
+    AwaitQuiet(job, cause);
   }
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
@@ -104,7 +128,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
   if (job.state.IsTerminal()) return;
-  if (!job.recovery.has_value()) {
+  if (!job.recovery.has_value() || job.recovery->began) {
     job.run->quiets[rank] = report;
     return;
   }
@@ -148,9 +172,17 @@ void Coordinator::CheckQuiet(Job& job) {
                     "; where training stands is not known: ", start.status().message());
     return Fail(job, std::move(cause));
   }
+  const int32_t stalls_max = job.state.request->budget.without_progress;
+  if (!Progresses(job.state, *start) && job.state.without_progress >= stalls_max) {
+    FailureCause cause = recovery.cause;
+    absl::StrAppend(&cause.message, "; no step was decided since the recovery before, ", stalls_max,
+                    " times in a row, which is all that recovery.budget.without_progress allows");
+    return Fail(job, std::move(cause));
+  }
   recovery.began = true;
   job.run->quiet_deadline = absl::InfiniteFuture();
   Commit(job, EpochBegan{job.state.epoch, *start});
+  NoteDecided(job, *start);
   for (const Team& team : job.run->teams) TellBegin(job, team);
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);
 }

@@ -69,6 +69,9 @@ class Applier {
     state_.plan_digest = body.plan_digest;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
+    // Losses before the next epoch has begun belong to the recovery that is under way.
+    const bool is_recovery = body.state_epoch != Epoch{0} && body.state_epoch != state_.state_epoch;
+    if (is_recovery) state_.recoveries.push_back(time_);
     state_.state_epoch = body.state_epoch;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
@@ -89,7 +92,9 @@ class Applier {
   }
   void operator()(const StepReached& body) { state_.stored_step = body.step; }
   void operator()(const EpochBegan& body) {
-    if (body.epoch == state_.epoch && !state_.start.has_value()) state_.start = body.start;
+    if (body.epoch != state_.epoch || state_.start.has_value()) return;
+    state_.without_progress = Progresses(state_, body.start) ? 0 : state_.without_progress + 1;
+    state_.start = state_.begun = body.start;
   }
   void operator()(const RanksSucceeded& body) {
     if (body.epoch != state_.epoch) return;
@@ -185,6 +190,10 @@ std::string ToString(const Placement& placement) {
     absl::StrAppend(&text, " and more on ", all.size() - kNodesNamedMax, " other nodes");
   }
   return text;
+}
+
+bool Progresses(const JobState& job, const EpochStart& start) {
+  return start.step() > (job.begun.has_value() ? job.begun->step() : job.FirstStep());
 }
 
 }  // namespace phalanx::coordinator

@@ -64,6 +64,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
                      .checkpoints = spec.checkpoint.has_value(),
                      .recovers = GoesOn(spec.recovery.ladder),
+                     .budget = spec.recovery.budget,
                      .priority = spec.priority,
                      .world = spec.World(),
                      .devices = devices,

@@ -1,5 +1,4 @@
 // The state that an epoch begins with, its copies in host memory, and its checkpoints.
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
 #include "worker/rank/epoch_run.h"
-#include "worker/train/holdings.h"
+#include "worker/train/holdings_exchange.h"
 #include "worker/train/training_state.h"
 #include "worker/train/transfers.h"
 
@@ -28,12 +27,22 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
   const train::StateIdentity identity{
       .store = store_, .job = order_.assign().job(), .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
-  if (goes_on() && held)
-    return kept_.training->layout() == plan_.digest ? absl::OkStatus() : ChangeLayout();
-  if (first_step_ > 1 && !manifest_.has_value()) {
-    return absl::FailedPreconditionError(absl::StrCat("this process holds no state of step ",
-                                                      first_step_ - 1, " in layout ", plan_.digest,
-                                                      " that the epoch could go on from"));
+  if (goes_on()) {
+    if (!held) {
+      kept_.snapshot = nullptr;
+      kept_.host_copy = nullptr;
+      kept_.training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
+      kept_.training->Adopt(start_);
+      kept_.identity = identity;
+      kept_.plan = nullptr;
+    }
+    {
+      MutexLock lock(&mu_);
+      RETURN_IF_ERROR(stopped_);
+      kept_.training->TakeBackRequests();  // those of the epoch before
+      training_ = kept_.training.get();
+    }
+    return ChangeLayout();
   }
   kept_.snapshot = nullptr;
   kept_.host_copy = nullptr;
@@ -54,29 +63,34 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
 
 absl::Status EpochRun::ChangeLayout() {
   train::TrainingState& training = *kept_.training;
-  if (kept_.plan == nullptr || training.layout() != kept_.plan->digest) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this rank's state lies in no layout that epoch ", epoch(), " can go on from"));
-  }
-  const plan::Plan before = *kept_.plan;
   kept_.snapshot = nullptr;
   kept_.host_copy = nullptr;
   training.set_copied(nullptr);
-  RETURN_IF_ERROR(training.GoOn(before, start_));
-  RETURN_IF_ERROR(training.Leave(before));
-  // Of the ranks that are left all is known: what the layout before gives them, of one step.
-  std::map<Rank, train::Holdings> holdings;
+  train::OwnHoldings own;
+  // Else it was on its way to the layout of an epoch that did not come to train.
+  if (!training.layout().empty()) {
+    RETURN_IF_ERROR(training.GoOn(*kept_.plan, start_));
+    RETURN_IF_ERROR(training.Leave(*kept_.plan));
+    own.whole = kept_.plan.get();
+  }
+  own.holdings = training.HoldingsNow();
   train::BulkGroup group;
   for (Rank rank{0}; rank.value < plan_.world; ++rank.value) {
-    if (plan_.PlacesOf(rank).empty()) continue;
-    group.ranks.push_back(rank);
-    if (!before.PlacesOf(rank).empty()) holdings[rank];
+    if (!plan_.PlacesOf(rank).empty()) group.ranks.push_back(rank);
   }
-  train::FillHoldings(before, start_.decision.step, &holdings);
-  ASSIGN_OR_RETURN(const train::Transfers transfers, train::TransfersInto(plan_, holdings));
   const int32_t control = plan::FindCommunicator(
       plan::Communicators(plan_), plan::CommunicatorSpec::Use::kControl, group.ranks);
   if (control >= 0) group.communicator = communicators_[static_cast<size_t>(control)].get();
+  ASSIGN_OR_RETURN(const auto holdings, train::ExchangeHoldings(own, group, Rank{order_.rank()},
+                                                                training.options().device, [&] {
+                                                                  return training.stop_requested();
+                                                                }));
+  if (holdings.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no process of the job holds state of step ", start_.decision.step,
+                     " that epoch ", epoch(), " could go on from"));
+  }
+  ASSIGN_OR_RETURN(const train::Transfers transfers, train::TransfersInto(plan_, holdings));
   RETURN_IF_ERROR(training.Enter(plan_, transfers, group));
   kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();

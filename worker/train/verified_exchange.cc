@@ -101,4 +101,19 @@ absl::Status VerifiedExchange::Confirm(const std::vector<Parcel>& sends,
   return Exchange(words, answers);
 }
 
+absl::StatusOr<std::vector<int64_t>> VerifiedExchange::Gather(const std::vector<int64_t>& own) {
+  if (group_.communicator == nullptr || own.empty()) return own;
+  const auto count = static_cast<int64_t>(own.size());
+  const auto ranks = static_cast<int64_t>(group_.communicator->size());
+  const at::Tensor in = at::tensor(own, at::kLong).to(device_);
+  const at::Tensor out = at::zeros({ranks * count}, in.options());
+  RETURN_IF_ERROR(group_.communicator->AllGather(in.const_data_ptr(), out.mutable_data_ptr(), count,
+                                                 comm::DType::kInt64));
+  RETURN_IF_ERROR(group_.communicator->Join());
+  RETURN_IF_ERROR(Await());
+  const at::Tensor all = out.cpu();
+  const auto* numbers = all.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(numbers, numbers + all.numel());
+}
+
 }  // namespace phalanx::train

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
@@ -48,6 +49,9 @@ class VerifiedExchange {
   // After Run and with its messages: tells the senders that what came is kept here, and returns
   // once all receivers have said so.
   absl::Status Confirm(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives);
+  // The numbers of every rank, by position in the group, from all of them alike: each calls it with
+  // as many. Of no group: its own.
+  absl::StatusOr<std::vector<int64_t>> Gather(const std::vector<int64_t>& own);
 
  private:
   absl::Status Exchange(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives);

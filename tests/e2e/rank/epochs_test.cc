@@ -219,7 +219,8 @@ TEST(RankEpochsTest, StateOfAnotherStoresJob_IsNotGoneOnFrom) {
               [](v1::RunEpoch& run) { run.set_store(2); });  // the same number, layout and rank
   const RankWorld::Said said =
       world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); });
-  EXPECT_NE(said.errors.at(0).message().find("holds no state of step"), std::string::npos)
+  EXPECT_NE(said.errors.at(0).message().find("no process of the job holds state of step"),
+            std::string::npos)
       << said.errors.at(0).message();
 }
 
@@ -263,7 +264,8 @@ TEST(RankEpochsTest, ProcessWithoutTheState_RefusesToGoOnFromIt) {
   world.Begin(begins);
   const RankWorld::Said said =
       world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); });
-  EXPECT_NE(said.errors.at(0).message().find("holds no state of step 5"), std::string::npos)
+  EXPECT_NE(said.errors.at(0).message().find("no process of the job holds state of step 5"),
+            std::string::npos)
       << said.errors.at(0).message();
   EXPECT_NE(said.errors.at(0).kind(), v1::FAILURE_KIND_PEER_LOST);
 }
