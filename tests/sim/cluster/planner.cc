@@ -1,15 +1,15 @@
 #include "tests/sim/cluster/planner.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "coordinator/runtime/planning.h"
-#include "core/plan/parameters.h"
-#include "core/plan/shares.h"
+#include "core/plan/state_table.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 
@@ -53,6 +53,22 @@ std::string KeyOf(plan::Layout layout) {
   v1::Layout message;
   wire::ToProto(layout, &message);
   return message.SerializeAsString();
+}
+
+void AddHomes(const plan::PartId& part, JobPlan* job) {
+  const plan::StateTable table = plan::StateTableOf(job->plan, part);
+  std::set<std::pair<int32_t, int32_t>> homes;  // rank, primary
+  for (const plan::HomedRuler& ruler : table.rulers) {
+    for (const plan::HomedRun& run : ruler.runs) {
+      const plan::RankList& ranks = table.homes[static_cast<size_t>(run.homes)];
+      for (const Rank rank : ranks) {
+        homes.insert({rank.value, ranks[0].value});
+        AddRange(run.elements,
+                 &job->holdings[rank.value][{{part, ruler.bucket}, ruler.family}]);
+      }
+    }
+  }
+  for (const auto& [rank, primary] : homes) job->homes[rank].push_back({part, primary});
 }
 
 [[noreturn]] void GiveUp(const absl::Status& status, const std::string& what) {
@@ -111,10 +127,7 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
 JobPlanPtr Planner::Expand(const std::string& text, const plan::Layout& layout) {
   const std::string key = absl::StrCat(text, "\n", KeyOf(layout));
   if (const auto known = expanded_.find(key); known != expanded_.end()) return known->second;
-  if (expanded_.size() >= kRememberedMax) {
-    expanded_.clear();
-    transfers_.clear();
-  }
+  if (expanded_.size() >= kRememberedMax) expanded_.clear();
   if (specs_.size() >= kRememberedMax) specs_.clear();
   auto spec = specs_.find(text);
   if (spec == specs_.end()) {
@@ -130,78 +143,13 @@ JobPlanPtr Planner::Expand(const std::string& text, const plan::Layout& layout) 
   for (int32_t rank = 0; rank < made->plan.world; ++rank) {
     if (!made->plan.PlacesOf(Rank{rank}).empty()) made->ranks.push_back(rank);
   }
-  std::map<std::pair<int32_t, std::pair<plan::PartId, int32_t>>, int64_t> elements;
   for (const plan::ModulePlan& module : made->plan.modules) {
     for (int32_t flow = 0; flow < module.order.count(); ++flow) {
       const plan::PartId part = module.PartAt(flow);
-      if (!module.TrainsOf(part.stage, part.chunk).weights) continue;
-      const plan::StateTable& table =
-          made->tables.emplace(part, plan::StateTableOf(made->plan, part)).first->second;
-      for (const plan::HomedRuler& ruler : table.rulers) {
-        for (const plan::HomedRun& run : ruler.runs) {
-          const plan::RankList& homes = table.homes[static_cast<size_t>(run.homes)];
-          for (const Rank home : homes)
-            elements[{home.value, {part, homes[0].value}}] += run.elements.count;
-        }
-      }
+      if (module.TrainsOf(part.stage, part.chunk).weights) AddHomes(part, made.get());
     }
   }
-  for (const auto& [home, count] : elements)
-    made->homes[home.first].push_back({home.second.first, home.second.second, count});
   return expanded_.emplace(key, std::move(made)).first->second;
-}
-
-namespace {
-
-// What rank `to` of `after` holds before: none where it has no work in one of the layouts.
-bool IsHome(const plan::RankList& homes, Rank rank) {
-  return std::find(homes.begin(), homes.end(), rank) != homes.end();
-}
-
-// Runs of one ruler against those of another layout: each run of `after` is covered by runs of
-// `before`, whose first home that is left gives what a new home lacks.
-void TransferRuler(const plan::StateTable& before, const plan::HomedRuler& from,
-                   const plan::StateTable& after, const plan::HomedRuler& into,
-                   const std::set<int32_t>& left, TransferPlan* plan) {
-  for (const plan::HomedRun& run : into.runs) {
-    for (const plan::HomedRun& old : from.runs) {
-      const int64_t first = std::max(run.elements.first, old.elements.first);
-      const int64_t end = std::min(run.elements.end(), old.elements.end());
-      if (first >= end) continue;
-      const plan::RankList& holders = before.homes[static_cast<size_t>(old.homes)];
-      const auto giver = std::find_if(holders.begin(), holders.end(),
-                                      [&](Rank rank) { return left.contains(rank.value); });
-      for (const Rank home : after.homes[static_cast<size_t>(run.homes)]) {
-        if (left.contains(home.value) && IsHome(holders, home)) continue;
-        if (giver == holders.end()) {
-          plan->status = absl::FailedPreconditionError("nobody holds a part of the state");
-          continue;
-        }
-        plan->messages.insert({giver->value, home.value});
-        plan->elements += end - first;
-      }
-    }
-  }
-}
-
-}  // namespace
-
-const TransferPlan& Planner::TransfersOf(const JobPlanPtr& before, const JobPlanPtr& after) {
-  const auto [entry, is_new] = transfers_.try_emplace({before.get(), after.get()});
-  TransferPlan& plan = entry->second;
-  if (!is_new) return plan;
-  plan.before = before;
-  plan.after = after;
-  std::set<int32_t> left(before->ranks.begin(), before->ranks.end());
-  std::erase_if(left, [&](int32_t rank) {
-    return std::find(after->ranks.begin(), after->ranks.end(), rank) == after->ranks.end();
-  });
-  for (const auto& [part, table] : after->tables) {
-    const plan::StateTable& old = before->tables.at(part);
-    for (size_t i = 0; i < table.rulers.size(); ++i)
-      TransferRuler(old, old.rulers[i], table, table.rulers[i], left, &plan);
-  }
-  return plan;
 }
 
 }  // namespace phalanx::sim
