@@ -113,15 +113,11 @@ void CoordinatorHost::Arm() {
 }
 
 void CoordinatorHost::OnTimer() {
-  if (paused_since_.has_value()) {
-    // Judged when it runs again: Feed arms it.
-    return;
-  }
-  if (machine_->NextDeadline() > timeline_.now()) {
-    idle_deadlines_ = 0;
-    return Arm();
-  }
-  if (++idle_deadlines_ > 1000) return ledger_.Violate("deadlines that change nothing");
+  if (paused_since_.has_value()) return;  // judged when it runs again
+  if (machine_->NextDeadline() > timeline_.now()) return Arm();
+  idle_deadlines_ = deadline_fed_ == timeline_.now() ? idle_deadlines_ + 1 : 0;
+  deadline_fed_ = timeline_.now();
+  if (idle_deadlines_ > 1000) return ledger_.Violate("deadlines that change nothing");
   Feed(coordinator::DeadlineReached{timeline_.now()});
 }
 
@@ -227,6 +223,8 @@ void CoordinatorHost::Carry(const coordinator::PublishJob& order) {
   known = job;
   if (job.last_step.has_value()) ledger_.OnTold(job.id, *job.last_step);
   if (!ended) return;
+  ++ended_[job.phase];
+  if (job.failure.has_value()) ++failures_[std::string(job::ToString(job.failure->kind))];
   timeline_.Note("job $0 has ended as $4", job.id.value, 0, 0, 0,
                  absl::StrCat(job::ToString(job.phase), ": ", job.reason));
   if (job.reason.empty()) ledger_.Violate(absl::StrCat(ToString(job.id), " ends without a reason"));

@@ -61,6 +61,10 @@ class CoordinatorHost {
   void Cancel(JobId job);
   int64_t live_jobs() const;
 
+  // Jobs by how they have ended, and by kind of failure.
+  const std::map<job::JobPhase, int64_t>& ended() const { return ended_; }
+  const std::map<std::string, int64_t>& failures() const { return failures_; }
+
  private:
   struct StoredLine {
     uint64_t number = 0;
@@ -103,6 +107,7 @@ class CoordinatorHost {
   std::optional<Instant> paused_since_;
   int32_t pauses_ = 0;  // under way
   Instant armed_ = absl::InfiniteFuture();
+  Instant deadline_fed_ = absl::InfinitePast();
   int idle_deadlines_ = 0;
 
   // The store, which outlives the process.
@@ -117,6 +122,8 @@ class CoordinatorHost {
 
   std::map<coordinator::SessionId, StreamPtr> streams_;
   std::map<JobId, coordinator::JobView> views_;
+  std::map<job::JobPhase, int64_t> ended_;
+  std::map<std::string, int64_t> failures_;
   uint64_t token_ = 0;
   std::set<JobId> acknowledged_;           // submits
   std::set<JobId> cancels_acknowledged_;

@@ -45,6 +45,7 @@ void Ledger::OnStored(const coordinator::JournalRecord& record) {
   NoteProgress(record.job);
   Job& job = jobs_[record.job];
   if (const auto* began = std::get_if<coordinator::EpochBegan>(&record.body)) {
+    ++epochs_gone_on_;
     Begin(record.job, began->epoch, began->start);
   } else if (const auto* planned = std::get_if<coordinator::EpochPlanned>(&record.body)) {
     // One without a digest of its data has no ranks; one that goes on is still to begin.

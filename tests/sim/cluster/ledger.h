@@ -11,6 +11,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -57,6 +58,7 @@ class Ledger {
   int64_t steps_decided() const { return steps_decided_; }
   int64_t steps_given_up() const { return steps_given_up_; }
   int64_t epochs_begun() const { return epochs_begun_; }
+  int64_t epochs_gone_on() const { return epochs_gone_on_; }
   // Nothing of the job is asked any more.
   void Forget(JobId job) { jobs_.erase(job); }
 
@@ -89,7 +91,7 @@ class Ledger {
   Timeline& timeline_;
   std::map<JobId, Job> jobs_;
   std::vector<std::string> violations_;
-  int64_t steps_decided_ = 0, steps_given_up_ = 0, epochs_begun_ = 0;
+  int64_t steps_decided_ = 0, steps_given_up_ = 0, epochs_begun_ = 0, epochs_gone_on_ = 0;
 };
 
 }  // namespace phalanx::sim
