@@ -55,6 +55,7 @@ void CoordinatorHost::Crash() {
   inbox_.clear();
   paused_since_.reset();
   cancels_.clear();
+  ledger_.OnCoordinatorGone();
   for (const auto& [session, stream] : std::exchange(streams_, {})) {
     stream->up->Break();
     stream->down->Break();
@@ -68,9 +69,8 @@ void CoordinatorHost::Pause(absl::Duration duration) {
   if (!paused_since_.has_value()) paused_since_ = timeline_.now();
   ++pauses_;
   timeline_.Note("coordinator is stopped for $0 ms", absl::ToInt64Milliseconds(duration));
-  timeline_.After(duration, [this, life = life_] {
-    --pauses_;
-    if (life != life_ || pauses_ > 0 || !paused_since_.has_value()) return;
+  timeline_.After(duration, [this] {
+    if (--pauses_ > 0 || !paused_since_.has_value()) return;
     const absl::Duration stalled = timeline_.now() - *std::exchange(paused_since_, std::nullopt);
     timeline_.Note("coordinator runs again");
     inbox_.push_front(coordinator::Stalled{stalled});
@@ -165,7 +165,7 @@ void CoordinatorHost::StartCommit() {
   if (committing_ || stored_number_ == last_number_) return;
   committing_ = true;
   const absl::Duration time =
-      commit_time_ * (timeline_.Chance(0.03) ? 40.0 : 0.2 + timeline_.Below(100) / 50.0);
+      commit_time_ * (timeline_.Chance(0.03) ? 40.0 : 0.2 + static_cast<double>(timeline_.Below(100)) / 50);
   timeline_.After(time, [this, life = life_, up_to = last_number_] {
     if (life != life_) return;
     committing_ = false;
@@ -251,6 +251,7 @@ void CoordinatorHost::Archive(JobId job) {
       ledger_.Violate(absl::StrCat(ToString(job), " is archived and has not ended"));
     replayed_.erase(job);
     changed_.erase(job);
+    views_.erase(job);
     ledger_.Forget(job);
     Feed(coordinator::JobArchived{job});
   });

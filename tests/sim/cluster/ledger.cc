@@ -47,6 +47,8 @@ void Ledger::OnStored(const coordinator::JournalRecord& record) {
   if (const auto* began = std::get_if<coordinator::EpochBegan>(&record.body)) {
     ++epochs_gone_on_;
     Begin(record.job, began->epoch, began->start);
+  } else if (const auto* reached = std::get_if<coordinator::StepReached>(&record.body)) {
+    job.told_stored = std::max(job.told_stored, reached->step.step);
   } else if (const auto* planned = std::get_if<coordinator::EpochPlanned>(&record.body)) {
     // One without a digest of its data has no ranks; one that goes on is still to begin.
     const Epoch epoch = planned->layout->epoch;
@@ -111,6 +113,7 @@ void Ledger::OnSucceeded(JobId id, int64_t steps) {
 }
 
 void Ledger::OnDecided(JobId id, Epoch epoch, int32_t rank, const EpochStart& known) {
+  if (forgotten_.contains(id)) return;
   Job& job = jobs_[id];
   const int64_t step = known.step();
   const uint64_t decision = HashOf(*known.decision);
@@ -141,6 +144,7 @@ void Ledger::OnDecided(JobId id, Epoch epoch, int32_t rank, const EpochStart& kn
 
 void Ledger::OnStepBegins(JobId id, Epoch epoch, int32_t rank, int64_t step, int64_t applied,
                           uint64_t bits) {
+  if (forgotten_.contains(id)) return;
   const Job& job = jobs_[id];
   if (epoch < job.epoch) return;
   const std::string name =
@@ -151,6 +155,15 @@ void Ledger::OnStepBegins(JobId id, Epoch epoch, int32_t rank, int64_t step, int
   if (applied != step - 1) Violate(absl::StrCat(name, " with state of step ", applied));
   if (bits != BitsAt(job, step - 1))
     Violate(absl::StrCat(name, " with state that is not that of step ", step - 1));
+}
+
+void Ledger::OnCoordinatorGone() {
+  for (auto& [id, job] : jobs_) job.told = std::min(job.told, job.told_stored);
+}
+
+void Ledger::Forget(JobId job) {
+  jobs_.erase(job);
+  forgotten_.insert(job);
 }
 
 bool Ledger::LockMetrics(JobId job, uint64_t process) {

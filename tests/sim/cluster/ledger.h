@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ class Ledger {
   // Users have been told of the step.
   void OnTold(JobId job, const coordinator::StepReport& step);
   void OnSucceeded(JobId job, int64_t steps);
+  // What it had told and not stored it may tell otherwise.
+  void OnCoordinatorGone();
 
   // A rank has read the decision of a step; `known` counts it in.
   void OnDecided(JobId job, Epoch epoch, int32_t rank, const coordinator::EpochStart& known);
@@ -60,7 +63,7 @@ class Ledger {
   int64_t epochs_begun() const { return epochs_begun_; }
   int64_t epochs_gone_on() const { return epochs_gone_on_; }
   // Nothing of the job is asked any more.
-  void Forget(JobId job) { jobs_.erase(job); }
+  void Forget(JobId job);
 
  private:
   // Steps far behind the last one are of no more interest.
@@ -78,7 +81,7 @@ class Ledger {
     std::map<int64_t, Step> steps;
     Epoch epoch;        // the last one whose ranks may train
     int64_t begin = 0;  // behind which it does
-    int64_t told = 0;
+    int64_t told = 0, told_stored = 0;
     uint64_t metrics_holder = 0;
     Epoch metrics_epoch;
     std::vector<Line> lines;  // the last ones
@@ -90,6 +93,7 @@ class Ledger {
 
   Timeline& timeline_;
   std::map<JobId, Job> jobs_;
+  std::set<JobId> forgotten_;
   std::vector<std::string> violations_;
   int64_t steps_decided_ = 0, steps_given_up_ = 0, epochs_begun_ = 0, epochs_gone_on_ = 0;
 };

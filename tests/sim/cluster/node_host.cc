@@ -65,9 +65,8 @@ void NodeHost::Pause(absl::Duration duration) {
   ++pauses_;
   shared_.timeline.Note("daemon $0 is stopped for $1 ms", static_cast<int64_t>(index_),
                         absl::ToInt64Milliseconds(duration));
-  shared_.timeline.After(duration, [this, life = life_] {
-    --pauses_;
-    if (life != life_ || pauses_ > 0 || !paused_since_.has_value()) return;
+  shared_.timeline.After(duration, [this] {
+    if (--pauses_ > 0 || !paused_since_.has_value()) return;
     const absl::Duration stalled =
         shared_.timeline.now() - *std::exchange(paused_since_, std::nullopt);
     inbox_.push_front(agent::Stalled{stalled});
