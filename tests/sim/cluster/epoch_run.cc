@@ -43,6 +43,7 @@ void EpochRun::Start() {
 
 void EpochRun::MakePlan() {
   plan_ = shared().planner.Expand(order_.text, order_.layout);
+  if (!plan_->wrong.empty()) shared().ledger.Violate(plan_->wrong);
   OpenData();
 }
 

@@ -1,7 +1,9 @@
 #include "tests/sim/cluster/planner.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -55,8 +57,39 @@ std::string KeyOf(plan::Layout layout) {
   return message.SerializeAsString();
 }
 
+// Every element has its homes: ranks that are there, each once.
+std::string CheckTable(const plan::Plan& plan, const plan::PartId& part,
+                       const plan::StateTable& table) {
+  for (const plan::RankList& homes : table.homes) {
+    if (homes.empty()) return "a share has no home";
+    if (std::set<Rank>(homes.begin(), homes.end()).size() != homes.size())
+      return "a share has a home twice";
+    for (const Rank home : homes) {
+      const std::optional<plan::Place> place = plan.PlaceOf(home, part.module);
+      if (!place.has_value() || place->pp != part.stage)
+        return absl::StrCat("rank ", home.value, " is home of what it has no part of");
+    }
+  }
+  const std::vector<plan::BucketRulers> buckets = plan::RulersOf(plan, part);
+  size_t rulers = 0;
+  for (const plan::BucketRulers& bucket : buckets) rulers += bucket.rulers.size();
+  if (rulers != table.rulers.size()) return "a ruler has no homes";
+  for (const plan::HomedRuler& ruler : table.rulers) {
+    int64_t end = 0;
+    for (const plan::HomedRun& run : ruler.runs) {
+      if (run.elements.first != end) return "an element has no home, or two";
+      end = run.elements.end();
+    }
+    const plan::FamilyRuler* whole =
+        buckets[static_cast<size_t>(ruler.bucket)].Find(ruler.family);
+    if (whole == nullptr || whole->elements() != end) return "the end of a ruler has no home";
+  }
+  return "";
+}
+
 void AddHomes(const plan::PartId& part, JobPlan* job) {
   const plan::StateTable table = plan::StateTableOf(job->plan, part);
+  if (job->wrong.empty()) job->wrong = CheckTable(job->plan, part, table);
   std::set<std::pair<int32_t, int32_t>> homes;  // rank, primary
   for (const plan::HomedRuler& ruler : table.rulers) {
     for (const plan::HomedRun& run : ruler.runs) {
@@ -109,6 +142,7 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
   for (const plan::NodeDevices& node : order.placement)
     absl::StrAppend(&key, "\n", node.node, ":", absl::StrJoin(node.devices, ","));
   for (const Rank rank : order.lost) absl::StrAppend(&key, "\n-", rank.value);
+  for (const Rank rank : order.returned) absl::StrAppend(&key, "\n+", rank.value);
   const auto known = plans_.find(key);
   absl::StatusOr<coordinator::PlanSummary> plan =
       known != plans_.end() ? known->second : coordinator::PlanJobOf(order);
@@ -118,8 +152,9 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
   }
   if (!plan.ok()) return plan;
   // What the memory does not tell apart: as PlanRequest sets them.
-  plan->layout.epoch = order.layout.has_value() && order.lost.empty() ? (*order.layout)->epoch
-                                                                      : order.epoch;
+  plan->layout.epoch = order.epoch;
+  if (order.layout.has_value())
+    plan->layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
   plan->layout.data_digest = order.layout.has_value() ? (*order.layout)->data_digest : "";
   return plan;
 }

@@ -32,6 +32,7 @@ struct JobPlan {
   int32_t reporter = 0;
   std::map<int32_t, std::vector<HomeSpec>> homes;  // by rank
   std::map<int32_t, Holdings> holdings;            // by rank: of all its homes
+  std::string wrong;  // with its homes: some element has none, or one that is lost; else empty
 };
 using JobPlanPtr = std::shared_ptr<const JobPlan>;
 
