@@ -4,6 +4,8 @@
 //   phalanx-sim --seed 1 --seeds 1000
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
+#include <map>
 #include <string>
 
 #include "absl/time/clock.h"

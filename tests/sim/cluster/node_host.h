@@ -60,7 +60,7 @@ class NodeHost {
   void SendUp(const v1::OpenSessionRequest& message);
   void OnProcessEnded(agent::ProcessNumber number, int32_t exit_code, int32_t signal);
   // In order: what a process says arrives before its end.
-  void FromProcess(agent::ProcessNumber number, agent::Event event, absl::Duration more);
+  void FromProcess(agent::ProcessNumber number, agent::Event event, absl::Duration delay);
   void ToProcess(agent::ProcessNumber number, std::function<void(RankProcess&)> order);
   void NoteEpoch(const agent::Event& event);
 
