@@ -113,16 +113,16 @@ void AddHomes(const plan::PartId& part, JobPlan* job) {
 
 Planner::Planner() {
   documents_ = {
-      Language("{ranks: 2, dp: 2}"),
-      Language("{ranks: 4, tp: 2, dp: 2}"),
-      Language("{ranks: 3, dp: 3}"),
-      Language("{ranks: 4, dp: 2, pp: 2}"),
-      Language("{ranks: 6, tp: 2, dp: 3}"),
-      WithVision("{ranks: 2, dp: 2}", "{ranks: 4, tp: 2, dp: 2}"),
-      Language("{ranks: 4, tp: 2, dp: 2}", "  recovery: {ladder: [drop-replica]}\n"),
+      Language("{ranks: 2}"),
+      Language("{ranks: 4, tp: 2}"),
+      Language("{ranks: 3}"),
+      Language("{ranks: 4, pp: 2}"),
+      Language("{ranks: 6, tp: 2}"),
+      WithVision("{ranks: 2}", "{ranks: 4, tp: 2}"),
+      Language("{ranks: 4, tp: 2}", "  recovery: {ladder: [drop-replica]}\n"),
       Language("{ranks: 2, tp: 2}"),
-      Language("{ranks: 2, dp: 2}", "  recovery: {ladder: []}\n"),
-      Language("{ranks: 3, dp: 3}", "  recovery: {state_copies: 3}\n"),
+      Language("{ranks: 2}", "  recovery: {ladder: [wait]}\n"),
+      Language("{ranks: 3}", "  recovery: {state_copies: 3}\n"),
   };
 }
 
