@@ -117,7 +117,7 @@ void CoordinatorHost::OnTimer() {
   if (machine_->NextDeadline() > timeline_.now()) return Arm();
   idle_deadlines_ = deadline_fed_ == timeline_.now() ? idle_deadlines_ + 1 : 0;
   deadline_fed_ = timeline_.now();
-  if (idle_deadlines_ > 1000) return ledger_.Violate("deadlines that change nothing");
+  if (idle_deadlines_ > 30) return ledger_.Violate("deadlines that change nothing");
   Feed(coordinator::DeadlineReached{timeline_.now()});
 }
 

@@ -131,7 +131,7 @@ void NodeHost::Arm() {
     if (machine_->NextDeadline() > shared_.timeline.now()) return Arm();
     idle_deadlines_ = deadline_fed_ == shared_.timeline.now() ? idle_deadlines_ + 1 : 0;
     deadline_fed_ = shared_.timeline.now();
-    if (idle_deadlines_ > 1000)
+    if (idle_deadlines_ > 30)
       return shared_.ledger.Violate("deadlines of a daemon that change nothing");
     Feed(agent::DeadlineReached{shared_.timeline.now()});
   });
