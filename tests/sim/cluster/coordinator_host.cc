@@ -148,7 +148,6 @@ void CoordinatorHost::Carry(const coordinator::Action& action) {
     const StreamPtr closed = stream->second;
     streams_.erase(stream);
     closed->coordinator_closed = true;
-    closed->up->Break();
     return deliver_close(closed, close->status);
   }
 }
@@ -266,16 +265,16 @@ bool CoordinatorHost::Accept(StreamPtr stream, coordinator::WorkerHello hello) {
   return true;
 }
 
-void CoordinatorHost::Receive(const StreamPtr& stream, const v1::OpenSessionRequest& message) {
-  if (!up() || stream->coordinator_closed || stream->coordinator_life != life_) return;
+bool CoordinatorHost::Receive(const StreamPtr& stream, const v1::OpenSessionRequest& message) {
+  if (!up() || stream->coordinator_closed || stream->coordinator_life != life_) return false;
   std::optional<Event> event = coordinator::EventFromProto(stream->session, message);
   if (event.has_value()) Feed(*std::move(event));
+  return true;
 }
 
 void CoordinatorHost::OnStreamClosed(const StreamPtr& stream) {
   if (!up() || stream->coordinator_closed || stream->coordinator_life != life_) return;
   stream->coordinator_closed = true;
-  stream->up->Break();
   streams_.erase(stream->session);
   Feed(coordinator::SessionClosed{stream->session});
 }

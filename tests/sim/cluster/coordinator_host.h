@@ -50,7 +50,8 @@ class CoordinatorHost {
 
   // The far ends of streams. False: nobody listens.
   bool Accept(StreamPtr stream, coordinator::WorkerHello hello);
-  void Receive(const StreamPtr& stream, const v1::OpenSessionRequest& message);
+  // False: it knows no such stream any more.
+  bool Receive(const StreamPtr& stream, const v1::OpenSessionRequest& message);
   void OnStreamClosed(const StreamPtr& stream);
   // What goes the other way.
   std::function<void(const StreamPtr&, const v1::OpenSessionResponse&)> deliver;

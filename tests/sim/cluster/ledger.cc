@@ -167,6 +167,7 @@ void Ledger::Forget(JobId job) {
 }
 
 bool Ledger::LockMetrics(JobId job, uint64_t process) {
+  if (forgotten_.contains(job)) return true;
   uint64_t& holder = jobs_[job].metrics_holder;
   if (holder != 0 && holder != process) return false;
   holder = process;
@@ -180,6 +181,7 @@ void Ledger::UnlockMetrics(JobId job, uint64_t process) {
 }
 
 int64_t Ledger::OpenMetrics(JobId id, Epoch epoch, int64_t first_step) {
+  if (forgotten_.contains(id)) return first_step - 1;
   Job& job = jobs_[id];
   if (epoch < job.metrics_epoch) {
     Violate(absl::StrCat(ToString(id), " epoch ", epoch.value, " opens the metrics of epoch ",
@@ -190,7 +192,9 @@ int64_t Ledger::OpenMetrics(JobId id, Epoch epoch, int64_t first_step) {
   return job.lines.empty() ? 0 : job.lines.back().step;
 }
 
+// A node that is away when its job ends may train on for a while: nobody takes that over.
 void Ledger::WriteMetrics(JobId id, Epoch epoch, const StepDecision& step) {
+  if (forgotten_.contains(id)) return;
   Job& job = jobs_[id];
   const std::string name =
       absl::StrCat(ToString(id), " epoch ", epoch.value, " writes metrics of step ", step.step);

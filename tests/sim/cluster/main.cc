@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   double hours = 1.0 / 6;
   int32_t nodes = 0;
   int64_t steps = 0, lines = 100;
+  bool keep_going = false;
   std::string interval, step;
   CLI::App app("A simulated cluster under random faults: real coordinator, daemons and planner.");
   app.add_option("--seed", seed, "Of all chance");
@@ -40,6 +41,7 @@ int main(int argc, char** argv) {
   app.add_option("--fault-interval", interval, "Between faults of the whole cluster, on average");
   app.add_option("--step", step, "Of training, on average");
   app.add_option("--steps", steps, "Of each job; 0: drawn");
+  app.add_flag("--keep-going", keep_going, "Past seeds that fail, of which one line is said");
   app.add_option("--lines", lines, "Of the trace of a seed that fails");
   CLI11_PARSE(app, argc, argv);
 
@@ -47,6 +49,7 @@ int main(int argc, char** argv) {
   Cluster::Counts total;
   std::map<std::string, int64_t> failures;
   const absl::Time begin = absl::Now();
+  bool failed = false;
   for (uint64_t end = seed + seeds; seed < end; ++seed) {
     Cluster cluster(planner, {.seed = seed,
                               .nodes = nodes,
@@ -58,6 +61,12 @@ int main(int argc, char** argv) {
     total += cluster.counts();
     for (const auto& [kind, times] : cluster.failures()) failures[kind] += times;
     if (cluster.violations().empty()) continue;
+    failed = true;
+    if (keep_going) {
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                  cluster.violations().front().c_str());
+      continue;
+    }
     std::printf("%s", cluster.Describe(static_cast<size_t>(lines)).c_str());
     return 1;
   }
@@ -65,5 +74,5 @@ int main(int argc, char** argv) {
   for (const auto& [kind, times] : failures)
     std::printf("  %lld jobs: %s\n", static_cast<long long>(times), kind.c_str());
   std::printf("%.1f s\n", absl::ToDoubleSeconds(absl::Now() - begin));
-  return 0;
+  return failed ? 1 : 0;
 }

@@ -242,7 +242,13 @@ void NodeHost::Carry(const agent::CloseSession& order) {
 void NodeHost::SendUp(const v1::OpenSessionRequest& message) {
   if (stream_ == nullptr) return;
   const StreamPtr stream = stream_;
-  stream->up->Send([this, stream, message] { coordinator_.Receive(stream, message); });
+  stream->up->Send([this, stream, message] {
+    if (coordinator_.Receive(stream, message)) return;
+    // The far end is gone and says so, whoever asks.
+    shared_.network.Once([this] { return shared_.network.DownReaches(index_); }, [this, stream] {
+      OnStreamClosed(stream, absl::UnavailableError("connection reset"));
+    });
+  });
   // What has left this process may still be on its way for long.
   shared_.timeline.After(shared_.network.LocalDelay(), [this, stream, life = life_] {
     if (life == life_ && !stream->daemon_closed) Feed(agent::MessageWritten{stream->number});
@@ -251,7 +257,10 @@ void NodeHost::SendUp(const v1::OpenSessionRequest& message) {
 
 void NodeHost::Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message) {
   stream->down->Send([this, stream, message] {
-    if (stream->daemon_closed || stream->daemon_life != life_) return;
+    if (stream->daemon_closed || stream->daemon_life != life_) {
+      return shared_.network.Once([this] { return shared_.network.UpReaches(index_); },
+                                  [this, stream] { coordinator_.OnStreamClosed(stream); });
+    }
     std::optional<agent::Event> event = agent::EventOf(stream->number, message);
     if (event.has_value()) Feed(*std::move(event));
   });
@@ -260,7 +269,6 @@ void NodeHost::Receive(const StreamPtr& stream, const v1::OpenSessionResponse& m
 void NodeHost::OnStreamClosed(const StreamPtr& stream, const absl::Status& status) {
   if (stream->daemon_closed || stream->daemon_life != life_) return;
   stream->daemon_closed = true;
-  stream->down->Break();
   if (stream_ == stream) stream_ = nullptr;
   Feed(agent::SessionClosed{stream->number, status});
 }
