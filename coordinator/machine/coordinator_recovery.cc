@@ -72,6 +72,10 @@ void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
 void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   Run& run = *job.run;
   std::set<int32_t> lost = RanksOf(run, cause);
+  // They are judged, also where they accuse who is known to be lost.
+  run.accusations.clear();
+  run.accuser_killed.reset();
+  run.settle_deadline = absl::InfiniteFuture();
   if (job.recovery.has_value()) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     if (lost.empty()) return;
@@ -92,9 +96,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.planned = recovery.waiting = recovery.goes_back = false;
   recovery.tried.clear();
-  run.accusations.clear();
-  run.accuser_killed.reset();
-  run.settle_deadline = run.quiet_deadline = absl::InfiniteFuture();
+  run.quiet_deadline = absl::InfiniteFuture();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
   if (job.planning.has_value()) {

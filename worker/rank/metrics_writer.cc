@@ -222,6 +222,8 @@ absl::Status MetricsWriter::Append(RecordFile& file, absl::string_view record) {
 }
 
 absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch) {
+  // Whoever wrote them before may have written this one, and its successor not have known of it.
+  if (step.step <= last_step_) return absl::OkStatus();
   nlohmann::ordered_json line;
   line["step"] = step.step;
   line["loss"] = step.loss;

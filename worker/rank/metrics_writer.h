@@ -46,8 +46,8 @@ class MetricsWriter {
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,
                                                              MetricsOptions options);
 
-  // Waits while the folder takes nothing, for options.patience. Errors: OutputUnavailable;
-  // Cancelled when asked to stop meanwhile.
+  // Waits while the folder takes nothing, for options.patience. A step that has its line already
+  // gets no other. Errors: OutputUnavailable; Cancelled when asked to stop meanwhile.
   absl::Status Write(const train::StepSummary& step, int64_t epoch);
   // The last one whose line is there, whoever wrote it; 0: none.
   int64_t last_step() const { return last_step_; }

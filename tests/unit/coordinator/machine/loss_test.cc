@@ -92,6 +92,16 @@ TEST_F(LossTest, SecondLossWhileTheFirstIsPlanned_IsPlannedAtOnce) {
   ASSERT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
 }
 
+// Its deadline would come over and over again for as long as the plan takes.
+TEST_F(LossTest, RankKnownToBeLostThatIsAccusedWhileItsLossIsPlanned_ChangesNothing) {
+  const JobId job = Train();
+  h_.plans_held = true;
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .accused = 1});
+  h_.Advance(absl::Seconds(1));
+  EXPECT_THAT(h_.plans, SizeIs(1));
+}
+
 TEST_F(LossTest, RankThatDoesNotLeave_IsLeftOutToo) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);

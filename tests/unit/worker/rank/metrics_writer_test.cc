@@ -111,6 +111,18 @@ TEST_F(MetricsWriterTest, SameJobGoingOn_KeepsTheStepsBefore) {
   EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.1.jsonl"));
 }
 
+// A rank that begins to write metrics tells of the step that the epoch goes on behind if it has not
+// known of it, and its predecessor has.
+TEST_F(MetricsWriterTest, StepThatHasItsLine_GetsNoOther) {
+  Run("s/job-1", 1, 5);
+  auto writer = Open("s/job-1", 6);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  EXPECT_EQ((*writer)->last_step(), 5);
+  ASSERT_TRUE((*writer)->Write({.step = 5, .loss = 1}, 2).ok());
+  ASSERT_TRUE((*writer)->Write({.step = 6, .loss = 1}, 2).ok());
+  EXPECT_EQ(Lines(Text()), 6);
+}
+
 TEST_F(MetricsWriterTest, LineThatWasCutOff_IsDropped) {
   Run("s/job-1", 1, 2);
   support::WriteFile(folder + "/metrics.jsonl", Text() + "{\"step\": 3, \"lo");

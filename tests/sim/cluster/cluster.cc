@@ -1,0 +1,179 @@
+#include "tests/sim/cluster/cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::sim {
+namespace {
+
+// Longer than all the patience there is: ten minutes for ranks to be ready, or to hear from where
+// an epoch goes on.
+constexpr absl::Duration kStuck = absl::Minutes(25);
+constexpr absl::Duration kSettleTime = absl::Hours(2);
+
+coordinator::CoordinatorOptions OptionsOf(Timeline& timeline) {
+  coordinator::CoordinatorOptions options;
+  options.store = kStore;
+  options.start_timeout = absl::Seconds(30 + static_cast<int64_t>(timeline.Below(570)));
+  options.heartbeat_timeout = absl::Seconds(5 + static_cast<int64_t>(timeline.Below(15)));
+  return options;
+}
+
+}  // namespace
+
+Cluster::Cluster(Planner& planner, const ClusterOptions& options)
+    : options_(options),
+      timeline_(options.seed),
+      network_(timeline_, static_cast<size_t>(options.nodes > 0 ? options.nodes : 5)),
+      ledger_(timeline_),
+      planner_(planner),
+      fabric_(timeline_, network_, ledger_),
+      shared_{timeline_, network_, ledger_, planner_, fabric_},
+      coordinator_(timeline_, network_, ledger_, planner_, OptionsOf(timeline_)),
+      faults_(shared_, coordinator_, nodes_) {
+  const auto nodes = options.nodes > 0 ? static_cast<size_t>(options.nodes)
+                                       : 1 + timeline_.Below(5);
+  for (size_t i = 0; i < nodes; ++i) {
+    nodes_.push_back(std::make_unique<NodeHost>(shared_, coordinator_, i,
+                                                1 + static_cast<int32_t>(timeline_.Below(4))));
+    nodes_.back()->start_failure = 0.01;
+  }
+  shared_.bad_context = 0.01;
+  shared_.step_time = options.step_time > absl::ZeroDuration()
+                          ? options.step_time
+                          : timeline_.Between(absl::Milliseconds(20), absl::Seconds(2));
+  jobs_max_ = 1 + static_cast<int64_t>(options.nodes > 0 ? nodes / 2 : timeline_.Below(3));
+  coordinator_.deliver = [this](const StreamPtr& stream, const v1::OpenSessionResponse& message) {
+    nodes_[stream->node]->Receive(stream, message);
+  };
+  coordinator_.deliver_close = [this](const StreamPtr& stream, absl::Status status) {
+    NodeHost& node = *nodes_[stream->node];
+    // The end of a process or of a stream is told over the network, too.
+    network_.Once([this, index = stream->node] { return network_.DownReaches(index); },
+                  [this, &node, stream, status = std::move(status)] {
+                    timeline_.After(network_.Delay(), [&node, stream, status] {
+                      node.OnStreamClosed(stream, status);
+                    });
+                  });
+  };
+  coordinator_.Start();
+  for (const std::unique_ptr<NodeHost>& node : nodes_) {
+    timeline_.After(timeline_.Between(absl::ZeroDuration(), absl::Seconds(2)),
+                    [&node] { node->Start(); });
+  }
+  timeline_.After(absl::Seconds(1), [this] { MaybeSubmit(); });
+  timeline_.After(absl::Seconds(10), [this] { CheckProgress(); });
+}
+
+void Cluster::MaybeSubmit() {
+  if (settling_) return;
+  timeline_.After(timeline_.Exponential(absl::Seconds(20)), [this] { MaybeSubmit(); });
+  if (!coordinator_.up()) return;
+  if (timeline_.Chance(0.03) && !coordinator_.views().empty()) {
+    const auto chosen = std::next(
+        coordinator_.views().begin(),
+        static_cast<std::ptrdiff_t>(timeline_.Below(coordinator_.views().size())));
+    coordinator_.Cancel(chosen->first);
+  }
+  if (coordinator_.live_jobs() >= jobs_max_) return;
+  int32_t devices = 0;
+  for (const std::unique_ptr<NodeHost>& node : nodes_) devices += node->devices();
+  const int64_t steps = options_.steps > 0 ? options_.steps : 10 + static_cast<int64_t>(
+                                                                        timeline_.Below(150));
+  const coordinator::JobRequestPtr request =
+      planner_.MakeRequest(timeline_.Below(planner_.documents()),
+                           absl::StrCat("job", jobs_ % 12), steps);
+  if (request->devices > devices) return;
+  ++jobs_;
+  coordinator_.Submit(request, "");
+}
+
+// Without faults every job goes forward, or waits for devices.
+void Cluster::CheckProgress() {
+  timeline_.After(absl::Seconds(30), [this] { CheckProgress(); });
+  const Instant since = timeline_.now() - kStuck;
+  if (!coordinator_.up() || !faults_.quiet() || faults_.quiet_since() > since) return;
+  for (const auto& [id, view] : coordinator_.views()) {
+    if (job::IsTerminal(view.phase) || view.phase == job::JobPhase::kQueued) continue;
+    if (ledger_.progress_at(id) < since)
+      ledger_.Violate(absl::StrCat(ToString(id), " is stuck: nothing has gone forward for ",
+                                   absl::FormatDuration(kStuck)));
+  }
+}
+
+void Cluster::Run(absl::Duration duration) {
+  const Instant end = timeline_.now() + duration;
+  const absl::Duration interval =
+      options_.fault_interval > absl::ZeroDuration()
+          ? options_.fault_interval
+          : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
+  faults_.Start(interval);
+  while (violations().empty() && timeline_.now() < end && timeline_.RunNext()) {
+  }
+}
+
+bool Cluster::Settled() const {
+  if (!coordinator_.up() || coordinator_.live_jobs() > 0) return false;
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const std::unique_ptr<NodeHost>& node) {
+    return node->up() && node->processes().empty();
+  });
+}
+
+bool Cluster::Settle() {
+  settling_ = true;
+  faults_.Stop();
+  const Instant end = timeline_.now() + kSettleTime;
+  while (violations().empty() && !Settled()) {
+    if (timeline_.now() > end || !timeline_.RunNext()) {
+      ledger_.Violate("not everything ends, though nothing breaks any more");
+      return false;
+    }
+  }
+  return violations().empty();
+}
+
+std::string Cluster::Describe(size_t lines) const {
+  std::string text = absl::StrCat("seed ", options_.seed, ":\n", timeline_.Tail(lines));
+  for (const auto& [id, view] : coordinator_.views()) {
+    if (job::IsTerminal(view.phase)) continue;
+    absl::StrAppend(&text, ToString(id), " ", job::ToString(view.phase), " epoch ",
+                    view.epoch.value, " \"", view.reason, "\"\n");
+  }
+  for (const std::string& violation : violations()) absl::StrAppend(&text, violation, "\n");
+  return text;
+}
+
+Cluster::Counts Cluster::counts() const {
+  Counts counts{.events = static_cast<int64_t>(timeline_.events()),
+                .jobs = jobs_,
+                .faults = faults_.count(),
+                .steps = ledger_.steps_decided(),
+                .steps_given_up = ledger_.steps_given_up(),
+                .epochs = ledger_.epochs_begun(),
+                .recovered = ledger_.epochs_gone_on()};
+  for (const auto& [phase, count] : coordinator_.ended()) {
+    if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
+    if (phase == job::JobPhase::kFailed) counts.failed = count;
+    if (phase == job::JobPhase::kCancelled) counts.cancelled = count;
+  }
+  return counts;
+}
+
+Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
+  events += other.events, jobs += other.jobs, succeeded += other.succeeded;
+  failed += other.failed, cancelled += other.cancelled, faults += other.faults;
+  steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
+  recovered += other.recovered;
+  return *this;
+}
+
+std::string Cluster::Counts::ToString() const {
+  return absl::StrCat(events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded,
+                      " succeeded, ", failed, " failed, ", cancelled, " cancelled), ", epochs,
+                      " epochs begun, ", recovered, " of them from others' state, ", steps,
+                      " steps, ", steps_given_up, " given up");
+}
+
+}  // namespace phalanx::sim

@@ -1,0 +1,81 @@
+// tests/sim/cluster/cluster.h: a whole cluster of one seed: a coordinator, nodes with their daemons
+// and ranks, users who submit and cancel, and everything that breaks.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/cluster/coordinator_host.h"
+#include "tests/sim/cluster/fabric.h"
+#include "tests/sim/cluster/faults.h"
+#include "tests/sim/cluster/ledger.h"
+#include "tests/sim/cluster/network.h"
+#include "tests/sim/cluster/node_host.h"
+#include "tests/sim/cluster/planner.h"
+#include "tests/sim/cluster/rank_process.h"
+#include "tests/sim/cluster/timeline.h"
+
+namespace phalanx::sim {
+
+struct ClusterOptions {
+  uint64_t seed = 1;
+  int32_t nodes = 0;  // 0: drawn, at most 5
+  // On average, between faults of the whole cluster; zero: drawn, some to a minute.
+  absl::Duration fault_interval;
+  absl::Duration step_time;  // zero: drawn
+  int64_t steps = 0;         // of a job, on average; 0: drawn
+};
+
+class Cluster {
+ public:
+  // `planner` outlives it; it may have planned for others.
+  Cluster(Planner& planner, const ClusterOptions& options);
+
+  // Faults, until that much time has gone by or something is violated.
+  void Run(absl::Duration duration);
+  // No more faults; what was cut or stopped is healed, and no more jobs come. False, a violation:
+  // something is stuck.
+  bool Settle();
+
+  const std::vector<std::string>& violations() const { return ledger_.violations(); }
+  uint64_t hash() const { return timeline_.hash(); }
+  // What violates, the state of all jobs, and the last lines of the trace.
+  std::string Describe(size_t lines) const;
+
+  struct Counts {
+    int64_t events = 0, jobs = 0, succeeded = 0, failed = 0, cancelled = 0, faults = 0;
+    int64_t steps = 0, steps_given_up = 0, epochs = 0, recovered = 0;
+    Counts& operator+=(const Counts& other);
+    std::string ToString() const;
+  };
+  Counts counts() const;
+  // Why jobs have failed, by kind of failure.
+  const std::map<std::string, int64_t>& failures() const { return coordinator_.failures(); }
+
+ private:
+  void MaybeSubmit();
+  void CheckProgress();
+  bool Settled() const;
+
+  const ClusterOptions options_;
+  Timeline timeline_;
+  Network network_;
+  Ledger ledger_;
+  Planner& planner_;
+  Fabric fabric_;
+  Shared shared_;
+  CoordinatorHost coordinator_;
+  std::vector<std::unique_ptr<NodeHost>> nodes_;
+  Faults faults_;
+  int64_t jobs_ = 0;
+  int64_t jobs_max_ = 3;  // at a time
+  bool settling_ = false;
+  Instant checked_at_ = absl::InfinitePast();
+};
+
+}  // namespace phalanx::sim

@@ -1,0 +1,134 @@
+// tests/sim/cluster/coordinator_host.h: the coordinator's process: the real machine, a store that
+// takes its time, planners, and the ends of its streams.
+//
+// The machine is the real one; messages pass through the real codec. What it asks for is checked as
+// it comes: nothing is told before it is stored, epochs only grow, no device has two jobs, terminal
+// phases stay, what was answered stays.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/machine/coordinator.h"
+#include "tests/sim/cluster/ledger.h"
+#include "tests/sim/cluster/network.h"
+#include "tests/sim/cluster/planner.h"
+#include "tests/sim/cluster/timeline.h"
+#include "phalanx/v1/worker_service.pb.h"
+
+namespace phalanx::sim {
+
+inline constexpr uint64_t kStore = 7;
+
+class CoordinatorHost {
+ public:
+  CoordinatorHost(Timeline& timeline, Network& network, Ledger& ledger, Planner& planner,
+                  coordinator::CoordinatorOptions options);
+
+  void Start();
+  // Records that are not on the disk are lost; streams break.
+  void Crash();
+  // It does not run for so long.
+  void Pause(absl::Duration duration);
+  // Commits take about so long from now on.
+  void set_commit_time(absl::Duration time) { commit_time_ = time; }
+
+  bool up() const { return machine_.has_value(); }
+  uint64_t life() const { return life_; }
+  const coordinator::Coordinator& machine() const { return *machine_; }
+  const std::map<JobId, coordinator::JobView>& views() const { return views_; }
+  bool Archived(JobId job) const { return archived_.contains(job); }
+
+  // The far ends of streams. False: nobody listens.
+  bool Accept(StreamPtr stream, coordinator::WorkerHello hello);
+  // False: it knows no such stream any more.
+  bool Receive(const StreamPtr& stream, const v1::OpenSessionRequest& message);
+  void OnStreamClosed(const StreamPtr& stream);
+  // What goes the other way.
+  std::function<void(const StreamPtr&, const v1::OpenSessionResponse&)> deliver;
+  std::function<void(const StreamPtr&, absl::Status)> deliver_close;
+
+  // Users.
+  void Submit(coordinator::JobRequestPtr request, const std::string& request_id);
+  void Cancel(JobId job);
+  int64_t live_jobs() const;
+
+  // Jobs by how they have ended, and by kind of failure.
+  const std::map<job::JobPhase, int64_t>& ended() const { return ended_; }
+  const std::map<std::string, int64_t>& failures() const { return failures_; }
+
+ private:
+  struct StoredLine {
+    uint64_t number = 0;
+    coordinator::JournalRecord record;
+  };
+
+  void Feed(coordinator::Event event);
+  void StepMachine(const coordinator::Event& event);
+  void Arm();
+  void OnTimer();
+  void Carry(const coordinator::Action& action);
+  void Carry(const coordinator::StoreRecord& order);
+  void Carry(const coordinator::ComputePlan& order);
+  void Carry(const coordinator::SendCommand& order);
+  void Carry(const coordinator::PublishJob& order);
+  void Carry(const coordinator::AnswerJob& order);
+  void StartCommit();
+  void OnCommitted(uint64_t number);
+  void Archive(JobId job);
+
+  // checks.cc
+  bool IsStored(JobId job,
+                const std::function<bool(const coordinator::JournalRecord&)>& matches) const;
+  void CheckCommand(const coordinator::Command& command);
+  void Check();
+  void CheckDevices();
+  void CheckReplay();
+  void CheckAcknowledged();
+
+  Timeline& timeline_;
+  Network& network_;
+  Ledger& ledger_;
+  Planner& planner_;
+  const coordinator::CoordinatorOptions options_;
+
+  std::optional<coordinator::Coordinator> machine_;
+  uint64_t life_ = 0;  // of the process; grows with each
+  bool stepping_ = false;
+  std::deque<coordinator::Event> inbox_;  // while it is paused, or another event is fed
+  std::optional<Instant> paused_since_;
+  int32_t pauses_ = 0;  // under way
+  Instant armed_ = absl::InfiniteFuture();
+  Instant deadline_fed_ = absl::InfinitePast();
+  int idle_deadlines_ = 0;
+
+  // The store, which outlives the process.
+  std::deque<StoredLine> log_;  // of jobs that are not archived
+  std::map<JobId, coordinator::JobState> replayed_;  // of stored records
+  std::set<JobId> changed_;                          // of them since the last comparison
+  uint64_t last_number_ = 0, stored_number_ = 0;
+  JobId last_job_;
+  bool committing_ = false;
+  absl::Duration commit_time_ = absl::Milliseconds(1);
+  std::set<JobId> archived_;
+
+  std::map<coordinator::SessionId, StreamPtr> streams_;
+  std::map<JobId, coordinator::JobView> views_;
+  std::map<job::JobPhase, int64_t> ended_;
+  std::map<std::string, int64_t> failures_;
+  uint64_t token_ = 0;
+  std::set<JobId> acknowledged_;           // submits
+  std::set<JobId> cancels_acknowledged_;
+  std::map<coordinator::Token, JobId> cancels_;  // that wait for their answers
+};
+
+}  // namespace phalanx::sim

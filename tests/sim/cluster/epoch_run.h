@@ -1,0 +1,148 @@
+// tests/sim/cluster/epoch_run.h: one epoch of a job on a rank process: the commit protocol, with
+// messages and step numbers (worker/rank/epoch_run.h, worker/train/trainer.h).
+//
+// It goes through its stages by continuations: each asks for a delay, or for messages of all ranks,
+// and says what follows. Whatever ends it early, it drains what is under way, says where the rank's
+// state stands, and gives everything back.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/plan/layout.h"
+#include "phalanx/v1/worker_service.pb.h"
+#include "tests/sim/cluster/fabric.h"
+#include "tests/sim/cluster/planner.h"
+#include "tests/sim/cluster/rank_process.h"
+
+namespace phalanx::sim {
+
+class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> {
+ public:
+  struct Order {
+    Epoch epoch;
+    int32_t rank = 0;
+    bool goes_on = false;
+    std::string text;  // of the document
+    plan::Layout layout;
+  };
+
+  EpochRun(RankProcess& process, Order order);
+
+  Epoch epoch() const { return order_.epoch; }
+  int32_t rank() const { return order_.rank; }
+  bool training() const { return step_ > 0; }
+
+  // Its turn has come.
+  void Start();
+  // The rank is to leave it.
+  void Stop();
+  void Deliver(const v1::Rendezvous& message);
+  void Deliver(const v1::BeginEpoch& message);
+  // What is kept behind a good end.
+  void Release();
+  void OnProcessGone(bool silent);
+
+  void Deliver(const Message& message) override;
+  void OnGone(int32_t rank) override;
+
+ private:
+  using Next = void (EpochRun::*)();
+  enum class Kind : uint8_t { kPeerLost, kRankError, kOutput, kCancelled };
+
+  // Stages, in the order of EpochRun::RunToEnd (worker/rank/epoch_run.cc).
+  void MakePlan();
+  void OpenData();
+  void OpenMetrics();
+  void TryMetrics();
+  void Connect();
+  void CheckEntries();
+  void SayHello();
+  void AwaitBegin();
+  void BorrowState();
+  void ExchangeHoldings();
+  void PlanTransfers();
+  void TransferNext();
+  void OnRoundReceived();
+  void OnRoundDone();
+  void Prepare();
+  void GetReady();
+
+  // Of a step.
+  void BeginStep();
+  void SendGradients();
+  void OnReduced();
+  void SendRecord();
+  void DecideStep();
+  void ApplyHome(size_t home);
+  void SettleStep();
+  void EndStep();
+  void Succeed();
+  void EndWell();
+  void Account(const coordinator::StepDecision& decision);
+  void Tell();
+
+  // Ends.
+  void Fail(Kind kind, int32_t accused, const std::string& message);
+  void SayQuiet();
+  void LeaveFabric(bool silent = false);
+
+  RankState& state() { return *process_.state(); }
+  Shared& shared() { return process_.shared(); }
+  // As long as the run goes on.
+  void After(absl::Duration delay, std::function<void()> what);
+  void Then(absl::Duration low, absl::Duration high, Next next);
+  void Broadcast(Message message);
+  // Once all of these have sent it; too late is a failure of the first who has not.
+  void Await(Message::Kind kind, int64_t key, std::set<int32_t> from, absl::Duration timeout,
+             Next next);
+  void CheckAwaited();
+  void CheckGone();
+  void Watch();
+  std::set<int32_t> All() const { return {plan_->ranks.begin(), plan_->ranks.end()}; }
+  train::Record RecordOf(int64_t step) const;
+
+  RankProcess& process_;
+  const Order order_;
+  JobPlanPtr plan_;
+  bool started_ = false, ended_ = false, failed_ = false, stopped_ = false, joined_ = false;
+  bool succeeded_ = false;
+  Kind failure_ = Kind::kCancelled;
+  uint64_t generation_ = 0;  // closures of before a failure do not run
+
+  std::map<std::pair<Message::Kind, int64_t>, std::map<int32_t, Message>> inbox_;
+  struct Awaited {
+    Message::Kind kind;
+    int64_t key = 0;
+    std::set<int32_t> from;
+    Next next;
+    Instant deadline;
+  };
+  std::optional<Awaited> awaited_;
+  bool watched_ = false;    // a timer looks at the deadline
+  std::set<int32_t> gone_;  // of whom nothing more comes
+
+  std::set<int32_t> entries_;  // ranks whose addresses are known
+  bool awaits_entries_ = false, awaits_begin_ = false;
+  std::optional<coordinator::EpochStart> start_;  // where it goes on
+  Instant lock_until_ = absl::InfiniteFuture();
+  bool has_metrics_ = false;
+  int64_t last_line_ = 0;
+  std::map<int32_t, Holdings> holdings_;  // that all have said
+  std::vector<TransferRound> rounds_;
+  size_t round_ = 0;
+  int64_t step_ = 0;  // that is worked on
+  std::optional<coordinator::StepDecision> slot_;  // as the device has it
+  bool settled_ = true;
+};
+
+}  // namespace phalanx::sim

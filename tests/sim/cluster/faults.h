@@ -1,0 +1,59 @@
+// tests/sim/cluster/faults.h: what breaks, when, and when it is whole again.
+//
+// Faults come at random times; after one another often follows while its recovery is under way.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tests/sim/cluster/coordinator_host.h"
+#include "tests/sim/cluster/network.h"
+#include "tests/sim/cluster/node_host.h"
+#include "tests/sim/cluster/rank_process.h"
+#include "tests/sim/cluster/timeline.h"
+
+namespace phalanx::sim {
+
+class Faults {
+ public:
+  Faults(Shared& shared, CoordinatorHost& coordinator,
+         const std::vector<std::unique_ptr<NodeHost>>& nodes)
+      : shared_(shared), timeline_(shared.timeline), coordinator_(coordinator), nodes_(nodes) {}
+
+  // One comes every `interval` on average, until Stop.
+  void Start(absl::Duration interval);
+  // No new ones; those under way end by themselves.
+  void Stop();
+  int64_t count() const { return count_; }
+  // Of those that last: none is under way since.
+  bool quiet() const { return under_way_ == 0; }
+  Instant quiet_since() const { return quiet_since_; }
+
+ private:
+  void Next();
+  void Break();
+  void BreakRank();
+  void BreakNode();
+  void BreakNetwork();
+  void BreakCoordinator();
+  // Something lasts: `undo` puts an end to it.
+  void Lasts(absl::Duration duration, std::function<void()> undo);
+  NodeHost& SomeNode() { return *nodes_[timeline_.Below(nodes_.size())]; }
+  RankProcess* SomeProcess();
+
+  Shared& shared_;
+  Timeline& timeline_;
+  CoordinatorHost& coordinator_;
+  const std::vector<std::unique_ptr<NodeHost>>& nodes_;
+  absl::Duration interval_ = absl::ZeroDuration();
+  uint64_t generation_ = 0;
+  bool on_ = false;
+  int64_t count_ = 0, under_way_ = 0;
+  Instant quiet_since_ = absl::InfinitePast();
+};
+
+}  // namespace phalanx::sim

@@ -1,0 +1,212 @@
+#include "tests/sim/cluster/ledger.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::sim {
+
+using coordinator::EpochStart;
+using coordinator::StepDecision;
+
+uint64_t HashOf(const StepDecision& decision) {
+  uint64_t hash = Mix64(static_cast<uint64_t>(decision.step) * 4 +
+                        static_cast<uint64_t>(decision.verdict));
+  for (const double value : {decision.loss, decision.gradient_norm, decision.gradient_scale,
+                             decision.counted_tokens, decision.corrupt_samples}) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    hash = Mix64(hash ^ bits);
+  }
+  return hash;
+}
+
+uint64_t BitsAfter(uint64_t bits, const StepDecision& decision) {
+  return Mix64(bits ^ HashOf(decision));
+}
+
+void Ledger::Violate(std::string what) {
+  timeline_.Note("VIOLATION: $4", 0, 0, 0, 0, what);
+  violations_.push_back(std::move(what));
+}
+
+uint64_t Ledger::BitsAt(const Job& job, int64_t step) {
+  const auto found = job.steps.find(step);
+  return found == job.steps.end() ? 0 : found->second.bits;
+}
+
+Instant Ledger::progress_at(JobId job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? absl::InfinitePast() : found->second.progress_at;
+}
+
+void Ledger::OnStored(const coordinator::JournalRecord& record) {
+  NoteProgress(record.job);
+  Job& job = jobs_[record.job];
+  if (const auto* began = std::get_if<coordinator::EpochBegan>(&record.body)) {
+    ++epochs_gone_on_;
+    Begin(record.job, began->epoch, began->start);
+  } else if (const auto* reached = std::get_if<coordinator::StepReached>(&record.body)) {
+    job.told_stored = std::max(job.told_stored, reached->step.step);
+  } else if (const auto* planned = std::get_if<coordinator::EpochPlanned>(&record.body)) {
+    // One without a digest of its data has no ranks; one that goes on is still to begin.
+    const Epoch epoch = planned->layout->epoch;
+    if (planned->layout->data_digest.empty() || planned->state_epoch != Epoch{0}) return;
+    if (epoch == job.epoch) return;
+    if (job.last() > 0) {
+      Violate(absl::StrCat(ToString(record.job), " epoch ", epoch.value, " throws ", job.last(),
+                           " steps away"));
+    }
+    Begin(record.job, epoch, {});
+  }
+}
+
+void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start) {
+  Job& job = jobs_[id];
+  ++epochs_begun_;
+  const std::string name = absl::StrCat(ToString(id), " epoch ", epoch.value);
+  if (epoch <= job.epoch) Violate(absl::StrCat(name, " begins after ", job.epoch.value));
+  const int64_t step = start.step();
+  timeline_.Note("ledger: job $0 epoch $1 begins behind step $2 of $3", id.value, epoch.value,
+                 step, job.last());
+  if (step > job.last())
+    Violate(absl::StrCat(name, " begins behind step ", step, "; the last one is ", job.last()));
+  if (step < job.told)
+    Violate(absl::StrCat(name, " begins behind step ", step, "; users know of ", job.told));
+  const auto known = job.steps.find(step);
+  if (known != job.steps.end() && step > 0) {
+    if (known->second.decision != HashOf(*start.decision))
+      Violate(absl::StrCat(name, " begins behind another decision of step ", step));
+    if (known->second.updates != start.updates ||
+        known->second.skipped_in_a_row != start.skipped_in_a_row) {
+      Violate(absl::StrCat(name, " begins with ", start.updates, " updates of ",
+                           known->second.updates));
+    }
+  }
+  steps_given_up_ += job.last() - step;
+  job.steps.erase(job.steps.upper_bound(step), job.steps.end());
+  job.epoch = epoch;
+  job.begin = step;
+}
+
+void Ledger::OnTold(JobId id, const coordinator::StepReport& step) {
+  Job& job = jobs_[id];
+  if (step.step > job.last())
+    Violate(absl::StrCat(ToString(id), ": users are told of step ", step.step, "; the last one is ",
+                         job.last()));
+  job.told = std::max(job.told, step.step);
+}
+
+void Ledger::OnSucceeded(JobId id, int64_t steps) {
+  const Job& job = jobs_[id];
+  if (job.last() != steps)
+    Violate(absl::StrCat(ToString(id), " has succeeded after ", job.last(), " of ", steps, " steps"));
+  const int64_t lines = job.lines.empty() ? 0 : job.lines.back().step;
+  if (lines != steps)
+    Violate(absl::StrCat(ToString(id), " has succeeded with metrics up to step ", lines));
+  for (const Line& line : job.lines) {
+    const auto step = job.steps.find(line.step);
+    if (step != job.steps.end() && step->second.decision != line.decision)
+      Violate(absl::StrCat(ToString(id), " has metrics of another step ", line.step));
+  }
+}
+
+void Ledger::OnDecided(JobId id, Epoch epoch, int32_t rank, const EpochStart& known) {
+  if (forgotten_.contains(id)) return;
+  Job& job = jobs_[id];
+  const int64_t step = known.step();
+  const uint64_t decision = HashOf(*known.decision);
+  const std::string name =
+      absl::StrCat(ToString(id), " epoch ", epoch.value, " rank ", rank, " step ", step);
+  if (epoch < job.epoch) return;  // of no consequence unless it writes something
+  if (epoch > job.epoch) return Violate(absl::StrCat(name, " is decided before the epoch begins"));
+  job.progress_at = timeline_.now();
+  const auto found = job.steps.find(step);
+  if (found != job.steps.end()) {
+    if (found->second.epoch != epoch)
+      Violate(absl::StrCat(name, " was decided in epoch ", found->second.epoch.value));
+    if (found->second.decision != decision) Violate(absl::StrCat(name, " is decided otherwise"));
+    return;
+  }
+  if (step <= job.last()) return;  // long ago
+  if (step != job.last() + 1)
+    Violate(absl::StrCat(name, " is decided; the last one was ", job.last()));
+  const uint64_t before = BitsAt(job, step - 1);
+  ++steps_decided_;
+  job.steps[step] = {.epoch = epoch,
+                     .decision = decision,
+                     .bits = BitsAfter(before, *known.decision),
+                     .updates = known.updates,
+                     .skipped_in_a_row = known.skipped_in_a_row};
+  if (job.steps.size() > kStepsKept) job.steps.erase(job.steps.begin());
+}
+
+void Ledger::OnStepBegins(JobId id, Epoch epoch, int32_t rank, int64_t step, int64_t applied,
+                          uint64_t bits) {
+  if (forgotten_.contains(id)) return;
+  const Job& job = jobs_[id];
+  if (epoch < job.epoch) return;
+  const std::string name =
+      absl::StrCat(ToString(id), " epoch ", epoch.value, " rank ", rank, " begins step ", step);
+  if (epoch > job.epoch) return Violate(absl::StrCat(name, " before the epoch begins"));
+  if (step <= job.begin)
+    Violate(absl::StrCat(name, "; the epoch begins behind ", job.begin));
+  if (applied != step - 1) Violate(absl::StrCat(name, " with state of step ", applied));
+  if (bits != BitsAt(job, step - 1))
+    Violate(absl::StrCat(name, " with state that is not that of step ", step - 1));
+}
+
+void Ledger::OnCoordinatorGone() {
+  for (auto& [id, job] : jobs_) job.told = std::min(job.told, job.told_stored);
+}
+
+void Ledger::Forget(JobId job) {
+  jobs_.erase(job);
+  forgotten_.insert(job);
+}
+
+bool Ledger::LockMetrics(JobId job, uint64_t process) {
+  if (forgotten_.contains(job)) return true;
+  uint64_t& holder = jobs_[job].metrics_holder;
+  if (holder != 0 && holder != process) return false;
+  holder = process;
+  return true;
+}
+
+void Ledger::UnlockMetrics(JobId job, uint64_t process) {
+  const auto found = jobs_.find(job);
+  if (found != jobs_.end() && found->second.metrics_holder == process)
+    found->second.metrics_holder = 0;
+}
+
+int64_t Ledger::OpenMetrics(JobId id, Epoch epoch, int64_t first_step) {
+  if (forgotten_.contains(id)) return first_step - 1;
+  Job& job = jobs_[id];
+  if (epoch < job.metrics_epoch) {
+    Violate(absl::StrCat(ToString(id), " epoch ", epoch.value, " opens the metrics of epoch ",
+                         job.metrics_epoch.value));
+  }
+  job.metrics_epoch = epoch;
+  while (!job.lines.empty() && job.lines.back().step >= first_step) job.lines.pop_back();
+  return job.lines.empty() ? 0 : job.lines.back().step;
+}
+
+// A node that is away when its job ends may train on for a while: nobody takes that over.
+void Ledger::WriteMetrics(JobId id, Epoch epoch, const StepDecision& step) {
+  if (forgotten_.contains(id)) return;
+  Job& job = jobs_[id];
+  const std::string name =
+      absl::StrCat(ToString(id), " epoch ", epoch.value, " writes metrics of step ", step.step);
+  if (epoch != job.metrics_epoch)
+    Violate(absl::StrCat(name, "; epoch ", job.metrics_epoch.value, " has them"));
+  const int64_t last = job.lines.empty() ? 0 : job.lines.back().step;
+  if (step.step != last + 1) Violate(absl::StrCat(name, " behind those of step ", last));
+  const auto found = job.steps.find(step.step);
+  if (epoch == job.epoch && found != job.steps.end() && found->second.decision != HashOf(step))
+    Violate(absl::StrCat(name, " which was decided otherwise"));
+  if (job.lines.size() == kStepsKept) job.lines.erase(job.lines.begin());
+  job.lines.push_back({step.step, HashOf(step)});
+}
+
+}  // namespace phalanx::sim

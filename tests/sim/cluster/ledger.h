@@ -1,0 +1,101 @@
+// tests/sim/cluster/ledger.h: what is true of all jobs' training, seen from outside, and what was
+// violated.
+//
+// A job's *history* is the list of steps that are decided and were not given up by a later epoch:
+// what a run without failures would have. Every rank that takes part says what it does and is
+// compared with it; so is every record of the coordinator, and every line of metrics.
+//
+// The *bits* of a state are a hash of all decisions that were applied to it, so two copies are equal
+// exactly if they have applied the same steps in the same order, each once.
+//
+// Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/machine/records.h"
+#include "tests/sim/cluster/timeline.h"
+
+namespace phalanx::sim {
+
+uint64_t HashOf(const coordinator::StepDecision& decision);
+// Of a state that had `bits` and applies the step.
+uint64_t BitsAfter(uint64_t bits, const coordinator::StepDecision& decision);
+
+class Ledger {
+ public:
+  explicit Ledger(Timeline& timeline) : timeline_(timeline) {}
+
+  void Violate(std::string what);
+  const std::vector<std::string>& violations() const { return violations_; }
+
+  // Records of the coordinator, once they are stored.
+  void OnStored(const coordinator::JournalRecord& record);
+  // Users have been told of the step.
+  void OnTold(JobId job, const coordinator::StepReport& step);
+  void OnSucceeded(JobId job, int64_t steps);
+  // What it had told and not stored it may tell otherwise.
+  void OnCoordinatorGone();
+
+  // A rank has read the decision of a step; `known` counts it in.
+  void OnDecided(JobId job, Epoch epoch, int32_t rank, const coordinator::EpochStart& known);
+  // A rank begins to work on a step with state of these steps and bits.
+  void OnStepBegins(JobId job, Epoch epoch, int32_t rank, int64_t step, int64_t applied,
+                    uint64_t bits);
+
+  // The metrics file of a job, which one process may hold at a time.
+  bool LockMetrics(JobId job, uint64_t process);
+  void UnlockMetrics(JobId job, uint64_t process);
+  // Lines from `first_step` on are dropped. Returns the last step that has one.
+  int64_t OpenMetrics(JobId job, Epoch epoch, int64_t first_step);
+  void WriteMetrics(JobId job, Epoch epoch, const coordinator::StepDecision& step);
+
+  // When something last went forward with it.
+  Instant progress_at(JobId job) const;
+  void NoteProgress(JobId job) { jobs_[job].progress_at = timeline_.now(); }
+  int64_t steps_decided() const { return steps_decided_; }
+  int64_t steps_given_up() const { return steps_given_up_; }
+  int64_t epochs_begun() const { return epochs_begun_; }
+  int64_t epochs_gone_on() const { return epochs_gone_on_; }
+  // Nothing of the job is asked any more.
+  void Forget(JobId job);
+
+ private:
+  // Steps far behind the last one are of no more interest.
+  static constexpr size_t kStepsKept = 64;
+  struct Step {
+    Epoch epoch;  // that decided it
+    uint64_t decision = 0, bits = 0;
+    int64_t updates = 0, skipped_in_a_row = 0;
+  };
+  struct Line {
+    int64_t step = 0;
+    uint64_t decision = 0;
+  };
+  struct Job {
+    std::map<int64_t, Step> steps;
+    Epoch epoch;        // the last one whose ranks may train
+    int64_t begin = 0;  // behind which it does
+    int64_t told = 0, told_stored = 0;
+    uint64_t metrics_holder = 0;
+    Epoch metrics_epoch;
+    std::vector<Line> lines;  // the last ones
+    Instant progress_at = absl::InfinitePast();
+    int64_t last() const { return steps.empty() ? 0 : steps.rbegin()->first; }
+  };
+  void Begin(JobId id, Epoch epoch, const coordinator::EpochStart& start);
+  static uint64_t BitsAt(const Job& job, int64_t step);
+
+  Timeline& timeline_;
+  std::map<JobId, Job> jobs_;
+  std::set<JobId> forgotten_;
+  std::vector<std::string> violations_;
+  int64_t steps_decided_ = 0, steps_given_up_ = 0, epochs_begun_ = 0, epochs_gone_on_ = 0;
+};
+
+}  // namespace phalanx::sim

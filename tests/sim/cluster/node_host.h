@@ -1,0 +1,93 @@
+// tests/sim/cluster/node_host.h: a node: its daemon's process with the real machine, and the rank
+// processes that it starts.
+//
+// Messages of the session pass through the real codec. Checked as it comes: of a job only the
+// highest epoch that was seen is obeyed, and a device has one process at a time.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "phalanx/v1/worker_service.pb.h"
+#include "tests/sim/cluster/coordinator_host.h"
+#include "tests/sim/cluster/network.h"
+#include "tests/sim/cluster/rank_process.h"
+#include "worker/agent/machine/machine.h"
+
+namespace phalanx::sim {
+
+class NodeHost {
+ public:
+  NodeHost(Shared& shared, CoordinatorHost& coordinator, size_t index, int32_t devices);
+
+  void Start();
+  // The daemon's process ends, and its ranks with it. `silent`: with the whole machine.
+  void Kill(bool silent = false);
+  // The daemon does not run for so long; its ranks do.
+  void Pause(absl::Duration duration);
+  // The stream to the coordinator breaks: each end hears of it, at its own time, or one of them.
+  void BreakStream(bool tell_daemon, bool tell_coordinator);
+
+  const NodeName& name() const { return name_; }
+  size_t index() const { return index_; }
+  int32_t devices() const { return devices_; }
+  bool up() const { return machine_.has_value(); }
+  std::vector<RankProcess*> processes() const;
+
+  // What the coordinator sends.
+  void Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message);
+  void OnStreamClosed(const StreamPtr& stream, const absl::Status& status);
+
+  double start_failure = 0;  // how often a process cannot be started
+
+ private:
+  void Feed(agent::Event event);
+  void StepMachine(const agent::Event& event);
+  void Arm();
+  void Carry(const agent::Action& action);
+  void Carry(const agent::OpenSession& order);
+  void Carry(const agent::CloseSession& order);
+  void Carry(const agent::StartProcess& order);
+  void Carry(const agent::SendRunEpoch& order);
+  bool CarryToProcess(const agent::Action& action);
+  void SendUp(const v1::OpenSessionRequest& message);
+  void OnProcessEnded(agent::ProcessNumber number, int32_t exit_code, int32_t signal);
+  // In order: what a process says arrives before its end.
+  void FromProcess(agent::ProcessNumber number, agent::Event event, absl::Duration delay);
+  void ToProcess(agent::ProcessNumber number, std::function<void(RankProcess&)> order);
+  void NoteEpoch(const agent::Event& event);
+
+  Shared& shared_;
+  CoordinatorHost& coordinator_;
+  const size_t index_;
+  const NodeName name_;
+  const int32_t devices_;
+
+  std::optional<agent::Machine> machine_;
+  uint64_t life_ = 0;
+  bool stepping_ = false;
+  std::deque<agent::Event> inbox_;
+  std::optional<Instant> paused_since_;
+  int32_t pauses_ = 0;
+  Instant armed_ = absl::InfiniteFuture();
+  Instant deadline_fed_ = absl::InfinitePast();
+  int idle_deadlines_ = 0;
+  StreamPtr stream_;
+
+  struct Slot {
+    std::unique_ptr<RankProcess> process;
+    Instant to_daemon, to_process;  // when the last message arrives
+    Epoch epoch;                    // that it was told to run
+  };
+  std::map<agent::ProcessNumber, Slot> processes_;
+  std::map<JobId, Epoch> highest_;  // that this daemon has seen
+};
+
+}  // namespace phalanx::sim

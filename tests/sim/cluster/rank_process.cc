@@ -1,0 +1,158 @@
+#include "tests/sim/cluster/rank_process.h"
+
+#include <utility>
+
+#include "core/wire/layout_codec.h"
+#include "tests/sim/cluster/epoch_run.h"
+
+namespace phalanx::sim {
+
+RankProcess::RankProcess(Shared& shared, size_t node, int32_t device, JobId job,
+                         agent::ProcessNumber number, Daemon daemon)
+    : shared_(shared),
+      node_(node),
+      device_(device),
+      job_(job),
+      number_(number),
+      key_(++shared.last_process),
+      daemon_(std::move(daemon)) {
+  // To load the program.
+  After(shared_.timeline.Between(absl::Milliseconds(5), absl::Milliseconds(400)),
+        [this] { daemon_.tell(agent::RankHelloReceived{number_}); });
+}
+
+RankProcess::~RankProcess() = default;
+
+void RankProcess::After(absl::Duration delay, std::function<void()> what) {
+  shared_.timeline.After(delay, [this, alive = std::weak_ptr<bool>(alive_),
+                                 what = std::move(what)] {
+    if (!alive.expired()) Do(what);
+  });
+}
+
+void RankProcess::Do(std::function<void()> what) {
+  if (dead_) return;
+  if (suspended()) {
+    deferred_.push_back(std::move(what));
+  } else {
+    what();
+  }
+}
+
+void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank) {
+  Do([this, assign, rank] {
+    const Epoch epoch{assign.epoch()};
+    // By hand: each may end at once, and then the next one's turn has come.
+    const std::shared_ptr<EpochRun> current = current_, next = next_;
+    absl::StatusOr<plan::Layout> layout = wire::FromProto(assign.layout());
+    if (!layout.ok()) {
+      shared_.ledger.Violate("a layout cannot be read");
+      return;
+    }
+    if ((current != nullptr && current->epoch() >= epoch) ||
+        (next != nullptr && next->epoch() >= epoch)) {
+      shared_.ledger.Violate("a process is told to go back to an earlier epoch");
+    }
+    next_ = std::make_shared<EpochRun>(
+        *this, EpochRun::Order{.epoch = epoch,
+                               .rank = rank,
+                               .goes_on = assign.goes_on(),
+                               .text = assign.document().text(),
+                               .layout = *std::move(layout)});
+    if (current != nullptr) current->Stop();
+    StartNext();
+  });
+}
+
+void RankProcess::StartNext() {
+  if (dead_ || current_ != nullptr) return;
+  if (quit_) return Die(0, 0);
+  if (next_ == nullptr) return;
+  if (last_ != nullptr) std::exchange(last_, nullptr)->Release();
+  current_ = std::exchange(next_, nullptr);
+  current_->Start();
+}
+
+void RankProcess::Stop(Epoch epoch) {
+  Do([this, epoch] {
+    const std::shared_ptr<EpochRun> current = current_, next = next_;
+    if (current == nullptr && next == nullptr) return TellStopped(epoch);
+    if (current != nullptr && current->epoch() <= epoch) current->Stop();
+    if (next != nullptr && next->epoch() <= epoch) next->Stop();
+  });
+}
+
+void RankProcess::TellStopped(Epoch epoch) { daemon_.tell(agent::EpochStopped{number_, epoch}); }
+
+void RankProcess::Deliver(const v1::Rendezvous& message) {
+  Do([this, message] {
+    for (const std::shared_ptr<EpochRun>& run : {current_, next_}) {
+      if (run != nullptr && run->epoch().value == message.epoch()) run->Deliver(message);
+    }
+  });
+}
+
+void RankProcess::Deliver(const v1::BeginEpoch& message) {
+  Do([this, message] {
+    for (const std::shared_ptr<EpochRun>& run : {current_, next_}) {
+      if (run != nullptr && run->epoch().value == message.epoch()) run->Deliver(message);
+    }
+  });
+}
+
+void RankProcess::Quit() {
+  Do([this] {
+    quit_ = true;
+    const std::shared_ptr<EpochRun> current = current_;
+    if (current != nullptr) current->Stop();
+    if (current_ == nullptr) Die(0, 0);
+  });
+}
+
+void RankProcess::Die(int32_t exit_code, int32_t signal, bool silent) {
+  if (std::exchange(dead_, true)) return;
+  for (const std::shared_ptr<EpochRun>& run : {current_, last_}) {
+    if (run != nullptr) run->OnProcessGone(silent);
+  }
+  shared_.ledger.UnlockMetrics(job_, key_);
+  deferred_.clear();
+  daemon_.ended(exit_code, signal);
+}
+
+void RankProcess::Suspend() { ++suspended_; }
+
+void RankProcess::Resume() {
+  if (--suspended_ > 0) return;
+  const std::weak_ptr<bool> alive = alive_;
+  while (!alive.expired() && !dead_ && !suspended() && !deferred_.empty()) {
+    const std::function<void()> next = std::move(deferred_.front());
+    deferred_.pop_front();
+    next();
+  }
+}
+
+void RankProcess::Report(Epoch epoch, int32_t rank, agent::ReportKind kind,
+                         v1::RankReport report) {
+  report.set_job(job_.value);
+  report.set_epoch(epoch.value);
+  report.set_rank(rank);
+  daemon_.tell(agent::RankReported{number_, epoch, kind, report.SerializeAsString()});
+}
+
+void RankProcess::ReportProgress(Epoch epoch, int64_t step) {
+  daemon_.tell(agent::RankProgressed{number_, epoch, step});
+}
+
+void RankProcess::OnRunEnded(bool ok, bool collateral, bool told_to_stop) {
+  const std::shared_ptr<EpochRun> run = std::exchange(current_, nullptr);
+  if (ok) {
+    last_ = run;
+  } else {
+    run->Release();
+  }
+  if (told_to_stop) TellStopped(run->epoch());
+  if (!ok && !collateral) return Die(1, 0);
+  StartNext();
+}
+
+}  // namespace phalanx::sim

@@ -1,0 +1,102 @@
+// tests/sim/cluster/rank_process.h: a rank process: what it keeps from epoch to epoch, and the
+// order in which it runs them (worker/rank/rank_process.h).
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "phalanx/v1/worker_service.pb.h"
+#include "tests/sim/cluster/fabric.h"
+#include "tests/sim/cluster/ledger.h"
+#include "tests/sim/cluster/network.h"
+#include "tests/sim/cluster/planner.h"
+#include "tests/sim/cluster/rank_state.h"
+#include "tests/sim/cluster/timeline.h"
+#include "worker/agent/machine/events.h"
+
+namespace phalanx::sim {
+
+class EpochRun;
+
+// What everything in the simulated cluster shares.
+struct Shared {
+  Timeline& timeline;
+  Network& network;
+  Ledger& ledger;
+  Planner& planner;
+  Fabric& fabric;
+  absl::Duration step_time = absl::Milliseconds(500);  // on average
+  double bad_context = 0;  // how often a device does not do what it was given, when asked to stop
+  uint64_t last_process = 0, last_session = 0;
+};
+
+class RankProcess {
+ public:
+  // How it reaches its daemon: in order, and what it said before its end arrives before its end.
+  struct Daemon {
+    std::function<void(agent::Event)> tell;
+    std::function<void(int32_t exit_code, int32_t signal)> ended;
+  };
+
+  RankProcess(Shared& shared, size_t node, int32_t device, JobId job, agent::ProcessNumber number,
+              Daemon daemon);
+  ~RankProcess();
+
+  // Orders of the daemon. A process that is stopped takes them when it runs again.
+  void RunEpoch(const v1::Assign& assign, int32_t rank);
+  void Stop(Epoch epoch);
+  void Deliver(const v1::Rendezvous& message);
+  void Deliver(const v1::BeginEpoch& message);
+  void Quit();
+
+  // What happens to it.
+  void Die(int32_t exit_code, int32_t signal, bool silent = false);
+  void Suspend();
+  void Resume();
+  bool dead() const { return dead_; }
+  bool suspended() const { return suspended_ > 0; }
+
+  int32_t device() const { return device_; }
+  JobId job() const { return job_; }
+  agent::ProcessNumber number() const { return number_; }
+  uint64_t key() const { return key_; }
+  size_t node() const { return node_; }
+  Shared& shared() { return shared_; }
+  std::optional<RankState>& state() { return state_; }
+  const EpochRun* current() const { return current_.get(); }
+
+  // For its epochs. What a process that is stopped should do it does when it runs again.
+  void Do(std::function<void()> what);
+  void After(absl::Duration delay, std::function<void()> what);
+  void Report(Epoch epoch, int32_t rank, agent::ReportKind kind, v1::RankReport report);
+  void ReportProgress(Epoch epoch, int64_t step);
+  // `collateral`: the process goes on with the next epoch.
+  void OnRunEnded(bool ok, bool collateral, bool told_to_stop);
+
+ private:
+  void StartNext();
+  void TellStopped(Epoch epoch);
+
+  Shared& shared_;
+  const size_t node_;
+  const int32_t device_;
+  const JobId job_;
+  const agent::ProcessNumber number_;
+  const uint64_t key_;
+  const Daemon daemon_;
+
+  std::optional<RankState> state_;
+  std::shared_ptr<EpochRun> current_, next_, last_;
+  bool quit_ = false, dead_ = false;
+  int32_t suspended_ = 0;  // times
+  std::deque<std::function<void()>> deferred_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace phalanx::sim

@@ -1,0 +1,60 @@
+// The whole cluster under random faults. A failing seed prints and replays:
+//   PHALANX_SIM_SEED=N runs that one; PHALANX_SIM_SEEDS=N runs so many.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "tests/sim/cluster/cluster.h"
+
+namespace phalanx::sim {
+namespace {
+
+constexpr absl::Duration kFaultyTime = absl::Minutes(10);
+constexpr int64_t kSeeds = 200;  // some 40 s of one core
+constexpr size_t kLines = 100;   // of the trace of a seed that fails
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  int64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
+  const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
+  const int64_t first = only >= 0 ? only : 1;
+  const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", kSeeds);
+  Planner planner;
+  Cluster::Counts total;
+  std::map<std::string, int64_t> failures;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    Cluster cluster(planner, {.seed = static_cast<uint64_t>(seed)});
+    cluster.Run(kFaultyTime);
+    cluster.Settle();
+    ASSERT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+    total += cluster.counts();
+    for (const auto& [kind, times] : cluster.failures()) failures[kind] += times;
+  }
+  std::printf("%s\n", total.ToString().c_str());
+  for (const auto& [kind, times] : failures)
+    std::printf("  %lld jobs: %s\n", static_cast<long long>(times), kind.c_str());
+  if (only >= 0) return;
+  EXPECT_GT(total.faults, 5 * count) << "the faults are too rare to mean anything";
+  EXPECT_GT(total.succeeded, count) << "too few jobs train to their end";
+  EXPECT_GT(total.recovered, count) << "too few epochs go on from others' state";
+}
+
+TEST(ClusterSimulation, OneSeed_GivesOneRun) {
+  const auto run = [](uint64_t seed) {
+    Planner planner;
+    Cluster cluster(planner, {.seed = seed});
+    cluster.Run(kFaultyTime);
+    cluster.Settle();
+    return cluster.hash();
+  };
+  EXPECT_EQ(run(7), run(7));
+  EXPECT_NE(run(7), run(8));
+}
+
+}  // namespace
+}  // namespace phalanx::sim
