@@ -11,6 +11,8 @@ namespace {
 
 using job::FailureKind;
 
+constexpr int32_t kTriesMax = 5;
+
 // The ranks that go with what a failure is blamed on.
 std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
   const bool of_node =
@@ -78,7 +80,14 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   run.settle_deadline = absl::InfiniteFuture();
   if (job.recovery.has_value()) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
-    if (lost.empty()) return;
+    // Ranks of the next epoch that do not find each other try again in another one.
+    const bool apart =
+        job.recovery->planned && cause.rank < 0 && cause.kind == FailureKind::kPeerLost;
+    if (lost.empty() && !apart) return;
+    if (apart && ++job.recovery->tries > kTriesMax) {
+      absl::StrAppend(&cause.message, "; ", kTriesMax, " times in a row");
+      return Fail(job, std::move(cause));
+    }
   }
   if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
   if (!job.recovery.has_value() || job.recovery->began) {
