@@ -259,7 +259,7 @@ void Machine::Kill(ProcessNumber number, Process& process) {
   process.killed = true;
   if (!process.fault.empty() && process.job != JobId{}) {
     reports_.Add({process.job, process.epoch, process.rank,
-                  RankFault{absl::StrCat(process.fault, ": its worker ended it")}},
+                  RankFault{absl::StrCat(process.fault, ": its worker ended it"), process.fault_kind}},
                  ReportKind::kOther);
     SendQueuedReports();
   }
