@@ -65,7 +65,7 @@ std::string Describe(const InjectedFault& fault) {
     absl::StrAppend(&text, fault.phase == FaultPhase::kAny ? " in step " : " of step ",
                     fault.at_step);
   }
-  if (fault.duration.has_value()) absl::StrAppend(&text, " for ", FormatDuration(*fault.duration));
+  if (fault.duration.has_value()) absl::StrAppend(&text, " for ", job::FormatDuration(*fault.duration));
   return text;
 }
 
@@ -98,11 +98,11 @@ std::vector<Violation> CheckFault(const InjectedFault& fault, const FaultFields&
   }
   if (!fault.duration.has_value()) return violations;
   if (!(*fault.duration > absl::ZeroDuration() && *fault.duration <= kFaultDurationMax)) {
-    add(fields.duration, FormatDuration(*fault.duration),
-        absl::StrCat("must be over 0 and at most ", FormatDuration(kFaultDurationMax)));
+    add(fields.duration, job::FormatDuration(*fault.duration),
+        absl::StrCat("must be over 0 and at most ", job::FormatDuration(kFaultDurationMax)));
   }
   if (!ToString(kind).empty() && !Lasts(kind)) {
-    add(fields.duration, FormatDuration(*fault.duration),
+    add(fields.duration, job::FormatDuration(*fault.duration),
         absl::StrCat(ToString(kind), " is for good; only stop, hang, slow and partition end"));
   }
   return violations;

@@ -91,6 +91,7 @@ absl::Status EpochRun::ChangeLayout() {
                      " that epoch ", epoch(), " could go on from"));
   }
   ASSIGN_OR_RETURN(const train::Transfers transfers, train::TransfersInto(plan_, holdings));
+  RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, start_.decision.step));
   RETURN_IF_ERROR(training.Enter(plan_, transfers, group));
   kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();
@@ -141,7 +142,8 @@ absl::Status EpochRun::MakeCheckpoints() {
           .job = order_.assign().job(),
           .rank = Rank{order_.rank()},
           .in_use = order_.assign().checkpoint().path(),
-          .reporter = reporter_},
+          .reporter = reporter_,
+          .faults = &faults_.points},
       [this](v1::RankReport report) {
         const absl::Status sent = Report(std::move(report));
         if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());
