@@ -80,9 +80,15 @@ absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const 
 absl::Status LocalCluster::Start(const Stopper& stopper) {
   RETURN_IF_ERROR(MakeFolder());
   const std::string coordinator_ready = folder_ + "/coordinator.json";
-  std::vector<std::string> coordinator = {
-      options_.programs + "/phalanx-coordinator", "--listen", "127.0.0.1:0", "--http",
-      "127.0.0.1:0", "--store", folder_ + "/store", "--ready-file", coordinator_ready};
+  std::vector<std::string> coordinator = {options_.programs + "/phalanx-coordinator",
+                                          "--listen",
+                                          "127.0.0.1:0",
+                                          "--http",
+                                          "127.0.0.1:0",
+                                          "--store",
+                                          folder_ + "/store",
+                                          "--ready-file",
+                                          coordinator_ready};
   if (options_.allow_inject) coordinator.push_back("--allow-inject");
   ASSIGN_OR_RETURN(coordinator_, Child::Start(coordinator, folder_ + "/coordinator.log"));
   coordinator_pid_ = coordinator_.pid();

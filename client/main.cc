@@ -321,11 +321,11 @@ void Program::AddLogs() {
 }
 
 void Program::AddInject() {
-  CLI::App* inject =
-      Add("inject", "Bring a fault about on a rank of a job, where that is allowed", [this](Io& io) {
+  CLI::App* inject = Add(
+      "inject", "Bring a fault about on a rank of a job, where that is allowed", [this](Io& io) {
         Connection connection(Server());
-        return Inject(connection,
-                      {.job = flags_.job, .fault = flags_.fault, .format = format()}, io);
+        return Inject(connection, {.job = flags_.job, .fault = flags_.fault, .format = format()},
+                      io);
       });
   inject->add_option("--job", flags_.job, "job-N, N, or a name (the newest job that has it)")
       ->required()

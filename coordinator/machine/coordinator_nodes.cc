@@ -253,9 +253,10 @@ bool Coordinator::IsObsolete(const Command& command) const {
   return std::holds_alternative<FetchLogs>(command) || std::holds_alternative<InjectFault>(command);
 }
 
-// Every command that was not answered, but for the few that are sent once, is sent again: under its number where the worker has not
-// carried it out, else (only the answer is missing) under a new one. All commands bear repetition.
-// Numbers never fall within one process: it takes a number that it has seen for a repetition.
+// Every command that was not answered, but for the few that are sent once, is sent again: under its
+// number where the worker has not carried it out, else (only the answer is missing) under a new
+// one. All commands bear repetition. Numbers never fall within one process: it takes a number that
+// it has seen for a repetition.
 void Coordinator::Resend(Node& node, uint64_t carried_out) {
   std::vector<Outstanding> before = std::exchange(node.outstanding, {});
   std::vector<Command> renumbered;

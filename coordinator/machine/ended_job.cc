@@ -46,8 +46,8 @@ int64_t RequestBytes(const JobRequest& request) {
 }
 
 absl::Status NoFaultsFor(JobId job, job::JobPhase phase) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      ToString(job), " is ", job::ToString(phase), "; faults are for a job that is Running"));
+  return absl::FailedPreconditionError(absl::StrCat(ToString(job), " is ", job::ToString(phase),
+                                                    "; faults are for a job that is Running"));
 }
 
 }  // namespace phalanx::coordinator

@@ -220,9 +220,9 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event =
-    std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested, LogsRequested,
-                 InjectRequested, SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished,
-                 RankReported, PlanComputed, RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+using Event = std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested,
+                           LogsRequested, InjectRequested, SessionOpened, SessionClosed,
+                           HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
+                           RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -174,8 +174,9 @@ void Driver::Explain(JobId job, ReasonsCallback callback) {
   Request(std::move(callback), 0, [&](Token token) { return Event(ExplainRequested{token, job}); });
 }
 void Driver::Inject(JobId job, job::InjectedFault fault, InjectCallback callback) {
-  Request(std::move(callback), 0,
-          [&](Token token) { return Event(InjectRequested{token, job, fault}); });
+  Request(std::move(callback), 0, [&](Token token) {
+    return Event(InjectRequested{token, job, fault});
+  });
 }
 void Driver::FetchLogs(LogsRequested request, LogsCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {

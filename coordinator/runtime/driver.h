@@ -86,7 +86,8 @@ class Driver {
   // Errors: FailedPrecondition if it has not ended; NotFound.
   void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);
-  // Called back once the rank's node has taken the fault on. Errors: those of JobService.InjectFault.
+  // Called back once the rank's node has taken the fault on. Errors: those of
+  // JobService.InjectFault.
   void Inject(JobId job, job::InjectedFault fault, InjectCallback callback);
   // The sources are known before any worker is asked.
   void FetchLogs(LogsRequested request, LogsCallback callback);

@@ -16,11 +16,12 @@ namespace {
 constexpr std::array<absl::string_view, 10> kKinds = {"",    "kill", "stop", "hang", "exit",
                                                       "xid", "nan",  "slow", "oom",  "partition"};
 constexpr std::array<absl::string_view, 10> kPhases = {
-    "",          "forward", "backward",   "reduce",  "mirror", "record",
-    "optimizer", "gather",  "checkpoint", "recovery"};
+    "",       "forward",   "backward", "reduce",     "mirror",
+    "record", "optimizer", "gather",   "checkpoint", "recovery"};
 // Of a value that is shown.
 constexpr size_t kValueBytesMax = 64;
-constexpr absl::string_view kWords = "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom or partition";
+constexpr absl::string_view kWords =
+    "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom or partition";
 
 template <typename T, size_t kCount>
 std::optional<T> Named(absl::string_view name, const std::array<absl::string_view, kCount>& names) {
@@ -65,7 +66,8 @@ std::string Describe(const InjectedFault& fault) {
     absl::StrAppend(&text, fault.phase == FaultPhase::kAny ? " in step " : " of step ",
                     fault.at_step);
   }
-  if (fault.duration.has_value()) absl::StrAppend(&text, " for ", job::FormatDuration(*fault.duration));
+  if (fault.duration.has_value())
+    absl::StrAppend(&text, " for ", job::FormatDuration(*fault.duration));
   return text;
 }
 
@@ -76,8 +78,7 @@ std::vector<Violation> CheckFault(const InjectedFault& fault, const FaultFields&
   };
   const FaultKind kind = fault.kind;
   if (fault.rank < 0) add(fields.rank, absl::StrCat(fault.rank), "must be 0 or more");
-  if (ToString(kind).empty())
-    add(fields.fault, ValueOf(fault), absl::StrCat("must be ", kWords));
+  if (ToString(kind).empty()) add(fields.fault, ValueOf(fault), absl::StrCat("must be ", kWords));
   if (kind == FaultKind::kXid && (fault.xid < 1 || fault.xid > kXidMax))
     add(fields.fault, ValueOf(fault), absl::StrCat("the number must be in [1, ", kXidMax, "]"));
   // Written so that a factor which is no number breaks it.
@@ -135,7 +136,6 @@ absl::StatusOr<InjectedFault> ParseFault(const FaultText& text) {
   } else if (fault.kind == FaultKind::kSlow) {
     fault.factor = ParseNumber(number).value_or(0);
   }
-  // What is there in place of a number is shown as it was written.
   const bool known = fault.kind != FaultKind::kNone && takes_number == numbered;
   if (!known) add(flags.fault, text.fault, absl::StrCat("must be ", kWords));
   if (!text.at_step.empty()) {
@@ -157,12 +157,15 @@ absl::StatusOr<InjectedFault> ParseFault(const FaultText& text) {
     if (!fault.duration.has_value())
       add(flags.duration, text.duration, "must be a duration such as 2s or 500ms");
   }
-  for (Violation& violation : CheckFault(fault, flags)) {
+  // What was written is shown as it was.
+  for (const Violation& violation : CheckFault(fault, flags)) {
     if (violation.field == flags.fault) {
-      if (!known) continue;
-      violation.value = CutText(text.fault, kValueBytesMax);
+      if (known) add(flags.fault, text.fault, violation.rule);
+    } else if (violation.field == flags.duration) {
+      add(flags.duration, text.duration, violation.rule);
+    } else {
+      violations.push_back(violation);
     }
-    violations.push_back(std::move(violation));
   }
   if (!violations.empty()) return ViolationsStatus(violations);
   return fault;

@@ -37,8 +37,8 @@ job::InjectedFault FromProto(const v1::Fault& fault) {
                          .xid = fault.xid(),
                          .factor = fault.factor()};
   if (fault.has_duration()) {
-    out.duration = absl::Seconds(fault.duration().seconds()) +
-                   absl::Nanoseconds(fault.duration().nanos());
+    out.duration =
+        absl::Seconds(fault.duration().seconds()) + absl::Nanoseconds(fault.duration().nanos());
   }
   return out;
 }

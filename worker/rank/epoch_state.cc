@@ -86,9 +86,9 @@ absl::Status EpochRun::ChangeLayout() {
                                                                   return training.stop_requested();
                                                                 }));
   if (holdings.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no process of the job holds state of step ", start_.decision.step,
-                     " that epoch ", epoch(), " could go on from"));
+    return absl::FailedPreconditionError(absl::StrCat("no process of the job holds state of step ",
+                                                      start_.decision.step, " that epoch ", epoch(),
+                                                      " could go on from"));
   }
   ASSIGN_OR_RETURN(const train::Transfers transfers, train::TransfersInto(plan_, holdings));
   RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, start_.decision.step));

@@ -136,8 +136,7 @@ double FaultPoints::Slow(int64_t step) {
     const steady_clock::time_point now = steady_clock::now();
     first = !begun_.has_value();
     if (first) begun_ = now;
-    if (fault.duration.has_value() &&
-        now - *begun_ >= absl::ToChronoNanoseconds(*fault.duration)) {
+    if (fault.duration.has_value() && now - *begun_ >= absl::ToChronoNanoseconds(*fault.duration)) {
       DisarmLocked();
       return 1;
     }

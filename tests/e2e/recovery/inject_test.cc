@@ -92,7 +92,8 @@ TEST_F(InjectTest, WhatIsNotThere_IsNamed) {
   EXPECT_EQ(no_job.talk, "error: there is no job \"job-99\"\n");
   const support::Finished no_rank = Inject(cluster, job, 4, {"--fault", "kill"});
   EXPECT_EQ(no_rank.exit_code, 1);
-  EXPECT_EQ(no_rank.talk, absl::StrCat("error: job-", job, " has no rank 4; its ranks are 0 to 3\n"));
+  EXPECT_EQ(no_rank.talk,
+            absl::StrCat("error: job-", job, " has no rank 4; its ranks are 0 to 3\n"));
   cluster.Cancel(job);
   cluster.AwaitEnd(job);
   const support::Finished ended = Inject(cluster, job, 0, {"--fault", "kill"});

@@ -296,7 +296,7 @@ TEST(InjectTest, Fault_IsAskedForAndItsNodeNamed) {
   Captured table, json, name;
   EXPECT_EQ(Inject(connection, options, table.io), kSuccess);
   EXPECT_EQ(table.talk.str(),
-            "job-7 epoch 2: rank 3 (node b): stop in backward of step 20 for 1500ms\n");
+            "job-7 epoch 2: rank 3 (node b): stop in backward of step 20 for 1.5s\n");
   EXPECT_EQ(table.out.str(), "");
   EXPECT_EQ(asked.job(), "demo");
   EXPECT_EQ(asked.fault().kind(), v1::FAULT_KIND_STOP);
@@ -317,8 +317,7 @@ TEST(InjectTest, Fault_IsAskedForAndItsNodeNamed) {
 TEST(InjectTest, WrongFlags_AreToldAllAtOnceAndNobodyIsAsked) {
   Connection nobody({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(100)});
   Captured captured;
-  EXPECT_EQ(Inject(nobody,
-                   {.job = "7", .fault = {.rank = "x", .fault = "kill", .duration = "1s"}},
+  EXPECT_EQ(Inject(nobody, {.job = "7", .fault = {.rank = "x", .fault = "kill", .duration = "1s"}},
                    captured.io),
             kUsage);
   EXPECT_EQ(captured.talk.str(),
@@ -337,9 +336,8 @@ TEST(InjectTest, CoordinatorThatFails_IsNotAskedAgain) {
   };
   Connection connection = server.Connect();
   Captured captured;
-  EXPECT_EQ(
-      Inject(connection, {.job = "7", .fault = {.rank = "1", .fault = "kill"}}, captured.io),
-      kUnreachable);
+  EXPECT_EQ(Inject(connection, {.job = "7", .fault = {.rank = "1", .fault = "kill"}}, captured.io),
+            kUnreachable);
   EXPECT_EQ(calls, 1);
 }
 
@@ -350,9 +348,8 @@ TEST(InjectTest, NotAllowed_HasItsCode) {
   };
   Connection connection = server.Connect();
   Captured captured;
-  EXPECT_EQ(
-      Inject(connection, {.job = "7", .fault = {.rank = "1", .fault = "kill"}}, captured.io),
-      kNotAllowed);
+  EXPECT_EQ(Inject(connection, {.job = "7", .fault = {.rank = "1", .fault = "kill"}}, captured.io),
+            kNotAllowed);
   EXPECT_EQ(captured.talk.str(), "error: no\n");
 }
 

@@ -172,9 +172,9 @@ void Machine::Run(uint64_t number, const InjectCommand& command) {
     return rank != ranks.end() && rank->second == command.fault.rank;
   });
   if (found == processes_.end()) {
-    return Answer(number, absl::NotFoundError(absl::StrCat("rank ", command.fault.rank, " of ",
-                                                           ToString(command.job),
-                                                           " has no process here")));
+    return Answer(number,
+                  absl::NotFoundError(absl::StrCat("rank ", command.fault.rank, " of ",
+                                                   ToString(command.job), " has no process here")));
   }
   // First of all: what comes about may end the session.
   Answer(number, absl::OkStatus());

@@ -98,10 +98,9 @@ struct InjectCommand {
   job::InjectedFault fault;
 };
 struct UnknownCommand {};  // of a newer coordinator
-using Command =
-    std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
-                 RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand, WishCommand,
-                 InjectCommand>;
+using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
+                             RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
+                             WishCommand, InjectCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;
@@ -221,9 +220,10 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event = std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived,
-                           SessionClosed, ProcessStarted, RankHelloReceived, RankReported,
-                           RankProgressed, FaultReached, EpochStopped, ChannelFailed, ProcessExited, DataPrepared,
-                           UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
+using Event =
+    std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
+                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached,
+                 EpochStopped, ChannelFailed, ProcessExited, DataPrepared, UploadStarted,
+                 TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

@@ -128,7 +128,8 @@ TEST_F(InjectTest, RankWithoutWork_IsNotFound) {
 TEST_F(InjectTest, JobThatDoesNotTrain_IsAFailedPrecondition) {
   const JobId queued = h_.Submit(AJob("queued", 3));
   h_.Inject(queued, Kill(0));
-  EXPECT_EQ(Refused(), "FAILED_PRECONDITION: job-1 is Queued; faults are for a job that is Running");
+  EXPECT_EQ(Refused(),
+            "FAILED_PRECONDITION: job-1 is Queued; faults are for a job that is Running");
   node_ = h_.Open("n", 3);
   h_.Inject(queued, Kill(0));
   EXPECT_EQ(Refused(),
@@ -143,8 +144,7 @@ TEST_F(InjectTest, NodeThatIsAway_IsAFailedPrecondition) {
   const JobId job = Train();
   h_.Feed(SessionClosed{node_});
   h_.Inject(job, Kill(2));
-  EXPECT_EQ(Refused(),
-            "FAILED_PRECONDITION: node n, which has rank 2 of job-1, is not connected");
+  EXPECT_EQ(Refused(), "FAILED_PRECONDITION: node n, which has rank 2 of job-1, is not connected");
   EXPECT_THAT(Events(job), IsEmpty());
 }
 
@@ -200,9 +200,10 @@ TEST_F(InjectTest, NodeThatRefuses_IsSaidAndRecorded) {
   h_.Inject(job, Kill(1));
   h_.Answer<InjectFault>(node_, {.code = static_cast<int32_t>(absl::StatusCode::kNotFound),
                                  .message = "rank 1 of job-1 has no process here"});
-  EXPECT_EQ(Refused(),
-            "FAILED_PRECONDITION: node n has not taken the fault on: rank 1 of job-1 has no process "
-            "here");
+  EXPECT_EQ(
+      Refused(),
+      "FAILED_PRECONDITION: node n has not taken the fault on: rank 1 of job-1 has no process "
+      "here");
   EXPECT_THAT(
       Events(job),
       ElementsAre("FaultInjected rank 1 (node n): kill",

@@ -85,8 +85,7 @@ TEST(ParseFaultTest, Numbers_AreWithinTheirRange) {
   }
   for (const std::string fault : {"slow:", "slow:1", "slow:-2", "slow:.nan", "slow:.inf"}) {
     EXPECT_THAT(Wrong({.rank = "1", .fault = fault}),
-                ElementsAre("--fault: " + fault +
-                            ": the factor must be over 1 and at most 1e+06"));
+                ElementsAre("--fault: " + fault + ": the factor must be over 1 and at most 1000000"));
   }
   EXPECT_THAT(Wrong({.rank = "-1", .fault = "kill"}),
               ElementsAre("--rank: -1: must be a rank such as 3"));
@@ -128,7 +127,7 @@ TEST(CheckFaultTest, Message_IsCheckedAsFlagsAre) {
                           "record, optimizer, gather, checkpoint, recovery",
                           "fault.duration: -1s: must be over 0 and at most 24h"));
   EXPECT_THAT(Lines(CheckFault({.kind = FaultKind::kSlow, .factor = std::nan("")}, kFaultMessage)),
-              ElementsAre("fault.kind: slow:.nan: the factor must be over 1 and at most 1e+06"));
+              ElementsAre("fault.kind: slow:.nan: the factor must be over 1 and at most 1000000"));
 }
 
 }  // namespace

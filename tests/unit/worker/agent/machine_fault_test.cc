@@ -39,8 +39,8 @@ TEST_F(AgentFaultTest, KillAtOnce_IsAnsweredAndIsAnEndThatNobodyExpected) {
 }
 
 TEST_F(AgentFaultTest, WhatTheRankDoesItself_GoesToItsProcess) {
-  for (const FaultKind kind : {FaultKind::kStop, FaultKind::kHang, FaultKind::kExit,
-                               FaultKind::kNan, FaultKind::kOom}) {
+  for (const FaultKind kind :
+       {FaultKind::kStop, FaultKind::kHang, FaultKind::kExit, FaultKind::kNan, FaultKind::kOom}) {
     EXPECT_THAT(Inject({.kind = kind, .rank = 2}),
                 ElementsAre(absl::StrCat("Result ", number_, " OK"),
                             absl::StrCat("Fault p1 ", job::ToString(kind))));
@@ -52,8 +52,7 @@ TEST_F(AgentFaultTest, WhatTheRankDoesItself_GoesToItsProcess) {
 
 TEST_F(AgentFaultTest, OtherEpochOrRank_IsRefused) {
   EXPECT_THAT(Inject({.kind = FaultKind::kKill, .rank = 2}, 2), ElementsAre("Result 2 ABORTED"));
-  EXPECT_THAT(Inject({.kind = FaultKind::kKill, .rank = 2}, 1, 8),
-              ElementsAre("Result 3 ABORTED"));
+  EXPECT_THAT(Inject({.kind = FaultKind::kKill, .rank = 2}, 1, 8), ElementsAre("Result 3 ABORTED"));
   EXPECT_THAT(Inject({.kind = FaultKind::kKill, .rank = 0}), ElementsAre("Result 4 NOT_FOUND"));
   EXPECT_THAT(Inject({.rank = 2}), ElementsAre("Result 5 UNIMPLEMENTED"));
 }
@@ -73,9 +72,8 @@ TEST_F(AgentFaultTest, Xid_FailsTheDeviceAndEndsWhatRunsOnIt) {
 }
 
 TEST_F(AgentFaultTest, XidAtAPhase_ComesWhenTheRankIsThere) {
-  EXPECT_THAT(
-      Inject({.kind = FaultKind::kXid, .rank = 2, .phase = FaultPhase::kGather, .xid = 48}),
-      ElementsAre("Result 2 OK", "Fault p1 xid:48 in gather"));
+  EXPECT_THAT(Inject({.kind = FaultKind::kXid, .rank = 2, .phase = FaultPhase::kGather, .xid = 48}),
+              ElementsAre("Result 2 OK", "Fault p1 xid:48 in gather"));
   EXPECT_THAT(h_.Feed(FaultReached{ProcessNumber{2}}), IsEmpty());
   EXPECT_THAT(h_.Feed(FaultReached{ProcessNumber{1}}),
               ElementsAre("Report job-7/1 rank 2 fault: device 0: XID 48 (on demand): its worker "
@@ -91,18 +89,16 @@ TEST_F(AgentFaultTest, NextFault_TakesThePlaceOfOneThatWaits) {
 }
 
 TEST_F(AgentFaultTest, Partition_CutsEveryRankAndTheSessionForItsTime) {
-  EXPECT_THAT(
-      Inject({.kind = FaultKind::kPartition, .rank = 2, .duration = absl::Seconds(30)}),
-      ElementsAre("Result 2 OK", "Fault p1 partition for 30s", "Fault p2 partition for 30s",
-                  "CloseSession s1"));
+  EXPECT_THAT(Inject({.kind = FaultKind::kPartition, .rank = 2, .duration = absl::Seconds(30)}),
+              ElementsAre("Result 2 OK", "Fault p1 partition for 30s", "Fault p2 partition for 30s",
+                          "CloseSession s1"));
   // Neither what is said nor what the coordinator still said before gets through.
   EXPECT_THAT(h_.Feed(RankReported{ProcessNumber{1}, Epoch{1}, ReportKind::kOther, "error"}),
               IsEmpty());
   EXPECT_THAT(h_.Command(3, StopCommand{JobId{7}, Epoch{1}, absl::Seconds(1), "over"}), IsEmpty());
   EXPECT_THAT(h_.Break(), IsEmpty());
   EXPECT_THAT(h_.Advance(absl::Seconds(29)), IsEmpty());
-  EXPECT_THAT(h_.Advance(absl::Seconds(1)),
-              ElementsAre("OpenSession s2 last 2 running [job-7/1]"));
+  EXPECT_THAT(h_.Advance(absl::Seconds(1)), ElementsAre("OpenSession s2 last 2 running [job-7/1]"));
   EXPECT_THAT(h_.Welcome(), Contains("Report job-7/1 rank 2 error"));
 }
 
@@ -115,14 +111,13 @@ TEST_F(AgentFaultTest, PartitionForGood_LeavesADaemonThatEndsWhenItIsAsked) {
 }
 
 TEST_F(AgentFaultTest, PartitionAtAStep_ComesWhenTheRankIsThere) {
-  EXPECT_THAT(Inject({.kind = FaultKind::kPartition,
-                      .rank = 3,
-                      .at_step = 4,
-                      .duration = absl::Seconds(1)}),
-              ElementsAre("Result 2 OK", "Fault p2 partition in step 4 for 1s"));
-  EXPECT_THAT(h_.Feed(FaultReached{ProcessNumber{2}}),
-              ElementsAre("Fault p1 partition for 1s", "Fault p2 partition for 1s",
-                          "CloseSession s1"));
+  EXPECT_THAT(
+      Inject(
+          {.kind = FaultKind::kPartition, .rank = 3, .at_step = 4, .duration = absl::Seconds(1)}),
+      ElementsAre("Result 2 OK", "Fault p2 partition in step 4 for 1s"));
+  EXPECT_THAT(
+      h_.Feed(FaultReached{ProcessNumber{2}}),
+      ElementsAre("Fault p1 partition for 1s", "Fault p2 partition for 1s", "CloseSession s1"));
 }
 
 }  // namespace

@@ -125,8 +125,7 @@ TEST(TranslateTest, InjectFault_IsRead) {
   const auto& inject = std::get<InjectCommand>(std::get<CommandReceived>(*event).command);
   EXPECT_EQ(inject.job, JobId{7});
   EXPECT_EQ(inject.epoch, Epoch{2});
-  EXPECT_EQ(inject.fault,
-            (job::InjectedFault{.kind = job::FaultKind::kXid, .rank = 3, .xid = 79}));
+  EXPECT_EQ(inject.fault, (job::InjectedFault{.kind = job::FaultKind::kXid, .rank = 3, .xid = 79}));
 }
 
 TEST(TranslateTest, FaultOfADevice_IsReportedAsOne) {
