@@ -49,8 +49,9 @@ void StopProcess(std::optional<absl::Duration> duration) {
     timed = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 &&
             timer_settime(timer, 0, &times, nullptr) == 0;
   }
-  // Without its timer nobody would wake it.
-  if (timed || !duration.has_value()) kill(getpid(), SIGSTOP);
+  // Without its timer nobody would wake it. To this thread, which then does not come to delete the
+  // timer before all of the process stands still.
+  if (timed || !duration.has_value()) raise(SIGSTOP);
   if (timed) timer_delete(timer);
 }
 
@@ -106,7 +107,7 @@ absl::Status FaultPoints::Come(FaultPhase phase, int64_t step) {
       break;
     case FaultKind::kOom:
       return job::WithKind(job::FailureKind::kOutOfMemory,
-                           absl::ResourceExhaustedError("training: out of memory (on demand)"));
+                           absl::ResourceExhaustedError("out of memory (on demand)"));
     default:  // kPartition: the daemon, which was told, goes on from here
       break;
   }
