@@ -146,6 +146,14 @@ class Coordinator {
     std::optional<Run> run;             // from its plan until its devices are free again
     std::optional<Recovery> recovery;   // since ranks were lost, until all that are left are ready
     std::optional<EpochStart> decided;  // of the last step that was reported
+    plan::RankList returning;           // ranks that the plan that is being made has again
+    // By node that has no rank of the epoch: what process of it has been told to read the data.
+    struct Preparation {
+      Incarnation of;
+      bool done = false;
+    };
+    std::map<NodeName, Preparation> prepared;
+    std::map<int32_t, Incarnation> kept_out;  // ranks that stay left out, while that process lives
     uint64_t last_record = 0;
     // Of its views that wait for the store: the record of the first, and where the newest lies.
     struct NewestView {
@@ -241,7 +249,7 @@ class Coordinator {
   bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
-                 plan::RankList lost = {});
+                 plan::RankList lost = {}, plan::RankList returned = {});
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
   // Records that the job with its first layout is starting.
@@ -282,6 +290,8 @@ class Coordinator {
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
   bool IsObsolete(const Command& command) const;
+  // Whether the node is still to carry out the assignment of the epoch.
+  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
   void LoseRanks(Node& node, const std::string& message, bool processes_gone);
   void SendTo(Node& node, Command command);
@@ -300,6 +310,7 @@ class Coordinator {
   static void NoteDecided(Job& job, const std::optional<EpochStart>& decided);
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
+  bool BudgetIsSpent(const Job& job) const;
   // From now on all its ranks are to say where their state stands.
   void AwaitQuiet(Job& job, const FailureCause& cause);
   void StartRecovery(Job& job, FailureCause cause);
@@ -315,6 +326,17 @@ class Coordinator {
   void CheckRecovered(Job& job);
   // After a restart of the coordinator.
   void ResumeRecovery(Job& job);
+  // coordinator_return.cc
+  bool MayReturn(const Job& job) const;
+  plan::RankList RanksThatMayReturn(const Job& job) const;
+  // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
+  void ConsiderReturn(Job& job);
+  void PrepareReturn(Job& job, const Node& node);
+  void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
+  void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  void KeepOut(Job& job, const plan::RankList& ranks);
+  // What is to be known of ranks that are lost before they may return.
+  void NoteLostAgain(Job& job, const FailureCause& cause, const std::set<int32_t>& lost);
   // coordinator_early_end.cc
   // Its time limit, or how long its ranks may take to end, counts from now on.
   void WatchEnd(Job& job);
@@ -356,6 +378,7 @@ class Coordinator {
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
+  static Assign AssignmentOf(const Job& job);
   void StartNextEpoch(Job& job);
   void FlushRendezvous(Job& job);
   void MarkRunning(Job& job);

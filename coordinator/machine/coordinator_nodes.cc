@@ -85,6 +85,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     node.session = event.session;  // it is back: what it has lost may be made up for
     ReplaceProcess(node);
   }
+  if (!same_process) node.failed_devices.clear();
   node.incarnation = hello.incarnation;
   node.session = event.session;
   node.device_kind = hello.device_kind;
@@ -117,6 +118,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   TellWishAgain(node);
   if (!same_process) PrepareAgain(node);
   SettleAnew(node);
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConsiderReturn(jobs_.at(id));
   capacity_changed_ = true;
 }
 
@@ -278,6 +280,15 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
   for (Command& command : renumbered) SendTo(node, std::move(command));
 }
 
+bool Coordinator::IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out) {
+  return std::any_of(node.outstanding.begin(), node.outstanding.end(),
+                     [&](const Outstanding& outstanding) {
+                       const auto* assign = std::get_if<Assign>(&outstanding.command);
+                       return assign != nullptr && assign->job == job && assign->epoch == epoch &&
+                              (outstanding.number == 0 || outstanding.number > carried_out);
+                     });
+}
+
 void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& running,
                             uint64_t carried_out) {
   std::set<std::pair<JobId, Epoch>> listed;
@@ -290,6 +301,15 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     if (current) team->missing_deadline = absl::InfiniteFuture();
     if (current) team->seen = true;
     if (current && !job->state.IsTerminal()) continue;
+    // The order to leave for the next epoch, lost with a coordinator before this one.
+    const bool goes_over = team != nullptr && team->assigned && !job->state.IsTerminal() &&
+                           job->state.goes_on() && assignment.epoch < job->state.epoch;
+    if (goes_over) {
+      team->seen = true;
+      if (!IsOnItsWay(node, job->state.id, job->state.epoch, carried_out))
+        node.outstanding.push_back({0, AssignmentOf(*job)});
+      continue;
+    }
     if (team == nullptr || team->released) node.foreign.insert({assignment.job, assignment.epoch});
     node.outstanding.push_back({0, StopRanks{.job = assignment.job,
                                              .epoch = assignment.epoch,
@@ -301,20 +321,17 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     Team* team = job.run->TeamOf(node.name);
     if (team == nullptr || team->released || !team->assigned) continue;
     if (listed.contains({id, job.state.epoch})) continue;
-    bool assign_on_its_way = false, stop_unanswered = false;
-    for (const Outstanding& outstanding : node.outstanding) {
-      const Assign* assign = std::get_if<Assign>(&outstanding.command);
-      const StopRanks* stop = std::get_if<StopRanks>(&outstanding.command);
-      const bool on_its_way = outstanding.number == 0 || outstanding.number > carried_out;
-      assign_on_its_way |=
-          on_its_way && assign != nullptr && assign->job == id && assign->epoch == job.state.epoch;
-      stop_unanswered |= stop != nullptr && stop->job == id;
-    }
     if (job.state.IsTerminal()) {
       // A worker does not list ranks that it is ending; its answer to the stop will say when they
       // are gone.
+      const bool stop_unanswered = std::any_of(
+          node.outstanding.begin(), node.outstanding.end(), [&](const Outstanding& outstanding) {
+            const auto* stop = std::get_if<StopRanks>(&outstanding.command);
+            return stop != nullptr && stop->job == id;
+          });
       if (!stop_unanswered) ReleaseTeam(job, *team);
-    } else if (!assign_on_its_way && job.run->stage != Run::Stage::kReattaching) {
+    } else if (job.run->HasWork(*team) && job.run->stage != Run::Stage::kReattaching &&
+               !IsOnItsWay(node, id, job.state.epoch, carried_out)) {
       SetDeadline(job, team->missing_deadline, options_.report_grace);
     }
   }
@@ -349,6 +366,8 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
         }
         continue;
       }
+      // Left out before; its devices stay the job's, which has the first claim on them.
+      if (team->assigned && !job.run->HasWork(*team)) continue;
       OnFailure(job, CauseOf(job, team->first_rank, FailureKind::kNodeLost, message));
       if (!job.state.IsTerminal()) continue;  // it waits
     }
@@ -374,6 +393,8 @@ void Coordinator::On(const CommandFinished& event) {
     Team* team = job->run->TeamOf(node->name);
     if (team != nullptr && job->run->stage == Run::Stage::kPreparing)
       OnPrepared(*job, *team, event);
+    else if (team != nullptr)
+      OnReturnPrepared(*job, *node, event);
   } else if (const auto* inject = std::get_if<InjectFault>(&command)) {
     OnInjected(*node, *inject, event);
   } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {

@@ -147,6 +147,7 @@ void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
   } else {
     Publish(job);
   }
+  ConsiderReturn(job);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {
@@ -283,15 +284,18 @@ void Coordinator::AssignAll(Job& job) {
   }
   for (Team& team : run.teams) {
     team.assigned = true;
-    Tell(job, NodeCommand{team.node, nodes_.at(team.node).incarnation,
-                          Assign{.job = job.state.id,
-                                 .epoch = job.state.epoch,
-                                 .request = job.state.request,
-                                 .layout = job.state.layout,
-                                 .plan_digest = job.state.plan_digest,
-                                 .checkpoint = job.state.checkpoint,
-                                 .goes_on = job.state.goes_on()}});
+    Tell(job, NodeCommand{team.node, nodes_.at(team.node).incarnation, AssignmentOf(job)});
   }
+}
+
+Assign Coordinator::AssignmentOf(const Job& job) {
+  return {.job = job.state.id,
+          .epoch = job.state.epoch,
+          .request = job.state.request,
+          .layout = job.state.layout,
+          .plan_digest = job.state.plan_digest,
+          .checkpoint = job.state.checkpoint,
+          .goes_on = job.state.goes_on()};
 }
 
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.
@@ -305,6 +309,7 @@ void Coordinator::StartNextEpoch(Job& job) {
 
 void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
+  if (!job.returning.empty()) return OnReturnPlanned(job, plan);
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching && job.run->epoch_seen < job.state.epoch) return;
   if (!plan.ok()) {

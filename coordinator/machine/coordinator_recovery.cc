@@ -36,6 +36,13 @@ bool Coordinator::MayRecover(const Job& job) const {
                       [](const RankState& rank) { return rank.succeeded; });
 }
 
+bool Coordinator::BudgetIsSpent(const Job& job) const {
+  const job::Budget& budget = job.state.request->budget;
+  const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
+                                    [&](Instant at) { return at > now_ - budget.window; });
+  return recent >= budget.total;
+}
+
 // Of the epoch that runs: one that has begun, though not all of its ranks may be ready.
 void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
   Run& run = *job.run;
@@ -43,6 +50,7 @@ void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
   if (job.recovery.has_value()) {
     recovery.since = job.recovery->since;
     recovery.lost = job.recovery->lost;
+    recovery.back = job.recovery->back;
   }
   recovery.quiets = std::exchange(run.quiets, {});
   for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
@@ -59,9 +67,22 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     if (lost.empty()) return;
   }
-  if (!job.recovery.has_value() || job.recovery->began) AwaitQuiet(job, cause);
+  if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
+  if (!job.recovery.has_value() || job.recovery->began) {
+    if (BudgetIsSpent(job)) {
+      absl::StrAppend(&cause.message,
+                      "; it has recovered as often as recovery.budget.total allows: ",
+                      job.state.request->budget.total, " times within ",
+                      absl::FormatDuration(job.state.request->budget.window));
+      return Fail(job, std::move(cause));
+    }
+    AwaitQuiet(job, cause);
+  }
+  NoteLostAgain(job, cause, lost);
+  job.returning.clear();
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
+    recovery.back.erase(rank);
     recovery.awaited.erase(rank);
     recovery.quiets.erase(rank);
   }
@@ -155,6 +176,13 @@ void Coordinator::CheckQuiet(Job& job) {
                     "; where training stands is not known: ", start.status().message());
     return Fail(job, std::move(cause));
   }
+  const int32_t stalls_max = job.state.request->budget.without_progress;
+  if (!Progresses(job.state, *start) && job.state.without_progress >= stalls_max) {
+    FailureCause cause = recovery.cause;
+    absl::StrAppend(&cause.message, "; no step was decided since the recovery before, ", stalls_max,
+                    " times in a row, which is all that recovery.budget.without_progress allows");
+    return Fail(job, std::move(cause));
+  }
   recovery.began = true;
   job.run->quiet_deadline = absl::InfiniteFuture();
   Commit(job, EpochBegan{job.state.epoch, *start});
@@ -197,13 +225,21 @@ void Coordinator::CheckRecovered(Job& job) {
   Run& run = *job.run;
   if (!recovery.began || !run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
   run.start_deadline = absl::InfiniteFuture();
-  Commit(job, EventRecorded{
-                  "Recovered",
-                  absl::StrCat("without ranks ", absl::StrJoin(recovery.lost, ", "),
-                               " training goes on behind step ", job.state.start->step(), " after ",
-                               absl::FormatDuration(
-                                   absl::Trunc(now_ - recovery.since, absl::Milliseconds(1)))),
-                  job.state.epoch});
+  const std::string after =
+      absl::StrCat("training goes on behind step ", job.state.start->step(), " after ",
+                   absl::FormatDuration(absl::Trunc(now_ - recovery.since, absl::Milliseconds(1))));
+  if (!recovery.lost.empty() || recovery.back.empty()) {
+    const std::string without =
+        recovery.lost.empty() ? "with all its ranks"
+                              : absl::StrCat("without ranks ", absl::StrJoin(recovery.lost, ", "));
+    Commit(job, EventRecorded{"Recovered", absl::StrCat(without, " ", after), job.state.epoch});
+  }
+  if (!recovery.back.empty()) {
+    Commit(job, EventRecorded{"Returned",
+                              absl::StrCat("with ranks ", absl::StrJoin(recovery.back, ", "),
+                                           " again ", after),
+                              job.state.epoch});
+  }
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;
   for (const Team& team : run.teams) TellWish(job, team);

@@ -63,12 +63,19 @@ class Applier {
       state_.publishing = std::nullopt;
       state_.unpublished = std::nullopt;
     }
+    const size_t lost_before = state_.layout == nullptr ? 0 : state_.layout->lost.size();
     state_.epoch = epoch;
     state_.layout = body.layout;
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
     state_.plan_digest = body.plan_digest;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
+    // Losses before the next epoch has begun belong to the recovery that is under way; ranks that
+    // come back are none.
+    const bool is_recovery = body.state_epoch != Epoch{0} &&
+                             body.state_epoch != state_.state_epoch &&
+                             body.layout->lost.size() >= lost_before;
+    if (is_recovery) state_.recoveries.push_back(time_);
     state_.state_epoch = body.state_epoch;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
@@ -89,8 +96,9 @@ class Applier {
   }
   void operator()(const StepReached& body) { state_.stored_step = body.step; }
   void operator()(const EpochBegan& body) {
-    if (body.epoch == state_.epoch && !state_.start.has_value())
-      state_.start = state_.begun = body.start;
+    if (body.epoch != state_.epoch || state_.start.has_value()) return;
+    state_.without_progress = Progresses(state_, body.start) ? 0 : state_.without_progress + 1;
+    state_.start = state_.begun = body.start;
   }
   void operator()(const RanksSucceeded& body) {
     if (body.epoch != state_.epoch) return;
@@ -186,6 +194,10 @@ std::string ToString(const Placement& placement) {
     absl::StrAppend(&text, " and more on ", all.size() - kNodesNamedMax, " other nodes");
   }
   return text;
+}
+
+bool Progresses(const JobState& job, const EpochStart& start) {
+  return start.step() > (job.begun.has_value() ? job.begun->step() : job.FirstStep());
 }
 
 }  // namespace phalanx::coordinator

@@ -60,9 +60,17 @@ struct JobState {
 
   bool IsTerminal() const { return job::IsTerminal(phase); }
   std::optional<EpochStart> begun;  // where the last one went on that did
+  // When ranks were lost that others went on without, and how often in a row behind the same step.
+  std::vector<Instant> recoveries;
+  int32_t without_progress = 0;
+  // The first step that a recovery can lose: behind it the job began.
+  int64_t FirstStep() const { return checkpoint.has_value() ? checkpoint->step : 0; }
   bool goes_on() const { return state_epoch != Epoch{0}; }
   JobView View(const std::optional<StepReport>& last_step) const;
 };
+
+// Whether a step was decided since the epoch before began.
+bool Progresses(const JobState& job, const EpochStart& start);
 
 // "its time_limit of 2h is reached", "node a is stopping".
 std::string ReasonOf(const EndWished& wish, const JobRequest& request);

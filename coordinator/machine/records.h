@@ -46,6 +46,7 @@ struct JobRequest {
   absl::Duration time_limit = absl::InfiniteDuration();  // from when its epoch starts
   bool checkpoints = false;                              // it has a checkpoint section
   bool recovers = false;  // its ladder has a rung on which training goes on without a lost rank
+  job::Budget budget;     // of its recoveries
   int32_t priority = 0;
   int32_t world = 0;    // ranks
   int32_t devices = 0;  // to be reserved, all at once; at least world

@@ -73,7 +73,7 @@ absl::StatusOr<ReadJob> ReadJobSpec(const Tree& document, Purpose purpose) {
   CheckRun(job.spec, report);
   if (purpose == Purpose::kSubmit) RefuseNotYet(job.spec, report);
   if (!report.empty()) return ViolationsStatus(report.Sorted());
-  job.warnings = WarnNotYet(report);
+  job.warnings = WarnNotYet(job.spec, report);
   return job;
 }
 

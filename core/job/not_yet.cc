@@ -1,5 +1,6 @@
 #include "core/job/not_yet.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
@@ -37,8 +38,6 @@ constexpr ModuleRefusal kModuleRefusals[] = {
     {"weights", [](const Module& m) { return m.weights.has_value(); }, "load weights"},
 };
 
-constexpr const char* kWarned[] = {"spec.recovery.ladder", "spec.recovery.budget"};
-
 std::string Sentence(const char* what) {
   return absl::StrCat("this release does not ", what, " yet");
 }
@@ -60,13 +59,15 @@ void RefuseNotYet(const JobSpec& spec, Report& report) {
   }
 }
 
-std::vector<std::string> WarnNotYet(const Report& report) {
-  std::vector<std::string> warnings;
-  for (const char* path : kWarned) {
-    if (report.Written(path) == nullptr) continue;
-    warnings.push_back(absl::StrCat(path, ": not in force yet"));
+std::vector<std::string> WarnNotYet(const JobSpec& spec, const Report& report) {
+  constexpr const char* kLadder = "spec.recovery.ladder";
+  if (report.Written(kLadder) == nullptr) return {};
+  const std::vector<Rung>& ladder = spec.recovery.ladder;
+  if (std::all_of(ladder.begin(), ladder.end(),
+                  [](Rung rung) { return rung == Rung::kShrink || rung == Rung::kDropReplica; })) {
+    return {};
   }
-  return warnings;
+  return {absl::StrCat(kLadder, ": of it shrink and drop-replica alone are in force yet")};
 }
 
 }  // namespace phalanx::job

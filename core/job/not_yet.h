@@ -17,6 +17,6 @@ namespace phalanx::job {
 void RefuseNotYet(const JobSpec& spec, Report& report);
 
 // "spec.recovery.ladder: not in force yet" for each such section that is written.
-std::vector<std::string> WarnNotYet(const Report& report);
+std::vector<std::string> WarnNotYet(const JobSpec& spec, const Report& report);
 
 }  // namespace phalanx::job

@@ -112,9 +112,9 @@ std::string JobReference() {
       "- A regressor's context is at least the language module's.\n\n"
       "Not in this release, and refused by name at submit (planning works): cp, ep and expt_tp "
       "above 1; initial\n"
-      "weights; priorities and preemption; spares. `recovery.ladder` and `recovery.budget` are "
-      "accepted with a\n"
-      "warning that they are not in force yet.\n";
+      "weights; priorities and preemption; spares. Of `recovery.ladder` the rungs `spare`, "
+      "`restart` and `wait`\n"
+      "are accepted with a warning that they are not in force yet.\n";
   AppendFamilies(&text);
   JobSpec spec;
   AppendTable("", "The document", FieldsOf(""), &spec, &text);

@@ -330,9 +330,8 @@ constexpr Field kSpec[] = {
             "step."},
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
      .doc = "What to do when a device is lost. Where optimizer state lives (`state_home`, "
-            "`state_copies`, `state_every`) is in force, and so are `ladder` and `widths` of jobs "
-            "that begin without some of their ranks (`phalanx run --lost`); `ladder` and `budget` "
-            "of jobs that run are not in force yet."},
+            "`state_copies`, `state_every`), `widths` and `budget` are in force, and so are the rungs "
+            "`shrink` and `drop-replica` of `ladder`; the others are not yet."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/coordinator/machine/harness.h"
+#include "tests/unit/coordinator/machine/recovering.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -14,52 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-JobRequestPtr AJobThatRecovers(const std::string& name, int32_t devices) {
-  JobRequest request = *AJob(name, devices);
-  request.recovers = true;
-  return std::make_shared<const JobRequest>(std::move(request));
-}
-
-EpochStart Behind(int64_t step) {
-  return {.decision = StepDecision{.step = step, .gradient_scale = 0.5}, .updates = step};
-}
-
-RankQuiet Quiet(int64_t step, int32_t rank = 0) {
-  return {.known = Behind(step), .homes = {{.primary = rank, .applied = step}}, .context_ok = true};
-}
-
-const RankExited kKilled{.signal = 9};
-
-class LossTest : public testing::Test {
- protected:
-  // Trains on three devices of one node.
-  JobId Train() {
-    node_ = h_.Open("n", 3);
-    const JobId job = h_.Run(node_, AJobThatRecovers("a", 3));
-    h_.commands.clear();
-    return job;
-  }
-  void Step(JobId job, int64_t step, int64_t epoch) {
-    h_.Feed(RankReported{node_, job, Epoch{epoch}, 0,
-                         StepReport{.step = step, .epoch = Epoch{epoch}}, Behind(step)});
-  }
-  std::vector<int64_t> BegunBehind() {
-    std::vector<int64_t> steps;
-    for (const auto& [number, begin] : h_.Commands<BeginEpoch>(node_))
-      steps.push_back(begin.start.step());
-    return steps;
-  }
-  std::vector<std::string> Events(JobId job, absl::string_view type) {
-    std::vector<std::string> messages;
-    for (const JobEvent& event : h_.events[job]) {
-      if (event.type == type) messages.push_back(event.message);
-    }
-    return messages;
-  }
-
-  Harness h_;
-  SessionId node_;
-};
+using LossTest = RecoveringTest;
 
 TEST_F(LossTest, KilledRank_IsLeftOutAndTheOthersGoOnBehindTheLastStepThatAnybodyKnows) {
   const JobId job = Train();
@@ -188,6 +143,54 @@ TEST_F(LossTest, CoordinatorThatRestartsMeanwhile_AsksNobodyTwice) {
   EXPECT_EQ(h_.views[job]->last_step->step, 4);
 }
 
+TEST_F(LossTest, AssignmentThatWentWithItsCoordinator_IsSentByTheNext) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{1}}}, 2);
+  const auto assigned = h_.Commands<Assign>(node_);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_EQ(assigned[0].second.epoch, Epoch{2});
+  EXPECT_TRUE(assigned[0].second.goes_on);
+  EXPECT_THAT(h_.Commands<StopRanks>(node_), IsEmpty()) << "they keep the state";
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Report(node_, job, 2, Quiet(3, 2));
+  EXPECT_THAT(BegunBehind(), ElementsAre(3));
+}
+
+// A partition heals: whoever was left out of the epoch is told so, and nothing waits for it.
+TEST_F(LossTest, NodeThatComesBackAfterItWasLeftOut_EndsItsRanksAndHarmsNothing) {
+  const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
+  h_.Prepare(a);
+  h_.Prepare(b);
+  h_.Ready(a, job, 0, 2);
+  h_.Report(b, job, 2, RankReady{});
+  h_.Feed(SessionClosed{b});
+  for (int i = 0; i < 4; ++i) {
+    h_.Advance(absl::Seconds(4));
+    h_.Feed(HeartbeatReceived{.session = a});
+  }
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  for (const int32_t rank : {0, 1}) h_.Report(a, job, rank, Quiet(3, rank));
+  for (const int32_t rank : {0, 1}) h_.Report(a, job, rank, RankReady{}, 2);
+  h_.commands.clear();
+  const SessionId again = h_.Open("b", 1, 1, {{job, Epoch{1}}}, 2);
+  const auto assigned = h_.Commands<Assign>(again);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_THAT(assigned[0].second.layout->lost, ElementsAre(Rank{2}));
+  h_.Report(again, job, 2, StepReport{.step = 9, .epoch = Epoch{1}});
+  EXPECT_FALSE(h_.views[job]->last_step.has_value()) << "of the epoch before";
+  h_.Feed(SessionClosed{again});
+  const SessionId empty = h_.Open("b", 1, 1, {}, assigned[0].first);
+  for (int i = 0; i < 20; ++i) {
+    h_.Advance(absl::Seconds(4));
+    for (const SessionId session : {a, empty}) h_.Feed(HeartbeatReceived{.session = session});
+  }
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+}
+
 TEST_F(LossTest, RanksThatKnowDifferentDecisions_EndTheJob) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);
@@ -252,6 +255,42 @@ TEST_F(LossTest, StepThatAnEpochBeganBehind_IsKnownToTheNext) {
   h_.Report(node_, job, 2, kKilled, 2);
   h_.Report(node_, job, 0, Quiet(3), 2);
   EXPECT_THAT(BegunBehind(), ElementsAre(4));
+}
+
+TEST_F(LossTest, BudgetThatIsSpent_EndsTheJobWithItsNumbers) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.budget = {.total = 1, .without_progress = 3, .window = absl::Hours(1)};
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  h_.Report(node_, job, 1, kKilled);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(3, rank));
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankReady{}, 2);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  h_.Report(node_, job, 2, kKilled, 2);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message,
+              HasSubstr("as often as recovery.budget.total allows: 1 times within 1h"));
+}
+
+TEST_F(LossTest, RecoveriesWithoutAStepBetween_EndTheJob) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.budget = {.total = 9, .without_progress = 1, .window = absl::Hours(1)};
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  // Its peers say that rank 1 is gone, and go on with it.
+  for (int64_t epoch = 1; epoch <= 3; ++epoch) {
+    h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .accused = -1}, epoch);
+    h_.Advance(absl::Seconds(1));
+    ASSERT_EQ(h_.State(job).epoch, Epoch{epoch + 1});
+    EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
+    for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, Quiet(3, rank), epoch);
+    if (epoch == 3) break;
+    for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kRunning) << "epoch " << epoch;
+  }
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message,
+              HasSubstr("1 times in a row, which is all that recovery.budget.without_progress"));
 }
 
 TEST(SettleTest, NothingDecided_IsTheBeginning) {

@@ -92,7 +92,18 @@ TEST(NotYetTest, WhatIsNotInForce_IsAcceptedWithOneWarningEach) {
                              "50}\n  recovery: {widths: own, ladder: [wait]}\n  trace: true"),
                         Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_THAT(job->warnings, ElementsAre("spec.recovery.ladder: not in force yet"));
+  EXPECT_THAT(job->warnings,
+              ElementsAre("spec.recovery.ladder: of it shrink and drop-replica alone are in force "
+                          "yet"));
+}
+
+TEST(NotYetTest, RungsInForce_HaveNoWarnings) {
+  const auto job = wire::ReadJobFile(
+      With("steps: 300",
+           "steps: 300\n  recovery: {ladder: [shrink, drop-replica], budget: {total: 3}}"),
+      Purpose::kSubmit);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->warnings, IsEmpty());
 }
 
 TEST(NotYetTest, DocumentWithoutThem_HasNoWarnings) {
