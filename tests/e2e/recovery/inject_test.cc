@@ -13,10 +13,12 @@
 namespace phalanx::e2e {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::MatchesRegex;
 using testing::StartsWith;
 
 constexpr int kNotAllowed = 77, kUsage = 2;
@@ -124,8 +126,7 @@ TEST_P(KillTest, AtAStepAndAPhase_IsSeenThereAndTheOthersGoOn) {
   EXPECT_THAT(EventsOf(cluster, job, "FaultInjected"),
               ElementsAre(absl::StrCat("rank 2 (node here): kill in ", phase, " of step 20")));
   EXPECT_THAT(EventsOf(cluster, job, "FaultReached"),
-              ElementsAre(testing::MatchesRegex(
-                  absl::StrCat("rank 2: kill at step [2-9][0-9]*, ", phase))));
+              ElementsAre(MatchesRegex(absl::StrCat("rank 2: kill at step [2-9][0-9]*, ", phase))));
   EXPECT_THAT(EventsOf(cluster, job, "RankFailed"), ElementsAre(HasSubstr("rank 2")));
   EXPECT_THAT(EventsOf(cluster, job, "Recovered"), Contains(StartsWith("without ranks 2 ")));
   EXPECT_EQ(StepsFault(Metrics(), kSteps), "");
@@ -135,6 +136,46 @@ INSTANTIATE_TEST_SUITE_P(Phases, KillTest,
                          testing::Values("forward", "backward", "reduce", "record", "optimizer",
                                          "mirror", "gather", "checkpoint"),
                          [](const auto& info) { return std::string(info.param); });
+
+// Another rank dies while the loss of the first one is being made up for: before it is known from
+// where training goes on, or where state moves.
+TEST_F(InjectTest, KillWhileRecovering_IsMadeUpForToo) {
+  constexpr int64_t kSteps = 300;
+  Cluster cluster({.coordinator_flags = {"--allow-inject"}});
+  for (const std::vector<std::string>& where :
+       {std::vector<std::string>{}, std::vector<std::string>{"--at-step", "1"}}) {
+    const int64_t job = Train(cluster, AJob(kSteps));
+    std::vector<std::string> later = {"--fault", "kill", "--phase", "recovery"};
+    later.insert(later.end(), where.begin(), where.end());
+    EXPECT_EQ(Inject(cluster, job, 2, later).exit_code, 0);
+    EXPECT_EQ(Inject(cluster, job, 1, {"--fault", "kill"}).exit_code, 0);
+    const v1::JobStatus ended = cluster.AwaitEnd(job);
+    ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+    EXPECT_THAT(EventsOf(cluster, job, "FaultReached"),
+                ElementsAre(MatchesRegex("rank 2: kill at step [0-9]*, recovery")));
+    EXPECT_THAT(EventsOf(cluster, job, "RankFailed"),
+                AllOf(Contains(HasSubstr("rank 1")), Contains(HasSubstr("rank 2"))));
+    EXPECT_EQ(StepsFault(Metrics(), kSteps), "");
+    std::filesystem::remove_all(std::filesystem::path(data_.path) / "out");
+  }
+}
+
+// What is left of the cluster goes on without the node, which ends its ranks when it is back.
+TEST_F(InjectTest, PartitionThatHeals_LosesItsNodeAlone) {
+  constexpr int64_t kSteps = 2000;
+  Cluster cluster({.devices = 2,
+                   .coordinator_flags = {"--allow-inject", "--heartbeat-interval", "500ms",
+                                         "--heartbeat-timeout", "1s"}});
+  cluster.AddWorker("there", 2);
+  const int64_t job = Train(cluster, AJob(kSteps));
+  EXPECT_EQ(
+      Inject(cluster, job, 3, {"--fault", "partition", "--at-step", "20", "--for", "4s"}).exit_code,
+      0);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason();
+  EXPECT_THAT(EventsOf(cluster, job, "Recovered"), Contains(StartsWith("without ranks 2, 3 ")));
+  EXPECT_EQ(StepsFault(Metrics(), kSteps), "");
+}
 
 TEST_F(InjectTest, Nan_SkipsThatStepOnAllRanks) {
   Cluster cluster({.coordinator_flags = {"--allow-inject"}});
