@@ -11,6 +11,7 @@
 #include "client/rpc_status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
+#include "core/wire/fault_codec.h"
 
 namespace phalanx::client {
 namespace {
@@ -205,6 +206,34 @@ int Delete(Connection& connection, const std::string& job, Format format, Io& io
     PrintTree(ToTree(response), format, io.out);
   } else {
     (format == Format::kName ? io.out : io.talk << "deleted ") << "job-" << response.id() << "\n";
+  }
+  return kSuccess;
+}
+
+int Inject(Connection& connection, const InjectOptions& options, Io& io) {
+  const absl::StatusOr<job::InjectedFault> fault = job::ParseFault(options.fault);
+  if (!fault.ok()) {
+    Fail(fault.status(), io);
+    return kUsage;
+  }
+  v1::InjectFaultRequest request;
+  request.set_job(options.job);
+  wire::ToProto(*fault, request.mutable_fault());
+  v1::InjectFaultResponse response;
+  const absl::Status status =
+      connection.CallOnce(&v1::JobService::Stub::InjectFault, request, &response);
+  if (!status.ok()) {
+    const int code = Fail(status, io);
+    return absl::IsInvalidArgument(status) ? kUsage : code;
+  }
+  const std::string job = absl::StrCat("job-", response.job());
+  if (options.format == Format::kJson || options.format == Format::kYaml) {
+    PrintTree(ToTree(response), options.format, io.out);
+  } else if (options.format == Format::kName) {
+    io.out << job << "\n";
+  } else {
+    io.talk << job << " epoch " << response.epoch() << ": rank " << fault->rank << " (node "
+            << TerminalText(response.node()) << "): " << job::Describe(*fault) << "\n";
   }
   return kSuccess;
 }

@@ -14,6 +14,7 @@
 #include "client/format.h"
 #include "client/plan_pictures.h"
 #include "client/watch.h"
+#include "core/job/injected_fault.h"
 
 namespace phalanx::client {
 
@@ -61,6 +62,14 @@ int Why(Connection& connection, const std::string& job, Format format, Io& io);
 int Cancel(Connection& connection, const std::string& job, Format format, Io& io);
 int Delete(Connection& connection, const std::string& job, Format format, Io& io);
 int Nodes(Connection& connection, Format format, Io& io);
+
+struct InjectOptions {
+  std::string job;
+  job::FaultText fault;  // as its flags have it
+  Format format = Format::kTable;
+};
+// Brings a fault about on a rank of a job that trains, where the coordinator allows it.
+int Inject(Connection& connection, const InjectOptions& options, Io& io);
 
 // Writes an error as people read it, one violation a line, and returns its exit code.
 int Fail(const absl::Status& status, Io& io);

@@ -64,6 +64,13 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
                    plain.message()));
 }
 
+absl::Status Connection::Once(const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.timeout));
+  context.set_wait_for_ready(true);
+  return Explain(attempt(context));
+}
+
 absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
   // A clock that is set meanwhile ends or prolongs nothing.
   const auto deadline =

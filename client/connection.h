@@ -2,7 +2,8 @@
 //
 // Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with
 // jittered exponential backoff or after the delay that the server asks for; nothing else is
-// repeated. All calls of JobService may be: a submit carries a request id.
+// repeated. All calls of JobService may be, for a submit carries a request id, but the one that
+// injects a fault.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -59,6 +60,16 @@ class Connection {
     });
   }
 
+  // The same for a call that must not be carried out twice: waits for a server, and is not repeated
+  // once one has it.
+  template <typename Request, typename Response>
+  absl::Status CallOnce(Method<Request, Response> method, const Request& request,
+                        Response* response) {
+    return Once([&](grpc::ClientContext& context) {
+      return ((*stub_).*method)(&context, request, response);
+    });
+  }
+
   v1::JobService::Stub& stub() { return *stub_; }
   const std::string& server() const { return options_.server; }
   absl::Duration timeout() const { return options_.timeout; }
@@ -70,6 +81,7 @@ class Connection {
 
  private:
   absl::Status Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
+  absl::Status Once(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
 
   const ConnectionOptions options_;
   const std::unique_ptr<v1::JobService::Stub> stub_;

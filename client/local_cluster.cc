@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -79,11 +80,17 @@ absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const 
 absl::Status LocalCluster::Start(const Stopper& stopper) {
   RETURN_IF_ERROR(MakeFolder());
   const std::string coordinator_ready = folder_ + "/coordinator.json";
-  ASSIGN_OR_RETURN(coordinator_,
-                   Child::Start({options_.programs + "/phalanx-coordinator", "--listen",
-                                 "127.0.0.1:0", "--http", "127.0.0.1:0", "--store",
-                                 folder_ + "/store", "--ready-file", coordinator_ready},
-                                folder_ + "/coordinator.log"));
+  std::vector<std::string> coordinator = {options_.programs + "/phalanx-coordinator",
+                                          "--listen",
+                                          "127.0.0.1:0",
+                                          "--http",
+                                          "127.0.0.1:0",
+                                          "--store",
+                                          folder_ + "/store",
+                                          "--ready-file",
+                                          coordinator_ready};
+  if (options_.allow_inject) coordinator.push_back("--allow-inject");
+  ASSIGN_OR_RETURN(coordinator_, Child::Start(coordinator, folder_ + "/coordinator.log"));
   coordinator_pid_ = coordinator_.pid();
   ASSIGN_OR_RETURN(const std::string ready,
                    WaitForFile(coordinator_, "phalanx-coordinator", coordinator_ready, stopper));

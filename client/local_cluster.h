@@ -22,6 +22,7 @@ struct LocalClusterOptions {
   std::string programs;        // folder of phalanx-coordinator and phalanx-worker
   std::string device = "cpu";  // or gpu
   int32_t devices = 1;
+  bool allow_inject = false;
   std::string temporary;  // where the folder is made; empty: TMPDIR or /tmp
   absl::Duration start_timeout = absl::Seconds(60);
   absl::Duration worker_grace = absl::Seconds(15), coordinator_grace = absl::Seconds(5);

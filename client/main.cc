@@ -28,6 +28,7 @@
 #include "client/rank_list.h"
 #include "client/run.h"
 #include "core/base/host_port.h"
+#include "core/job/injected_fault.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
 
@@ -59,6 +60,8 @@ struct Flags {
   int32_t tail = 0;
   int32_t limit = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
+  bool allow_inject = false;
+  job::FaultText fault;
 };
 
 // The folder that this program lies in, where the others are.
@@ -116,6 +119,7 @@ class Program {
   void AddSubmit();
   void AddJobCommands();
   void AddLogs();
+  void AddInject();
   void AddOtherCommands();
   // A command that waits can be interrupted; the others end at once, as programs do.
   int Interruptible(const std::function<int(Stopper&)>& command);
@@ -158,7 +162,8 @@ void Program::AddLocalCommands() {
         return Run({.file = flags_.file,
                     .output = flags_.output,
                     .lost = *ParseRanks(flags_.lost),
-                    .programs = ProgramFolder()},
+                    .programs = ProgramFolder(),
+                    .allow_inject = flags_.allow_inject},
                    io);
       });
   AddFile(run, flags_);
@@ -173,6 +178,8 @@ void Program::AddLocalCommands() {
         ->type_name("RANK,...");
   };
   add_lost(run, "train without these ranks, as if their devices were gone");
+  run->add_flag("--allow-inject", flags_.allow_inject,
+                "let phalanx inject bring faults about; tells at which server");
   CLI::App* plan =
       Add("plan", "Show where every part of a job would run; needs no server", [this](Io& io) {
         return Plan({.file = flags_.file,
@@ -313,6 +320,40 @@ void Program::AddLogs() {
       ->check(CLI::NonNegativeNumber);
 }
 
+void Program::AddInject() {
+  CLI::App* inject = Add(
+      "inject", "Bring a fault about on a rank of a job, where that is allowed", [this](Io& io) {
+        Connection connection(Server());
+        return Inject(connection, {.job = flags_.job, .fault = flags_.fault, .format = format()},
+                      io);
+      });
+  inject->add_option("--job", flags_.job, "job-N, N, or a name (the newest job that has it)")
+      ->required()
+      ->type_name("JOB");
+  inject->add_option("--rank", flags_.fault.rank, "on which it comes about")
+      ->required()
+      ->type_name("RANK");
+  inject
+      ->add_option("--fault", flags_.fault.fault,
+                   "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom or partition")
+      ->required()
+      ->type_name("FAULT");
+  inject
+      ->add_option("--at-step", flags_.fault.at_step,
+                   "in this step or a later one; default: at once, or where --phase comes next")
+      ->type_name("STEP");
+  inject
+      ->add_option("--phase", flags_.fault.phase,
+                   "forward, backward, reduce, mirror, record, optimizer, gather, checkpoint or "
+                   "recovery")
+      ->type_name("PHASE");
+  inject
+      ->add_option("--for", flags_.fault.duration,
+                   "how long stop, hang, slow and partition last; default: for good")
+      ->type_name("DURATION");
+  AddFormat(inject, flags_);
+}
+
 void Program::AddOtherCommands() {
   CLI::App* nodes = Add("nodes", "List nodes and who has their devices", [this](Io& io) {
     Connection connection(Server());
@@ -376,6 +417,7 @@ int Program::Main(int argc, char** argv) {
   AddSubmit();
   AddJobCommands();
   AddLogs();
+  AddInject();
   AddOtherCommands();
   try {
     app_.parse(argc, argv);

@@ -204,7 +204,8 @@ int Run(const RunOptions& options, Io& io) {
   LocalCluster cluster(
       {.programs = options.programs,
        .device = std::string(job::DeviceNames()[static_cast<size_t>(resources.device)]),
-       .devices = resources.devices});
+       .devices = resources.devices,
+       .allow_inject = options.allow_inject});
   Wishes wishes;
   const Interrupt interrupt({SIGINT, SIGTERM, SIGHUP, SIGCHLD}, [&](int signal) {
     if (signal == SIGCHLD) {
@@ -223,6 +224,10 @@ int Run(const RunOptions& options, Io& io) {
           << job::DeviceNames()[static_cast<size_t>(resources.device)] << " devices\n";
   int code = kFailure;
   if (const absl::Status started = cluster.Start(wishes.stop); started.ok()) {
+    if (options.allow_inject) {
+      io.talk << "faults can be brought about: phalanx inject --server " << cluster.server()
+              << " --job " << TerminalText(file->job.spec.name) << "\n";
+    }
     code = TrainOn(cluster, std::move(file->document), options.lost, output, wishes, io);
   } else {
     Fail(started, io);

@@ -14,6 +14,7 @@ struct RunOptions {
   std::string output;         // empty: what the job file says
   std::vector<int32_t> lost;  // ranks that the job begins without
   std::string programs;       // folder of phalanx-coordinator and phalanx-worker
+  bool allow_inject = false;  // faults may be brought about; tells the server's address
 };
 
 // Starts, submits, watches, stores what came out (job.json, evaluation.json, logs/rank-N.log beside

@@ -99,8 +99,15 @@ struct Wish {
   JobId job;
   Epoch epoch;
 };
+// Sent once: a node whose session broke meanwhile does not get it.
+struct InjectFault {
+  Token token;  // whoever asked for it waits for the answer
+  JobId job;
+  Epoch epoch;
+  job::InjectedFault fault;
+};
 using Command = std::variant<PrepareData, Assign, BeginEpoch, Rendezvous, StopRanks, FetchLogs,
-                             PublishCheckpoint, Wish>;
+                             PublishCheckpoint, Wish, InjectFault>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {
@@ -192,6 +199,16 @@ struct AnswerLogs {
   Token token;
   absl::StatusOr<std::vector<LogSource>> sources;
 };
+// A fault that the node has taken on.
+struct Injected {
+  JobId job;
+  Epoch epoch;
+  NodeName node;
+};
+struct AnswerInject {
+  Token token;
+  absl::StatusOr<Injected> injected;
+};
 struct EndLogs {
   std::string fetch_id;
   std::string reason;
@@ -205,6 +222,6 @@ using Action =
     std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob, SendWelcome,
                  SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
                  PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode, AnswerJob,
-                 RefuseDelete, AnswerExplain, AnswerLogs, EndLogs, LogLine>;
+                 RefuseDelete, AnswerExplain, AnswerLogs, AnswerInject, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

@@ -197,9 +197,14 @@ void Coordinator::Release(Held held) {
   }
   NodeCommand& order = std::get<NodeCommand>(held);
   const auto node = nodes_.find(order.node);
-  if (node == nodes_.end()) return;
   // 0: told before the process behind the name was known.
-  if (order.incarnation != Incarnation{} && order.incarnation != node->second.incarnation) return;
+  const bool there = node != nodes_.end() && (order.incarnation == Incarnation{} ||
+                                              order.incarnation == node->second.incarnation);
+  if (const auto* inject = std::get_if<InjectFault>(&order.command);
+      inject != nullptr && !(there && node->second.connected())) {
+    return RefuseInject(*inject, order.node);
+  }
+  if (!there) return;
   SendTo(node->second, std::move(order.command));
 }
 

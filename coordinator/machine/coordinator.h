@@ -101,6 +101,8 @@ struct CoordinatorOptions {
   // (only the newest is told when the store is back) and events of ranks (left out and counted).
   size_t held_max = 65'536;
   int64_t held_bytes_max = 64 << 20;
+  // Faults are brought about on demand.
+  bool allow_inject = false;
   // Plans that are ordered and not answered; while there are more no job leaves the queue. Each
   // carries its document. No plan takes more than some five seconds of a core, since documents are
   // bounded by their planning load (core/job/graph.h), so the number bounds the time too.
@@ -372,6 +374,13 @@ class Coordinator {
   // As wished, whatever there is of its checkpoint.
   void EndEarly(Job& job, const EndWished& wish);
   std::string HowItEnds(const Job& job) const;
+  // coordinator_faults.cc: faults on demand.
+  void On(const InjectRequested& event);
+  absl::Status CheckInject(const InjectRequested& event) const;
+  void OnInjected(const Node& node, const InjectFault& command, const CommandFinished& result);
+  void RefuseInject(const InjectFault& command, const NodeName& node);
+  // Those that the node has not answered: its session is gone.
+  void RefuseInjects(const Node& node);
   // coordinator_checkpoints.cc
   void OnReport(Job& job, int32_t rank, const RankCheckpointPart& report);
   void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);

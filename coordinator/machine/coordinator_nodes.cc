@@ -77,6 +77,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   const WorkerHello& hello = event.hello;
   const bool same_process = node.incarnation == hello.incarnation;
   if (node.connected()) {
+    RefuseInjects(node);
     actions_.push_back(CloseSession{
         node.session, absl::UnavailableError("replaced by a newer stream of the same worker")});
   }
@@ -179,6 +180,7 @@ void Coordinator::Disconnect(Node& node) {
           EndLogs{fetch->fetch_id, absl::StrCat("node ", node.name, " disconnected")});
     }
   }
+  RefuseInjects(node);
   for (JobId id : active_) {
     Job& job = jobs_.at(id);
     if (job.delete_requests.empty()) continue;
@@ -250,12 +252,13 @@ bool Coordinator::IsObsolete(const Command& command) const {
   if (const auto* publish = std::get_if<PublishCheckpoint>(&command))
     return check(publish->job, publish->epoch);
   if (const auto* wish = std::get_if<Wish>(&command)) return check(wish->job, wish->epoch);
-  return std::holds_alternative<FetchLogs>(command);
+  return std::holds_alternative<FetchLogs>(command) || std::holds_alternative<InjectFault>(command);
 }
 
-// Every command that was not answered is sent again: under its number where the worker has not
-// carried it out, else (only the answer is missing) under a new one. All commands bear repetition.
-// Numbers never fall within one process: it takes a number that it has seen for a repetition.
+// Every command that was not answered, but for the few that are sent once, is sent again: under its
+// number where the worker has not carried it out, else (only the answer is missing) under a new
+// one. All commands bear repetition. Numbers never fall within one process: it takes a number that
+// it has seen for a repetition.
 void Coordinator::Resend(Node& node, uint64_t carried_out) {
   std::vector<Outstanding> before = std::exchange(node.outstanding, {});
   std::vector<Command> renumbered;
@@ -392,6 +395,8 @@ void Coordinator::On(const CommandFinished& event) {
       OnPrepared(*job, *team, event);
     else if (team != nullptr)
       OnReturnPrepared(*job, *node, event);
+  } else if (const auto* inject = std::get_if<InjectFault>(&command)) {
+    OnInjected(*node, *inject, event);
   } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {
     OnCommandFailed(*node, command, event);
   } else if (const auto* stop = std::get_if<StopRanks>(&command)) {

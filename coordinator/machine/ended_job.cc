@@ -45,4 +45,9 @@ int64_t RequestBytes(const JobRequest& request) {
   return static_cast<int64_t>(bytes);
 }
 
+absl::Status NoFaultsFor(JobId job, job::JobPhase phase) {
+  return absl::FailedPreconditionError(absl::StrCat(ToString(job), " is ", job::ToString(phase),
+                                                    "; faults are for a job that is Running"));
+}
+
 }  // namespace phalanx::coordinator

@@ -25,4 +25,7 @@ absl::Status RequestIdReused(absl::string_view request_id, JobId job);
 // Bytes that the request of a job holds in memory, near enough for a limit.
 int64_t RequestBytes(const JobRequest& request);
 
+// Of a job that does not train: it takes no fault.
+absl::Status NoFaultsFor(JobId job, job::JobPhase phase);
+
 }  // namespace phalanx::coordinator

@@ -16,6 +16,7 @@
 #include "core/base/ids.h"
 #include "core/base/violation.h"
 #include "core/checkpoint/manifest.h"
+#include "core/job/injected_fault.h"
 
 namespace phalanx::coordinator {
 
@@ -50,6 +51,12 @@ struct LogsRequested {
   // Places to go on after, by node and rank.
   std::map<NodeName, std::map<int32_t, std::string>> after;
   Placement placement;  // of a job that has ended, which the machine may have let go
+};
+
+struct InjectRequested {
+  Token token;
+  JobId job;
+  job::InjectedFault fault;
 };
 
 struct RunningAssignment {
@@ -213,9 +220,9 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event =
-    std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested, LogsRequested,
-                 SessionOpened, SessionClosed, HeartbeatReceived, CommandFinished, RankReported,
-                 PlanComputed, RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+using Event = std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested,
+                           LogsRequested, InjectRequested, SessionOpened, SessionClosed,
+                           HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
+                           RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -45,6 +45,7 @@ struct Flags {
   int64_t live_jobs_max = CoordinatorOptions().live_jobs_max;
   std::string ended_age_max = "2160h";
   int64_t ended_jobs_max = Retention().count_max;
+  bool allow_inject = false;
   bool check_store = false;
 };
 
@@ -120,6 +121,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   ServerOptions options{.host = settings.listen.host, .port = settings.listen.port};
   options.driver.plan = std::move(plan);
   options.driver.machine.live_jobs_max = flags.live_jobs_max;
+  options.driver.machine.allow_inject = flags.allow_inject;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
   options.driver.journal.retention = {.age_max = settings.ended_age_max,
                                       .count_max = flags.ended_jobs_max};
@@ -156,9 +158,9 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
   const int descriptors = RaiseDescriptorLimit();
   spdlog::info(
       "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
-      "heartbeat_timeout={}",
+      "heartbeat_timeout={} allow_inject={}",
       descriptors, flags.listen, flags.http, flags.store, flags.heartbeat_interval,
-      flags.heartbeat_timeout);
+      flags.heartbeat_timeout, flags.allow_inject);
 
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
@@ -228,6 +230,8 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
                  "of jobs that have ended so many are kept, the newest")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--allow-inject", flags.allow_inject,
+               "bring faults about on demand (phalanx inject), for whoever reaches --listen");
   app.add_flag("--check-store", flags.check_store,
                "read all of the store, say what is wrong with it, and end");
   try {

@@ -13,6 +13,7 @@
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/job_codec.h"
+#include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
@@ -202,6 +203,28 @@ JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,
     }
     end(reasons.status());
   });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::InjectFault(Context* context,
+                                                     const v1::InjectFaultRequest* request,
+                                                     v1::InjectFaultResponse* response) {
+  const Ending end(context, "InjectFault", metrics_);
+  // Whether faults are allowed at all is said first, whatever the job.
+  const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
+  driver_.Inject(
+      found.ok() ? (*found)->id : JobId{}, wire::FromProto(request->fault()),
+      [end, response, found](const absl::StatusOr<Injected>& injected) {
+        if (injected.ok()) {
+          response->set_job(injected->job.value);
+          response->set_epoch(injected->epoch.value);
+          response->set_node(injected->node);
+        }
+        if (!absl::IsNotFound(injected.status())) return end(injected.status());
+        if (!found.ok()) return end(found.status());
+        const JobView& job = **found;
+        end(job::IsTerminal(job.phase) ? NoFaultsFor(job.id, job.phase) : injected.status());
+      });
   return end.reactor();
 }
 

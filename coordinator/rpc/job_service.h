@@ -41,6 +41,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Reactor* PlanJob(Context*, const v1::PlanJobRequest*, v1::PlanJobResponse*) override;
   Reactor* ListEvents(Context*, const v1::ListEventsRequest*, v1::ListEventsResponse*) override;
   Reactor* ExplainJob(Context*, const v1::ExplainJobRequest*, v1::ExplainJobResponse*) override;
+  Reactor* InjectFault(Context*, const v1::InjectFaultRequest*, v1::InjectFaultResponse*) override;
   Reactor* ListNodes(Context*, const v1::ListNodesRequest*, v1::ListNodesResponse*) override;
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(Context*,
                                                            const v1::WatchJobRequest*) override;

@@ -17,6 +17,7 @@ struct BytesOf {
   size_t operator()(const Rendezvous& c) const { return c.bytes; }
   size_t operator()(const PublishCheckpoint& c) const { return c.parts_digest.size(); }
   size_t operator()(const Wish&) const { return 0; }
+  size_t operator()(const InjectFault&) const { return 0; }
   size_t operator()(const BeginEpoch&) const { return 0; }
   size_t operator()(const StopRanks& c) const { return c.reason.size(); }
   size_t operator()(const FetchLogs& c) const {

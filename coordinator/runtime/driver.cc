@@ -173,6 +173,11 @@ void Driver::Delete(JobId job, DeleteCallback callback) {
 void Driver::Explain(JobId job, ReasonsCallback callback) {
   Request(std::move(callback), 0, [&](Token token) { return Event(ExplainRequested{token, job}); });
 }
+void Driver::Inject(JobId job, job::InjectedFault fault, InjectCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    return Event(InjectRequested{token, job, fault});
+  });
+}
 void Driver::FetchLogs(LogsRequested request, LogsCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
     request.token = token;
@@ -374,6 +379,7 @@ void Driver::Carry(Action& action) {
           },
           [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
           [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
+          [&](AnswerInject& a) { Answer<InjectCallback>(a.token, std::move(a.injected)); },
           [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
           [&](LogLine& a) { options_.log(LineText(a.text)); },
           [&](auto& a) { board_.Publish(a); },

@@ -62,6 +62,7 @@ struct DriverOptions {
 using JobCallback = std::function<void(absl::StatusOr<JobViewPtr>)>;
 using DeleteCallback = std::function<void(absl::Status)>;
 using ReasonsCallback = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
+using InjectCallback = std::function<void(absl::StatusOr<Injected>)>;
 using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>;
 
 // Thread-safe.
@@ -85,6 +86,9 @@ class Driver {
   // Errors: FailedPrecondition if it has not ended; NotFound.
   void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);
+  // Called back once the rank's node has taken the fault on. Errors: those of
+  // JobService.InjectFault.
+  void Inject(JobId job, job::InjectedFault fault, InjectCallback callback);
   // The sources are known before any worker is asked.
   void FetchLogs(LogsRequested request, LogsCallback callback);
 
@@ -103,7 +107,8 @@ class Driver {
   absl::Status accepting() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Callback = std::variant<JobCallback, DeleteCallback, ReasonsCallback, LogsCallback>;
+  using Callback =
+      std::variant<JobCallback, DeleteCallback, ReasonsCallback, InjectCallback, LogsCallback>;
   struct Waiting {
     Callback callback;
     int64_t bytes = 0;

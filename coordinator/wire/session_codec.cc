@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/common_codec.h"
 #include "core/base/cut_text.h"
+#include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
@@ -102,6 +103,12 @@ class CommandEncoder {
     v1::Wish* to = out_.mutable_wish();
     to->set_job(command.job.value);
     to->set_epoch(command.epoch.value);
+  }
+  void operator()(const InjectFault& command) {
+    v1::InjectFault* to = out_.mutable_inject_fault();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    wire::ToProto(command.fault, to->mutable_fault());
   }
 
  private:

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <set>
+#include <thread>
 
 #include "coordinator/wire/record_codec.h"
 #include "google/rpc/error_details.pb.h"
@@ -236,6 +237,86 @@ TEST_F(RpcTest, JobBeyondTheMemoryOfItsDevices_FailsUnassigned) {
   const grpc::Status planned = jobs->PlanJob(&context, request, &response);
   EXPECT_EQ(planned.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(planned.error_message(), failed.failure().message());
+}
+
+class InjectRpcTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    ServerOptions options;
+    options.driver.machine.allow_inject = true;
+    Start(std::move(options));
+  }
+  grpc::Status Inject(const std::string& job, int32_t rank,
+                      v1::FaultKind kind = v1::FAULT_KIND_KILL) {
+    v1::InjectFaultRequest request;
+    request.set_job(job);
+    request.mutable_fault()->set_kind(kind);
+    request.mutable_fault()->set_rank(rank);
+    response_.Clear();
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->InjectFault(&context, request, &response_);
+  }
+
+  v1::InjectFaultResponse response_;
+};
+
+TEST_F(RpcTest, Inject_WhereItIsNotAllowed_IsDeniedWhateverTheJob) {
+  v1::InjectFaultRequest request;
+  request.set_job("nobody");
+  v1::InjectFaultResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const grpc::Status status = jobs->InjectFault(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(status.error_message(),
+            "this coordinator brings no faults about on demand: it runs without --allow-inject");
+}
+
+TEST_F(InjectRpcTest, Fault_IsAnsweredByItsNode) {
+  MustSubmit(JobText("a"));
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  const v1::Assign assign = worker.TakeAssignment();
+  EXPECT_EQ(Inject("a", 0).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  worker.Ready(assign, 0);
+  WaitFor("a", v1::JOB_PHASE_RUNNING);
+  std::thread node([&] {
+    const v1::Command command = worker.Command();
+    EXPECT_EQ(command.inject_fault().job(), 1);
+    EXPECT_EQ(command.inject_fault().epoch(), 1);
+    EXPECT_EQ(command.inject_fault().fault().kind(), v1::FAULT_KIND_KILL);
+    worker.Done(command);
+  });
+  const grpc::Status status = Inject("a", 0);
+  node.join();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response_.job(), 1);
+  EXPECT_EQ(response_.epoch(), 1);
+  EXPECT_EQ(response_.node(), "n");
+}
+
+TEST_F(InjectRpcTest, WrongOnes_AreToldApart) {
+  MustSubmit(JobText("a"));
+  const grpc::Status unknown = Inject("nobody", 0);
+  EXPECT_EQ(unknown.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(unknown.error_message(), "there is no job \"nobody\"");
+  const grpc::Status wrong = Inject("a", -1, v1::FAULT_KIND_UNSPECIFIED);
+  EXPECT_EQ(wrong.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  const auto bad = DetailOf<google::rpc::BadRequest>(wrong);
+  ASSERT_TRUE(bad.has_value());
+  ASSERT_EQ(bad->field_violations_size(), 2);
+  EXPECT_EQ(bad->field_violations(0).field(), "fault.rank");
+  EXPECT_EQ(bad->field_violations(1).field(), "fault.kind");
+  v1::CancelJobRequest cancel;
+  cancel.set_job("a");
+  v1::CancelJobResponse cancelled;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->CancelJob(&context, cancel, &cancelled).ok());
+  const grpc::Status ended = Inject("a", 0);
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ended.error_message(), "job-1 is Cancelled; faults are for a job that is Running");
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/injected_fault.h"
+#include "core/wire/fault_codec.h"
 #include "phalanx/v1/rank.pb.h"
 #include "spdlog/spdlog.h"
 
@@ -123,6 +125,12 @@ void Supervisor::Carry(const SendPublish& order) {
 void Supervisor::Carry(const SendWish& order) {
   v1::ToRank message;
   if (message.mutable_wish()->ParseFromString(order.payload)) Send(order.process, message);
+}
+
+void Supervisor::Carry(const SendFault& order) {
+  v1::ToRank message;
+  wire::ToProto(order.fault, message.mutable_fault());
+  Send(order.process, message);
 }
 
 void Supervisor::Carry(const SendStopEpoch& order) {
@@ -305,6 +313,8 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
       events_.push_back(RankReported{number, Epoch{message.report().epoch()},
                                      KindOf(message.report()),
                                      message.report().SerializeAsString()});
+      if (message.report().event().type() == job::kFaultReached)
+        events_.push_back(FaultReached{number});
       return;
     case v1::ToDaemon::kProgress:
       events_.push_back(

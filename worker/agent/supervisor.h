@@ -52,6 +52,7 @@ class Supervisor {
   void Carry(const SendRendezvous& order);
   void Carry(const SendPublish& order);
   void Carry(const SendWish& order);
+  void Carry(const SendFault& order);
   void Carry(const SendStopEpoch& order);
   void Carry(const SendQuit& order);
   void Carry(const TerminateProcess& order);

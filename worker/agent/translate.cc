@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/job/failure.h"
+#include "core/wire/fault_codec.h"
 
 namespace phalanx::agent {
 namespace {
@@ -80,7 +81,10 @@ Command CommandOf(const v1::Command& command) {
       const v1::Wish& body = command.wish();
       return WishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.SerializeAsString()};
     }
-    case v1::Command::kInjectFault:
+    case v1::Command::kInjectFault: {
+      const v1::InjectFault& body = command.inject_fault();
+      return InjectCommand{JobId{body.job()}, Epoch{body.epoch()}, wire::FromProto(body.fault())};
+    }
     case v1::Command::COMMAND_NOT_SET:
       break;
   }
@@ -212,7 +216,7 @@ v1::OpenSessionRequest MessageOf(const SendReport& action) {
     report.ParseFromString(*payload);
   } else if (const auto* fault = std::get_if<RankFault>(&action.report)) {
     report.mutable_error()->set_message(Utf8Of(fault->message, kTextBytesMax));
-    report.mutable_error()->set_kind(v1::FAILURE_KIND_RANK_ERROR);
+    report.mutable_error()->set_kind(static_cast<v1::FailureKind>(fault->kind));
   } else if (std::holds_alternative<RankNeverRan>(action.report)) {
     report.mutable_quiet()->set_context_ok(true);
   } else {

@@ -130,7 +130,7 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
     if (stop.stop_requested()) return absl::CancelledError("asked to stop");
     // What is whole is not held up by what is not.
     PublishWaiting();
-    return options_.before_block == nullptr ? absl::OkStatus() : options_.before_block();
+    return options_.before_block == nullptr ? absl::OkStatus() : options_.before_block(name.step);
   };
   absl::StatusOr<PartFile> part = WritePartFile(std::move(write));
   if (!part.ok()) {

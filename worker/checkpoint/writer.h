@@ -30,7 +30,7 @@ struct WriterOptions {
   std::string store;      // as manifests name it
   int64_t job = 0;
   int32_t rank = 0;
-  std::function<absl::Status()> before_block;  // PartWrite::before_block
+  std::function<absl::Status(int64_t step)> before_block;  // PartWrite::before_block, of that step
 };
 
 // What became of a part.

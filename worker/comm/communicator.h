@@ -42,6 +42,7 @@
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
+#include "worker/comm/isolation.h"
 
 namespace phalanx::comm {
 
@@ -130,6 +131,10 @@ struct WorldOptions {
   std::string interface_address = "127.0.0.1";  // Gloo: address to listen on and to publish
   // Gloo: pass messages between processes of one host through shared memory instead of TCP.
   bool shared_memory = true;
+  // Gloo: while it is active nothing is sent to, taken or heard from the ranks of the world for
+  // which `elsewhere` is true; what is under way may still arrive. nullptr: it never is.
+  const Isolation* isolation = nullptr;
+  std::vector<bool> elsewhere;
   // NCCL: the CUDA stream that the calling thread enqueues its work on at the moment of the call,
   // as a cudaStream_t; called once an operation. Empty: CUDA's legacy default stream, which is
   // LibTorch's until somebody sets another.

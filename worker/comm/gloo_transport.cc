@@ -40,6 +40,8 @@ constexpr int64_t kHandleBytesMax = 96;
 // For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 constexpr milliseconds kFarewellTimeout{2000};
+// Between two looks whether a rank is still cut off.
+constexpr milliseconds kContactInterval{5};
 
 milliseconds ToMilliseconds(absl::Duration duration) {
   const int64_t count = absl::ToInt64Milliseconds(duration);
@@ -71,6 +73,8 @@ class GlooTransport final : public Transport {
         shared_(std::move(shared)),
         in_reach_(static_cast<size_t>(context_->size), false),
         operation_timeout_(ToMilliseconds(options.operation_timeout)),
+        isolation_(options.isolation),
+        elsewhere_(options.elsewhere),
         farewell_texts_(static_cast<size_t>(context_->size) * kFarewellBytes),
         farewell_(context_->createUnboundBuffer(farewell_texts_.data(), farewell_texts_.size())) {
     for (const int32_t peer : peers_) {
@@ -101,6 +105,13 @@ class GlooTransport final : public Transport {
   // A wait that Abort() can reach, for as long as it lives.
   class Waiting;
 
+  bool CutOff() const { return isolation_ != nullptr && isolation_->active(); }
+  bool IsElsewhere(int32_t peer) const {
+    const auto place = static_cast<size_t>(peer);
+    return place < elsewhere_.size() && elsewhere_[place];
+  }
+  // Until this rank is not cut off any more. Errors: the transport's failure.
+  absl::Status AwaitContact();
   absl::Status failure() {
     if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
     MutexLock lock(&mutex_);
@@ -131,6 +142,8 @@ class GlooTransport final : public Transport {
   const std::unique_ptr<SharedMemory> shared_;
   std::vector<bool> in_reach_;  // by rank; constant once connected
   const milliseconds operation_timeout_;
+  const Isolation* const isolation_;
+  const std::vector<bool> elsewhere_;  // by rank
   Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   Blame blame_ ABSL_GUARDED_BY(mutex_) = Blame::kSelf;  // kPeer: failure_ names it
@@ -182,6 +195,14 @@ GlooTransport::~GlooTransport() {
   watcher_.join();
 }
 
+absl::Status GlooTransport::AwaitContact() {
+  while (CutOff() && !ending_) {
+    RETURN_IF_ERROR(failure());
+    std::this_thread::sleep_for(kContactInterval);
+  }
+  return failure();
+}
+
 void GlooTransport::SayFarewell() {
   absl::Status reason;
   Blame blame = Blame::kSelf;
@@ -206,7 +227,9 @@ void GlooTransport::SayFarewell() {
   }
   std::string farewell = FarewellOf(how, text, Rank{accused});
   std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
+  const bool cut_off = CutOff();
   for (const int32_t peer : peers_) {
+    if (cut_off && IsElsewhere(peer)) continue;
     try {
       farewells.push_back(context_->createUnboundBuffer(farewell.data(), farewell.size()));
       farewells.back()->send(peer, kFarewellTag);
@@ -293,6 +316,13 @@ absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
                                      absl::Span<const Inbound> receives, PendingSends& pending,
                                      Consume consume) {
   if (absl::Status failed = failure(); !failed.ok()) return failed;
+  if (CutOff()) {
+    const auto elsewhere = [this](const auto& message) { return IsElsewhere(message.peer); };
+    if (std::any_of(sends.begin(), sends.end(), elsewhere) ||
+        std::any_of(receives.begin(), receives.end(), elsewhere)) {
+      RETURN_IF_ERROR(AwaitContact());
+    }
+  }
   // The buffers go before the memory that Gloo's thread may be writing through them.
   std::vector<std::vector<char>> lent;
   std::vector<std::unique_ptr<GlooBuffer>> buffers(receives.size());
@@ -432,12 +462,14 @@ void GlooTransport::Watch() {
     for (size_t farewells = 0; !ending_;) {
       if (!farewell_->waitRecv(kForever)) continue;  // woken to end
       ++farewells;
+      AwaitContact().IgnoreError();
       if (absl::Status failed = ReadFarewells(farewells); !failed.ok()) {
         Fail(std::move(failed)).IgnoreError();
         return;
       }
     }
   } catch (const std::exception&) {
+    AwaitContact().IgnoreError();
     if (!ending_) Fail(Diagnose()).IgnoreError();
   }
 }

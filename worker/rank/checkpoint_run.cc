@@ -26,7 +26,11 @@ CheckpointRun::CheckpointRun(const plan::Plan& plan, const train::TrainingState&
           {.directory = options_.directory,
            .store = options_.store,
            .job = options_.job,
-           .rank = options_.rank.value},
+           .rank = options_.rank.value,
+           .before_block =
+               [this](int64_t step) {
+                 return options_.faults->Reach(job::FaultPhase::kCheckpoint, step);
+               }},
           [this](const checkpoint::Written& written) { OnWritten(written); },
           [this](const checkpoint::CheckpointName& name,
                  const absl::StatusOr<checkpoint::Published>& published) {

@@ -28,6 +28,7 @@ struct CheckpointOptions {
   Rank rank;
   std::string in_use;     // the checkpoint that the epoch began with; may be empty
   bool reporter = false;  // tells what is so on all ranks
+  train::FaultPoints* faults = &train::FaultPoints::None();  // outlives it
 };
 
 class CheckpointRun {

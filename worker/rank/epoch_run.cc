@@ -72,6 +72,17 @@ data::LoaderOptions OptionsOfLoader(const plan::Plan& plan, const v1::RunEpoch& 
   return options;
 }
 
+// Of each rank of the world whether it is on another node than `self`.
+std::vector<bool> RanksElsewhere(const plan::Placement& nodes, Rank self) {
+  std::vector<NodeName> node_of;
+  for (const plan::NodeDevices& node : nodes)
+    node_of.insert(node_of.end(), node.devices.size(), node.node);
+  std::vector<bool> elsewhere;
+  for (const NodeName& node : node_of)
+    elsewhere.push_back(node != node_of[static_cast<size_t>(self.value)]);
+  return elsewhere;
+}
+
 }  // namespace
 
 absl::Status EpochRun::Report(v1::RankReport report) {
@@ -183,6 +194,8 @@ absl::Status EpochRun::Connect() {
     connected = comm::ConnectNccl(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
 #endif
   } else {
+    options.isolation = &faults_.isolation;
+    options.elsewhere = RanksElsewhere(plan_.layout.nodes, Rank{order_.rank()});
     connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
   }
   MutexLock lock(&mu_);
@@ -275,6 +288,7 @@ absl::Status EpochRun::MakeTrainer() {
   if (order_.device_kind() == "gpu")
     buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
   RETURN_IF_ERROR(BorrowState(buffers));
+  kept_.training->set_faults(&faults_.points);
   const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
   if (wanted.has_value() && wanted->every > 0) {
     const absl::Status made = MakeCheckpoints();
@@ -366,6 +380,7 @@ absl::Status EpochRun::RunToEnd() {
     // All that can be made before it is known from where.
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
+    RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
     RETURN_IF_ERROR(AwaitBegin());
     RETURN_IF_ERROR(FindCheckpoint());
     RETURN_IF_ERROR(OpenMetrics());

@@ -33,6 +33,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/rank/channel_rendezvous.h"
 #include "worker/rank/checkpoint_run.h"
+#include "worker/rank/faults.h"
 #include "worker/rank/metrics_writer.h"
 #include "worker/rank/rank_figures.h"
 #include "worker/train/trainer.h"
@@ -56,10 +57,11 @@ struct Kept {
 
 class EpochRun {
  public:
-  // `kept` outlives it.
-  EpochRun(channel::FrameSocket& channel, v1::RunEpoch order, Kept& kept)
+  // `kept` and `faults` outlive it.
+  EpochRun(channel::FrameSocket& channel, v1::RunEpoch order, Kept& kept, Faults& faults)
       : channel_(channel),
         kept_(kept),
+        faults_(faults),
         order_(std::move(order)),
         rendezvous_(channel, order_.assign().job(), order_.assign().epoch(), order_.rank()) {}
 
@@ -129,6 +131,7 @@ class EpochRun {
 
   channel::FrameSocket& channel_;
   Kept& kept_;
+  Faults& faults_;
   const v1::RunEpoch order_;
   ChannelRendezvous rendezvous_;
   plan::Plan plan_;

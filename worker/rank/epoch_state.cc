@@ -95,6 +95,7 @@ absl::Status EpochRun::ChangeLayout() {
   if (absl::IsFailedPrecondition(transfers.status()))
     return job::WithKind(job::FailureKind::kStateLost, transfers.status());
   RETURN_IF_ERROR(transfers.status());
+  RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, start_.decision.step));
   RETURN_IF_ERROR(training.Enter(plan_, *transfers, group));
   kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();
@@ -145,7 +146,8 @@ absl::Status EpochRun::MakeCheckpoints() {
           .job = order_.assign().job(),
           .rank = Rank{order_.rank()},
           .in_use = order_.assign().checkpoint().path(),
-          .reporter = reporter_},
+          .reporter = reporter_,
+          .faults = &faults_.points},
       [this](v1::RankReport report) {
         const absl::Status sent = Report(std::move(report));
         if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());

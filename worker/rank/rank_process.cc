@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "core/wire/fault_codec.h"
 #include "spdlog/spdlog.h"
 #include "worker/rank/rank_reports.h"
 
@@ -15,6 +17,7 @@ constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 }  // namespace
 
 void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
+  if (order.has_fault()) return faults_.Inject(wire::FromProto(order.fault()));
   // Held throughout: Run() looks whether an epoch was told to stop when it lets go of it.
   MutexLock lock(&mu_);
   for (const std::shared_ptr<EpochRun>& run : {current_, last_}) {
@@ -38,7 +41,7 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
   }
   if (order.has_stop() && current_ == nullptr && next_ == nullptr)
     TellStopped(order.stop().epoch());
-  if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run(), kept_);
+  if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run(), kept_, faults_);
   if (order.has_quit()) quit_ = true;
   changed_.SignalAll();
 }
@@ -66,6 +69,26 @@ void RankProcess::TellStopped(int64_t epoch) {
   v1::ToDaemon stopped;
   stopped.mutable_stopped()->set_epoch(epoch);
   channel_.Send(stopped, kSendTimeout).IgnoreError();
+}
+
+void RankProcess::TellReached(const job::InjectedFault& fault, job::FaultPhase phase,
+                              int64_t step) {
+  v1::ToDaemon message;
+  v1::RankReport& report = *message.mutable_report();
+  {
+    MutexLock lock(&mu_);
+    if (current_ == nullptr) return;
+    report.set_job(current_->order().assign().job());
+    report.set_epoch(current_->epoch());
+    report.set_rank(current_->order().rank());
+  }
+  const absl::string_view where = job::ToString(phase);
+  report.mutable_event()->set_type(job::kFaultReached);
+  report.mutable_event()->set_message(absl::StrCat("rank ", report.rank(), ": ",
+                                                   job::FaultWord(fault), " at step ", step,
+                                                   where.empty() ? "" : absl::StrCat(", ", where)));
+  spdlog::info("{}", report.event().message());
+  channel_.Send(message, kSendTimeout).IgnoreError();
 }
 
 int RankProcess::Run() {

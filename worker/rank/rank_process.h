@@ -18,12 +18,17 @@
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/rank/epoch_run.h"
+#include "worker/rank/faults.h"
 
 namespace phalanx::rank {
 
 class RankProcess {
  public:
-  explicit RankProcess(channel::FrameSocket& channel) : channel_(channel) {}
+  explicit RankProcess(channel::FrameSocket& channel)
+      : channel_(channel),
+        faults_([this](const job::InjectedFault& fault, job::FaultPhase phase, int64_t step) {
+          TellReached(fault, phase, step);
+        }) {}
 
   // Returns the process's exit code: 0 after Quit, 1 after a failed epoch, 2 when the daemon is
   // gone.
@@ -33,8 +38,11 @@ class RankProcess {
   void ReadOrders();
   void Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors);
   void TellStopped(int64_t epoch);
+  // The rank has come to where it is to fail.
+  void TellReached(const job::InjectedFault& fault, job::FaultPhase phase, int64_t step);
 
   channel::FrameSocket& channel_;
+  Faults faults_;
   Kept kept_;  // of the thread in Run()
   Mutex mu_;
   CondVar changed_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -25,6 +27,27 @@ constexpr std::chrono::duration<double> kStandstill{RunAhead::kSecondsMax};
 constexpr int32_t kEvaluation = -1;  // for RunAhead: all of an evaluation's program
 // In a record: no decision can come of it.
 constexpr int64_t kNoEpoch = 0;
+
+// What faults on demand call it; kAny: they do not.
+job::FaultPhase PhaseOf(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return job::FaultPhase::kForward;
+    case Op::kBackwardInput:
+    case Op::kBackwardWeight:
+      return job::FaultPhase::kBackward;
+    case Op::kReduce:
+      return job::FaultPhase::kReduce;
+    case Op::kRecord:
+      return job::FaultPhase::kRecord;
+    case Op::kOptimize:
+      return job::FaultPhase::kOptimizer;
+    case Op::kGather:
+      return job::FaultPhase::kGather;
+    default:
+      return job::FaultPhase::kAny;
+  }
+}
 
 bool IsCompute(Op op) {
   return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight ||
@@ -370,6 +393,31 @@ absl::StatusOr<size_t> Executor::Execute(absl::Span<const BoundInstruction> prog
 }
 
 absl::Status Executor::ExecuteOne(const BoundInstruction& instruction, const StepContext& context) {
+  if (state_.faults().armed() && context.training && context.decides)
+    return ExecuteFaultily(instruction, context);
+  return Carry(instruction, context);
+}
+
+absl::Status Executor::ExecuteFaultily(const BoundInstruction& instruction,
+                                       const StepContext& context) {
+  FaultPoints& faults = state_.faults();
+  const job::FaultPhase phase = PhaseOf(instruction.op);
+  if (phase != job::FaultPhase::kAny) RETURN_IF_ERROR(faults.Reach(phase, context.step));
+  if (!schedule::IsPass(instruction.op)) return Carry(instruction, context);
+  const double factor = faults.SlowFactor(context.step);
+  const SteadyTime begin = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(Carry(instruction, context));
+  if (factor <= 1) return absl::OkStatus();
+  // A device does it later: then it takes what it took before the rank was slowed, and waits for a
+  // host that has fallen so far behind.
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (const int32_t at = pacing_.instruction; at >= 0)
+    seconds = std::max(seconds, unslowed_.try_emplace(at, run_ahead_.Known(at)).first->second);
+  std::this_thread::sleep_for(std::chrono::duration<double>((factor - 1) * seconds));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Carry(const BoundInstruction& instruction, const StepContext& context) {
   if (instruction.op == Op::kRecord) return RecordStep(context);
   if (instruction.op == Op::kDecide) {
     state_.kernels().MakeDecision(records_, control_ == nullptr ? 1 : control_->size(),
@@ -399,8 +447,7 @@ absl::Status Executor::ExecuteOne(const BoundInstruction& instruction, const Ste
     case Op::kReduce:
       return part.reduction->Reduce();
     case Op::kOptimize:
-      state_.Optimize(plan_, *part.state, context.step);
-      return absl::OkStatus();
+      return state_.Optimize(plan_, *part.state, context.step);
     case Op::kGather:
       return part.reduction->Gather();
     default:
@@ -417,6 +464,8 @@ absl::Status Executor::RecordStep(const StepContext& context) {
       if (!block.mirrors) state_.kernels().AddSquaredNorm(state->gradients(), block, norm);
     }
   }
+  if (context.decides && state_.faults().SpoilsRecord(context.step))
+    norm.fill_(std::numeric_limits<double>::quiet_NaN());
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
   if (context.decides) state_.set_reduced_step(context.step);

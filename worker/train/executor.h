@@ -196,6 +196,9 @@ class Executor {
   absl::StatusOr<Moment> Exchange(absl::Span<const BoundInstruction> messages,
                                   const StepContext& context);
   absl::Status ExecuteOne(const BoundInstruction& instruction, const StepContext& context);
+  // With the fault that is to come about in it.
+  absl::Status ExecuteFaultily(const BoundInstruction& instruction, const StepContext& context);
+  absl::Status Carry(const BoundInstruction& instruction, const StepContext& context);
   // The same, never further ahead of the device than RunAhead allows, between its layers too.
   absl::Status RunPaced(const BoundInstruction& instruction, int32_t at,
                         const StepContext& context);
@@ -271,6 +274,8 @@ class Executor {
     int32_t layers = 1;
     absl::Status status;
   } pacing_;
+  // While a fault slows this rank: what an instruction took on the device before it did.
+  std::map<int32_t, double> unslowed_;
   MessagesAhead ahead_;                  // of the program of a step
   std::array<Moment, 2> arrived_ahead_;  // backward, forward: of what came before its turn
   std::vector<comm::Communicator*> communicators_;  // of which this rank is a member

@@ -31,6 +31,11 @@ class RunAhead {
 
   // What instruction `instruction` of the program took, in seconds.
   void Learn(int32_t instruction, double seconds) { known_[instruction] = seconds; }
+  // As it was learned; 0: not yet.
+  double Known(int32_t instruction) const {
+    const auto found = known_.find(instruction);
+    return found == known_.end() ? 0 : found->second;
+  }
   // In how many layers it is enqueued from now on; 1 until this is called.
   void Split(int32_t instruction, int32_t layers) { layers_[instruction] = layers; }
 

@@ -81,24 +81,25 @@ void TrainingState::NumberHomes() {
   kernels_->SetHomes(homes_, decided_.step);
 }
 
-void TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
+absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
   for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
   for (StateBlock& block : part.blocks()) {
-    if (!block.mirrors) {
-      Update(plan, part, block, step);
-      continue;
-    }
-    const c10::OptionalStreamGuard guard(mirror_stream_);
-    if (!std::exchange(mirrors, true)) now.Await();
-    Update(plan, part, block, step);
+    mirrors |= block.mirrors;
+    if (!block.mirrors) Update(plan, part, block, step);
   }
   MarkApplied(part, /*mirrors=*/false, step);
-  if (!mirrors) return;
+  if (!mirrors) return absl::OkStatus();
+  RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
   const c10::OptionalStreamGuard guard(mirror_stream_);
+  now.Await();
+  for (StateBlock& block : part.blocks()) {
+    if (block.mirrors) Update(plan, part, block, step);
+  }
   MarkApplied(part, /*mirrors=*/true, step);
   mirrored_ = Moment::Now(options_.device);
+  return absl::OkStatus();
 }
 
 void TrainingState::MarkApplied(PartState& part, bool mirrors, int64_t step) {

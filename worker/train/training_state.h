@@ -35,6 +35,7 @@
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/train/commit.h"
+#include "worker/train/fault_points.h"
 #include "worker/train/holdings.h"
 #include "worker/train/loose_state.h"
 #include "worker/train/message_stream.h"
@@ -107,6 +108,10 @@ class TrainingState {
 
   ReductionMeans& reductions() { return reductions_; }
 
+  // Where the process is told to fail; outlives the state. Until it is set: nowhere.
+  void set_faults(FaultPoints* faults) { faults_ = faults; }
+  FaultPoints& faults() { return *faults_; }
+
   // Thread-safe. Ends the epoch that borrows the state: no step is decided here any more.
   void RequestStop() { kernels_->SetStop(true); }
   bool stop_requested() const { return kernels_->stopped(); }
@@ -178,7 +183,8 @@ class TrainingState {
 
   // Enqueues the optimizer of a part that trains, predicated on the decision of `step`, the one
   // after decided() or decided() itself. That of mirrors runs beside what the caller enqueues next.
-  void Optimize(const plan::Plan& plan, PartState& part, int64_t step);
+  // Errors: those of faults().
+  absl::Status Optimize(const plan::Plan& plan, PartState& part, int64_t step);
   // The caller's stream waits for mirrors that are being optimized.
   void AwaitMirrors();
 
@@ -206,6 +212,7 @@ class TrainingState {
   const std::optional<c10::Stream> forward_stream_, backward_stream_, mirror_stream_;
   Moment mirrored_;  // all that is enqueued on mirror_stream_
   ReductionMeans reductions_;
+  FaultPoints* faults_ = &FaultPoints::None();
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;

@@ -110,7 +110,8 @@ std::vector<Metric> ReadMetrics(const std::string& output) {
                        .seconds = entry.at("step_seconds").get<double>(),
                        .tokens = entry.at("tokens").get<int64_t>(),
                        .images = entry.at("images").get<int64_t>(),
-                       .corrupt_samples = entry.value("corrupt_samples", int64_t{0})});
+                       .corrupt_samples = entry.value("corrupt_samples", int64_t{0}),
+                       .skipped = entry.value("skipped", false)});
   }
   return metrics;
 }

@@ -61,6 +61,7 @@ struct Metric {
   int64_t step = 0;
   double loss = 0, gradient_norm = 0, seconds = 0;
   int64_t tokens = 0, images = 0, corrupt_samples = 0;
+  bool skipped = false;
 };
 std::vector<Metric> ReadMetrics(const std::string& output);
 // "" if the steps are 1 .. `steps`, each once, in order; else what is wrong.

@@ -42,6 +42,9 @@ struct Translate {
   agent::Command operator()(const BeginEpoch& c) const {
     return agent::BeginEpochCommand{c.job, c.epoch, "begin"};
   }
+  agent::Command operator()(const InjectFault& c) const {
+    return agent::InjectCommand{c.job, c.epoch, c.fault};
+  }
   agent::Command operator()(const FetchLogs& c) const {
     return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail, c.after};
   }

@@ -44,6 +44,7 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::ExplainJobRequest&, v1::ExplainJobResponse*)> explain;
   std::function<grpc::Status(const v1::ListEventsRequest&, v1::ListEventsResponse*)> events;
   std::function<grpc::Status(const v1::ListNodesRequest&, v1::ListNodesResponse*)> nodes;
+  std::function<grpc::Status(const v1::InjectFaultRequest&, v1::InjectFaultResponse*)> inject;
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)>
       watch;
   std::function<grpc::Status(const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>*)>
@@ -80,6 +81,10 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* request,
                          v1::ListNodesResponse* response) override {
     return Answer(nodes, request, response);
+  }
+  grpc::Status InjectFault(grpc::ServerContext*, const v1::InjectFaultRequest* request,
+                           v1::InjectFaultResponse* response) override {
+    return Answer(inject, request, response);
   }
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest*,
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override {

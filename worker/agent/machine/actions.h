@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "core/base/ids.h"
+#include "core/job/failure.h"
 #include "worker/agent/machine/events.h"
 
 namespace phalanx::agent {
@@ -60,6 +61,7 @@ struct RankExit {
 // Why the daemon kills a process that nobody had asked to end.
 struct RankFault {
   std::string message;
+  job::FailureKind kind = job::FailureKind::kRankError;
 };
 // A rank without a process that has run the epoch, or ever will: it keeps nothing of it.
 struct RankNeverRan {};
@@ -119,6 +121,10 @@ struct SendWish {
   ProcessNumber process;
   std::string payload;
 };
+struct SendFault {
+  ProcessNumber process;
+  job::InjectedFault fault;
+};
 struct SendStopEpoch {
   ProcessNumber process;
   Epoch epoch;
@@ -156,7 +162,7 @@ struct LogLine {
 using Action =
     std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
                  PrepareData, CancelData, StartProcess, SendRunEpoch, SendBeginEpoch,
-                 SendRendezvous, SendPublish, SendWish, SendStopEpoch, SendQuit, TerminateProcess,
-                 KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
+                 SendRendezvous, SendPublish, SendWish, SendFault, SendStopEpoch, SendQuit,
+                 TerminateProcess, KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

@@ -159,6 +159,32 @@ void Machine::Run(uint64_t number, const StopCommand& command) {
   AnswerStops();
 }
 
+void Machine::Run(uint64_t number, const InjectCommand& command) {
+  const auto present = assignments_.find(command.job);
+  if (present == assignments_.end() || present->second.command->epoch != command.epoch) {
+    return Answer(number, Superseded(command.job, command.epoch));
+  }
+  if (job::ToString(command.fault.kind).empty() || !job::CheckFault(command.fault, {}).empty()) {
+    return Answer(number, absl::UnimplementedError("this worker does not know the fault"));
+  }
+  const std::map<int32_t, int32_t>& ranks = present->second.rank_of_device;
+  const auto found = std::find_if(processes_.begin(), processes_.end(), [&](const auto& entry) {
+    const Process& process = entry.second;
+    if (process.job != command.job || process.state == ProcessState::kEnding || process.killed)
+      return false;
+    const auto rank = ranks.find(process.device);
+    return rank != ranks.end() && rank->second == command.fault.rank;
+  });
+  if (found == processes_.end()) {
+    return Answer(number,
+                  absl::NotFoundError(absl::StrCat("rank ", command.fault.rank, " of ",
+                                                   ToString(command.job), " has no process here")));
+  }
+  // First of all: what comes about may end the session.
+  Answer(number, absl::OkStatus());
+  Inject(found->first, found->second, command.fault);
+}
+
 void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
   actions_.push_back(UploadLogs{number, command, store_});
 }

@@ -20,6 +20,7 @@
 #include "core/base/ids.h"
 #include "core/base/time.h"
 #include "core/base/violation.h"
+#include "core/job/injected_fault.h"
 
 namespace phalanx::agent {
 
@@ -91,10 +92,15 @@ struct WishCommand {
   Epoch epoch;
   std::string payload;  // Wish
 };
+struct InjectCommand {
+  JobId job;
+  Epoch epoch;
+  job::InjectedFault fault;
+};
 struct UnknownCommand {};  // of a newer coordinator
-using Command =
-    std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
-                 RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand, WishCommand>;
+using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
+                             RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
+                             WishCommand, InjectCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;
@@ -143,6 +149,10 @@ struct RankProgressed {
   ProcessNumber process;
   Epoch epoch;
   int64_t step = 0;
+};
+// The process has come to where the fault that it keeps is to come about.
+struct FaultReached {
+  ProcessNumber process;
 };
 struct EpochStopped {
   ProcessNumber process;
@@ -210,9 +220,10 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event = std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived,
-                           SessionClosed, ProcessStarted, RankHelloReceived, RankReported,
-                           RankProgressed, EpochStopped, ChannelFailed, ProcessExited, DataPrepared,
-                           UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
+using Event =
+    std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
+                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached,
+                 EpochStopped, ChannelFailed, ProcessExited, DataPrepared, UploadStarted,
+                 TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

@@ -121,6 +121,9 @@ class Machine {
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();
     std::string fault;  // what the process has done or left undone by then; not of kEnding
+    job::FailureKind fault_kind = job::FailureKind::kRankError;
+    // What this daemon is to do once the rank has come there.
+    std::optional<job::InjectedFault> awaited;
     Instant terminate_at = absl::InfiniteFuture();  // kEnding
     bool killed = false;
   };
@@ -166,6 +169,7 @@ class Machine {
   void Run(uint64_t number, const PublishCommand& command);
   void Run(uint64_t number, const WishCommand& command);
   void Run(uint64_t number, const FetchLogsCommand& command);
+  void Run(uint64_t number, const InjectCommand& command);
   void Answer(uint64_t number, absl::Status status,
               std::shared_ptr<const DataOutcome> data = nullptr);
   void Answer(SendCommandResult result);
@@ -183,6 +187,15 @@ class Machine {
   void ForgetOutcomes();
   void LeaveStore();
   void CallOffData(JobId job);  // JobId{}: of all
+
+  // faults.cc: faults on demand, and of devices.
+  void Apply(const FaultReached& event);
+  void Inject(ProcessNumber number, Process& process, const job::InjectedFault& fault);
+  void BringAbout(const Process& process, const job::InjectedFault& fault);
+  // What the driver says of a device: whatever runs on it is lost.
+  void FailDevice(int32_t device, const std::string& message);
+  // Nothing is said to the coordinator, nor heard of it, nor of the ranks of other nodes.
+  void Partition(job::InjectedFault fault);
 
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);

@@ -274,9 +274,10 @@ void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) 
 void Machine::Kill(ProcessNumber number, Process& process) {
   process.killed = true;
   if (!process.fault.empty() && process.job != JobId{}) {
-    reports_.Add({process.job, process.epoch, process.rank,
-                  RankFault{absl::StrCat(process.fault, ": its worker ended it")}},
-                 ReportKind::kOther);
+    reports_.Add(
+        {process.job, process.epoch, process.rank,
+         RankFault{absl::StrCat(process.fault, ": its worker ended it"), process.fault_kind}},
+        ReportKind::kOther);
     SendQueuedReports();
   }
   actions_.push_back(KillProcess{number});

@@ -147,6 +147,10 @@ class Harness {
     Feed(CancelRequested{Token{++token_}, job, checkpoint});
     return answers.at(token_).status();
   }
+  // Answered, it may be, later: `injected`.
+  void Inject(JobId job, const job::InjectedFault& fault) {
+    Feed(InjectRequested{Token{++token_}, job, fault});
+  }
   std::vector<std::string> Explain(JobId job) {
     Feed(ExplainRequested{Token{++token_}, job});
     return reasons;
@@ -238,6 +242,7 @@ class Harness {
   std::map<JobId, std::vector<job::JobPhase>> phases;  // published, each once
   std::map<JobId, std::vector<JobEvent>> events;
   std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
+  std::vector<absl::StatusOr<Injected>> injected;
   std::vector<std::string> reasons;
   std::vector<LogSource> sources;
   absl::Status refused_logs;
@@ -278,6 +283,8 @@ class Harness {
         events[a->job].push_back(a->event);
       } else if (auto* a = std::get_if<AnswerJob>(&action)) {
         answers.emplace(a->token.value, a->job);
+      } else if (auto* a = std::get_if<AnswerInject>(&action)) {
+        injected.push_back(a->injected);
       } else if (auto* a = std::get_if<AnswerExplain>(&action)) {
         reasons = a->reasons.ok() ? *a->reasons : std::vector<std::string>();
       } else if (auto* a = std::get_if<AnswerLogs>(&action)) {

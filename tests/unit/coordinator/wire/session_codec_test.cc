@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 #include "phalanx/v1/worker_service.pb.h"
 
@@ -177,6 +178,15 @@ TEST(CommandTest, BeginEpoch_CarriesTheDecision) {
   EXPECT_EQ(command.begin_epoch().job(), 7);
   EXPECT_EQ(command.begin_epoch().epoch(), 2);
   EXPECT_EQ(FromProto(command.begin_epoch().begins()), start);
+}
+
+TEST(CommandTest, InjectFault_CarriesTheFault) {
+  v1::Command command;
+  const job::InjectedFault fault{.kind = job::FaultKind::kSlow, .rank = 3, .factor = 2};
+  ToProto(3, InjectFault{Token{9}, JobId{7}, Epoch{2}, fault}, &command);
+  EXPECT_EQ(command.inject_fault().job(), 7);
+  EXPECT_EQ(command.inject_fault().epoch(), 2);
+  EXPECT_EQ(wire::FromProto(command.inject_fault().fault()), fault);
 }
 
 TEST(MessageTest, Quiet_SaysWhereTheStateStands) {

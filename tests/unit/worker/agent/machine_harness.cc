@@ -52,7 +52,11 @@ std::string ToLine(const Action& action) {
           [](const SendReport& a) {
             const std::string what = std::visit(
                 Overload{[](const std::string& payload) { return payload; },
-                         [](const RankFault& fault) { return "fault: " + fault.message; },
+                         [](const RankFault& fault) {
+                           const bool named = fault.kind != job::FailureKind::kRankError;
+                           return absl::StrCat("fault: ", fault.message, named ? " " : "",
+                                               named ? job::ToString(fault.kind) : "");
+                         },
                          [](const RankNeverRan&) { return std::string("never ran"); },
                          [](const RankExit& exit) {
                            return absl::StrCat("exit ", exit.exit_code, " signal ", exit.signal,
@@ -85,6 +89,9 @@ std::string ToLine(const Action& action) {
             return absl::StrCat("Publish p", a.process.value, " ", a.payload);
           },
           [](const SendWish& a) { return absl::StrCat("Wish p", a.process.value, " ", a.payload); },
+          [](const SendFault& a) {
+            return absl::StrCat("Fault p", a.process.value, " ", job::Describe(a.fault));
+          },
           [](const SendStopEpoch& a) {
             return absl::StrCat("StopEpoch p", a.process.value, " ", a.epoch.value);
           },

@@ -116,6 +116,30 @@ TEST(TranslateTest, BeginEpoch_IsPassedOnAsItCame) {
   EXPECT_EQ(begin.payload, payload);
 }
 
+TEST(TranslateTest, InjectFault_IsRead) {
+  v1::OpenSessionResponse response;
+  v1::InjectFault& sent = *response.mutable_command()->mutable_inject_fault();
+  sent.set_job(7);
+  sent.set_epoch(2);
+  sent.mutable_fault()->set_kind(v1::FAULT_KIND_XID);
+  sent.mutable_fault()->set_rank(3);
+  sent.mutable_fault()->set_xid(79);
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  const auto& inject = std::get<InjectCommand>(std::get<CommandReceived>(*event).command);
+  EXPECT_EQ(inject.job, JobId{7});
+  EXPECT_EQ(inject.epoch, Epoch{2});
+  EXPECT_EQ(inject.fault, (job::InjectedFault{.kind = job::FaultKind::kXid, .rank = 3, .xid = 79}));
+}
+
+TEST(TranslateTest, FaultOfADevice_IsReportedAsOne) {
+  SendReport report{.job = JobId{7}, .epoch = Epoch{1}, .rank = 2};
+  report.report = RankFault{"device 0: XID 79", job::FailureKind::kDeviceFailed};
+  const v1::RankError error = MessageOf(report).rank_report().error();
+  EXPECT_EQ(error.kind(), v1::FAILURE_KIND_DEVICE_FAILED);
+  EXPECT_EQ(error.message(), "device 0: XID 79");
+}
+
 TEST(TranslateTest, Command_OfANewerCoordinator_IsUnknown_AndAnEmptyMessageNothing) {
   v1::OpenSessionResponse response;
   EXPECT_FALSE(EventOf(SessionNumber{1}, response).has_value());

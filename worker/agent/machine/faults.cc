@@ -1,0 +1,66 @@
+// Faults on demand, as far as they are this daemon's to bring about, and failures of devices.
+//
+// Killing a process at once, what the driver says and what cuts off the node are its own doing. All
+// else, and everything that waits for a step or a phase, goes to the process of the rank, which
+// says when it has come there.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/agent/machine/machine.h"
+
+namespace phalanx::agent {
+
+using job::FaultKind;
+
+void Machine::Inject(ProcessNumber number, Process& process, const job::InjectedFault& fault) {
+  Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", fault.rank,
+                   " fault on demand: ", job::Describe(fault)));
+  const bool ours = fault.kind == FaultKind::kXid || fault.kind == FaultKind::kPartition;
+  if (!fault.at_once()) {
+    process.awaited = ours ? std::optional(fault) : std::nullopt;
+    actions_.push_back(SendFault{number, fault});
+  } else if (ours) {
+    BringAbout(process, fault);
+  } else if (fault.kind == FaultKind::kKill) {
+    actions_.push_back(KillProcess{number});  // an end that nobody here expects
+  } else {
+    actions_.push_back(SendFault{number, fault});
+  }
+}
+
+void Machine::Apply(const FaultReached& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end() || !found->second.awaited.has_value()) return;
+  const job::InjectedFault fault = *std::exchange(found->second.awaited, std::nullopt);
+  BringAbout(found->second, fault);
+}
+
+void Machine::BringAbout(const Process& process, const job::InjectedFault& fault) {
+  if (fault.kind == FaultKind::kPartition) return Partition(fault);
+  FailDevice(process.device, absl::StrCat("XID ", fault.xid, " (on demand)"));
+}
+
+void Machine::FailDevice(int32_t device, const std::string& message) {
+  Log(absl::StrCat("device=", device, " failed reason=\"", message, "\""));
+  for (auto& [number, process] : processes_) {
+    if (process.device != device || process.killed || process.state == ProcessState::kEnding)
+      continue;
+    process.fault = absl::StrCat("device ", device, ": ", message);
+    process.fault_kind = job::FailureKind::kDeviceFailed;
+    Kill(number, process);
+  }
+}
+
+void Machine::Partition(job::InjectedFault fault) {
+  fault.at_step = 0;
+  fault.phase = job::FaultPhase::kAny;
+  for (const auto& [number, process] : processes_) actions_.push_back(SendFault{number, fault});
+  if (session_state_ == SessionState::kOpen || session_state_ == SessionState::kOpening) {
+    actions_.push_back(CloseSession{session_});
+    Apply(SessionClosed{session_, absl::UnavailableError("cut off on demand")});
+  }
+  if (session_state_ != SessionState::kClosed) return;
+  session_deadline_ = now_ + fault.duration.value_or(absl::InfiniteDuration());
+}
+
+}  // namespace phalanx::agent
