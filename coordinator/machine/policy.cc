@@ -67,6 +67,7 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
       if (policy.may_recover) return {Course::kRecover, "training goes on without the rank"};
       return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
     case FailureKind::kRankKilled:
+    case FailureKind::kRankHung:
     case FailureKind::kPeerLost:
     case FailureKind::kDeviceFailed:
     case FailureKind::kNodeUnreachable:

@@ -98,8 +98,12 @@ constexpr std::array kFailures = {
     FailureTraits{K::kTimeLimit, "TimeLimit", true, Fault::kUser,
                   "the job had its time_limit to run and was not done",
                   "submit it again with checkpoint.resume_from: latest, or raise time_limit"},
+    FailureTraits{K::kRankHung, "RankHung", true, Fault::kNode,
+                  "a rank process stood still, and its worker ended it",
+                  "find out who stops processes on that node (SIGSTOP, a debugger, a frozen "
+                  "container) or what it waits for; then submit the job again"},
 };
-static_assert(kFailures.size() == static_cast<size_t>(K::kTimeLimit));
+static_assert(kFailures.size() == static_cast<size_t>(K::kRankHung));
 
 }  // namespace
 

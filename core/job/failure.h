@@ -42,6 +42,7 @@ enum class FailureKind : uint8_t {
   kCheckpointInvalid = 23,
   kCheckpointUnavailable = 24,
   kTimeLimit = 25,
+  kRankHung = 26,
 };
 
 enum class Fault : uint8_t {

@@ -211,7 +211,12 @@ v1::OpenSessionRequest MessageOf(const SendReport& action) {
     report.ParseFromString(*payload);
   } else if (const auto* fault = std::get_if<RankFault>(&action.report)) {
     report.mutable_error()->set_message(Utf8Of(fault->message, kTextBytesMax));
-    report.mutable_error()->set_kind(v1::FAILURE_KIND_RANK_ERROR);
+    report.mutable_error()->set_kind(static_cast<v1::FailureKind>(fault->kind));
+  } else if (const auto* note = std::get_if<RankNote>(&action.report)) {
+    report.mutable_event()->set_type(note->type);
+    report.mutable_event()->set_message(Utf8Of(note->message, kTextBytesMax));
+  } else if (std::holds_alternative<RankDeath>(action.report)) {
+    report.mutable_died();
   } else {
     const RankExit& exit = std::get<RankExit>(action.report);
     v1::RankExited& exited = *report.mutable_exited();

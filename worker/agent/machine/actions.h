@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "core/base/ids.h"
+#include "core/job/failure.h"
 #include "worker/agent/machine/events.h"
 
 namespace phalanx::agent {
@@ -51,6 +52,8 @@ struct SendCommandResult {
   // Of an Assign that is refused for it: the last epoch of the job that was seen here.
   Epoch epoch_seen;
 };
+// The process is dead; how it ended is told by its RankExit.
+struct RankDeath {};
 struct RankExit {
   int32_t exit_code = 0;
   int32_t signal = 0;
@@ -60,14 +63,20 @@ struct RankExit {
 // Why the daemon kills a process that nobody had asked to end.
 struct RankFault {
   std::string message;
+  job::FailureKind kind = job::FailureKind::kRankError;
+};
+// An event of the job.
+struct RankNote {
+  std::string type;
+  std::string message;
 };
 struct SendReport {
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
   // A RankReport whose job, epoch and rank are to be replaced by these, what is wrong with its
-  // process, or the end of it.
-  std::variant<std::string, RankFault, RankExit> report;
+  // process or its device, or the end of it.
+  std::variant<std::string, RankFault, RankNote, RankDeath, RankExit> report;
 };
 
 // From now on all jobs are of this store; nothing is kept for others.

@@ -65,6 +65,7 @@ TEST(PolicyTest, RemedyFor_EveryKind) {
       {FailureKind::kCheckpointInvalid, Course::kFail, Course::kFail, kAgain},
       {FailureKind::kCheckpointUnavailable, Course::kFail, Course::kFail, kNoRecovery},
       {FailureKind::kTimeLimit, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kRankHung, Course::kFail, Course::kFail, kNoRecovery},
   };
   ASSERT_EQ(table.size(), job::AllFailures().size());
   for (size_t i = 0; i < table.size(); ++i) {

@@ -52,7 +52,16 @@ std::string ToLine(const Action& action) {
           [](const SendReport& a) {
             const std::string what = std::visit(
                 Overload{[](const std::string& payload) { return payload; },
-                         [](const RankFault& fault) { return "fault: " + fault.message; },
+                         [](const RankFault& fault) {
+                           const bool other = fault.kind != job::FailureKind::kRankError;
+                           return absl::StrCat(
+                               "fault", other ? absl::StrCat(" ", job::ToString(fault.kind)) : "",
+                               ": ", fault.message);
+                         },
+                         [](const RankNote& note) {
+                           return absl::StrCat("note ", note.type, ": ", note.message);
+                         },
+                         [](const RankDeath&) { return std::string("died"); },
                          [](const RankExit& exit) {
                            return absl::StrCat("exit ", exit.exit_code, " signal ", exit.signal,
                                                exit.expected ? " expected" : "");
