@@ -118,6 +118,7 @@ struct ComputePlan {
   // asked.
   std::optional<Shared<plan::Layout>> layout;
   plan::RankList lost;
+  plan::RankList returned;  // ranks that `layout` is without, to be counted on again
 };
 // Nobody wants the plan any more; the answer may come all the same, without one.
 struct DropPlan {

@@ -149,6 +149,14 @@ class Coordinator {
     std::optional<EpochStart> decided;  // of the last step that was reported
     // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
     std::set<std::pair<Epoch, int32_t>> exits_awaited;
+    plan::RankList returning;           // ranks that the plan that is being made has again
+    // By node that has no rank of the epoch: what process of it has been told to read the data.
+    struct Preparation {
+      Incarnation of;
+      bool done = false;
+    };
+    std::map<NodeName, Preparation> prepared;
+    std::map<int32_t, Incarnation> kept_out;  // ranks that stay left out, while that process lives
     uint64_t last_record = 0;
     // Of its views that wait for the store: the record of the first, and where the newest lies.
     struct NewestView {
@@ -244,7 +252,7 @@ class Coordinator {
   bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
-                 plan::RankList lost = {});
+                 plan::RankList lost = {}, plan::RankList returned = {});
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
   // Records that the job with its first layout is starting.
@@ -321,6 +329,17 @@ class Coordinator {
   void CheckRecovered(Job& job);
   // After a restart of the coordinator.
   void ResumeRecovery(Job& job);
+  // coordinator_return.cc
+  bool MayReturn(const Job& job) const;
+  plan::RankList RanksThatMayReturn(const Job& job) const;
+  // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
+  void ConsiderReturn(Job& job);
+  void PrepareReturn(Job& job, const Node& node);
+  void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
+  void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  void KeepOut(Job& job, const plan::RankList& ranks);
+  // What is to be known of ranks that are lost before they may return.
+  void NoteLostAgain(Job& job, const FailureCause& cause, const std::set<int32_t>& lost);
   // coordinator_early_end.cc
   // Its time limit, or how long its ranks may take to end, counts from now on.
   void WatchEnd(Job& job);

@@ -84,6 +84,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     node.session = event.session;  // it is back: what it has lost may be made up for
     ReplaceProcess(node);
   }
+  if (!same_process) node.failed_devices.clear();
   node.incarnation = hello.incarnation;
   node.session = event.session;
   node.device_kind = hello.device_kind;
@@ -116,6 +117,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   TellWishAgain(node);
   if (!same_process) PrepareAgain(node);
   SettleAnew(node);
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConsiderReturn(jobs_.at(id));
   capacity_changed_ = true;
 }
 
@@ -388,6 +390,8 @@ void Coordinator::On(const CommandFinished& event) {
     Team* team = job->run->TeamOf(node->name);
     if (team != nullptr && job->run->stage == Run::Stage::kPreparing)
       OnPrepared(*job, *team, event);
+    else if (team != nullptr)
+      OnReturnPrepared(*job, *node, event);
   } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {
     OnCommandFailed(*node, command, event);
   } else if (const auto* stop = std::get_if<StopRanks>(&command)) {

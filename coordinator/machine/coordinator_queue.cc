@@ -216,7 +216,8 @@ void Coordinator::Plan(Job& job, Placement placement) {
 }
 
 void Coordinator::OrderPlan(Job& job, Placement placement,
-                            std::optional<Shared<plan::Layout>> layout, plan::RankList lost) {
+                            std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
+                            plan::RankList returned) {
   const uint64_t number = ++plan_count_;
   plan::MemoryLimits limits = LimitsOf(nodes_, placement, job.state.id);
   job.planning = {.number = number, .placement = placement, .host_memory = limits.nodes};
@@ -228,7 +229,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .limits = std::move(limits),
                                  .epoch = Epoch{job.state.epoch.value + 1},
                                  .layout = std::move(layout),
-                                 .lost = std::move(lost)});
+                                 .lost = std::move(lost),
+                                 .returned = std::move(returned)});
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {

@@ -148,6 +148,7 @@ void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
   } else {
     Publish(job);
   }
+  ConsiderReturn(job);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {
@@ -309,6 +310,7 @@ void Coordinator::StartNextEpoch(Job& job) {
 
 void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
+  if (!job.returning.empty()) return OnReturnPlanned(job, plan);
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching && job.run->epoch_seen < job.state.epoch) return;
   if (!plan.ok()) {

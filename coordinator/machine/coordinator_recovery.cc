@@ -50,6 +50,7 @@ void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
   if (job.recovery.has_value()) {
     recovery.since = job.recovery->since;
     recovery.lost = job.recovery->lost;
+    recovery.back = job.recovery->back;
   }
   recovery.quiets = std::exchange(run.quiets, {});
   for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
@@ -77,8 +78,11 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     }
     AwaitQuiet(job, cause);
   }
+  NoteLostAgain(job, cause, lost);
+  job.returning.clear();
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
+    recovery.back.erase(rank);
     recovery.awaited.erase(rank);
     recovery.quiets.erase(rank);
   }
@@ -224,13 +228,21 @@ void Coordinator::CheckRecovered(Job& job) {
   Run& run = *job.run;
   if (!recovery.began || !run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
   run.start_deadline = absl::InfiniteFuture();
-  Commit(job, EventRecorded{
-                  "Recovered",
-                  absl::StrCat("without ranks ", absl::StrJoin(recovery.lost, ", "),
-                               " training goes on behind step ", job.state.start->step(), " after ",
-                               absl::FormatDuration(
-                                   absl::Trunc(now_ - recovery.since, absl::Milliseconds(1)))),
-                  job.state.epoch});
+  const std::string after =
+      absl::StrCat("training goes on behind step ", job.state.start->step(), " after ",
+                   absl::FormatDuration(absl::Trunc(now_ - recovery.since, absl::Milliseconds(1))));
+  if (!recovery.lost.empty() || recovery.back.empty()) {
+    const std::string without =
+        recovery.lost.empty() ? "with all its ranks"
+                              : absl::StrCat("without ranks ", absl::StrJoin(recovery.lost, ", "));
+    Commit(job, EventRecorded{"Recovered", absl::StrCat(without, " ", after), job.state.epoch});
+  }
+  if (!recovery.back.empty()) {
+    Commit(job, EventRecorded{"Returned",
+                              absl::StrCat("with ranks ", absl::StrJoin(recovery.back, ", "),
+                                           " again ", after),
+                              job.state.epoch});
+  }
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;
   for (const Team& team : run.teams) TellWish(job, team);

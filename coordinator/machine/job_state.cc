@@ -63,14 +63,18 @@ class Applier {
       state_.publishing = std::nullopt;
       state_.unpublished = std::nullopt;
     }
+    const size_t lost_before = state_.layout == nullptr ? 0 : state_.layout->lost.size();
     state_.epoch = epoch;
     state_.layout = body.layout;
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
     state_.plan_digest = body.plan_digest;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
-    // Losses before the next epoch has begun belong to the recovery that is under way.
-    const bool is_recovery = body.state_epoch != Epoch{0} && body.state_epoch != state_.state_epoch;
+    // Losses before the next epoch has begun belong to the recovery that is under way; ranks that
+    // come back are none.
+    const bool is_recovery = body.state_epoch != Epoch{0} &&
+                             body.state_epoch != state_.state_epoch &&
+                             body.layout->lost.size() >= lost_before;
     if (is_recovery) state_.recoveries.push_back(time_);
     state_.state_epoch = body.state_epoch;
     if (is_new) {

@@ -44,7 +44,8 @@ struct Node {
   Instant disconnected_at;  // while not
   absl::Duration excused;   // of the time since then: this coordinator did not run
   bool draining = false;
-  bool lost = false;  // silent or away for longer than the heartbeat timeout
+  bool lost = false;                 // silent or away for longer than the heartbeat timeout
+  std::set<int32_t> failed_devices;  // of this process, that are not to be used again
   uint64_t last_command_number = 0;
   std::vector<Outstanding> outstanding;  // in order of number
   std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax

@@ -25,6 +25,7 @@ struct Recovery {
   Instant since;
   std::set<int32_t> lost;     // ranks, since `from`
   std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
+  std::set<int32_t> back;     // ranks that were left out before and are not any more
   std::map<int32_t, RankQuiet> quiets;
   bool planned = false;  // the layout of the next epoch is stored, and its ranks are assigned
   bool began = false;    // from where it goes on is stored

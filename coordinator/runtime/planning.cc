@@ -77,18 +77,21 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
 absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placement& placement,
                                         const plan::MemoryLimits& limits, Epoch epoch,
                                         const std::optional<Shared<plan::Layout>>& layout,
-                                        absl::Span<const Rank> lost) {
+                                        absl::Span<const Rank> lost,
+                                        absl::Span<const Rank> returned) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
   if (layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
-    if (lost.empty()) {
+    if (lost.empty() && returned.empty()) {
       RETURN_IF_ERROR(plan::CheckMemory(plan, limits));
     } else {
-      ASSIGN_OR_RETURN(plan, schedule::AdmitWithout(plan, lost, limits));
-      plan.layout.epoch = epoch;
+      plan::Change change{.lost = {lost.begin(), lost.end()}, .spares = false};
+      for (const Rank rank : returned) change.returned.emplace(rank, plan.DeviceOf(rank));
+      ASSIGN_OR_RETURN(plan, schedule::AdmitAfter(plan, change, limits));
     }
+    plan.layout.epoch = std::max(epoch, (*layout)->epoch);
   } else {
     ASSIGN_OR_RETURN(plan,
                      schedule::AdmitJob(read.spec, plan::ClusterOf(placement), limits, epoch));
@@ -105,7 +108,7 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
-                     order.lost);
+                     order.lost, order.returned);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {

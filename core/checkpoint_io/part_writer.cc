@@ -22,12 +22,19 @@ namespace {
 // The file while it has no name of its own. What is not finished is taken away.
 class Draft {
  public:
-  static absl::StatusOr<Draft> Create(std::string path) {
-    // Of an older attempt of this rank in this epoch, for nobody else has the name.
-    unlink(path.c_str());
-    UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file.is_open()) return SystemError(path, errno);
-    return Draft(std::move(file), std::move(path));
+  static absl::StatusOr<Draft> CreateIn(const std::string& folder, std::string path) {
+    // A rank that gives its part up takes the folder along if nothing is in it yet.
+    constexpr int kTries = 100;
+    UniqueFd file;
+    for (int i = 0; i < kTries; ++i) {
+      RETURN_IF_ERROR(MakeDraftFolder(folder));
+      // Of an older attempt of this rank in this epoch, for nobody else has the name.
+      unlink(path.c_str());
+      file.reset(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (file.is_open()) return Draft(std::move(file), std::move(path));
+      if (errno != ENOENT) break;
+    }
+    return SystemError(path, errno);
   }
   Draft(Draft&&) = default;
   Draft& operator=(Draft&&) = delete;
@@ -81,7 +88,6 @@ absl::string_view BytesOf(const Entry& entry, const EntrySource& source, std::st
 }  // namespace
 
 absl::StatusOr<PartFile> WritePartFile(PartWrite write) {
-  RETURN_IF_ERROR(MakeDraftFolder(write.draft));
   PartHeader header{.info = write.info, .entries = std::move(write.entries)};
   const int64_t data = PlaceEntries(absl::MakeSpan(header.entries));
   const auto header_bytes = static_cast<int64_t>(WriteHeader(header).size());
@@ -90,7 +96,7 @@ absl::StatusOr<PartFile> WritePartFile(PartWrite write) {
                 .header_bytes = header_bytes,
                 .entries = static_cast<int64_t>(header.entries.size())};
   const std::string path = absl::StrCat(write.draft, "/", part.file);
-  ASSIGN_OR_RETURN(Draft draft, Draft::Create(absl::StrCat(path, ".tmp")));
+  ASSIGN_OR_RETURN(Draft draft, Draft::CreateIn(write.draft, absl::StrCat(path, ".tmp")));
   std::string gathered;
   for (size_t i = 0; i < header.entries.size(); ++i) {
     Entry& entry = header.entries[i];

@@ -302,14 +302,17 @@ absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change
 }
 
 absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost) {
-  const Change change{.lost = {lost.begin(), lost.end()}, .spares = false};
-  ASSIGN_OR_RETURN(NextLayout next, LayoutAfter(healthy, change));
-  next.layout.epoch = healthy.epoch();
-  ASSIGN_OR_RETURN(Plan plan, Expand(healthy.spec, std::move(next.layout)));
-  plan.candidates = healthy.candidates;
-  plan.lowering_notes = healthy.lowering_notes;
-  plan.notes = healthy.notes;
-  plan.notes.resize(std::min(healthy.lowering_notes, healthy.notes.size()));
+  return PlanAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false});
+}
+
+absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change) {
+  ASSIGN_OR_RETURN(NextLayout next, LayoutAfter(running, change));
+  next.layout.epoch = running.epoch();
+  ASSIGN_OR_RETURN(Plan plan, Expand(running.spec, std::move(next.layout)));
+  plan.candidates = running.candidates;
+  plan.lowering_notes = running.lowering_notes;
+  plan.notes = running.notes;
+  plan.notes.resize(std::min(running.lowering_notes, running.notes.size()));
   return plan;
 }
 

@@ -62,5 +62,8 @@ absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change
 // spares, in the same epoch and with its notes of what was lowered.
 // Errors: those of LayoutAfter.
 absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost);
+// The plan of LayoutAfter, in the epoch of `running`, which the caller numbers, and with its notes
+// of what was lowered. Errors: those of LayoutAfter.
+absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change);
 
 }  // namespace phalanx::plan

@@ -230,7 +230,12 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
 
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
                                         const plan::MemoryLimits& limits) {
-  ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanWithout(healthy, lost));
+  return AdmitAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false}, limits);
+}
+
+absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Change& change,
+                                      const plan::MemoryLimits& limits) {
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanAfter(running, change));
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits);
   RETURN_IF_ERROR(plan::CheckMemory(plan, needs, limits));
   const std::vector<Dropped> dropped = HomesWithoutRoom(plan, needs, limits.nodes);

@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/plan/change.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 
@@ -45,5 +46,8 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
 // Errors: those of plan::PlanWithout and plan::CheckMemory.
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
                                         const plan::MemoryLimits& limits);
+// The same of what is left of `running`, or has come back (plan::PlanAfter).
+absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Change& change,
+                                      const plan::MemoryLimits& limits);
 
 }  // namespace phalanx::schedule

@@ -80,6 +80,7 @@ Command CommandOf(const v1::Command& command) {
       const v1::Wish& body = command.wish();
       return WishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.SerializeAsString()};
     }
+    case v1::Command::kInjectFault:
     case v1::Command::COMMAND_NOT_SET:
       break;
   }

@@ -79,18 +79,21 @@ class Harness {
       plans.erase(plans.begin());
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.limits, order.epoch);
-      if (plan.ok() && order.layout.has_value()) plan->layout = **order.layout;
-      if (plan.ok() && !order.lost.empty()) Lose(order, *plan);
+      if (plan.ok() && order.layout.has_value()) Change(order, *plan);
       Step(PlanComputed{order.number, std::move(plan)});
     }
   }
-  // The layout without the ranks that the order names.
-  static void Lose(const ComputePlan& order, PlanSummary& plan) {
+  // The layout that the order names, without the ranks that are lost and with those that are back.
+  static void Change(const ComputePlan& order, PlanSummary& plan) {
+    plan.layout = **order.layout;
+    plan.layout.epoch = std::max(order.epoch, plan.layout.epoch);
     plan::RankList& lost = plan.layout.lost;
+    std::erase_if(lost, [&](Rank rank) {
+      return std::find(order.returned.begin(), order.returned.end(), rank) != order.returned.end();
+    });
     lost.insert(lost.end(), order.lost.begin(), order.lost.end());
     std::sort(lost.begin(), lost.end());
-    plan.layout.epoch = order.epoch;
-    absl::StrAppend(&plan.digest, " without ", lost.size());
+    if (!lost.empty()) absl::StrAppend(&plan.digest, " without ", lost.size());
   }
   void Commit() {
     while (stored_ < records.size()) CommitUpTo(records.size());

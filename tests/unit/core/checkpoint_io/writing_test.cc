@@ -201,6 +201,21 @@ TEST_F(WritingTest, DraftThatIsGivenUp_GoesWithItsLastPart) {
   EXPECT_THAT(NamesIn(folder_), IsEmpty());
 }
 
+// Rank 2 gives its part up, and the empty folder with it, just when rank 1 begins with its own.
+TEST_F(WritingTest, FolderThatAnotherRankTakesAway_IsMadeAgain) {
+  std::atomic<bool> written = false;
+  std::thread other([&] {
+    while (!written) RemovePartFile(drafts_.DraftOf(name_), 2);
+  });
+  for (int i = 0; i < 20; ++i) {
+    const auto file = WritePartFile(drafts_.WriteOf(1, name_));
+    EXPECT_TRUE(file.ok()) << file.status();
+    RemovePartFile(drafts_.DraftOf(name_), 1);
+  }
+  written = true;
+  other.join();
+}
+
 TEST_F(WritingTest, PublishedTwice_IsLeftAsItIs) {
   const auto files = drafts_.WriteAll(name_);
   ASSERT_TRUE(files.ok()) << files.status();

@@ -1,0 +1,63 @@
+// tests/unit/coordinator/machine/recovering.h: a job that trains and loses ranks.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+
+inline JobRequestPtr AJobThatRecovers(const std::string& name, int32_t devices) {
+  JobRequest request = *AJob(name, devices);
+  request.recovers = true;
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
+inline EpochStart Behind(int64_t step) {
+  return {.decision = StepDecision{.step = step, .gradient_scale = 0.5}, .updates = step};
+}
+
+inline RankQuiet Quiet(int64_t step, int32_t rank = 0) {
+  return {.known = Behind(step), .homes = {{.primary = rank, .applied = step}}, .context_ok = true};
+}
+
+inline const RankExited kKilled{.signal = 9};
+
+class RecoveringTest : public testing::Test {
+ protected:
+  // Trains on three devices of one node.
+  JobId Train() {
+    node_ = h_.Open("n", 3);
+    const JobId job = h_.Run(node_, AJobThatRecovers("a", 3));
+    h_.commands.clear();
+    return job;
+  }
+  void Step(JobId job, int64_t step, int64_t epoch) {
+    h_.Feed(RankReported{node_, job, Epoch{epoch}, 0,
+                         StepReport{.step = step, .epoch = Epoch{epoch}}, Behind(step)});
+  }
+  std::vector<int64_t> BegunBehind() {
+    std::vector<int64_t> steps;
+    for (const auto& [number, begin] : h_.Commands<BeginEpoch>(node_))
+      steps.push_back(begin.start.step());
+    return steps;
+  }
+  std::vector<std::string> Events(JobId job, absl::string_view type) {
+    std::vector<std::string> messages;
+    for (const JobEvent& event : h_.events[job]) {
+      if (event.type == type) messages.push_back(event.message);
+    }
+    return messages;
+  }
+
+  Harness h_;
+  SessionId node_;
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,129 @@
+// Ranks that were left out come back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/machine/recovering.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+using job::JobPhase;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class ReturnTest : public RecoveringTest {
+ protected:
+  // Ranks that are there leave `epoch` behind `step` and are ready in the next one.
+  void GoOver(JobId job, const std::vector<int32_t>& ranks, int64_t step, int64_t epoch,
+              const std::vector<int32_t>& next) {
+    for (const int32_t rank : ranks) h_.Report(node_, job, rank, Quiet(step, rank), epoch);
+    for (const int32_t rank : next) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
+  }
+  const plan::RankList& Lost(JobId job) { return h_.State(job).layout->lost; }
+};
+
+TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
+  const JobId job = Train();
+  Step(job, 3, 1);
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2}) << "no step has been decided without it";
+  h_.plans_held = true;
+  Step(job, 4, 2);
+  ASSERT_THAT(h_.plans, SizeIs(1));
+  EXPECT_THAT(h_.plans[0].returned, ElementsAre(Rank{1}));
+  Step(job, 5, 2);  // the others train on
+  EXPECT_THAT(h_.plans, SizeIs(1));
+  h_.plans_held = false;
+  h_.AnswerPlans();
+  h_.Commit();
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(Lost(job), IsEmpty());
+  const Assign assigned = h_.Commands<Assign>(node_).back().second;
+  EXPECT_TRUE(assigned.goes_on);
+  GoOver(job, {0, 2}, 6, 2, {0, 1, 2});
+  EXPECT_THAT(BegunBehind(), ElementsAre(3, 6));
+  EXPECT_THAT(Events(job, "Returned"),
+              ElementsAre(HasSubstr("with ranks 1 again training goes on behind step 6")));
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1)) << "coming back is no recovery";
+}
+
+TEST_F(ReturnTest, RankThatIsLostAgainOnItsWayBack_StaysOut) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  GoOver(job, {0, 2}, 4, 2, {});
+  h_.Report(node_, job, 1, kKilled, 3);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  GoOver(job, {0, 2}, 4, 3, {0, 2});
+  Step(job, 5, 4);
+  Step(job, 6, 4);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
+}
+
+TEST_F(ReturnTest, DeviceThatFailed_StaysOut) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, RankError{.kind = FailureKind::kDeviceFailed, .message = "XID 79"});
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+}
+
+// What a new process of its node has to read first.
+TEST_F(ReturnTest, NodeWithAnotherProcess_PreparesTheDataFirst) {
+  const SessionId a = h_.Open("a", 2);
+  SessionId b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
+  h_.Prepare(a);
+  h_.Prepare(b);
+  h_.Ready(a, job, 0, 2);
+  h_.Report(b, job, 2, RankReady{});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  b = h_.Replace("b", 1, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  node_ = a;
+  GoOver(job, {0, 1}, 3, 1, {0, 1});
+  h_.commands.clear();
+  Step(job, 4, 2);
+  ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
+  EXPECT_THAT(h_.plans, IsEmpty());
+  Step(job, 5, 2);
+  EXPECT_THAT(h_.Commands<PrepareData>(b), SizeIs(1)) << "once";
+  h_.Prepare(b);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(Lost(job), IsEmpty());
+  EXPECT_THAT(h_.Commands<Assign>(b), SizeIs(1));
+}
+
+TEST_F(ReturnTest, RanksThatTheJobBeganWithout_AreNotTaken) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.lost = {Rank{2}};
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  Step(job, 3, 1);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{1});
+  EXPECT_THAT(h_.plans, IsEmpty());
+}
+
+TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  h_.plans_held = true;
+  Step(job, 4, 2);
+  h_.Report(node_, job, 2, kKilled, 2);
+  ASSERT_THAT(h_.plans, SizeIs(2));
+  EXPECT_THAT(h_.plans[1].lost, ElementsAre(Rank{2}));
+  EXPECT_THAT(h_.plans[1].returned, IsEmpty());
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
