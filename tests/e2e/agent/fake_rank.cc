@@ -154,6 +154,9 @@ class FakeRank {
     if (behaviour == "hang") std::signal(SIGTERM, SIG_IGN);
     if (behaviour == "linger") {
       std::thread([] {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);
         while (true) pause();
       }).detach();
       std::signal(SIGUSR2, [](int) { syscall(SYS_exit, 0); });
