@@ -27,10 +27,7 @@ std::string RanksText(const plan::RankList& ranks) {
 // Of training that has gone on since the epoch began, and is not about to end.
 bool Coordinator::MayReturn(const Job& job) const {
   const JobRequest& request = *job.state.request;
-  if (!request.recovers || job.state.layout == nullptr ||
-      job.state.layout->lost.size() <= request.lost.size()) {
-    return false;
-  }
+  if (!request.recovers || job.state.layout->lost.size() <= request.lost.size()) return false;
   if (job.state.phase != job::JobPhase::kRunning || !job.run.has_value()) return false;
   if (job.recovery.has_value() || job.planning.has_value() || job.state.ending.has_value())
     return false;

@@ -63,7 +63,7 @@ class Applier {
       state_.publishing = std::nullopt;
       state_.unpublished = std::nullopt;
     }
-    const size_t lost_before = state_.layout == nullptr ? 0 : state_.layout->lost.size();
+    const size_t lost_before = state_.layout->lost.size();
     state_.epoch = epoch;
     state_.layout = body.layout;
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;

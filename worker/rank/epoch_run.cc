@@ -431,6 +431,7 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
   if (drained.ok() && trainer_ != nullptr) {
     drained = model::CallTorch("the last decision", [this] { trainer_->AccountForLast(); });
   }
+  metrics_ = nullptr;  // another rank may write them from now on
   v1::RankReport report;
   *report.mutable_quiet() = QuietReport(
       kept_.training == nullptr ? train::Standing{} : kept_.training->StandingNow(), drained.ok());

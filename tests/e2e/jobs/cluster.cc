@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 #include <utility>
@@ -112,6 +113,7 @@ std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, in
                                    ready};
   argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   const std::string log = absl::StrCat(folder_, "/", name, ".log");
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
   auto worker = std::make_unique<support::Process>(argv, mark_, log, log);
   support::AwaitFile(ready, *worker);
   return worker;
@@ -122,6 +124,13 @@ void Cluster::StartWorker() { worker_ = StartNode("here", options_.devices, "wor
 support::Process& Cluster::AddWorker(const std::string& node, int32_t devices) {
   more_workers_.push_back(StartNode(node, devices, absl::StrCat("worker-", node)));
   return *more_workers_.back();
+}
+
+std::string Cluster::WorkerLog() const {
+  std::string log;
+  for (const std::string& name : names_)
+    absl::StrAppend(&log, support::ReadText(absl::StrCat(folder_, "/", name, ".log")));
+  return log;
 }
 
 void Cluster::KillCoordinator() {

@@ -48,7 +48,7 @@ class Cluster {
   const std::string& grpc() const { return grpc_; }  // HOST:PORT
   const std::string& http() const { return http_; }
   std::string CoordinatorLog() const { return support::ReadText(folder_ + "/coordinator.log"); }
-  std::string WorkerLog() const { return support::ReadText(folder_ + "/worker.log"); }
+  std::string WorkerLog() const;  // of all of them, one behind the other
   // All processes of this cluster, ranks included.
   std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }
 
@@ -85,6 +85,7 @@ class Cluster {
   int starts_ = 0;
   std::unique_ptr<support::Process> coordinator_, worker_;
   std::vector<std::unique_ptr<support::Process>> more_workers_;
+  std::vector<std::string> names_;  // of workers, for their files
   std::unique_ptr<v1::JobService::Stub> stub_;
 };
 

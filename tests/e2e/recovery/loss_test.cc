@@ -1,30 +1,15 @@
 // A rank dies in the middle of training, and what is left goes on: with the same numbers.
 #include <signal.h>
 
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/e2e/jobs/cluster.h"
-#include "tests/e2e/jobs/job.h"
+#include "tests/e2e/recovery/trouble.h"
 
 namespace phalanx::e2e {
 namespace {
 
 using testing::HasSubstr;
-
-std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
-  return ReadMetrics((std::filesystem::path(data.path) / output).string());
-}
-
-std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type) {
-  std::string messages;
-  for (const v1::JobEvent& event : cluster.Events(job)) {
-    if (event.type() == type) absl::StrAppend(&messages, event.message(), "\n");
-  }
-  return messages;
-}
 
 struct Case {
   const char* name;
@@ -37,7 +22,7 @@ class LossTest : public testing::TestWithParam<Case> {};
 
 TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure) {
   constexpr int64_t kSteps = 60;
-  const DataFolder data = MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
+  const DataFolder data = MakeSmallData();
   Cluster cluster;
   JobOptions options{.name = "whole",
                      .steps = kSteps,
@@ -64,15 +49,7 @@ TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure)
   }
   const v1::JobStatus ended = cluster.AwaitEnd(job);
   ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
-  const std::vector<Metric> expected = MetricsOf(data, "whole"), metrics = MetricsOf(data, "hit");
-  ASSERT_EQ(StepsFault(metrics, kSteps), "");
-  for (size_t i = 0; i < metrics.size(); ++i) {
-    EXPECT_NEAR(metrics[i].loss, expected[i].loss, 1e-9 * expected[i].loss) << "step " << i + 1;
-    EXPECT_NEAR(metrics[i].gradient_norm, expected[i].gradient_norm,
-                1e-9 * expected[i].gradient_norm)
-        << "step " << i + 1;
-    EXPECT_EQ(metrics[i].tokens, expected[i].tokens) << "step " << i + 1;
-  }
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LossTest,

@@ -1,0 +1,26 @@
+// tests/e2e/recovery/trouble.h: jobs that are hit while they train, and runs that were not.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+
+// Few samples, so that steps are short.
+DataFolder MakeSmallData();
+
+std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output);
+
+// Of the job's events of that type, a line each.
+std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type);
+
+// Whether both runs have the same losses, norms and tokens at every step, to 1e-9 of them, and
+// every step once.
+void ExpectSameCurves(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
+                      int64_t steps);
+
+}  // namespace phalanx::e2e
