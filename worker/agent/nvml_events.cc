@@ -150,8 +150,11 @@ class NvmlEvents final : public DeviceEvents {
   explicit NvmlEvents(std::shared_ptr<Watcher> watcher)
       : watcher_(std::move(watcher)), thread_([watcher = watcher_] { watcher->Run(); }) {}
   ~NvmlEvents() override {
-    if (!watcher_->Stop()) return thread_.detach();
-    thread_.join();
+    if (watcher_->Stop()) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
   }
 
  private:

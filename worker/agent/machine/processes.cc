@@ -103,7 +103,10 @@ void Machine::Apply(const ProcessDied& event) {
   if (found == processes_.end()) return;
   Process& process = found->second;
   // What was told to end has ended, and why another was killed has been said.
-  if (process.state == ProcessState::kEnding || process.killed) return;
+  if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead ||
+      process.killed) {
+    return;
+  }
   Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                    " died; it is still to be reaped"));
   ReplaceLost(process);

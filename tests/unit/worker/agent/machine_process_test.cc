@@ -196,7 +196,8 @@ TEST(AgentMachineTest, Rank_KilledBySignal_IsReportedAtOnceAsUnexpected) {
   Harness h;
   h.Welcome();
   h.RunJob(1, {0, 1});
-  EXPECT_THAT(h.Exited(2, 0, 9), ElementsAre("Report job-7/1 rank 3 exit 0 signal 9"));
+  EXPECT_THAT(h.Exited(2, 0, 9),
+              ElementsAre("Report job-7/1 rank 3 exit 0 signal 9", "StopEpoch p1 1"));
 }
 
 TEST(AgentMachineTest, Stop_Quits_ThenTerminates_ThenKills_ThenAnswers) {

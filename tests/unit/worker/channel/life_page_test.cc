@@ -98,7 +98,7 @@ TEST(LifePageTest, ChildThatIsKilled_HasDied) {
   RecordProperty("median_us", static_cast<int>(absl::ToInt64Microseconds(delays[10])));
   RecordProperty("max_us", static_cast<int>(absl::ToInt64Microseconds(delays[20])));
   // A millisecond on an idle machine; others may run on this one.
-  EXPECT_LT(delays[10], absl::Milliseconds(20));
+  EXPECT_LT(delays[10], absl::Milliseconds(100));
 }
 
 TEST(LifePageTest, DeathBeforeTheWait_IsKnownAtOnceAndOnlyOnce) {
