@@ -125,6 +125,8 @@ void Coordinator::Publish(Job& job) {
                                " devices; all nodes that match have fewer, so it waits for more "
                                "nodes and holds nobody up");
   }
+  if (job.recovery.has_value() && job.recovery->waiting)
+    view.reason = absl::StrCat("waits for ", LostText(*job.recovery));
   if (OutputWaits(job)) view.reason = absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting);
   TellView(job, std::make_shared<const JobView>(std::move(view)));
 }
@@ -374,6 +376,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     return OnFailure(job, std::move(verdict));
   }
   if (judged >= run.quiet_deadline) return OnQuietDeadline(job);
+  if (judged >= run.hold_deadline) return OnHoldDeadline(job);
   if (judged >= run.reattach_deadline) return LoseUnseenRanks(job);
   if (judged >= run.prepare_deadline) return FailPreparing(job);
   if (judged >= run.start_deadline) {

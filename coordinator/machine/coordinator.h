@@ -74,6 +74,8 @@ struct CoordinatorOptions {
   absl::Duration exit_timeout = absl::Seconds(5);
   // For ranks that are left to leave an epoch in: who has not by then is lost, too.
   absl::Duration quiet_timeout = absl::Seconds(5);
+  // For devices to be back without which a job cannot go on: then it fails.
+  absl::Duration hold_timeout = absl::Minutes(10);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);
   // For a rank to publish a checkpoint in: past it the job goes on, or ends, without.
@@ -156,7 +158,12 @@ class Coordinator {
       bool done = false;
     };
     std::map<NodeName, Preparation> prepared;
-    std::map<int32_t, Incarnation> kept_out;  // ranks that stay left out, while that process lives
+    // Ranks that were lost again on their way back, under which process, and how often in a row.
+    struct LostAgain {
+      Incarnation of;
+      int32_t times = 0;
+    };
+    std::map<int32_t, LostAgain> lost_again;
     uint64_t last_record = 0;
     // Of its views that wait for the store: the record of the first, and where the newest lies.
     struct NewestView {
@@ -251,6 +258,8 @@ class Coordinator {
   // Whether so many plans are being made that no job may begin to be planned.
   bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
+  // Of a layout that was decided before: as the next epoch has it, without what is lost and with
+  // what is back.
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
                  plan::RankList lost = {}, plan::RankList returned = {});
   void On(const PlanComputed& event);
@@ -314,6 +323,7 @@ class Coordinator {
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
   bool BudgetIsSpent(const Job& job) const;
+  void FailOfBudget(Job& job, FailureCause cause);
   // From now on all its ranks are to say where their state stands.
   void AwaitQuiet(Job& job, const FailureCause& cause);
   void StartRecovery(Job& job, FailureCause cause);
@@ -332,14 +342,26 @@ class Coordinator {
   // coordinator_return.cc
   bool MayReturn(const Job& job) const;
   plan::RankList RanksThatMayReturn(const Job& job) const;
+  static bool HasRanks(const Job& job, const Team& team);
   // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
   void ConsiderReturn(Job& job);
   void PrepareReturn(Job& job, const Node& node);
   void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
   void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
-  void KeepOut(Job& job, const plan::RankList& ranks);
+  bool IsKeptOut(const Job& job, int32_t rank, const Node& node) const;
+  void NoteLostAgain(Job& job, int32_t rank);
+  // coordinator_wait.cc
+  // What is left cannot go on: the job waits for what is lost.
+  void WaitForLost(Job& job, const absl::Status& why);
+  // Plans with ranks that are back.
+  void GoOnWith(Job& job, const plan::RankList& back);
+  void OnHoldDeadline(Job& job);
+  static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
+  bool MayGoBack(const Job& job) const;
+  void GoBack(Job& job, FailureCause cause);
+  void OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // What is to be known of ranks that are lost before they may return.
-  void NoteLostAgain(Job& job, const FailureCause& cause, const std::set<int32_t>& lost);
+  void NoteLost(Job& job, const FailureCause& cause, const std::set<int32_t>& lost);
   // coordinator_early_end.cc
   // Its time limit, or how long its ranks may take to end, counts from now on.
   void WatchEnd(Job& job);

@@ -205,10 +205,10 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   if (job.state.IsTerminal()) return;
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
-  const Policy policy{.may_recover = MayRecover(job)};
+  const Policy policy{.may_recover = MayRecover(job), .may_go_back = MayGoBack(job)};
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
-  constexpr absl::string_view kCourseNames[] = {"fail", "wait", "start_anew", "recover"};
+  constexpr absl::string_view kCourseNames[] = {"fail", "wait", "start_anew", "recover", "go_back"};
   Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
                    " failure=", job::ToString(cause.kind),
                    cause.node.empty() ? "" : absl::StrCat(" node=", cause.node),
@@ -227,6 +227,8 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
       return StartNextEpoch(job);
     case Course::kRecover:
       return StartRecovery(job, std::move(cause));
+    case Course::kGoBack:
+      return GoBack(job, std::move(cause));
     case Course::kFail:
       return Fail(job, std::move(cause));
   }

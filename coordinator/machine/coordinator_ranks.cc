@@ -309,6 +309,7 @@ void Coordinator::StartNextEpoch(Job& job) {
 }
 
 void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+  if (job.recovery.has_value() && job.recovery->goes_back) return OnGoBackPlanned(job, plan);
   if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
   if (!job.returning.empty()) return OnReturnPlanned(job, plan);
   // Meanwhile its ranks may have shown that they run after all.
@@ -349,7 +350,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   job.recovery.reset();
   job.run->accusations.clear();
   job.run->accuser_killed.reset();
-  job.run->quiet_deadline = absl::InfiniteFuture();
+  job.run->quiet_deadline = job.run->hold_deadline = absl::InfiniteFuture();
   job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
       job.run->settle_deadline = job.run->rendezvous_deadline = job.run->publish_deadline =
           job.run->end_deadline = absl::InfiniteFuture();

@@ -14,7 +14,8 @@ using job::FailureKind;
 // The ranks that go with what a failure is blamed on.
 std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
   const bool of_node =
-      cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;
+      cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable ||
+      cause.kind == FailureKind::kRanksLost || cause.kind == FailureKind::kStartFailed;
   const Team* team = of_node ? run.TeamOf(cause.node) : nullptr;
   std::set<int32_t> ranks;
   if (team == nullptr) {
@@ -43,6 +44,14 @@ bool Coordinator::BudgetIsSpent(const Job& job) const {
   return recent >= budget.total;
 }
 
+void Coordinator::FailOfBudget(Job& job, FailureCause cause) {
+  const job::Budget& budget = job.state.request->budget;
+  absl::StrAppend(&cause.message,
+                  "; it has recovered as often as recovery.budget.total allows: ", budget.total,
+                  " times within ", absl::FormatDuration(budget.window));
+  Fail(job, std::move(cause));
+}
+
 // Of the epoch that runs: one that has begun, though not all of its ranks may be ready.
 void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
   Run& run = *job.run;
@@ -69,16 +78,10 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   }
   if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
   if (!job.recovery.has_value() || job.recovery->began) {
-    if (BudgetIsSpent(job)) {
-      absl::StrAppend(&cause.message,
-                      "; it has recovered as often as recovery.budget.total allows: ",
-                      job.state.request->budget.total, " times within ",
-                      absl::FormatDuration(job.state.request->budget.window));
-      return Fail(job, std::move(cause));
-    }
+    if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
     AwaitQuiet(job, cause);
   }
-  NoteLostAgain(job, cause, lost);
+  NoteLost(job, cause, lost);
   job.returning.clear();
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
@@ -87,7 +90,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     recovery.quiets.erase(rank);
   }
   recovery.lost.insert(lost.begin(), lost.end());
-  recovery.planned = false;
+  recovery.planned = recovery.waiting = recovery.goes_back = false;
+  recovery.tried.clear();
   run.accusations.clear();
   run.accuser_killed.reset();
   run.settle_deadline = run.quiet_deadline = absl::InfiniteFuture();
@@ -109,6 +113,12 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
 
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
+  const plan::RankList back = std::exchange(job.returning, {});
+  if (absl::IsFailedPrecondition(plan.status()) && job.state.request->waits)
+    return WaitForLost(job, plan.status());
+  for (const Rank rank : back) {
+    if (recovery.lost.erase(rank.value) != 0) recovery.back.insert(rank.value);
+  }
   if (!plan.ok()) {
     FailureCause cause = recovery.cause;
     absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
@@ -228,9 +238,10 @@ void Coordinator::CheckRecovered(Job& job) {
   Run& run = *job.run;
   if (!recovery.began || !run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
   run.start_deadline = absl::InfiniteFuture();
-  const std::string after =
-      absl::StrCat("training goes on behind step ", job.state.start->step(), " after ",
-                   absl::FormatDuration(absl::Trunc(now_ - recovery.since, absl::Milliseconds(1))));
+  const std::string after = absl::StrCat(
+      "training goes on behind step ",
+      job.state.start.has_value() ? job.state.start->step() : job.state.FirstStep(), " after ",
+      absl::FormatDuration(absl::Trunc(now_ - recovery.since, absl::Milliseconds(1))));
   if (!recovery.lost.empty() || recovery.back.empty()) {
     const std::string without =
         recovery.lost.empty() ? "with all its ranks"
@@ -243,6 +254,7 @@ void Coordinator::CheckRecovered(Job& job) {
                                            " again ", after),
                               job.state.epoch});
   }
+  for (const int32_t rank : recovery.back) job.lost_again.erase(rank);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;
   for (const Team& team : run.teams) TellWish(job, team);

@@ -27,7 +27,8 @@ std::string RanksText(const plan::RankList& ranks) {
 // Of training that has gone on since the epoch began, and is not about to end.
 bool Coordinator::MayReturn(const Job& job) const {
   const JobRequest& request = *job.state.request;
-  if (!request.recovers || job.state.layout->lost.size() <= request.lost.size()) return false;
+  if (!request.recovers || !request.rejoins) return false;
+  if (job.state.layout->lost.size() <= request.lost.size()) return false;
   if (job.state.phase != job::JobPhase::kRunning || !job.run.has_value()) return false;
   if (job.recovery.has_value() || job.planning.has_value() || job.state.ending.has_value())
     return false;
@@ -36,40 +37,52 @@ bool Coordinator::MayReturn(const Job& job) const {
 }
 
 plan::RankList Coordinator::RanksThatMayReturn(const Job& job) const {
+  std::set<int32_t> away;
+  for (const Rank rank : job.state.layout->lost) away.insert(rank.value);
+  if (job.recovery.has_value()) away.insert(job.recovery->lost.begin(), job.recovery->lost.end());
   plan::RankList ranks;
-  for (const Rank rank : job.state.layout->lost) {
-    const Team* team = job.run->TeamOfRank(rank.value);
-    if (team == nullptr || Contains(job.state.request->lost, rank)) continue;
+  for (const int32_t rank : away) {
+    const Team* team = job.run->TeamOfRank(rank);
+    if (team == nullptr || Contains(job.state.request->lost, Rank{rank})) continue;
     const auto node = nodes_.find(team->node);
     if (node == nodes_.end() || !node->second.Schedulable()) continue;
-    const int32_t device = team->devices[static_cast<size_t>(rank.value - team->first_rank)];
-    if (node->second.failed_devices.contains(device)) continue;
-    const auto kept_out = job.kept_out.find(rank.value);
-    if (kept_out != job.kept_out.end() && kept_out->second == node->second.incarnation) continue;
-    ranks.push_back(rank);
+    const int32_t device = team->devices[static_cast<size_t>(rank - team->first_rank)];
+    if (node->second.failed_devices.contains(device) || IsKeptOut(job, rank, node->second))
+      continue;
+    ranks.push_back(Rank{rank});
   }
   return ranks;
 }
 
 void Coordinator::ConsiderReturn(Job& job) {
-  if (!MayReturn(job)) return;
+  const bool waits = job.recovery.has_value() && job.recovery->waiting && !job.planning.has_value();
+  if (!waits && !MayReturn(job)) return;
   plan::RankList back = RanksThatMayReturn(job);
   std::set<NodeName> unprepared;
   std::erase_if(back, [&](Rank rank) {
     const Team& team = *job.run->TeamOfRank(rank.value);
     const auto prepared = job.prepared.find(team.node);
     const Incarnation incarnation = nodes_.at(team.node).incarnation;
-    // Whoever runs ranks of the epoch has the data.
     const bool has_data =
-        job.run->HasWork(team) || (prepared != job.prepared.end() &&
-                                   prepared->second.of == incarnation && prepared->second.done);
+        HasRanks(job, team) || (prepared != job.prepared.end() &&
+                                prepared->second.of == incarnation && prepared->second.done);
     if (!has_data) unprepared.insert(team.node);
     return !has_data;
   });
   for (const NodeName& name : unprepared) PrepareReturn(job, nodes_.at(name));
   if (back.empty()) return;
+  if (waits) return GoOnWith(job, back);
   job.returning = back;
   OrderPlan(job, *job.state.placement, job.state.layout, /*lost=*/{}, std::move(back));
+}
+
+// Whoever runs ranks has the data.
+bool Coordinator::HasRanks(const Job& job, const Team& team) {
+  for (int32_t rank = team.first_rank; rank < team.end_rank(); ++rank) {
+    const bool lost = job.recovery.has_value() && job.recovery->lost.contains(rank);
+    if (job.run->ranks[static_cast<size_t>(rank)].used && !lost) return true;
+  }
+  return false;
 }
 
 void Coordinator::PrepareReturn(Job& job, const Node& node) {
@@ -97,9 +110,9 @@ void Coordinator::OnReturnPrepared(Job& job, const Node& node, const CommandFini
 
 void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   const plan::RankList back = std::exchange(job.returning, {});
-  if (!plan.ok() || !MayReturn(job)) {
-    if (plan.ok()) return;
-    KeepOut(job, back);
+  if (plan.ok() && !MayReturn(job)) return;
+  if (!plan.ok()) {
+    for (const Rank rank : back) NoteLostAgain(job, rank.value);
     Commit(job, EventRecorded{"ReturnRefused",
                               absl::StrCat("ranks ", RanksText(back),
                                            " cannot be taken back: ", plan.status().message()),
@@ -111,17 +124,23 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   OnRecoveryPlanned(job, plan);
 }
 
-// Until their node's process is another one: they would come and go for ever.
-void Coordinator::KeepOut(Job& job, const plan::RankList& ranks) {
-  for (const Rank rank : ranks) {
-    const Team* team = job.run->TeamOfRank(rank.value);
-    const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
-    if (node != nodes_.end()) job.kept_out[rank.value] = node->second.incarnation;
-  }
+bool Coordinator::IsKeptOut(const Job& job, int32_t rank, const Node& node) const {
+  constexpr int32_t kTimesMax = 3;  // then it stays out while that process of its node lives
+  const auto lost = job.lost_again.find(rank);
+  return lost != job.lost_again.end() && lost->second.of == node.incarnation &&
+         lost->second.times >= kTimesMax;
 }
 
-void Coordinator::NoteLostAgain(Job& job, const FailureCause& cause,
-                                const std::set<int32_t>& lost) {
+void Coordinator::NoteLostAgain(Job& job, int32_t rank) {
+  const Team* team = job.run->TeamOfRank(rank);
+  const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
+  if (node == nodes_.end()) return;
+  Job::LostAgain& again = job.lost_again[rank];
+  if (again.of != node->second.incarnation) again = {.of = node->second.incarnation};
+  ++again.times;
+}
+
+void Coordinator::NoteLost(Job& job, const FailureCause& cause, const std::set<int32_t>& lost) {
   for (const int32_t rank : lost) {
     const Team* team = job.run->TeamOfRank(rank);
     const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
@@ -130,7 +149,7 @@ void Coordinator::NoteLostAgain(Job& job, const FailureCause& cause,
       node->second.failed_devices.insert(
           team->devices[static_cast<size_t>(rank - team->first_rank)]);
     }
-    if (job.recovery.has_value() && job.recovery->back.contains(rank)) KeepOut(job, {Rank{rank}});
+    if (job.recovery.has_value() && job.recovery->back.contains(rank)) NoteLostAgain(job, rank);
   }
 }
 

@@ -72,10 +72,12 @@ class Applier {
     state_.host_memory = body.host_memory;
     // Losses before the next epoch has begun belong to the recovery that is under way; ranks that
     // come back are none.
-    const bool is_recovery = body.state_epoch != Epoch{0} &&
-                             body.state_epoch != state_.state_epoch &&
-                             body.layout->lost.size() >= lost_before;
-    if (is_recovery) state_.recoveries.push_back(time_);
+    const bool goes_back = is_new && body.state_epoch == Epoch{0};
+    const bool goes_on = body.state_epoch != Epoch{0} && body.state_epoch != state_.state_epoch;
+    const bool loses = body.layout->lost.size() >= lost_before;
+    if (state_.phase == job::JobPhase::kRunning && (goes_back || (goes_on && loses)))
+      state_.recoveries.push_back(time_);
+    if (goes_back) state_.begun = std::nullopt;
     state_.state_epoch = body.state_epoch;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),

@@ -32,7 +32,9 @@ Remedy OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
 }
 
 // A coordinator that came back while ranks started finds that some did not: none can have trained.
-Remedy OnRanksLost(const Run& run, const NodeName& name) {
+Remedy OnRanksLost(const Policy& policy, const Run& run, const NodeName& name) {
+  if (policy.may_recover && run.stage != Run::Stage::kReattaching)
+    return {Course::kRecover, absl::StrCat("training goes on without the ranks on node ", name)};
   if (run.stage != Run::Stage::kReattaching) {
     return {Course::kFail, absl::StrCat("this release does not recover from ",
                                         job::ToString(FailureKind::kRanksLost))};
@@ -43,7 +45,9 @@ Remedy OnRanksLost(const Run& run, const NodeName& name) {
 
 // A node that has seen a later epoch of the job than the store knows: ranks that it does not start
 // keep all others from training.
-Remedy OnStartFailed(const Run& run, const NodeName& name) {
+Remedy OnStartFailed(const Policy& policy, const Run& run, const NodeName& name) {
+  if (policy.may_recover)
+    return {Course::kRecover, absl::StrCat("training goes on without node ", name)};
   if (run.epoch_seen.value == 0) {
     return {Course::kFail, absl::StrCat("this release does not recover from ",
                                         job::ToString(FailureKind::kStartFailed))};
@@ -59,13 +63,16 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kNodeLost:
       return OnNodeLost(policy, run, loss.node, cluster);
     case FailureKind::kRanksLost:
-      return OnRanksLost(run, loss.node);
+      return OnRanksLost(policy, run, loss.node);
     case FailureKind::kStartFailed:
-      return OnStartFailed(run, loss.node);
+      return OnStartFailed(policy, run, loss.node);
     case FailureKind::kRankCrashed:
     case FailureKind::kRankExited:
       if (policy.may_recover) return {Course::kRecover, "training goes on without the rank"};
       return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
+    case FailureKind::kStateLost:
+      if (policy.may_go_back) return {Course::kGoBack, "training goes back to its last checkpoint"};
+      return {Course::kFail, "there is no checkpoint that it could go back to"};
     case FailureKind::kRankKilled:
     case FailureKind::kRankHung:
     case FailureKind::kPeerLost:

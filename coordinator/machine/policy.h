@@ -2,8 +2,8 @@
 //
 // One pure function over the closed list of failures (core/job/failure.h). The courses that this
 // release can take: let the job fail, wait for what is missing, start an epoch anew that no rank
-// has trained in, and go on without what is lost. Whoever sees a failure names its cause; RemedyFor
-// alone says what follows, and Coordinator::OnFailure carries it out.
+// has trained in, go on without what is lost, and go back to a checkpoint. Whoever sees a failure
+// names its cause; RemedyFor alone says what follows, and Coordinator::OnFailure carries it out.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ namespace phalanx::coordinator {
 struct Policy {
   bool may_wait = true;
   bool may_recover = false;  // training may go on without a rank, from where it stands
+  bool may_go_back = false;  // to a checkpoint, or to the beginning if nothing is decided yet
 };
 
 // One failure. `node` is empty where it has none.
@@ -28,7 +29,7 @@ struct Loss {
   NodeName node;
 };
 
-enum class Course : uint8_t { kFail, kWait, kStartAnew, kRecover };
+enum class Course : uint8_t { kFail, kWait, kStartAnew, kRecover, kGoBack };
 
 struct Remedy {
   Course course = Course::kFail;

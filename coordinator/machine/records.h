@@ -45,7 +45,10 @@ struct JobRequest {
   int64_t corrupt_max = 16;  // distinct corrupt samples; one more and the job fails
   absl::Duration time_limit = absl::InfiniteDuration();  // from when its epoch starts
   bool checkpoints = false;                              // it has a checkpoint section
-  bool recovers = false;  // its ladder has a rung on which training goes on without a lost rank
+  bool recovers = false;  // its ladder has a rung on which training goes on after a loss
+  bool waits = false;     // for what is lost, where the rest cannot go on
+  bool restarts = false;  // from a checkpoint, where state is lost
+  bool rejoins = false;   // ranks that are back are taken again
   job::Budget budget;     // of its recoveries
   int32_t priority = 0;
   int32_t world = 0;    // ranks

@@ -1,6 +1,7 @@
 #include "coordinator/machine/recovery.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -17,6 +18,10 @@ absl::Status CheckHomes(int32_t rank, const RankQuiet& quiet, int64_t step) {
 }
 
 }  // namespace
+
+std::string LostText(const Recovery& recovery) {
+  return absl::StrCat("ranks ", absl::StrJoin(recovery.lost, ", "));
+}
 
 absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,
                                   const std::optional<EpochStart>& reported) {

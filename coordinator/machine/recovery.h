@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "coordinator/machine/events.h"
@@ -27,9 +28,15 @@ struct Recovery {
   std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
   std::set<int32_t> back;     // ranks that were left out before and are not any more
   std::map<int32_t, RankQuiet> quiets;
-  bool planned = false;  // the layout of the next epoch is stored, and its ranks are assigned
-  bool began = false;    // from where it goes on is stored
+  bool waiting = false;     // what is left cannot go on without some of the lost
+  std::set<int32_t> tried;  // with these back it still could not
+  bool goes_back = false;   // to a checkpoint: no state is asked for
+  bool planned = false;     // the layout of the next epoch is stored, and its ranks are assigned
+  bool began = false;       // from where it goes on is stored
 };
+
+// "ranks 3, 4".
+std::string LostText(const Recovery& recovery);
 
 // From where the next epoch goes on: the last step that any of them knows to be decided, or that
 // was `reported`. Errors: Internal, naming ranks and step, where two know a step to be decided

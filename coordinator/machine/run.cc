@@ -12,8 +12,9 @@ std::string Team::PreparingName() const {
 }
 
 Instant Run::NextDeadline() const {
-  Instant next = std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
-                           settle_deadline, quiet_deadline, publish_deadline, end_deadline});
+  Instant next =
+      std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
+                settle_deadline, quiet_deadline, hold_deadline, publish_deadline, end_deadline});
   for (const Team& team : teams) next = std::min(next, team.missing_deadline);
   return next;
 }
@@ -41,7 +42,7 @@ Team* Run::TeamOfRank(int32_t rank) {
 void Run::MoveDeadlines(absl::Duration by) {
   for (Instant* deadline :
        {&prepare_deadline, &start_deadline, &reattach_deadline, &rendezvous_deadline,
-        &settle_deadline, &quiet_deadline, &publish_deadline}) {
+        &settle_deadline, &quiet_deadline, &hold_deadline, &publish_deadline}) {
     *deadline += by;
   }
   for (Team& team : teams) team.missing_deadline += by;

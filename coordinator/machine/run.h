@@ -79,6 +79,7 @@ struct Run {
   // Where the state of ranks stands that have left the epoch, should others be found to be lost.
   std::map<int32_t, RankQuiet> quiets;
   Instant quiet_deadline = absl::InfiniteFuture();  // for the ranks of the epoch before (Recovery)
+  Instant hold_deadline = absl::InfiniteFuture();   // for lost ranks that the job waits for
 
   // By step: those that some ranks have not written, and those whose turn to be published has not
   // come. Ranks are not equally fast, and reports of two nodes come in any order.

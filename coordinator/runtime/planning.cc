@@ -30,11 +30,14 @@ std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
   return bytes;
 }
 
-// Whether some rung of it is that training goes on without a lost rank.
+bool Has(const std::vector<job::Rung>& ladder, job::Rung rung) {
+  return std::find(ladder.begin(), ladder.end(), rung) != ladder.end();
+}
+
+// Whether some rung of it is that training goes on after a loss.
 bool GoesOn(const std::vector<job::Rung>& ladder) {
-  return std::any_of(ladder.begin(), ladder.end(), [](job::Rung rung) {
-    return rung == job::Rung::kShrink || rung == job::Rung::kDropReplica;
-  });
+  return Has(ladder, job::Rung::kShrink) || Has(ladder, job::Rung::kDropReplica) ||
+         Has(ladder, job::Rung::kWait);
 }
 
 }  // namespace
@@ -64,6 +67,9 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
                      .checkpoints = spec.checkpoint.has_value(),
                      .recovers = GoesOn(spec.recovery.ladder),
+                     .waits = Has(spec.recovery.ladder, job::Rung::kWait),
+                     .restarts = Has(spec.recovery.ladder, job::Rung::kRestart),
+                     .rejoins = spec.recovery.rejoin == job::Rejoin::kAuto,
                      .budget = spec.recovery.budget,
                      .priority = spec.priority,
                      .world = spec.World(),

@@ -36,6 +36,9 @@ class Encoder {
       ToProto(request.time_limit, summary->mutable_time_limit());
     summary->set_checkpoints(request.checkpoints);
     summary->set_recovers(request.recovers);
+    summary->set_rejoins(request.rejoins);
+    summary->set_waits(request.waits);
+    summary->set_restarts(request.restarts);
     summary->set_recoveries_max(request.budget.total);
     summary->set_recoveries_without_progress_max(request.budget.without_progress);
     ToProto(request.budget.window, summary->mutable_recovery_window());
@@ -118,6 +121,9 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   if (summary.has_time_limit()) request.time_limit = FromProto(summary.time_limit());
   request.checkpoints = summary.checkpoints();
   request.recovers = summary.recovers();
+  request.rejoins = summary.rejoins();
+  request.waits = summary.waits();
+  request.restarts = summary.restarts();
   if (summary.has_recovery_window()) {
     request.budget = {.total = summary.recoveries_max(),
                       .without_progress = summary.recoveries_without_progress_max(),

@@ -192,6 +192,7 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       event.report = *std::move(quiet);
       return event;
     }
+    case v1::RankReport::kDied:
     case v1::RankReport::REPORT_NOT_SET:
       break;
   }

@@ -102,8 +102,13 @@ constexpr std::array kFailures = {
                   "a rank process stood still, and its worker ended it",
                   "find out who stops processes on that node (SIGSTOP, a debugger, a frozen "
                   "container) or what it waits for; then submit the job again"},
+    FailureTraits{
+        K::kStateLost, "StateLost", true, Fault::kNode,
+        "all homes of some optimizer state went at once, and there is no checkpoint",
+        "give the job a checkpoint section, or raise recovery.state_copies; then submit it "
+        "again"},
 };
-static_assert(kFailures.size() == static_cast<size_t>(K::kRankHung));
+static_assert(kFailures.size() == static_cast<size_t>(K::kStateLost));
 
 }  // namespace
 

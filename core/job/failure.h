@@ -43,6 +43,7 @@ enum class FailureKind : uint8_t {
   kCheckpointUnavailable = 24,
   kTimeLimit = 25,
   kRankHung = 26,
+  kStateLost = 27,
 };
 
 enum class Fault : uint8_t {

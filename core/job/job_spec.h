@@ -35,6 +35,7 @@ enum class DeviceKind : uint8_t { kCpu, kGpu };
 enum class Rung : uint8_t { kSpare, kShrink, kDropReplica, kRestart, kWait };
 enum class Widths : uint8_t { kOwn, kParity };
 enum class StateHome : uint8_t { kAuto, kMirror, kHost };
+enum class Rejoin : uint8_t { kAuto, kManual };
 
 // The shape of one module. Which fields count depends on the family; the others are 0.
 struct Architecture {
@@ -143,6 +144,7 @@ struct Recovery {
   StateHome state_home = StateHome::kAuto;
   int32_t state_copies = 2;
   int64_t state_every = 1;
+  Rejoin rejoin = Rejoin::kAuto;
   Budget budget;
 };
 

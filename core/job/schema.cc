@@ -30,6 +30,7 @@ constexpr string_view kDeviceNames[] = {"cpu", "gpu"};
 constexpr string_view kRungNames[] = {"spare", "shrink", "drop-replica", "restart", "wait"};
 constexpr string_view kWidthsNames[] = {"own", "parity"};
 constexpr string_view kStateHomeNames[] = {"auto", "mirror", "host"};
+constexpr string_view kRejoinNames[] = {"auto", "manual"};
 constexpr string_view kApiVersions[] = {"phalanx/v1"};
 constexpr string_view kKinds[] = {"TrainingJob"};
 constexpr string_view kProjectorNames[] = {"mlp"};
@@ -268,6 +269,9 @@ constexpr Field kRecovery[] = {
      .high = 16, .doc = "Homes of every piece of state."},
     {.name = "state_every", .type = T::kInteger, .at = Bound<&Recovery::state_every>, .low = 1,
      .high = 1 << 30, .doc = "Steps between copies of the state in host memory."},
+    {.name = "rejoin", .type = T::kChoice, .at = Bound<&Recovery::rejoin>, .choices = kRejoinNames,
+     .acted_on = false,
+     .doc = "Whether devices that are back are taken again, at a step boundary, or stay left out."},
     {.name = "budget", .type = T::kMapping, .at = Bound<&Recovery::budget>, .fields = kBudget,
      .acted_on = false, .doc = "How often a job may recover before it fails."},
 };

@@ -218,6 +218,8 @@ v1::OpenSessionRequest MessageOf(const SendReport& action) {
     report.mutable_event()->set_message(Utf8Of(note->message, kTextBytesMax));
   } else if (std::holds_alternative<RankDeath>(action.report)) {
     report.mutable_died();
+  } else if (std::holds_alternative<RankNeverRan>(action.report)) {
+    report.mutable_quiet()->set_context_ok(true);
   } else {
     const RankExit& exit = std::get<RankExit>(action.report);
     v1::RankExited& exited = *report.mutable_exited();

@@ -86,12 +86,16 @@ absl::Status EpochRun::ChangeLayout() {
                                                                   return training.stop_requested();
                                                                 }));
   if (holdings.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no process of the job holds state of step ", start_.decision.step,
-                     " that epoch ", epoch(), " could go on from"));
+    return job::WithKind(job::FailureKind::kStateLost,
+                         absl::FailedPreconditionError(absl::StrCat(
+                             "no process of the job holds state of step ", start_.decision.step,
+                             " that epoch ", epoch(), " could go on from")));
   }
-  ASSIGN_OR_RETURN(const train::Transfers transfers, train::TransfersInto(plan_, holdings));
-  RETURN_IF_ERROR(training.Enter(plan_, transfers, group));
+  const absl::StatusOr<train::Transfers> transfers = train::TransfersInto(plan_, holdings);
+  if (absl::IsFailedPrecondition(transfers.status()))
+    return job::WithKind(job::FailureKind::kStateLost, transfers.status());
+  RETURN_IF_ERROR(transfers.status());
+  RETURN_IF_ERROR(training.Enter(plan_, *transfers, group));
   kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();
 }
@@ -110,14 +114,14 @@ absl::Status EpochRun::FindCheckpoint() {
   first_step_ = start_.decision.step + 1;
   if (!order_.assign().has_checkpoint()) return absl::OkStatus();
   const v1::CheckpointSource& source = order_.assign().checkpoint();
-  // The job may have gone on since, and its processes keep a later state: then nobody needs it.
-  if (goes_on() && source.step() + 1 != first_step_) return absl::OkStatus();
+  if (goes_on()) return absl::OkStatus();  // processes keep a later state
   absl::StatusOr<checkpoint::CheckpointLock> lock =
       checkpoint::CheckpointLock::ToRead(source.path());
   if (!lock.ok()) return OfCheckpoint(lock.status());
   absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ReadManifestOf(source.path());
   if (!manifest.ok()) return OfCheckpoint(manifest.status());
-  if (Digest(checkpoint::WriteManifest(*manifest)) != source.manifest_digest()) {
+  const std::string& chosen = source.manifest_digest();
+  if (!chosen.empty() && Digest(checkpoint::WriteManifest(*manifest)) != chosen) {
     return OfCheckpoint(absl::UnavailableError(
         "its manifest is another one than that which was chosen: nodes see different folders"));
   }

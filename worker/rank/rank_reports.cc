@@ -40,7 +40,9 @@ train::Verdict FromProto(v1::StepDecision::Verdict verdict) {
 }  // namespace
 
 bool IsCollateral(const absl::Status& ended) {
-  return absl::IsCancelled(ended) || job::KindOf(ended) == job::FailureKind::kPeerLost;
+  const job::FailureKind kind = job::KindOf(ended);
+  return absl::IsCancelled(ended) || kind == job::FailureKind::kPeerLost ||
+         kind == job::FailureKind::kStateLost;
 }
 
 v1::RankError ErrorReport(const absl::Status& ended) {

@@ -30,6 +30,7 @@ TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure)
                      .vision = GetParam().vision,
                      .language = GetParam().language,
                      .batch = 7,
+                     .recovery = "{rejoin: manual}",
                      .output = "whole"};
   ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options)).id()).phase(),
             v1::JOB_PHASE_SUCCEEDED);

@@ -70,13 +70,15 @@ struct RankNote {
   std::string type;
   std::string message;
 };
+// A rank without a process that has run the epoch, or ever will: it keeps nothing of it.
+struct RankNeverRan {};
 struct SendReport {
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
   // A RankReport whose job, epoch and rank are to be replaced by these, what is wrong with its
-  // process or its device, or the end of it.
-  std::variant<std::string, RankFault, RankNote, RankDeath, RankExit> report;
+  // process or its device, that it has none, or the end of it.
+  std::variant<std::string, RankFault, RankNote, RankNeverRan, RankDeath, RankExit> report;
 };
 
 // From now on all jobs are of this store; nothing is kept for others.

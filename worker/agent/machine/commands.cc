@@ -56,7 +56,11 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   RememberEpoch(command.job, command.epoch);
   if (present != assignments_.end()) {
     AnswerAssign(present->second, absl::AbortedError("superseded by a newer epoch"));
-    if (!command.goes_on) reports_.Retire(command.job, Epoch{command.epoch.value - 1});
+    if (command.goes_on) {
+      TellNeverRan(present->second);
+    } else {
+      reports_.Retire(command.job, Epoch{command.epoch.value - 1});
+    }
   }
   assignment.command = std::make_shared<const AssignCommand>(command);
   assignment.to_answer.push_back(number);

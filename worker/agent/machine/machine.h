@@ -221,6 +221,7 @@ class Machine {
   absl::Status CheckPlacement(const AssignCommand& command,
                               std::map<int32_t, int32_t>* ranks) const;
   void Adopt(JobId job, Assignment& assignment);
+  void TellNeverRan(const Assignment& assignment);
   void StartProcesses();
   void StopEpochIn(ProcessNumber number, Process& process);
   // `process` has ended, or will, before its work was done: so has its epoch on this node.

@@ -216,6 +216,22 @@ void Machine::Adopt(JobId job, Assignment& assignment) {
   }
 }
 
+// Processes that are to say that they are quiet, and do not know of the epoch: it was over before
+// they were there, or had left the one before.
+void Machine::TellNeverRan(const Assignment& assignment) {
+  const AssignCommand& command = *assignment.command;
+  for (const auto& [device, rank] : assignment.rank_of_device) {
+    const bool runs = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+      const Process& process = entry.second;
+      return process.job == command.job && process.device == device &&
+             process.epoch == command.epoch && process.state != ProcessState::kStarting &&
+             process.state != ProcessState::kEnding;
+    });
+    if (!runs) reports_.Add({command.job, command.epoch, rank, RankNeverRan{}}, ReportKind::kOther);
+  }
+  SendQueuedReports();
+}
+
 void Machine::StartProcesses() {
   if (draining_) return;
   for (auto& [job, assignment] : assignments_) {

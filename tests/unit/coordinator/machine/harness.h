@@ -80,6 +80,8 @@ class Harness {
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.limits, order.epoch);
       if (plan.ok() && order.layout.has_value()) Change(order, *plan);
+      if (order.request->document.text == "needs every rank" && !order.lost.empty())
+        plan = absl::FailedPreconditionError("no replica of module language is left");
       Step(PlanComputed{order.number, std::move(plan)});
     }
   }

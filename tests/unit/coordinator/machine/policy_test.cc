@@ -66,6 +66,7 @@ TEST(PolicyTest, RemedyFor_EveryKind) {
       {FailureKind::kCheckpointUnavailable, Course::kFail, Course::kFail, kNoRecovery},
       {FailureKind::kTimeLimit, Course::kFail, Course::kFail, kNoRecovery},
       {FailureKind::kRankHung, Course::kFail, Course::kFail, kNoRecovery},
+      {FailureKind::kStateLost, Course::kFail, Course::kFail, "no checkpoint"},
   };
   ASSERT_EQ(table.size(), job::AllFailures().size());
   for (size_t i = 0; i < table.size(); ++i) {

@@ -16,6 +16,7 @@ namespace phalanx::coordinator {
 inline JobRequestPtr AJobThatRecovers(const std::string& name, int32_t devices) {
   JobRequest request = *AJob(name, devices);
   request.recovers = true;
+  request.rejoins = true;
   return std::make_shared<const JobRequest>(std::move(request));
 }
 

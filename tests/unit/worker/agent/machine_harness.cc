@@ -62,6 +62,7 @@ std::string ToLine(const Action& action) {
                            return absl::StrCat("note ", note.type, ": ", note.message);
                          },
                          [](const RankDeath&) { return std::string("died"); },
+                         [](const RankNeverRan&) { return std::string("never ran"); },
                          [](const RankExit& exit) {
                            return absl::StrCat("exit ", exit.exit_code, " signal ", exit.signal,
                                                exit.expected ? " expected" : "");

@@ -49,6 +49,21 @@ TEST(AgentMachineTest, Assign_AfterPrepareDataOfTheSameDocument_DoesNotPrepareAg
               ElementsAre("StartProcess p1 job-7/1 rank 2 device 0"));
 }
 
+// The coordinator waits for all ranks of an epoch to leave it.
+TEST(AgentMachineTest, ProcessThatIsStillStarting_HasNotRunTheEpochThatIsReplaced) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0, 2}));
+  h.DataReady(1);
+  h.Feed(RankHelloReceived{kP2});
+  AssignCommand next = h.AnAssign(2, {0, 2});
+  next.goes_on = true;
+  const std::vector<std::string> said = h.Command(2, next);
+  EXPECT_THAT(said, Contains("Report job-7/1 rank 2 never ran"));
+  EXPECT_THAT(said, Not(Contains("Report job-7/1 rank 3 never ran"))) << "it says so itself";
+  EXPECT_THAT(h.Feed(RankHelloReceived{kP1}), ElementsAre("RunEpoch p1 job-7/2 rank 2 device 0"));
+}
+
 TEST(AgentMachineTest, PrepareData_ThatFails_AnswersWithItsStatus) {
   Harness h;
   h.Welcome();
@@ -332,6 +347,19 @@ TEST(AgentMachineTest, Death_IsReportedBeforeTheExit_AndEndsTheEpochOfTheOthers)
               ElementsAre("RunEpoch p2 job-7/2 rank 3 device 1", "Result 3 OK"));
   EXPECT_THAT(h.Feed(EpochStopped{ProcessNumber{3}, Epoch{1}}),
               ElementsAre("RunEpoch p3 job-7/2 rank 4 device 2"));
+}
+
+// It has said itself where it stands.
+TEST(AgentMachineTest, RankThatHasLeftAnEpochWithAnother_HasRunIt) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Feed(ProcessDied{kP1});
+  h.Feed(EpochStopped{kP2, Epoch{1}});
+  AssignCommand next = h.AnAssign(2, {0, 1});
+  next.without_work = {2};
+  next.goes_on = true;
+  EXPECT_THAT(h.Command(2, next), Not(Contains(HasSubstr("never ran"))));
 }
 
 TEST(AgentMachineTest, ExitOfARankWhoseWorkIsNotDone_EndsTheEpochOfTheOthers) {

@@ -60,6 +60,10 @@ TEST(TranslateTest, Heartbeat_SaysWhatWaitsBehindWhom) {
 TEST(TranslateTest, Fault_IsTheErrorOfItsRank) {
   const v1::RankReport report =
       MessageOf(SendReport{JobId{7}, Epoch{2}, 1, RankFault{"it said nothing"}}).rank_report();
+  EXPECT_TRUE(MessageOf(SendReport{JobId{7}, Epoch{2}, 1, RankNeverRan{}})
+                  .rank_report()
+                  .quiet()
+                  .context_ok());
   EXPECT_EQ(report.error().message(), "it said nothing");
   EXPECT_EQ(report.error().kind(), v1::FAILURE_KIND_RANK_ERROR);
   EXPECT_EQ(report.rank(), 1);

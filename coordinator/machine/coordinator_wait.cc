@@ -1,0 +1,101 @@
+// Where what is left of a job cannot go on by itself: it waits for what is lost, and goes back to
+// its last checkpoint where state is lost.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+
+void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
+  Recovery& recovery = *job.recovery;
+  recovery.waiting = true;
+  if (job.run->hold_deadline == absl::InfiniteFuture()) {
+    SetDeadline(job, job.run->hold_deadline, options_.hold_timeout);
+    Commit(job, EventRecorded{"Waiting",
+                              absl::StrCat("what is left cannot go on: ", why.message(),
+                                           "; the job waits up to ",
+                                           absl::FormatDuration(options_.hold_timeout), " for ",
+                                           LostText(recovery)),
+                              job.state.epoch});
+  }
+  ConsiderReturn(job);
+}
+
+void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
+  Recovery& recovery = *job.recovery;
+  std::set<int32_t> there;
+  for (const Rank rank : back) there.insert(rank.value);
+  if (there == recovery.tried) return;
+  recovery.tried = there;
+  recovery.waiting = false;
+  const plan::RankList& without = job.state.layout->lost;
+  const auto is_without = [&](Rank rank) {
+    return std::find(without.begin(), without.end(), rank) != without.end();
+  };
+  plan::RankList gone, returned;
+  for (const int32_t rank : recovery.lost) {
+    if (!there.contains(rank) && !is_without(Rank{rank})) gone.push_back(Rank{rank});
+  }
+  std::copy_if(back.begin(), back.end(), std::back_inserter(returned), is_without);
+  job.returning = back;
+  OrderPlan(job, *job.state.placement, job.state.layout, std::move(gone), std::move(returned));
+}
+
+void Coordinator::OnHoldDeadline(Job& job) {
+  job.run->hold_deadline = absl::InfiniteFuture();
+  FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
+  absl::StrAppend(&cause.message,
+                  "; what is left cannot go on, and nothing of it came back within ",
+                  absl::FormatDuration(options_.hold_timeout));
+  Fail(job, std::move(cause));
+}
+
+std::optional<CheckpointSource> Coordinator::LastCheckpoint(const Job& job) {
+  const auto& last = job.state.last_checkpoint;
+  if (last.has_value()) return CheckpointSource{.path = last->path, .step = last->step};
+  return job.state.checkpoint;
+}
+
+bool Coordinator::MayGoBack(const Job& job) const {
+  if (!job.state.request->restarts || job.state.phase != job::JobPhase::kRunning) return false;
+  if (!job.run.has_value() || job.state.ending.has_value()) return false;
+  const bool nothing_decided = job.state.start.has_value() && job.state.start->step() == 0;
+  return LastCheckpoint(job).has_value() || nothing_decided;
+}
+
+void Coordinator::GoBack(Job& job, FailureCause cause) {
+  if (job.recovery.has_value() && job.recovery->goes_back && !job.recovery->planned) return;
+  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  const Instant since = job.recovery.has_value() ? job.recovery->since : now_;
+  Commit(job,
+         EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
+  if (job.planning.has_value()) {
+    actions_.push_back(DropPlan{job.planning->number});
+    EndPlanning(job);
+  }
+  job.recovery = Recovery{.cause = std::move(cause), .since = since, .goes_back = true};
+  OrderPlan(job, *job.state.placement, job.state.layout);
+}
+
+void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+  if (!plan.ok()) {
+    FailureCause cause = job.recovery->cause;
+    absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
+    return Fail(job, std::move(cause));
+  }
+  job.run = MakeRun(plan->layout);
+  WatchEnd(job);
+  job.run->data_digest = plan->layout.data_digest;
+  job.decided.reset();
+  Commit(job, EpochPlanned{.layout = plan->layout,
+                           .plan_digest = plan->digest,
+                           .checkpoint = LastCheckpoint(job),
+                           .host_memory = plan->host_memory});
+  ChargeNodes(job);
+  job.recovery->planned = job.recovery->began = true;
+  AssignAll(job);
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,103 @@
+// What is left of a job cannot go on by itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/unit/coordinator/machine/recovering.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+using job::JobPhase;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class WaitTest : public RecoveringTest {
+ protected:
+  JobId TrainOn(const std::function<void(JobRequest&)>& alter) {
+    node_ = h_.Open("n", 2);
+    JobRequest request = *AJobThatRecovers("a", 2);
+    request.waits = request.restarts = true;
+    alter(request);
+    const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+    h_.commands.clear();
+    return job;
+  }
+  // No layout without a rank can be.
+  JobId TrainIndivisible() {
+    return TrainOn([](JobRequest& request) { request.document.text = "needs every rank"; });
+  }
+};
+
+TEST_F(WaitTest, RankThatIsNeeded_IsStartedAgainAndTheOthersWaitForIt) {
+  const JobId job = TrainIndivisible();
+  Step(job, 3, 1);
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_THAT(Events(job, "Waiting"), ElementsAre(HasSubstr("up to 10m for ranks 1")));
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  // Its node has another process for it.
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
+  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+  h_.Report(node_, job, 0, Quiet(3));
+  EXPECT_THAT(BegunBehind(), ElementsAre(3));
+}
+
+TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
+  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
+  JobRequest request = *AJobThatRecovers("two nodes", 2);
+  request.waits = true;
+  request.document.text = "needs every rank";
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  h_.Prepare(a);
+  h_.Prepare(b);
+  h_.Report(a, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  h_.Feed(SessionClosed{b});
+  for (int i = 0; i < 6; ++i) {
+    h_.Advance(absl::Seconds(4));
+    h_.Feed(HeartbeatReceived{.session = a});
+  }
+  EXPECT_EQ(h_.views[job]->reason, "waits for ranks 1");
+  for (int i = 0; i < 160; ++i) {
+    h_.Advance(absl::Seconds(4));
+    h_.Feed(HeartbeatReceived{.session = a});
+  }
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("nothing of it came back within 10m"));
+}
+
+TEST_F(WaitTest, StateThatIsLost_ComesFromTheLastCheckpoint) {
+  const JobId job = TrainOn([](JobRequest& request) { request.checkpoints = true; });
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(7));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  // There is none: the job cannot go on.
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kStateLost);
+}
+
+// Nothing is lost with the state of the beginning.
+TEST_F(WaitTest, StateThatIsLostBeforeAnyStep_IsMadeAnew) {
+  const JobId job = TrainOn([](JobRequest&) {});
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(0));
+  ASSERT_EQ(h_.State(job).start->step(), 0);
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const Assign assigned = h_.Commands<Assign>(node_).back().second;
+  EXPECT_FALSE(assigned.goes_on);
+  EXPECT_FALSE(assigned.checkpoint.has_value());
+  h_.Report(node_, job, 0, RankReady{}, 3);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
