@@ -13,8 +13,8 @@
 //   linger   ready; SIGUSR2 ends its main thread, and the process stays until it is killed
 //   binary   prints bytes that are no text and exits with 1
 //
-// The first report of an epoch is an event "Up" whose message is "pid=P child=C fds=LIST
-// index=PATH".
+// It leaves an epoch when it is told to, after an event "Stopped". The first report of an epoch is
+// an event "Up" whose message is "pid=P child=C fds=LIST index=PATH".
 #include <dirent.h>
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -110,6 +110,9 @@ class FakeRank {
   void Obey(const ToRank& order) {
     if (order.has_run()) Begin(order.run());
     if (order.has_stop()) {
+      ToDaemon told = Report();
+      told.mutable_report()->mutable_event()->set_type("Stopped");
+      Send(told);
       ToDaemon stopped;
       stopped.mutable_stopped()->set_epoch(order.stop().epoch());
       Send(stopped);

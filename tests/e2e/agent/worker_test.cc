@@ -160,6 +160,35 @@ TEST_F(WorkerTest, Rank_Killed_IsReportedWithItsSignalWithinATenthOfASecond) {
   }
 }
 
+// Nobody has to be asked.
+TEST_F(WorkerTest, RankKilled_EndsTheEpochOfTheOthersWithinATenthOfASecond) {
+  Start();
+  std::vector<absl::Duration> delays;
+  const v1::JobDocument job = Job("wait");
+  for (int64_t epoch = 1; epoch <= 9; ++epoch) {
+    coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, epoch, job, {0, 1, 2, 3})));
+    pid_t victim = 0;
+    for (int i = 0; i < 4; ++i) {
+      const v1::RankReport report = coordinator.AwaitReport(
+          [&](const auto& r) { return r.event().type() == "Up" && r.epoch() == epoch; });
+      if (report.rank() == 1) victim = UpOf(report).pid;
+    }
+    for (int i = 0; i < 4; ++i) AwaitReady(epoch);
+    const absl::Time killed = absl::Now();
+    kill(victim, SIGKILL);
+    for (int i = 0; i < 3; ++i) {
+      coordinator.AwaitReport(
+          [&](const auto& r) { return r.event().type() == "Stopped" && r.epoch() == epoch; });
+    }
+    delays.push_back(absl::Now() - killed);
+    AwaitExit();
+  }
+  std::sort(delays.begin(), delays.end());
+  RecordProperty("median_us", static_cast<int>(absl::ToInt64Microseconds(delays[4])));
+  RecordProperty("max_us", static_cast<int>(absl::ToInt64Microseconds(delays[8])));
+  EXPECT_THAT(delays[4], Le(absl::Milliseconds(100)));
+}
+
 TEST_F(WorkerTest, RankThatIsDeadAndCannotBeReaped_IsReportedDead_AndLaterHowItEnded) {
   Start();
   const Up up = RunOne("linger");
