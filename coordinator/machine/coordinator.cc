@@ -372,7 +372,9 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       run.settle_deadline = missing;
       return;
     }
-    FailureCause verdict = VerdictOf(run, BrokenNodes());
+    // Without an accusation it is a death that a verdict waits for.
+    FailureCause verdict = run.accusations.empty() ? run.accuser_killed.value_or(FailureCause())
+                                                   : VerdictOf(run, BrokenNodes());
     if (verdict.kind == FailureKind::kPeerLost && run.accuser_killed.has_value())
       verdict = *run.accuser_killed;
     verdict.time = now_;

@@ -69,6 +69,9 @@ struct CoordinatorOptions {
   absl::Duration failure_grace = absl::Seconds(2);
   // How long a rank's report about a peer waits for better evidence.
   absl::Duration settle_delay = absl::Milliseconds(300);
+  // How long the verdict on a rank that has died waits for how it ended, where nothing is won by
+  // haste.
+  absl::Duration exit_timeout = absl::Seconds(5);
   // For ranks that are left to leave an epoch in: who has not by then is lost, too.
   absl::Duration quiet_timeout = absl::Seconds(5);
   // For devices to be back without which a job cannot go on: then it fails.
@@ -148,6 +151,8 @@ class Coordinator {
     std::optional<Run> run;             // from its plan until its devices are free again
     std::optional<Recovery> recovery;   // since ranks were lost, until all that are left are ready
     std::optional<EpochStart> decided;  // of the last step that was reported
+    // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
+    std::set<std::pair<Epoch, int32_t>> exits_awaited;
     plan::RankList returning;           // ranks that the plan that is being made has again
     // By node that has no rank of the epoch: what process of it has been told to read the data.
     struct Preparation {
@@ -421,7 +426,10 @@ class Coordinator {
 
   // coordinator_failures.cc: evidence, and what becomes of it.
   void OnReport(Job& job, int32_t rank, const RankError& report);
+  void OnReport(Job& job, int32_t rank, const RankDied& report);
   void OnReport(Job& job, int32_t rank, const RankExited& report);
+  // How a rank ended that was left out before that was known.
+  void TellExit(Job& job, const RankReported& event);
   void Accuse(Job& job, Accusation accusation);
   void ConvictNodes(Job& job);
   std::set<NodeName> BrokenNodes() const;

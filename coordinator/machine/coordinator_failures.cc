@@ -42,6 +42,22 @@ bool IsCrash(int32_t signal) {
   return signal == 4 || signal == 6 || signal == 7 || signal == 8 || signal == 11;
 }
 
+// "was killed by signal 9 (SIGKILL)".
+std::string EndOf(const RankExited& report) {
+  if (report.expected) return "was ended by its worker";
+  if (report.signal != 0) {
+    return absl::StrCat("was killed by signal ", report.signal, " (", SignalName(report.signal),
+                        ")");
+  }
+  return absl::StrCat("exited with code ", report.exit_code, " before its last step");
+}
+
+FailureKind KindOf(const RankExited& report) {
+  if (report.expected) return FailureKind::kNodeStopped;
+  if (report.signal == 0) return FailureKind::kRankExited;
+  return IsCrash(report.signal) ? FailureKind::kRankCrashed : FailureKind::kRankKilled;
+}
+
 }  // namespace
 
 FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, FailureKind kind,
@@ -72,7 +88,8 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
     accusation.accused = -1;
   }
   known.push_back(std::move(accusation));
-  if (known.size() == 1) SetDeadline(job, run.settle_deadline, options_.settle_delay);
+  if (known.size() == 1 && !run.accuser_killed.has_value())
+    SetDeadline(job, run.settle_deadline, options_.settle_delay);
   ConvictNodes(job);
 }
 
@@ -119,6 +136,46 @@ void Coordinator::SettleAnew(const Node& node) {
   }
 }
 
+void Coordinator::OnReport(Job& job, int32_t rank, const RankDied&) {
+  Run& run = *job.run;
+  const RankState& state = run.ranks[static_cast<size_t>(rank)];
+  if (job.state.IsTerminal() || state.succeeded || !state.used) return;
+  // Of one that lost a peer the exit says whether it ended of that.
+  if (std::any_of(run.accusations.begin(), run.accusations.end(),
+                  [rank](const Accusation& a) { return a.reporter == rank; })) {
+    return;
+  }
+  FailureCause cause = CauseOf(job, rank, FailureKind::kRankKilled, "");
+  cause.message = absl::StrCat("rank ", rank, " on node ", cause.node, " died");
+  if (MayRecover(job)) return OnFailure(job, std::move(cause));
+  if (run.accuser_killed.has_value()) return;
+  run.accuser_killed = std::move(cause);
+  SetDeadline(job, run.settle_deadline, options_.exit_timeout);
+}
+
+void Coordinator::TellExit(Job& job, const RankReported& event) {
+  const std::pair<Epoch, int32_t> process(event.epoch, event.rank);
+  if (std::holds_alternative<RankDied>(event.report) && MayRecover(job))
+    job.exits_awaited.insert(process);
+  const auto* exited = std::get_if<RankExited>(&event.report);
+  if (exited == nullptr || job.exits_awaited.erase(process) == 0 || job.state.IsTerminal()) return;
+  const plan::RankList& lost = job.state.layout->lost;
+  const bool left_out = std::find(lost.begin(), lost.end(), Rank{event.rank}) != lost.end() ||
+                        (job.recovery.has_value() && job.recovery->lost.contains(event.rank));
+  if (!left_out) return;  // its exit is the evidence
+  std::string message = absl::StrCat("rank ", event.rank, " on node ",
+                                     job.run->TeamOfRank(event.rank)->node, " ", EndOf(*exited));
+  if (job.recovery.has_value() && job.recovery->cause.rank == event.rank) {
+    FailureCause& cause = job.recovery->cause;
+    cause.kind = KindOf(*exited);
+    cause.exit_code = exited->exit_code;
+    cause.signal = exited->signal;
+    cause.message = message;
+  }
+  if (!exited->log_tail.empty()) absl::StrAppend(&message, "\n", exited->log_tail);
+  Commit(job, EventRecorded{"RankExited", std::move(message), event.epoch});
+}
+
 void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   Run& run = *job.run;
   RankState& state = run.ranks[static_cast<size_t>(rank)];
@@ -130,21 +187,10 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   const bool accuses = accuser != run.accusations.end();
   // A rank that lost a peer may end of it.
   if (accuses && (report.expected || report.signal == 0 || run.accuser_killed.has_value())) return;
-  FailureCause cause = CauseOf(job, rank, FailureKind::kRankExited, "");
+  FailureCause cause = CauseOf(job, rank, KindOf(report), "");
   cause.exit_code = report.exit_code;
   cause.signal = report.signal;
-  const std::string who = absl::StrCat("rank ", rank, " on node ", cause.node);
-  if (report.expected) {
-    cause.kind = FailureKind::kNodeStopped;
-    cause.message = absl::StrCat(who, " was ended by its worker");
-  } else if (report.signal != 0) {
-    cause.kind = IsCrash(report.signal) ? FailureKind::kRankCrashed : FailureKind::kRankKilled;
-    cause.message = absl::StrCat(who, " was killed by signal ", report.signal, " (",
-                                 SignalName(report.signal), ")");
-  } else {
-    cause.message =
-        absl::StrCat(who, " exited with code ", report.exit_code, " before its last step");
-  }
+  cause.message = absl::StrCat("rank ", rank, " on node ", cause.node, " ", EndOf(report));
   if (accuses) absl::StrAppend(&cause.message, "; before that, ", Sentence(run, *accuser));
   if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
   // Its peer may have gone first all the same, and who saw that is still to be heard.

@@ -35,6 +35,7 @@ void Coordinator::On(const RankReported& event) {
   if (node == nullptr || job == nullptr || !job->run.has_value()) return;
   const Team* team = job->run->TeamOf(node->name);
   if (team == nullptr || team->released || !team->Has(event.rank)) return;
+  TellExit(*job, event);
   if (event.epoch != job->state.epoch) return OnEarlierReport(*job, event);  // most are fenced
   NoteDecided(*job, event.decided);
   std::visit([&](const auto& report) { OnReport(*job, event.rank, report); }, event.report);

@@ -178,9 +178,12 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
     NoteDecided(job, event.decided);
     return OnReport(job, event.rank, *step);
   }
-  const auto* exited = std::get_if<RankExited>(&event.report);
-  if (exited == nullptr || recovery.lost.contains(event.rank)) return;
+  if (recovery.lost.contains(event.rank)) return;
   const RankState& now = job.run->ranks[static_cast<size_t>(event.rank)];
+  if (const auto* died = std::get_if<RankDied>(&event.report))
+    return OnReport(job, event.rank, *died);
+  const auto* exited = std::get_if<RankExited>(&event.report);
+  if (exited == nullptr) return;
   if (now.used) return OnReport(job, event.rank, *exited);
   // It has no work in the next epoch, so its process was ended.
   recovery.awaited.erase(event.rank);

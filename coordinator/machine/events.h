@@ -135,6 +135,8 @@ struct RankError {
   int32_t accused = -1;                                  // of kPeerLost; -1: it cannot say whom
   std::string message;
 };
+// Its process has died; how is told by RankExited.
+struct RankDied {};
 struct RankExited {
   int32_t exit_code = 0;
   int32_t signal = 0;
@@ -175,8 +177,9 @@ struct RankReported {
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
-  std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankExited,
-               RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished, RankQuiet>
+  std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankDied,
+               RankExited, RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished,
+               RankQuiet>
       report;
   // Beside a StepReport: what another epoch goes on from, should all ranks that know it be gone.
   std::optional<EpochStart> decided = std::nullopt;

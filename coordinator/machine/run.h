@@ -73,7 +73,7 @@ struct Run {
   // What ranks say about their peers, and until when it waits for better evidence.
   std::vector<Accusation> accusations;
   // The first of those that accuse and were then killed by a signal: the cause unless a better one
-  // comes: a peer that is gone kills nobody.
+  // comes: a peer that is gone kills nobody. Or the first that died, until its exit is told.
   std::optional<FailureCause> accuser_killed;
   Instant settle_deadline = absl::InfiniteFuture();
   // Where the state of ranks stands that have left the epoch, should others be found to be lost.

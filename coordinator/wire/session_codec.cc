@@ -160,6 +160,9 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
           .accused = from.error().has_accused_rank() ? from.error().accused_rank() : -1,
           .message = Reported(from.error().message())};
       return event;
+    case v1::RankReport::kDied:
+      event.report = RankDied{};
+      return event;
     case v1::RankReport::kExited:
       event.report = RankExited{.exit_code = from.exited().exit_code(),
                                 .signal = from.exited().signal(),
@@ -196,7 +199,6 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       event.report = *std::move(quiet);
       return event;
     }
-    case v1::RankReport::kDied:
     case v1::RankReport::REPORT_NOT_SET:
       break;
   }

@@ -74,6 +74,16 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .end_orphans = options.end_orphans};
 }
 
+std::unique_ptr<DeviceEvents> DeviceEventsOf(const AgentOptions& options, Inbox& inbox) {
+  if (!options.device_events.empty())
+    return FollowDeviceFile(options.device_events, options.devices, inbox);
+  if (options.device_kind != "gpu") return nullptr;
+  auto events = FollowNvml(GpusOfEnvironment(options.devices), inbox);
+  if (events.ok()) return *std::move(events);
+  spdlog::warn("errors of the GPUs will not be seen: {}", std::string(events.status().message()));
+  return nullptr;
+}
+
 }  // namespace
 
 absl::Status ValidateOptions(const AgentOptions& options) {
@@ -139,7 +149,8 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       session_(channel_, HelloOf(options), inbox_),
       supervisor_(SupervisorOptionsOf(options), activity_),
       uploader_(channel_, options.state, activity_),
-      preparer_(std::move(check), inbox_) {}
+      preparer_(std::move(check), inbox_),
+      device_events_(DeviceEventsOf(options, inbox_)) {}
 
 absl::Status Agent::Run(int signal_fd) {
   while (!exit_.has_value()) {
@@ -164,6 +175,7 @@ void Agent::Wait(int signal_fd) {
   const int ready =
       poll(fds.data(), fds.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
   if (ready > 0) FeedWhatCame(signal_fd, fds);
+  for (const Event& event : supervisor_.LookAtBeats()) Feed(event);
   Feed(DeadlineReached{read_until});
 }
 

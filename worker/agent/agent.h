@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "core/base/stall_watch.h"
 #include "worker/agent/data_check.h"
+#include "worker/agent/device_events.h"
 #include "worker/agent/inbox.h"
 #include "worker/agent/log_upload.h"
 #include "worker/agent/machine/machine.h"
@@ -45,7 +46,9 @@ struct AgentOptions {
   int32_t threads = 1;  // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;
   bool end_orphans = false;  // supervisor.h; for a process of its own
-  MachineOptions machine;    // node, devices and seed are set from the above
+  std::string
+      device_events;       // file that stands in for the driver; empty: NVML, where there are GPUs
+  MachineOptions machine;  // node, devices and seed are set from the above
 };
 
 // Errors: InvalidArgument naming the option.
@@ -107,6 +110,7 @@ class Agent {
   Supervisor supervisor_;
   LogUploader uploader_;
   DataPreparer preparer_;
+  std::unique_ptr<DeviceEvents> device_events_;  // nullptr: there are none
 };
 
 }  // namespace phalanx::agent

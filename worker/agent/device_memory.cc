@@ -1,163 +1,18 @@
 #include "worker/agent/device_memory.h"
 
-#include <dlfcn.h>
-
-#include <cstddef>
-#include <cstdlib>
 #include <memory>
-#include <set>
-#include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "core/base/status.h"
 
 namespace phalanx::agent {
-namespace {
-
-// The part of NVML's stable interface that is used here.
-constexpr int kSuccess = 0;
-using Device = struct OpaqueDevice*;
-struct MemoryInfo {
-  unsigned long long total, free, used;
-};
-struct MemoryInfo2 {
-  unsigned int version;
-  unsigned long long total, reserved, free, used;
-};
-constexpr unsigned int kMemoryInfo2 = sizeof(MemoryInfo2) | (2U << 24);
-
-// nullopt: `name` is a UUID.
-std::optional<uint32_t> IndexOf(const std::string& name) {
-  uint32_t index = 0;
-  return absl::SimpleAtoi(name, &index) ? std::optional(index) : std::nullopt;
-}
-
-class Nvml {
- public:
-  static absl::StatusOr<std::unique_ptr<Nvml>> Open(const std::string& library) {
-    std::unique_ptr<Nvml> nvml(new Nvml);
-    nvml->library_.reset(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL));
-    if (nvml->library_ == nullptr) return absl::UnavailableError(dlerror());
-    const bool complete = nvml->Find("nvmlInit_v2", nvml->init_) &&
-                          nvml->Find("nvmlShutdown", nvml->shutdown_) &&
-                          nvml->Find("nvmlErrorString", nvml->error_string_) &&
-                          nvml->Find("nvmlDeviceGetCount_v2", nvml->count_) &&
-                          nvml->Find("nvmlDeviceGetHandleByIndex_v2", nvml->by_index_) &&
-                          nvml->Find("nvmlDeviceGetHandleByUUID", nvml->by_uuid_) &&
-                          nvml->Find("nvmlDeviceGetMemoryInfo", nvml->memory_);
-    nvml->Find("nvmlDeviceGetMemoryInfo_v2", nvml->memory2_);  // since driver 510
-    if (!complete) return absl::UnavailableError(absl::StrCat(library, " is not NVML"));
-    RETURN_IF_ERROR(nvml->StatusOf(nvml->init_(), absl::StatusCode::kUnavailable, "nvmlInit"));
-    nvml->initialised_ = true;
-    return nvml;
-  }
-  ~Nvml() {
-    if (initialised_) shutdown_();
-  }
-
-  // Whether all GPUs of the node have as much memory.
-  absl::StatusOr<bool> Alike() const {
-    unsigned int count = 0;
-    RETURN_IF_ERROR(StatusOf(count_(&count), absl::StatusCode::kUnavailable, "number of GPUs"));
-    std::set<int64_t> sizes;
-    for (unsigned int index = 0; index < count; ++index) {
-      ASSIGN_OR_RETURN(const int64_t bytes, MemoryOf(absl::StrCat(index)));
-      sizes.insert(bytes);
-    }
-    return sizes.size() <= 1;
-  }
-
-  // `name`: an index on the bus, or a UUID ("GPU-...", "MIG-...").
-  absl::StatusOr<int64_t> MemoryOf(const std::string& name) const {
-    Device device = nullptr;
-    const std::optional<uint32_t> index = IndexOf(name);
-    const int found = index.has_value() ? by_index_(*index, &device)  //
-                                        : by_uuid_(name.c_str(), &device);
-    RETURN_IF_ERROR(StatusOf(found, absl::StatusCode::kNotFound, absl::StrCat("GPU ", name)));
-    MemoryInfo2 info2{.version = kMemoryInfo2};
-    if (memory2_ != nullptr && memory2_(device, &info2) == kSuccess) {
-      return static_cast<int64_t>(info2.total - info2.reserved);
-    }
-    MemoryInfo info{};
-    RETURN_IF_ERROR(StatusOf(memory_(device, &info), absl::StatusCode::kUnavailable,
-                             absl::StrCat("memory of GPU ", name)));
-    return static_cast<int64_t>(info.total);
-  }
-
- private:
-  struct Close {
-    void operator()(void* library) const { dlclose(library); }
-  };
-
-  template <typename Function>
-  bool Find(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library_.get(), name));
-    return function != nullptr;
-  }
-  absl::Status StatusOf(int result, absl::StatusCode code, absl::string_view what) const {
-    if (result == kSuccess) return absl::OkStatus();
-    return absl::Status(code, absl::StrCat(what, ": ", error_string_(result)));
-  }
-
-  std::unique_ptr<void, Close> library_;
-  bool initialised_ = false;
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-  const char* (*error_string_)(int) = nullptr;
-  int (*count_)(unsigned int*) = nullptr;
-  int (*by_index_)(unsigned int, Device*) = nullptr;
-  int (*by_uuid_)(const char*, Device*) = nullptr;
-  int (*memory_)(Device, MemoryInfo*) = nullptr;
-  int (*memory2_)(Device, MemoryInfo2*) = nullptr;
-};
-
-// What NVML calls the devices, in our order.
-absl::StatusOr<std::vector<std::string>> NamesOf(const GpuSelection& selection) {
-  std::vector<std::string> names;
-  if (selection.visible.has_value()) {
-    for (absl::string_view name : absl::StrSplit(*selection.visible, ',', absl::SkipWhitespace())) {
-      names.emplace_back(absl::StripAsciiWhitespace(name));
-    }
-    if (names.size() < static_cast<size_t>(selection.devices)) {
-      return absl::NotFoundError(absl::StrCat("CUDA_VISIBLE_DEVICES names ", names.size(),
-                                              " GPUs; --devices is ", selection.devices));
-    }
-    names.resize(static_cast<size_t>(selection.devices));
-    return names;
-  }
-  for (int32_t device = 0; device < selection.devices; ++device) {
-    names.push_back(absl::StrCat(device));
-  }
-  return names;
-}
-
-}  // namespace
-
-GpuSelection GpusOfEnvironment(int32_t devices) {
-  GpuSelection selection{.devices = devices};
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) selection.visible = visible;
-  const char* order = std::getenv("CUDA_DEVICE_ORDER");
-  selection.bus_order = order != nullptr && absl::string_view(order) == "PCI_BUS_ID";
-  return selection;
-}
 
 absl::StatusOr<std::vector<int64_t>> GpuMemory(const GpuSelection& selection) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesOf(selection));
   ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, Nvml::Open(selection.library));
+  ASSIGN_OR_RETURN(const std::vector<Nvml::Device> devices, nvml->DevicesOf(selection));
   std::vector<int64_t> memory;
-  for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(const int64_t bytes, nvml->MemoryOf(name));
+  for (const Nvml::Device device : devices) {
+    ASSIGN_OR_RETURN(const int64_t bytes, nvml->MemoryOf(device));
     memory.push_back(bytes);
-  }
-  if (selection.bus_order || !IndexOf(names.front()).has_value()) return memory;
-  ASSIGN_OR_RETURN(const bool alike, nvml->Alike());
-  if (!alike) {
-    return absl::FailedPreconditionError(
-        "the GPUs have unequal memory: set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that they are numbered "
-        "as on the bus");
   }
   return memory;
 }

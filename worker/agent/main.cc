@@ -173,6 +173,10 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.add_option("--grace", flags.grace, "seconds that ranks have to end in when this daemon does")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_option(
+      "--device-events", options.device_events,
+      "follow this file of lines \"DEVICE xid N\" instead of the driver's errors, to try "
+      "what becomes of them");
   app.add_option("--check-data", flags.job_file,
                  "check a job file with its shards and tokenizer, print what is wrong, and end");
   try {

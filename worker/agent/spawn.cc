@@ -62,7 +62,7 @@ absl::StatusOr<Pair> MakeSocketPair() {
 // Between fork and exec: the daemon has other threads, so only what is async-signal-safe. Writes
 // errno to `failure` if it cannot go on.
 [[noreturn]] void BecomeRank(const char* program, char* const* arguments, pid_t parent, int channel,
-                             int output, int failure) {
+                             int life, int output, int failure) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The daemon may have ended before the line above took effect.
@@ -76,9 +76,10 @@ absl::StatusOr<Pair> MakeSocketPair() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   const int null = open("/dev/null", O_RDONLY);
   const bool placed = null >= 0 && dup2(null, 0) >= 0 && dup2(output, 1) >= 0 &&
-                      dup2(output, 2) >= 0 && dup2(channel, channel::kRankChannelFd) >= 0;
+                      dup2(output, 2) >= 0 && dup2(channel, channel::kRankChannelFd) >= 0 &&
+                      dup2(life, channel::kLifePageFd) >= 0;
   if (placed) {
-    syscall(SYS_close_range, channel::kRankChannelFd + 1, ~0u, 1u << 2);  // CLOSE_RANGE_CLOEXEC
+    syscall(SYS_close_range, channel::kLifePageFd + 1, ~0u, 1u << 2);  // CLOSE_RANGE_CLOEXEC
     execv(program, arguments);
   }
   const int error = errno;
@@ -90,6 +91,8 @@ absl::StatusOr<Pair> MakeSocketPair() {
 
 absl::StatusOr<Spawned> SpawnRank(const std::string& program) {
   ASSIGN_OR_RETURN(Pair channel, MakeSocketPair());
+  ASSIGN_OR_RETURN(channel::LifePage::Made life, channel::LifePage::Make());
+  ASSIGN_OR_RETURN(life.for_rank, Raised(std::move(life.for_rank)));
   ASSIGN_OR_RETURN(Pair output, MakePipe());
   ASSIGN_OR_RETURN(Pair failure, MakePipe());
   const size_t slash = program.rfind('/');
@@ -101,8 +104,8 @@ absl::StatusOr<Spawned> SpawnRank(const std::string& program) {
   spawned.pid = fork();
   if (spawned.pid < 0) return SystemError("cannot fork", errno);
   if (spawned.pid == 0) {
-    BecomeRank(program.c_str(), arguments, parent, channel.theirs.get(), output.theirs.get(),
-               failure.theirs.get());
+    BecomeRank(program.c_str(), arguments, parent, channel.theirs.get(), life.for_rank.get(),
+               output.theirs.get(), failure.theirs.get());
   }
   setpgid(spawned.pid, spawned.pid);  // whichever of the two is first
   failure.theirs.reset();
@@ -124,6 +127,7 @@ absl::StatusOr<Spawned> SpawnRank(const std::string& program) {
   }
   spawned.channel = std::move(channel.ours);
   spawned.output = std::move(output.ours);
+  spawned.life = std::move(life.page);
   for (const int fd : {spawned.channel.get(), spawned.output.get()}) {
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   }

@@ -2,23 +2,27 @@
 //
 // The child leads a process group of its own, dies with the thread that called (so call from one
 // that lives as long as the daemon), has its end of the rank channel as descriptor kRankChannelFd,
-// stdout and stderr on one pipe, no other descriptor, no blocked and no ignored signal.
+// the page of its life (channel/life_page.h) as kLifePageFd, stdout and stderr on one pipe, no
+// other descriptor, no blocked and no ignored signal.
 #pragma once
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "core/posix/unique_fd.h"
+#include "worker/channel/life_page.h"
 
 namespace phalanx::agent {
 
 struct Spawned {
   pid_t pid = 0;  // also of its process group
   UniqueFd pidfd;
-  UniqueFd channel;  // non-blocking
-  UniqueFd output;   // non-blocking; ends when all who hold the pipe are gone
+  UniqueFd channel;                       // non-blocking
+  UniqueFd output;                        // non-blocking; ends when all who hold the pipe are gone
+  std::optional<channel::LifePage> life;  // never empty once it is spawned
 };
 
 // Returns once the program runs. Errors: NotFound, PermissionDenied, Unavailable: it does not, and

@@ -38,6 +38,12 @@ ReportKind KindOf(const v1::RankReport& report) {
   return report.has_event() ? ReportKind::kEvent : ReportKind::kOther;
 }
 
+RankOutcome OutcomeOf(const v1::RankReport& report) {
+  if (report.has_succeeded()) return RankOutcome::kSucceeded;
+  const bool failed = report.has_error() && report.error().kind() != v1::FAILURE_KIND_PEER_LOST;
+  return failed ? RankOutcome::kFailed : RankOutcome::kNone;
+}
+
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
@@ -64,6 +70,7 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
   if (!spawned.ok()) return {order.process, spawned.status()};
   Process process;
   process.spawned = *std::move(spawned);
+  process.watch = std::make_unique<DeathWatch>(*std::move(process.spawned.life));
   process.job = order.job;
   OpenLog(process, order.store, order.epoch, order.rank);
   activity_.ProcessBegan(order.job);
@@ -240,6 +247,7 @@ void Supervisor::AddTo(std::vector<pollfd>& fds) const {
   for (const auto& [number, process] : processes_) {
     const Spawned& spawned = process.spawned;
     fds.push_back({spawned.pidfd.get(), POLLIN, 0});
+    if (!process.died) fds.push_back({process.watch->fd(), POLLIN, 0});
     if (spawned.channel.is_open()) {
       const short out = process.outgoing.empty() ? 0 : POLLOUT;
       fds.push_back({spawned.channel.get(), static_cast<short>(POLLIN | out), 0});
@@ -249,27 +257,37 @@ void Supervisor::AddTo(std::vector<pollfd>& fds) const {
 }
 
 std::vector<Event> Supervisor::HandleReady(const std::vector<pollfd>& fds) {
-  const auto ready = [&fds](const UniqueFd& fd) -> short {
-    if (!fd.is_open()) return 0;
+  const auto ready = [&fds](int fd) -> short {
+    if (fd < 0) return 0;
     for (const pollfd& entry : fds) {
-      if (entry.fd == fd.get()) return entry.revents;
+      if (entry.fd == fd) return entry.revents;
     }
     return 0;
   };
   std::vector<ProcessNumber> ended;
   for (auto& [number, process] : processes_) {
-    const short channel = ready(process.spawned.channel);
-    const bool output = ready(process.spawned.output) != 0;
-    if (ready(process.spawned.pidfd) != 0) {
+    const short channel = ready(process.spawned.channel.get());
+    const bool output = ready(process.spawned.output.get()) != 0;
+    if (ready(process.spawned.pidfd.get()) != 0) {
       ended.push_back(number);
       continue;
     }
+    if (ready(process.watch->fd()) != 0) TellDeath(number, process);
     if ((channel & POLLOUT) != 0) Flush(number, process);
     if ((channel & ~POLLOUT) != 0) ReadChannel(number, process, kTurnBytes);
     if (output) ReadOutput(process, kTurnBytes);
   }
   for (const ProcessNumber number : ended) Reap(number);
   return std::exchange(events_, {});
+}
+
+std::vector<Event> Supervisor::LookAtBeats() {
+  std::vector<Event> events;
+  for (auto& [number, process] : processes_) {
+    const uint64_t beats = process.watch->beats();
+    if (std::exchange(process.beats, beats) != beats) events.push_back(ProcessRan{number});
+  }
+  return events;
 }
 
 bool Supervisor::ReadChannel(ProcessNumber number, Process& process, size_t bytes_max) {
@@ -305,14 +323,15 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
   }
   switch (message.message_case()) {
     case v1::ToDaemon::kHello:
+      process.watch->Begin();
       events_.push_back(RankHelloReceived{number});
       return;
     case v1::ToDaemon::kReport:
       // Only the daemon knows how a process ended.
-      if (message.report().has_exited()) return;
+      if (message.report().has_exited() || message.report().has_died()) return;
       events_.push_back(RankReported{number, Epoch{message.report().epoch()},
-                                     KindOf(message.report()),
-                                     message.report().SerializeAsString()});
+                                     KindOf(message.report()), message.report().SerializeAsString(),
+                                     OutcomeOf(message.report())});
       if (message.report().event().type() == job::kFaultReached)
         events_.push_back(FaultReached{number});
       return;
@@ -350,6 +369,13 @@ bool Supervisor::ReadOutput(Process& process, size_t bytes_max) {
   }
   if (appended) activity_.TextAppended();
   return drained;
+}
+
+// What it said before is told first.
+void Supervisor::TellDeath(ProcessNumber number, Process& process) {
+  if (std::exchange(process.died, true)) return;
+  ReadChannel(number, process, kLastWordsBytes);
+  events_.push_back(ProcessDied{number});
 }
 
 void Supervisor::Reap(ProcessNumber number) {

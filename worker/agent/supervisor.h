@@ -1,8 +1,9 @@
 // worker/agent/supervisor.h: the rank processes of this node.
 //
 // Carries out the machine's orders about processes and turns what they do into events: frames on
-// their channels, their end. What they print goes to their log (log_spool.h). A process that ended
-// takes its process group with it, and nothing of it stays: no zombie, no descriptor.
+// their channels, their death, their end. What they print goes to their log (log_spool.h). A
+// process that ended takes its process group with it, and nothing of it stays: no zombie, no
+// descriptor.
 //
 // Owned by the agent's thread, which must live as long as the daemon (spawn.h).
 #pragma once
@@ -19,6 +20,7 @@
 #include "absl/status/status.h"
 #include "core/posix/unique_fd.h"
 #include "google/protobuf/message_lite.h"
+#include "worker/agent/death_watch.h"
 #include "worker/agent/host_memory.h"
 #include "worker/agent/log_spool.h"
 #include "worker/agent/machine/actions.h"
@@ -64,11 +66,17 @@ class Supervisor {
   // Deals with those that are ready; events in the order in which they happened, per process.
   std::vector<Event> HandleReady(const std::vector<pollfd>& fds);
 
+  // Those that have run since this was asked before.
+  std::vector<Event> LookAtBeats();
+
   size_t size() const { return processes_.size(); }
 
  private:
   struct Process {
     Spawned spawned;
+    std::unique_ptr<DeathWatch> watch;
+    bool died = false;  // and it was told
+    uint64_t beats = 0;
     JobId job;
     std::unique_ptr<LogSpool> log;  // null: the disk did not let us
     channel::FrameDecoder decoder;
@@ -92,6 +100,7 @@ class Supervisor {
   bool ReadChannel(ProcessNumber number, Process& process, size_t bytes_max);
   bool ReadOutput(Process& process, size_t bytes_max);
   void Deliver(ProcessNumber number, Process& process, const std::string& frame);
+  void TellDeath(ProcessNumber number, Process& process);
   void EndOrphans() const;
   // Drains, reaps, reports and forgets it.
   void Reap(ProcessNumber number);

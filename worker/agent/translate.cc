@@ -217,6 +217,11 @@ v1::OpenSessionRequest MessageOf(const SendReport& action) {
   } else if (const auto* fault = std::get_if<RankFault>(&action.report)) {
     report.mutable_error()->set_message(Utf8Of(fault->message, kTextBytesMax));
     report.mutable_error()->set_kind(static_cast<v1::FailureKind>(fault->kind));
+  } else if (const auto* note = std::get_if<RankNote>(&action.report)) {
+    report.mutable_event()->set_type(note->type);
+    report.mutable_event()->set_message(Utf8Of(note->message, kTextBytesMax));
+  } else if (std::holds_alternative<RankDeath>(action.report)) {
+    report.mutable_died();
   } else if (std::holds_alternative<RankNeverRan>(action.report)) {
     report.mutable_quiet()->set_context_ok(true);
   } else {

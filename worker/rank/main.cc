@@ -1,25 +1,55 @@
 // phalanx-rank: one rank of one job on one device. Started by phalanx-worker, with its end of the
-// rank channel as file descriptor 3; it takes no options.
+// rank channel and the page of its life as file descriptors 3 and 4; it takes no options.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
+#include "absl/status/statusor.h"
 #include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/channel/frame_socket.h"
+#include "worker/channel/life_page.h"
 #include "worker/device/environment.h"
 #include "worker/rank/heap.h"
 #include "worker/rank/rank_process.h"
+
+using phalanx::channel::kLifePageFd;
+using phalanx::channel::LifePage;
+
+namespace {
+
+constexpr auto kBeatInterval = std::chrono::milliseconds(100);
+
+// For as long as the process runs.
+void KeepBeating(LifePage& life) {
+  std::thread([&life] {
+    while (true) {
+      life.Beat();
+      std::this_thread::sleep_for(kBeatInterval);
+    }
+  }).detach();
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 || fcntl(phalanx::channel::kRankChannelFd, F_GETFD) < 0) {
     std::fprintf(stderr, "%s is started by phalanx-worker and takes no options\n", argv[0]);
     return 2;
+  }
+  // Before it says a word: from now on its daemon learns at once of its death.
+  absl::StatusOr<LifePage> life = LifePage::Open(kLifePageFd);
+  if (life.ok()) {
+    close(kLifePageFd);
+    life->Hold();
+    KeepBeating(*life);
   }
   const std::string environment = phalanx::device::SetCudaEnvironment();
   phalanx::rank::KeepFreedMemory();
@@ -35,6 +65,7 @@ int main(int argc, char** argv) {
   phalanx::rank::RankProcess process(channel);
   const int exit_code = process.Run();
   std::fflush(nullptr);
+  if (life.ok()) life->LetGo();
   // Nothing is left to save, and destructors may wait: for threads of libraries, for storage.
   std::_Exit(exit_code);
 }

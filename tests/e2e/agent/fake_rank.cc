@@ -10,20 +10,24 @@
 //   detach   as fork, but the child leaves the process group
 //   chatty   prints 40,000 numbered lines, then is ready
 //   babble   ready; has a child that prints lines for ever
+//   linger   ready; SIGUSR2 ends its main thread, and the process stays until it is killed
 //   binary   prints bytes that are no text and exits with 1
 //
-// The first report of an epoch is an event "Up" whose message is "pid=P child=C fds=LIST
-// index=PATH".
+// It leaves an epoch when it is told to, after an event "Stopped". The first report of an epoch is
+// an event "Up" whose message is "pid=P child=C fds=LIST index=PATH".
 #include <dirent.h>
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -32,9 +36,11 @@
 #include "absl/strings/str_join.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
+#include "worker/channel/life_page.h"
 
 namespace {
 
+using phalanx::channel::LifePage;
 using phalanx::v1::RankReport;
 using phalanx::v1::RunEpoch;
 using phalanx::v1::ToDaemon;
@@ -68,6 +74,8 @@ class FakeRank {
   int Run() {
     // Before the signal descriptor is made: what the daemon gave us and nothing else.
     descriptors_ = OpenDescriptors();
+    life_ = *LifePage::Open(phalanx::channel::kLifePageFd);
+    life_->Hold();
     ToDaemon hello;
     hello.mutable_hello()->set_pid(getpid());
     Send(hello);
@@ -89,7 +97,10 @@ class FakeRank {
         const absl::Status received = channel_.Receive(&order, absl::ZeroDuration());
         if (received.code() == absl::StatusCode::kDeadlineExceeded) break;
         if (!received.ok()) return 3;
-        if (order.has_quit()) return 0;
+        if (order.has_quit()) {
+          life_->LetGo();
+          return 0;
+        }
         Obey(order);
       }
     }
@@ -99,6 +110,9 @@ class FakeRank {
   void Obey(const ToRank& order) {
     if (order.has_run()) Begin(order.run());
     if (order.has_stop()) {
+      ToDaemon told = Report();
+      told.mutable_report()->mutable_event()->set_type("Stopped");
+      Send(told);
       ToDaemon stopped;
       stopped.mutable_stopped()->set_epoch(order.stop().epoch());
       Send(stopped);
@@ -141,6 +155,15 @@ class FakeRank {
       while (child == 0) pause();
     }
     if (behaviour == "hang") std::signal(SIGTERM, SIG_IGN);
+    if (behaviour == "linger") {
+      std::thread([] {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);
+        while (true) pause();
+      }).detach();
+      std::signal(SIGUSR2, [](int) { syscall(SYS_exit, 0); });
+    }
     ToDaemon up = Report();
     up.mutable_report()->mutable_event()->set_type("Up");
     up.mutable_report()->mutable_event()->set_message(absl::StrCat(
@@ -175,6 +198,7 @@ class FakeRank {
   }
 
   phalanx::channel::FrameSocket channel_{phalanx::channel::kRankChannelFd};
+  std::optional<LifePage> life_;
   std::string descriptors_;
   RunEpoch run_;
   int64_t step_ = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -121,33 +122,97 @@ TEST_F(WorkerTest, Memory_ThatIsNoSize_IsAUsageError) {
   }
 }
 
-TEST_F(WorkerTest, Rank_HasItsFourDescriptorsAndTheIndex) {
+TEST_F(WorkerTest, Rank_HasItsFiveDescriptorsAndTheIndex) {
   Start();
   const Up up = RunOne("wait");
-  EXPECT_EQ(up.descriptors, "0,1,2,3");
+  EXPECT_EQ(up.descriptors, "0,1,2,3,4");
   EXPECT_THAT(up.index, StartsWith(worker->state() + "/indexes/"));
   EXPECT_TRUE(std::filesystem::exists(up.index));
 }
 
+// The coordinator hears of the death, and then how it came.
 TEST_F(WorkerTest, Rank_Killed_IsReportedWithItsSignalWithinATenthOfASecond) {
   Start();
-  std::vector<absl::Duration> delays;
+  std::vector<absl::Duration> died, exited;
   for (int64_t job = 1; job <= 9; ++job) {
     const Up up = RunOne("wait", job);
     AwaitReady();
     const absl::Time killed = absl::Now();
     kill(up.pid, SIGKILL);
-    const v1::RankExited exited = AwaitExit();
-    delays.push_back(absl::Now() - killed);
-    EXPECT_EQ(exited.signal(), SIGKILL);
-    EXPECT_FALSE(exited.expected());
+    const v1::RankReport first =
+        coordinator.AwaitReport([](const auto& r) { return r.has_died() || r.has_exited(); });
+    died.push_back(absl::Now() - killed);
+    // Both come at once here, and the exit alone may be found.
+    const v1::RankExited exit = first.has_exited() ? first.exited() : AwaitExit();
+    exited.push_back(absl::Now() - killed);
+    EXPECT_EQ(exit.signal(), SIGKILL);
+    EXPECT_FALSE(exit.expected());
     coordinator.AwaitResult(coordinator.Send(StopCommandOf(job, 1, 0)));
   }
+  for (auto& [name, delays] : {std::pair("died", &died), std::pair("exited", &exited)}) {
+    std::sort(delays->begin(), delays->end());
+    RecordProperty(absl::StrCat(name, "_median_us"),
+                   static_cast<int>(absl::ToInt64Microseconds((*delays)[4])));
+    RecordProperty(absl::StrCat(name, "_max_us"),
+                   static_cast<int>(absl::ToInt64Microseconds((*delays)[8])));
+    // The median: other programs of a busy machine may hold up one or the other.
+    EXPECT_THAT((*delays)[4], Le(absl::Milliseconds(100)));
+  }
+}
+
+// Nobody has to be asked.
+TEST_F(WorkerTest, RankKilled_EndsTheEpochOfTheOthersWithinATenthOfASecond) {
+  Start();
+  std::vector<absl::Duration> delays;
+  const v1::JobDocument job = Job("wait");
+  for (int64_t epoch = 1; epoch <= 9; ++epoch) {
+    coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, epoch, job, {0, 1, 2, 3})));
+    pid_t victim = 0;
+    for (int i = 0; i < 4; ++i) {
+      const v1::RankReport report = coordinator.AwaitReport(
+          [&](const auto& r) { return r.event().type() == "Up" && r.epoch() == epoch; });
+      if (report.rank() == 1) victim = UpOf(report).pid;
+    }
+    for (int i = 0; i < 4; ++i) AwaitReady(epoch);
+    const absl::Time killed = absl::Now();
+    kill(victim, SIGKILL);
+    for (int i = 0; i < 3; ++i) {
+      coordinator.AwaitReport(
+          [&](const auto& r) { return r.event().type() == "Stopped" && r.epoch() == epoch; });
+    }
+    delays.push_back(absl::Now() - killed);
+    AwaitExit();
+  }
   std::sort(delays.begin(), delays.end());
-  RecordProperty("delay_median_us", static_cast<int>(absl::ToInt64Microseconds(delays[4])));
-  RecordProperty("delay_max_us", static_cast<int>(absl::ToInt64Microseconds(delays[8])));
-  // The median: other programs of a busy machine may hold up one or the other.
+  RecordProperty("median_us", static_cast<int>(absl::ToInt64Microseconds(delays[4])));
+  RecordProperty("max_us", static_cast<int>(absl::ToInt64Microseconds(delays[8])));
   EXPECT_THAT(delays[4], Le(absl::Milliseconds(100)));
+}
+
+TEST_F(WorkerTest, RankThatIsDeadAndCannotBeReaped_IsReportedDead_AndLaterHowItEnded) {
+  Start();
+  const Up up = RunOne("linger");
+  AwaitReady();
+  kill(up.pid, SIGUSR2);
+  coordinator.AwaitReport([](const auto& r) { return r.has_died(); });
+  EXPECT_FALSE(support::ProcessWatch(up.pid).HasEnded());
+  kill(up.pid, SIGKILL);
+  EXPECT_EQ(AwaitExit().signal(), SIGKILL);
+}
+
+TEST_F(WorkerTest, DeviceOfADeadRank_IsGivenToAnotherOnlyOnceItIsReaped) {
+  Start();
+  const Up dead = RunOne("linger");
+  AwaitReady();
+  kill(dead.pid, SIGUSR2);
+  coordinator.AwaitReport([](const auto& r) { return r.has_died(); });
+  const uint64_t number = coordinator.Send(AssignCommandOf(8, 1, Job("wait"), {0}));
+  coordinator.AwaitResult(coordinator.Send(PrepareCommand(9, Job("wait"))));
+  EXPECT_FALSE(support::ProcessWatch(dead.pid).HasEnded());
+  kill(dead.pid, SIGKILL);
+  AwaitExit();
+  EXPECT_EQ(coordinator.AwaitResult(number).code(), 0);
+  AwaitUp();
 }
 
 TEST_F(WorkerTest, Rank_ThatExits_IsReportedWithCodeAndLogTail) {
@@ -179,6 +244,25 @@ TEST_F(WorkerTest, RankWhoseChannelFails_IsEndedAndSaysWhatItDid) {
     EXPECT_EQ(report.error().kind(), v1::FAILURE_KIND_RANK_ERROR);
     EXPECT_EQ(AwaitExit().signal(), SIGKILL);
   }
+}
+
+TEST_F(WorkerTest, DeviceThatIsLost_EndsItsRank_WhichSaysWhy_AndIsNotUsedAgain) {
+  const std::string path = support::MakeFolder("agent-devices") + "/events";
+  Start({"--device-events", path});
+  coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, 1, Job("wait"), {0, 1})));
+  for (int rank = 0; rank < 2; ++rank) AwaitReady();
+  std::ofstream(path) << "1 xid 79\n";
+  const v1::RankReport report =
+      coordinator.AwaitReport([](const auto& r) { return r.has_error(); });
+  EXPECT_EQ(report.rank(), 1);
+  EXPECT_EQ(report.error().kind(), v1::FAILURE_KIND_DEVICE_FAILED);
+  EXPECT_THAT(report.error().message(),
+              HasSubstr("device 1 of node here reported XID 79 (GPU has fallen off the bus"));
+  EXPECT_EQ(AwaitExit().signal(), SIGKILL);
+  const v1::CommandResult refused =
+      coordinator.AwaitResult(coordinator.Send(AssignCommandOf(8, 1, Job("wait"), {1})));
+  EXPECT_EQ(refused.code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(refused.message(), HasSubstr("is not used again before phalanx-worker restarts"));
 }
 
 TEST_F(WorkerTest, LogTail_ThatIsNoText_DoesNotBreakTheSession) {

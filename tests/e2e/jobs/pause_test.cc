@@ -1,6 +1,8 @@
 // Processes that are stopped for a while and go on: nobody dies of it.
 #include <csignal>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
@@ -48,6 +50,34 @@ TEST(PauseTest, DaemonStoppedForLessThanTheTimeout_KeepsItsRanks) {
   Pause(cluster.worker(), cluster.coordinator(), absl::Seconds(5));
   ExpectToGoOn(cluster, job);
   EXPECT_THAT(cluster.WorkerLog(), HasSubstr("stalled for"));
+}
+
+// Its peers wait for it.
+TEST(PauseTest, RankStoppedForTwoSeconds_GoesOn) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
+  cluster.AwaitStep(job, 2);
+  const pid_t rank = cluster.Ranks(job).at(1).pid();
+  kill(rank, SIGSTOP);
+  EXPECT_FALSE(cluster.worker().watch().AwaitEnd(absl::Seconds(2)));
+  kill(rank, SIGCONT);
+  ExpectToGoOn(cluster, job);
+}
+
+TEST(PauseTest, RankStoppedForGood_IsEndedAndNamed) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .recovery = "{ladder: [restart]}"})).id();
+  cluster.AwaitStep(job, 20);
+  kill(cluster.Ranks(job).at(1).pid(), SIGSTOP);
+  const absl::Time stopped = absl::Now();
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  RecordProperty("seconds", absl::StrCat(absl::ToDoubleSeconds(absl::Now() - stopped)));
+  EXPECT_EQ(ended.failure().kind(), v1::FAILURE_KIND_RANK_HUNG) << ended.reason();
+  EXPECT_EQ(ended.failure().rank(), 1);
+  EXPECT_LT(absl::Now() - stopped, absl::Seconds(12)) << "of 5, its end and a busy machine";
 }
 
 }  // namespace

@@ -233,7 +233,9 @@ std::optional<Event> World::EventOf(FakeNode& node, const agent::Action& action)
       if (!absl::SimpleAtoi(*payload, &place)) return std::nullopt;
       event.report = reports_[place];
     } else if (const auto* fault = std::get_if<agent::RankFault>(&report->report)) {
-      event.report = RankError{.kind = job::FailureKind::kRankError, .message = fault->message};
+      event.report = RankError{.kind = fault->kind, .message = fault->message};
+    } else if (std::holds_alternative<agent::RankDeath>(report->report)) {
+      event.report = RankDied{};
     } else {
       const auto& exit = std::get<agent::RankExit>(report->report);
       event.report =
@@ -284,6 +286,7 @@ void World::Report(FakeNode& node, agent::ProcessNumber number, agent::ReportKin
 
 void World::EndProcess(FakeNode& node, agent::ProcessNumber number, int32_t signal) {
   node.processes.erase(number);
+  if (signal != 0 && Chance(2)) FeedDaemon(node, agent::ProcessDied{number});
   FeedDaemon(node, agent::ProcessExited{number, 0, signal, ""});
 }
 

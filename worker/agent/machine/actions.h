@@ -52,6 +52,8 @@ struct SendCommandResult {
   // Of an Assign that is refused for it: the last epoch of the job that was seen here.
   Epoch epoch_seen;
 };
+// The process is dead; how it ended is told by its RankExit.
+struct RankDeath {};
 struct RankExit {
   int32_t exit_code = 0;
   int32_t signal = 0;
@@ -63,6 +65,11 @@ struct RankFault {
   std::string message;
   job::FailureKind kind = job::FailureKind::kRankError;
 };
+// An event of the job.
+struct RankNote {
+  std::string type;
+  std::string message;
+};
 // A rank without a process that has run the epoch, or ever will: it keeps nothing of it.
 struct RankNeverRan {};
 struct SendReport {
@@ -70,8 +77,8 @@ struct SendReport {
   Epoch epoch;
   int32_t rank = 0;
   // A RankReport whose job, epoch and rank are to be replaced by these, what is wrong with its
-  // process, that it has none, or the end of it.
-  std::variant<std::string, RankFault, RankNeverRan, RankExit> report;
+  // process or its device, that it has none, or the end of it.
+  std::variant<std::string, RankFault, RankNote, RankNeverRan, RankDeath, RankExit> report;
 };
 
 // From now on all jobs are of this store; nothing is kept for others.

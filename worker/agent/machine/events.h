@@ -139,11 +139,17 @@ enum class ReportKind : uint8_t {
   kEvent,  // sent once
   kOther,  // repeating it is harmless: sent again to a coordinator that may have missed it
 };
+enum class RankOutcome : uint8_t {
+  kNone,       // it goes on
+  kSucceeded,  // it has done its last step
+  kFailed,     // for a reason of its own
+};
 struct RankReported {
   ProcessNumber process;
   Epoch epoch;  // as the rank wrote it; a report of an epoch that the rank has left is dropped
   ReportKind kind = ReportKind::kOther;
   std::string payload;  // RankReport
+  RankOutcome outcome = RankOutcome::kNone;
 };
 struct RankProgressed {
   ProcessNumber process;
@@ -164,12 +170,27 @@ struct ChannelFailed {
   ProcessNumber process;
   std::string reason;
 };
+// The process is not stopped: it has run since it was last looked at.
+struct ProcessRan {
+  ProcessNumber process;
+};
+// Its exit is still to come: it holds its device until then. Comes after everything that the
+// process sent, and not of every process.
+struct ProcessDied {
+  ProcessNumber process;
+};
 // Reaped, and its process group ended with it. Comes after everything that the process sent.
 struct ProcessExited {
   ProcessNumber process;
   int32_t exit_code = 0;
   int32_t signal = 0;  // 0: it ended by itself
   std::string log_tail;
+};
+
+// The driver of a device reported an error, by its number (xid.h).
+struct DeviceFaulted {
+  int32_t device = 0;
+  int32_t xid = 0;
 };
 
 // The checkpoint that a job is to go on from.
@@ -222,8 +243,8 @@ struct Stalled {
 
 using Event =
     std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
-                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached,
-                 EpochStopped, ChannelFailed, ProcessExited, DataPrepared, UploadStarted,
-                 TerminationRequested, DeadlineReached, Stalled>;
+                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached, EpochStopped,
+                 ChannelFailed, ProcessRan, ProcessDied, ProcessExited, DeviceFaulted, DataPrepared,
+                 UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

@@ -1,4 +1,4 @@
-// Faults on demand, as far as they are this daemon's to bring about, and failures of devices.
+// Faults on demand, as far as they are this daemon's to bring about.
 //
 // Killing a process at once, what the driver says and what cuts off the node are its own doing. All
 // else, and everything that waits for a step or a phase, goes to the process of the rank, which
@@ -37,18 +37,7 @@ void Machine::Apply(const FaultReached& event) {
 
 void Machine::BringAbout(const Process& process, const job::InjectedFault& fault) {
   if (fault.kind == FaultKind::kPartition) return Partition(fault);
-  FailDevice(process.device, absl::StrCat("XID ", fault.xid, " (on demand)"));
-}
-
-void Machine::FailDevice(int32_t device, const std::string& message) {
-  Log(absl::StrCat("device=", device, " failed reason=\"", message, "\""));
-  for (auto& [number, process] : processes_) {
-    if (process.device != device || process.killed || process.state == ProcessState::kEnding)
-      continue;
-    process.fault = absl::StrCat("device ", device, ": ", message);
-    process.fault_kind = job::FailureKind::kDeviceFailed;
-    Kill(number, process);
-  }
+  Apply(DeviceFaulted{process.device, fault.xid});
 }
 
 void Machine::Partition(job::InjectedFault fault) {

@@ -66,7 +66,7 @@ Instant Machine::NextDeadline() const {
   }
   for (const auto& [number, process] : processes_) {
     if (process.killed) continue;
-    next = std::min({next, process.terminate_at, process.kill_at});
+    next = std::min({next, process.terminate_at, process.kill_at, process.hung_at});
   }
   return next;
 }
@@ -208,6 +208,7 @@ void Machine::Apply(const Stalled& event) {
   for (auto& [number, process] : processes_) {
     process.kill_at += excuse;
     process.terminate_at += excuse;
+    process.hung_at += excuse;
   }
   if (event.duration >= absl::Seconds(1)) {
     Log(absl::StrCat("stalled for ", absl::FormatDuration(event.duration),

@@ -24,6 +24,14 @@
 // the live processes of the job on its devices: they leave their epoch (SendStopEpoch) and run the
 // next in whatever rank the plan gives them; processes that it does not want are ended.
 //
+// Deaths. A rank that ends before its work is done ends the epoch for all: those of its job on this
+// node are told to leave it at once (SendStopEpoch) and wait for another. The death is reported
+// when it is known (ProcessDied), the exit once the process is reaped.
+//
+// Stopped processes. One that does not run at all (ProcessRan) for longer than anything in its
+// steps explains is killed and reported as hung: whatever it would wait for, it would run
+// meanwhile.
+//
 // Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
 // time. A device goes to another job's process only after the one before was reaped.
 //
@@ -56,6 +64,7 @@
 #include "worker/agent/machine/actions.h"
 #include "worker/agent/machine/events.h"
 #include "worker/agent/machine/report_buffer.h"
+#include "worker/agent/machine/step_times.h"
 
 namespace phalanx::agent {
 
@@ -79,6 +88,12 @@ struct MachineOptions {
   // A process that does not say hello, or does not leave its epoch, in so long is killed.
   absl::Duration hello_timeout = absl::Seconds(120);
   absl::Duration stop_epoch_timeout = absl::Seconds(20);
+  // A process that is dead, and still to be reaped, is killed once more.
+  absl::Duration reap_timeout = absl::Seconds(30);
+  // A process that has not run for so long is killed: the longer of these, 10 times as long as
+  // nearly all of its steps took; before it has done steps, the second.
+  absl::Duration hang_timeout_min = absl::Seconds(5);
+  absl::Duration hang_timeout_start = absl::Seconds(30);
   // A process that has closed its channel has so long to end.
   absl::Duration channel_grace = absl::Seconds(5);
   // Reports on their way to the coordinator at a time.
@@ -107,8 +122,9 @@ class Machine {
     kStarting,  // no hello yet
     kIdle,      // waits for RunEpoch
     kRunning,   // in `epoch` as `rank`
-    kStopping,  // told to leave its epoch, to run another
+    kStopping,  // told to leave its epoch
     kEnding,    // told to end
+    kDead,      // and still to be reaped; nobody had told it to end
   };
   struct Process {
     JobId job;  // 0: of a store that is not served any more
@@ -117,6 +133,9 @@ class Machine {
     Epoch epoch;
     int32_t rank = 0;
     int64_t step = 0;
+    bool succeeded = false;                    // in `epoch`
+    StepTimes step_times;                      // in `epoch`
+    Instant hung_at = absl::InfiniteFuture();  // if it has not run by then
     // kStarting: no hello by then. kStopping: epoch not left. kEnding: end of the grace time. Else:
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();
@@ -188,14 +207,16 @@ class Machine {
   void LeaveStore();
   void CallOffData(JobId job);  // JobId{}: of all
 
-  // faults.cc: faults on demand, and of devices.
+  // faults.cc: faults on demand.
   void Apply(const FaultReached& event);
   void Inject(ProcessNumber number, Process& process, const job::InjectedFault& fault);
   void BringAbout(const Process& process, const job::InjectedFault& fault);
-  // What the driver says of a device: whatever runs on it is lost.
-  void FailDevice(int32_t device, const std::string& message);
   // Nothing is said to the coordinator, nor heard of it, nor of the ranks of other nodes.
   void Partition(job::InjectedFault fault);
+
+  // devices.cc: errors of devices.
+  void Apply(const DeviceFaulted& event);
+  absl::Status LostDevice(int32_t device) const;  // OK: it is not lost
 
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);
@@ -204,12 +225,19 @@ class Machine {
   void Apply(const RankProgressed& event);
   void Apply(const EpochStopped& event);
   void Apply(const ChannelFailed& event);
+  void Apply(const ProcessRan& event);
+  void Apply(const ProcessDied& event);
   void Apply(const ProcessExited& event);
   absl::Status CheckPlacement(const AssignCommand& command,
                               std::map<int32_t, int32_t>* ranks) const;
   void Adopt(JobId job, Assignment& assignment);
   void TellNeverRan(const Assignment& assignment);
   void StartProcesses();
+  void StopEpochIn(ProcessNumber number, Process& process);
+  // `process` has ended, or will, before its work was done: so has its epoch on this node.
+  void StopEpochWith(const Process& process);
+  // Its device gets another process for the newer epoch that it was to run.
+  void ReplaceLost(const Process& process);
   void RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment);
   void AnswerAssign(Assignment& assignment, const absl::Status& status);
   void FailAssignment(JobId job, const absl::Status& status);
@@ -256,6 +284,7 @@ class Machine {
   std::vector<Stopping> stops_;
   std::map<JobId, std::pair<Document, DataOutcome>> outcomes_;
   std::map<RequestNumber, DataUse> data_requests_;
+  std::map<int32_t, std::string> lost_devices_;  // and what they reported
   ReportBuffer reports_;
   ProcessNumber last_process_;
   RequestNumber last_request_;

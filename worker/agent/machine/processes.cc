@@ -1,8 +1,10 @@
 // Assignments and the processes that serve them (machine.h).
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "worker/agent/machine/machine.h"
 
 namespace phalanx::agent {
@@ -40,16 +42,19 @@ void Machine::Apply(const RankHelloReceived& event) {
 void Machine::Apply(const RankReported& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || found->second.epoch != event.epoch) return;
-  const Process& process = found->second;
+  Process& process = found->second;
   if (process.job == JobId{}) return;  // nobody asks any more
   reports_.Add({process.job, process.epoch, process.rank, event.payload}, event.kind);
   SendQueuedReports();
+  if (event.outcome == RankOutcome::kSucceeded) process.succeeded = true;
+  if (event.outcome == RankOutcome::kFailed) StopEpochWith(process);
 }
 
 void Machine::Apply(const RankProgressed& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || found->second.epoch != event.epoch) return;
   found->second.step = std::max(found->second.step, event.step);
+  found->second.step_times.Reached(now_, event.step);
 }
 
 void Machine::Apply(const EpochStopped& event) {
@@ -62,7 +67,7 @@ void Machine::Apply(const EpochStopped& event) {
   process.state = ProcessState::kIdle;
   process.kill_at = absl::InfiniteFuture();
   const auto assigned = assignments_.find(process.job);
-  if (assigned == assignments_.end()) return;
+  if (assigned == assignments_.end() || assigned->second.command->epoch <= process.epoch) return;
   RunEpochIn(event.process, process, assigned->second);
 }
 
@@ -70,6 +75,7 @@ void Machine::Apply(const ChannelFailed& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || found->second.killed) return;
   Process& process = found->second;
+  if (process.state == ProcessState::kDead) return;
   if (process.state != ProcessState::kEnding) {
     Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                      " channel failed: ", event.reason));
@@ -80,6 +86,38 @@ void Machine::Apply(const ChannelFailed& event) {
   if (process.state == ProcessState::kEnding) return;
   process.fault =
       absl::StrCat("its channel to the worker failed (", event.reason, ") and it did not end");
+}
+
+void Machine::Apply(const ProcessRan& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end()) return;
+  Process& process = found->second;
+  if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
+  const std::optional<absl::Duration> step = process.step_times.Slow();
+  process.hung_at = now_ + (step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
+                                             : options_.hang_timeout_start);
+}
+
+void Machine::Apply(const ProcessDied& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end()) return;
+  Process& process = found->second;
+  // What was told to end has ended, and why another was killed has been said.
+  if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead ||
+      process.killed) {
+    return;
+  }
+  Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
+                   " died; it is still to be reaped"));
+  ReplaceLost(process);
+  process.state = ProcessState::kDead;
+  process.fault.clear();
+  process.kill_at = now_ + options_.reap_timeout;
+  process.hung_at = absl::InfiniteFuture();
+  if (process.succeeded || process.job == JobId{}) return;
+  reports_.Add({process.job, process.epoch, process.rank, RankDeath{}}, ReportKind::kOther);
+  SendQueuedReports();
+  StopEpochWith(process);
 }
 
 void Machine::Apply(const ProcessExited& event) {
@@ -101,15 +139,18 @@ void Machine::Apply(const ProcessExited& event) {
     if (stopped != stopped_epoch_.end()) reports_.Retire(process.job, stopped->second);
   }
   SendQueuedReports();
-  const auto assigned = assignments_.find(process.job);
-  if (assigned != assignments_.end() && assigned->second.command->epoch > process.epoch &&
-      assigned->second.rank_of_device.contains(process.device) &&
-      (process.state == ProcessState::kStopping || process.state == ProcessState::kStarting)) {
-    // It was to run the newer epoch and did not live to do so.
-    assigned->second.to_start.insert(process.device);
-  }
+  ReplaceLost(process);
+  if (!expected && !process.succeeded) StopEpochWith(process);
   StartProcesses();
   AnswerStops();
+}
+
+void Machine::ReplaceLost(const Process& process) {
+  const auto assigned = assignments_.find(process.job);
+  if (assigned == assignments_.end() || assigned->second.command->epoch <= process.epoch) return;
+  if (process.state != ProcessState::kStopping && process.state != ProcessState::kStarting) return;
+  if (assigned->second.rank_of_device.contains(process.device) && LostDevice(process.device).ok())
+    assigned->second.to_start.insert(process.device);
 }
 
 absl::Status Machine::CheckPlacement(const AssignCommand& command,
@@ -127,13 +168,14 @@ absl::Status Machine::CheckPlacement(const AssignCommand& command,
                                                        options_.node, " does not exist; it has ",
                                                        options_.devices));
       }
+      RETURN_IF_ERROR(LostDevice(device));
       if (!ranks->emplace(device, here).second) {
         return absl::InvalidArgumentError(
             absl::StrCat("device ", device, " of node ", options_.node, " is placed twice"));
       }
       for (const auto& [number, process] : processes_) {
         if (process.device == device && process.job != command.job &&
-            process.state != ProcessState::kEnding) {
+            process.state != ProcessState::kEnding && process.state != ProcessState::kDead) {
           return absl::FailedPreconditionError(absl::StrCat(
               "device ", device, " of node ", options_.node, " runs ", ToString(process.job)));
         }
@@ -149,18 +191,17 @@ absl::Status Machine::CheckPlacement(const AssignCommand& command,
 // The data is there: live processes of the job change over, the others are started or ended.
 void Machine::Adopt(JobId job, Assignment& assignment) {
   for (auto& [number, process] : processes_) {
-    if (process.job != job || process.state == ProcessState::kEnding) continue;
+    if (process.job != job || process.state == ProcessState::kEnding ||
+        process.state == ProcessState::kDead) {
+      continue;
+    }
     if (assignment.to_start.erase(process.device) == 0) {
       End(number, process, options_.shutdown_grace, "a newer epoch does not need this rank");
       continue;
     }
     switch (process.state) {
       case ProcessState::kRunning:
-        process.state = ProcessState::kStopping;
-        process.kill_at = now_ + options_.stop_epoch_timeout;
-        process.fault = absl::StrCat("it did not leave its epoch within ",
-                                     absl::FormatDuration(options_.stop_epoch_timeout));
-        actions_.push_back(SendStopEpoch{number, process.epoch});
+        StopEpochIn(number, process);
         break;
       case ProcessState::kIdle:
         RunEpochIn(number, process, assignment);
@@ -183,8 +224,8 @@ void Machine::TellNeverRan(const Assignment& assignment) {
     const bool runs = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
       const Process& process = entry.second;
       return process.job == command.job && process.device == device &&
-             process.epoch == command.epoch &&
-             (process.state == ProcessState::kRunning || process.state == ProcessState::kStopping);
+             process.epoch == command.epoch && process.state != ProcessState::kStarting &&
+             process.state != ProcessState::kEnding;
     });
     if (!runs) reports_.Add({command.job, command.epoch, rank, RankNeverRan{}}, ReportKind::kOther);
   }
@@ -221,6 +262,23 @@ void Machine::StartProcesses() {
   }
 }
 
+void Machine::StopEpochIn(ProcessNumber number, Process& process) {
+  process.state = ProcessState::kStopping;
+  process.kill_at = now_ + options_.stop_epoch_timeout;
+  process.fault = absl::StrCat("it did not leave its epoch within ",
+                               absl::FormatDuration(options_.stop_epoch_timeout));
+  actions_.push_back(SendStopEpoch{number, process.epoch});
+}
+
+void Machine::StopEpochWith(const Process& process) {
+  for (auto& [number, other] : processes_) {
+    if (&other != &process && other.job == process.job && other.epoch == process.epoch &&
+        other.state == ProcessState::kRunning && !other.succeeded) {
+      StopEpochIn(number, other);
+    }
+  }
+}
+
 void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment) {
   const auto place = assignment.rank_of_device.find(process.device);
   if (!assignment.data.has_value() || place == assignment.rank_of_device.end()) return;
@@ -228,6 +286,8 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
   process.epoch = assignment.command->epoch;
   process.rank = place->second;
   process.step = 0;
+  process.succeeded = false;
+  process.step_times = StepTimes();
   actions_.push_back(SendRunEpoch{number, assignment.command, process.rank, process.device,
                                   assignment.data->index_path,
                                   assignment.data->validation_index_path, store_});
@@ -254,9 +314,10 @@ void Machine::FailAssignment(JobId job, const absl::Status& status) {
 
 void Machine::End(ProcessNumber number, Process& process, absl::Duration grace,
                   absl::string_view reason) {
-  if (process.killed) return;
+  if (process.killed || process.state == ProcessState::kDead) return;
   const bool told = std::exchange(process.state, ProcessState::kEnding) == ProcessState::kEnding;
   process.kill_at = told ? std::min(process.kill_at, now_ + grace) : now_ + grace;
+  process.hung_at = absl::InfiniteFuture();
   process.fault.clear();
   if (grace <= absl::ZeroDuration()) return Kill(number, process);
   if (told) return;
@@ -279,6 +340,7 @@ void Machine::Kill(ProcessNumber number, Process& process) {
          RankFault{absl::StrCat(process.fault, ": its worker ended it"), process.fault_kind}},
         ReportKind::kOther);
     SendQueuedReports();
+    StopEpochWith(process);
   }
   actions_.push_back(KillProcess{number});
 }
@@ -286,7 +348,11 @@ void Machine::Kill(ProcessNumber number, Process& process) {
 void Machine::KeepProcesses() {
   for (auto& [number, process] : processes_) {
     if (process.killed) continue;
-    if (judged_ >= process.kill_at) {
+    if (judged_ >= process.hung_at) {
+      process.fault = "it has not run for long: somebody has stopped it, or nobody lets it run";
+      process.fault_kind = job::FailureKind::kRankHung;
+      Kill(number, process);
+    } else if (judged_ >= process.kill_at) {
       Kill(number, process);
     } else if (judged_ >= process.terminate_at) {
       process.terminate_at = absl::InfiniteFuture();
@@ -322,7 +388,7 @@ bool Machine::MayEndWithCheckpoint(const Process& process) const {
 std::vector<RunningAssignment> Machine::Running() const {
   std::set<std::pair<JobId, Epoch>> running;
   for (const auto& [number, process] : processes_) {
-    if (process.state == ProcessState::kEnding) continue;
+    if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) continue;
     // One that is to leave its epoch for another is no less there for that one.
     const auto assigned = assignments_.find(process.job);
     const bool goes_over =

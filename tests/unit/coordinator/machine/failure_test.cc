@@ -39,6 +39,41 @@ TEST_F(FailureTest, KilledRank_FailsTheJobAtOnceAndIsNamed) {
   EXPECT_EQ(h.events[job][h.events[job].size() - 2].type, "RankFailed");
 }
 
+// Nothing is won by haste where the job fails: the signal is worth waiting for.
+TEST_F(FailureTest, DeadRank_OfAJobThatDoesNotRecover_FailsItWithWhatItsExitSays) {
+  h.Report(b, job, 2, RankDied{});
+  h.Report(a, job, 0, Lost(2));
+  h.Advance(absl::Seconds(2));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  h.Report(b, job, 2, RankExited{.signal = 9});
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->message, "rank 2 on node b was killed by signal 9 (SIGKILL)");
+}
+
+TEST_F(FailureTest, DeadRankWhoseExitNobodyTells_FailsTheJobAllTheSame) {
+  h.Report(b, job, 2, RankDied{});
+  h.Advance(absl::Seconds(6));
+  EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRankKilled);
+  EXPECT_EQ(h.State(job).failure->message, "rank 2 on node b died");
+}
+
+TEST_F(FailureTest, RankThatAccusesAndDies_IsTheCauseOnlyIfNobodyKnowsABetterOne) {
+  h.Report(a, job, 0, Lost(2));
+  h.Report(a, job, 0, RankDied{});
+  h.Report(a, job, 0, RankExited{.signal = 11});
+  h.Report(b, job, 2, RankDied{});
+  h.Report(b, job, 2, RankExited{.signal = 9});
+  EXPECT_EQ(h.State(job).failure->rank, 2);
+}
+
+TEST_F(FailureTest, DeathAfterSuccess_IsNone) {
+  h.Report(a, job, 1, RankSucceeded{10});
+  h.Report(a, job, 1, RankDied{});
+  h.Advance(absl::Seconds(6));
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
 TEST_F(FailureTest, ExitBeforeTheLastStep_IsAFailureEvenWithCodeZero) {
   h.Report(a, job, 1, RankExited{.exit_code = 0});
   EXPECT_EQ(h.State(job).failure->kind, FailureKind::kRankExited);

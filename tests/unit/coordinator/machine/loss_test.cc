@@ -52,6 +52,37 @@ TEST_F(LossTest, StepThatWasReported_IsGoneOnBehindThoughAllWhoKnewItAreGone) {
   EXPECT_EQ(begun[0].second.start, Behind(5));
 }
 
+TEST_F(LossTest, RankThatDied_IsLeftOutBeforeItIsKnownHow) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, RankDied{});
+  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+  EXPECT_THAT(Events(job, "RankFailed"), ElementsAre("rank 1 on node n died"));
+  h_.Report(node_, job, 0, Quiet(5));
+  h_.Report(node_, job, 2, Quiet(5, 2));
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankReady{}, 2);
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  EXPECT_THAT(Events(job, "RankExited"), IsEmpty());
+  h_.Report(node_, job, 1, RankExited{.signal = 9, .log_tail = "step 4"});
+  EXPECT_THAT(Events(job, "RankExited"),
+              ElementsAre("rank 1 on node n was killed by signal 9 (SIGKILL)\nstep 4"));
+  h_.Report(node_, job, 1, RankExited{.signal = 9, .log_tail = "step 4"});
+  EXPECT_THAT(Events(job, "RankExited"), SizeIs(1)) << "a report that is repeated";
+  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+}
+
+TEST_F(LossTest, RankThatDiesWhileOthersLeave_IsLeftOutOfAnotherEpoch) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 2, RankDied{});
+  const auto assigned = h_.Commands<Assign>(node_);
+  ASSERT_THAT(assigned, SizeIs(2));
+  EXPECT_THAT(assigned[1].second.layout->lost, ElementsAre(Rank{1}, Rank{2}));
+  h_.Report(node_, job, 2, kKilled);
+  EXPECT_THAT(Events(job, "RankExited"),
+              ElementsAre("rank 2 on node n was killed by signal 9 (SIGKILL)"));
+}
+
 // Ranks see the broken connection before the daemon sees the exit.
 TEST_F(LossTest, RankThatLeftBeforeTheVerdict_IsNotAskedAgain) {
   const JobId job = Train();

@@ -1,7 +1,15 @@
-// A library with the part of NVML's interface that worker/agent/device_memory.h asks: the GPUs are
-// those of FAKE_NVML_GIB, "80 80 24" being three, with so many GiB and one of them the driver's.
-// GPU i has the UUID "GPU-i". "none": no driver.
+// A library with the part of NVML's interface that worker/agent/nvml.h and nvml_events.cc ask: the
+// GPUs are those of FAKE_NVML_GIB, "80 80 24" being three, with so many GiB and one of them the
+// driver's. GPU i has the UUID "GPU-i". "none": no driver.
+//
+// FAKE_NVML_XIDS is what waits for events find, one after the other, if the GPU is registered:
+// "1:79 0:31". "lost:1": that the second GPU is lost, which it says for ever.
+#include <poll.h>
+
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -24,6 +32,18 @@ struct Info {
 struct Info2 {
   unsigned int version;
   unsigned long long total, reserved, free, used;
+};
+
+std::set<const void*> registered;
+std::atomic<const void*> lost = nullptr;
+size_t events_told = 0;
+
+void* DeviceOf(size_t index) { return reinterpret_cast<void*>(index + 1); }
+
+struct Event {
+  void* device;
+  unsigned long long type, data;
+  unsigned int gpu_instance, compute_instance;
 };
 
 unsigned long long SizeOf(const void* device) {
@@ -58,10 +78,46 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   return nvmlDeviceGetHandleByIndex_v2(static_cast<unsigned int>(std::stoul(uuid + 4)), device);
 }
 int nvmlDeviceGetMemoryInfo(void* device, Info* info) {
+  if (device == lost) return 15;
   *info = {.total = SizeOf(device), .free = 0, .used = 0};
   return 0;
 }
 #ifdef FAKE_NVML_2
+int nvmlDeviceGetUUID(void* device, char* uuid, unsigned int size) {
+  std::snprintf(uuid, size, "GPU-%zu", reinterpret_cast<size_t>(device) - 1);
+  return 0;
+}
+int nvmlEventSetCreate(void** set) {
+  *set = &registered;
+  registered.clear();
+  events_told = 0;
+  lost = nullptr;
+  return 0;
+}
+int nvmlEventSetFree(void*) { return 0; }
+int nvmlDeviceRegisterEvents(void* device, unsigned long long, void*) {
+  registered.insert(device);
+  return 0;
+}
+int nvmlEventSetWait_v2(void*, Event* event, unsigned int milliseconds) {
+  const char* script = std::getenv("FAKE_NVML_XIDS");
+  std::istringstream text(script == nullptr ? "" : script);
+  std::string word;
+  for (size_t i = 0; text >> word; ++i) {
+    if (i < events_told) continue;
+    ++events_told;
+    const size_t colon = word.find(':');
+    const size_t second = std::stoul(word.substr(colon + 1));
+    if (word.substr(0, colon) == "lost") {
+      lost = DeviceOf(second);
+      return 15;
+    }
+    *event = {DeviceOf(std::stoul(word.substr(0, colon))), 8, second, 0, 0};
+    if (registered.contains(event->device)) return 0;
+  }
+  poll(nullptr, 0, static_cast<int>(milliseconds));
+  return 10;
+}
 int nvmlDeviceGetMemoryInfo_v2(void* device, Info2* info) {
   if (info->version != (sizeof(Info2) | 2U << 24)) return 25;
   info->total = SizeOf(device);

@@ -53,10 +53,15 @@ std::string ToLine(const Action& action) {
             const std::string what = std::visit(
                 Overload{[](const std::string& payload) { return payload; },
                          [](const RankFault& fault) {
-                           const bool named = fault.kind != job::FailureKind::kRankError;
-                           return absl::StrCat("fault: ", fault.message, named ? " " : "",
-                                               named ? job::ToString(fault.kind) : "");
+                           const bool other = fault.kind != job::FailureKind::kRankError;
+                           return absl::StrCat(
+                               "fault", other ? absl::StrCat(" ", job::ToString(fault.kind)) : "",
+                               ": ", fault.message);
                          },
+                         [](const RankNote& note) {
+                           return absl::StrCat("note ", note.type, ": ", note.message);
+                         },
+                         [](const RankDeath&) { return std::string("died"); },
                          [](const RankNeverRan&) { return std::string("never ran"); },
                          [](const RankExit& exit) {
                            return absl::StrCat("exit ", exit.exit_code, " signal ", exit.signal,

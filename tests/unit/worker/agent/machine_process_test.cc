@@ -211,7 +211,8 @@ TEST(AgentMachineTest, Rank_KilledBySignal_IsReportedAtOnceAsUnexpected) {
   Harness h;
   h.Welcome();
   h.RunJob(1, {0, 1});
-  EXPECT_THAT(h.Exited(2, 0, 9), ElementsAre("Report job-7/1 rank 3 exit 0 signal 9"));
+  EXPECT_THAT(h.Exited(2, 0, 9),
+              ElementsAre("Report job-7/1 rank 3 exit 0 signal 9", "StopEpoch p1 1"));
 }
 
 TEST(AgentMachineTest, Stop_Quits_ThenTerminates_ThenKills_ThenAnswers) {
@@ -327,6 +328,162 @@ TEST(AgentMachineTest, ProcessThatEndsAfterItsChannel_IsReportedByItsExitAlone) 
   h.RunJob(1, {0});
   h.Feed(ChannelFailed{kP1, "closed by the rank"});
   EXPECT_THAT(h.Exited(1, 3, 0), ElementsAre("Report job-7/1 rank 2 exit 3 signal 0"));
+}
+
+TEST(AgentMachineTest, Death_IsReportedBeforeTheExit_AndEndsTheEpochOfTheOthers) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1, 2});
+  h.RunJob(1, {3}, 2, 8);
+  EXPECT_THAT(h.Feed(ProcessDied{kP1}),
+              ElementsAre("Report job-7/1 rank 2 died", "StopEpoch p2 1", "StopEpoch p3 1"));
+  EXPECT_THAT(h.Feed(ProcessDied{kP1}), IsEmpty());
+  EXPECT_THAT(h.Feed(ChannelFailed{kP1, "closed by the rank"}), IsEmpty());
+  EXPECT_THAT(h.Feed(EpochStopped{kP2, Epoch{1}}), IsEmpty()) << "that epoch is over";
+  EXPECT_THAT(h.Exited(1, 0, 9), ElementsAre("Report job-7/1 rank 2 exit 0 signal 9"));
+  AssignCommand next = h.AnAssign(2, {0, 1, 2});
+  next.without_work = {2};
+  EXPECT_THAT(h.Command(3, next),
+              ElementsAre("RunEpoch p2 job-7/2 rank 3 device 1", "Result 3 OK"));
+  EXPECT_THAT(h.Feed(EpochStopped{ProcessNumber{3}, Epoch{1}}),
+              ElementsAre("RunEpoch p3 job-7/2 rank 4 device 2"));
+}
+
+// It has said itself where it stands.
+TEST(AgentMachineTest, RankThatHasLeftAnEpochWithAnother_HasRunIt) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Feed(ProcessDied{kP1});
+  h.Feed(EpochStopped{kP2, Epoch{1}});
+  AssignCommand next = h.AnAssign(2, {0, 1});
+  next.without_work = {2};
+  next.goes_on = true;
+  EXPECT_THAT(h.Command(2, next), Not(Contains(HasSubstr("never ran"))));
+}
+
+TEST(AgentMachineTest, ExitOfARankWhoseWorkIsNotDone_EndsTheEpochOfTheOthers) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(h.Exited(1, 3, 0),
+              ElementsAre("Report job-7/1 rank 2 exit 3 signal 0", "StopEpoch p2 1"));
+}
+
+TEST(AgentMachineTest, RankThatFailsForAReasonOfItsOwn_EndsTheEpochOfTheOthers) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(
+      h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kOther, "error", RankOutcome::kFailed}),
+      ElementsAre("Report job-7/1 rank 2 error", "StopEpoch p2 1"));
+}
+
+TEST(AgentMachineTest, DeathAfterTheLastStep_IsToldByTheExitAlone) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kOther, "succeeded", RankOutcome::kSucceeded});
+  EXPECT_THAT(h.Feed(ProcessDied{kP1}), IsEmpty());
+  EXPECT_THAT(h.Exited(1, 0, 9), ElementsAre("Report job-7/1 rank 2 exit 0 signal 9"));
+}
+
+TEST(AgentMachineTest, DeathOfARankThatWasToEnd_IsToldByTheExitAlone) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Command(2, AStop(1));
+  EXPECT_THAT(h.Feed(ProcessDied{kP1}), IsEmpty());
+  EXPECT_THAT(h.Exited(1, 0, 15), ElementsAre("Report job-7/1 rank 2 exit 0 signal 15 expected"));
+}
+
+TEST(AgentMachineTest, DeviceOfADeadRank_IsUsedAgainOnlyOnceItIsReaped) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(ProcessDied{kP1});
+  h.Command(2, h.AnAssign(1, {0}, 8));
+  EXPECT_THAT(h.DataReady(h.last_request), IsEmpty());
+  EXPECT_THAT(h.Exited(1, 0, 9), ElementsAre("Report job-7/1 rank 2 exit 0 signal 9",
+                                             "StartProcess p2 job-8/1 rank 2 device 0"));
+}
+
+TEST(AgentMachineTest, DeadRankThatIsNotReaped_IsKilledOnceMore) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(ProcessDied{kP1});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(29)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(2)),
+              AllOf(Contains("Kill p1"), Not(Contains(HasSubstr("fault")))));
+}
+
+// It was to leave its epoch for the next one.
+TEST(AgentMachineTest, DeathOnTheWayToTheNextEpoch_GivesTheDeviceANewProcess) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  EXPECT_THAT(h.Command(2, h.AnAssign(2, {0})), ElementsAre("StopEpoch p1 1", "Result 2 OK"));
+  EXPECT_THAT(h.Feed(ProcessDied{kP1}), ElementsAre("Report job-7/1 rank 2 died"));
+  EXPECT_THAT(h.Exited(1, 0, 9), ElementsAre("Report job-7/1 rank 2 exit 0 signal 9",
+                                             "StartProcess p2 job-7/2 rank 2 device 0"));
+}
+
+// Steps of a tenth of a second, and it was seen to run just now.
+void Train(Harness& h, absl::Duration step = absl::Milliseconds(100)) {
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  for (int64_t i = 1; i <= 5; ++i) {
+    h.now += step;
+    h.Feed(RankProgressed{kP1, Epoch{1}, i});
+  }
+  h.Feed(ProcessRan{kP1});
+  h.ConfirmAll();
+}
+
+TEST(AgentMachineTest, ProcessThatDoesNotRun_IsHung) {
+  Harness h;
+  Train(h);
+  EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
+  EXPECT_THAT(
+      h.Advance(absl::Seconds(0.2)),
+      IsSupersetOf({"Report job-7/1 rank 2 fault RankHung: it has not run for long: somebody "
+                    "has stopped it, or nobody lets it run: its worker ended it",
+                    "StopEpoch p2 1", "Kill p1"}));
+}
+
+TEST(AgentMachineTest, ProcessThatRunsNowAndThen_IsNotHung) {
+  Harness h;
+  Train(h);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
+    h.Feed(ProcessRan{kP1});
+  }
+}
+
+TEST(AgentMachineTest, ProcessOfSlowSteps_MayBeStoppedForLonger) {
+  Harness h;
+  Train(h, absl::Seconds(2));
+  EXPECT_THAT(h.Advance(absl::Seconds(19)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(2)), Contains("Kill p1"));
+}
+
+TEST(AgentMachineTest, ProcessThatIsNotSeenToRunWhileItStarts_IsHungLater) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(ProcessRan{kP1});
+  EXPECT_THAT(h.Advance(absl::Seconds(29)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(2)), Contains("Kill p1"));
+}
+
+TEST(AgentMachineTest, ProcessIsNotHung_WhileTheDaemonDoesNotRun) {
+  Harness h;
+  Train(h);
+  h.now += absl::Minutes(1);
+  EXPECT_THAT(h.Feed(Stalled{absl::Minutes(1)}), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Feed(ProcessRan{kP1}), Not(Contains("Kill p1")));
 }
 
 TEST(AgentMachineTest, Heartbeat_CarriesTheSlowestRanksStep) {

@@ -1,0 +1,119 @@
+// Where errors of devices come from: a file, and a library in NVML's place.
+#include "worker/agent/device_events.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/files.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+using Faults = std::vector<std::pair<int32_t, int32_t>>;
+
+class DeviceEventsTest : public ::testing::Test {
+ protected:
+  // The next `count` of them.
+  Faults Await(size_t count) {
+    Faults faults;
+    while (faults.size() < count) {
+      pollfd entry{inbox.fd(), POLLIN, 0};
+      if (poll(&entry, 1, 20'000) != 1) break;
+      for (const Event& event : inbox.TakeAll()) {
+        const auto& fault = std::get<DeviceFaulted>(event);
+        faults.emplace_back(fault.device, fault.xid);
+      }
+    }
+    return faults;
+  }
+
+  Inbox inbox;
+  const std::string path = support::MakeFolder("device-events") + "/events";
+};
+
+TEST_F(DeviceEventsTest, File_IsFollowedFromItsBeginningAsItGrows) {
+  std::ofstream file(path);
+  file << "1 xid 79\n" << std::flush;
+  const auto events = FollowDeviceFile(path, 4, inbox);
+  EXPECT_THAT(Await(1), ElementsAre(Pair(1, 79)));
+  file << "0 xid 31\n3 xi" << std::flush;
+  EXPECT_THAT(Await(1), ElementsAre(Pair(0, 31)));
+  file << "d 48\n" << std::flush;
+  EXPECT_THAT(Await(1), ElementsAre(Pair(3, 48)));
+}
+
+TEST_F(DeviceEventsTest, FileThatIsMadeLater_IsFollowed) {
+  const auto events = FollowDeviceFile(path, 4, inbox);
+  std::ofstream(path) << "1 xid 79\n";
+  EXPECT_THAT(Await(1), ElementsAre(Pair(1, 79)));
+}
+
+TEST_F(DeviceEventsTest, Fifo_IsFollowedThroughItsWriters) {
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const auto events = FollowDeviceFile(path, 4, inbox);
+  for (const int32_t device : {2, 1}) {
+    std::ofstream(path) << device << " xid 79\n";
+    EXPECT_THAT(Await(1), ElementsAre(Pair(device, 79)));
+  }
+}
+
+TEST_F(DeviceEventsTest, LinesOfNoDevice_ArePassedOver) {
+  std::ofstream(path) << "\n4 xid 79\n-1 xid 79\n0 xid\n0 xid 0\n0 xid x\n0 79\nmuch talk\n"
+                      << std::string(100'000, 'x') << "\n0  xid\t13\r\n";
+  const auto events = FollowDeviceFile(path, 4, inbox);
+  EXPECT_THAT(Await(1), ElementsAre(Pair(0, 13)));
+}
+
+class NvmlEventsTest : public DeviceEventsTest {
+ protected:
+  auto Follow(const char* sizes, const char* xids, GpuSelection selection) {
+    setenv("FAKE_NVML_GIB", sizes, 1);
+    setenv("FAKE_NVML_XIDS", xids, 1);
+    if (selection.library == GpuSelection{}.library) selection.library = PHALANX_FAKE_NVML;
+    return FollowNvml(selection, inbox);
+  }
+};
+
+TEST_F(NvmlEventsTest, Errors_AreToldByOurNumberOfTheDevice) {
+  const auto events = Follow("80 80 80", "1:79 0:31 2:13", {.devices = 2, .visible = "2,1"});
+  ASSERT_TRUE(events.ok()) << events.status();
+  EXPECT_THAT(Await(2), ElementsAre(Pair(1, 79), Pair(0, 13)));
+}
+
+TEST_F(NvmlEventsTest, GpuThatIsLostWithoutAnEvent_HasFallenOffTheBus) {
+  const auto events = Follow("80 80", "lost:1", {.devices = 2});
+  ASSERT_TRUE(events.ok()) << events.status();
+  EXPECT_THAT(Await(1), ElementsAre(Pair(1, 79)));
+}
+
+TEST_F(NvmlEventsTest, DriverWithoutEvents_IsUnavailable) {
+  EXPECT_EQ(Follow("80", "", {.devices = 1, .library = PHALANX_FAKE_NVML_OLD}).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Follow("80", "", {.devices = 1, .library = "/nonexistent.so"}).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Follow("80", "", {.devices = 2}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(NvmlEventsTest, Source_ThatGoes_TellsNothingMore) {
+  { const auto events = Follow("80", "", {.devices = 1}); }
+  EXPECT_THAT(inbox.TakeAll(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace phalanx::agent

@@ -1,0 +1,91 @@
+// Errors of devices: transcripts of the machine, and the table that it goes by.
+#include <algorithm>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/agent/machine_harness.h"
+#include "worker/agent/machine/xid.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(XidTest, Table_IsInOrderAndSaysOfEachWhatToDo) {
+  EXPECT_TRUE(std::is_sorted(AllXids().begin(), AllXids().end(),
+                             [](const auto& a, const auto& b) { return a.xid < b.xid; }));
+  for (const XidTraits& xid : AllXids()) {
+    EXPECT_FALSE(xid.name.empty() || xid.next.empty()) << xid.xid;
+    EXPECT_EQ(&TraitsOfXid(xid.xid), &xid);
+  }
+  EXPECT_EQ(TraitsOfXid(79).effect, XidEffect::kDeviceLost);
+  EXPECT_EQ(TraitsOfXid(31).effect, XidEffect::kProcessFault);
+  EXPECT_EQ(TraitsOfXid(63).effect, XidEffect::kNote);
+}
+
+TEST(XidTest, UnknownNumber_IsANote) {
+  EXPECT_EQ(TraitsOfXid(12345).effect, XidEffect::kNote);
+  EXPECT_EQ(TraitsOfXid(0).effect, XidEffect::kNote);
+  EXPECT_EQ(TraitsOfXid(-1).effect, XidEffect::kNote);
+}
+
+TEST(AgentMachineTest, LostDevice_EndsItsRankAndTheEpoch_AndSaysWhy) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(
+      h.Feed(DeviceFaulted{1, 79}),
+      ElementsAre(
+          "Report job-7/1 rank 3 fault DeviceFailed: device 1 of node here reported XID 79 "
+          "(GPU has fallen off the bus; to do: reboot the node; replace the GPU if it comes "
+          "again): its worker ended it",
+          "StopEpoch p1 1", "Kill p2"));
+  EXPECT_THAT(h.Feed(DeviceFaulted{1, 79}), IsEmpty());
+  EXPECT_THAT(h.Feed(ProcessDied{ProcessNumber{2}}), IsEmpty()) << "it was said why";
+  EXPECT_THAT(h.Exited(2, 0, 9), ElementsAre("Report job-7/1 rank 3 exit 0 signal 9"));
+}
+
+TEST(AgentMachineTest, LostDevice_IsNotUsedAgain) {
+  Harness h;
+  h.Welcome();
+  h.Feed(DeviceFaulted{1, 48});
+  EXPECT_THAT(h.Command(1, h.AnAssign(1, {1})), ElementsAre("Result 1 FAILED_PRECONDITION"));
+  AssignCommand without = h.AnAssign(1, {0, 1});
+  without.without_work = {3};
+  EXPECT_THAT(h.Command(2, without), ElementsAre("PrepareData r1 job-7"));
+}
+
+TEST(AgentMachineTest, DeviceThatIsLostBeforeItsProcessStarts_FailsTheAssignment) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0, 1}));
+  EXPECT_THAT(h.Feed(DeviceFaulted{1, 79}), ElementsAre("Result 1 FAILED_PRECONDITION"));
+  EXPECT_THAT(h.DataReady(h.last_request), IsEmpty());
+}
+
+// Its device keeps the process that it had until that has left, and gets no other.
+TEST(AgentMachineTest, DeviceThatIsLostOnTheWayToTheNextEpoch_GetsNoNewProcess) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Command(2, h.AnAssign(2, {0}));
+  h.Feed(DeviceFaulted{0, 79});
+  EXPECT_THAT(h.Exited(1, 0, 9), ElementsAre("Report job-7/1 rank 2 exit 0 signal 9"));
+}
+
+TEST(AgentMachineTest, OtherErrorsOfADevice_AreEventsOfItsJobAlone) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 31}),
+              ElementsAre(HasSubstr("Report job-7/1 rank 2 note DeviceError: device 0 of node here "
+                                    "reported XID 31 (memory page fault")));
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 999}), ElementsAre(HasSubstr("unknown to this release")));
+  EXPECT_THAT(h.Feed(DeviceFaulted{3, 31}), IsEmpty()) << "nothing runs there";
+}
+
+}  // namespace
+}  // namespace phalanx::agent

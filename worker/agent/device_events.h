@@ -1,0 +1,30 @@
+// worker/agent/device_events.h: errors of this node's devices, as they come.
+//
+// Each source has a thread that posts DeviceFaulted until the source is destroyed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/agent/inbox.h"
+#include "worker/agent/nvml.h"
+
+namespace phalanx::agent {
+
+class DeviceEvents {
+ public:
+  virtual ~DeviceEvents() = default;
+};
+
+// For tests: a file of lines "DEVICE xid N", followed as it grows from its beginning on; a FIFO, or
+// one that is still to be made. What is no such line of one of `devices` is logged and passed over.
+std::unique_ptr<DeviceEvents> FollowDeviceFile(std::string path, int32_t devices, Inbox& inbox);
+
+// What the driver reports of the selected GPUs. Errors: Unavailable (no library, no driver, or one
+// without events), NotFound, FailedPrecondition (as Nvml::DevicesOf).
+absl::StatusOr<std::unique_ptr<DeviceEvents>> FollowNvml(const GpuSelection& selection,
+                                                         Inbox& inbox);
+
+}  // namespace phalanx::agent

@@ -1,0 +1,26 @@
+#include "worker/agent/machine/step_times.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace phalanx::agent {
+
+void StepTimes::Reached(Instant now, int64_t step) {
+  if (step <= step_) return;
+  if (since_ > absl::InfinitePast()) {
+    newest_.push_back((now - since_) / (step - step_));
+    if (newest_.size() > kKept) newest_.pop_front();
+  }
+  since_ = now;
+  step_ = step;
+}
+
+std::optional<absl::Duration> StepTimes::Slow() const {
+  if (newest_.empty()) return std::nullopt;
+  std::vector<absl::Duration> sorted(newest_.begin(), newest_.end());
+  const auto slow = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) * 99 / 100);
+  std::nth_element(sorted.begin(), slow, sorted.end());
+  return *slow;
+}
+
+}  // namespace phalanx::agent

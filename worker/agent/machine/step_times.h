@@ -1,0 +1,29 @@
+// worker/agent/machine/step_times.h: how long the steps of a rank take. Pure.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "core/base/time.h"
+
+namespace phalanx::agent {
+
+// Not thread-safe.
+class StepTimes {
+ public:
+  static constexpr size_t kKept = 128;  // of the newest
+
+  // Steps of which several were done since the last time count as equally long.
+  void Reached(Instant now, int64_t step);
+  // What 99 of 100 steps took at most; nullopt: none is known.
+  std::optional<absl::Duration> Slow() const;
+
+ private:
+  Instant since_ = absl::InfinitePast();
+  int64_t step_ = 0;
+  std::deque<absl::Duration> newest_;
+};
+
+}  // namespace phalanx::agent
