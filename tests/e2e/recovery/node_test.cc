@@ -1,0 +1,105 @@
+// More than one rank at once: a node with its daemon, the coordinator beside a rank, a node that
+// was only away.
+#include <signal.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/recovery/trouble.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kSteps = 60;
+
+JobOptions Job(const std::string& name, int64_t steps = kSteps) {
+  return {.name = name,
+          .steps = steps,
+          .precision = "fp64",
+          .vision = "",
+          .language = "ranks: 6, tp: 2",
+          .batch = 7,
+          .output = name};
+}
+
+// Six ranks on three nodes: 0 and 1 on `here`, 4 and 5 on `far`.
+class NodeTest : public testing::Test {
+ protected:
+  explicit NodeTest(std::vector<std::string> coordinator_flags = {})
+      : data_(MakeSmallData()),
+        cluster_({.devices = 2, .coordinator_flags = std::move(coordinator_flags)}) {
+    cluster_.AddWorker("middle", 2);
+    far_ = &cluster_.AddWorker("far", 2);
+  }
+  void TrainWhole(int64_t steps = kSteps) {
+    const int64_t whole = cluster_.Submit(Document(data_, Job("whole", steps))).id();
+    ASSERT_EQ(cluster_.AwaitEnd(whole).phase(), v1::JOB_PHASE_SUCCEEDED);
+  }
+  void Train(int64_t steps = kSteps) {
+    job_ = cluster_.Submit(Document(data_, Job("hit", steps))).id();
+    cluster_.AwaitStep(job_, 5);
+  }
+  void ExpectItGoesOn(int64_t steps = kSteps) {
+    const v1::JobStatus ended = cluster_.AwaitEnd(job_);
+    ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED)
+        << ended.reason() << cluster_.CoordinatorLog() << cluster_.WorkerLog();
+    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), steps);
+  }
+
+  DataFolder data_;
+  Cluster cluster_;
+  support::Process* far_ = nullptr;
+  int64_t job_ = 0;
+};
+
+TEST_F(NodeTest, NodeThatIsLost_TakesItsRanks_AndTheOthersGoOn) {
+  TrainWhole();
+  Train();
+  far_->Signal(SIGKILL);
+  ExpectItGoesOn();
+  EXPECT_THAT(MessagesOf(cluster_, job_, "Recovered"), HasSubstr("without ranks 4, 5"));
+}
+
+TEST_F(NodeTest, TwoRanksAtOnce_AreLeftOutTogether) {
+  TrainWhole();
+  Train();
+  const auto ranks = cluster_.Ranks(job_);
+  for (const int32_t rank : {1, 2}) kill(ranks.at(rank).pid(), SIGKILL);
+  ExpectItGoesOn();
+}
+
+TEST_F(NodeTest, CoordinatorThatDiesBesideARank_GoesOnWhereItsJournalEnds) {
+  TrainWhole();
+  Train();
+  kill(cluster_.Ranks(job_).at(3).pid(), SIGKILL);
+  cluster_.KillCoordinator();
+  cluster_.StartCoordinator();
+  ExpectItGoesOn();
+}
+
+class AwayTest : public NodeTest {
+ protected:
+  AwayTest() : NodeTest({"--heartbeat-interval", "200ms", "--heartbeat-timeout", "2s"}) {}
+};
+
+// Its ranks are of an epoch that is over, and write nothing of it.
+TEST_F(AwayTest, NodeThatComesBackAfterItWasLeftOut_ObeysTheNewEpoch) {
+  constexpr int64_t kMoreSteps = 400;
+  TrainWhole(kMoreSteps);
+  Train(kMoreSteps);
+  const auto ranks = cluster_.Ranks(job_);
+  far_->Signal(SIGSTOP);
+  for (const int32_t rank : {4, 5}) kill(ranks.at(rank).pid(), SIGSTOP);
+  const v1::JobStatus without = cluster_.Await(job_, [](const v1::JobStatus& status) {
+    return status.epoch() > 1 && status.last_step().epoch() == status.epoch();
+  });
+  far_->Signal(SIGCONT);
+  for (const int32_t rank : {4, 5}) kill(ranks.at(rank).pid(), SIGCONT);
+  for (const int32_t rank : {4, 5}) EXPECT_TRUE(ranks.at(rank).AwaitEnd()) << "rank " << rank;
+  ExpectItGoesOn(kMoreSteps);
+  EXPECT_GE(without.epoch(), 2);
+}
+
+}  // namespace
+}  // namespace phalanx::e2e
