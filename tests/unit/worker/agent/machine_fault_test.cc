@@ -17,6 +17,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -100,8 +101,8 @@ TEST_F(AgentFaultTest, Partition_CutsEveryRankAndTheSessionForItsTime) {
   EXPECT_THAT(h_.Command(3, StopCommand{JobId{7}, Epoch{1}, absl::Seconds(1), "over"}), IsEmpty());
   EXPECT_THAT(h_.Break(), IsEmpty());
   EXPECT_THAT(h_.Advance(absl::Seconds(29)), IsEmpty());
-  EXPECT_THAT(h_.Advance(absl::Seconds(1)), ElementsAre("OpenSession s2 last 2 running [job-7/1]"));
-  EXPECT_THAT(h_.Welcome(), Contains("Report job-7/1 rank 2 error"));
+  EXPECT_THAT(h_.Welcome(), IsSupersetOf({"OpenSession s2 last 2 running [job-7/1]",
+                                          "Report job-7/1 rank 2 error"}));
 }
 
 TEST_F(AgentFaultTest, PartitionForGood_LeavesADaemonThatEndsWhenItIsAsked) {
