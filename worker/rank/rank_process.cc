@@ -84,10 +84,9 @@ void RankProcess::TellReached(const job::InjectedFault& fault, job::FaultPhase p
   }
   const absl::string_view where = job::ToString(phase);
   report.mutable_event()->set_type(job::kFaultReached);
-  report.mutable_event()->set_message(absl::StrCat("rank ", report.rank(), ": ",
-                                                   job::FaultWord(fault), " at step ", step,
+  report.mutable_event()->set_message(absl::StrCat(job::FaultWord(fault), " at step ", step,
                                                    where.empty() ? "" : absl::StrCat(", ", where)));
-  spdlog::info("{}", report.event().message());
+  spdlog::info("rank={} fault on demand: {}", report.rank(), report.event().message());
   channel_.Send(message, kSendTimeout).IgnoreError();
 }
 

@@ -23,14 +23,14 @@ JobOptions Job(const std::string& name, int64_t steps = kSteps) {
           .output = name};
 }
 
-// Six ranks on three nodes: 0 and 1 on `here`, 4 and 5 on `far`.
+// Six ranks on three nodes: 0 and 1 on `here`, 4 and 5 on `there`.
 class NodeTest : public testing::Test {
  protected:
   explicit NodeTest(std::vector<std::string> coordinator_flags = {})
       : data_(MakeSmallData()),
         cluster_({.devices = 2, .coordinator_flags = std::move(coordinator_flags)}) {
     cluster_.AddWorker("middle", 2);
-    far_ = &cluster_.AddWorker("far", 2);
+    there_ = &cluster_.AddWorker("there", 2);
   }
   void TrainWhole(int64_t steps = kSteps) {
     const int64_t whole = cluster_.Submit(Document(data_, Job("whole", steps))).id();
@@ -49,14 +49,14 @@ class NodeTest : public testing::Test {
 
   DataFolder data_;
   Cluster cluster_;
-  support::Process* far_ = nullptr;
+  support::Process* there_ = nullptr;
   int64_t job_ = 0;
 };
 
 TEST_F(NodeTest, NodeThatIsLost_TakesItsRanks_AndTheOthersGoOn) {
   TrainWhole();
   Train();
-  far_->Signal(SIGKILL);
+  there_->Signal(SIGKILL);
   ExpectItGoesOn();
   EXPECT_THAT(MessagesOf(cluster_, job_, "Recovered"), HasSubstr("without ranks 4, 5"));
 }
@@ -89,12 +89,12 @@ TEST_F(AwayTest, NodeThatComesBackAfterItWasLeftOut_ObeysTheNewEpoch) {
   TrainWhole(kMoreSteps);
   Train(kMoreSteps);
   const auto ranks = cluster_.Ranks(job_);
-  far_->Signal(SIGSTOP);
+  there_->Signal(SIGSTOP);
   for (const int32_t rank : {4, 5}) kill(ranks.at(rank).pid(), SIGSTOP);
   const v1::JobStatus without = cluster_.Await(job_, [](const v1::JobStatus& status) {
     return status.epoch() > 1 && status.last_step().epoch() == status.epoch();
   });
-  far_->Signal(SIGCONT);
+  there_->Signal(SIGCONT);
   for (const int32_t rank : {4, 5}) kill(ranks.at(rank).pid(), SIGCONT);
   for (const int32_t rank : {4, 5}) EXPECT_TRUE(ranks.at(rank).AwaitEnd()) << "rank " << rank;
   ExpectItGoesOn(kMoreSteps);
