@@ -231,13 +231,14 @@ TEST_F(InjectTest, ExitXidAndOutOfMemory_HaveTheirCauses) {
   const v1::FailureCause exited = ends_with({"--fault", "exit"});
   EXPECT_EQ(exited.cause(), "RankExited") << exited.message();
   EXPECT_EQ(exited.rank(), 2);
+  const v1::FailureCause memory = ends_with({"--fault", "oom"});
+  EXPECT_EQ(memory.cause(), "OutOfMemory") << memory.message();
+  EXPECT_EQ(memory.rank(), 2);
+  // The last one: the device is out of use then.
   const v1::FailureCause driver = ends_with({"--fault", "xid:79", "--phase", "backward"});
   EXPECT_EQ(driver.cause(), "DeviceFailed") << driver.message();
   EXPECT_EQ(driver.rank(), 2);
   EXPECT_THAT(driver.message(), HasSubstr("XID 79"));
-  const v1::FailureCause memory = ends_with({"--fault", "oom"});
-  EXPECT_EQ(memory.cause(), "OutOfMemory") << memory.message();
-  EXPECT_EQ(memory.rank(), 2);
 }
 
 }  // namespace
