@@ -46,8 +46,12 @@ absl::StatusOr<std::unique_ptr<HostCopy>> HostCopy::Create(const plan::Plan& pla
     buffer.snapshot =
         Snapshot::Into(buffer.memory + kHostCopyPage, state, SectionsInHostMemory(plan, state));
   }
-  state.set_copied([copied = copy.get()] { return copied->copied(); });
   return copy;
+}
+
+void HostCopy::Use() {
+  used_ = true;
+  state_.set_copied([this] { return copied(); });
 }
 
 HostCopy::HostCopy(const plan::Plan& plan, train::TrainingState& state, const Identity& identity,
@@ -70,7 +74,7 @@ HostCopy::~HostCopy() {
 #endif
     munmap(buffer.memory, static_cast<size_t>(bytes_));
   }
-  state_.set_copied(nullptr);
+  if (used_) state_.set_copied(nullptr);
 }
 
 absl::Status HostCopy::Map(Buffer& buffer, const UniqueFd& fd) {

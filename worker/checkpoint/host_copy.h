@@ -9,7 +9,7 @@
 // Behind the header of a buffer (core/checkpoint_io/host_buffer.h) are the sections in the order of
 // SectionsInHostMemory, each at a 64-byte boundary.
 //
-// Of the thread that trains.
+// Of the thread that trains, but for Create.
 #pragma once
 
 #include <array>
@@ -47,13 +47,16 @@ class HostCopy {
   // Of one buffer; 0: nothing of the rank's state belongs there.
   static int64_t BytesNeeded(const plan::Plan& plan, train::TrainingState& state);
   // `buffers`: of BytesNeeded each; what they hold of steps before is not looked at. `state`
-  // outlives it. Errors: ResourceExhausted if they cannot be mapped, or pinned beside a GPU.
+  // outlives it. On any thread, also while the state trains. Errors: ResourceExhausted if they
+  // cannot be mapped, or pinned beside a GPU.
   static absl::StatusOr<std::unique_ptr<HostCopy>> Create(const plan::Plan& plan,
                                                           train::TrainingState& state,
                                                           const Identity& identity,
                                                           std::array<UniqueFd, 2> buffers);
   ~HostCopy();
 
+  // From now on the state says of what step it has a copy.
+  void Use();
   // The step that the state has decided last is settled, in `epoch`, and nothing that changes the
   // state further is enqueued: begins its copy if it is due and there is room. Errors: what the
   // copy before failed of; there is none of its step then.
@@ -82,6 +85,7 @@ class HostCopy {
   const uint64_t plan_;
   const int64_t bytes_;
   std::array<Buffer, 2> buffers_;
+  bool used_ = false;
   int32_t under_way_ = -1;  // buffer; -1: none
   absl::Status failed_;     // of the last copy that was under way
   HostCopyHeader next_;     // of the copy under way

@@ -302,6 +302,7 @@ absl::Status EpochRun::MakeTrainer() {
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
   callbacks.on_settled = [this, checkpoints = checkpoints_.get()] {
+    report_status_.Update(TakeHostCopy());
     if (kept_.host_copy != nullptr)
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
     // At an early end that of its last step takes the place of others.
@@ -324,15 +325,24 @@ absl::Status EpochRun::MakeTrainer() {
   return absl::OkStatus();
 }
 
+void EpochRun::LogPhase(absl::string_view what) const {
+  const std::chrono::duration<double> since = std::chrono::steady_clock::now() - begun_;
+  spdlog::info("job={} epoch={} rank={} {} after {:.3f} s", order_.assign().job(), epoch(),
+               order_.rank(), std::string(what), since.count());
+}
+
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(MakeTrainer());
+  LogPhase("has its state");
   RETURN_IF_ERROR(trainer_->Prepare());
+  LogPhase("is ready");
   // Whoever wrote metrics before may have died before it wrote the last one.
   if (goes_on() && metrics_ != nullptr && metrics_->last_step() < start_.decision.step)
     RETURN_IF_ERROR(metrics_->Write(trainer_->SummaryOf(start_.decision), epoch()));
   v1::RankReport ready;
   ready.mutable_ready();
   RETURN_IF_ERROR(Report(std::move(ready)));
+  if (goes_on()) BeginHostCopy();
   const absl::Status ran = trainer_->Run();
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
@@ -380,8 +390,10 @@ absl::Status EpochRun::RunToEnd() {
     // All that can be made before it is known from where.
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
+    LogPhase("is connected");
     RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
     RETURN_IF_ERROR(AwaitBegin());
+    LogPhase("knows from where it goes on");
     RETURN_IF_ERROR(FindCheckpoint());
     RETURN_IF_ERROR(OpenMetrics());
   } else {
@@ -463,6 +475,7 @@ void EpochRun::WishEnd() {
 
 void EpochRun::Release() {
   trainer_ = nullptr;
+  if (second_home_.valid()) second_home_.get().IgnoreError();
   if (kept_.training != nullptr) kept_.training->set_writing(nullptr);
   MutexLock lock(&mu_);
   training_ = nullptr;

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -20,6 +21,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/base/mutex.h"
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint_io/lock.h"
@@ -90,6 +92,7 @@ class EpochRun {
 
   // Of the job file, whose paths start from its folder.
   absl::Status MakePlanOfOrder();
+  void LogPhase(absl::string_view what) const;
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();
@@ -111,7 +114,13 @@ class EpochRun {
   // Makes the second home of what of the state has it in host memory; where the node has no room
   // for it and the job leaves it open, an event says so.
   absl::Status KeepHostCopy();
-  absl::Status MakeHostCopy(int64_t bytes);
+  // What KeepHostCopy was told of the second home that could not be.
+  absl::Status DoWithoutHostCopy(const absl::Status& kept);
+  // Behind a change of layout: the second home is made while training goes on.
+  void BeginHostCopy();
+  // Once it is there: takes it, on the thread that trains.
+  absl::Status TakeHostCopy();
+  absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> MakeHostCopy(int64_t bytes);
   // The daemon's answer to it. Errors: what the daemon says; Cancelled; DeadlineExceeded.
   absl::StatusOr<std::array<UniqueFd, 2>> AskHostMemory(int64_t bytes);
   int64_t LengthMultiple() const;
@@ -140,6 +149,7 @@ class EpochRun {
   std::optional<checkpoint::Manifest> manifest_;  // of the checkpoint that the order names
   // While the epoch runs: another may have to go back to it.
   std::optional<checkpoint::CheckpointLock> checkpoint_lock_;
+  const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   train::Start start_;  // of an epoch that goes on
   int64_t first_step_ = 1;
   std::string output_;  // absolute
@@ -162,6 +172,8 @@ class EpochRun {
   CondVar given_changed_;
   std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::EpochBegins> told_ ABSL_GUARDED_BY(mu_);
+  // The second home that is being made; not valid: none.
+  std::future<absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>>> second_home_;
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
 };

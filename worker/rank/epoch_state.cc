@@ -1,4 +1,6 @@
 // The state that an epoch begins with, its copies in host memory, and its checkpoints.
+#include <chrono>
+#include <future>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "core/job/failure.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
+#include "worker/device/cuda_device.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/train/holdings_exchange.h"
 #include "worker/train/training_state.h"
@@ -216,7 +219,18 @@ absl::Status EpochRun::KeepHostCopy() {
   if (kept_.host_copy != nullptr) return absl::OkStatus();
   const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
   if (bytes == 0) return absl::OkStatus();
-  const absl::Status kept = MakeHostCopy(bytes);
+  if (goes_on()) {
+    kept_.training->set_copied([] { return int64_t{0}; });  // until it is there
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> made = MakeHostCopy(bytes);
+  if (!made.ok()) return DoWithoutHostCopy(made.status());
+  kept_.host_copy = *std::move(made);
+  kept_.host_copy->Use();
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::DoWithoutHostCopy(const absl::Status& kept) {
   if (!absl::IsResourceExhausted(kept)) return kept;
   if (plan_.spec.recovery.state_home != job::StateHome::kAuto)
     return job::WithKind(job::FailureKind::kOutOfMemory, kept);
@@ -230,13 +244,32 @@ absl::Status EpochRun::KeepHostCopy() {
   return Report(std::move(report));
 }
 
-absl::Status EpochRun::MakeHostCopy(int64_t bytes) {
+absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> EpochRun::MakeHostCopy(int64_t bytes) {
   ASSIGN_OR_RETURN(auto buffers, AskHostMemory(bytes));
-  ASSIGN_OR_RETURN(kept_.host_copy, checkpoint::HostCopy::Create(plan_, *kept_.training,
-                                                                 {.store = order_.store(),
-                                                                  .job = order_.assign().job(),
-                                                                  .rank = Rank{order_.rank()}},
-                                                                 std::move(buffers)));
+  return checkpoint::HostCopy::Create(
+      plan_, *kept_.training,
+      {.store = order_.store(), .job = order_.assign().job(), .rank = Rank{order_.rank()}},
+      std::move(buffers));
+}
+
+void EpochRun::BeginHostCopy() {
+  const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
+  if (bytes == 0 || kept_.host_copy != nullptr) return;
+  second_home_ = std::async(std::launch::async, [this, bytes] {
+    if (order_.device_kind() == "gpu")
+      device::UseCudaDevice(order_.device_index()).IgnoreError();  // of this thread
+    return MakeHostCopy(bytes);
+  });
+}
+
+absl::Status EpochRun::TakeHostCopy() {
+  if (!second_home_.valid()) return absl::OkStatus();
+  if (second_home_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> made = second_home_.get();
+  if (!made.ok()) return DoWithoutHostCopy(made.status());
+  kept_.host_copy = *std::move(made);
+  kept_.host_copy->Use();
   return absl::OkStatus();
 }
 

@@ -16,28 +16,35 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(10);
 
-uint64_t HashOf(const at::Tensor& message) {
-  const at::Tensor payload = message.narrow(0, 0, message.numel() - kHashBytes).cpu();
-  return Digest64({reinterpret_cast<const char*>(payload.const_data_ptr<uint8_t>()),
-                   static_cast<size_t>(payload.numel())});
+// Of integers that lie in device memory, where they are: each is mixed with its place and
+// scrambled, so that no bit can change, and no two of them places, unseen. Sums wrap, so their
+// order is none.
+at::Tensor HashOnDevice(const at::Tensor& words) {
+  constexpr int64_t kPlace = 0x1E3779B97F4A7C15, kMix = 0x3F58476D1CE4E5B9;
+  const at::Tensor places = at::arange(1, words.numel() + 1, words.options());
+  at::Tensor mixed = words + places * kPlace;
+  mixed = mixed.bitwise_xor(mixed.bitwise_right_shift(29)) * kMix;
+  return mixed.bitwise_xor(mixed.bitwise_right_shift(32)).sum();
+}
+
+// [kHashBytes] of kByte, beside the message.
+at::Tensor HashOf(const at::Tensor& message) {
+  const at::Tensor payload = message.narrow(0, 0, message.numel() - kHashBytes);
+  if (!message.is_cpu()) {
+    const int64_t words = payload.numel() / kHashBytes;
+    const at::Tensor whole = payload.narrow(0, 0, words * kHashBytes).view(at::kLong);
+    const at::Tensor rest = payload.narrow(0, words * kHashBytes, payload.numel() % kHashBytes);
+    return (HashOnDevice(whole) + HashOnDevice(rest.to(at::kLong))).reshape({1}).view(at::kByte);
+  }
+  const uint64_t hash = Digest64({reinterpret_cast<const char*>(payload.const_data_ptr<uint8_t>()),
+                                  static_cast<size_t>(payload.numel())});
+  at::Tensor bytes = at::empty({kHashBytes}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr<uint8_t>(), &hash, sizeof hash);
+  return bytes;
 }
 
 at::Tensor TrailerOf(const at::Tensor& message) {
   return message.narrow(0, message.numel() - kHashBytes, kHashBytes);
-}
-
-void AppendHash(const at::Tensor& message) {
-  const uint64_t hash = HashOf(message);
-  at::Tensor trailer = at::empty({kHashBytes}, at::kByte);
-  std::memcpy(trailer.mutable_data_ptr<uint8_t>(), &hash, sizeof hash);
-  TrailerOf(message).copy_(trailer);
-}
-
-bool HashHolds(const at::Tensor& message) {
-  const at::Tensor trailer = TrailerOf(message).cpu();
-  uint64_t hash = 0;
-  std::memcpy(&hash, trailer.const_data_ptr<uint8_t>(), sizeof hash);
-  return hash == HashOf(message);
 }
 
 }  // namespace
@@ -78,10 +85,10 @@ absl::Status VerifiedExchange::Exchange(const std::vector<Parcel>& sends,
 
 absl::Status VerifiedExchange::Run(const std::vector<Parcel>& sends, std::vector<Parcel>& receives,
                                    absl::string_view what) {
-  for (const Parcel& message : sends) AppendHash(message.bytes);
+  for (const Parcel& message : sends) TrailerOf(message.bytes).copy_(HashOf(message.bytes));
   RETURN_IF_ERROR(Exchange(sends, receives));
   for (const Parcel& message : receives) {
-    if (HashHolds(message.bytes)) continue;
+    if (TrailerOf(message.bytes).equal(HashOf(message.bytes))) continue;
     return absl::DataLossError(
         absl::StrCat("rank ", group_.ranks[static_cast<size_t>(group_.communicator->rank())].value,
                      " did not get from rank ", message.peer.value, " what that sent of the ", what,

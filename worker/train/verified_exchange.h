@@ -1,11 +1,11 @@
 // worker/train/verified_exchange.h: messages between ranks whose receivers check what has come, and
 // whose senders learn that it is there.
 //
-// A message carries the XXH3 of its bytes behind them. Who has given something away may let go of
-// it only once the receiver has it whole: so each exchange ends with a word from every receiver to
-// its senders.
+// A message carries a hash of its bytes behind them, XXH3 on CPU. Who has given something away may
+// let go of it only once the receiver has it whole: so each exchange ends with a word from every
+// receiver to its senders.
 //
-// Not thread-safe. On CUDA waits for the device, and hashes on the host.
+// Not thread-safe. On CUDA waits for the device, which hashes its own messages.
 #pragma once
 
 #include <ATen/ATen.h>

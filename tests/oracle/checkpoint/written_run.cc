@@ -132,7 +132,7 @@ class Run {
          .rank = rank.value,
          .before_block = options_.before_block},
         [this](const checkpoint::Written& written) { OnWritten(written); },
-        [](const auto&, const auto&) {});
+        [](const checkpoint::CheckpointName&, const absl::StatusOr<checkpoint::Published>&) {});
     train::TrainerOptions trainer_options;
     if (from_.has_value()) trainer_options.start = checkpoint::StartOf(*from_);
     train::TrainerCallbacks callbacks;

@@ -49,6 +49,7 @@ class HostCopyTest : public testing::Test {
         HostCopy::Create(plan_, *state_, {.store = 5, .job = 7, .rank = Rank{0}}, std::move(given));
     ASSERT_TRUE(copy.ok()) << copy.status();
     copy_ = *std::move(copy);
+    copy_->Use();
   }
   void TearDown() override {
     copy_ = nullptr;
