@@ -153,7 +153,7 @@ class Coordinator {
     std::optional<EpochStart> decided;  // of the last step that was reported
     // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
     std::set<std::pair<Epoch, int32_t>> exits_awaited;
-    plan::RankList returning;           // ranks that the plan that is being made has again
+    plan::RankList returning;  // ranks that the plan that is being made has again
     // By node that has no rank of the epoch: what process of it has been told to read the data.
     struct Preparation {
       Incarnation of;
@@ -336,6 +336,7 @@ class Coordinator {
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);
   void OnQuietDeadline(Job& job);
+  static plan::RankList LostOfLayout(const Job& job);
   void TellBegin(const Job& job, const Team& team);
   void TellBeginAgain(const Node& node);
   void CheckRecovered(Job& job);
@@ -361,6 +362,8 @@ class Coordinator {
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);
+  void GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost);
+  void OrderGoBack(Job& job);
   void OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // What is to be known of ranks that are lost before they may return.
   void NoteLost(Job& job, const FailureCause& cause, const std::set<int32_t>& lost);

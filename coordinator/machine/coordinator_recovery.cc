@@ -34,9 +34,7 @@ std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
 
 bool Coordinator::MayRecover(const Job& job) const {
   if (!job.run.has_value() || !job.state.request->recovers) return false;
-  if (job.state.phase != job::JobPhase::kRunning) return false;
-  return std::none_of(job.run->ranks.begin(), job.run->ranks.end(),
-                      [](const RankState& rank) { return rank.succeeded; });
+  return job.state.phase == job::JobPhase::kRunning;
 }
 
 bool Coordinator::BudgetIsSpent(const Job& job) const {
@@ -78,6 +76,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   run.accusations.clear();
   run.accuser_killed.reset();
   run.settle_deadline = absl::InfiniteFuture();
+  if (job.recovery.has_value() && job.recovery->goes_back)
+    return GoBackWithout(job, std::move(cause), std::move(lost));
   if (job.recovery.has_value()) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     // Ranks of the next epoch that do not find each other try again in another one.
@@ -103,23 +103,27 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     recovery.quiets.erase(rank);
   }
   recovery.lost.insert(lost.begin(), lost.end());
-  recovery.planned = recovery.waiting = recovery.goes_back = false;
+  recovery.planned = recovery.waiting = false;
   recovery.tried.clear();
-  run.quiet_deadline = absl::InfiniteFuture();
+  run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
   if (job.planning.has_value()) {
     actions_.push_back(DropPlan{job.planning->number});
     EndPlanning(job);
   }
-  // What the present layout still counts on: it may be one that never began.
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
+}
+
+// What the present layout still counts on: it may be one that never began.
+plan::RankList Coordinator::LostOfLayout(const Job& job) {
+  const plan::RankList& known = job.state.layout->lost;
   plan::RankList gone;
-  for (const int32_t rank : recovery.lost) {
-    const plan::RankList& known = job.state.layout->lost;
+  for (const int32_t rank : job.recovery->lost) {
     if (std::find(known.begin(), known.end(), Rank{rank}) == known.end())
       gone.push_back(Rank{rank});
   }
-  OrderPlan(job, *job.state.placement, job.state.layout, std::move(gone));
+  return gone;
 }
 
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {

@@ -66,24 +66,60 @@ bool Coordinator::MayGoBack(const Job& job) const {
 }
 
 void Coordinator::GoBack(Job& job, FailureCause cause) {
-  if (job.recovery.has_value() && job.recovery->goes_back && !job.recovery->planned) return;
+  if (job.recovery.has_value() && job.recovery->goes_back) return;  // said by the others, too
   if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
-  const Instant since = job.recovery.has_value() ? job.recovery->since : now_;
   Commit(job,
          EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
+  Recovery next{.cause = std::move(cause), .since = now_, .goes_back = true};
+  if (job.recovery.has_value()) {
+    next.since = job.recovery->since;
+    next.lost = job.recovery->lost;
+    next.back = job.recovery->back;
+  }
+  job.recovery = std::move(next);
+  OrderGoBack(job);
+}
+
+// Ranks are lost on the way: what they had is not asked for.
+void Coordinator::GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost) {
+  Recovery& recovery = *job.recovery;
+  std::erase_if(lost, [&](int32_t rank) { return recovery.lost.contains(rank); });
+  if (lost.empty()) return;
+  if (recovery.planned && BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  NoteLost(job, cause, lost);
+  for (const int32_t rank : lost) recovery.back.erase(rank);
+  recovery.lost.insert(lost.begin(), lost.end());
+  Commit(job, EventRecorded{"RankFailed", cause.message, job.state.epoch});
+  OrderGoBack(job);
+}
+
+void Coordinator::OrderGoBack(Job& job) {
+  Recovery& recovery = *job.recovery;
+  recovery.planned = recovery.began = recovery.waiting = false;
+  recovery.tried.clear();
+  job.returning.clear();
+  Run& run = *job.run;
+  run.accusations.clear();
+  run.accuser_killed.reset();
+  run.settle_deadline = run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
   if (job.planning.has_value()) {
     actions_.push_back(DropPlan{job.planning->number});
     EndPlanning(job);
   }
-  job.recovery = Recovery{.cause = std::move(cause), .since = since, .goes_back = true};
-  OrderPlan(job, *job.state.placement, job.state.layout);
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
 }
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+  const plan::RankList back = std::exchange(job.returning, {});
+  if (absl::IsFailedPrecondition(plan.status()) && job.state.request->waits)
+    return WaitForLost(job, plan.status());
   if (!plan.ok()) {
     FailureCause cause = job.recovery->cause;
     absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
     return Fail(job, std::move(cause));
+  }
+  for (const Rank rank : back) {
+    if (job.recovery->lost.erase(rank.value) != 0) job.recovery->back.insert(rank.value);
   }
   job.run = MakeRun(plan->layout);
   WatchEnd(job);

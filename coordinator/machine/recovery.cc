@@ -29,6 +29,7 @@ absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,
   std::map<int64_t, std::pair<int32_t, EpochStart>> known;  // by step: who said so first
   if (reported.has_value()) known.emplace(reported->step(), std::pair(kReported, *reported));
   for (const auto& [rank, quiet] : quiets) {
+    if (!quiet.known.decision.has_value()) continue;
     const auto [entry, is_new] = known.try_emplace(quiet.known.step(), rank, quiet.known);
     if (is_new || entry->second.second == quiet.known) continue;
     const int32_t other = entry->second.first;

@@ -30,7 +30,7 @@ struct Recovery {
   std::map<int32_t, RankQuiet> quiets;
   bool waiting = false;     // what is left cannot go on without some of the lost
   std::set<int32_t> tried;  // with these back it still could not
-  int32_t tries = 0;           // of ranks of the next epoch to find each other
+  int32_t tries = 0;        // of ranks of the next epoch to find each other
   bool goes_back = false;   // to a checkpoint: no state is asked for
   bool planned = false;     // the layout of the next epoch is stored, and its ranks are assigned
   bool began = false;       // from where it goes on is stored

@@ -352,7 +352,9 @@ absl::Status EpochRun::Train() {
       figures_.Write(output_, plan_, Rank{order_.rank()},
                      order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
-  if (trainer_->ends_early() || trainer_->last_step() >= first_step_) {
+  // The epoch before may have ended with its last step decided and that checkpoint not written.
+  const bool nothing_left = goes_on() && start_.decision.step == trainer_->last_step();
+  if (trainer_->ends_early() || trainer_->last_step() >= first_step_ || nothing_left) {
     // Nothing comes behind the last update that its copy could keep waiting.
     if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
     WriteLastCheckpoint();
@@ -417,7 +419,11 @@ absl::Status EpochRun::RunToEnd() {
   v1::RankReport report;
   report.mutable_succeeded()->set_step(trainer_->last_step());
   report.mutable_succeeded()->set_early(trainer_->ends_early());
-  return Report(std::move(report));
+  RETURN_IF_ERROR(Report(std::move(report)));
+  // Should others be lost that have not come so far, it is known where this rank stands.
+  v1::RankReport quiet;
+  *quiet.mutable_quiet() = QuietReport(kept_.training->StandingNow(), /*context_ok=*/true);
+  return Report(std::move(quiet));
 }
 
 absl::Status EpochRun::Run() {

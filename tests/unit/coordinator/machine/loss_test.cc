@@ -334,6 +334,30 @@ TEST_F(LossTest, RecoveriesWithoutAStepBetween_EndTheJob) {
               HasSubstr("1 times in a row, which is all that recovery.budget.without_progress"));
 }
 
+// Ranks that have done their last step say where they stand, too.
+TEST_F(LossTest, RankLostBehindItsLastStep_LeavesTheOthersToFinish) {
+  const JobId job = Train();
+  Step(job, 10, 1);
+  for (const int32_t rank : {0, 2}) {
+    h_.Report(node_, job, rank, RankSucceeded{10});
+    h_.Report(node_, job, rank, Quiet(10, rank));
+  }
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(BegunBehind(), ElementsAre(10));
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankReady{}, 2);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankSucceeded{10}, 2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kSucceeded);
+}
+
+TEST(SettleTest, RankThatKnowsOfNoStep_ContradictsNobody) {
+  const RankQuiet adopted{.known = {.updates = 7}, .context_ok = true};
+  const RankQuiet never{.context_ok = true};
+  const auto start = Settle({{0, adopted}, {1, never}}, Behind(7));
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(start->step(), 7);
+}
+
 TEST(SettleTest, NothingDecided_IsTheBeginning) {
   RankQuiet quiet{.homes = {{.applied = 0}}, .context_ok = true};
   const auto start = Settle({{0, quiet}, {1, quiet}}, std::nullopt);

@@ -99,5 +99,30 @@ TEST_F(WaitTest, StateThatIsLostBeforeAnyStep_IsMadeAnew) {
   EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
 }
 
+// Whoever is lost on the way back is left out, and nothing of the state before is asked for.
+TEST_F(WaitTest, LossOnTheWayBack_GoesBackToTheSameCheckpoint) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.restarts = true;
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  h_.commands.clear();
+  h_.Report(node_, job, 1, kKilled);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(0, rank));
+  h_.plans_held = true;
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  h_.Report(node_, job, 2, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  h_.Report(node_, job, 2, kKilled, 2);
+  ASSERT_THAT(h_.plans, SizeIs(2)) << "the first one is dropped";
+  EXPECT_THAT(h_.plans[1].lost, ElementsAre(Rank{2}));
+  h_.plans_held = false;
+  h_.AnswerPlans();
+  h_.Commit();
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_FALSE(h_.State(job).goes_on());
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}, Rank{2}));
+  h_.Report(node_, job, 0, RankReady{}, 3);
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator
