@@ -285,6 +285,8 @@ void Coordinator::AssignAll(Job& job) {
   }
   for (Team& team : run.teams) {
     team.assigned = true;
+    // One that is away and has no work is told when it comes back and says that it runs some.
+    if (!run.HasWork(team) && !nodes_.at(team.node).connected()) continue;
     Tell(job, NodeCommand{team.node, nodes_.at(team.node).incarnation, AssignmentOf(job)});
   }
 }

@@ -62,6 +62,7 @@ void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
     recovery.back = job.recovery->back;
   }
   recovery.quiets = std::exchange(run.quiets, {});
+  std::erase_if(recovery.quiets, [](const auto& quiet) { return !quiet.second.context_ok; });
   for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
     const auto number = static_cast<int32_t>(rank);
     if (run.ranks[rank].used && !recovery.quiets.contains(number)) recovery.awaited.insert(number);
@@ -186,6 +187,13 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
   const RankState& now = job.run->ranks[static_cast<size_t>(event.rank)];
   if (const auto* died = std::get_if<RankDied>(&event.report))
     return OnReport(job, event.rank, *died);
+  if (const auto* error = std::get_if<RankError>(&event.report)) {
+    // What its daemon says of a device, or of a process that stands still, holds in any epoch.
+    const bool holds =
+        error->kind == FailureKind::kDeviceFailed || error->kind == FailureKind::kRankHung;
+    if (holds && now.used) OnReport(job, event.rank, *error);
+    return;
+  }
   const auto* exited = std::get_if<RankExited>(&event.report);
   if (exited == nullptr) return;
   if (now.used) return OnReport(job, event.rank, *exited);
@@ -221,7 +229,9 @@ void Coordinator::CheckQuiet(Job& job) {
 
 void Coordinator::TellBegin(const Job& job, const Team& team) {
   const auto node = nodes_.find(team.node);
-  if (node == nodes_.end() || !job.run->HasWork(team)) return;
+  if (node == nodes_.end()) return;
+  // Also where no rank of the epoch is: its daemon keeps reports of the one before until then.
+  if (!job.run->HasWork(team) && !node->second.connected()) return;
   Tell(job, NodeCommand{team.node, node->second.incarnation,
                         BeginEpoch{job.state.id, job.state.epoch, *job.state.start}});
 }

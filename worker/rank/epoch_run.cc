@@ -212,9 +212,11 @@ absl::Status EpochRun::AwaitBegin() {
   const MutexLock lock(&mu_);
   while (!told_.has_value() && stopped_.ok()) {
     if (given_changed_.WaitUntil(&mu_, deadline) && !told_.has_value()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("nobody has said within ", absl::FormatDuration(kBeginTimeout),
-                       " from which step epoch ", epoch(), " goes on"));
+      // Not this rank's fault: its process stays, and keeps its state.
+      return job::WithKind(job::FailureKind::kPeerLost,
+                           absl::DeadlineExceededError(absl::StrCat(
+                               "nobody has said within ", absl::FormatDuration(kBeginTimeout),
+                               " from which step epoch ", epoch(), " goes on")));
     }
   }
   RETURN_IF_ERROR(stopped_);

@@ -334,6 +334,25 @@ TEST_F(LossTest, RecoveriesWithoutAStepBetween_EndTheJob) {
               HasSubstr("1 times in a row, which is all that recovery.budget.without_progress"));
 }
 
+TEST_F(LossTest, DeviceThatFailsWhileItsRankLeaves_IsKnownForWhatItIs) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Report(node_, job, 2, RankError{.kind = FailureKind::kDeviceFailed, .message = "XID 79"});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}, Rank{2}));
+  EXPECT_THAT(Events(job, "RankFailed").back(), HasSubstr("XID 79"));
+}
+
+TEST_F(LossTest, RankWhoseDeviceWasNotDone_IsNotTakenForQuiet) {
+  const JobId job = Train();
+  h_.Report(node_, job, 2, RankQuiet{.known = Behind(3), .context_ok = false});
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  h_.Advance(absl::Seconds(6));
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}, Rank{2}));
+}
+
 // Ranks that have done their last step say where they stand, too.
 TEST_F(LossTest, RankLostBehindItsLastStep_LeavesTheOthersToFinish) {
   const JobId job = Train();
