@@ -125,7 +125,7 @@ void Coordinator::Publish(Job& job) {
                                " devices; all nodes that match have fewer, so it waits for more "
                                "nodes and holds nobody up");
   }
-  if (job.recovery.has_value() && job.recovery->waiting)
+  if (job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting)
     view.reason = absl::StrCat("waits for ", LostText(*job.recovery));
   if (OutputWaits(job)) view.reason = absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting);
   TellView(job, std::make_shared<const JobView>(std::move(view)));

@@ -82,8 +82,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   if (job.recovery.has_value()) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     // Ranks of the next epoch that do not find each other try again in another one.
-    const bool apart =
-        job.recovery->planned && cause.rank < 0 && cause.kind == FailureKind::kPeerLost;
+    const bool apart = job.recovery->stage >= Recovery::Stage::kLeaving && cause.rank < 0 &&
+                       cause.kind == FailureKind::kPeerLost;
     if (lost.empty() && !apart) return;
     if (apart && ++job.recovery->tries > kTriesMax) {
       absl::StrAppend(&cause.message, "; ", kTriesMax, " times in a row");
@@ -91,7 +91,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     }
   }
   if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
-  if (!job.recovery.has_value() || job.recovery->began) {
+  if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
     if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
     AwaitQuiet(job, cause);
   }
@@ -104,7 +104,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     recovery.quiets.erase(rank);
   }
   recovery.lost.insert(lost.begin(), lost.end());
-  recovery.planned = recovery.waiting = false;
+  recovery.stage = Recovery::Stage::kPlanning;
   recovery.tried.clear();
   run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
@@ -150,7 +150,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
                            .state_epoch = recovery.from});
   TellNotes(job, *plan);
   ChargeNodes(job);
-  recovery.planned = true;
+  recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
   SetDeadline(job, job.run->quiet_deadline, options_.quiet_timeout);
   CheckQuiet(job);
@@ -158,7 +158,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
   if (job.state.IsTerminal()) return;
-  if (!job.recovery.has_value() || job.recovery->began) {
+  if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
     job.run->quiets[rank] = report;
     return;
   }
@@ -179,7 +179,7 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
   if (const auto* quiet = std::get_if<RankQuiet>(&event.report))
     return OnReport(job, event.rank, *quiet);
   if (const auto* step = std::get_if<StepReport>(&event.report)) {
-    if (recovery.began) return;
+    if (recovery.stage == Recovery::Stage::kEntering) return;
     NoteDecided(job, event.decided);
     return OnReport(job, event.rank, *step);
   }
@@ -204,7 +204,7 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
 
 void Coordinator::CheckQuiet(Job& job) {
   Recovery& recovery = *job.recovery;
-  if (!recovery.planned || recovery.began || !recovery.awaited.empty()) return;
+  if (recovery.stage != Recovery::Stage::kLeaving || !recovery.awaited.empty()) return;
   const absl::StatusOr<EpochStart> start = Settle(recovery.quiets, job.decided);
   if (!start.ok()) {
     FailureCause cause = recovery.cause;
@@ -219,7 +219,7 @@ void Coordinator::CheckQuiet(Job& job) {
                     " times in a row, which is all that recovery.budget.without_progress allows");
     return Fail(job, std::move(cause));
   }
-  recovery.began = true;
+  recovery.stage = Recovery::Stage::kEntering;
   job.run->quiet_deadline = absl::InfiniteFuture();
   Commit(job, EpochBegan{job.state.epoch, *start});
   NoteDecided(job, *start);
@@ -261,7 +261,8 @@ void Coordinator::OnQuietDeadline(Job& job) {
 void Coordinator::CheckRecovered(Job& job) {
   Recovery& recovery = *job.recovery;
   Run& run = *job.run;
-  if (!recovery.began || !run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  if (recovery.stage != Recovery::Stage::kEntering) return;
+  if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
   run.start_deadline = absl::InfiniteFuture();
   const std::string after = absl::StrCat(
       "training goes on behind step ",
@@ -287,8 +288,8 @@ void Coordinator::CheckRecovered(Job& job) {
 
 void Coordinator::ResumeRecovery(Job& job) {
   if (!job.state.goes_on() || job.state.start.has_value()) return;
-  Recovery& recovery =
-      job.recovery.emplace(Recovery{.from = job.state.state_epoch, .since = now_, .planned = true});
+  Recovery& recovery = job.recovery.emplace(
+      Recovery{.stage = Recovery::Stage::kLeaving, .from = job.state.state_epoch, .since = now_});
   recovery.cause = {.kind = FailureKind::kRanksLost,
                     .message = "ranks were lost before this coordinator started",
                     .time = now_};

@@ -55,7 +55,8 @@ plan::RankList Coordinator::RanksThatMayReturn(const Job& job) const {
 }
 
 void Coordinator::ConsiderReturn(Job& job) {
-  const bool waits = job.recovery.has_value() && job.recovery->waiting && !job.planning.has_value();
+  const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting &&
+                     !job.planning.has_value();
   if (!waits && !MayReturn(job)) return;
   plan::RankList back = RanksThatMayReturn(job);
   std::set<NodeName> unprepared;

@@ -10,7 +10,7 @@ namespace phalanx::coordinator {
 
 void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
   Recovery& recovery = *job.recovery;
-  recovery.waiting = true;
+  recovery.stage = Recovery::Stage::kWaiting;
   if (job.run->hold_deadline == absl::InfiniteFuture()) {
     SetDeadline(job, job.run->hold_deadline, options_.hold_timeout);
     Commit(job, EventRecorded{"Waiting",
@@ -29,7 +29,7 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
   for (const Rank rank : back) there.insert(rank.value);
   if (there == recovery.tried) return;
   recovery.tried = there;
-  recovery.waiting = false;
+  recovery.stage = Recovery::Stage::kPlanning;
   const plan::RankList& without = job.state.layout->lost;
   const auto is_without = [&](Rank rank) {
     return std::find(without.begin(), without.end(), rank) != without.end();
@@ -70,7 +70,7 @@ void Coordinator::GoBack(Job& job, FailureCause cause) {
   if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
   Commit(job,
          EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
-  Recovery next{.cause = std::move(cause), .since = now_, .goes_back = true};
+  Recovery next{.goes_back = true, .cause = std::move(cause), .since = now_};
   if (job.recovery.has_value()) {
     next.since = job.recovery->since;
     next.lost = job.recovery->lost;
@@ -85,7 +85,8 @@ void Coordinator::GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> 
   Recovery& recovery = *job.recovery;
   std::erase_if(lost, [&](int32_t rank) { return recovery.lost.contains(rank); });
   if (lost.empty()) return;
-  if (recovery.planned && BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  if (recovery.stage == Recovery::Stage::kEntering && BudgetIsSpent(job))
+    return FailOfBudget(job, std::move(cause));
   NoteLost(job, cause, lost);
   for (const int32_t rank : lost) recovery.back.erase(rank);
   recovery.lost.insert(lost.begin(), lost.end());
@@ -95,7 +96,7 @@ void Coordinator::GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> 
 
 void Coordinator::OrderGoBack(Job& job) {
   Recovery& recovery = *job.recovery;
-  recovery.planned = recovery.began = recovery.waiting = false;
+  recovery.stage = Recovery::Stage::kPlanning;
   recovery.tried.clear();
   job.returning.clear();
   Run& run = *job.run;
@@ -130,7 +131,7 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
                            .checkpoint = LastCheckpoint(job),
                            .host_memory = plan->host_memory});
   ChargeNodes(job);
-  job.recovery->planned = job.recovery->began = true;
+  job.recovery->stage = Recovery::Stage::kEntering;
   AssignAll(job);
 }
 

@@ -21,19 +21,20 @@
 namespace phalanx::coordinator {
 
 struct Recovery {
-  Epoch from;          // that ended: the state is in its layout
-  FailureCause cause;  // the first one
+  // Planning the next layout. Waiting: there is none without some of those that are lost. Leaving:
+  // it is stored and assigned, and ranks are to say where their state stands. Entering: it is
+  // stored and told from where training goes on, and not all ranks are ready.
+  enum class Stage : uint8_t { kPlanning, kWaiting, kLeaving, kEntering } stage = Stage::kPlanning;
+  bool goes_back = false;  // to a checkpoint, so nobody is asked for state: there is no kLeaving
+  Epoch from;              // that ended; 0 where it goes back
+  FailureCause cause;      // the first one
   Instant since;
   std::set<int32_t> lost;     // ranks, since `from`
-  std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
   std::set<int32_t> back;     // ranks that were left out before and are not any more
+  std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
   std::map<int32_t, RankQuiet> quiets;
-  bool waiting = false;     // what is left cannot go on without some of the lost
-  std::set<int32_t> tried;  // with these back it still could not
+  std::set<int32_t> tried;  // of those that are waited for: with them it still could not go on
   int32_t tries = 0;        // of ranks of the next epoch to find each other
-  bool goes_back = false;   // to a checkpoint: no state is asked for
-  bool planned = false;     // the layout of the next epoch is stored, and its ranks are assigned
-  bool began = false;       // from where it goes on is stored
 };
 
 // "ranks 3, 4".
