@@ -36,9 +36,9 @@ struct Info2 {
 
 std::set<const void*> registered;
 std::atomic<const void*> lost = nullptr;
-size_t events_told = 0;
+[[maybe_unused]] size_t events_told = 0;
 
-void* DeviceOf(size_t index) { return reinterpret_cast<void*>(index + 1); }
+[[maybe_unused]] void* DeviceOf(size_t index) { return reinterpret_cast<void*>(index + 1); }
 
 struct Event {
   void* device;

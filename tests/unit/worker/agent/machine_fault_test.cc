@@ -38,15 +38,16 @@ class AgentFaultTest : public testing::Test {
 
 TEST_F(AgentFaultTest, KillAtOnce_IsAnsweredAndIsAnEndThatNobodyExpected) {
   EXPECT_THAT(Inject({.kind = FaultKind::kKill, .rank = 3}), ElementsAre("Result 2 OK", "Kill p2"));
-  EXPECT_THAT(h_.Exited(2, 0, 9), ElementsAre("Report job-7/1 rank 3 exit 0 signal 9"));
+  EXPECT_THAT(h_.Exited(2, 0, 9),
+              ElementsAre("Report job-7/1 rank 3 exit 0 signal 9", "StopEpoch p1 1"));
 }
 
 TEST_F(AgentFaultTest, WhatTheRankDoesItself_GoesToItsProcess) {
   for (const FaultKind kind :
        {FaultKind::kStop, FaultKind::kHang, FaultKind::kExit, FaultKind::kNan, FaultKind::kOom}) {
-    EXPECT_THAT(Inject({.kind = kind, .rank = 2}),
-                ElementsAre(absl::StrCat("Result ", number_, " OK"),
-                            absl::StrCat("Fault p1 ", job::ToString(kind))));
+    const std::vector<std::string> said = Inject({.kind = kind, .rank = 2});
+    EXPECT_THAT(said, ElementsAre(absl::StrCat("Result ", number_, " OK"),
+                                  absl::StrCat("Fault p1 ", job::ToString(kind))));
   }
   EXPECT_THAT(
       Inject({.kind = FaultKind::kKill, .rank = 2, .at_step = 9, .phase = FaultPhase::kReduce}),
@@ -70,7 +71,7 @@ TEST_F(AgentFaultTest, Xid_FailsTheDeviceAndEndsWhatRunsOnIt) {
               ElementsAre("Result 2 OK",
                           AllOf(StartsWith("Report job-7/1 rank 2 fault DeviceFailed: device 0"),
                                 HasSubstr("XID 79")),
-                          "Kill p1"));
+                          "StopEpoch p2 1", "Kill p1"));
   EXPECT_THAT(h_.Exited(1, 0, 9), ElementsAre("Report job-7/1 rank 2 exit 0 signal 9"));
 }
 
@@ -81,7 +82,7 @@ TEST_F(AgentFaultTest, XidAtAPhase_ComesWhenTheRankIsThere) {
   EXPECT_THAT(h_.Feed(FaultReached{ProcessNumber{1}}),
               ElementsAre(AllOf(StartsWith("Report job-7/1 rank 2 fault DeviceFailed: device 0"),
                                 HasSubstr("XID 48")),
-                          "Kill p1"));
+                          "StopEpoch p2 1", "Kill p1"));
   EXPECT_THAT(h_.Feed(FaultReached{ProcessNumber{1}}), IsEmpty()) << "once";
 }
 
