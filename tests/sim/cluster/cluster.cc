@@ -124,6 +124,11 @@ bool Cluster::Settled() const {
 bool Cluster::Settle() {
   settling_ = true;
   faults_.Stop();
+  // Devices that have failed stay so for as long as their daemon lives.
+  for (const size_t node : std::exchange(shared_.bad_nodes, {})) {
+    nodes_[node]->Kill();
+    timeline_.After(absl::Seconds(5), [&host = *nodes_[node]] { host.Start(); });
+  }
   const Instant end = timeline_.now() + kSettleTime;
   while (violations().empty() && !Settled()) {
     if (timeline_.now() > end || !timeline_.RunNext()) {

@@ -174,7 +174,7 @@ void EpochRun::PlanTransfers() {
   }
   const std::map<int32_t, Holdings>& needs = plan_->holdings;
   const auto& rounds = shared().fabric.TransfersOf(process_.job(), epoch(), needs, holdings_);
-  if (!rounds.ok()) return Fail(Kind::kRankError, -1, std::string(rounds.status().message()));
+  if (!rounds.ok()) return Fail(Kind::kStateLost, -1, std::string(rounds.status().message()));
   rounds_ = *rounds;
   TransferNext();
 }

@@ -57,7 +57,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
 
  private:
   using Next = void (EpochRun::*)();
-  enum class Kind : uint8_t { kPeerLost, kRankError, kOutput, kCancelled };
+  enum class Kind : uint8_t { kPeerLost, kRankError, kStateLost, kOutput, kCancelled };
 
   // Stages, in the order of EpochRun::RunToEnd (worker/rank/epoch_run.cc).
   void MakePlan();

@@ -150,7 +150,8 @@ void EpochRun::Succeed() {
   succeeded_ = true;
   v1::RankReport report;
   report.mutable_succeeded()->set_step(plan_->plan.spec.steps);
-  process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
+  process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report),
+                  agent::RankOutcome::kSucceeded);
   Then(absl::Microseconds(10), absl::Milliseconds(1), &EpochRun::EndWell);
 }
 
@@ -178,11 +179,14 @@ void EpochRun::Fail(Kind kind, int32_t accused, const std::string& message) {
     v1::RankReport report;
     v1::RankError& error = *report.mutable_error();
     error.set_message(message);
-    error.set_kind(kind == Kind::kPeerLost  ? v1::FAILURE_KIND_PEER_LOST
-                   : kind == Kind::kOutput ? v1::FAILURE_KIND_OUTPUT_UNAVAILABLE
-                                           : v1::FAILURE_KIND_RANK_ERROR);
+    error.set_kind(kind == Kind::kPeerLost    ? v1::FAILURE_KIND_PEER_LOST
+                   : kind == Kind::kOutput    ? v1::FAILURE_KIND_OUTPUT_UNAVAILABLE
+                   : kind == Kind::kStateLost ? v1::FAILURE_KIND_STATE_LOST
+                                              : v1::FAILURE_KIND_RANK_ERROR);
     if (kind == Kind::kPeerLost && accused >= 0) error.set_accused_rank(accused);
-    process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
+    process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report),
+                    kind == Kind::kPeerLost ? agent::RankOutcome::kNone
+                                            : agent::RankOutcome::kFailed);
   }
   LeaveFabric();
   // What the device was given is waited for.
@@ -193,6 +197,7 @@ void EpochRun::Fail(Kind kind, int32_t accused, const std::string& message) {
 
 void EpochRun::SayQuiet() {
   const bool context_ok = !shared().timeline.Chance(shared().bad_context);
+  if (!context_ok) shared().bad_nodes.insert(process_.node());
   if (context_ok && slot_.has_value() && process_.state().has_value()) {
     for (size_t home = 0; home < state().homes.size(); ++home) {
       const bool late = state().homes[home].applied == slot_->step - 1;

@@ -341,10 +341,14 @@ void NodeHost::Carry(const agent::SendRunEpoch& order) {
   });
 }
 
-// Waitpid says so long after the memory is gone.
+// Most deaths are known long before waitpid tells of them.
 void NodeHost::OnProcessEnded(agent::ProcessNumber number, int32_t exit_code, int32_t signal) {
   shared_.timeline.Note("process $1 of node $0 ends: code $2 signal $3",
                         static_cast<int64_t>(index_), number.value, exit_code, signal);
+  if (shared_.timeline.Chance(0.9)) {
+    FromProcess(number, agent::ProcessDied{number},
+                shared_.timeline.Between(absl::Microseconds(50), absl::Milliseconds(2)));
+  }
   FromProcess(number, agent::ProcessExited{number, exit_code, signal, ""},
               shared_.timeline.Between(absl::Milliseconds(1), absl::Milliseconds(500)));
 }
