@@ -54,12 +54,12 @@ train::Record EpochRun::RecordOf(int64_t step) const {
   train::Record header{.epoch = epoch().value, .step = step, .applied = step - 1};
   header.plan_digest = StreamOf(plan_->plan.digest);
   header.copied = train::kCopiedAlways;
-  const uint64_t hash = Hash64(static_cast<uint64_t>(process_.job().value), 1,
-                               static_cast<uint64_t>(step));
+  const uint64_t hash =
+      Hash64(static_cast<uint64_t>(process_.job().value), 1, static_cast<uint64_t>(step));
   const bool empty = hash % 97 == 0;
-  double sums[4] = {1 + static_cast<double>(hash % 1000) * 1e-3 +
-                        static_cast<double>(epoch().value) * 1e-12,
-                    2.0, empty ? 0.0 : 32.0, 0.0};
+  double sums[4] = {
+      1 + static_cast<double>(hash % 1000) * 1e-3 + static_cast<double>(epoch().value) * 1e-12, 2.0,
+      empty ? 0.0 : 32.0, 0.0};
   if (hash % 89 == 1) sums[0] = std::numeric_limits<double>::infinity();
   return train::CompleteRecord(header, sums);
 }
@@ -184,9 +184,9 @@ void EpochRun::Fail(Kind kind, int32_t accused, const std::string& message) {
                    : kind == Kind::kStateLost ? v1::FAILURE_KIND_STATE_LOST
                                               : v1::FAILURE_KIND_RANK_ERROR);
     if (kind == Kind::kPeerLost && accused >= 0) error.set_accused_rank(accused);
-    process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report),
-                    kind == Kind::kPeerLost ? agent::RankOutcome::kNone
-                                            : agent::RankOutcome::kFailed);
+    process_.Report(
+        epoch(), rank(), agent::ReportKind::kOther, std::move(report),
+        kind == Kind::kPeerLost ? agent::RankOutcome::kNone : agent::RankOutcome::kFailed);
   }
   LeaveFabric();
   // What the device was given is waited for.
@@ -232,8 +232,7 @@ void EpochRun::SayQuiet() {
 }
 
 void EpochRun::LeaveFabric(bool silent) {
-  if (std::exchange(joined_, false))
-    shared().fabric.Leave(process_.job(), epoch(), rank(), silent);
+  if (std::exchange(joined_, false)) shared().fabric.Leave(process_.job(), epoch(), rank(), silent);
 }
 
 void EpochRun::Release() {

@@ -32,10 +32,10 @@ void RankProcess::ShowThatItRuns() {
 }
 
 void RankProcess::After(absl::Duration delay, std::function<void()> what) {
-  shared_.timeline.After(delay, [this, alive = std::weak_ptr<bool>(alive_),
-                                 what = std::move(what)] {
-    if (!alive.expired()) Do(what);
-  });
+  shared_.timeline.After(delay,
+                         [this, alive = std::weak_ptr<bool>(alive_), what = std::move(what)] {
+                           if (!alive.expired()) Do(what);
+                         });
 }
 
 void RankProcess::Do(std::function<void()> what) {
@@ -61,12 +61,11 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank) {
         (next != nullptr && next->epoch() >= epoch)) {
       shared_.ledger.Violate("a process is told to go back to an earlier epoch");
     }
-    next_ = std::make_shared<EpochRun>(
-        *this, EpochRun::Order{.epoch = epoch,
-                               .rank = rank,
-                               .goes_on = assign.goes_on(),
-                               .text = assign.document().text(),
-                               .layout = *std::move(layout)});
+    next_ = std::make_shared<EpochRun>(*this, EpochRun::Order{.epoch = epoch,
+                                                              .rank = rank,
+                                                              .goes_on = assign.goes_on(),
+                                                              .text = assign.document().text(),
+                                                              .layout = *std::move(layout)});
     if (current != nullptr) current->Stop();
     StartNext();
   });
