@@ -9,8 +9,8 @@ namespace phalanx::sim {
 using coordinator::Command;
 using coordinator::JournalRecord;
 
-bool CoordinatorHost::IsStored(
-    JobId job, const std::function<bool(const JournalRecord&)>& matches) const {
+bool CoordinatorHost::IsStored(JobId job,
+                               const std::function<bool(const JournalRecord&)>& matches) const {
   return std::any_of(log_.rbegin(), log_.rend(), [&](const StoredLine& line) {
     return line.number <= stored_number_ && line.record.job == job && matches(line.record);
   });

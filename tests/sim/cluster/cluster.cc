@@ -33,8 +33,8 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
       shared_{timeline_, network_, ledger_, planner_, fabric_},
       coordinator_(timeline_, network_, ledger_, planner_, OptionsOf(timeline_)),
       faults_(shared_, coordinator_, nodes_) {
-  const auto nodes = options.nodes > 0 ? static_cast<size_t>(options.nodes)
-                                       : 1 + timeline_.Below(5);
+  const auto nodes =
+      options.nodes > 0 ? static_cast<size_t>(options.nodes) : 1 + timeline_.Below(5);
   for (size_t i = 0; i < nodes; ++i) {
     nodes_.push_back(std::make_unique<NodeHost>(shared_, coordinator_, i,
                                                 1 + static_cast<int32_t>(timeline_.Below(4))));
@@ -72,19 +72,18 @@ void Cluster::MaybeSubmit() {
   timeline_.After(timeline_.Exponential(absl::Seconds(20)), [this] { MaybeSubmit(); });
   if (!coordinator_.up()) return;
   if (timeline_.Chance(0.03) && !coordinator_.views().empty()) {
-    const auto chosen = std::next(
-        coordinator_.views().begin(),
-        static_cast<std::ptrdiff_t>(timeline_.Below(coordinator_.views().size())));
+    const auto chosen =
+        std::next(coordinator_.views().begin(),
+                  static_cast<std::ptrdiff_t>(timeline_.Below(coordinator_.views().size())));
     coordinator_.Cancel(chosen->first);
   }
   if (coordinator_.live_jobs() >= jobs_max_) return;
   int32_t devices = 0;
   for (const std::unique_ptr<NodeHost>& node : nodes_) devices += node->devices();
-  const int64_t steps = options_.steps > 0 ? options_.steps : 10 + static_cast<int64_t>(
-                                                                        timeline_.Below(150));
-  const coordinator::JobRequestPtr request =
-      planner_.MakeRequest(timeline_.Below(planner_.documents()),
-                           absl::StrCat("job", jobs_ % 12), steps);
+  const int64_t steps =
+      options_.steps > 0 ? options_.steps : 10 + static_cast<int64_t>(timeline_.Below(150));
+  const coordinator::JobRequestPtr request = planner_.MakeRequest(
+      timeline_.Below(planner_.documents()), absl::StrCat("job", jobs_ % 12), steps);
   if (request->devices > devices) return;
   ++jobs_;
   coordinator_.Submit(request, "");
@@ -105,10 +104,9 @@ void Cluster::CheckProgress() {
 
 void Cluster::Run(absl::Duration duration) {
   const Instant end = timeline_.now() + duration;
-  const absl::Duration interval =
-      options_.fault_interval > absl::ZeroDuration()
-          ? options_.fault_interval
-          : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
+  const absl::Duration interval = options_.fault_interval > absl::ZeroDuration()
+                                      ? options_.fault_interval
+                                      : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
   faults_.Start(interval);
   while (violations().empty() && timeline_.now() < end && timeline_.RunNext()) {
   }
@@ -124,6 +122,11 @@ bool Cluster::Settled() const {
 bool Cluster::Settle() {
   settling_ = true;
   faults_.Stop();
+  // Devices that have failed stay so for as long as their daemon lives.
+  for (const size_t node : std::exchange(shared_.bad_nodes, {})) {
+    nodes_[node]->Kill();
+    timeline_.After(absl::Seconds(5), [&host = *nodes_[node]] { host.Start(); });
+  }
   const Instant end = timeline_.now() + kSettleTime;
   while (violations().empty() && !Settled()) {
     if (timeline_.now() > end || !timeline_.RunNext()) {

@@ -164,7 +164,8 @@ void CoordinatorHost::StartCommit() {
   if (committing_ || stored_number_ == last_number_) return;
   committing_ = true;
   const absl::Duration time =
-      commit_time_ * (timeline_.Chance(0.03) ? 40.0 : 0.2 + static_cast<double>(timeline_.Below(100)) / 50);
+      commit_time_ *
+      (timeline_.Chance(0.03) ? 40.0 : 0.2 + static_cast<double>(timeline_.Below(100)) / 50);
   timeline_.After(time, [this, life = life_, up_to = last_number_] {
     if (life != life_) return;
     committing_ = false;
@@ -293,9 +294,8 @@ void CoordinatorHost::Cancel(JobId job) {
 }
 
 int64_t CoordinatorHost::live_jobs() const {
-  return std::count_if(views_.begin(), views_.end(), [](const auto& entry) {
-    return !job::IsTerminal(entry.second.phase);
-  });
+  return std::count_if(views_.begin(), views_.end(),
+                       [](const auto& entry) { return !job::IsTerminal(entry.second.phase); });
 }
 
 }  // namespace phalanx::sim

@@ -19,11 +19,11 @@
 #include <vector>
 
 #include "coordinator/machine/coordinator.h"
+#include "phalanx/v1/worker_service.pb.h"
 #include "tests/sim/cluster/ledger.h"
 #include "tests/sim/cluster/network.h"
 #include "tests/sim/cluster/planner.h"
 #include "tests/sim/cluster/timeline.h"
-#include "phalanx/v1/worker_service.pb.h"
 
 namespace phalanx::sim {
 
@@ -112,7 +112,7 @@ class CoordinatorHost {
   int idle_deadlines_ = 0;
 
   // The store, which outlives the process.
-  std::deque<StoredLine> log_;  // of jobs that are not archived
+  std::deque<StoredLine> log_;                       // of jobs that are not archived
   std::map<JobId, coordinator::JobState> replayed_;  // of stored records
   std::set<JobId> changed_;                          // of them since the last comparison
   uint64_t last_number_ = 0, stored_number_ = 0;
@@ -126,7 +126,7 @@ class CoordinatorHost {
   std::map<job::JobPhase, int64_t> ended_;
   std::map<std::string, int64_t> failures_;
   uint64_t token_ = 0;
-  std::set<JobId> acknowledged_;           // submits
+  std::set<JobId> acknowledged_;  // submits
   std::set<JobId> cancels_acknowledged_;
   std::map<coordinator::Token, JobId> cancels_;  // that wait for their answers
 };

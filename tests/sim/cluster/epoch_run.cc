@@ -22,13 +22,13 @@ EpochRun::EpochRun(RankProcess& process, Order order)
     : process_(process), order_(std::move(order)) {}
 
 void EpochRun::After(absl::Duration delay, std::function<void()> what) {
-  process_.After(delay, [weak = weak_from_this(), generation = generation_,
-                         what = std::move(what)] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    auto* run = static_cast<EpochRun*>(self.get());
-    if (!run->ended_ && run->generation_ == generation) what();
-  });
+  process_.After(delay,
+                 [weak = weak_from_this(), generation = generation_, what = std::move(what)] {
+                   const auto self = weak.lock();
+                   if (self == nullptr) return;
+                   auto* run = static_cast<EpochRun*>(self.get());
+                   if (!run->ended_ && run->generation_ == generation) what();
+                 });
 }
 
 void EpochRun::Then(absl::Duration low, absl::Duration high, Next next) {
@@ -174,7 +174,7 @@ void EpochRun::PlanTransfers() {
   }
   const std::map<int32_t, Holdings>& needs = plan_->holdings;
   const auto& rounds = shared().fabric.TransfersOf(process_.job(), epoch(), needs, holdings_);
-  if (!rounds.ok()) return Fail(Kind::kRankError, -1, std::string(rounds.status().message()));
+  if (!rounds.ok()) return Fail(Kind::kStateLost, -1, std::string(rounds.status().message()));
   rounds_ = *rounds;
   TransferNext();
 }

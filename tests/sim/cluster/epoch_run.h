@@ -57,7 +57,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
 
  private:
   using Next = void (EpochRun::*)();
-  enum class Kind : uint8_t { kPeerLost, kRankError, kOutput, kCancelled };
+  enum class Kind : uint8_t { kPeerLost, kRankError, kStateLost, kOutput, kCancelled };
 
   // Stages, in the order of EpochRun::RunToEnd (worker/rank/epoch_run.cc).
   void MakePlan();
@@ -140,7 +140,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   std::map<int32_t, Holdings> holdings_;  // that all have said
   std::vector<TransferRound> rounds_;
   size_t round_ = 0;
-  int64_t step_ = 0;  // that is worked on
+  int64_t step_ = 0;                               // that is worked on
   std::optional<coordinator::StepDecision> slot_;  // as the device has it
   bool settled_ = true;
 };

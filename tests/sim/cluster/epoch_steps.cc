@@ -54,12 +54,12 @@ train::Record EpochRun::RecordOf(int64_t step) const {
   train::Record header{.epoch = epoch().value, .step = step, .applied = step - 1};
   header.plan_digest = StreamOf(plan_->plan.digest);
   header.copied = train::kCopiedAlways;
-  const uint64_t hash = Hash64(static_cast<uint64_t>(process_.job().value), 1,
-                               static_cast<uint64_t>(step));
+  const uint64_t hash =
+      Hash64(static_cast<uint64_t>(process_.job().value), 1, static_cast<uint64_t>(step));
   const bool empty = hash % 97 == 0;
-  double sums[4] = {1 + static_cast<double>(hash % 1000) * 1e-3 +
-                        static_cast<double>(epoch().value) * 1e-12,
-                    2.0, empty ? 0.0 : 32.0, 0.0};
+  double sums[4] = {
+      1 + static_cast<double>(hash % 1000) * 1e-3 + static_cast<double>(epoch().value) * 1e-12, 2.0,
+      empty ? 0.0 : 32.0, 0.0};
   if (hash % 89 == 1) sums[0] = std::numeric_limits<double>::infinity();
   return train::CompleteRecord(header, sums);
 }
@@ -150,7 +150,8 @@ void EpochRun::Succeed() {
   succeeded_ = true;
   v1::RankReport report;
   report.mutable_succeeded()->set_step(plan_->plan.spec.steps);
-  process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
+  process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report),
+                  agent::RankOutcome::kSucceeded);
   Then(absl::Microseconds(10), absl::Milliseconds(1), &EpochRun::EndWell);
 }
 
@@ -178,11 +179,14 @@ void EpochRun::Fail(Kind kind, int32_t accused, const std::string& message) {
     v1::RankReport report;
     v1::RankError& error = *report.mutable_error();
     error.set_message(message);
-    error.set_kind(kind == Kind::kPeerLost  ? v1::FAILURE_KIND_PEER_LOST
-                   : kind == Kind::kOutput ? v1::FAILURE_KIND_OUTPUT_UNAVAILABLE
-                                           : v1::FAILURE_KIND_RANK_ERROR);
+    error.set_kind(kind == Kind::kPeerLost    ? v1::FAILURE_KIND_PEER_LOST
+                   : kind == Kind::kOutput    ? v1::FAILURE_KIND_OUTPUT_UNAVAILABLE
+                   : kind == Kind::kStateLost ? v1::FAILURE_KIND_STATE_LOST
+                                              : v1::FAILURE_KIND_RANK_ERROR);
     if (kind == Kind::kPeerLost && accused >= 0) error.set_accused_rank(accused);
-    process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
+    process_.Report(
+        epoch(), rank(), agent::ReportKind::kOther, std::move(report),
+        kind == Kind::kPeerLost ? agent::RankOutcome::kNone : agent::RankOutcome::kFailed);
   }
   LeaveFabric();
   // What the device was given is waited for.
@@ -193,6 +197,7 @@ void EpochRun::Fail(Kind kind, int32_t accused, const std::string& message) {
 
 void EpochRun::SayQuiet() {
   const bool context_ok = !shared().timeline.Chance(shared().bad_context);
+  if (!context_ok) shared().bad_nodes.insert(process_.node());
   if (context_ok && slot_.has_value() && process_.state().has_value()) {
     for (size_t home = 0; home < state().homes.size(); ++home) {
       const bool late = state().homes[home].applied == slot_->step - 1;
@@ -227,8 +232,7 @@ void EpochRun::SayQuiet() {
 }
 
 void EpochRun::LeaveFabric(bool silent) {
-  if (std::exchange(joined_, false))
-    shared().fabric.Leave(process_.job(), epoch(), rank(), silent);
+  if (std::exchange(joined_, false)) shared().fabric.Leave(process_.job(), epoch(), rank(), silent);
 }
 
 void EpochRun::Release() {

@@ -72,8 +72,8 @@ const absl::StatusOr<std::vector<TransferRound>>& Fabric::TransfersOf(
     group.transfers = PlanTransfers(needs, holdings);
     group.transfers_of = hash;
   } else if (group.transfers_of != hash) {
-    ledger_.Violate(absl::StrCat(ToString(job), " epoch ", epoch.value,
-                                 ": two ranks see other holdings"));
+    ledger_.Violate(
+        absl::StrCat(ToString(job), " epoch ", epoch.value, ": two ranks see other holdings"));
   }
   return *group.transfers;
 }

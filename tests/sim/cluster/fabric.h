@@ -38,8 +38,8 @@ struct Message {
   int32_t from = 0;
   int64_t key = 0;  // step, or number of a round
   train::Record record;
-  int64_t step = 0;    // of the state
-  uint64_t bits = 0;   // of the state
+  int64_t step = 0;   // of the state
+  uint64_t bits = 0;  // of the state
   std::shared_ptr<const Holdings> holdings;
 };
 

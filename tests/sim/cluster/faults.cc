@@ -116,9 +116,7 @@ void Faults::BreakNetwork() {
   const absl::Duration time = timeline_.Chance(0.5)
                                   ? timeline_.Between(absl::ZeroDuration(), absl::Seconds(5))
                                   : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
-  Lasts(time, [&cuts, up, down, peers] {
-    cuts.up -= up, cuts.down -= down, cuts.peers -= peers;
-  });
+  Lasts(time, [&cuts, up, down, peers] { cuts.up -= up, cuts.down -= down, cuts.peers -= peers; });
 }
 
 void Faults::BreakCoordinator() {

@@ -11,8 +11,8 @@ using coordinator::EpochStart;
 using coordinator::StepDecision;
 
 uint64_t HashOf(const StepDecision& decision) {
-  uint64_t hash = Mix64(static_cast<uint64_t>(decision.step) * 4 +
-                        static_cast<uint64_t>(decision.verdict));
+  uint64_t hash =
+      Mix64(static_cast<uint64_t>(decision.step) * 4 + static_cast<uint64_t>(decision.verdict));
   for (const double value : {decision.loss, decision.gradient_norm, decision.gradient_scale,
                              decision.counted_tokens, decision.corrupt_samples}) {
     uint64_t bits = 0;
@@ -68,8 +68,8 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start) {
   const std::string name = absl::StrCat(ToString(id), " epoch ", epoch.value);
   if (epoch <= job.epoch) Violate(absl::StrCat(name, " begins after ", job.epoch.value));
   const int64_t step = start.step();
-  timeline_.Note("ledger: job $0 epoch $1 begins behind step $2 of $3", id.value, epoch.value,
-                 step, job.last());
+  timeline_.Note("ledger: job $0 epoch $1 begins behind step $2 of $3", id.value, epoch.value, step,
+                 job.last());
   if (step > job.last())
     Violate(absl::StrCat(name, " begins behind step ", step, "; the last one is ", job.last()));
   if (step < job.told)
@@ -101,7 +101,8 @@ void Ledger::OnTold(JobId id, const coordinator::StepReport& step) {
 void Ledger::OnSucceeded(JobId id, int64_t steps) {
   const Job& job = jobs_[id];
   if (job.last() != steps)
-    Violate(absl::StrCat(ToString(id), " has succeeded after ", job.last(), " of ", steps, " steps"));
+    Violate(
+        absl::StrCat(ToString(id), " has succeeded after ", job.last(), " of ", steps, " steps"));
   const int64_t lines = job.lines.empty() ? 0 : job.lines.back().step;
   if (lines != steps)
     Violate(absl::StrCat(ToString(id), " has succeeded with metrics up to step ", lines));
@@ -150,8 +151,7 @@ void Ledger::OnStepBegins(JobId id, Epoch epoch, int32_t rank, int64_t step, int
   const std::string name =
       absl::StrCat(ToString(id), " epoch ", epoch.value, " rank ", rank, " begins step ", step);
   if (epoch > job.epoch) return Violate(absl::StrCat(name, " before the epoch begins"));
-  if (step <= job.begin)
-    Violate(absl::StrCat(name, "; the epoch begins behind ", job.begin));
+  if (step <= job.begin) Violate(absl::StrCat(name, "; the epoch begins behind ", job.begin));
   if (applied != step - 1) Violate(absl::StrCat(name, " with state of step ", applied));
   if (bits != BitsAt(job, step - 1))
     Violate(absl::StrCat(name, " with state that is not that of step ", step - 1));

@@ -5,8 +5,8 @@
 // what a run without failures would have. Every rank that takes part says what it does and is
 // compared with it; so is every record of the coordinator, and every line of metrics.
 //
-// The *bits* of a state are a hash of all decisions that were applied to it, so two copies are equal
-// exactly if they have applied the same steps in the same order, each once.
+// The *bits* of a state are a hash of all decisions that were applied to it, so two copies are
+// equal exactly if they have applied the same steps in the same order, each once.
 //
 // Not thread-safe.
 #pragma once

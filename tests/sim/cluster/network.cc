@@ -11,16 +11,16 @@ absl::Duration Network::Delay() {
 }
 
 absl::Duration Network::LocalDelay() {
-  if (timeline_.Chance(0.02)) return timeline_.Between(absl::Milliseconds(1), absl::Milliseconds(50));
+  if (timeline_.Chance(0.02))
+    return timeline_.Between(absl::Milliseconds(1), absl::Milliseconds(50));
   return timeline_.Between(absl::Microseconds(5), absl::Microseconds(100));
 }
 
 void Network::Once(std::function<bool()> reaches, std::function<void()> what) {
   if (reaches()) return what();
-  timeline_.After(timeline_.Between(absl::Milliseconds(200), absl::Seconds(1)),
-                  [this, reaches = std::move(reaches), what = std::move(what)] {
-                    Once(reaches, what);
-                  });
+  timeline_.After(
+      timeline_.Between(absl::Milliseconds(200), absl::Seconds(1)),
+      [this, reaches = std::move(reaches), what = std::move(what)] { Once(reaches, what); });
 }
 
 void Pipe::Send(std::function<void()> deliver) {

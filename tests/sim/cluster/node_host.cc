@@ -26,10 +26,10 @@ void NodeHost::Start() {
   ++life_;
   shared_.timeline.Note("daemon $0 starts for the $1th time", static_cast<int64_t>(index_),
                         static_cast<int64_t>(life_));
-  machine_.emplace(agent::MachineOptions{.node = name_,
-                                         .devices = devices_,
-                                         .seed = IncarnationOf(index_, life_)},
-                   shared_.timeline.now());
+  machine_.emplace(
+      agent::MachineOptions{
+          .node = name_, .devices = devices_, .seed = IncarnationOf(index_, life_)},
+      shared_.timeline.now());
   highest_.clear();
   armed_ = absl::InfiniteFuture();
   Arm();
@@ -46,8 +46,8 @@ void NodeHost::Kill(bool silent) {
   std::map<agent::ProcessNumber, Slot> processes = std::exchange(processes_, {});
   for (auto& [number, slot] : processes) slot.process->Die(0, 9, silent);
   // Their closures may still be on the stack.
-  shared_.timeline.After(absl::Milliseconds(1), [kept = std::make_shared<decltype(processes)>(
-                                                     std::move(processes))] {});
+  shared_.timeline.After(absl::Milliseconds(1),
+                         [kept = std::make_shared<decltype(processes)>(std::move(processes))] {});
   if (stream_ == nullptr) return;
   const StreamPtr stream = std::exchange(stream_, nullptr);
   stream->daemon_closed = true;
@@ -182,9 +182,8 @@ bool NodeHost::CarryToProcess(const agent::Action& action) {
     ToProcess(quit->process, [](RankProcess& process) { process.Quit(); });
   } else if (const auto* terminate = std::get_if<TerminateProcess>(&action)) {
     // One that is stopped takes the signal when it runs again.
-    ToProcess(terminate->process, [](RankProcess& process) {
-      process.Do([&process] { process.Die(0, 15); });
-    });
+    ToProcess(terminate->process,
+              [](RankProcess& process) { process.Do([&process] { process.Die(0, 15); }); });
   } else if (const auto* kill = std::get_if<KillProcess>(&action)) {
     ToProcess(kill->process, [](RankProcess& process) { process.Die(0, 9); });
   } else {
@@ -245,9 +244,9 @@ void NodeHost::SendUp(const v1::OpenSessionRequest& message) {
   stream->up->Send([this, stream, message] {
     if (coordinator_.Receive(stream, message)) return;
     // The far end is gone and says so, whoever asks.
-    shared_.network.Once([this] { return shared_.network.DownReaches(index_); }, [this, stream] {
-      OnStreamClosed(stream, absl::UnavailableError("connection reset"));
-    });
+    shared_.network.Once(
+        [this] { return shared_.network.DownReaches(index_); },
+        [this, stream] { OnStreamClosed(stream, absl::UnavailableError("connection reset")); });
   });
   // What has left this process may still be on its way for long.
   shared_.timeline.After(shared_.network.LocalDelay(), [this, stream, life = life_] {
@@ -311,12 +310,12 @@ void NodeHost::Carry(const agent::StartProcess& order) {
     return;
   }
   const RankProcess::Daemon daemon{
-      .tell = [this, number](agent::Event event) {
-        FromProcess(number, std::move(event), shared_.network.LocalDelay());
-      },
-      .ended = [this, number](int32_t exit_code, int32_t signal) {
-        OnProcessEnded(number, exit_code, signal);
-      }};
+      .tell =
+          [this, number](agent::Event event) {
+            FromProcess(number, std::move(event), shared_.network.LocalDelay());
+          },
+      .ended = [this, number](int32_t exit_code,
+                              int32_t signal) { OnProcessEnded(number, exit_code, signal); }};
   Slot& slot = processes_[number];
   slot.to_daemon = slot.to_process = shared_.timeline.now();
   FromProcess(number, agent::ProcessStarted{number, absl::OkStatus()}, time);
@@ -336,15 +335,18 @@ void NodeHost::Carry(const agent::SendRunEpoch& order) {
   v1::Assign assign;
   if (!assign.ParseFromString(order.assign->payload))
     return shared_.ledger.Violate("an assignment cannot be read");
-  ToProcess(order.process, [assign, rank = order.rank](RankProcess& process) {
-    process.RunEpoch(assign, rank);
-  });
+  ToProcess(order.process,
+            [assign, rank = order.rank](RankProcess& process) { process.RunEpoch(assign, rank); });
 }
 
-// Waitpid says so long after the memory is gone.
+// Most deaths are known long before waitpid tells of them.
 void NodeHost::OnProcessEnded(agent::ProcessNumber number, int32_t exit_code, int32_t signal) {
   shared_.timeline.Note("process $1 of node $0 ends: code $2 signal $3",
                         static_cast<int64_t>(index_), number.value, exit_code, signal);
+  if (shared_.timeline.Chance(0.9)) {
+    FromProcess(number, agent::ProcessDied{number},
+                shared_.timeline.Between(absl::Microseconds(50), absl::Milliseconds(2)));
+  }
   FromProcess(number, agent::ProcessExited{number, exit_code, signal, ""},
               shared_.timeline.Between(absl::Milliseconds(1), absl::Milliseconds(500)));
 }
@@ -365,8 +367,8 @@ void NodeHost::ToProcess(agent::ProcessNumber number, std::function<void(RankPro
   const auto found = processes_.find(number);
   if (found == processes_.end()) return;
   Instant& last = found->second.to_process;
-  last = std::max(last + absl::Nanoseconds(1),
-                  shared_.timeline.now() + shared_.network.LocalDelay());
+  last =
+      std::max(last + absl::Nanoseconds(1), shared_.timeline.now() + shared_.network.LocalDelay());
   shared_.timeline.At(last, [this, number, life = life_, order = std::move(order)] {
     const auto process = processes_.find(number);
     if (life == life_ && process != processes_.end() && !process->second.process->dead())

@@ -37,15 +37,14 @@ std::string Language(absl::string_view parallel, absl::string_view more = "") {
 
 std::string WithVision(absl::string_view vision, absl::string_view language,
                        absl::string_view more = "") {
-  return absl::StrCat("metadata: {name: NAME}\nspec:\n  steps: STEPS\n  modules:\n",
-                      "    - name: vision\n      architecture: ", kVision,
-                      "\n      parallel: ", vision,
-                      "\n    - name: language\n      architecture: ", kDecoder,
-                      "\n      parallel: ", language,
-                      "\n  edges:\n    - {from: vision, to: language, projector: {hidden_size: 32}}"
-                      "\n  batch: {global: 12, micro: 1}\n  schedule: {name: 1f1b}\n"
-                      "  data: {shards: \"a.tar\", tokenizer: t.model}\n",
-                      more);
+  return absl::StrCat(
+      "metadata: {name: NAME}\nspec:\n  steps: STEPS\n  modules:\n",
+      "    - name: vision\n      architecture: ", kVision, "\n      parallel: ", vision,
+      "\n    - name: language\n      architecture: ", kDecoder, "\n      parallel: ", language,
+      "\n  edges:\n    - {from: vision, to: language, projector: {hidden_size: 32}}"
+      "\n  batch: {global: 12, micro: 1}\n  schedule: {name: 1f1b}\n"
+      "  data: {shards: \"a.tar\", tokenizer: t.model}\n",
+      more);
 }
 
 // What tells two layouts apart as far as planning goes.
@@ -80,8 +79,7 @@ std::string CheckTable(const plan::Plan& plan, const plan::PartId& part,
       if (run.elements.first != end) return "an element has no home, or two";
       end = run.elements.end();
     }
-    const plan::FamilyRuler* whole =
-        buckets[static_cast<size_t>(ruler.bucket)].Find(ruler.family);
+    const plan::FamilyRuler* whole = buckets[static_cast<size_t>(ruler.bucket)].Find(ruler.family);
     if (whole == nullptr || whole->elements() != end) return "the end of a ruler has no home";
   }
   return "";
@@ -96,8 +94,7 @@ void AddHomes(const plan::PartId& part, JobPlan* job) {
       const plan::RankList& ranks = table.homes[static_cast<size_t>(run.homes)];
       for (const Rank rank : ranks) {
         homes.insert({rank.value, ranks[0].value});
-        AddRange(run.elements,
-                 &job->holdings[rank.value][{{part, ruler.bucket}, ruler.family}]);
+        AddRange(run.elements, &job->holdings[rank.value][{{part, ruler.bucket}, ruler.family}]);
       }
     }
   }
@@ -128,8 +125,8 @@ Planner::Planner() {
 
 coordinator::JobRequestPtr Planner::MakeRequest(size_t document, const std::string& name,
                                                 int64_t steps) {
-  const std::string text = absl::StrReplaceAll(
-      documents_[document], {{"NAME", name}, {"STEPS", absl::StrCat(steps)}});
+  const std::string text =
+      absl::StrReplaceAll(documents_[document], {{"NAME", name}, {"STEPS", absl::StrCat(steps)}});
   absl::StatusOr<coordinator::JobRequestPtr> request =
       coordinator::ReadRequest({.text = text, .directory = "/jobs"});
   if (!request.ok()) GiveUp(request.status(), text);
@@ -153,8 +150,7 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
   if (!plan.ok()) return plan;
   // What the memory does not tell apart: as PlanRequest sets them.
   plan->layout.epoch = order.epoch;
-  if (order.layout.has_value())
-    plan->layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
+  if (order.layout.has_value()) plan->layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
   plan->layout.data_digest = order.layout.has_value() ? (*order.layout)->data_digest : "";
   return plan;
 }

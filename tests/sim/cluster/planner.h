@@ -1,5 +1,5 @@
-// tests/sim/cluster/planner.h: the jobs of the simulation, and the real planner with a memory, since
-// the same few jobs are planned over and over.
+// tests/sim/cluster/planner.h: the jobs of the simulation, and the real planner with a memory,
+// since the same few jobs are planned over and over.
 //
 // Not thread-safe.
 #pragma once

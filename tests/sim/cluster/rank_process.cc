@@ -19,15 +19,23 @@ RankProcess::RankProcess(Shared& shared, size_t node, int32_t device, JobId job,
   // To load the program.
   After(shared_.timeline.Between(absl::Milliseconds(5), absl::Milliseconds(400)),
         [this] { daemon_.tell(agent::RankHelloReceived{number_}); });
+  ShowThatItRuns();
 }
 
 RankProcess::~RankProcess() = default;
 
-void RankProcess::After(absl::Duration delay, std::function<void()> what) {
-  shared_.timeline.After(delay, [this, alive = std::weak_ptr<bool>(alive_),
-                                 what = std::move(what)] {
-    if (!alive.expired()) Do(what);
+void RankProcess::ShowThatItRuns() {
+  After(absl::Seconds(1), [this] {
+    daemon_.tell(agent::ProcessRan{number_});
+    ShowThatItRuns();
   });
+}
+
+void RankProcess::After(absl::Duration delay, std::function<void()> what) {
+  shared_.timeline.After(delay,
+                         [this, alive = std::weak_ptr<bool>(alive_), what = std::move(what)] {
+                           if (!alive.expired()) Do(what);
+                         });
 }
 
 void RankProcess::Do(std::function<void()> what) {
@@ -53,12 +61,11 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank) {
         (next != nullptr && next->epoch() >= epoch)) {
       shared_.ledger.Violate("a process is told to go back to an earlier epoch");
     }
-    next_ = std::make_shared<EpochRun>(
-        *this, EpochRun::Order{.epoch = epoch,
-                               .rank = rank,
-                               .goes_on = assign.goes_on(),
-                               .text = assign.document().text(),
-                               .layout = *std::move(layout)});
+    next_ = std::make_shared<EpochRun>(*this, EpochRun::Order{.epoch = epoch,
+                                                              .rank = rank,
+                                                              .goes_on = assign.goes_on(),
+                                                              .text = assign.document().text(),
+                                                              .layout = *std::move(layout)});
     if (current != nullptr) current->Stop();
     StartNext();
   });
@@ -131,12 +138,12 @@ void RankProcess::Resume() {
   }
 }
 
-void RankProcess::Report(Epoch epoch, int32_t rank, agent::ReportKind kind,
-                         v1::RankReport report) {
+void RankProcess::Report(Epoch epoch, int32_t rank, agent::ReportKind kind, v1::RankReport report,
+                         agent::RankOutcome outcome) {
   report.set_job(job_.value);
   report.set_epoch(epoch.value);
   report.set_rank(rank);
-  daemon_.tell(agent::RankReported{number_, epoch, kind, report.SerializeAsString()});
+  daemon_.tell(agent::RankReported{number_, epoch, kind, report.SerializeAsString(), outcome});
 }
 
 void RankProcess::ReportProgress(Epoch epoch, int64_t step) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "phalanx/v1/worker_service.pb.h"
@@ -33,6 +34,7 @@ struct Shared {
   Fabric& fabric;
   absl::Duration step_time = absl::Milliseconds(500);  // on average
   double bad_context = 0;  // how often a device does not do what it was given, when asked to stop
+  std::set<size_t> bad_nodes;  // that have such a device
   uint64_t last_process = 0, last_session = 0;
 };
 
@@ -74,13 +76,16 @@ class RankProcess {
   // For its epochs. What a process that is stopped should do it does when it runs again.
   void Do(std::function<void()> what);
   void After(absl::Duration delay, std::function<void()> what);
-  void Report(Epoch epoch, int32_t rank, agent::ReportKind kind, v1::RankReport report);
+  void Report(Epoch epoch, int32_t rank, agent::ReportKind kind, v1::RankReport report,
+              agent::RankOutcome outcome = agent::RankOutcome::kNone);
   void ReportProgress(Epoch epoch, int64_t step);
   // `collateral`: the process goes on with the next epoch.
   void OnRunEnded(bool ok, bool collateral, bool told_to_stop);
 
  private:
   void StartNext();
+  // Again and again: its daemon sees that it runs.
+  void ShowThatItRuns();
   void TellStopped(Epoch epoch);
 
   Shared& shared_;

@@ -45,8 +45,8 @@ std::string RankState::CheckStart(const EpochStart& start) const {
     return absl::StrCat("its counts are others up to step ", step);
   for (const Home& home : homes) {
     if (home.applied == step || (home.applied == step - 1 && reduced == step)) continue;
-    return absl::StrCat("a home has applied step ", home.applied, " and has gradients of ",
-                        reduced, ", and is to go on behind ", step);
+    return absl::StrCat("a home has applied step ", home.applied, " and has gradients of ", reduced,
+                        ", and is to go on behind ", step);
   }
   return "";
 }

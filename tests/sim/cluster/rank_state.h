@@ -29,12 +29,12 @@ struct RankState {
   };
 
   int32_t rank = 0;
-  JobPlanPtr layout;       // nullptr: it lies between layouts, or holds nothing
+  JobPlanPtr layout;        // nullptr: it lies between layouts, or holds nothing
   std::vector<Home> homes;  // of the layout
-  Holdings loose;          // what it holds without a layout, of decided.step and `bits`
+  Holdings loose;           // what it holds without a layout, of decided.step and `bits`
   uint64_t bits = 0;
   coordinator::EpochStart decided;  // the last step that this rank knows to be decided
-  int64_t reduced = 0;  // the gradients that it holds are the reduced ones of this step
+  int64_t reduced = 0;              // the gradients that it holds are the reduced ones of this step
   int64_t told = 0;
 
   // Initial values, which are a pure function of the job.

@@ -47,8 +47,8 @@ std::string Timeline::Tail(size_t count) const {
   for (size_t i = notes_.size() - std::min(count, notes_.size()); i < notes_.size(); ++i) {
     const Line& line = notes_[i];
     absl::StrAppend(&tail, absl::FormatTime("%H:%M:%E6S ", line.when, absl::UTCTimeZone()),
-                    absl::Substitute(line.format, line.numbers[0], line.numbers[1],
-                                     line.numbers[2], line.numbers[3], line.text),
+                    absl::Substitute(line.format, line.numbers[0], line.numbers[1], line.numbers[2],
+                                     line.numbers[3], line.text),
                     "\n");
   }
   return tail;

@@ -1,8 +1,8 @@
 // tests/sim/cluster/timeline.h: simulated time, the one source of chance, and what has happened.
 //
 // Whatever happens is a closure at an instant; closures of one instant run in the order in which
-// they were asked for. All chance comes from one generator, so a seed gives one run, and the hash of
-// the trace shows that it did.
+// they were asked for. All chance comes from one generator, so a seed gives one run, and the hash
+// of the trace shows that it did.
 //
 // Not thread-safe.
 #pragma once
@@ -25,7 +25,9 @@ class Timeline {
 
   Instant now() const { return now_; }
   void At(Instant when, std::function<void()> what);
-  void After(absl::Duration delay, std::function<void()> what) { At(now_ + delay, std::move(what)); }
+  void After(absl::Duration delay, std::function<void()> what) {
+    At(now_ + delay, std::move(what));
+  }
   // The earliest closure runs. False: there is none.
   bool RunNext();
   uint64_t events() const { return events_; }

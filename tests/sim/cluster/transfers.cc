@@ -10,9 +10,8 @@ namespace phalanx::sim {
 void AddRange(plan::UnitRange range, Ranges* ranges) {
   if (range.count <= 0) return;
   ranges->push_back(range);
-  std::sort(ranges->begin(), ranges->end(), [](const plan::UnitRange& a, const plan::UnitRange& b) {
-    return a.first < b.first;
-  });
+  std::sort(ranges->begin(), ranges->end(),
+            [](const plan::UnitRange& a, const plan::UnitRange& b) { return a.first < b.first; });
   Ranges joined;
   for (const plan::UnitRange& next : *ranges) {
     if (!joined.empty() && next.first <= joined.back().end()) {
