@@ -351,6 +351,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
   if (judged >= run.publish_deadline) return OnPublishDeadline(job);
   for (Team& team : run.teams) {
     if (judged < team.missing_deadline) continue;
+    team.missing_deadline = absl::InfiniteFuture();  // judged, whatever comes of it
     if (run.Succeeded(team)) {
       team.missing_deadline = absl::InfiniteFuture();
       continue;

@@ -212,6 +212,15 @@ void Coordinator::CheckQuiet(Job& job) {
                     "; where training stands is not known: ", start.status().message());
     return Fail(job, std::move(cause));
   }
+  // Nobody is left who knows of a step, and there were some: nor is there any state of them.
+  const bool forgotten = !start->decision.has_value() && job.last_step.has_value() &&
+                         job.last_step->epoch == recovery.from;
+  if (forgotten) {
+    return OnFailure(
+        job, {.kind = FailureKind::kStateLost,
+              .message = absl::StrCat("nobody is left who knows of step ", job.last_step->step),
+              .time = now_});
+  }
   const int32_t stalls_max = job.state.request->budget.without_progress;
   if (!Progresses(job.state, *start) && job.state.without_progress >= stalls_max) {
     FailureCause cause = recovery.cause;

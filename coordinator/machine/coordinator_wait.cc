@@ -61,7 +61,8 @@ std::optional<CheckpointSource> Coordinator::LastCheckpoint(const Job& job) {
 bool Coordinator::MayGoBack(const Job& job) const {
   if (!job.state.request->restarts || job.state.phase != job::JobPhase::kRunning) return false;
   if (!job.run.has_value() || job.state.ending.has_value()) return false;
-  const bool nothing_decided = job.state.start.has_value() && job.state.start->step() == 0;
+  const bool nothing_decided =
+      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
   return LastCheckpoint(job).has_value() || nothing_decided;
 }
 
