@@ -306,8 +306,12 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
                            job->state.goes_on() && assignment.epoch < job->state.epoch;
     if (goes_over) {
       team->seen = true;
-      if (!IsOnItsWay(node, job->state.id, job->state.epoch, carried_out))
+      if (IsOnItsWay(node, job->state.id, job->state.epoch, carried_out)) continue;
+      if (job->last_record <= stored_record_) {
         node.outstanding.push_back({0, AssignmentOf(*job)});
+      } else {  // sent once the epoch is stored
+        Tell(*job, NodeCommand{node.name, node.incarnation, AssignmentOf(*job)});
+      }
       continue;
     }
     if (team == nullptr || team->released) node.foreign.insert({assignment.job, assignment.epoch});
