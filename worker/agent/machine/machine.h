@@ -30,7 +30,8 @@
 //
 // Stopped processes. One that does not run at all (ProcessRan) for longer than anything in its
 // steps explains is killed and reported as hung: whatever it would wait for, it would run
-// meanwhile.
+// meanwhile. So is one that runs and whose training works at one and the same for as long, without
+// waiting for anybody.
 //
 // Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
 // time. A device goes to another job's process only after the one before was reaped.
@@ -94,6 +95,8 @@ struct MachineOptions {
   // nearly all of its steps took; before it has done steps, the second.
   absl::Duration hang_timeout_min = absl::Seconds(5);
   absl::Duration hang_timeout_start = absl::Seconds(30);
+  // Of one that runs and trains and has done no step by which its work could be measured.
+  absl::Duration standstill_timeout_start = absl::Minutes(10);
   // A process that has closed its channel has so long to end.
   absl::Duration channel_grace = absl::Seconds(5);
   // Reports on their way to the coordinator at a time.
@@ -136,6 +139,7 @@ class Machine {
     bool succeeded = false;                    // in `epoch`
     StepTimes step_times;                      // in `epoch`
     Instant hung_at = absl::InfiniteFuture();  // if it has not run by then
+    bool stands_still = false;                 // as it was said last
     // kStarting: no hello by then. kStopping: epoch not left. kEnding: end of the grace time. Else:
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();

@@ -99,8 +99,15 @@ void Machine::Apply(const ProcessRan& event) {
   Process& process = found->second;
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
   const std::optional<absl::Duration> step = process.step_times.Slow();
-  process.hung_at = now_ + (step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
-                                             : options_.hang_timeout_start);
+  const absl::Duration patience = step.has_value()
+                                      ? std::max(options_.hang_timeout_min, 10 * *step)
+                                      : options_.hang_timeout_start;
+  const bool before = std::exchange(process.stands_still, event.stands_still);
+  if (!event.stands_still) {
+    process.hung_at = now_ + patience;
+  } else if (!before) {
+    process.hung_at = now_ + (step.has_value() ? patience : options_.standstill_timeout_start);
+  }
 }
 
 void Machine::Apply(const ProcessDied& event) {
@@ -372,7 +379,10 @@ void Machine::KeepProcesses() {
   for (auto& [number, process] : processes_) {
     if (process.killed) continue;
     if (judged_ >= process.hung_at) {
-      process.fault = "it has not run for long: somebody has stopped it, or nobody lets it run";
+      process.fault =
+          process.stands_still
+              ? "its training hangs: it works, for longer than any step took, at one and the same"
+              : "it has not run for long: somebody has stopped it, or nobody lets it run";
       process.fault_kind = job::FailureKind::kRankHung;
       Kill(number, process);
     } else if (judged_ >= process.kill_at) {
