@@ -276,6 +276,7 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   train::TrainerOptions options;
   options.length_multiple = LengthMultiple();
   options.trace_step = TraceStep(plan_.spec);
+  if (order_.device_kind() == "gpu") options.warm = &kept_.warm;
   if (goes_on()) {
     options.start = start_;
   } else if (manifest_.has_value()) {

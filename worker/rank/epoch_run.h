@@ -47,6 +47,7 @@ namespace phalanx::rank {
 struct Kept {
   train::StateIdentity identity;
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
+  train::WarmPasses warm;                          // what the process has run on its device
   std::unique_ptr<plan::Plan> plan;                // whose layout it lies in, or lay in last
   std::unique_ptr<checkpoint::Snapshot> snapshot;  // of `training`; nullptr: none was asked for
   // Of that state; nullptr: nothing of it has its second home in host memory.
