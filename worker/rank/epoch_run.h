@@ -77,6 +77,8 @@ class EpochRun {
   // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
   // another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
+  // Instead of Run(): makes ready, alone, what a process would need for an epoch like this one.
+  void WarmUp();
   // Once Run() has returned OK: its last checkpoint may still be published, until the run goes.
   void Publish(const v1::PublishCheckpoint& order);
 
@@ -135,6 +137,8 @@ class EpochRun {
   int64_t LengthMultiple() const;
   absl::StatusOr<train::TrainerOptions> MakeTrainerOptions() const;
   train::BufferOptions Buffers() const;
+  absl::Status WarmLibraries();
+  absl::Status WarmUpDevice();
   absl::Status MakeTrainer();
   absl::Status Train();
   absl::Status Evaluate();

@@ -18,6 +18,7 @@ void Machine::Apply(const ProcessStarted& event) {
       assigned != assignments_.end() && assigned->second.command->epoch == found->second.epoch;
   if (!event.status.ok()) {
     processes_.erase(found);
+    EndWarming(event.process);
     if (counts) FailAssignment(job, event.status);
     AnswerStops();
     return;
@@ -37,6 +38,7 @@ void Machine::Apply(const RankHelloReceived& event) {
   process.kill_at = absl::InfiniteFuture();
   const auto assigned = assignments_.find(process.job);
   if (assigned != assignments_.end()) RunEpochIn(event.process, process, assigned->second);
+  if (process.warms) WarmUpIn(event.process, process);
 }
 
 void Machine::Apply(const RankReported& event) {
@@ -114,7 +116,7 @@ void Machine::Apply(const ProcessDied& event) {
   process.fault.clear();
   process.kill_at = now_ + options_.reap_timeout;
   process.hung_at = absl::InfiniteFuture();
-  if (process.succeeded || process.job == JobId{}) return;
+  if (process.succeeded || process.warms || process.job == JobId{}) return;
   reports_.Add({process.job, process.epoch, process.rank, RankDeath{}}, ReportKind::kOther);
   SendQueuedReports();
   StopEpochWith(process);
@@ -129,7 +131,7 @@ void Machine::Apply(const ProcessExited& event) {
   Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                    " exited code=", event.exit_code, " signal=", event.signal,
                    expected ? " expected" : ""));
-  if (process.job != JobId{}) {
+  if (process.job != JobId{} && !process.warms) {
     reports_.Add({process.job, process.epoch, process.rank,
                   RankExit{event.exit_code, event.signal, expected, event.log_tail}},
                  ReportKind::kOther);
@@ -142,6 +144,8 @@ void Machine::Apply(const ProcessExited& event) {
   ReplaceLost(process);
   if (!expected && !process.succeeded) StopEpochWith(process);
   StartProcesses();
+  EndWarming(event.process);
+  StartWarming();
   AnswerStops();
 }
 
@@ -283,6 +287,7 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
   const auto place = assignment.rank_of_device.find(process.device);
   if (!assignment.data.has_value() || place == assignment.rank_of_device.end()) return;
   process.state = ProcessState::kRunning;
+  if (std::exchange(process.warms, false)) EndWarming(number);
   process.epoch = assignment.command->epoch;
   process.rank = place->second;
   process.step = 0;
@@ -334,7 +339,7 @@ void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) 
 // Who sees no more than the signal would take it for one from outside.
 void Machine::Kill(ProcessNumber number, Process& process) {
   process.killed = true;
-  if (!process.fault.empty() && process.job != JobId{}) {
+  if (!process.fault.empty() && process.job != JobId{} && !process.warms) {
     reports_.Add(
         {process.job, process.epoch, process.rank,
          RankFault{absl::StrCat(process.fault, ": its worker ended it"), process.fault_kind}},
@@ -393,6 +398,7 @@ std::vector<RunningAssignment> Machine::Running() const {
     const auto assigned = assignments_.find(process.job);
     const bool goes_over =
         assigned != assignments_.end() && assigned->second.rank_of_device.contains(process.device);
+    if (process.warms && !goes_over) continue;
     running.emplace(process.job, goes_over ? assigned->second.command->epoch : process.epoch);
   }
   // An assignment whose data is still being read has no process yet and is no less taken on.
