@@ -10,6 +10,8 @@
 
 #include "tests/oracle/training/cases.h"
 #include "tests/oracle/training/epochs.h"
+#include "tests/oracle/training/harness.h"
+#include "worker/train/warm_up.h"
 
 namespace phalanx::oracle {
 namespace {
@@ -88,6 +90,46 @@ TEST_F(WarmPassesTest, NarrowerStage_OnlyWhoeverHasNewShapesRunsThem) {
   epochs_->RunSteps(1);
   EXPECT_EQ(Alone()[0], narrow[0]) << "it has run those shapes before";
   EXPECT_EQ(Programs(), (Counts{1, 0, 1, 1}));
+}
+
+// A new process, before it has peers: what it would run of the plan's first step.
+TEST(WarmUpAloneTest, EveryRankOfAGraph_RunsItsShapesOnce) {
+  AJob builder = AJob()
+                     .Module("vision", TinyVision(), {.dp = 2})
+                     .Module("language", TinyLanguage({.layers = 4}), {.tp = 2, .dp = 2, .pp = 2})
+                     .Edge("vision", "language", {.projector = 20})
+                     .Batch(6, 2);
+  const NamedJob job = Named("alone", std::move(builder));
+  const auto plan = PlanWithout(job.spec, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto source = MakeData(job.data);
+  for (Rank rank{0}; rank.value < plan->world; ++rank.value) {
+    SCOPED_TRACE(rank.value);
+    train::WarmPasses warm;
+    for (int32_t time = 0; time < 2; ++time) {
+      const auto state = train::TrainingState::CreateEmpty(
+          *plan, rank, {.compute = train::ComputeType(job.spec.compute)});
+      ASSERT_TRUE(state.ok());
+      EXPECT_EQ(train::WarmUpAlone(*plan, rank, *source, **state, 1, warm), absl::OkStatus());
+      EXPECT_EQ(warm.microbatches(), 2) << "of two samples, and of one";
+    }
+    EXPECT_FALSE(warm.program());
+  }
+}
+
+TEST(WarmUpAloneTest, RequestToStop_EndsIt) {
+  const NamedJob job = Named("stopped", AJob().Module("language", TinyLanguage()).Batch(2, 1));
+  const auto plan = PlanWithout(job.spec, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto state = train::TrainingState::CreateEmpty(
+      *plan, Rank{0}, {.compute = train::ComputeType(job.spec.compute)});
+  ASSERT_TRUE(state.ok());
+  (*state)->RequestStop();
+  train::WarmPasses warm;
+  const absl::Status ended =
+      train::WarmUpAlone(*plan, Rank{0}, *MakeData(job.data), **state, 1, warm);
+  EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
+  EXPECT_EQ(warm.microbatches(), 0);
 }
 
 }  // namespace
