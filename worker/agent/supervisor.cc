@@ -93,18 +93,14 @@ void Supervisor::OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t 
   process.log = *std::move(log);
 }
 
-void Supervisor::Carry(const SendRunEpoch& order) {
-  const auto found = processes_.find(order.process);
-  if (found == processes_.end()) return;
-  ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
-  OpenLog(found->second, order.store, order.assign->epoch, order.rank);
-  v1::ToRank message;
-  v1::RunEpoch& run = *message.mutable_run();
+template <typename Order>
+bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
   if (!run.mutable_assign()->ParseFromString(order.assign->payload)) {
-    return FailChannel(order.process, found->second, "the assignment is no Assign message");
+    FailChannel(order.process, process, "the assignment is no Assign message");
+    return false;
   }
   run.set_rank(order.rank);
-  found->second.rank = order.rank;
+  process.rank = order.rank;
   run.set_device_index(order.device);
   run.set_device_kind(options_.device_kind);
   run.set_data_index(order.index_path);
@@ -112,7 +108,23 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   run.set_address(options_.address);
   run.set_threads(options_.threads);
   run.set_store(order.store);
-  Send(order.process, message);
+  return true;
+}
+
+void Supervisor::Carry(const SendRunEpoch& order) {
+  const auto found = processes_.find(order.process);
+  if (found == processes_.end()) return;
+  ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
+  OpenLog(found->second, order.store, order.assign->epoch, order.rank);
+  v1::ToRank message;
+  if (Fill(order, found->second, *message.mutable_run())) Send(order.process, message);
+}
+
+void Supervisor::Carry(const SendWarmUp& order) {
+  const auto found = processes_.find(order.process);
+  if (found == processes_.end()) return;
+  v1::ToRank message;
+  if (Fill(order, found->second, *message.mutable_warm_up())) Send(order.process, message);
 }
 
 void Supervisor::Carry(const SendBeginEpoch& order) {
@@ -345,6 +357,9 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
       return;
     case v1::ToDaemon::kStopped:
       events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});
+      return;
+    case v1::ToDaemon::kWarmed:
+      events_.push_back(RankWarmed{number});
       return;
     case v1::ToDaemon::kAskHostMemory:
       return GiveHostMemory(number, process, message.ask_host_memory().epoch(),

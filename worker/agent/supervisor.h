@@ -28,6 +28,10 @@
 #include "worker/agent/spawn.h"
 #include "worker/channel/frame_socket.h"
 
+namespace phalanx::v1 {
+class RunEpoch;
+}
+
 namespace phalanx::agent {
 
 struct SupervisorOptions {
@@ -50,6 +54,7 @@ class Supervisor {
 
   ProcessStarted Carry(const StartProcess& order);
   void Carry(const SendRunEpoch& order);
+  void Carry(const SendWarmUp& order);
   void Carry(const SendBeginEpoch& order);
   void Carry(const SendRendezvous& order);
   void Carry(const SendPublish& order);
@@ -90,6 +95,9 @@ class Supervisor {
     bool channel_failed = false;
   };
 
+  // Of a SendRunEpoch or a SendWarmUp. False: the order cannot be read; its channel has failed.
+  template <typename Order>
+  bool Fill(const Order& order, Process& process, v1::RunEpoch& run);
   void OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t rank);
   void Send(ProcessNumber number, const google::protobuf::MessageLite& message,
             std::vector<UniqueFd> descriptors = {});

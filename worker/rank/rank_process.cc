@@ -41,6 +41,8 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
   }
   if (order.has_stop() && current_ == nullptr && next_ == nullptr)
     TellStopped(order.stop().epoch());
+  if (order.has_warm_up())
+    to_warm_ = std::make_shared<EpochRun>(channel_, order.warm_up(), kept_, faults_);
   if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run(), kept_, faults_);
   if (order.has_quit()) quit_ = true;
   changed_.SignalAll();
@@ -90,6 +92,17 @@ void RankProcess::TellReached(const job::InjectedFault& fault, job::FaultPhase p
   channel_.Send(message, kSendTimeout).IgnoreError();
 }
 
+void RankProcess::WarmUp(EpochRun& run) {
+  run.WarmUp();
+  {
+    const MutexLock lock(&mu_);
+    current_ = nullptr;
+  }
+  v1::ToDaemon message;
+  message.mutable_warmed();
+  channel_.Send(message, kSendTimeout).IgnoreError();
+}
+
 int RankProcess::Run() {
   v1::ToDaemon hello;
   hello.mutable_hello()->set_pid(getpid());
@@ -98,16 +111,23 @@ int RankProcess::Run() {
   std::thread reader([this] { ReadOrders(); });
   int exit_code = 0;
   while (true) {
-    std::shared_ptr<EpochRun> run, last;
+    std::shared_ptr<EpochRun> run, last, warm;
     {
       MutexLock lock(&mu_);
-      while (!quit_ && !daemon_gone_ && next_ == nullptr) changed_.Wait(&mu_);
+      while (!quit_ && !daemon_gone_ && next_ == nullptr && to_warm_ == nullptr)
+        changed_.Wait(&mu_);
       if (quit_ || daemon_gone_) {
         exit_code = daemon_gone_ && !quit_ ? 2 : 0;
         break;
       }
-      run = current_ = std::exchange(next_, nullptr);
+      warm = std::exchange(to_warm_, nullptr);
+      if (next_ != nullptr) warm = nullptr;  // an epoch was quicker
+      run = current_ = warm != nullptr ? warm : std::exchange(next_, nullptr);
       last = std::exchange(last_, nullptr);
+    }
+    if (warm != nullptr) {
+      WarmUp(*warm);
+      continue;
     }
     last = nullptr;  // before anything that it uses goes; its thread may be at the disk
     const v1::RunEpoch& order = run->order();

@@ -173,11 +173,6 @@ class TrainingState {
   int64_t told() const { return told_; }
   void set_told(int64_t step) { told_ = step; }
 
-  // Whether every kernel of its layout has run once in this process. Before that a kernel may be
-  // loaded while others wait for this rank, and wait for them in turn.
-  bool warm() const { return warm_; }
-  void set_warm() { warm_ = true; }
-
   // The buffers hold the reduced gradients of this step; 0: of none.
   void set_reduced_step(int64_t step) { reduced_step_ = step; }
 
@@ -221,7 +216,6 @@ class TrainingState {
   std::function<int64_t()> copied_;  // nullptr: nothing is kept there
   std::function<bool()> writing_;    // nullptr: none is written
   std::atomic<int64_t> wish_{kNoWish};
-  bool warm_ = false;
 };
 
 }  // namespace phalanx::train
