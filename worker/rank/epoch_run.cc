@@ -220,7 +220,7 @@ absl::Status EpochRun::AwaitBegin() {
     }
   }
   RETURN_IF_ERROR(stopped_);
-  ASSIGN_OR_RETURN(start_, StartOf(*told_));
+  ASSIGN_OR_RETURN(start_, StartOf(told_->begins()));
   return absl::OkStatus();
 }
 
@@ -307,6 +307,7 @@ absl::Status EpochRun::MakeTrainer() {
     report_status_.Update(TakeHostCopy());
     if (kept_.host_copy != nullptr)
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
+    TellCopiesWhole();
     // At an early end that of its last step takes the place of others.
     if (checkpoints != nullptr && !trainer_->ends_early()) checkpoints->OnSettled();
   };
@@ -392,6 +393,7 @@ absl::Status EpochRun::RunToEnd() {
   RETURN_IF_ERROR(MakePlanOfOrder());
   if (goes_on()) {
     // All that can be made before it is known from where.
+    if (from_copies()) RETURN_IF_ERROR(FindCopies());
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
     LogPhase("is connected");

@@ -31,7 +31,10 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
       .store = store_, .job = order_.assign().job(), .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
   if (goes_on()) {
-    if (!held) {
+    if (from_copies()) {
+      RETURN_IF_ERROR(TakeCopies(buffers));
+      kept_.identity = identity;
+    } else if (!held) {
       kept_.snapshot = nullptr;
       kept_.host_copy = nullptr;
       kept_.training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
@@ -192,7 +195,7 @@ void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buff
 
 void EpochRun::Deliver(const v1::BeginEpoch& message) {
   const MutexLock lock(&mu_);
-  if (!told_.has_value()) told_ = message.begins();
+  if (!told_.has_value()) told_ = message;
   given_changed_.SignalAll();
 }
 
@@ -220,9 +223,10 @@ absl::Status EpochRun::KeepHostCopy() {
   const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
   if (bytes == 0) return absl::OkStatus();
   if (goes_on()) {
-    kept_.training->set_copied([] { return int64_t{0}; });  // until it is there
+    kept_.training->set_copied([] { return train::kCopiesNotYet; });  // until it is there
     return absl::OkStatus();
   }
+  DropEarlierCopies();  // they are not of this training
   absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> made = MakeHostCopy(bytes);
   if (!made.ok()) return DoWithoutHostCopy(made.status());
   kept_.host_copy = *std::move(made);
@@ -235,7 +239,7 @@ absl::Status EpochRun::DoWithoutHostCopy(const absl::Status& kept) {
   if (plan_.spec.recovery.state_home != job::StateHome::kAuto)
     return job::WithKind(job::FailureKind::kOutOfMemory, kept);
   // The job did not ask for it: it trains without a second home.
-  kept_.training->set_copied([] { return int64_t{0}; });
+  kept_.training->set_copied([] { return train::kCopiesNotYet; });
   v1::RankReport report;
   report.mutable_event()->set_type("NoSecondHome");
   report.mutable_event()->set_message(absl::StrCat(

@@ -29,6 +29,8 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
     if (order.has_rendezvous()) run->Deliver(order.rendezvous());
     if (order.has_host_memory() && order.host_memory().epoch() == run->epoch())
       run->Deliver(order.host_memory(), std::move(descriptors));
+    if (order.has_host_copies() && order.host_copies().epoch() == run->epoch())
+      run->Deliver(order.host_copies(), std::move(descriptors));
     if (order.has_begin() && order.begin().epoch() == run->epoch()) run->Deliver(order.begin());
     if (order.has_wish() && order.wish().epoch() == run->epoch()) run->WishEnd();
     if (order.has_quit()) run->Stop(absl::CancelledError(order.quit().reason()));
