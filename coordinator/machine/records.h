@@ -178,6 +178,7 @@ struct Evaluated {
 };
 struct StepReached {
   StepReport step;
+  std::optional<EpochStart> decided = std::nullopt;  // the last step that it is known of
 };
 // The ranks of a node, all of which have done their last step. Kept so that a coordinator that
 // restarts before the other nodes have done it needs that node no more; of a node that is not done

@@ -133,6 +133,7 @@ struct Checkpoint {
 struct Budget {
   int32_t total = 20, without_progress = 3;
   absl::Duration window = absl::Hours(1);
+  friend bool operator==(const Budget&, const Budget&) = default;
 };
 
 // Every rung, cheapest first.

@@ -243,8 +243,8 @@ struct Stalled {
 
 using Event =
     std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
-                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached, EpochStopped,
-                 ChannelFailed, ProcessRan, ProcessDied, ProcessExited, DeviceFaulted, DataPrepared,
-                 UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
+                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached,
+                 EpochStopped, ChannelFailed, ProcessRan, ProcessDied, ProcessExited, DeviceFaulted,
+                 DataPrepared, UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

@@ -155,6 +155,8 @@ class Machine {
     std::vector<uint64_t> to_answer;      // command numbers
     std::vector<std::string> rendezvous;  // payloads so far, in order
     std::string begin;                    // the payload of BeginEpoch; empty: none came
+    // Of a job that trains: who cannot run here is lost alone.
+    bool takes_over = false;
   };
   struct Stopping {
     JobId job;
@@ -228,7 +230,7 @@ class Machine {
   void Apply(const ProcessRan& event);
   void Apply(const ProcessDied& event);
   void Apply(const ProcessExited& event);
-  absl::Status CheckPlacement(const AssignCommand& command,
+  absl::Status CheckPlacement(const AssignCommand& command, bool takes_over,
                               std::map<int32_t, int32_t>* ranks) const;
   void Adopt(JobId job, Assignment& assignment);
   void TellNeverRan(const Assignment& assignment);
@@ -240,6 +242,11 @@ class Machine {
   void ReplaceLost(const Process& process);
   void RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment);
   void AnswerAssign(Assignment& assignment, const absl::Status& status);
+  // All of its processes are started, or their starts have failed.
+  void AnswerIfStarted(Assignment& assignment);
+  // The rank of `device` cannot run here.
+  void GoWithout(Assignment& assignment, int32_t device, job::FailureKind kind,
+                 const absl::Status& why);
   void FailAssignment(JobId job, const absl::Status& status);
   void End(ProcessNumber number, Process& process, absl::Duration grace, absl::string_view reason);
   void EndAll(JobId job, absl::Duration grace, absl::string_view reason);

@@ -17,16 +17,21 @@ void Machine::Apply(const ProcessStarted& event) {
   const bool counts =
       assigned != assignments_.end() && assigned->second.command->epoch == found->second.epoch;
   if (!event.status.ok()) {
+    const int32_t device = found->second.device;
     processes_.erase(found);
-    if (counts) FailAssignment(job, event.status);
+    if (counts && assigned->second.takes_over) {
+      --assigned->second.starting;
+      GoWithout(assigned->second, device, job::FailureKind::kRankExited, event.status);
+      AnswerIfStarted(assigned->second);
+    } else if (counts) {
+      FailAssignment(job, event.status);
+    }
     AnswerStops();
     return;
   }
   if (!counts) return;
   --assigned->second.starting;
-  if (assigned->second.starting == 0 && assigned->second.to_start.empty()) {
-    AnswerAssign(assigned->second, absl::OkStatus());
-  }
+  AnswerIfStarted(assigned->second);
 }
 
 void Machine::Apply(const RankHelloReceived& event) {
@@ -153,7 +158,7 @@ void Machine::ReplaceLost(const Process& process) {
     assigned->second.to_start.insert(process.device);
 }
 
-absl::Status Machine::CheckPlacement(const AssignCommand& command,
+absl::Status Machine::CheckPlacement(const AssignCommand& command, bool takes_over,
                                      std::map<int32_t, int32_t>* ranks) const {
   int32_t rank = 0;
   bool placed = false;
@@ -168,7 +173,7 @@ absl::Status Machine::CheckPlacement(const AssignCommand& command,
                                                        options_.node, " does not exist; it has ",
                                                        options_.devices));
       }
-      RETURN_IF_ERROR(LostDevice(device));
+      if (!takes_over) RETURN_IF_ERROR(LostDevice(device));
       if (!ranks->emplace(device, here).second) {
         return absl::InvalidArgumentError(
             absl::StrCat("device ", device, " of node ", options_.node, " is placed twice"));
@@ -211,9 +216,7 @@ void Machine::Adopt(JobId job, Assignment& assignment) {
     }
   }
   StartProcesses();
-  if (assignment.to_start.empty() && assignment.starting == 0) {
-    AnswerAssign(assignment, absl::OkStatus());
-  }
+  AnswerIfStarted(assignment);
 }
 
 // Processes that are to say that they are quiet, and do not know of the epoch: it was over before
@@ -299,6 +302,26 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
 
 void Machine::AnswerAssign(Assignment& assignment, const absl::Status& status) {
   for (const uint64_t number : std::exchange(assignment.to_answer, {})) Answer(number, status);
+}
+
+void Machine::AnswerIfStarted(Assignment& assignment) {
+  if (assignment.data.has_value() && assignment.to_start.empty() && assignment.starting == 0)
+    AnswerAssign(assignment, absl::OkStatus());
+}
+
+void Machine::GoWithout(Assignment& assignment, int32_t device, job::FailureKind kind,
+                        const absl::Status& why) {
+  const AssignCommand& command = *assignment.command;
+  const auto rank = assignment.rank_of_device.find(device);
+  if (rank == assignment.rank_of_device.end()) return;
+  Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value, " rank=", rank->second,
+                   " cannot run here: ", OneLine(why)));
+  reports_.Add({command.job, command.epoch, rank->second,
+                RankFault{absl::StrCat("it cannot run: ", why.message()), kind}},
+               ReportKind::kOther);
+  assignment.rank_of_device.erase(rank);
+  assignment.to_start.erase(device);
+  SendQueuedReports();
 }
 
 // The epoch cannot run here: the coordinator is told and nothing of it stays.

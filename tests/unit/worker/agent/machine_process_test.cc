@@ -91,6 +91,20 @@ TEST(AgentMachineTest, Assign_WhoseProgramCannotStart_IsAnsweredWithThatAndEndsT
               ElementsAre("Result 1 NOT_FOUND", "Quit p1"));
 }
 
+TEST(AgentMachineTest, AssignOfAJobThatTrains_WhoseProgramCannotStart_LosesThatRankAlone) {
+  Harness h;
+  h.Welcome();
+  AssignCommand first = h.AnAssign(2, {0, 1});
+  first.goes_on = true;
+  h.Command(1, first);
+  h.DataReady(1);
+  h.Feed(ProcessStarted{kP1, absl::OkStatus()});
+  EXPECT_THAT(
+      h.Feed(ProcessStarted{kP2, absl::ResourceExhaustedError("no more processes")}),
+      ElementsAre("Report job-7/2 rank 3 fault RankExited: it cannot run: no more processes",
+                  "Result 1 OK"));
+}
+
 TEST(AgentMachineTest, Assign_ToDevicesThatAreNotHere_IsRefused) {
   Harness h(/*devices=*/2);
   h.Welcome();
