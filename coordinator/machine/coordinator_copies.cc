@@ -1,9 +1,9 @@
 // State that processes have lost, and of which the nodes' daemons keep copies (copies.h): the next
 // epoch begins with these.
 //
-// Its ranks say first which copies are there (Recovery::Stage::kLeaving); from that follows the step
-// that it begins behind, which is stored and told as after any loss. Where that cannot be, training
-// goes back to a checkpoint.
+// Its ranks say first which copies are there (Recovery::Stage::kLeaving); from that follows the
+// step that it begins behind, which is stored and told as after any loss. Where that cannot be,
+// training goes back to a checkpoint.
 #include <algorithm>
 #include <utility>
 
@@ -113,8 +113,8 @@ void Coordinator::TellBeginWithCopies(const Job& job, const Team& team) {
 
 void Coordinator::ResumeFromCopies(Job& job) {
   if (job.state.start.has_value()) return;
-  Recovery& recovery = job.recovery.emplace(
-      Recovery{.goes_back = true, .from_copies = true, .since = now_});
+  Recovery& recovery =
+      job.recovery.emplace(Recovery{.goes_back = true, .from_copies = true, .since = now_});
   recovery.cause = {.kind = FailureKind::kStateLost,
                     .message = "state was lost before this coordinator started",
                     .time = now_};

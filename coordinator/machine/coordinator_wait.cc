@@ -75,7 +75,8 @@ void Coordinator::GoBack(Job& job, FailureCause cause) {
   if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
   Commit(job,
          EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
-  Recovery next{.goes_back = true, .from_copies = from_copies, .cause = std::move(cause), .since = now_};
+  Recovery next{
+      .goes_back = true, .from_copies = from_copies, .cause = std::move(cause), .since = now_};
   if (job.recovery.has_value()) {
     next.since = job.recovery->since;
     next.lost = job.recovery->lost;

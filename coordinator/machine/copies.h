@@ -1,5 +1,5 @@
-// coordinator/machine/copies.h: copies of state in memory of the nodes' daemons, and which of them a
-// job goes back to where processes have lost state.
+// coordinator/machine/copies.h: copies of state in memory of the nodes' daemons, and which of them
+// a job goes back to where processes have lost state.
 //
 // While an epoch trains whose layout has its second homes in host memory, each of its ranks copies
 // its state every `recovery.state_every` steps, all of them at the same steps, into two buffers
@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/shared.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
+#include "core/base/shared.h"
 
 namespace phalanx::coordinator {
 
@@ -53,8 +53,8 @@ struct ChosenCopies {
   EpochStart start;
 };
 // Of the newest epoch that has any, the last step of which every rank that was given buffers in it
-// has a whole copy. `found`: of all ranks of the epoch that is to begin. Whether all ranks that keep
-// copies are among them is for those to see that take them. nullopt: there is none.
+// has a whole copy. `found`: of all ranks of the epoch that is to begin. Whether all ranks that
+// keep copies are among them is for those to see that take them. nullopt: there is none.
 std::optional<ChosenCopies> ChooseCopies(const CopiedEpochs& epochs,
                                          const std::map<int32_t, RankCopies>& found);
 

@@ -28,8 +28,8 @@ struct Recovery {
   bool goes_back = false;  // to a checkpoint, so nobody is asked for state: there is no kLeaving
   // Beside goes_back: to copies in host memory. kLeaving: ranks are to say which there are.
   bool from_copies = false;
-  Epoch from;              // that ended; 0 where it goes back
-  FailureCause cause;      // the first one
+  Epoch from;          // that ended; 0 where it goes back
+  FailureCause cause;  // the first one
   Instant since;
   std::set<int32_t> lost;     // ranks, since `from`
   std::set<int32_t> back;     // ranks that were left out before and are not any more

@@ -145,9 +145,8 @@ void HostMemory::Free(JobId job) {
 }
 
 void HostMemory::FreeBefore(JobId job, Epoch epoch) {
-  FreeIf([&](const Owner& owner) {
-    return std::get<0>(owner) == job && std::get<1>(owner) < epoch;
-  });
+  FreeIf(
+      [&](const Owner& owner) { return std::get<0>(owner) == job && std::get<1>(owner) < epoch; });
 }
 
 }  // namespace phalanx::agent

@@ -71,18 +71,18 @@ std::optional<train::Start> StartOf(const HostCopyHeader& header) {
                      header.verdict == static_cast<int64_t>(train::Verdict::kSkipped) ||
                      header.verdict == static_cast<int64_t>(train::Verdict::kEmpty);
   if (!known || header.step < 1) return std::nullopt;
-  return train::Start{.decision = {.step = header.step,
-                                   .verdict = verdict,
-                                   .loss = header.loss,
-                                   .gradient_norm = header.gradient_norm,
-                                   .gradient_scale = header.gradient_scale,
-                                   .counted_tokens = header.counted_tokens,
-                                   .corrupt_samples = header.corrupt_samples,
-                                   .volume = {.tokens = header.tokens,
-                                              .images = header.images,
-                                              .sounds = header.sounds}},
-                      .counts = {.updates = header.updates,
-                                 .skipped_in_a_row = header.skipped_in_a_row}};
+  return train::Start{
+      .decision = {.step = header.step,
+                   .verdict = verdict,
+                   .loss = header.loss,
+                   .gradient_norm = header.gradient_norm,
+                   .gradient_scale = header.gradient_scale,
+                   .counted_tokens = header.counted_tokens,
+                   .corrupt_samples = header.corrupt_samples,
+                   .volume = {.tokens = header.tokens,
+                              .images = header.images,
+                              .sounds = header.sounds}},
+      .counts = {.updates = header.updates, .skipped_in_a_row = header.skipped_in_a_row}};
 }
 
 void SetStart(const train::Start& start, HostCopyHeader* header) {
@@ -167,9 +167,9 @@ absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& p
     ASSIGN_OR_RETURN(auto filled, StateToFill(plan, pair.rank(), checkpoint, state.options()));
     const std::vector<Section> sections = SectionsInHostMemory(plan, *filled);
     if (static_cast<int64_t>(data.size()) != Snapshot::BytesOf(sections)) {
-      return absl::DataLossError(absl::StrCat(
-          "the copy of the state of rank ", pair.rank().value, " of step ", step, " has ",
-          data.size(), " bytes, its layout ", Snapshot::BytesOf(sections)));
+      return absl::DataLossError(absl::StrCat("the copy of the state of rank ", pair.rank().value,
+                                              " of step ", step, " has ", data.size(),
+                                              " bytes, its layout ", Snapshot::BytesOf(sections)));
     }
     FillFrom(data, sections, *filled);
     return state.TakeOver(plan, *filled);

@@ -128,9 +128,8 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   auto training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
   for (const checkpoint::HostCopyPair& pair : copies) {
     if (pair.epoch().value != source.epoch()) continue;
-    RETURN_IF_ERROR(OfCheckpoint(OfCopies(
-        checkpoint::AddCopy(pair, start_.decision.step, before,
-                            order_.assign().checkpoint().path(), *training))));
+    RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
+        pair, start_.decision.step, before, order_.assign().checkpoint().path(), *training))));
   }
   training->Adopt(start_);
   kept_.training = std::move(training);

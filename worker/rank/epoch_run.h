@@ -183,7 +183,7 @@ class EpochRun {
   std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::BeginEpoch> told_ ABSL_GUARDED_BY(mu_);
   std::vector<checkpoint::HostCopyPair> copies_ ABSL_GUARDED_BY(mu_);  // that the daemon gave
-  bool copies_given_ ABSL_GUARDED_BY(mu_) = false;                      // all of them
+  bool copies_given_ ABSL_GUARDED_BY(mu_) = false;                     // all of them
   bool copies_whole_told_ = false;
   // The second home that is being made; not valid: none.
   std::future<absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>>> second_home_;

@@ -127,10 +127,11 @@ void ExpectSameState(const train::TrainingState& state, const train::TrainingSta
 TEST(HostLoadTest, CopyOfARank_IsItsStateToTheBit) {
   for (const job::Precision compute :
        {job::Precision::kFp32, job::Precision::kFp64, job::Precision::kBf16}) {
-    const plan::Plan plan =
-        PlanOf(support::AJob().Module("language", support::Llama({.layers = 2})).Compute(compute)
-                   .Batch(2, 1),
-               1);
+    const plan::Plan plan = PlanOf(support::AJob()
+                                       .Module("language", support::Llama({.layers = 2}))
+                                       .Compute(compute)
+                                       .Batch(2, 1),
+                                   1);
     const auto taken = Taken(plan, plan, Rank{0}, {Rank{0}});
     ExpectSameState(*taken, *StateOf(plan, Rank{0}));
     EXPECT_EQ(taken->decided().step, 4);
@@ -218,8 +219,7 @@ TEST(HostLoadTest, CopyOfSomebodyElse_IsNone) {
     EXPECT_EQ(pwrite(buffers[1].get(), &written, sizeof written, 0), sizeof written);
     return HostCopyPair::Map(identity, kHostCopyPage, std::move(buffers))->Whole().size();
   };
-  const HostCopyPair::Identity mine{
-      .store = kStore, .job = kJob, .epoch = kEpoch, .rank = Rank{2}};
+  const HostCopyPair::Identity mine{.store = kStore, .job = kJob, .epoch = kEpoch, .rank = Rank{2}};
   EXPECT_EQ(pair_of(mine), 1u);
   for (int which = 0; which < 4; ++which) {
     HostCopyPair::Identity foreign = mine;
