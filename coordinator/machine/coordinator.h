@@ -154,8 +154,7 @@ class Coordinator {
     // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
     std::set<std::pair<Epoch, int32_t>> exits_awaited;
     plan::RankList returning;  // ranks that the plan that is being made has again
-    // Nodes that keep copies of state, and which process of them, as far as this one has seen.
-    std::map<NodeName, Incarnation> copies_with;
+    std::map<NodeName, Incarnation> copies_with;  // daemons that keep copies of its state
     // By node that has no rank of the epoch: what process of it has been told to read the data.
     struct Preparation {
       Incarnation of;
@@ -371,14 +370,12 @@ class Coordinator {
   // coordinator_copies.cc
   // Whether state that is lost may be in memory of the job's daemons, or is being looked for there.
   bool MayTakeCopies(const Job& job) const;
-  // All ranks are ready: copies that they make from now on are with these processes.
-  void NoteDaemons(Job& job) const;
+  void NoteDaemons(Job& job) const;  // when all ranks are ready
   void AssignFromCopies(Job& job, const PlanSummary& plan);
-  // From now on all its ranks are to say which copies there are.
   static void AwaitCopies(Job& job);
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
+  void BeginFromCopies(Job& job, const ChosenCopies& chosen);
   void TellBeginWithCopies(const Job& job, const Team& team);
-  // After a restart of the coordinator.
   void ResumeFromCopies(Job& job);
   // What is to be known of ranks that are lost before they may return.
   void NoteLost(Job& job, const FailureCause& cause, const std::set<int32_t>& lost);

@@ -22,7 +22,10 @@ bool Coordinator::MayTakeCopies(const Job& job) const {
     return job.recovery->from_copies && (job.recovery->stage == Recovery::Stage::kPlanning ||
                                          job.recovery->stage == Recovery::Stage::kWaiting);
   }
-  if (job.state.copied.all().empty()) return false;
+  // Nor are there copies of the beginning, which is made anew.
+  const bool nothing_decided =
+      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
+  if (job.state.copied.all().empty() || nothing_decided) return false;
   return std::all_of(job.copies_with.begin(), job.copies_with.end(), [this](const auto& entry) {
     const auto node = nodes_.find(entry.first);
     return node != nodes_.end() && node->second.connected() &&
@@ -75,24 +78,33 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankCopies& report) {
   recovery.copies[rank] = report;
   if (!recovery.awaited.empty()) return;
   const std::optional<ChosenCopies> chosen = ChooseCopies(job.state.copied, recovery.copies);
+  std::string message;
   if (!chosen.has_value()) {
-    return OnFailure(job, {.kind = FailureKind::kStateLost,
-                           .message = "there is no step of whose state the nodes of the job have "
-                                      "whole copies in memory",
-                           .time = now_});
+    message = "there is no step of whose state the nodes of the job have whole copies in memory";
+  } else if (MayGoBack(job) && LastCheckpoint(job).has_value() &&
+             LastCheckpoint(job)->step >= chosen->start.step()) {
+    message = absl::StrCat("the nodes of the job have copies of its state in memory of step ",
+                           chosen->start.step(), " at most, and its checkpoint is of step ",
+                           LastCheckpoint(job)->step);
+  } else {
+    return BeginFromCopies(job, *chosen);
   }
-  const int64_t step = chosen->start.step();
+  OnFailure(job, {.kind = FailureKind::kStateLost, .message = std::move(message), .time = now_});
+}
+
+void Coordinator::BeginFromCopies(Job& job, const ChosenCopies& chosen) {
+  const int64_t step = chosen.start.step();
   const std::optional<StepReport>& told =
       job.last_step.has_value() ? job.last_step : job.state.stored_step;
   const int64_t again = told.has_value() ? std::max<int64_t>(told->step - step, 0) : 0;
-  recovery.stage = Recovery::Stage::kEntering;
+  job.recovery->stage = Recovery::Stage::kEntering;
   Commit(job, EventRecorded{"WentBack",
                             absl::StrCat("training goes back to step ", step,
                                          ", of which the nodes have copies in memory: ", again,
                                          again == 1 ? " step is" : " steps are", " done again"),
                             job.state.epoch});
-  Commit(job, EpochBegan{job.state.epoch, chosen->start, chosen->epoch});
-  NoteDecided(job, chosen->start);
+  Commit(job, EpochBegan{job.state.epoch, chosen.start, chosen.epoch});
+  NoteDecided(job, chosen.start);
   for (const Team& team : job.run->teams) TellBegin(job, team);
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);
 }
