@@ -14,6 +14,12 @@ namespace {
 
 constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
+size_t DescriptorsWith(const v1::ToRank& order) {
+  const bool memory = order.has_host_memory() && order.host_memory().error().empty();
+  const bool copies = order.has_host_copies() && !order.host_copies().done();
+  return memory || copies ? 2 : 0;
+}
+
 }  // namespace
 
 void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
@@ -63,7 +69,7 @@ void RankProcess::ReadOrders() {
       if (current != nullptr) current->Stop(absl::CancelledError("the node's daemon is gone"));
       return;
     }
-    Handle(order, channel_.TakeDescriptors());
+    Handle(order, channel_.TakeDescriptors(DescriptorsWith(order)));
   }
 }
 
