@@ -27,7 +27,7 @@ struct Case {
   const char* recovery;
   int32_t every;  // of recovery.state_every
   std::vector<int32_t> killed;
-  int32_t times = 1;
+  std::vector<int64_t> behind = {8};  // at steps so many after the time before
 };
 
 // Of each time that a job went back, how many steps it says to be done again.
@@ -65,8 +65,8 @@ TEST_P(CopiesTest, KilledRank_LeavesItsStateToWhoInheritsIt) {
   options.name = options.output = "hit";
   const int64_t job = cluster.Submit(Document(data, options)).id();
   int64_t step = 0, epoch = 1;
-  for (int32_t time = 0; time < GetParam().times; ++time) {
-    step += 8;
+  for (const int64_t steps : GetParam().behind) {
+    step += steps;
     cluster.Await(job, [&](const v1::JobStatus& status) {
       return status.last_step().epoch() >= epoch && status.last_step().step() >= step;
     });
@@ -84,7 +84,7 @@ TEST_P(CopiesTest, KilledRank_LeavesItsStateToWhoInheritsIt) {
   ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
   ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps, kTolerance);
   const std::vector<int64_t> again = DoneAgain(cluster, job);
-  EXPECT_THAT(again, testing::SizeIs(testing::Ge(GetParam().times)));
+  EXPECT_THAT(again, testing::SizeIs(testing::Ge(GetParam().behind.size())));
   EXPECT_THAT(again, testing::Each(testing::Le(GetParam().every + 1)));
 }
 
@@ -100,7 +100,20 @@ INSTANTIATE_TEST_SUITE_P(
              4,
              {1}},
         Case{"AllRanks", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {0, 1}},
-        Case{"ThreeTimes", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {1}, 3},
+        Case{"ThreeTimes",
+             "",
+             "ranks: 2, pp: 2",
+             "{state_home: host, ladder: [wait]}",
+             1,
+             {1},
+             {8, 8, 8}},
+        Case{"AgainBeforeThereAreNewCopies",
+             "",
+             "ranks: 2, pp: 2",
+             "{state_home: host, state_every: 20, ladder: [wait]}",
+             20,
+             {1},
+             {24, 4}},
         Case{"TensorRankThatAnotherTakesOver",
              "",
              "ranks: 2, tp: 2",
