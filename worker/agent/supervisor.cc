@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,7 +20,6 @@
 #include "core/base/activity.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
-#include "phalanx/v1/rank.pb.h"
 #include "spdlog/spdlog.h"
 
 namespace phalanx::agent {
@@ -43,6 +43,15 @@ RankOutcome OutcomeOf(const v1::RankReport& report) {
   if (report.has_succeeded()) return RankOutcome::kSucceeded;
   const bool failed = report.has_error() && report.error().kind() != v1::FAILURE_KIND_PEER_LOST;
   return failed ? RankOutcome::kFailed : RankOutcome::kNone;
+}
+
+// False: there is no descriptor left.
+bool Duplicate(const std::array<int, 2>& fds, std::vector<UniqueFd>* duplicates) {
+  for (const int fd : fds) {
+    duplicates->emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!duplicates->back().is_open()) return false;
+  }
+  return true;
 }
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
@@ -233,19 +242,37 @@ void Supervisor::GiveHostMemory(ProcessNumber number, const Process& process, in
   answer.set_epoch(epoch);
   answer.set_bytes(bytes);
   std::vector<UniqueFd> descriptors;
-  const auto buffers = host_memory_.BuffersOf(process.job, process.rank, bytes);
+  const auto buffers = host_memory_.BuffersOf(process.job, Epoch{epoch}, process.rank, bytes);
   if (!buffers.ok()) {
     answer.set_error(std::string(buffers.status().message()));
     return Send(number, message);
   }
-  for (const int fd : *buffers) {
-    descriptors.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!descriptors.back().is_open()) {
-      answer.set_error(absl::StrCat("no file descriptor left: ", strerror(errno)));
-      return Send(number, message);
-    }
+  if (!Duplicate(*buffers, &descriptors)) {
+    answer.set_error(absl::StrCat("no file descriptor left: ", strerror(errno)));
+    return Send(number, message);
   }
   Send(number, message, std::move(descriptors));
+}
+
+// What cannot be given is not there.
+void Supervisor::GiveHostCopies(ProcessNumber number, const Process& process,
+                                const v1::AskHostCopies& asked) {
+  v1::ToRank message;
+  v1::HostCopies& answer = *message.mutable_host_copies();
+  answer.set_epoch(asked.epoch());
+  const std::vector<int32_t> ranks(asked.ranks().begin(), asked.ranks().end());
+  for (const auto& pair : host_memory_.PairsBefore(process.job, Epoch{asked.epoch()}, ranks)) {
+    std::vector<UniqueFd> descriptors;
+    if (!Duplicate(pair.fds, &descriptors)) continue;
+    answer.set_rank(pair.rank);
+    answer.set_of_epoch(pair.epoch.value);
+    answer.set_bytes(pair.bytes);
+    Send(number, message, std::move(descriptors));
+  }
+  answer.Clear();
+  answer.set_epoch(asked.epoch());
+  answer.set_done(true);
+  Send(number, message);
 }
 
 void Supervisor::FailChannel(ProcessNumber number, Process& process, std::string reason) {
@@ -364,6 +391,10 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
     case v1::ToDaemon::kAskHostMemory:
       return GiveHostMemory(number, process, message.ask_host_memory().epoch(),
                             message.ask_host_memory().bytes());
+    case v1::ToDaemon::kAskHostCopies:
+      return GiveHostCopies(number, process, message.ask_host_copies());
+    case v1::ToDaemon::kHostCopiesWhole:
+      return host_memory_.FreeBefore(process.job, Epoch{message.host_copies_whole().epoch()});
     case v1::ToDaemon::MESSAGE_NOT_SET:
       return;
   }

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "core/posix/unique_fd.h"
 #include "google/protobuf/message_lite.h"
+#include "phalanx/v1/rank.pb.h"
 #include "worker/agent/death_watch.h"
 #include "worker/agent/host_memory.h"
 #include "worker/agent/log_spool.h"
@@ -102,6 +103,7 @@ class Supervisor {
   void Send(ProcessNumber number, const google::protobuf::MessageLite& message,
             std::vector<UniqueFd> descriptors = {});
   void GiveHostMemory(ProcessNumber number, const Process& process, int64_t epoch, int64_t bytes);
+  void GiveHostCopies(ProcessNumber number, const Process& process, const v1::AskHostCopies& asked);
   void Flush(ProcessNumber number, Process& process);
   void FailChannel(ProcessNumber number, Process& process, std::string reason);
   // Reads at most `bytes_max`; false: there may be more.

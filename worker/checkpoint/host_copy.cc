@@ -5,11 +5,11 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/shares.h"
+#include "worker/checkpoint/host_load.h"
 
 namespace phalanx::checkpoint {
 
@@ -76,10 +76,7 @@ HostCopy::HostCopy(const plan::Plan& plan, train::TrainingState& state, const Id
     : state_(state),
       identity_(identity),
       every_(plan.spec.recovery.state_every),
-      plan_([&plan] {
-        uint64_t digest = 0;
-        return absl::SimpleHexAtoi(plan.digest.substr(0, 16), &digest) ? digest : 0;
-      }()),
+      plan_(DigestInHeader(plan)),
       bytes_(bytes) {}
 
 HostCopy::~HostCopy() {
@@ -111,7 +108,8 @@ absl::Status HostCopy::AfterStep(Epoch epoch) {
   const train::Decision& decided = state_.decided();
   if (under_way_ >= 0 || decided.step % every_ != 0) return absl::OkStatus();
   const size_t older = buffers_[0].step <= buffers_[1].step ? 0 : 1;
-  // The newer one is what everybody can go back to, or the older one is still needed.
+  // The newer one is what everybody can go back to, or the older one is still needed. All ranks
+  // read the same here, so all copy the same steps: not before all have their buffers.
   if (buffers_[1 - older].step > decided.copied) return absl::OkStatus();
   Buffer& buffer = buffers_[older];
   std::memset(buffer.memory(), 0, sizeof next_);
@@ -120,10 +118,10 @@ absl::Status HostCopy::AfterStep(Epoch epoch) {
   next_ = {.store = identity_.store,
            .job = identity_.job,
            .epoch = epoch.value,
-           .step = decided.step,
            .plan = plan_,
            .rank = identity_.rank.value,
            .bytes = bytes_ - kHostCopyPage};
+  SetStart({.decision = decided, .counts = state_.counts()}, &next_);
   std::memcpy(next_.magic, kHostCopyMagic, sizeof next_.magic);
   under_way_ = static_cast<int32_t>(older);
   return buffer.snapshot->Begin();

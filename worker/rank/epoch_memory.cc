@@ -83,9 +83,10 @@ absl::Status EpochRun::KeepHostCopy() {
   const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
   if (bytes == 0) return absl::OkStatus();
   if (goes_on()) {
-    kept_.training->set_copied([] { return int64_t{0}; });  // until it is there
+    kept_.training->set_copied([] { return train::kCopiesNotYet; });  // until it is there
     return absl::OkStatus();
   }
+  DropEarlierCopies();  // they are not of this training
   RETURN_IF_ERROR(AskHostMemory(bytes));
   absl::StatusOr<std::vector<UniqueFd>> given = AwaitHostMemory();
   if (!given.ok()) return DoWithoutHostCopy(given.status());
@@ -108,7 +109,7 @@ absl::Status EpochRun::DoWithoutHostCopy(const absl::Status& kept) {
   if (plan_.spec.recovery.state_home != job::StateHome::kAuto)
     return job::WithKind(job::FailureKind::kOutOfMemory, kept);
   // The job did not ask for it: it trains without a second home.
-  kept_.training->set_copied([] { return int64_t{0}; });
+  kept_.training->set_copied([] { return train::kCopiesNotYet; });
   v1::RankReport report;
   report.mutable_event()->set_type("NoSecondHome");
   report.mutable_event()->set_message(absl::StrCat(

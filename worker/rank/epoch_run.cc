@@ -218,7 +218,7 @@ absl::Status EpochRun::AwaitBegin() {
     }
   }
   RETURN_IF_ERROR(stopped_);
-  ASSIGN_OR_RETURN(start_, StartOf(*told_));
+  ASSIGN_OR_RETURN(start_, StartOf(told_->begins()));
   return absl::OkStatus();
 }
 
@@ -308,6 +308,7 @@ absl::Status EpochRun::MakeTrainer() {
     report_status_.Update(TendMemory());
     if (kept_.host_copy != nullptr)
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
+    TellCopiesWhole();
     // At an early end that of its last step takes the place of others.
     if (checkpoints_ != nullptr && !trainer_->ends_early()) checkpoints_->OnSettled();
   };
@@ -371,6 +372,7 @@ absl::Status EpochRun::RunToEnd() {
   RETURN_IF_ERROR(MakePlanOfOrder());
   if (goes_on()) {
     // All that can be made before it is known from where.
+    if (from_copies()) RETURN_IF_ERROR(FindCopies());
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
     LogPhase("is connected");

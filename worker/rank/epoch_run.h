@@ -29,6 +29,7 @@
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/checkpoint/host_copy.h"
+#include "worker/checkpoint/host_load.h"
 #include "worker/checkpoint/pinning_thread.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/comm/communicator.h"
@@ -86,6 +87,7 @@ class EpochRun {
   void WishEnd();
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
   void Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers);
+  void Deliver(const v1::HostCopies& message, std::vector<UniqueFd> buffers);
   void Deliver(const v1::BeginEpoch& message);
   // Ends Run() soon: every wait on a peer is woken.
   void Stop(absl::Status reason);
@@ -106,6 +108,14 @@ class EpochRun {
   // The one that the state is to begin with, if the order names one. After AwaitBegin.
   absl::Status FindCheckpoint();
   absl::Status BorrowState(const train::BufferOptions& buffers);
+  // epoch_copies.cc. Of an epoch that goes on from copies in host memory: says which this rank can
+  // take, and takes them, in place of what the process keeps.
+  bool from_copies() const { return order_.assign().from_copies(); }
+  absl::Status FindCopies();
+  absl::Status TakeCopies(const train::BufferOptions& buffers);
+  // Once all ranks have whole copies of this epoch, those of epochs before are of no more use.
+  void TellCopiesWhole();
+  void DropEarlierCopies();
   // The state comes to lie in the layout of this epoch, with what other ranks hold.
   absl::Status ChangeLayout();
   // Names the checkpoint in what went wrong with it.
@@ -188,7 +198,10 @@ class EpochRun {
   std::optional<comm::Deadline> asked_until_;
   CondVar given_changed_;
   std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
-  std::optional<v1::EpochBegins> told_ ABSL_GUARDED_BY(mu_);
+  std::optional<v1::BeginEpoch> told_ ABSL_GUARDED_BY(mu_);
+  std::vector<checkpoint::HostCopyPair> copies_ ABSL_GUARDED_BY(mu_);  // that the daemon gave
+  bool copies_given_ ABSL_GUARDED_BY(mu_) = false;                     // all of them
+  bool copies_whole_told_ = false;
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
 };

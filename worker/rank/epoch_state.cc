@@ -31,7 +31,11 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
       .store = store_, .job = order_.assign().job(), .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
   if (goes_on()) {
-    if (!held) {
+    if (from_copies()) {
+      GiveMemoryBack();
+      RETURN_IF_ERROR(TakeCopies(buffers));
+      kept_.identity = identity;
+    } else if (!held) {
       GiveMemoryBack();
       kept_.training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
       kept_.training->Adopt(start_);
@@ -153,7 +157,7 @@ void EpochRun::Publish(const v1::PublishCheckpoint& order) {
 
 void EpochRun::Deliver(const v1::BeginEpoch& message) {
   const MutexLock lock(&mu_);
-  if (!told_.has_value()) told_ = message.begins();
+  if (!told_.has_value()) told_ = message;
   given_changed_.SignalAll();
 }
 

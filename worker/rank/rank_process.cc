@@ -14,6 +14,12 @@ namespace {
 
 constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
+size_t DescriptorsWith(const v1::ToRank& order) {
+  const bool memory = order.has_host_memory() && order.host_memory().error().empty();
+  const bool copies = order.has_host_copies() && !order.host_copies().done();
+  return memory || copies ? 2 : 0;
+}
+
 }  // namespace
 
 void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
@@ -29,6 +35,8 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
     if (order.has_rendezvous()) run->Deliver(order.rendezvous());
     if (order.has_host_memory() && order.host_memory().epoch() == run->epoch())
       run->Deliver(order.host_memory(), std::move(descriptors));
+    if (order.has_host_copies() && order.host_copies().epoch() == run->epoch())
+      run->Deliver(order.host_copies(), std::move(descriptors));
     if (order.has_begin() && order.begin().epoch() == run->epoch()) run->Deliver(order.begin());
     if (order.has_wish() && order.wish().epoch() == run->epoch()) run->WishEnd();
     if (order.has_quit()) run->Stop(absl::CancelledError(order.quit().reason()));
@@ -63,7 +71,7 @@ void RankProcess::ReadOrders() {
       if (current != nullptr) current->Stop(absl::CancelledError("the node's daemon is gone"));
       return;
     }
-    Handle(order, channel_.TakeDescriptors());
+    Handle(order, channel_.TakeDescriptors(DescriptorsWith(order)));
   }
 }
 

@@ -149,6 +149,9 @@ class TrainingState {
   absl::Status Leave(const plan::Plan& before);
   // What it holds while it lies in no layout, and of which step.
   Holdings HoldingsNow() const;
+  // While it lies in none: has from now on what `other` holds in plan's, of any rank and the same
+  // step. `other` is of no more use. Errors: FailedPrecondition where either lies elsewhere.
+  absl::Status TakeOver(const plan::Plan& plan, TrainingState& other);
   // It comes to lie in `after`; parameters are still to be gathered. All ranks that are named in
   // `transfers`, or hold state, call it with the same list. Errors: those of Relayout::Run; then it
   // lies in no layout and has lost nothing.

@@ -235,7 +235,7 @@ void RankWorld::GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked) {
   std::array<int, 2> given = {-1, -1};
   absl::Span<const int> buffers;
   const MutexLock lock(&passing_);
-  const auto made = host_memory_.BuffersOf(JobId{kJob}, rank, asked.bytes());
+  const auto made = host_memory_.BuffersOf(JobId{kJob}, Epoch{asked.epoch()}, rank, asked.bytes());
   if (made.ok()) {
     given = *made;
     buffers = given;
@@ -258,7 +258,9 @@ void RankWorld::RefuseHostMemory() {
 std::vector<checkpoint::HostCopyHeader> RankWorld::HostCopies(int32_t rank, int64_t bytes) {
   const MutexLock lock(&passing_);
   std::vector<checkpoint::HostCopyHeader> copies;
-  for (const int fd : Value(host_memory_.BuffersOf(JobId{kJob}, rank, bytes))) {
+  const auto pairs = host_memory_.PairsBefore(JobId{kJob}, Epoch{INT64_MAX}, {rank});
+  support::Require(!pairs.empty(), "no buffers of a rank");
+  for (const int fd : pairs.back().fds) {
     std::vector<std::byte> buffer(static_cast<size_t>(bytes));
     support::Require(pread(fd, buffer.data(), buffer.size(), 0) == bytes, "cannot read a buffer");
     const auto header = checkpoint::ReadHostCopyHeader(buffer);
