@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/seal.h"
 #include "core/base/status.h"
 #include "core/wire/layout_codec.h"
@@ -101,6 +102,9 @@ class Encoder {
     v1::EpochBegan* to = out_.mutable_epoch_began();
     to->set_epoch(body.epoch.value);
     ToProto(body.start, to->mutable_begins());
+  }
+  void operator()(const IncidentNoted& body) {
+    ToProto(*body.incident, out_.mutable_incident_noted());
   }
 
  private:
@@ -246,6 +250,9 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = EpochBegan{Epoch{from.epoch_began().epoch()}, *std::move(start)};
       return record;
     }
+    case v1::JournalRecord::kIncidentNoted:
+      record.body = IncidentNoted{FromProto(from.incident_noted())};
+      return record;
     case v1::JournalRecord::RECORD_NOT_SET:
       break;
   }

@@ -305,8 +305,10 @@ absl::Status EpochRun::MakeTrainer() {
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
   callbacks.on_settled = [this, checkpoints = checkpoints_.get()] {
     report_status_.Update(TakeHostCopy());
-    if (kept_.host_copy != nullptr)
+    if (kept_.host_copy != nullptr) {
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
+      if (!safe_told_ && kept_.host_copy->copied() > 0) TellSafe();
+    }
     // At an early end that of its last step takes the place of others.
     if (checkpoints != nullptr && !trainer_->ends_early()) checkpoints->OnSettled();
   };
@@ -327,23 +329,27 @@ absl::Status EpochRun::MakeTrainer() {
   return absl::OkStatus();
 }
 
-void EpochRun::LogPhase(absl::string_view what) const {
+double EpochRun::LogPhase(absl::string_view what) const {
   const std::chrono::duration<double> since = std::chrono::steady_clock::now() - begun_;
   spdlog::info("job={} epoch={} rank={} {} after {:.3f} s", order_.assign().job(), epoch(),
                order_.rank(), std::string(what), since.count());
+  return since.count();
 }
 
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(MakeTrainer());
-  LogPhase("has its state");
+  state_after_ = LogPhase("has its state");
   RETURN_IF_ERROR(trainer_->Prepare());
-  LogPhase("is ready");
+  const double ready_after = LogPhase("is ready");
   // Whoever wrote metrics before may have died before it wrote the last one.
   if (goes_on() && metrics_ != nullptr && metrics_->last_step() < start_.decision.step)
     RETURN_IF_ERROR(metrics_->Write(trainer_->SummaryOf(start_.decision), epoch()));
   v1::RankReport ready;
-  ready.mutable_ready();
+  ready.mutable_ready()->set_connected(connected_after_);
+  ready.mutable_ready()->set_state(state_after_);
+  ready.mutable_ready()->set_ready(ready_after);
   RETURN_IF_ERROR(Report(std::move(ready)));
+  if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
   if (goes_on()) BeginHostCopy();
   const absl::Status ran = trainer_->Run();
   // What stopped the training stands before its having been stopped.
@@ -394,7 +400,7 @@ absl::Status EpochRun::RunToEnd() {
     // All that can be made before it is known from where.
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
-    LogPhase("is connected");
+    connected_after_ = LogPhase("is connected");
     RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
     RETURN_IF_ERROR(AwaitBegin());
     LogPhase("knows from where it goes on");
@@ -405,6 +411,7 @@ absl::Status EpochRun::RunToEnd() {
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(OpenMetrics());
     RETURN_IF_ERROR(Connect());
+    connected_after_ = LogPhase("is connected");
   }
   RETURN_IF_ERROR(Train());
   {

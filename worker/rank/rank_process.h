@@ -19,6 +19,7 @@
 #include "worker/channel/frame_socket.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/faults.h"
+#include "worker/rank/incident_files.h"
 
 namespace phalanx::rank {
 
@@ -28,6 +29,9 @@ class RankProcess {
       : channel_(channel),
         faults_([this](const job::InjectedFault& fault, job::FaultPhase phase, int64_t step) {
           TellReached(fault, phase, step);
+        }),
+        incidents_([this](const v1::WriteIncident& order, const absl::Status& status) {
+          TellNotWritten(order, status);
         }) {}
 
   // Returns the process's exit code: 0 after Quit, 1 after a failed epoch, 2 when the daemon is
@@ -38,11 +42,13 @@ class RankProcess {
   void ReadOrders();
   void Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors);
   void TellStopped(int64_t epoch);
+  void TellNotWritten(const v1::WriteIncident& order, const absl::Status& status);
   // The rank has come to where it is to fail.
   void TellReached(const job::InjectedFault& fault, job::FaultPhase phase, int64_t step);
 
   channel::FrameSocket& channel_;
   Faults faults_;
+  IncidentFiles incidents_;
   Kept kept_;  // of the thread in Run()
   Mutex mu_;
   CondVar changed_;

@@ -124,6 +124,10 @@ struct SendPublish {
   ProcessNumber process;
   std::string payload;
 };
+struct SendWriteIncident {
+  ProcessNumber process;
+  std::string payload;
+};
 struct SendWish {
   ProcessNumber process;
   std::string payload;
@@ -166,10 +170,10 @@ struct LogLine {
   std::string text;
 };
 
-using Action =
-    std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
-                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendBeginEpoch,
-                 SendRendezvous, SendPublish, SendWish, SendFault, SendStopEpoch, SendQuit,
-                 TerminateProcess, KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
+using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
+                            UseStore, PrepareData, CancelData, StartProcess, SendRunEpoch,
+                            SendBeginEpoch, SendRendezvous, SendPublish, SendWriteIncident,
+                            SendWish, SendFault, SendStopEpoch, SendQuit, TerminateProcess,
+                            KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

@@ -87,6 +87,12 @@ struct PublishCommand {
   int32_t rank = 0;
   std::string payload;  // PublishCheckpoint
 };
+struct WriteIncidentCommand {
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;
+  std::string payload;  // WriteIncident
+};
 struct WishCommand {
   JobId job;
   Epoch epoch;
@@ -100,7 +106,7 @@ struct InjectCommand {
 struct UnknownCommand {};  // of a newer coordinator
 using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
                              RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
-                             WishCommand, InjectCommand>;
+                             WriteIncidentCommand, WishCommand, InjectCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;
@@ -243,8 +249,8 @@ struct Stalled {
 
 using Event =
     std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
-                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached, EpochStopped,
-                 ChannelFailed, ProcessRan, ProcessDied, ProcessExited, DeviceFaulted, DataPrepared,
-                 UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
+                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached,
+                 EpochStopped, ChannelFailed, ProcessRan, ProcessDied, ProcessExited, DeviceFaulted,
+                 DataPrepared, UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

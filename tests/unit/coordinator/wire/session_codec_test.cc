@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <variant>
@@ -178,6 +179,40 @@ TEST(CommandTest, BeginEpoch_CarriesTheDecision) {
   EXPECT_EQ(command.begin_epoch().job(), 7);
   EXPECT_EQ(command.begin_epoch().epoch(), 2);
   EXPECT_EQ(FromProto(command.begin_epoch().begins()), start);
+}
+
+TEST(CommandTest, WriteIncident_CarriesTheTextOfTheFile) {
+  const auto incident = std::make_shared<const Incident>(Incident{.number = 2, .lost = {3}});
+  v1::Command command;
+  ToProto(4, WriteIncident{JobId{7}, Epoch{2}, 1, "/out", incident}, &command);
+  EXPECT_EQ(command.write_incident().job(), 7);
+  EXPECT_EQ(command.write_incident().epoch(), 2);
+  EXPECT_EQ(command.write_incident().rank(), 1);
+  EXPECT_EQ(command.write_incident().number(), 2);
+  EXPECT_EQ(command.write_incident().output(), "/out");
+  EXPECT_THAT(command.write_incident().text(), HasSubstr("\"number\": 2,"));
+}
+
+TEST(MessageTest, Ready_SaysHowLongEachPartTook) {
+  v1::OpenSessionRequest message;
+  v1::RankReady& ready = *message.mutable_rank_report()->mutable_ready();
+  ready.set_connected(0.5);
+  ready.set_state(-1);
+  ready.set_ready(std::numeric_limits<double>::quiet_NaN());
+  const std::optional<Event> event = EventFromProto(SessionId{1}, message);
+  ASSERT_TRUE(event.has_value());
+  const auto& report = std::get<RankReady>(std::get<RankReported>(*event).report);
+  EXPECT_EQ(report.connected, 0.5);
+  EXPECT_EQ(report.state, 0) << "none can be";
+  EXPECT_EQ(report.ready, 0);
+}
+
+TEST(MessageTest, Safe_SaysWhyNot) {
+  v1::OpenSessionRequest message;
+  message.mutable_rank_report()->mutable_safe()->set_why_not("no room");
+  const std::optional<Event> event = EventFromProto(SessionId{1}, message);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(std::get<RankSafe>(std::get<RankReported>(*event).report).why_not, "no room");
 }
 
 TEST(CommandTest, InjectFault_CarriesTheFault) {
