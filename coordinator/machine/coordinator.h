@@ -312,7 +312,7 @@ class Coordinator {
   void NoteFirstStep(Job& job, int32_t rank);
   void OnReport(Job& job, int32_t rank, const RankSafe& report);
   // Whether all state has its homes again: `rank` has said so last.
-  static void NoteSafe(Job& job, int32_t rank);
+  void NoteSafe(Job& job, int32_t rank);
   Incident& BeginIncident(Job& job, Incident::Kind kind, Instant detected);
   // Nothing more will be known of the one that is under way, if there is one.
   void CloseIncident(Job& job, const std::string& why);

@@ -1,5 +1,6 @@
 #include "coordinator/wire/session_codec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/machine/incident.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 #include "phalanx/v1/worker_service.pb.h"
@@ -190,7 +192,7 @@ TEST(CommandTest, WriteIncident_CarriesTheTextOfTheFile) {
   EXPECT_EQ(command.write_incident().rank(), 1);
   EXPECT_EQ(command.write_incident().number(), 2);
   EXPECT_EQ(command.write_incident().output(), "/out");
-  EXPECT_THAT(command.write_incident().text(), HasSubstr("\"number\": 2,"));
+  EXPECT_THAT(command.write_incident().text(), testing::HasSubstr("\"number\": 2,"));
 }
 
 TEST(MessageTest, Ready_SaysHowLongEachPartTook) {
