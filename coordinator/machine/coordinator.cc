@@ -97,7 +97,7 @@ void Coordinator::RecoverRun(Job& job) {
   for (RankState& rank : run.ranks) rank.ready = running;
   if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
-  NoteDecided(job, state.begun);
+  NoteDecided(job, state.decided);
   ResumeIncident(job);
   ResumeRecovery(job);
   CheckSucceeded(job);

@@ -121,6 +121,14 @@ void Coordinator::OnReport(Job& job, int32_t, const RankCheckpointPublished& rep
   CheckSucceeded(job);
 }
 
+void Coordinator::OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report) {
+  const std::optional<CheckpointWritten>& before = job.state.publishing_before;
+  if (job.state.IsTerminal() || !before.has_value() || before->epoch != epoch) return;
+  if (before->step != report.step) return;
+  Commit(job, CheckpointEnded{
+                  .epoch = epoch, .step = report.step, .path = report.path, .error = report.error});
+}
+
 bool Coordinator::CheckpointsAreDone(Job& job) {
   if (!job.state.publishing.has_value()) return true;
   if (job.run->publish_deadline == absl::InfiniteFuture()) {  // of before this coordinator's start

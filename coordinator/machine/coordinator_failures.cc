@@ -210,6 +210,12 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   const Policy policy{.may_recover = MayRecover(job), .may_go_back = MayGoBack(job)};
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
+  NoteEvidence(job, cause);
+  // Who comes back can do no harm but stay out.
+  if (MayRecover(job) && job.recovery.has_value() && cause.kind != FailureKind::kStateLost &&
+      job.recovery->back.contains(cause.rank)) {
+    return StartRecovery(job, std::move(cause));
+  }
   constexpr absl::string_view kCourseNames[] = {"fail", "wait", "start_anew", "recover", "go_back"};
   Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
                    " failure=", job::ToString(cause.kind),
@@ -228,10 +234,8 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
     case Course::kStartAnew:
       return StartNextEpoch(job);
     case Course::kRecover:
-      NoteEvidence(job, cause);
       return StartRecovery(job, std::move(cause));
     case Course::kGoBack:
-      NoteEvidence(job, cause);
       return GoBack(job, std::move(cause));
     case Course::kFail:
       return Fail(job, std::move(cause));

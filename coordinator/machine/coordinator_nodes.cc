@@ -303,8 +303,9 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     if (current) team->seen = true;
     if (current && !job->state.IsTerminal()) continue;
     // The order to leave for the next epoch, lost with a coordinator before this one.
-    const bool goes_over = team != nullptr && team->assigned && !job->state.IsTerminal() &&
-                           job->state.goes_on() && assignment.epoch < job->state.epoch;
+    const bool goes_over = team != nullptr && team->assigned &&
+                           job->state.phase == JobPhase::kRunning &&
+                           assignment.epoch < job->state.epoch;
     if (goes_over) {
       team->seen = true;
       if (IsOnItsWay(node, job->state.id, job->state.epoch, carried_out)) continue;

@@ -146,7 +146,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
   }
   Tell(job, Action(PublishStep{job.state.id, report}));
   if (now_ - job.step_stored_at >= options_.step_record_interval) {
-    Commit(job, StepReached{report});
+    Commit(job, StepReached{report, job.decided});
   } else {
     Publish(job);
   }
@@ -335,7 +335,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
                       std::optional<FailureCause> failure, absl::Duration grace) {
   const auto& stored = job.state.stored_step;
   if (job.last_step.has_value() && (!stored.has_value() || !(*stored == *job.last_step))) {
-    Commit(job, StepReached{*job.last_step});
+    Commit(job, StepReached{*job.last_step, job.decided});
   }
   const std::string stop_reason = reason;
   CloseIncident(job, absl::StrCat("the job ended: ", reason));

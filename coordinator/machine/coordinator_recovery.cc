@@ -129,8 +129,7 @@ plan::RankList Coordinator::LostOfLayout(const Job& job) {
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
   const plan::RankList back = std::exchange(job.returning, {});
-  if (absl::IsFailedPrecondition(plan.status()) && job.state.request->waits)
-    return WaitForLost(job, plan.status());
+  if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   for (const Rank rank : back) {
     if (recovery.lost.erase(rank.value) != 0) recovery.back.insert(rank.value);
   }
@@ -174,6 +173,8 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
 }
 
 void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
+  if (const auto* published = std::get_if<RankCheckpointPublished>(&event.report))
+    return OnEarlierReport(job, event.epoch, *published);
   if (!job.recovery.has_value() || event.epoch != job.recovery->from) return;
   Recovery& recovery = *job.recovery;
   if (const auto* quiet = std::get_if<RankQuiet>(&event.report))

@@ -114,8 +114,7 @@ void Coordinator::OrderGoBack(Job& job) {
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   const plan::RankList back = std::exchange(job.returning, {});
-  if (absl::IsFailedPrecondition(plan.status()) && job.state.request->waits)
-    return WaitForLost(job, plan.status());
+  if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   if (!plan.ok()) {
     FailureCause cause = job.recovery->cause;
     absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());

@@ -61,6 +61,7 @@ class Applier {
       state_.ended_step = 0;
       state_.start = std::nullopt;
       state_.checkpoint_step = 0;
+      if (state_.publishing.has_value()) state_.publishing_before = state_.publishing;
       state_.publishing = std::nullopt;
       state_.unpublished = std::nullopt;
     }
@@ -78,7 +79,7 @@ class Applier {
     const bool loses = body.layout->lost.size() >= lost_before;
     if (state_.phase == job::JobPhase::kRunning && (goes_back || (goes_on && loses)))
       state_.recoveries.push_back(time_);
-    if (goes_back) state_.begun = std::nullopt;
+    if (goes_back) state_.begun = state_.decided = std::nullopt;
     state_.state_epoch = body.state_epoch;
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
@@ -97,11 +98,15 @@ class Applier {
     Add("Evaluated", absl::StrCat("validation loss ", body.evaluation.loss, ", uniform guess ",
                                   body.evaluation.uniform_loss));
   }
-  void operator()(const StepReached& body) { state_.stored_step = body.step; }
+  void operator()(const StepReached& body) {
+    state_.stored_step = body.step;
+    NoteDecided(body.decided);
+  }
   void operator()(const EpochBegan& body) {
     if (body.epoch != state_.epoch || state_.start.has_value()) return;
     state_.without_progress = Progresses(state_, body.start) ? 0 : state_.without_progress + 1;
     state_.start = state_.begun = body.start;
+    NoteDecided(body.start);
   }
   void operator()(const RanksSucceeded& body) {
     if (body.epoch != state_.epoch) return;
@@ -124,16 +129,21 @@ class Applier {
     state_.publishing = body;
   }
   void operator()(const CheckpointEnded& body) {
-    if (body.epoch != state_.epoch || !state_.publishing.has_value() ||
-        state_.publishing->step != body.step) {
+    std::optional<CheckpointWritten>& publishing =
+        body.epoch == state_.epoch ? state_.publishing : state_.publishing_before;
+    if (!publishing.has_value() || publishing->epoch != body.epoch ||
+        publishing->step != body.step) {
       return;
     }
-    const CheckpointWritten written = *std::exchange(state_.publishing, std::nullopt);
+    const CheckpointWritten written = *std::exchange(publishing, std::nullopt);
     if (!body.error.empty()) {
       state_.unpublished = body;
       return Add("CheckpointFailed", absl::StrCat("step ", body.step, ": ", body.error));
     }
-    state_.last_checkpoint = {body.step, body.path, time_, written.bytes, written.seconds};
+    const bool newest = !state_.last_checkpoint.has_value() ||
+                        state_.last_checkpoint->step < body.step || body.epoch == state_.epoch;
+    if (newest)
+      state_.last_checkpoint = {body.step, body.path, time_, written.bytes, written.seconds};
     Add("CheckpointPublished", absl::StrFormat("step %d: %s, %s in %.1f s", body.step, body.path,
                                                plan::FormatBytes(written.bytes), written.seconds));
   }
@@ -147,6 +157,12 @@ class Applier {
                        .type = std::move(type),
                        .message = std::move(message),
                        .epoch = state_.epoch});
+  }
+
+  void NoteDecided(const std::optional<EpochStart>& decided) {
+    if (!decided.has_value()) return;
+    if (!state_.decided.has_value() || state_.decided->step() < decided->step())
+      state_.decided = decided;
   }
 
   JobState& state_;

@@ -34,6 +34,7 @@ struct JobState {
   Instant submitted;
   std::optional<Instant> started, ended;
   std::optional<StepReport> stored_step;
+  std::optional<EpochStart> decided;  // with it, or where the epoch began
   std::optional<EvaluationReport> evaluation;
   std::optional<FailureCause> failure;
   std::set<std::string> corrupt_samples;  // as their events name them
@@ -49,6 +50,8 @@ struct JobState {
   // Of this epoch: the last step whose parts are all written, and what of it is to be published.
   int64_t checkpoint_step = 0;
   std::optional<CheckpointWritten> publishing;
+  // Of an epoch before, which ended first: its rank may have published it all the same.
+  std::optional<CheckpointWritten> publishing_before;
   std::optional<PublishedCheckpoint> last_checkpoint;
   std::optional<CheckpointEnded> unpublished;  // of this epoch: the last that could not be
   int64_t event_count = 0;

@@ -23,6 +23,14 @@
 #include "core/job/job_spec.h"
 #include "core/plan/layout.h"
 
+namespace phalanx::job {
+
+inline bool operator==(const Budget& a, const Budget& b) {
+  return a.total == b.total && a.without_progress == b.without_progress && a.window == b.window;
+}
+
+}  // namespace phalanx::job
+
 namespace phalanx::coordinator {
 
 // A job file as the user wrote it, and the absolute folder that its relative paths start from.
@@ -178,6 +186,7 @@ struct Evaluated {
 };
 struct StepReached {
   StepReport step;
+  std::optional<EpochStart> decided = std::nullopt;  // the last step that it is known of
 };
 // The ranks of a node, all of which have done their last step. Kept so that a coordinator that
 // restarts before the other nodes have done it needs that node no more; of a node that is not done

@@ -70,7 +70,10 @@ class Encoder {
     to->set_epoch(body.epoch.value);
   }
   void operator()(const Evaluated& body) { ToProto(body.evaluation, out_.mutable_evaluated()); }
-  void operator()(const StepReached& body) { ToProto(body.step, out_.mutable_step_reached()); }
+  void operator()(const StepReached& body) {
+    ToProto(body.step, out_.mutable_step_reached());
+    if (body.decided.has_value()) ToProto(*body.decided, out_.mutable_decided());
+  }
   void operator()(const RanksSucceeded& body) {
     v1::RanksSucceeded* to = out_.mutable_ranks_succeeded();
     to->set_epoch(body.epoch.value);
@@ -216,7 +219,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = Evaluated{FromProto(from.evaluated())};
       return record;
     case v1::JournalRecord::kStepReached:
-      record.body = StepReached{FromProto(from.step_reached())};
+      record.body = StepReached{FromProto(from.step_reached()),
+                                from.has_decided() ? FromProto(from.decided()) : std::nullopt};
       return record;
     case v1::JournalRecord::kRanksSucceeded:
       record.body = RanksSucceeded{

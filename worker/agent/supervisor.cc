@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/activity.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
 #include "phalanx/v1/rank.pb.h"
@@ -291,7 +292,10 @@ std::vector<Event> Supervisor::LookAtBeats() {
   std::vector<Event> events;
   for (auto& [number, process] : processes_) {
     const uint64_t beats = process.watch->beats();
-    if (std::exchange(process.beats, beats) != beats) events.push_back(ProcessRan{number});
+    if (std::exchange(process.beats, beats) == beats) continue;
+    const uint64_t work = process.watch->work();
+    const bool same = std::exchange(process.work, work) == work;
+    events.push_back(ProcessRan{.process = number, .stands_still = same && ShowsWork(work)});
   }
   return events;
 }

@@ -77,7 +77,7 @@ class Supervisor {
     Spawned spawned;
     std::unique_ptr<DeathWatch> watch;
     bool died = false;  // and it was told
-    uint64_t beats = 0;
+    uint64_t beats = 0, work = 0;
     JobId job;
     std::unique_ptr<LogSpool> log;  // null: the disk did not let us
     channel::FrameDecoder decoder;

@@ -20,7 +20,7 @@
 namespace phalanx::channel {
 namespace {
 
-constexpr uint64_t kMagic = 0x70686c782d6c6966;
+constexpr uint64_t kMagic = 0x70686c782d6c6967;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 absl::Status SystemError(absl::string_view what) {
@@ -39,7 +39,7 @@ struct LifePage::Shared {
   uint64_t magic = kMagic;
   pthread_mutex_t life;
   std::atomic<bool> was_held = false;
-  std::atomic<uint64_t> beats = 0;
+  std::atomic<uint64_t> beats = 0, activity = 0;
 };
 
 absl::StatusOr<LifePage> LifePage::Map(int fd) {
@@ -95,6 +95,10 @@ void LifePage::LetGo() { pthread_mutex_unlock(&shared_->life); }
 void LifePage::Beat() { shared_->beats.fetch_add(1, std::memory_order_relaxed); }
 
 uint64_t LifePage::beats() const { return shared_->beats.load(std::memory_order_relaxed); }
+
+std::atomic<uint64_t>* LifePage::activity() { return &shared_->activity; }
+
+uint64_t LifePage::work() const { return shared_->activity.load(std::memory_order_relaxed); }
 
 bool LifePage::was_held() const { return shared_->was_held.load(std::memory_order_acquire); }
 

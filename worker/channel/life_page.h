@@ -10,10 +10,13 @@
 // A process that is stopped is not dead. So a thread of it that does nothing else counts on (Beat):
 // where that stands still, the process does not run, whatever its other threads wait for.
 //
+// A thread that hangs in a process that runs shows in the word of its work (core/base/activity.h).
+//
 // The page is descriptor kLifePageFd of the rank, sealed in its size: nothing that the rank does to
 // it makes the daemon's reads fail.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -48,8 +51,12 @@ class LifePage {
   // Of any thread of the rank, again and again.
   void Beat();
 
+  // Of the thread that trains. Never nullptr while the page lives.
+  std::atomic<uint64_t>* activity();
+
   // How often.
   uint64_t beats() const;
+  uint64_t work() const;
   // Whether the rank has held it, from before it says anything else.
   bool was_held() const;
 

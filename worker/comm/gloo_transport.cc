@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
+#include "core/base/activity.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "worker/comm/farewell.h"
@@ -196,6 +197,7 @@ GlooTransport::~GlooTransport() {
 }
 
 absl::Status GlooTransport::AwaitContact() {
+  const phalanx::Waiting for_contact;
   while (CutOff() && !ending_) {
     RETURN_IF_ERROR(failure());
     std::this_thread::sleep_for(kContactInterval);
@@ -300,6 +302,7 @@ absl::Status GlooTransport::Fail(absl::Status reason) {
 }
 
 absl::Status GlooTransport::Wait(GlooBuffer& buffer, int32_t peer, bool receive) {
+  const phalanx::Waiting for_peer;
   Waiting waiting(*this, buffer, peer, receive);
   try {
     for (;;) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "core/base/activity.h"
 #include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
     life->Hold();
     KeepBeating(*life);
   }
+  const phalanx::ActivityOfThread shown(life.ok() ? life->activity() : nullptr);
   const std::string environment = phalanx::device::SetCudaEnvironment();
   phalanx::rank::KeepFreedMemory();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));

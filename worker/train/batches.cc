@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "worker/data/job_data.h"
 
@@ -234,13 +235,18 @@ struct Batches::TakenSamples {
   std::vector<Entry> entries;
 };
 
+absl::StatusOr<std::shared_ptr<const data::Sample>> Batches::Take(int64_t number) {
+  const Waiting for_data;
+  return source_.Take(number);
+}
+
 absl::StatusOr<Batches::TakenSamples> Batches::TakeSamples(const Microbatch& microbatch,
                                                            plan::UnitRange range) {
   TakenSamples result{.shape = ShapeOf(microbatch, range)};
   for (size_t i : IndicesOf(microbatch, range)) {
     TakenSamples::Entry entry;
     entry.number = microbatch.samples[i];
-    ASSIGN_OR_RETURN(entry.sample, source_.Take(entry.number));
+    ASSIGN_OR_RETURN(entry.sample, Take(entry.number));
     entry.positions = microbatch.shapes[i].positions;
     if (growth_ != nullptr) {
       const Grown& grown = growth_->at(entry.number);
@@ -408,7 +414,7 @@ absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
     float& flag = flags.mutable_data_ptr<float>()[b];
     flag = 1;
     if (ItemsOf(module, microbatch, {range.first + b, 1}) == 0) continue;
-    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, source_.Take(number));
+    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, Take(number));
     if (sample->corrupt) {
       flag = 0;
       corrupt.push_back({number, sample->corrupt_reason});

@@ -160,6 +160,8 @@ class Batches {
  private:
   struct TakenSamples;  // of a range, from the source
   absl::StatusOr<TakenSamples> TakeSamples(const Microbatch& microbatch, plan::UnitRange range);
+  // Waits for the data.
+  absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t number);
   int64_t PositionsOf(const Microbatch& microbatch, size_t i) const;
   // What the places work on of a microbatch.
   Window WindowOf(const plan::MicrobatchSamples& microbatch) const;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 
@@ -16,6 +17,7 @@ constexpr std::chrono::milliseconds kCheckInterval{10};
 }  // namespace
 
 absl::Status AwaitDevice(const DeviceWait& wait) {
+  const Waiting for_device;
   const auto begin = std::chrono::steady_clock::now();
   const auto deadline = begin + absl::ToChronoNanoseconds(wait.patience);
   auto check_at = begin + kCheckInterval;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/plan/activations.h"
 #include "worker/train/device_wait.h"
@@ -254,6 +255,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
   sums_.zero_();
   timer_->BeginStep(context.step);
   ahead_.Begin();
+  Working working;
   int32_t before = timer_->Mark();
   bool asked = false;
   for (size_t i = 0; i < program_.size();) {
@@ -261,7 +263,10 @@ absl::Status Executor::RunProgram(const StepContext& context,
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     if (!asked && (instruction.op == Op::kBackwardInput || instruction.op == Op::kRecord)) {
       asked = true;
-      RETURN_IF_ERROR(previous_decided());
+      {
+        const Waiting for_decision;
+        RETURN_IF_ERROR(previous_decided());
+      }
       // Until here they may be what a decision still needs.
       state_.set_reduced_step(0);
       state_.AwaitMirrors();
@@ -269,6 +274,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
       before = timer_->Mark();
     }
     RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i), context));
+    working.Next();
     timer_->BeginInstruction(static_cast<int32_t>(i));
     ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_.instructions, i, context));
     const int32_t after = timer_->Mark();

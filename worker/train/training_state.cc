@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "c10/core/StreamGuard.h"
+#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "worker/train/learning_rate.h"
@@ -82,7 +83,10 @@ void TrainingState::NumberHomes() {
 }
 
 absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
-  for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
+  {
+    const Waiting for_readers;
+    for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
+  }
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
   for (StateBlock& block : part.blocks()) {

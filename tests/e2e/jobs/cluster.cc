@@ -126,10 +126,12 @@ support::Process& Cluster::AddWorker(const std::string& node, int32_t devices) {
   return *more_workers_.back();
 }
 
-std::string Cluster::WorkerLog() const {
+std::string Cluster::WorkerLog(const std::string& node) const {
   std::string log;
-  for (const std::string& name : names_)
+  for (const std::string& name : names_) {
+    if (!node.empty() && node != name) continue;
     absl::StrAppend(&log, support::ReadText(absl::StrCat(folder_, "/", name, ".log")));
+  }
   return log;
 }
 
@@ -155,10 +157,11 @@ void Cluster::KillWorker() {
   worker_->Wait();
 }
 
-std::map<int32_t, support::ProcessWatch> Cluster::Ranks(int64_t job) const {
+std::map<int32_t, support::ProcessWatch> Cluster::Ranks(int64_t job,
+                                                        const std::string& node) const {
   // "... job-1 epoch=1 rank=0 device=0 started pid=123"
   std::map<int32_t, pid_t> pids;
-  std::istringstream log(WorkerLog());
+  std::istringstream log(WorkerLog(node));
   const std::string name = absl::StrCat(" ", JobName(job), " ");
   for (std::string line; std::getline(log, line);) {
     const size_t rank_at = line.find(" rank="), pid_at = line.find(" started pid=");

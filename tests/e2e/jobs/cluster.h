@@ -48,12 +48,13 @@ class Cluster {
   const std::string& grpc() const { return grpc_; }  // HOST:PORT
   const std::string& http() const { return http_; }
   std::string CoordinatorLog() const { return support::ReadText(folder_ + "/coordinator.log"); }
-  std::string WorkerLog() const;  // of all of them, one behind the other
+  std::string WorkerLog(const std::string& node = "") const;  // of all, one behind the other
   // All processes of this cluster, ranks included.
   std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }
 
-  // Processes of the ranks of a job's newest epoch, by rank; those that still run.
-  std::map<int32_t, support::ProcessWatch> Ranks(int64_t job) const;
+  // Processes of the ranks of a job's newest epoch, by rank; those that still run. Empty `node`: on
+  // all nodes.
+  std::map<int32_t, support::ProcessWatch> Ranks(int64_t job, const std::string& node = "") const;
 
   // A call to the coordinator; waits while there is none.
   v1::JobStatus Submit(const v1::JobDocument& document, const std::string& request_id = "");

@@ -124,13 +124,16 @@ class Run {
     const std::unique_ptr<train::SampleSource> source = MakeData(data_);
     const std::unique_ptr<checkpoint::Snapshot> snapshot =
         *checkpoint::Snapshot::Create(plan_, *state);
+    std::function<absl::Status(int64_t)> before_block;
+    if (options_.before_block != nullptr)
+      before_block = [this](int64_t) { return options_.before_block(); };
     checkpoint::Writer writer(
         *snapshot,
         {.directory = options_.directory,
          .store = kStore,
          .job = kJob,
          .rank = rank.value,
-         .before_block = options_.before_block},
+         .before_block = before_block},
         [this](const checkpoint::Written& written) { OnWritten(written); },
         [](const checkpoint::CheckpointName&, const absl::StatusOr<checkpoint::Published>&) {});
     train::TrainerOptions trainer_options;

@@ -44,15 +44,13 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   if (present != assignments_.end() && present->second.command->epoch == command.epoch) {
     Assignment& assignment = present->second;
     assignment.to_answer.push_back(number);
-    if (assignment.data.has_value() && assignment.to_start.empty() && assignment.starting == 0) {
-      AnswerAssign(assignment, absl::OkStatus());
-    }
-    return;
+    return AnswerIfStarted(assignment);
   }
   Assignment assignment;
-  if (absl::Status placed = CheckPlacement(command, &assignment.rank_of_device); !placed.ok()) {
-    return Answer(number, placed);
-  }
+  assignment.takes_over = command.goes_on || present != assignments_.end();
+  const absl::Status placed =
+      CheckPlacement(command, assignment.takes_over, &assignment.rank_of_device);
+  if (!placed.ok()) return Answer(number, placed);
   RememberEpoch(command.job, command.epoch);
   if (present != assignments_.end()) {
     AnswerAssign(present->second, absl::AbortedError("superseded by a newer epoch"));
@@ -70,6 +68,8 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value,
                    " assigned local_ranks=", assignment.rank_of_device.size()));
   Assignment& stored = assignments_[command.job] = std::move(assignment);
+  for (const auto& [device, lost] : lost_devices_)
+    GoWithout(stored, device, job::FailureKind::kDeviceFailed, LostDevice(device));
   const auto outcome = outcomes_.find(command.job);
   if (outcome != outcomes_.end() && outcome->second.first == command.document) {
     stored.data = outcome->second.second;

@@ -36,7 +36,16 @@ void Machine::Apply(const DeviceFaulted& event) {
   for (const auto& [job, assignment] : assignments_) {
     if (assignment.to_start.contains(event.device)) waiting.push_back(job);
   }
-  for (const JobId job : waiting) FailAssignment(job, LostDevice(event.device));
+  for (const JobId job : waiting) {
+    Assignment& assignment = assignments_.at(job);
+    if (!assignment.takes_over) {
+      FailAssignment(job, LostDevice(event.device));
+    } else {
+      GoWithout(assignment, event.device, job::FailureKind::kDeviceFailed,
+                LostDevice(event.device));
+      AnswerIfStarted(assignment);
+    }
+  }
 }
 
 absl::Status Machine::LostDevice(int32_t device) const {

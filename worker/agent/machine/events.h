@@ -179,6 +179,7 @@ struct ChannelFailed {
 // The process is not stopped: it has run since it was last looked at.
 struct ProcessRan {
   ProcessNumber process;
+  bool stands_still = false;  // its training works at what it worked at then
 };
 // Its exit is still to come: it holds its device until then. Comes after everything that the
 // process sent, and not of every process.

@@ -30,7 +30,8 @@
 //
 // Stopped processes. One that does not run at all (ProcessRan) for longer than anything in its
 // steps explains is killed and reported as hung: whatever it would wait for, it would run
-// meanwhile.
+// meanwhile. So is one that runs and whose training works at one and the same for as long, without
+// waiting for anybody.
 //
 // Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
 // time. A device goes to another job's process only after the one before was reaped.
@@ -94,6 +95,8 @@ struct MachineOptions {
   // nearly all of its steps took; before it has done steps, the second.
   absl::Duration hang_timeout_min = absl::Seconds(5);
   absl::Duration hang_timeout_start = absl::Seconds(30);
+  // Of one that runs and trains and has done no step by which its work could be measured.
+  absl::Duration standstill_timeout_start = absl::Minutes(10);
   // A process that has closed its channel has so long to end.
   absl::Duration channel_grace = absl::Seconds(5);
   // Reports on their way to the coordinator at a time.
@@ -136,6 +139,7 @@ class Machine {
     bool succeeded = false;                    // in `epoch`
     StepTimes step_times;                      // in `epoch`
     Instant hung_at = absl::InfiniteFuture();  // if it has not run by then
+    bool stands_still = false;                 // as it was said last
     // kStarting: no hello by then. kStopping: epoch not left. kEnding: end of the grace time. Else:
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();
@@ -155,6 +159,8 @@ class Machine {
     std::vector<uint64_t> to_answer;      // command numbers
     std::vector<std::string> rendezvous;  // payloads so far, in order
     std::string begin;                    // the payload of BeginEpoch; empty: none came
+    // Of a job that trains: who cannot run here is lost alone.
+    bool takes_over = false;
   };
   struct Stopping {
     JobId job;
@@ -231,7 +237,7 @@ class Machine {
   void Apply(const ProcessRan& event);
   void Apply(const ProcessDied& event);
   void Apply(const ProcessExited& event);
-  absl::Status CheckPlacement(const AssignCommand& command,
+  absl::Status CheckPlacement(const AssignCommand& command, bool takes_over,
                               std::map<int32_t, int32_t>* ranks) const;
   void Adopt(JobId job, Assignment& assignment);
   void TellNeverRan(const Assignment& assignment);
@@ -243,6 +249,11 @@ class Machine {
   void ReplaceLost(const Process& process);
   void RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment);
   void AnswerAssign(Assignment& assignment, const absl::Status& status);
+  // All of its processes are started, or their starts have failed.
+  void AnswerIfStarted(Assignment& assignment);
+  // The rank of `device` cannot run here.
+  void GoWithout(Assignment& assignment, int32_t device, job::FailureKind kind,
+                 const absl::Status& why);
   void FailAssignment(JobId job, const absl::Status& status);
   void End(ProcessNumber number, Process& process, absl::Duration grace, absl::string_view reason);
   void EndAll(JobId job, absl::Duration grace, absl::string_view reason);

@@ -17,16 +17,21 @@ void Machine::Apply(const ProcessStarted& event) {
   const bool counts =
       assigned != assignments_.end() && assigned->second.command->epoch == found->second.epoch;
   if (!event.status.ok()) {
+    const int32_t device = found->second.device;
     processes_.erase(found);
-    if (counts) FailAssignment(job, event.status);
+    if (counts && assigned->second.takes_over) {
+      --assigned->second.starting;
+      GoWithout(assigned->second, device, job::FailureKind::kRankExited, event.status);
+      AnswerIfStarted(assigned->second);
+    } else if (counts) {
+      FailAssignment(job, event.status);
+    }
     AnswerStops();
     return;
   }
   if (!counts) return;
   --assigned->second.starting;
-  if (assigned->second.starting == 0 && assigned->second.to_start.empty()) {
-    AnswerAssign(assigned->second, absl::OkStatus());
-  }
+  AnswerIfStarted(assigned->second);
 }
 
 void Machine::Apply(const RankHelloReceived& event) {
@@ -94,8 +99,15 @@ void Machine::Apply(const ProcessRan& event) {
   Process& process = found->second;
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
   const std::optional<absl::Duration> step = process.step_times.Slow();
-  process.hung_at = now_ + (step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
-                                             : options_.hang_timeout_start);
+  const absl::Duration patience = step.has_value()
+                                      ? std::max(options_.hang_timeout_min, 10 * *step)
+                                      : options_.hang_timeout_start;
+  const bool before = std::exchange(process.stands_still, event.stands_still);
+  if (!event.stands_still) {
+    process.hung_at = now_ + patience;
+  } else if (!before) {
+    process.hung_at = now_ + (step.has_value() ? patience : options_.standstill_timeout_start);
+  }
 }
 
 void Machine::Apply(const ProcessDied& event) {
@@ -153,7 +165,7 @@ void Machine::ReplaceLost(const Process& process) {
     assigned->second.to_start.insert(process.device);
 }
 
-absl::Status Machine::CheckPlacement(const AssignCommand& command,
+absl::Status Machine::CheckPlacement(const AssignCommand& command, bool takes_over,
                                      std::map<int32_t, int32_t>* ranks) const {
   int32_t rank = 0;
   bool placed = false;
@@ -168,7 +180,7 @@ absl::Status Machine::CheckPlacement(const AssignCommand& command,
                                                        options_.node, " does not exist; it has ",
                                                        options_.devices));
       }
-      RETURN_IF_ERROR(LostDevice(device));
+      if (!takes_over) RETURN_IF_ERROR(LostDevice(device));
       if (!ranks->emplace(device, here).second) {
         return absl::InvalidArgumentError(
             absl::StrCat("device ", device, " of node ", options_.node, " is placed twice"));
@@ -211,9 +223,7 @@ void Machine::Adopt(JobId job, Assignment& assignment) {
     }
   }
   StartProcesses();
-  if (assignment.to_start.empty() && assignment.starting == 0) {
-    AnswerAssign(assignment, absl::OkStatus());
-  }
+  AnswerIfStarted(assignment);
 }
 
 // Processes that are to say that they are quiet, and do not know of the epoch: it was over before
@@ -301,6 +311,26 @@ void Machine::AnswerAssign(Assignment& assignment, const absl::Status& status) {
   for (const uint64_t number : std::exchange(assignment.to_answer, {})) Answer(number, status);
 }
 
+void Machine::AnswerIfStarted(Assignment& assignment) {
+  if (assignment.data.has_value() && assignment.to_start.empty() && assignment.starting == 0)
+    AnswerAssign(assignment, absl::OkStatus());
+}
+
+void Machine::GoWithout(Assignment& assignment, int32_t device, job::FailureKind kind,
+                        const absl::Status& why) {
+  const AssignCommand& command = *assignment.command;
+  const auto rank = assignment.rank_of_device.find(device);
+  if (rank == assignment.rank_of_device.end()) return;
+  Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value, " rank=", rank->second,
+                   " cannot run here: ", OneLine(why)));
+  reports_.Add({command.job, command.epoch, rank->second,
+                RankFault{absl::StrCat("it cannot run: ", why.message()), kind}},
+               ReportKind::kOther);
+  assignment.rank_of_device.erase(rank);
+  assignment.to_start.erase(device);
+  SendQueuedReports();
+}
+
 // The epoch cannot run here: the coordinator is told and nothing of it stays.
 void Machine::FailAssignment(JobId job, const absl::Status& status) {
   const auto assigned = assignments_.find(job);
@@ -349,7 +379,10 @@ void Machine::KeepProcesses() {
   for (auto& [number, process] : processes_) {
     if (process.killed) continue;
     if (judged_ >= process.hung_at) {
-      process.fault = "it has not run for long: somebody has stopped it, or nobody lets it run";
+      process.fault =
+          process.stands_still
+              ? "its training hangs: it works, for longer than any step took, at one and the same"
+              : "it has not run for long: somebody has stopped it, or nobody lets it run";
       process.fault_kind = job::FailureKind::kRankHung;
       Kill(number, process);
     } else if (judged_ >= process.kill_at) {

@@ -82,6 +82,8 @@ class Harness {
       if (plan.ok() && order.layout.has_value()) Change(order, *plan);
       if (order.request->document.text == "needs every rank" && !order.lost.empty())
         plan = absl::FailedPreconditionError("no replica of module language is left");
+      if (order.request->document.text == "fits whole" && !order.lost.empty())
+        plan = absl::InvalidArgumentError("rank 0 needs 2 GiB");
       Step(PlanComputed{order.number, std::move(plan)});
     }
   }

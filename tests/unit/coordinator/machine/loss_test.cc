@@ -285,6 +285,19 @@ TEST_F(LossTest, RankThatIsLostWhileStateMoves_LeadsToAnotherEpoch) {
   EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("without ranks 1, 2")));
 }
 
+// Users were told of it, and a coordinator that restarts has it from its store.
+TEST_F(LossTest, StepThatWasStored_IsGoneOnBehindThoughAllWhoKnewItAreGone) {
+  const JobId job = Train();
+  Step(job, 5, 1);
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{1}}}, 2);
+  h_.Report(node_, job, 0, kKilled);
+  for (const int32_t rank : {1, 2}) h_.Report(node_, job, rank, Quiet(4, rank));
+  const auto begun = h_.Commands<BeginEpoch>(node_);
+  ASSERT_THAT(begun, SizeIs(1));
+  EXPECT_EQ(begun[0].second.start, Behind(5));
+}
+
 // Whoever knew the step may be gone when the next loss comes.
 TEST_F(LossTest, StepThatAnEpochBeganBehind_IsKnownToTheNext) {
   const JobId job = Train();

@@ -70,6 +70,22 @@ TEST_F(ReturnTest, RankThatIsLostThreeTimesOnItsWayBack_StaysOut) {
   EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
 }
 
+// What is wrong may be wrong on its node alone.
+TEST_F(ReturnTest, RankThatCannotReadItsDataOnItsWayBack_StaysOutAndTheOthersGoOn) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(3, rank));
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankReady{}, 2);
+  Step(job, 4, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(4, rank), 2);
+  h_.Report(node_, job, 1,
+            RankError{.kind = FailureKind::kDataUnavailable, .message = "no such file"}, 3);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}));
+}
+
 TEST_F(ReturnTest, DeviceThatFailed_StaysOut) {
   const JobId job = Train();
   h_.Report(node_, job, 1, RankError{.kind = FailureKind::kDeviceFailed, .message = "XID 79"});

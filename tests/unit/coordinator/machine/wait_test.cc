@@ -47,6 +47,14 @@ TEST_F(WaitTest, RankThatIsNeeded_IsStartedAgainAndTheOthersWaitForIt) {
   EXPECT_THAT(BegunBehind(), ElementsAre(3));
 }
 
+// What is left may be too little for the job's state.
+TEST_F(WaitTest, LayoutThatDoesNotFit_IsNotTheEnd) {
+  const JobId job = TrainOn([](JobRequest& request) { request.document.text = "fits whole"; });
+  h_.Report(node_, job, 1, kKilled);
+  EXPECT_THAT(Events(job, "Waiting"), ElementsAre(HasSubstr("rank 0 needs 2 GiB")));
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2}) << "its node has another process for it";
+}
+
 TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
   const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
   JobRequest request = *AJobThatRecovers("two nodes", 2);
@@ -81,6 +89,38 @@ TEST_F(WaitTest, StateThatIsLost_ComesFromTheLastCheckpoint) {
   h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
   EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kStateLost);
+}
+
+// Its folder is there, whoever ended the epoch meanwhile.
+TEST_F(WaitTest, CheckpointThatIsPublishedWhileItsEpochEnds_IsGoneBackTo) {
+  const JobId job = TrainOn([](JobRequest& request) { request.checkpoints = true; });
+  Step(job, 6, 1);
+  for (const int32_t rank : {0, 1}) {
+    h_.Report(node_, job, rank,
+              RankCheckpointPart{6, {.file = absl::StrCat("rank-", rank), .bytes = 1}, 0.5});
+  }
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, RankCheckpointPublished{6, "/c/step-6", ""});
+  EXPECT_THAT(Events(job, "CheckpointPublished"), ElementsAre(HasSubstr("/c/step-6")));
+  h_.Report(node_, job, 0, Quiet(7));
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_EQ(h_.Commands<Assign>(node_).back().second.checkpoint->path, "/c/step-6");
+}
+
+// The plan is stored, its assignment went with the coordinator: nobody is stopped for it.
+TEST_F(WaitTest, CoordinatorThatRestartsOnTheWayBack_Assigns) {
+  const JobId job = TrainOn([](JobRequest&) {});
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(0));
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  h_.Restart();
+  node_ = h_.Open("n", 2, 1, {{job, Epoch{2}}}, 4);
+  EXPECT_THAT(h_.Commands<StopRanks>(node_), IsEmpty());
+  const auto assigned = h_.Commands<Assign>(node_);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_EQ(assigned[0].second.epoch, Epoch{3});
+  EXPECT_FALSE(assigned[0].second.goes_on);
 }
 
 // Nothing is lost with the state of the beginning.

@@ -206,6 +206,8 @@ TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
                                                   .sounds = 8},
                          .updates = 5,
                          .skipped_in_a_row = 1};
+  EpochStart seventh = start;
+  seventh.decision->step = 7;
   const auto again = [](decltype(JournalRecord::body) body) {
     const JournalRecord record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
     return *DecodeRecord(EncodeRecord(record, 7), 7);
@@ -213,12 +215,13 @@ TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
   std::vector<JournalRecord> records = {
       OneOfEach()[0], OneOfEach()[1],
       again(EpochPlanned{.layout = plan::Layout{.epoch = Epoch{2}}, .state_epoch = Epoch{1}}),
-      again(EpochBegan{Epoch{2}, start})};
+      again(EpochBegan{Epoch{2}, start}), again(StepReached{StepReport{.step = 7}, seventh})};
   std::vector<JobEvent> events;
   const JobState state = Replay(records, events);
   EXPECT_TRUE(state.goes_on());
   EXPECT_EQ(state.state_epoch, Epoch{1});
   EXPECT_EQ(state.start, start);
+  EXPECT_EQ(state.decided, seventh);
 }
 
 TEST(RecordCodecTest, StartThatNoneCanBe_IsRefused) {

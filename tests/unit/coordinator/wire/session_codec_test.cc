@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/incident.h"
+#include "coordinator/wire/common_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 #include "phalanx/v1/worker_service.pb.h"

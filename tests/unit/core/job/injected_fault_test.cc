@@ -84,8 +84,9 @@ TEST(ParseFaultTest, Numbers_AreWithinTheirRange) {
                 ElementsAre("--fault: " + fault + ": the number must be in [1, 1000000]"));
   }
   for (const std::string fault : {"slow:", "slow:1", "slow:-2", "slow:.nan", "slow:.inf"}) {
-    EXPECT_THAT(Wrong({.rank = "1", .fault = fault}),
-                ElementsAre("--fault: " + fault + ": the factor must be over 1 and at most 1000000"));
+    EXPECT_THAT(
+        Wrong({.rank = "1", .fault = fault}),
+        ElementsAre("--fault: " + fault + ": the factor must be over 1 and at most 1000000"));
   }
   EXPECT_THAT(Wrong({.rank = "-1", .fault = "kill"}),
               ElementsAre("--rank: -1: must be a rank such as 3"));

@@ -66,6 +66,35 @@ TEST(AgentMachineTest, DeviceThatIsLostBeforeItsProcessStarts_FailsTheAssignment
   EXPECT_THAT(h.DataReady(h.last_request), IsEmpty());
 }
 
+// The others of its node go on.
+TEST(AgentMachineTest, LostDeviceOfAJobThatTrains_IsLostAlone) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Exited(2, 0, 9);
+  h.Feed(EpochStopped{ProcessNumber{1}, Epoch{1}});
+  h.Feed(DeviceFaulted{1, 79});
+  AssignCommand next = h.AnAssign(2, {0, 1});
+  next.goes_on = true;
+  EXPECT_THAT(h.Command(2, next),
+              ElementsAre(HasSubstr("Report job-7/2 rank 3 fault DeviceFailed: it cannot run: "
+                                    "device 1 of node here reported XID 79"),
+                          HasSubstr("RunEpoch p1 2"), "Result 2 OK"));
+}
+
+TEST(AgentMachineTest, DeviceOfAJobThatTrainsThatIsLostBeforeItsProcessStarts_IsLostAlone) {
+  Harness h;
+  h.Welcome();
+  AssignCommand first = h.AnAssign(2, {0, 1});
+  first.goes_on = true;
+  h.Command(1, first);
+  EXPECT_THAT(h.Feed(DeviceFaulted{1, 79}),
+              ElementsAre(HasSubstr("Report job-7/2 rank 3 fault DeviceFailed: it cannot run")));
+  EXPECT_THAT(h.DataReady(h.last_request), ElementsAre(HasSubstr("Start p1 job-7/2")));
+  EXPECT_THAT(h.Feed(ProcessStarted{ProcessNumber{1}, absl::OkStatus()}),
+              ElementsAre("Result 1 OK"));
+}
+
 // Its device keeps the process that it had until that has left, and gets no other.
 TEST(AgentMachineTest, DeviceThatIsLostOnTheWayToTheNextEpoch_GetsNoNewProcess) {
   Harness h;

@@ -91,6 +91,20 @@ TEST(AgentMachineTest, Assign_WhoseProgramCannotStart_IsAnsweredWithThatAndEndsT
               ElementsAre("Result 1 NOT_FOUND", "Quit p1"));
 }
 
+TEST(AgentMachineTest, AssignOfAJobThatTrains_WhoseProgramCannotStart_LosesThatRankAlone) {
+  Harness h;
+  h.Welcome();
+  AssignCommand first = h.AnAssign(2, {0, 1});
+  first.goes_on = true;
+  h.Command(1, first);
+  h.DataReady(1);
+  h.Feed(ProcessStarted{kP1, absl::OkStatus()});
+  EXPECT_THAT(
+      h.Feed(ProcessStarted{kP2, absl::ResourceExhaustedError("no more processes")}),
+      ElementsAre("Report job-7/2 rank 3 fault RankExited: it cannot run: no more processes",
+                  "Result 1 OK"));
+}
+
 TEST(AgentMachineTest, Assign_ToDevicesThatAreNotHere_IsRefused) {
   Harness h(/*devices=*/2);
   h.Welcome();
@@ -459,6 +473,42 @@ TEST(AgentMachineTest, ProcessThatRunsNowAndThen_IsNotHung) {
   for (int i = 0; i < 10; ++i) {
     EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
     h.Feed(ProcessRan{kP1});
+  }
+}
+
+// It runs, and its training stands still where it waits for nobody.
+TEST(AgentMachineTest, ProcessWhoseTrainingStandsStill_IsHung) {
+  Harness h;
+  Train(h);
+  std::vector<std::string> said;
+  for (int i = 0; i < 6; ++i) {
+    for (std::string& line : h.Advance(absl::Seconds(1))) said.push_back(std::move(line));
+    h.Feed(ProcessRan{.process = kP1, .stands_still = true});
+  }
+  for (std::string& line : h.Advance(absl::Seconds(1))) said.push_back(std::move(line));
+  EXPECT_THAT(said, IsSupersetOf({"Report job-7/1 rank 2 fault RankHung: its training hangs: it "
+                                  "works, for longer than any step took, at one and the same: "
+                                  "its worker ended it",
+                                  "Kill p1"}));
+}
+
+TEST(AgentMachineTest, ProcessWhoseTrainingGoesOnNowAndThen_IsNotHung) {
+  Harness h;
+  Train(h);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(h.Advance(absl::Seconds(2)), Not(Contains("Kill p1")));
+    h.Feed(ProcessRan{.process = kP1, .stands_still = i % 2 == 0});
+  }
+}
+
+// Its first step may take any time.
+TEST(AgentMachineTest, ProcessThatHasDoneNoStep_MayStandStillForMinutes) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  for (int i = 0; i < 5; ++i) {
+    h.Feed(ProcessRan{.process = kP1, .stands_still = true});
+    EXPECT_THAT(h.Advance(absl::Minutes(1)), Not(Contains("Kill p1")));
   }
 }
 

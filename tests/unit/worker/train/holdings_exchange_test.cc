@@ -3,7 +3,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/plan/cluster.h"
+#include "core/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
@@ -74,9 +74,7 @@ TEST(HoldingsExchangeTest, NumbersOfHoldings_AreReadAsTheyWereWritten) {
 TEST(HoldingsExchangeTest, RanksOfOneLayout_KnowWhatItGivesToEach) {
   const plan::Plan plan = PlanOf({.tp = 2, .dp = 2});
   const std::map<Rank, Holdings> expected = HoldingsOf(plan, 7);
-  std::vector<OwnHoldings> own;
-  for (const auto& [rank, holdings] : expected)
-    own.push_back({.holdings = {.step = 7, .frozen = {}}, .whole = &plan});
+  const std::vector<OwnHoldings> own(expected.size(), {.holdings = {.step = 7}, .whole = &plan});
   for (const auto& told : Exchange(plan, own)) {
     ASSERT_EQ(told.size(), expected.size());
     for (const auto& [rank, holdings] : told) EXPECT_TRUE(Same(holdings, expected.at(rank)));
