@@ -21,6 +21,7 @@
 #include "client/commands.h"
 #include "client/completion.h"
 #include "client/exit_code.h"
+#include "client/incidents.h"
 #include "client/interrupt.h"
 #include "client/logs.h"
 #include "client/output.h"
@@ -59,6 +60,7 @@ struct Flags {
   std::vector<std::string> lost;
   int32_t tail = 0;
   int32_t limit = 0;
+  int64_t number = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
   bool allow_inject = false;
   job::FaultText fault;
@@ -119,6 +121,7 @@ class Program {
   void AddSubmit();
   void AddJobCommands();
   void AddLogs();
+  void AddIncidents();
   void AddInject();
   void AddOtherCommands();
   // A command that waits can be interrupted; the others end at once, as programs do.
@@ -320,6 +323,30 @@ void Program::AddLogs() {
       ->check(CLI::NonNegativeNumber);
 }
 
+void Program::AddIncidents() {
+  CLI::App* incidents = app_.add_subcommand("incidents", "Look at what befell a job");
+  incidents->require_subcommand(1);
+  incidents->fallthrough();
+  CLI::App* list = AddTo(*incidents, "list", "List losses and returns of ranks", [this](Io& io) {
+    Connection connection(Server());
+    return IncidentsList(connection, flags_.job, format(), io);
+  });
+  CLI::App* show = AddTo(*incidents, "show", "Show one of them, phase by phase", [this](Io& io) {
+    Connection connection(Server());
+    return IncidentsShow(connection,
+                         {.job = flags_.job,
+                          .number = flags_.number,
+                          .format = format(),
+                          .svg = flags_.pictures.svg},
+                         io);
+  });
+  for (CLI::App* command : {list, show}) AddJob(command, flags_);
+  show->add_option("N", flags_.number, "its number in the job, from 1")->required();
+  for (CLI::App* command : {list, show}) AddFormat(command, flags_);
+  show->add_option("--svg", flags_.pictures.svg, "draw its timeline; - is standard output")
+      ->type_name("FILE");
+}
+
 void Program::AddInject() {
   CLI::App* inject = Add(
       "inject", "Bring a fault about on a rank of a job, where that is allowed", [this](Io& io) {
@@ -417,6 +444,7 @@ int Program::Main(int argc, char** argv) {
   AddSubmit();
   AddJobCommands();
   AddLogs();
+  AddIncidents();
   AddInject();
   AddOtherCommands();
   try {

@@ -23,7 +23,9 @@ std::vector<std::string> OnStandardOutput(const PictureFiles& files) {
   return flags;
 }
 
-absl::Status Write(const std::string& path, const std::string& text, Io& io) {
+}  // namespace
+
+absl::Status WritePicture(const std::string& path, const std::string& text, Io& io) {
   if (path == "-") {
     io.out << text;
     return absl::OkStatus();
@@ -32,8 +34,6 @@ absl::Status Write(const std::string& path, const std::string& text, Io& io) {
   file.Write(text);
   return file.Close();
 }
-
-}  // namespace
 
 absl::Status CheckPictures(const PictureFiles& files, Format format) {
   std::vector<std::string> flags = OnStandardOutput(files);
@@ -54,12 +54,12 @@ absl::Status WritePictures(const PictureFiles& files, const plan::Plan& plan,
                      " instructions; a trace holds at most ", kTracedMax));
   }
   if (!files.svg.empty()) {
-    RETURN_IF_ERROR(Write(files.svg, wire::TimelineSvg(plan, figures, timeline), io));
+    RETURN_IF_ERROR(WritePicture(files.svg, wire::TimelineSvg(plan, figures, timeline), io));
   }
   if (!files.trace.empty()) {
-    RETURN_IF_ERROR(Write(files.trace, wire::TraceJson(plan, timeline), io));
+    RETURN_IF_ERROR(WritePicture(files.trace, wire::TraceJson(plan, timeline), io));
   }
-  if (!files.dot.empty()) RETURN_IF_ERROR(Write(files.dot, wire::PlanDot(plan), io));
+  if (!files.dot.empty()) RETURN_IF_ERROR(WritePicture(files.dot, wire::PlanDot(plan), io));
   return absl::OkStatus();
 }
 

@@ -19,6 +19,9 @@ struct PictureFiles {
   std::string dot;    // the module graph (core/wire/plan_dot.h)
 };
 
+// To a file, or where `path` is "-" to io.out. Errors: Unknown, naming the file.
+absl::Status WritePicture(const std::string& path, const std::string& text, Io& io);
+
 // Standard output holds one thing: at most one picture, and with it no `format` but the table,
 // which then is not printed. Errors: InvalidArgument naming the flags.
 absl::Status CheckPictures(const PictureFiles& files, Format format);

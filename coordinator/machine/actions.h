@@ -107,6 +107,14 @@ struct Wish {
   JobId job;
   Epoch epoch;
 };
+// The rank writes the file of the incident in the job's output folder.
+struct WriteIncident {
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;
+  std::string output;  // absolute path of the folder
+  IncidentPtr incident;
+};
 // Sent once: a node whose session broke meanwhile does not get it.
 struct InjectFault {
   Token token;  // whoever asked for it waits for the answer
@@ -115,7 +123,7 @@ struct InjectFault {
   job::InjectedFault fault;
 };
 using Command = std::variant<PrepareData, Assign, BeginEpoch, Rendezvous, StopRanks, FetchLogs,
-                             PublishCheckpoint, Wish, InjectFault>;
+                             PublishCheckpoint, Wish, WriteIncident, InjectFault>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {
@@ -176,6 +184,10 @@ struct PublishEvaluation {
   JobId job;
   std::shared_ptr<const EvaluationReport> evaluation;
 };
+struct PublishIncident {
+  JobId job;
+  IncidentPtr incident;
+};
 struct PublishNode {
   std::shared_ptr<const NodeView> node;
 };
@@ -226,10 +238,10 @@ struct LogLine {
   std::string text;
 };
 
-using Action =
-    std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob, SendWelcome,
-                 SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
-                 PublishEvaluation, PublishNode, PublishHeartbeat, RetractNode, AnswerJob,
-                 RefuseDelete, AnswerExplain, AnswerLogs, AnswerInject, EndLogs, LogLine>;
+using Action = std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob,
+                            SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
+                            PublishEvent, PublishEvaluation, PublishIncident, PublishNode,
+                            PublishHeartbeat, RetractNode, AnswerJob, RefuseDelete, AnswerExplain,
+                            AnswerLogs, AnswerInject, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

@@ -44,6 +44,8 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
       actions_.push_back(
           PublishEvaluation{id, std::make_shared<const EvaluationReport>(*job.state.evaluation)});
     }
+    for (const IncidentPtr& incident : job.state.incidents)
+      actions_.push_back(PublishIncident{id, incident});
     Publish(job);
     if (job.state.IsTerminal()) {
       Archive(job);
@@ -96,6 +98,7 @@ void Coordinator::RecoverRun(Job& job) {
   if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
   NoteDecided(job, state.decided);
+  ResumeIncident(job);
   ResumeRecovery(job);
   CheckSucceeded(job);
 }

@@ -87,6 +87,7 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
   if (accusation.accused == accusation.reporter || run.TeamOfRank(accusation.accused) == nullptr) {
     accusation.accused = -1;
   }
+  if (known.empty()) run.accused_at = now_;
   known.push_back(std::move(accusation));
   if (known.size() == 1 && !run.accuser_killed.has_value())
     SetDeadline(job, run.settle_deadline, options_.settle_delay);
@@ -172,6 +173,7 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
     cause.signal = exited->signal;
     cause.message = message;
   }
+  NoteExit(job, event.rank, *exited, KindOf(*exited), message);
   if (!exited->log_tail.empty()) absl::StrAppend(&message, "\n", exited->log_tail);
   Commit(job, EventRecorded{"RankExited", std::move(message), event.epoch});
 }
@@ -209,6 +211,7 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
                       .may_go_back = MayGoBack(job) || MayTakeCopies(job)};
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
+  NoteEvidence(job, cause);
   // Who comes back can do no harm but stay out.
   if (MayRecover(job) && job.recovery.has_value() && cause.kind != FailureKind::kStateLost &&
       job.recovery->back.contains(cause.rank)) {

@@ -252,6 +252,7 @@ bool Coordinator::IsObsolete(const Command& command) const {
   if (const auto* publish = std::get_if<PublishCheckpoint>(&command))
     return check(publish->job, publish->epoch);
   if (const auto* wish = std::get_if<Wish>(&command)) return check(wish->job, wish->epoch);
+  if (const auto* file = std::get_if<WriteIncident>(&command)) return check(file->job, file->epoch);
   return std::holds_alternative<FetchLogs>(command) || std::holds_alternative<InjectFault>(command);
 }
 

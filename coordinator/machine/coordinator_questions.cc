@@ -110,6 +110,14 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
           "epoch ", state.epoch.value, " trains on ", ToString(*state.placement), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       if (state.ending.has_value()) reasons.push_back(state.reason);
+      if (!state.incidents.empty()) {
+        const Incident& last = *state.incidents.back();
+        reasons.push_back(absl::StrCat("incident ", last.number, ": ", Summary(last)));
+        if (std::string verdict = Verdict(last); !verdict.empty())
+          reasons.push_back(absl::StrCat("its verdict: ", verdict));
+        if (!last.not_safe.empty())
+          reasons.push_back(absl::StrCat("state without a second home: ", last.not_safe));
+      }
       break;
     case JobPhase::kSucceeded:
     case JobPhase::kFailed:

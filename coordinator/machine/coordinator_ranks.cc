@@ -91,8 +91,9 @@ void Coordinator::FlushRendezvous(Job& job) {
   }
 }
 
-void Coordinator::OnReport(Job& job, int32_t rank, const RankReady&) {
+void Coordinator::OnReport(Job& job, int32_t rank, const RankReady& report) {
   if (job.state.IsTerminal()) return;
+  NoteReady(job, rank, report);
   job.run->ranks[static_cast<size_t>(rank)].ready = true;
   if (job.run->output_waiting_rank == rank) job.run->output_waiting.clear();
   CheckReady(job);
@@ -130,7 +131,7 @@ void Coordinator::NoteDecided(Job& job, const std::optional<EpochStart>& decided
     job.decided = decided;
 }
 
-void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
+void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
   if (job.state.IsTerminal()) return;
   if (job.last_step.has_value() && job.last_step->epoch == report.epoch &&
       report.step <= job.last_step->step) {
@@ -139,6 +140,7 @@ void Coordinator::OnReport(Job& job, int32_t, const StepReport& report) {
   job.run->output_waiting.clear();
   MarkRunning(job);
   job.last_step = report;
+  NoteFirstStep(job, rank);
   if (StoreIsBehind()) {
     spared_.insert(job.state.id);
     return;
@@ -338,6 +340,8 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
     Commit(job, StepReached{*job.last_step, job.decided});
   }
   const std::string stop_reason = reason;
+  CloseIncident(job, absl::StrCat("the job ended: ", reason));
+  TellIncidents(job);
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   LeaveQueue(job);
   if (job.planning.has_value()) {

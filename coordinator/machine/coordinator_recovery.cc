@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
 
 namespace phalanx::coordinator {
@@ -151,6 +150,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   ChargeNodes(job);
   recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
+  NotePlanned(job, *plan);
   SetDeadline(job, job.run->quiet_deadline, options_.quiet_timeout);
   CheckQuiet(job);
 }
@@ -235,6 +235,7 @@ void Coordinator::CheckQuiet(Job& job) {
   Commit(job, EpochBegan{job.state.epoch, *start});
   NoteDecided(job, *start);
   for (const Team& team : job.run->teams) TellBegin(job, team);
+  NoteBegan(job, start->step());
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);
 }
 
@@ -276,22 +277,7 @@ void Coordinator::CheckRecovered(Job& job) {
   if (recovery.stage != Recovery::Stage::kEntering) return;
   if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
   run.start_deadline = absl::InfiniteFuture();
-  const std::string after = absl::StrCat(
-      "training goes on behind step ",
-      job.state.start.has_value() ? job.state.start->step() : job.state.FirstStep(), " after ",
-      absl::FormatDuration(absl::Trunc(now_ - recovery.since, absl::Milliseconds(1))));
-  if (!recovery.lost.empty() || recovery.back.empty()) {
-    const std::string without =
-        recovery.lost.empty() ? "with all its ranks"
-                              : absl::StrCat("without ranks ", absl::StrJoin(recovery.lost, ", "));
-    Commit(job, EventRecorded{"Recovered", absl::StrCat(without, " ", after), job.state.epoch});
-  }
-  if (!recovery.back.empty()) {
-    Commit(job, EventRecorded{"Returned",
-                              absl::StrCat("with ranks ", absl::StrJoin(recovery.back, ", "),
-                                           " again ", after),
-                              job.state.epoch});
-  }
+  NoteResumed(job);
   for (const int32_t rank : recovery.back) job.lost_again.erase(rank);
   NoteDaemons(job);
   job.recovery.reset();
@@ -308,6 +294,7 @@ void Coordinator::ResumeRecovery(Job& job) {
                     .message = "ranks were lost before this coordinator started",
                     .time = now_};
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
+  if (job.incident.has_value()) recovery.cause = job.incident->cause;
   for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
     job.run->ranks[rank].ready = false;
     if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));

@@ -128,6 +128,7 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   }
   AwaitQuiet(job, {.kind = job::FailureKind::kStartFailed, .message = "ranks came back"});
   for (const Rank rank : back) job.recovery->back.insert(rank.value);
+  NoteReturn(job);
   OnRecoveryPlanned(job, plan);
 }
 
@@ -148,6 +149,7 @@ void Coordinator::NoteLostAgain(Job& job, int32_t rank) {
 }
 
 void Coordinator::NoteLost(Job& job, const FailureCause& cause, const std::set<int32_t>& lost) {
+  NoteVerdict(job, cause);
   for (const int32_t rank : lost) {
     const Team* team = job.run->TeamOfRank(rank);
     const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);

@@ -83,6 +83,7 @@ void Coordinator::GoBack(Job& job, FailureCause cause) {
     next.back = job.recovery->back;
   }
   job.recovery = std::move(next);
+  NoteVerdict(job, job.recovery->cause);
   OrderGoBack(job);
 }
 
@@ -139,6 +140,8 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   ChargeNodes(job);
   job.recovery->stage = Recovery::Stage::kEntering;
   AssignAll(job);
+  NotePlanned(job, *plan);
+  NoteBegan(job, job.state.FirstStep());
 }
 
 }  // namespace phalanx::coordinator

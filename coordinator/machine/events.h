@@ -17,6 +17,7 @@
 #include "core/base/violation.h"
 #include "core/checkpoint/manifest.h"
 #include "core/job/injected_fault.h"
+#include "core/plan/layout_change.h"
 
 namespace phalanx::coordinator {
 
@@ -125,7 +126,15 @@ struct RendezvousEntry {
   std::string key;
   std::string value;
 };
-struct RankReady {};
+// Seconds since the rank got its assignment, until it was connected, had its state and was ready;
+// 0: not known.
+struct RankReady {
+  double connected = 0, state = 0, ready = 0;
+};
+// All that the rank keeps of the job's state has the homes that the epoch gives it.
+struct RankSafe {
+  std::string why_not;  // it gets no second home in this epoch; empty: it has all
+};
 struct RankSucceeded {
   int64_t step = 0;
   bool early = false;  // after a Wish, before the job's last step
@@ -196,7 +205,7 @@ struct RankReported {
   int32_t rank = 0;
   std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankDied,
                RankExited, RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished,
-               RankQuiet, RankCopies>
+               RankQuiet, RankCopies, RankSafe>
       report;
   // Beside a StepReport: what another epoch goes on from, should all ranks that know it be gone.
   std::optional<EpochStart> decided = std::nullopt;
@@ -210,6 +219,9 @@ struct PlanSummary {
   std::vector<std::string> notes;  // of the plan: what was lowered, what losing a device costs
   // Bytes that the ranks take of the memory of each of layout.nodes; none: nothing of any.
   std::vector<int64_t> host_memory;
+  std::vector<plan::LayoutChange> changes;  // from the layout that the order names
+  // Why some state has one home alone under the plan; empty: all has more.
+  std::string single_home;
 };
 // Answer to ComputePlan.
 struct PlanComputed {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "coordinator/machine/incident.h"
 #include "core/plan/memory_fit.h"
 
 namespace phalanx::coordinator {
@@ -127,6 +128,7 @@ class Applier {
     Add("EndWished", state_.reason);
   }
 
+  void operator()(const IncidentNoted& body) { Keep(state_.incidents, body.incident); }
   void operator()(const CheckpointWritten& body) {
     if (body.epoch != state_.epoch || body.step <= state_.checkpoint_step) return;
     state_.checkpoint_step = body.step;

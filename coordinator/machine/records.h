@@ -225,11 +225,20 @@ struct CheckpointEnded {
   std::string error;  // empty: it is published
 };
 
+// What befell the job, as far as that is known: takes the place of what was stored under its
+// number.
+struct Incident;
+using IncidentPtr = std::shared_ptr<const Incident>;
+struct IncidentNoted {
+  IncidentPtr incident;
+};
+
 struct JournalRecord {
   Instant time;
   JobId job;
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
-               RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished, EpochBegan>
+               RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished, EpochBegan,
+               IncidentNoted>
       body;
 };
 

@@ -20,6 +20,7 @@ struct RankState {
   bool ready = false;
   bool succeeded = false;
   bool exited = false;
+  bool safe = false;  // what it keeps has all its homes, or gets none more
 };
 
 // The ranks of one node: [first_rank, first_rank + devices).
@@ -72,6 +73,7 @@ struct Run {
   int32_t output_waiting_rank = 0;
   // What ranks say about their peers, and until when it waits for better evidence.
   std::vector<Accusation> accusations;
+  Instant accused_at;  // the first of them
   // The first of those that accuse and were then killed by a signal: the cause unless a better one
   // comes: a peer that is gone kills nobody. Or the first that died, until its exit is told.
   std::optional<FailureCause> accuser_killed;

@@ -12,6 +12,7 @@
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/job_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
@@ -179,6 +180,18 @@ JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,
       board_.Events((*job)->id, request->after_number());
   if (!events.ok()) return end.With(events.status());
   for (const JobEvent& event : *events) ToProto(event, response->add_events());
+  return end.With(absl::OkStatus());
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::ListIncidents(Context* context,
+                                                       const v1::ListIncidentsRequest* request,
+                                                       v1::ListIncidentsResponse* response) {
+  const Ending end(context, "ListIncidents", metrics_);
+  const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
+  if (!job.ok()) return end.With(job.status());
+  const absl::StatusOr<std::vector<IncidentPtr>> incidents = board_.Incidents((*job)->id);
+  if (!incidents.ok()) return end.With(incidents.status());
+  for (const IncidentPtr& incident : *incidents) ToProto(*incident, response->add_incidents());
   return end.With(absl::OkStatus());
 }
 

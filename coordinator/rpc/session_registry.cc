@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/machine/incident.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/session_codec.h"
 
@@ -18,6 +19,7 @@ struct BytesOf {
   size_t operator()(const PublishCheckpoint& c) const { return c.parts_digest.size(); }
   size_t operator()(const Wish&) const { return 0; }
   size_t operator()(const InjectFault&) const { return 0; }
+  size_t operator()(const WriteIncident&) const { return kEvidenceMax * 512; }
   size_t operator()(const BeginEpoch&) const { return 0; }
   size_t operator()(const StopRanks& c) const { return c.reason.size(); }
   size_t operator()(const FetchLogs& c) const {

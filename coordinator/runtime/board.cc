@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "coordinator/machine/incident.h"
 #include "coordinator/wire/ended_codec.h"
 #include "core/base/status.h"
 
@@ -266,6 +267,11 @@ void Board::Publish(const PublishEvaluation& action) {
   }
 }
 
+void Board::Publish(const PublishIncident& action) {
+  MutexLock lock(&mu_);
+  Keep(jobs_[action.job].incidents, action.incident);
+}
+
 void Board::Publish(const PublishNode& action) {
   MutexLock lock(&mu_);
   NodeEntry& entry = nodes_[action.node->name];
@@ -371,6 +377,16 @@ absl::StatusOr<std::vector<JobEvent>> Board::Events(JobId job, int64_t after_num
   std::erase_if(details.events,
                 [after_number](const JobEvent& event) { return event.number <= after_number; });
   return std::move(details.events);
+}
+
+absl::StatusOr<std::vector<IncidentPtr>> Board::Incidents(JobId job) const {
+  {
+    MutexLock lock(&mu_);
+    const auto found = jobs_.find(job);
+    if (found != jobs_.end()) return found->second.incidents;
+  }
+  ASSIGN_OR_RETURN(EndedDetails details, DetailsOf(*ended(), job));
+  return std::move(details.incidents);
 }
 
 std::vector<NodeView> Board::Nodes() const {

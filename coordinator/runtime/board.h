@@ -115,6 +115,7 @@ class Board {
   void Publish(const PublishStep& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(PublishEvent action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const PublishEvaluation& action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(const PublishIncident& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const PublishNode& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const PublishHeartbeat& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const RetractNode& action) ABSL_LOCKS_EXCLUDED(mu_);
@@ -135,6 +136,8 @@ class Board {
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<JobEvent>> Events(JobId job, int64_t after_number) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Oldest first, at most kIncidentsMax.
+  absl::StatusOr<std::vector<IncidentPtr>> Incidents(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<NodeView> Nodes() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The subscription starts with the job as it is now, and its evaluation if there is one.
@@ -153,6 +156,7 @@ class Board {
     JobViewPtr job;
     EventWindow events{kEventsMax, kEventBytesMax};
     std::shared_ptr<const EvaluationReport> evaluation;
+    std::vector<IncidentPtr> incidents;
     std::vector<std::shared_ptr<Subscription>> subscriptions;
   };
   struct NodeEntry {

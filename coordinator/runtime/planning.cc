@@ -10,6 +10,7 @@
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/plan/layout_change.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
@@ -28,6 +29,19 @@ std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
   for (const plan::HostEstimate& node : plan::HostMemoryOf(plan, plan::EstimateMemory(plan)))
     bytes.push_back(node.total());
   return bytes;
+}
+
+// Why a loss may cost state: "module vision: its optimizer state has one home"; empty: all has
+// more.
+std::string SingleHomeOf(const plan::Plan& plan) {
+  for (const plan::ModulePlan& module : plan.modules) {
+    const auto m = static_cast<size_t>(module.index);
+    if (!module.TrainsWeights() || m >= plan.layout.modules.size()) continue;
+    if (plan.layout.modules[m].state_copies >= 2) continue;
+    return absl::StrCat("module ", plan.spec.modules[m].name,
+                        ": its optimizer state has one home under this layout");
+  }
+  return "";
 }
 
 bool Has(const std::vector<job::Rung>& ladder, job::Rung rung) {
@@ -88,6 +102,7 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
+  std::vector<plan::LayoutChange> changes;
   if (layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
     if (lost.empty() && returned.empty()) {
@@ -95,7 +110,9 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
     } else {
       plan::Change change{.lost = {lost.begin(), lost.end()}, .spares = false};
       for (const Rank rank : returned) change.returned.emplace(rank, plan.DeviceOf(rank));
-      ASSIGN_OR_RETURN(plan, schedule::AdmitAfter(plan, change, limits));
+      ASSIGN_OR_RETURN(plan::Plan next, schedule::AdmitAfter(plan, change, limits));
+      changes = plan::ChangesBetween(plan, next);
+      plan = std::move(next);
     }
     plan.layout.epoch = std::max(epoch, (*layout)->epoch);
   } else {
@@ -106,10 +123,13 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
     }
   }
   std::vector<int64_t> host_memory = HostMemoryOfNodes(plan);
+  std::string single_home = SingleHomeOf(plan);
   return PlanSummary{.layout = std::move(plan.layout),
                      .digest = std::move(plan.digest),
                      .notes = std::move(plan.notes),
-                     .host_memory = std::move(host_memory)};
+                     .host_memory = std::move(host_memory),
+                     .changes = std::move(changes),
+                     .single_home = std::move(single_home)};
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/job_state.h"
 #include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/job_codec.h"
 #include "coordinator/wire/seal.h"
 #include "core/base/digest.h"
@@ -65,6 +66,7 @@ std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord>
   if (state.evaluation.has_value()) {
     ended.evaluation = std::make_shared<const EvaluationReport>(*std::move(state.evaluation));
   }
+  ended.incidents = std::move(state.incidents);
   return ended;
 }
 
@@ -79,6 +81,7 @@ std::string EncodeDetails(const EndedState& ended) {
   ToProto(ended.view.request->document, details.mutable_document());
   for (const JobEvent& event : ended.events) ToProto(event, details.add_events());
   if (ended.evaluation != nullptr) ToProto(*ended.evaluation, details.mutable_evaluation());
+  for (const IncidentPtr& incident : ended.incidents) ToProto(*incident, details.add_incidents());
   const std::string bytes = details.SerializeAsString();
   v1::Compressed compressed;
   compressed.set_size(bytes.size());
@@ -105,6 +108,8 @@ absl::StatusOr<EndedDetails> DecodeDetails(absl::string_view sealed, JobId job) 
   if (from.has_evaluation()) {
     details.evaluation = std::make_shared<const EvaluationReport>(FromProto(from.evaluation()));
   }
+  for (const v1::Incident& incident : from.incidents())
+    details.incidents.push_back(FromProto(incident));
   return details;
 }
 

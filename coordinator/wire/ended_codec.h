@@ -26,13 +26,14 @@ struct EndedState {
   std::string request_id;
   std::vector<JobEvent> events;
   std::shared_ptr<const EvaluationReport> evaluation;  // null: none
+  std::vector<IncidentPtr> incidents;
 };
 
 // Replays the records of one job, in order. Nothing: they do not end it.
 std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord> records);
 
-// Sealed. The summary is the view without its document; the details are document, events and
-// evaluation, compressed.
+// Sealed. The summary is the view without its document; the details are document, events,
+// evaluation and incidents, compressed.
 std::string EncodeSummary(const EndedState& ended);
 std::string EncodeDetails(const EndedState& ended);
 
@@ -43,6 +44,7 @@ struct EndedDetails {
   Document document;
   std::vector<JobEvent> events;
   std::shared_ptr<const EvaluationReport> evaluation;
+  std::vector<IncidentPtr> incidents;
 };
 absl::StatusOr<EndedDetails> DecodeDetails(absl::string_view sealed, JobId job);
 

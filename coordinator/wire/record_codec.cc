@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/seal.h"
 #include "core/base/status.h"
 #include "core/wire/layout_codec.h"
@@ -106,6 +107,9 @@ class Encoder {
     to->set_epoch(body.epoch.value);
     ToProto(body.start, to->mutable_begins());
     to->set_copies_epoch(body.copies_epoch.value);
+  }
+  void operator()(const IncidentNoted& body) {
+    ToProto(*body.incident, out_.mutable_incident_noted());
   }
 
  private:
@@ -254,6 +258,9 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
                                Epoch{from.epoch_began().copies_epoch()}};
       return record;
     }
+    case v1::JournalRecord::kIncidentNoted:
+      record.body = IncidentNoted{FromProto(from.incident_noted())};
+      return record;
     case v1::JournalRecord::RECORD_NOT_SET:
       break;
   }

@@ -6,8 +6,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/common_codec.h"
+#include "coordinator/wire/incident_codec.h"
 #include "core/base/cut_text.h"
 #include "core/wire/fault_codec.h"
+#include "core/wire/incident_json.h"
 #include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
@@ -25,6 +27,9 @@ constexpr int kCopyPairsMax = 1 << 14;
 constexpr int kCopiesOfPairMax = 2;
 
 std::string Reported(const std::string& text) { return CutText(text, kReportedTextBytesMax); }
+
+// 0 for what no duration can be.
+double SecondsOf(double seconds) { return seconds >= 0 && seconds < 1e7 ? seconds : 0; }
 
 EvaluationReport ReportedEvaluation(const v1::EvaluationReport& from) {
   EvaluationReport report = FromProto(from);
@@ -113,6 +118,17 @@ class CommandEncoder {
     to->set_job(command.job.value);
     to->set_epoch(command.epoch.value);
   }
+  void operator()(const WriteIncident& command) {
+    v1::WriteIncident* to = out_.mutable_write_incident();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    to->set_rank(command.rank);
+    to->set_number(command.incident->number);
+    to->set_output(command.output);
+    v1::Incident incident;
+    ToProto(*command.incident, &incident);
+    to->set_text(wire::IncidentJson(incident));
+  }
   void operator()(const InjectFault& command) {
     v1::InjectFault* to = out_.mutable_inject_fault();
     to->set_job(command.job.value);
@@ -171,7 +187,9 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       event.report = RendezvousEntry{from.rendezvous().key(), from.rendezvous().value()};
       return event;
     case v1::RankReport::kReady:
-      event.report = RankReady{};
+      event.report = RankReady{.connected = SecondsOf(from.ready().connected()),
+                               .state = SecondsOf(from.ready().state()),
+                               .ready = SecondsOf(from.ready().ready())};
       return event;
     case v1::RankReport::kStep:
       event.report = FromProto(from.step());
@@ -232,6 +250,9 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       event.report = *std::move(copies);
       return event;
     }
+    case v1::RankReport::kSafe:
+      event.report = RankSafe{Reported(from.safe().why_not())};
+      return event;
     case v1::RankReport::REPORT_NOT_SET:
       break;
   }

@@ -151,6 +151,12 @@ void Supervisor::Carry(const SendPublish& order) {
   if (message.mutable_publish()->ParseFromString(order.payload)) Send(order.process, message);
 }
 
+void Supervisor::Carry(const SendWriteIncident& order) {
+  v1::ToRank message;
+  if (message.mutable_write_incident()->ParseFromString(order.payload))
+    Send(order.process, message);
+}
+
 void Supervisor::Carry(const SendWish& order) {
   v1::ToRank message;
   if (message.mutable_wish()->ParseFromString(order.payload)) Send(order.process, message);

@@ -59,6 +59,7 @@ class Supervisor {
   void Carry(const SendBeginEpoch& order);
   void Carry(const SendRendezvous& order);
   void Carry(const SendPublish& order);
+  void Carry(const SendWriteIncident& order);
   void Carry(const SendWish& order);
   void Carry(const SendFault& order);
   void Carry(const SendStopEpoch& order);

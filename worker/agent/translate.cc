@@ -77,6 +77,11 @@ Command CommandOf(const v1::Command& command) {
       return PublishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.rank(),
                             body.SerializeAsString()};
     }
+    case v1::Command::kWriteIncident: {
+      const v1::WriteIncident& body = command.write_incident();
+      return WriteIncidentCommand{JobId{body.job()}, Epoch{body.epoch()}, body.rank(),
+                                  body.SerializeAsString()};
+    }
     case v1::Command::kWish: {
       const v1::Wish& body = command.wish();
       return WishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.SerializeAsString()};

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -110,12 +111,20 @@ absl::Status EpochRun::DoWithoutHostCopy(const absl::Status& kept) {
     return job::WithKind(job::FailureKind::kOutOfMemory, kept);
   // The job did not ask for it: it trains without a second home.
   kept_.training->set_copied([] { return train::kCopiesNotYet; });
+  TellSafe(std::string(kept.message()));
   v1::RankReport report;
   report.mutable_event()->set_type("NoSecondHome");
   report.mutable_event()->set_message(absl::StrCat(
       kept.message(),
       ": losing the only home of any state costs the steps since the last checkpoint"));
   return Report(std::move(report));
+}
+
+void EpochRun::TellSafe(const std::string& why_not) {
+  if (std::exchange(safe_told_, true) || epoch() == 1) return;
+  v1::RankReport report;
+  report.mutable_safe()->set_why_not(why_not);
+  report_status_.Update(Report(std::move(report)));
 }
 
 absl::Status EpochRun::TendMemory() {

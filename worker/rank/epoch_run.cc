@@ -306,8 +306,10 @@ absl::Status EpochRun::MakeTrainer() {
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
   callbacks.on_settled = [this] {
     report_status_.Update(TendMemory());
-    if (kept_.host_copy != nullptr)
+    if (kept_.host_copy != nullptr) {
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
+      if (!safe_told_ && kept_.host_copy->copied() > 0) TellSafe();
+    }
     TellCopiesWhole();
     // At an early end that of its last step takes the place of others.
     if (checkpoints_ != nullptr && !trainer_->ends_early()) checkpoints_->OnSettled();
@@ -329,23 +331,27 @@ absl::Status EpochRun::MakeTrainer() {
   return absl::OkStatus();
 }
 
-void EpochRun::LogPhase(absl::string_view what) const {
+double EpochRun::LogPhase(absl::string_view what) const {
   const std::chrono::duration<double> since = std::chrono::steady_clock::now() - begun_;
   spdlog::info("job={} epoch={} rank={} {} after {:.3f} s", order_.assign().job(), epoch(),
                order_.rank(), std::string(what), since.count());
+  return since.count();
 }
 
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(MakeTrainer());
-  LogPhase("has its state");
+  state_after_ = LogPhase("has its state");
   RETURN_IF_ERROR(trainer_->Prepare());
-  LogPhase("is ready");
+  const double ready_after = LogPhase("is ready");
   // Whoever wrote metrics before may have died before it wrote the last one.
   if (goes_on() && metrics_ != nullptr && metrics_->last_step() < start_.decision.step)
     RETURN_IF_ERROR(metrics_->Write(trainer_->SummaryOf(start_.decision), epoch()));
   v1::RankReport ready;
-  ready.mutable_ready();
+  ready.mutable_ready()->set_connected(connected_after_);
+  ready.mutable_ready()->set_state(state_after_);
+  ready.mutable_ready()->set_ready(ready_after);
   RETURN_IF_ERROR(Report(std::move(ready)));
+  if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
   const absl::Status ran = trainer_->Run();
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
@@ -375,7 +381,7 @@ absl::Status EpochRun::RunToEnd() {
     if (from_copies()) RETURN_IF_ERROR(FindCopies());
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
-    LogPhase("is connected");
+    connected_after_ = LogPhase("is connected");
     RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
     RETURN_IF_ERROR(AwaitBegin());
     LogPhase("knows from where it goes on");
@@ -386,6 +392,7 @@ absl::Status EpochRun::RunToEnd() {
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(OpenMetrics());
     RETURN_IF_ERROR(Connect());
+    connected_after_ = LogPhase("is connected");
   }
   RETURN_IF_ERROR(Train());
   {

@@ -98,7 +98,10 @@ class EpochRun {
 
   // Of the job file, whose paths start from its folder.
   absl::Status MakePlanOfOrder();
-  void LogPhase(absl::string_view what) const;
+  // Seconds since the assignment came.
+  double LogPhase(absl::string_view what) const;
+  // Once, behind an epoch before: what this rank keeps has all its homes, or why it gets no more.
+  void TellSafe(const std::string& why_not = "");
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();
@@ -174,6 +177,8 @@ class EpochRun {
   // While the epoch runs: another may have to go back to it.
   std::optional<checkpoint::CheckpointLock> checkpoint_lock_;
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  double connected_after_ = 0, state_after_ = 0;  // seconds since then
+  bool safe_told_ = false;
   train::Start start_;  // of an epoch that goes on
   int64_t first_step_ = 1;
   std::string output_;  // absolute

@@ -121,6 +121,19 @@ absl::Status PutAside(const std::string& folder, const std::string& path) {
   }
 }
 
+// What another job has left of its incidents, likewise.
+absl::Status PutIncidentsAside(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/incidents");
+  struct stat place {};
+  if (lstat(path.c_str(), &place) != 0) return absl::OkStatus();
+  for (int number = 1;; ++number) {
+    const std::string aside = absl::StrCat(path, ".", number);
+    if (lstat(aside.c_str(), &place) == 0) continue;
+    if (std::rename(path.c_str(), aside.c_str()) != 0) return OutputError("rename", path, errno);
+    return absl::OkStatus();
+  }
+}
+
 // The job that has its records there, as people know it: "job-7 (store 3f2a)".
 std::string HolderOf(const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> owners = OwnersOf(folder);
@@ -179,6 +192,7 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
     owners.resize(std::min(owners.size(), kOwnersMax));
   }
   int64_t last_step = 0;
+  if (!known) RETURN_IF_ERROR(PutIncidentsAside(folder));
   if (!continues) {
     struct stat lines {};
     if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode) && lines.st_size > 0) {

@@ -40,7 +40,8 @@ class MetricsWriter {
   // Makes the folder and holds it until the writer goes: no other writer has it meanwhile, where
   // the file system has locks. One that is held is waited for, for options.patience. metrics.jsonl
   // of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ..., unless the job goes on from
-  // him, or from one whom he went on from. Errors: OutputUnavailable
+  // him, or from one whom he went on from; the incidents of another owner become incidents.1, ...
+  // Errors: OutputUnavailable
   // (core/job/failure.h), naming the path and who holds it, or what is there and is no regular
   // file; Cancelled.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,

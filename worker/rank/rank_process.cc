@@ -24,6 +24,7 @@ size_t DescriptorsWith(const v1::ToRank& order) {
 
 void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
   if (order.has_fault()) return faults_.Inject(wire::FromProto(order.fault()));
+  if (order.has_write_incident()) return incidents_.Write(order.write_incident());
   // Held throughout: Run() looks whether an epoch was told to stop when it lets go of it.
   MutexLock lock(&mu_);
   for (const std::shared_ptr<EpochRun>& run : {current_, last_}) {
@@ -79,6 +80,20 @@ void RankProcess::TellStopped(int64_t epoch) {
   v1::ToDaemon stopped;
   stopped.mutable_stopped()->set_epoch(epoch);
   channel_.Send(stopped, kSendTimeout).IgnoreError();
+}
+
+void RankProcess::TellNotWritten(const v1::WriteIncident& order, const absl::Status& status) {
+  spdlog::warn("job={} rank={} incident {} is not written: {}", order.job(), order.rank(),
+               order.number(), status.ToString());
+  v1::ToDaemon message;
+  v1::RankReport& report = *message.mutable_report();
+  report.set_job(order.job());
+  report.set_epoch(order.epoch());
+  report.set_rank(order.rank());
+  report.mutable_event()->set_type("IncidentNotWritten");
+  report.mutable_event()->set_message(
+      absl::StrCat("incident ", order.number(), ": ", status.message()));
+  channel_.Send(message, kSendTimeout).IgnoreError();
 }
 
 void RankProcess::TellReached(const job::InjectedFault& fault, job::FaultPhase phase,

@@ -20,6 +20,7 @@
 #include "worker/channel/frame_socket.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/faults.h"
+#include "worker/rank/incident_files.h"
 
 namespace phalanx::rank {
 
@@ -29,6 +30,9 @@ class RankProcess {
       : channel_(channel),
         faults_([this](const job::InjectedFault& fault, job::FaultPhase phase, int64_t step) {
           TellReached(fault, phase, step);
+        }),
+        incidents_([this](const v1::WriteIncident& order, const absl::Status& status) {
+          TellNotWritten(order, status);
         }) {}
 
   // Returns the process's exit code: 0 after Quit, 1 after a failed epoch, 2 when the daemon is
@@ -40,11 +44,13 @@ class RankProcess {
   void Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors);
   void TellStopped(int64_t epoch);
   void WarmUp(EpochRun& run);
+  void TellNotWritten(const v1::WriteIncident& order, const absl::Status& status);
   // The rank has come to where it is to fail.
   void TellReached(const job::InjectedFault& fault, job::FaultPhase phase, int64_t step);
 
   channel::FrameSocket& channel_;
   Faults faults_;
+  IncidentFiles incidents_;
   Kept kept_;  // of the thread in Run()
   Mutex mu_;
   CondVar changed_;

@@ -45,7 +45,7 @@ TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure)
     cluster.Await(job, [&](const v1::JobStatus& status) {
       return status.last_step().epoch() > 1 && status.last_step().step() > step;
     });
-    EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr("training goes on behind step "));
+    EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr(" redone"));
     EXPECT_THAT(MessagesOf(cluster, job, "RankFailed"), HasSubstr(absl::StrCat("rank ", rank)));
   }
   const v1::JobStatus ended = cluster.AwaitEnd(job);

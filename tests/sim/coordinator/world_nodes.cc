@@ -42,6 +42,9 @@ struct Translate {
   agent::Command operator()(const BeginEpoch& c) const {
     return agent::BeginEpochCommand{c.job, c.epoch, "begin"};
   }
+  agent::Command operator()(const WriteIncident& c) const {
+    return agent::WriteIncidentCommand{c.job, c.epoch, c.rank, "incident"};
+  }
   agent::Command operator()(const InjectFault& c) const {
     return agent::InjectCommand{c.job, c.epoch, c.fault};
   }

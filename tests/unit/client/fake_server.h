@@ -43,6 +43,8 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::DeleteJobRequest&, v1::DeleteJobResponse*)> remove;
   std::function<grpc::Status(const v1::ExplainJobRequest&, v1::ExplainJobResponse*)> explain;
   std::function<grpc::Status(const v1::ListEventsRequest&, v1::ListEventsResponse*)> events;
+  std::function<grpc::Status(const v1::ListIncidentsRequest&, v1::ListIncidentsResponse*)>
+      incidents;
   std::function<grpc::Status(const v1::ListNodesRequest&, v1::ListNodesResponse*)> nodes;
   std::function<grpc::Status(const v1::InjectFaultRequest&, v1::InjectFaultResponse*)> inject;
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)>
@@ -77,6 +79,10 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest* request,
                           v1::ListEventsResponse* response) override {
     return Answer(events, request, response);
+  }
+  grpc::Status ListIncidents(grpc::ServerContext*, const v1::ListIncidentsRequest* request,
+                             v1::ListIncidentsResponse* response) override {
+    return Answer(incidents, request, response);
   }
   grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* request,
                          v1::ListNodesResponse* response) override {

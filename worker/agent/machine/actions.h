@@ -134,6 +134,10 @@ struct SendPublish {
   ProcessNumber process;
   std::string payload;
 };
+struct SendWriteIncident {
+  ProcessNumber process;
+  std::string payload;
+};
 struct SendWish {
   ProcessNumber process;
   std::string payload;
@@ -179,7 +183,8 @@ struct LogLine {
 using Action =
     std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
                  PrepareData, CancelData, StartProcess, SendRunEpoch, SendWarmUp, SendBeginEpoch,
-                 SendRendezvous, SendPublish, SendWish, SendFault, SendStopEpoch, SendQuit,
-                 TerminateProcess, KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
+                 SendRendezvous, SendPublish, SendWriteIncident, SendWish, SendFault, SendStopEpoch,
+                 SendQuit, TerminateProcess, KillProcess, FreeHostMemory, UploadLogs, Exit,
+                 LogLine>;
 
 }  // namespace phalanx::agent

@@ -115,16 +115,28 @@ void Machine::Run(uint64_t number, const RendezvousCommand& command) {
   Answer(number, absl::OkStatus());
 }
 
-void Machine::Run(uint64_t number, const PublishCommand& command) {
+std::optional<ProcessNumber> Machine::ProcessOf(JobId job, Epoch epoch, int32_t rank) const {
   for (const auto& [process_number, process] : processes_) {
-    if (process.job != command.job || process.state != ProcessState::kRunning ||
-        process.epoch != command.epoch || process.rank != command.rank) {
-      continue;
+    if (process.job == job && process.state == ProcessState::kRunning && process.epoch == epoch &&
+        process.rank == rank) {
+      return process_number;
     }
-    actions_.push_back(SendPublish{process_number, command.payload});
-    return Answer(number, absl::OkStatus());
   }
-  Answer(number, Superseded(command.job, command.epoch));
+  return std::nullopt;
+}
+
+void Machine::Run(uint64_t number, const PublishCommand& command) {
+  const auto process = ProcessOf(command.job, command.epoch, command.rank);
+  if (!process.has_value()) return Answer(number, Superseded(command.job, command.epoch));
+  actions_.push_back(SendPublish{*process, command.payload});
+  Answer(number, absl::OkStatus());
+}
+
+void Machine::Run(uint64_t number, const WriteIncidentCommand& command) {
+  const auto process = ProcessOf(command.job, command.epoch, command.rank);
+  if (!process.has_value()) return Answer(number, Superseded(command.job, command.epoch));
+  actions_.push_back(SendWriteIncident{*process, command.payload});
+  Answer(number, absl::OkStatus());
 }
 
 void Machine::Run(uint64_t number, const WishCommand& command) {

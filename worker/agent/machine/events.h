@@ -87,6 +87,12 @@ struct PublishCommand {
   int32_t rank = 0;
   std::string payload;  // PublishCheckpoint
 };
+struct WriteIncidentCommand {
+  JobId job;
+  Epoch epoch;
+  int32_t rank = 0;
+  std::string payload;  // WriteIncident
+};
 struct WishCommand {
   JobId job;
   Epoch epoch;
@@ -100,7 +106,7 @@ struct InjectCommand {
 struct UnknownCommand {};  // of a newer coordinator
 using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
                              RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
-                             WishCommand, InjectCommand>;
+                             WriteIncidentCommand, WishCommand, InjectCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;

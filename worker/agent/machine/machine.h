@@ -206,7 +206,10 @@ class Machine {
   void Run(uint64_t number, const RendezvousCommand& command);
   void Run(uint64_t number, const StopCommand& command);
   void Run(uint64_t number, const PublishCommand& command);
+  void Run(uint64_t number, const WriteIncidentCommand& command);
   void Run(uint64_t number, const WishCommand& command);
+  // Of the rank, if its process is in the epoch.
+  std::optional<ProcessNumber> ProcessOf(JobId job, Epoch epoch, int32_t rank) const;
   void Run(uint64_t number, const FetchLogsCommand& command);
   void Run(uint64_t number, const InjectCommand& command);
   void Answer(uint64_t number, absl::Status status,

@@ -93,6 +93,12 @@ class Harness {
   // The layout that the order names, without the ranks that are lost and with those that are back.
   static void Change(const ComputePlan& order, PlanSummary& plan) {
     plan.layout = **order.layout;
+    const auto here = [&] {
+      size_t devices = 0;
+      for (const NodeDevices& entry : plan.layout.nodes) devices += entry.devices.size();
+      return static_cast<int32_t>(devices - plan.layout.lost.size());
+    };
+    const int32_t before = here();
     plan.layout.epoch = std::max(order.epoch, plan.layout.epoch);
     plan::RankList& lost = plan.layout.lost;
     std::erase_if(lost, [&](Rank rank) {
@@ -101,6 +107,7 @@ class Harness {
     lost.insert(lost.end(), order.lost.begin(), order.lost.end());
     std::sort(lost.begin(), lost.end());
     if (!lost.empty()) absl::StrAppend(&plan.digest, " without ", lost.size());
+    if (here() != before) plan.changes = {{"language", -1, before, here()}};
   }
   void Commit() {
     while (stored_ < records.size()) CommitUpTo(records.size());
@@ -246,6 +253,7 @@ class Harness {
   std::map<JobId, JobViewPtr> views;
   std::map<JobId, std::vector<job::JobPhase>> phases;  // published, each once
   std::map<JobId, std::vector<JobEvent>> events;
+  std::map<JobId, std::vector<IncidentPtr>> incidents;
   std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
   std::vector<absl::StatusOr<Injected>> injected;
   std::vector<std::string> reasons;
@@ -286,6 +294,8 @@ class Harness {
         if (list.empty() || list.back() != a->job->phase) list.push_back(a->job->phase);
       } else if (auto* a = std::get_if<PublishEvent>(&action)) {
         events[a->job].push_back(a->event);
+      } else if (auto* a = std::get_if<PublishIncident>(&action)) {
+        Keep(incidents[a->job], a->incident);
       } else if (auto* a = std::get_if<AnswerJob>(&action)) {
         answers.emplace(a->token.value, a->job);
       } else if (auto* a = std::get_if<AnswerInject>(&action)) {

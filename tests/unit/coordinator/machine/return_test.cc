@@ -50,8 +50,7 @@ TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
   EXPECT_TRUE(assigned.goes_on);
   GoOver(job, {0, 2}, 6, 2, {0, 1, 2});
   EXPECT_THAT(BegunBehind(), ElementsAre(3, 6));
-  EXPECT_THAT(Events(job, "Returned"),
-              ElementsAre(HasSubstr("with ranks 1 again training goes on behind step 6")));
+  EXPECT_THAT(Events(job, "Returned"), ElementsAre(HasSubstr("rank 1 came back; step 7 redone")));
   EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
   EXPECT_THAT(h_.State(job).recoveries, SizeIs(1)) << "coming back is no recovery";
 }

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "coordinator/machine/incident.h"
 #include "coordinator/machine/job_state.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/ended_codec.h"
@@ -64,6 +66,31 @@ plan::Layout FullLayout() {
           .data_digest = "data"};
 }
 
+Incident FullIncident() {
+  Incident incident{.number = 3,
+                    .kind = Incident::Kind::kLoss,
+                    .from = Epoch{1},
+                    .to = Epoch{3},
+                    .detected = kTime,
+                    .cause = {job::FailureKind::kRankKilled, 2, "n", 9, 0, "message", kTime},
+                    .device_kind = job::DeviceKind::kGpu,
+                    .device = 1,
+                    .confidence = Incident::Confidence::kLikely,
+                    .evidence = {"one", "two"},
+                    .lost = {2},
+                    .returned = {4, 5},
+                    .changes = {{"vision", -1, 4, 3}, {"language", 1, 2, 1}},
+                    .decided_step = 6,
+                    .steps_redone = 2,
+                    .not_safe = "no room"};
+  for (size_t i = 0; i < Incident::kPhases; ++i) {
+    const auto time = static_cast<int64_t>(10 * i);
+    incident.phases[i] = {.begin = time, .end = time + 5, .slowest = static_cast<int32_t>(i)};
+  }
+  incident[Incident::Phase::kSafeAgain].end.reset();
+  return incident;
+}
+
 std::vector<JournalRecord> OneOfEach() {
   const auto of = [](decltype(JournalRecord::body) body) {
     return JournalRecord{.time = kTime, .job = JobId{7}, .body = std::move(body)};
@@ -93,6 +120,7 @@ std::vector<JournalRecord> OneOfEach() {
       of(CheckpointWritten{Epoch{1}, 6, 1, "last parts", 3, 0.25}),
       of(Evaluated{
           {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
+      of(IncidentNoted{std::make_shared<const Incident>(FullIncident())}),
       of(EndWished{job::FailureKind::kNodeStopped, "n"}),
       of(RanksSucceeded{Epoch{1}, {0, 2}, 6}),
       of(PhaseChanged{
@@ -161,6 +189,8 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.checkpoint_step, after.checkpoint_step);
   EXPECT_EQ(before.publishing, after.publishing);
   EXPECT_EQ(before.last_checkpoint, after.last_checkpoint);
+  ASSERT_EQ(after.incidents.size(), 1u);
+  EXPECT_EQ(*after.incidents[0], FullIncident());
 }
 
 TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
@@ -310,6 +340,8 @@ TEST(EndedCodecTest, EndedJob_ComesBackAsItWas) {
   EXPECT_EQ(details.document, FullRequest()->document);
   EXPECT_EQ(details.events, ended->events);
   EXPECT_EQ(*details.evaluation, *ended->evaluation);
+  ASSERT_EQ(details.incidents.size(), 1u);
+  EXPECT_EQ(*details.incidents[0], FullIncident());
 }
 
 TEST(EndedCodecTest, JobThatHasNotEnded_IsNone) {

@@ -1,15 +1,18 @@
 #include "coordinator/wire/session_codec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/machine/incident.h"
 #include "coordinator/wire/common_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
@@ -193,6 +196,40 @@ TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {
   const auto request = std::make_shared<const JobRequest>();
   ToProto(4, Assign{.request = request, .layout = layout, .from_copies = true}, &command);
   EXPECT_TRUE(command.assign().from_copies());
+}
+
+TEST(CommandTest, WriteIncident_CarriesTheTextOfTheFile) {
+  const auto incident = std::make_shared<const Incident>(Incident{.number = 2, .lost = {3}});
+  v1::Command command;
+  ToProto(4, WriteIncident{JobId{7}, Epoch{2}, 1, "/out", incident}, &command);
+  EXPECT_EQ(command.write_incident().job(), 7);
+  EXPECT_EQ(command.write_incident().epoch(), 2);
+  EXPECT_EQ(command.write_incident().rank(), 1);
+  EXPECT_EQ(command.write_incident().number(), 2);
+  EXPECT_EQ(command.write_incident().output(), "/out");
+  EXPECT_THAT(command.write_incident().text(), testing::HasSubstr("\"number\": 2,"));
+}
+
+TEST(MessageTest, Ready_SaysHowLongEachPartTook) {
+  v1::OpenSessionRequest message;
+  v1::RankReady& ready = *message.mutable_rank_report()->mutable_ready();
+  ready.set_connected(0.5);
+  ready.set_state(-1);
+  ready.set_ready(std::numeric_limits<double>::quiet_NaN());
+  const std::optional<Event> event = EventFromProto(SessionId{1}, message);
+  ASSERT_TRUE(event.has_value());
+  const auto& report = std::get<RankReady>(std::get<RankReported>(*event).report);
+  EXPECT_EQ(report.connected, 0.5);
+  EXPECT_EQ(report.state, 0) << "none can be";
+  EXPECT_EQ(report.ready, 0);
+}
+
+TEST(MessageTest, Safe_SaysWhyNot) {
+  v1::OpenSessionRequest message;
+  message.mutable_rank_report()->mutable_safe()->set_why_not("no room");
+  const std::optional<Event> event = EventFromProto(SessionId{1}, message);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(std::get<RankSafe>(std::get<RankReported>(*event).report).why_not, "no room");
 }
 
 TEST(CommandTest, InjectFault_CarriesTheFault) {

@@ -98,6 +98,9 @@ std::string ToLine(const Action& action) {
           [](const SendPublish& a) {
             return absl::StrCat("Publish p", a.process.value, " ", a.payload);
           },
+          [](const SendWriteIncident& a) {
+            return absl::StrCat("WriteIncident p", a.process.value, " ", a.payload);
+          },
           [](const SendWish& a) { return absl::StrCat("Wish p", a.process.value, " ", a.payload); },
           [](const SendFault& a) {
             return absl::StrCat("Fault p", a.process.value, " ", job::Describe(a.fault));

@@ -633,7 +633,9 @@ TEST_F(AgentEarlyEndTest, Termination_LeavesRanksThatWriteCheckpoints_UntilTheyA
   // A rank that has ended well still publishes.
   EXPECT_THAT(h_.Command(4, PublishCommand{JobId{7}, Epoch{1}, 2, "it"}),
               ElementsAre("Publish p1 it", "Result 4 OK"));
-  EXPECT_THAT(Stop(5), ElementsAre("Quit p1", "Quit p2"));
+  EXPECT_THAT(h_.Command(5, WriteIncidentCommand{JobId{7}, Epoch{1}, 2, "that"}),
+              ElementsAre("WriteIncident p1 that", "Result 5 OK"));
+  EXPECT_THAT(Stop(6), ElementsAre("Quit p1", "Quit p2"));
   h_.Exited(1, 0, 0);
   h_.Exited(2, 0, 0);
   EXPECT_THAT(h_.ConfirmAll(), ElementsAre("CloseSession s1"));

@@ -116,6 +116,23 @@ TEST(TranslateTest, BeginEpoch_IsPassedOnAsItCame) {
   EXPECT_EQ(begin.payload, payload);
 }
 
+TEST(TranslateTest, WriteIncident_IsPassedOnAsItCame) {
+  v1::OpenSessionResponse response;
+  v1::WriteIncident& sent = *response.mutable_command()->mutable_write_incident();
+  sent.set_job(7);
+  sent.set_epoch(2);
+  sent.set_rank(1);
+  sent.set_text("{}");
+  const std::string payload = sent.SerializeAsString();
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  const auto& write = std::get<WriteIncidentCommand>(std::get<CommandReceived>(*event).command);
+  EXPECT_EQ(write.job, JobId{7});
+  EXPECT_EQ(write.epoch, Epoch{2});
+  EXPECT_EQ(write.rank, 1);
+  EXPECT_EQ(write.payload, payload);
+}
+
 TEST(TranslateTest, InjectFault_IsRead) {
   v1::OpenSessionResponse response;
   v1::InjectFault& sent = *response.mutable_command()->mutable_inject_fault();

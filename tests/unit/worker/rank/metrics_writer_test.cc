@@ -80,6 +80,16 @@ TEST_F(MetricsWriterTest, AnotherJobInTheSameFolder_LeavesTheEarlierRecordsAlone
   EXPECT_EQ(Lines(Text()), 1);
 }
 
+TEST_F(MetricsWriterTest, IncidentsOfAnotherJob_ArePutAside) {
+  Run("s/job-1", 1, 3);
+  std::filesystem::create_directories(folder + "/incidents/1");
+  Run("s/job-1", 1, 3);
+  EXPECT_TRUE(std::filesystem::exists(folder + "/incidents/1")) << "they are its own";
+  Run("s/job-2", 4, 5, "s/job-1");
+  EXPECT_FALSE(std::filesystem::exists(folder + "/incidents"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/incidents.1/1"));
+}
+
 TEST_F(MetricsWriterTest, FolderOfAWriterThatLives_IsRefusedNamingItsOwner) {
   auto first = Open("s/job-1");
   ASSERT_TRUE(first.ok()) << first.status();

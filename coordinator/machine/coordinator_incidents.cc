@@ -1,0 +1,248 @@
+// What befalls a job, gathered while it happens (incident.h).
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using Phase = Incident::Phase;
+
+// Its device on its node; -1: there is no such rank.
+int32_t DeviceOf(const Run& run, int32_t rank) {
+  const Team* team = rank < 0 ? nullptr : run.TeamOfRank(rank);
+  return team == nullptr ? -1 : team->devices[static_cast<size_t>(rank - team->first_rank)];
+}
+
+void NoteRanks(const Recovery& recovery, Incident& incident) {
+  incident.lost.assign(recovery.lost.begin(), recovery.lost.end());
+  incident.returned.assign(recovery.back.begin(), recovery.back.end());
+}
+
+}  // namespace
+
+void Coordinator::NoteEvidence(Job& job, const FailureCause& cause) {
+  Job::Evidence& evidence = job.evidence.emplace(Job::Evidence{.since = now_});
+  if (!job.run.has_value()) return;
+  const std::vector<Accusation>& accusations = job.run->accusations;
+  evidence.accused = !accusations.empty();
+  if (evidence.accused) evidence.since = std::min(evidence.since, job.run->accused_at);
+  const auto node = nodes_.find(cause.node);
+  const bool away = cause.kind == job::FailureKind::kNodeLost && node != nodes_.end() &&
+                    !node->second.connected() && node->second.incarnation != Incarnation{};
+  if (away) evidence.since = std::min(evidence.since, node->second.disconnected_at);
+  evidence.lines.push_back(cause.message);
+  for (const Accusation& accusation : accusations) {
+    if (evidence.lines.size() == kEvidenceMax) break;
+    evidence.lines.push_back(Sentence(*job.run, accusation));
+  }
+}
+
+Incident& Coordinator::BeginIncident(Job& job, Incident::Kind kind, Instant detected) {
+  const std::vector<IncidentPtr>& known = job.state.incidents;
+  const int64_t number = known.empty() ? 1 : known.back()->number + 1;
+  CloseIncident(job, absl::StrCat("incident ", number, " came before"));
+  return job.incident.emplace(Incident{.number = number,
+                                       .kind = kind,
+                                       .from = job.state.epoch,
+                                       .to = job.state.epoch,
+                                       .detected = detected,
+                                       .device_kind = job.state.request->device_kind});
+}
+
+void Coordinator::NoteVerdict(Job& job, const FailureCause& cause) {
+  const Job::Evidence evidence =
+      std::exchange(job.evidence, std::nullopt).value_or(Job::Evidence{.since = now_});
+  const bool under_way = job.incident.has_value() && !job.incident->Has(Phase::kFirstStep);
+  if (!under_way) BeginIncident(job, Incident::Kind::kLoss, evidence.since);
+  Incident& incident = *job.incident;
+  if (under_way) Reopen(incident);
+  // The first cause names it; ranks that were on their way back have none.
+  if (!under_way || incident.kind == Incident::Kind::kReturn) {
+    incident.kind = Incident::Kind::kLoss;
+    incident.cause = cause;
+    incident.cause.message = cause.message.substr(0, cause.message.find('\n'));
+    incident.device = DeviceOf(*job.run, cause.rank);
+    incident.confidence = ConfidenceOf(cause.kind, evidence.accused);
+  }
+  for (const std::string& line : evidence.lines) AddEvidence(incident, line);
+  if (!incident.Has(Phase::kDetected)) {
+    BeginPhase(incident, Phase::kDetected, evidence.since);
+    EndPhase(incident, Phase::kDetected, now_);
+  }
+  BeginPhase(incident, Phase::kPlanned, now_);
+  BeginPhase(incident, Phase::kSurvivorsQuiet, now_);
+  StoreIncident(job);
+}
+
+void Coordinator::NoteReturn(Job& job) {
+  Incident& incident = BeginIncident(job, Incident::Kind::kReturn, now_);
+  BeginPhase(incident, Phase::kDetected, now_);
+  EndPhase(incident, Phase::kDetected, now_);
+  BeginPhase(incident, Phase::kPlanned, now_);
+  BeginPhase(incident, Phase::kSurvivorsQuiet, now_);
+}
+
+void Coordinator::NoteExit(Job& job, int32_t rank, const RankExited& exited, job::FailureKind kind,
+                           const std::string& message) {
+  if (!job.incident.has_value() && job.state.incidents.empty()) return;
+  const bool open = job.incident.has_value();
+  Incident incident = open ? *job.incident : *job.state.incidents.back();
+  const bool known = incident.cause.signal != 0 || incident.cause.exit_code != 0;
+  if (incident.kind != Incident::Kind::kLoss || incident.cause.rank != rank || known) return;
+  incident.cause.kind = kind;
+  incident.cause.signal = exited.signal;
+  incident.cause.exit_code = exited.exit_code;
+  incident.cause.message = message;
+  AddEvidence(incident, message);
+  const bool told = incident.Has(Phase::kFirstStep);
+  job.incident = std::move(incident);
+  StoreIncident(job);
+  if (told) job.incidents_unwritten.insert(job.incident->number);
+  if (!open) job.incident.reset();
+  TellIncidents(job);
+}
+
+void Coordinator::NotePlanned(Job& job, const PlanSummary& plan) {
+  if (!job.incident.has_value()) return;
+  Incident& incident = *job.incident;
+  incident.to = job.state.epoch;
+  incident.changes = plan::Joined(incident.changes, plan.changes);
+  incident.not_safe = plan.single_home;
+  NoteRanks(*job.recovery, incident);
+  EndPhase(incident, Phase::kPlanned, now_);
+  BeginPhase(incident, Phase::kCommunicatorsReady, now_);
+  StoreIncident(job);
+}
+
+void Coordinator::NoteBegan(Job& job, int64_t step) {
+  if (!job.incident.has_value()) return;
+  Incident& incident = *job.incident;
+  incident.decided_step = step;
+  const int64_t begun = job.last_step.has_value() ? job.last_step->step : 0;
+  const int64_t last = std::min(std::max(step + 1, begun), job.state.request->steps);
+  incident.steps_redone = std::max<int64_t>(0, last - step);
+  EndPhase(incident, Phase::kSurvivorsQuiet, now_);
+  BeginPhase(incident, Phase::kStateMoved, now_);
+  BeginPhase(incident, Phase::kSafeAgain, now_);
+  StoreIncident(job);
+}
+
+// The rank counts from when it got the assignment, which is so long ago as it took to be ready.
+void Coordinator::NoteReady(Job& job, int32_t rank, const RankReady& report) {
+  const bool again = job.run->ranks[static_cast<size_t>(rank)].ready;
+  if (!job.incident.has_value() || !job.recovery.has_value() || again) return;
+  Incident& incident = *job.incident;
+  const Instant assigned = now_ - absl::Seconds(report.ready);
+  if (report.ready > 0) {
+    const Instant has_state = assigned + absl::Seconds(report.state);
+    ExtendPhase(incident, Phase::kCommunicatorsReady, assigned + absl::Seconds(report.connected),
+                rank);
+    ExtendPhase(incident, Phase::kStateMoved, has_state, rank);
+    BeginPhase(incident, Phase::kResumed, has_state);
+    std::optional<int64_t>& begin = incident[Phase::kResumed].begin;
+    begin = std::min(*begin, absl::ToInt64Microseconds(has_state - incident.detected));
+  }
+  ExtendPhase(incident, Phase::kResumed, now_, rank);
+}
+
+// All ranks are ready.
+void Coordinator::NoteResumed(Job& job) {
+  if (!job.incident.has_value()) return;
+  Incident& incident = *job.incident;
+  if (job.recovery.has_value()) {
+    NoteRanks(*job.recovery, incident);
+    EndPhase(incident, Phase::kResumed, now_, incident[Phase::kResumed].slowest);
+    BeginPhase(incident, Phase::kFirstStep, now_);
+  }
+  const std::string summary = Summary(incident), verdict = Verdict(incident);
+  StoreIncident(job);
+  if (!incident.lost.empty() || incident.returned.empty())
+    Commit(job, EventRecorded{"Recovered", summary, job.state.epoch});
+  if (!incident.returned.empty()) Commit(job, EventRecorded{"Returned", summary, job.state.epoch});
+  if (!verdict.empty()) Commit(job, EventRecorded{"Verdict", verdict, job.state.epoch});
+}
+
+void Coordinator::NoteFirstStep(Job& job, int32_t rank) {
+  job.reporter = rank;
+  if (job.recovery.has_value()) return;
+  // Until there is a layout without who is lost, steps are of the one before.
+  const bool awaited = job.incident.has_value() && job.incident->Has(Phase::kPlanned) &&
+                       !job.incident->Has(Phase::kFirstStep);
+  if (awaited) {
+    EndPhase(*job.incident, Phase::kFirstStep, now_);
+    // A coordinator before this one did not live to say so.
+    if (!job.incident->Has(Phase::kResumed)) NoteResumed(job);
+    job.incidents_unwritten.insert(job.incident->number);
+    NoteSafe(job, -1);
+    StoreIncident(job);
+    if (job.incident->IsClosed()) job.incident.reset();
+  }
+  TellIncidents(job);
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankSafe& report) {
+  if (job.state.IsTerminal()) return;
+  job.run->ranks[static_cast<size_t>(rank)].safe = true;
+  if (!job.incident.has_value()) return;
+  if (!report.why_not.empty() && job.incident->not_safe.empty())
+    job.incident->not_safe = absl::StrCat("rank ", rank, ": ", report.why_not);
+  const bool was_closed = job.incident->IsClosed();
+  NoteSafe(job, rank);
+  if (was_closed || !job.incident->IsClosed()) return;
+  job.incidents_unwritten.insert(job.incident->number);
+  StoreIncident(job);
+  job.incident.reset();
+  TellIncidents(job);
+}
+
+void Coordinator::NoteSafe(Job& job, int32_t rank) {
+  Incident& incident = *job.incident;
+  if (!incident.not_safe.empty() || incident.Has(Phase::kSafeAgain)) return;
+  if (!incident[Phase::kSafeAgain].begin.has_value()) return;
+  if (!job.run->AllUsed([](const RankState& state) { return state.safe; })) return;
+  EndPhase(incident, Phase::kSafeAgain, now_, rank);
+}
+
+void Coordinator::CloseIncident(Job& job, const std::string& why) {
+  if (!job.incident.has_value()) return;
+  if (!job.incident->Has(Phase::kSafeAgain) && job.incident->not_safe.empty())
+    job.incident->not_safe = why;
+  job.incidents_unwritten.insert(job.incident->number);
+  StoreIncident(job);
+  job.incident.reset();
+}
+
+void Coordinator::StoreIncident(Job& job) {
+  const auto incident = std::make_shared<const Incident>(*job.incident);
+  Commit(job, IncidentNoted{incident});
+  Tell(job, Action(PublishIncident{job.state.id, incident}));
+}
+
+void Coordinator::TellIncidents(Job& job) {
+  if (job.incidents_unwritten.empty() || !job.run.has_value() || job.recovery.has_value()) return;
+  const Team* team = job.reporter < 0 ? nullptr : job.run->TeamOfRank(job.reporter);
+  if (team == nullptr || !job.run->ranks[static_cast<size_t>(job.reporter)].used) return;
+  const auto node = nodes_.find(team->node);
+  if (node == nodes_.end() || job.state.request->output.empty()) return;
+  const std::set<int64_t> numbers = std::exchange(job.incidents_unwritten, {});
+  for (const IncidentPtr& incident : job.state.incidents) {
+    if (!numbers.contains(incident->number)) continue;
+    Tell(job, NodeCommand{team->node, node->second.incarnation,
+                          WriteIncident{.job = job.state.id,
+                                        .epoch = job.state.epoch,
+                                        .rank = job.reporter,
+                                        .output = job.state.request->output,
+                                        .incident = incident}});
+  }
+}
+
+void Coordinator::ResumeIncident(Job& job) {
+  const std::vector<IncidentPtr>& known = job.state.incidents;
+  if (job.state.phase != job::JobPhase::kRunning || known.empty()) return;
+  if (!known.back()->IsClosed()) job.incident = *known.back();
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,71 @@
+// coordinator/machine/coordinator_options.h: how long a coordinator waits for others, and how much
+// it takes from them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace phalanx::coordinator {
+
+struct CoordinatorOptions {
+  uint64_t store = 0;  // identity of the store; 0: it has none
+  // Silence, or absence, after which a node has lost its ranks.
+  absl::Duration heartbeat_timeout = absl::Seconds(15);
+  // Assigned until all ranks are ready: past it the job fails and names those that are not.
+  absl::Duration start_timeout = absl::Minutes(10);
+  // Without any progress of the nodes that prepare data: past it the job fails and names them.
+  absl::Duration prepare_timeout = absl::Minutes(10);
+  // A process that asks for the name of a connected node is refused once the node's own process is
+  // heard so much later: what a dead one had sent has come in by then.
+  absl::Duration name_grace = absl::Seconds(1);
+  // What a cancelled or a failed job's ranks get to end in good order.
+  absl::Duration cancel_grace = absl::Seconds(10);
+  absl::Duration failure_grace = absl::Seconds(2);
+  // How long a rank's report about a peer waits for better evidence.
+  absl::Duration settle_delay = absl::Milliseconds(300);
+  // How long the verdict on a rank that has died waits for how it ended, where nothing is won by
+  // haste.
+  absl::Duration exit_timeout = absl::Seconds(5);
+  // For ranks that are left to leave an epoch in: who has not by then is lost, too.
+  absl::Duration quiet_timeout = absl::Seconds(5);
+  // For devices to be back without which a job cannot go on: then it fails.
+  absl::Duration hold_timeout = absl::Minutes(10);
+  // How long reports of ranks that are gone may follow their worker's return.
+  absl::Duration report_grace = absl::Seconds(2);
+  // For a rank to publish a checkpoint in: past it the job goes on, or ends, without.
+  absl::Duration publish_timeout = absl::Minutes(2);
+  // What a job has to end with a checkpoint in before its last step: past it it ends anyhow.
+  absl::Duration end_grace = absl::Minutes(2);
+  // Rendezvous entries gather for so long before they are forwarded.
+  absl::Duration rendezvous_delay = absl::Milliseconds(2);
+  // Bytes of the rendezvous of one epoch; more than correct ranks ever say.
+  size_t rendezvous_bytes_max = 256 << 20;
+  // Progress is stored at most so often.
+  absl::Duration step_record_interval = absl::Seconds(5);
+  // A node that is away for so long is forgotten, and so are the ranks that it had of jobs that
+  // have ended; one that holds a job that goes on is kept.
+  absl::Duration node_forget_delay = absl::Hours(1);
+  // Jobs that have not ended; past it a submit is refused.
+  int64_t live_jobs_max = 10'000;
+  // Bytes of the documents and labels of jobs that have not ended; past it a submit is refused.
+  int64_t live_request_bytes_max = 512 << 20;
+  // Events that ranks may add to a job, and beside them corrupt samples that get an event each;
+  // other events are dropped past it, corrupt samples still counted.
+  int64_t rank_events_max = 10'000;
+  // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
+  int64_t corrupt_bytes_max = 1 << 20;
+  // What may wait for the store, and its bytes, before reports that can be spared are spared: steps
+  // (only the newest is told when the store is back) and events of ranks (left out and counted).
+  size_t held_max = 65'536;
+  int64_t held_bytes_max = 64 << 20;
+  // Faults are brought about on demand.
+  bool allow_inject = false;
+  // Plans that are ordered and not answered; while there are more no job leaves the queue. Each
+  // carries its document. No plan takes more than some five seconds of a core, since documents are
+  // bounded by their planning load (core/job/graph.h), so the number bounds the time too.
+  size_t plans_max = 128;
+};
+
+}  // namespace phalanx::coordinator

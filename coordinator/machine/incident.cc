@@ -1,0 +1,211 @@
+#include "coordinator/machine/incident.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "core/base/cut_text.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+using Phase = Incident::Phase;
+
+constexpr size_t kLineBytesMax = 512;
+constexpr size_t kRanksNamedMax = 16;
+
+constexpr absl::string_view kPhaseNames[] = {
+    "detected",    "planned", "survivors_quiet", "communicators_ready",
+    "state_moved", "resumed", "first_step",      "safe_again"};
+static_assert(std::size(kPhaseNames) == Incident::kPhases);
+
+std::string FirstLine(absl::string_view text) {
+  return CutText(std::string(text.substr(0, text.find('\n'))), kLineBytesMax);
+}
+
+int64_t Since(const Incident& incident, Instant at) {
+  return std::max<int64_t>(0, absl::ToInt64Microseconds(at - incident.detected));
+}
+
+std::string RanksText(const std::vector<int32_t>& ranks) {
+  const size_t named = std::min(ranks.size(), kRanksNamedMax);
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+      named < ranks.size() ? absl::StrCat(" and ", ranks.size() - named, " others") : "");
+}
+
+// "rank 3 (node b, GPU 1)".
+std::string Subject(const Incident& incident) {
+  const FailureCause& cause = incident.cause;
+  std::string where = cause.node.empty() ? "" : absl::StrCat("node ", cause.node);
+  if (incident.device >= 0) {
+    absl::StrAppend(&where, where.empty() ? "" : ", ",
+                    incident.device_kind == job::DeviceKind::kGpu ? "GPU " : "slot ",
+                    incident.device);
+  }
+  return absl::StrCat("rank ", cause.rank, where.empty() ? "" : absl::StrCat(" (", where, ")"));
+}
+
+bool IsOfRank(FailureKind kind) {
+  return kind != FailureKind::kNodeLost && kind != FailureKind::kNodeUnreachable &&
+         kind != FailureKind::kNodeStopped && kind != FailureKind::kRanksLost &&
+         kind != FailureKind::kStartFailed && kind != FailureKind::kStateLost;
+}
+
+// "rank 3 (node b, GPU 1) died: XID 79", "node b is lost: its session broke".
+std::string WhatHappened(const Incident& incident) {
+  const FailureCause& cause = incident.cause;
+  if (incident.kind == Incident::Kind::kReturn)
+    return absl::StrCat(RanksText(incident.returned), " came back");
+  const std::string message = FirstLine(cause.message);
+  if (cause.rank < 0 || !IsOfRank(cause.kind))
+    return message.empty() ? std::string(job::ToString(cause.kind)) : message;
+  const std::string subject = Subject(incident);
+  absl::string_view rest = message;
+  const std::string on_node = absl::StrCat("rank ", cause.rank, " on node ", cause.node, " ");
+  if (absl::ConsumePrefix(&rest, on_node)) return absl::StrCat(subject, " ", rest);
+  const std::string of_rank = absl::StrCat("rank ", cause.rank);
+  if (absl::StartsWith(message, absl::StrCat(of_rank, " "))) {
+    absl::ConsumePrefix(&rest, of_rank);
+    return absl::StrCat(subject, rest);
+  }
+  absl::ConsumePrefix(&rest, absl::StrCat(of_rank, ": "));
+  const absl::string_view verb = cause.kind == FailureKind::kDeviceFailed ? " died: "
+                                 : cause.kind == FailureKind::kPeerLost   ? " was lost: "
+                                                                          : " failed: ";
+  return absl::StrCat(subject, verb, rest.empty() ? job::ToString(cause.kind) : rest);
+}
+
+// "step 181 redone", "steps 161 to 181 redone"; empty: none.
+std::string RedoneText(const Incident& incident) {
+  if (incident.steps_redone <= 0) return "";
+  const int64_t first = incident.decided_step + 1, last = first + incident.steps_redone - 1;
+  if (first == last) return absl::StrCat("step ", first, " redone");
+  return absl::StrCat("steps ", first, " to ", last, " redone");
+}
+
+std::string SecondsText(int64_t microseconds) {
+  const double seconds = static_cast<double>(microseconds) / 1e6;
+  return absl::StrFormat(seconds < 0.1 ? "%.3f s" : seconds < 10 ? "%.1f s" : "%.0f s", seconds);
+}
+
+}  // namespace
+
+absl::string_view ToString(Phase phase) { return kPhaseNames[static_cast<size_t>(phase)]; }
+
+std::optional<Phase> ParseIncidentPhase(absl::string_view name) {
+  for (size_t i = 0; i < Incident::kPhases; ++i) {
+    if (kPhaseNames[i] == name) return static_cast<Phase>(i);
+  }
+  return std::nullopt;
+}
+
+absl::string_view ToString(Incident::Kind kind) {
+  return kind == Incident::Kind::kReturn ? "return" : "loss";
+}
+
+absl::string_view ToString(Incident::Confidence confidence) {
+  return confidence == Incident::Confidence::kLikely ? "likely" : "certain";
+}
+
+Incident::Confidence ConfidenceOf(FailureKind kind, bool accused) {
+  switch (kind) {
+    case FailureKind::kPeerLost:
+    case FailureKind::kNodeUnreachable:
+    case FailureKind::kRankHung:
+    case FailureKind::kStartTimeout:
+      return Incident::Confidence::kLikely;
+    case FailureKind::kNodeLost:  // its silence, or a broken session and broken connections
+                                  // together
+      return accused ? Incident::Confidence::kCertain : Incident::Confidence::kLikely;
+    default:
+      return Incident::Confidence::kCertain;
+  }
+}
+
+void AddEvidence(Incident& incident, absl::string_view line) {
+  std::vector<std::string>& all = incident.evidence;
+  std::string text = FirstLine(line);
+  if (text.empty() || all.size() >= kEvidenceMax) return;
+  if (std::find(all.begin(), all.end(), text) == all.end()) all.push_back(std::move(text));
+}
+
+void BeginPhase(Incident& incident, Phase phase, Instant at) {
+  Incident::Span& span = incident[phase];
+  if (!span.begin.has_value()) span.begin = Since(incident, at);
+}
+
+void EndPhase(Incident& incident, Phase phase, Instant at, int32_t slowest) {
+  BeginPhase(incident, phase, at);
+  Incident::Span& span = incident[phase];
+  span.end = std::max(*span.begin, Since(incident, at));
+  span.slowest = slowest;
+}
+
+void ExtendPhase(Incident& incident, Phase phase, Instant at, int32_t slowest) {
+  const Incident::Span& span = incident[phase];
+  if (!span.end.has_value() || *span.end < Since(incident, at))
+    EndPhase(incident, phase, at, slowest);
+}
+
+void Reopen(Incident& incident) {
+  for (const Phase phase : {Phase::kPlanned, Phase::kSurvivorsQuiet}) {
+    incident[phase].end.reset();
+    incident[phase].slowest = -1;
+  }
+  for (const Phase phase : {Phase::kCommunicatorsReady, Phase::kStateMoved, Phase::kResumed,
+                            Phase::kFirstStep, Phase::kSafeAgain}) {
+    incident[phase] = {};
+  }
+}
+
+std::string Summary(const Incident& incident) {
+  std::vector<std::string> middle;
+  if (std::string redone = RedoneText(incident); !redone.empty())
+    middle.push_back(std::move(redone));
+  const std::vector<int32_t>& lost = incident.lost;
+  const bool told = lost.size() == 1 && lost.front() == incident.cause.rank;
+  if (!lost.empty() && !told) middle.push_back(absl::StrCat("without ", RanksText(lost)));
+  if (!incident.returned.empty() && incident.kind == Incident::Kind::kLoss)
+    middle.push_back(absl::StrCat(RanksText(incident.returned), " came back"));
+  for (std::string& words : plan::ToWords(incident.changes)) middle.push_back(std::move(words));
+  std::string text = WhatHappened(incident);
+  if (!middle.empty()) absl::StrAppend(&text, "; ", absl::StrJoin(middle, ", "));
+  const std::optional<int64_t>& resumed = incident[Phase::kResumed].end;
+  const std::optional<int64_t>& back =
+      resumed.has_value() ? resumed : incident[Phase::kFirstStep].end;
+  if (back.has_value()) return absl::StrCat(text, "; back after ", SecondsText(*back));
+  return absl::StrCat(text, incident.not_safe.empty() ? "; going on" : "; not gone on from");
+}
+
+std::string Verdict(const Incident& incident) {
+  if (incident.kind == Incident::Kind::kReturn) return "";
+  const FailureCause& cause = incident.cause;
+  std::string text = absl::StrCat(job::ToString(cause.kind), " (", ToString(incident.confidence),
+                                  "): ", WhatHappened(incident));
+  if (!IsOfRank(cause.kind) && cause.rank >= 0)
+    absl::StrAppend(&text, "; first ", Subject(incident));
+  if (!incident.evidence.empty())
+    absl::StrAppend(&text, "; evidence: ", absl::StrJoin(incident.evidence, " | "));
+  return absl::StrCat(text, "; what to do: ", job::NextAfter(cause.kind, cause.signal));
+}
+
+void Keep(std::vector<IncidentPtr>& incidents, IncidentPtr incident) {
+  const auto known =
+      std::find_if(incidents.begin(), incidents.end(),
+                   [&](const IncidentPtr& other) { return other->number == incident->number; });
+  if (known != incidents.end()) {
+    *known = std::move(incident);
+    return;
+  }
+  incidents.push_back(std::move(incident));
+  if (incidents.size() > kIncidentsMax) incidents.erase(incidents.begin());
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,283 @@
+// What befalls a job, as it is recorded and told.
+#include "coordinator/machine/incident.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/machine/recovering.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+using job::JobPhase;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using Phase = Incident::Phase;
+
+using Times = std::pair<std::optional<int64_t>, std::optional<int64_t>>;
+
+Times TimesOf(const Incident& incident, Phase phase) {
+  return {incident[phase].begin, incident[phase].end};
+}
+
+class IncidentTest : public RecoveringTest {
+ protected:
+  // A job that has steps enough, and stays without whom it lost.
+  JobId TrainAlone() {
+    node_ = h_.Open("n", 3);
+    JobRequest request = *AJobThatRecovers("a", 3);
+    request.rejoins = false;
+    request.output = "/out";
+    const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+    h_.commands.clear();
+    return job;
+  }
+  // Rank 1 dies at 0 ms, the plan is there at 20 ms, others are quiet at 25 ms, behind step 5.
+  void Lose(JobId job) {
+    Step(job, 5, 1);
+    h_.plans_held = true;
+    h_.Report(node_, job, 1, RankDied{});
+    h_.Advance(absl::Milliseconds(20));
+    h_.plans_held = false;
+    h_.AnswerPlans();
+    h_.Commit();
+    h_.Report(node_, job, 0, Quiet(5));
+    h_.Advance(absl::Milliseconds(5));
+    h_.Report(node_, job, 2, Quiet(5, 2));
+  }
+  // Ready at 125 and at 135 ms.
+  void Resume(JobId job, int64_t epoch = 2) {
+    h_.Advance(absl::Milliseconds(100));
+    h_.Report(node_, job, 0, RankReady{.connected = 0.03, .state = 0.08, .ready = 0.09}, epoch);
+    h_.Advance(absl::Milliseconds(10));
+    h_.Report(node_, job, 2, RankReady{.connected = 0.02, .state = 0.1, .ready = 0.11}, epoch);
+  }
+  const Incident& Last(JobId job) { return *h_.incidents[job].back(); }
+};
+
+TEST_F(IncidentTest, KilledRank_IsRecordedFromTheFirstEvidenceUntilStateIsSafe) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  h_.Report(node_, job, 1, RankExited{.signal = 9, .log_tail = "step 5"});
+  Resume(job);
+  EXPECT_THAT(h_.Commands<WriteIncident>(node_), IsEmpty()) << "no step is decided behind it";
+  h_.Advance(absl::Milliseconds(5));
+  Step(job, 6, 2);
+  ASSERT_THAT(h_.incidents[job], SizeIs(1));
+  const Incident first = Last(job);
+  EXPECT_EQ(first.number, 1);
+  EXPECT_EQ(first.kind, Incident::Kind::kLoss);
+  EXPECT_EQ(first.from, Epoch{1});
+  EXPECT_EQ(first.to, Epoch{2});
+  EXPECT_EQ(first.cause.kind, FailureKind::kRankKilled);
+  EXPECT_EQ(first.cause.rank, 1);
+  EXPECT_EQ(first.cause.signal, 9);
+  EXPECT_EQ(first.device, 1);
+  EXPECT_EQ(first.confidence, Incident::Confidence::kCertain);
+  EXPECT_THAT(first.evidence, ElementsAre("rank 1 on node n died",
+                                          "rank 1 on node n was killed by signal 9 (SIGKILL)"));
+  EXPECT_THAT(first.lost, ElementsAre(1));
+  EXPECT_THAT(plan::ToWords(first.changes), ElementsAre("language dp 3 -> 2"));
+  EXPECT_EQ(first.decided_step, 5);
+  EXPECT_EQ(first.steps_redone, 1);
+  EXPECT_EQ(TimesOf(first, Phase::kDetected), Times(0, 0));
+  EXPECT_EQ(TimesOf(first, Phase::kPlanned), Times(0, 20'000));
+  EXPECT_EQ(TimesOf(first, Phase::kSurvivorsQuiet), Times(0, 25'000));
+  EXPECT_EQ(TimesOf(first, Phase::kCommunicatorsReady), Times(20'000, 65'000));
+  EXPECT_EQ(first[Phase::kCommunicatorsReady].slowest, 0);
+  EXPECT_EQ(TimesOf(first, Phase::kStateMoved), Times(25'000, 125'000));
+  EXPECT_EQ(first[Phase::kStateMoved].slowest, 2);
+  EXPECT_EQ(TimesOf(first, Phase::kResumed), Times(115'000, 135'000));
+  EXPECT_EQ(first[Phase::kResumed].slowest, 2);
+  EXPECT_EQ(TimesOf(first, Phase::kFirstStep), Times(135'000, 140'000));
+  EXPECT_EQ(TimesOf(first, Phase::kSafeAgain), Times(25'000, std::nullopt));
+  ASSERT_THAT(h_.Commands<WriteIncident>(node_), SizeIs(1));
+  const WriteIncident write = h_.Commands<WriteIncident>(node_)[0].second;
+  EXPECT_EQ(write.rank, 0) << "that reports steps";
+  EXPECT_EQ(write.output, "/out");
+  EXPECT_EQ(*write.incident, first);
+
+  h_.Report(node_, job, 0, RankSafe{}, 2);
+  h_.Advance(absl::Milliseconds(50));
+  h_.Report(node_, job, 2, RankSafe{}, 2);
+  EXPECT_EQ(TimesOf(Last(job), Phase::kSafeAgain), Times(25'000, 190'000));
+  EXPECT_EQ(Last(job)[Phase::kSafeAgain].slowest, 2);
+  ASSERT_THAT(h_.Commands<WriteIncident>(node_), SizeIs(2)) << "it is written again";
+  EXPECT_EQ(*h_.Commands<WriteIncident>(node_)[1].second.incident, Last(job));
+  EXPECT_EQ(*h_.State(job).incidents.back(), Last(job));
+  h_.Report(node_, job, 2, RankSafe{}, 2);  // said again
+  EXPECT_THAT(h_.Commands<WriteIncident>(node_), SizeIs(2));
+}
+
+TEST_F(IncidentTest, EventAndWhy_SayTheSameSentenceAndTheVerdict) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  h_.Report(node_, job, 1, RankExited{.signal = 9});
+  Resume(job);
+  const std::string sentence =
+      "rank 1 (node n, slot 1) was killed by signal 9 (SIGKILL); step 6 redone, language dp 3 -> "
+      "2; back after 0.1 s";
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(sentence));
+  EXPECT_THAT(Events(job, "Verdict"),
+              ElementsAre(AllOf(StartsWith("RankKilled (certain): rank 1 (node n, slot 1) was "),
+                                HasSubstr("; evidence: rank 1 on node n died | "),
+                                HasSubstr("; what to do: "))));
+  EXPECT_THAT(h_.Explain(job), AllOf(Contains("incident 1: " + sentence),
+                                     Contains(StartsWith("its verdict: RankKilled (certain): "))));
+}
+
+TEST_F(IncidentTest, ExitThatIsToldLate_IsWrittenToo) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(StartsWith("rank 1 (node n, slot 1) died; ")));
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankSafe{}, 2);
+  Step(job, 6, 2);
+  ASSERT_TRUE(Last(job).IsClosed());
+  h_.Report(node_, job, 1, RankExited{.signal = 9});
+  EXPECT_EQ(Last(job).cause.signal, 9);
+  EXPECT_THAT(h_.Commands<WriteIncident>(node_), SizeIs(2));
+  h_.Report(node_, job, 1, RankExited{.signal = 9});
+  EXPECT_THAT(h_.Commands<WriteIncident>(node_), SizeIs(2));
+}
+
+TEST_F(IncidentTest, SeveralLossesOnTheWay_AreOneIncident) {
+  const JobId job = TrainAlone();
+  Step(job, 5, 1);
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(5));
+  h_.Advance(absl::Milliseconds(30));
+  h_.Report(node_, job, 2, kKilled);
+  h_.Report(node_, job, 0, RankReady{}, 3);
+  Step(job, 6, 3);
+  ASSERT_THAT(h_.incidents[job], SizeIs(1));
+  EXPECT_EQ(Last(job).from, Epoch{1});
+  EXPECT_EQ(Last(job).to, Epoch{3});
+  EXPECT_EQ(Last(job).cause.rank, 1) << "the first";
+  EXPECT_THAT(Last(job).lost, ElementsAre(1, 2));
+  EXPECT_THAT(Last(job).evidence, SizeIs(2));
+  EXPECT_THAT(plan::ToWords(Last(job).changes), ElementsAre("language dp 3 -> 1"));
+  EXPECT_EQ(TimesOf(Last(job), Phase::kPlanned), Times(0, 30'000));
+  EXPECT_EQ(TimesOf(Last(job), Phase::kCommunicatorsReady), Times(30'000, std::nullopt))
+      << "ranks of before say nothing of it";
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("without ranks 1, 2, ")));
+}
+
+TEST_F(IncidentTest, AccusationsThatWait_BeginItAndAreItsEvidence) {
+  const JobId job = TrainAlone();
+  h_.Report(node_, job, 0,
+            RankError{.kind = FailureKind::kPeerLost, .accused = 1, .message = "closed"});
+  h_.Report(node_, job, 2,
+            RankError{.kind = FailureKind::kPeerLost, .accused = 1, .message = "closed"});
+  h_.Advance(absl::Milliseconds(300));
+  ASSERT_THAT(h_.incidents[job], SizeIs(1));
+  EXPECT_EQ(TimesOf(Last(job), Phase::kDetected), Times(0, 300'000));
+  EXPECT_EQ(Last(job).confidence, Incident::Confidence::kLikely);
+  EXPECT_THAT(Last(job).evidence,
+              ElementsAre("rank 0 on node n lost its connection to rank 1 on node n: closed",
+                          "rank 2 on node n lost its connection to rank 1 on node n: closed"));
+}
+
+TEST_F(IncidentTest, CoordinatorThatRestartsOnTheWay_GoesOnWithWhatWasKnown) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  h_.Advance(absl::Milliseconds(5));
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}}, 10);
+  ASSERT_THAT(h_.incidents[job], SizeIs(1)) << "the new one tells it";
+  Step(job, 6, 2);
+  EXPECT_EQ(Last(job).number, 1);
+  EXPECT_EQ(Last(job).cause.rank, 1);
+  EXPECT_EQ(TimesOf(Last(job), Phase::kSurvivorsQuiet), Times(0, 25'000));
+  EXPECT_TRUE(Last(job).Has(Phase::kFirstStep));
+  EXPECT_FALSE(Last(job).Has(Phase::kCommunicatorsReady)) << "that was not heard";
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  EXPECT_THAT(h_.Commands<WriteIncident>(node_), SizeIs(1));
+}
+
+TEST_F(IncidentTest, CoordinatorThatRestartsBeforeOthersAreQuiet_KeepsTheCause) {
+  const JobId job = TrainAlone();
+  Step(job, 5, 1);
+  h_.Report(node_, job, 1, kKilled);
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}}, 10);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(5, rank));
+  Resume(job);
+  Step(job, 6, 2);
+  EXPECT_EQ(Last(job).cause.rank, 1);
+  EXPECT_TRUE(Last(job).Has(Phase::kStateMoved));
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(StartsWith("rank 1 (node n, slot 1) was ")));
+  EXPECT_THAT(h_.incidents[job], SizeIs(1));
+}
+
+TEST_F(IncidentTest, RankThatComesBack_IsAnIncidentOfItsOwnAndEndsTheOneBefore) {
+  const JobId job = Train();
+  Lose(job);
+  Resume(job);
+  Step(job, 6, 2);  // so rank 1 is taken back at once
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  ASSERT_THAT(h_.incidents[job], SizeIs(2));
+  EXPECT_EQ(h_.incidents[job][0]->not_safe, "incident 2 came before");
+  EXPECT_EQ(Last(job).kind, Incident::Kind::kReturn);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(6, rank), 2);
+  for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, 3);
+  Step(job, 7, 3);
+  EXPECT_THAT(Last(job).returned, ElementsAre(1));
+  EXPECT_THAT(plan::ToWords(Last(job).changes), ElementsAre("language dp 2 -> 3"));
+  EXPECT_THAT(Events(job, "Returned"),
+              ElementsAre(StartsWith("rank 1 came back; step 7 redone, language dp 2 -> 3; back")));
+  EXPECT_EQ(Verdict(Last(job)), "");
+}
+
+TEST_F(IncidentTest, StateThatGetsNoSecondHome_IsNotWaitedFor) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  h_.Report(node_, job, 2, RankSafe{"no memory"}, 2);
+  Step(job, 6, 2);
+  EXPECT_EQ(Last(job).not_safe, "rank 2: no memory");
+  EXPECT_TRUE(Last(job).IsClosed());
+}
+
+TEST_F(IncidentTest, JobThatEndsMeanwhile_SaysWhySafetyIsNotKnown) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankSucceeded{10}, 2);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kSucceeded);
+  EXPECT_THAT(Last(job).not_safe, StartsWith("the job ended: all ranks have done 10 steps"));
+}
+
+TEST_F(IncidentTest, OldestOfMany_AreLetGo) {
+  std::vector<IncidentPtr> incidents;
+  for (int64_t number = 1; number <= 70; ++number)
+    Keep(incidents, std::make_shared<const Incident>(Incident{.number = number}));
+  EXPECT_THAT(incidents, SizeIs(kIncidentsMax));
+  EXPECT_EQ(incidents.front()->number, 7);
+}
+
+TEST(SummaryTest, DeviceOfAGpu_DiedOfItsError) {
+  Incident incident{.cause = {.kind = FailureKind::kDeviceFailed,
+                              .rank = 3,
+                              .node = "b",
+                              .message = "rank 3: XID 79\nand its log"},
+                    .device_kind = job::DeviceKind::kGpu,
+                    .device = 1,
+                    .lost = {3},
+                    .changes = {{"vision", -1, 4, 3}, {"language", 1, 2, 1}},
+                    .decided_step = 180,
+                    .steps_redone = 1};
+  EndPhase(incident, Phase::kResumed, incident.detected + absl::Milliseconds(912));
+  EXPECT_EQ(Summary(incident),
+            "rank 3 (node b, GPU 1) died: XID 79; step 181 redone, vision dp 4 -> 3, language tp 2 "
+            "-> 1 in replica 1; back after 0.9 s");
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
