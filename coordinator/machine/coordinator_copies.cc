@@ -69,6 +69,7 @@ void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
   ChargeNodes(job);
   AwaitCopies(job);
   AssignAll(job);
+  NotePlanned(job, plan);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankCopies& report) {
@@ -106,6 +107,7 @@ void Coordinator::BeginFromCopies(Job& job, const ChosenCopies& chosen) {
   Commit(job, EpochBegan{job.state.epoch, chosen.start, chosen.epoch});
   NoteDecided(job, chosen.start);
   for (const Team& team : job.run->teams) TellBegin(job, team);
+  NoteBegan(job, step);
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);
 }
 
