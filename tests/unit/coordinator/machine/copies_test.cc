@@ -74,7 +74,7 @@ TEST_F(CopiesTest, StateThatIsLost_ComesFromTheNewestStepOfWhichAllHaveCopies) {
   EXPECT_THAT(Events(job, "WentBack"), ElementsAre(HasSubstr("back to step 4, of which the nodes "
                                                              "have copies in memory: 2 steps are")));
   h_.Ready(node_, job, 0, 2, 3);
-  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("goes on behind step 4")));
+  EXPECT_THAT(Events(job, "Returned"), ElementsAre(HasSubstr("goes on behind step 4")));
   Step(job, 5, 3);
   EXPECT_EQ(h_.views[job]->last_step->step, 5);
   EXPECT_EQ(h_.State(job).copies_epoch, Epoch{1});
@@ -97,6 +97,7 @@ TEST_F(CopiesTest, DaemonThatIsGone_HasTakenItsCopiesWithIt) {
   Step(job, 6, 1);
   node_ = h_.Replace("n", 2, 2);
   h_.Advance(absl::Seconds(4));
+  h_.Prepare(node_);
   ASSERT_EQ(h_.State(job).epoch, Epoch{2}) << h_.State(job).reason;
   for (const int32_t rank : {0, 1}) h_.Report(node_, job, rank, kNoHome, 2);
   // There is no checkpoint either.
@@ -135,7 +136,7 @@ TEST_F(CopiesTest, RankThatIsLostOnTheWay_BeginsAgainFromTheSame) {
   for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})}, 5);
   EXPECT_EQ(Begun().start, Behind(5));
   h_.Ready(node_, job, 0, 2, 5);
-  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  EXPECT_THAT(Events(job, "Returned"), SizeIs(1));
 }
 
 TEST_F(CopiesTest, CoordinatorThatRestartsBeforeItIsKnownFromWhere_AsksAgain) {
