@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -78,6 +79,22 @@ int64_t HostMemory::Left() const {
   return available > 0 ? std::max<int64_t>(available - Promised(), 0) : -1;
 }
 
+bool HostMemory::IsEarlier(const Owner& a, const Owner& b) {
+  return std::get<0>(a) == std::get<0>(b) && std::get<1>(a) < std::get<1>(b) &&
+         std::get<2>(a) == std::get<2>(b);
+}
+
+bool HostMemory::TakeOver(const Owner& owner, int64_t bytes) {
+  const auto earlier = std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& entry) {
+    return IsEarlier(entry.first, owner) && entry.second.bytes == bytes;
+  });
+  if (earlier == buffers_.end()) return false;
+  auto taken = buffers_.extract(earlier);
+  taken.key() = owner;
+  buffers_.insert(std::move(taken));
+  return true;
+}
+
 absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch, int32_t rank,
                                                          int64_t bytes) {
   if (bytes < 1 || bytes > std::numeric_limits<int64_t>::max() / 4) {
@@ -91,9 +108,8 @@ absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch,
     buffers_.erase(known);
   }
   if (const int64_t left = Left(); left >= 0 && 2 * bytes > left) {
-    FreeIf([&](const Owner& other) {
-      return std::get<0>(other) == job && std::get<1>(other) < epoch && std::get<2>(other) == rank;
-    });
+    if (TakeOver(owner, bytes)) return BuffersOf(job, epoch, rank, bytes);
+    FreeIf([&](const Owner& other) { return IsEarlier(other, owner); });
   }
   if (const int64_t left = Left(); left >= 0 && 2 * bytes > left) {
     return absl::ResourceExhaustedError(

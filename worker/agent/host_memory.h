@@ -34,7 +34,8 @@ class HostMemory {
 
   // Descriptors of a rank's two buffers of `bytes` each in an epoch, those of before if they are as
   // large. What was given to others and not yet written by them counts as taken. Where there is no
-  // room beside what the rank had in earlier epochs, that is given up.
+  // room beside what the rank had in earlier epochs, that is given up: its buffers of that size
+  // become those of the epoch.
   // Errors: InvalidArgument for no bytes; ResourceExhausted, naming what is needed and there is.
   absl::StatusOr<std::array<int, 2>> BuffersOf(JobId job, Epoch epoch, int32_t rank, int64_t bytes);
   struct Pair {
@@ -61,6 +62,10 @@ class HostMemory {
     int64_t bytes = 0;  // of each
   };
   using Owner = std::tuple<JobId, Epoch, int32_t>;  // with the rank
+  // Whether `a` is the same rank in an earlier epoch.
+  static bool IsEarlier(const Owner& a, const Owner& b);
+  // Buffers of that size that the rank had earlier become the owner's; false: there are none.
+  bool TakeOver(const Owner& owner, int64_t bytes);
   template <typename Predicate>
   void FreeIf(Predicate predicate);
 

@@ -71,10 +71,11 @@ TEST_F(CopiesTest, StateThatIsLost_ComesFromTheNewestStepOfWhichAllHaveCopies) {
   EXPECT_EQ(Begun().copies->layout->epoch, Epoch{1});
   EXPECT_EQ(Begun().copies->plan_digest, "plan:2 on n");
   EXPECT_EQ(Begun().start, Behind(4));
-  EXPECT_THAT(Events(job, "WentBack"), ElementsAre(HasSubstr("back to step 4, of which the nodes "
-                                                             "have copies in memory: 2 steps are")));
+  EXPECT_THAT(Events(job, "WentBack"),
+              ElementsAre(HasSubstr("back to step 4, of which the nodes "
+                                    "have copies in memory: 2 steps are")));
   h_.Ready(node_, job, 0, 2, 3);
-  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("goes on behind step 4")));
+  EXPECT_THAT(Events(job, "Returned"), SizeIs(1));
   Step(job, 5, 3);
   EXPECT_EQ(h_.views[job]->last_step->step, 5);
   EXPECT_EQ(h_.State(job).copies_epoch, Epoch{1});
@@ -97,6 +98,7 @@ TEST_F(CopiesTest, DaemonThatIsGone_HasTakenItsCopiesWithIt) {
   Step(job, 6, 1);
   node_ = h_.Replace("n", 2, 2);
   h_.Advance(absl::Seconds(4));
+  h_.Prepare(node_);
   ASSERT_EQ(h_.State(job).epoch, Epoch{2}) << h_.State(job).reason;
   for (const int32_t rank : {0, 1}) h_.Report(node_, job, rank, kNoHome, 2);
   // There is no checkpoint either.
@@ -135,7 +137,7 @@ TEST_F(CopiesTest, RankThatIsLostOnTheWay_BeginsAgainFromTheSame) {
   for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})}, 5);
   EXPECT_EQ(Begun().start, Behind(5));
   h_.Ready(node_, job, 0, 2, 5);
-  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  EXPECT_THAT(Events(job, "Returned"), SizeIs(1));
 }
 
 TEST_F(CopiesTest, CoordinatorThatRestartsBeforeItIsKnownFromWhere_AsksAgain) {
@@ -193,9 +195,9 @@ TEST(ChooseCopiesTest, CopiesOfTheNewestEpochThatHasAny_AreChosen) {
   };
   EXPECT_FALSE(ChooseCopies(epochs, {}).has_value());
   EXPECT_FALSE(ChooseCopies(epochs, {{0, {{Copied(0, 1, {3})}}}}).has_value()) << "another plan";
-  const auto chosen = ChooseCopies(
-      epochs, {{0, {{pair(0, 2, {7, 6}), pair(0, 4, {9}), pair(2, 2, {6, 7})}}},
-               {1, {{pair(1, 1, {2, 3}), pair(1, 2, {6, 7}), pair(1, 4, {8})}}}});
+  const auto chosen =
+      ChooseCopies(epochs, {{0, {{pair(0, 2, {7, 6}), pair(0, 4, {9}), pair(2, 2, {6, 7})}}},
+                            {1, {{pair(1, 1, {2, 3}), pair(1, 2, {6, 7}), pair(1, 4, {8})}}}});
   ASSERT_TRUE(chosen.has_value());
   EXPECT_EQ(chosen->epoch, Epoch{2});
   EXPECT_EQ(chosen->start.step(), 7);

@@ -86,6 +86,18 @@ TEST(HostMemoryTest, NoRoomForTwoEpochs_LeavesThatOfTheLaterOne) {
   EXPECT_EQ(memory.bytes(), 4 * kBytes);
 }
 
+// Whoever has mapped them has not to let go of them first.
+TEST(HostMemoryTest, NoRoomForTwoEpochsOfOneSize_IsTheSameBuffersAgain) {
+  HostMemory memory([] { return 3 * kBytes; });
+  const auto first = memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto again = memory.BuffersOf(JobId{7}, Epoch{2}, 0, kBytes);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, *first);
+  EXPECT_TRUE(memory.PairsBefore(JobId{7}, Epoch{2}, {0}).empty());
+  EXPECT_EQ(memory.bytes(), 2 * kBytes);
+}
+
 TEST(HostMemoryTest, MoreThanTheNodeHas_IsRefusedAndTakesNothing) {
   HostMemory memory([] { return 2 * kBytes - 1; });
   const auto refused = memory.BuffersOf(JobId{7}, Epoch{1}, 4, kBytes);
