@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
+#include "coordinator/machine/recovery.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -10,14 +11,6 @@ namespace {
 uint64_t FirstBits(const std::string& plan_digest) {
   uint64_t bits = 0;
   return absl::SimpleHexAtoi(plan_digest.substr(0, 16), &bits) ? bits : 0;
-}
-
-// But for what is only told of a step, and may be no number.
-bool SameStart(const EpochStart& a, const EpochStart& b) {
-  return a.step() == b.step() && a.updates == b.updates &&
-         a.skipped_in_a_row == b.skipped_in_a_row && a.decision.has_value() &&
-         a.decision->verdict == b.decision->verdict &&
-         a.decision->gradient_scale == b.decision->gradient_scale;
 }
 
 // By step: those that all pairs of the epoch have, with the same start.

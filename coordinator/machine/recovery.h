@@ -43,6 +43,9 @@ struct Recovery {
 // "ranks 3, 4".
 std::string LostText(const Recovery& recovery);
 
+// But for what is only told of a step, and may be no number.
+bool SameStart(const EpochStart& a, const EpochStart& b);
+
 // From where the next epoch goes on: the last step that any of them knows to be decided, or that
 // was `reported`. Errors: Internal, naming ranks and step, where two know a step to be decided
 // differently, or where the state of one is of neither that step nor the one before.
