@@ -99,9 +99,8 @@ void Machine::Apply(const ProcessRan& event) {
   Process& process = found->second;
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
   const std::optional<absl::Duration> step = process.step_times.Slow();
-  const absl::Duration patience = step.has_value()
-                                      ? std::max(options_.hang_timeout_min, 10 * *step)
-                                      : options_.hang_timeout_start;
+  const absl::Duration patience = step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
+                                                   : options_.hang_timeout_start;
   const bool before = std::exchange(process.stands_still, event.stands_still);
   if (!event.stands_still) {
     process.hung_at = now_ + patience;
