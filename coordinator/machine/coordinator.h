@@ -290,6 +290,8 @@ class Coordinator {
   // Of the epoch that a recovery goes on from.
   void OnEarlierReport(Job& job, const RankReported& event);
   void OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report);
+  // The processes of the node are gone.
+  static void EndSilence(Job& job, const NodeName& node);
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);
   void OnQuietDeadline(Job& job);

@@ -17,6 +17,20 @@ constexpr size_t kWrittenMax = 4;  // checkpoints that wait for parts or for the
 
 }  // namespace
 
+void Coordinator::NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice) {
+  if (!choice.has_value()) return;
+  for (const std::string& one : choice->passed_over) {
+    Commit(job, EventRecorded{"CheckpointPassedOver", one, job.state.epoch});
+  }
+  job.run->checkpoint = choice->checkpoint;
+  Commit(job, EventRecorded{"Resumed",
+                            choice->checkpoint.has_value()
+                                ? absl::StrCat("behind step ", choice->checkpoint->step, ", from ",
+                                               choice->checkpoint->path)
+                                : "there is no checkpoint: training begins with its first step",
+                            job.state.epoch});
+}
+
 void Coordinator::OnReport(Job& job, int32_t rank, const RankCheckpointPart& report) {
   Run& run = *job.run;
   // Reports come again when a node is back: of those of an earlier step nobody needs anything.

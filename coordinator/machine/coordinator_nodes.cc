@@ -366,6 +366,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
     Team* team = job.run.has_value() ? job.run->TeamOf(node.name) : nullptr;
     if (team == nullptr || team->released) continue;
     if (!job.state.IsTerminal()) {
+      if (processes_gone) EndSilence(job, node.name);
       if (team->assigned && job.run->Succeeded(*team)) {
         for (size_t i = 0; processes_gone && i < team->devices.size(); ++i) {
           job.run->ranks[static_cast<size_t>(team->first_rank) + i].exited = true;
@@ -375,6 +376,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
       // Left out before; its devices stay the job's, which has the first claim on them.
       if (team->assigned && !job.run->HasWork(*team)) continue;
       OnFailure(job, CauseOf(job, team->first_rank, FailureKind::kNodeLost, message));
+      if (processes_gone) EndSilence(job, node.name);
       if (!job.state.IsTerminal()) continue;  // it waits
     }
     if (!processes_gone || !job.run.has_value()) continue;
@@ -482,20 +484,6 @@ void Coordinator::OnPrepared(Job& job, Team& team, const CommandFinished& result
   if (std::all_of(run.teams.begin(), run.teams.end(), [](const Team& p) { return p.prepared; })) {
     AssignAll(job);
   }
-}
-
-void Coordinator::NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice) {
-  if (!choice.has_value()) return;
-  for (const std::string& one : choice->passed_over) {
-    Commit(job, EventRecorded{"CheckpointPassedOver", one, job.state.epoch});
-  }
-  job.run->checkpoint = choice->checkpoint;
-  Commit(job, EventRecorded{"Resumed",
-                            choice->checkpoint.has_value()
-                                ? absl::StrCat("behind step ", choice->checkpoint->step, ", from ",
-                                               choice->checkpoint->path)
-                                : "there is no checkpoint: training begins with its first step",
-                            job.state.epoch});
 }
 
 void Coordinator::PublishView(const Node& node) {

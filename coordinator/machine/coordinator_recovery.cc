@@ -29,6 +29,11 @@ std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
   return ranks;
 }
 
+bool MayLive(FailureKind kind) {
+  return kind == FailureKind::kNodeLost || kind == FailureKind::kNodeUnreachable ||
+         kind == FailureKind::kPeerLost;
+}
+
 }  // namespace
 
 bool Coordinator::MayRecover(const Job& job) const {
@@ -100,7 +105,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   for (const int32_t rank : lost) {
     recovery.back.erase(rank);
     recovery.awaited.erase(rank);
-    recovery.quiets.erase(rank);
+    if (recovery.quiets.erase(rank) == 0 && MayLive(cause.kind)) recovery.silent.insert(rank);
   }
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.stage = Recovery::Stage::kPlanning;
@@ -132,6 +137,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   for (const Rank rank : back) {
     if (recovery.lost.erase(rank.value) != 0) recovery.back.insert(rank.value);
+    if (recovery.silent.erase(rank.value) != 0) recovery.awaited.insert(rank.value);
   }
   if (!plan.ok()) {
     FailureCause cause = recovery.cause;
@@ -163,6 +169,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
     return;
   }
   Recovery& recovery = *job.recovery;
+  if (recovery.silent.erase(rank) != 0 && report.context_ok) recovery.quiets[rank] = report;
   if (recovery.awaited.erase(rank) == 0) return;
   if (!report.context_ok) {
     return OnFailure(
@@ -178,14 +185,22 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
     return OnEarlierReport(job, event.epoch, *published);
   if (!job.recovery.has_value() || event.epoch != job.recovery->from) return;
   Recovery& recovery = *job.recovery;
-  if (const auto* quiet = std::get_if<RankQuiet>(&event.report))
+  if (const auto* quiet = std::get_if<RankQuiet>(&event.report)) {
+    // Once the next epoch has begun without it, what a rank knows of later steps is of no use.
+    if (recovery.stage == Recovery::Stage::kEntering) return;
     return OnReport(job, event.rank, *quiet);
+  }
   if (const auto* step = std::get_if<StepReport>(&event.report)) {
     if (recovery.stage == Recovery::Stage::kEntering) return;
     NoteDecided(job, event.decided);
     return OnReport(job, event.rank, *step);
   }
-  if (recovery.lost.contains(event.rank)) return;
+  if (recovery.lost.contains(event.rank)) {
+    const bool ended = std::holds_alternative<RankDied>(event.report) ||
+                       std::holds_alternative<RankExited>(event.report);
+    if (ended) recovery.silent.erase(event.rank);
+    return;
+  }
   const RankState& now = job.run->ranks[static_cast<size_t>(event.rank)];
   if (const auto* died = std::get_if<RankDied>(&event.report))
     return OnReport(job, event.rank, *died);
@@ -202,6 +217,12 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
   // It has no work in the next epoch, so its process was ended.
   recovery.awaited.erase(event.rank);
   CheckQuiet(job);
+}
+
+void Coordinator::EndSilence(Job& job, const NodeName& node) {
+  const Team* team = job.run.has_value() ? job.run->TeamOf(node) : nullptr;
+  if (team == nullptr || !job.recovery.has_value()) return;
+  std::erase_if(job.recovery->silent, [team](int32_t rank) { return team->Has(rank); });
 }
 
 void Coordinator::CheckQuiet(Job& job) {

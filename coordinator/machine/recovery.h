@@ -34,6 +34,9 @@ struct Recovery {
   std::set<int32_t> lost;     // ranks, since `from`
   std::set<int32_t> back;     // ranks that were left out before and are not any more
   std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
+  // Of those that are lost: their processes may live, out of reach. What they say counts, and they
+  // are awaited, too, should the next epoch have them.
+  std::set<int32_t> silent;
   std::map<int32_t, RankQuiet> quiets;
   std::map<int32_t, RankCopies> copies;
   std::set<int32_t> tried;  // of those that are waited for: with them it still could not go on

@@ -161,6 +161,20 @@ TEST_F(InjectTest, KillWhileRecovering_IsMadeUpForToo) {
   }
 }
 
+// Its process runs, its peers wait, and nobody but its own daemon can tell.
+TEST_F(InjectTest, Hang_IsFoundAndTheOthersGoOn) {
+  constexpr int64_t kSteps = 200;
+  Cluster cluster({.coordinator_flags = {"--allow-inject"}});
+  const int64_t job = Train(cluster, AJob(kSteps));
+  EXPECT_EQ(Inject(cluster, job, 2, {"--fault", "hang", "--phase", "reduce"}).exit_code, 0);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  EXPECT_THAT(EventsOf(cluster, job, "RankFailed"),
+              ElementsAre(AllOf(HasSubstr("rank 2"), HasSubstr("its training hangs"))));
+  EXPECT_THAT(EventsOf(cluster, job, "Recovered"), Contains(StartsWith("without ranks 2 ")));
+  EXPECT_EQ(StepsFault(Metrics(), kSteps), "");
+}
+
 // What is left of the cluster goes on without the node, which ends its ranks when it is back.
 TEST_F(InjectTest, PartitionThatHeals_LosesItsNodeAlone) {
   constexpr int64_t kSteps = 2000;

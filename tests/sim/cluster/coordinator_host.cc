@@ -28,11 +28,11 @@ void CoordinatorHost::Start() {
   for (const StoredLine& line : log_) records.push_back(line.record);
   machine_.emplace(options_);
   armed_ = absl::InfiniteFuture();
+  last_number_ = stored_number_;
   for (const coordinator::Action& action : machine_->Recover(
            timeline_.now(), records, {.last_record = stored_number_, .last_job = last_job_})) {
     Carry(action);
   }
-  last_number_ = stored_number_;
   Check();
   Arm();
 }

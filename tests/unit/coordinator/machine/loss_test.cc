@@ -150,6 +150,20 @@ TEST_F(LossTest, RankThatDoesNotLeave_IsLeftOutToo) {
                           HasSubstr("rank 2 has not left epoch 1 within 5s")));
 }
 
+// The epoch has begun behind an earlier step: what it knows of later ones is thrown away with them.
+TEST_F(LossTest, RankThatLeavesTooLate_IsNotHeardAnyMore) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Advance(absl::Seconds(6));
+  ASSERT_THAT(BegunBehind(), ElementsAre(3));
+  h_.Report(node_, job, 2, Quiet(7, 2));
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost}, 3);
+  h_.Report(node_, job, 0, Quiet(3), 3);
+  h_.Advance(absl::Seconds(6));
+  EXPECT_NE(h_.State(job).start->step(), 7);
+}
+
 TEST_F(LossTest, NodeThatIsLost_TakesAllItsRanks) {
   const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
   const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));

@@ -55,6 +55,35 @@ TEST_F(WaitTest, LayoutThatDoesNotFit_IsNotTheEnd) {
   EXPECT_EQ(h_.State(job).epoch, Epoch{2}) << "its node has another process for it";
 }
 
+// Of a network that heals: its processes live, and know where their state stands.
+TEST_F(WaitTest, NodeThatWasOutOfReachAndIsBack_IsAskedWhereItsStateStands) {
+  const JobId job = TrainIndivisible();
+  Step(job, 3, 1);
+  h_.Feed(SessionClosed{node_});
+  h_.Advance(absl::Seconds(20));
+  ASSERT_THAT(Events(job, "Waiting"), SizeIs(1));
+  h_.commands.clear();
+  node_ = h_.Open("n", 2, 1, {{job, Epoch{1}}}, 2);
+  h_.Prepare(node_);
+  ASSERT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+  EXPECT_THAT(BegunBehind(), IsEmpty()) << "nobody has said anything";
+  h_.Report(node_, job, 0, Quiet(5));
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  h_.Report(node_, job, 1, Quiet(6, 1));
+  EXPECT_THAT(BegunBehind(), ElementsAre(6));
+}
+
+TEST_F(WaitTest, NodeThatWasOutOfReachAndIsBackWithoutItsProcesses_IsNotAsked) {
+  const JobId job = TrainIndivisible();
+  Step(job, 3, 1);
+  h_.Feed(SessionClosed{node_});
+  h_.Advance(absl::Seconds(20));
+  h_.commands.clear();
+  node_ = h_.Open("n", 2, /*incarnation=*/2);
+  h_.Prepare(node_);
+  EXPECT_THAT(BegunBehind(), ElementsAre(3));
+}
+
 TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
   const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
   JobRequest request = *AJobThatRecovers("two nodes", 2);

@@ -206,6 +206,8 @@ TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
                                                   .sounds = 8},
                          .updates = 5,
                          .skipped_in_a_row = 1};
+  plan::Layout second = FullLayout();
+  second.epoch = Epoch{2};
   EpochStart seventh = start;
   seventh.decision->step = 7;
   const auto again = [](decltype(JournalRecord::body) body) {
@@ -214,7 +216,7 @@ TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
   };
   std::vector<JournalRecord> records = {
       OneOfEach()[0], OneOfEach()[1],
-      again(EpochPlanned{.layout = plan::Layout{.epoch = Epoch{2}}, .state_epoch = Epoch{1}}),
+      again(EpochPlanned{.layout = second, .state_epoch = Epoch{1}}),
       again(EpochBegan{Epoch{2}, start}), again(StepReached{StepReport{.step = 7}, seventh})};
   std::vector<JobEvent> events;
   const JobState state = Replay(records, events);

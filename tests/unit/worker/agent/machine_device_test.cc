@@ -77,9 +77,10 @@ TEST(AgentMachineTest, LostDeviceOfAJobThatTrains_IsLostAlone) {
   AssignCommand next = h.AnAssign(2, {0, 1});
   next.goes_on = true;
   EXPECT_THAT(h.Command(2, next),
-              ElementsAre(HasSubstr("Report job-7/2 rank 3 fault DeviceFailed: it cannot run: "
+              ElementsAre("Report job-7/1 rank 3 never ran",
+                          HasSubstr("Report job-7/2 rank 3 fault DeviceFailed: it cannot run: "
                                     "device 1 of node here reported XID 79"),
-                          HasSubstr("RunEpoch p1 2"), "Result 2 OK"));
+                          HasSubstr("RunEpoch p1"), "Result 2 OK"));
 }
 
 TEST(AgentMachineTest, DeviceOfAJobThatTrainsThatIsLostBeforeItsProcessStarts_IsLostAlone) {
@@ -90,7 +91,7 @@ TEST(AgentMachineTest, DeviceOfAJobThatTrainsThatIsLostBeforeItsProcessStarts_Is
   h.Command(1, first);
   EXPECT_THAT(h.Feed(DeviceFaulted{1, 79}),
               ElementsAre(HasSubstr("Report job-7/2 rank 3 fault DeviceFailed: it cannot run")));
-  EXPECT_THAT(h.DataReady(h.last_request), ElementsAre(HasSubstr("Start p1 job-7/2")));
+  EXPECT_THAT(h.DataReady(h.last_request), ElementsAre("StartProcess p1 job-7/2 rank 2 device 0"));
   EXPECT_THAT(h.Feed(ProcessStarted{ProcessNumber{1}, absl::OkStatus()}),
               ElementsAre("Result 1 OK"));
 }
