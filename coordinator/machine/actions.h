@@ -60,12 +60,20 @@ struct Assign {
   Shared<plan::Layout> layout;
   std::string plan_digest;
   std::optional<CheckpointSource> checkpoint;
-  bool goes_on = false;  // its ranks wait for BeginEpoch
+  bool goes_on = false;      // its ranks wait for BeginEpoch
+  bool from_copies = false;  // they say before that which copies of state there are
+};
+// In whose layout copies of state lie that an epoch begins with.
+struct CopiesSource {
+  Epoch epoch;
+  Shared<plan::Layout> layout;
+  std::string plan_digest;
 };
 struct BeginEpoch {
   JobId job;
   Epoch epoch;
   EpochStart start;
+  std::optional<CopiesSource> copies = std::nullopt;
 };
 struct Rendezvous {
   JobId job;

@@ -108,10 +108,12 @@ class Coordinator {
     // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
     std::set<std::pair<Epoch, int32_t>> exits_awaited;
     plan::RankList returning;  // ranks that the plan that is being made has again
-    // By node that has no rank of the epoch: what process of it has been told to read the data.
+    std::map<NodeName, Incarnation> copies_with;  // daemons that keep copies of its state
+    // By node whose ranks are to be back: what process of it has been told to make ready for which.
     struct Preparation {
       Incarnation of;
       bool done = false;
+      std::set<int32_t> ranks;  // not lost since
     };
     std::map<NodeName, Preparation> prepared;
     // Ranks that were lost again on their way back, under which process, and how often in a row.
@@ -328,7 +330,7 @@ class Coordinator {
   static bool HasRanks(const Job& job, const Team& team);
   // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
   void ConsiderReturn(Job& job);
-  void PrepareReturn(Job& job, const Node& node);
+  void PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks);
   void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
   void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   bool IsKeptOut(const Job& job, int32_t rank, const Node& node) const;
@@ -345,6 +347,16 @@ class Coordinator {
   void GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost);
   void OrderGoBack(Job& job);
   void OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  // coordinator_copies.cc
+  // Whether state that is lost may be in memory of the job's daemons, or is being looked for there.
+  bool MayTakeCopies(const Job& job) const;
+  void NoteDaemons(Job& job) const;  // when all ranks are ready
+  void AssignFromCopies(Job& job, const PlanSummary& plan);
+  static void AwaitCopies(Job& job);
+  void OnReport(Job& job, int32_t rank, const RankCopies& report);
+  void BeginFromCopies(Job& job, const ChosenCopies& chosen);
+  void TellBeginWithCopies(const Job& job, const Team& team);
+  void ResumeFromCopies(Job& job);
   // What is to be known of ranks that are lost before they may return.
   void NoteLost(Job& job, const FailureCause& cause, const std::set<int32_t>& lost);
   // coordinator_early_end.cc

@@ -207,7 +207,8 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   if (job.state.IsTerminal()) return;
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
-  const Policy policy{.may_recover = MayRecover(job), .may_go_back = MayGoBack(job)};
+  const Policy policy{.may_recover = MayRecover(job),
+                      .may_go_back = MayGoBack(job) || MayTakeCopies(job)};
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
   NoteEvidence(job, cause);

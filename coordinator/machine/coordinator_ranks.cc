@@ -114,6 +114,7 @@ void Coordinator::CheckReady(Job& job) {
   }
   run.stage = Run::Stage::kAssigned;
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
+  NoteDaemons(job);
   Commit(job,
          PhaseChanged{JobPhase::kRunning,
                       absl::StrCat("trains on ", ToString(*job.state.placement)), std::nullopt});
@@ -300,7 +301,8 @@ Assign Coordinator::AssignmentOf(const Job& job) {
           .layout = job.state.layout,
           .plan_digest = job.state.plan_digest,
           .checkpoint = job.state.checkpoint,
-          .goes_on = job.state.goes_on()};
+          .goes_on = job.state.goes_on(),
+          .from_copies = job.state.from_copies};
 }
 
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.

@@ -157,7 +157,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
   if (job.state.IsTerminal()) return;
-  if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
+  if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering ||
+      job.recovery->from_copies) {
     job.run->quiets[rank] = report;
     return;
   }
@@ -239,6 +240,7 @@ void Coordinator::CheckQuiet(Job& job) {
 }
 
 void Coordinator::TellBegin(const Job& job, const Team& team) {
+  if (job.state.from_copies) return TellBeginWithCopies(job, team);
   const auto node = nodes_.find(team.node);
   if (node == nodes_.end()) return;
   // Also where no rank of the epoch is: its daemon keeps reports of the one before until then.
@@ -277,12 +279,14 @@ void Coordinator::CheckRecovered(Job& job) {
   run.start_deadline = absl::InfiniteFuture();
   NoteResumed(job);
   for (const int32_t rank : recovery.back) job.lost_again.erase(rank);
+  NoteDaemons(job);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;
   for (const Team& team : run.teams) TellWish(job, team);
 }
 
 void Coordinator::ResumeRecovery(Job& job) {
+  if (job.state.from_copies) return ResumeFromCopies(job);
   if (!job.state.goes_on() || job.state.start.has_value()) return;
   Recovery& recovery = job.recovery.emplace(
       Recovery{.stage = Recovery::Stage::kLeaving, .from = job.state.state_epoch, .since = now_});

@@ -1,8 +1,10 @@
 // Ranks that were left out are back: the next epoch has them again.
 //
-// A device that was lost stays its job's. Once its node is there, has the job's data, and training
-// has gone on by a step without it, a layout with it is planned while the others train; they stop
-// for that layout as they do after a loss (recovery.h), and who is back is given state by them.
+// A device that was lost stays its job's. Once its node is there and training has gone on by a step
+// without it, the node is told to make ready: to read the job's data, and to start and warm up a
+// process on the device (worker/agent/machine/warming.cc). Then a layout with it is planned, while
+// the others train; they stop for that layout as they do after a loss (recovery.h), and who is back
+// is given state by them. Where all wait for the device nothing is made ready before.
 #include <algorithm>
 #include <utility>
 
@@ -59,18 +61,19 @@ void Coordinator::ConsiderReturn(Job& job) {
                      !job.planning.has_value();
   if (!waits && !MayReturn(job)) return;
   plan::RankList back = RanksThatMayReturn(job);
-  std::set<NodeName> unprepared;
+  std::map<NodeName, std::set<int32_t>> unprepared;
   std::erase_if(back, [&](Rank rank) {
     const Team& team = *job.run->TeamOfRank(rank.value);
     const auto prepared = job.prepared.find(team.node);
     const Incarnation incarnation = nodes_.at(team.node).incarnation;
-    const bool has_data =
-        HasRanks(job, team) || (prepared != job.prepared.end() &&
-                                prepared->second.of == incarnation && prepared->second.done);
-    if (!has_data) unprepared.insert(team.node);
-    return !has_data;
+    const bool is_ready =
+        (waits && HasRanks(job, team)) ||
+        (prepared != job.prepared.end() && prepared->second.of == incarnation &&
+         prepared->second.done && (waits || prepared->second.ranks.contains(rank.value)));
+    if (!is_ready) unprepared[team.node].insert(rank.value);
+    return !is_ready;
   });
-  for (const NodeName& name : unprepared) PrepareReturn(job, nodes_.at(name));
+  for (const auto& [name, ranks] : unprepared) PrepareReturn(job, nodes_.at(name), ranks);
   if (back.empty()) return;
   if (waits) return GoOnWith(job, back);
   job.returning = back;
@@ -86,10 +89,13 @@ bool Coordinator::HasRanks(const Job& job, const Team& team) {
   return false;
 }
 
-void Coordinator::PrepareReturn(Job& job, const Node& node) {
+void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks) {
   Job::Preparation& preparation = job.prepared[node.name];
-  if (preparation.of == node.incarnation) return;  // under way
-  preparation = {.of = node.incarnation};
+  if (preparation.of == node.incarnation && !preparation.done) return;  // under way, or refused
+  if (preparation.of != node.incarnation) preparation.ranks.clear();
+  preparation.of = node.incarnation;
+  preparation.done = false;
+  preparation.ranks.insert(ranks.begin(), ranks.end());
   Tell(job, NodeCommand{node.name, node.incarnation,
                         PrepareData{job.state.id, job.state.request, /*choose_checkpoint=*/false}});
 }
@@ -148,6 +154,9 @@ void Coordinator::NoteLost(Job& job, const FailureCause& cause, const std::set<i
     const Team* team = job.run->TeamOfRank(rank);
     const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
     if (node == nodes_.end()) continue;
+    // The process that was made ready for it is gone.
+    if (const auto prepared = job.prepared.find(team->node); prepared != job.prepared.end())
+      prepared->second.ranks.erase(rank);
     if (cause.kind == job::FailureKind::kDeviceFailed && cause.rank == rank) {
       node->second.failed_devices.insert(
           team->devices[static_cast<size_t>(rank - team->first_rank)]);

@@ -67,11 +67,16 @@ bool Coordinator::MayGoBack(const Job& job) const {
 }
 
 void Coordinator::GoBack(Job& job, FailureCause cause) {
-  if (job.recovery.has_value() && job.recovery->goes_back) return;  // said by the others, too
+  const bool from_copies = MayTakeCopies(job);
+  if (job.recovery.has_value() && job.recovery->goes_back &&
+      job.recovery->from_copies == from_copies) {
+    return;  // said by the others, too
+  }
   if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
   Commit(job,
          EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
-  Recovery next{.goes_back = true, .cause = std::move(cause), .since = now_};
+  Recovery next{
+      .goes_back = true, .from_copies = from_copies, .cause = std::move(cause), .since = now_};
   if (job.recovery.has_value()) {
     next.since = job.recovery->since;
     next.lost = job.recovery->lost;
@@ -123,6 +128,7 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   for (const Rank rank : back) {
     if (job.recovery->lost.erase(rank.value) != 0) job.recovery->back.insert(rank.value);
   }
+  if (job.recovery->from_copies) return AssignFromCopies(job, *plan);
   job.run = MakeRun(plan->layout);
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;

@@ -181,6 +181,23 @@ struct RankQuiet {
   std::optional<int64_t> copied;  // the last step of whose state host memory has a whole copy
   friend bool operator==(const RankQuiet&, const RankQuiet&) = default;
 };
+// Copies of state in its daemon's memory that the rank can take.
+struct RankCopies {
+  struct Copy {
+    EpochStart start;   // with it
+    uint64_t plan = 0;  // first 64 bits of the digest of the plan in whose layout it lies
+    friend bool operator==(const Copy&, const Copy&) = default;
+  };
+  // What a rank was given buffers for in an epoch; copies: those that are whole.
+  struct Pair {
+    int32_t rank = 0;
+    Epoch epoch;
+    std::vector<Copy> copies;
+    friend bool operator==(const Pair&, const Pair&) = default;
+  };
+  std::vector<Pair> pairs;
+  friend bool operator==(const RankCopies&, const RankCopies&) = default;
+};
 struct RankReported {
   SessionId session;
   JobId job;
@@ -188,7 +205,7 @@ struct RankReported {
   int32_t rank = 0;
   std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankDied,
                RankExited, RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished,
-               RankQuiet, RankSafe>
+               RankQuiet, RankCopies, RankSafe>
       report;
   // Beside a StepReport: what another epoch goes on from, should all ranks that know it be gone.
   std::optional<EpochStart> decided = std::nullopt;

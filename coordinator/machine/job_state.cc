@@ -60,6 +60,7 @@ class Applier {
       state_.succeeded.clear();
       state_.ended_step = 0;
       state_.start = std::nullopt;
+      state_.copies_epoch = Epoch{};
       state_.checkpoint_step = 0;
       if (state_.publishing.has_value()) state_.publishing_before = state_.publishing;
       state_.publishing = std::nullopt;
@@ -81,6 +82,9 @@ class Applier {
       state_.recoveries.push_back(time_);
     if (goes_back) state_.begun = state_.decided = std::nullopt;
     state_.state_epoch = body.state_epoch;
+    if (body.from_copies) state_.decided = std::nullopt;
+    state_.from_copies = body.from_copies;
+    state_.copied.Planned(body, goes_back);
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
                                   ", plan ", body.plan_digest, WithoutText(body.layout->lost)));
@@ -106,6 +110,8 @@ class Applier {
     if (body.epoch != state_.epoch || state_.start.has_value()) return;
     state_.without_progress = Progresses(state_, body.start) ? 0 : state_.without_progress + 1;
     state_.start = state_.begun = body.start;
+    state_.copies_epoch = body.copies_epoch;
+    state_.copied.Began(body.epoch, body.start.step());
     NoteDecided(body.start);
   }
   void operator()(const RanksSucceeded& body) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coordinator/machine/actions.h"
+#include "coordinator/machine/copies.h"
 #include "coordinator/machine/records.h"
 
 namespace phalanx::coordinator {
@@ -30,6 +31,9 @@ struct JobState {
   std::optional<CheckpointSource> checkpoint;  // that the epoch begins with
   Epoch state_epoch;                           // from whose state it goes on; 0: from none
   std::optional<EpochStart> start;             // where it goes on, once that is known
+  bool from_copies = false;                    // of state, in host memory
+  Epoch copies_epoch;                          // whose, once that is known
+  CopiedEpochs copied;                         // whose ranks may have left such
   std::vector<int64_t> host_memory;            // bytes charged on each of layout->nodes; none: 0
   Instant submitted;
   std::optional<Instant> started, ended;

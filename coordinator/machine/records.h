@@ -170,11 +170,14 @@ struct EpochPlanned {
   std::vector<int64_t> host_memory;
   // From whose state its ranks go on, behind the step that EpochBegan says; 0: they begin anew.
   Epoch state_epoch;
+  // Not of what processes keep, but of copies in host memory, of the epoch that EpochBegan says.
+  bool from_copies = false;
 };
 // From where the epoch goes on: stored before any of its ranks is told.
 struct EpochBegan {
   Epoch epoch;
   EpochStart start;
+  Epoch copies_epoch = {};  // whose ranks made the copies of state that it begins with; 0: none
 };
 struct EventRecorded {
   std::string type;

@@ -19,6 +19,14 @@ absl::Status CheckHomes(int32_t rank, const RankQuiet& quiet, int64_t step) {
 
 }  // namespace
 
+bool SameStart(const EpochStart& a, const EpochStart& b) {
+  return a.step() == b.step() && a.updates == b.updates &&
+         a.skipped_in_a_row == b.skipped_in_a_row &&
+         a.decision.has_value() == b.decision.has_value() &&
+         (!a.decision.has_value() || (a.decision->verdict == b.decision->verdict &&
+                                      a.decision->gradient_scale == b.decision->gradient_scale));
+}
+
 std::string LostText(const Recovery& recovery) {
   return absl::StrCat("ranks ", absl::StrJoin(recovery.lost, ", "));
 }
@@ -31,7 +39,7 @@ absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,
   for (const auto& [rank, quiet] : quiets) {
     if (!quiet.known.decision.has_value()) continue;
     const auto [entry, is_new] = known.try_emplace(quiet.known.step(), rank, quiet.known);
-    if (is_new || entry->second.second == quiet.known) continue;
+    if (is_new || SameStart(entry->second.second, quiet.known)) continue;
     const int32_t other = entry->second.first;
     return absl::InternalError(absl::StrCat(
         "rank ", rank, " knows step ", entry->first, " to be decided differently than ",

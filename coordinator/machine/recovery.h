@@ -26,19 +26,25 @@ struct Recovery {
   // stored and told from where training goes on, and not all ranks are ready.
   enum class Stage : uint8_t { kPlanning, kWaiting, kLeaving, kEntering } stage = Stage::kPlanning;
   bool goes_back = false;  // to a checkpoint, so nobody is asked for state: there is no kLeaving
-  Epoch from;              // that ended; 0 where it goes back
-  FailureCause cause;      // the first one
+  // Beside goes_back: to copies in host memory. kLeaving: ranks are to say which there are.
+  bool from_copies = false;
+  Epoch from;          // that ended; 0 where it goes back
+  FailureCause cause;  // the first one
   Instant since;
   std::set<int32_t> lost;     // ranks, since `from`
   std::set<int32_t> back;     // ranks that were left out before and are not any more
   std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
   std::map<int32_t, RankQuiet> quiets;
+  std::map<int32_t, RankCopies> copies;
   std::set<int32_t> tried;  // of those that are waited for: with them it still could not go on
   int32_t tries = 0;        // of ranks of the next epoch to find each other
 };
 
 // "ranks 3, 4".
 std::string LostText(const Recovery& recovery);
+
+// But for what is only told of a step, and may be no number.
+bool SameStart(const EpochStart& a, const EpochStart& b);
 
 // From where the next epoch goes on: the last step that any of them knows to be decided, or that
 // was `reported`. Errors: Internal, naming ranks and step, where two know a step to be decided

@@ -62,6 +62,7 @@ class Encoder {
     if (body.checkpoint.has_value()) ToProto(*body.checkpoint, to->mutable_checkpoint());
     to->mutable_host_memory()->Assign(body.host_memory.begin(), body.host_memory.end());
     to->set_state_epoch(body.state_epoch.value);
+    to->set_from_copies(body.from_copies);
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -105,6 +106,7 @@ class Encoder {
     v1::EpochBegan* to = out_.mutable_epoch_began();
     to->set_epoch(body.epoch.value);
     ToProto(body.start, to->mutable_begins());
+    to->set_copies_epoch(body.copies_epoch.value);
   }
   void operator()(const IncidentNoted& body) {
     ToProto(*body.incident, out_.mutable_incident_noted());
@@ -158,6 +160,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
   if (from.has_checkpoint()) planned.checkpoint = FromProto(from.checkpoint());
   planned.host_memory.assign(from.host_memory().begin(), from.host_memory().end());
   planned.state_epoch = Epoch{from.state_epoch()};
+  planned.from_copies = from.from_copies();
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
   if (!layout.ok()) return layout.status();
   planned.layout = *std::move(layout);
@@ -251,7 +254,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       if (!start.has_value()) {
         return absl::DataLossError("epoch_began.begins is of no step that can be decided");
       }
-      record.body = EpochBegan{Epoch{from.epoch_began().epoch()}, *std::move(start)};
+      record.body = EpochBegan{Epoch{from.epoch_began().epoch()}, *std::move(start),
+                               Epoch{from.epoch_began().copies_epoch()}};
       return record;
     }
     case v1::JournalRecord::kIncidentNoted:

@@ -22,6 +22,9 @@ constexpr int64_t kJobNumberMax = int64_t{1} << 53;
 constexpr int64_t kEpochSeenMax = int64_t{1} << 40;
 // Of one rank: more than a plan's parts and mirrors of any rank.
 constexpr int kHomesMax = 1 << 16;
+// Of one rank: of all ranks of a node, in more epochs than are kept.
+constexpr int kCopyPairsMax = 1 << 14;
+constexpr int kCopiesOfPairMax = 2;
 
 std::string Reported(const std::string& text) { return CutText(text, kReportedTextBytesMax); }
 
@@ -67,12 +70,18 @@ class CommandEncoder {
     if (command.checkpoint.has_value()) ToProto(*command.checkpoint, to->mutable_checkpoint());
     to->set_writes_checkpoints(command.request->checkpoints);
     to->set_goes_on(command.goes_on);
+    to->set_from_copies(command.from_copies);
   }
   void operator()(const BeginEpoch& command) {
     v1::BeginEpoch* to = out_.mutable_begin_epoch();
     to->set_job(command.job.value);
     to->set_epoch(command.epoch.value);
     ToProto(command.start, to->mutable_begins());
+    if (!command.copies.has_value()) return;
+    v1::CopiesSource* copies = to->mutable_copies();
+    copies->set_epoch(command.copies->epoch.value);
+    wire::ToProto(*command.copies->layout, copies->mutable_layout());
+    copies->set_plan_digest(command.copies->plan_digest);
   }
   void operator()(const Rendezvous& command) {
     v1::Rendezvous* to = out_.mutable_rendezvous();
@@ -150,6 +159,24 @@ std::optional<RankQuiet> QuietFromProto(const v1::RankQuiet& from) {
   return quiet;
 }
 
+// nullopt: likewise.
+std::optional<RankCopies> CopiesFromProto(const v1::RankCopies& from) {
+  if (from.pairs_size() > kCopyPairsMax) return std::nullopt;
+  RankCopies found;
+  for (const v1::RankCopies::Pair& pair : from.pairs()) {
+    if (pair.copies_size() > kCopiesOfPairMax) return std::nullopt;
+    RankCopies::Pair& to = found.pairs.emplace_back();
+    to.rank = pair.rank();
+    to.epoch = Epoch{pair.epoch()};
+    for (const v1::RankCopies::Copy& copy : pair.copies()) {
+      std::optional<EpochStart> start = FromProto(copy.start());
+      if (!start.has_value()) return std::nullopt;
+      to.copies.push_back({.start = *std::move(start), .plan = copy.plan()});
+    }
+  }
+  return found;
+}
+
 std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& from) {
   RankReported event{.session = session,
                      .job = JobId{from.job()},
@@ -215,6 +242,12 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
       std::optional<RankQuiet> quiet = QuietFromProto(from.quiet());
       if (!quiet.has_value()) break;
       event.report = *std::move(quiet);
+      return event;
+    }
+    case v1::RankReport::kCopies: {
+      std::optional<RankCopies> copies = CopiesFromProto(from.copies());
+      if (!copies.has_value()) break;
+      event.report = *std::move(copies);
       return event;
     }
     case v1::RankReport::kSafe:

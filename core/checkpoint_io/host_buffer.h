@@ -14,8 +14,9 @@ namespace phalanx::checkpoint {
 
 inline constexpr int64_t kHostCopyPage = 4096;
 
-// Whose state a buffer has, and of which step. Written whole, behind the data; `checksum` is of all
-// before it, so what is torn or was never written does not read as a header.
+// Whose state a buffer has, of which step, and from where training goes on with it. Written whole,
+// behind the data; `checksum` is of all before it, so what is torn or was never written does not
+// read as a header.
 struct HostCopyHeader {
   char magic[16] = {};  // kHostCopyMagic
   uint64_t store = 0;
@@ -23,9 +24,14 @@ struct HostCopyHeader {
   uint64_t plan = 0;  // first 64 bits of its digest
   int64_t rank = 0;
   int64_t bytes = 0;  // behind the page
+  // The decision of that step, and counts up to it.
+  int64_t verdict = 0;
+  double loss = 0, gradient_norm = 0, gradient_scale = 0, counted_tokens = 0, corrupt_samples = 0;
+  int64_t tokens = 0, images = 0, sounds = 0;
+  int64_t updates = 0, skipped_in_a_row = 0;
   uint64_t checksum = 0;
 };
-inline constexpr char kHostCopyMagic[16] = "phalanx-state-1";
+inline constexpr char kHostCopyMagic[16] = "phalanx-state-2";
 
 uint64_t ChecksumOf(const HostCopyHeader& header);
 // Of a buffer's first page. Errors: NotFound where there is no whole copy.

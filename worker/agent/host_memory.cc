@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -61,29 +62,85 @@ int64_t AvailableHostMemory() {
   return std::max<int64_t>(available, 0);
 }
 
-absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, int32_t rank, int64_t bytes) {
+template <typename Predicate>
+void HostMemory::FreeIf(Predicate predicate) {
+  for (auto entry = buffers_.begin(); entry != buffers_.end();) {
+    if (!predicate(entry->first)) {
+      ++entry;
+      continue;
+    }
+    bytes_ -= 2 * entry->second.bytes;
+    entry = buffers_.erase(entry);
+  }
+}
+
+int64_t HostMemory::Left() const {
+  const int64_t available = available_();
+  return available > 0 ? std::max<int64_t>(available - Promised(), 0) : -1;
+}
+
+bool HostMemory::IsEarlier(const Owner& a, const Owner& b) {
+  return std::get<0>(a) == std::get<0>(b) && std::get<1>(a) < std::get<1>(b) &&
+         std::get<2>(a) == std::get<2>(b);
+}
+
+bool HostMemory::TakeOver(const Owner& owner, int64_t bytes) {
+  const auto earlier = std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& entry) {
+    return IsEarlier(entry.first, owner) && entry.second.bytes == bytes;
+  });
+  if (earlier == buffers_.end()) return false;
+  auto taken = buffers_.extract(earlier);
+  taken.key() = owner;
+  buffers_.insert(std::move(taken));
+  return true;
+}
+
+absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch, int32_t rank,
+                                                         int64_t bytes) {
   if (bytes < 1 || bytes > std::numeric_limits<int64_t>::max() / 4) {
     return absl::InvalidArgumentError(absl::StrCat("a host buffer of ", bytes, " bytes"));
   }
-  Buffers& buffers = buffers_[{job, rank}];
-  if (buffers.bytes != bytes) {
-    bytes_ -= 2 * buffers.bytes;
-    buffers = {};
-    const int64_t available = available_(), left = std::max<int64_t>(available - Promised(), 0);
-    if (available > 0 && 2 * bytes > left) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("rank ", rank, " needs two host buffers of ", bytes,
-                       " bytes for its optimizer state; the node has ", left, " available"));
-    }
-    for (UniqueFd& fd : buffers.fds) {
-      auto made = MakeBuffer(absl::StrCat("phalanx-", ToString(job), "-rank-", rank), bytes);
-      if (!made.ok()) return made.status();
-      fd = *std::move(made);
-    }
-    buffers.bytes = bytes;
-    bytes_ += 2 * bytes;
+  const Owner owner(job, epoch, rank);
+  if (const auto known = buffers_.find(owner); known != buffers_.end()) {
+    if (known->second.bytes == bytes)
+      return std::array<int, 2>{known->second.fds[0].get(), known->second.fds[1].get()};
+    bytes_ -= 2 * known->second.bytes;
+    buffers_.erase(known);
   }
-  return std::array<int, 2>{buffers.fds[0].get(), buffers.fds[1].get()};
+  if (const int64_t left = Left(); left >= 0 && 2 * bytes > left) {
+    if (TakeOver(owner, bytes)) return BuffersOf(job, epoch, rank, bytes);
+    FreeIf([&](const Owner& other) { return IsEarlier(other, owner); });
+  }
+  if (const int64_t left = Left(); left >= 0 && 2 * bytes > left) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank, " needs two host buffers of ", bytes,
+                     " bytes for its optimizer state; the node has ", left, " available"));
+  }
+  Buffers buffers{.bytes = bytes};
+  for (UniqueFd& fd : buffers.fds) {
+    auto made = MakeBuffer(absl::StrCat("phalanx-", ToString(job), "-rank-", rank), bytes);
+    if (!made.ok()) return made.status();
+    fd = *std::move(made);
+  }
+  bytes_ += 2 * bytes;
+  const Buffers& kept = buffers_[owner] = std::move(buffers);
+  return std::array<int, 2>{kept.fds[0].get(), kept.fds[1].get()};
+}
+
+std::vector<HostMemory::Pair> HostMemory::PairsBefore(JobId job, Epoch epoch,
+                                                      absl::Span<const int32_t> ranks) const {
+  std::vector<Pair> pairs;
+  for (auto entry = buffers_.lower_bound(Owner(job, Epoch{}, 0));
+       entry != buffers_.end() && entry->first < Owner(job, epoch, 0); ++entry) {
+    const auto& [of_job, of_epoch, rank] = entry->first;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    const Buffers& buffers = entry->second;
+    pairs.push_back({.rank = rank,
+                     .epoch = of_epoch,
+                     .bytes = buffers.bytes,
+                     .fds = {buffers.fds[0].get(), buffers.fds[1].get()}});
+  }
+  return pairs;
 }
 
 int64_t HostMemory::Promised() const {
@@ -100,14 +157,12 @@ int64_t HostMemory::Promised() const {
 }
 
 void HostMemory::Free(JobId job) {
-  for (auto entry = buffers_.begin(); entry != buffers_.end();) {
-    if (job != JobId{} && entry->first.first != job) {
-      ++entry;
-      continue;
-    }
-    bytes_ -= 2 * entry->second.bytes;
-    entry = buffers_.erase(entry);
-  }
+  FreeIf([job](const Owner& owner) { return job == JobId{} || std::get<0>(owner) == job; });
+}
+
+void HostMemory::FreeBefore(JobId job, Epoch epoch) {
+  FreeIf(
+      [&](const Owner& owner) { return std::get<0>(owner) == job && std::get<1>(owner) < epoch; });
 }
 
 }  // namespace phalanx::agent

@@ -1,8 +1,9 @@
 // worker/agent/host_memory.h: memory in which ranks leave copies of their state.
 //
 // It belongs to the daemon and outlives the processes of ranks and their devices, but not the node
-// or the daemon. Of each rank of a job two buffers of one size, so that one of them is whole while
-// the other is written; kept until the job ends here. What they hold is the rank's business.
+// or the daemon. Of each rank of a job in an epoch two buffers of one size, so that one of them is
+// whole while the other is written; kept until the job ends here, or all ranks of a later epoch
+// have whole copies. What they hold is the rank's business.
 //
 // Not thread-safe.
 #pragma once
@@ -11,9 +12,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <utility>
+#include <tuple>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/posix/unique_fd.h"
 
@@ -29,23 +32,45 @@ class HostMemory {
   explicit HostMemory(std::function<int64_t()> available = AvailableHostMemory)
       : available_(std::move(available)) {}
 
-  // Descriptors of a rank's two buffers of `bytes` each, those of before if they are as large.
-  // What was given to others and not yet written by them counts as taken.
+  // Descriptors of a rank's two buffers of `bytes` each in an epoch, those of before if they are as
+  // large. What was given to others and not yet written by them counts as taken. Where there is no
+  // room beside what the rank had in earlier epochs, that is given up: its buffers of that size
+  // become those of the epoch.
   // Errors: InvalidArgument for no bytes; ResourceExhausted, naming what is needed and there is.
-  absl::StatusOr<std::array<int, 2>> BuffersOf(JobId job, int32_t rank, int64_t bytes);
+  absl::StatusOr<std::array<int, 2>> BuffersOf(JobId job, Epoch epoch, int32_t rank, int64_t bytes);
+  struct Pair {
+    int32_t rank = 0;
+    Epoch epoch;
+    int64_t bytes = 0;  // of each
+    std::array<int, 2> fds;
+  };
+  // What those ranks were given in epochs before this one.
+  std::vector<Pair> PairsBefore(JobId job, Epoch epoch, absl::Span<const int32_t> ranks) const;
   void Free(JobId job);                     // JobId{}: of all
+  void FreeBefore(JobId job, Epoch epoch);  // of epochs before this one
   int64_t bytes() const { return bytes_; }  // of all buffers
 
  private:
   // Bytes of all buffers whose pages nobody has written yet.
   int64_t Promised() const;
 
+  // -1: not known.
+  int64_t Left() const;
+
   struct Buffers {
     std::array<UniqueFd, 2> fds;
     int64_t bytes = 0;  // of each
   };
+  using Owner = std::tuple<JobId, Epoch, int32_t>;  // with the rank
+  // Whether `a` is the same rank in an earlier epoch.
+  static bool IsEarlier(const Owner& a, const Owner& b);
+  // Buffers of that size that the rank had earlier become the owner's; false: there are none.
+  bool TakeOver(const Owner& owner, int64_t bytes);
+  template <typename Predicate>
+  void FreeIf(Predicate predicate);
+
   std::function<int64_t()> available_;
-  std::map<std::pair<JobId, int32_t>, Buffers> buffers_;
+  std::map<Owner, Buffers> buffers_;
   int64_t bytes_ = 0;
 };
 

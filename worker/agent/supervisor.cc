@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,7 +20,6 @@
 #include "core/base/activity.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
-#include "phalanx/v1/rank.pb.h"
 #include "spdlog/spdlog.h"
 
 namespace phalanx::agent {
@@ -43,6 +43,15 @@ RankOutcome OutcomeOf(const v1::RankReport& report) {
   if (report.has_succeeded()) return RankOutcome::kSucceeded;
   const bool failed = report.has_error() && report.error().kind() != v1::FAILURE_KIND_PEER_LOST;
   return failed ? RankOutcome::kFailed : RankOutcome::kNone;
+}
+
+// False: there is no descriptor left.
+bool Duplicate(const std::array<int, 2>& fds, std::vector<UniqueFd>* duplicates) {
+  for (const int fd : fds) {
+    duplicates->emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!duplicates->back().is_open()) return false;
+  }
+  return true;
 }
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
@@ -93,18 +102,14 @@ void Supervisor::OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t 
   process.log = *std::move(log);
 }
 
-void Supervisor::Carry(const SendRunEpoch& order) {
-  const auto found = processes_.find(order.process);
-  if (found == processes_.end()) return;
-  ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
-  OpenLog(found->second, order.store, order.assign->epoch, order.rank);
-  v1::ToRank message;
-  v1::RunEpoch& run = *message.mutable_run();
+template <typename Order>
+bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
   if (!run.mutable_assign()->ParseFromString(order.assign->payload)) {
-    return FailChannel(order.process, found->second, "the assignment is no Assign message");
+    FailChannel(order.process, process, "the assignment is no Assign message");
+    return false;
   }
   run.set_rank(order.rank);
-  found->second.rank = order.rank;
+  process.rank = order.rank;
   run.set_device_index(order.device);
   run.set_device_kind(options_.device_kind);
   run.set_data_index(order.index_path);
@@ -112,7 +117,23 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   run.set_address(options_.address);
   run.set_threads(options_.threads);
   run.set_store(order.store);
-  Send(order.process, message);
+  return true;
+}
+
+void Supervisor::Carry(const SendRunEpoch& order) {
+  const auto found = processes_.find(order.process);
+  if (found == processes_.end()) return;
+  ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
+  OpenLog(found->second, order.store, order.assign->epoch, order.rank);
+  v1::ToRank message;
+  if (Fill(order, found->second, *message.mutable_run())) Send(order.process, message);
+}
+
+void Supervisor::Carry(const SendWarmUp& order) {
+  const auto found = processes_.find(order.process);
+  if (found == processes_.end()) return;
+  v1::ToRank message;
+  if (Fill(order, found->second, *message.mutable_warm_up())) Send(order.process, message);
 }
 
 void Supervisor::Carry(const SendBeginEpoch& order) {
@@ -227,19 +248,37 @@ void Supervisor::GiveHostMemory(ProcessNumber number, const Process& process, in
   answer.set_epoch(epoch);
   answer.set_bytes(bytes);
   std::vector<UniqueFd> descriptors;
-  const auto buffers = host_memory_.BuffersOf(process.job, process.rank, bytes);
+  const auto buffers = host_memory_.BuffersOf(process.job, Epoch{epoch}, process.rank, bytes);
   if (!buffers.ok()) {
     answer.set_error(std::string(buffers.status().message()));
     return Send(number, message);
   }
-  for (const int fd : *buffers) {
-    descriptors.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!descriptors.back().is_open()) {
-      answer.set_error(absl::StrCat("no file descriptor left: ", strerror(errno)));
-      return Send(number, message);
-    }
+  if (!Duplicate(*buffers, &descriptors)) {
+    answer.set_error(absl::StrCat("no file descriptor left: ", strerror(errno)));
+    return Send(number, message);
   }
   Send(number, message, std::move(descriptors));
+}
+
+// What cannot be given is not there.
+void Supervisor::GiveHostCopies(ProcessNumber number, const Process& process,
+                                const v1::AskHostCopies& asked) {
+  v1::ToRank message;
+  v1::HostCopies& answer = *message.mutable_host_copies();
+  answer.set_epoch(asked.epoch());
+  const std::vector<int32_t> ranks(asked.ranks().begin(), asked.ranks().end());
+  for (const auto& pair : host_memory_.PairsBefore(process.job, Epoch{asked.epoch()}, ranks)) {
+    std::vector<UniqueFd> descriptors;
+    if (!Duplicate(pair.fds, &descriptors)) continue;
+    answer.set_rank(pair.rank);
+    answer.set_of_epoch(pair.epoch.value);
+    answer.set_bytes(pair.bytes);
+    Send(number, message, std::move(descriptors));
+  }
+  answer.Clear();
+  answer.set_epoch(asked.epoch());
+  answer.set_done(true);
+  Send(number, message);
 }
 
 void Supervisor::FailChannel(ProcessNumber number, Process& process, std::string reason) {
@@ -352,9 +391,16 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
     case v1::ToDaemon::kStopped:
       events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});
       return;
+    case v1::ToDaemon::kWarmed:
+      events_.push_back(RankWarmed{number});
+      return;
     case v1::ToDaemon::kAskHostMemory:
       return GiveHostMemory(number, process, message.ask_host_memory().epoch(),
                             message.ask_host_memory().bytes());
+    case v1::ToDaemon::kAskHostCopies:
+      return GiveHostCopies(number, process, message.ask_host_copies());
+    case v1::ToDaemon::kHostCopiesWhole:
+      return host_memory_.FreeBefore(process.job, Epoch{message.host_copies_whole().epoch()});
     case v1::ToDaemon::MESSAGE_NOT_SET:
       return;
   }

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "core/posix/unique_fd.h"
 #include "google/protobuf/message_lite.h"
+#include "phalanx/v1/rank.pb.h"
 #include "worker/agent/death_watch.h"
 #include "worker/agent/host_memory.h"
 #include "worker/agent/log_spool.h"
@@ -27,6 +28,10 @@
 #include "worker/agent/machine/events.h"
 #include "worker/agent/spawn.h"
 #include "worker/channel/frame_socket.h"
+
+namespace phalanx::v1 {
+class RunEpoch;
+}
 
 namespace phalanx::agent {
 
@@ -50,6 +55,7 @@ class Supervisor {
 
   ProcessStarted Carry(const StartProcess& order);
   void Carry(const SendRunEpoch& order);
+  void Carry(const SendWarmUp& order);
   void Carry(const SendBeginEpoch& order);
   void Carry(const SendRendezvous& order);
   void Carry(const SendPublish& order);
@@ -91,10 +97,14 @@ class Supervisor {
     bool channel_failed = false;
   };
 
+  // Of a SendRunEpoch or a SendWarmUp. False: the order cannot be read; its channel has failed.
+  template <typename Order>
+  bool Fill(const Order& order, Process& process, v1::RunEpoch& run);
   void OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t rank);
   void Send(ProcessNumber number, const google::protobuf::MessageLite& message,
             std::vector<UniqueFd> descriptors = {});
   void GiveHostMemory(ProcessNumber number, const Process& process, int64_t epoch, int64_t bytes);
+  void GiveHostCopies(ProcessNumber number, const Process& process, const v1::AskHostCopies& asked);
   void Flush(ProcessNumber number, Process& process);
   void FailChannel(ProcessNumber number, Process& process, std::string reason);
   // Reads at most `bytes_max`; false: there may be more.

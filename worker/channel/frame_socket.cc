@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <chrono>
 #include <climits>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -133,6 +135,15 @@ absl::StatusOr<std::optional<std::string>> FrameDecoder::Next() {
 FrameSocket::FrameSocket(int fd) : fd_(fd) { fcntl(fd_, F_SETFD, FD_CLOEXEC); }
 
 FrameSocket::~FrameSocket() { close(fd_); }
+
+std::vector<UniqueFd> FrameSocket::TakeDescriptors(size_t count) {
+  const auto end =
+      descriptors_.begin() + static_cast<std::ptrdiff_t>(std::min(count, descriptors_.size()));
+  std::vector<UniqueFd> taken(std::make_move_iterator(descriptors_.begin()),
+                              std::make_move_iterator(end));
+  descriptors_.erase(descriptors_.begin(), end);
+  return taken;
+}
 
 void FrameSocket::Shutdown() { shutdown(fd_, SHUT_RDWR); }
 

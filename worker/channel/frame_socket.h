@@ -13,6 +13,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -82,8 +83,10 @@ class FrameSocket {
   absl::Status Receive(google::protobuf::MessageLite* message, absl::Duration timeout);
 
   // Descriptors that came with what has been received so far and were not taken yet, oldest first.
-  // Of the receiving thread.
-  std::vector<UniqueFd> TakeDescriptors() { return std::exchange(descriptors_, {}); }
+  // What is read of the socket at once may be a frame without any and the next one with its own:
+  // so whoever knows how many belong to a frame takes so many, at most `count`. Of the receiving
+  // thread.
+  std::vector<UniqueFd> TakeDescriptors(size_t count = SIZE_MAX);
 
   // Wakes every wait at both ends; later calls fail with Unavailable.
   void Shutdown();

@@ -1,21 +1,15 @@
 #include "worker/checkpoint/host_copy.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/shares.h"
-#ifdef PHALANX_WITH_CUDA
-#include <cuda_runtime.h>
-#endif
+#include "worker/checkpoint/host_load.h"
 
 namespace phalanx::checkpoint {
 
@@ -35,18 +29,41 @@ int64_t HostCopy::BytesNeeded(const plan::Plan& plan, train::TrainingState& stat
   return sections.empty() ? 0 : kHostCopyPage + Snapshot::BytesOf(sections);
 }
 
+std::unique_ptr<HostCopy> HostCopy::Create(const plan::Plan& plan, train::TrainingState& state,
+                                           const Identity& identity, Mappings buffers) {
+  std::unique_ptr<HostCopy> copy(new HostCopy(plan, state, identity, BytesNeeded(plan, state)));
+  for (size_t i = 0; i < copy->buffers_.size(); ++i) {
+    Buffer& buffer = copy->buffers_[i];
+    buffer.mapping = std::move(buffers.at(i));
+    buffer.snapshot =
+        Snapshot::Into(*buffer.mapping, kHostCopyPage, state, SectionsInHostMemory(plan, state));
+  }
+  return copy;
+}
+
 absl::StatusOr<std::unique_ptr<HostCopy>> HostCopy::Create(const plan::Plan& plan,
                                                            train::TrainingState& state,
                                                            const Identity& identity,
                                                            std::array<UniqueFd, 2> buffers) {
-  std::unique_ptr<HostCopy> copy(new HostCopy(plan, state, identity, BytesNeeded(plan, state)));
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    Buffer& buffer = copy->buffers_[i];
-    RETURN_IF_ERROR(copy->Map(buffer, buffers[i]));
-    buffer.snapshot =
-        Snapshot::Into(buffer.memory + kHostCopyPage, state, SectionsInHostMemory(plan, state));
+  Mappings mappings;
+  for (const UniqueFd& fd : buffers) {
+    ASSIGN_OR_RETURN(
+        mappings.emplace_back(),
+        PinnedMapping::Map(fd.get(), BytesNeeded(plan, state), PinningOf(state.options().device)));
+    // Every page is there before the first step.
+    RETURN_IF_ERROR(mappings.back()->Pin([] { return true; }));
   }
-  return copy;
+  return Create(plan, state, identity, std::move(mappings));
+}
+
+Mappings HostCopy::TakeMemory(std::unique_ptr<HostCopy> copy) {
+  Mappings mappings;
+  if (copy == nullptr) return mappings;
+  for (Buffer& buffer : copy->buffers_) {
+    buffer.snapshot = nullptr;  // it writes there
+    mappings.push_back(std::move(buffer.mapping));
+  }
+  return mappings;
 }
 
 void HostCopy::Use() {
@@ -59,45 +76,12 @@ HostCopy::HostCopy(const plan::Plan& plan, train::TrainingState& state, const Id
     : state_(state),
       identity_(identity),
       every_(plan.spec.recovery.state_every),
-      plan_([&plan] {
-        uint64_t digest = 0;
-        return absl::SimpleHexAtoi(plan.digest.substr(0, 16), &digest) ? digest : 0;
-      }()),
+      plan_(DigestInHeader(plan)),
       bytes_(bytes) {}
 
 HostCopy::~HostCopy() {
-  for (Buffer& buffer : buffers_) {
-    buffer.snapshot = nullptr;  // it writes there
-    if (buffer.memory == nullptr) continue;
-#ifdef PHALANX_WITH_CUDA
-    if (buffer.pinned) cudaHostUnregister(buffer.memory);
-#endif
-    munmap(buffer.memory, static_cast<size_t>(bytes_));
-  }
+  for (Buffer& buffer : buffers_) buffer.snapshot = nullptr;  // before what it writes to
   if (used_) state_.set_copied(nullptr);
-}
-
-absl::Status HostCopy::Map(Buffer& buffer, const UniqueFd& fd) {
-  const auto bytes = static_cast<size_t>(bytes_);
-  // Every page is there before the first step.
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
-  if (memory == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot map a host buffer of ", bytes, " bytes: ", strerror(errno)));
-  }
-  buffer.memory = static_cast<std::byte*>(memory);
-#ifdef PHALANX_WITH_CUDA
-  if (state_.options().device.is_cuda()) {
-    if (cudaHostRegister(memory, bytes, cudaHostRegisterDefault) != cudaSuccess) {
-      cudaGetLastError();
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the host cannot pin a buffer of ", bytes, " bytes"));
-    }
-    buffer.pinned = true;
-  }
-#endif
-  return absl::OkStatus();
 }
 
 void HostCopy::Look() {
@@ -109,7 +93,7 @@ void HostCopy::Look() {
   failed_ = done.status();
   if (!failed_.ok()) return;
   next_.checksum = ChecksumOf(next_);
-  std::memcpy(buffer.memory, &next_, sizeof next_);
+  std::memcpy(buffer.memory(), &next_, sizeof next_);
   buffer.step = next_.step;
 }
 
@@ -124,19 +108,20 @@ absl::Status HostCopy::AfterStep(Epoch epoch) {
   const train::Decision& decided = state_.decided();
   if (under_way_ >= 0 || decided.step % every_ != 0) return absl::OkStatus();
   const size_t older = buffers_[0].step <= buffers_[1].step ? 0 : 1;
-  // The newer one is what everybody can go back to, or the older one is still needed.
+  // The newer one is what everybody can go back to, or the older one is still needed. All ranks
+  // read the same here, so all copy the same steps: not before all have their buffers.
   if (buffers_[1 - older].step > decided.copied) return absl::OkStatus();
   Buffer& buffer = buffers_[older];
-  std::memset(buffer.memory, 0, sizeof next_);
+  std::memset(buffer.memory(), 0, sizeof next_);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // before the first byte of the copy
   buffer.step = 0;
   next_ = {.store = identity_.store,
            .job = identity_.job,
            .epoch = epoch.value,
-           .step = decided.step,
            .plan = plan_,
            .rank = identity_.rank.value,
            .bytes = bytes_ - kHostCopyPage};
+  SetStart({.decision = decided, .counts = state_.counts()}, &next_);
   std::memcpy(next_.magic, kHostCopyMagic, sizeof next_.magic);
   under_way_ = static_cast<int32_t>(older);
   return buffer.snapshot->Begin();

@@ -9,7 +9,7 @@
 // Behind the header of a buffer (core/checkpoint_io/host_buffer.h) are the sections in the order of
 // SectionsInHostMemory, each at a 64-byte boundary.
 //
-// Of the thread that trains, but for Create.
+// Of the thread that trains.
 #pragma once
 
 #include <array>
@@ -26,6 +26,7 @@
 #include "core/checkpoint_io/host_buffer.h"
 #include "core/plan/plan.h"
 #include "core/posix/unique_fd.h"
+#include "worker/checkpoint/pinning_thread.h"
 #include "worker/checkpoint/sections.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/train/training_state.h"
@@ -46,14 +47,18 @@ class HostCopy {
 
   // Of one buffer; 0: nothing of the rank's state belongs there.
   static int64_t BytesNeeded(const plan::Plan& plan, train::TrainingState& state);
-  // `buffers`: of BytesNeeded each; what they hold of steps before is not looked at. `state`
-  // outlives it. On any thread, also while the state trains. Errors: ResourceExhausted if they
-  // cannot be mapped, or pinned beside a GPU.
+  // `buffers`: of BytesNeeded each, ready; what they hold of steps before is not looked at. `state`
+  // outlives it.
+  static std::unique_ptr<HostCopy> Create(const plan::Plan& plan, train::TrainingState& state,
+                                          const Identity& identity, Mappings buffers);
+  // The same of files. Errors: ResourceExhausted if they cannot be mapped, or pinned beside a GPU.
   static absl::StatusOr<std::unique_ptr<HostCopy>> Create(const plan::Plan& plan,
                                                           train::TrainingState& state,
                                                           const Identity& identity,
                                                           std::array<UniqueFd, 2> buffers);
   ~HostCopy();
+  // The copy ends; what was its memory.
+  static Mappings TakeMemory(std::unique_ptr<HostCopy> copy);
 
   // From now on the state says of what step it has a copy.
   void Use();
@@ -69,15 +74,14 @@ class HostCopy {
   void Look();
 
   struct Buffer {
-    std::byte* memory = nullptr;
-    bool pinned = false;
-    int64_t step = 0;  // of its whole copy; 0: it has none
-    std::unique_ptr<Snapshot> snapshot;
+    std::unique_ptr<PinnedMapping> mapping;
+    int64_t step = 0;                    // of its whole copy; 0: it has none
+    std::unique_ptr<Snapshot> snapshot;  // into the mapping
+    std::byte* memory() const { return mapping->data(); }
   };
 
   HostCopy(const plan::Plan& plan, train::TrainingState& state, const Identity& identity,
            int64_t bytes);
-  absl::Status Map(Buffer& buffer, const UniqueFd& fd);
 
   train::TrainingState& state_;
   const Identity identity_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/checkpoint/manifest.h"
+#include "worker/checkpoint/pinned_mapping.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -119,9 +120,17 @@ at::ScalarType ScalarTypeOf(DType dtype) {
   return at::kFloat;
 }
 
-void CopyOut(const Section& section, at::Tensor& array) {
-  ForEachPair(section, array, [](const at::Tensor& state, at::Tensor to) {
-    to.copy_(state, /*non_blocking=*/true);
+void CopyOut(const Section& section, at::Tensor& array, const std::byte* grid) {
+  ForEachPair(section, array, [&](const at::Tensor& state, const at::Tensor& to) {
+    const int64_t size = to.element_size();
+    const auto* first = static_cast<const std::byte*>(to.const_data_ptr());
+    for (int64_t done = 0; done < to.numel();) {
+      const int64_t at = (first - grid) + done * size;
+      const int64_t left = PinnedMapping::kPieceBytes - at % PinnedMapping::kPieceBytes;
+      const int64_t count = std::min(to.numel() - done, left / size);
+      to.narrow(0, done, count).copy_(state.narrow(0, done, count), /*non_blocking=*/true);
+      done += count;
+    }
   });
 }
 

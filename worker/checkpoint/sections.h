@@ -37,8 +37,9 @@ std::vector<Section> SectionsToWrite(const plan::Plan& plan, train::TrainingStat
 std::vector<Section> SectionsToRead(const plan::Plan& plan, train::TrainingState& state);
 
 at::ScalarType ScalarTypeOf(DType dtype);
-// Enqueues the copy of a section to or from `array`, [elements] of its type in host memory.
-void CopyOut(const Section& section, at::Tensor& array);
+// Enqueues the copy of a section to or from `array`, [elements] of its type in host memory. `grid`:
+// where the mapping of that memory begins, or the first whole piece of it (pinned_mapping.h).
+void CopyOut(const Section& section, at::Tensor& array, const std::byte* grid);
 void CopyIn(const Section& section, const at::Tensor& array);
 
 }  // namespace phalanx::checkpoint

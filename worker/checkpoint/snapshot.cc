@@ -9,9 +9,6 @@
 #include "core/base/status.h"
 #include "core/plan/memory_estimate.h"
 #include "worker/model/torch_boundary.h"
-#ifdef PHALANX_WITH_CUDA
-#include <cuda_runtime.h>
-#endif
 
 namespace phalanx::checkpoint {
 namespace {
@@ -26,58 +23,41 @@ int64_t Aligned(int64_t bytes) {
 
 }  // namespace
 
-// Not of LibTorch's allocator for pinned memory, which takes the next power of two.
-class Snapshot::Memory {
- public:
-  static absl::StatusOr<std::unique_ptr<Memory>> Take(int64_t bytes, at::Device device) {
-    auto memory = std::unique_ptr<Memory>(new Memory);
-#ifdef PHALANX_WITH_CUDA
-    if (device.is_cuda()) {
-      void* pinned = nullptr;
-      if (cudaHostAlloc(&pinned, static_cast<size_t>(bytes), cudaHostAllocDefault) != cudaSuccess) {
-        cudaGetLastError();
-        return absl::ResourceExhaustedError(
-            absl::StrCat("the host has not ", bytes, " bytes of pinned memory"));
-      }
-      memory->pinned_ = static_cast<std::byte*>(pinned);
-      return memory;
-    }
-#else
-    static_cast<void>(device);
-#endif
-    RETURN_IF_ERROR(model::CallTorch("memory for checkpoints", [&] {
-      memory->plain_ = at::empty({bytes}, at::kByte);
-      return absl::OkStatus();
-    }));
-    return memory;
-  }
-  ~Memory() {
-#ifdef PHALANX_WITH_CUDA
-    if (pinned_ != nullptr) cudaFreeHost(pinned_);
-#endif
-  }
-  std::byte* data() {
-    return pinned_ != nullptr ? pinned_
-                              : reinterpret_cast<std::byte*>(plain_.mutable_data_ptr<uint8_t>());
-  }
-
- private:
-  Memory() = default;
-  std::byte* pinned_ = nullptr;
-  at::Tensor plain_;
-};
-
 absl::StatusOr<std::unique_ptr<Snapshot>> Snapshot::Create(const plan::Plan& plan,
                                                            train::TrainingState& state) {
+  const int64_t bytes = BytesNeeded(plan, state);
+  std::unique_ptr<PinnedMapping> memory;
+  if (bytes > 0) {
+    // Not of LibTorch's allocator for pinned memory, which takes the next power of two.
+    ASSIGN_OR_RETURN(memory, PinnedMapping::Map(-1, bytes, PinningOf(state.options().device)));
+    RETURN_IF_ERROR(memory->Pin([] { return true; }));
+  }
+  return Create(plan, state, std::move(memory));
+}
+
+std::unique_ptr<Snapshot> Snapshot::Create(const plan::Plan& plan, train::TrainingState& state,
+                                           std::unique_ptr<PinnedMapping> memory) {
   std::unique_ptr<Snapshot> snapshot(new Snapshot(state, SectionsToWrite(plan, state)));
-  RETURN_IF_ERROR(snapshot->Allocate());
+  snapshot->memory_ = std::move(memory);
+  if (snapshot->memory_ != nullptr) snapshot->Place(*snapshot->memory_, 0);
   return snapshot;
 }
 
-std::unique_ptr<Snapshot> Snapshot::Into(std::byte* memory, train::TrainingState& state,
+int64_t Snapshot::BytesNeeded(const plan::Plan& plan, train::TrainingState& state) {
+  return BytesOf(SectionsToWrite(plan, state));
+}
+
+std::unique_ptr<PinnedMapping> Snapshot::TakeMemory(std::unique_ptr<Snapshot> snapshot) {
+  if (snapshot == nullptr) return nullptr;
+  if (snapshot->copier_.joinable()) snapshot->copier_.join();
+  return std::move(snapshot->memory_);
+}
+
+std::unique_ptr<Snapshot> Snapshot::Into(PinnedMapping& mapping, int64_t offset,
+                                         train::TrainingState& state,
                                          std::vector<Section> sections) {
   std::unique_ptr<Snapshot> snapshot(new Snapshot(state, std::move(sections)));
-  snapshot->Place(memory);
+  snapshot->Place(mapping, offset);
   return snapshot;
 }
 
@@ -109,14 +89,9 @@ absl::StatusOr<bool> Snapshot::Done() {
   return complete_ && copied_.Passed();
 }
 
-absl::Status Snapshot::Allocate() {
-  if (copies_.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(memory_, Memory::Take(bytes(), state_.options().device));
-  Place(memory_->data());
-  return absl::OkStatus();
-}
-
-void Snapshot::Place(std::byte* next) {
+void Snapshot::Place(PinnedMapping& mapping, int64_t offset) {
+  grid_ = mapping.data();
+  std::byte* next = grid_ + offset;
   for (Copied& copy : copies_) {
     copy.array = at::from_blob(next, {copy.section.elements}, ScalarTypeOf(copy.section.dtype));
     next += Aligned(copy.section.bytes());
@@ -163,7 +138,7 @@ absl::Status Snapshot::Begin() {
 void Snapshot::CopySections() {
   for (Copied& copy : copies_) {
     if (frozen_copied_ && copy.section.kind == Kind::kWeight) continue;
-    CopyOut(copy.section, copy.array);
+    CopyOut(copy.section, copy.array, grid_);
   }
   frozen_copied_ = true;
 }

@@ -23,6 +23,7 @@
 #include "core/base/mutex.h"
 #include "core/checkpoint_io/part_writer.h"
 #include "core/plan/plan.h"
+#include "worker/checkpoint/pinned_mapping.h"
 #include "worker/checkpoint/sections.h"
 #include "worker/train/message_stream.h"
 #include "worker/train/training_state.h"
@@ -34,10 +35,16 @@ class Snapshot {
   // `state` outlives it. Errors: ResourceExhausted if the host has not the memory.
   static absl::StatusOr<std::unique_ptr<Snapshot>> Create(const plan::Plan& plan,
                                                           train::TrainingState& state);
-  // Into `memory` of Snapshot::BytesOf(sections), at a 64-byte boundary, which outlives it and is
-  // pinned beside a GPU.
-  static std::unique_ptr<Snapshot> Into(std::byte* memory, train::TrainingState& state,
-                                        std::vector<Section> sections);
+  // Into memory of at least BytesNeeded, ready; nullptr: that is none.
+  static std::unique_ptr<Snapshot> Create(const plan::Plan& plan, train::TrainingState& state,
+                                          std::unique_ptr<PinnedMapping> memory);
+  static int64_t BytesNeeded(const plan::Plan& plan, train::TrainingState& state);
+  // The snapshot ends; what was its memory, if it had some of its own.
+  static std::unique_ptr<PinnedMapping> TakeMemory(std::unique_ptr<Snapshot> snapshot);
+  // Into BytesOf(sections) of a mapping from `offset` on, a multiple of 64. It is ready, and
+  // outlives the snapshot.
+  static std::unique_ptr<Snapshot> Into(PinnedMapping& mapping, int64_t offset,
+                                        train::TrainingState& state, std::vector<Section> sections);
   static int64_t BytesOf(const std::vector<Section>& sections);
   ~Snapshot();
 
@@ -60,18 +67,15 @@ class Snapshot {
     Section section;
     at::Tensor array;
   };
-  // Memory of the host for all sections.
-  class Memory;
-
   Snapshot(train::TrainingState& state, std::vector<Section> sections);
-  absl::Status Allocate();
-  void Place(std::byte* next);
+  void Place(PinnedMapping& mapping, int64_t offset);
   void CopySections();
   void AwaitCopy();
 
   // Constant after Create.
   train::TrainingState& state_;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<PinnedMapping> memory_;  // its own; nullptr: none
+  std::byte* grid_ = nullptr;              // where the mapping begins that it copies to
   std::vector<Copied> copies_;
   std::optional<c10::Stream> stream_;  // none on CPU
   // Of the thread that trains.

@@ -21,7 +21,6 @@
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
-#include "worker/train/evaluator.h"
 #include "worker/train/message_peers.h"
 #include "worker/train/training_state.h"
 
@@ -29,7 +28,6 @@ namespace phalanx::rank {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
-constexpr int32_t kCaptions = 8;
 constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last step
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
@@ -220,7 +218,7 @@ absl::Status EpochRun::AwaitBegin() {
     }
   }
   RETURN_IF_ERROR(stopped_);
-  ASSIGN_OR_RETURN(start_, StartOf(*told_));
+  ASSIGN_OR_RETURN(start_, StartOf(told_->begins()));
   return absl::OkStatus();
 }
 
@@ -276,6 +274,7 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   train::TrainerOptions options;
   options.length_multiple = LengthMultiple();
   options.trace_step = TraceStep(plan_.spec);
+  if (order_.device_kind() == "gpu") options.warm = &kept_.warm;
   if (goes_on()) {
     options.start = start_;
   } else if (manifest_.has_value()) {
@@ -285,15 +284,17 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
 }
 
 absl::Status EpochRun::MakeTrainer() {
-  train::BufferOptions buffers{.compute = train::ComputeType(plan_.spec.compute),
-                               .init_threads = std::max(1, order_.threads())};
-  if (order_.device_kind() == "gpu")
-    buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
+  const train::BufferOptions buffers = Buffers();
+  if (kept_.pinning == nullptr) {
+    kept_.pinning =
+        std::make_unique<checkpoint::PinningThread>(checkpoint::PinningOf(buffers.device));
+  }
+  if (goes_on()) HoldMemory();
   RETURN_IF_ERROR(BorrowState(buffers));
   kept_.training->set_faults(&faults_.points);
   const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
   if (wanted.has_value() && wanted->every > 0) {
-    const absl::Status made = MakeCheckpoints();
+    const absl::Status made = MakeCheckpoints(/*now=*/false);
     if (!made.ok()) TellNoCheckpoint("any step of this rank", made);
   }
   RETURN_IF_ERROR(KeepHostCopy());
@@ -303,14 +304,15 @@ absl::Status EpochRun::MakeTrainer() {
     OnTrace(timeline);
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
-  callbacks.on_settled = [this, checkpoints = checkpoints_.get()] {
-    report_status_.Update(TakeHostCopy());
+  callbacks.on_settled = [this] {
+    report_status_.Update(TendMemory());
     if (kept_.host_copy != nullptr) {
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
       if (!safe_told_ && kept_.host_copy->copied() > 0) TellSafe();
     }
+    TellCopiesWhole();
     // At an early end that of its last step takes the place of others.
-    if (checkpoints != nullptr && !trainer_->ends_early()) checkpoints->OnSettled();
+    if (checkpoints_ != nullptr && !trainer_->ends_early()) checkpoints_->OnSettled();
   };
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;
@@ -350,7 +352,6 @@ absl::Status EpochRun::Train() {
   ready.mutable_ready()->set_ready(ready_after);
   RETURN_IF_ERROR(Report(std::move(ready)));
   if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
-  if (goes_on()) BeginHostCopy();
   const absl::Status ran = trainer_->Run();
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
@@ -371,33 +372,13 @@ absl::Status EpochRun::Train() {
   return order_.validation_index().empty() ? absl::OkStatus() : Evaluate();
 }
 
-absl::Status EpochRun::Evaluate() {
-  const data::Tokenizer& tokenizer = *kept_.tokenizer;
-  train::Evaluator evaluator(plan_, trainer_->executor(), *kept_.validation, LengthMultiple());
-  ASSIGN_OR_RETURN(
-      const train::EvaluationSummary summary,
-      evaluator.Run(kCaptions, reporter_ ? &tokenizer : nullptr, tokenizer.end_token()));
-  if (!reporter_) return absl::OkStatus();
-  v1::RankReport report;
-  v1::EvaluationReport& out = *report.mutable_evaluation();
-  out.set_loss(summary.loss);
-  out.set_uniform_loss(summary.uniform_loss);
-  out.set_counted_tokens(summary.counted_tokens);
-  for (const train::Caption& caption : summary.captions) {
-    auto* item = out.add_captions();
-    item->set_sample(caption.sample);
-    item->set_truth(caption.truth);
-    item->set_decoded(caption.decoded);
-  }
-  return Report(std::move(report));
-}
-
 absl::Status EpochRun::RunToEnd() {
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
   RETURN_IF_ERROR(MakePlanOfOrder());
   if (goes_on()) {
     // All that can be made before it is known from where.
+    if (from_copies()) RETURN_IF_ERROR(FindCopies());
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
     connected_after_ = LogPhase("is connected");
@@ -455,6 +436,7 @@ absl::Status EpochRun::Run() {
 }
 
 absl::Status EpochRun::Quiesce(const absl::Status& ended) {
+  HoldMemory();
   if (!absl::IsCancelled(ended)) {
     // First of all: others may be about to blame somebody else.
     v1::RankReport report;
@@ -490,7 +472,6 @@ void EpochRun::WishEnd() {
 
 void EpochRun::Release() {
   trainer_ = nullptr;
-  if (second_home_.valid()) second_home_.get().IgnoreError();
   if (kept_.training != nullptr) kept_.training->set_writing(nullptr);
   MutexLock lock(&mu_);
   training_ = nullptr;

@@ -8,10 +8,8 @@
 // another.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -31,6 +29,8 @@
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
 #include "worker/checkpoint/host_copy.h"
+#include "worker/checkpoint/host_load.h"
+#include "worker/checkpoint/pinning_thread.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/comm/communicator.h"
 #include "worker/rank/channel_rendezvous.h"
@@ -47,7 +47,10 @@ namespace phalanx::rank {
 struct Kept {
   train::StateIdentity identity;
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
+  train::WarmPasses warm;                          // what the process has run on its device
   std::unique_ptr<plan::Plan> plan;                // whose layout it lies in, or lay in last
+  // Of copies of the state; there from the first epoch on.
+  std::unique_ptr<checkpoint::PinningThread> pinning;
   std::unique_ptr<checkpoint::Snapshot> snapshot;  // of `training`; nullptr: none was asked for
   // Of that state; nullptr: nothing of it has its second home in host memory.
   std::unique_ptr<checkpoint::HostCopy> host_copy;
@@ -75,6 +78,8 @@ class EpochRun {
   // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
   // another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
+  // Instead of Run(): makes ready, alone, what a process would need for an epoch like this one.
+  void WarmUp();
   // Once Run() has returned OK: its last checkpoint may still be published, until the run goes.
   void Publish(const v1::PublishCheckpoint& order);
 
@@ -82,6 +87,7 @@ class EpochRun {
   void WishEnd();
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }
   void Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers);
+  void Deliver(const v1::HostCopies& message, std::vector<UniqueFd> buffers);
   void Deliver(const v1::BeginEpoch& message);
   // Ends Run() soon: every wait on a peer is woken.
   void Stop(absl::Status reason);
@@ -105,12 +111,22 @@ class EpochRun {
   // The one that the state is to begin with, if the order names one. After AwaitBegin.
   absl::Status FindCheckpoint();
   absl::Status BorrowState(const train::BufferOptions& buffers);
+  // epoch_copies.cc. Of an epoch that goes on from copies in host memory: says which this rank can
+  // take, and takes them, in place of what the process keeps.
+  bool from_copies() const { return order_.assign().from_copies(); }
+  absl::Status FindCopies();
+  absl::Status TakeCopies(const train::BufferOptions& buffers);
+  // Once all ranks have whole copies of this epoch, those of epochs before are of no more use.
+  void TellCopiesWhole();
+  void DropEarlierCopies();
   // The state comes to lie in the layout of this epoch, with what other ranks hold.
   absl::Status ChangeLayout();
   // Names the checkpoint in what went wrong with it.
   absl::Status OfCheckpoint(absl::Status status) const;
-  // Unless the job wants none, or they are there already.
-  absl::Status MakeCheckpoints();
+  // Unless the job wants none, or they are there already. Beside training, unless it is to be
+  // `now`, where training goes on and their memory is not there.
+  absl::Status MakeCheckpoints(bool now);
+  absl::Status BeginCheckpoints(std::unique_ptr<checkpoint::PinnedMapping> memory);
   void TellNoCheckpoint(absl::string_view of, const absl::Status& why);
   // Of an end before the job's last step. What goes wrong with it is told and ends there.
   void WriteLastCheckpoint();
@@ -119,15 +135,23 @@ class EpochRun {
   absl::Status KeepHostCopy();
   // What KeepHostCopy was told of the second home that could not be.
   absl::Status DoWithoutHostCopy(const absl::Status& kept);
-  // Behind a change of layout: the second home is made while training goes on.
-  void BeginHostCopy();
-  // Once it is there: takes it, on the thread that trains.
-  absl::Status TakeHostCopy();
-  absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> MakeHostCopy(int64_t bytes);
+  absl::Status UseHostCopy(absl::StatusOr<checkpoint::Mappings> made);
+  absl::Status AskHostMemory(int64_t bytes);
   // The daemon's answer to it. Errors: what the daemon says; Cancelled; DeadlineExceeded.
-  absl::StatusOr<std::array<UniqueFd, 2>> AskHostMemory(int64_t bytes);
+  absl::StatusOr<std::vector<UniqueFd>> AwaitHostMemory();
+  // Which is there.
+  absl::StatusOr<std::vector<UniqueFd>> TakeGiven() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Behind each decided step: begins and takes what is made while training goes on.
+  absl::Status TendMemory();
+  // Copies of the state end before the state changes its layout; their memory is kept.
+  void GiveMemoryBack();
+  // Nothing is made, and no memory goes, until a step of the next epoch is decided.
+  void HoldMemory();
   int64_t LengthMultiple() const;
   absl::StatusOr<train::TrainerOptions> MakeTrainerOptions() const;
+  train::BufferOptions Buffers() const;
+  absl::Status WarmLibraries();
+  absl::Status WarmUpDevice();
   absl::Status MakeTrainer();
   absl::Status Train();
   absl::Status Evaluate();
@@ -174,11 +198,15 @@ class EpochRun {
   train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
   // Set under mu_. nullptr: the job wants none, or none but at an early end.
   std::unique_ptr<CheckpointRun> checkpoints_;
+  bool settled_ = false;  // a step of this epoch is decided
+  // Until when the daemon is to answer a question for host memory; absent: it was not asked.
+  std::optional<comm::Deadline> asked_until_;
   CondVar given_changed_;
   std::optional<absl::StatusOr<std::vector<UniqueFd>>> given_ ABSL_GUARDED_BY(mu_);
-  std::optional<v1::EpochBegins> told_ ABSL_GUARDED_BY(mu_);
-  // The second home that is being made; not valid: none.
-  std::future<absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>>> second_home_;
+  std::optional<v1::BeginEpoch> told_ ABSL_GUARDED_BY(mu_);
+  std::vector<checkpoint::HostCopyPair> copies_ ABSL_GUARDED_BY(mu_);  // that the daemon gave
+  bool copies_given_ ABSL_GUARDED_BY(mu_) = false;                     // all of them
+  bool copies_whole_told_ = false;
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
 };

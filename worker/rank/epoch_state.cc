@@ -1,6 +1,4 @@
-// The state that an epoch begins with, its copies in host memory, and its checkpoints.
-#include <chrono>
-#include <future>
+// The state that an epoch begins with, and its checkpoints.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,27 +11,32 @@
 #include "core/job/failure.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
-#include "worker/device/cuda_device.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/train/holdings_exchange.h"
 #include "worker/train/training_state.h"
 #include "worker/train/transfers.h"
 
 namespace phalanx::rank {
-namespace {
 
-constexpr absl::Duration kHostMemoryTimeout = absl::Seconds(30);
-
-}  // namespace
+train::BufferOptions EpochRun::Buffers() const {
+  train::BufferOptions buffers{.compute = train::ComputeType(plan_.spec.compute),
+                               .init_threads = std::max(1, order_.threads())};
+  if (order_.device_kind() == "gpu")
+    buffers.device = at::Device(at::kCUDA, static_cast<int8_t>(order_.device_index()));
+  return buffers;
+}
 
 absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
   const train::StateIdentity identity{
       .store = store_, .job = order_.assign().job(), .rank = order_.rank()};
   const bool held = kept_.training != nullptr && kept_.identity == identity;
   if (goes_on()) {
-    if (!held) {
-      kept_.snapshot = nullptr;
-      kept_.host_copy = nullptr;
+    if (from_copies()) {
+      GiveMemoryBack();
+      RETURN_IF_ERROR(TakeCopies(buffers));
+      kept_.identity = identity;
+    } else if (!held) {
+      GiveMemoryBack();
       kept_.training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
       kept_.training->Adopt(start_);
       kept_.identity = identity;
@@ -47,8 +50,7 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
     }
     return ChangeLayout();
   }
-  kept_.snapshot = nullptr;
-  kept_.host_copy = nullptr;
+  GiveMemoryBack();
   kept_.training = nullptr;  // two of them may not fit
   const Rank rank{order_.rank()};
   if (!manifest_.has_value()) {
@@ -66,8 +68,7 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
 
 absl::Status EpochRun::ChangeLayout() {
   train::TrainingState& training = *kept_.training;
-  kept_.snapshot = nullptr;
-  kept_.host_copy = nullptr;
+  GiveMemoryBack();
   training.set_copied(nullptr);
   train::OwnHoldings own;
   // Else it was on its way to the layout of an epoch that did not come to train.
@@ -135,32 +136,6 @@ absl::Status EpochRun::FindCheckpoint() {
   return absl::OkStatus();
 }
 
-absl::Status EpochRun::MakeCheckpoints() {
-  const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
-  if (!wanted.has_value() || checkpoints_ != nullptr) return absl::OkStatus();
-  if (kept_.snapshot == nullptr) {
-    ASSIGN_OR_RETURN(kept_.snapshot, checkpoint::Snapshot::Create(plan_, *kept_.training));
-  }
-  auto checkpoints = std::make_unique<CheckpointRun>(
-      plan_, *kept_.training, *kept_.snapshot,
-      CheckpointOptions{
-          .directory = ResolvePath(order_.assign().document().directory(), wanted->directory),
-          .store = store_,
-          .job = order_.assign().job(),
-          .rank = Rank{order_.rank()},
-          .in_use = order_.assign().checkpoint().path(),
-          .reporter = reporter_,
-          .faults = &faults_.points},
-      [this](v1::RankReport report) {
-        const absl::Status sent = Report(std::move(report));
-        if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());
-      });
-  kept_.training->set_writing([run = checkpoints.get()] { return run->writing(); });
-  const MutexLock lock(&mu_);
-  checkpoints_ = std::move(checkpoints);
-  return absl::OkStatus();
-}
-
 void EpochRun::TellNoCheckpoint(absl::string_view of, const absl::Status& why) {
   v1::RankReport report;
   report.mutable_event()->set_type("CheckpointFailed");
@@ -169,7 +144,7 @@ void EpochRun::TellNoCheckpoint(absl::string_view of, const absl::Status& why) {
 }
 
 void EpochRun::WriteLastCheckpoint() {
-  if (const absl::Status made = MakeCheckpoints(); !made.ok()) {
+  if (const absl::Status made = MakeCheckpoints(/*now=*/true); !made.ok()) {
     return TellNoCheckpoint(absl::StrCat("step ", trainer_->last_step()), made);
   }
   if (checkpoints_ != nullptr) checkpoints_->WriteLast();
@@ -180,106 +155,10 @@ void EpochRun::Publish(const v1::PublishCheckpoint& order) {
   if (checkpoints_ != nullptr && order.epoch() == epoch()) checkpoints_->Publish(order);
 }
 
-void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers) {
-  const MutexLock lock(&mu_);
-  if (!message.error().empty()) {
-    given_ = absl::ResourceExhaustedError(message.error());
-  } else {
-    given_ = std::move(buffers);
-  }
-  given_changed_.SignalAll();
-}
-
 void EpochRun::Deliver(const v1::BeginEpoch& message) {
   const MutexLock lock(&mu_);
-  if (!told_.has_value()) told_ = message.begins();
+  if (!told_.has_value()) told_ = message;
   given_changed_.SignalAll();
 }
 
-absl::StatusOr<std::array<UniqueFd, 2>> EpochRun::AskHostMemory(int64_t bytes) {
-  v1::ToDaemon message;
-  message.mutable_ask_host_memory()->set_epoch(epoch());
-  message.mutable_ask_host_memory()->set_bytes(bytes);
-  RETURN_IF_ERROR(channel_.Send(message, kSendTimeout));
-  const comm::Deadline deadline = comm::DeadlineIn(kHostMemoryTimeout);
-  const MutexLock lock(&mu_);
-  while (!given_.has_value() && stopped_.ok()) {
-    if (given_changed_.WaitUntil(&mu_, deadline) && !given_.has_value())
-      return absl::DeadlineExceededError("the daemon gives no host memory");
-  }
-  RETURN_IF_ERROR(stopped_);
-  RETURN_IF_ERROR(given_->status());
-  std::vector<UniqueFd>& given = **given_;
-  if (given.size() != 2)
-    return absl::InternalError(absl::StrCat("the daemon gave ", given.size(), " buffers, not 2"));
-  return std::array<UniqueFd, 2>{std::move(given[0]), std::move(given[1])};
-}
-
-absl::Status EpochRun::KeepHostCopy() {
-  if (kept_.host_copy != nullptr) return absl::OkStatus();
-  const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
-  if (bytes == 0) return absl::OkStatus();
-  if (goes_on()) {
-    kept_.training->set_copied([] { return int64_t{0}; });  // until it is there
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> made = MakeHostCopy(bytes);
-  if (!made.ok()) return DoWithoutHostCopy(made.status());
-  kept_.host_copy = *std::move(made);
-  kept_.host_copy->Use();
-  return absl::OkStatus();
-}
-
-absl::Status EpochRun::DoWithoutHostCopy(const absl::Status& kept) {
-  if (!absl::IsResourceExhausted(kept)) return kept;
-  if (plan_.spec.recovery.state_home != job::StateHome::kAuto)
-    return job::WithKind(job::FailureKind::kOutOfMemory, kept);
-  // The job did not ask for it: it trains without a second home.
-  kept_.training->set_copied([] { return int64_t{0}; });
-  TellSafe(std::string(kept.message()));
-  v1::RankReport report;
-  report.mutable_event()->set_type("NoSecondHome");
-  report.mutable_event()->set_message(absl::StrCat(
-      kept.message(),
-      ": losing the only home of any state costs the steps since the last checkpoint"));
-  return Report(std::move(report));
-}
-
-void EpochRun::TellSafe(const std::string& why_not) {
-  if (std::exchange(safe_told_, true) || epoch() == 1) return;
-  v1::RankReport report;
-  report.mutable_safe()->set_why_not(why_not);
-  report_status_.Update(Report(std::move(report)));
-}
-
-absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> EpochRun::MakeHostCopy(int64_t bytes) {
-  ASSIGN_OR_RETURN(auto buffers, AskHostMemory(bytes));
-  return checkpoint::HostCopy::Create(
-      plan_, *kept_.training,
-      {.store = order_.store(), .job = order_.assign().job(), .rank = Rank{order_.rank()}},
-      std::move(buffers));
-}
-
-void EpochRun::BeginHostCopy() {
-  const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
-  if (bytes == 0 || kept_.host_copy != nullptr) return;
-  second_home_ = std::async(std::launch::async, [this, bytes] {
-    if (order_.device_kind() == "gpu")
-      device::UseCudaDevice(order_.device_index()).IgnoreError();  // of this thread
-    return MakeHostCopy(bytes);
-  });
-}
-
-absl::Status EpochRun::TakeHostCopy() {
-  if (!second_home_.valid()) return absl::OkStatus();
-  if (second_home_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
-    return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<checkpoint::HostCopy>> made = second_home_.get();
-  if (!made.ok()) return DoWithoutHostCopy(made.status());
-  kept_.host_copy = *std::move(made);
-  kept_.host_copy->Use();
-  return absl::OkStatus();
-}
-
-// GEMMs on a GPU like lengths of whole eights.
 }  // namespace phalanx::rank

@@ -14,6 +14,12 @@ namespace {
 
 constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
+size_t DescriptorsWith(const v1::ToRank& order) {
+  const bool memory = order.has_host_memory() && order.host_memory().error().empty();
+  const bool copies = order.has_host_copies() && !order.host_copies().done();
+  return memory || copies ? 2 : 0;
+}
+
 }  // namespace
 
 void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
@@ -30,6 +36,8 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
     if (order.has_rendezvous()) run->Deliver(order.rendezvous());
     if (order.has_host_memory() && order.host_memory().epoch() == run->epoch())
       run->Deliver(order.host_memory(), std::move(descriptors));
+    if (order.has_host_copies() && order.host_copies().epoch() == run->epoch())
+      run->Deliver(order.host_copies(), std::move(descriptors));
     if (order.has_begin() && order.begin().epoch() == run->epoch()) run->Deliver(order.begin());
     if (order.has_wish() && order.wish().epoch() == run->epoch()) run->WishEnd();
     if (order.has_quit()) run->Stop(absl::CancelledError(order.quit().reason()));
@@ -42,6 +50,8 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
   }
   if (order.has_stop() && current_ == nullptr && next_ == nullptr)
     TellStopped(order.stop().epoch());
+  if (order.has_warm_up())
+    to_warm_ = std::make_shared<EpochRun>(channel_, order.warm_up(), kept_, faults_);
   if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run(), kept_, faults_);
   if (order.has_quit()) quit_ = true;
   changed_.SignalAll();
@@ -62,7 +72,7 @@ void RankProcess::ReadOrders() {
       if (current != nullptr) current->Stop(absl::CancelledError("the node's daemon is gone"));
       return;
     }
-    Handle(order, channel_.TakeDescriptors());
+    Handle(order, channel_.TakeDescriptors(DescriptorsWith(order)));
   }
 }
 
@@ -105,6 +115,17 @@ void RankProcess::TellReached(const job::InjectedFault& fault, job::FaultPhase p
   channel_.Send(message, kSendTimeout).IgnoreError();
 }
 
+void RankProcess::WarmUp(EpochRun& run) {
+  run.WarmUp();
+  {
+    const MutexLock lock(&mu_);
+    current_ = nullptr;
+  }
+  v1::ToDaemon message;
+  message.mutable_warmed();
+  channel_.Send(message, kSendTimeout).IgnoreError();
+}
+
 int RankProcess::Run() {
   v1::ToDaemon hello;
   hello.mutable_hello()->set_pid(getpid());
@@ -113,16 +134,23 @@ int RankProcess::Run() {
   std::thread reader([this] { ReadOrders(); });
   int exit_code = 0;
   while (true) {
-    std::shared_ptr<EpochRun> run, last;
+    std::shared_ptr<EpochRun> run, last, warm;
     {
       MutexLock lock(&mu_);
-      while (!quit_ && !daemon_gone_ && next_ == nullptr) changed_.Wait(&mu_);
+      while (!quit_ && !daemon_gone_ && next_ == nullptr && to_warm_ == nullptr)
+        changed_.Wait(&mu_);
       if (quit_ || daemon_gone_) {
         exit_code = daemon_gone_ && !quit_ ? 2 : 0;
         break;
       }
-      run = current_ = std::exchange(next_, nullptr);
+      warm = std::exchange(to_warm_, nullptr);
+      if (next_ != nullptr) warm = nullptr;  // an epoch was quicker
+      run = current_ = warm != nullptr ? warm : std::exchange(next_, nullptr);
       last = std::exchange(last_, nullptr);
+    }
+    if (warm != nullptr) {
+      WarmUp(*warm);
+      continue;
     }
     last = nullptr;  // before anything that it uses goes; its thread may be at the disk
     const v1::RunEpoch& order = run->order();

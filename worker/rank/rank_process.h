@@ -1,6 +1,7 @@
 // worker/rank/rank_process.h: the life of a rank process between its daemon's orders.
 //
-//   wait -> RunEpoch -> training -> StopEpoch, done or peers lost -> wait -> ... -> Quit
+//   wait [-> WarmUp -> warm] -> RunEpoch -> training -> StopEpoch, done or peers lost -> wait ->
+//   ... -> Quit
 //
 // The process outlives epochs and keeps its training state, its data and its device from one to the
 // next. It ends on Quit, when the daemon is gone, or when an epoch failed for a reason of its own:
@@ -42,6 +43,7 @@ class RankProcess {
   void ReadOrders();
   void Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors);
   void TellStopped(int64_t epoch);
+  void WarmUp(EpochRun& run);
   void TellNotWritten(const v1::WriteIncident& order, const absl::Status& status);
   // The rank has come to where it is to fail.
   void TellReached(const job::InjectedFault& fault, job::FaultPhase phase, int64_t step);
@@ -54,6 +56,7 @@ class RankProcess {
   CondVar changed_;
   // Made when the order arrives, so that what follows it finds the epoch.
   std::shared_ptr<EpochRun> next_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<EpochRun> to_warm_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<EpochRun> current_ ABSL_GUARDED_BY(mu_);
   // That ended well, until the next one begins: what it wrote may still be published.
   std::shared_ptr<EpochRun> last_ ABSL_GUARDED_BY(mu_);

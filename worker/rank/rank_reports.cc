@@ -1,5 +1,6 @@
 #include "worker/rank/rank_reports.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -81,7 +82,8 @@ v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok) {
   quiet.set_updates(standing.counts.updates);
   quiet.set_skipped_in_a_row(standing.counts.skipped_in_a_row);
   quiet.set_context_ok(context_ok);
-  if (standing.copied != train::kCopiedAlways) quiet.set_copied(standing.copied);
+  if (standing.copied != train::kCopiedAlways)
+    quiet.set_copied(std::max<int64_t>(standing.copied, 0));
   return quiet;
 }
 

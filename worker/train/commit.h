@@ -77,6 +77,8 @@ struct Decision {
 
 // Of a rank that keeps no copies in host memory: it has them of any step.
 inline constexpr int64_t kCopiedAlways = INT64_MAX;
+// Of one that is to keep copies and cannot yet: nobody begins any before.
+inline constexpr int64_t kCopiesNotYet = -1;
 
 // A wish of any rank is one of all, from the same step on.
 inline constexpr int64_t kNoWish = 0;

@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/plan/activations.h"
 #include "worker/train/device_wait.h"
+#include "worker/train/muted.h"
 
 namespace phalanx::train {
 
@@ -165,9 +166,11 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   part.links_in = plan_.LinksInto({place.module, place.pp, chunk});
   part.links_out = plan_.LinksOutOf({place.module, place.pp, chunk});
   part.state = &state;
+  part.matrices = MatricesOf(state);
   part.groups = groups;
   if (groups.tensor != nullptr) {
-    timed_.push_back(MakeTimed(*groups.tensor, *timer_));
+    muted_groups_.push_back(MakeMuted(*groups.tensor, muted_));
+    timed_.push_back(MakeTimed(*muted_groups_.back(), *timer_));
     part.tensor = timed_.back().get();
   }
   const model::StageOptions options{.device = options_.device,
@@ -207,47 +210,6 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches,
                                const std::vector<Microbatch>& microbatches,
                                const std::function<absl::Status()>& previous_decided) {
   return RunProgram({step, &batches, &microbatches}, previous_decided);
-}
-
-absl::Status Executor::RunPassesAlone(Batches& batches,
-                                      const std::vector<Microbatch>& microbatches) {
-  const StepContext context{
-      .batches = &batches, .microbatches = &microbatches, .decides = false, .alone = true};
-  timer_->BeginStep(context.step);
-  ahead_.Begin();
-  for (size_t i = 0; i < program_.size();) {
-    if (state_.stop_requested()) return absl::CancelledError("asked to stop");
-    if (!schedule::IsMessage(program_[i].op) && !schedule::IsPass(program_[i].op)) {
-      ++i;
-      continue;
-    }
-    RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i), context));
-    ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_.instructions, i, context));
-    i += done;
-  }
-  flights_.clear();
-  return FinishMessages();
-}
-
-absl::Status Executor::WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches) {
-  RETURN_IF_ERROR(RunPassesAlone(batches, microbatches));
-  return RunProgram({.batches = &batches, .microbatches = &microbatches, .decides = false},
-                    [] { return absl::OkStatus(); });
-}
-
-absl::Status Executor::RestoreParameters() {
-  for (Part& part : parts_) {
-    if (part.state->trains()) RETURN_IF_ERROR(part.reduction->Gather());
-  }
-  RETURN_IF_ERROR(AwaitParts());
-  for (auto& [module, ends] : ties_) RETURN_IF_ERROR(ends.Spread());
-  for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->VerifyCopies());
-  return absl::OkStatus();
-}
-
-absl::Status Executor::AwaitParts() {
-  for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->Await());
-  return absl::OkStatus();
 }
 
 absl::Status Executor::RunProgram(const StepContext& context,
@@ -305,7 +267,7 @@ absl::Status Executor::AwaitRoom(int32_t instruction, const StepContext& context
     if (run_ahead_.Admits(instruction)) return true;
     const SteadyTime now = std::chrono::steady_clock::now();
     if (std::exchange(progress, finished) != finished) moved = now;
-    if (now - moved < kStandstill) return false;
+    if (now - moved < kStandstill || context.alone) return false;
     enqueued = EnqueueAhead(instruction, context);
     return !enqueued.ok();
   };

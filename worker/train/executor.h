@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,7 @@
 #include "worker/train/step_kernels.h"
 #include "worker/train/step_timer.h"
 #include "worker/train/training_state.h"
+#include "worker/train/warm_passes.h"
 
 namespace phalanx::train {
 
@@ -58,10 +60,16 @@ class Executor {
   // be known. Errors: Cancelled after a request to stop; what communicators and stages return.
   absl::Status RunStep(int64_t step, Batches& batches, const std::vector<Microbatch>& microbatches,
                        const std::function<absl::Status()>& previous_decided);
-  // Runs the same program without a decision, so that every kernel has run once and the state is as
-  // before; its passes alone first. Takes all samples twice. Every rank calls it with the same
-  // microbatches.
-  absl::Status WarmUp(Batches& batches, const std::vector<Microbatch>& microbatches);
+  // Runs the passes whose shapes `known` has not, on zeros instead of what others send and with
+  // nobody to sum or gather with, and adds them to it. Of each shape one microbatch is enough;
+  // kEvery runs all, so that no length of them is new. The device has done it when it returns.
+  // Nobody else need call it. The state is as before, but for gradients.
+  enum class Passes : uint8_t { kUnknown, kEvery };
+  absl::Status RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches,
+                              Passes which, WarmPasses& known);
+  // Runs the step's program without a decision, so that every kernel has run once and the state is
+  // as before. Every rank calls it with the same microbatches.
+  absl::Status RunUndecided(Batches& batches, const std::vector<Microbatch>& microbatches);
   // Makes the parameters of every replica those that the homes of their shares have, and checks it.
   // Every rank calls it.
   absl::Status RestoreParameters();
@@ -109,6 +117,7 @@ class Executor {
     std::unique_ptr<model::Stage> stage;
     comm::Communicator* tensor = nullptr;
     std::vector<int32_t> links_in, links_out;
+    std::string matrices;  // in words: those that the part computes with
   };
   // Activations, or gradients of them, of one pair of lanes that have been asked for.
   struct Arrival {
@@ -180,10 +189,9 @@ class Executor {
 
   absl::Status RunProgram(const StepContext& context,
                           const std::function<absl::Status()>& previous_decided);
-  // Runs the passes of the program on zeros instead of what others send. Loading a kernel waits for
-  // all that the device has been given, and among that must be no message of a peer who waits for
-  // this rank.
-  absl::Status RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches);
+  static std::string MatricesOf(const PartState& state);
+  // Of a pass of a part (warm_passes.h).
+  std::string ShapeOf(const Part& part, int64_t samples) const;
   // Waits until the device has little enough before it; meanwhile, where it stands still, enqueues
   // messages.
   absl::Status AwaitRoom(int32_t instruction, const StepContext& context);
@@ -263,7 +271,9 @@ class Executor {
   schedule::Program program_, evaluation_program_;
   BoundProgram bound_program_;
   std::unique_ptr<StepTimer> timer_;
-  std::vector<std::unique_ptr<comm::Communicator>> timed_;  // tensor groups, as the stages use them
+  bool muted_ = false;  // passes run alone
+  // Tensor groups as the stages use them: of each what can be muted, then what is timed.
+  std::vector<std::unique_ptr<comm::Communicator>> muted_groups_, timed_;
   std::vector<Part> parts_;
   std::map<int32_t, CopyExchange> ties_;  // of tied embeddings with an end here, by module
   RunAhead run_ahead_;

@@ -40,25 +40,34 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan,
 
 absl::Status Trainer::Prepare() {
   const Start start = options_.start.value_or(Start{});
+  // Samples are decoded while the state is made ready.
+  if (FirstStep() <= plan_.spec.steps) {
+    microbatches_ = batches_->OfStep(FirstStep());
+    batches_->Announce(microbatches_, {});
+  }
   RETURN_IF_ERROR(state_.GoOn(plan_, start));
   // It may have gone on from there before, in the layout that it was decided in.
   if (start.decision.step > state_.told()) Tell(start.decision);
   if (options_.start.has_value()) RETURN_IF_ERROR(executor_->RestoreParameters());
-  if (!state_.options().device.is_cuda() || FirstStep() > plan_.spec.steps) return absl::OkStatus();
+  if (options_.warm == nullptr || FirstStep() > plan_.spec.steps) return absl::OkStatus();
   return WarmUp();
 }
 
 absl::Status Trainer::WarmUp() {
-  // A rank's process may be new while the others are not, and all of them run the program or none.
-  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> warm,
-                   GatherOverRanks(*executor_, {state_.warm() ? 1.0 : 0.0}));
-  const auto is_warm = [](const std::vector<double>& rank) { return rank[0] == 1; };
-  if (std::all_of(warm.begin(), warm.end(), is_warm)) return absl::OkStatus();
-  microbatches_ = batches_->OfStep(FirstStep());
-  batches_->Announce(microbatches_, microbatches_);
-  RETURN_IF_ERROR(executor_->WarmUp(*batches_, microbatches_));
+  WarmPasses& warm = *options_.warm;
+  // Some processes may be new while others are not, and all of them run the program or none. What
+  // it would run beside the passes no library loads at its first use, and the first step runs it.
+  ASSIGN_OR_RETURN(const std::vector<std::vector<double>> programs,
+                   GatherOverRanks(*executor_, {warm.program() ? 1.0 : 0.0}));
+  const bool first = std::all_of(programs.begin(), programs.end(),
+                                 [](const std::vector<double>& rank) { return rank[0] == 0; });
+  if (first) batches_->Announce(microbatches_, microbatches_);  // both runs take samples
+  const auto passes = first ? Executor::Passes::kEvery : Executor::Passes::kUnknown;
+  RETURN_IF_ERROR(executor_->RunPassesAlone(*batches_, microbatches_, passes, warm));
+  if (!first) return absl::OkStatus();
+  RETURN_IF_ERROR(executor_->RunUndecided(*batches_, microbatches_));
   RETURN_IF_ERROR(AwaitWork(*executor_, "the kernels that are tried have not all run"));
-  state_.set_warm();
+  warm.AddProgram();
   return absl::OkStatus();
 }
 

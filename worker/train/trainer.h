@@ -27,6 +27,7 @@
 #include "worker/train/executor.h"
 #include "worker/train/skipped_steps.h"
 #include "worker/train/training_state.h"
+#include "worker/train/warm_passes.h"
 
 namespace phalanx::train {
 
@@ -63,6 +64,9 @@ struct TrainerOptions {
   absl::Duration decision_timeout = absl::Minutes(10);
   int64_t skipped_in_a_row_max = 10;  // then the run fails (skipped_steps.h)
   int64_t trace_step = 0;             // 0: none
+  // What this process has run before, to which is added what is run now; it outlives the trainer.
+  // nullptr: nothing need be run before the first step, as on CPU, or every rank says so.
+  WarmPasses* warm = nullptr;
 };
 
 class Trainer {
@@ -75,9 +79,10 @@ class Trainer {
                                                          const TrainerOptions& options,
                                                          TrainerCallbacks callbacks);
 
-  // Makes the state ready for the first step. On CUDA every kernel has run once when it returns.
-  // Every rank calls it. Errors: FailedPrecondition if the state cannot go on from options.start;
-  // otherwise as Run.
+  // Makes the state ready for the first step, and warms up what TrainerOptions::warm has not:
+  // passes of new shapes, by this rank alone; a whole program where no rank's process has run one,
+  // so at a job's beginning. Every rank calls it. Errors: FailedPrecondition if the state cannot go
+  // on from options.start; otherwise as Run.
   absl::Status Prepare();
   // After Prepare. Errors: Cancelled after a request to stop; Aborted where a record did not hold;
   // those of SkippedSteps; what communicators and stages return.
@@ -107,7 +112,6 @@ class Trainer {
         options_(options),
         callbacks_(std::move(callbacks)),
         last_step_(plan.spec.steps) {}
-  // Unless all ranks are warm.
   absl::Status WarmUp();
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.

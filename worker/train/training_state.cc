@@ -257,7 +257,6 @@ absl::Status TrainingState::Enter(const plan::Plan& after, const Transfers& tran
   RETURN_IF_ERROR(relayout.Run(transfers));
   parts_ = relayout.Take();
   layout_ = after.digest;
-  warm_ = false;  // kernels of other shapes
   NumberHomes();
   return absl::OkStatus();
 }

@@ -149,6 +149,9 @@ class TrainingState {
   absl::Status Leave(const plan::Plan& before);
   // What it holds while it lies in no layout, and of which step.
   Holdings HoldingsNow() const;
+  // While it lies in none: has from now on what `other` holds in plan's, of any rank and the same
+  // step. `other` is of no more use. Errors: FailedPrecondition where either lies elsewhere.
+  absl::Status TakeOver(const plan::Plan& plan, TrainingState& other);
   // It comes to lie in `after`; parameters are still to be gathered. All ranks that are named in
   // `transfers`, or hold state, call it with the same list. Errors: those of Relayout::Run; then it
   // lies in no layout and has lost nothing.
@@ -172,11 +175,6 @@ class TrainingState {
   // The last step that this rank's process has told of (TrainerCallbacks::on_step), or need not.
   int64_t told() const { return told_; }
   void set_told(int64_t step) { told_ = step; }
-
-  // Whether every kernel of its layout has run once in this process. Before that a kernel may be
-  // loaded while others wait for this rank, and wait for them in turn.
-  bool warm() const { return warm_; }
-  void set_warm() { warm_ = true; }
 
   // The buffers hold the reduced gradients of this step; 0: of none.
   void set_reduced_step(int64_t step) { reduced_step_ = step; }
@@ -221,7 +219,6 @@ class TrainingState {
   std::function<int64_t()> copied_;  // nullptr: nothing is kept there
   std::function<bool()> writing_;    // nullptr: none is written
   std::atomic<int64_t> wish_{kNoWish};
-  bool warm_ = false;
 };
 
 }  // namespace phalanx::train

@@ -188,6 +188,24 @@ TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) 
 
 // A rank of another version would run other programs than its peers, which wait for each other
 // then.
+// Whether it has warmed up or not when the epoch comes.
+TEST(RankEpochsTest, ProcessThatIsToldToWarmUp_RunsTheEpochThatComes) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("warm"));
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& said) { return !said.steps.empty(); });
+  for (const bool awaits : {true, false}) {
+    world.Kill(1);
+    world.Restart(1);
+    world.WarmUp(1);
+    if (awaits) world.Await([](const RankWorld::Said& said) { return said.warmed.contains(1); });
+    world.Begin(std::nullopt);
+    const RankWorld::Said said =
+        world.Await([](const RankWorld::Said& so_far) { return so_far.steps.size() >= 3; });
+    EXPECT_EQ(said.steps.at(2).step(), 3);
+  }
+}
+
 TEST(RankEpochsTest, LayoutOfAnotherDerivation_IsRefusedNamingBoth) {
   const DataFolder data = MakeData();
   RankWorld world(data, Job("out"));

@@ -142,6 +142,29 @@ v1::Assign RankWorld::MakeAssign() const {
   return assign;
 }
 
+v1::RunEpoch RankWorld::MakeRun() const {
+  v1::RunEpoch run;
+  *run.mutable_assign() = MakeAssign();
+  run.set_device_kind("cpu");
+  run.set_data_index(data_.index_path);
+  run.set_validation_index(data_.validation_index_path);
+  run.set_address("127.0.0.1");
+  run.set_threads(1);
+  run.set_store(1);
+  return run;
+}
+
+void RankWorld::WarmUp(int32_t rank) {
+  v1::ToRank order;
+  *order.mutable_warm_up() = MakeRun();
+  order.mutable_warm_up()->set_rank(rank);
+  order.mutable_warm_up()->set_device_index(rank);
+  const MutexLock lock(&passing_);
+  const absl::Status sent =
+      ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
+  support::Require(sent.ok(), sent.ToString());
+}
+
 void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
                       const std::function<void(v1::RunEpoch&)>& alter) {
   ++epoch_;
@@ -151,13 +174,7 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
   }
   v1::ToRank order;
   v1::RunEpoch& run = *order.mutable_run();
-  *run.mutable_assign() = MakeAssign();
-  run.set_device_kind("cpu");
-  run.set_data_index(data_.index_path);
-  run.set_validation_index(data_.validation_index_path);
-  run.set_address("127.0.0.1");
-  run.set_threads(1);
-  run.set_store(1);
+  run = MakeRun();
   run.mutable_assign()->set_goes_on(begins.has_value());
   if (alter != nullptr) alter(run);
   // As from a daemon, what ranks announce comes behind the order.
@@ -206,6 +223,7 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
     said_.parts[report.checkpoint_part().step()][rank] = report.checkpoint_part();
   if (report.has_checkpoint_published()) said_.published.push_back(report.checkpoint_published());
   if (message.has_stopped()) said_.stopped[rank] = true;
+  if (message.has_warmed()) said_.warmed[rank] = true;
   if (message.has_ask_host_memory()) said_.host_bytes[rank] = message.ask_host_memory().bytes();
   changed_.SignalAll();
 }
@@ -217,7 +235,7 @@ void RankWorld::GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked) {
   std::array<int, 2> given = {-1, -1};
   absl::Span<const int> buffers;
   const MutexLock lock(&passing_);
-  const auto made = host_memory_.BuffersOf(JobId{kJob}, rank, asked.bytes());
+  const auto made = host_memory_.BuffersOf(JobId{kJob}, Epoch{asked.epoch()}, rank, asked.bytes());
   if (made.ok()) {
     given = *made;
     buffers = given;
@@ -240,7 +258,9 @@ void RankWorld::RefuseHostMemory() {
 std::vector<checkpoint::HostCopyHeader> RankWorld::HostCopies(int32_t rank, int64_t bytes) {
   const MutexLock lock(&passing_);
   std::vector<checkpoint::HostCopyHeader> copies;
-  for (const int fd : Value(host_memory_.BuffersOf(JobId{kJob}, rank, bytes))) {
+  const auto pairs = host_memory_.PairsBefore(JobId{kJob}, Epoch{INT64_MAX}, {rank});
+  support::Require(!pairs.empty(), "no buffers of a rank");
+  for (const int fd : pairs.back().fds) {
     std::vector<std::byte> buffer(static_cast<size_t>(bytes));
     support::Require(pread(fd, buffer.data(), buffer.size(), 0) == bytes, "cannot read a buffer");
     const auto header = checkpoint::ReadHostCopyHeader(buffer);

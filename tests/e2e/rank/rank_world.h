@@ -35,7 +35,7 @@ class RankWorld {
     std::vector<v1::StepReport> steps;
     std::map<int32_t, v1::RankQuiet> quiet;
     std::map<int32_t, v1::RankError> errors;
-    std::map<int32_t, bool> stopped;
+    std::map<int32_t, bool> stopped, warmed;
     std::map<int32_t, v1::RankSucceeded> succeeded;
     std::vector<v1::JobEvent> events;
     std::map<int64_t, std::map<int32_t, v1::RankCheckpointPart>> parts;  // by step and rank
@@ -51,6 +51,8 @@ class RankWorld {
   // Orders the next epoch; from the beginning, or from `begins`. `alter` changes what is ordered.
   void Begin(const std::optional<v1::EpochBegins>& begins,
              const std::function<void(v1::RunEpoch&)>& alter = nullptr);
+  // Tells a rank to make ready for an epoch like the present one.
+  void WarmUp(int32_t rank);
   // Waits until what has been said of this epoch is enough, and returns it.
   Said Await(const std::function<bool(const Said&)>& enough);
   // Orders a rank to publish a checkpoint of which all parts have been told.
@@ -86,6 +88,7 @@ class RankWorld {
   std::string Describe() const;
   void Take(int32_t rank, const v1::ToDaemon& message);
   v1::Assign MakeAssign() const;
+  v1::RunEpoch MakeRun() const;
   void GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked);
 
   const v1::JobDocument document_;

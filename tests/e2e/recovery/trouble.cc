@@ -24,13 +24,12 @@ std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type) {
 }
 
 void ExpectSameCurves(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
-                      int64_t steps) {
-  constexpr double kTolerance = 1e-9;
+                      int64_t steps, double tolerance) {
   ASSERT_EQ(StepsFault(whole, steps), "");
   ASSERT_EQ(StepsFault(hit, steps), "");
   for (size_t i = 0; i < hit.size(); ++i) {
-    EXPECT_NEAR(hit[i].loss, whole[i].loss, kTolerance * whole[i].loss) << "step " << i + 1;
-    EXPECT_NEAR(hit[i].gradient_norm, whole[i].gradient_norm, kTolerance * whole[i].gradient_norm)
+    EXPECT_NEAR(hit[i].loss, whole[i].loss, tolerance * whole[i].loss) << "step " << i + 1;
+    EXPECT_NEAR(hit[i].gradient_norm, whole[i].gradient_norm, tolerance * whole[i].gradient_norm)
         << "step " << i + 1;
     EXPECT_EQ(hit[i].tokens, whole[i].tokens) << "step " << i + 1;
   }

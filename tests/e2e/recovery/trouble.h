@@ -18,9 +18,9 @@ std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output)
 // Of the job's events of that type, a line each.
 std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type);
 
-// Whether both runs have the same losses, norms and tokens at every step, to 1e-9 of them, and
-// every step once.
+// Whether both runs have the same losses, norms and tokens at every step, to `tolerance` of them,
+// and every step once.
 void ExpectSameCurves(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
-                      int64_t steps);
+                      int64_t steps, double tolerance = 1e-9);
 
 }  // namespace phalanx::e2e

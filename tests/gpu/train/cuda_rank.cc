@@ -75,7 +75,7 @@ class CudaRank {
     options.peers = train::MessagePeers(plan, rank_, specs);
     comm::Communicators communicators =
         Value(comm::ConnectNccl(specs, rank_, plan.world, rendezvous, options), "connect");
-    train::TrainerOptions how{.length_multiple = 8, .decision_timeout = kPatience};
+    train::TrainerOptions how{.length_multiple = 8, .decision_timeout = kPatience, .warm = &warm_};
     if (epoch > 1) how.start = start_;
     train::TrainerCallbacks callbacks;
     callbacks.on_step = [&](const train::StepSummary& step) {
@@ -186,6 +186,7 @@ class CudaRank {
   const Rank rank_;
   const std::unique_ptr<train::SampleSource> source_;
   std::unique_ptr<train::TrainingState> state_;
+  train::WarmPasses warm_;
   train::Start start_;
   std::vector<HeldStep> steps_;
 };

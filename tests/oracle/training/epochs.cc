@@ -21,6 +21,7 @@ struct EpochsInProcess::RankOf {
   std::unique_ptr<train::TrainingState> state;
   std::unique_ptr<train::SampleSource> source;
   std::vector<train::StepSummary> told;
+  train::WarmPasses warm;
 };
 
 // Counts operations, and ends the epoch at one of them.
@@ -156,7 +157,9 @@ absl::Status EpochsInProcess::Train(int32_t number, train::Trainer& trainer,
   const int64_t next = start_.decision.step + 1;
   const std::vector<train::Microbatch> first = batches.OfStep(std::min(next, spec_.steps));
   batches.Announce(first, {});
-  RETURN_IF_ERROR(executor.WarmUp(batches, first));
+  train::WarmPasses none;
+  RETURN_IF_ERROR(executor.RunPassesAlone(batches, first, train::Executor::Passes::kEvery, none));
+  if (epoch_ > 1) RETURN_IF_ERROR(executor.RunUndecided(batches, first));
   if (!steps.has_value()) return trainer.Run();
   for (int64_t step = next; step < next + *steps; ++step)
     RETURN_IF_ERROR(trainer.RunOne(step).status());
@@ -181,6 +184,7 @@ bool EpochsInProcess::RunEpoch(const std::optional<Ending>& ending, std::optiona
     Counted<Stopper>::CountAll(communicators, stopper);
     train::TrainerOptions options;
     if (epoch_ > 1) options.start = start_;
+    options.warm = &rank.warm;
     train::TrainerCallbacks callbacks;
     callbacks.on_step = [&rank](const train::StepSummary& step) { rank.told.push_back(step); };
     auto trainer = train::Trainer::Create(plan_, Rank{number}, communicators, *rank.source,
@@ -228,6 +232,7 @@ bool EpochsInProcess::Lose(const plan::RankList& ranks, std::optional<int64_t> s
   for (const Rank rank : ranks) {
     ranks_[static_cast<size_t>(rank.value)]->state = nullptr;
     ranks_[static_cast<size_t>(rank.value)]->told.clear();
+    ranks_[static_cast<size_t>(rank.value)]->warm = {};
   }
   // What the lost ones alone knew nobody knows any more.
   start_ = {};
@@ -307,6 +312,10 @@ bool EpochsInProcess::MoveAll(const plan::RankList& live, const train::Transfers
   }
   operations_ += stopper.count();
   return done == live.size();
+}
+
+const train::WarmPasses& EpochsInProcess::warm(int32_t rank) const {
+  return ranks_[static_cast<size_t>(rank)]->warm;
 }
 
 const std::vector<train::StepSummary>& EpochsInProcess::told(int32_t rank) const {

@@ -60,6 +60,8 @@ class EpochsInProcess {
   int32_t left_behind() const { return left_behind_; }
   // What rank `rank` told of each step, in order, since its process is there.
   const std::vector<train::StepSummary>& told(int32_t rank) const;
+  // What rank `rank`'s process has run before steps.
+  const train::WarmPasses& warm(int32_t rank) const;
   int32_t world() const { return world_; }
   // Elements whose state was given to another rank, over all layouts.
   int64_t moved() const { return moved_; }

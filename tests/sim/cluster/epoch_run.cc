@@ -48,6 +48,11 @@ void EpochRun::MakePlan() {
 }
 
 void EpochRun::OpenData() {
+  if (order_.from_copies) {  // no copies are modelled, so there are none
+    v1::RankReport report;
+    report.mutable_copies();
+    process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
+  }
   Then(absl::Milliseconds(1), absl::Milliseconds(50),
        order_.goes_on ? &EpochRun::Connect : &EpochRun::OpenMetrics);
 }

@@ -32,6 +32,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
     Epoch epoch;
     int32_t rank = 0;
     bool goes_on = false;
+    bool from_copies = false;
     std::string text;  // of the document
     plan::Layout layout;
   };

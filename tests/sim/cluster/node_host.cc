@@ -148,6 +148,10 @@ void NodeHost::Carry(const agent::Action& action) {
     return SendUp(MessageOf(*result));
   if (const auto* report = std::get_if<SendReport>(&action)) return SendUp(MessageOf(*report));
   if (CarryToProcess(action)) return;
+  if (const auto* warm = std::get_if<SendWarmUp>(&action)) {
+    return FromProcess(warm->process, RankWarmed{warm->process},
+                       shared_.timeline.Between(absl::Milliseconds(1), absl::Seconds(3)));
+  }
   if (const auto* prepare = std::get_if<PrepareData>(&action)) {
     const absl::Duration time =
         shared_.timeline.Between(absl::Milliseconds(1), absl::Milliseconds(300));

@@ -64,6 +64,7 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank) {
     next_ = std::make_shared<EpochRun>(*this, EpochRun::Order{.epoch = epoch,
                                                               .rank = rank,
                                                               .goes_on = assign.goes_on(),
+                                                              .from_copies = assign.from_copies(),
                                                               .text = assign.document().text(),
                                                               .layout = *std::move(layout)});
     if (current != nullptr) current->Stop();

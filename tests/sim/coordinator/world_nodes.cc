@@ -154,6 +154,8 @@ void World::Carry(FakeNode& node, const agent::Action& action) {
     Order(node, *start);
   } else if (const auto* run = std::get_if<agent::SendRunEpoch>(&action)) {
     Order(node, *run);
+  } else if (const auto* warm = std::get_if<agent::SendWarmUp>(&action)) {
+    node.answers.push_back(agent::RankWarmed{warm->process});
   } else if (const auto* publish = std::get_if<agent::SendPublish>(&action)) {
     int64_t step = 0;
     if (FakeProcess* p = process(publish->process);

@@ -112,6 +112,16 @@ struct SendRunEpoch {
   std::string index_path, validation_index_path;
   uint64_t store = 0;
 };
+// As SendRunEpoch, of an epoch that is over: the process makes ready what it would need for it.
+// Answered with RankWarmed.
+struct SendWarmUp {
+  ProcessNumber process;
+  std::shared_ptr<const AssignCommand> assign;
+  int32_t rank = 0;
+  int32_t device = 0;
+  std::string index_path, validation_index_path;
+  uint64_t store = 0;
+};
 struct SendBeginEpoch {
   ProcessNumber process;
   std::string payload;
@@ -170,10 +180,11 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport,
-                            UseStore, PrepareData, CancelData, StartProcess, SendRunEpoch,
-                            SendBeginEpoch, SendRendezvous, SendPublish, SendWriteIncident,
-                            SendWish, SendFault, SendStopEpoch, SendQuit, TerminateProcess,
-                            KillProcess, FreeHostMemory, UploadLogs, Exit, LogLine>;
+using Action =
+    std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
+                 PrepareData, CancelData, StartProcess, SendRunEpoch, SendWarmUp, SendBeginEpoch,
+                 SendRendezvous, SendPublish, SendWriteIncident, SendWish, SendFault, SendStopEpoch,
+                 SendQuit, TerminateProcess, KillProcess, FreeHostMemory, UploadLogs, Exit,
+                 LogLine>;
 
 }  // namespace phalanx::agent

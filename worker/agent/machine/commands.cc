@@ -70,6 +70,7 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   Assignment& stored = assignments_[command.job] = std::move(assignment);
   for (const auto& [device, lost] : lost_devices_)
     GoWithout(stored, device, job::FailureKind::kDeviceFailed, LostDevice(device));
+  RememberWork(stored);
   const auto outcome = outcomes_.find(command.job);
   if (outcome != outcomes_.end() && outcome->second.first == command.document) {
     stored.data = outcome->second.second;
@@ -163,6 +164,7 @@ void Machine::Run(uint64_t number, const StopCommand& command) {
   }
   outcomes_.erase(command.job);
   CallOffData(command.job);
+  CallOffWarming(command.job);
   reports_.Retire(command.job, command.epoch);
   Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value, " stopped reason=\"",
                    command.reason, "\""));

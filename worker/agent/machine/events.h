@@ -140,6 +140,10 @@ struct ProcessStarted {
 struct RankHelloReceived {
   ProcessNumber process;
 };
+// It has made ready what it was told to, or has given up.
+struct RankWarmed {
+  ProcessNumber process;
+};
 enum class ReportKind : uint8_t {
   kStep,   // the newest are kept
   kEvent,  // sent once
@@ -248,10 +252,10 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event =
-    std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
-                 ProcessStarted, RankHelloReceived, RankReported, RankProgressed, FaultReached,
-                 EpochStopped, ChannelFailed, ProcessRan, ProcessDied, ProcessExited, DeviceFaulted,
-                 DataPrepared, UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
+using Event = std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived,
+                           SessionClosed, ProcessStarted, RankHelloReceived, RankWarmed,
+                           RankReported, RankProgressed, FaultReached, EpochStopped, ChannelFailed,
+                           ProcessRan, ProcessDied, ProcessExited, DeviceFaulted, DataPrepared,
+                           UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

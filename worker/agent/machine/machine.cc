@@ -173,7 +173,9 @@ void Machine::Apply(const DataPrepared& event) {
   }
   if (use.command_number != 0) {
     if (use.coordinator != coordinator_.value) return;
-    Answer(use.command_number, outcome.status, std::make_shared<const DataOutcome>(outcome));
+    const auto data = std::make_shared<const DataOutcome>(outcome);
+    if (outcome.status.ok() && WarmsUpFor(use.job, use.command_number, data)) return StartWarming();
+    Answer(use.command_number, outcome.status, data);
     return;
   }
   const auto assigned = assignments_.find(use.job);
@@ -330,6 +332,8 @@ void Machine::LeaveStore() {
   outcomes_.clear();
   CallOffData(JobId{});
   stops_.clear();
+  last_work_.clear();
+  warmings_.clear();
   reports_ = ReportBuffer();
   last_job_ = JobId{};
   actions_.push_back(FreeHostMemory{});

@@ -149,6 +149,9 @@ class Machine {
     std::optional<job::InjectedFault> awaited;
     Instant terminate_at = absl::InfiniteFuture();  // kEnding
     bool killed = false;
+    // Started for an epoch that is still to come (warming.cc), and in none yet: what becomes of it
+    // is no rank's.
+    bool warms = false;
   };
   struct Assignment {
     std::shared_ptr<const AssignCommand> command;
@@ -161,6 +164,17 @@ class Machine {
     std::string begin;                    // the payload of BeginEpoch; empty: none came
     // Of a job that trains: who cannot run here is lost alone.
     bool takes_over = false;
+  };
+  // Of a device that its job may have again: the last assignment in which it had a rank.
+  struct LastWork {
+    std::shared_ptr<const AssignCommand> command;
+    int32_t rank = 0;
+  };
+  struct Warming {
+    std::vector<std::pair<uint64_t, uint64_t>> to_answer;  // commands, each with its coordinator
+    std::shared_ptr<const DataOutcome> data;
+    std::set<int32_t> to_start;         // devices
+    std::set<ProcessNumber> under_way;  // not yet warm
   };
   struct Stopping {
     JobId job;
@@ -226,6 +240,19 @@ class Machine {
   // devices.cc: errors of devices.
   void Apply(const DeviceFaulted& event);
   absl::Status LostDevice(int32_t device) const;  // OK: it is not lost
+
+  // warming.cc: processes that make ready beside training.
+  void Apply(const RankWarmed& event);
+  void RememberWork(const Assignment& assignment);
+  bool HasLiveProcess(JobId job, int32_t device) const;
+  // Whether the command is answered later, when the processes are warm that this calls for.
+  bool WarmsUpFor(JobId job, uint64_t command_number,
+                  const std::shared_ptr<const DataOutcome>& data);
+  void StartWarming();
+  void WarmUpIn(ProcessNumber number, const Process& process);
+  void EndWarming(ProcessNumber number);  // it is warm, runs an epoch, or is gone
+  void AnswerWarmed();
+  void CallOffWarming(JobId job);
 
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);
@@ -296,6 +323,8 @@ class Machine {
   std::map<JobId, Assignment> assignments_;
   std::map<ProcessNumber, Process> processes_;
   std::vector<Stopping> stops_;
+  std::map<JobId, std::map<int32_t, LastWork>> last_work_;  // by device
+  std::map<JobId, Warming> warmings_;
   std::map<JobId, std::pair<Document, DataOutcome>> outcomes_;
   std::map<RequestNumber, DataUse> data_requests_;
   std::map<int32_t, std::string> lost_devices_;  // and what they reported

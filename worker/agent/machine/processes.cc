@@ -19,6 +19,7 @@ void Machine::Apply(const ProcessStarted& event) {
   if (!event.status.ok()) {
     const int32_t device = found->second.device;
     processes_.erase(found);
+    EndWarming(event.process);
     if (counts && assigned->second.takes_over) {
       --assigned->second.starting;
       GoWithout(assigned->second, device, job::FailureKind::kRankExited, event.status);
@@ -42,6 +43,7 @@ void Machine::Apply(const RankHelloReceived& event) {
   process.kill_at = absl::InfiniteFuture();
   const auto assigned = assignments_.find(process.job);
   if (assigned != assignments_.end()) RunEpochIn(event.process, process, assigned->second);
+  if (process.warms) WarmUpIn(event.process, process);
 }
 
 void Machine::Apply(const RankReported& event) {
@@ -99,9 +101,8 @@ void Machine::Apply(const ProcessRan& event) {
   Process& process = found->second;
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
   const std::optional<absl::Duration> step = process.step_times.Slow();
-  const absl::Duration patience = step.has_value()
-                                      ? std::max(options_.hang_timeout_min, 10 * *step)
-                                      : options_.hang_timeout_start;
+  const absl::Duration patience = step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
+                                                   : options_.hang_timeout_start;
   const bool before = std::exchange(process.stands_still, event.stands_still);
   if (!event.stands_still) {
     process.hung_at = now_ + patience;
@@ -126,7 +127,7 @@ void Machine::Apply(const ProcessDied& event) {
   process.fault.clear();
   process.kill_at = now_ + options_.reap_timeout;
   process.hung_at = absl::InfiniteFuture();
-  if (process.succeeded || process.job == JobId{}) return;
+  if (process.succeeded || process.warms || process.job == JobId{}) return;
   reports_.Add({process.job, process.epoch, process.rank, RankDeath{}}, ReportKind::kOther);
   SendQueuedReports();
   StopEpochWith(process);
@@ -141,7 +142,7 @@ void Machine::Apply(const ProcessExited& event) {
   Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                    " exited code=", event.exit_code, " signal=", event.signal,
                    expected ? " expected" : ""));
-  if (process.job != JobId{}) {
+  if (process.job != JobId{} && !process.warms) {
     reports_.Add({process.job, process.epoch, process.rank,
                   RankExit{event.exit_code, event.signal, expected, event.log_tail}},
                  ReportKind::kOther);
@@ -154,6 +155,8 @@ void Machine::Apply(const ProcessExited& event) {
   ReplaceLost(process);
   if (!expected && !process.succeeded) StopEpochWith(process);
   StartProcesses();
+  EndWarming(event.process);
+  StartWarming();
   AnswerStops();
 }
 
@@ -293,6 +296,7 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
   const auto place = assignment.rank_of_device.find(process.device);
   if (!assignment.data.has_value() || place == assignment.rank_of_device.end()) return;
   process.state = ProcessState::kRunning;
+  if (std::exchange(process.warms, false)) EndWarming(number);
   process.epoch = assignment.command->epoch;
   process.rank = place->second;
   process.step = 0;
@@ -364,7 +368,7 @@ void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) 
 // Who sees no more than the signal would take it for one from outside.
 void Machine::Kill(ProcessNumber number, Process& process) {
   process.killed = true;
-  if (!process.fault.empty() && process.job != JobId{}) {
+  if (!process.fault.empty() && process.job != JobId{} && !process.warms) {
     reports_.Add(
         {process.job, process.epoch, process.rank,
          RankFault{absl::StrCat(process.fault, ": its worker ended it"), process.fault_kind}},
@@ -426,6 +430,7 @@ std::vector<RunningAssignment> Machine::Running() const {
     const auto assigned = assignments_.find(process.job);
     const bool goes_over =
         assigned != assignments_.end() && assigned->second.rank_of_device.contains(process.device);
+    if (process.warms && !goes_over) continue;
     running.emplace(process.job, goes_over ? assigned->second.command->epoch : process.epoch);
   }
   // An assignment whose data is still being read has no process yet and is no less taken on.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "gtest/gtest.h"
@@ -37,6 +38,8 @@ inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Plac
                                  .schedule = {.name = job::ScheduleName::k1F1B},
                                  .nodes = placement},
                       .digest = absl::StrCat("plan:", ToString(placement))};
+  if (absl::StrContains(document.text, "copies to hosts"))
+    summary.layout.modules.push_back({.state_home = job::StateHome::kHost, .state_copies = 2});
   if (on_hosts) summary.host_memory.assign(placement.size(), 60);
   if (document.text == "20 notes") {
     for (int note = 1; note <= 20; ++note) summary.notes.push_back(absl::StrCat("note ", note));
@@ -80,7 +83,7 @@ class Harness {
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.limits, order.epoch);
       if (plan.ok() && order.layout.has_value()) Change(order, *plan);
-      if (order.request->document.text == "needs every rank" && !order.lost.empty())
+      if (absl::StartsWith(order.request->document.text, "needs every rank") && !order.lost.empty())
         plan = absl::FailedPreconditionError("no replica of module language is left");
       if (order.request->document.text == "fits whole" && !order.lost.empty())
         plan = absl::InvalidArgumentError("rank 0 needs 2 GiB");

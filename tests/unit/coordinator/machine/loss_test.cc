@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/unit/coordinator/machine/recovering.h"
 
 namespace phalanx::coordinator {
@@ -238,7 +240,7 @@ TEST_F(LossTest, RanksThatKnowDifferentDecisions_EndTheJob) {
   h_.Report(node_, job, 1, kKilled);
   h_.Report(node_, job, 0, Quiet(3));
   RankQuiet other = Quiet(3, 2);
-  other.known.decision->loss = 1;
+  other.known.decision->gradient_scale = 1;
   h_.Report(node_, job, 2, other);
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
   EXPECT_THAT(h_.State(job).failure->message,
@@ -381,6 +383,14 @@ TEST_F(LossTest, RankLostBehindItsLastStep_LeavesTheOthersToFinish) {
   for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankReady{}, 2);
   for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankSucceeded{10}, 2);
   EXPECT_EQ(h_.Phase(job), JobPhase::kSucceeded);
+}
+
+// The loss of a step that was skipped is none.
+TEST(SettleTest, SkippedStepWithoutALoss_IsTheSameToAll) {
+  RankQuiet quiet = Quiet(3);
+  quiet.known.decision->verdict = StepDecision::Verdict::kSkipped;
+  quiet.known.decision->loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(Settle({{0, quiet}, {1, quiet}}, quiet.known)->step(), 3);
 }
 
 TEST(SettleTest, RankThatKnowsOfNoStep_ContradictsNobody) {

@@ -32,7 +32,11 @@ TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
   GoOver(job, {0, 2}, 3, 1, {0, 2});
   ASSERT_EQ(h_.State(job).epoch, Epoch{2}) << "no step has been decided without it";
   h_.plans_held = true;
+  h_.commands.clear();
   Step(job, 4, 2);
+  ASSERT_THAT(h_.Commands<PrepareData>(node_), SizeIs(1)) << "a process warms up first";
+  EXPECT_THAT(h_.plans, IsEmpty());
+  h_.Prepare(node_);
   ASSERT_THAT(h_.plans, SizeIs(1));
   EXPECT_THAT(h_.plans[0].returned, ElementsAre(Rank{1}));
   Step(job, 5, 2);  // the others train on
@@ -58,6 +62,7 @@ TEST_F(ReturnTest, RankThatIsLostThreeTimesOnItsWayBack_StaysOut) {
   int64_t epoch = 2, step = 4;
   for (int i = 0; i < 3; ++i, ++step, epoch += 2) {
     Step(job, step, epoch);
+    h_.Prepare(node_);
     ASSERT_EQ(h_.State(job).epoch, Epoch{epoch + 1}) << "time " << i;
     GoOver(job, {0, 2}, step, epoch, {});
     h_.Report(node_, job, 1, kKilled, epoch + 1);
@@ -137,10 +142,30 @@ TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {
   GoOver(job, {0, 2}, 3, 1, {0, 2});
   h_.plans_held = true;
   Step(job, 4, 2);
+  h_.Prepare(node_);
   h_.Report(node_, job, 2, kKilled, 2);
   ASSERT_THAT(h_.plans, SizeIs(2));
   EXPECT_THAT(h_.plans[1].lost, ElementsAre(Rank{2}));
   EXPECT_THAT(h_.plans[1].returned, IsEmpty());
+}
+
+TEST_F(ReturnTest, RankThatIsLostAgain_WarmsUpAgain) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  GoOver(job, {0, 2}, 4, 2, {0, 1, 2});
+  Step(job, 5, 3);
+  h_.Report(node_, job, 1, kKilled, 3);
+  GoOver(job, {0, 2}, 5, 3, {0, 2});
+  h_.commands.clear();
+  Step(job, 6, 4);
+  EXPECT_THAT(h_.Commands<PrepareData>(node_), SizeIs(1));
+  EXPECT_EQ(h_.State(job).epoch, Epoch{4});
+  h_.Prepare(node_);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{5});
 }
 
 }  // namespace

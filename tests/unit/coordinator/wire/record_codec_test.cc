@@ -224,6 +224,29 @@ TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
   EXPECT_EQ(state.decided, seventh);
 }
 
+TEST(RecordCodecTest, EpochFromCopies_IsReplayed) {
+  const EpochStart start{.decision = StepDecision{.step = 4}, .updates = 4};
+  const auto again = [](decltype(JournalRecord::body) body) {
+    const JournalRecord record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
+    return *DecodeRecord(EncodeRecord(record, 7), 7);
+  };
+  plan::Layout layout{.epoch = Epoch{2}};
+  layout.modules.push_back({.state_home = job::StateHome::kHost, .state_copies = 2});
+  plan::Layout next = layout;
+  next.epoch = Epoch{3};
+  std::vector<JournalRecord> records = {
+      OneOfEach()[0], OneOfEach()[1], again(EpochPlanned{.layout = layout, .plan_digest = "plan"}),
+      again(EpochPlanned{.layout = next, .state_epoch = Epoch{2}, .from_copies = true}),
+      again(EpochBegan{Epoch{3}, start, Epoch{2}})};
+  std::vector<JobEvent> events;
+  const JobState state = Replay(records, events);
+  EXPECT_TRUE(state.from_copies);
+  EXPECT_EQ(state.copies_epoch, Epoch{2});
+  ASSERT_NE(state.copied.Find(Epoch{2}), nullptr);
+  EXPECT_EQ(state.copied.Find(Epoch{2})->plan_digest, "plan");
+  EXPECT_EQ(state.copied.Find(Epoch{2})->last_step, 4);
+}
+
 TEST(RecordCodecTest, StartThatNoneCanBe_IsRefused) {
   v1::JournalRecord record;
   record.mutable_epoch_began()->mutable_begins()->mutable_decision()->set_step(3);

@@ -184,6 +184,20 @@ TEST(CommandTest, BeginEpoch_CarriesTheDecision) {
   EXPECT_EQ(FromProto(command.begin_epoch().begins()), start);
 }
 
+TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {
+  v1::Command command;
+  plan::Layout layout{.epoch = Epoch{1}, .data_digest = "data"};
+  const CopiesSource copies{.epoch = Epoch{1}, .layout = layout, .plan_digest = "plan"};
+  ToProto(3, BeginEpoch{.job = JobId{7}, .epoch = Epoch{3}, .copies = copies}, &command);
+  const v1::CopiesSource& sent = command.begin_epoch().copies();
+  EXPECT_EQ(sent.epoch(), 1);
+  EXPECT_EQ(*wire::FromProto(sent.layout()), layout);
+  EXPECT_EQ(sent.plan_digest(), "plan");
+  const auto request = std::make_shared<const JobRequest>();
+  ToProto(4, Assign{.request = request, .layout = layout, .from_copies = true}, &command);
+  EXPECT_TRUE(command.assign().from_copies());
+}
+
 TEST(CommandTest, WriteIncident_CarriesTheTextOfTheFile) {
   const auto incident = std::make_shared<const Incident>(Incident{.number = 2, .lost = {3}});
   v1::Command command;
@@ -255,6 +269,34 @@ TEST(MessageTest, Quiet_SaysWhereTheStateStands) {
     quiet.mutable_decision()->set_step(step);
     EXPECT_FALSE(EventFromProto(SessionId{1}, message).has_value()) << "no step " << step;
   }
+}
+
+TEST(MessageTest, Copies_AreThoseOfWholeStepsAndTwoAtMost) {
+  v1::OpenSessionRequest message;
+  v1::RankReport& report = *message.mutable_rank_report();
+  report.set_job(7);
+  report.set_epoch(3);
+  v1::RankCopies::Pair& pair = *report.mutable_copies()->add_pairs();
+  pair.set_rank(2);
+  pair.set_epoch(1);
+  v1::RankCopies::Copy& copy = *pair.add_copies();
+  copy.set_plan(9);
+  copy.mutable_start()->set_updates(5);
+  copy.mutable_start()->mutable_decision()->set_step(6);
+  copy.mutable_start()->mutable_decision()->set_verdict(v1::StepDecision::COMMITTED);
+  const EpochStart start{.decision = StepDecision{.step = 6}, .updates = 5};
+  const RankCopies expected{
+      .pairs = {{.rank = 2, .epoch = Epoch{1}, .copies = {{.start = start, .plan = 9}}}}};
+  const auto event = EventFromProto(SessionId{1}, message);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(std::get<RankCopies>(std::get<RankReported>(*event).report), expected);
+  *pair.add_copies() = copy;
+  EXPECT_TRUE(EventFromProto(SessionId{1}, message).has_value());
+  *pair.add_copies() = copy;
+  EXPECT_FALSE(EventFromProto(SessionId{1}, message).has_value());
+  pair.mutable_copies()->DeleteSubrange(1, 2);
+  pair.mutable_copies(0)->mutable_start()->mutable_decision()->set_step(0);
+  EXPECT_FALSE(EventFromProto(SessionId{1}, message).has_value());
 }
 
 TEST(CommandTest, Wish_NamesItsEpoch) {

@@ -23,7 +23,7 @@ int64_t SizeOf(int fd) {
 
 TEST(HostMemoryTest, BuffersOfARank_AreKeptUntilItsJobEnds) {
   HostMemory memory([] { return int64_t{0}; });
-  const auto first = memory.BuffersOf(JobId{7}, 2, kBytes);
+  const auto first = memory.BuffersOf(JobId{7}, Epoch{1}, 2, kBytes);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(SizeOf((*first)[0]), kBytes);
   EXPECT_EQ(SizeOf((*first)[1]), kBytes);
@@ -31,11 +31,11 @@ TEST(HostMemoryTest, BuffersOfARank_AreKeptUntilItsJobEnds) {
   ASSERT_NE(written, MAP_FAILED);
   std::strcpy(static_cast<char*>(written), "state of step 7");
   munmap(written, kBytes);
-  ASSERT_TRUE(memory.BuffersOf(JobId{7}, 3, kBytes).ok());
-  ASSERT_TRUE(memory.BuffersOf(JobId{8}, 2, kBytes).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{1}, 3, kBytes).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{8}, Epoch{1}, 2, kBytes).ok());
   EXPECT_EQ(memory.bytes(), 6 * kBytes);
 
-  const auto again = memory.BuffersOf(JobId{7}, 2, kBytes);
+  const auto again = memory.BuffersOf(JobId{7}, Epoch{1}, 2, kBytes);
   ASSERT_TRUE(again.ok()) << again.status();
   const void* read = mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, (*again)[0], 0);
   ASSERT_NE(read, MAP_FAILED);
@@ -50,23 +50,64 @@ TEST(HostMemoryTest, BuffersOfARank_AreKeptUntilItsJobEnds) {
 
 TEST(HostMemoryTest, AnotherSize_IsAnotherPair) {
   HostMemory memory([] { return int64_t{0}; });
-  ASSERT_TRUE(memory.BuffersOf(JobId{7}, 0, kBytes).ok());
-  const auto larger = memory.BuffersOf(JobId{7}, 0, 2 * kBytes);
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes).ok());
+  const auto larger = memory.BuffersOf(JobId{7}, Epoch{1}, 0, 2 * kBytes);
   ASSERT_TRUE(larger.ok()) << larger.status();
   EXPECT_EQ(SizeOf((*larger)[1]), 2 * kBytes);
   EXPECT_EQ(memory.bytes(), 4 * kBytes);
 }
 
+// What ranks of an epoch have left stays until those of a later one have copies of their own.
+TEST(HostMemoryTest, BuffersOfEpochsBefore_AreThereUntilTheyAreNotNeeded) {
+  HostMemory memory([] { return int64_t{0}; });
+  for (const int32_t rank : {0, 1})
+    ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{1}, rank, kBytes).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{8}, Epoch{1}, 0, kBytes).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{3}, 0, 2 * kBytes).ok());
+  EXPECT_EQ(memory.bytes(), 10 * kBytes);
+  const auto before = memory.PairsBefore(JobId{7}, Epoch{3}, {0, 1});
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(before[1].rank, 1);
+  EXPECT_EQ(before[1].epoch, Epoch{1});
+  EXPECT_EQ(before[1].bytes, kBytes);
+  EXPECT_EQ(SizeOf(before[1].fds[1]), kBytes);
+  EXPECT_EQ(memory.PairsBefore(JobId{7}, Epoch{4}, {0}).size(), 2u);
+  memory.FreeBefore(JobId{7}, Epoch{3});
+  EXPECT_TRUE(memory.PairsBefore(JobId{7}, Epoch{3}, {0, 1}).empty());
+  EXPECT_EQ(memory.bytes(), 6 * kBytes);
+}
+
+TEST(HostMemoryTest, NoRoomForTwoEpochs_LeavesThatOfTheLaterOne) {
+  int64_t available = 4 * kBytes;
+  HostMemory memory([&available] { return available; });
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{2}, 0, 2 * kBytes).ok());
+  EXPECT_TRUE(memory.PairsBefore(JobId{7}, Epoch{2}, {0}).empty());
+  EXPECT_EQ(memory.bytes(), 4 * kBytes);
+}
+
+// Whoever has mapped them has not to let go of them first.
+TEST(HostMemoryTest, NoRoomForTwoEpochsOfOneSize_IsTheSameBuffersAgain) {
+  HostMemory memory([] { return 3 * kBytes; });
+  const auto first = memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto again = memory.BuffersOf(JobId{7}, Epoch{2}, 0, kBytes);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, *first);
+  EXPECT_TRUE(memory.PairsBefore(JobId{7}, Epoch{2}, {0}).empty());
+  EXPECT_EQ(memory.bytes(), 2 * kBytes);
+}
+
 TEST(HostMemoryTest, MoreThanTheNodeHas_IsRefusedAndTakesNothing) {
   HostMemory memory([] { return 2 * kBytes - 1; });
-  const auto refused = memory.BuffersOf(JobId{7}, 4, kBytes);
+  const auto refused = memory.BuffersOf(JobId{7}, Epoch{1}, 4, kBytes);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.status().message(),
               HasSubstr("rank 4 needs two host buffers of 1048576 bytes for its optimizer state; "
                         "the node has 2097151 available"));
   EXPECT_EQ(memory.bytes(), 0);
   for (const int64_t bytes : {int64_t{0}, int64_t{-1}, INT64_MAX}) {
-    EXPECT_EQ(memory.BuffersOf(JobId{7}, 4, bytes).status().code(),
+    EXPECT_EQ(memory.BuffersOf(JobId{7}, Epoch{1}, 4, bytes).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
@@ -75,10 +116,10 @@ TEST(HostMemoryTest, MoreThanTheNodeHas_IsRefusedAndTakesNothing) {
 TEST(HostMemoryTest, WhatWasGivenAndNotYetWritten_IsTaken) {
   int64_t available = 5 * kBytes;
   HostMemory memory([&available] { return available; });
-  const auto first = memory.BuffersOf(JobId{7}, 0, kBytes);
+  const auto first = memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes);
   ASSERT_TRUE(first.ok()) << first.status();
-  ASSERT_TRUE(memory.BuffersOf(JobId{7}, 1, kBytes).ok());
-  EXPECT_THAT(memory.BuffersOf(JobId{7}, 2, kBytes).status().message(),
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{1}, 1, kBytes).ok());
+  EXPECT_THAT(memory.BuffersOf(JobId{7}, Epoch{1}, 2, kBytes).status().message(),
               HasSubstr("the node has 1048576 available"));
   // Written, it is the node that counts it.
   for (const int fd : *first) {
@@ -88,7 +129,7 @@ TEST(HostMemoryTest, WhatWasGivenAndNotYetWritten_IsTaken) {
     munmap(pages, kBytes);
   }
   available = 4 * kBytes;
-  EXPECT_TRUE(memory.BuffersOf(JobId{7}, 2, kBytes).ok());
+  EXPECT_TRUE(memory.BuffersOf(JobId{7}, Epoch{1}, 2, kBytes).ok());
 }
 
 TEST(HostMemoryTest, Available_IsKnownHere) { EXPECT_GT(AvailableHostMemory(), 0); }

@@ -84,6 +84,11 @@ std::string ToLine(const Action& action) {
                                 Of(a.assign->job, a.assign->epoch), " rank ", a.rank, " device ",
                                 a.device);
           },
+          [](const SendWarmUp& a) {
+            return absl::StrCat("WarmUp p", a.process.value, " ",
+                                Of(a.assign->job, a.assign->epoch), " rank ", a.rank, " device ",
+                                a.device);
+          },
           [](const SendBeginEpoch& a) {
             return absl::StrCat("BeginEpoch p", a.process.value, " ", a.payload);
           },

@@ -145,6 +145,17 @@ TEST_F(HostCopyTest, StepThatOthersStillNeed_IsNotOverwritten) {
   EXPECT_THAT(Steps(), testing::UnorderedElementsAre(2, 7));
 }
 
+// Ranks whose buffers are made while they train begin together, so that they copy the same steps.
+TEST_F(HostCopyTest, UntilAllRanksHaveTheirBuffers_NothingIsCopied) {
+  Make(1);
+  Run(1, train::kCopiesNotYet);
+  Run(2, train::kCopiesNotYet);
+  EXPECT_THAT(Steps(), testing::ElementsAre(0, 0));
+  Run(3, 0);
+  Train(4, 0);
+  EXPECT_THAT(Steps(), testing::UnorderedElementsAre(0, 3));
+}
+
 TEST_F(HostCopyTest, EveryThirdStep_IsCopied) {
   Make(3);
   for (int64_t step = 1; step <= 8; ++step) {

@@ -1,0 +1,140 @@
+// State that processes have lost, and of which the nodes' daemons keep copies (copies.h): the next
+// epoch begins with these.
+//
+// Its ranks say first which copies are there (Recovery::Stage::kLeaving); from that follows the
+// step that it begins behind, which is stored and told as after any loss. Where that cannot be,
+// training goes back to a checkpoint.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+
+using job::FailureKind;
+
+bool Coordinator::MayTakeCopies(const Job& job) const {
+  if (!job.state.request->recovers || job.state.phase != job::JobPhase::kRunning) return false;
+  if (!job.run.has_value() || job.state.ending.has_value()) return false;
+  if (job.recovery.has_value() && job.recovery->goes_back) {
+    // What others say of the state that was left; later it is the copies that have failed.
+    return job.recovery->from_copies && (job.recovery->stage == Recovery::Stage::kPlanning ||
+                                         job.recovery->stage == Recovery::Stage::kWaiting);
+  }
+  // Nor are there copies of the beginning, which is made anew.
+  const bool nothing_decided =
+      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
+  if (job.state.copied.all().empty() || nothing_decided) return false;
+  return std::all_of(job.copies_with.begin(), job.copies_with.end(), [this](const auto& entry) {
+    const auto node = nodes_.find(entry.first);
+    return node != nodes_.end() && node->second.connected() &&
+           node->second.incarnation == entry.second;
+  });
+}
+
+void Coordinator::NoteDaemons(Job& job) const {
+  job.copies_with.clear();
+  for (const Team& team : job.run->teams) {
+    const auto node = nodes_.find(team.node);
+    const bool known = node != nodes_.end() && node->second.incarnation != Incarnation{};
+    if (known && job.run->HasWork(team)) job.copies_with[team.node] = node->second.incarnation;
+  }
+}
+
+void Coordinator::AwaitCopies(Job& job) {
+  Recovery& recovery = *job.recovery;
+  recovery.stage = Recovery::Stage::kLeaving;
+  recovery.copies.clear();
+  recovery.awaited.clear();
+  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
+    job.run->ranks[rank].ready = false;
+    if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));
+  }
+}
+
+void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
+  const Epoch left = job.state.epoch;
+  job.run = MakeRun(plan.layout);
+  WatchEnd(job);
+  job.run->data_digest = plan.layout.data_digest;
+  job.decided.reset();
+  Commit(job, EpochPlanned{.layout = plan.layout,
+                           .plan_digest = plan.digest,
+                           .checkpoint = job.state.checkpoint,
+                           .host_memory = plan.host_memory,
+                           .state_epoch = left,
+                           .from_copies = true});
+  TellNotes(job, plan);
+  ChargeNodes(job);
+  AwaitCopies(job);
+  AssignAll(job);
+  NotePlanned(job, plan);
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankCopies& report) {
+  if (job.state.IsTerminal() || !job.recovery.has_value() || !job.recovery->from_copies) return;
+  Recovery& recovery = *job.recovery;
+  if (recovery.stage != Recovery::Stage::kLeaving || recovery.awaited.erase(rank) == 0) return;
+  recovery.copies[rank] = report;
+  if (!recovery.awaited.empty()) return;
+  const std::optional<ChosenCopies> chosen = ChooseCopies(job.state.copied, recovery.copies);
+  std::string message;
+  if (!chosen.has_value()) {
+    message = "there is no step of whose state the nodes of the job have whole copies in memory";
+  } else if (MayGoBack(job) && LastCheckpoint(job).has_value() &&
+             LastCheckpoint(job)->step >= chosen->start.step()) {
+    message = absl::StrCat("the nodes of the job have copies of its state in memory of step ",
+                           chosen->start.step(), " at most, and its checkpoint is of step ",
+                           LastCheckpoint(job)->step);
+  } else {
+    return BeginFromCopies(job, *chosen);
+  }
+  OnFailure(job, {.kind = FailureKind::kStateLost, .message = std::move(message), .time = now_});
+}
+
+void Coordinator::BeginFromCopies(Job& job, const ChosenCopies& chosen) {
+  const int64_t step = chosen.start.step();
+  const std::optional<StepReport>& told =
+      job.last_step.has_value() ? job.last_step : job.state.stored_step;
+  const int64_t again = told.has_value() ? std::max<int64_t>(told->step - step, 0) : 0;
+  job.recovery->stage = Recovery::Stage::kEntering;
+  Commit(job, EventRecorded{"WentBack",
+                            absl::StrCat("training goes back to step ", step,
+                                         ", of which the nodes have copies in memory: ", again,
+                                         again == 1 ? " step is" : " steps are", " done again"),
+                            job.state.epoch});
+  Commit(job, EpochBegan{job.state.epoch, chosen.start, chosen.epoch});
+  NoteDecided(job, chosen.start);
+  for (const Team& team : job.run->teams) TellBegin(job, team);
+  NoteBegan(job, step);
+  SetDeadline(job, job.run->start_deadline, options_.start_timeout);
+}
+
+void Coordinator::TellBeginWithCopies(const Job& job, const Team& team) {
+  const auto node = nodes_.find(team.node);
+  const CopiedEpoch* copies = job.state.copied.Find(job.state.copies_epoch);
+  if (node == nodes_.end() || copies == nullptr) return;
+  if (!job.run->HasWork(team) && !node->second.connected()) return;
+  Tell(job, NodeCommand{team.node, node->second.incarnation,
+                        BeginEpoch{.job = job.state.id,
+                                   .epoch = job.state.epoch,
+                                   .start = *job.state.start,
+                                   .copies = CopiesSource{.epoch = copies->epoch,
+                                                          .layout = copies->layout,
+                                                          .plan_digest = copies->plan_digest}}});
+}
+
+void Coordinator::ResumeFromCopies(Job& job) {
+  if (job.state.start.has_value()) return;
+  Recovery& recovery =
+      job.recovery.emplace(Recovery{.goes_back = true, .from_copies = true, .since = now_});
+  recovery.cause = {.kind = FailureKind::kStateLost,
+                    .message = "state was lost before this coordinator started",
+                    .time = now_};
+  for (const Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
+  AwaitCopies(job);
+  SetDeadline(job, job.run->start_deadline, options_.start_timeout);
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,127 @@
+// State whose only process dies comes back from the copy that its daemon keeps: training goes back
+// a step or two, with the same numbers.
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/recovery/trouble.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kTolerance = 1e-12;
+
+struct Case {
+  const char* name;
+  const char* vision;
+  const char* language;
+  const char* recovery;
+  int32_t every;  // of recovery.state_every
+  std::vector<int32_t> killed;
+  std::vector<int64_t> behind = {8};  // at steps so many after the time before
+};
+
+// Of each time that a job went back, how many steps it says to be done again.
+std::vector<int64_t> DoneAgain(Cluster& cluster, int64_t job) {
+  std::vector<int64_t> counts;
+  for (const absl::string_view line :
+       absl::StrSplit(MessagesOf(cluster, job, "WentBack"), '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    const auto steps = std::find_if(words.rbegin(), words.rend(), [](const std::string& word) {
+      return word == "step" || word == "steps";
+    });
+    int64_t count = -1;
+    EXPECT_TRUE(steps != words.rend() && absl::SimpleAtoi(*std::next(steps), &count)) << line;
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+class CopiesTest : public testing::TestWithParam<Case> {};
+
+TEST_P(CopiesTest, KilledRank_LeavesItsStateToWhoInheritsIt) {
+  constexpr int64_t kSteps = 60;
+  const DataFolder data = MakeSmallData();
+  Cluster cluster;
+  JobOptions options{.name = "whole",
+                     .steps = kSteps,
+                     .precision = "fp64",
+                     .vision = GetParam().vision,
+                     .language = GetParam().language,
+                     .batch = 7,
+                     .recovery = GetParam().recovery,
+                     .output = "whole"};
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options)).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
+  options.name = options.output = "hit";
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  int64_t step = 0, epoch = 1;
+  for (const int64_t steps : GetParam().behind) {
+    step += steps;
+    cluster.Await(job, [&](const v1::JobStatus& status) {
+      return status.last_step().epoch() >= epoch && status.last_step().step() >= step;
+    });
+    const auto ranks = cluster.Ranks(job);
+    for (const int32_t rank : GetParam().killed) {
+      ASSERT_TRUE(ranks.contains(rank)) << cluster.WorkerLog();
+      kill(ranks.at(rank).pid(), SIGKILL);
+    }
+    const v1::JobStatus back = cluster.Await(job, [&](const v1::JobStatus& status) {
+      return status.last_step().epoch() > epoch && status.last_step().step() > step;
+    });
+    epoch = back.last_step().epoch();
+  }
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps, kTolerance);
+  const std::vector<int64_t> again = DoneAgain(cluster, job);
+  EXPECT_THAT(again, testing::SizeIs(testing::Ge(GetParam().behind.size())));
+  EXPECT_THAT(again, testing::Each(testing::Le(GetParam().every + 1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, CopiesTest,
+    testing::Values(
+        Case{"Stage", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {1}},
+        Case{"Reporter", "", "ranks: 2, pp: 2", "{ladder: [wait]}", 1, {0}},
+        Case{"EveryFourth",
+             "",
+             "ranks: 2, pp: 2",
+             "{state_home: host, state_every: 4, ladder: [wait]}",
+             4,
+             {1}},
+        Case{"AllRanks", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {0, 1}},
+        Case{"ThreeTimes",
+             "",
+             "ranks: 2, pp: 2",
+             "{state_home: host, ladder: [wait]}",
+             1,
+             {1},
+             {8, 8, 8}},
+        Case{"AgainBeforeThereAreNewCopies",
+             "",
+             "ranks: 2, pp: 2",
+             "{state_home: host, state_every: 20, ladder: [wait]}",
+             20,
+             {1},
+             {24, 4}},
+        Case{"TensorRankThatAnotherTakesOver",
+             "",
+             "ranks: 2, tp: 2",
+             "{state_home: host, rejoin: manual}",
+             1,
+             {1}},
+        Case{"Encoder", "ranks: 1", "ranks: 2, tp: 2", "{ladder: [wait]}", 1, {0}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace phalanx::e2e

@@ -1,0 +1,136 @@
+// What ranks run before the first step of an epoch for the sake of kernels alone.
+#include "worker/train/warm_passes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tests/oracle/training/cases.h"
+#include "tests/oracle/training/epochs.h"
+#include "tests/oracle/training/harness.h"
+#include "worker/train/warm_up.h"
+
+namespace phalanx::oracle {
+namespace {
+
+using support::AJob;
+using support::Layout;
+
+class WarmPassesTest : public testing::Test {
+ protected:
+  void Make(const Layout& layout, int64_t batch) {
+    AJob job = AJob().Module("language", TinyLanguage({.layers = 2}), layout).Batch(batch, 2);
+    job.spec().recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
+    NamedJob named = Named("warm", std::move(job));
+    named.spec.steps = 20;
+    epochs_.emplace(named.spec, named.data);
+    epochs_->RunSteps(1);
+  }
+  // Microbatches that each rank's process has run alone.
+  std::vector<int64_t> Alone() const {
+    std::vector<int64_t> counts;
+    for (int32_t rank = 0; rank < epochs_->world(); ++rank)
+      counts.push_back(epochs_->warm(rank).microbatches());
+    return counts;
+  }
+  std::vector<int64_t> Programs() const {
+    std::vector<int64_t> counts;
+    for (int32_t rank = 0; rank < epochs_->world(); ++rank)
+      counts.push_back(epochs_->warm(rank).programs());
+    return counts;
+  }
+
+  std::optional<EpochsInProcess> epochs_;
+};
+
+using Counts = std::vector<int64_t>;
+
+TEST_F(WarmPassesTest, NewProcesses_RunEveryMicrobatchAndTheProgramOnce) {
+  Make({.dp = 2}, 6);  // a replica's microbatches: of two samples, and of one
+  EXPECT_EQ(Alone(), (Counts{2, 2}));
+  EXPECT_EQ(Programs(), (Counts{1, 1}));
+  epochs_->RunSteps(1);  // another epoch of the same layout
+  EXPECT_EQ(Alone(), (Counts{2, 2}));
+  EXPECT_EQ(Programs(), (Counts{1, 1}));
+}
+
+TEST_F(WarmPassesTest, LossOfAReplicaAndItsReturn_NobodyWhoWasThereRunsAnything) {
+  Make({.dp = 3, .pp = 2}, 12);
+  const Counts before = Alone();
+  ASSERT_TRUE(epochs_->Lose({Rank{1}}));
+  epochs_->RunSteps(1);
+  Counts after = before;
+  after[1] = 0;  // another process, which has run nothing
+  EXPECT_EQ(Alone(), after);
+  ASSERT_TRUE(epochs_->ReturnAll());
+  epochs_->RunSteps(1);
+  EXPECT_EQ(Alone(), before);
+  // The program only where it was run first.
+  EXPECT_EQ(Programs(), (Counts{1, 0, 1, 1, 1, 1}));
+}
+
+TEST_F(WarmPassesTest, NarrowerStage_OnlyWhoeverHasNewShapesRunsThem) {
+  Make({.tp = 2, .dp = 2}, 12);
+  const Counts before = Alone();
+  ASSERT_TRUE(epochs_->Lose({Rank{1}}));
+  epochs_->RunSteps(1);
+  EXPECT_GT(Alone()[0], before[0]) << "its matrices are of another width";
+  EXPECT_EQ(Alone()[2], before[2]);
+  EXPECT_EQ(Alone()[3], before[3]);
+  const Counts narrow = Alone();
+  ASSERT_TRUE(epochs_->ReturnAll());
+  epochs_->RunSteps(1);
+  // It has a tensor group again, and has nobody of it run with it.
+  EXPECT_EQ(Alone()[1], before[1]);
+  EXPECT_EQ(Alone()[0], narrow[0]);
+  ASSERT_TRUE(epochs_->Lose({Rank{1}}));
+  epochs_->RunSteps(1);
+  EXPECT_EQ(Alone()[0], narrow[0]) << "it has run those shapes before";
+  EXPECT_EQ(Programs(), (Counts{1, 0, 1, 1}));
+}
+
+// A new process, before it has peers: what it would run of the plan's first step.
+TEST(WarmUpAloneTest, EveryRankOfAGraph_RunsItsShapesOnce) {
+  AJob builder = AJob()
+                     .Module("vision", TinyVision(), {.dp = 2})
+                     .Module("language", TinyLanguage({.layers = 4}), {.tp = 2, .dp = 2, .pp = 2})
+                     .Edge("vision", "language", {.projector = 20})
+                     .Batch(6, 2);
+  const NamedJob job = Named("alone", std::move(builder));
+  const auto plan = PlanWithout(job.spec, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto source = MakeData(job.data);
+  for (Rank rank{0}; rank.value < plan->world; ++rank.value) {
+    SCOPED_TRACE(rank.value);
+    train::WarmPasses warm;
+    for (int32_t time = 0; time < 2; ++time) {
+      const auto state = train::TrainingState::CreateEmpty(
+          *plan, rank, {.compute = train::ComputeType(job.spec.compute)});
+      ASSERT_TRUE(state.ok());
+      EXPECT_EQ(train::WarmUpAlone(*plan, rank, *source, **state, 1, warm), absl::OkStatus());
+      EXPECT_EQ(warm.microbatches(), 2) << "of two samples, and of one";
+    }
+    EXPECT_FALSE(warm.program());
+  }
+}
+
+TEST(WarmUpAloneTest, RequestToStop_EndsIt) {
+  const NamedJob job = Named("stopped", AJob().Module("language", TinyLanguage()).Batch(2, 1));
+  const auto plan = PlanWithout(job.spec, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto state = train::TrainingState::CreateEmpty(
+      *plan, Rank{0}, {.compute = train::ComputeType(job.spec.compute)});
+  ASSERT_TRUE(state.ok());
+  (*state)->RequestStop();
+  train::WarmPasses warm;
+  const absl::Status ended =
+      train::WarmUpAlone(*plan, Rank{0}, *MakeData(job.data), **state, 1, warm);
+  EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
+  EXPECT_EQ(warm.microbatches(), 0);
+}
+
+}  // namespace
+}  // namespace phalanx::oracle

@@ -1,0 +1,222 @@
+// State that processes have lost, and of which the nodes' daemons keep copies.
+#include "coordinator/machine/copies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "tests/unit/coordinator/machine/recovering.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+using job::JobPhase;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Copies that `rank` finds of its own, made in `epoch`, of these steps.
+RankCopies::Pair Copied(int32_t rank, int64_t epoch, const std::vector<int64_t>& steps) {
+  RankCopies::Pair pair{.rank = rank, .epoch = Epoch{epoch}};
+  for (const int64_t step : steps) pair.copies.push_back({.start = Behind(step)});
+  return pair;
+}
+
+class CopiesTest : public RecoveringTest {
+ protected:
+  // On two devices of one node.
+  JobId Train(const std::string& text) {
+    node_ = h_.Open("n", 2);
+    JobRequest request = *AJobThatRecovers("a", 2);
+    request.waits = true;
+    request.document.text = text;
+    const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+    h_.commands.clear();
+    return job;
+  }
+  // Rank 1 is killed behind step 6, and what it had is nowhere else; its node starts it again.
+  JobId Lose() {
+    const JobId job = Train("needs every rank, copies to hosts");
+    Step(job, 6, 1);
+    h_.Report(node_, job, 1, kKilled);
+    h_.Report(node_, job, 0, Quiet(6));
+    for (const int32_t rank : {0, 1}) h_.Report(node_, job, rank, kNoHome, 2);
+    return job;
+  }
+  void Find(JobId job, int32_t rank, std::vector<RankCopies::Pair> pairs, int64_t epoch = 3) {
+    h_.Report(node_, job, rank, RankCopies{std::move(pairs)}, epoch);
+  }
+  BeginEpoch Begun() { return h_.Commands<BeginEpoch>(node_).back().second; }
+  Assign Assigned() { return h_.Commands<Assign>(node_).back().second; }
+
+  const RankError kNoHome{.kind = FailureKind::kStateLost, .message = "no home"};
+};
+
+TEST_F(CopiesTest, StateThatIsLost_ComesFromTheNewestStepOfWhichAllHaveCopies) {
+  const JobId job = Lose();
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_TRUE(Assigned().from_copies);
+  EXPECT_TRUE(Assigned().goes_on);
+  h_.commands.clear();
+  Find(job, 0, {Copied(0, 1, {4, 5})});
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  Find(job, 1, {Copied(1, 1, {4, 3})});
+  EXPECT_THAT(BegunBehind(), ElementsAre(4));
+  ASSERT_TRUE(Begun().copies.has_value());
+  EXPECT_EQ(Begun().copies->epoch, Epoch{1});
+  EXPECT_EQ(Begun().copies->layout->epoch, Epoch{1});
+  EXPECT_EQ(Begun().copies->plan_digest, "plan:2 on n");
+  EXPECT_EQ(Begun().start, Behind(4));
+  EXPECT_THAT(Events(job, "WentBack"),
+              ElementsAre(HasSubstr("back to step 4, of which the nodes "
+                                    "have copies in memory: 2 steps are")));
+  h_.Ready(node_, job, 0, 2, 3);
+  EXPECT_THAT(Events(job, "Returned"), SizeIs(1));
+  Step(job, 5, 3);
+  EXPECT_EQ(h_.views[job]->last_step->step, 5);
+  EXPECT_EQ(h_.State(job).copies_epoch, Epoch{1});
+}
+
+TEST_F(CopiesTest, RankWithoutAProcess_IsTakenOverOnItsNode) {
+  const JobId job = Train("copies to hosts");
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(6));
+  h_.Report(node_, job, 0, kNoHome, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}));
+  Find(job, 0, {Copied(0, 1, {4, 5}), Copied(1, 1, {4, 5})});
+  EXPECT_EQ(Begun().start, Behind(5));
+}
+
+TEST_F(CopiesTest, DaemonThatIsGone_HasTakenItsCopiesWithIt) {
+  const JobId job = Train("needs every rank, copies to hosts");
+  Step(job, 6, 1);
+  node_ = h_.Replace("n", 2, 2);
+  h_.Advance(absl::Seconds(4));
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2}) << h_.State(job).reason;
+  for (const int32_t rank : {0, 1}) h_.Report(node_, job, rank, kNoHome, 2);
+  // There is no checkpoint either.
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kStateLost);
+}
+
+TEST_F(CopiesTest, NoStepOfWhichAllHaveCopies_IsTheNextRung) {
+  const JobId job = Lose();
+  Find(job, 0, {Copied(0, 1, {4, 5})});
+  Find(job, 1, {Copied(1, 1, {})});
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("no step of whose state"));
+}
+
+TEST_F(CopiesTest, CopiesThatCannotBeTaken_AreTheNextRung) {
+  const JobId job = Lose();
+  for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})});
+  ASSERT_EQ(Begun().start, Behind(5));
+  h_.Report(node_, job, 1, kNoHome, 3);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kStateLost);
+}
+
+TEST_F(CopiesTest, RankThatIsLostOnTheWay_BeginsAgainFromTheSame) {
+  const JobId job = Lose();
+  Find(job, 0, {Copied(0, 1, {4, 5})});
+  h_.Report(node_, job, 1, kKilled, 3);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_TRUE(Assigned().from_copies);
+  for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})}, 4);
+  EXPECT_EQ(Begun().start, Behind(5));
+  // And once more where it is known from where.
+  h_.Report(node_, job, 0, kKilled, 4);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{5});
+  for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})}, 5);
+  EXPECT_EQ(Begun().start, Behind(5));
+  h_.Ready(node_, job, 0, 2, 5);
+  EXPECT_THAT(Events(job, "Returned"), SizeIs(1));
+}
+
+TEST_F(CopiesTest, CoordinatorThatRestartsBeforeItIsKnownFromWhere_AsksAgain) {
+  const JobId job = Lose();
+  Find(job, 0, {Copied(0, 1, {4, 5})});
+  h_.Restart();
+  node_ = h_.Open("n", 2, 1, {{job, Epoch{3}}}, 100);
+  for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})});
+  EXPECT_EQ(Begun().start, Behind(5));
+  EXPECT_EQ(Begun().copies->layout->epoch, Epoch{1});
+  h_.Ready(node_, job, 0, 2, 3);
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+}
+
+TEST_F(CopiesTest, CoordinatorThatRestartsBeforeItHasToldFromWhere_TellsTheSame) {
+  const JobId job = Lose();
+  for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})});
+  h_.Restart();
+  node_ = h_.Open("n", 2, 1, {{job, Epoch{3}}}, 100);
+  EXPECT_EQ(Begun().start, Behind(5));
+  ASSERT_TRUE(Begun().copies.has_value());
+  EXPECT_EQ(Begun().copies->epoch, Epoch{1});
+}
+
+// Lost again before it has copies of its own, it goes back to those of before: none of steps that
+// were done again.
+TEST_F(CopiesTest, SecondLoss_TakesCopiesOfTheEpochBeforeOrOfThisOne) {
+  const JobId job = Lose();
+  for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})});
+  h_.Ready(node_, job, 0, 2, 3);
+  Step(job, 7, 3);
+  h_.Report(node_, job, 1, kKilled, 3);
+  h_.Report(node_, job, 0, Quiet(7), 3);
+  for (const int32_t rank : {0, 1}) h_.Report(node_, job, rank, kNoHome, 4);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{5});
+  Find(job, 0, {Copied(0, 1, {4, 5, 6}), Copied(0, 3, {6})}, 5);
+  Find(job, 1, {Copied(1, 1, {4, 5, 6}), Copied(1, 3, {})}, 5);
+  EXPECT_EQ(Begun().start, Behind(5));
+  EXPECT_EQ(Begun().copies->epoch, Epoch{1});
+}
+
+TEST(ChooseCopiesTest, CopiesOfTheNewestEpochThatHasAny_AreChosen) {
+  plan::Layout layout;
+  layout.modules.push_back({.state_home = job::StateHome::kHost, .state_copies = 2});
+  CopiedEpochs epochs;
+  for (const int64_t epoch : {1, 2, 4}) {
+    layout.epoch = Epoch{epoch};
+    epochs.Planned({.layout = layout, .plan_digest = "0123456789abcdef0000"}, false);
+  }
+  constexpr uint64_t kPlan = 0x0123456789abcdef;
+  const auto pair = [](int32_t rank, int64_t epoch, std::vector<int64_t> steps) {
+    RankCopies::Pair made = Copied(rank, epoch, steps);
+    for (RankCopies::Copy& copy : made.copies) copy.plan = kPlan;
+    return made;
+  };
+  EXPECT_FALSE(ChooseCopies(epochs, {}).has_value());
+  EXPECT_FALSE(ChooseCopies(epochs, {{0, {{Copied(0, 1, {3})}}}}).has_value()) << "another plan";
+  const auto chosen =
+      ChooseCopies(epochs, {{0, {{pair(0, 2, {7, 6}), pair(0, 4, {9}), pair(2, 2, {6, 7})}}},
+                            {1, {{pair(1, 1, {2, 3}), pair(1, 2, {6, 7}), pair(1, 4, {8})}}}});
+  ASSERT_TRUE(chosen.has_value());
+  EXPECT_EQ(chosen->epoch, Epoch{2});
+  EXPECT_EQ(chosen->start.step(), 7);
+  // A step whose decision ranks tell differently is of none.
+  RankCopies::Pair other = pair(1, 4, {9});
+  other.copies[0].start.decision->gradient_scale = 0.25;
+  EXPECT_FALSE(ChooseCopies(epochs, {{0, {{pair(0, 4, {9})}}}, {1, {{other}}}}).has_value());
+  // Its loss may be no number.
+  RankCopies::Pair skipped = pair(0, 4, {9});
+  skipped.copies[0].start.decision->loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(ChooseCopies(epochs, {{0, {{skipped}}}, {1, {{skipped}}}}).has_value());
+  // Epoch 5 began behind step 6: what came later was done again.
+  epochs.Began(Epoch{5}, 6);
+  EXPECT_EQ(ChooseCopies(epochs, {{0, {{pair(0, 2, {7, 6})}}}})->start.step(), 6);
+  // It goes back to a checkpoint: nothing of before counts.
+  layout.epoch = Epoch{6};
+  epochs.Planned({.layout = layout}, true);
+  EXPECT_THAT(epochs.all(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,124 @@
+// Processes that warm up beside training: transcripts of the machine.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/agent/machine_harness.h"
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+const PrepareDataCommand kPrepare{JobId{7}, {"text", "/jobs"}};
+
+// job-7 has lost the process of device 2 (rank 3) and trains on with that of device 0.
+class WarmingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    h_.Welcome();
+    h_.RunJob(1, {0, 2});
+    h_.Feed(ProcessDied{ProcessNumber{2}});
+    next_ = h_.AnAssign(2, {0, 2});
+    next_.goes_on = true;
+    next_.without_work = {3};
+    h_.Command(10, next_);
+    h_.Feed(EpochStopped{ProcessNumber{1}, Epoch{1}});
+  }
+  // Asks for the device and has the data found.
+  std::vector<std::string> Ask(uint64_t number = 11) {
+    h_.Command(number, kPrepare);
+    return h_.DataReady(h_.last_request);
+  }
+
+  Harness h_;
+  AssignCommand next_;
+};
+
+TEST_F(WarmingTest, LostDevice_HasAWarmProcessBeforeTheAnswer) {
+  EXPECT_THAT(Ask(), IsEmpty()) << "the process before is still to be reaped";
+  EXPECT_THAT(h_.Exited(2, 0, 9), Contains("StartProcess p3 job-7/2 rank 3 device 2"));
+  EXPECT_THAT(h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()}), IsEmpty());
+  EXPECT_THAT(h_.Feed(RankHelloReceived{ProcessNumber{3}}),
+              ElementsAre("WarmUp p3 job-7/1 rank 3 device 2"));
+  EXPECT_THAT(h_.Feed(RankWarmed{ProcessNumber{3}}), ElementsAre("Result 11 OK"));
+  // The epoch that has it again finds it.
+  AssignCommand back = h_.AnAssign(3, {0, 2});
+  back.goes_on = true;
+  const std::vector<std::string> said = h_.Command(12, back);
+  EXPECT_THAT(said, Contains("RunEpoch p3 job-7/3 rank 3 device 2"));
+  EXPECT_THAT(said, Not(Contains(HasSubstr("StartProcess"))));
+}
+
+TEST_F(WarmingTest, EpochThatComesFirst_IsRunAtOnce) {
+  h_.Exited(2, 0, 9);
+  Ask();
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  h_.Feed(RankHelloReceived{ProcessNumber{3}});
+  AssignCommand back = h_.AnAssign(3, {0, 2});
+  back.goes_on = true;
+  const std::vector<std::string> said = h_.Command(12, back);
+  EXPECT_THAT(said, Contains("RunEpoch p3 job-7/3 rank 3 device 2"));
+  EXPECT_THAT(said, Contains("Result 11 OK"));
+  EXPECT_THAT(h_.Feed(RankWarmed{ProcessNumber{3}}), IsEmpty());
+}
+
+TEST_F(WarmingTest, ProcessThatEndsWhileItWarmsUp_IsNoRanksDeath) {
+  h_.Exited(2, 0, 9);
+  Ask();
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  h_.Feed(RankHelloReceived{ProcessNumber{3}});
+  EXPECT_THAT(h_.Feed(ProcessDied{ProcessNumber{3}}), IsEmpty());
+  EXPECT_THAT(h_.Exited(3, 0, 11), ElementsAre("Result 11 OK")) << "the epoch starts another";
+}
+
+TEST_F(WarmingTest, ProcessThatCannotStart_LeavesItToTheEpoch) {
+  h_.Exited(2, 0, 9);
+  Ask();
+  EXPECT_THAT(h_.Feed(ProcessStarted{ProcessNumber{3}, absl::NotFoundError("no program")}),
+              ElementsAre("Result 11 OK"));
+}
+
+TEST_F(WarmingTest, QuestionAboutWarmProcesses_IsAnsweredAtOnce) {
+  h_.Exited(2, 0, 9);
+  Ask();
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  h_.Feed(RankHelloReceived{ProcessNumber{3}});
+  h_.Feed(RankWarmed{ProcessNumber{3}});
+  EXPECT_THAT(Ask(12), ElementsAre("Result 12 OK"));
+}
+
+TEST_F(WarmingTest, QuestionWhileItWarmsUp_IsAnsweredWithTheFirst) {
+  h_.Exited(2, 0, 9);
+  Ask();
+  EXPECT_THAT(Ask(12), IsEmpty());
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  h_.Feed(RankHelloReceived{ProcessNumber{3}});
+  EXPECT_THAT(h_.Feed(RankWarmed{ProcessNumber{3}}), ElementsAre("Result 11 OK", "Result 12 OK"));
+}
+
+TEST_F(WarmingTest, Stop_EndsIt) {
+  h_.Exited(2, 0, 9);
+  Ask();
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  h_.Feed(RankHelloReceived{ProcessNumber{3}});
+  const std::vector<std::string> said =
+      h_.Command(12, StopCommand{JobId{7}, Epoch{2}, absl::Seconds(10), "the job ended"});
+  EXPECT_THAT(said, Contains("Quit p3"));
+  EXPECT_THAT(said, Contains("Result 11 ABORTED"));
+}
+
+TEST_F(WarmingTest, JobThatBeginsOrWaits_WarmsNothingUp) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, kPrepare);
+  EXPECT_THAT(h.DataReady(1), ElementsAre("Result 1 OK"));
+}
+
+}  // namespace
+}  // namespace phalanx::agent

@@ -1,0 +1,128 @@
+// Processes that make ready beside training (machine.h): a device that its job lost gets a process
+// before the coordinator plans an epoch that has the device again.
+//
+// The coordinator asks whether the node has the job's data (PrepareData) before it counts on lost
+// devices again. While the job trains on, the answer waits until each of them has a process that
+// has warmed up, or that has failed to: then the epoch finds one that is cold, or starts it.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/agent/machine/machine.h"
+
+namespace phalanx::agent {
+
+void Machine::RememberWork(const Assignment& assignment) {
+  for (const auto& [device, rank] : assignment.rank_of_device)
+    last_work_[assignment.command->job][device] = {assignment.command, rank};
+}
+
+bool Machine::HasLiveProcess(JobId job, int32_t device) const {
+  return std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+    const Process& process = entry.second;
+    return process.job == job && process.device == device &&
+           process.state != ProcessState::kEnding && process.state != ProcessState::kDead;
+  });
+}
+
+bool Machine::WarmsUpFor(JobId job, uint64_t command_number,
+                         const std::shared_ptr<const DataOutcome>& data) {
+  const auto assigned = assignments_.find(job);
+  if (draining_ || assigned == assignments_.end() || !assigned->second.command->goes_on)
+    return false;
+  std::set<int32_t> cold;
+  for (const auto& [device, work] : last_work_[job]) {
+    if (!HasLiveProcess(job, device) && LostDevice(device).ok()) cold.insert(device);
+  }
+  const auto present = warmings_.find(job);
+  if (cold.empty() && (present == warmings_.end() || present->second.under_way.empty()))
+    return false;
+  Warming& warming = warmings_[job];
+  warming.to_answer.push_back({command_number, coordinator_.value});
+  warming.data = data;
+  warming.to_start.insert(cold.begin(), cold.end());
+  return true;
+}
+
+void Machine::StartWarming() {
+  if (draining_) return;
+  for (auto& [job, warming] : warmings_) {
+    for (auto device = warming.to_start.begin(); device != warming.to_start.end();) {
+      const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+        return entry.second.device == *device;
+      });
+      if (HasLiveProcess(job, *device)) {
+        device = warming.to_start.erase(device);  // a newer epoch was quicker
+        continue;
+      }
+      if (taken) {  // by one that is still to be reaped
+        ++device;
+        continue;
+      }
+      const LastWork& work = last_work_.at(job).at(*device);
+      last_process_ = ProcessNumber{last_process_.value + 1};
+      processes_[last_process_] = {
+          .job = job,
+          .device = *device,
+          .rank = work.rank,
+          .kill_at = now_ + options_.hello_timeout,
+          .fault = absl::StrCat("it said nothing within ",
+                                absl::FormatDuration(options_.hello_timeout), " of its start"),
+          .warms = true};
+      warming.under_way.insert(last_process_);
+      actions_.push_back(
+          StartProcess{last_process_, job, highest_epoch_[job], work.rank, *device, store_});
+      device = warming.to_start.erase(device);
+    }
+  }
+  AnswerWarmed();
+}
+
+void Machine::WarmUpIn(ProcessNumber number, const Process& process) {
+  const auto warming = warmings_.find(process.job);
+  if (warming == warmings_.end() || !warming->second.under_way.contains(number)) return;
+  const LastWork& work = last_work_.at(process.job).at(process.device);
+  actions_.push_back(SendWarmUp{number, work.command, work.rank, process.device,
+                                warming->second.data->index_path,
+                                warming->second.data->validation_index_path, store_});
+}
+
+void Machine::Apply(const RankWarmed& event) {
+  const auto found = processes_.find(event.process);
+  if (found == processes_.end() || !found->second.warms) return;
+  Log(absl::StrCat(ToString(found->second.job), " rank=", found->second.rank,
+                   " has a process again, and it is warm"));
+  EndWarming(event.process);
+}
+
+void Machine::EndWarming(ProcessNumber number) {
+  for (auto& [job, warming] : warmings_) warming.under_way.erase(number);
+  AnswerWarmed();
+}
+
+void Machine::AnswerWarmed() {
+  for (auto warming = warmings_.begin(); warming != warmings_.end();) {
+    if (!warming->second.to_start.empty() || !warming->second.under_way.empty()) {
+      ++warming;
+      continue;
+    }
+    const Warming done = std::move(warming->second);
+    warming = warmings_.erase(warming);
+    for (const auto& [number, coordinator] : done.to_answer) {
+      if (coordinator == coordinator_.value) Answer(number, absl::OkStatus(), done.data);
+    }
+  }
+}
+
+void Machine::CallOffWarming(JobId job) {
+  last_work_.erase(job);
+  const auto found = warmings_.find(job);
+  if (found == warmings_.end()) return;
+  const Warming off = std::move(found->second);
+  warmings_.erase(found);
+  for (const auto& [number, coordinator] : off.to_answer) {
+    if (coordinator == coordinator_.value) Answer(number, absl::AbortedError("stopped"));
+  }
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,77 @@
+// worker/checkpoint/host_load.h: takes state back from copies in memory of the node's daemon
+// (host_copy.h), as whoever inherits it does.
+//
+// A copy is of one rank and lies in the layout of the plan that the rank trained under. It comes to
+// lie nowhere, with that of other ranks, and so can enter any layout of the job (training_state.h).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/checkpoint_io/host_buffer.h"
+#include "core/plan/plan.h"
+#include "core/posix/unique_fd.h"
+#include "worker/train/training_state.h"
+
+namespace phalanx::checkpoint {
+
+// From where training goes on with a copy. Nothing where the header has no decided step.
+std::optional<train::Start> StartOf(const HostCopyHeader& header);
+// `start`: of the last decided step, counted in.
+void SetStart(const train::Start& start, HostCopyHeader* header);
+// First 64 bits of the plan's digest, as headers have them.
+uint64_t DigestInHeader(const plan::Plan& plan);
+
+// The two buffers that a rank was given in an epoch, to be read.
+class HostCopyPair {
+ public:
+  // Of whom.
+  struct Identity {
+    uint64_t store = 0;
+    int64_t job = 0;
+    Epoch epoch;
+    Rank rank;
+  };
+  // Errors: ResourceExhausted if they cannot be mapped.
+  static absl::StatusOr<HostCopyPair> Map(const Identity& identity, int64_t bytes,
+                                          std::array<UniqueFd, 2> buffers);
+
+  Rank rank() const { return identity_.rank; }
+  Epoch epoch() const { return identity_.epoch; }
+  // Headers of copies that are whole and are whose they should be.
+  std::vector<HostCopyHeader> Whole() const;
+  // The copy of a step, without its page. Errors: DataLoss where there is none that is whole.
+  absl::StatusOr<absl::Span<const std::byte>> DataOf(int64_t step) const;
+
+ private:
+  struct Unmap {
+    size_t bytes = 0;
+    void operator()(std::byte* memory) const;
+  };
+  using Memory = std::unique_ptr<std::byte, Unmap>;
+
+  HostCopyPair(const Identity& identity, size_t bytes) : identity_(identity), bytes_(bytes) {}
+  bool IsMine(const HostCopyHeader& header) const;
+
+  Identity identity_;
+  size_t bytes_;
+  std::array<Memory, 2> buffers_;
+};
+
+// Adds to `state`, which lies in no layout, what the copy of `step` has, and with it what does not
+// train of that rank: out of `checkpoint`, that the job began with; "": it is initial values.
+// `plan`: in whose layout the copy lies. Errors: DataLoss, naming the rank, where there is no copy
+// of the step, or one of another plan or size; those of ReadManifestOf and Load.
+absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
+                     const std::string& checkpoint, train::TrainingState& state);
+
+}  // namespace phalanx::checkpoint

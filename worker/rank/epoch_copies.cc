@@ -1,0 +1,153 @@
+// An epoch that goes on from copies of state in memory of the nodes' daemons
+// (worker/checkpoint/host_copy.h): what of them this rank finds, and how it takes them.
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/job/failure.h"
+#include "core/wire/layout_codec.h"
+#include "spdlog/spdlog.h"
+#include "worker/checkpoint/host_load.h"
+#include "worker/rank/epoch_run.h"
+#include "worker/rank/rank_reports.h"
+
+namespace phalanx::rank {
+namespace {
+
+constexpr absl::Duration kHostCopiesTimeout = absl::Seconds(30);
+
+// Whose copies are this rank's to take: its own, and if it is the first of its node that has work,
+// those of ranks of the node that have none.
+std::vector<int32_t> RanksToTake(const plan::Plan& plan, Rank self) {
+  int32_t first = 0;
+  for (const plan::NodeDevices& node : plan.layout.nodes) {
+    const int32_t end = first + static_cast<int32_t>(node.devices.size());
+    if (self.value < first || self.value >= end) {
+      first = end;
+      continue;
+    }
+    std::vector<int32_t> ranks = {self.value}, without_work;
+    bool is_first = true;
+    for (int32_t rank = first; rank < end; ++rank) {
+      if (plan.PlacesOf(Rank{rank}).empty()) {
+        if (rank != self.value) without_work.push_back(rank);
+      } else if (rank < self.value) {
+        is_first = false;
+      }
+    }
+    if (is_first) ranks.insert(ranks.end(), without_work.begin(), without_work.end());
+    return ranks;
+  }
+  return {self.value};
+}
+
+// What is wrong with copies is state that is lost.
+absl::Status OfCopies(absl::Status status) {
+  if (!absl::IsDataLoss(status) && !absl::IsFailedPrecondition(status)) return status;
+  if (job::KindIn(status).has_value()) return status;
+  return job::WithKind(job::FailureKind::kStateLost, std::move(status));
+}
+
+}  // namespace
+
+void EpochRun::Deliver(const v1::HostCopies& message, std::vector<UniqueFd> buffers) {
+  const MutexLock lock(&mu_);
+  if (message.done()) {
+    copies_given_ = true;
+    given_changed_.SignalAll();
+    return;
+  }
+  if (buffers.size() != 2) return;
+  auto pair = checkpoint::HostCopyPair::Map({.store = order_.store(),
+                                             .job = order_.assign().job(),
+                                             .epoch = Epoch{message.of_epoch()},
+                                             .rank = Rank{message.rank()}},
+                                            message.bytes(),
+                                            {std::move(buffers[0]), std::move(buffers[1])});
+  if (!pair.ok()) {
+    spdlog::warn("job={} epoch={} {}", order_.assign().job(), epoch(), pair.status().ToString());
+    return;
+  }
+  copies_.push_back(*std::move(pair));
+}
+
+absl::Status EpochRun::FindCopies() {
+  v1::ToDaemon message;
+  v1::AskHostCopies& ask = *message.mutable_ask_host_copies();
+  ask.set_epoch(epoch());
+  for (const int32_t rank : RanksToTake(plan_, Rank{order_.rank()})) ask.add_ranks(rank);
+  RETURN_IF_ERROR(channel_.Send(message, kSendTimeout));
+  v1::RankReport report;
+  v1::RankCopies& found = *report.mutable_copies();
+  {
+    const comm::Deadline deadline = comm::DeadlineIn(kHostCopiesTimeout);
+    const MutexLock lock(&mu_);
+    while (!copies_given_ && stopped_.ok()) {
+      if (given_changed_.WaitUntil(&mu_, deadline) && !copies_given_)
+        return absl::DeadlineExceededError("the daemon does not say what copies of state it has");
+    }
+    RETURN_IF_ERROR(stopped_);
+    for (const checkpoint::HostCopyPair& pair : copies_) {
+      v1::RankCopies::Pair& out = *found.add_pairs();
+      out.set_rank(pair.rank().value);
+      out.set_epoch(pair.epoch().value);
+      for (const checkpoint::HostCopyHeader& header : pair.Whole()) {
+        const std::optional<train::Start> start = checkpoint::StartOf(header);
+        v1::RankCopies::Copy& copy = *out.add_copies();
+        *copy.mutable_start() = BeginsAt(start->decision, start->counts);
+        copy.set_plan(header.plan);
+      }
+    }
+  }
+  return Report(std::move(report));
+}
+
+absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
+  v1::CopiesSource source;
+  std::vector<checkpoint::HostCopyPair> copies;
+  {
+    const MutexLock lock(&mu_);
+    source = told_->copies();
+    copies = std::exchange(copies_, {});
+  }
+  ASSIGN_OR_RETURN(plan::Layout layout, wire::FromProto(source.layout()));
+  ASSIGN_OR_RETURN(const plan::Plan before, plan::Expand(plan_.spec, std::move(layout)));
+  if (before.digest != source.plan_digest()) {
+    return OfCopies(absl::FailedPreconditionError(
+        absl::StrCat("this rank's plan of epoch ", source.epoch(), " has digest ", before.digest,
+                     ", the coordinator's ", source.plan_digest())));
+  }
+  kept_.snapshot = nullptr;
+  kept_.host_copy = nullptr;
+  kept_.training = nullptr;  // two of them may not fit
+  kept_.plan = nullptr;
+  auto training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
+  for (const checkpoint::HostCopyPair& pair : copies) {
+    if (pair.epoch().value != source.epoch()) continue;
+    RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
+        pair, start_.decision.step, before, order_.assign().checkpoint().path(), *training))));
+  }
+  training->Adopt(start_);
+  kept_.training = std::move(training);
+  return absl::OkStatus();
+}
+
+void EpochRun::TellCopiesWhole() {
+  if (copies_whole_told_) return;
+  const int64_t copied = kept_.training->decided().copied;
+  if (copied < 1 || copied == train::kCopiedAlways) return;
+  copies_whole_told_ = true;
+  DropEarlierCopies();
+}
+
+void EpochRun::DropEarlierCopies() {
+  v1::ToDaemon message;
+  message.mutable_host_copies_whole()->set_epoch(epoch());
+  report_status_.Update(channel_.Send(message, kSendTimeout));
+}
+
+}  // namespace phalanx::rank

@@ -1,0 +1,97 @@
+// What a process can make ready before its first epoch: data, device, libraries, kernels.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/base/status.h"
+#include "spdlog/spdlog.h"
+#include "worker/device/cuda_device.h"
+#include "worker/model/torch_boundary.h"
+#include "worker/rank/epoch_run.h"
+#include "worker/train/warm_up.h"
+
+namespace phalanx::rank {
+namespace {
+
+constexpr absl::Duration kLastWorkTimeout = absl::Seconds(30);
+
+#ifdef PHALANX_WITH_CUDA
+class AloneRendezvous final : public comm::Rendezvous {
+ public:
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    const MutexLock lock(&mu_);
+    values_[key] = value;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, comm::Deadline) override {
+    const MutexLock lock(&mu_);
+    const auto found = values_.find(key);
+    if (found == values_.end()) return absl::NotFoundError(key);
+    return found->second;
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
+};
+#endif
+
+}  // namespace
+
+absl::Status EpochRun::WarmLibraries() {
+#ifdef PHALANX_WITH_CUDA
+  // The first communicator of a process costs some 1.5 s more than the next: NCCL is loaded, and
+  // its kernels.
+  AloneRendezvous rendezvous;
+  comm::WorldOptions options;
+  options.stop = stopping_.get_token();
+  if (!order_.address().empty()) options.interface_address = order_.address();
+  options.current_stream = device::CurrentStream;
+  const plan::CommunicatorSpec alone{
+      .use = plan::CommunicatorSpec::Use::kControl, .name = "alone", .ranks = {Rank{0}}};
+  return comm::ConnectNccl({alone}, Rank{0}, 1, rendezvous, options).status();
+#else
+  return absl::UnimplementedError("no GPU support in this build");
+#endif
+}
+
+absl::Status EpochRun::WarmUpDevice() {
+  RETURN_IF_ERROR(WarmLibraries());
+  LogPhase("has its libraries");
+  const train::BufferOptions buffers = Buffers();
+  ASSIGN_OR_RETURN(const std::unique_ptr<train::TrainingState> state,
+                   train::TrainingState::CreateEmpty(plan_, Rank{order_.rank()}, buffers));
+  {
+    const MutexLock lock(&mu_);
+    RETURN_IF_ERROR(stopped_);
+    training_ = state.get();
+  }
+  const absl::Status warmed = train::WarmUpAlone(plan_, Rank{order_.rank()}, *kept_.source, *state,
+                                                 LengthMultiple(), kept_.warm);
+  {
+    const MutexLock lock(&mu_);
+    training_ = nullptr;
+  }
+  RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
+  return warmed;
+}
+
+void EpochRun::WarmUp() {
+  const absl::Status warmed = model::CallTorch("warming up", [this]() -> absl::Status {
+    at::set_num_threads(std::max(1, order_.threads()));
+    const bool gpu = order_.device_kind() == "gpu";
+    if (gpu) RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
+    LogPhase("has its device");
+    RETURN_IF_ERROR(MakePlanOfOrder());
+    RETURN_IF_ERROR(OpenData());
+    return gpu ? WarmUpDevice() : absl::OkStatus();
+  });
+  // The epoch does what could not be done, or says why it cannot be.
+  if (!warmed.ok()) spdlog::info("not all is warm: {}", warmed.ToString());
+  LogPhase("is warm");
+}
+
+}  // namespace phalanx::rank
