@@ -95,10 +95,10 @@ void Coordinator::RecoverRun(Job& job) {
   WatchEnd(job);
   const bool running = state.phase == JobPhase::kRunning;
   for (RankState& rank : run.ranks) rank.ready = running;
-  ResumeIncident(job);
   if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
   NoteDecided(job, state.decided);
+  ResumeIncident(job);
   ResumeRecovery(job);
   CheckSucceeded(job);
 }
