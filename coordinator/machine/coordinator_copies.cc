@@ -132,6 +132,7 @@ void Coordinator::ResumeFromCopies(Job& job) {
   recovery.cause = {.kind = FailureKind::kStateLost,
                     .message = "state was lost before this coordinator started",
                     .time = now_};
+  if (job.incident.has_value()) recovery.cause = job.incident->cause;
   for (const Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   AwaitCopies(job);
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);

@@ -92,7 +92,8 @@ std::string RedoneText(const Incident& incident) {
 
 std::string SecondsText(int64_t microseconds) {
   const double seconds = static_cast<double>(microseconds) / 1e6;
-  return absl::StrFormat(seconds < 0.1 ? "%.3f s" : seconds < 10 ? "%.1f s" : "%.0f s", seconds);
+  const int decimals = seconds < 0.1 ? 3 : seconds < 10 ? 1 : 0;
+  return absl::StrFormat("%.*f s", decimals, seconds);
 }
 
 }  // namespace

@@ -220,7 +220,9 @@ TEST_F(IncidentTest, RankThatComesBack_IsAnIncidentOfItsOwnAndEndsTheOneBefore) 
   const JobId job = Train();
   Lose(job);
   Resume(job);
-  Step(job, 6, 2);  // so rank 1 is taken back at once
+  h_.commands.clear();
+  Step(job, 6, 2);
+  h_.Prepare(node_);  // so rank 1 is taken back at once
   ASSERT_EQ(h_.State(job).epoch, Epoch{3});
   ASSERT_THAT(h_.incidents[job], SizeIs(2));
   EXPECT_EQ(h_.incidents[job][0]->not_safe, "incident 2 came before");
