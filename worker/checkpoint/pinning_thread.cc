@@ -86,6 +86,27 @@ void PinningThread::GiveBack(Use use, Mappings mappings) {
   changed_.SignalAll();
 }
 
+void PinningThread::DropOthers(Slot& slot, int64_t bytes) {
+  const bool fits = std::all_of(slot.spare.begin(), slot.spare.end(),
+                                [bytes](const auto& spare) { return spare->bytes() == bytes; });
+  if (!fits) Drop(slot.spare);
+  changed_.SignalAll();
+}
+
+bool PinningThread::MakeRoom(Use use, int64_t bytes) {
+  const MutexLock lock(&mu_);
+  DropOthers(SlotOf(use), bytes);
+  return dropped_.empty() && !dropping_;
+}
+
+void PinningThread::AwaitRoom(Use use, int64_t bytes) {
+  const MutexLock lock(&mu_);
+  ++awaited_;
+  DropOthers(SlotOf(use), bytes);
+  while (!dropped_.empty() || dropping_) changed_.Wait(&mu_);
+  --awaited_;
+}
+
 std::unique_ptr<PinnedMapping> PinningThread::TakeBack(Use use, int64_t bytes) {
   const MutexLock lock(&mu_);
   Mappings& spare = SlotOf(use).spare;
@@ -126,6 +147,7 @@ std::optional<PinningThread::Task> PinningThread::NextTask() {
     Task task;
     task.mappings.push_back(std::move(dropped_.back()));
     dropped_.pop_back();
+    dropping_ = true;
     return task;
   }
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -165,6 +187,10 @@ void PinningThread::Work() {
       began = steady_clock::now();
       return goes_on;
     });
+    task.reset();
+    const MutexLock lock(&mu_);
+    dropping_ = false;
+    changed_.SignalAll();
   }
 }
 

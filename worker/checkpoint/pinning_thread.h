@@ -57,6 +57,11 @@ class PinningThread {
   void Cancel(Use use);
   // Memory that Take gave is not used any more.
   void GiveBack(Use use, Mappings mappings);
+  // Files that were given back and are not of `bytes` each go, and whatever else is to go. Whether
+  // all of it has gone: until then it counts against what a daemon may give. Never blocks.
+  bool MakeRoom(Use use, int64_t bytes);
+  // The same, and waits for it, as Await().
+  void AwaitRoom(Use use, int64_t bytes);
   // Memory of no file that was given back, of at least so many bytes.
   std::unique_ptr<PinnedMapping> TakeBack(Use use, int64_t bytes);
 
@@ -87,6 +92,7 @@ class PinningThread {
   }
   static bool Are(const Mappings& mappings, const Wanted& wanted);
   void Drop(Mappings& mappings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropOthers(Slot& slot, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Task> NextTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Work();
   absl::Status MakeAll(Task& task);
@@ -100,6 +106,7 @@ class PinningThread {
   CondVar changed_;
   std::array<Slot, kUses> slots_ ABSL_GUARDED_BY(mu_);
   Mappings dropped_ ABSL_GUARDED_BY(mu_);
+  bool dropping_ ABSL_GUARDED_BY(mu_) = false;  // one of those, which is no more among them
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int32_t awaited_ ABSL_GUARDED_BY(mu_) = 0;  // who waits in Await
   bool ends_ ABSL_GUARDED_BY(mu_) = false;

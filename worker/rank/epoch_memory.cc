@@ -88,6 +88,7 @@ absl::Status EpochRun::KeepHostCopy() {
     return absl::OkStatus();
   }
   DropEarlierCopies();  // they are not of this training
+  kept_.pinning->AwaitRoom(Use::kSecondHome, bytes);
   RETURN_IF_ERROR(AskHostMemory(bytes));
   absl::StatusOr<std::vector<UniqueFd>> given = AwaitHostMemory();
   if (!given.ok()) return DoWithoutHostCopy(given.status());
@@ -132,9 +133,11 @@ absl::Status EpochRun::TendMemory() {
   if (!std::exchange(settled_, true)) {
     LogPhase("has decided its first step");
     pinning.Release();
-    const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
-    if (goes_on() && bytes > 0 && kept_.host_copy == nullptr) RETURN_IF_ERROR(AskHostMemory(bytes));
+    if (goes_on() && kept_.host_copy == nullptr)
+      to_ask_ = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
   }
+  if (to_ask_ > 0 && pinning.MakeRoom(Use::kSecondHome, to_ask_))
+    RETURN_IF_ERROR(AskHostMemory(std::exchange(to_ask_, 0)));
   if (asked_until_.has_value()) {
     std::optional<absl::StatusOr<std::vector<UniqueFd>>> given;
     {

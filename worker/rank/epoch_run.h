@@ -199,6 +199,7 @@ class EpochRun {
   // Set under mu_. nullptr: the job wants none, or none but at an early end.
   std::unique_ptr<CheckpointRun> checkpoints_;
   bool settled_ = false;  // a step of this epoch is decided
+  int64_t to_ask_ = 0;    // bytes of a second home, for which the daemon is not asked yet
   // Until when the daemon is to answer a question for host memory; absent: it was not asked.
   std::optional<comm::Deadline> asked_until_;
   CondVar given_changed_;

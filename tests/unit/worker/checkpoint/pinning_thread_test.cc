@@ -194,6 +194,25 @@ TEST(PinningThreadTest, MemoryOfNoFile_IsTakenBackIfItIsLargeEnough) {
   EXPECT_EQ(memory->bytes(), 2 * kPiece);
 }
 
+// A daemon gives what is free, and what this process maps is not.
+TEST(PinningThreadTest, Room_IsThereOnceMemoryOfAnotherSizeHasGone) {
+  Gate gate;
+  gate.Open();
+  PinningThread thread(gate.Functions());
+  const Files files(1);
+  thread.Make(Use::kSecondHome, files.Wanted());
+  auto made = thread.Await(Use::kSecondHome);
+  ASSERT_TRUE(made.ok());
+  thread.GiveBack(Use::kSecondHome, *std::move(made));
+  EXPECT_TRUE(thread.MakeRoom(Use::kSecondHome, files.bytes)) << "it is what will be wanted";
+  thread.Hold();
+  EXPECT_FALSE(thread.MakeRoom(Use::kSecondHome, 2 * files.bytes));
+  EXPECT_EQ(gate.unpinned(), 0) << "held";
+  thread.AwaitRoom(Use::kSecondHome, 2 * files.bytes);
+  EXPECT_EQ(gate.unpinned(), 2);
+  EXPECT_TRUE(thread.MakeRoom(Use::kSecondHome, 2 * files.bytes));
+}
+
 TEST(PinningThreadTest, End_LetsEverythingGo) {
   Gate gate;
   {
