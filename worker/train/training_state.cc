@@ -187,6 +187,12 @@ absl::Status TrainingState::CheckStart(const Start& start) const {
   return absl::OkStatus();
 }
 
+bool TrainingState::MayGoOn(const Start& start) const {
+  // Between layouts nothing can be applied.
+  const bool behind = layout_.empty() && HoldsState() && decided_.step != start.decision.step;
+  return !behind && CheckStart(start).ok();
+}
+
 absl::Status TrainingState::Attributed(absl::Status ended) const {
   if (ended.ok() || absl::IsCancelled(ended) || kernels_->Check().ok()) return ended;
   return job::WithKind(job::FailureKind::kDeviceFailed, std::move(ended));

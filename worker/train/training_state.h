@@ -132,6 +132,9 @@ class TrainingState {
   // is called next, and not every library says why. Of the kind DeviceFailed if the device says so.
   absl::Status Attributed(absl::Status ended) const;
 
+  // Whether what it keeps is of `start`'s step, or to be. That of a process that was out of reach
+  // while others went on is not.
+  bool MayGoOn(const Start& start) const;
   // An epoch begins that goes on from `start`, with nothing enqueued: applies start's step where
   // that is still to be done and makes the parameters of this rank's shares those of their masters.
   // Gradients are of no more use afterwards. Calling it again is harmless.

@@ -140,7 +140,7 @@ void EpochRun::BorrowState() {
     kept = RankState::Initial(rank(), plan_);
     return Prepare();
   }
-  if (!kept.has_value() || kept->rank != rank()) {
+  if (!kept.has_value() || kept->rank != rank() || !kept->MayGoOn(*start_)) {
     kept.emplace();
     kept->rank = rank();
     kept->decided = *start_;

@@ -51,6 +51,11 @@ std::string RankState::CheckStart(const EpochStart& start) const {
   return "";
 }
 
+bool RankState::MayGoOn(const EpochStart& start) const {
+  if (layout == nullptr) return loose.empty() || decided.step() == start.step();
+  return CheckStart(start).empty();
+}
+
 std::string RankState::GoOn(const EpochStart& start) {
   if (std::string wrong = CheckStart(start); !wrong.empty()) return wrong;
   decided = start;

@@ -45,6 +45,8 @@ struct RankState {
   // Empty, or why it cannot go on from there.
   std::string CheckStart(const coordinator::EpochStart& start) const;
   // Applies the step where that is still to be done. Returns what is wrong with it.
+  // Whether its state is of that step, or to be.
+  bool MayGoOn(const coordinator::EpochStart& start) const;
   std::string GoOn(const coordinator::EpochStart& start);
   // Empty, or what is wrong with applying the step to that home.
   std::string Apply(size_t home, const coordinator::StepDecision& decision);
