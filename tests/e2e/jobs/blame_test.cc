@@ -50,7 +50,7 @@ TEST(BlameTest, RanksCutOffBehindALivingDaemon_AreANodeThatCannotBeReached) {
                                                   .recovery = kNoRecovery}))
                           .id();
   cluster.AwaitStep(job, 2);
-  const auto ranks = cluster.Ranks(job, "here");
+  const auto ranks = cluster.Ranks(job, "worker");
   ASSERT_EQ(ranks.size(), 2u);
   cluster.worker().Signal(SIGSTOP);
   for (const auto& [rank, watch] : ranks) kill(watch.pid(), SIGKILL);

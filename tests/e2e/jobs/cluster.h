@@ -52,8 +52,8 @@ class Cluster {
   // All processes of this cluster, ranks included.
   std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }
 
-  // Processes of the ranks of a job's newest epoch, by rank; those that still run. Empty `node`: on
-  // all nodes.
+  // Processes of the ranks of a job's newest epoch, by rank; those that still run. Of one
+  // worker: "worker", or "worker-NODE" of those that were added; empty: of all.
   std::map<int32_t, support::ProcessWatch> Ranks(int64_t job, const std::string& node = "") const;
 
   // A call to the coordinator; waits while there is none.

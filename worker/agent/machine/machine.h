@@ -262,6 +262,8 @@ class Machine {
   void Apply(const EpochStopped& event);
   void Apply(const ChannelFailed& event);
   void Apply(const ProcessRan& event);
+  // For how long it may not run, or stand still.
+  absl::Duration PatienceWith(const Process& process) const;
   void Apply(const ProcessDied& event);
   void Apply(const ProcessExited& event);
   absl::Status CheckPlacement(const AssignCommand& command, bool takes_over,

@@ -60,8 +60,11 @@ void Machine::Apply(const RankReported& event) {
 void Machine::Apply(const RankProgressed& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || found->second.epoch != event.epoch) return;
-  found->second.step = std::max(found->second.step, event.step);
-  found->second.step_times.Reached(now_, event.step);
+  Process& process = found->second;
+  process.step = std::max(process.step, event.step);
+  process.step_times.Reached(now_, event.step);
+  // How long it may not run is known by now.
+  if (process.hung_at < absl::InfiniteFuture()) process.hung_at = now_ + PatienceWith(process);
 }
 
 void Machine::Apply(const EpochStopped& event) {
@@ -100,15 +103,17 @@ void Machine::Apply(const ProcessRan& event) {
   if (found == processes_.end()) return;
   Process& process = found->second;
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
-  const std::optional<absl::Duration> step = process.step_times.Slow();
-  const absl::Duration patience = step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
-                                                   : options_.hang_timeout_start;
   const bool before = std::exchange(process.stands_still, event.stands_still);
-  if (!event.stands_still) {
-    process.hung_at = now_ + patience;
-  } else if (!before) {
-    process.hung_at = now_ + (step.has_value() ? patience : options_.standstill_timeout_start);
-  }
+  if (event.stands_still && before) return;
+  const bool may_take_any_time = event.stands_still && !process.step_times.Slow().has_value();
+  process.hung_at =
+      now_ + (may_take_any_time ? options_.standstill_timeout_start : PatienceWith(process));
+}
+
+absl::Duration Machine::PatienceWith(const Process& process) const {
+  const std::optional<absl::Duration> step = process.step_times.Slow();
+  return step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
+                          : options_.hang_timeout_start;
 }
 
 void Machine::Apply(const ProcessDied& event) {

@@ -467,6 +467,21 @@ TEST(AgentMachineTest, ProcessThatDoesNotRun_IsHung) {
                     "StopEpoch p2 1", "Kill p1"}));
 }
 
+// It was looked at before its steps told how long they take.
+TEST(AgentMachineTest, ProcessThatIsStoppedBehindItsFirstSteps_IsHungAsSoon) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Feed(ProcessRan{kP1});
+  for (int64_t i = 1; i <= 3; ++i) {
+    h.now += absl::Milliseconds(100);
+    h.Feed(RankProgressed{kP1, Epoch{1}, i});
+  }
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(0.2)), Contains("Kill p1"));
+}
+
 TEST(AgentMachineTest, ProcessThatRunsNowAndThen_IsNotHung) {
   Harness h;
   Train(h);
