@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -69,9 +70,12 @@ absl::Status VerifiedExchange::Exchange(const std::vector<Parcel>& sends,
   if (sends.empty() && receives.empty()) return absl::OkStatus();
   std::vector<comm::Outgoing> outgoing;
   std::vector<comm::Incoming> incoming;
+  // A peer may still read what this rank has sent when it fails itself, and lets go of it.
   for (const Parcel& message : sends) {
-    outgoing.push_back(
-        {PositionOf(message.peer), message.bytes.const_data_ptr(), message.bytes.numel()});
+    outgoing.push_back({.peer = PositionOf(message.peer),
+                        .data = message.bytes.const_data_ptr(),
+                        .bytes = message.bytes.numel(),
+                        .keep = std::make_shared<at::Tensor>(message.bytes)});
   }
   for (const Parcel& message : receives) {
     incoming.push_back(
