@@ -385,8 +385,9 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
         events_.push_back(FaultReached{number});
       return;
     case v1::ToDaemon::kProgress:
-      events_.push_back(
-          RankProgressed{number, Epoch{message.progress().epoch()}, message.progress().step()});
+      events_.push_back(RankProgressed{number, Epoch{message.progress().epoch()},
+                                       message.progress().step(),
+                                       absl::Seconds(message.progress().step_seconds())});
       return;
     case v1::ToDaemon::kStopped:
       events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});

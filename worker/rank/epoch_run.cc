@@ -231,6 +231,7 @@ void EpochRun::OnStep(const train::StepSummary& step) {
     v1::ToDaemon message;
     message.mutable_progress()->set_epoch(epoch());
     message.mutable_progress()->set_step(step.step);
+    message.mutable_progress()->set_step_seconds(step.seconds);
     report_status_.Update(channel_.Send(message, kSendTimeout));
   }
   if (!reporter_) return;

@@ -165,6 +165,7 @@ struct RankProgressed {
   ProcessNumber process;
   Epoch epoch;
   int64_t step = 0;
+  absl::Duration took = absl::ZeroDuration();  // the step; zero: not known
 };
 // The process has come to where the fault that it keeps is to come about.
 struct FaultReached {

@@ -62,7 +62,7 @@ void Machine::Apply(const RankProgressed& event) {
   if (found == processes_.end() || found->second.epoch != event.epoch) return;
   Process& process = found->second;
   process.step = std::max(process.step, event.step);
-  process.step_times.Reached(now_, event.step);
+  process.step_times.Reached(now_, event.step, event.took);
   // How long it may not run is known by now.
   if (process.hung_at < absl::InfiniteFuture()) process.hung_at = now_ + PatienceWith(process);
 }

@@ -5,12 +5,11 @@
 
 namespace phalanx::agent {
 
-void StepTimes::Reached(Instant now, int64_t step) {
+void StepTimes::Reached(Instant now, int64_t step, absl::Duration took) {
   if (step <= step_) return;
-  if (since_ > absl::InfinitePast()) {
-    newest_.push_back((now - since_) / (step - step_));
-    if (newest_.size() > kKept) newest_.pop_front();
-  }
+  if (since_ > absl::InfinitePast()) took = (now - since_) / (step - step_);
+  if (took > absl::ZeroDuration()) newest_.push_back(took);
+  if (newest_.size() > kKept) newest_.pop_front();
   since_ = now;
   step_ = step;
 }

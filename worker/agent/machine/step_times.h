@@ -15,8 +15,9 @@ class StepTimes {
  public:
   static constexpr size_t kKept = 128;  // of the newest
 
-  // Steps of which several were done since the last time count as equally long.
-  void Reached(Instant now, int64_t step);
+  // Steps of which several were done since the last time count as equally long. `took`: the newest
+  // of them, for want of a time before it; zero: not known.
+  void Reached(Instant now, int64_t step, absl::Duration took = absl::ZeroDuration());
   // What 99 of 100 steps took at most; nullopt: none is known.
   std::optional<absl::Duration> Slow() const;
 

@@ -482,6 +482,18 @@ TEST(AgentMachineTest, ProcessThatIsStoppedBehindItsFirstSteps_IsHungAsSoon) {
   EXPECT_THAT(h.Advance(absl::Seconds(0.2)), Contains("Kill p1"));
 }
 
+// Before a second step, too: the first one says itself how long it took.
+TEST(AgentMachineTest, ProcessThatStandsStillInItsSecondStep_IsHung) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Feed(RankProgressed{kP1, Epoch{1}, 1, absl::Milliseconds(100)});
+  h.Feed(ProcessRan{.process = kP1, .stands_still = true});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(0.2)), Contains("Kill p1"));
+}
+
 TEST(AgentMachineTest, ProcessThatRunsNowAndThen_IsNotHung) {
   Harness h;
   Train(h);
