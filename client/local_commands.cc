@@ -16,6 +16,7 @@
 #include "client/job_file.h"
 #include "client/late_note.h"
 #include "core/base/status.h"
+#include "core/job/devices.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
 #include "core/plan/memory_fit.h"
@@ -31,7 +32,7 @@ namespace {
 
 // "4x8" -> 4 nodes of 8 devices.
 absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::JobSpec& spec) {
-  if (nodes.empty()) return plan::MakeCluster(1, std::max(spec.World(), spec.resources.devices));
+  if (nodes.empty()) return plan::MakeCluster(1, job::DevicesOf(spec));
   const std::vector<std::string> parts = absl::StrSplit(nodes, 'x');
   int32_t count = 0, devices = 0;
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &count) ||

@@ -29,6 +29,7 @@
 #include "client/watch.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/job/devices.h"
 #include "core/job/schema.h"
 #include "core/posix/whole_file.h"
 
@@ -204,7 +205,7 @@ int Run(const RunOptions& options, Io& io) {
   LocalCluster cluster(
       {.programs = options.programs,
        .device = std::string(job::DeviceNames()[static_cast<size_t>(resources.device)]),
-       .devices = resources.devices,
+       .devices = job::DevicesOf(file->job.spec),
        .allow_inject = options.allow_inject});
   Wishes wishes;
   const Interrupt interrupt({SIGINT, SIGTERM, SIGHUP, SIGCHLD}, [&](int signal) {
@@ -220,7 +221,7 @@ int Run(const RunOptions& options, Io& io) {
       wishes.stop.Stop();
     }
   });
-  io.talk << "starting a coordinator and a worker with " << resources.devices << " "
+  io.talk << "starting a coordinator and a worker with " << job::DevicesOf(file->job.spec) << " "
           << job::DeviceNames()[static_cast<size_t>(resources.device)] << " devices\n";
   int code = kFailure;
   if (const absl::Status started = cluster.Start(wishes.stop); started.ok()) {

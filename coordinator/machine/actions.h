@@ -142,6 +142,7 @@ struct ComputePlan {
   std::optional<Shared<plan::Layout>> layout;
   plan::RankList lost;
   plan::RankList returned;  // ranks that `layout` is without, to be counted on again
+  plan::RankList unfit;     // places whose devices idle and may not take over
 };
 // Nobody wants the plan any more; the answer may come all the same, without one.
 struct DropPlan {

@@ -360,7 +360,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       continue;
     }
     return OnFailure(
-        job, CauseOf(job, team.first_rank, FailureKind::kRanksLost,
+        job, CauseOf(job, team.ranks.front(), FailureKind::kRanksLost,
                      absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
@@ -409,7 +409,7 @@ void Coordinator::LoseUnseenRanks(Job& job) {
   const auto team =
       std::find_if(run.teams.begin(), run.teams.end(), [](const Team& t) { return !t.seen; });
   if (team == run.teams.end()) return;
-  OnFailure(job, CauseOf(job, team->first_rank, FailureKind::kRanksLost,
+  OnFailure(job, CauseOf(job, team->ranks.front(), FailureKind::kRanksLost,
                          absl::StrCat("node ", team->node, " came back without the ranks of epoch ",
                                       job.state.epoch.value)));
 }

@@ -328,8 +328,17 @@ class Coordinator {
   void ResumeIncident(Job& job);
   // coordinator_return.cc
   bool MayReturn(const Job& job) const;
+  // Whether the device of the rank is there, and has not failed.
+  bool MayServe(const Job& job, int32_t rank) const;
   plan::RankList RanksThatMayReturn(const Job& job) const;
   static bool HasRanks(const Job& job, const Team& team);
+  // Devices that idle and may not take over now: their nodes are away, or they have failed.
+  plan::RankList UnfitSpares(const Job& job) const;
+  // Lost places beyond the job's ranks whose devices are there again: they take over next time, and
+  // nobody stops for them.
+  plan::RankList SparesThatAreBack(const Job& job) const;
+  // Ranks that were lost and have another device in the next layout.
+  static void NoteSpared(Job& job, const plan::Layout& next);
   // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
   void ConsiderReturn(Job& job);
   void PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks);

@@ -13,11 +13,14 @@ using Phase = Incident::Phase;
 // Its device on its node; -1: there is no such rank.
 int32_t DeviceOf(const Run& run, int32_t rank) {
   const Team* team = rank < 0 ? nullptr : run.TeamOfRank(rank);
-  return team == nullptr ? -1 : team->devices[static_cast<size_t>(rank - team->first_rank)];
+  return team == nullptr ? -1 : team->DeviceOf(rank);
 }
 
+// Those that spares have taken over from were lost and are there again.
 void NoteRanks(const Recovery& recovery, Incident& incident) {
-  incident.lost.assign(recovery.lost.begin(), recovery.lost.end());
+  std::set<int32_t> lost = recovery.lost;
+  lost.insert(recovery.spared.begin(), recovery.spared.end());
+  incident.lost.assign(lost.begin(), lost.end());
   incident.returned.assign(recovery.back.begin(), recovery.back.end());
 }
 
@@ -161,7 +164,11 @@ void Coordinator::NoteResumed(Job& job) {
   StoreIncident(job);
   if (!incident.lost.empty() || incident.returned.empty())
     Commit(job, EventRecorded{"Recovered", summary, job.state.epoch});
-  if (!incident.returned.empty()) Commit(job, EventRecorded{"Returned", summary, job.state.epoch});
+  const bool returns =
+      std::any_of(incident.returned.begin(), incident.returned.end(), [&incident](int32_t rank) {
+        return !std::binary_search(incident.lost.begin(), incident.lost.end(), rank);
+      });
+  if (returns) Commit(job, EventRecorded{"Returned", summary, job.state.epoch});
   if (!verdict.empty()) Commit(job, EventRecorded{"Verdict", verdict, job.state.epoch});
 }
 

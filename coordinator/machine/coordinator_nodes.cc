@@ -368,14 +368,14 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
     if (!job.state.IsTerminal()) {
       if (processes_gone) EndSilence(job, node.name);
       if (team->assigned && job.run->Succeeded(*team)) {
-        for (size_t i = 0; processes_gone && i < team->devices.size(); ++i) {
-          job.run->ranks[static_cast<size_t>(team->first_rank) + i].exited = true;
-        }
+        if (!processes_gone) continue;
+        for (const int32_t rank : team->ranks)
+          job.run->ranks[static_cast<size_t>(rank)].exited = true;
         continue;
       }
       // Left out before; its devices stay the job's, which has the first claim on them.
       if (team->assigned && !job.run->HasWork(*team)) continue;
-      OnFailure(job, CauseOf(job, team->first_rank, FailureKind::kNodeLost, message));
+      OnFailure(job, CauseOf(job, team->ranks.front(), FailureKind::kNodeLost, message));
       if (processes_gone) EndSilence(job, node.name);
       if (!job.state.IsTerminal()) continue;  // it waits
     }
@@ -434,7 +434,7 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   if (team == nullptr) return;
   if (!job->state.IsTerminal()) {
     job->run->epoch_seen = std::max(job->run->epoch_seen, result.epoch_seen);
-    OnFailure(*job, CauseOf(*job, team->first_rank, FailureKind::kStartFailed,
+    OnFailure(*job, CauseOf(*job, team->ranks.front(), FailureKind::kStartFailed,
                             absl::StrCat("node ", node.name,
                                          " could not start its ranks: ", result.message)));
   }

@@ -223,6 +223,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
   job.planning = {.number = number, .placement = placement, .host_memory = limits.nodes};
   planning_.emplace(number, job.state.id);
   unanswered_plans_.insert(number);
+  plan::RankList unfit;
+  if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(job);
   actions_.push_back(ComputePlan{.number = number,
                                  .request = job.state.request,
                                  .placement = std::move(placement),
@@ -230,7 +232,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .epoch = Epoch{job.state.epoch.value + 1},
                                  .layout = std::move(layout),
                                  .lost = std::move(lost),
-                                 .returned = std::move(returned)});
+                                 .returned = std::move(returned),
+                                 .unfit = std::move(unfit)});
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
@@ -252,12 +255,14 @@ bool Coordinator::IsOvertaken(const Job& job, const Job::Planning& planning,
 
 void Coordinator::ChargeNodes(const Job& job) {
   const Placement& placement = *job.state.placement;
+  for (const NodeDevices& entry : placement) {
+    const auto node = nodes_.find(entry.node);
+    if (node != nodes_.end()) node->second.charged.erase(job.state.id);
+  }
   for (size_t i = 0; i < std::min(placement.size(), job.state.host_memory.size()); ++i) {
     const auto node = nodes_.find(placement[i].node);
-    if (node == nodes_.end()) continue;
-    node->second.charged.erase(job.state.id);
-    if (job.state.host_memory[i] > 0)
-      node->second.charged.emplace(job.state.id, job.state.host_memory[i]);
+    if (node == nodes_.end() || job.state.host_memory[i] <= 0) continue;
+    node->second.charged[job.state.id] += job.state.host_memory[i];
   }
 }
 

@@ -172,7 +172,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
   state.ready = state.succeeded = true;
   if (const Team& team = *job.run->TeamOfRank(rank); job.run->Succeeded(team)) {
     RanksSucceeded record{.epoch = job.state.epoch, .step = report.step};
-    for (int32_t each = team.first_rank; each < team.end_rank(); ++each) {
+    for (const int32_t each : team.ranks) {
       if (job.run->ranks[static_cast<size_t>(each)].used) record.ranks.push_back(each);
     }
     Commit(job, std::move(record));
@@ -387,8 +387,8 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
 }
 
 void Coordinator::CheckReleased(Job& job, Team& team) {
-  for (size_t i = 0; i < team.devices.size(); ++i) {
-    const RankState& rank = job.run->ranks[static_cast<size_t>(team.first_rank) + i];
+  for (const int32_t each : team.ranks) {
+    const RankState& rank = job.run->ranks[static_cast<size_t>(each)];
     if (rank.used && !rank.exited) return;
   }
   ReleaseTeam(job, team);

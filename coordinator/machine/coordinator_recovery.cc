@@ -23,7 +23,7 @@ std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
     if (cause.rank >= 0) ranks.insert(cause.rank);
     return ranks;
   }
-  for (int32_t rank = team->first_rank; rank < team->end_rank(); ++rank) {
+  for (const int32_t rank : team->ranks) {
     if (run.ranks[static_cast<size_t>(rank)].used) ranks.insert(rank);
   }
   return ranks;
@@ -64,6 +64,7 @@ void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
     recovery.since = job.recovery->since;
     recovery.lost = job.recovery->lost;
     recovery.back = job.recovery->back;
+    recovery.spared = job.recovery->spared;
   }
   recovery.quiets = std::exchange(run.quiets, {});
   std::erase_if(recovery.quiets, [](const auto& quiet) { return !quiet.second.context_ok; });
@@ -104,6 +105,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
     recovery.back.erase(rank);
+    recovery.spared.erase(rank);
     recovery.awaited.erase(rank);
     if (recovery.quiets.erase(rank) == 0 && MayLive(cause.kind)) recovery.silent.insert(rank);
   }
@@ -117,7 +119,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     actions_.push_back(DropPlan{job.planning->number});
     EndPlanning(job);
   }
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 
 // What the present layout still counts on: it may be one that never began.
@@ -144,6 +146,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
     absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
     return Fail(job, std::move(cause));
   }
+  NoteSpared(job, plan->layout);
   job.run = MakeRun(plan->layout);
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
@@ -195,7 +198,10 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
     NoteDecided(job, event.decided);
     return OnReport(job, event.rank, *step);
   }
-  if (recovery.lost.contains(event.rank)) {
+  // Of a process that another one has taken over from.
+  const bool replaced =
+      recovery.back.contains(event.rank) && !recovery.awaited.contains(event.rank);
+  if (recovery.lost.contains(event.rank) || replaced) {
     const bool ended = std::holds_alternative<RankDied>(event.report) ||
                        std::holds_alternative<RankExited>(event.report);
     if (ended) recovery.silent.erase(event.rank);

@@ -38,19 +38,56 @@ bool Coordinator::MayReturn(const Job& job) const {
   return job.last_step->step + 1 < request.steps;
 }
 
+bool Coordinator::MayServe(const Job& job, int32_t rank) const {
+  const Team* team = job.run->TeamOfRank(rank);
+  const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
+  return node != nodes_.end() && node->second.Schedulable() &&
+         !node->second.failed_devices.contains(team->DeviceOf(rank)) &&
+         !IsKeptOut(job, rank, node->second);
+}
+
+plan::RankList Coordinator::UnfitSpares(const Job& job) const {
+  plan::RankList unfit;
+  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
+    const auto number = static_cast<int32_t>(rank);
+    if (!job.run->ranks[rank].used && !MayServe(job, number)) unfit.push_back(Rank{number});
+  }
+  return unfit;
+}
+
+plan::RankList Coordinator::SparesThatAreBack(const Job& job) const {
+  plan::RankList back;
+  for (const Rank place : job.state.layout->lost) {
+    const JobRequest& request = *job.state.request;
+    if (place.value >= request.world && !Contains(request.lost, place) &&
+        MayServe(job, place.value)) {
+      back.push_back(place);
+    }
+  }
+  return back;
+}
+
+void Coordinator::NoteSpared(Job& job, const plan::Layout& next) {
+  Recovery& recovery = *job.recovery;
+  for (auto rank = recovery.lost.begin(); rank != recovery.lost.end();) {
+    const auto at = rank++;
+    if (Contains(next.lost, Rank{*at})) continue;
+    recovery.back.insert(*at);
+    recovery.spared.insert(*at);
+    recovery.lost.erase(at);
+  }
+}
+
 plan::RankList Coordinator::RanksThatMayReturn(const Job& job) const {
+  const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting;
   std::set<int32_t> away;
   for (const Rank rank : job.state.layout->lost) away.insert(rank.value);
   if (job.recovery.has_value()) away.insert(job.recovery->lost.begin(), job.recovery->lost.end());
   plan::RankList ranks;
   for (const int32_t rank : away) {
-    const Team* team = job.run->TeamOfRank(rank);
-    if (team == nullptr || Contains(job.state.request->lost, Rank{rank})) continue;
-    const auto node = nodes_.find(team->node);
-    if (node == nodes_.end() || !node->second.Schedulable()) continue;
-    const int32_t device = team->devices[static_cast<size_t>(rank - team->first_rank)];
-    if (node->second.failed_devices.contains(device) || IsKeptOut(job, rank, node->second))
-      continue;
+    if (Contains(job.state.request->lost, Rank{rank}) || !MayServe(job, rank)) continue;
+    // Nobody stops for a spare that is back.
+    if (rank >= job.state.request->world && !waits) continue;
     ranks.push_back(Rank{rank});
   }
   return ranks;
@@ -82,11 +119,10 @@ void Coordinator::ConsiderReturn(Job& job) {
 
 // Whoever runs ranks has the data.
 bool Coordinator::HasRanks(const Job& job, const Team& team) {
-  for (int32_t rank = team.first_rank; rank < team.end_rank(); ++rank) {
+  return std::any_of(team.ranks.begin(), team.ranks.end(), [&job](int32_t rank) {
     const bool lost = job.recovery.has_value() && job.recovery->lost.contains(rank);
-    if (job.run->ranks[static_cast<size_t>(rank)].used && !lost) return true;
-  }
-  return false;
+    return job.run->ranks[static_cast<size_t>(rank)].used && !lost;
+  });
 }
 
 void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks) {
@@ -158,8 +194,7 @@ void Coordinator::NoteLost(Job& job, const FailureCause& cause, const std::set<i
     if (const auto prepared = job.prepared.find(team->node); prepared != job.prepared.end())
       prepared->second.ranks.erase(rank);
     if (cause.kind == job::FailureKind::kDeviceFailed && cause.rank == rank) {
-      node->second.failed_devices.insert(
-          team->devices[static_cast<size_t>(rank - team->first_rank)]);
+      node->second.failed_devices.insert(team->DeviceOf(rank));
     }
     if (job.recovery.has_value() && job.recovery->back.contains(rank)) NoteLostAgain(job, rank);
   }

@@ -81,6 +81,7 @@ void Coordinator::GoBack(Job& job, FailureCause cause) {
     next.since = job.recovery->since;
     next.lost = job.recovery->lost;
     next.back = job.recovery->back;
+    next.spared = job.recovery->spared;
   }
   job.recovery = std::move(next);
   NoteVerdict(job, job.recovery->cause);
@@ -95,7 +96,10 @@ void Coordinator::GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> 
   if (recovery.stage == Recovery::Stage::kEntering && BudgetIsSpent(job))
     return FailOfBudget(job, std::move(cause));
   NoteLost(job, cause, lost);
-  for (const int32_t rank : lost) recovery.back.erase(rank);
+  for (const int32_t rank : lost) {
+    recovery.back.erase(rank);
+    recovery.spared.erase(rank);
+  }
   recovery.lost.insert(lost.begin(), lost.end());
   Commit(job, EventRecorded{"RankFailed", cause.message, job.state.epoch});
   OrderGoBack(job);
@@ -114,7 +118,7 @@ void Coordinator::OrderGoBack(Job& job) {
     actions_.push_back(DropPlan{job.planning->number});
     EndPlanning(job);
   }
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
@@ -128,6 +132,7 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   for (const Rank rank : back) {
     if (job.recovery->lost.erase(rank.value) != 0) job.recovery->back.insert(rank.value);
   }
+  NoteSpared(job, plan->layout);
   if (job.recovery->from_copies) return AssignFromCopies(job, *plan);
   job.run = MakeRun(plan->layout);
   WatchEnd(job);

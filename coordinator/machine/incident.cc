@@ -1,6 +1,7 @@
 #include "coordinator/machine/incident.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -170,11 +171,21 @@ std::string Summary(const Incident& incident) {
   std::vector<std::string> middle;
   if (std::string redone = RedoneText(incident); !redone.empty())
     middle.push_back(std::move(redone));
-  const std::vector<int32_t>& lost = incident.lost;
+  // Ranks that are both were lost, and a spare has taken over.
+  std::vector<int32_t> lost, spared, returned;
+  std::set_difference(incident.lost.begin(), incident.lost.end(), incident.returned.begin(),
+                      incident.returned.end(), std::back_inserter(lost));
+  std::set_intersection(incident.lost.begin(), incident.lost.end(), incident.returned.begin(),
+                        incident.returned.end(), std::back_inserter(spared));
+  std::set_difference(incident.returned.begin(), incident.returned.end(), incident.lost.begin(),
+                      incident.lost.end(), std::back_inserter(returned));
   const bool told = lost.size() == 1 && lost.front() == incident.cause.rank;
   if (!lost.empty() && !told) middle.push_back(absl::StrCat("without ", RanksText(lost)));
-  if (!incident.returned.empty() && incident.kind == Incident::Kind::kLoss)
-    middle.push_back(absl::StrCat(RanksText(incident.returned), " came back"));
+  if (!spared.empty())
+    middle.push_back(absl::StrCat(spared.size() == 1 ? "a spare takes" : "spares take", " over ",
+                                  RanksText(spared)));
+  if (!returned.empty() && incident.kind == Incident::Kind::kLoss)
+    middle.push_back(absl::StrCat(RanksText(returned), " came back"));
   for (std::string& words : plan::ToWords(incident.changes)) middle.push_back(std::move(words));
   std::string text = WhatHappened(incident);
   if (!middle.empty()) absl::StrAppend(&text, "; ", absl::StrJoin(middle, ", "));

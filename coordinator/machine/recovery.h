@@ -33,6 +33,7 @@ struct Recovery {
   Instant since;
   std::set<int32_t> lost;     // ranks, since `from`
   std::set<int32_t> back;     // ranks that were left out before and are not any more
+  std::set<int32_t> spared;   // of these, lost since `from`: a spare is their device now
   std::set<int32_t> awaited;  // ranks of `from` that have not said where their state stands
   // Of those that are lost: their processes may live, out of reach. What they say counts, and they
   // are awaited, too, should the next epoch have them.

@@ -11,6 +11,11 @@ std::string Team::PreparingName() const {
   return behind == JobId{} ? node : absl::StrCat(node, " (behind ", ToString(behind), ")");
 }
 
+int32_t Team::DeviceOf(int32_t rank) const {
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  return devices[static_cast<size_t>(at - ranks.begin())];
+}
+
 Instant Run::NextDeadline() const {
   Instant next =
       std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
@@ -51,9 +56,15 @@ void Run::MoveDeadlines(absl::Duration by) {
 Run MakeRun(const plan::Layout& layout) {
   Run run;
   int32_t rank = 0;
-  for (const NodeDevices& devices : layout.nodes) {
-    run.teams.push_back({.node = devices.node, .devices = devices.devices, .first_rank = rank});
-    rank += static_cast<int32_t>(devices.devices.size());
+  std::map<NodeName, size_t> team_of;
+  for (const NodeDevices& entry : layout.nodes) {
+    const auto [found, is_new] = team_of.try_emplace(entry.node, run.teams.size());
+    if (is_new) run.teams.push_back({.node = entry.node});
+    Team& team = run.teams[found->second];
+    for (const int32_t device : entry.devices) {
+      team.devices.push_back(device);
+      team.ranks.push_back(rank++);
+    }
   }
   run.ranks.resize(static_cast<size_t>(rank));
   for (const plan::RankList* without_work : {&layout.lost, &layout.idle}) {

@@ -2,6 +2,7 @@
 // nowhere: after a restart it asks the nodes again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -23,12 +24,12 @@ struct RankState {
   bool safe = false;  // what it keeps has all its homes, or gets none more
 };
 
-// The ranks of one node: [first_rank, first_rank + devices).
+// The ranks of one node.
 struct Team {
   NodeName node;
   std::vector<int32_t> devices;
-  int32_t first_rank = 0;
-  bool prepared = false;  // its data is checked and indexed
+  std::vector<int32_t> ranks;  // on them; ascending
+  bool prepared = false;       // its data is checked and indexed
   // Until then, as the last heartbeat of its node said.
   int64_t bytes_read = 0;
   JobId behind;           // whose data this job's waits behind; 0: it does not wait
@@ -40,8 +41,8 @@ struct Team {
 
   // "a", "a (behind job-1)".
   std::string PreparingName() const;
-  int32_t end_rank() const { return first_rank + static_cast<int32_t>(devices.size()); }
-  bool Has(int32_t rank) const { return rank >= first_rank && rank < end_rank(); }
+  bool Has(int32_t rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
+  int32_t DeviceOf(int32_t rank) const;  // that it has
 };
 
 // A checkpoint of which some ranks have written their parts.
@@ -111,21 +112,18 @@ struct Run {
     return true;
   }
   bool HasWork(const Team& team) const {
-    for (int32_t rank = team.first_rank; rank < team.end_rank(); ++rank) {
-      if (ranks[static_cast<size_t>(rank)].used) return true;
-    }
-    return false;
+    return std::any_of(team.ranks.begin(), team.ranks.end(),
+                       [this](int32_t rank) { return ranks[static_cast<size_t>(rank)].used; });
   }
   bool Succeeded() const {
     return AllUsed([](const RankState& rank) { return rank.succeeded; });
   }
   // All ranks of the team that have work have done their last step.
   bool Succeeded(const Team& team) const {
-    for (size_t i = 0; i < team.devices.size(); ++i) {
-      const RankState& rank = ranks[static_cast<size_t>(team.first_rank) + i];
-      if (rank.used && !rank.succeeded) return false;
-    }
-    return true;
+    return std::all_of(team.ranks.begin(), team.ranks.end(), [this](int32_t rank) {
+      const RankState& state = ranks[static_cast<size_t>(rank)];
+      return !state.used || state.succeeded;
+    });
   }
   Instant NextDeadline() const;
   // But for end_deadline, which is not of somebody who may be late.

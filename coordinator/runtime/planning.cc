@@ -10,6 +10,7 @@
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/job/devices.h"
 #include "core/plan/layout_change.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
@@ -65,12 +66,13 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
   }
   ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   const job::JobSpec& spec = read.spec;
-  const int32_t devices = std::max(spec.resources.devices, spec.World());
+  const int32_t devices = job::DevicesOf(spec);
   if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
     ASSIGN_OR_RETURN(const plan::Plan plan,
                      plan::MakePlan(spec, plan::MakeCluster(1, devices), Epoch{1}));
     RETURN_IF_ERROR(plan::LayoutAfter(plan, {.lost = lost, .spares = false}).status());
   }
+  const bool has_spares = devices > spec.World();
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
                      .node_selector = spec.resources.node_selector,
@@ -80,7 +82,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
                      .checkpoints = spec.checkpoint.has_value(),
-                     .recovers = GoesOn(spec.recovery.ladder),
+                     .recovers = GoesOn(spec.recovery.ladder) ||
+                                 (has_spares && Has(spec.recovery.ladder, job::Rung::kSpare)),
                      .waits = Has(spec.recovery.ladder, job::Rung::kWait),
                      .restarts = Has(spec.recovery.ladder, job::Rung::kRestart),
                      .rejoins = spec.recovery.rejoin == job::Rejoin::kAuto,
@@ -98,7 +101,8 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
                                         const plan::MemoryLimits& limits, Epoch epoch,
                                         const std::optional<Shared<plan::Layout>>& layout,
                                         absl::Span<const Rank> lost,
-                                        absl::Span<const Rank> returned) {
+                                        absl::Span<const Rank> returned,
+                                        absl::Span<const Rank> unfit) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
@@ -108,7 +112,8 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
     if (lost.empty() && returned.empty()) {
       RETURN_IF_ERROR(plan::CheckMemory(plan, limits));
     } else {
-      plan::Change change{.lost = {lost.begin(), lost.end()}, .spares = false};
+      plan::Change change{.lost = {lost.begin(), lost.end()},
+                          .unfit = {unfit.begin(), unfit.end()}};
       for (const Rank rank : returned) change.returned.emplace(rank, plan.DeviceOf(rank));
       ASSIGN_OR_RETURN(plan::Plan next, schedule::AdmitAfter(plan, change, limits));
       changes = plan::ChangesBetween(plan, next);
@@ -134,7 +139,7 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
-                     order.lost, order.returned);
+                     order.lost, order.returned, order.unfit);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {
@@ -164,7 +169,7 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
                                      const std::vector<NodeView>& nodes) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
   const JobRequest request{.node_selector = read.spec.resources.node_selector,
-                           .devices = std::max(read.spec.resources.devices, read.spec.World()),
+                           .devices = job::DevicesOf(read.spec),
                            .device_kind = read.spec.resources.device};
   NodeTable empty;
   int64_t devices = 0;

@@ -24,8 +24,6 @@ struct ModuleRefusal {
 constexpr SpecRefusal kSpecRefusals[] = {
     {"priority", [](const JobSpec& s) { return s.priority != 0; }, "order its queue by priority"},
     {"preemptible", [](const JobSpec& s) { return s.preemptible; }, "preempt jobs"},
-    {"resources.spares", [](const JobSpec& s) { return s.resources.spares > 0; },
-     "keep spare devices"},
 };
 
 constexpr ModuleRefusal kModuleRefusals[] = {
@@ -63,14 +61,13 @@ std::vector<std::string> WarnNotYet(const JobSpec& spec, const Report& report) {
   constexpr const char* kLadder = "spec.recovery.ladder";
   if (report.Written(kLadder) == nullptr) return {};
   const std::vector<Rung>& ladder = spec.recovery.ladder;
-  const bool later = std::any_of(ladder.begin(), ladder.end(), [](Rung rung) {
-    return rung == Rung::kSpare || rung == Rung::kRestart;
-  });
-  if (!later) return {};
+  if (ladder.empty()) {
+    return {absl::StrCat(
+        kLadder, ": the job tolerates no loss: it ends with the first device that it loses")};
+  }
+  if (std::find(ladder.begin(), ladder.end(), Rung::kRestart) == ladder.end()) return {};
   return {
-      absl::StrCat(kLadder,
-                   ": spare is not in force yet, and restart not on fewer devices: it goes back "
-                   "to a checkpoint")};
+      absl::StrCat(kLadder, ": restart is not on fewer devices yet: it goes back to a checkpoint")};
 }
 
 }  // namespace phalanx::job

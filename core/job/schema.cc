@@ -283,7 +283,7 @@ constexpr Field kResources[] = {
      .otherwise = "what the modules span", .low = 1, .high = kRanksMax, .acted_on = false,
      .doc = "Devices that the job gets, all at once; at least what the modules span."},
     {.name = "spares", .type = T::kInteger, .at = Bound<&Resources::spares>, .low = 0,
-     .high = kRanksMax, .acted_on = false, .doc = "Idle healthy devices kept beside."},
+     .high = kRanksMax, .acted_on = false, .doc = "Idle healthy devices kept beside, on top of `devices`."},
     {.name = "node_selector", .type = T::kStringMap, .at = Bound<&Resources::node_selector>,
      .acted_on = false, .doc = "Labels that a node must have."},
 };
@@ -335,8 +335,8 @@ constexpr Field kSpec[] = {
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
      .doc = "What to do when a device is lost. Where optimizer state lives (`state_home`, "
             "`state_copies`, `state_every`), `widths`, `rejoin` and `budget` are in force, and so are "
-            "the rungs `shrink`, `drop-replica` and `wait` of `ladder`; `restart` goes back to a "
-            "checkpoint, not yet to fewer devices, and `spare` is not in force yet."},
+            "the rungs of `ladder`, but for `restart`, which goes back to a checkpoint, not yet "
+            "to fewer devices."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/job/devices.h"
 #include "core/job/graph.h"
 #include "core/job/rules.h"
 
@@ -177,6 +178,45 @@ void CheckHomes(const JobSpec& spec, Report& report) {
            : absl::StrCat("may not exceed the replicas of '", fewest->name, "' (", replicas, ")"));
 }
 
+// What the rung needs and the job has not; empty: it may come to be taken.
+std::string Lacking(const JobSpec& spec, Rung rung) {
+  const auto none_has = [&spec](int32_t Parallel::*degree) {
+    return std::all_of(spec.modules.begin(), spec.modules.end(),
+                       [degree](const Module& module) { return module.parallel.*degree == 1; });
+  };
+  switch (rung) {
+    case Rung::kSpare:
+      return DevicesOf(spec) == spec.World() ? "spare needs resources.spares" : "";
+    case Rung::kShrink:
+      return none_has(&Parallel::tp) ? "shrink a module with tp above 1" : "";
+    case Rung::kDropReplica:
+      return none_has(&Parallel::dp) ? "drop-replica a module with dp above 1" : "";
+    case Rung::kRestart:
+      return spec.checkpoint.has_value() ? "" : "restart a checkpoint section";
+    case Rung::kWait:
+      break;
+  }
+  return "";
+}
+
+void CheckLadder(const JobSpec& spec, Report& report) {
+  const std::string path = "spec.recovery.ladder";
+  if (report.Written(path) == nullptr || !report.Sound(path) || !report.Sound("spec.resources"))
+    return;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (!report.Sound(ModulePath(i) + ".parallel")) return;
+  }
+  std::vector<std::string> lacking;
+  for (const Rung rung : spec.recovery.ladder) {
+    lacking.push_back(Lacking(spec, rung));
+    if (lacking.back().empty()) return;
+  }
+  if (lacking.empty()) return;
+  report.Add(path,
+             absl::StrCat("none of its rungs can ever be taken: ", absl::StrJoin(lacking, ", "),
+                          "; [] is for a job that ends with its first loss"));
+}
+
 }  // namespace
 
 void CheckGraph(const JobSpec& spec, Report& report) {
@@ -206,6 +246,7 @@ void CheckRun(const JobSpec& spec, Report& report) {
   CheckInterleaved(spec, report);
   CheckTrains(spec, report);
   CheckHomes(spec, report);
+  CheckLadder(spec, report);
 }
 
 }  // namespace phalanx::job

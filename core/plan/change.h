@@ -19,8 +19,10 @@ struct Change {
   // Places that are back, each on its device or on another one: one of another place that is lost,
   // or one that the job has not had.
   std::map<Rank, Device> returned;
-  // Whether idle devices may take over as `recovery.ladder` says.
+  // Whether idle devices may take over as `recovery.ladder` says, and which of them may not all the
+  // same: places.
   bool spares = true;
+  RankList unfit;
 };
 
 // Errors: InvalidArgument with violations, all at once (nothing changes; no place, a place that

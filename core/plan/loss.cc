@@ -33,7 +33,8 @@ class Successor {
       : plan_(running),
         devices_(running),
         lost_(running.layout.lost.begin(), running.layout.lost.end()),
-        touched_(change.lost.begin(), change.lost.end()) {
+        touched_(change.lost.begin(), change.lost.end()),
+        unfit_(change.unfit.begin(), change.unfit.end()) {
     lost_.insert(change.lost.begin(), change.lost.end());
     for (const auto& [place, device] : change.returned) {
       lost_.erase(place);
@@ -83,6 +84,7 @@ class Successor {
   std::set<Rank> lost_;     // all that are lost in the end
   std::set<Rank> touched_;  // whose devices are others, have come or gone
   std::set<Rank> fresh_;    // that are there, on devices without state
+  std::set<Rank> unfit_;    // whose devices may not take over
   std::map<Rank, Device> spared_;
   std::vector<std::optional<ModuleLoss>> losses_;  // of modules that lack ranks or are touched
 };
@@ -125,6 +127,7 @@ bool Successor::IsInNoModule(Rank place) const {
 RankList Successor::Spares() const {
   RankList spares;
   for (Rank place : Idle()) {
+    if (unfit_.contains(place)) continue;
     const bool is_claimed =
         std::any_of(plan_.modules.begin(), plan_.modules.end(), [&](const ModulePlan& module) {
           return module.grid.Contains(place) &&

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "core/base/violation.h"
 
 namespace phalanx::plan {
@@ -131,10 +133,13 @@ std::optional<std::string> MemoryShortage(absl::Span<const MemoryEstimate> needs
 }
 
 std::vector<HostEstimate> HostMemoryOf(const Plan& plan, absl::Span<const MemoryEstimate> needs) {
-  std::vector<HostEstimate> nodes;
+  std::vector<HostEstimate> nodes(plan.layout.nodes.size());
+  std::map<absl::string_view, size_t>
+      first;  // a node may have several entries: its first one counts
   size_t rank = 0;
-  for (const NodeDevices& entry : plan.layout.nodes) {
-    HostEstimate& node = nodes.emplace_back();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeDevices& entry = plan.layout.nodes[i];
+    HostEstimate& node = nodes[first.try_emplace(entry.node, i).first->second];
     for (const size_t end = rank + entry.devices.size(); rank < end; ++rank) {
       if (rank >= needs.size()) continue;  // devices beyond the ranks
       node.copies += needs[rank].host.copies;

@@ -31,7 +31,8 @@ struct MemoryLimits {
 std::optional<std::string> MemoryShortage(absl::Span<const MemoryEstimate> needs,
                                           absl::Span<const int64_t> device_memory);
 
-// What all ranks of each entry of Layout::nodes take of their node's memory.
+// What all ranks of each entry of Layout::nodes take of their node's memory; of a node with several
+// entries all is said of its first one.
 std::vector<HostEstimate> HostMemoryOf(const Plan& plan, absl::Span<const MemoryEstimate> needs);
 
 // That against what the nodes have, likewise. nullopt: all fit. Otherwise the node that lacks most,

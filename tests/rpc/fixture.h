@@ -31,7 +31,7 @@ inline std::string JobText(const std::string& name, int tp = 1) {
       "      parallel: {ranks: ",
       tp, ", tp: ", tp,
       "}\n  batch: {global: 4, micro: 2}\n  data: {shards: \"a-{0..1}.tar\", tokenizer: t.model}\n"
-      "  resources: {device: cpu}\n  recovery: {ladder: [spare]}\n");
+      "  resources: {device: cpu}\n  recovery: {ladder: []}\n");
 }
 
 // Ends every wait of a test that hangs. Not an instant of the wall clock, which tests set.

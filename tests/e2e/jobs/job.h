@@ -49,7 +49,7 @@ struct JobOptions {
   std::string output = "out";
 };
 // As JobOptions::recovery: of a job that ends where a rank is lost.
-inline constexpr char kNoRecovery[] = "{ladder: [spare]}";
+inline constexpr char kNoRecovery[] = "{ladder: []}";
 // Steps that no test waits for the end of.
 inline constexpr int64_t kForEver = 1'000'000;
 

@@ -69,7 +69,7 @@ TEST(PauseTest, RankStoppedForGood_IsEndedAndNamed) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 2});
   const int64_t job =
-      cluster.Submit(Document(data, {.steps = kForEver, .recovery = "{ladder: [restart]}"})).id();
+      cluster.Submit(Document(data, {.steps = kForEver, .recovery = "{ladder: []}"})).id();
   cluster.AwaitStep(job, 20);
   kill(cluster.Ranks(job).at(1).pid(), SIGSTOP);
   const absl::Time stopped = absl::Now();

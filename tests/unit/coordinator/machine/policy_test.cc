@@ -22,8 +22,8 @@ struct Situation {
 // Of a run on nodes a, which has ranks, and b.
 Remedy RemedyOf(const std::vector<Loss>& losses, const Situation& situation) {
   Run run;
-  run.teams = {{.node = "a", .devices = {0}, .assigned = true},
-               {.node = "b", .devices = {0}, .first_rank = 1, .assigned = situation.assigned}};
+  run.teams = {{.node = "a", .devices = {0}, .ranks = {0}, .assigned = true},
+               {.node = "b", .devices = {0}, .ranks = {1}, .assigned = situation.assigned}};
   NodeTable cluster;
   cluster["a"].session = SessionId{1};
   cluster["b"].session = SessionId{situation.back ? 2u : 0u};

@@ -34,8 +34,6 @@ constexpr Later kLater[] = {
      "spec.priority: 5: this release does not order its queue by priority yet"},
     {"Preemptible", "steps: 300", "steps: 300\n  preemptible: true",
      "spec.preemptible: true: this release does not preempt jobs yet"},
-    {"Spares", "steps: 300", "steps: 300\n  resources: {spares: 1}",
-     "spec.resources.spares: 1: this release does not keep spare devices yet"},
     {"Context", "tp: 2, pp: 2", "tp: 2, cp: 2",
      "spec.modules[1].parallel.cp: 2: this release does not train with context parallelism yet"},
     {"Expert", "tp: 2, pp: 2", "tp: 2, ep: 2",
@@ -92,9 +90,8 @@ TEST(NotYetTest, WhatIsNotInForce_IsAcceptedWithOneWarningEach) {
                              "50}\n  recovery: {widths: own, ladder: [restart]}\n  trace: true"),
                         Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_THAT(job->warnings, ElementsAre("spec.recovery.ladder: spare is not in force yet, and "
-                                         "restart not on fewer devices: it goes back to a "
-                                         "checkpoint"));
+  EXPECT_THAT(job->warnings, ElementsAre("spec.recovery.ladder: restart is not on fewer devices "
+                                         "yet: it goes back to a checkpoint"));
 }
 
 TEST(NotYetTest, RungsInForce_HaveNoWarnings) {
