@@ -88,7 +88,7 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       options.recovery.empty() ? "" : absl::StrCat("  recovery: ", options.recovery, "\n"),
       options.checkpoint.empty() ? "" : absl::StrCat("  checkpoint: ", options.checkpoint, "\n"),
       options.time_limit.empty() ? "" : absl::StrCat("  time_limit: ", options.time_limit, "\n"),
-      "  resources: {device: cpu}\n  output: ", options.output,
+      "  resources: {device: cpu, spares: ", options.spares, "}\n  output: ", options.output,
       options.trace ? "\n  trace: true\n" : "\n");
 }
 

@@ -44,6 +44,7 @@ struct JobOptions {
   bool validation = false;
   bool trace = false;
   std::string recovery;    // "{state_home: host}"; empty: the defaults
+  int32_t spares = 0;
   std::string checkpoint;  // "{every: 3}"; empty: none
   std::string time_limit;  // empty: none
   std::string output = "out";
