@@ -120,6 +120,8 @@ Planner::Planner() {
       Language("{ranks: 2, tp: 2}"),
       Language("{ranks: 2}", "  recovery: {ladder: [wait]}\n"),
       Language("{ranks: 3}", "  recovery: {state_copies: 3}\n"),
+      Language("{ranks: 3}", "  resources: {spares: 1}\n"),
+      Language("{ranks: 4, tp: 2}", "  resources: {spares: 2}\n"),
   };
 }
 
@@ -140,6 +142,7 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
     absl::StrAppend(&key, "\n", node.node, ":", absl::StrJoin(node.devices, ","));
   for (const Rank rank : order.lost) absl::StrAppend(&key, "\n-", rank.value);
   for (const Rank rank : order.returned) absl::StrAppend(&key, "\n+", rank.value);
+  for (const Rank place : order.unfit) absl::StrAppend(&key, "\n!", place.value);
   const auto known = plans_.find(key);
   absl::StatusOr<coordinator::PlanSummary> plan =
       known != plans_.end() ? known->second : coordinator::PlanJobOf(order);
