@@ -179,8 +179,8 @@ TEST(HostLoadTest, CopiesOfAllRanks_HoldAllState_OfMirroredAndFrozenModulesToo) 
     } else {
       const HostCopyPair pair = CopyOf(plan, Rank{rank}, 4);
       ASSERT_TRUE(AddCopy(pair, 4, plan, "", *state).ok());
-      state->Adopt(StartIn(pair));
     }
+    state->Adopt({.decision = DecisionOf(4), .counts = {.updates = 3}});
     holdings[Rank{rank}] = state->HoldingsNow();
   }
   EXPECT_THAT(holdings, Not(IsEmpty()));
