@@ -44,7 +44,7 @@ inline absl::StatusOr<PlanSummary> FakePlan(const Document& document, const Plac
   if (document.text == "20 notes") {
     for (int note = 1; note <= 20; ++note) summary.notes.push_back(absl::StrCat("note ", note));
   }
-  if (document.text == "last rank idle") {
+  if (document.text == "last rank idle" || document.text == "a spare") {
     int32_t world = 0;
     for (const NodeDevices& entry : placement) world += static_cast<int32_t>(entry.devices.size());
     summary.layout.idle.push_back(Rank{world - 1});
@@ -105,9 +105,23 @@ class Harness {
       return std::find(order.returned.begin(), order.returned.end(), rank) != order.returned.end();
     });
     lost.insert(lost.end(), order.lost.begin(), order.lost.end());
+    if (order.request->document.text == "a spare") TakeSpare(order, plan.layout);
     std::sort(lost.begin(), lost.end());
     if (!lost.empty()) absl::StrAppend(&plan.digest, " without ", lost.size());
     if (here() != before) plan.changes = {{"language", -1, before, here()}};
+  }
+  // The last place of the one node, for the first rank that is lost.
+  static void TakeSpare(const ComputePlan& order, plan::Layout& layout) {
+    const Rank spare{order.request->devices - 1};
+    const auto has = [spare](const plan::RankList& ranks) {
+      return std::find(ranks.begin(), ranks.end(), spare) != ranks.end();
+    };
+    if (order.lost.empty() || has(order.unfit) || has(layout.lost)) return;
+    const Rank hit = order.lost.front();
+    std::vector<int32_t>& devices = layout.nodes.front().devices;
+    std::swap(devices[static_cast<size_t>(hit.value)], devices[static_cast<size_t>(spare.value)]);
+    std::replace(layout.lost.begin(), layout.lost.end(), hit, spare);
+    std::erase(layout.idle, spare);
   }
   void Commit() {
     while (stored_ < records.size()) CommitUpTo(records.size());
