@@ -161,7 +161,8 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
   const auto* exited = std::get_if<RankExited>(&event.report);
   if (exited == nullptr || job.exits_awaited.erase(process) == 0 || job.state.IsTerminal()) return;
   const plan::RankList& lost = job.state.layout->lost;
-  const bool left_out = std::find(lost.begin(), lost.end(), Rank{event.rank}) != lost.end() ||
+  const bool left_out = event.epoch < job.state.epoch ||
+                        std::find(lost.begin(), lost.end(), Rank{event.rank}) != lost.end() ||
                         (job.recovery.has_value() && job.recovery->lost.contains(event.rank));
   if (!left_out) return;  // its exit is the evidence
   std::string message = absl::StrCat("rank ", event.rank, " on node ",
@@ -245,6 +246,13 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
 
 void Coordinator::Fail(Job& job, FailureCause cause) {
   cause.message = CutText(std::move(cause.message), kCauseBytesMax);
+  if (job.state.phase == job::JobPhase::kRunning && job.run.has_value()) {
+    const bool under_way = job.incident.has_value() &&
+                           !job.incident->Has(Incident::Phase::kFirstStep) &&
+                           job.incident->kind == Incident::Kind::kLoss;
+    if (!under_way) NoteVerdict(job, cause);
+    CloseIncident(job, "the job has failed");
+  }
   const bool of_node =
       cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;
   if (of_node || cause.rank >= 0) {

@@ -107,8 +107,10 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     }
     case JobPhase::kRunning:
       reasons.push_back(absl::StrCat(
-          "epoch ", state.epoch.value, " trains on ", ToString(*state.placement), "; step ",
+          "epoch ", state.epoch.value, job.recovery.has_value() ? " is on " : " trains on ",
+          ToString(*state.placement), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
+      if (job.recovery.has_value()) reasons.push_back(StageText(*job.recovery));
       if (state.ending.has_value()) reasons.push_back(state.reason);
       if (!state.incidents.empty()) {
         const Incident& last = *state.incidents.back();

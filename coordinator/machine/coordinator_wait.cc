@@ -46,8 +46,7 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
 void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
   FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
-  absl::StrAppend(&cause.message,
-                  "; what is left cannot go on, and nothing of it came back within ",
+  absl::StrAppend(&cause.message, "; what is left cannot go on, and not enough came back within ",
                   absl::FormatDuration(options_.hold_timeout));
   Fail(job, std::move(cause));
 }

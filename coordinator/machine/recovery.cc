@@ -31,6 +31,23 @@ std::string LostText(const Recovery& recovery) {
   return absl::StrCat("ranks ", absl::StrJoin(recovery.lost, ", "));
 }
 
+std::string StageText(const Recovery& recovery) {
+  std::string begin =
+      recovery.lost.empty() ? "ranks come back" : absl::StrCat("it has lost ", LostText(recovery));
+  switch (recovery.stage) {
+    case Recovery::Stage::kPlanning:
+      return absl::StrCat(begin, ": the next layout is being planned");
+    case Recovery::Stage::kWaiting:
+      return absl::StrCat("it waits for ", LostText(recovery), ", which it cannot go on without");
+    case Recovery::Stage::kLeaving:
+      return absl::StrCat(begin, ": ranks ", absl::StrJoin(recovery.awaited, ", "),
+                          " have still to say where their state stands");
+    case Recovery::Stage::kEntering:
+      return absl::StrCat(begin, ": not all ranks of the next epoch are ready");
+  }
+  return begin;
+}
+
 absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,
                                   const std::optional<EpochStart>& reported) {
   constexpr int32_t kReported = -1;

@@ -46,6 +46,9 @@ struct Recovery {
 
 // "ranks 3, 4".
 std::string LostText(const Recovery& recovery);
+// "it waits for ranks 3, 4, which it cannot go on without", "it goes on without ranks 3, 4: ranks
+// 0, 2 have still to say where their state stands".
+std::string StageText(const Recovery& recovery);
 
 // But for what is only told of a step, and may be no number.
 bool SameStart(const EpochStart& a, const EpochStart& b);

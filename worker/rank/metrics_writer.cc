@@ -143,18 +143,32 @@ std::string HolderOf(const std::string& folder) {
   return absl::StrCat(parts.second, " (store ", parts.first, ")");
 }
 
-// The folder's descriptor, with its lock where the file system has locks.
+constexpr absl::Duration kOwnPatience = absl::Seconds(1);
+
+// Whether the job that goes on has its records there.
+bool IsOwn(const std::string& folder, const MetricsOptions& options) {
+  if (options.first_step <= 1) return false;
+  const absl::StatusOr<std::vector<std::string>> owners = OwnersOf(folder);
+  return owners.ok() && !owners->empty() && owners->front() == options.owner;
+}
+
+// The folder's descriptor, with its lock where the file system has locks. Who holds it in an
+// earlier epoch of the same job may be out of reach for long: it can write no more once the files
+// are others (RecordFile::Append), so nobody waits for its end.
 absl::StatusOr<UniqueFd> Hold(const std::string& folder, const MetricsOptions& options) {
   UniqueFd held(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!held.is_open()) return OutputError("open", folder, errno);
+  const bool own = IsOwn(folder, options);
   const auto give_up =
-      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
+      std::chrono::steady_clock::now() +
+      absl::ToChronoNanoseconds(own ? std::min(options.patience, kOwnPatience) : options.patience);
   bool waited = false;
   while (flock(held.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (options.stop.stop_requested()) return absl::CancelledError("asked to stop");
     const bool first = !std::exchange(waited, true);
     const bool last = std::chrono::steady_clock::now() >= give_up;
-    if (first || last) {
+    if (own && last) break;
+    if (!own && (first || last)) {
       const absl::Status in_use =
           job::WithKind(job::FailureKind::kOutputUnavailable,
                         absl::UnavailableError(absl::StrCat(

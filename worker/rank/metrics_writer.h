@@ -38,7 +38,9 @@ struct MetricsOptions {
 class MetricsWriter {
  public:
   // Makes the folder and holds it until the writer goes: no other writer has it meanwhile, where
-  // the file system has locks. One that is held is waited for, for options.patience. metrics.jsonl
+  // the file system has locks. One that is held is waited for, for options.patience; where that is
+  // by an earlier epoch of the same job for a second, and then that one can write no more.
+  // metrics.jsonl
   // of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ..., unless the job goes on from
   // him, or from one whom he went on from; the incidents of another owner become incidents.1, ...
   // Errors: OutputUnavailable

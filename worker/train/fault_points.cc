@@ -103,7 +103,7 @@ absl::Status FaultPoints::Come(FaultPhase phase, int64_t step) {
       Hang(fault.duration);
       break;
     case FaultKind::kXid:
-      Hang(std::nullopt);  // until the daemon, which was told, ends it
+      Hang(fault.duration);  // until the daemon, which was told, ends it
       break;
     case FaultKind::kOom:
       return job::WithKind(job::FailureKind::kOutOfMemory,

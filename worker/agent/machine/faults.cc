@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/agent/machine/machine.h"
+#include "worker/agent/machine/xid.h"
 
 namespace phalanx::agent {
 
@@ -18,9 +19,14 @@ void Machine::Inject(ProcessNumber number, Process& process, const job::Injected
   const bool ours = fault.kind == FaultKind::kXid || fault.kind == FaultKind::kPartition;
   if (!fault.at_once()) {
     process.awaited = ours ? std::optional(fault) : std::nullopt;
-    actions_.push_back(SendFault{number, fault});
+    job::InjectedFault reached = fault;
+    // The rank stands still until it is ended, but for what training goes on with.
+    const bool is_note =
+        fault.kind == FaultKind::kXid && TraitsOfXid(fault.xid).effect == XidEffect::kNote;
+    if (is_note) reached.duration = absl::ZeroDuration();
+    actions_.push_back(SendFault{number, std::move(reached)});
   } else if (ours) {
-    BringAbout(process, fault);
+    BringAbout(number, process, fault);
   } else if (fault.kind == FaultKind::kKill) {
     actions_.push_back(KillProcess{number});  // an end that nobody here expects
   } else {
@@ -32,12 +38,18 @@ void Machine::Apply(const FaultReached& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || !found->second.awaited.has_value()) return;
   const job::InjectedFault fault = *std::exchange(found->second.awaited, std::nullopt);
-  BringAbout(found->second, fault);
+  BringAbout(found->first, found->second, fault);
 }
 
-void Machine::BringAbout(const Process& process, const job::InjectedFault& fault) {
+void Machine::BringAbout(ProcessNumber number, Process& process, const job::InjectedFault& fault) {
   if (fault.kind == FaultKind::kPartition) return Partition(fault);
   Apply(DeviceFaulted{process.device, fault.xid});
+  const XidTraits& xid = TraitsOfXid(fault.xid);
+  if (xid.effect != XidEffect::kProcessFault || process.killed) return;
+  // A real one ends the process.
+  process.fault = absl::StrCat("XID ", fault.xid, " (", xid.name, ")");
+  process.fault_kind = job::FailureKind::kRankCrashed;
+  Kill(number, process);
 }
 
 void Machine::Partition(job::InjectedFault fault) {

@@ -144,7 +144,7 @@ class Machine {
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();
     std::string fault;  // what the process has done or left undone by then; not of kEnding
-    job::FailureKind fault_kind = job::FailureKind::kRankError;
+    job::FailureKind fault_kind = job::FailureKind::kRankHung;
     // What this daemon is to do once the rank has come there.
     std::optional<job::InjectedFault> awaited;
     Instant terminate_at = absl::InfiniteFuture();  // kEnding
@@ -233,7 +233,7 @@ class Machine {
   // faults.cc: faults on demand.
   void Apply(const FaultReached& event);
   void Inject(ProcessNumber number, Process& process, const job::InjectedFault& fault);
-  void BringAbout(const Process& process, const job::InjectedFault& fault);
+  void BringAbout(ProcessNumber number, Process& process, const job::InjectedFault& fault);
   // Nothing is said to the coordinator, nor heard of it, nor of the ranks of other nodes.
   void Partition(job::InjectedFault fault);
 

@@ -106,7 +106,7 @@ TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
     h_.Feed(HeartbeatReceived{.session = a});
   }
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
-  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("nothing of it came back within 10m"));
+  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("not enough came back within 10m"));
 }
 
 TEST_F(WaitTest, StateThatIsLost_ComesFromTheLastCheckpoint) {

@@ -114,6 +114,22 @@ TEST_F(MetricsWriterTest, FolderThatIsHeld_IsSaidBeforeItIsWaitedFor) {
   EXPECT_EQ(waits, 1);
 }
 
+// Its node is cut off, or it has been stopped.
+TEST_F(MetricsWriterTest, EarlierEpochThatStillHoldsTheFolder_WritesNoMore) {
+  auto first = Open("s/job-1");
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (int64_t step = 1; step <= 3; ++step)
+    ASSERT_TRUE((*first)->Write({.step = step, .loss = 1}, 1).ok());
+  auto next = Open("s/job-1", 3);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(waits, 0);
+  ASSERT_TRUE((*next)->Write({.step = 3, .loss = 2}, 2).ok());
+  patience = absl::ZeroDuration();
+  EXPECT_FALSE((*first)->Write({.step = 4, .loss = 1}, 1).ok());
+  ASSERT_TRUE((*next)->Write({.step = 4, .loss = 2}, 2).ok());
+  EXPECT_EQ(Lines(Text()), 4);
+}
+
 TEST_F(MetricsWriterTest, SameJobGoingOn_KeepsTheStepsBefore) {
   Run("s/job-1", 1, 5);
   Run("s/job-1", 4, 6);
