@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
@@ -89,25 +92,40 @@ absl::StatusOr<std::vector<std::string>> OwnersOf(const std::string& folder) {
   return std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()));
 }
 
-// Keeps the lines of steps before `first_step`; a line that was cut off is none. The last step that
-// is kept; 0: none.
+// The step of a line; 0: it is of none. A person may have edited the file.
+int64_t StepOf(absl::string_view line) {
+  const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto step = entry.is_object() ? entry.find("step") : entry.end();
+  return step != entry.end() && step->is_number_integer() ? step->get<int64_t>() : 0;
+}
+
+// Keeps the lines up to the last one of a step before `first_step`: what is behind it is of later
+// steps, was cut off, or is nothing. Only that is read as more than bytes. The last step that is
+// kept; 0: none.
 absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_step) {
   RETURN_IF_ERROR(CheckRegular(path));
-  std::ifstream in(path);
+  std::ifstream in(path, std::ios::binary);
   if (!in) return 0;
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  if (in.bad()) return OutputError("read", path, errno);
   int64_t last_step = 0;
-  std::string kept, line;
-  while (std::getline(in, line)) {
-    const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // A person may have edited the file.
-    const auto step = entry.is_object() ? entry.find("step") : entry.end();
-    if (step != entry.end() && step->is_number_integer() && step->get<int64_t>() < first_step) {
-      absl::StrAppend(&kept, line, "\n");
-      last_step = std::max(last_step, step->get<int64_t>());
+  for (absl::string_view left = text; last_step == 0;) {
+    absl::ConsumeSuffix(&left, "\n");
+    if (left.empty()) {
+      text.clear();
+      break;
+    }
+    const size_t begin = left.rfind('\n') == left.npos ? 0 : left.rfind('\n') + 1;
+    const int64_t step = StepOf(left.substr(begin));
+    if (step > 0 && step < first_step) {
+      last_step = step;
+      text.resize(left.size());
+      text += '\n';
+    } else {
+      left = left.substr(0, begin);
     }
   }
-  if (in.bad()) return OutputError("read", path, errno);
-  RETURN_IF_ERROR(Replace(path, kept));
+  RETURN_IF_ERROR(Replace(path, text));
   return last_step;
 }
 
