@@ -389,6 +389,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
   if (judged >= run.reattach_deadline) return LoseUnseenRanks(job);
   if (judged >= run.prepare_deadline) return FailPreparing(job);
   if (judged >= run.start_deadline) {
+    if (job.recovery.has_value() && MayRecover(job)) return LoseUnreadyRanks(job);
     std::vector<std::string> missing;
     int32_t first = -1;
     for (size_t rank = 0; rank < run.ranks.size(); ++rank) {

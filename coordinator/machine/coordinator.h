@@ -282,6 +282,7 @@ class Coordinator {
   bool MayRecover(const Job& job) const;
   bool BudgetIsSpent(const Job& job) const;
   void FailOfBudget(Job& job, FailureCause cause);
+  void FailApart(Job& job, FailureCause cause);
   // From now on all its ranks are to say where their state stands.
   void AwaitQuiet(Job& job, const FailureCause& cause);
   void StartRecovery(Job& job, FailureCause cause);
@@ -299,6 +300,8 @@ class Coordinator {
   void TellBegin(const Job& job, const Team& team);
   void TellBeginAgain(const Node& node);
   void CheckRecovered(Job& job);
+  // Of an epoch that has begun, after all the time that they had.
+  void LoseUnreadyRanks(Job& job);
   // After a restart of the coordinator.
   void ResumeRecovery(Job& job);
   // coordinator_incidents.cc: what befalls a job (incident.h).

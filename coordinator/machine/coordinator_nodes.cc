@@ -308,6 +308,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
                            assignment.epoch < job->state.epoch;
     if (goes_over) {
       team->seen = true;
+      listed.insert({job->state.id, job->state.epoch});  // as soon as it is told
       if (IsOnItsWay(node, job->state.id, job->state.epoch, carried_out)) continue;
       if (job->last_record <= stored_record_) {
         node.outstanding.push_back({0, AssignmentOf(*job)});

@@ -10,8 +10,6 @@ namespace {
 
 using job::FailureKind;
 
-constexpr int32_t kTriesMax = 5;
-
 // The ranks that go with what a failure is blamed on.
 std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
   const bool of_node =
@@ -56,6 +54,11 @@ void Coordinator::FailOfBudget(Job& job, FailureCause cause) {
   Fail(job, std::move(cause));
 }
 
+void Coordinator::FailApart(Job& job, FailureCause cause) {
+  absl::StrAppend(&cause.message, "; ", kTriesMax, " times in a row");
+  Fail(job, std::move(cause));
+}
+
 // Of the epoch that runs: one that has begun, though not all of its ranks may be ready.
 void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
   Run& run = *job.run;
@@ -65,6 +68,7 @@ void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
     recovery.lost = job.recovery->lost;
     recovery.back = job.recovery->back;
     recovery.spared = job.recovery->spared;
+    recovery.tries = job.recovery->tries;
   }
   recovery.quiets = std::exchange(run.quiets, {});
   std::erase_if(recovery.quiets, [](const auto& quiet) { return !quiet.second.context_ok; });
@@ -90,10 +94,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     const bool apart = job.recovery->stage >= Recovery::Stage::kLeaving && cause.rank < 0 &&
                        cause.kind == FailureKind::kPeerLost;
     if (lost.empty() && !apart) return;
-    if (apart && ++job.recovery->tries > kTriesMax) {
-      absl::StrAppend(&cause.message, "; ", kTriesMax, " times in a row");
-      return Fail(job, std::move(cause));
-    }
+    if (apart && ++job.recovery->tries > kTriesMax) return FailApart(job, std::move(cause));
   }
   if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
   if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
@@ -295,6 +296,22 @@ void Coordinator::OnQuietDeadline(Job& job) {
               CauseOf(job, rank, FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, " has not left epoch ", job.recovery->from.value,
                                    " within ", absl::FormatDuration(options_.quiet_timeout))));
+  }
+}
+
+void Coordinator::LoseUnreadyRanks(Job& job) {
+  job.run->start_deadline = absl::InfiniteFuture();
+  std::vector<int32_t> unready;
+  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
+    const RankState& state = job.run->ranks[rank];
+    if (state.used && !state.ready) unready.push_back(static_cast<int32_t>(rank));
+  }
+  for (const int32_t rank : unready) {
+    if (job.state.IsTerminal() || !job.recovery.has_value()) return;
+    OnFailure(job, CauseOf(job, rank, FailureKind::kRankHung,
+                           absl::StrCat("rank ", rank, " is not ready ",
+                                        absl::FormatDuration(options_.start_timeout),
+                                        " after it was told from where training goes on")));
   }
 }
 

@@ -91,7 +91,11 @@ void Coordinator::GoBack(Job& job, FailureCause cause) {
 void Coordinator::GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost) {
   Recovery& recovery = *job.recovery;
   std::erase_if(lost, [&](int32_t rank) { return recovery.lost.contains(rank); });
-  if (lost.empty()) return;
+  // Ranks that do not find each other try again in another epoch.
+  const bool apart = recovery.stage >= Recovery::Stage::kLeaving && cause.rank < 0 &&
+                     cause.kind == job::FailureKind::kPeerLost;
+  if (lost.empty() && !apart) return;
+  if (apart && ++recovery.tries > kTriesMax) return FailApart(job, std::move(cause));
   if (recovery.stage == Recovery::Stage::kEntering && BudgetIsSpent(job))
     return FailOfBudget(job, std::move(cause));
   NoteLost(job, cause, lost);

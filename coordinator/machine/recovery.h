@@ -20,6 +20,9 @@
 
 namespace phalanx::coordinator {
 
+// Of ranks of the next epoch to find each other.
+inline constexpr int32_t kTriesMax = 5;
+
 struct Recovery {
   // Planning the next layout. Waiting: there is none without some of those that are lost. Leaving:
   // it is stored and assigned, and ranks are to say where their state stands. Entering: it is
@@ -41,7 +44,7 @@ struct Recovery {
   std::map<int32_t, RankQuiet> quiets;
   std::map<int32_t, RankCopies> copies;
   std::set<int32_t> tried;  // of those that are waited for: with them it still could not go on
-  int32_t tries = 0;        // of ranks of the next epoch to find each other
+  int32_t tries = 0;        // at most kTriesMax
 };
 
 // "ranks 3, 4".

@@ -32,6 +32,7 @@ constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last s
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
+constexpr std::chrono::milliseconds kLookInterval{50};
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 // From which step an epoch goes on: a coordinator may restart meanwhile.
 constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
@@ -400,8 +401,8 @@ absl::Status EpochRun::RunToEnd() {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);
   }
-  if (checkpoints_ != nullptr &&
-      !checkpoints_->AwaitWritten(std::chrono::steady_clock::now() + kLastPart)) {
+  ASSIGN_OR_RETURN(const bool written, AwaitLastPart());
+  if (!written) {
     spdlog::warn("job={} epoch={} rank={} the last checkpoint is given up: it takes too long",
                  order_.assign().job(), epoch(), order_.rank());
   }
@@ -415,6 +416,16 @@ absl::Status EpochRun::RunToEnd() {
   v1::RankReport quiet;
   *quiet.mutable_quiet() = QuietReport(kept_.training->StandingNow(), /*context_ok=*/true);
   return Report(std::move(quiet));
+}
+
+absl::StatusOr<bool> EpochRun::AwaitLastPart() {
+  const auto give_up = std::chrono::steady_clock::now() + kLastPart;
+  while (checkpoints_ != nullptr && std::chrono::steady_clock::now() < give_up) {
+    if (checkpoints_->AwaitWritten(std::chrono::steady_clock::now() + kLookInterval)) return true;
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(stopped_);
+  }
+  return checkpoints_ == nullptr;
 }
 
 absl::Status EpochRun::Run() {

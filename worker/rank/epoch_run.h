@@ -157,6 +157,8 @@ class EpochRun {
   absl::Status Evaluate();
   // Everything up to the report of success.
   absl::Status RunToEnd();
+  // Whether the last part of a checkpoint is written. Errors: what it was stopped with.
+  absl::StatusOr<bool> AwaitLastPart();
   // The epoch ended early: what it left is waited for and told.
   absl::Status Quiesce(const absl::Status& ended);
   void AbortCommunicators(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

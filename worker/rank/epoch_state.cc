@@ -11,12 +11,18 @@
 #include "core/job/failure.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
+#include "worker/device/cuda_device.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/train/holdings_exchange.h"
 #include "worker/train/training_state.h"
 #include "worker/train/transfers.h"
 
 namespace phalanx::rank {
+namespace {
+
+constexpr absl::Duration kApplyTimeout = absl::Minutes(1);
+
+}  // namespace
 
 train::BufferOptions EpochRun::Buffers() const {
   train::BufferOptions buffers{.compute = train::ComputeType(plan_.spec.compute),
@@ -79,6 +85,8 @@ absl::Status EpochRun::ChangeLayout() {
   // Else it was on its way to the layout of an epoch that did not come to train.
   if (!training.layout().empty()) {
     RETURN_IF_ERROR(training.GoOn(*kept_.plan, start_));
+    // What it applies now is to be in place before it is looked at.
+    if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kApplyTimeout));
     RETURN_IF_ERROR(training.Leave(*kept_.plan));
     own.whole = kept_.plan.get();
   }

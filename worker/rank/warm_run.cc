@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/cleanup/cleanup.h"
 #include "core/base/status.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
@@ -69,12 +70,12 @@ absl::Status EpochRun::WarmUpDevice() {
     RETURN_IF_ERROR(stopped_);
     training_ = state.get();
   }
-  const absl::Status warmed = train::WarmUpAlone(plan_, Rank{order_.rank()}, *kept_.source, *state,
-                                                 LengthMultiple(), kept_.warm);
-  {
+  const absl::Cleanup forget = [this] {
     const MutexLock lock(&mu_);
     training_ = nullptr;
-  }
+  };
+  const absl::Status warmed = train::WarmUpAlone(plan_, Rank{order_.rank()}, *kept_.source, *state,
+                                                 LengthMultiple(), kept_.warm);
   RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
   return warmed;
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/accused.h"
 #include "core/base/digest.h"
 #include "core/base/status.h"
 #include "core/plan/check.h"
@@ -93,10 +94,12 @@ absl::Status VerifiedExchange::Run(const std::vector<Parcel>& sends, std::vector
   RETURN_IF_ERROR(Exchange(sends, receives));
   for (const Parcel& message : receives) {
     if (TrailerOf(message.bytes).equal(HashOf(message.bytes))) continue;
-    return absl::DataLossError(
-        absl::StrCat("rank ", group_.ranks[static_cast<size_t>(group_.communicator->rank())].value,
-                     " did not get from rank ", message.peer.value, " what that sent of the ", what,
-                     ": ", message.bytes.numel() - kHashBytes, " bytes with another hash"));
+    return Accusing(
+        message.peer,
+        absl::DataLossError(absl::StrCat(
+            "rank ", group_.ranks[static_cast<size_t>(group_.communicator->rank())].value,
+            " did not get from rank ", message.peer.value, " what that sent of the ", what, ": ",
+            message.bytes.numel() - kHashBytes, " bytes with another hash")));
   }
   return absl::OkStatus();
 }

@@ -56,6 +56,13 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
     AnswerAssign(present->second, absl::AbortedError("superseded by a newer epoch"));
     if (command.goes_on) {
       TellNeverRan(present->second);
+      // Nor any that went by while the coordinator was out of reach.
+      for (Epoch missed{present->second.command->epoch.value + 1}; missed < command.epoch;
+           ++missed.value) {
+        for (const auto& [device, rank] : present->second.rank_of_device)
+          reports_.Add({command.job, missed, rank, RankNeverRan{}}, ReportKind::kOther);
+      }
+      SendQueuedReports();
     } else {
       reports_.Retire(command.job, Epoch{command.epoch.value - 1});
     }

@@ -89,6 +89,8 @@ struct MachineOptions {
   // A process that does not say hello, or does not leave its epoch, in so long is killed.
   absl::Duration hello_timeout = absl::Seconds(120);
   absl::Duration stop_epoch_timeout = absl::Seconds(20);
+  // Of one that warms up beside training; it is killed, and its device counts as cold.
+  absl::Duration warm_up_timeout = absl::Minutes(2);
   // A process that is dead, and still to be reaped, is killed once more.
   absl::Duration reap_timeout = absl::Seconds(30);
   // A process that has not run for so long is killed: the longer of these, 10 times as long as
@@ -249,7 +251,7 @@ class Machine {
   bool WarmsUpFor(JobId job, uint64_t command_number,
                   const std::shared_ptr<const DataOutcome>& data);
   void StartWarming();
-  void WarmUpIn(ProcessNumber number, const Process& process);
+  void WarmUpIn(ProcessNumber number, Process& process);
   void EndWarming(ProcessNumber number);  // it is warm, runs an epoch, or is gone
   void AnswerWarmed();
   void CallOffWarming(JobId job);

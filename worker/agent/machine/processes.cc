@@ -301,7 +301,10 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
   const auto place = assignment.rank_of_device.find(process.device);
   if (!assignment.data.has_value() || place == assignment.rank_of_device.end()) return;
   process.state = ProcessState::kRunning;
-  if (std::exchange(process.warms, false)) EndWarming(number);
+  if (std::exchange(process.warms, false)) {
+    process.kill_at = absl::InfiniteFuture();
+    EndWarming(number);
+  }
   process.epoch = assignment.command->epoch;
   process.rank = place->second;
   process.step = 0;

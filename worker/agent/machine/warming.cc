@@ -51,8 +51,9 @@ void Machine::StartWarming() {
       const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
         return entry.second.device == *device;
       });
-      if (HasLiveProcess(job, *device)) {
-        device = warming.to_start.erase(device);  // a newer epoch was quicker
+      // A newer epoch was quicker, or the device has failed meanwhile.
+      if (HasLiveProcess(job, *device) || !LostDevice(*device).ok()) {
+        device = warming.to_start.erase(device);
         continue;
       }
       if (taken) {  // by one that is still to be reaped
@@ -78,9 +79,10 @@ void Machine::StartWarming() {
   AnswerWarmed();
 }
 
-void Machine::WarmUpIn(ProcessNumber number, const Process& process) {
+void Machine::WarmUpIn(ProcessNumber number, Process& process) {
   const auto warming = warmings_.find(process.job);
   if (warming == warmings_.end() || !warming->second.under_way.contains(number)) return;
+  process.kill_at = now_ + options_.warm_up_timeout;
   const LastWork& work = last_work_.at(process.job).at(process.device);
   actions_.push_back(SendWarmUp{number, work.command, work.rank, process.device,
                                 warming->second.data->index_path,
@@ -90,6 +92,7 @@ void Machine::WarmUpIn(ProcessNumber number, const Process& process) {
 void Machine::Apply(const RankWarmed& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end() || !found->second.warms) return;
+  found->second.kill_at = absl::InfiniteFuture();
   Log(absl::StrCat(ToString(found->second.job), " rank=", found->second.rank,
                    " has a process again, and it is warm"));
   EndWarming(event.process);
