@@ -46,6 +46,8 @@ struct Row {
   // What the fault has to last for until it counts as one, and how it is called.
   absl::Duration timeout = absl::ZeroDuration();
   std::string timeout_name = {};
+  // The job has ended by then; at least support::kPatience.
+  absl::Duration patience = absl::ZeroDuration();
 
   std::string name() const { return phase.empty() ? fault : fault + " in " + phase; }
 };

@@ -29,6 +29,8 @@ struct Kind {
   absl::Duration timeout = absl::ZeroDuration();
   const char* timeout_name = "";
   std::vector<std::string> coordinator_flags = {};
+  // Where it concerns the thread that writes checkpoints alone.
+  Outcome writes_on = {};
 };
 
 Outcome Lost(const char* cause, int32_t first = kHit, const char* what = kShrunk) {
@@ -46,9 +48,23 @@ const std::vector<Kind>& Kinds() {
       {"kill", "", Lost("RankKilled"), BothLost()},
       {"exit", "", Lost("RankExited"), BothLost()},
       {"xid:79", "", Lost("DeviceFailed"), BothLost()},
-      {"oom", "", Fails("OutOfMemory", kHit), Fails("OutOfMemory", kHitThen)},
+      {"oom",
+       "",
+       Fails("OutOfMemory", kHit),
+       Fails("OutOfMemory", kHitThen),
+       absl::ZeroDuration(),
+       "",
+       {},
+       {"trains on, a checkpoint is not written"}},
       {"stop", "", Lost("RankHung"), BothLost(), absl::Seconds(5), "5 s of standing still"},
-      {"hang", "", Lost("RankHung"), BothLost(), absl::Seconds(5), "5 s of standing still"},
+      {"hang",
+       "",
+       Lost("RankHung"),
+       BothLost(),
+       absl::Seconds(5),
+       "5 s of standing still",
+       {},
+       {"trains on, a checkpoint is not written"}},
       {"stop", "1s", {.what = "trains on"}, KilledLost(), absl::Seconds(1), "1 s"},
       {"hang", "1s", {.what = "trains on"}, KilledLost(), absl::Seconds(1), "1 s"},
       {"partition",
@@ -80,7 +96,11 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
   rows.push_back(std::move(at_once));
   for (const std::string phase : kPhases) {
     Row row = ARow(kind, phase);
-    if (phase == "checkpoint") row.job.checkpoint = "every: 10";
+    if (phase == "checkpoint") {
+      row.job.checkpoint = "every: 10";
+      if (kind.writes_on.what != "") row.expected = kind.writes_on;
+      row.patience = absl::Minutes(5);  // of a rank for the last one
+    }
     row.injections = {{kHit, kind.fault, phase, kAtStep, kind.duration}};
     rows.push_back(std::move(row));
   }

@@ -69,6 +69,10 @@ std::string WhatHappened(const v1::JobStatus& ended, const std::vector<v1::Incid
                                      [](const Metric& metric) { return metric.skipped; });
   if (skipped > 0)
     parts.push_back(absl::StrCat(skipped, skipped == 1 ? " step" : " steps", " skipped"));
+  const bool unwritten = std::any_of(events.begin(), events.end(), [](const v1::JobEvent& event) {
+    return event.type() == "CheckpointFailed" || event.type() == "CheckpointSkipped";
+  });
+  if (parts.empty() && unwritten) return "trains on, a checkpoint is not written";
   return parts.empty() ? "trains on" : absl::StrJoin(parts, "; then ");
 }
 
@@ -129,6 +133,18 @@ std::string Differences(const Row& row, const Verdict& verdict) {
   return absl::StrJoin(lines, "\n");
 }
 
+// Cluster::AwaitEnd gives up after support::kPatience.
+v1::JobStatus AwaitEnd(Cluster& cluster, int64_t job, absl::Duration patience) {
+  const absl::Time deadline = absl::Now() + patience;
+  while (true) {
+    try {
+      return cluster.AwaitEnd(job);
+    } catch (const std::exception&) {
+      if (absl::Now() >= deadline) throw;
+    }
+  }
+}
+
 // A run that was not hit has what a run that was has, but not for ever where it skips a step.
 std::vector<Metric> UpToSkipped(const std::vector<Metric>& metrics) {
   const auto skipped = std::find_if(metrics.begin(), metrics.end(),
@@ -171,7 +187,7 @@ void Trials::Run(const Row& row, Verdict& verdict) {
     for (const Injection& injection : row.injections) scene.Inject(injection);
     if (row.act != nullptr) row.act(scene);
     Cluster& cluster = scene.cluster();
-    const v1::JobStatus ended = cluster.AwaitEnd(scene.job());
+    const v1::JobStatus ended = AwaitEnd(cluster, scene.job(), row.patience);
     const std::vector<v1::Incident> incidents = cluster.Incidents(scene.job());
     const std::vector<v1::JobEvent> events = cluster.Events(scene.job());
     const std::vector<Metric> metrics = MetricsOf(data_, one.job.output);
