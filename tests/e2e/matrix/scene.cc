@@ -81,7 +81,7 @@ void Scene::Await(const std::function<bool()>& enough, const std::string& what) 
   const absl::Time deadline = absl::Now() + support::kPatience;
   while (!enough()) {
     support::Require(absl::Now() < deadline, absl::StrCat("it does not come to ", what));
-    Pass(absl::Milliseconds(5));
+    Pass(absl::Milliseconds(10));
   }
 }
 
