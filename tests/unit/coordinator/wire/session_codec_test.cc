@@ -199,7 +199,9 @@ TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {
 }
 
 TEST(CommandTest, WriteIncident_CarriesTheTextOfTheFile) {
-  const auto incident = std::make_shared<const Incident>(Incident{.number = 2, .lost = {3}});
+  auto incident = std::make_shared<Incident>();
+  incident->number = 2;
+  incident->lost = {3};
   v1::Command command;
   ToProto(4, WriteIncident{JobId{7}, Epoch{2}, 1, "/out", incident}, &command);
   EXPECT_EQ(command.write_incident().job(), 7);
