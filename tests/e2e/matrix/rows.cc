@@ -10,6 +10,8 @@ JobOptions AJob() {
           .vision = "",
           .language = "ranks: 6, tp: 2",
           .batch = 7,
+          // What another layout rounds otherwise does not grow to more than is looked for.
+          .learning_rate = 1e-5,
           .recovery = "{rejoin: manual}"};
 }
 

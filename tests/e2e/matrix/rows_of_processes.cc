@@ -10,7 +10,7 @@ namespace phalanx::e2e {
 namespace {
 
 constexpr int64_t kLong = 600;       // for a node that is away for seconds
-constexpr int64_t kVeryLong = 1500;  // for who comes back
+constexpr int64_t kVeryLong = 2000;  // for who comes back
 constexpr char kDropped[] = "drop-replica: language dp 3 -> 2";
 constexpr char kShrunk[] = "shrink: language tp 2 -> 1 in replica 1";
 
