@@ -21,6 +21,7 @@
 #include "tests/e2e/matrix/row.h"
 #include "tests/e2e/matrix/trial.h"
 #include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {

@@ -1,6 +1,8 @@
 #include "tests/e2e/matrix/page.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

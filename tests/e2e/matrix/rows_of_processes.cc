@@ -67,11 +67,11 @@ void AddRanks(std::vector<Row>& rows) {
        .expected = Lost(kDropped, "RankKilled", {4, 5})});
   add({.fault = "the only rank that saw the decision is killed",
        .job = AJob(),
-       .injections = {{3, "hang", "record", kAtStep, "2s"}},
+       .injections = {{3, "hang", "record", kAtStep, "3s"}},
        .act = KillsWhoAloneDecided(3, 6),
        .expected = Lost(kShrunk, "RankKilled", {3}),
-       .timeout = absl::Seconds(2),
-       .timeout_name = "2 s in which it was held"});
+       .timeout = absl::Seconds(3),
+       .timeout_name = "3 s in which it was held"});
   add({.fault = "a rank is killed, two others one after the other while that is made up for",
        .job = LaidOut("ranks: 6", "{state_copies: 3, rejoin: manual}"),
        .injections = {{3, "kill", "recovery"}, {0, "kill", "recovery", 1}},

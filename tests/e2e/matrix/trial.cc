@@ -167,16 +167,16 @@ std::vector<Metric> UpToSkipped(const std::vector<Metric>& metrics) {
 }  // namespace
 
 const std::vector<Metric>& Trials::Whole(const JobOptions& job) {
-  const auto [whole, is_new] = whole_.try_emplace({job.language, job.steps});
-  if (!is_new) return whole->second;
+  const std::pair<std::string, int64_t> key(job.language, job.steps);
+  if (const auto known = whole_.find(key); known != whole_.end()) return known->second;
   Row row{.job = job};
-  row.job.name = row.job.output = absl::StrCat("whole-", whole_.size());
+  row.job.name = row.job.output = absl::StrCat("whole-", ++folders_);
   row.job.checkpoint.clear();
   Scene scene(data_, row);
   const v1::JobStatus ended = scene.cluster().AwaitEnd(scene.job());
   support::Require(ended.phase() == v1::JOB_PHASE_SUCCEEDED,
                    absl::StrCat("without a fault: ", ended.reason()));
-  return whole->second = MetricsOf(data_, row.job.output);
+  return whole_[key] = MetricsOf(data_, row.job.output);
 }
 
 std::string Trials::CurveFault(const Row& row, const std::vector<Metric>& hit) {
