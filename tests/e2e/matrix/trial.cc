@@ -69,10 +69,13 @@ std::string WhatHappened(const v1::JobStatus& ended, const std::vector<v1::Incid
                                      [](const Metric& metric) { return metric.skipped; });
   if (skipped > 0)
     parts.push_back(absl::StrCat(skipped, skipped == 1 ? " step" : " steps", " skipped"));
-  const bool unwritten = std::any_of(events.begin(), events.end(), [](const v1::JobEvent& event) {
-    return event.type() == "CheckpointFailed" || event.type() == "CheckpointSkipped";
+  // The last step has one, too.
+  const bool missing =
+      ended.has_last_checkpoint() && ended.last_checkpoint().step() < ended.steps();
+  const bool failed = std::any_of(events.begin(), events.end(), [](const v1::JobEvent& event) {
+    return event.type() == "CheckpointFailed";
   });
-  if (parts.empty() && unwritten) return "trains on, a checkpoint is not written";
+  if (parts.empty() && (missing || failed)) return "trains on, a checkpoint is not written";
   return parts.empty() ? "trains on" : absl::StrJoin(parts, "; then ");
 }
 
