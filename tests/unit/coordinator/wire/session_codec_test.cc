@@ -186,9 +186,8 @@ TEST(CommandTest, BeginEpoch_CarriesTheDecision) {
 
 TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {
   v1::Command command;
-  plan::Layout layout{.epoch = Epoch{1},
-                      .schedule = {.name = job::ScheduleName::k1F1B},
-                      .data_digest = "data"};
+  plan::Layout layout{
+      .epoch = Epoch{1}, .schedule = {.name = job::ScheduleName::k1F1B}, .data_digest = "data"};
   const CopiesSource copies{.epoch = Epoch{1}, .layout = layout, .plan_digest = "plan"};
   ToProto(3, BeginEpoch{.job = JobId{7}, .epoch = Epoch{3}, .copies = copies}, &command);
   const v1::CopiesSource& sent = command.begin_epoch().copies();
