@@ -99,6 +99,14 @@ void AddRanks(std::vector<Row>& rows) {
        .expected = Lost(kShrunk, "DeviceFailed", {3})});
 }
 
+// There is one to go back to.
+Harm BehindACheckpoint(Harm harm) {
+  return [harm = std::move(harm)](Scene& scene) {
+    scene.AwaitEvent("CheckpointPublished");
+    harm(scene);
+  };
+}
+
 void AddHomes(std::vector<Row>& rows) {
   const auto add = [&rows](Row row) {
     row.section = "Homes of state";
@@ -109,7 +117,7 @@ void AddHomes(std::vector<Row>& rows) {
       "checkpoint";
   add({.fault = "both homes of a segment at once, with checkpoints",
        .job = WithCheckpoints(AJob()),
-       .act = Kills({1, 3}),
+       .act = BehindACheckpoint(Kills({1, 3})),
        .expected = {kNarrow, "RankKilled", {1, 3}, 20}});
   add({.fault = "both homes of a segment at once, without checkpoints",
        .job = AJob(),
@@ -129,7 +137,7 @@ void AddHomes(std::vector<Row>& rows) {
        .expected = {"back to the copies in host memory", "RankKilled", {1}, 2}});
   add({.fault = "all ranks at once, with checkpoints",
        .job = WithCheckpoints(AJob()),
-       .act = Kills({0, 1, 2, 3, 4, 5}),
+       .act = BehindACheckpoint(Kills({0, 1, 2, 3, 4, 5})),
        .expected = {"wait, restart: back to the checkpoint; ranks 0, 1, 2, 3, 4, 5 came back",
                     "RankKilled",
                     {0, 1, 2, 3, 4, 5},
@@ -180,7 +188,7 @@ void AddNodes(std::vector<Row>& rows) {
        .timeout_name = "1 s in which a rank was held"});
   add({.fault = "kill -9 of two daemons at once, with checkpoints",
        .job = WithCheckpoints(AJob()),
-       .act = KillsDaemons({"middle", "there"}),
+       .act = BehindACheckpoint(KillsDaemons({"middle", "there"})),
        .expected = {"drop-replica, restart: language dp 3 -> 1; back to the checkpoint",
                     "NodeLost",
                     {2, 4},
