@@ -107,6 +107,10 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
   for (const bool moving : {false, true}) {
     Row row = ARow(kind, moving ? "recovery, as state moves" : "recovery");
     row.injections = {{kHitThen, kind.fault, "recovery", moving ? 1 : 0, kind.duration}};
+    if (row.fault == "hang") {  // before an epoch's first step nobody knows how long work takes
+      row.timeout = absl::Seconds(30);
+      row.timeout_name = "30 s of standing still";
+    }
     row.act = [](Scene& scene) { scene.Signal({kKilled}, SIGKILL); };
     row.expected = kind.recovering;
     rows.push_back(std::move(row));

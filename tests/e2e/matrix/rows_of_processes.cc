@@ -134,14 +134,17 @@ void AddHomes(std::vector<Row>& rows) {
   add({.fault = "the last replica of a stage, with copies in host memory",
        .job = LaidOut("ranks: 2, pp: 2", "{ladder: [wait]}"),
        .act = Kills({1}),
-       .expected = {"back to the copies in host memory", "RankKilled", {1}, 2}});
+       .expected = {
+           "wait: back to the copies in host memory; rank 1 came back", "RankKilled", {1}, 2}});
   add({.fault = "all ranks at once, with checkpoints",
        .job = WithCheckpoints(AJob()),
        .act = BehindACheckpoint(Kills({0, 1, 2, 3, 4, 5})),
-       .expected = {"wait, restart: back to the checkpoint; ranks 0, 1, 2, 3, 4, 5 came back",
-                    "RankKilled",
-                    {0, 1, 2, 3, 4, 5},
-                    20}});
+       .expected = {
+           "drop-replica, wait, restart: language dp 3 -> 1; back to the checkpoint; ranks 0, 1 "
+           "came back",
+           "RankKilled",
+           {0, 1, 2, 3, 4, 5},
+           20}});
   add({.fault = "a rank is killed, and the ladder is [spare]",
        .job = LaidOut("ranks: 6, tp: 2", kNoRecovery),
        .act = Kills({3}),

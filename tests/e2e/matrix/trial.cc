@@ -45,6 +45,8 @@ std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& 
     });
   };
   for (const v1::Incident::LayoutChange& change : incident.changes()) {
+    // A replica that takes part no more, or again, is in its number.
+    if (change.replica() >= 0 && (change.from() == 0 || change.to() == 0)) continue;
     const std::string rung = change.replica() < 0 ? "drop-replica" : "shrink";
     if (std::find(rungs.begin(), rungs.end(), rung) == rungs.end()) rungs.push_back(rung);
   }
