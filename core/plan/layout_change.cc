@@ -88,6 +88,7 @@ std::vector<std::string> ToWords(absl::Span<const LayoutChange> changes) {
     for (const LayoutChange& other : changes) {
       if (alike(other)) replicas.push_back(other.replica);
     }
+    std::sort(replicas.begin(), replicas.end());
     words.push_back(absl::StrCat(change.module, " tp ", change.from, " -> ", change.to,
                                  ReplicasText(replicas)));
   }
