@@ -136,15 +136,13 @@ void AddHomes(std::vector<Row>& rows) {
        .act = Kills({1}),
        .expected = {
            "wait: back to the copies in host memory; rank 1 came back", "RankKilled", {1}, 2}});
-  add({.fault = "all ranks at once, with checkpoints",
-       .job = WithCheckpoints(AJob()),
-       .act = BehindACheckpoint(Kills({0, 1, 2, 3, 4, 5})),
-       .expected = {
-           "drop-replica, wait, restart: language dp 3 -> 1; back to the checkpoint; ranks 0, 1 "
-           "came back",
-           "RankKilled",
-           {0, 1, 2, 3, 4, 5},
-           20}});
+  add({.fault = "all ranks at once, of stages that are there once",
+       .job = LaidOut("ranks: 2, pp: 2", "{}"),
+       .act = Kills({0, 1}),
+       .expected = {"wait: back to the copies in host memory; ranks 0, 1 came back",
+                    "RankKilled",
+                    {0, 1},
+                    2}});
   add({.fault = "a rank is killed, and the ladder is [spare]",
        .job = LaidOut("ranks: 6, tp: 2", kNoRecovery),
        .act = Kills({3}),
