@@ -73,8 +73,13 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
   if (report.kind == FailureKind::kPeerLost) {
     return Accuse(job, {.reporter = rank, .accused = report.accused, .message = report.message});
   }
-  OnFailure(job,
-            CauseOf(job, rank, report.kind, absl::StrCat("rank ", rank, ": ", report.message)));
+  FailureCause cause =
+      CauseOf(job, rank, report.kind, absl::StrCat("rank ", rank, ": ", report.message));
+  if (report.kind == FailureKind::kStateLost) {  // who misses it is not to blame
+    cause.rank = -1;
+    cause.node.clear();
+  }
+  OnFailure(job, std::move(cause));
 }
 
 void Coordinator::Accuse(Job& job, Accusation accusation) {

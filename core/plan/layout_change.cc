@@ -12,7 +12,9 @@ namespace {
 // Replicas that a phrase names; past it how many more there are.
 constexpr size_t kNamedMax = 8;
 
+// 0: it takes no part.
 int32_t NarrowestOf(const ReplicaTable& table, int32_t replica) {
+  if (!table.Present(replica)) return 0;
   int32_t narrowest = table.Width(replica, 0);
   for (int32_t stage = 1; stage < table.stages(); ++stage)
     narrowest = std::min(narrowest, table.Width(replica, stage));
@@ -43,7 +45,6 @@ std::vector<LayoutChange> ChangesBetween(const Plan& before, const Plan& after) 
     if (old.present_replicas() != now.present_replicas())
       changes.push_back({name, -1, old.present_replicas(), now.present_replicas()});
     for (int32_t dp = 0; dp < std::min(old.replicas(), now.replicas()); ++dp) {
-      if (!old.Present(dp) || !now.Present(dp)) continue;
       const int32_t from = NarrowestOf(old, dp), to = NarrowestOf(now, dp);
       if (from != to) changes.push_back({name, dp, from, to});
     }
@@ -82,10 +83,12 @@ std::vector<std::string> ToWords(absl::Span<const LayoutChange> changes) {
     }
     if (std::any_of(changes.begin(), changes.begin() + static_cast<std::ptrdiff_t>(i), alike))
       continue;  // named with the first of them
+    if (change.from == 0 || change.to == 0) continue;  // the number of replicas says it
     std::vector<int32_t> replicas;
     for (const LayoutChange& other : changes) {
       if (alike(other)) replicas.push_back(other.replica);
     }
+    std::sort(replicas.begin(), replicas.end());
     words.push_back(absl::StrCat(change.module, " tp ", change.from, " -> ", change.to,
                                  ReplicasText(replicas)));
   }

@@ -4,6 +4,8 @@
 // are that both layouts have. Changes of an incident that takes several layouts are joined into one
 // from the first to the last.
 //
+// One that takes part no more, or again, is there to be joined and is in no phrase.
+//
 // Pure. Plain values.
 #pragma once
 
@@ -19,8 +21,8 @@ namespace phalanx::plan {
 // Of one module.
 struct LayoutChange {
   std::string module;
-  // The replica whose narrowest stage has another number of tensor ranks; -1: the number of
-  // replicas that take part.
+  // The replica whose narrowest stage has another number of tensor ranks, 0 where it takes no part;
+  // -1: the number of replicas that take part.
   int32_t replica = -1;
   int32_t from = 0, to = 0;
   friend bool operator==(const LayoutChange&, const LayoutChange&) = default;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/activity.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
@@ -208,6 +209,7 @@ absl::Status EpochRun::Connect() {
 
 absl::Status EpochRun::AwaitBegin() {
   const comm::Deadline deadline = comm::DeadlineIn(kBeginTimeout);
+  const Waiting to_be_told;
   const MutexLock lock(&mu_);
   while (!told_.has_value() && stopped_.ok()) {
     if (given_changed_.WaitUntil(&mu_, deadline) && !told_.has_value()) {
@@ -384,8 +386,11 @@ absl::Status EpochRun::RunToEnd() {
     RETURN_IF_ERROR(OpenData());
     RETURN_IF_ERROR(Connect());
     connected_after_ = LogPhase("is connected");
-    RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
-    RETURN_IF_ERROR(AwaitBegin());
+    {
+      const Working watched;  // others wait for it
+      RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
+      RETURN_IF_ERROR(AwaitBegin());
+    }
     LogPhase("knows from where it goes on");
     RETURN_IF_ERROR(FindCheckpoint());
     RETURN_IF_ERROR(OpenMetrics());

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/activity.h"
 #include "core/base/digest.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
@@ -78,6 +79,7 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
 }
 
 absl::Status EpochRun::ChangeLayout() {
+  const Working watched;  // it waits for others where messages do
   train::TrainingState& training = *kept_.training;
   GiveMemoryBack();
   training.set_copied(nullptr);

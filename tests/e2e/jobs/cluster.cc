@@ -205,6 +205,14 @@ std::vector<v1::JobEvent> Cluster::Events(int64_t job) {
   return {response.events().begin(), response.events().end()};
 }
 
+std::vector<v1::Incident> Cluster::Incidents(int64_t job) {
+  v1::ListIncidentsRequest request;
+  request.set_job(JobName(job));
+  const v1::ListIncidentsResponse response =
+      Call(*stub_, &v1::JobService::Stub::ListIncidents, request);
+  return {response.incidents().begin(), response.incidents().end()};
+}
+
 std::string Cluster::Why(int64_t job) {
   v1::ExplainJobRequest request;
   request.set_job(JobName(job));

@@ -61,6 +61,7 @@ class Cluster {
   v1::JobStatus Get(int64_t job);
   v1::JobStatus Cancel(int64_t job);
   std::vector<v1::JobEvent> Events(int64_t job);
+  std::vector<v1::Incident> Incidents(int64_t job);
   std::string Why(int64_t job);  // one reason a line
   std::vector<v1::JobStatus> List();
 

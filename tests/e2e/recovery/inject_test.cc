@@ -7,8 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/e2e/jobs/cluster.h"
-#include "tests/e2e/jobs/job.h"
+#include "tests/e2e/recovery/trouble.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -22,22 +21,6 @@ using testing::MatchesRegex;
 using testing::StartsWith;
 
 constexpr int kNotAllowed = 77, kUsage = 2;
-
-std::vector<std::string> EventsOf(Cluster& cluster, int64_t job, const std::string& type) {
-  std::vector<std::string> messages;
-  for (const v1::JobEvent& event : cluster.Events(job)) {
-    if (event.type() == type) messages.push_back(event.message());
-  }
-  return messages;
-}
-
-support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
-                         std::vector<std::string> more) {
-  std::vector<std::string> arguments = {"inject", "--job", absl::StrCat("job-", job), "--rank",
-                                        absl::StrCat(rank)};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return cluster.Phalanx(std::move(arguments));
-}
 
 // A job of four replicas whose ladder lets it go on without some.
 JobOptions AJob(int64_t steps) {

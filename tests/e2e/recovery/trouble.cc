@@ -1,8 +1,11 @@
 #include "tests/e2e/recovery/trouble.h"
 
+#include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
 
 namespace phalanx::e2e {
@@ -15,24 +18,51 @@ std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output)
   return ReadMetrics((std::filesystem::path(data.path) / output).string());
 }
 
-std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type) {
-  std::string messages;
+std::vector<std::string> EventsOf(Cluster& cluster, int64_t job, const std::string& type) {
+  std::vector<std::string> messages;
   for (const v1::JobEvent& event : cluster.Events(job)) {
-    if (event.type() == type) absl::StrAppend(&messages, event.message(), "\n");
+    if (event.type() == type) messages.push_back(event.message());
   }
   return messages;
 }
 
+std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type) {
+  std::string messages;
+  for (const std::string& message : EventsOf(cluster, job, type))
+    absl::StrAppend(&messages, message, "\n");
+  return messages;
+}
+
+support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
+                         std::vector<std::string> more) {
+  std::vector<std::string> arguments = {"inject", "--job", absl::StrCat("job-", job), "--rank",
+                                        absl::StrCat(rank)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return cluster.Phalanx(std::move(arguments));
+}
+
+std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
+                        int64_t steps, double tolerance) {
+  if (std::string fault = StepsFault(whole, steps); !fault.empty())
+    return absl::StrCat("without a failure: ", fault);
+  if (std::string fault = StepsFault(hit, steps); !fault.empty()) return fault;
+  const auto near = [&](double a, double b) {
+    return std::abs(a - b) <= tolerance * std::abs(b);  // false of what is no number
+  };
+  for (size_t i = 0; i < hit.size(); ++i) {
+    const Metric &a = hit[i], &b = whole[i];
+    if (near(a.loss, b.loss) && near(a.gradient_norm, b.gradient_norm) && a.tokens == b.tokens)
+      continue;
+    return absl::StrFormat(
+        "step %d: loss %.17g, norm %.17g, %d tokens; without a failure %.17g, %.17g, %d", b.step,
+        a.loss, a.gradient_norm, a.tokens, b.loss, b.gradient_norm, b.tokens);
+  }
+  return "";
+}
+
 void ExpectSameCurves(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
                       int64_t steps, double tolerance) {
-  ASSERT_EQ(StepsFault(whole, steps), "");
-  ASSERT_EQ(StepsFault(hit, steps), "");
-  for (size_t i = 0; i < hit.size(); ++i) {
-    EXPECT_NEAR(hit[i].loss, whole[i].loss, tolerance * whole[i].loss) << "step " << i + 1;
-    EXPECT_NEAR(hit[i].gradient_norm, whole[i].gradient_norm, tolerance * whole[i].gradient_norm)
-        << "step " << i + 1;
-    EXPECT_EQ(hit[i].tokens, whole[i].tokens) << "step " << i + 1;
-  }
+  ASSERT_EQ(CurvesFault(hit, whole, steps, tolerance), "");
 }
 
 }  // namespace phalanx::e2e

@@ -18,6 +18,16 @@ std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output)
 // Of the job's events of that type, a line each.
 std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type);
 
+std::vector<std::string> EventsOf(Cluster& cluster, int64_t job, const std::string& type);
+
+// `phalanx inject` of a fault on that rank, to its end.
+support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
+                         std::vector<std::string> more);
+
+// "" if both runs have the same losses, norms and tokens at every step, to `tolerance` of them, and
+// every step once; else what is wrong.
+std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
+                        int64_t steps, double tolerance = 1e-9);
 // Whether both runs have the same losses, norms and tokens at every step, to `tolerance` of them,
 // and every step once.
 void ExpectSameCurves(const std::vector<Metric>& hit, const std::vector<Metric>& whole,

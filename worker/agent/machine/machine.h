@@ -99,6 +99,8 @@ struct MachineOptions {
   absl::Duration hang_timeout_start = absl::Seconds(30);
   // Of one that runs and trains and has done no step by which its work could be measured.
   absl::Duration standstill_timeout_start = absl::Minutes(10);
+  // Of one that did steps in an earlier epoch, and none in this one.
+  absl::Duration standstill_timeout_recovery = absl::Seconds(30);
   // A process that has closed its channel has so long to end.
   absl::Duration channel_grace = absl::Seconds(5);
   // Reports on their way to the coordinator at a time.

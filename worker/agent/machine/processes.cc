@@ -105,9 +105,12 @@ void Machine::Apply(const ProcessRan& event) {
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
   const bool before = std::exchange(process.stands_still, event.stands_still);
   if (event.stands_still && before) return;
-  const bool may_take_any_time = event.stands_still && !process.step_times.Slow().has_value();
-  process.hung_at =
-      now_ + (may_take_any_time ? options_.standstill_timeout_start : PatienceWith(process));
+  const bool before_steps = event.stands_still && !process.step_times.trains();
+  const absl::Duration patience = !before_steps ? PatienceWith(process)
+                                  : process.step_times.Slow().has_value()
+                                      ? options_.standstill_timeout_recovery
+                                      : options_.standstill_timeout_start;
+  process.hung_at = now_ + patience;
 }
 
 absl::Duration Machine::PatienceWith(const Process& process) const {
@@ -309,7 +312,7 @@ void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignmen
   process.rank = place->second;
   process.step = 0;
   process.succeeded = false;
-  process.step_times = StepTimes();
+  process.step_times.BeginEpoch();
   actions_.push_back(SendRunEpoch{number, assignment.command, process.rank, process.device,
                                   assignment.data->index_path,
                                   assignment.data->validation_index_path, store_});

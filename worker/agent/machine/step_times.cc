@@ -14,6 +14,11 @@ void StepTimes::Reached(Instant now, int64_t step, absl::Duration took) {
   step_ = step;
 }
 
+void StepTimes::BeginEpoch() {
+  since_ = absl::InfinitePast();
+  step_ = 0;
+}
+
 std::optional<absl::Duration> StepTimes::Slow() const {
   if (newest_.empty()) return std::nullopt;
   std::vector<absl::Duration> sorted(newest_.begin(), newest_.end());

@@ -18,6 +18,10 @@ class StepTimes {
   // Steps of which several were done since the last time count as equally long. `took`: the newest
   // of them, for want of a time before it; zero: not known.
   void Reached(Instant now, int64_t step, absl::Duration took = absl::ZeroDuration());
+  // Another epoch begins, in which steps may take another time: those before count until then.
+  void BeginEpoch();
+  // Whether a step of this epoch has been done.
+  bool trains() const { return step_ > 0; }
   // What 99 of 100 steps took at most; nullopt: none is known.
   std::optional<absl::Duration> Slow() const;
 

@@ -51,5 +51,12 @@ TEST(LayoutChangeTest, SeveralLayouts_AreJoinedFromTheFirstToTheLast) {
   EXPECT_THAT(Joined(ChangesBetween(whole, first), ChangesBetween(first, whole)), IsEmpty());
 }
 
+TEST(LayoutChangeTest, ReplicaThatIsNarrowedAndThenDropped_IsNamedAsDropped) {
+  const Plan whole = MustPlan(TwoModules()), narrow = Without(whole, {6}),
+             dropped = Without(narrow, {7});
+  EXPECT_THAT(ToWords(Joined(ChangesBetween(whole, narrow), ChangesBetween(narrow, dropped))),
+              ElementsAre("language dp 2 -> 1"));
+}
+
 }  // namespace
 }  // namespace phalanx::plan

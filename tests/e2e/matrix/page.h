@@ -1,0 +1,25 @@
+// tests/e2e/matrix/page.h: the table of faults as a page of docs/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/e2e/matrix/row.h"
+
+namespace phalanx::e2e {
+
+// What is told of a row.
+struct Line {
+  Row row;
+  Outcome outcome;
+  std::string back;  // "< 1 s"
+};
+
+// Neighbours that differ in the phase alone share a line, with the longest time back.
+std::string PageOf(const std::vector<Line>& lines);
+// What is expected; nobody knows how long it takes.
+std::string ExpectedPage(const std::vector<Row>& rows);
+// The page but for how long things took.
+std::string WithoutTimes(const std::string& page);
+
+}  // namespace phalanx::e2e

@@ -1,0 +1,68 @@
+// tests/e2e/matrix/row.h: one fault, where it comes about, and what becomes of the job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/e2e/jobs/job.h"
+
+namespace phalanx::e2e {
+
+class Scene;
+
+// Flags of `phalanx inject`; empty: not given.
+struct Injection {
+  int32_t rank = 0;
+  std::string fault, phase;
+  int64_t at_step = 0;
+  std::string duration;
+  bool waits() const { return at_step > 0 || !phase.empty(); }
+};
+
+// What is told of a row when it has ended, and what is expected of it.
+struct Outcome {
+  // "shrink: language tp 2 -> 1 in replica 1", "trains on", "the job fails".
+  std::string what;
+  // Of the verdict, or of the failed job; empty: nobody is to blame.
+  std::string cause;
+  // More than one is expected where several are hit at once.
+  std::vector<int32_t> first_ranks;
+  // Steps that were begun again, at most.
+  int64_t redone = 0;
+};
+
+struct Row {
+  std::string section;  // of the page
+  std::string fault, phase;
+  JobOptions job;
+  std::vector<std::string> coordinator_flags = {};
+  std::vector<Injection> injections = {};
+  // What is done to processes once the faults are asked for.
+  std::function<void(Scene&)> act = nullptr;
+  Outcome expected;
+  // What the fault has to last for until it counts as one, and how it is called.
+  absl::Duration timeout = absl::ZeroDuration();
+  std::string timeout_name = {};
+  // The job has ended by then; at least support::kPatience.
+  absl::Duration patience = absl::ZeroDuration();
+
+  std::string name() const { return phase.empty() ? fault : fault + " in " + phase; }
+};
+
+// Of the page, in its order.
+std::vector<Row> AllRows();
+// Faults on demand in each phase.
+std::vector<Row> RowsOfPlaces();
+// What is done to processes, nodes and links from outside.
+std::vector<Row> RowsOfProcesses();
+
+// Six ranks on three nodes, three replicas of two tensor ranks each: `here` has 0 and 1, `middle` 2
+// and 3, `there` 4 and 5. Who is lost stays out.
+JobOptions AJob();
+inline constexpr int64_t kSteps = 120;
+inline constexpr int64_t kAtStep = 20;
+
+}  // namespace phalanx::e2e

@@ -1,0 +1,134 @@
+// Faults on demand, each in every phase that it can be asked for.
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/matrix/row.h"
+#include "tests/e2e/matrix/scene.h"
+
+namespace phalanx::e2e {
+namespace {
+
+// Of the middle node, and of the second replica with the rank before it.
+constexpr int32_t kHit = 3;
+// Of the last node: the first is killed, the second hit while the others make up for that.
+constexpr int32_t kKilled = 5, kHitThen = 4;
+constexpr char kShrunk[] = "shrink: language tp 2 -> 1 in replica 1";
+constexpr char kShrunkOfKilled[] = "shrink: language tp 2 -> 1 in replica 2";
+constexpr char kDropped[] = "drop-replica: language dp 3 -> 2";
+
+constexpr const char* kPhases[] = {"forward",   "backward", "reduce", "record",
+                                   "optimizer", "mirror",   "gather", "checkpoint"};
+
+struct Kind {
+  const char* fault;
+  const char* duration;
+  Outcome hit;         // of kHit
+  Outcome recovering;  // of kHitThen, while it recovers from kKilled
+  absl::Duration timeout = absl::ZeroDuration();
+  const char* timeout_name = "";
+  std::vector<std::string> coordinator_flags = {};
+  // Where it concerns the thread that writes checkpoints alone.
+  Outcome writes_on = {};
+};
+
+Outcome Lost(const char* cause, int32_t first = kHit, const char* what = kShrunk) {
+  return {.what = what, .cause = cause, .first_ranks = {first}, .redone = 1};
+}
+
+Outcome BothLost() { return Lost("RankKilled", kKilled, kDropped); }
+Outcome KilledLost() { return Lost("RankKilled", kKilled, kShrunkOfKilled); }
+Outcome Fails(const char* cause, int32_t rank) {
+  return {.what = "the job fails", .cause = cause, .first_ranks = {rank}};
+}
+
+const std::vector<Kind>& Kinds() {
+  static const auto& kinds = *new std::vector<Kind>{
+      {"kill", "", Lost("RankKilled"), BothLost()},
+      {"exit", "", Lost("RankExited"), BothLost()},
+      {"xid:79", "", Lost("DeviceFailed"), BothLost()},
+      {"oom",
+       "",
+       Fails("OutOfMemory", kHit),
+       Fails("OutOfMemory", kHitThen),
+       absl::ZeroDuration(),
+       "",
+       {},
+       {"trains on, a checkpoint is not written"}},
+      {"stop", "", Lost("RankHung"), BothLost(), absl::Seconds(5), "5 s of standing still"},
+      {"hang",
+       "",
+       Lost("RankHung"),
+       BothLost(),
+       absl::Seconds(5),
+       "5 s of standing still",
+       {},
+       {"trains on, a checkpoint is not written"}},
+      {"stop", "1s", {.what = "trains on"}, KilledLost(), absl::Seconds(1), "1 s"},
+      {"hang", "1s", {.what = "trains on"}, KilledLost(), absl::Seconds(1), "1 s"},
+      {"partition",
+       "4s",
+       Lost("NodeLost", 2, kDropped),
+       BothLost(),
+       absl::Seconds(2),
+       "2 s of silence",
+       {"--heartbeat-interval", "250ms", "--heartbeat-timeout", "2s"}},
+  };
+  return kinds;
+}
+
+Row ARow(const Kind& kind, const std::string& phase) {
+  Row row{.section = "Faults on demand", .fault = kind.fault, .phase = phase, .job = AJob()};
+  if (*kind.duration != '\0') row.fault += std::string(" for ") + kind.duration;
+  row.coordinator_flags = kind.coordinator_flags;
+  row.timeout = kind.timeout;
+  row.timeout_name = kind.timeout_name;
+  row.expected = kind.hit;
+  return row;
+}
+
+// Where it is at the time, in a phase of a step, and while training goes on from another loss:
+// before it is known from where, and where state is about to move.
+void AddRows(const Kind& kind, std::vector<Row>& rows) {
+  Row at_once = ARow(kind, "");
+  at_once.injections = {{.rank = kHit, .fault = kind.fault, .duration = kind.duration}};
+  rows.push_back(std::move(at_once));
+  for (const std::string phase : kPhases) {
+    Row row = ARow(kind, phase);
+    if (phase == "checkpoint") {
+      row.job.checkpoint = "every: 10";
+      if (kind.writes_on.what != "") row.expected = kind.writes_on;
+      row.patience = absl::Minutes(5);  // of a rank for the last one
+    }
+    row.injections = {{kHit, kind.fault, phase, kAtStep, kind.duration}};
+    rows.push_back(std::move(row));
+  }
+  for (const bool moving : {false, true}) {
+    Row row = ARow(kind, moving ? "recovery, as state moves" : "recovery");
+    row.injections = {{kHitThen, kind.fault, "recovery", moving ? 1 : 0, kind.duration}};
+    if (row.fault == "hang") {  // before an epoch's first step nobody knows how long work takes
+      row.timeout = absl::Seconds(30);
+      row.timeout_name = "30 s of standing still";
+    }
+    row.act = [](Scene& scene) { scene.Signal({kKilled}, SIGKILL); };
+    row.expected = kind.recovering;
+    rows.push_back(std::move(row));
+  }
+}
+
+}  // namespace
+
+std::vector<Row> RowsOfPlaces() {
+  std::vector<Row> rows;
+  for (const Kind& kind : Kinds()) AddRows(kind, rows);
+  const Kind nan{"nan", "", {.what = "1 step skipped"}, {}};
+  const Kind slow{"slow:3", "1s", {.what = "trains on"}, {}};
+  rows.push_back(ARow(nan, "record"));
+  rows.back().injections = {{kHit, "nan", "record", kAtStep}};
+  rows.push_back(ARow(slow, ""));
+  rows.back().injections = {{.rank = kHit, .fault = "slow:3", .duration = "1s"}};
+  return rows;
+}
+
+}  // namespace phalanx::e2e

@@ -1,0 +1,280 @@
+// What is done to processes, nodes and links from outside.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/matrix/harm.h"
+#include "tests/e2e/matrix/row.h"
+
+namespace phalanx::e2e {
+namespace {
+
+constexpr int64_t kLong = 600;       // for a node that is away for seconds
+constexpr int64_t kVeryLong = 2000;  // for who comes back
+constexpr char kDropped[] = "drop-replica: language dp 3 -> 2";
+constexpr char kShrunk[] = "shrink: language tp 2 -> 1 in replica 1";
+
+const std::vector<std::string>& Impatient() {
+  static const auto& flags =
+      *new std::vector<std::string>{"--heartbeat-interval", "250ms", "--heartbeat-timeout", "2s"};
+  return flags;
+}
+
+JobOptions Steps(int64_t steps, const std::string& recovery = "{rejoin: manual}") {
+  JobOptions job = AJob();
+  job.steps = steps;
+  job.recovery = recovery;
+  return job;
+}
+
+JobOptions WithCheckpoints(JobOptions job) {
+  job.checkpoint = "every: 5";
+  return job;
+}
+
+JobOptions LaidOut(const std::string& language, const std::string& recovery) {
+  JobOptions job = AJob();
+  job.language = language;
+  job.recovery = recovery;
+  return job;
+}
+
+Outcome Lost(const std::string& what, const std::string& cause, std::vector<int32_t> first) {
+  return {.what = what, .cause = cause, .first_ranks = std::move(first), .redone = 1};
+}
+
+Outcome TrainsOn() { return {.what = "trains on"}; }
+Outcome Fails(const std::string& cause, int32_t rank) {
+  return {.what = "the job fails", .cause = cause, .first_ranks = {rank}};
+}
+
+void AddRanks(std::vector<Row>& rows) {
+  const auto add = [&rows](Row row) {
+    row.section = "Ranks";
+    rows.push_back(std::move(row));
+  };
+  add({.fault = "the rank that writes metrics is killed",
+       .job = AJob(),
+       .act = Kills({0}),
+       .expected = Lost("shrink: language tp 2 -> 1 in replica 0", "RankKilled", {0})});
+  add({.fault = "two ranks at once",
+       .job = AJob(),
+       .act = Kills({1, 4}),
+       .expected = Lost("shrink: language tp 2 -> 1 in replicas 0, 2", "RankKilled", {1, 4})});
+  add({.fault = "both ranks of a replica at once",
+       .job = AJob(),
+       .act = Kills({4, 5}),
+       .expected = Lost(kDropped, "RankKilled", {4, 5})});
+  add({.fault = "the only rank that saw the decision is killed",
+       .job = AJob(),
+       .injections = {{3, "hang", "record", kAtStep, "3s"}},
+       .act = KillsWhoAloneDecided(3, 6),
+       .expected = Lost(kShrunk, "RankKilled", {3}),
+       .timeout = absl::Seconds(3),
+       .timeout_name = "3 s in which it was held"});
+  add({.fault = "a rank is killed, two others one after the other while that is made up for",
+       .job = LaidOut("ranks: 6", "{state_copies: 3, rejoin: manual}"),
+       .injections = {{3, "kill", "recovery"}, {0, "kill", "recovery", 1}},
+       .act = Kills({1}),
+       .expected = Lost("drop-replica: language dp 6 -> 3", "RankKilled", {1})});
+  add({.fault = "a rank is killed while another is stopped, which goes on when it is left out",
+       .job = AJob(),
+       .act = PausesRankAndKills(4, 3),
+       .expected = Lost("shrink: language tp 2 -> 1 in replicas 1, 2", "RankKilled", {3}),
+       .timeout = absl::Seconds(5),
+       .timeout_name = "5 s without a word of the other"});
+  add({.fault = "a rank is killed and comes back",
+       .job = Steps(kVeryLong, ""),
+       .act =
+           [](Scene& scene) {
+             Kills({3})(scene);
+             AwaitsReturn()(scene);
+           },
+       .expected = Lost("shrink: language tp 2 -> 1 in replica 1; then rank 3 came back: "
+                        "language tp 1 -> 2 in replica 1",
+                        "RankKilled", {3})});
+  add({.fault = "a device fails, and its rank could come back",
+       .job = Steps(kLong, ""),
+       .injections = {{3, "xid:79"}},
+       .expected = Lost(kShrunk, "DeviceFailed", {3})});
+}
+
+// There is one to go back to.
+Harm BehindACheckpoint(Harm harm) {
+  return [harm = std::move(harm)](Scene& scene) {
+    scene.AwaitEvent("CheckpointPublished");
+    harm(scene);
+  };
+}
+
+void AddHomes(std::vector<Row>& rows) {
+  const auto add = [&rows](Row row) {
+    row.section = "Homes of state";
+    rows.push_back(std::move(row));
+  };
+  constexpr char kNarrow[] =
+      "shrink, restart: language tp 2 -> 1 in replicas 0, 1; back to the "
+      "checkpoint";
+  add({.fault = "both homes of a segment at once, with checkpoints",
+       .job = WithCheckpoints(AJob()),
+       .act = BehindACheckpoint(Kills({1, 3})),
+       .expected = {kNarrow, "RankKilled", {1, 3}, 20}});
+  add({.fault = "both homes of a segment at once, without checkpoints",
+       .job = AJob(),
+       .act = Kills({1, 3}),
+       .expected = Fails("StateLost", -1)});
+  add({.fault = "both replicas' ranks of a segment at once, with copies in host memory",
+       .job = Steps(kSteps, "{state_home: host, rejoin: manual}"),
+       .act = Kills({1, 3}),
+       .expected = {
+           "shrink: language tp 2 -> 1 in replicas 0, 1; back to the copies in host memory",
+           "RankKilled",
+           {1, 3},
+           2}});
+  add({.fault = "the last replica of a stage, with copies in host memory",
+       .job = LaidOut("ranks: 2, pp: 2", "{ladder: [wait]}"),
+       .act = Kills({1}),
+       .expected = {
+           "wait: back to the copies in host memory; rank 1 came back", "RankKilled", {1}, 2}});
+  add({.fault = "all ranks at once, of stages that are there once",
+       .job = LaidOut("ranks: 2, pp: 2", "{}"),
+       .act = Kills({0, 1}),
+       .expected = {"wait: back to the copies in host memory; ranks 0, 1 came back",
+                    "RankKilled",
+                    {0, 1},
+                    2}});
+  add({.fault = "a rank is killed, and the ladder is [spare]",
+       .job = LaidOut("ranks: 6, tp: 2", kNoRecovery),
+       .act = Kills({3}),
+       .expected = Fails("RankKilled", 3)});
+  add({.fault = "a rank is killed, and the budget is spent",
+       .job = LaidOut("ranks: 6, tp: 2", "{rejoin: manual, budget: {total: 0}}"),
+       .act = Kills({3}),
+       .expected = Fails("RankKilled", 3)});
+}
+
+void AddNodes(std::vector<Row>& rows) {
+  const auto add = [&rows](Row row) {
+    row.section = "Nodes and daemons";
+    rows.push_back(std::move(row));
+  };
+  const Outcome without = Lost(kDropped, "NodeLost", {4});
+  add({.fault = "all processes of a node are killed",
+       .job = AJob(),
+       .act = KillsNode("there"),
+       .expected = without});
+  add({.fault = "a node falls silent",
+       .job = AJob(),
+       .coordinator_flags = Impatient(),
+       .act = Silences("there"),
+       .expected = without,
+       .timeout = absl::Seconds(2),
+       .timeout_name = "2 s of silence"});
+  add({.fault = "kill -9 of a daemon",
+       .job = AJob(),
+       .act = KillsDaemons({"there"}),
+       .expected = without});
+  add({.fault = "kill -9 of a daemon, which is started again",
+       .job = Steps(kVeryLong, ""),
+       .act = RestartsDaemon("there"),
+       .expected = Lost("drop-replica: language dp 3 -> 2; then ranks 4, 5 came back: "
+                        "language dp 2 -> 3",
+                        "NodeLost", {4})});
+  add({.fault = "kill -9 of a daemon while the loss of one of its ranks is made up for",
+       .job = AJob(),
+       .injections = {{0, "hang", "recovery", 0, "1s"}},
+       .act = KillsAndThen(3, KillsDaemons({"middle"})),
+       .expected = Lost(kDropped, "RankKilled", {3}),
+       .timeout = absl::Seconds(1),
+       .timeout_name = "1 s in which a rank was held"});
+  add({.fault = "kill -9 of two daemons at once, with checkpoints",
+       .job = WithCheckpoints(AJob()),
+       .act = BehindACheckpoint(KillsDaemons({"middle", "there"})),
+       .expected = {"drop-replica, restart: language dp 3 -> 1; back to the checkpoint",
+                    "NodeLost",
+                    {2, 4},
+                    20}});
+  add({.fault = "SIGSTOP of a daemon, SIGCONT after 2 s",
+       .job = Steps(kLong),
+       .act = PausesDaemon("there", absl::Seconds(2)),
+       .expected = TrainsOn()});
+  add({.fault = "SIGSTOP of a daemon, SIGCONT when its ranks are left out",
+       .job = Steps(kLong),
+       .coordinator_flags = Impatient(),
+       .act = PausesDaemonUntilLeftOut("there", {4, 5}),
+       .expected = without,
+       .timeout = absl::Seconds(2),
+       .timeout_name = "2 s of silence"});
+  add({.fault = "SIGSTOP of a daemon and its ranks, SIGCONT when they are left out",
+       .job = Steps(kLong),
+       .coordinator_flags = Impatient(),
+       .act = PausesNodeUntilLeftOut("there", {4, 5}),
+       .expected = without,
+       .timeout = absl::Seconds(2),
+       .timeout_name = "2 s of silence"});
+  add({.fault = "a partition that heals",
+       .job = Steps(kVeryLong, ""),
+       .coordinator_flags = Impatient(),
+       .injections = {{4, "partition", "", kAtStep, "4s"}},
+       .act = AwaitsReturn(),
+       .expected = Lost("drop-replica: language dp 3 -> 2; then ranks 4, 5 came back: "
+                        "language dp 2 -> 3",
+                        "NodeLost", {4}),
+       .timeout = absl::Seconds(2),
+       .timeout_name = "2 s of silence"});
+}
+
+void AddCoordinator(std::vector<Row>& rows) {
+  const auto add = [&rows](Row row) {
+    row.section = "The coordinator";
+    rows.push_back(std::move(row));
+  };
+  constexpr char kNarrow[] = "shrink: language tp 2 -> 1 in replica 2";
+  add({.fault = "kill -9 of the coordinator",
+       .job = Steps(kLong),
+       .act = KillsCoordinator(),
+       .expected = TrainsOn()});
+  for (const bool moving : {false, true}) {
+    add({.fault = "kill -9 of the coordinator",
+         .phase = moving ? "recovery, as state moves" : "recovery",
+         .job = AJob(),
+         .injections = {{4, "hang", "recovery", moving ? 1 : 0, "1s"}},
+         .act = KillsAndThen(5, KillsCoordinator()),
+         .expected = Lost(kNarrow, "RankKilled", {5}),
+         .timeout = absl::Seconds(1),
+         .timeout_name = "1 s in which a rank was held"});
+  }
+  add({.fault = "kill -9 of the coordinator and of a rank at once",
+       .job = AJob(),
+       .act =
+           [](Scene& scene) {
+             Kills({5})(scene);
+             KillsCoordinator()(scene);
+           },
+       .expected = Lost(kNarrow, "RankKilled", {5})});
+  add({.fault = "SIGSTOP of the coordinator, SIGCONT after 4 s",
+       .job = Steps(kLong),
+       .coordinator_flags = Impatient(),
+       .act = PausesCoordinator(absl::Seconds(4)),
+       .expected = TrainsOn()});
+  add({.fault = "SIGSTOP of the coordinator, SIGCONT after 4 s, and a rank is killed meanwhile",
+       .job = AJob(),
+       .coordinator_flags = Impatient(),
+       .act = PausesCoordinatorAndKills(absl::Seconds(4), 3),
+       .expected = Lost(kShrunk, "RankKilled", {3}),
+       .timeout = absl::Seconds(4),
+       .timeout_name = "4 s without a coordinator"});
+}
+
+}  // namespace
+
+std::vector<Row> RowsOfProcesses() {
+  std::vector<Row> rows;
+  AddRanks(rows);
+  AddHomes(rows);
+  AddNodes(rows);
+  AddCoordinator(rows);
+  return rows;
+}
+
+}  // namespace phalanx::e2e

@@ -1,0 +1,251 @@
+#include "tests/e2e/matrix/trial.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "core/plan/layout_change.h"
+#include "tests/e2e/matrix/scene.h"
+
+namespace phalanx::e2e {
+namespace {
+
+// On a machine that does much else.
+constexpr absl::Duration kSlack = absl::Seconds(15);
+
+absl::Time TimeOf(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+std::string RanksText(const google::protobuf::RepeatedField<int32_t>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
+std::string ChangesText(const v1::Incident& incident) {
+  std::vector<plan::LayoutChange> changes;
+  for (const v1::Incident::LayoutChange& change : incident.changes())
+    changes.push_back({change.module(), change.replica(), change.from(), change.to()});
+  return absl::StrJoin(plan::ToWords(changes), ", ");
+}
+
+// What became of one incident, the rung of the ladder first.
+std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& events) {
+  const std::string changes = ChangesText(incident);
+  if (incident.kind() == v1::Incident::RETURN)
+    return absl::StrCat(RanksText(incident.returned()), " came back: ", changes);
+  std::vector<std::string> rungs, parts;
+  const auto happened = [&](absl::string_view type) {
+    return std::any_of(events.begin(), events.end(), [&](const v1::JobEvent& event) {
+      return event.type() == type && event.epoch() >= incident.from_epoch() &&
+             event.epoch() <= incident.to_epoch();
+    });
+  };
+  for (const v1::Incident::LayoutChange& change : incident.changes()) {
+    // A replica that takes part no more, or again, is in its number.
+    if (change.replica() >= 0 && (change.from() == 0 || change.to() == 0)) continue;
+    const std::string rung = change.replica() < 0 ? "drop-replica" : "shrink";
+    if (std::find(rungs.begin(), rungs.end(), rung) == rungs.end()) rungs.push_back(rung);
+  }
+  if (happened("Waiting")) rungs.push_back("wait");
+  if (happened("StateLost") && !happened("WentBack")) rungs.push_back("restart");
+  if (!changes.empty()) parts.push_back(changes);
+  if (happened("WentBack")) parts.push_back("back to the copies in host memory");
+  if (happened("StateLost") && !happened("WentBack")) parts.push_back("back to the checkpoint");
+  if (!incident.returned().empty())
+    parts.push_back(absl::StrCat(RanksText(incident.returned()), " came back"));
+  return absl::StrCat(absl::StrJoin(rungs, ", "), rungs.empty() ? "" : ": ",
+                      absl::StrJoin(parts, "; "));
+}
+
+std::string WhatHappened(const v1::JobStatus& ended, const std::vector<v1::Incident>& incidents,
+                         const std::vector<v1::JobEvent>& events,
+                         const std::vector<Metric>& metrics) {
+  if (ended.phase() == v1::JOB_PHASE_FAILED) return "the job fails";
+  std::vector<std::string> parts;
+  for (const v1::Incident& incident : incidents) parts.push_back(Told(incident, events));
+  const auto skipped = std::count_if(metrics.begin(), metrics.end(),
+                                     [](const Metric& metric) { return metric.skipped; });
+  if (skipped > 0)
+    parts.push_back(absl::StrCat(skipped, skipped == 1 ? " step" : " steps", " skipped"));
+  // The last step has one, too.
+  const bool missing =
+      ended.has_last_checkpoint() && ended.last_checkpoint().step() < ended.steps();
+  const bool failed = std::any_of(events.begin(), events.end(), [](const v1::JobEvent& event) {
+    return event.type() == "CheckpointFailed";
+  });
+  if (parts.empty() && (missing || failed)) return "trains on, a checkpoint is not written";
+  return parts.empty() ? "trains on" : absl::StrJoin(parts, "; then ");
+}
+
+Outcome OutcomeOf(const v1::JobStatus& ended, const std::vector<v1::Incident>& incidents,
+                  const std::vector<v1::JobEvent>& events, const std::vector<Metric>& metrics) {
+  Outcome outcome{.what = WhatHappened(ended, incidents, events, metrics)};
+  const auto loss = std::find_if(incidents.begin(), incidents.end(), [](const v1::Incident& i) {
+    return i.kind() == v1::Incident::LOSS;
+  });
+  const bool failed = ended.phase() == v1::JOB_PHASE_FAILED;
+  if (!failed && loss == incidents.end()) return outcome;
+  const v1::FailureCause& cause = failed ? ended.failure() : loss->cause();
+  outcome.cause = cause.cause();
+  outcome.first_ranks = {cause.rank()};
+  if (!failed) outcome.redone = loss->steps_redone();
+  return outcome;
+}
+
+std::optional<absl::Duration> BackAfter(const Scene& scene,
+                                        const std::vector<v1::Incident>& incidents,
+                                        const std::vector<v1::JobEvent>& events) {
+  absl::Time hit = scene.hit().value_or(absl::InfiniteFuture());
+  for (const v1::JobEvent& event : events)
+    if (event.type() == "FaultReached") hit = std::min(hit, TimeOf(event.time()));
+  for (const v1::Incident& incident : incidents) {
+    if (incident.kind() != v1::Incident::LOSS) continue;
+    hit = std::min(hit, TimeOf(incident.detected()));
+    for (const v1::Incident::Phase& phase : incident.phases()) {
+      if (phase.name() == "resumed" && phase.has_end())
+        return TimeOf(incident.detected()) + absl::Microseconds(phase.end()) - hit;
+    }
+  }
+  return std::nullopt;
+}
+
+// A node that is cut off cannot say so.
+bool WaitedInVain(const Row& row, const std::vector<v1::JobEvent>& events) {
+  const auto waited =
+      std::count_if(row.injections.begin(), row.injections.end(),
+                    [](const Injection& i) { return i.waits() && i.fault != "partition"; });
+  const auto reached = std::count_if(events.begin(), events.end(), [](const v1::JobEvent& event) {
+    return event.type() == "FaultReached";
+  });
+  return reached < waited;
+}
+
+// What is found and not expected, a line each.
+std::string Differences(const Row& row, const Verdict& verdict) {
+  const Outcome &expected = row.expected, &found = verdict.found;
+  std::vector<std::string> lines;
+  const auto compare = [&lines](const char* what, const std::string& a, const std::string& b) {
+    if (a != b) lines.push_back(absl::StrCat(what, ": expected \"", a, "\", found \"", b, "\""));
+  };
+  compare("what happened", expected.what, found.what);
+  compare("cause", expected.cause, found.cause);
+  const bool one_of = std::includes(expected.first_ranks.begin(), expected.first_ranks.end(),
+                                    found.first_ranks.begin(), found.first_ranks.end()) &&
+                      expected.first_ranks.empty() == found.first_ranks.empty();
+  if (!one_of) {
+    compare("first rank", absl::StrJoin(expected.first_ranks, " or "),
+            absl::StrJoin(found.first_ranks, ", "));
+  }
+  if (found.redone > expected.redone)
+    lines.push_back(absl::StrCat("steps begun again: expected at most ", expected.redone,
+                                 ", found ", found.redone));
+  if (verdict.back.has_value() && *verdict.back > row.timeout + kSlack)
+    lines.push_back(absl::StrCat("back after: expected at most ",
+                                 absl::FormatDuration(row.timeout + kSlack), ", found ",
+                                 absl::FormatDuration(*verdict.back)));
+  return absl::StrJoin(lines, "\n");
+}
+
+// Cluster::AwaitEnd gives up after support::kPatience.
+v1::JobStatus AwaitEnd(Cluster& cluster, int64_t job, absl::Duration patience) {
+  const absl::Time deadline = absl::Now() + patience;
+  while (true) {
+    try {
+      return cluster.AwaitEnd(job);
+    } catch (const std::exception&) {
+      if (absl::Now() >= deadline) throw;
+    }
+  }
+}
+
+// A run that was not hit has what a run that was has, but not for ever where it skips a step.
+std::vector<Metric> UpToSkipped(const std::vector<Metric>& metrics) {
+  const auto skipped = std::find_if(metrics.begin(), metrics.end(),
+                                    [](const Metric& metric) { return metric.skipped; });
+  return {metrics.begin(), skipped};
+}
+
+}  // namespace
+
+const std::vector<Metric>& Trials::Whole(const JobOptions& job) {
+  const std::pair<std::string, int64_t> key(job.language, job.steps);
+  if (const auto known = whole_.find(key); known != whole_.end()) return known->second;
+  Row row{.job = job};
+  row.job.name = row.job.output = absl::StrCat("whole-", ++folders_);
+  row.job.checkpoint.clear();
+  Scene scene(data_, row);
+  const v1::JobStatus ended = scene.cluster().AwaitEnd(scene.job());
+  support::Require(ended.phase() == v1::JOB_PHASE_SUCCEEDED,
+                   absl::StrCat("without a fault: ", ended.reason()));
+  return whole_[key] = MetricsOf(data_, row.job.output);
+}
+
+std::string Trials::CurveFault(const Row& row, const std::vector<Metric>& hit) {
+  if (std::string fault = StepsFault(hit, row.job.steps); !fault.empty()) return fault;
+  const std::vector<Metric> alike = UpToSkipped(hit);
+  std::vector<Metric> whole = Whole(row.job);
+  whole.resize(std::min(whole.size(), alike.size()));
+  return CurvesFault(alike, whole, static_cast<int64_t>(alike.size()));
+}
+
+void Trials::Run(const Row& row, Verdict& verdict) {
+  Whole(row.job);
+  Row one = row;
+  one.job.name = one.job.output = absl::StrCat("hit-", ++folders_);
+  if (!one.job.checkpoint.empty())
+    one.job.checkpoint =
+        absl::StrCat("{directory: ", one.job.output, "-checkpoints, ", one.job.checkpoint, "}");
+  Scene scene(data_, one);
+  try {
+    for (const Injection& injection : row.injections) scene.Inject(injection);
+    if (row.act != nullptr) row.act(scene);
+    Cluster& cluster = scene.cluster();
+    const v1::JobStatus ended = AwaitEnd(cluster, scene.job(), row.patience);
+    const std::vector<v1::Incident> incidents = cluster.Incidents(scene.job());
+    const std::vector<v1::JobEvent> events = cluster.Events(scene.job());
+    const std::vector<Metric> metrics = MetricsOf(data_, one.job.output);
+    verdict.found = OutcomeOf(ended, incidents, events, metrics);
+    verdict.back = BackAfter(scene, incidents, events);
+    verdict.wrong = Differences(row, verdict);
+    if (ended.phase() == v1::JOB_PHASE_SUCCEEDED) {
+      if (const std::string fault = CurveFault(one, metrics); !fault.empty())
+        absl::StrAppend(&verdict.wrong, verdict.wrong.empty() ? "" : "\n", "curve: ", fault);
+    }
+    if (WaitedInVain(row, events))
+      absl::StrAppend(&verdict.wrong, "\nits fault did not come about");
+    for (const v1::Incident& incident : incidents)
+      absl::StrAppend(&verdict.logs, incident.summary(), "\n");
+    if (!ended.reason().empty()) absl::StrAppend(&verdict.logs, ended.reason(), "\n");
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    verdict.wrong = text.substr(0, text.find('\n'));
+  }
+  absl::StrAppend(&verdict.logs, scene.cluster().CoordinatorLog(), scene.cluster().WorkerLog());
+}
+
+Verdict Trials::Try(const Row& row) {
+  Verdict verdict;
+  try {
+    Run(row, verdict);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    verdict.wrong = text.substr(0, text.find('\n'));
+    verdict.logs = text;
+  }
+  return verdict;
+}
+
+std::string BackText(const Row& row, const Verdict& verdict) {
+  if (!verdict.back.has_value()) return "";
+  const absl::Duration rest = *verdict.back - row.timeout;
+  std::string text = "< 15 s";
+  for (const int seconds : {5, 1})
+    if (rest < absl::Seconds(seconds)) text = absl::StrCat("< ", seconds, " s");
+  return row.timeout_name.empty() ? text : absl::StrCat(row.timeout_name, ", then ", text);
+}
+
+}  // namespace phalanx::e2e
