@@ -54,7 +54,7 @@ class HostCopyPair {
 
  private:
   struct Unmap {
-    size_t bytes = 0;
+    size_t bytes;
     void operator()(std::byte* memory) const;
   };
   using Memory = std::unique_ptr<std::byte, Unmap>;
