@@ -176,4 +176,13 @@ absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& p
   });
 }
 
+absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
+                          train::TrainingState& state) {
+  return model::CallTorch("taking what does not train", [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(auto filled, StateToFill(plan, rank, checkpoint, state.options()));
+    FillFrom({}, {}, *filled);
+    return state.TakeOver(plan, *filled);
+  });
+}
+
 }  // namespace phalanx::checkpoint

@@ -73,5 +73,9 @@ class HostCopyPair {
 // of the step, or one of another plan or size; those of ReadManifestOf and Load.
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
                      const std::string& checkpoint, train::TrainingState& state);
+// Adds what does not train of a rank of `plan` of which there is no copy: all of it, where nothing
+// that it has trains. Errors: those of ReadManifestOf and Load.
+absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
+                          train::TrainingState& state);
 
 }  // namespace phalanx::checkpoint

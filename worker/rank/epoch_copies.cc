@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -126,10 +127,18 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   kept_.training = nullptr;  // two of them may not fit
   kept_.plan = nullptr;
   auto training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
+  const std::string& began_with = order_.assign().checkpoint().path();
+  std::set<int32_t> copied;
   for (const checkpoint::HostCopyPair& pair : copies) {
     if (pair.epoch().value != source.epoch()) continue;
-    RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
-        pair, start_.decision.step, before, order_.assign().checkpoint().path(), *training))));
+    copied.insert(pair.rank().value);
+    RETURN_IF_ERROR(OfCheckpoint(
+        OfCopies(checkpoint::AddCopy(pair, start_.decision.step, before, began_with, *training))));
+  }
+  for (const int32_t rank : RanksToTake(plan_, Rank{order_.rank()})) {
+    if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
+    RETURN_IF_ERROR(OfCheckpoint(
+        OfCopies(checkpoint::AddUntrained(before, Rank{rank}, began_with, *training))));
   }
   training->Adopt(start_);
   kept_.training = std::move(training);

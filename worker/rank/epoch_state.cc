@@ -38,8 +38,8 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
     } else if (!held || !kept_.training->MayGoOn(start_)) {
       if (held) {
         spdlog::warn("job={} epoch={} rank={} keeps state of step {}, and brings none to step {}",
-                     order_.assign().job(), epoch(), order_.rank(),
-                     kept_.training->decided().step, start_.decision.step);
+                     order_.assign().job(), epoch(), order_.rank(), kept_.training->decided().step,
+                     start_.decision.step);
       }
       GiveMemoryBack();
       kept_.training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);

@@ -1,9 +1,10 @@
 // phalanx-bench-faults: what faults cost, and whether anything is lost, with the real processes.
 //
 //   phalanx-bench-faults ranks [TRIES]          kill -9 of a rank, until a watcher has read
-//   "Failed" phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream
-//   of submits, while
-//                                               a job trains
+//   "Failed"
+//   phalanx-bench-faults recoveries [TRIES]     kill -9 of a rank of a job that goes on
+//   phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream of
+//   submits, while a job trains
 //
 // Each prints one line of JSON and exits with 0 if what must hold held, else with 1.
 #include <grpcpp/grpcpp.h>
@@ -24,6 +25,7 @@
 #include "core/base/mutex.h"
 #include "core/base/prng.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/faults/recoveries.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
 #include "tests/support/process.h"
@@ -78,8 +80,10 @@ bool KillRanks(int64_t tries) {
   std::vector<double> milliseconds;
   int64_t wrong = 0;
   for (int64_t i = 0; i < tries; ++i) {
-    const v1::JobStatus job = cluster.Submit(Document(
-        data, {.steps = kForEver, .vision = "ranks: 2", .language = "ranks: 4, tp: 2, pp: 2"}));
+    const v1::JobStatus job = cluster.Submit(Document(data, {.steps = kForEver,
+                                                             .vision = "ranks: 2",
+                                                             .language = "ranks: 4, tp: 2, pp: 2",
+                                                             .recovery = kNoRecovery}));
     Watcher watcher(cluster, job.id());
     watcher.AwaitStep(1 + static_cast<int64_t>(prng.Below(10)));
     const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job.id());
@@ -223,17 +227,24 @@ bool KillCoordinators(int64_t kills) {
 }
 
 int Usage() {
-  std::fprintf(stderr, "usage: phalanx-bench-faults ranks|coordinators [COUNT]\n");
+  std::fprintf(stderr, "usage: phalanx-bench-faults ranks|recoveries|coordinators [COUNT]\n");
   return 2;
 }
 
 int Main(int argc, char** argv) {
-  const std::string what = argc >= 2 ? argv[1] : "";
-  int64_t count = what == "ranks" ? 200 : 100;
-  if (argc > 3 || (what != "ranks" && what != "coordinators")) return Usage();
+  struct Benchmark {
+    int64_t count;
+    bool (*run)(int64_t count);
+  };
+  const std::map<std::string, Benchmark> all = {{"ranks", {200, KillRanks}},
+                                                {"recoveries", {100, KillAndReturn}},
+                                                {"coordinators", {100, KillCoordinators}}};
+  const auto chosen = all.find(argc >= 2 ? argv[1] : "");
+  if (argc > 3 || chosen == all.end()) return Usage();
+  int64_t count = chosen->second.count;
   if (argc == 3 && (!absl::SimpleAtoi(argv[2], &count) || count < 1)) return Usage();
   try {
-    return (what == "ranks" ? KillRanks(count) : KillCoordinators(count)) ? 0 : 1;
+    return chosen->second.run(count) ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

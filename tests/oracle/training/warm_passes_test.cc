@@ -67,7 +67,8 @@ TEST_F(WarmPassesTest, LossOfAReplicaAndItsReturn_NobodyWhoWasThereRunsAnything)
   EXPECT_EQ(Alone(), after);
   ASSERT_TRUE(epochs_->ReturnAll());
   epochs_->RunSteps(1);
-  EXPECT_EQ(Alone(), before);
+  after[1] = 1;  // its one shape, of whatever microbatch
+  EXPECT_EQ(Alone(), after);
   // The program only where it was run first.
   EXPECT_EQ(Programs(), (Counts{1, 0, 1, 1, 1, 1}));
 }
@@ -84,7 +85,7 @@ TEST_F(WarmPassesTest, NarrowerStage_OnlyWhoeverHasNewShapesRunsThem) {
   ASSERT_TRUE(epochs_->ReturnAll());
   epochs_->RunSteps(1);
   // It has a tensor group again, and has nobody of it run with it.
-  EXPECT_EQ(Alone()[1], before[1]);
+  EXPECT_EQ(Alone()[1], 1);
   EXPECT_EQ(Alone()[0], narrow[0]);
   ASSERT_TRUE(epochs_->Lose({Rank{1}}));
   epochs_->RunSteps(1);

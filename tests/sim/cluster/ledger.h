@@ -86,7 +86,8 @@ class Ledger {
     Epoch metrics_epoch;
     std::vector<Line> lines;  // the last ones
     Instant progress_at = absl::InfinitePast();
-    int64_t last() const { return steps.empty() ? 0 : steps.rbegin()->first; }
+    // Steps long ago are not remembered.
+    int64_t last() const { return steps.empty() ? begin : steps.rbegin()->first; }
   };
   void Begin(JobId id, Epoch epoch, const coordinator::EpochStart& start);
   static uint64_t BitsAt(const Job& job, int64_t step);

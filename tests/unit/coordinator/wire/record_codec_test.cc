@@ -232,7 +232,7 @@ TEST(RecordCodecTest, EpochFromCopies_IsReplayed) {
     const JournalRecord record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
     return *DecodeRecord(EncodeRecord(record, 7), 7);
   };
-  plan::Layout layout{.epoch = Epoch{2}};
+  plan::Layout layout{.epoch = Epoch{2}, .schedule = {.name = job::ScheduleName::k1F1B}};
   layout.modules.push_back({.state_home = job::StateHome::kHost, .state_copies = 2});
   plan::Layout next = layout;
   next.epoch = Epoch{3};

@@ -186,7 +186,8 @@ TEST(CommandTest, BeginEpoch_CarriesTheDecision) {
 
 TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {
   v1::Command command;
-  plan::Layout layout{.epoch = Epoch{1}, .data_digest = "data"};
+  plan::Layout layout{
+      .epoch = Epoch{1}, .schedule = {.name = job::ScheduleName::k1F1B}, .data_digest = "data"};
   const CopiesSource copies{.epoch = Epoch{1}, .layout = layout, .plan_digest = "plan"};
   ToProto(3, BeginEpoch{.job = JobId{7}, .epoch = Epoch{3}, .copies = copies}, &command);
   const v1::CopiesSource& sent = command.begin_epoch().copies();
@@ -199,7 +200,9 @@ TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {
 }
 
 TEST(CommandTest, WriteIncident_CarriesTheTextOfTheFile) {
-  const auto incident = std::make_shared<const Incident>(Incident{.number = 2, .lost = {3}});
+  auto incident = std::make_shared<Incident>();
+  incident->number = 2;
+  incident->lost = {3};
   v1::Command command;
   ToProto(4, WriteIncident{JobId{7}, Epoch{2}, 1, "/out", incident}, &command);
   EXPECT_EQ(command.write_incident().job(), 7);

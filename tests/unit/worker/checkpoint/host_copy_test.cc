@@ -152,7 +152,7 @@ TEST_F(HostCopyTest, UntilAllRanksHaveTheirBuffers_NothingIsCopied) {
   Run(2, train::kCopiesNotYet);
   EXPECT_THAT(Steps(), testing::ElementsAre(0, 0));
   Run(3, 0);
-  Train(4, 0);
+  Run(4, 0);
   EXPECT_THAT(Steps(), testing::UnorderedElementsAre(0, 3));
 }
 

@@ -174,10 +174,13 @@ TEST(HostLoadTest, CopiesOfAllRanks_HoldAllState_OfMirroredAndFrozenModulesToo) 
   for (int32_t rank = 0; rank < 4; ++rank) {
     auto state = train::TrainingState::CreateNowhere(Rank{rank}, {});
     const auto original = StateOf(plan, Rank{rank});
-    if (HostCopy::BytesNeeded(plan, *original) == 0) continue;
-    const HostCopyPair pair = CopyOf(plan, Rank{rank}, 4);
-    ASSERT_TRUE(AddCopy(pair, 4, plan, "", *state).ok());
-    state->Adopt(StartIn(pair));
+    if (HostCopy::BytesNeeded(plan, *original) == 0) {
+      ASSERT_TRUE(AddUntrained(plan, Rank{rank}, "", *state).ok());
+    } else {
+      const HostCopyPair pair = CopyOf(plan, Rank{rank}, 4);
+      ASSERT_TRUE(AddCopy(pair, 4, plan, "", *state).ok());
+    }
+    state->Adopt({.decision = DecisionOf(4), .counts = {.updates = 3}});
     holdings[Rank{rank}] = state->HoldingsNow();
   }
   EXPECT_THAT(holdings, Not(IsEmpty()));
