@@ -64,18 +64,20 @@ FieldRow RunField(const Workload& workload, Policy policy, double failed, double
 
   FieldRow row{.policy = policy, .failed = failed, .out = cluster.FailedShare()};
   double seconds = 0;
-  int64_t changes = 0;
-  const std::vector<JobTally> tallies = cluster.Tallies();
-  for (const JobTally& job : tallies) {
+  int64_t ranks = 0, changes = 0;
+  for (const JobTally& job : cluster.Tallies()) {
+    ranks += job.ranks;
     seconds += job.ranks * job.seconds;
     row.work_lost += job.ranks * job.work_lost;
     row.step_lost += job.ranks * job.step_lost;
     row.broken_off += job.ranks * job.broken_off;
     changes += job.changes;
+    row.changes_a_day = std::max(row.changes_a_day, static_cast<double>(job.changes) / days);
     if (row.trouble.empty()) row.trouble = job.ended;
   }
-  for (double* share : {&row.work_lost, &row.step_lost, &row.broken_off}) *share /= seconds;
-  row.changes_a_day = static_cast<double>(tallies.front().changes) / days;
+  const double whole = static_cast<double>(ranks) * days * 24 * 60 * 60;
+  for (double* share : {&row.work_lost, &row.step_lost, &row.broken_off}) *share /= whole;
+  row.stood = 1 - seconds / whole;
   row.failures_a_day = static_cast<double>(cluster.failures() - failures) / days;
   row.plan_mean = MeanOf(cluster.times().planning);
   row.plan_max = MostOf(cluster.times().planning);

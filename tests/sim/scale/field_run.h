@@ -18,7 +18,8 @@ struct FieldRow {
   double work_lost = 0;                // if samples could be cut at will
   double step_lost = 0;                // of the simulated steps
   double broken_off = 0;               // in steps that were done again
-  double changes_a_day = 0;            // epochs of the largest job
+  double stood = 0;                    // in which jobs did not train
+  double changes_a_day = 0;            // epochs of the job that has most
   double failures_a_day = 0;           // of all devices
   double plan_mean = 0, plan_max = 0;  // seconds of the wall clock for the plan of a change
   double machine_a_change = 0;         // of the machine

@@ -249,8 +249,9 @@ void LightCluster::Enter(Job& job, const coordinator::Assign& order) {
   job.assigned = order.epoch;
   job.layout = order.layout;
   job.works = WorkOf(*order.layout, job.devices.size());
-  if (!std::exchange(job.trains, false)) return;
+  if (!job.trains) return;
   Tally(job);
+  job.trains = false;
   job.tally.broken_off += absl::ToDoubleSeconds(timeline_.now() - job.step_since);
 }
 

@@ -13,6 +13,7 @@
 namespace phalanx::scale {
 namespace {
 
+constexpr double kStoodMax = 1e-6;  // recoveries take no time
 const std::vector<double> kShares = {0.0005, 0.001, 0.002, 0.004};
 
 // What the paper's figures come to at a share, in percent: replicas without their failed devices
@@ -86,7 +87,9 @@ void AddPolicies(Page* page) {
       "beyond its nodes, which is not in the costs.\n\n"
       "Two figures for each: *work*, what is lost of what replicas can do, each as fast as its "
       "slowest stage, if samples could be cut at will; *step*, what is lost with the simulated "
-      "step, in which the global batch stays and every replica has whole samples.\n");
+      "step, in which the global batch stays and every replica has whole samples. With few samples "
+      "that rounds much; where replicas are left out it also fills the pipelines of the others "
+      "better, so that the step may lose less than the work.\n");
 }
 
 void AddStatic(const ReportOptions& options, const Workload& workload, Page* page) {
@@ -133,7 +136,8 @@ std::string AddField(const ReportOptions& options, const Workload& workload, Pag
       " failures a device-day (419 in 54 days of 16,384), which keeps 0.15 % out; the shares below "
       "are less and more of the same. Means over all jobs, in percent. Recoveries take no time "
       "here, for what they take at this size is not known: *a second each* is what the changes of "
-      "the largest job would cost if each took a second. A step that a change breaks off is done "
+      "the job that has most would cost if each took a second. A step that a change breaks off is "
+      "done "
       "again, which is *broken off*.\n"));
   page->Head({"failed", "policy", "out in the end", "failures a day", "changes a day", "work lost",
               "step lost", "broken off", "a second each"});
@@ -142,11 +146,15 @@ std::string AddField(const ReportOptions& options, const Workload& workload, Pag
     for (const Policy policy : PoliciesInForce()) {
       const FieldRow row = RunField(workload, policy, failed, options.days, options.seed);
       page->Row({Percent(failed), NameOf(policy), Percent(row.out),
-                 absl::StrFormat("%.0f", row.failures_a_day),
-                 absl::StrFormat("%.0f", row.changes_a_day), Percent(row.work_lost),
+                 absl::StrFormat("%.1f", row.failures_a_day),
+                 absl::StrFormat("%.1f", row.changes_a_day), Percent(row.work_lost),
                  Percent(row.step_lost), Percent(row.broken_off),
                  Percent(row.changes_a_day / (24 * 60 * 60))});
       if (trouble.empty()) trouble = row.trouble;
+      if (trouble.empty() && row.stood > kStoodMax) {
+        trouble = absl::StrCat("under ", NameOf(policy), " jobs stood still for ",
+                               Percent(row.stood), " % of the time");
+      }
     }
   }
   page->Add("");

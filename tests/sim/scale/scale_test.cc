@@ -24,9 +24,10 @@ TEST(LoseAtRandom, PoliciesOrderAsTheyShould) {
   EXPECT_LT(parity.work_lost, dropped.work_lost);
   EXPECT_LT(spares.work_lost, dropped.work_lost);
   EXPECT_NEAR(own.replicas, workload.dp, kRounding);
+  // Few samples are rounded, and fill a pipeline better if there are more for each replica.
   for (const StaticRow& row : rows) {
     EXPECT_GE(row.step_lost[1], 0);
-    EXPECT_GE(row.step_lost[0] + kRounding, row.step_lost[1]) << "more samples round less";
+    EXPECT_NEAR(row.step_lost[1], row.work_lost, 0.01);
   }
 }
 
@@ -65,18 +66,23 @@ TEST(LightCluster, WhatFailsComesBack) {
   EXPECT_EQ(cluster.FailedShare(), 0);
 }
 
+// 5 failures are to be expected.
 TEST(RunField, IsAFunctionOfItsSeed) {
+  constexpr double kDays = 4;
   const Workload workload = SmallWorkload();
-  const FieldRow first = RunField(workload, Policy::kOwn, 0.02, 1, 5);
-  const FieldRow again = RunField(workload, Policy::kOwn, 0.02, 1, 5);
+  const FieldRow first = RunField(workload, Policy::kOwn, 0.02, kDays, 5);
+  const FieldRow again = RunField(workload, Policy::kOwn, 0.02, kDays, 5);
   EXPECT_EQ(first.trouble, "");
   EXPECT_GT(first.changes_a_day, 0);
+  EXPECT_GT(first.failures_a_day, 0);
+  EXPECT_NEAR(first.stood, 0, kRounding) << "all of the time is tallied";
   EXPECT_EQ(first.work_lost, again.work_lost);
   EXPECT_EQ(first.step_lost, again.step_lost);
   EXPECT_EQ(first.broken_off, again.broken_off);
-  const FieldRow dropped = RunField(workload, Policy::kDropReplica, 0.02, 1, 5);
+  const FieldRow dropped = RunField(workload, Policy::kDropReplica, 0.02, kDays, 5);
   EXPECT_EQ(dropped.trouble, "");
-  EXPECT_LT(first.work_lost, dropped.work_lost);
+  EXPECT_EQ(dropped.failures_a_day, first.failures_a_day);
+  EXPECT_LT(first.work_lost, dropped.work_lost / 2);
 }
 
 }  // namespace

@@ -37,11 +37,12 @@ std::vector<std::unique_ptr<Yardstick>> Yardsticks(const Workload& workload, Pol
 StaticRow LoseAt(const Workload& workload, Policy policy, double failed,
                  std::vector<std::unique_ptr<Yardstick>>& yardsticks, int32_t draws,
                  uint64_t seed) {
-  StaticRow row{.policy = policy,
-                .failed = failed,
-                .lost = static_cast<int32_t>(std::lround(failed * workload.job_ranks())),
-                .narrowest = workload.tp,
-                .step_lost = std::vector<double>(yardsticks.size())};
+  StaticRow row{
+      .policy = policy,
+      .failed = failed,
+      .lost = std::max(1, static_cast<int32_t>(std::lround(failed * workload.job_ranks()))),
+      .narrowest = workload.tp,
+      .step_lost = std::vector<double>(yardsticks.size())};
   for (int32_t draw = 0; draw < draws; ++draw) {
     const plan::RankList lost =
         Draw(workload.job_ranks(), row.lost, Hash64(seed, 1, static_cast<uint64_t>(draw)));

@@ -65,7 +65,7 @@ Workload SmallWorkload() {
           .samples = 8,
           .architecture =
               "{family: llama, hidden_size: 8192, layers: 64, heads: 64, mlp_size: "
-              "24576, vocabulary: 128256, context: 32768}",
+              "24576, vocabulary: 128256, context: 8192}",
           .device_bytes = int64_t{189} * 1'000'000'000,
           .node_bytes = int64_t{2} << 40};
 }
