@@ -12,11 +12,11 @@ void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
   Recovery& recovery = *job.recovery;
   recovery.stage = Recovery::Stage::kWaiting;
   if (job.run->hold_deadline == absl::InfiniteFuture()) {
-    SetDeadline(job, job.run->hold_deadline, options_.hold_timeout);
+    SetDeadline(job, job.run->hold_deadline, job.state.request->hold);
     Commit(job, EventRecorded{"Waiting",
                               absl::StrCat("what is left cannot go on: ", why.message(),
                                            "; the job waits up to ",
-                                           absl::FormatDuration(options_.hold_timeout), " for ",
+                                           absl::FormatDuration(job.state.request->hold), " for ",
                                            LostText(recovery)),
                               job.state.epoch});
   }
@@ -47,7 +47,7 @@ void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
   FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
   absl::StrAppend(&cause.message, "; what is left cannot go on, and not enough came back within ",
-                  absl::FormatDuration(options_.hold_timeout));
+                  absl::FormatDuration(job.state.request->hold));
   Fail(job, std::move(cause));
 }
 

@@ -57,7 +57,8 @@ struct JobRequest {
   bool waits = false;     // for what is lost, where the rest cannot go on
   bool restarts = false;  // from a checkpoint, where state is lost
   bool rejoins = false;   // ranks that are back are taken again
-  job::Budget budget;     // of its recoveries
+  absl::Duration hold = absl::Minutes(10);  // that what is left of it keeps its devices, waiting
+  job::Budget budget;                       // of its recoveries
   int32_t priority = 0;
   int32_t world = 0;    // ranks
   int32_t devices = 0;  // to be reserved, all at once; at least world

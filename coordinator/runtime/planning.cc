@@ -87,6 +87,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .waits = Has(spec.recovery.ladder, job::Rung::kWait),
                      .restarts = Has(spec.recovery.ladder, job::Rung::kRestart),
                      .rejoins = spec.recovery.rejoin == job::Rejoin::kAuto,
+                     .hold = spec.recovery.hold,
                      .budget = spec.recovery.budget,
                      .priority = spec.priority,
                      .world = spec.World(),

@@ -43,6 +43,7 @@ class Encoder {
     summary->set_recoveries_max(request.budget.total);
     summary->set_recoveries_without_progress_max(request.budget.without_progress);
     ToProto(request.budget.window, summary->mutable_recovery_window());
+    ToProto(request.hold, summary->mutable_recovery_hold());
     summary->set_priority(request.priority);
     summary->set_world(request.world);
     summary->set_devices(request.devices);
@@ -132,6 +133,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.recovers = summary.recovers();
   request.rejoins = summary.rejoins();
   request.waits = summary.waits();
+  if (summary.has_recovery_hold()) request.hold = FromProto(summary.recovery_hold());
   request.restarts = summary.restarts();
   if (summary.has_recovery_window()) {
     request.budget = {.total = summary.recoveries_max(),

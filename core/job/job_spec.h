@@ -36,6 +36,7 @@ enum class Rung : uint8_t { kSpare, kShrink, kDropReplica, kRestart, kWait };
 enum class Widths : uint8_t { kOwn, kParity };
 enum class StateHome : uint8_t { kAuto, kMirror, kHost };
 enum class Rejoin : uint8_t { kAuto, kManual };
+enum class Standby : uint8_t { kAuto, kNone };
 
 // The shape of one module. Which fields count depends on the family; the others are 0.
 struct Architecture {
@@ -145,6 +146,8 @@ struct Recovery {
   int32_t state_copies = 2;
   int64_t state_every = 1;
   Rejoin rejoin = Rejoin::kAuto;
+  Standby standby = Standby::kAuto;
+  absl::Duration hold = absl::Minutes(10);
   Budget budget;
 };
 

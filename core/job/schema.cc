@@ -31,6 +31,7 @@ constexpr string_view kRungNames[] = {"spare", "shrink", "drop-replica", "restar
 constexpr string_view kWidthsNames[] = {"own", "parity"};
 constexpr string_view kStateHomeNames[] = {"auto", "mirror", "host"};
 constexpr string_view kRejoinNames[] = {"auto", "manual"};
+constexpr string_view kStandbyNames[] = {"auto", "none"};
 constexpr string_view kApiVersions[] = {"phalanx/v1"};
 constexpr string_view kKinds[] = {"TrainingJob"};
 constexpr string_view kProjectorNames[] = {"mlp"};
@@ -272,6 +273,12 @@ constexpr Field kRecovery[] = {
     {.name = "rejoin", .type = T::kChoice, .at = Bound<&Recovery::rejoin>, .choices = kRejoinNames,
      .acted_on = false,
      .doc = "Whether devices that are back are taken again, at a step boundary, or stay left out."},
+    {.name = "standby", .type = T::kChoice, .at = Bound<&Recovery::standby>,
+     .choices = kStandbyNames, .acted_on = false,
+     .doc = "Communicators for the loss of any one device, made beforehand. This release makes none: "
+            "either way they are made after the loss."},
+    {.name = "hold", .type = T::kDuration, .at = Bound<&Recovery::hold>, .acted_on = false,
+     .doc = "How long what is left of a job that waits keeps its devices."},
     {.name = "budget", .type = T::kMapping, .at = Bound<&Recovery::budget>, .fields = kBudget,
      .acted_on = false, .doc = "How often a job may recover before it fails."},
 };

@@ -40,10 +40,10 @@ struct JobOptions {
   int32_t layers = 2, heads = 4, kv_heads = 2;
   int32_t batch = 8, micro = 2;
   int32_t corrupt_max = 16;
-  double learning_rate = 1e-3;
+  double learning_rate = 1e-3, minimum_learning_rate = 0;
   bool validation = false;
   bool trace = false;
-  std::string recovery;    // "{state_home: host}"; empty: the defaults
+  std::string recovery;  // "{state_home: host}"; empty: the defaults
   int32_t spares = 0;
   std::string checkpoint;  // "{every: 3}"; empty: none
   std::string time_limit;  // empty: none
