@@ -15,25 +15,22 @@ static_assert(job::FamiliesWhere([](const job::FamilyTraits& family) {
                        (family.norm != job::Norm::kLayer || family.gated() || !family.biases);
               }) == 0);
 
-// ATen's name of a GELU's approximation.
-const char* ApproximationOf(job::Activation activation) {
-  return activation == job::Activation::kGeluTanh ? "tanh" : "none";
-}
-at::Tensor Activate(job::Activation activation, const at::Tensor& hidden) {
-  if (activation == job::Activation::kQuickGelu) return QuickGelu(hidden);
-  return at::gelu(hidden, ApproximationOf(activation));
-}
-at::Tensor ActivateBackward(job::Activation activation, const at::Tensor& output_gradient,
-                            const at::Tensor& hidden) {
-  if (activation == job::Activation::kQuickGelu) return QuickGeluBackward(output_gradient, hidden);
-  return at::gelu_backward(output_gradient, hidden, ApproximationOf(activation));
+GeluKind KindOf(job::Activation activation) {
+  switch (activation) {
+    case job::Activation::kQuickGelu:
+      return GeluKind::kQuick;
+    case job::Activation::kGeluTanh:
+      return GeluKind::kTanh;
+    default:
+      return GeluKind::kErf;
+  }
 }
 
 class EncoderLayer final : public Layer {
  public:
   EncoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)
       : context_(context),
-        activation_(job::TraitsOf(context.architecture).activation),
+        gelu_(KindOf(job::TraitsOf(context.architecture).activation)),
         key_bias_(job::TraitsOf(context.architecture).key_bias),
         norm1_(table.Vector(plan::MatrixRole::kNorm1, layer)),
         norm1_bias_(table.Vector(plan::MatrixRole::kNorm1Bias, layer)),
@@ -63,7 +60,7 @@ class EncoderLayer final : public Layer {
   void QkvBias(const at::Tensor& qkv_gradient, WeightWork* work) const;
 
   const LayerContext& context_;
-  const job::Activation activation_;
+  const GeluKind gelu_;
   const bool key_bias_;
   const Parameter norm1_, norm1_bias_, qkv_, qkv_bias_, o_, o_bias_;
   const Parameter norm2_, norm2_bias_, up_, up_bias_, down_, down_bias_;
@@ -84,14 +81,15 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, b
 
   s->middle = Linear(s->context, o_);
   RETURN_IF_ERROR(context_.group.Sum(&s->middle));
-  s->middle.add_(o_bias_.weight).add_(s->input);  // the bias once, after the sum over ranks
-  normed = LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, epsilon);
+  // The bias once, after the sum over ranks.
+  normed =
+      AddLayerNorm(s->input, s->middle, o_bias_.weight, norm2_.weight, norm2_bias_.weight, epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->mlp_input, shape.rows(), up_, up_bias_,
                                  again ? &s->mlp_rows : nullptr, &s->mlp_hidden));
-  s->mlp_active = Activate(activation_, s->mlp_hidden);
+  s->mlp_active = Gelu(gelu_, s->mlp_hidden);
   return absl::OkStatus();
 }
 
@@ -109,7 +107,7 @@ absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
-  s->mlp_active = Activate(activation_, s->mlp_hidden);
+  s->mlp_active = Gelu(gelu_, s->mlp_hidden);
   return absl::OkStatus();
 }
 
@@ -120,7 +118,7 @@ absl::Status EncoderLayer::Forward(const at::Tensor& input, const SequenceShape&
   RETURN_IF_ERROR(Compute(shape, attention, /*again=*/false, &s));
   *output = Linear(s.mlp_active, down_);
   RETURN_IF_ERROR(context_.group.Sum(output));
-  output->add_(down_bias_.weight).add_(s.middle);
+  AddBiasAndResidual(*output, down_bias_.weight, s.middle);
   if (state != nullptr) *state = Kept(context_, std::move(s));
   return absl::OkStatus();
 }
@@ -151,18 +149,20 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   s.qkv.reset();
   RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.mlp_input, &s.mlp_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
-  at::Tensor hidden_gradient = ActivateBackward(activation_, LinearInputGradient(rows, down_),
-                                                std::exchange(s.mlp_hidden, {}));
+  GeluGradient hidden =
+      GeluBackward(gelu_, LinearInputGradient(rows, down_), std::exchange(s.mlp_hidden, {}),
+                   /*column_sums=*/up_bias_.gradient.defined());
   work->Matrix(down_, std::move(rows), std::move(s.mlp_active));
-  work->Bias(down_bias_, output_gradient);
-  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(hidden_gradient, up_), &sum));
+  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(hidden.x, up_), &sum));
   RETURN_IF_ERROR(Await(&input, &rows));
-  work->Matrix(up_, hidden_gradient, std::move(rows));
-  work->Bias(up_bias_, std::move(hidden_gradient));
+  work->Matrix(up_, hidden.x, std::move(rows));
+  work->Bias(up_bias_, std::move(hidden.x), std::move(hidden.sum));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));
   NormGradient norm = LayerNormBackward(normed_gradient, s.middle, {{}, s.norm2_mean, s.norm2_rstd},
-                                        norm2_.weight, norm2_bias_.weight, output_gradient);
+                                        norm2_.weight, norm2_bias_.weight, output_gradient,
+                                        /*column_sums=*/o_bias_.gradient.defined());
+  work->Bias(down_bias_, output_gradient, std::move(norm.residual_sum));
   work->Sum(norm2_, std::move(norm.weight));
   work->Sum(norm2_bias_, std::move(norm.bias));
   const at::Tensor middle_gradient = std::move(norm.x);
@@ -174,7 +174,7 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   RETURN_IF_ERROR(Await(&gradient, &rows));
   const at::Tensor context_gradient = LinearInputGradient(rows, o_);
   work->Matrix(o_, std::move(rows), std::move(s.context));
-  work->Bias(o_bias_, middle_gradient);
+  work->Bias(o_bias_, middle_gradient, std::move(norm.x_sum));
   const at::Tensor qkv_gradient =
       AttentionBackward(context_gradient, context_.heads, /*causal=*/false,
                         std::exchange(s.attention, {}))

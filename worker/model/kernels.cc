@@ -4,11 +4,19 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "worker/model/cpu_kernels.h"
+#include "worker/model/kernels_cuda.h"
 
 namespace phalanx::model {
 namespace {
+
+#ifdef PHALANX_WITH_CUDA
+constexpr bool kWithCuda = true;
+#else
+constexpr bool kWithCuda = false;
+#endif
 
 // Whether the fused CPU loops apply to tensors of this kind.
 bool IsPlain(const at::Tensor& tensor) {
@@ -50,6 +58,9 @@ LabelColumns ColumnsOf(const at::Tensor& labels, int64_t first, int64_t columns,
   return {index.clamp(0, columns - 1), here.to(like.scalar_type())};
 }
 
+// ATen's name of it.
+const char* ApproximationOf(GeluKind kind) { return kind == GeluKind::kTanh ? "tanh" : "none"; }
+
 at::Tensor InSumType(const at::Tensor& tensor) { return tensor.to(SumType(tensor.scalar_type())); }
 
 }  // namespace
@@ -59,6 +70,12 @@ at::ScalarType SumType(at::ScalarType compute) {
 }
 
 RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  if constexpr (kWithCuda) {
+    if (fused::TakesRows(x)) {
+      LayerNormed normed = fused::Norm(x, {}, {}, weight, {}, epsilon);
+      return {std::move(normed.y), std::move(normed.rstd)};
+    }
+  }
   RmsNormed normed;
   if (IsPlain(x)) {
     normed.y = at::empty_like(x);
@@ -79,6 +96,12 @@ RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon)
 
 RmsNormed AddRmsNorm(const at::Tensor& residual, const at::Tensor& branch, const at::Tensor& weight,
                      double epsilon) {
+  if constexpr (kWithCuda) {
+    if (fused::TakesRows(branch)) {
+      LayerNormed normed = fused::Norm(residual, branch, {}, weight, {}, epsilon);
+      return {std::move(normed.y), std::move(normed.rstd)};
+    }
+  }
   if (!IsPlain(branch)) {
     branch.add_(residual);
     return RmsNorm(branch, weight, epsilon);
@@ -96,6 +119,10 @@ RmsNormed AddRmsNorm(const at::Tensor& residual, const at::Tensor& branch, const
 NormGradient RmsNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                              const at::Tensor& rstd, const at::Tensor& weight,
                              const at::Tensor& residual_gradient) {
+  if constexpr (kWithCuda) {
+    if (fused::TakesRows(x))
+      return fused::NormBackward(output_gradient, x, {}, rstd, weight, residual_gradient, false);
+  }
   NormGradient gradient;
   if (IsPlain(x)) {
     gradient.x = at::empty_like(x);
@@ -124,15 +151,36 @@ NormGradient RmsNormBackward(const at::Tensor& output_gradient, const at::Tensor
 
 LayerNormed LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       double epsilon) {
+  if constexpr (kWithCuda) {
+    if (fused::TakesRows(x)) return fused::Norm(x, {}, {}, weight, bias, epsilon);
+  }
   LayerNormed normed;
   std::tie(normed.y, normed.mean, normed.rstd) =
       at::native_layer_norm(x, {x.size(1)}, weight, bias, epsilon);
   return normed;
 }
 
+LayerNormed AddLayerNorm(const at::Tensor& residual, const at::Tensor& branch,
+                         const at::Tensor& branch_bias, const at::Tensor& weight,
+                         const at::Tensor& bias, double epsilon) {
+  if constexpr (kWithCuda) {
+    if (fused::TakesRows(branch))
+      return fused::Norm(residual, branch, branch_bias, weight, bias, epsilon);
+  }
+  branch.add_(branch_bias).add_(residual);
+  return LayerNorm(branch, weight, bias, epsilon);
+}
+
 NormGradient LayerNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                                const LayerNormed& normed, const at::Tensor& weight,
-                               const at::Tensor& bias, const at::Tensor& residual_gradient) {
+                               const at::Tensor& bias, const at::Tensor& residual_gradient,
+                               bool column_sums) {
+  if constexpr (kWithCuda) {
+    if (fused::TakesRows(x)) {
+      return fused::NormBackward(output_gradient, x, normed.mean, normed.rstd, weight,
+                                 residual_gradient, column_sums);
+    }
+  }
   NormGradient gradient;
   std::tie(gradient.x, gradient.weight, gradient.bias) = at::native_layer_norm_backward(
       output_gradient, x, {x.size(1)}, normed.mean, normed.rstd, weight, bias, {true, true, true});
@@ -140,8 +188,27 @@ NormGradient LayerNormBackward(const at::Tensor& output_gradient, const at::Tens
   return gradient;
 }
 
+void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
+                        const at::Tensor& residual) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(branch)) return fused::AddBiasAndResidual(branch, bias, residual);
+  }
+  branch.add_(bias).add_(residual);
+}
+
+void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(rows) && sum.scalar_type() == at::kFloat && rows.stride(1) == 1)
+      return fused::AddColumnSums(sum, rows);
+  }
+  sum.add_(rows.sum(0, /*keepdim=*/false, sum.scalar_type()));
+}
+
 void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
             bool inverse) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(x)) return fused::Rotate(x, heads, cos, sin, inverse);
+  }
   const int64_t batch = x.size(0), length = x.size(1), half = x.size(3) / 2;
   if (IsPlain(x)) {
     ForType(x, [&]<typename T>() {
@@ -163,6 +230,9 @@ void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at:
 }
 
 at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(gate_up)) return fused::SwiGlu(gate_up, block);
+  }
   const int64_t rows = gate_up.size(0), blocks = gate_up.size(1) / (2 * block);
   if (IsPlain(gate_up)) {
     at::Tensor y = at::empty({rows, blocks * block}, gate_up.options());
@@ -176,6 +246,9 @@ at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
 
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
                           int64_t block) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(gate_up)) return fused::SwiGluBackward(output_gradient, gate_up, block);
+  }
   const int64_t rows = gate_up.size(0), blocks = gate_up.size(1) / (2 * block);
   at::Tensor gradient = at::empty_like(gate_up);
   if (IsPlain(gate_up)) {
@@ -195,27 +268,41 @@ at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& g
   return gradient;
 }
 
-at::Tensor QuickGelu(const at::Tensor& x) {
+at::Tensor Gelu(GeluKind kind, const at::Tensor& x) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(x)) return fused::Gelu(kind, x);
+  }
+  if (kind != GeluKind::kQuick) return at::gelu(x, ApproximationOf(kind));
   if (!IsPlain(x)) return at::sigmoid(x * 1.702).mul_(x);
   at::Tensor y = at::empty_like(x);
   ForType(x, [&]<typename T>() { cpu::QuickGelu<T>(x.numel(), In<T>(x), Out<T>(y)); });
   return y;
 }
 
-at::Tensor QuickGeluBackward(const at::Tensor& output_gradient, const at::Tensor& x) {
+GeluGradient GeluBackward(GeluKind kind, const at::Tensor& output_gradient, const at::Tensor& x,
+                          bool column_sums) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(x)) return fused::GeluBackward(kind, output_gradient, x, column_sums);
+  }
+  if (kind != GeluKind::kQuick)
+    return {at::gelu_backward(output_gradient, x, ApproximationOf(kind)), {}};
   if (!IsPlain(x)) {
     const at::Tensor wide = InSumType(x), sigmoid = at::sigmoid(wide * 1.702);
-    return (InSumType(output_gradient) * sigmoid * (wide * (1 - sigmoid) * 1.702 + 1))
-        .to(x.scalar_type());
+    return {(InSumType(output_gradient) * sigmoid * (wide * (1 - sigmoid) * 1.702 + 1))
+                .to(x.scalar_type()),
+            {}};
   }
-  at::Tensor gradient = at::empty_like(x);
+  GeluGradient gradient{at::empty_like(x), {}};
   ForType(x, [&]<typename T>() {
-    cpu::QuickGeluBackward<T>(x.numel(), In<T>(output_gradient), In<T>(x), Out<T>(gradient));
+    cpu::QuickGeluBackward<T>(x.numel(), In<T>(output_gradient), In<T>(x), Out<T>(gradient.x));
   });
   return gradient;
 }
 
 at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::Tensor& keep) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(table)) return fused::TakeRows(table, index, keep);
+  }
   if (!IsPlain(table)) {
     at::Tensor y = table.index_select(0, index);
     if (keep.defined()) y.masked_fill_(keep.logical_not().unsqueeze(1), 0);
@@ -231,6 +318,10 @@ at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::
 
 void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
              const at::Tensor& values) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(sum) && fused::Takes(values))
+      return fused::AddRows(sum, index, keep, values.contiguous());
+  }
   if (IsPlain(sum) && sum.scalar_type() == values.scalar_type()) {
     ForType(sum, [&]<typename T>() {
       cpu::AddRows<T>(index.size(0), sum.size(1), In<int64_t>(index), In<bool>(keep), In<T>(values),
@@ -244,6 +335,9 @@ void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& k
 }
 
 void ScatterRows(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& values) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(rows)) return fused::AddRows(rows, positions, {}, values.contiguous());
+  }
   if (IsPlain(rows)) {
     AddRows(rows, positions, {}, values.contiguous());
     return;
@@ -254,6 +348,9 @@ void ScatterRows(const at::Tensor& rows, const at::Tensor& positions, const at::
 
 at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& weights, int64_t first) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(logits)) return fused::SoftmaxStatistics(logits, labels, weights, first);
+  }
   const int64_t rows = logits.size(0), columns = logits.size(1);
   at::Tensor statistics =
       at::empty({rows, kStatistics}, logits.options().dtype(SumType(logits.scalar_type())));
@@ -280,6 +377,10 @@ at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
 at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,
                         const at::Tensor& labels, const at::Tensor& weights, int64_t first,
                         bool gradient) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(logits))
+      return fused::CrossEntropy(logits, gathered, labels, weights, first, gradient);
+  }
   const int64_t rows = logits.size(0), columns = logits.size(1);
   if (IsPlain(logits)) {
     at::Tensor loss_sum = at::empty({}, logits.options());
@@ -307,6 +408,15 @@ at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,
     part.copy_(wide);
   }
   return loss_sum;
+}
+
+at::Tensor WholeCrossEntropy(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& weights, bool gradient) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(logits)) return fused::WholeCrossEntropy(logits, labels, weights, gradient);
+  }
+  const at::Tensor statistics = SoftmaxStatistics(logits, labels, weights, 0);
+  return CrossEntropy(logits, statistics.unsqueeze(0), labels, weights, 0, gradient);
 }
 
 }  // namespace phalanx::model

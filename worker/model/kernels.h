@@ -1,9 +1,9 @@
 // worker/model/kernels.h: the pointwise and row-wise mathematics of the layers.
 //
 // Rows are tokens: tensors are [rows, features], contiguous. fp32 and fp64 on CPU run in fused
-// loops of our own (cpu_kernels.h); everything else in ATen operations, none of which waits for a
-// device. Functions allocate what they return; "in place" is said where it is meant. They throw as
-// LibTorch does.
+// loops of our own (cpu_kernels.h), bf16 and fp32 on CUDA in kernels of our own (cuda_kernels.h);
+// everything else in ATen operations. None waits for a device. Functions allocate what they return;
+// "in place" is said where it is meant. They throw as LibTorch does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +23,9 @@ struct NormGradient {
   at::Tensor x;       // `residual_gradient`, where defined, is added
   at::Tensor weight;  // [features]
   at::Tensor bias;    // [features]; LayerNorm
+  // [features], the column sums of `residual_gradient` and of `x`: where asked for and had along
+  // the way.
+  at::Tensor residual_sum, x_sum;
 };
 NormGradient RmsNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                              const at::Tensor& rstd, const at::Tensor& weight,
@@ -33,9 +36,21 @@ struct LayerNormed {
 };
 LayerNormed LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       double epsilon);
+// `branch` becomes branch + branch_bias + residual, in place; then its norm.
+LayerNormed AddLayerNorm(const at::Tensor& residual, const at::Tensor& branch,
+                         const at::Tensor& branch_bias, const at::Tensor& weight,
+                         const at::Tensor& bias, double epsilon);
+// `column_sums`: those of the gradients are asked for.
 NormGradient LayerNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                                const LayerNormed& normed, const at::Tensor& weight,
-                               const at::Tensor& bias, const at::Tensor& residual_gradient);
+                               const at::Tensor& bias, const at::Tensor& residual_gradient,
+                               bool column_sums = false);
+
+// branch += bias + residual, in place.
+void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
+                        const at::Tensor& residual);
+// sum += the column sums of `rows` [any, columns], whose columns alone need be contiguous.
+void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows);
 
 // Rotary position embedding in Hugging Face's convention (halves of a head are the pair), in place
 // on the first `heads` heads of x [batch, length, any heads, head_size], contiguous in the last
@@ -50,13 +65,19 @@ at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block);
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
                           int64_t block);
 
-// x * sigmoid(1.702 x).
-at::Tensor QuickGelu(const at::Tensor& x);
-at::Tensor QuickGeluBackward(const at::Tensor& output_gradient, const at::Tensor& x);
+// kQuick: x * sigmoid(1.702 x). kTanh: the usual approximation of kErf.
+enum class GeluKind : uint8_t { kQuick, kErf, kTanh };
+at::Tensor Gelu(GeluKind kind, const at::Tensor& x);
+struct GeluGradient {
+  at::Tensor x;
+  at::Tensor sum;  // [features], the column sums of `x`: where asked for and had along the way
+};
+GeluGradient GeluBackward(GeluKind kind, const at::Tensor& output_gradient, const at::Tensor& x,
+                          bool column_sums = false);
 
 // table[index[i]], with rows of zeros where `keep` is false. Undefined `keep`: all are kept.
 at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::Tensor& keep);
-// sum[index[i]] += values[i] where keep[i].
+// sum[index[i]] += values[i] where keep[i], in an order that is the same every time.
 void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
              const at::Tensor& values);
 
@@ -76,6 +97,10 @@ at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
 at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,
                         const at::Tensor& labels, const at::Tensor& weights, int64_t first,
                         bool gradient);
+
+// Both where this rank holds all columns; on CUDA in one read of the logits.
+at::Tensor WholeCrossEntropy(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& weights, bool gradient);
 
 // The type of sums and norms: fp64 under fp64, else fp32.
 at::ScalarType SumType(at::ScalarType compute);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/status.h"
+#include "worker/model/kernels.h"
 
 namespace phalanx::model {
 
@@ -18,7 +19,7 @@ Projector::Projector(TensorGroup group, const ParameterTable& table, int32_t edg
 absl::Status Projector::Forward(const at::Tensor& input, ProjectorState* state,
                                 at::Tensor* output) const {
   at::Tensor hidden = Linear(input, up_, up_bias_);
-  at::Tensor active = at::gelu(hidden);
+  at::Tensor active = Gelu(GeluKind::kErf, hidden);
   *output = Linear(active, down_);
   RETURN_IF_ERROR(group_.Sum(output));
   output->add_(down_bias_.weight);
@@ -34,15 +35,15 @@ absl::Status Projector::Forward(const at::Tensor& input, ProjectorState* state,
 absl::Status Projector::BackwardInput(const at::Tensor& output_gradient, ProjectorState* state,
                                       WeightWork* work, at::Tensor* input_gradient) const {
   ProjectorState s = std::exchange(*state, {});
-  const at::Tensor hidden_gradient =
-      at::gelu_backward(LinearInputGradient(output_gradient, down_), s.hidden);
+  GeluGradient hidden = GeluBackward(GeluKind::kErf, LinearInputGradient(output_gradient, down_),
+                                     s.hidden, /*column_sums=*/up_bias_.gradient.defined());
   Transfer transfer;
   if (input_gradient != nullptr)
-    RETURN_IF_ERROR(group_.BeginSum(LinearInputGradient(hidden_gradient, up_), &transfer));
+    RETURN_IF_ERROR(group_.BeginSum(LinearInputGradient(hidden.x, up_), &transfer));
   work->Matrix(down_, output_gradient, std::move(s.active));
   work->Bias(down_bias_, output_gradient);
-  work->Matrix(up_, hidden_gradient, std::move(s.input));
-  work->Bias(up_bias_, hidden_gradient);
+  work->Matrix(up_, hidden.x, std::move(s.input));
+  work->Bias(up_bias_, hidden.x, std::move(hidden.sum));
   work->RunSome(WeightWork::kAll);
   return input_gradient == nullptr ? absl::OkStatus() : Await(&transfer, input_gradient);
 }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "worker/model/kernels.h"
+
 namespace phalanx::model {
 namespace {
 
@@ -61,8 +63,8 @@ at::Tensor SoundEmbedding::Forward(const at::Tensor& sounds, SoundState* state) 
   const int64_t items = sounds.size(0), hidden = positions_.size(1);
   at::Tensor first = Linear(Unfold(sounds, 1), conv1_, conv1_bias_);
   at::Tensor second =
-      Linear(Unfold(ByChannel(at::gelu(first), items), kStride), conv2_, conv2_bias_);
-  const at::Tensor rows = at::gelu(second).view({items, -1, hidden}).add_(positions_);
+      Linear(Unfold(ByChannel(Gelu(GeluKind::kErf, first), items), kStride), conv2_, conv2_bias_);
+  const at::Tensor rows = Gelu(GeluKind::kErf, second).view({items, -1, hidden}).add_(positions_);
   if (state != nullptr) *state = {sounds, std::move(first), std::move(second)};
   return rows.view({-1, hidden});
 }
@@ -71,13 +73,15 @@ void SoundEmbedding::Backward(const at::Tensor& output_gradient, SoundState* sta
                               WeightWork* work) const {
   const SoundState s = std::exchange(*state, {});
   const int64_t items = s.sounds.size(0), frames = s.sounds.size(2);
-  const at::Tensor second = at::gelu_backward(output_gradient, s.second);
-  work->Matrix(conv2_, second, Unfold(ByChannel(at::gelu(s.first), items), kStride));
-  work->Bias(conv2_bias_, second);
-  const at::Tensor active = Fold(LinearInputGradient(second, conv2_), items, frames);
-  const at::Tensor first = at::gelu_backward(active, s.first);
-  work->Matrix(conv1_, first, Unfold(s.sounds, 1));
-  work->Bias(conv1_bias_, first);
+  GeluGradient second = GeluBackward(GeluKind::kErf, output_gradient, s.second,
+                                     /*column_sums=*/conv2_bias_.gradient.defined());
+  work->Matrix(conv2_, second.x, Unfold(ByChannel(Gelu(GeluKind::kErf, s.first), items), kStride));
+  work->Bias(conv2_bias_, second.x, std::move(second.sum));
+  const at::Tensor active = Fold(LinearInputGradient(second.x, conv2_), items, frames);
+  GeluGradient first = GeluBackward(GeluKind::kErf, active, s.first,
+                                    /*column_sums=*/conv1_bias_.gradient.defined());
+  work->Matrix(conv1_, first.x, Unfold(s.sounds, 1));
+  work->Bias(conv1_bias_, first.x, std::move(first.sum));
 }
 
 }  // namespace phalanx::model

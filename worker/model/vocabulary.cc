@@ -62,6 +62,10 @@ Head::Head(TensorGroup group, const Parameter& table, VocabularyRows rows)
 
 absl::Status Head::Loss(const at::Tensor& logits, const at::Tensor& labels,
                         const at::Tensor& weights, bool gradient, at::Tensor* loss_sum) const {
+  if (group_.width() == 1) {
+    *loss_sum = WholeCrossEntropy(logits, labels, weights, gradient);
+    return absl::OkStatus();
+  }
   at::Tensor gathered;
   RETURN_IF_ERROR(
       group_.AllGather(SoftmaxStatistics(logits, labels, weights, rows_.first), &gathered));

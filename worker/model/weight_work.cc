@@ -42,7 +42,8 @@ void WeightWork::Matrix(const Parameter& parameter, at::Tensor output_gradient, 
   ++waiting_;
 }
 
-void WeightWork::Bias(const Parameter& parameter, at::Tensor output_gradient) {
+void WeightWork::Bias(const Parameter& parameter, at::Tensor output_gradient, at::Tensor sums) {
+  if (sums.defined()) return Sum(parameter, std::move(sums));
   if (!parameter.gradient.defined()) return;
   items_.push_back({Kind::kBias, parameter.gradient, std::move(output_gradient), {}, {}});
 }
@@ -70,7 +71,7 @@ void WeightWork::RunFirst(const Pace& pace) {
       --waiting_;
       break;
     case Kind::kBias:
-      item.gradient.add_(item.left.sum(0, /*keepdim=*/false, item.gradient.scalar_type()));
+      AddColumnSums(item.gradient, item.left);
       break;
     case Kind::kSum:
       item.gradient.add_(item.left);

@@ -33,8 +33,8 @@ class WeightWork {
  public:
   // gradient += output_gradient^T input: of y = x W^T, for [rows of tokens, features] operands.
   void Matrix(const Parameter& parameter, at::Tensor output_gradient, at::Tensor input);
-  // gradient += column sums of output_gradient.
-  void Bias(const Parameter& parameter, at::Tensor output_gradient);
+  // gradient += column sums of output_gradient: `sums`, where they are known.
+  void Bias(const Parameter& parameter, at::Tensor output_gradient, at::Tensor sums = {});
   // gradient += summand, of equal shape.
   void Sum(const Parameter& parameter, at::Tensor summand);
   // gradient[index[i]] += values[i]; rows whose `keep` is false are left out. Undefined `keep`: all

@@ -1,0 +1,122 @@
+// worker/model/cuda_kernels.h: the kernels behind kernels.h for bf16 and fp32 on CUDA.
+//
+// Pointers are to device memory, tensors row-major and contiguous unless a stride is given, all
+// "void" ones of `type`. Everything is enqueued on `stream`; errors show up at the next CUDA call.
+// Arithmetic is fp32, rounded once to `type`. Sums run in an order that follows from the shape
+// alone, so equal inputs give equal bits. Accesses are of 16 bytes where sizes and pointers allow,
+// else of an element. Zero rows are none.
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace phalanx::model::cuda {
+
+using Stream = CUstream_st*;
+enum class Type : uint8_t { kBf16, kFp32 };
+
+// y = (x - mean) * rstd * weight + bias; without `mean` (RMSNorm), y = x * rstd * weight. With
+// `branch`, it becomes x + branch + branch_bias first, whose norm is taken. Null: `branch`,
+// `branch_bias`; `mean` and `bias` (RMSNorm).
+// At most NormFeaturesMax of `features`.
+int64_t NormFeaturesMax(Type type, int64_t features);
+struct NormArguments {
+  int64_t rows, features;
+  const void* x;
+  void* branch;
+  const void* branch_bias;
+  const void* weight;
+  const void* bias;
+  float epsilon;
+  void* y;
+  float* mean;
+  float* rstd;
+};
+void Norm(Type type, const NormArguments& arguments, Stream stream);
+
+// `residual` may be null. `sums` [kinds, features] becomes the gradients of weight (one kind) and
+// bias (two: LayerNorm) and, of four kinds, the column sums of `residual` (null: 0) and of
+// input_gradient. `partials`: NormPartials(rows) * kinds * features.
+struct NormBackwardArguments {
+  int64_t rows, features;
+  const void* output_gradient;
+  const void* x;
+  const float* mean;
+  const float* rstd;
+  const void* weight;
+  const void* residual;
+  void* input_gradient;
+  int kinds;
+  float* partials;
+  float* sums;
+};
+int64_t NormPartials(int64_t rows);
+void NormBackward(Type type, const NormBackwardArguments& arguments, Stream stream);
+
+// Turns `heads` heads of 2 * half elements, of `rows` rows each; row r is at position r % length.
+// `from` and `to` may be the same; strides are in elements.
+struct RotateArguments {
+  int64_t rows, length, heads, half;
+  const void* from;
+  int64_t from_row, from_head;
+  void* to;
+  int64_t to_row, to_head;
+  const float* cos;
+  const float* sin;
+  bool inverse;
+};
+void Rotate(Type type, const RotateArguments& arguments, Stream stream);
+
+// `count` pairs of blocks: those of gate, then those of up.
+void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* y, Stream stream);
+void SwiGluBackward(Type type, int64_t count, int64_t block, const void* output_gradient,
+                    const void* gate_up, void* gradient, Stream stream);
+
+enum class Gelu : uint8_t { kQuick, kErf, kTanh };
+void GeluForward(Type type, Gelu gelu, int64_t count, const void* x, void* y, Stream stream);
+// `sums` [features]: the column sums of the gradient; null with `partials` where nobody asks.
+// `partials`: ColumnPartials(rows, features) * features.
+int64_t ColumnPartials(int64_t rows, int64_t features);
+void GeluBackward(Type type, Gelu gelu, int64_t rows, int64_t features, const void* output_gradient,
+                  const void* x, void* gradient, float* partials, float* sums, Stream stream);
+// sums[column] += the sum of values [rows, features] over the rows, which stand `stride` apart.
+void AddColumnSums(Type type, int64_t rows, int64_t features, int64_t stride, const void* values,
+                   float* partials, float* sums, Stream stream);
+// branch += bias + residual.
+void AddBiasAndResidual(Type type, int64_t rows, int64_t features, const void* bias,
+                        const void* residual, void* branch, Stream stream);
+
+// `keep` may be null.
+void TakeRows(Type type, int64_t rows, int64_t features, const void* table, const int64_t* index,
+              const bool* keep, void* y, Stream stream);
+// keys[i]: index[i], or kNoRow where it is not kept. AddSortedRows wants them in ascending order,
+// equal ones in the order of their rows: order[i] is the row that keys[i] was of.
+inline constexpr int32_t kNoRow = 0x7fffffff;
+void MakeKeys(int64_t rows, const int64_t* index, const bool* keep, int32_t* keys, Stream stream);
+// sum[keys[i]] += values[order[i]]. `partials`: 2 * AddRowsChunks(rows) * features.
+int64_t AddRowsChunks(int64_t rows);
+void AddSortedRows(Type sum_type, Type type, int64_t rows, int64_t features, const int32_t* keys,
+                   const int64_t* order, const void* values, float* partials, void* sum,
+                   Stream stream);
+
+// Cross-entropy as in kernels.h; `losses` [rows] is scratch, `loss_sum` a scalar.
+struct CrossEntropyArguments {
+  int64_t rows, columns;
+  void* logits;
+  const int64_t* labels;
+  const float* weights;
+  int64_t first;
+  float* losses;
+  float* loss_sum;
+  bool gradient;
+};
+void SoftmaxStatistics(Type type, const CrossEntropyArguments& arguments, float* statistics,
+                       Stream stream);
+// `scales`: 2 * rows, scratch.
+void CrossEntropy(Type type, const CrossEntropyArguments& arguments, int64_t width,
+                  const float* gathered, float* scales, Stream stream);
+// Both where all columns are here: logits are read once.
+void WholeCrossEntropy(Type type, const CrossEntropyArguments& arguments, Stream stream);
+
+}  // namespace phalanx::model::cuda

@@ -1,0 +1,263 @@
+#include "worker/model/kernels_cuda.h"
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <optional>
+
+#include "worker/model/cuda_kernels.h"
+
+namespace phalanx::model::fused {
+namespace {
+
+cuda::Stream Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+void CheckLaunch() { C10_CUDA_KERNEL_LAUNCH_CHECK(); }
+
+cuda::Type TypeOf(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 ? cuda::Type::kBf16 : cuda::Type::kFp32;
+}
+// Null where undefined.
+const void* Data(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  TORCH_CHECK(tensor.is_contiguous(), "a kernel needs contiguous rows");
+  return tensor.const_data_ptr();
+}
+void* MutableData(const at::Tensor& tensor) { return const_cast<void*>(Data(tensor)); }
+template <typename T>
+const T* In(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
+}
+template <typename T>
+T* Out(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<T>() : nullptr;
+}
+// Room for fp32.
+at::Tensor Sums(at::IntArrayRef shape, const at::Tensor& like) {
+  return at::empty(shape, like.options().dtype(at::kFloat));
+}
+
+cuda::Gelu KindOf(GeluKind kind) {
+  switch (kind) {
+    case GeluKind::kQuick:
+      return cuda::Gelu::kQuick;
+    case GeluKind::kErf:
+      return cuda::Gelu::kErf;
+    case GeluKind::kTanh:
+      break;
+  }
+  return cuda::Gelu::kTanh;
+}
+
+cuda::CrossEntropyArguments ArgumentsOf(const at::Tensor& logits, const at::Tensor& labels,
+                                        const at::Tensor& weights, int64_t first, bool gradient) {
+  cuda::CrossEntropyArguments arguments{};
+  arguments.rows = logits.size(0);
+  arguments.columns = logits.size(1);
+  arguments.logits = MutableData(logits);
+  arguments.labels = In<int64_t>(labels);
+  arguments.weights = In<float>(weights);
+  arguments.first = first;
+  arguments.gradient = gradient;
+  return arguments;
+}
+
+}  // namespace
+
+bool Takes(const at::Tensor& tensor) {
+  return tensor.is_cuda() &&
+         (tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kFloat);
+}
+
+bool TakesRows(const at::Tensor& rows) {
+  return Takes(rows) && rows.size(1) <= cuda::NormFeaturesMax(TypeOf(rows), rows.size(1));
+}
+
+LayerNormed Norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& branch_bias,
+                 const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
+  LayerNormed normed;
+  normed.y = at::empty_like(x);
+  normed.rstd = Sums({x.size(0), 1}, x);
+  if (bias.defined()) normed.mean = Sums({x.size(0), 1}, x);
+  cuda::NormArguments arguments{};
+  arguments.rows = x.size(0);
+  arguments.features = x.size(1);
+  arguments.x = Data(x);
+  arguments.branch = MutableData(branch);
+  arguments.branch_bias = Data(branch_bias);
+  arguments.weight = Data(weight);
+  arguments.bias = Data(bias);
+  arguments.epsilon = static_cast<float>(epsilon);
+  arguments.y = MutableData(normed.y);
+  arguments.mean = Out<float>(normed.mean);
+  arguments.rstd = Out<float>(normed.rstd);
+  cuda::Norm(TypeOf(x), arguments, Stream());
+  CheckLaunch();
+  return normed;
+}
+
+NormGradient NormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
+                          const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
+                          const at::Tensor& residual_gradient, bool column_sums) {
+  const int64_t rows = x.size(0), features = x.size(1);
+  const int kinds = !mean.defined() ? 1 : column_sums ? 4 : 2;
+  NormGradient gradient;
+  gradient.x = at::empty_like(x);
+  const at::Tensor sums = Sums({kinds, features}, x);
+  const at::Tensor partials = Sums({cuda::NormPartials(rows), kinds, features}, x);
+  cuda::NormBackwardArguments arguments{};
+  arguments.rows = rows;
+  arguments.features = features;
+  arguments.output_gradient = Data(output_gradient);
+  arguments.x = Data(x);
+  arguments.mean = In<float>(mean);
+  arguments.rstd = In<float>(rstd);
+  arguments.weight = Data(weight);
+  arguments.residual = Data(residual_gradient);
+  arguments.input_gradient = MutableData(gradient.x);
+  arguments.kinds = kinds;
+  arguments.partials = Out<float>(partials);
+  arguments.sums = Out<float>(sums);
+  cuda::NormBackward(TypeOf(x), arguments, Stream());
+  CheckLaunch();
+  gradient.weight = sums[0];
+  if (kinds > 1) gradient.bias = sums[1];
+  if (kinds > 2) {
+    if (residual_gradient.defined()) gradient.residual_sum = sums[2];
+    gradient.x_sum = sums[3];
+  }
+  return gradient;
+}
+
+void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
+                        const at::Tensor& residual) {
+  cuda::AddBiasAndResidual(TypeOf(branch), branch.size(0), branch.size(1), Data(bias),
+                           Data(residual), MutableData(branch), Stream());
+  CheckLaunch();
+}
+
+void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows) {
+  const int64_t count = rows.size(0), features = rows.size(1);
+  const at::Tensor partials = Sums({cuda::ColumnPartials(count, features), features}, sum);
+  cuda::AddColumnSums(TypeOf(rows), count, features, rows.stride(0), rows.const_data_ptr(),
+                      Out<float>(partials), Out<float>(sum), Stream());
+  CheckLaunch();
+}
+
+void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
+            bool inverse) {
+  cuda::RotateArguments arguments{};
+  arguments.rows = x.size(0) * x.size(1);
+  arguments.length = x.size(1);
+  arguments.heads = heads;
+  arguments.half = x.size(3) / 2;
+  arguments.from = arguments.to = x.mutable_data_ptr();
+  arguments.from_row = arguments.to_row = x.stride(1);
+  arguments.from_head = arguments.to_head = x.stride(2);
+  arguments.cos = In<float>(cos);
+  arguments.sin = In<float>(sin);
+  arguments.inverse = inverse;
+  cuda::Rotate(TypeOf(x), arguments, Stream());
+  CheckLaunch();
+}
+
+at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
+  const at::Tensor y = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+  cuda::SwiGlu(TypeOf(gate_up), y.numel() / block, block, Data(gate_up), MutableData(y), Stream());
+  CheckLaunch();
+  return y;
+}
+
+at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
+                          int64_t block) {
+  at::Tensor gradient = at::empty_like(gate_up);
+  cuda::SwiGluBackward(TypeOf(gate_up), output_gradient.numel() / block, block,
+                       Data(output_gradient), Data(gate_up), MutableData(gradient), Stream());
+  CheckLaunch();
+  return gradient;
+}
+
+at::Tensor Gelu(GeluKind kind, const at::Tensor& x) {
+  at::Tensor y = at::empty_like(x);
+  cuda::GeluForward(TypeOf(x), KindOf(kind), x.numel(), Data(x), MutableData(y), Stream());
+  CheckLaunch();
+  return y;
+}
+
+GeluGradient GeluBackward(GeluKind kind, const at::Tensor& output_gradient, const at::Tensor& x,
+                          bool column_sums) {
+  const int64_t rows = x.size(0), features = x.size(1);
+  GeluGradient gradient;
+  gradient.x = at::empty_like(x);
+  at::Tensor partials;
+  if (column_sums) {
+    gradient.sum = Sums({features}, x);
+    partials = Sums({cuda::ColumnPartials(rows, features), features}, x);
+  }
+  cuda::GeluBackward(TypeOf(x), KindOf(kind), rows, features, Data(output_gradient), Data(x),
+                     MutableData(gradient.x), Out<float>(partials), Out<float>(gradient.sum),
+                     Stream());
+  CheckLaunch();
+  return gradient;
+}
+
+at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::Tensor& keep) {
+  at::Tensor y = at::empty({index.size(0), table.size(1)}, table.options());
+  cuda::TakeRows(TypeOf(table), index.size(0), table.size(1), Data(table), In<int64_t>(index),
+                 In<bool>(keep), MutableData(y), Stream());
+  CheckLaunch();
+  return y;
+}
+
+void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
+             const at::Tensor& values) {
+  const int64_t rows = index.size(0), features = sum.size(1);
+  if (rows == 0) return;
+  const at::Tensor keys = at::empty({rows}, index.options().dtype(at::kInt));
+  cuda::MakeKeys(rows, In<int64_t>(index), In<bool>(keep), Out<int32_t>(keys), Stream());
+  CheckLaunch();
+  const auto [sorted, order] = at::sort(keys, /*stable=*/std::optional<bool>(true));
+  const at::Tensor partials = Sums({2 * cuda::AddRowsChunks(rows), features}, sum);
+  cuda::AddSortedRows(TypeOf(sum), TypeOf(values), rows, features, In<int32_t>(sorted),
+                      In<int64_t>(order), Data(values), Out<float>(partials), MutableData(sum),
+                      Stream());
+  CheckLaunch();
+}
+
+at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& weights, int64_t first) {
+  at::Tensor statistics = Sums({logits.size(0), kStatistics}, logits);
+  cuda::SoftmaxStatistics(TypeOf(logits), ArgumentsOf(logits, labels, weights, first, false),
+                          Out<float>(statistics), Stream());
+  CheckLaunch();
+  return statistics;
+}
+
+at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,
+                        const at::Tensor& labels, const at::Tensor& weights, int64_t first,
+                        bool gradient) {
+  const int64_t rows = logits.size(0);
+  at::Tensor loss_sum = Sums({}, logits);
+  const at::Tensor losses = Sums({rows}, logits), scales = Sums({rows, 2}, logits);
+  cuda::CrossEntropyArguments arguments = ArgumentsOf(logits, labels, weights, first, gradient);
+  arguments.losses = Out<float>(losses);
+  arguments.loss_sum = Out<float>(loss_sum);
+  cuda::CrossEntropy(TypeOf(logits), arguments, gathered.size(0), In<float>(gathered),
+                     Out<float>(scales), Stream());
+  CheckLaunch();
+  return loss_sum;
+}
+
+at::Tensor WholeCrossEntropy(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& weights, bool gradient) {
+  at::Tensor loss_sum = Sums({}, logits);
+  const at::Tensor losses = Sums({logits.size(0)}, logits);
+  cuda::CrossEntropyArguments arguments = ArgumentsOf(logits, labels, weights, 0, gradient);
+  arguments.losses = Out<float>(losses);
+  arguments.loss_sum = Out<float>(loss_sum);
+  cuda::WholeCrossEntropy(TypeOf(logits), arguments, Stream());
+  CheckLaunch();
+  return loss_sum;
+}
+
+}  // namespace phalanx::model::fused
