@@ -175,6 +175,28 @@ struct ToGradient {
   }
 };
 
+// Of vectors first, first + step, ...: some are loaded before the first of them is stored.
+template <typename T>
+__device__ void StoreGradient(const RowVectors<T>& row, int first, int step,
+                              const ToGradient<T>& gradient) {
+  constexpr int kAtOnce = 4;
+  for (; first < row.vectors; first += kAtOnce * step) {
+    Vector<T, kWide<T>> vectors[kAtOnce];
+#pragma unroll
+    for (int v = 0; v < kAtOnce; ++v) {
+      const int i = first + v * step;
+      if (i < row.vectors)
+        vectors[v] = Load<T, kWide<T>>(row.body, static_cast<int64_t>(i) * kWide<T>);
+    }
+#pragma unroll
+    for (int v = 0; v < kAtOnce; ++v) {
+      const int i = first + v * step;
+      if (i < row.vectors)
+        gradient.Store(row.body + static_cast<int64_t>(i) * kWide<T>, vectors[v]);
+    }
+  }
+}
+
 template <typename T>
 __device__ void Clear(const RowVectors<T>& row) {
   const float zeros[kWide<T>] = {};
@@ -193,11 +215,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t label = a.labels[row] - a.first;
   const ToGradient<T> gradient{scales[2 * row], scales[2 * row + 1], weight,
                                label >= 0 && label < a.columns ? in.head + label : nullptr};
-#pragma unroll 4
-  for (int i = threadIdx.x; i < in.vectors; i += kThreads) {
-    T* const at = in.body + static_cast<int64_t>(i) * kWide<T>;
-    gradient.Store(at, Load<T, kWide<T>>(at, 0));
-  }
+  StoreGradient(in, static_cast<int>(threadIdx.x), kThreads, gradient);
   if (T* const loose = in.Loose()) gradient.StoreLoose(loose);
 }
 
@@ -269,12 +287,8 @@ __global__ void __launch_bounds__(kWholeThreads) WholeKernel(CrossEntropyArgumen
       fetch(row + gridDim.x, slot);
     }
     if (!a.gradient) continue;
-#pragma unroll 4
-    for (int i = kKept * kWholeThreads + static_cast<int>(threadIdx.x); i < in.vectors;
-         i += kWholeThreads) {
-      T* const at = in.body + static_cast<int64_t>(i) * kWide<T>;
-      gradient.Store(at, Load<T, kWide<T>>(at, 0));
-    }
+    StoreGradient(in, kKept * kWholeThreads + static_cast<int>(threadIdx.x), kWholeThreads,
+                  gradient);
     if (T* const loose = in.Loose()) gradient.StoreLoose(loose);
   }
   __pipeline_wait_prior(0);

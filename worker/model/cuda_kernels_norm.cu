@@ -1,134 +1,175 @@
+#include <cuda_pipeline_primitives.h>
+
 #include "worker/model/cuda_vectors.cuh"
 
 namespace phalanx::model::cuda {
 namespace {
 
-// A row is the work of a group: the threads of one threadIdx.y. Each keeps kVectors vectors of it
-// in registers, the ones at threadIdx.x, threadIdx.x + blockDim.x, ...
-constexpr int kThreads = 512;       // of a block, at most
-constexpr int kForwardGroup = 256;  // from where on a thread takes more than one vector
-constexpr int kBackwardBlocks = 264;
+// A row is the work of a group: the threads of one threadIdx.y, each with kVectors vectors of it,
+// those at threadIdx.x, threadIdx.x + blockDim.x, ...
+constexpr int kThreads = 512;  // of a block, at most
 constexpr int kVectorsMax = 8;
+constexpr int kBackwardBlocks = 264;
+constexpr int kStagesMax = 4;
+constexpr int64_t kStageBytes = 98304;  // of a block's shared memory: two blocks side by side
 
 template <typename T, int kWidth, int kVectors>
-__device__ void LoadRow(const void* base, int64_t row, int64_t features,
-                        Vector<T, kWidth> (&vectors)[kVectors]) {
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int64_t at = static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth;
-    if (at < features) vectors[v] = Load<T, kWidth>(base, row * features + at);
+struct Row {
+  int64_t features;
+  // The first element of a vector of this thread, and whether the row has it.
+  __device__ int64_t At(int v) const {
+    return static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth;
   }
-}
+  __device__ bool Has(int v) const { return At(v) < features; }
+  __device__ void Load(const void* base, int64_t row,
+                       Vector<T, kWidth> (&vectors)[kVectors]) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (Has(v)) vectors[v] = cuda::Load<T, kWidth>(base, row * features + At(v));
+    }
+  }
+};
 
 template <typename T, int kWidth, int kVectors, bool kLayer>
 __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
   __shared__ float scratch[2][kThreads / 32][16];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
+  const Row<T, kWidth, kVectors> of{a.features};
   Vector<T, kWidth> in[kVectors];
-  LoadRow(a.x, row, a.features, in);
-  float x[kVectors][kWidth];
+  of.Load(a.x, row, in);
   if (a.branch != nullptr) {
     Vector<T, kWidth> branch[kVectors];
-    LoadRow(a.branch, row, a.features, branch);
+    of.Load(a.branch, row, branch);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth;
-      if (at >= a.features) continue;
-      float addend[kWidth], bias[kWidth];
-      in[v].To(x[v]);
+      if (!of.Has(v)) continue;
+      float x[kWidth], addend[kWidth];
+      in[v].To(x);
       branch[v].To(addend);
       if (a.branch_bias != nullptr) {
-        Load<T, kWidth>(a.branch_bias, at).To(bias);
+        float bias[kWidth];
+        Load<T, kWidth>(a.branch_bias, of.At(v)).To(bias);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) addend[i] += bias[i];
       }
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) x[v][i] += addend[i];
-      in[v].From(x[v]);  // the norm is of what is kept
-      Store<T, kWidth>(a.branch, row * a.features + at, x[v]);
+      for (int i = 0; i < kWidth; ++i) x[i] += addend[i];
+      in[v].From(x);  // the norm is of what is kept
+      Store<T, kWidth>(a.branch, row * a.features + of.At(v), x);
     }
   }
-  float sum[1] = {0};
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const bool here = static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth < a.features;
-    if (here) in[v].To(x[v]);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      if (!here) x[v][i] = 0;
-      sum[0] += kLayer ? x[v][i] : x[v][i] * x[v][i];
-    }
-  }
-  GroupSum(sum, scratch[0][threadIdx.y]);
+  // What stays in registers are vectors as they were loaded, half as many for bf16.
   const float count = static_cast<float>(a.features);
   float mean = 0;
   if constexpr (kLayer) {
-    mean = sum[0] / count;
-    sum[0] = 0;
+    float sum[1] = {0};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth >= a.features) continue;
+      if (!of.Has(v)) continue;
+      float x[kWidth];
+      in[v].To(x);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float centred = x[v][i] - mean;
-        sum[0] += centred * centred;
-      }
+      for (int i = 0; i < kWidth; ++i) sum[0] += x[i];
     }
-    GroupSum(sum, scratch[1][threadIdx.y]);
+    GroupSum(sum, scratch[0][threadIdx.y]);
+    mean = sum[0] / count;
   }
-  const float rstd = rsqrtf(sum[0] / count + a.epsilon);
+  float square[1] = {0};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (!of.Has(v)) continue;
+    float x[kWidth];
+    in[v].To(x);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) square[0] += (x[i] - mean) * (x[i] - mean);
+  }
+  GroupSum(square, scratch[1][threadIdx.y]);
+  const float rstd = rsqrtf(square[0] / count + a.epsilon);
   if (threadIdx.x == 0) {
     a.rstd[row] = rstd;
     if constexpr (kLayer) a.mean[row] = mean;
   }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int64_t at = static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth;
-    if (at >= a.features) continue;
-    float weight[kWidth], bias[kWidth], y[kWidth];
-    Load<T, kWidth>(a.weight, at).To(weight);
-    if constexpr (kLayer) Load<T, kWidth>(a.bias, at).To(bias);
+    if (!of.Has(v)) continue;
+    float x[kWidth], weight[kWidth];
+    in[v].To(x);
+    Load<T, kWidth>(a.weight, of.At(v)).To(weight);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      y[i] = (x[v][i] - mean) * rstd * weight[i];
-      if constexpr (kLayer) y[i] += bias[i];
+    for (int i = 0; i < kWidth; ++i) x[i] = (x[i] - mean) * rstd * weight[i];
+    if constexpr (kLayer) {
+      float bias[kWidth];
+      Load<T, kWidth>(a.bias, of.At(v)).To(bias);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) x[i] += bias[i];
     }
-    Store<T, kWidth>(a.y, row * a.features + at, y);
+    Store<T, kWidth>(a.y, row * a.features + of.At(v), x);
   }
 }
 
-// Groups take every so many rows and load the next one ahead; columns stay with their threads, so
-// that the sums over rows are the threads' own. kKinds as in cuda_kernels.h.
+// Groups take every so many rows; columns stay with their threads, so that the sums over rows are
+// the threads' own. Rows travel through `stages` stages of shared memory ahead of their use, where
+// accesses are of 16 bytes; a thread reads what it has loaded. kKinds as in cuda_kernels.h.
 template <typename T, int kWidth, int kVectors, int kKinds>
-__global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds == 1 ? 2 : 1)
-    NormBackwardKernel(NormBackwardArguments a) {
+__global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds < 4 ? 2 : 1)
+    NormBackwardKernel(NormBackwardArguments a, int stages) {
   __shared__ float scratch[2][kThreads / 32][32];
-  extern __shared__ float4 dynamic[];
+  extern __shared__ uint4 dynamic[];
+  constexpr bool kStaged = kWidth > 1;
+  const Row<T, kWidth, kVectors> of{a.features};
   const float inverse = 1.0f / static_cast<float>(a.features);
   const int64_t groups = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  Vector<T, kWidth> weights[kVectors], x[kVectors], dy[kVectors], next_x[kVectors],
-      next_dy[kVectors], residual[kVectors];
-  LoadRow(a.weight, 0, a.features, weights);
+  const int threads = static_cast<int>(blockDim.x * blockDim.y);
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const auto slot = [&](int stage, int input, int v) {
+    return dynamic + ((stage * 3 + input) * kVectors + v) * threads + thread;
+  };
+  const auto fetch = [&](int64_t row, int stage) {
+    if (row < a.rows) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (!of.Has(v)) continue;
+        const int64_t at = row * a.features + of.At(v);
+        __pipeline_memcpy_async(slot(stage, 0, v), static_cast<const T*>(a.x) + at, 16);
+        __pipeline_memcpy_async(slot(stage, 1, v), static_cast<const T*>(a.output_gradient) + at,
+                                16);
+        if (a.residual != nullptr)
+          __pipeline_memcpy_async(slot(stage, 2, v), static_cast<const T*>(a.residual) + at, 16);
+      }
+    }
+    __pipeline_commit();
+  };
+  const auto take = [&](const void* base, int64_t row, int stage, int input, int v) {
+    if constexpr (kStaged) {
+      Vector<T, kWidth> vector;
+      vector.raw = *reinterpret_cast<const decltype(vector.raw)*>(slot(stage, input, v));
+      return vector;
+    } else {
+      return Load<T, kWidth>(base, row * a.features + of.At(v));
+    }
+  };
+
+  Vector<T, kWidth> weights[kVectors];
+  of.Load(a.weight, 0, weights);
   float sums[kKinds][kVectors][kWidth] = {};
-  if (row < a.rows) {
-    LoadRow(a.x, row, a.features, x);
-    LoadRow(a.output_gradient, row, a.features, dy);
+  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if constexpr (kStaged) {
+    for (int stage = 0; stage < stages; ++stage) fetch(row + stage * groups, stage);
   }
+  int stage = 0;
   for (int turn = 0; row < a.rows; row += groups, turn ^= 1) {
-    if (a.residual != nullptr) LoadRow(a.residual, row, a.features, residual);
     const float rstd = a.rstd[row];
     const float mean = kKinds == 1 ? 0.0f : a.mean[row];
-    if (row + groups < a.rows) {
-      LoadRow(a.x, row + groups, a.features, next_x);
-      LoadRow(a.output_gradient, row + groups, a.features, next_dy);
-    }
+    if constexpr (kStaged) __pipeline_wait_prior(stages - 1);
     // The sums of g * normed and, with a mean, of g; g is the gradient of `normed`.
     float means[kKinds == 1 ? 1 : 2] = {};
+    Vector<T, kWidth> x[kVectors], dy[kVectors];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth >= a.features) continue;
+      if (!of.Has(v)) continue;
+      x[v] = take(a.x, row, stage, 0, v);
+      dy[v] = take(a.output_gradient, row, stage, 1, v);
       float w[kWidth], in[kWidth], upstream[kWidth];
       weights[v].To(w);
       x[v].To(in);
@@ -147,48 +188,49 @@ __global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds == 1 ? 2 : 1
     GroupSum(means, scratch[turn][threadIdx.y]);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth;
-      if (at >= a.features) continue;
-      float w[kWidth], in[kWidth], upstream[kWidth], addend[kWidth], dx[kWidth];
+      if (!of.Has(v)) continue;
+      float w[kWidth], in[kWidth], upstream[kWidth], addend[kWidth] = {}, dx[kWidth];
       weights[v].To(w);
       x[v].To(in);
       dy[v].To(upstream);
-      if (a.residual != nullptr) residual[v].To(addend);
+      if (a.residual != nullptr) take(a.residual, row, stage, 2, v).To(addend);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const float normed = (in[i] - mean) * rstd;
         float g = upstream[i] * w[i] - normed * (means[0] * inverse);
         if constexpr (kKinds > 1) g -= means[1] * inverse;
-        dx[i] = rstd * g;
-        if (a.residual != nullptr) dx[i] += addend[i];
+        dx[i] = rstd * g + addend[i];
         if constexpr (kKinds == 4) {
-          if (a.residual != nullptr) sums[2][v][i] += addend[i];
+          sums[2][v][i] += addend[i];
           sums[3][v][i] += dx[i];
         }
       }
-      Store<T, kWidth>(a.input_gradient, row * a.features + at, dx);
-      x[v] = next_x[v];
-      dy[v] = next_dy[v];
+      Store<T, kWidth>(a.input_gradient, row * a.features + of.At(v), dx);
+    }
+    if constexpr (kStaged) {
+      fetch(row + stages * groups, stage);
+      stage = stage + 1 == stages ? 0 : stage + 1;
     }
   }
-  // The groups of a block one after another.
+  if constexpr (kStaged) __pipeline_wait_prior(0);
+  // The groups of a block one after another, through shared memory, which is free by now.
+  __syncthreads();
   float* const to = a.partials + static_cast<int64_t>(blockIdx.x) * kKinds * a.features;
   float* const shared = reinterpret_cast<float*>(dynamic);
   for (int group = 0; group < static_cast<int>(blockDim.y); ++group) {
-    if (threadIdx.y == group) {
+    if (static_cast<int>(threadIdx.y) == group) {
+      const bool last = group + 1 == static_cast<int>(blockDim.y);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const int64_t at = static_cast<int64_t>(threadIdx.x + v * blockDim.x) * kWidth;
-        if (at >= a.features) continue;
+        if (!of.Has(v)) continue;
 #pragma unroll
         for (int kind = 0; kind < kKinds; ++kind) {
-          float* const sum = shared + kind * a.features + at;
+          const int64_t at = kind * a.features + of.At(v);
           if (group > 0) {
 #pragma unroll
-            for (int i = 0; i < kWidth; ++i) sums[kind][v][i] += sum[i];
+            for (int i = 0; i < kWidth; ++i) sums[kind][v][i] += shared[at + i];
           }
-          const bool last = group + 1 == static_cast<int>(blockDim.y);
-          StoreSums<kWidth>(last ? to + kind * a.features + at : sum, sums[kind][v]);
+          StoreSums<kWidth>(last ? to + at : shared + at, sums[kind][v]);
         }
       }
     }
@@ -218,14 +260,16 @@ __global__ void SumPartialsKernel(const float* partials, int64_t count, int64_t 
 struct Cut {
   int group, vectors, groups;
 };
-Cut CutOf(int64_t vectors, int group_max) {
-  Cut cut{0, 1, 1};
-  while (CeilDiv(vectors, cut.vectors) > group_max && cut.vectors < kVectorsMax) cut.vectors *= 2;
-  cut.group = static_cast<int>(CeilDiv(CeilDiv(vectors, cut.vectors), 32) * 32);
+// With as many vectors a thread as preferred, unless too many threads would have none.
+Cut CutOf(int64_t vectors, int preferred) {
+  const auto group_of = [&](int each) { return CeilDiv(CeilDiv(vectors, each), 32) * 32; };
+  int each = preferred;
+  while (each > 1 && 5 * vectors < 4 * each * group_of(each)) each /= 2;
+  while (each < kVectorsMax && group_of(each) > kThreads) each *= 2;
+  const int group = static_cast<int>(group_of(each));
   // Named barriers are 16, of which 0 is __syncthreads.
-  const int groups = kThreads / cut.group;
-  cut.groups = groups < 1 ? 1 : groups > 15 ? 15 : groups;
-  return cut;
+  const int groups = kThreads / group;
+  return {group, each, groups > 15 ? 15 : groups};
 }
 
 bool IsWide(Type type, const NormArguments& a) {
@@ -261,7 +305,7 @@ void Norm(Type type, const NormArguments& a, Stream stream) {
   if (a.rows == 0) return;
   ForVectors(type, IsWide(type, a), [&](auto element, auto width) {
     using T = decltype(element);
-    const Cut cut = CutOf(a.features / width.value, kForwardGroup);
+    const Cut cut = CutOf(a.features / width.value, 4);
     const dim3 threads(cut.group, cut.groups);
     const auto blocks = static_cast<unsigned>(CeilDiv(a.rows, cut.groups));
     ForCut(cut, [&](auto vectors) {
@@ -285,18 +329,27 @@ void NormBackward(Type type, const NormBackwardArguments& a, Stream stream) {
   const auto blocks = static_cast<unsigned>(NormPartials(a.rows));
   ForVectors(type, IsWide(type, a), [&](auto element, auto width) {
     using T = decltype(element);
-    const Cut cut = CutOf(a.features / width.value, kThreads);
+    const Cut cut = CutOf(a.features / width.value, 1);
     const dim3 threads(cut.group, cut.groups);
-    const size_t shared =
-        cut.groups == 1 ? 0 : static_cast<size_t>(a.kinds * a.features) * sizeof(float);
+    const int64_t stage = width.value == 1 ? 0 : int64_t{48} * cut.group * cut.groups * cut.vectors;
+    int64_t stages = stage == 0 ? 0 : kStageBytes / stage;
+    stages = stages < 1 ? 1 : stages > kStagesMax ? kStagesMax : stages;
+    const int64_t combined = cut.groups == 1 ? 0 : a.kinds * a.features * int64_t{sizeof(float)};
+    const int64_t shared = combined > stages * stage ? combined : stages * stage;
     ForCut(cut, [&](auto vectors) {
       constexpr int kWidth = decltype(width)::value, kVectors = decltype(vectors)::value;
+      const auto launch = [&](auto kernel) {
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared));
+        kernel<<<blocks, threads, static_cast<size_t>(shared), stream>>>(a,
+                                                                         static_cast<int>(stages));
+      };
       if (a.kinds == 1) {
-        NormBackwardKernel<T, kWidth, kVectors, 1><<<blocks, threads, shared, stream>>>(a);
+        launch(NormBackwardKernel<T, kWidth, kVectors, 1>);
       } else if (a.kinds == 2) {
-        NormBackwardKernel<T, kWidth, kVectors, 2><<<blocks, threads, shared, stream>>>(a);
+        launch(NormBackwardKernel<T, kWidth, kVectors, 2>);
       } else {
-        NormBackwardKernel<T, kWidth, kVectors, 4><<<blocks, threads, shared, stream>>>(a);
+        launch(NormBackwardKernel<T, kWidth, kVectors, 4>);
       }
     });
   });

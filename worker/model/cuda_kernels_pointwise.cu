@@ -135,8 +135,8 @@ __device__ void SumOfWarps(float (&sums)[kWidth], float* to) {
 
 template <typename T, int kWidth, Gelu kGelu>
 __global__ void __launch_bounds__(kThreads)
-    GeluBackwardKernel(int64_t rows, int64_t features, const void* output_gradient, const void* x,
-                       void* gradient, float* partials) {
+    GeluBackwardKernel(int64_t rows, int64_t features, const void* __restrict__ output_gradient,
+                       const void* __restrict__ x, void* __restrict__ gradient, float* partials) {
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x) * kWidth;
   const int64_t chunk = CeilDiv(rows, static_cast<int64_t>(gridDim.y));
   const int64_t end = min(rows, (static_cast<int64_t>(blockIdx.y) + 1) * chunk);

@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    TakeRowsKernel(int64_t features, const void* table, const int64_t* index, const bool* keep,
-                   void* y) {
+    TakeRowsKernel(int64_t features, const void* __restrict__ table, const int64_t* index,
+                   const bool* keep, void* __restrict__ y) {
   const int64_t row = blockIdx.x;
   const bool kept = keep == nullptr || keep[row];
   const int64_t from = kept ? index[row] * features : 0;

@@ -20,13 +20,53 @@ __device__ double BlockSum(double value) {
   return sums[0];
 }
 
-__global__ void SquaredNormPartials(const float* values, int64_t count, double* partials) {
+// The run that a tile is of.
+__device__ int32_t RunOf(const RunTable& table, int32_t tile) {
+  int32_t low = 0, high = table.runs;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (table.run[middle].first_tile <= tile ? low : high) = middle;
+  }
+  return low;
+}
+
+// Elements [begin, end) of a run: those of a tile.
+struct TileRange {
+  int64_t begin, end;
+};
+__device__ TileRange RangeOf(const RunTiles& run, int32_t tile) {
+  const int64_t begin = (tile - run.first_tile) * kTile;
+  return {begin, min(run.count, begin + kTile)};
+}
+
+__device__ bool IsAligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+__device__ double Square(float value) {
+  const double wide = value;
+  return wide * wide;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    SquaredNormPartials(const float* gradients, const __grid_constant__ RunTable table,
+                        double* partials) {
   double sum = 0;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += stride) {
-    const double value = values[i];
-    sum += value * value;
+  for (int32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
+    const RunTiles& run = table.run[RunOf(table, tile)];
+    const TileRange range = RangeOf(run, tile);
+    const float* const values = gradients + run.gradient_offset + range.begin;
+    const auto count = static_cast<int32_t>(range.end - range.begin);
+    const int32_t wide = IsAligned(values) ? count / 4 : 0;
+#pragma unroll
+    for (int32_t turn = 0; turn < kTile / 4 / kThreads; ++turn) {
+      const int32_t i = turn * kThreads + static_cast<int32_t>(threadIdx.x);
+      if (i >= wide) continue;
+      const float4 four = reinterpret_cast<const float4*>(values)[i];
+      sum += (Square(four.x) + Square(four.y)) + (Square(four.z) + Square(four.w));
+    }
+    for (int32_t i = 4 * wide + static_cast<int32_t>(threadIdx.x); i < count; i += kThreads)
+      sum += Square(values[i]);
   }
   sum = BlockSum(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
@@ -68,36 +108,82 @@ __global__ void MarkProgressKernel(CommitWords* words, int64_t count) {
   *const_cast<volatile int64_t*>(&words->progress) = count;
 }
 
-__global__ void AdamWKernel(const float* gradient, float* master, float* first, float* second,
-                            __nv_bfloat16* weight, int64_t count, AdamWFactors f,
-                            const Decision* decision, int64_t expected_step) {
+// One element: its new master weight; moments are updated in place.
+__device__ float Updated(const AdamWFactors& f, float scale, float decay, float gradient,
+                         float master, float* first, float* second) {
+  const float g = gradient * scale;
+  const float m = f.beta1 * *first + f.rest1 * g;
+  const float v = f.beta2 * *second + f.rest2 * (g * g);
+  *first = m;
+  *second = v;
+  const float direction = (m * f.correction1) / (sqrtf(v * f.correction2) + f.epsilon);
+  return master - f.rate * (direction + decay * master);
+}
+
+// A block takes a tile: 16 bytes at a time where all of a run's buffers stand at such, else by
+// elements. Which of the two does not matter to the bits.
+__global__ void __launch_bounds__(kThreads)
+    AdamWKernel(const AdamWBuffers b, const __grid_constant__ RunTable table, const AdamWFactors f,
+                const Decision* decision, int64_t expected_step) {
   if (decision->step != expected_step || decision->verdict != Verdict::kCommitted) return;
   const float scale = static_cast<float>(decision->gradient_scale);
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += stride) {
-    const float g = gradient[i] * scale;
-    const float m = f.beta1 * first[i] + f.rest1 * g;
-    const float v = f.beta2 * second[i] + f.rest2 * (g * g);
-    first[i] = m;
-    second[i] = v;
-    const float direction = (m * f.correction1) / (sqrtf(v * f.correction2) + f.epsilon);
-    const float updated = master[i] - f.rate * (direction + f.weight_decay * master[i]);
+  const RunTiles& run = table.run[RunOf(table, static_cast<int32_t>(blockIdx.x))];
+  const TileRange range = RangeOf(run, static_cast<int32_t>(blockIdx.x));
+  const auto count = static_cast<int32_t>(range.end - range.begin);
+  const float decay = run.decay ? f.weight_decay : 0.0f;
+  const int64_t in_gradients = run.gradient_offset + range.begin;
+  const int64_t in_state = run.state_offset + range.begin;
+  const float* const gradient = b.gradients + in_gradients;
+  float* const master = b.master == nullptr ? b.weights_fp32 + in_gradients : b.master + in_state;
+  float* const first = b.first + in_state;
+  float* const second = b.second + in_state;
+  __nv_bfloat16* const weight = b.weights_bf16 == nullptr ? nullptr : b.weights_bf16 + in_gradients;
+  const bool aligned = IsAligned(gradient) && IsAligned(master) && IsAligned(first) &&
+                       IsAligned(second) && reinterpret_cast<uintptr_t>(weight) % 8 == 0;
+  const int32_t wide = aligned ? count / 4 : 0;
+  // All loads before the first store.
+  constexpr int32_t kTurns = kTile / 4 / kThreads;
+  float4 g[kTurns], w[kTurns], m[kTurns], v[kTurns];
+#pragma unroll
+  for (int32_t turn = 0; turn < kTurns; ++turn) {
+    const int32_t i = turn * kThreads + static_cast<int32_t>(threadIdx.x);
+    if (i >= wide) continue;
+    g[turn] = reinterpret_cast<const float4*>(gradient)[i];
+    w[turn] = reinterpret_cast<const float4*>(master)[i];
+    m[turn] = reinterpret_cast<const float4*>(first)[i];
+    v[turn] = reinterpret_cast<const float4*>(second)[i];
+  }
+#pragma unroll
+  for (int32_t turn = 0; turn < kTurns; ++turn) {
+    const int32_t i = turn * kThreads + static_cast<int32_t>(threadIdx.x);
+    if (i >= wide) continue;
+    float4 &to = w[turn], &m4 = m[turn], &v4 = v[turn];
+    to.x = Updated(f, scale, decay, g[turn].x, to.x, &m4.x, &v4.x);
+    to.y = Updated(f, scale, decay, g[turn].y, to.y, &m4.y, &v4.y);
+    to.z = Updated(f, scale, decay, g[turn].z, to.z, &m4.z, &v4.z);
+    to.w = Updated(f, scale, decay, g[turn].w, to.w, &m4.w, &v4.w);
+    reinterpret_cast<float4*>(first)[i] = m4;
+    reinterpret_cast<float4*>(second)[i] = v4;
+    reinterpret_cast<float4*>(master)[i] = to;
+    if (weight != nullptr) {
+      const __nv_bfloat162 low = __floats2bfloat162_rn(to.x, to.y);
+      const __nv_bfloat162 high = __floats2bfloat162_rn(to.z, to.w);
+      reinterpret_cast<uint2*>(weight)[i] = make_uint2(reinterpret_cast<const uint32_t&>(low),
+                                                       reinterpret_cast<const uint32_t&>(high));
+    }
+  }
+  for (int32_t i = 4 * wide + static_cast<int32_t>(threadIdx.x); i < count; i += kThreads) {
+    const float updated = Updated(f, scale, decay, gradient[i], master[i], first + i, second + i);
     master[i] = updated;
     if (weight != nullptr) weight[i] = __float2bfloat16_rn(updated);
   }
 }
 
-int BlocksFor(int64_t count) {
-  const int64_t blocks = (count + kThreads - 1) / kThreads;
-  return static_cast<int>(blocks < 132 * 16 ? blocks : 132 * 16);
-}
-
 }  // namespace
 
-void LaunchSquaredNormPartials(const float* values, int64_t count, double* partials,
+void LaunchSquaredNormPartials(const float* gradients, const RunTable& runs, double* partials,
                                cudaStream_t stream) {
-  SquaredNormPartials<<<kNormBlocks, kThreads, 0, stream>>>(values, count, partials);
+  SquaredNormPartials<<<kNormBlocks, kThreads, 0, stream>>>(gradients, runs, partials);
 }
 
 void LaunchSumPartials(const double* partials, int64_t count, double* accumulator,
@@ -125,13 +211,10 @@ void LaunchMarkProgress(CommitWords* words, int64_t count, cudaStream_t stream) 
   MarkProgressKernel<<<1, 1, 0, stream>>>(words, count);
 }
 
-void LaunchAdamW(const float* gradient, float* master, float* first, float* second,
-                 void* weight_bf16, int64_t count, const AdamWFactors& factors,
+void LaunchAdamW(const AdamWBuffers& buffers, const RunTable& runs, const AdamWFactors& factors,
                  const Decision* decision, int64_t expected_step, cudaStream_t stream) {
-  if (count == 0) return;
-  AdamWKernel<<<BlocksFor(count), kThreads, 0, stream>>>(gradient, master, first, second,
-                                                         static_cast<__nv_bfloat16*>(weight_bf16),
-                                                         count, factors, decision, expected_step);
+  if (runs.tiles == 0) return;
+  AdamWKernel<<<runs.tiles, kThreads, 0, stream>>>(buffers, runs, factors, decision, expected_step);
 }
 
 }  // namespace phalanx::train

@@ -4,6 +4,7 @@
 // All enqueue on `stream` and return; errors show up at the next CUDA call.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -13,10 +14,10 @@
 
 namespace phalanx::train {
 
-inline constexpr int32_t kNormBlocks = 512;
+inline constexpr int32_t kNormBlocks = 1056;
 
-// partials[kNormBlocks] <- sums of squares of parts of values[count].
-void LaunchSquaredNormPartials(const float* values, int64_t count, double* partials,
+// partials[kNormBlocks] <- sums of squares of parts of the gradients of the runs.
+void LaunchSquaredNormPartials(const float* gradients, const RunTable& runs, double* partials,
                                cudaStream_t stream);
 // accumulator[0] += the sum of partials[count], in a fixed order.
 void LaunchSumPartials(const double* partials, int64_t count, double* accumulator,
@@ -32,10 +33,17 @@ void LaunchMakeDecision(const Record* records, int32_t world, const Expectation&
 void LaunchMarkApplied(int64_t* applied, int64_t step, const Decision* decision,
                        cudaStream_t stream);
 void LaunchMarkProgress(CommitWords* words, int64_t count, cudaStream_t stream);
-// `weight_bf16` or `weight_fp32`, the other null. With fp32 weights `master` is the weights
-// themselves.
-void LaunchAdamW(const float* gradient, float* master, float* first, float* second,
-                 void* weight_bf16, int64_t count, const AdamWFactors& factors,
+// Every run with the elements of all buffers that it names. `master` null: the weights themselves,
+// fp32, are the master copy. `weights_bf16` null: there are none, or they are fp32.
+struct AdamWBuffers {
+  const float* gradients;
+  float* weights_fp32;
+  __nv_bfloat16* weights_bf16;
+  float* master;
+  float* first;
+  float* second;
+};
+void LaunchAdamW(const AdamWBuffers& buffers, const RunTable& runs, const AdamWFactors& factors,
                  const Decision* decision, int64_t expected_step, cudaStream_t stream);
 
 }  // namespace phalanx::train

@@ -11,6 +11,20 @@ struct AdamWFactors {
   float beta1, rest1, beta2, rest2, correction1, correction2, rate, epsilon, weight_decay;
 };
 
+// Runs of a block as a launch takes them, by value: a run's elements are cut into tiles, the first
+// of which has number first_tile in the launch.
+struct RunTiles {
+  int64_t gradient_offset, state_offset, count;
+  int32_t first_tile;
+  bool decay;
+};
+inline constexpr int32_t kRunsAtOnce = 100;  // parameters of a launch have 4 KiB
+inline constexpr int64_t kTile = 2048;
+struct RunTable {
+  int32_t runs = 0, tiles = 0;
+  RunTiles run[kRunsAtOnce];
+};
+
 // Pinned memory that the host reads while the device runs. The host polls ready_step, which is
 // written last.
 struct PublishedDecision {

@@ -18,6 +18,24 @@ namespace {
 
 cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
+// Calls body(table) for all runs of a block, as many at a time as a launch takes.
+template <typename Body>
+void ForTables(const StateBlock& block, const Body& body) {
+  RunTable table;
+  for (const StateRun& run : block.runs) {
+    table.run[table.runs++] = {.gradient_offset = run.gradient_offset,
+                               .state_offset = run.state_offset,
+                               .count = run.count,
+                               .first_tile = table.tiles,
+                               .decay = run.decay};
+    table.tiles += static_cast<int32_t>((run.count + kTile - 1) / kTile);
+    if (table.runs < kRunsAtOnce) continue;
+    body(table);
+    table.runs = table.tiles = 0;
+  }
+  if (table.runs > 0) body(table);
+}
+
 class CudaStepKernels final : public StepKernels {
  public:
   explicit CudaStepKernels(int32_t homes) {
@@ -39,16 +57,16 @@ class CudaStepKernels final : public StepKernels {
 
   void AddSquaredNorm(const at::Tensor& gradients, const StateBlock& block,
                       at::Tensor& accumulator) override {
-    const auto partials = static_cast<int64_t>(block.runs.size()) * kNormBlocks;
+    const auto tables = (static_cast<int64_t>(block.runs.size()) + kRunsAtOnce - 1) / kRunsAtOnce;
+    const int64_t partials = tables * kNormBlocks;
     if (partials == 0) return;
     if (!partials_.defined() || partials_.numel() < partials)
       partials_ = at::empty({partials}, accumulator.options());
     double* out = partials_.mutable_data_ptr<double>();
-    for (const StateRun& run : block.runs) {
-      LaunchSquaredNormPartials(gradients.const_data_ptr<float>() + run.gradient_offset, run.count,
-                                out, Stream());
+    ForTables(block, [&](const RunTable& table) {
+      LaunchSquaredNormPartials(gradients.const_data_ptr<float>(), table, out, Stream());
       out += kNormBlocks;
-    }
+    });
     LaunchSumPartials(partials_.const_data_ptr<double>(), partials,
                       accumulator.mutable_data_ptr<double>(), Stream());
   }
@@ -95,19 +113,21 @@ class CudaStepKernels final : public StepKernels {
     factors.correction2 = static_cast<float>(1 / (1 - std::pow(step.beta2, updates)));
     factors.rate = static_cast<float>(step.learning_rate);
     factors.epsilon = static_cast<float>(step.epsilon);
-    const bool bf16 = weights != nullptr && weights->scalar_type() == at::kBFloat16;
-    for (const StateRun& run : block.runs) {
-      factors.weight_decay = static_cast<float>(run.decay ? step.weight_decay : 0);
-      void* weight_bf16 =
-          bf16 ? weights->mutable_data_ptr<at::BFloat16>() + run.gradient_offset : nullptr;
-      float* master = block.master.defined()
-                          ? block.master.mutable_data_ptr<float>() + run.state_offset
-                          : weights->mutable_data_ptr<float>() + run.gradient_offset;
-      LaunchAdamW(gradients.const_data_ptr<float>() + run.gradient_offset, master,
-                  block.first_moment.mutable_data_ptr<float>() + run.state_offset,
-                  block.second_moment.mutable_data_ptr<float>() + run.state_offset, weight_bf16,
-                  run.count, factors, decisions_ + expected_step % 2, expected_step, Stream());
+    factors.weight_decay = static_cast<float>(step.weight_decay);
+    AdamWBuffers buffers{};
+    buffers.gradients = gradients.const_data_ptr<float>();
+    if (weights != nullptr && weights->scalar_type() == at::kBFloat16) {
+      buffers.weights_bf16 =
+          reinterpret_cast<__nv_bfloat16*>(weights->mutable_data_ptr<at::BFloat16>());
+    } else if (weights != nullptr) {
+      buffers.weights_fp32 = weights->mutable_data_ptr<float>();
     }
+    if (block.master.defined()) buffers.master = block.master.mutable_data_ptr<float>();
+    buffers.first = block.first_moment.mutable_data_ptr<float>();
+    buffers.second = block.second_moment.mutable_data_ptr<float>();
+    ForTables(block, [&](const RunTable& table) {
+      LaunchAdamW(buffers, table, factors, decisions_ + expected_step % 2, expected_step, Stream());
+    });
   }
 
   void MarkApplied(int32_t home, int64_t step) override {
