@@ -21,9 +21,9 @@ __device__ float Exp(float x) {
 
 // A maximum and the sum of exp(x - maximum).
 struct Softmax {
-  float largest = -FLT_MAX;
-  float sum = 0;
+  float largest, sum;
 };
+__device__ constexpr Softmax kNothing{-FLT_MAX, 0};
 template <typename T>
 __device__ void Join(Softmax& to, float largest, float sum) {
   const float both = fmaxf(to.largest, largest);
@@ -58,7 +58,7 @@ __device__ Softmax JoinBlock(Softmax of, Softmax* scratch) {
   const int lane = threadIdx.x % 32;
   if (lane == 0) scratch[threadIdx.x / 32] = of;
   __syncthreads();
-  of = lane < static_cast<int>(blockDim.x) / 32 ? scratch[lane] : Softmax();
+  of = lane < static_cast<int>(blockDim.x) / 32 ? scratch[lane] : kNothing;
   JoinWarp<T>(of);
   return of;
 }
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const RowVectors<T> in(a.logits, row, a.columns);
-  Softmax softmax;
+  Softmax softmax = kNothing;
 #pragma unroll 4
   for (int i = threadIdx.x; i < in.vectors; i += kThreads) {
     float values[kWide<T>];
@@ -225,14 +225,11 @@ template <typename T>
 __global__ void __launch_bounds__(kWholeThreads) WholeKernel(CrossEntropyArguments a) {
   extern __shared__ uint4 kept[];  // [kKept][kWholeThreads]; a thread reads what it has loaded
   __shared__ Softmax scratch[2][32];
-  const auto fetch = [&](int64_t row, int slot) {
-    if (row < a.rows && a.weights[row] != 0) {
-      const RowVectors<T> in(a.logits, row, a.columns);
-      const int i = slot * kWholeThreads + static_cast<int>(threadIdx.x);
-      if (i < in.vectors) {
-        __pipeline_memcpy_async(kept + i, in.body + static_cast<int64_t>(i) * kWide<T>, 16);
-      }
-    }
+  const auto wanted = [&](int64_t row) { return row < a.rows && a.weights[row] != 0; };
+  const auto fetch = [&](const RowVectors<T>& in, bool wanted, int slot) {
+    const int i = slot * kWholeThreads + static_cast<int>(threadIdx.x);
+    if (wanted && i < in.vectors)
+      __pipeline_memcpy_async(kept + i, in.body + static_cast<int64_t>(i) * kWide<T>, 16);
     if (slot % 2 == 1) __pipeline_commit();
   };
   const auto from_kept = [&](int i) {
@@ -241,15 +238,19 @@ __global__ void __launch_bounds__(kWholeThreads) WholeKernel(CrossEntropyArgumen
     return vector;
   };
   int64_t row = blockIdx.x;
+  const RowVectors<T> first(a.logits, row, a.columns);
+  const bool first_wanted = wanted(row);
 #pragma unroll
-  for (int slot = 0; slot < kKept; ++slot) fetch(row, slot);
+  for (int slot = 0; slot < kKept; ++slot) fetch(first, first_wanted, slot);
   for (int turn = 0; row < a.rows; row += gridDim.x, turn ^= 1) {
     const RowVectors<T> in(a.logits, row, a.columns);
+    const RowVectors<T> next(a.logits, row + gridDim.x, a.columns);
+    const bool next_wanted = wanted(row + gridDim.x);
     const float weight = a.weights[row];
     if (weight == 0) {
       if (a.gradient) Clear(in);
       if (threadIdx.x == 0) a.losses[row] = 0;
-      for (int slot = 0; slot < kKept; ++slot) fetch(row + gridDim.x, slot);
+      for (int slot = 0; slot < kKept; ++slot) fetch(next, next_wanted, slot);
       __syncthreads();  // the scratch of this turn is nobody's any more
       continue;
     }
@@ -257,7 +258,7 @@ __global__ void __launch_bounds__(kWholeThreads) WholeKernel(CrossEntropyArgumen
     T* const label_at = label >= 0 && label < a.columns ? in.head + label : nullptr;
     float label_logit = 0;
     if (threadIdx.x == 0 && label_at != nullptr) label_logit = static_cast<float>(*label_at);
-    Softmax softmax;
+    Softmax softmax = kNothing;
 #pragma unroll 4
     for (int i = kKept * kWholeThreads + static_cast<int>(threadIdx.x); i < in.vectors;
          i += kWholeThreads) {
@@ -284,7 +285,7 @@ __global__ void __launch_bounds__(kWholeThreads) WholeKernel(CrossEntropyArgumen
       const int i = slot * kWholeThreads + static_cast<int>(threadIdx.x);
       if (a.gradient && i < in.vectors)
         gradient.Store(in.body + static_cast<int64_t>(i) * kWide<T>, from_kept(i));
-      fetch(row + gridDim.x, slot);
+      fetch(next, next_wanted, slot);
     }
     if (!a.gradient) continue;
     StoreGradient(in, kKept * kWholeThreads + static_cast<int>(threadIdx.x), kWholeThreads,

@@ -198,8 +198,10 @@ void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
 
 void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows) {
   if constexpr (kWithCuda) {
-    if (fused::Takes(rows) && sum.scalar_type() == at::kFloat && rows.stride(1) == 1)
-      return fused::AddColumnSums(sum, rows);
+    if (fused::Takes(rows) && sum.scalar_type() == at::kFloat && sum.is_contiguous() &&
+        rows.stride(-1) == 1) {
+      return fused::AddColumnSums(sum, rows.flatten(1));
+    }
   }
   sum.add_(rows.sum(0, /*keepdim=*/false, sum.scalar_type()));
 }

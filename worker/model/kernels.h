@@ -49,7 +49,7 @@ NormGradient LayerNormBackward(const at::Tensor& output_gradient, const at::Tens
 // branch += bias + residual, in place.
 void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
                         const at::Tensor& residual);
-// sum += the column sums of `rows` [any, columns], whose columns alone need be contiguous.
+// sum += the sum over the first dim of `rows` [any, like sum].
 void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows);
 
 // Rotary position embedding in Hugging Face's convention (halves of a head are the pair), in place

@@ -20,6 +20,7 @@ NormGradient NormBackward(const at::Tensor& output_gradient, const at::Tensor& x
                           const at::Tensor& residual_gradient, bool column_sums);
 void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
                         const at::Tensor& residual);
+// `rows` [any, elements of sum], whose columns alone need be contiguous.
 void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows);
 void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
             bool inverse);

@@ -9,15 +9,19 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/model/kernels.h"
+#include "worker/train/step_kernels.cuh"
 
 namespace phalanx::model {
 namespace {
@@ -276,6 +280,61 @@ void ColumnSums(Bench& bench, int64_t rows, int64_t features) {
               }});
 }
 
+// As many runs as a bucket of some layers has.
+train::RunTable RunsOf(int64_t elements) {
+  train::RunTable table;
+  const int64_t count = elements / 64;
+  for (int64_t at = 0; at < elements; at += count) {
+    table.run[table.runs++] = {at, at, count, table.tiles, table.runs % 3 > 0};
+    table.tiles += static_cast<int32_t>((count + train::kTile - 1) / train::kTile);
+  }
+  return table;
+}
+
+void Optimizers(Bench& bench, int64_t elements) {
+  const double n = static_cast<double>(elements);
+  const auto stream = [] { return c10::cuda::getCurrentCUDAStream().stream(); };
+  const train::RunTable runs = RunsOf(elements);
+  const auto make = [=] {
+    const train::Decision decision{
+        .step = 5, .verdict = train::Verdict::kCommitted, .gradient_scale = 1};
+    at::Tensor bytes = at::empty({static_cast<int64_t>(sizeof decision)}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), &decision, sizeof decision);
+    return Tensors{Random({elements}, at::kFloat),
+                   Random({elements}, at::kFloat),
+                   Random({elements}, at::kFloat),
+                   Random({elements}, at::kFloat).square(),
+                   Random({elements}),
+                   bytes.cuda(),
+                   at::zeros({train::kNormBlocks}, at::TensorOptions(at::kCUDA).dtype(at::kDouble)),
+                   at::zeros({1}, at::TensorOptions(at::kCUDA).dtype(at::kDouble))};
+  };
+  const train::AdamWFactors factors{0.9f, 0.1f, 0.95f, 0.05f, 3.7f, 7.0f, 1e-4f, 1e-8f, 0.1f};
+  for (const bool bf16 : {false, true}) {
+    bench.Time({bf16 ? "AdamW, bf16 weights, 2^28 elements in 64 runs" : "AdamW, fp32, 2^28 in 64",
+                (bf16 ? 30 : 28) * n, bf16 ? 2.44 : 2.22, make, [=](const Tensors& t) {
+                  train::AdamWBuffers buffers{};
+                  buffers.gradients = t[0].const_data_ptr<float>();
+                  (bf16 ? buffers.master : buffers.weights_fp32) = t[1].mutable_data_ptr<float>();
+                  buffers.first = t[2].mutable_data_ptr<float>();
+                  buffers.second = t[3].mutable_data_ptr<float>();
+                  if (bf16)
+                    buffers.weights_bf16 = static_cast<__nv_bfloat16*>(t[4].mutable_data_ptr());
+                  train::LaunchAdamW(buffers, runs, factors,
+                                     static_cast<const train::Decision*>(t[5].const_data_ptr()), 5,
+                                     stream());
+                  return Tensors{};
+                }});
+  }
+  bench.Time({"squared norm, fp32, 2^28 in 64", 4 * n, 0.33, make, [=](const Tensors& t) {
+                train::LaunchSquaredNormPartials(t[0].const_data_ptr<float>(), runs,
+                                                 t[6].mutable_data_ptr<double>(), stream());
+                train::LaunchSumPartials(t[6].const_data_ptr<double>(), train::kNormBlocks,
+                                         t[7].mutable_data_ptr<double>(), stream());
+                return Tensors{};
+              }});
+}
+
 }  // namespace
 
 void RunBench(const char* pattern) {
@@ -292,6 +351,7 @@ void RunBench(const char* pattern) {
   Losses(bench, 16384, 128256);
   Losses(bench, 7168, 128256);
   Rows(bench, 16384, 4096, 128256);
+  Optimizers(bench, int64_t{1} << 28);
   std::printf("other shapes\n");
   for (const int64_t features : {2048, 2560, 3000, 4100, 5120, 8192})
     Norms(bench, 16384, features, {0, 0, 0});

@@ -254,6 +254,13 @@ TEST_P(KernelsCudaTest, Small_ColumnSums_OfSomeColumns) {
   }
 }
 
+TEST_P(KernelsCudaTest, Small_ColumnSums_OfMatrices) {
+  const at::Tensor values = Random({6, 77, 136}), sum = Random({77, 136}, at::kFloat);
+  const at::Tensor total = sum.clone();
+  AddColumnSums(total, values);
+  ExpectClose(total, Wide(sum) + Wide(values).sum(0), "sum");
+}
+
 TEST_P(KernelsCudaTest, Small_Rows_TakenAddedAndScattered) {
   // Tables of many rows, and of so few that runs of equal ones are longer than chunks.
   for (const auto [count, features, table_rows] : {std::tuple{0, 64, 5},
