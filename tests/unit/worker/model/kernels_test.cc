@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace phalanx::model {
@@ -91,6 +92,27 @@ TEST_P(KernelsTest, LayerNormBackward_EqualsAutograd) {
   ExpectClose(gradient.bias, expected[2]);
 }
 
+TEST_P(KernelsTest, AddLayerNorm_AddsInPlaceThenNorms) {
+  const at::Tensor residual = Random({kRows, kFeatures}), branch = Random({kRows, kFeatures});
+  const at::Tensor weight = Random({kFeatures}), bias = Random({kFeatures});
+  const at::Tensor own = Random({kFeatures}), sum = branch + own + residual, ended = branch.clone();
+  const LayerNormed normed = AddLayerNorm(residual, branch, own, weight, bias, 1e-5);
+  ExpectClose(branch, sum);
+  ExpectClose(normed.y, LayerNorm(sum, weight, bias, 1e-5).y);
+  AddBiasAndResidual(ended, own, residual);
+  ExpectClose(ended, sum);
+}
+
+TEST_P(KernelsTest, AddColumnSums_OfRowsAndOfMatrices) {
+  const at::Tensor rows = Random({kRows, 3 * kFeatures}), matrices = Random({4, 6, kFeatures});
+  const at::Tensor sum = at::ones({kFeatures}, SumType(GetParam().type));
+  AddColumnSums(sum, rows.narrow(1, kFeatures, kFeatures));
+  ExpectClose(sum, rows.narrow(1, kFeatures, kFeatures).to(at::kDouble).sum(0) + 1);
+  const at::Tensor matrix = at::ones({6, kFeatures}, SumType(GetParam().type));
+  AddColumnSums(matrix, matrices);
+  ExpectClose(matrix, matrices.to(at::kDouble).sum(0) + 1);
+}
+
 TEST_P(KernelsTest, Rotate_TurnsTheFirstHeadsAndBack) {
   const int64_t batch = 2, length = 3, heads = 3, half = 5;
   const at::ScalarType sums = SumType(GetParam().type);
@@ -130,6 +152,17 @@ TEST_P(KernelsTest, QuickGelu_EqualsDefinitionAndAutograd) {
   ExpectClose(Gelu(GeluKind::kQuick, x), definition({x.to(at::kDouble)}));
   ExpectClose(GeluBackward(GeluKind::kQuick, upstream, x).x,
               Gradients({x}, upstream, definition)[0]);
+}
+
+TEST_P(KernelsTest, Gelu_EqualsAutograd) {
+  const at::Tensor x = Random({kRows, kFeatures}).mul_(3), upstream = Random({kRows, kFeatures});
+  for (const auto& [kind, name] : {std::pair{GeluKind::kErf, "none"}, {GeluKind::kTanh, "tanh"}}) {
+    const auto definition = [name = name](const std::vector<at::Tensor>& leaves) {
+      return at::gelu(leaves[0], name);
+    };
+    ExpectClose(Gelu(kind, x), definition({x.to(at::kDouble)}));
+    ExpectClose(GeluBackward(kind, upstream, x).x, Gradients({x}, upstream, definition)[0]);
+  }
 }
 
 TEST_P(KernelsTest, Activations_OfLargeInputs_StayFinite) {
@@ -191,6 +224,9 @@ TEST_P(KernelsTest, CrossEntropy_OverTwoRanks_EqualsAutograd) {
   EXPECT_TRUE(at::equal(loss, CrossEntropy(high, gathered, labels, weights, cut, true)));
   ExpectClose(loss, expected.detach());
   ExpectClose(at::cat({low, high}, 1), gradient);
+  const at::Tensor whole = logits.clone();
+  ExpectClose(WholeCrossEntropy(whole, labels, weights, /*gradient=*/true), expected.detach());
+  ExpectClose(whole, gradient);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KernelsTest,
