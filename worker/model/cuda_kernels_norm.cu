@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum[0] += x[i];
     }
-    GroupSum(sum, scratch[0][threadIdx.y]);
+    GroupSum<true>(sum, scratch[0][threadIdx.y]);
     mean = sum[0] / count;
   }
   float square[1] = {0};
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) square[0] += (x[i] - mean) * (x[i] - mean);
   }
-  GroupSum(square, scratch[1][threadIdx.y]);
+  GroupSum<true>(square, scratch[1][threadIdx.y]);
   const float rstd = rsqrtf(square[0] / count + a.epsilon);
   if (threadIdx.x == 0) {
     a.rstd[row] = rstd;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds < 4 ? 2 : 1)
         sums[0][v][i] += upstream[i] * normed;
       }
     }
-    GroupSum(means, scratch[turn][threadIdx.y]);
+    GroupSum<false>(means, scratch[turn][threadIdx.y]);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!of.Has(v)) continue;
@@ -260,13 +260,15 @@ __global__ void SumPartialsKernel(const float* partials, int64_t count, int64_t 
 struct Cut {
   int group, vectors, groups;
 };
-// With as many vectors a thread as preferred, unless too many threads would have none.
-Cut CutOf(int64_t vectors, int preferred) {
+// With as many vectors a thread as preferred, unless too many threads would have none. `alone`: one
+// group in a block, unless they are of 32.
+Cut CutOf(int64_t vectors, int preferred, bool alone) {
   const auto group_of = [&](int each) { return CeilDiv(CeilDiv(vectors, each), 32) * 32; };
   int each = preferred;
   while (each > 1 && 5 * vectors < 4 * each * group_of(each)) each /= 2;
   while (each < kVectorsMax && group_of(each) > kThreads) each *= 2;
   const int group = static_cast<int>(group_of(each));
+  if (alone && group > 32) return {group, each, 1};
   // Named barriers are 16, of which 0 is __syncthreads.
   const int groups = kThreads / group;
   return {group, each, groups > 15 ? 15 : groups};
@@ -305,7 +307,7 @@ void Norm(Type type, const NormArguments& a, Stream stream) {
   if (a.rows == 0) return;
   ForVectors(type, IsWide(type, a), [&](auto element, auto width) {
     using T = decltype(element);
-    const Cut cut = CutOf(a.features / width.value, 4);
+    const Cut cut = CutOf(a.features / width.value, 4, /*alone=*/true);
     const dim3 threads(cut.group, cut.groups);
     const auto blocks = static_cast<unsigned>(CeilDiv(a.rows, cut.groups));
     ForCut(cut, [&](auto vectors) {
@@ -329,7 +331,7 @@ void NormBackward(Type type, const NormBackwardArguments& a, Stream stream) {
   const auto blocks = static_cast<unsigned>(NormPartials(a.rows));
   ForVectors(type, IsWide(type, a), [&](auto element, auto width) {
     using T = decltype(element);
-    const Cut cut = CutOf(a.features / width.value, 1);
+    const Cut cut = CutOf(a.features / width.value, 1, /*alone=*/false);
     const dim3 threads(cut.group, cut.groups);
     const int64_t stage = width.value == 1 ? 0 : int64_t{48} * cut.group * cut.groups * cut.vectors;
     int64_t stages = stage == 0 ? 0 : kStageBytes / stage;

@@ -143,8 +143,8 @@ __device__ inline float WarpSum(float value) {
 
 // The sums over the threads of one threadIdx.y, whose number is a multiple of 32, at most 512, in
 // all of them. `scratch`: 16 * kCount of this group; used again only after another call with other
-// scratch.
-template <int kCount>
+// scratch. kAlone: there is one such group, or they are of 32.
+template <bool kAlone, int kCount>
 __device__ void GroupSum(float (&values)[kCount], float* scratch) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) values[i] = WarpSum(values[i]);
@@ -155,7 +155,11 @@ __device__ void GroupSum(float (&values)[kCount], float* scratch) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) scratch[i * 16 + threadIdx.x / 32] = values[i];
   }
-  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+  if constexpr (kAlone) {
+    __syncthreads();
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+  }
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     values[i] = lane % 16 < warps ? scratch[i * 16 + lane % 16] : 0.0f;
