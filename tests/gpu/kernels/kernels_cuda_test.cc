@@ -75,7 +75,7 @@ constexpr Shape kTooLong = {2, 40001};
 TEST_P(KernelsCudaTest, Small_RmsNorm_AndBackward) {
   std::vector<Shape> shapes = kShapes;
   shapes.push_back(kTooLong);
-  for (const auto [rows, features] : shapes) {
+  for (const auto& [rows, features] : shapes) {
     SCOPED_TRACE(testing::Message() << rows << " x " << features);
     const at::Tensor residual = Random({rows, features}), branch = Random({rows, features});
     const at::Tensor weight = Random({features}), dy = Random({rows, features});
@@ -109,7 +109,7 @@ TEST_P(KernelsCudaTest, Small_RmsNorm_AndBackward) {
 TEST_P(KernelsCudaTest, Small_LayerNorm_AndBackward) {
   std::vector<Shape> shapes = kShapes;
   shapes.push_back(kTooLong);
-  for (const auto [rows, features] : shapes) {
+  for (const auto& [rows, features] : shapes) {
     SCOPED_TRACE(testing::Message() << rows << " x " << features);
     const at::Tensor residual = Random({rows, features}), branch = Random({rows, features});
     const at::Tensor weight = Random({features}), bias = Random({features});
@@ -156,7 +156,7 @@ TEST_P(KernelsCudaTest, Small_LayerNorm_AndBackward) {
 
 // q, k and v in one packed tensor: heads that turn, and heads that stay.
 TEST_P(KernelsCudaTest, Small_Rotate_TurnsTheFirstHeadsAndBack) {
-  for (const auto [head_size, heads, all] :
+  for (const auto& [head_size, heads, all] :
        {std::tuple{64, 3, 4}, {80, 5, 7}, {96, 40, 48}, {128, 40, 48}, {10, 2, 3}, {36, 2, 2}}) {
     SCOPED_TRACE(testing::Message() << heads << " of " << all << " heads of " << head_size);
     const int64_t batch = 2, length = 9, half = head_size / 2;
@@ -183,7 +183,7 @@ TEST_P(KernelsCudaTest, Small_Rotate_TurnsTheFirstHeadsAndBack) {
 }
 
 TEST_P(KernelsCudaTest, Small_SwiGlu_AndBackward) {
-  for (const auto [rows, blocks, block] :
+  for (const auto& [rows, blocks, block] :
        {std::tuple{0, 2, 128}, {3, 1, 7}, {5, 3, 32}, {19, 7, 128}, {300, 2, 250}}) {
     SCOPED_TRACE(testing::Message() << rows << " rows, " << blocks << " blocks of " << block);
     const at::Tensor gate_up = Random({rows, 2 * block * blocks}) * 3;
@@ -203,7 +203,7 @@ TEST_P(KernelsCudaTest, Small_SwiGlu_AndBackward) {
 
 TEST_P(KernelsCudaTest, Small_Gelus_AndBackward) {
   for (const GeluKind kind : {GeluKind::kQuick, GeluKind::kErf, GeluKind::kTanh}) {
-    for (const auto [rows, features] : kShapes) {
+    for (const auto& [rows, features] : kShapes) {
       SCOPED_TRACE(testing::Message()
                    << rows << " x " << features << ", " << static_cast<int>(kind));
       const at::Tensor x = Random({rows, features}) * 3, dy = Random({rows, features});
@@ -238,7 +238,7 @@ TEST_P(KernelsCudaTest, Small_Activations_OfLargeInputs_StayFinite) {
 }
 
 TEST_P(KernelsCudaTest, Small_ColumnSums_OfSomeColumns) {
-  for (const auto [rows, features] : kShapes) {
+  for (const auto& [rows, features] : kShapes) {
     SCOPED_TRACE(testing::Message() << rows << " x " << features);
     const at::Tensor values = Random({rows, 3 * features});
     const at::Tensor sum = Random({features}, at::kFloat);
@@ -263,13 +263,13 @@ TEST_P(KernelsCudaTest, Small_ColumnSums_OfMatrices) {
 
 TEST_P(KernelsCudaTest, Small_Rows_TakenAddedAndScattered) {
   // Tables of many rows, and of so few that runs of equal ones are longer than chunks.
-  for (const auto [count, features, table_rows] : {std::tuple{0, 64, 5},
-                                                   {1, 37, 3},
-                                                   {50, 5, 1},
-                                                   {333, 64, 3},
-                                                   {700, 1152, 1000},
-                                                   {64, 4096, 20},
-                                                   {16, 2052, 1}}) {
+  for (const auto& [count, features, table_rows] : {std::tuple{0, 64, 5},
+                                                    {1, 37, 3},
+                                                    {50, 5, 1},
+                                                    {333, 64, 3},
+                                                    {700, 1152, 1000},
+                                                    {64, 4096, 20},
+                                                    {16, 2052, 1}}) {
     SCOPED_TRACE(testing::Message() << count << " x " << features << " of " << table_rows);
     const at::Tensor table = Random({table_rows, features}), values = Random({count, features});
     const at::Tensor index = Indices(table_rows, count);
@@ -295,12 +295,12 @@ TEST_P(KernelsCudaTest, Small_Rows_TakenAddedAndScattered) {
 // A vocabulary whole, and cut in two; rows that begin anywhere, rows without weight, labels in
 // both parts.
 TEST_P(KernelsCudaTest, Small_CrossEntropy_WholeAndOverTwoRanks) {
-  for (const auto [rows, vocabulary, cut] : {std::tuple{0, 64, 32},
-                                             {1, 5, 2},
-                                             {7, 45, 26},
-                                             {150, 8192, 4096},
-                                             {40, 32003, 16000},
-                                             {9, 50257, 1}}) {
+  for (const auto& [rows, vocabulary, cut] : {std::tuple{0, 64, 32},
+                                              {1, 5, 2},
+                                              {7, 45, 26},
+                                              {150, 8192, 4096},
+                                              {40, 32003, 16000},
+                                              {9, 50257, 1}}) {
     SCOPED_TRACE(testing::Message() << rows << " rows of " << vocabulary);
     const at::Tensor logits = Random({rows, vocabulary}) * 4;
     const at::Tensor labels = Indices(vocabulary, rows);
@@ -333,7 +333,7 @@ TEST_P(KernelsCudaTest, Small_CrossEntropy_WholeAndOverTwoRanks) {
 
 // Sizes of a training step, where 32 bits or one launch's blocks might not do.
 TEST_P(KernelsCudaTest, LargeVocabularies_EqualDefinition) {
-  for (const auto [rows, vocabulary] : {std::pair{300, 128256}, {150, 151936}, {140, 262144}}) {
+  for (const auto& [rows, vocabulary] : {std::pair{300, 128256}, {150, 151936}, {140, 262144}}) {
     SCOPED_TRACE(testing::Message() << rows << " rows of " << vocabulary);
     const at::Tensor logits = Random({rows, vocabulary}) * 4;
     const at::Tensor labels = Indices(vocabulary, rows);
