@@ -244,7 +244,7 @@ __global__ void SumPartialsKernel(const float* partials, int64_t count, int64_t 
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
   float sum = 0;
   if (column < width) {
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t row = threadIdx.y; row < count; row += 16) sum += partials[row * width + column];
   }
   of_rows[threadIdx.y][threadIdx.x] = sum;
