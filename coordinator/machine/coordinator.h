@@ -213,6 +213,9 @@ class Coordinator {
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   void LeaveQueue(const Job& job);
+  // Of a job whose epoch is over: stores its last step, and gives up the plan that is being made.
+  void StoreLastStep(Job& job);
+  void DropPlanning(Job& job);
   // Whether so many plans are being made that no job may begin to be planned.
   bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
@@ -355,6 +358,8 @@ class Coordinator {
   // Plans with ranks that are back.
   void GoOnWith(Job& job, const plan::RankList& back);
   void OnHoldDeadline(Job& job);
+  // Its ranks are ended, its devices are free, and it begins again with `from` once it has others.
+  void QueueAgain(Job& job, const CheckpointSource& from);
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);

@@ -272,7 +272,8 @@ void Coordinator::Prepare(Job& job, Team& team) {
   SetDeadline(job, job.run->prepare_deadline, options_.prepare_timeout);
   Tell(job, NodeCommand{team.node, node->second.incarnation,
                         PrepareData{job.state.id, job.state.request,
-                                    /*choose_checkpoint=*/&team == &job.run->teams.front()}});
+                                    /*choose_checkpoint=*/&team == &job.run->teams.front() &&
+                                        !job.run->checkpoint.has_value()}});
 }
 
 void Coordinator::AssignAll(Job& job) {
@@ -333,24 +334,31 @@ void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>
   AssignAll(job);
 }
 
-void Coordinator::End(Job& job, JobPhase phase, std::string reason,
-                      std::optional<FailureCause> failure, absl::Duration grace) {
+void Coordinator::StoreLastStep(Job& job) {
   const auto& stored = job.state.stored_step;
   if (job.last_step.has_value() && (!stored.has_value() || !(*stored == *job.last_step))) {
     Commit(job, StepReached{*job.last_step, job.decided});
   }
+}
+
+void Coordinator::DropPlanning(Job& job) {
+  if (!job.planning.has_value()) return;
+  actions_.push_back(DropPlan{job.planning->number});
+  const Placement placement = EndPlanning(job).placement;
+  for (const NodeDevices& entry : placement) {
+    if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);
+  }
+}
+
+void Coordinator::End(Job& job, JobPhase phase, std::string reason,
+                      std::optional<FailureCause> failure, absl::Duration grace) {
+  StoreLastStep(job);
   const std::string stop_reason = reason;
   CloseIncident(job, absl::StrCat("the job ended: ", reason));
   TellIncidents(job);
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   LeaveQueue(job);
-  if (job.planning.has_value()) {
-    actions_.push_back(DropPlan{job.planning->number});
-    const Placement placement = EndPlanning(job).placement;
-    for (const NodeDevices& entry : placement) {
-      if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);
-    }
-  }
+  DropPlanning(job);
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
   live_request_bytes_ -= RequestBytes(*job.state.request);

@@ -24,6 +24,7 @@ struct JobState {
   std::string request_id;
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
+  bool queued_again = false;  // its epoch is over, and the next one has no layout yet
   Epoch epoch;
   Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
   Shared<Placement> placement;  // of the layout
