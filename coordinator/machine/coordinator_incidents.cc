@@ -209,7 +209,7 @@ void Coordinator::NoteSafe(Job& job, int32_t rank) {
   Incident& incident = *job.incident;
   if (!incident.not_safe.empty() || incident.Has(Phase::kSafeAgain)) return;
   if (!incident[Phase::kSafeAgain].begin.has_value()) return;
-  if (!job.run->AllUsed([](const RankState& state) { return state.safe; })) return;
+  if (!job.run->AllSafe()) return;
   EndPhase(incident, Phase::kSafeAgain, now_, rank);
 }
 

@@ -33,8 +33,8 @@ void Coordinator::On(const RankReported& event) {
   if (node != nullptr) Heard(*node, event.session);
   Job* job = FindJob(event.job);
   if (node == nullptr || job == nullptr || !job->run.has_value()) return;
-  const Team* team = job->run->TeamOf(node->name);
-  if (team == nullptr || team->released || !team->Has(event.rank)) return;
+  const Team* team = job->run->TeamOfRank(event.rank);
+  if (team == nullptr || team->released || team->node != node->name) return;
   TellExit(*job, event);
   if (event.epoch != job->state.epoch) return OnEarlierReport(*job, event);  // most are fenced
   NoteDecided(*job, event.decided);
@@ -103,7 +103,7 @@ void Coordinator::CheckReady(Job& job) {
   Run& run = *job.run;
   if (job.recovery.has_value()) return CheckRecovered(job);
   if (job.state.phase != JobPhase::kStarting || run.stage == Run::Stage::kPreparing) return;
-  if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  if (!run.AllReady()) return;
   if (run.stage == Run::Stage::kReattaching) {
     // It runs after all; so a node that came back without ranks has lost them.
     for (Team& team : run.teams) {

@@ -319,7 +319,7 @@ void Coordinator::CheckRecovered(Job& job) {
   Recovery& recovery = *job.recovery;
   Run& run = *job.run;
   if (recovery.stage != Recovery::Stage::kEntering) return;
-  if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  if (!run.AllReady()) return;
   run.start_deadline = absl::InfiniteFuture();
   NoteResumed(job);
   for (const int32_t rank : recovery.back) job.lost_again.erase(rank);
@@ -339,6 +339,7 @@ void Coordinator::ResumeRecovery(Job& job) {
                     .time = now_};
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
+  job.run->ready_known = 0;
   for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
     job.run->ranks[rank].ready = false;
     if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));
