@@ -29,11 +29,9 @@ namespace phalanx::rank {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
-constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last step
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
-constexpr std::chrono::milliseconds kLookInterval{50};
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 // From which step an epoch goes on: a coordinator may restart meanwhile.
 constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
@@ -86,12 +84,7 @@ std::vector<bool> RanksElsewhere(const plan::Placement& nodes, Rank self) {
 }  // namespace
 
 absl::Status EpochRun::Report(v1::RankReport report) {
-  report.set_job(order_.assign().job());
-  report.set_epoch(order_.assign().epoch());
-  report.set_rank(order_.rank());
-  v1::ToDaemon message;
-  *message.mutable_report() = std::move(report);
-  return channel_.Send(message, kSendTimeout);
+  return SendReport(channel_, whose(), std::move(report));
 }
 
 absl::Status EpochRun::MakePlanOfOrder() {
@@ -423,16 +416,6 @@ absl::Status EpochRun::RunToEnd() {
   return Report(std::move(quiet));
 }
 
-absl::StatusOr<bool> EpochRun::AwaitLastPart() {
-  const auto give_up = std::chrono::steady_clock::now() + kLastPart;
-  while (checkpoints_ != nullptr && std::chrono::steady_clock::now() < give_up) {
-    if (checkpoints_->AwaitWritten(std::chrono::steady_clock::now() + kLookInterval)) return true;
-    MutexLock lock(&mu_);
-    RETURN_IF_ERROR(stopped_);
-  }
-  return checkpoints_ == nullptr;
-}
-
 absl::Status EpochRun::Run() {
   absl::Status ended = model::CallTorch("training", [this] { return RunToEnd(); });
   if (kept_.training != nullptr) ended = kept_.training->Attributed(std::move(ended));
@@ -443,10 +426,7 @@ absl::Status EpochRun::Run() {
       if (!stopped_.ok()) ended = stopped_;
     }
     ended = Quiesce(ended);
-    // What it writes nobody would publish.
-    std::unique_ptr<CheckpointRun> given_up;
-    MutexLock lock(&mu_);
-    given_up = std::move(checkpoints_);
+    WindDown();
   }
   Release();
   return ended;

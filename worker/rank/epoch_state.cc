@@ -162,7 +162,7 @@ void EpochRun::WriteLastCheckpoint() {
   if (const absl::Status made = MakeCheckpoints(/*now=*/true); !made.ok()) {
     return TellNoCheckpoint(absl::StrCat("step ", trainer_->last_step()), made);
   }
-  if (checkpoints_ != nullptr) checkpoints_->WriteLast();
+  if (checkpoints_ != nullptr && AwaitLastPart().ok()) checkpoints_->WriteLast();
 }
 
 void EpochRun::Publish(const v1::PublishCheckpoint& order) {

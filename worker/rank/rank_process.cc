@@ -152,7 +152,8 @@ int RankProcess::Run() {
       WarmUp(*warm);
       continue;
     }
-    last = nullptr;  // before anything that it uses goes; its thread may be at the disk
+    if (last != nullptr) last->WindDown();
+    last = nullptr;  // before anything that it uses goes
     const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());
