@@ -5,19 +5,23 @@
 // whole while the other is written; kept until the job ends here, or all ranks of a later epoch
 // have whole copies. What they hold is the rank's business.
 //
-// Not thread-safe.
+// Not thread-safe. Never waits for memory to go, which takes the kernel seconds where it is much.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <thread>
 #include <tuple>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
+#include "core/base/mutex.h"
 #include "core/posix/unique_fd.h"
 
 namespace phalanx::agent {
@@ -25,6 +29,30 @@ namespace phalanx::agent {
 // Bytes that this process may still take: what the node has available, or less where a control
 // group says so. 0: not known.
 int64_t AvailableHostMemory();
+
+// Closes files of memory on a thread of its own. Thread-safe.
+class MemoryCloser {
+ public:
+  MemoryCloser();
+  ~MemoryCloser();  // closes all
+  void Close(UniqueFd fd);
+  // Bytes of files that are not closed yet, of what was written of them.
+  int64_t bytes() const;
+
+ private:
+  struct File {
+    UniqueFd fd;
+    int64_t bytes = 0;
+  };
+  void Work();
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::deque<File> files_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of files_, and of the one that is being closed
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::jthread thread_;
+};
 
 class HostMemory {
  public:
@@ -69,7 +97,11 @@ class HostMemory {
   template <typename Predicate>
   void FreeIf(Predicate predicate);
 
+  // They have left buffers_.
+  void Close(Buffers buffers);
+
   std::function<int64_t()> available_;
+  MemoryCloser closer_;
   std::map<Owner, Buffers> buffers_;
   int64_t bytes_ = 0;
 };

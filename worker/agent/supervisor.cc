@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ constexpr size_t kLastWordsBytes = 64 << 20;
 constexpr size_t kOutgoingBytesMax = 64 << 20;
 constexpr size_t kLogTailBytes = 4 << 10;
 constexpr int kLastWaitMilliseconds = 2000;
+constexpr int kOrphanPatienceMilliseconds = 100;
 
 ReportKind KindOf(const v1::RankReport& report) {
   if (report.has_step()) return ReportKind::kStep;
@@ -470,8 +472,11 @@ void Supervisor::EndOrphans() const {
     for (pid_t pid; children >> pid;) {
       if (ranks.contains(pid) || ranks.contains(getpgid(pid))) continue;
       kill(pid, SIGKILL);
-      while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-      }
+      const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+      pollfd gone{process.get(), POLLIN, 0};
+      // One whose end takes long is found again behind the next rank's.
+      poll(&gone, 1, kOrphanPatienceMilliseconds);
+      waitpid(pid, nullptr, WNOHANG);
     }
   }
 }
