@@ -33,8 +33,6 @@ constexpr std::chrono::milliseconds kProgressInterval{100};
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
-// From which step an epoch goes on: a coordinator may restart meanwhile.
-constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
@@ -197,24 +195,6 @@ absl::Status EpochRun::Connect() {
   RETURN_IF_ERROR(connected.status());
   communicators_ = *std::move(connected);
   connected_ = true;
-  return absl::OkStatus();
-}
-
-absl::Status EpochRun::AwaitBegin() {
-  const comm::Deadline deadline = comm::DeadlineIn(kBeginTimeout);
-  const Waiting to_be_told;
-  const MutexLock lock(&mu_);
-  while (!told_.has_value() && stopped_.ok()) {
-    if (given_changed_.WaitUntil(&mu_, deadline) && !told_.has_value()) {
-      // Not this rank's fault: its process stays, and keeps its state.
-      return job::WithKind(job::FailureKind::kPeerLost,
-                           absl::DeadlineExceededError(absl::StrCat(
-                               "nobody has said within ", absl::FormatDuration(kBeginTimeout),
-                               " from which step epoch ", epoch(), " goes on")));
-    }
-  }
-  RETURN_IF_ERROR(stopped_);
-  ASSIGN_OR_RETURN(start_, StartOf(told_->begins()));
   return absl::OkStatus();
 }
 
