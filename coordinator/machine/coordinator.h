@@ -319,6 +319,8 @@ class Coordinator {
   void NotePlanned(Job& job, const PlanSummary& plan);
   void NoteBegan(Job& job, int64_t step);
   void NoteReady(Job& job, int32_t rank, const RankReady& report);
+  // Of a return: the first rank has stopped for it.
+  void NotePause(Job& job);
   void NoteResumed(Job& job);
   void NoteFirstStep(Job& job, int32_t rank);
   void OnReport(Job& job, int32_t rank, const RankSafe& report);

@@ -85,7 +85,10 @@ void Coordinator::NoteReturn(Job& job) {
   BeginPhase(incident, Phase::kDetected, now_);
   EndPhase(incident, Phase::kDetected, now_);
   BeginPhase(incident, Phase::kPlanned, now_);
-  BeginPhase(incident, Phase::kSurvivorsQuiet, now_);
+}
+
+void Coordinator::NotePause(Job& job) {
+  if (job.incident.has_value()) BeginPhase(*job.incident, Phase::kSurvivorsQuiet, now_);
 }
 
 void Coordinator::NoteExit(Job& job, int32_t rank, const RankExited& exited, job::FailureKind kind,

@@ -303,6 +303,7 @@ Assign Coordinator::AssignmentOf(const Job& job) {
           .plan_digest = job.state.plan_digest,
           .checkpoint = job.state.checkpoint,
           .goes_on = job.state.goes_on(),
+          .beside = job.recovery.has_value() && job.recovery->beside,
           .from_copies = job.state.from_copies};
 }
 

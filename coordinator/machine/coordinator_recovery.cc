@@ -112,6 +112,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   }
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.stage = Recovery::Stage::kPlanning;
+  recovery.beside = false;
   recovery.tried.clear();
   run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
@@ -161,7 +162,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
   NotePlanned(job, *plan);
-  SetDeadline(job, job.run->quiet_deadline, options_.quiet_timeout);
+  SetDeadline(job, job.run->quiet_deadline,
+              recovery.beside ? options_.connect_timeout : options_.quiet_timeout);
   CheckQuiet(job);
 }
 
@@ -173,6 +175,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
     return;
   }
   Recovery& recovery = *job.recovery;
+  if (recovery.beside) NotePause(job);
   if (recovery.silent.erase(rank) != 0 && report.context_ok) recovery.quiets[rank] = report;
   if (recovery.awaited.erase(rank) == 0) return;
   if (!report.context_ok) {

@@ -128,6 +128,7 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
   OpenLog(found->second, order.store, order.assign->epoch, order.rank);
   v1::ToRank message;
+  message.mutable_run()->set_beside(order.beside);
   if (Fill(order, found->second, *message.mutable_run())) Send(order.process, message);
 }
 

@@ -34,6 +34,9 @@ constexpr std::chrono::milliseconds kProgressInterval{100};
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 
+// Of all ranks, once one is connected.
+constexpr absl::Duration kConnectTimeout = absl::Minutes(1);
+
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
 
@@ -198,6 +201,31 @@ absl::Status EpochRun::Connect() {
   return absl::OkStatus();
 }
 
+absl::Status EpochRun::AwaitAllConnected() {
+  const comm::Deadline deadline = comm::DeadlineIn(kConnectTimeout);
+  const auto key = [](Rank rank) { return absl::StrCat("connected/", rank.value); };
+  RETURN_IF_ERROR(rendezvous_.Put(key(Rank{order_.rank()}), "yes"));
+  for (Rank rank{0}; rank.value < plan_.world; ++rank.value) {
+    if (!plan_.PlacesOf(rank).empty())
+      RETURN_IF_ERROR(rendezvous_.Get(key(rank), deadline).status());
+  }
+  return absl::OkStatus();
+}
+
+void EpochRun::ConnectBeside(std::function<void()> connected) {
+  connector_ = std::jthread([this, connected = std::move(connected)] {
+    connected_beside_ = model::CallTorch("connecting", [this]() -> absl::Status {
+      if (order_.device_kind() == "gpu")
+        RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
+      RETURN_IF_ERROR(MakePlanOfOrder());
+      RETURN_IF_ERROR(Connect());
+      return AwaitAllConnected();
+    });
+    connected_after_ = LogPhase("is connected");
+    connected();
+  });
+}
+
 void EpochRun::OnStep(const train::StepSummary& step) {
   figures_.Add(step, *program_);
   const auto now = std::chrono::steady_clock::now();
@@ -352,13 +380,21 @@ absl::Status EpochRun::Train() {
 absl::Status EpochRun::RunToEnd() {
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
-  RETURN_IF_ERROR(MakePlanOfOrder());
+  if (connector_.joinable()) {
+    connector_.join();
+    RETURN_IF_ERROR(connected_beside_);
+  } else {
+    RETURN_IF_ERROR(MakePlanOfOrder());
+  }
   if (goes_on()) {
     // All that can be made before it is known from where.
     if (from_copies()) RETURN_IF_ERROR(FindCopies());
     RETURN_IF_ERROR(OpenData());
-    RETURN_IF_ERROR(Connect());
-    connected_after_ = LogPhase("is connected");
+    if (!beside()) {
+      RETURN_IF_ERROR(Connect());
+      if (order_.assign().beside()) RETURN_IF_ERROR(AwaitAllConnected());
+      connected_after_ = LogPhase("is connected");
+    }
     {
       const Working watched;  // others wait for it
       RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));

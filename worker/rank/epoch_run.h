@@ -10,10 +10,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -85,6 +87,11 @@ class EpochRun {
   // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
   // another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
+  // Makes what needs nothing that the process keeps, on a thread of its own, for a Run() that comes
+  // later: plan and communicators. `connected` is called there once, when all ranks are connected
+  // or this one has failed to be; it outlives the run.
+  void ConnectBeside(std::function<void()> connected);
+  bool beside() const { return order_.beside(); }
   // Instead of Run(): makes ready, alone, what a process would need for an epoch like this one.
   void WarmUp();
   // Once Run() has returned OK: its last checkpoint may still be published, until WindDown().
@@ -114,6 +121,8 @@ class EpochRun {
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();
+  // Waits until all ranks have come here.
+  absl::Status AwaitAllConnected();
   // Of an epoch that goes on: waits until it is told from where.
   absl::Status AwaitBegin();
   bool goes_on() const { return order_.assign().goes_on(); }
@@ -229,6 +238,9 @@ class EpochRun {
   bool copies_whole_told_ = false;
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
+  absl::Status connected_beside_;  // of the connector's thread, until it is joined
+  // Last: ends before what it uses.
+  std::jthread connector_;
 };
 
 }  // namespace phalanx::rank

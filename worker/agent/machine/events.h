@@ -54,6 +54,7 @@ struct AssignCommand {
   bool writes_checkpoints = false;  // at an early end too
   bool goes_on = false;             // from the state of an earlier epoch: until it begins, what the
                                     // ranks of that one have said may be asked for again
+  bool beside = false;              // processes leave that one by themselves, once connected
   std::string payload;              // Assign
 };
 struct BeginEpochCommand {

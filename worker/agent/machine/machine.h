@@ -140,6 +140,8 @@ class Machine {
     Epoch epoch;
     int32_t rank = 0;
     int64_t step = 0;
+    // kRunning, kStopping: it has been given this one too, and goes over once it has left `epoch`.
+    std::optional<Epoch> next;
     bool succeeded = false;                    // in `epoch`
     StepTimes step_times;                      // in `epoch`
     Instant hung_at = absl::InfiniteFuture();  // if it has not run by then
@@ -281,6 +283,13 @@ class Machine {
   // Its device gets another process for the newer epoch that it was to run.
   void ReplaceLost(const Process& process);
   void RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment);
+  // The same of one that runs the epoch before: it goes over by itself.
+  void RunBeside(ProcessNumber number, Process& process, const Assignment& assignment);
+  void GoOver(ProcessNumber number, Process& process, const Assignment& assignment);
+  // Of a process with a next epoch: the rank that it is there.
+  int32_t RankInNext(const Process& process) const;
+  // Whether what is said to ranks of the epoch is for this process.
+  static bool IsIn(const Process& process, JobId job, Epoch epoch);
   void AnswerAssign(Assignment& assignment, const absl::Status& status);
   // All of its processes are started, or their starts have failed.
   void AnswerIfStarted(Assignment& assignment);
