@@ -124,12 +124,12 @@ void HostMemory::FreeIf(Predicate predicate) {
 
 void HostMemory::Close(Buffers buffers) {
   bytes_ -= 2 * buffers.bytes;
-  for (UniqueFd& fd : buffers.fds) closer_.Close(std::move(fd));
+  for (UniqueFd& fd : buffers.fds) closer_->Close(std::move(fd));
 }
 
 int64_t HostMemory::Left() const {
   const int64_t available = available_();
-  return available > 0 ? std::max<int64_t>(available + closer_.bytes() - Promised(), 0) : -1;
+  return available > 0 ? std::max<int64_t>(available + closer_->bytes() - Promised(), 0) : -1;
 }
 
 bool HostMemory::IsEarlier(const Owner& a, const Owner& b) {
