@@ -104,6 +104,7 @@ class HostMemory {
 
   std::function<int64_t()> available_;
   std::unique_ptr<MemoryCloser> closer_;
+  int64_t once_closed_ = 0;  // bytes that are available when closer_ has done its work
   std::map<Owner, Buffers> buffers_;
   int64_t bytes_ = 0;
 };

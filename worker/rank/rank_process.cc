@@ -148,12 +148,12 @@ int RankProcess::Run() {
       run = current_ = warm != nullptr ? warm : std::exchange(next_, nullptr);
       last = std::exchange(last_, nullptr);
     }
+    if (last != nullptr) last->WindDown();
+    last = nullptr;  // before anything that it uses goes
     if (warm != nullptr) {
       WarmUp(*warm);
       continue;
     }
-    if (last != nullptr) last->WindDown();
-    last = nullptr;  // before anything that it uses goes
     const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());

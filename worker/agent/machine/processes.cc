@@ -48,9 +48,14 @@ void Machine::Apply(const RankHelloReceived& event) {
 
 void Machine::Apply(const RankReported& event) {
   const auto found = processes_.find(event.process);
-  if (found == processes_.end() || found->second.epoch != event.epoch) return;
+  if (found == processes_.end()) return;
   Process& process = found->second;
   if (process.job == JobId{}) return;  // nobody asks any more
+  if (event.kind == ReportKind::kPublished && event.epoch < process.epoch) {
+    reports_.Add({process.job, event.epoch, process.rank, event.payload}, event.kind);
+    return SendQueuedReports();
+  }
+  if (process.epoch != event.epoch) return;
   reports_.Add({process.job, process.epoch, process.rank, event.payload}, event.kind);
   SendQueuedReports();
   if (event.outcome == RankOutcome::kSucceeded) process.succeeded = true;
