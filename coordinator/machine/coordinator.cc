@@ -129,6 +129,7 @@ void Coordinator::Publish(Job& job) {
     view.reason = absl::StrCat("needs ", job.state.request->devices,
                                " devices; all nodes that match have fewer, so it waits for more "
                                "nodes and holds nobody up");
+    if (job.state.queued_again) absl::StrAppend(&view.reason, "; ", job.state.reason);
   }
   if (job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting)
     view.reason = absl::StrCat("waits for ", LostText(*job.recovery));

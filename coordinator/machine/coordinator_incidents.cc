@@ -252,7 +252,8 @@ void Coordinator::TellIncidents(Job& job) {
 void Coordinator::ResumeIncident(Job& job) {
   const std::vector<IncidentPtr>& known = job.state.incidents;
   if (job.state.phase != job::JobPhase::kRunning || known.empty()) return;
-  if (!known.back()->IsClosed()) job.incident = *known.back();
+  const bool is_over = known.back()->number <= job.state.incidents_over;
+  if (!is_over && !known.back()->IsClosed()) job.incident = *known.back();
 }
 
 }  // namespace phalanx::coordinator

@@ -32,7 +32,11 @@ void Coordinator::On(const RankReported& event) {
   // Reports may hold up the heartbeats behind them; whoever says anything is alive.
   if (node != nullptr) Heard(*node, event.session);
   Job* job = FindJob(event.job);
-  if (node == nullptr || job == nullptr || !job->run.has_value()) return;
+  if (node == nullptr || job == nullptr) return;
+  const auto* published = std::get_if<RankCheckpointPublished>(&event.report);
+  if (job->state.queued_again && published != nullptr)
+    return OnEarlierReport(*job, event.epoch, *published);
+  if (!job->run.has_value()) return;
   const Team* team = job->run->TeamOfRank(event.rank);
   if (team == nullptr || team->released || team->node != node->name) return;
   TellExit(*job, event);

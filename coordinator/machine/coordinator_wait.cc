@@ -45,9 +45,11 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
 
 void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
+  if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
+  FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
+  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
   const auto from = LastCheckpoint(job);
   if (from.has_value()) return QueueAgain(job, *from);
-  FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
   absl::StrAppend(&cause.message, "; what is left cannot go on, not enough came back within ",
                   absl::FormatDuration(job.state.request->hold),
                   ", and there is no checkpoint to start again from");
@@ -55,6 +57,7 @@ void Coordinator::OnHoldDeadline(Job& job) {
 }
 
 void Coordinator::QueueAgain(Job& job, const CheckpointSource& from) {
+  job.recovery.reset();
   StoreLastStep(job);
   const std::string reason = absl::StrCat(
       "not enough came back within ", absl::FormatDuration(job.state.request->hold),
@@ -63,9 +66,13 @@ void Coordinator::QueueAgain(Job& job, const CheckpointSource& from) {
   TellIncidents(job);
   Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt});
   DropPlanning(job);
-  job.recovery.reset();
-  job.returning.clear();
   job.decided.reset();
+  job.returning.clear();
+  job.prepared.clear();
+  job.lost_again.clear();
+  job.copies_with.clear();
+  job.exits_awaited.clear();
+  job.reporter = -1;
   for (const Team& team : job.run->teams) {
     if (team.released) continue;
     FreeDevices(job, team.node, team.devices);

@@ -48,7 +48,12 @@ class Applier {
     state_.reason = body.reason;
     state_.failure = body.failure;
     state_.queued_again = body.phase == job::JobPhase::kQueued;
-    if (body.phase == job::JobPhase::kStarting) state_.started = time_;
+    if (state_.queued_again) {
+      state_.recoveries.push_back(time_);
+      if (!state_.incidents.empty()) state_.incidents_over = state_.incidents.back()->number;
+    }
+    if (body.phase == job::JobPhase::kStarting && !state_.started.has_value())
+      state_.started = time_;
     if (job::IsTerminal(body.phase)) state_.ended = time_;
     Add(std::string(job::ToString(body.phase)), body.reason);
   }

@@ -61,6 +61,7 @@ struct JobState {
   std::optional<CheckpointEnded> unpublished;  // of this epoch: the last that could not be
   int64_t event_count = 0;
   std::vector<IncidentPtr> incidents;  // the last kIncidentsMax, by number
+  int64_t incidents_over = 0;          // of those up to this one nothing more is to be known
 
   // Applies `record`, which is of this job, and returns the events that it brings about. A record
   // that contradicts the state (a move that core/job/job_phase.h forbids, an older epoch) changes

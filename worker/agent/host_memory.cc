@@ -124,12 +124,20 @@ void HostMemory::FreeIf(Predicate predicate) {
 
 void HostMemory::Close(Buffers buffers) {
   bytes_ -= 2 * buffers.bytes;
-  for (UniqueFd& fd : buffers.fds) closer_.Close(std::move(fd));
+  if (closer_->bytes() == 0) once_closed_ = available_();
+  for (UniqueFd& fd : buffers.fds) {
+    once_closed_ += BytesWritten(fd).value_or(0);
+    closer_->Close(std::move(fd));
+  }
 }
 
 int64_t HostMemory::Left() const {
-  const int64_t available = available_();
-  return available > 0 ? std::max<int64_t>(available + closer_.bytes() - Promised(), 0) : -1;
+  int64_t available = available_();
+  if (available <= 0) return -1;
+  // What is being closed goes piece by piece: it is in one of the two, or in part in both.
+  if (const int64_t closing = closer_->bytes(); closing > 0)
+    available = std::max(available, std::min(available + closing, once_closed_));
+  return std::max<int64_t>(available - Promised(), 0);
 }
 
 bool HostMemory::IsEarlier(const Owner& a, const Owner& b) {

@@ -13,8 +13,10 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -58,7 +60,7 @@ class HostMemory {
  public:
   // `available`: asked each time, as AvailableHostMemory().
   explicit HostMemory(std::function<int64_t()> available = AvailableHostMemory)
-      : available_(std::move(available)) {}
+      : available_(std::move(available)), closer_(std::make_unique<MemoryCloser>()) {}
 
   // Descriptors of a rank's two buffers of `bytes` each in an epoch, those of before if they are as
   // large. What was given to others and not yet written by them counts as taken. Where there is no
@@ -101,7 +103,8 @@ class HostMemory {
   void Close(Buffers buffers);
 
   std::function<int64_t()> available_;
-  MemoryCloser closer_;
+  std::unique_ptr<MemoryCloser> closer_;
+  int64_t once_closed_ = 0;  // bytes that are available when closer_ has done its work
   std::map<Owner, Buffers> buffers_;
   int64_t bytes_ = 0;
 };

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/activity.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
@@ -34,10 +35,11 @@ constexpr size_t kLastWordsBytes = 64 << 20;
 constexpr size_t kOutgoingBytesMax = 64 << 20;
 constexpr size_t kLogTailBytes = 4 << 10;
 constexpr int kLastWaitMilliseconds = 2000;
-constexpr int kOrphanPatienceMilliseconds = 100;
+constexpr absl::Duration kOrphanPatience = absl::Milliseconds(100);  // with all of them
 
 ReportKind KindOf(const v1::RankReport& report) {
   if (report.has_step()) return ReportKind::kStep;
+  if (report.has_checkpoint_published()) return ReportKind::kPublished;
   return report.has_event() ? ReportKind::kEvent : ReportKind::kOther;
 }
 
@@ -464,6 +466,7 @@ void Supervisor::Reap(ProcessNumber number) {
 }
 
 void Supervisor::EndOrphans() const {
+  const absl::Time patience = absl::Now() + kOrphanPatience;
   std::set<pid_t> ranks;
   for (const auto& [number, process] : processes_) ranks.insert(process.spawned.pid);
   std::error_code error;
@@ -476,7 +479,8 @@ void Supervisor::EndOrphans() const {
       const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
       pollfd gone{process.get(), POLLIN, 0};
       // One whose end takes long is found again behind the next rank's.
-      poll(&gone, 1, kOrphanPatienceMilliseconds);
+      const absl::Duration left = std::max(patience - absl::Now(), absl::ZeroDuration());
+      poll(&gone, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
       waitpid(pid, nullptr, WNOHANG);
     }
   }

@@ -180,6 +180,7 @@ void EpochRun::TellNoCheckpoint(absl::string_view of, const absl::Status& why) {
 
 void EpochRun::WriteLastCheckpoint() {
   if (const absl::Status made = MakeCheckpoints(/*now=*/true); !made.ok()) {
+    if (stop_requested()) return;
     return TellNoCheckpoint(absl::StrCat("step ", trainer_->last_step()), made);
   }
   if (checkpoints_ != nullptr && AwaitLastPart().ok()) checkpoints_->WriteLast();

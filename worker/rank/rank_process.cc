@@ -166,12 +166,12 @@ int RankProcess::Run() {
       given_up = std::exchange(given_up_, {});
     }
     given_up.clear();
+    if (last != nullptr) last->WindDown();
+    last = nullptr;  // before anything that it uses goes
     if (warm != nullptr) {
       WarmUp(*warm);
       continue;
     }
-    if (last != nullptr) last->WindDown();
-    last = nullptr;  // before anything that it uses goes
     const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());

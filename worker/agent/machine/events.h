@@ -148,6 +148,8 @@ struct RankWarmed {
 enum class ReportKind : uint8_t {
   kStep,   // the newest are kept
   kEvent,  // sent once
+  // Of an epoch that its process may have left meanwhile; else as kOther.
+  kPublished,
   kOther,  // repeating it is harmless: sent again to a coordinator that may have missed it
 };
 enum class RankOutcome : uint8_t {

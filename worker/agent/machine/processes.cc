@@ -51,7 +51,11 @@ void Machine::Apply(const RankReported& event) {
   if (found == processes_.end()) return;
   Process& process = found->second;
   if (process.job == JobId{}) return;  // nobody asks any more
-  if (process.next == event.epoch) {   // on its way there
+  if (event.kind == ReportKind::kPublished && event.epoch < process.epoch) {
+    reports_.Add({process.job, event.epoch, process.rank, event.payload}, event.kind);
+    return SendQueuedReports();
+  }
+  if (process.next == event.epoch) {  // on its way there
     reports_.Add({process.job, event.epoch, RankInNext(process), event.payload}, event.kind);
     return SendQueuedReports();
   }
