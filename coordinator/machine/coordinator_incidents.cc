@@ -58,7 +58,11 @@ Incident& Coordinator::BeginIncident(Job& job, Incident::Kind kind, Instant dete
 void Coordinator::NoteVerdict(Job& job, const FailureCause& cause) {
   const Job::Evidence evidence =
       std::exchange(job.evidence, std::nullopt).value_or(Job::Evidence{.since = now_});
-  const bool under_way = job.incident.has_value() && !job.incident->Has(Phase::kFirstStep);
+  // Nobody has stopped for a return that is under way.
+  const bool in_time = job.incident.has_value() && job.incident->kind == Incident::Kind::kReturn &&
+                       !(*job.incident)[Phase::kSurvivorsQuiet].begin.has_value();
+  const bool under_way =
+      job.incident.has_value() && !job.incident->Has(Phase::kFirstStep) && !in_time;
   if (!under_way) BeginIncident(job, Incident::Kind::kLoss, evidence.since);
   Incident& incident = *job.incident;
   if (under_way) Reopen(incident);
