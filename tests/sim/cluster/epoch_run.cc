@@ -264,6 +264,7 @@ void EpochRun::OnRoundDone() {
 }
 
 void EpochRun::Prepare() {
+  shared().ledger.OnHolds(process_.job(), process_.key());
   if (start_.has_value() && start_->step() > state().told) Tell();
   Broadcast({.kind = Message::Kind::kGathered});
   Await(Message::Kind::kGathered, 0, All(), kOperationTimeout, &EpochRun::GetReady);

@@ -131,6 +131,7 @@ void RankProcess::Die(int32_t exit_code, int32_t signal, bool silent) {
     if (run != nullptr) run->OnProcessGone(silent);
   }
   shared_.ledger.UnlockMetrics(job_, key_);
+  shared_.ledger.OnProcessGone(job_, key_);
   deferred_.clear();
   daemon_.ended(exit_code, signal);
 }

@@ -9,6 +9,7 @@ namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -277,9 +277,10 @@ TEST(AgentMachineTest, Process_WithoutHello_IsKilled) {
   h.DataReady(1);
   h.Feed(ProcessStarted{kP1, absl::OkStatus()});
   h.ConfirmAll();
-  EXPECT_THAT(h.Advance(absl::Seconds(30)),
-              AllOf(Contains("Kill p1"), Contains("Report job-7/1 rank 2 fault: it said nothing "
-                                                  "within 30s of its start: its worker ended it")));
+  EXPECT_THAT(
+      h.Advance(absl::Seconds(30)),
+      AllOf(Contains("Kill p1"), Contains("Report job-7/1 rank 2 fault RankHung: it said nothing "
+                                          "within 30s of its start: its worker ended it")));
 }
 
 TEST(AgentMachineTest, HelloThatCameInTime_IsReadBeforeItsRankIsJudged) {
@@ -320,9 +321,10 @@ TEST(AgentMachineTest, Process_ThatClosedItsChannel_IsGivenTimeToEnd) {
   EXPECT_THAT(h.Feed(ChannelFailed{kP1, "closed by the rank"}), IsEmpty());
   EXPECT_THAT(
       h.Advance(absl::Seconds(5)),
-      AllOf(Contains("Kill p1"),
-            Contains("Report job-7/1 rank 2 fault: its channel to the worker failed (closed "
-                     "by the rank) and it did not end: its worker ended it")));
+      AllOf(
+          Contains("Kill p1"),
+          Contains("Report job-7/1 rank 2 fault RankHung: its channel to the worker failed (closed "
+                   "by the rank) and it did not end: its worker ended it")));
 }
 
 TEST(AgentMachineTest, ProcessThatWasToEnd_IsNoFaultHoweverItGoes) {
