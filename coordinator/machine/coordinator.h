@@ -208,8 +208,7 @@ class Coordinator {
   void On(const ArchiveFailed& event);
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
-  // Looks at all of the queue anew, after devices or nodes have changed.
-  void Schedule();
+  void Schedule();  // looks at all of the queue anew, after devices or nodes have changed
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   void LeaveQueue(const Job& job);
@@ -225,8 +224,7 @@ class Coordinator {
                  plan::RankList lost = {}, plan::RankList returned = {});
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
-  // Records that the job with its first layout is starting.
-  void SayStarts(Job& job);
+  void SayStarts(Job& job);  // records that the job with its first layout is starting
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);

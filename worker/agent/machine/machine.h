@@ -260,6 +260,14 @@ class Machine {
   void AnswerWarmed();
   void CallOffWarming(JobId job);
 
+  // going_over.cc: processes that leave an epoch for the next by themselves.
+  void RunBeside(ProcessNumber number, Process& process, const Assignment& assignment);
+  void GoOver(ProcessNumber number, Process& process, const Assignment& assignment);
+  // Of a process with a next epoch: the rank that it is there.
+  int32_t RankInNext(const Process& process) const;
+  // Whether what is said to ranks of the epoch is for this process.
+  static bool IsIn(const Process& process, JobId job, Epoch epoch);
+
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);
   void Apply(const RankHelloReceived& event);
@@ -283,13 +291,6 @@ class Machine {
   // Its device gets another process for the newer epoch that it was to run.
   void ReplaceLost(const Process& process);
   void RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment);
-  // The same of one that runs the epoch before: it goes over by itself.
-  void RunBeside(ProcessNumber number, Process& process, const Assignment& assignment);
-  void GoOver(ProcessNumber number, Process& process, const Assignment& assignment);
-  // Of a process with a next epoch: the rank that it is there.
-  int32_t RankInNext(const Process& process) const;
-  // Whether what is said to ranks of the epoch is for this process.
-  static bool IsIn(const Process& process, JobId job, Epoch epoch);
   void AnswerAssign(Assignment& assignment, const absl::Status& status);
   // All of its processes are started, or their starts have failed.
   void AnswerIfStarted(Assignment& assignment);
