@@ -421,6 +421,8 @@ class Coordinator {
   void AssignAll(Job& job);
   static Assign AssignmentOf(const Job& job);
   void StartNextEpoch(Job& job);
+  static std::vector<Rendezvous> RendezvousOf(const Job& job,
+                                              std::map<std::string, std::string> said);
   void FlushRendezvous(Job& job);
   void MarkRunning(Job& job);
   void CheckReady(Job& job);

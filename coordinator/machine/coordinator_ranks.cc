@@ -71,20 +71,26 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RendezvousEntry& entry)
   }
 }
 
-void Coordinator::FlushRendezvous(Job& job) {
-  Run& run = *job.run;
-  run.rendezvous_deadline = absl::InfiniteFuture();
-  std::map<std::string, std::string> unsent = std::exchange(run.rendezvous_unsent, {});
+std::vector<Rendezvous> Coordinator::RendezvousOf(const Job& job,
+                                                  std::map<std::string, std::string> said) {
   std::vector<Rendezvous> commands;
-  while (!unsent.empty()) {
+  while (!said.empty()) {
     std::map<std::string, std::string> entries;
     size_t bytes = 0;
     do {
-      bytes += unsent.begin()->first.size() + unsent.begin()->second.size();
-      entries.insert(unsent.extract(unsent.begin()));
-    } while (!unsent.empty() && bytes + unsent.begin()->second.size() <= kRendezvousCommandBytes);
+      bytes += said.begin()->first.size() + said.begin()->second.size();
+      entries.insert(said.extract(said.begin()));
+    } while (!said.empty() && bytes + said.begin()->second.size() <= kRendezvousCommandBytes);
     commands.push_back({job.state.id, job.state.epoch, std::move(entries), bytes});
   }
+  return commands;
+}
+
+void Coordinator::FlushRendezvous(Job& job) {
+  Run& run = *job.run;
+  run.rendezvous_deadline = absl::InfiniteFuture();
+  const std::vector<Rendezvous> commands =
+      RendezvousOf(job, std::exchange(run.rendezvous_unsent, {}));
   // To the nodes that the entries came from too: their other ranks read the same table.
   for (const Team& team : run.teams) {
     const auto node = nodes_.find(team.node);
