@@ -421,7 +421,7 @@ TEST_F(LossTest, NodeThatIsToldOfItsEpochLate_IsToldWhatWasSaidBefore) {
   ASSERT_THAT(assigned, SizeIs(1));
   ASSERT_FALSE(said.empty());
   EXPECT_GT(said.back().first, assigned[0].first);
-  EXPECT_EQ(said.back().second.entries.count("address/0"), 1u);
+  EXPECT_EQ(said.back().second.entries->count("address/0"), 1u);
 }
 
 // The loss of a step that was skipped is none.
