@@ -82,7 +82,7 @@ std::vector<std::string> ToWords(absl::Span<const LayoutChange> changes) {
       continue;
     }
     if (std::any_of(changes.begin(), changes.begin() + static_cast<std::ptrdiff_t>(i), alike))
-      continue;  // named with the first of them
+      continue;                                        // named with the first of them
     if (change.from == 0 || change.to == 0) continue;  // the number of replicas says it
     std::vector<int32_t> replicas;
     for (const LayoutChange& other : changes) {
