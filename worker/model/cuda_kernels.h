@@ -37,7 +37,7 @@ void Norm(Type type, const NormArguments& arguments, Stream stream);
 
 // `residual` may be null. `sums` [kinds, features] becomes the gradients of weight (one kind) and
 // bias (two: LayerNorm) and, of four kinds, the column sums of `residual` (null: 0) and of
-// input_gradient. `partials`: NormPartials(rows) * kinds * features.
+// input_gradient, of NormSumsMax `features` at most. `partials`: NormPartials(rows) * kinds * features.
 struct NormBackwardArguments {
   int64_t rows, features;
   const void* output_gradient;
@@ -51,6 +51,7 @@ struct NormBackwardArguments {
   float* partials;
   float* sums;
 };
+int64_t NormSumsMax(Type type, int64_t features);
 int64_t NormPartials(int64_t rows);
 void NormBackward(Type type, const NormBackwardArguments& arguments, Stream stream);
 
@@ -76,8 +77,8 @@ void SwiGluBackward(Type type, int64_t count, int64_t block, const void* output_
 enum class Gelu : uint8_t { kQuick, kErf, kTanh };
 void GeluForward(Type type, Gelu gelu, int64_t count, const void* x, void* y, Stream stream);
 // `sums` [features]: the column sums of the gradient; null with `partials` where nobody asks.
-// `partials`: ColumnPartials(rows, features) * features.
-int64_t ColumnPartials(int64_t rows, int64_t features);
+// `partials`: ColumnPartials(rows) * features.
+int64_t ColumnPartials(int64_t rows);
 void GeluBackward(Type type, Gelu gelu, int64_t rows, int64_t features, const void* output_gradient,
                   const void* x, void* gradient, float* partials, float* sums, Stream stream);
 // sums[column] += the sum of values [rows, features] over the rows, which stand `stride` apart.
@@ -116,7 +117,9 @@ void SoftmaxStatistics(Type type, const CrossEntropyArguments& arguments, float*
 // `scales`: 2 * rows, scratch.
 void CrossEntropy(Type type, const CrossEntropyArguments& arguments, int64_t width,
                   const float* gathered, float* scales, Stream stream);
-// Both where all columns are here: logits are read once.
-void WholeCrossEntropy(Type type, const CrossEntropyArguments& arguments, Stream stream);
+// Both where all columns are here; `scratch`: 5 * rows. Logits of at most 65,536 accesses are read
+// once.
+void WholeCrossEntropy(Type type, const CrossEntropyArguments& arguments, float* scratch,
+                       Stream stream);
 
 }  // namespace phalanx::model::cuda

@@ -1,4 +1,4 @@
-#include <cuda_pipeline_primitives.h>
+#include <cooperative_groups.h>
 
 #include <cfloat>
 
@@ -8,16 +8,34 @@ namespace phalanx::model::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kWholeThreads = 1024;
-// Vectors of a row that each thread of WholeKernel keeps in shared memory: 224 KiB a block, of 227.
-// They arrive in pairs.
-constexpr int kKept = 14;
+constexpr int kSumThreads = 1024;
+// WholeKernel: vectors that a thread has, threads of a block where a cluster may be larger instead,
+// and at most; blocks of a cluster.
+constexpr int kHeld = 8;
+constexpr int kWholeThreads = 256;
+constexpr int kWholeMax = 1024;
+constexpr int kClusterMax = 8;
 
 // e^x: of bf16 logits, in the fast form.
 template <typename T>
 __device__ float Exp(float x) {
   return sizeof(T) == 2 ? __expf(x) : expf(x);
 }
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// e^(x - offset), where `offset` is the same for many.
+template <typename T>
+struct ExpFrom {
+  float offset;
+  __device__ explicit ExpFrom(float from) : offset(sizeof(T) == 2 ? -kLog2E * from : from) {}
+  __device__ float operator()(float x) const {
+    return sizeof(T) == 2 ? Exp2(fmaf(x, kLog2E, offset)) : expf(x - offset);
+  }
+  static constexpr float kLog2E = 1.4426950408889634f;
+};
 
 // A maximum and the sum of exp(x - maximum).
 struct Softmax {
@@ -37,8 +55,9 @@ __device__ void Join(Softmax& to, const float (&values)[kWidth]) {
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, values[i]);
   float sum = 0;
+  const ExpFrom<T> exp(largest);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) sum += Exp<T>(values[i] - largest);
+  for (int i = 0; i < kWidth; ++i) sum += exp(values[i]);
   to.sum = to.sum * Exp<T>(to.largest - largest) + sum;
   to.largest = largest;
 }
@@ -136,15 +155,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // In order, whatever the number of rows.
-__global__ void __launch_bounds__(kWholeThreads)
+__global__ void __launch_bounds__(kSumThreads)
     SumLossesKernel(int64_t rows, const float* losses, float* loss_sum) {
-  __shared__ double sums[kWholeThreads];
+  __shared__ double sums[kSumThreads];
   double sum = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += kWholeThreads)
+  for (int64_t row = threadIdx.x; row < rows; row += kSumThreads)
     sum += static_cast<double>(losses[row]);
   sums[threadIdx.x] = sum;
   __syncthreads();
-  for (int half = kWholeThreads / 2; half > 0; half /= 2) {
+  for (int half = kSumThreads / 2; half > 0; half /= 2) {
     if (static_cast<int>(threadIdx.x) < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     __syncthreads();
   }
@@ -154,9 +173,10 @@ __global__ void __launch_bounds__(kWholeThreads)
 // What becomes of logits: exp(x - largest) * scale, less `weight` at the label.
 template <typename T>
 struct ToGradient {
-  float largest, scale, weight;
+  ExpFrom<T> exp;
+  float scale, weight;
   T* label;  // nullptr: not here
-  __device__ float Of(float x) const { return Exp<T>(x - largest) * scale; }
+  __device__ float Of(float x) const { return exp(x) * scale; }
   __device__ void Store(T* to, const Vector<T, kWide<T>>& from) const {
     float values[kWide<T>];
     from.To(values);
@@ -198,10 +218,14 @@ __device__ void StoreGradient(const RowVectors<T>& row, int first, int step,
 }
 
 template <typename T>
-__device__ void Clear(const RowVectors<T>& row) {
+__device__ void Zero(T* to) {
   const float zeros[kWide<T>] = {};
+  Store<T, kWide<T>>(to, 0, zeros);
+}
+template <typename T>
+__device__ void Clear(const RowVectors<T>& row) {
   for (int i = threadIdx.x; i < row.vectors; i += static_cast<int>(blockDim.x))
-    Store<T, kWide<T>>(row.body, static_cast<int64_t>(i) * kWide<T>, zeros);
+    Zero(row.body + static_cast<int64_t>(i) * kWide<T>);
   if (T* const loose = row.Loose()) *loose = static_cast<T>(0.0f);
 }
 
@@ -213,86 +237,83 @@ __global__ void __launch_bounds__(kThreads)
   const float weight = a.weights[row];
   if (weight == 0) return Clear(in);
   const int64_t label = a.labels[row] - a.first;
-  const ToGradient<T> gradient{scales[2 * row], scales[2 * row + 1], weight,
+  const ToGradient<T> gradient{ExpFrom<T>(scales[2 * row]), scales[2 * row + 1], weight,
                                label >= 0 && label < a.columns ? in.head + label : nullptr};
   StoreGradient(in, static_cast<int>(threadIdx.x), kThreads, gradient);
   if (T* const loose = in.Loose()) gradient.StoreLoose(loose);
 }
 
-// A block takes every so many rows. A row, as far as it fits, is in shared memory from its first
-// use to its second, the next one being loaded behind it; what does not fit is read again.
+// A row is the work of a cluster of blocks, whose registers hold it from its one read to its one
+// write.
 template <typename T>
-__global__ void __launch_bounds__(kWholeThreads) WholeKernel(CrossEntropyArguments a) {
-  extern __shared__ uint4 kept[];  // [kKept][kWholeThreads]; a thread reads what it has loaded
-  __shared__ Softmax scratch[2][32];
-  const auto wanted = [&](int64_t row) { return row < a.rows && a.weights[row] != 0; };
-  const auto fetch = [&](const RowVectors<T>& in, bool wanted, int slot) {
-    const int i = slot * kWholeThreads + static_cast<int>(threadIdx.x);
-    if (wanted && i < in.vectors)
-      __pipeline_memcpy_async(kept + i, in.body + static_cast<int64_t>(i) * kWide<T>, 16);
-    if (slot % 2 == 1) __pipeline_commit();
-  };
-  const auto from_kept = [&](int i) {
-    Vector<T, kWide<T>> vector;
-    vector.raw = *reinterpret_cast<const decltype(vector.raw)*>(kept + i);
-    return vector;
-  };
-  int64_t row = blockIdx.x;
-  const RowVectors<T> first(a.logits, row, a.columns);
-  const bool first_wanted = wanted(row);
-#pragma unroll
-  for (int slot = 0; slot < kKept; ++slot) fetch(first, first_wanted, slot);
-  for (int turn = 0; row < a.rows; row += gridDim.x, turn ^= 1) {
-    const RowVectors<T> in(a.logits, row, a.columns);
-    const RowVectors<T> next(a.logits, row + gridDim.x, a.columns);
-    const bool next_wanted = wanted(row + gridDim.x);
-    const float weight = a.weights[row];
-    if (weight == 0) {
-      if (a.gradient) Clear(in);
-      if (threadIdx.x == 0) a.losses[row] = 0;
-      for (int slot = 0; slot < kKept; ++slot) fetch(next, next_wanted, slot);
-      __syncthreads();  // the scratch of this turn is nobody's any more
-      continue;
+__global__ void __launch_bounds__(kWholeMax, 1) WholeKernel(CrossEntropyArguments a) {
+  __shared__ Softmax scratch[32];
+  __shared__ Softmax parts[kClusterMax];
+  const auto cluster = cooperative_groups::this_cluster();
+  const auto rank = static_cast<int>(cluster.block_rank());
+  const auto ranks = static_cast<int>(cluster.num_blocks());
+  const int64_t row = blockIdx.x / static_cast<unsigned>(ranks);
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const int first = rank * kHeld * threads + thread;
+  const RowVectors<T> in(a.logits, row, a.columns);
+  const auto at = [&](int v) { return in.body + static_cast<int64_t>(first + v * threads) * kWide<T>; };
+  const auto has = [&](int v) { return first + v * threads < in.vectors; };
+  T* const loose = rank == 0 ? in.Loose() : nullptr;
+  const float weight = a.weights[row];
+  if (weight == 0) {
+    for (int v = 0; v < kHeld; ++v) {
+      if (has(v)) Zero(at(v));
     }
-    const int64_t label = a.labels[row] - a.first;
-    T* const label_at = label >= 0 && label < a.columns ? in.head + label : nullptr;
-    float label_logit = 0;
-    if (threadIdx.x == 0 && label_at != nullptr) label_logit = static_cast<float>(*label_at);
-    Softmax softmax = kNothing;
-#pragma unroll 4
-    for (int i = kKept * kWholeThreads + static_cast<int>(threadIdx.x); i < in.vectors;
-         i += kWholeThreads) {
-      float values[kWide<T>];
-      Load<T, kWide<T>>(in.body, static_cast<int64_t>(i) * kWide<T>).To(values);
-      Join<T>(softmax, values);
-    }
-    if (const T* const loose = in.Loose()) Join<T>(softmax, static_cast<float>(*loose), 1.0f);
-#pragma unroll
-    for (int slot = 0; slot < kKept; ++slot) {
-      if (slot % 2 == 0) __pipeline_wait_prior(kKept / 2 - 1 - slot / 2);
-      const int i = slot * kWholeThreads + static_cast<int>(threadIdx.x);
-      if (i >= in.vectors) continue;
-      float values[kWide<T>];
-      from_kept(i).To(values);
-      Join<T>(softmax, values);
-    }
-    softmax = JoinBlock<T>(softmax, scratch[turn]);
-    if (threadIdx.x == 0)
-      a.losses[row] = weight * (softmax.largest + logf(softmax.sum) - label_logit);
-    const ToGradient<T> gradient{softmax.largest, weight / softmax.sum, weight, label_at};
-#pragma unroll
-    for (int slot = 0; slot < kKept; ++slot) {
-      const int i = slot * kWholeThreads + static_cast<int>(threadIdx.x);
-      if (a.gradient && i < in.vectors)
-        gradient.Store(in.body + static_cast<int64_t>(i) * kWide<T>, from_kept(i));
-      fetch(next, next_wanted, slot);
-    }
-    if (!a.gradient) continue;
-    StoreGradient(in, kKept * kWholeThreads + static_cast<int>(threadIdx.x), kWholeThreads,
-                  gradient);
-    if (T* const loose = in.Loose()) gradient.StoreLoose(loose);
+    if (loose != nullptr) *loose = static_cast<T>(0.0f);
+    if (rank == 0 && thread == 0) a.losses[row] = 0;
+    return;
   }
-  __pipeline_wait_prior(0);
+  cluster.barrier_arrive();
+  Vector<T, kWide<T>> held[kHeld];
+#pragma unroll
+  for (int v = 0; v < kHeld; ++v) {
+    if (has(v)) held[v] = Load<T, kWide<T>>(at(v), 0);
+  }
+  const int64_t label = a.labels[row];
+  T* const label_at = label >= 0 && label < a.columns ? in.head + label : nullptr;
+  float label_logit = 0;
+  if (rank == 0 && thread == 0 && label_at != nullptr) label_logit = static_cast<float>(*label_at);
+  Softmax softmax = kNothing;
+  if (loose != nullptr) softmax = {static_cast<float>(*loose), 1.0f};
+  float largest = softmax.largest;
+#pragma unroll
+  for (int v = 0; v < kHeld; ++v) {
+    if (!has(v)) continue;
+    float values[kWide<T>];
+    held[v].To(values);
+#pragma unroll
+    for (int i = 0; i < kWide<T>; ++i) largest = fmaxf(largest, values[i]);
+  }
+  softmax.sum *= Exp<T>(softmax.largest - largest);
+  softmax.largest = largest;
+  const ExpFrom<T> exp(largest);
+#pragma unroll
+  for (int v = 0; v < kHeld; ++v) {
+    if (!has(v)) continue;
+    float values[kWide<T>];
+    held[v].To(values);
+#pragma unroll
+    for (int i = 0; i < kWide<T>; ++i) softmax.sum += exp(values[i]);
+  }
+  softmax = JoinBlock<T>(softmax, scratch);
+  cluster.barrier_wait();  // all blocks are there to be written to
+  if (thread < ranks) *cluster.map_shared_rank(&parts[rank], thread) = softmax;
+  cluster.sync();
+  softmax = parts[0];
+  for (int r = 1; r < ranks; ++r) Join<T>(softmax, parts[r].largest, parts[r].sum);
+  if (rank == 0 && thread == 0)
+    a.losses[row] = weight * (softmax.largest + logf(softmax.sum) - label_logit);
+  const ToGradient<T> gradient{ExpFrom<T>(softmax.largest), weight / softmax.sum, weight, label_at};
+#pragma unroll
+  for (int v = 0; v < kHeld; ++v) {
+    if (has(v)) gradient.Store(at(v), held[v]);
+  }
+  if (loose != nullptr) gradient.StoreLoose(loose);
 }
 
 // Runs body(T()).
@@ -302,7 +323,7 @@ void ForElement(Type type, const Body& body) {
 }
 
 void SumLosses(const CrossEntropyArguments& a, Stream stream) {
-  SumLossesKernel<<<1, kWholeThreads, 0, stream>>>(a.rows, a.losses, a.loss_sum);
+  SumLossesKernel<<<1, kSumThreads, 0, stream>>>(a.rows, a.losses, a.loss_sum);
 }
 
 }  // namespace
@@ -331,19 +352,29 @@ void CrossEntropy(Type type, const CrossEntropyArguments& a, int64_t width, cons
   SumLosses(a, stream);
 }
 
-void WholeCrossEntropy(Type type, const CrossEntropyArguments& a, Stream stream) {
-  if (a.rows > 0) {
-    ForElement(type, [&](auto element) {
-      constexpr int kBytes = kKept * kWholeThreads * 16;
-      const auto kernel = WholeKernel<decltype(element)>;
-      int device = 0, processors = 0;
-      cudaGetDevice(&device);
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-      const int64_t blocks = a.rows < processors ? a.rows : processors;
-      kernel<<<static_cast<unsigned>(blocks), kWholeThreads, kBytes, stream>>>(a);
-    });
+void WholeCrossEntropy(Type type, const CrossEntropyArguments& a, float* scratch, Stream stream) {
+  const int64_t vectors = CeilDiv(a.columns, WidthOf(type, true));
+  int64_t ranks = 1;
+  while (ranks < kClusterMax && vectors > ranks * kHeld * kWholeThreads) ranks *= 2;
+  const int64_t threads = CeilDiv(CeilDiv(vectors, ranks * kHeld), 32) * 32;
+  if (!a.gradient || threads > kWholeMax || a.rows == 0) {
+    SoftmaxStatistics(type, a, scratch, stream);
+    CrossEntropy(type, a, 1, scratch, scratch + 3 * a.rows, stream);
+    return;
   }
+  ForElement(type, [&](auto element) {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(ranks);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(static_cast<unsigned>(a.rows * ranks));
+    launch.blockDim = dim3(static_cast<unsigned>(threads));
+    launch.stream = stream;
+    launch.attrs = &cluster;
+    launch.numAttrs = 1;
+    cudaLaunchKernelEx(&launch, WholeKernel<decltype(element)>, a);
+  });
   SumLosses(a, stream);
 }
 

@@ -7,11 +7,12 @@ namespace {
 
 // A row is the work of a group: the threads of one threadIdx.y, each with kVectors vectors of it,
 // those at threadIdx.x, threadIdx.x + blockDim.x, ...
-constexpr int kThreads = 512;  // of a block, at most
-constexpr int kVectorsMax = 8;
-constexpr int kBackwardBlocks = 264;
-constexpr int kStagesMax = 4;
-constexpr int64_t kStageBytes = 98304;  // of a block's shared memory: two blocks side by side
+constexpr int kThreads = 512;         // of a block, at most
+constexpr int kSmallThreads = 128;    // of a block whose groups are warps
+constexpr int kBackwardMax = 1024;    // of a block of the backward pass, at most
+constexpr int kBackwardBlocks = 256;  // two to a multiprocessor, of 512 threads
+constexpr int kStagesMax = 3;
+constexpr int64_t kStageBytes = 196608;  // of a multiprocessor's shared memory
 
 template <typename T, int kWidth, int kVectors>
 struct Row {
@@ -32,7 +33,7 @@ struct Row {
 
 template <typename T, int kWidth, int kVectors, bool kLayer>
 __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
-  __shared__ float scratch[2][kThreads / 32][16];
+  __shared__ float scratch[2][32];  // of one group, unless they are warps
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
   const Row<T, kWidth, kVectors> of{a.features};
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
     }
   }
   // What stays in registers are vectors as they were loaded, half as many for bf16.
-  const float count = static_cast<float>(a.features);
+  const float inverse = 1.0f / static_cast<float>(a.features);
   float mean = 0;
   if constexpr (kLayer) {
     float sum[1] = {0};
@@ -72,8 +73,8 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum[0] += x[i];
     }
-    GroupSum<true>(sum, scratch[0][threadIdx.y]);
-    mean = sum[0] / count;
+    GroupSum(sum, scratch[0]);
+    mean = sum[0] * inverse;
   }
   float square[1] = {0};
 #pragma unroll
@@ -84,8 +85,8 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) square[0] += (x[i] - mean) * (x[i] - mean);
   }
-  GroupSum<true>(square, scratch[1][threadIdx.y]);
-  const float rstd = rsqrtf(square[0] / count + a.epsilon);
+  GroupSum(square, scratch[1]);
+  const float rstd = rsqrtf(square[0] * inverse + a.epsilon);
   if (threadIdx.x == 0) {
     a.rstd[row] = rstd;
     if constexpr (kLayer) a.mean[row] = mean;
@@ -108,39 +109,47 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
   }
 }
 
-// Groups take every so many rows; columns stay with their threads, so that the sums over rows are
-// the threads' own. Rows travel through `stages` stages of shared memory ahead of their use, where
-// accesses are of 16 bytes; a thread reads what it has loaded. kKinds as in cuda_kernels.h.
-template <typename T, int kWidth, int kVectors, int kKinds>
-__global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds < 4 ? 2 : 1)
+// All blocks go through the rows side by side, a row for each group at a turn; columns stay with their
+// threads, so that the sums over rows are the threads' own. Rows travel through `stages` stages of
+// shared memory ahead of their use, where accesses are of 16 bytes; a thread reads what it has
+// loaded. kKinds as in cuda_kernels.h.
+template <typename T, int kWidth, int kVectors, int kKinds, int kMaxThreads, int kSideBySide>
+__global__ void __launch_bounds__(kMaxThreads, kSideBySide)
     NormBackwardKernel(NormBackwardArguments a, int stages) {
-  __shared__ float scratch[2][kThreads / 32][32];
+  constexpr bool kStaged = kWidth > 1, kLayer = kKinds > 1;
+  // What there is of a thread's part of a row stays in registers from its first use to its second;
+  // of long rows, neither that nor the weights.
+  constexpr bool kStays = kVectors * kWidth <= 8;
+  constexpr int kMeans = kLayer ? 2 : 1;
+  __shared__ float scratch[2][kMaxThreads / 32 * kMeans];
   extern __shared__ uint4 dynamic[];
-  constexpr bool kStaged = kWidth > 1;
+  cudaTriggerProgrammaticLaunchCompletion();
   const Row<T, kWidth, kVectors> of{a.features};
   const float inverse = 1.0f / static_cast<float>(a.features);
-  const int64_t groups = static_cast<int64_t>(gridDim.x) * blockDim.y;
   const int threads = static_cast<int>(blockDim.x * blockDim.y);
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const int inputs = a.residual == nullptr ? 2 : 3, groups = static_cast<int>(blockDim.y);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * groups;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * groups;
+  const auto turns = static_cast<int>(CeilDiv(a.rows - first, step));
+  int64_t row = first + threadIdx.y;  // this group's
+
   const auto slot = [&](int stage, int input, int v) {
-    return dynamic + ((stage * 3 + input) * kVectors + v) * threads + thread;
+    return dynamic + ((stage * inputs + input) * kVectors + v) * threads + thread;
   };
-  const auto fetch = [&](int64_t row, int stage) {
-    if (row < a.rows) {
+  const auto fetch = [&](int64_t at_row, int stage) {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!of.Has(v)) continue;
-        const int64_t at = row * a.features + of.At(v);
-        __pipeline_memcpy_async(slot(stage, 0, v), static_cast<const T*>(a.x) + at, 16);
-        __pipeline_memcpy_async(slot(stage, 1, v), static_cast<const T*>(a.output_gradient) + at,
-                                16);
-        if (a.residual != nullptr)
-          __pipeline_memcpy_async(slot(stage, 2, v), static_cast<const T*>(a.residual) + at, 16);
-      }
+    for (int v = 0; v < kVectors; ++v) {
+      if (at_row >= a.rows || !of.Has(v)) continue;
+      const int64_t at = at_row * a.features + of.At(v);
+      __pipeline_memcpy_async(slot(stage, 0, v), static_cast<const T*>(a.x) + at, 16);
+      __pipeline_memcpy_async(slot(stage, 1, v), static_cast<const T*>(a.output_gradient) + at, 16);
+      if (a.residual != nullptr)
+        __pipeline_memcpy_async(slot(stage, 2, v), static_cast<const T*>(a.residual) + at, 16);
     }
     __pipeline_commit();
   };
-  const auto take = [&](const void* base, int64_t row, int stage, int input, int v) {
+  const auto take = [&](const void* base, int stage, int input, int v) {
     if constexpr (kStaged) {
       Vector<T, kWidth> vector;
       vector.raw = *reinterpret_cast<const decltype(vector.raw)*>(slot(stage, input, v));
@@ -149,66 +158,86 @@ __global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds < 4 ? 2 : 1)
       return Load<T, kWidth>(base, row * a.features + of.At(v));
     }
   };
-
-  Vector<T, kWidth> weights[kVectors];
-  of.Load(a.weight, 0, weights);
-  float sums[kKinds][kVectors][kWidth] = {};
-  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if constexpr (kStaged) {
-    for (int stage = 0; stage < stages; ++stage) fetch(row + stage * groups, stage);
-  }
-  int stage = 0;
-  for (int turn = 0; row < a.rows; row += groups, turn ^= 1) {
-    const float rstd = a.rstd[row];
-    const float mean = kKinds == 1 ? 0.0f : a.mean[row];
-    if constexpr (kStaged) __pipeline_wait_prior(stages - 1);
-    // The sums of g * normed and, with a mean, of g; g is the gradient of `normed`.
-    float means[kKinds == 1 ? 1 : 2] = {};
-    Vector<T, kWidth> x[kVectors], dy[kVectors];
+  float weights[kStays ? kVectors : 1][kWidth] = {};
+  if constexpr (kStays) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (!of.Has(v)) continue;
-      x[v] = take(a.x, row, stage, 0, v);
-      dy[v] = take(a.output_gradient, row, stage, 1, v);
-      float w[kWidth], in[kWidth], upstream[kWidth];
-      weights[v].To(w);
-      x[v].To(in);
-      dy[v].To(upstream);
+      if (of.Has(v)) Load<T, kWidth>(a.weight, of.At(v)).To(weights[v]);
+    }
+  }
+  // x - mean, and the gradient of what was normed.
+  float centred[kStays ? kVectors : 1][kWidth], g[kStays ? kVectors : 1][kWidth];
+  const auto load = [&](int stage, int v, float mean, float (&upstream)[kWidth]) {
+    const int k = kStays ? v : 0;
+    if constexpr (!kStays) Load<T, kWidth>(a.weight, of.At(v)).To(weights[0]);
+    take(a.x, stage, 0, v).To(centred[k]);
+    take(a.output_gradient, stage, 1, v).To(upstream);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float normed = (in[i] - mean) * rstd, g = upstream[i] * w[i];
-        means[0] += g * normed;
-        if constexpr (kKinds > 1) {
-          means[1] += g;
-          sums[1][v][i] += upstream[i];
+    for (int i = 0; i < kWidth; ++i) {
+      if constexpr (kLayer) centred[k][i] -= mean;
+      g[k][i] = upstream[i] * weights[k][i];
+    }
+  };
+
+  float sums[kKinds][kVectors][kWidth] = {};
+  if constexpr (kStaged) {
+    for (int stage = 0; stage < stages; ++stage) fetch(row + stage * step, stage);
+  }
+  // A turn ahead.
+  float next_rstd = row < a.rows ? a.rstd[row] : 0.0f, next_mean = 0;
+  if (kLayer && row < a.rows) next_mean = a.mean[row];
+  int stage = 0;
+  for (int turn = 0; turn < turns; ++turn, row += step) {
+    const float rstd = next_rstd, mean = next_mean;
+    if (row + step < a.rows) {
+      next_rstd = a.rstd[row + step];
+      if constexpr (kLayer) next_mean = a.mean[row + step];
+    }
+    if constexpr (kStaged) __pipeline_wait_prior(stages - 1);
+    // The sums of g * centred and, with a mean, of g.
+    float means[kMeans] = {};
+    if (row < a.rows) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (!of.Has(v)) continue;
+        const int k = kStays ? v : 0;
+        float upstream[kWidth];
+        load(stage, v, mean, upstream);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          means[0] += g[k][i] * centred[k][i];
+          sums[0][v][i] += upstream[i] * (centred[k][i] * rstd);
+          if constexpr (kLayer) {
+            means[1] += g[k][i];
+            sums[1][v][i] += upstream[i];
+          }
         }
-        sums[0][v][i] += upstream[i] * normed;
       }
     }
-    GroupSum<false>(means, scratch[turn][threadIdx.y]);
+    GroupSum(means, scratch[turn % 2] + threadIdx.y * (blockDim.x / 32) * kMeans);
+    if (row < a.rows) {
+      const float slope = -rstd * rstd * rstd * inverse * means[0];
+      const float shift = kLayer ? -rstd * inverse * means[kMeans - 1] : 0.0f;
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (!of.Has(v)) continue;
-      float w[kWidth], in[kWidth], upstream[kWidth], addend[kWidth] = {}, dx[kWidth];
-      weights[v].To(w);
-      x[v].To(in);
-      dy[v].To(upstream);
-      if (a.residual != nullptr) take(a.residual, row, stage, 2, v).To(addend);
+      for (int v = 0; v < kVectors; ++v) {
+        if (!of.Has(v)) continue;
+        const int k = kStays ? v : 0;
+        float addend[kWidth] = {}, dx[kWidth];
+        if constexpr (!kStays) load(stage, v, mean, dx);
+        if (a.residual != nullptr) take(a.residual, stage, 2, v).To(addend);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float normed = (in[i] - mean) * rstd;
-        float g = upstream[i] * w[i] - normed * (means[0] * inverse);
-        if constexpr (kKinds > 1) g -= means[1] * inverse;
-        dx[i] = rstd * g + addend[i];
-        if constexpr (kKinds == 4) {
-          sums[2][v][i] += addend[i];
-          sums[3][v][i] += dx[i];
+        for (int i = 0; i < kWidth; ++i) {
+          dx[i] = rstd * g[k][i] + (slope * centred[k][i] + (shift + addend[i]));
+          if constexpr (kKinds == 4) {
+            sums[2][v][i] += addend[i];
+            sums[3][v][i] += dx[i];
+          }
         }
+        Store<T, kWidth>(a.input_gradient, row * a.features + of.At(v), dx);
       }
-      Store<T, kWidth>(a.input_gradient, row * a.features + of.At(v), dx);
     }
     if constexpr (kStaged) {
-      fetch(row + stages * groups, stage);
+      fetch(row + stages * step, stage);
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
   }
@@ -217,9 +246,9 @@ __global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds < 4 ? 2 : 1)
   __syncthreads();
   float* const to = a.partials + static_cast<int64_t>(blockIdx.x) * kKinds * a.features;
   float* const shared = reinterpret_cast<float*>(dynamic);
-  for (int group = 0; group < static_cast<int>(blockDim.y); ++group) {
+  for (int group = 0; group < groups; ++group) {
     if (static_cast<int>(threadIdx.y) == group) {
-      const bool last = group + 1 == static_cast<int>(blockDim.y);
+      const bool last = group + 1 == groups;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (!of.Has(v)) continue;
@@ -234,25 +263,28 @@ __global__ void __launch_bounds__(kThreads, kVectors == 1 && kKinds < 4 ? 2 : 1)
         }
       }
     }
-    if (blockDim.y > 1) __syncthreads();
+    if (groups > 1) __syncthreads();
   }
 }
 
-__global__ void SumPartialsKernel(const float* partials, int64_t count, int64_t width, bool add,
-                                  float* sums) {
-  __shared__ float of_rows[16][33];
+constexpr int kSumRows = 32;  // at a time
+__global__ void __launch_bounds__(32 * kSumRows)
+    SumPartialsKernel(const float* partials, int64_t count, int64_t width, bool add, float* sums) {
+  __shared__ float of_rows[kSumRows][33];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
   float sum = 0;
+  cudaGridDependencySynchronize();
   if (column < width) {
 #pragma unroll 8
-    for (int64_t row = threadIdx.y; row < count; row += 16) sum += partials[row * width + column];
+    for (int64_t row = threadIdx.y; row < count; row += kSumRows)
+      sum += partials[row * width + column];
   }
   of_rows[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y > 0 || column >= width) return;
   sum = 0;
 #pragma unroll
-  for (int row = 0; row < 16; ++row) sum += of_rows[row][threadIdx.x];
+  for (int row = 0; row < kSumRows; ++row) sum += of_rows[row][threadIdx.x];
   sums[column] = add ? sums[column] + sum : sum;
 }
 
@@ -260,18 +292,24 @@ __global__ void SumPartialsKernel(const float* partials, int64_t count, int64_t 
 struct Cut {
   int group, vectors, groups;
 };
-// With as many vectors a thread as preferred, unless too many threads would have none. `alone`: one
-// group in a block, unless they are of 32.
-Cut CutOf(int64_t vectors, int preferred, bool alone) {
-  const auto group_of = [&](int each) { return CeilDiv(CeilDiv(vectors, each), 32) * 32; };
-  int each = preferred;
-  while (each > 1 && 5 * vectors < 4 * each * group_of(each)) each /= 2;
-  while (each < kVectorsMax && group_of(each) > kThreads) each *= 2;
-  const int group = static_cast<int>(group_of(each));
-  if (alone && group > 32) return {group, each, 1};
-  // Named barriers are 16, of which 0 is __syncthreads.
-  const int groups = kThreads / group;
-  return {group, each, groups > 15 ? 15 : groups};
+int GroupOf(int64_t vectors, int each) {
+  return static_cast<int>(CeilDiv(CeilDiv(vectors, each), 32) * 32);
+}
+// Forward: two vectors a thread, unless too many threads would have none or rows are long; one
+// group in a block, unless they are warps.
+Cut ForwardCut(int64_t vectors) {
+  int each = 2;
+  while (each > 1 && 5 * vectors < 4 * each * GroupOf(vectors, each)) each /= 2;
+  while (GroupOf(vectors, each) > kThreads) each *= 2;
+  const int group = GroupOf(vectors, each);
+  return {group, each, group == 32 ? kSmallThreads / 32 : 1};
+}
+// Backward: one vector a thread, so that there is room for its sums, as far as a block has threads.
+Cut BackwardCut(int64_t vectors) {
+  int each = 1;
+  if (vectors > kBackwardMax) each = vectors <= 4 * kThreads ? 4 : 8;
+  const int group = GroupOf(vectors, each);
+  return {group, each, group > kThreads ? 1 : kThreads / group};
 }
 
 bool IsWide(Type type, const NormArguments& a) {
@@ -282,42 +320,35 @@ bool IsWide(Type type, const NormBackwardArguments& a) {
          Aligned(a.output_gradient, a.x, a.weight, a.residual, a.input_gradient);
 }
 
-// Runs body(Width<vectors>()).
-template <typename Body>
-void ForCut(const Cut& cut, const Body& body) {
-  switch (cut.vectors) {
-    case 1:
-      return body(Width<1>());
-    case 2:
-      return body(Width<2>());
-    case 4:
-      return body(Width<4>());
-    default:
-      return body(Width<8>());
-  }
-}
-
 }  // namespace
 
 int64_t NormFeaturesMax(Type type, int64_t features) {
-  return kThreads * kVectorsMax * WidthOf(type, Whole(type, features));
+  return Whole(type, features) ? int64_t{4} * kThreads * WidthOf(type, true) : 8 * kThreads;
+}
+int64_t NormSumsMax(Type type, int64_t features) {
+  return Whole(type, features) ? kThreads * WidthOf(type, true) : 4 * kThreads;
 }
 
 void Norm(Type type, const NormArguments& a, Stream stream) {
   if (a.rows == 0) return;
   ForVectors(type, IsWide(type, a), [&](auto element, auto width) {
     using T = decltype(element);
-    const Cut cut = CutOf(a.features / width.value, 4, /*alone=*/true);
+    constexpr int kWidth = decltype(width)::value;
+    const Cut cut = ForwardCut(a.features / kWidth);
     const dim3 threads(cut.group, cut.groups);
     const auto blocks = static_cast<unsigned>(CeilDiv(a.rows, cut.groups));
-    ForCut(cut, [&](auto vectors) {
-      constexpr int kWidth = decltype(width)::value, kVectors = decltype(vectors)::value;
+    const auto launch = [&](auto vectors) {
+      constexpr int kVectors = decltype(vectors)::value;
       if (a.mean == nullptr) {
         NormKernel<T, kWidth, kVectors, false><<<blocks, threads, 0, stream>>>(a);
       } else {
         NormKernel<T, kWidth, kVectors, true><<<blocks, threads, 0, stream>>>(a);
       }
-    });
+    };
+    if (cut.vectors == 1) return launch(Width<1>());
+    if (cut.vectors == 2) return launch(Width<2>());
+    if (kWidth > 1 || cut.vectors == 4) return launch(Width<4>());
+    if constexpr (kWidth == 1) launch(Width<8>());
   });
 }
 
@@ -328,40 +359,65 @@ void NormBackward(Type type, const NormBackwardArguments& a, Stream stream) {
     cudaMemsetAsync(a.sums, 0, static_cast<size_t>(a.kinds * a.features) * sizeof(float), stream);
     return;
   }
-  const auto blocks = static_cast<unsigned>(NormPartials(a.rows));
+  int64_t blocks = NormPartials(a.rows);
   ForVectors(type, IsWide(type, a), [&](auto element, auto width) {
     using T = decltype(element);
-    const Cut cut = CutOf(a.features / width.value, 1, /*alone=*/false);
-    const dim3 threads(cut.group, cut.groups);
-    const int64_t stage = width.value == 1 ? 0 : int64_t{48} * cut.group * cut.groups * cut.vectors;
-    int64_t stages = stage == 0 ? 0 : kStageBytes / stage;
-    stages = stages < 1 ? 1 : stages > kStagesMax ? kStagesMax : stages;
-    const int64_t combined = cut.groups == 1 ? 0 : a.kinds * a.features * int64_t{sizeof(float)};
-    const int64_t shared = combined > stages * stage ? combined : stages * stage;
-    ForCut(cut, [&](auto vectors) {
-      constexpr int kWidth = decltype(width)::value, kVectors = decltype(vectors)::value;
-      const auto launch = [&](auto kernel) {
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared));
-        kernel<<<blocks, threads, static_cast<size_t>(shared), stream>>>(a,
-                                                                         static_cast<int>(stages));
-      };
-      if (a.kinds == 1) {
-        launch(NormBackwardKernel<T, kWidth, kVectors, 1>);
-      } else if (a.kinds == 2) {
-        launch(NormBackwardKernel<T, kWidth, kVectors, 2>);
-      } else {
-        launch(NormBackwardKernel<T, kWidth, kVectors, 4>);
-      }
-    });
+    constexpr int kWidth = decltype(width)::value;
+    const Cut cut = BackwardCut(a.features / kWidth);
+    const auto launch = [&](auto vectors, auto kinds, auto most) {
+      constexpr int kVectors = decltype(vectors)::value, kKinds = decltype(kinds)::value;
+      constexpr int kMost = decltype(most)::value;
+      constexpr int kSideBySide = kVectors == 1 && kMost == kThreads && kKinds < 4 ? 2 : 1;
+      if (kSideBySide == 1 && blocks > kBackwardBlocks / 2) blocks = kBackwardBlocks / 2;
+      const int64_t stage =
+          kWidth == 1 ? 0
+                      : int64_t{a.residual == nullptr ? 32 : 48} * kVectors * cut.group * cut.groups;
+      int64_t stages = stage == 0 ? 0 : kStageBytes / kSideBySide / stage;
+      stages = stages > kStagesMax ? kStagesMax : stages;
+      const int64_t combined = cut.groups == 1 ? 0 : kKinds * a.features * int64_t{sizeof(float)};
+      const int64_t shared = combined > stages * stage ? combined : stages * stage;
+      const auto kernel = NormBackwardKernel<T, kWidth, kVectors, kKinds, kMost, kSideBySide>;
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(shared));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                           cudaSharedmemCarveoutMaxShared);
+      kernel<<<static_cast<unsigned>(blocks), dim3(cut.group, cut.groups),
+               static_cast<size_t>(shared), stream>>>(a, static_cast<int>(stages));
+    };
+    const auto launch_kinds = [&](auto vectors, auto most) {
+      if (a.kinds == 1) return launch(vectors, Width<1>(), most);
+      if (a.kinds == 2) return launch(vectors, Width<2>(), most);
+      // Of longer rows they are not asked for: NormSumsMax.
+      constexpr int kVectors = decltype(vectors)::value, kMost = decltype(most)::value;
+      if constexpr (kWidth == 1 ? kVectors < 8 : kVectors == 1 && kMost == kThreads)
+        launch(vectors, Width<4>(), most);
+    };
+    if (cut.vectors == 8) {
+      if constexpr (kWidth == 1) launch_kinds(Width<8>(), Width<kThreads>());
+    } else if (cut.vectors == 4) {
+      launch_kinds(Width<4>(), Width<kThreads>());
+    } else if (cut.group > kThreads) {
+      launch_kinds(Width<1>(), Width<kBackwardMax>());
+    } else {
+      launch_kinds(Width<1>(), Width<kThreads>());
+    }
   });
   SumPartials(a.partials, blocks, a.kinds * a.features, /*add=*/false, a.sums, stream);
 }
 
 void SumPartials(const float* partials, int64_t count, int64_t width, bool add, float* sums,
                  Stream stream) {
-  SumPartialsKernel<<<static_cast<unsigned>(CeilDiv(width, 32)), dim3(32, 16), 0, stream>>>(
-      partials, count, width, add, sums);
+  // It may be on its way while the kernel before it in the stream still runs, for which it waits.
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(CeilDiv(width, 32)));
+  launch.blockDim = dim3(32, kSumRows);
+  launch.stream = stream;
+  launch.attrs = &early;
+  launch.numAttrs = 1;
+  cudaLaunchKernelEx(&launch, SumPartialsKernel, partials, count, width, add, sums);
 }
 
 }  // namespace phalanx::model::cuda

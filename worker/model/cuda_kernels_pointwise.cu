@@ -111,13 +111,14 @@ __global__ void __launch_bounds__(kThreads) GeluKernel(int64_t vectors, const vo
 // Column sums: a block takes 32 vectors of columns and a chunk of the rows, each of its warps every
 // 8th row, in order.
 constexpr int kRowsAtOnce = kThreads / 32;
-constexpr int64_t kSumBlocks = 132 * 16;  // about as many are wanted
+constexpr int64_t kChunk = 8 * kRowsAtOnce;
 
-int64_t ChunksOf(int64_t rows, int64_t tiles) {
-  const int64_t wanted = kSumBlocks / (tiles < kSumBlocks ? tiles : kSumBlocks);
-  const int64_t most = CeilDiv(rows, 4 * kRowsAtOnce);
-  return wanted < most ? wanted : most;
-}
+// The rows of this warp: begin, begin + kRowsAtOnce, ...
+struct Chunk {
+  int64_t begin, end;
+  __device__ explicit Chunk(int64_t rows)
+      : begin(blockIdx.y * kChunk + threadIdx.y), end(min(rows, (blockIdx.y + 1) * kChunk)) {}
+};
 
 template <int kWidth>
 __device__ void SumOfWarps(float (&sums)[kWidth], float* to) {
@@ -133,32 +134,57 @@ __device__ void SumOfWarps(float (&sums)[kWidth], float* to) {
   if (to != nullptr) StoreSums<kWidth>(to, sums);
 }
 
+// dy, times the slope at x.
+template <typename T, Gelu kGelu, int kWidth>
+__device__ void Slopes(const Vector<T, kWidth>& x, const Vector<T, kWidth>& dy,
+                       float (&gradient)[kWidth]) {
+  float in[kWidth];
+  x.To(in);
+  dy.To(gradient);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) gradient[i] *= GeluSlope<T, kGelu>(in[i]);
+}
+
 template <typename T, int kWidth, Gelu kGelu>
 __global__ void __launch_bounds__(kThreads)
-    GeluBackwardKernel(int64_t rows, int64_t features, const void* __restrict__ output_gradient,
-                       const void* __restrict__ x, void* __restrict__ gradient, float* partials) {
+    GeluBackwardKernel(int64_t vectors, const void* output_gradient, const void* x,
+                       void* gradient) {
+  const int64_t i = Global();
+  if (i >= vectors) return;
+  float values[kWidth];
+  const Vector<T, kWidth> inputs = Load<T, kWidth>(x, i * kWidth);
+  Slopes<T, kGelu>(inputs, Load<T, kWidth>(output_gradient, i * kWidth), values);
+  Store<T, kWidth>(gradient, i * kWidth, values);
+}
+
+// The same, and column sums.
+template <typename T, int kWidth, Gelu kGelu>
+__global__ void __launch_bounds__(kThreads)
+    GeluBackwardSumsKernel(int64_t rows, int64_t features, const void* output_gradient,
+                           const void* x, void* gradient, float* partials) {
+  constexpr int kAtOnce = 4;
+  cudaTriggerProgrammaticLaunchCompletion();
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x) * kWidth;
-  const int64_t chunk = CeilDiv(rows, static_cast<int64_t>(gridDim.y));
-  const int64_t end = min(rows, (static_cast<int64_t>(blockIdx.y) + 1) * chunk);
+  const Chunk chunk(rows);
   float sums[kWidth] = {};
-  if (at < features) {
-#pragma unroll 4
-    for (int64_t row = static_cast<int64_t>(blockIdx.y) * chunk + threadIdx.y; row < end;
-         row += kRowsAtOnce) {
-      float in[kWidth], dy[kWidth];
-      const Vector<T, kWidth> inputs = Load<T, kWidth>(x, row * features + at);
-      const Vector<T, kWidth> gradients = Load<T, kWidth>(output_gradient, row * features + at);
-      inputs.To(in);
-      gradients.To(dy);
+  for (int64_t row = chunk.begin; row < chunk.end && at < features; row += kAtOnce * kRowsAtOnce) {
+    Vector<T, kWidth> in[kAtOnce], dy[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        dy[i] *= GeluSlope<T, kGelu>(in[i]);
-        sums[i] += dy[i];
-      }
-      Store<T, kWidth>(gradient, row * features + at, dy);
+    for (int r = 0; r < kAtOnce; ++r) {
+      if (row + r * kRowsAtOnce >= chunk.end) continue;
+      in[r] = Load<T, kWidth>(x, (row + r * kRowsAtOnce) * features + at);
+      dy[r] = Load<T, kWidth>(output_gradient, (row + r * kRowsAtOnce) * features + at);
+    }
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      if (row + r * kRowsAtOnce >= chunk.end) continue;
+      float values[kWidth];
+      Slopes<T, kGelu>(in[r], dy[r], values);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sums[i] += values[i];
+      Store<T, kWidth>(gradient, (row + r * kRowsAtOnce) * features + at, values);
     }
   }
-  if (partials == nullptr) return;
   SumOfWarps<kWidth>(sums, at < features ? partials + blockIdx.y * features + at : nullptr);
 }
 
@@ -166,16 +192,23 @@ template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     ColumnSumsKernel(int64_t rows, int64_t features, int64_t stride, const void* values,
                      float* partials) {
+  constexpr int kAtOnce = 8;
+  cudaTriggerProgrammaticLaunchCompletion();
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x) * kWidth;
-  const int64_t chunk = CeilDiv(rows, static_cast<int64_t>(gridDim.y));
-  const int64_t end = min(rows, (static_cast<int64_t>(blockIdx.y) + 1) * chunk);
+  const Chunk chunk(rows);
   float sums[kWidth] = {};
-  if (at < features) {
-#pragma unroll 4
-    for (int64_t row = static_cast<int64_t>(blockIdx.y) * chunk + threadIdx.y; row < end;
-         row += kRowsAtOnce) {
+  for (int64_t row = chunk.begin; row < chunk.end && at < features; row += kAtOnce * kRowsAtOnce) {
+    Vector<T, kWidth> vectors[kAtOnce];
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      if (row + r * kRowsAtOnce < chunk.end)
+        vectors[r] = Load<T, kWidth>(values, (row + r * kRowsAtOnce) * stride + at);
+    }
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      if (row + r * kRowsAtOnce >= chunk.end) continue;
       float in[kWidth];
-      Load<T, kWidth>(values, row * stride + at).To(in);
+      vectors[r].To(in);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sums[i] += in[i];
     }
@@ -294,34 +327,41 @@ void GeluForward(Type type, Gelu gelu, int64_t count, const void* x, void* y, St
   });
 }
 
-int64_t ColumnPartials(int64_t rows, int64_t features) {
-  return ChunksOf(rows, CeilDiv(features, 32 * kWide<Bf16>));
-}
+int64_t ColumnPartials(int64_t rows) { return CeilDiv(rows, kChunk); }
 
 void GeluBackward(Type type, Gelu gelu, int64_t rows, int64_t features, const void* output_gradient,
                   const void* x, void* gradient, float* partials, float* sums, Stream stream) {
-  const int64_t chunks = ColumnPartials(rows, features);
-  const bool wide = Whole(type, features) && Aligned(output_gradient, x, gradient);
-  if (rows > 0) {
-    ForVectors(type, wide, [&](auto element, auto width) {
-      using T = decltype(element);
-      constexpr int kWidth = decltype(width)::value;
-      const dim3 blocks(static_cast<unsigned>(CeilDiv(features, 32 * kWidth)),
-                        static_cast<unsigned>(chunks));
-      ForGelu(gelu, [&](auto choice) {
-        GeluBackwardKernel<T, kWidth, decltype(choice)::value>
-            <<<blocks, dim3(32, kRowsAtOnce), 0, stream>>>(rows, features, output_gradient, x,
-                                                           gradient, partials);
-      });
-    });
+  if (rows == 0) {
+    if (sums != nullptr)
+      cudaMemsetAsync(sums, 0, static_cast<size_t>(features) * sizeof(float), stream);
+    return;
   }
+  const int64_t chunks = ColumnPartials(rows);
+  const bool wide = Whole(type, features) && Aligned(output_gradient, x, gradient);
+  ForVectors(type, wide, [&](auto element, auto width) {
+    using T = decltype(element);
+    constexpr int kWidth = decltype(width)::value;
+    ForGelu(gelu, [&](auto choice) {
+      constexpr Gelu kGelu = decltype(choice)::value;
+      if (sums == nullptr) {
+        const int64_t vectors = rows * features / kWidth;
+        GeluBackwardKernel<T, kWidth, kGelu><<<Blocks(vectors), kThreads, 0, stream>>>(
+            vectors, output_gradient, x, gradient);
+      } else {
+        const dim3 blocks(static_cast<unsigned>(CeilDiv(features, 32 * kWidth)),
+                          static_cast<unsigned>(chunks));
+        GeluBackwardSumsKernel<T, kWidth, kGelu><<<blocks, dim3(32, kRowsAtOnce), 0, stream>>>(
+            rows, features, output_gradient, x, gradient, partials);
+      }
+    });
+  });
   if (sums != nullptr) SumPartials(partials, chunks, features, /*add=*/false, sums, stream);
 }
 
 void AddColumnSums(Type type, int64_t rows, int64_t features, int64_t stride, const void* values,
                    float* partials, float* sums, Stream stream) {
   if (rows == 0) return;
-  const int64_t chunks = ColumnPartials(rows, features);
+  const int64_t chunks = ColumnPartials(rows);
   ForVectors(type, Whole(type, features, stride) && Aligned(values), [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 blocks(static_cast<unsigned>(CeilDiv(features, 32 * kWidth)),

@@ -81,12 +81,19 @@ __device__ Vector<T, kWidth> Load(const void* base, int64_t at) {
   using Raw = decltype(Vector<T, kWidth>::raw);
   return {*reinterpret_cast<const Raw*>(static_cast<const T*>(base) + at)};
 }
+// Of what is read once: L2 need not keep it.
+template <typename T, int kWidth>
+__device__ Vector<T, kWidth> LoadOnce(const void* base, int64_t at) {
+  using Raw = decltype(Vector<T, kWidth>::raw);
+  return {__ldcs(reinterpret_cast<const Raw*>(static_cast<const T*>(base) + at))};
+}
 template <typename T, int kWidth>
 __device__ void Store(void* base, int64_t at, const float (&values)[kWidth]) {
   using Raw = decltype(Vector<T, kWidth>::raw);
   Vector<T, kWidth> vector;
   vector.From(values);
-  *reinterpret_cast<Raw*>(static_cast<T*>(base) + at) = vector.raw;
+  // An ordinary store may become four of four bytes each.
+  __stwb(reinterpret_cast<Raw*>(static_cast<T*>(base) + at), vector.raw);
 }
 // fp32 sums beside vectors of any width.
 template <int kWidth>
@@ -141,10 +148,10 @@ __device__ inline float WarpSum(float value) {
   return value;
 }
 
-// The sums over the threads of one threadIdx.y, whose number is a multiple of 32, at most 512, in
-// all of them. `scratch`: 16 * kCount of this group; used again only after another call with other
-// scratch. kAlone: there is one such group, or they are of 32.
-template <bool kAlone, int kCount>
+// The sums over the threads of one threadIdx.y, whose number is a multiple of 32, in all of them.
+// All threads of a block call it together. `scratch`: kCount for each of these warps; used again
+// only after another call with other scratch.
+template <int kCount>
 __device__ void GroupSum(float (&values)[kCount], float* scratch) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) values[i] = WarpSum(values[i]);
@@ -153,20 +160,12 @@ __device__ void GroupSum(float (&values)[kCount], float* scratch) {
   const int lane = threadIdx.x % 32;
   if (lane == 0) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) scratch[i * 16 + threadIdx.x / 32] = values[i];
+    for (int i = 0; i < kCount; ++i) scratch[i * warps + threadIdx.x / 32] = values[i];
   }
-  if constexpr (kAlone) {
-    __syncthreads();
-  } else {
-    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
-  }
+  __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    values[i] = lane % 16 < warps ? scratch[i * 16 + lane % 16] : 0.0f;
-#pragma unroll
-    for (int offset = 8; offset > 0; offset /= 2)
-      values[i] += __shfl_xor_sync(0xffffffffu, values[i], offset);
-  }
+  for (int i = 0; i < kCount; ++i)
+    values[i] = WarpSum(lane < warps ? scratch[i * warps + lane] : 0.0f);
 }
 
 // sums[i] = or += partials[0][i] + partials[1][i] + ..., `count` rows of `width`.

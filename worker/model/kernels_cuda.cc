@@ -100,7 +100,8 @@ NormGradient NormBackward(const at::Tensor& output_gradient, const at::Tensor& x
                           const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
                           const at::Tensor& residual_gradient, bool column_sums) {
   const int64_t rows = x.size(0), features = x.size(1);
-  const int kinds = !mean.defined() ? 1 : column_sums ? 4 : 2;
+  const bool sums_here = column_sums && features <= cuda::NormSumsMax(TypeOf(x), features);
+  const int kinds = !mean.defined() ? 1 : sums_here ? 4 : 2;
   NormGradient gradient;
   gradient.x = at::empty_like(x);
   const at::Tensor sums = Sums({kinds, features}, x);
@@ -138,7 +139,7 @@ void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
 
 void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows) {
   const int64_t count = rows.size(0), features = rows.size(1);
-  const at::Tensor partials = Sums({cuda::ColumnPartials(count, features), features}, sum);
+  const at::Tensor partials = Sums({cuda::ColumnPartials(count), features}, sum);
   cuda::AddColumnSums(TypeOf(rows), count, features, rows.stride(0), rows.const_data_ptr(),
                       Out<float>(partials), Out<float>(sum), Stream());
   CheckLaunch();
@@ -192,7 +193,7 @@ GeluGradient GeluBackward(GeluKind kind, const at::Tensor& output_gradient, cons
   at::Tensor partials;
   if (column_sums) {
     gradient.sum = Sums({features}, x);
-    partials = Sums({cuda::ColumnPartials(rows, features), features}, x);
+    partials = Sums({cuda::ColumnPartials(rows), features}, x);
   }
   cuda::GeluBackward(TypeOf(x), KindOf(kind), rows, features, Data(output_gradient), Data(x),
                      MutableData(gradient.x), Out<float>(partials), Out<float>(gradient.sum),
@@ -251,11 +252,12 @@ at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,
 at::Tensor WholeCrossEntropy(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& weights, bool gradient) {
   at::Tensor loss_sum = Sums({}, logits);
-  const at::Tensor losses = Sums({logits.size(0)}, logits);
+  const int64_t rows = logits.size(0);
+  const at::Tensor losses = Sums({rows}, logits), scratch = Sums({rows, kStatistics + 2}, logits);
   cuda::CrossEntropyArguments arguments = ArgumentsOf(logits, labels, weights, 0, gradient);
   arguments.losses = Out<float>(losses);
   arguments.loss_sum = Out<float>(loss_sum);
-  cuda::WholeCrossEntropy(TypeOf(logits), arguments, Stream());
+  cuda::WholeCrossEntropy(TypeOf(logits), arguments, Out<float>(scratch), Stream());
   CheckLaunch();
   return loss_sum;
 }

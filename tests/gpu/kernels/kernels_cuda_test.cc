@@ -36,9 +36,9 @@ class KernelsCudaTest : public testing::TestWithParam<at::ScalarType> {
   }
   static at::Tensor Wide(const at::Tensor& tensor) { return tensor.to(at::kDouble); }
 
-  // bf16 rounds to 2^-9 of a value; what is kept in fp32 to 2^-24, and sums lose some more.
+  // bf16 rounds to 2^-8 of a value at worst; what is kept in fp32 to 2^-24, and sums lose some more.
   static double Tolerance(const at::Tensor& actual) {
-    return actual.scalar_type() == at::kBFloat16 ? 3e-3 : 2e-6;
+    return actual.scalar_type() == at::kBFloat16 ? 4e-3 : 2e-6;
   }
   static void ExpectClose(const at::Tensor& actual, const at::Tensor& expected, const char* what,
                           double tolerance = 0) {
@@ -68,14 +68,18 @@ struct Shape {
 };
 const std::vector<Shape> kShapes = {{0, 64},    {1, 8},      {3, 5},     {7, 37},      {300, 64},
                                     {19, 250},  {533, 1000}, {40, 1024}, {1100, 1152}, {5, 1536},
-                                    {70, 2500}, {600, 4096}, {33, 4091}, {21, 8192},   {9, 20480}};
-// Longer than the kernels take: by ATen.
+                                    {31, 1501}, {70, 2500},  {600, 4096}, {33, 4091}, {21, 8192}};
 constexpr Shape kTooLong = {2, 40001};
-
-TEST_P(KernelsCudaTest, Small_RmsNorm_AndBackward) {
+// Norms of the longest rows that the kernels take, and longer ones: by ATen.
+std::vector<Shape> NormShapes(at::ScalarType type) {
   std::vector<Shape> shapes = kShapes;
+  shapes.push_back({9, type == at::kBFloat16 ? 16000 : 8000});
+  shapes.push_back({3, 8001});
   shapes.push_back(kTooLong);
-  for (const auto& [rows, features] : shapes) {
+  return shapes;
+}
+TEST_P(KernelsCudaTest, Small_RmsNorm_AndBackward) {
+  for (const auto& [rows, features] : NormShapes(GetParam())) {
     SCOPED_TRACE(testing::Message() << rows << " x " << features);
     const at::Tensor residual = Random({rows, features}), branch = Random({rows, features});
     const at::Tensor weight = Random({features}), dy = Random({rows, features});
@@ -107,9 +111,7 @@ TEST_P(KernelsCudaTest, Small_RmsNorm_AndBackward) {
 }
 
 TEST_P(KernelsCudaTest, Small_LayerNorm_AndBackward) {
-  std::vector<Shape> shapes = kShapes;
-  shapes.push_back(kTooLong);
-  for (const auto& [rows, features] : shapes) {
+  for (const auto& [rows, features] : NormShapes(GetParam())) {
     SCOPED_TRACE(testing::Message() << rows << " x " << features);
     const at::Tensor residual = Random({rows, features}), branch = Random({rows, features});
     const at::Tensor weight = Random({features}), bias = Random({features});
@@ -194,7 +196,7 @@ TEST_P(KernelsCudaTest, Small_SwiGlu_AndBackward) {
     const Tensors results = Twice([&] {
       return Tensors{SwiGlu(gate_up, block), SwiGluBackward(dy, gate_up, block)};
     });
-    ExpectClose(results[0], (gate * sigmoid * up).reshape({rows, -1}).view_as(dy), "y");
+    ExpectClose(results[0], (gate * sigmoid * up).view_as(dy), "y");
     const at::Tensor gradient = at::stack(
         {upstream * up * sigmoid * (1 + gate * (1 - sigmoid)), upstream * gate * sigmoid}, 2);
     ExpectClose(results[1], gradient.view_as(gate_up), "gradient");
@@ -311,21 +313,25 @@ TEST_P(KernelsCudaTest, Small_CrossEntropy_WholeAndOverTwoRanks) {
     const at::Tensor gradient =
         (log.exp() - at::one_hot(labels, vocabulary)) * Wide(weights).unsqueeze(1);
     const Tensors results = Twice([&] {
-      const at::Tensor whole = logits.clone(), low = logits.narrow(1, 0, cut).contiguous(),
-                       high = logits.narrow(1, cut, vocabulary - cut).contiguous();
+      const auto part = [&](int64_t begin, int64_t count) {
+        return logits.narrow(1, begin, count).clone(at::MemoryFormat::Contiguous);
+      };
+      const at::Tensor whole = logits.clone(), low = part(0, cut),
+                       high = part(cut, vocabulary - cut);
       const at::Tensor alone = WholeCrossEntropy(whole, labels, weights, false);
       EXPECT_TRUE(at::equal(whole, logits));
       const at::Tensor gathered = at::stack({SoftmaxStatistics(low, labels, weights, 0),
                                              SoftmaxStatistics(high, labels, weights, cut)});
       const at::Tensor parted = CrossEntropy(low, gathered, labels, weights, 0, false);
       EXPECT_TRUE(at::equal(low, logits.narrow(1, 0, cut)));
-      EXPECT_TRUE(at::equal(alone, WholeCrossEntropy(whole, labels, weights, true)));
+      const at::Tensor beside = WholeCrossEntropy(whole, labels, weights, true);
       EXPECT_TRUE(at::equal(parted, CrossEntropy(low, gathered, labels, weights, 0, true)));
       EXPECT_TRUE(at::equal(parted, CrossEntropy(high, gathered, labels, weights, cut, true)));
-      return Tensors{alone, parted, whole, at::cat({low, high}, 1)};
+      return Tensors{alone, parted, whole, at::cat({low, high}, 1), beside};
     });
     ExpectClose(results[0], loss, "loss");
     ExpectClose(results[1], loss, "loss over two ranks");
+    ExpectClose(results[4], loss, "loss beside the gradient");
     ExpectClose(results[2], gradient, "gradient", 2 * Tolerance(logits));
     ExpectClose(results[3], gradient, "gradient over two ranks", 2 * Tolerance(logits));
   }
