@@ -37,7 +37,8 @@ void Norm(Type type, const NormArguments& arguments, Stream stream);
 
 // `residual` may be null. `sums` [kinds, features] becomes the gradients of weight (one kind) and
 // bias (two: LayerNorm) and, of four kinds, the column sums of `residual` (null: 0) and of
-// input_gradient, of NormSumsMax `features` at most. `partials`: NormPartials(rows) * kinds * features.
+// input_gradient, of NormSumsMax `features` at most. `partials`: NormPartials(rows) * kinds *
+// features.
 struct NormBackwardArguments {
   int64_t rows, features;
   const void* output_gradient;

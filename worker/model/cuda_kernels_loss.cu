@@ -256,7 +256,9 @@ __global__ void __launch_bounds__(kWholeMax, 1) WholeKernel(CrossEntropyArgument
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int first = rank * kHeld * threads + thread;
   const RowVectors<T> in(a.logits, row, a.columns);
-  const auto at = [&](int v) { return in.body + static_cast<int64_t>(first + v * threads) * kWide<T>; };
+  const auto at = [&](int v) {
+    return in.body + static_cast<int64_t>(first + v * threads) * kWide<T>;
+  };
   const auto has = [&](int v) { return first + v * threads < in.vectors; };
   T* const loose = rank == 0 ? in.Loose() : nullptr;
   const float weight = a.weights[row];

@@ -11,7 +11,7 @@ constexpr int kThreads = 512;         // of a block, at most
 constexpr int kSmallThreads = 128;    // of a block whose groups are warps
 constexpr int kBackwardMax = 1024;    // of a block of the backward pass, at most
 constexpr int kBackwardBlocks = 256;  // two to a multiprocessor, of 512 threads
-constexpr int kStagesMax = 3;
+constexpr int kStagesMax = 2;
 constexpr int64_t kStageBytes = 196608;  // of a multiprocessor's shared memory
 
 template <typename T, int kWidth, int kVectors>
@@ -109,10 +109,10 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
   }
 }
 
-// All blocks go through the rows side by side, a row for each group at a turn; columns stay with their
-// threads, so that the sums over rows are the threads' own. Rows travel through `stages` stages of
-// shared memory ahead of their use, where accesses are of 16 bytes; a thread reads what it has
-// loaded. kKinds as in cuda_kernels.h.
+// All blocks go through the rows side by side, a row for each group at a turn; columns stay with
+// their threads, so that the sums over rows are the threads' own. Rows travel through `stages`
+// stages of shared memory ahead of their use, where accesses are of 16 bytes; a thread reads what
+// it has loaded. kKinds as in cuda_kernels.h.
 template <typename T, int kWidth, int kVectors, int kKinds, int kMaxThreads, int kSideBySide>
 __global__ void __launch_bounds__(kMaxThreads, kSideBySide)
     NormBackwardKernel(NormBackwardArguments a, int stages) {
@@ -158,6 +158,9 @@ __global__ void __launch_bounds__(kMaxThreads, kSideBySide)
       return Load<T, kWidth>(base, row * a.features + of.At(v));
     }
   };
+  if constexpr (kStaged) {
+    for (int stage = 0; stage < stages; ++stage) fetch(row + stage * step, stage);
+  }
   float weights[kStays ? kVectors : 1][kWidth] = {};
   if constexpr (kStays) {
 #pragma unroll
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(kMaxThreads, kSideBySide)
   }
   // x - mean, and the gradient of what was normed.
   float centred[kStays ? kVectors : 1][kWidth], g[kStays ? kVectors : 1][kWidth];
-  const auto load = [&](int stage, int v, float mean, float (&upstream)[kWidth]) {
+  const auto load = [&](int stage, int v, float mean, float(&upstream)[kWidth]) {
     const int k = kStays ? v : 0;
     if constexpr (!kStays) Load<T, kWidth>(a.weight, of.At(v)).To(weights[0]);
     take(a.x, stage, 0, v).To(centred[k]);
@@ -180,9 +183,6 @@ __global__ void __launch_bounds__(kMaxThreads, kSideBySide)
   };
 
   float sums[kKinds][kVectors][kWidth] = {};
-  if constexpr (kStaged) {
-    for (int stage = 0; stage < stages; ++stage) fetch(row + stage * step, stage);
-  }
   // A turn ahead.
   float next_rstd = row < a.rows ? a.rstd[row] : 0.0f, next_mean = 0;
   if (kLayer && row < a.rows) next_mean = a.mean[row];
@@ -369,9 +369,9 @@ void NormBackward(Type type, const NormBackwardArguments& a, Stream stream) {
       constexpr int kMost = decltype(most)::value;
       constexpr int kSideBySide = kVectors == 1 && kMost == kThreads && kKinds < 4 ? 2 : 1;
       if (kSideBySide == 1 && blocks > kBackwardBlocks / 2) blocks = kBackwardBlocks / 2;
-      const int64_t stage =
-          kWidth == 1 ? 0
-                      : int64_t{a.residual == nullptr ? 32 : 48} * kVectors * cut.group * cut.groups;
+      const int64_t stage = kWidth == 1 ? 0
+                                        : int64_t{a.residual == nullptr ? 32 : 48} * kVectors *
+                                              cut.group * cut.groups;
       int64_t stages = stage == 0 ? 0 : kStageBytes / kSideBySide / stage;
       stages = stages > kStagesMax ? kStagesMax : stages;
       const int64_t combined = cut.groups == 1 ? 0 : kKinds * a.features * int64_t{sizeof(float)};

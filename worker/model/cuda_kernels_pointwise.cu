@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
       if (row + r * kRowsAtOnce < chunk.end)
-        vectors[r] = Load<T, kWidth>(values, (row + r * kRowsAtOnce) * stride + at);
+        vectors[r] = LoadOnce<T, kWidth>(values, (row + r * kRowsAtOnce) * stride + at);
     }
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
@@ -345,8 +345,8 @@ void GeluBackward(Type type, Gelu gelu, int64_t rows, int64_t features, const vo
       constexpr Gelu kGelu = decltype(choice)::value;
       if (sums == nullptr) {
         const int64_t vectors = rows * features / kWidth;
-        GeluBackwardKernel<T, kWidth, kGelu><<<Blocks(vectors), kThreads, 0, stream>>>(
-            vectors, output_gradient, x, gradient);
+        GeluBackwardKernel<T, kWidth, kGelu>
+            <<<Blocks(vectors), kThreads, 0, stream>>>(vectors, output_gradient, x, gradient);
       } else {
         const dim3 blocks(static_cast<unsigned>(CeilDiv(features, 32 * kWidth)),
                           static_cast<unsigned>(chunks));

@@ -36,7 +36,8 @@ class KernelsCudaTest : public testing::TestWithParam<at::ScalarType> {
   }
   static at::Tensor Wide(const at::Tensor& tensor) { return tensor.to(at::kDouble); }
 
-  // bf16 rounds to 2^-8 of a value at worst; what is kept in fp32 to 2^-24, and sums lose some more.
+  // bf16 rounds to 2^-8 of a value at worst; what is kept in fp32 to 2^-24, and sums lose some
+  // more.
   static double Tolerance(const at::Tensor& actual) {
     return actual.scalar_type() == at::kBFloat16 ? 4e-3 : 2e-6;
   }
@@ -66,9 +67,9 @@ class KernelsCudaTest : public testing::TestWithParam<at::ScalarType> {
 struct Shape {
   int64_t rows, features;
 };
-const std::vector<Shape> kShapes = {{0, 64},    {1, 8},      {3, 5},     {7, 37},      {300, 64},
-                                    {19, 250},  {533, 1000}, {40, 1024}, {1100, 1152}, {5, 1536},
-                                    {31, 1501}, {70, 2500},  {600, 4096}, {33, 4091}, {21, 8192}};
+const std::vector<Shape> kShapes = {{0, 64},    {1, 8},      {3, 5},      {7, 37},      {300, 64},
+                                    {19, 250},  {533, 1000}, {40, 1024},  {1100, 1152}, {5, 1536},
+                                    {31, 1501}, {70, 2500},  {600, 4096}, {33, 4091},   {21, 8192}};
 constexpr Shape kTooLong = {2, 40001};
 // Norms of the longest rows that the kernels take, and longer ones: by ATen.
 std::vector<Shape> NormShapes(at::ScalarType type) {
@@ -149,7 +150,9 @@ TEST_P(KernelsCudaTest, Small_LayerNorm_AndBackward) {
     ExpectClose(backward[0], dx, "dx", rough);
     ExpectClose(backward[1], (Wide(dy) * norm(x)).sum(0), "dweight");
     ExpectClose(backward[2], Wide(dy).sum(0), "dbias");
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(backward[i], backward[i + 3])) << i;
+    EXPECT_TRUE(at::equal(backward[0], backward[3]));
+    ExpectClose(backward[4], Wide(backward[1]), "dweight with more sums");
+    ExpectClose(backward[5], Wide(backward[2]), "dbias with more sums");
     if (!backward[7].defined()) continue;
     ExpectClose(backward[6], Wide(residual).sum(0), "sum of the residual's");
     ExpectClose(backward[7], dx.sum(0), "sum of dx");
