@@ -271,6 +271,7 @@ bool EpochsInProcess::Enter(plan::Plan after, std::optional<int64_t> stop_at) {
       state = train::TrainingState::CreateNowhere(Rank{number},
                                                   {.compute = train::ComputeType(spec_.compute)});
     }
+    state->NameAs(plan_);
     train::Holdings held = state->HoldingsNow();
     if (held.state.empty() && held.frozen.empty()) state->Adopt(start_);
     live.push_back(Rank{number});
