@@ -237,6 +237,10 @@ bool EpochsInProcess::Lose(const plan::RankList& ranks, std::optional<int64_t> s
   // What the lost ones alone knew nobody knows any more.
   start_ = {};
   TakeStandings();
+  return Retire(ranks, stop_at);
+}
+
+bool EpochsInProcess::Retire(const plan::RankList& ranks, std::optional<int64_t> stop_at) {
   absl::StatusOr<plan::NextLayout> next =
       plan::LayoutAfter(plan_, {.lost = ranks, .spares = false});
   EXPECT_TRUE(next.ok()) << next.status();

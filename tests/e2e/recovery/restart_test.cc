@@ -1,0 +1,81 @@
+// A rank dies and its module can go on neither narrower nor with fewer replicas: it goes on with
+// lower degrees, with the same numbers.
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/recovery/trouble.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  const char* name;
+  const char* vision;
+  const char* language;
+  const char* recovery;
+  const char* change;    // as the incident tells it
+  bool from_copies;      // what died was the only home of some state
+  bool returns = false;  // it comes back
+  const char* checkpoint = "";
+};
+
+class RestartTest : public testing::TestWithParam<Case> {};
+
+TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
+  constexpr int64_t kSteps = 60;
+  const DataFolder data = MakeSmallData();
+  Cluster cluster;
+  JobOptions options{.name = "whole",
+                     .steps = kSteps,
+                     .precision = "fp64",
+                     .vision = GetParam().vision,
+                     .language = GetParam().language,
+                     .batch = 7,
+                     .recovery = GetParam().recovery,
+                     .output = "whole"};
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options)).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
+  options.name = options.output = "hit";
+  options.checkpoint = GetParam().checkpoint;
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 8);
+  const auto ranks = cluster.Ranks(job);
+  const int32_t last = static_cast<int32_t>(ranks.size()) - 1;
+  ASSERT_TRUE(ranks.contains(last)) << cluster.WorkerLog();
+  kill(ranks.at(last).pid(), SIGKILL);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr(GetParam().change));
+  EXPECT_EQ(MessagesOf(cluster, job, "Waiting"), "");
+  if (GetParam().from_copies) {
+    EXPECT_THAT(MessagesOf(cluster, job, "WentBack"), HasSubstr("copies in memory"));
+  } else if (*GetParam().checkpoint == '\0') {
+    EXPECT_EQ(MessagesOf(cluster, job, "StateLost"), "");
+  }
+  if (GetParam().returns) EXPECT_NE(MessagesOf(cluster, job, "Returned"), "");
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, RestartTest,
+    testing::Values(Case{"Replicas", "", "ranks: 2", "{ladder: [restart], rejoin: manual}",
+                         "language dp 2 -> 1", false},
+                    Case{"Stages", "", "ranks: 2, pp: 2",
+                         "{state_home: host, ladder: [restart], rejoin: manual}",
+                         "language pp 2 -> 1", true},
+                    Case{"StagesAndBack", "", "ranks: 2, pp: 2", "{state_home: host}",
+                         "language pp 2 -> 1", true, true},
+                    Case{"TensorRanks", "", "ranks: 2, tp: 2",
+                         "{state_home: host, ladder: [restart], rejoin: manual}",
+                         "language tp 2 -> 1", true},
+                    Case{"Checkpoint", "", "ranks: 2, pp: 2",
+                         "{state_copies: 1, ladder: [restart], rejoin: manual}",
+                         "language pp 2 -> 1", false, false, "{every: 3, directory: checkpoints}"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace phalanx::e2e
