@@ -75,11 +75,11 @@ RankList Seat(GroupsOfStages groups, const Degrees& degrees) {
   return ranks;
 }
 
-std::vector<int32_t> LayersOn(const Plan& healthy, int32_t module, int32_t pp) {
-  PartOrder order = healthy.modules[static_cast<size_t>(module)].order;
-  if (order.pp == pp) return healthy.layout.modules[static_cast<size_t>(module)].layers;
+std::vector<int32_t> LayersOn(const Plan& plan, int32_t module, int32_t pp) {
+  PartOrder order = plan.modules[static_cast<size_t>(module)].order;
+  if (order.pp == pp) return plan.layout.modules[static_cast<size_t>(module)].layers;
   order.pp = pp;
-  const std::vector<int32_t> by_flow = BalanceLayers(healthy.module_spec(module), order.count());
+  const std::vector<int32_t> by_flow = BalanceLayers(plan.module_spec(module), order.count());
   std::vector<int32_t> layers(by_flow.size());
   for (int32_t flow = 0; flow < order.count(); ++flow) {
     layers[order.IndexOf(order.StageAt(flow), order.ChunkAt(flow))] =
@@ -104,13 +104,15 @@ std::vector<Degrees> LowerDegrees(const Degrees& healthy, int64_t ranks) {
   return all;
 }
 
-LoweredGrid LowerOnto(const Plan& healthy, int32_t module, const Degrees& degrees,
+LoweredGrid LowerOnto(const Plan& plan, int32_t module, const Degrees& degrees,
                       const std::set<Rank>& gone) {
+  const ModulePlan& of = plan.modules[static_cast<size_t>(module)];
+  const ReplicaTable healthy = *ReplicaTable::Create(of.grid, {});
   return {.tp = degrees.tp,
           .dp = degrees.dp,
           .pp = degrees.pp,
-          .layers = LayersOn(healthy, module, degrees.pp),
-          .ranks = Seat(GroupsLeft(healthy.replicas(module), degrees.tp, gone), degrees)};
+          .layers = LayersOn(plan, module, degrees.pp),
+          .ranks = Seat(GroupsLeft(healthy, degrees.tp, gone), degrees)};
 }
 
 }  // namespace phalanx::plan

@@ -22,9 +22,9 @@ std::vector<Degrees> LowerDegrees(const Degrees& healthy, int64_t ranks);
 // Lays a module on `degrees` over ranks of its grid that are not in `gone`, of which there are
 // enough. Tensor groups are of ranks that were neighbours in one as far as these suffice, and stand
 // at the stage that is nearest to the one where they were, so that state stays and groups stay on
-// their nodes. Layers stay where pp does; else they are balanced by cost. `healthy`: a plan in
-// which the module has all its ranks.
-LoweredGrid LowerOnto(const Plan& healthy, int32_t module, const Degrees& degrees,
+// their nodes. Layers stay where pp does; else they are balanced by cost. `plan`: one in
+// which the module has not restarted; what it has lost there does not matter.
+LoweredGrid LowerOnto(const Plan& plan, int32_t module, const Degrees& degrees,
                       const std::set<Rank>& gone);
 
 }  // namespace phalanx::plan

@@ -230,7 +230,9 @@ TEST(RestartTest, DevicesThatMayNotBeUsed_AreLeftOut) {
 }
 
 TEST(RestartTest, LayoutsThatCannotBe_AreRefused) {
-  const Plan healthy = MustPlan(Language({.tp = 2, .pp = 2}), 4);
+  AJob job = Language({.tp = 2, .pp = 2});
+  job.spec().recovery.ladder = {Rung::kRestart};
+  const Plan healthy = MustPlan(job, 4);
   const Layout good = Without(healthy, {1, 3}).layout;
   ASSERT_TRUE(good.modules[0].lowered.has_value());
   const auto why = [&](const std::function<void(LoweredGrid&)>& spoil) {
