@@ -62,8 +62,7 @@ bool Coordinator::MayWaitForState(const Job& job) const {
 void Coordinator::WaitForState(Job& job, FailureCause cause) {
   Commit(job,
          EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
-  Recovery next{
-      .goes_back = true, .from_copies = true, .cause = std::move(cause), .since = now_};
+  Recovery next{.goes_back = true, .from_copies = true, .cause = std::move(cause), .since = now_};
   if (job.recovery.has_value()) {
     next.since = job.recovery->since;
     next.lost = job.recovery->lost;
