@@ -293,7 +293,6 @@ std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::L
   for (const ModulePlan& layout : plan.modules) {
     if (layout.lowered()) absl::StrAppend(&text, "Restart: ", RestartText(plan, layout), "\n");
   }
-  absl::StrAppend(&text, "\n");
   TextTable table({"REPLICAS", "WIDTHS", "SAMPLES"});
   bool any = false;
   for (const ModulePlan& layout : plan.modules) {
@@ -305,7 +304,7 @@ std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::L
     AddReplicas(plan, layout, hit, &table);
     any = true;
   }
-  if (any) absl::StrAppend(&text, table.Print());
+  if (any) absl::StrAppend(&text, "\n", table.Print());
   if (loss.has_value()) {
     absl::StrAppend(
         &text, absl::StrFormat("\nStep: %.3f times the healthy one\n", loss->step_ratio),
