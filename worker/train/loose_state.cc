@@ -9,6 +9,11 @@
 #include "core/plan/ruler_map.h"
 
 namespace phalanx::train {
+namespace {
+
+constexpr int64_t kShared = -1;  // elements of no block
+
+}  // namespace
 
 const RulerRun* RunAt(const std::vector<RulerRun>& runs, const plan::UnitFamily& family,
                       int64_t element) {
@@ -79,6 +84,8 @@ void LooseState::RenameModule(const plan::Plan& to, int32_t module) {
         block = {.runs = std::move(of_bucket), .block = loose.block};
         block.block.bucket = bucket.second;
         block.block.runs.clear();  // they are of flat buffers that are no more
+        // Whose tensors others have too is no block of any layout.
+        if (runs.size() > 1) block.block.elements = kShared;
       }
     }
   }
