@@ -56,7 +56,7 @@ TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
   } else if (*GetParam().checkpoint == '\0') {
     EXPECT_EQ(MessagesOf(cluster, job, "StateLost"), "");
   }
-  if (GetParam().returns) EXPECT_NE(MessagesOf(cluster, job, "Returned"), "");
+  EXPECT_EQ(MessagesOf(cluster, job, "Returned") != "", GetParam().returns);
   ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
 }
 
