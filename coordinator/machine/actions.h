@@ -61,6 +61,7 @@ struct Assign {
   std::string plan_digest;
   std::optional<CheckpointSource> checkpoint;
   bool goes_on = false;      // its ranks wait for BeginEpoch
+  bool beside = false;       // and make their connections while they train in the epoch before
   bool from_copies = false;  // they say before that which copies of state there are
 };
 // In whose layout copies of state lie that an epoch begins with.

@@ -54,7 +54,8 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
     live_names_[job.state.request->name] = id;
     live_request_bytes_ += RequestBytes(*job.state.request);
     // What was decided stays, though its coordinator did not live to record the next phase too.
-    if (job.state.phase == JobPhase::kQueued && job.state.epoch.value > 0) SayStarts(job);
+    const bool planned = job.state.epoch.value > 0 && !job.state.queued_again;
+    if (job.state.phase == JobPhase::kQueued && planned) SayStarts(job);
     if (job.state.phase == JobPhase::kQueued) queue_.insert(id);
   }
   for (auto& [id, job] : jobs_) {
@@ -70,6 +71,7 @@ void Coordinator::RecoverRun(Job& job) {
   active_.insert(state.id);
   Run& run = *job.run;
   run.data_digest = state.layout->data_digest;
+  run.checkpoint = state.checkpoint;
   const bool was_assigned = !run.data_digest.empty();
   for (Team& team : run.teams) {
     Node& node = nodes_[team.node];
@@ -127,6 +129,7 @@ void Coordinator::Publish(Job& job) {
     view.reason = absl::StrCat("needs ", job.state.request->devices,
                                " devices; all nodes that match have fewer, so it waits for more "
                                "nodes and holds nobody up");
+    if (job.state.queued_again) absl::StrAppend(&view.reason, "; ", job.state.reason);
   }
   if (job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting)
     view.reason = absl::StrCat("waits for ", LostText(*job.recovery));

@@ -208,11 +208,13 @@ class Coordinator {
   void On(const ArchiveFailed& event);
   void On(const ExplainRequested& event);
   void On(const LogsRequested& event);
-  // Looks at all of the queue anew, after devices or nodes have changed.
-  void Schedule();
+  void Schedule();  // looks at all of the queue anew, after devices or nodes have changed
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   void LeaveQueue(const Job& job);
+  // Of a job whose epoch is over: stores its last step, and gives up the plan that is being made.
+  void StoreLastStep(Job& job);
+  void DropPlanning(Job& job);
   // Whether so many plans are being made that no job may begin to be planned.
   bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
@@ -222,8 +224,7 @@ class Coordinator {
                  plan::RankList lost = {}, plan::RankList returned = {});
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
-  // Records that the job with its first layout is starting.
-  void SayStarts(Job& job);
+  void SayStarts(Job& job);  // records that the job with its first layout is starting
   void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);
@@ -316,6 +317,8 @@ class Coordinator {
   void NotePlanned(Job& job, const PlanSummary& plan);
   void NoteBegan(Job& job, int64_t step);
   void NoteReady(Job& job, int32_t rank, const RankReady& report);
+  // Of a return: the first rank has stopped for it.
+  void NotePause(Job& job);
   void NoteResumed(Job& job);
   void NoteFirstStep(Job& job, int32_t rank);
   void OnReport(Job& job, int32_t rank, const RankSafe& report);
@@ -359,6 +362,8 @@ class Coordinator {
   // what is lost may have copies. Whether the job may wait for it, and does.
   bool MayWaitForState(const Job& job) const;
   void WaitForState(Job& job, FailureCause cause);
+  // Its ranks are ended, its devices are free, and it begins again with `from` once it has others.
+  void QueueAgain(Job& job, const CheckpointSource& from);
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);
@@ -420,6 +425,8 @@ class Coordinator {
   void AssignAll(Job& job);
   static Assign AssignmentOf(const Job& job);
   void StartNextEpoch(Job& job);
+  static std::vector<Rendezvous> RendezvousOf(const Job& job,
+                                              std::map<std::string, std::string> said);
   void FlushRendezvous(Job& job);
   void MarkRunning(Job& job);
   void CheckReady(Job& job);

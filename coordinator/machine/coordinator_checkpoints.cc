@@ -136,7 +136,8 @@ void Coordinator::OnReport(Job& job, int32_t, const RankCheckpointPublished& rep
 }
 
 void Coordinator::OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report) {
-  const std::optional<CheckpointWritten>& before = job.state.publishing_before;
+  const std::optional<CheckpointWritten>& before =
+      epoch == job.state.epoch ? job.state.publishing : job.state.publishing_before;
   if (job.state.IsTerminal() || !before.has_value() || before->epoch != epoch) return;
   if (before->step != report.step) return;
   Commit(job, CheckpointEnded{

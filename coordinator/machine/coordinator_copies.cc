@@ -47,6 +47,7 @@ void Coordinator::AwaitCopies(Job& job) {
   recovery.stage = Recovery::Stage::kLeaving;
   recovery.copies.clear();
   recovery.awaited.clear();
+  job.run->ready_known = 0;
   for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
     job.run->ranks[rank].ready = false;
     if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));

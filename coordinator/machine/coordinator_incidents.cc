@@ -58,7 +58,11 @@ Incident& Coordinator::BeginIncident(Job& job, Incident::Kind kind, Instant dete
 void Coordinator::NoteVerdict(Job& job, const FailureCause& cause) {
   const Job::Evidence evidence =
       std::exchange(job.evidence, std::nullopt).value_or(Job::Evidence{.since = now_});
-  const bool under_way = job.incident.has_value() && !job.incident->Has(Phase::kFirstStep);
+  // Nobody has stopped for a return that is under way.
+  const bool in_time = job.incident.has_value() && job.incident->kind == Incident::Kind::kReturn &&
+                       !(*job.incident)[Phase::kSurvivorsQuiet].begin.has_value();
+  const bool under_way =
+      job.incident.has_value() && !job.incident->Has(Phase::kFirstStep) && !in_time;
   if (!under_way) BeginIncident(job, Incident::Kind::kLoss, evidence.since);
   Incident& incident = *job.incident;
   if (under_way) Reopen(incident);
@@ -85,7 +89,10 @@ void Coordinator::NoteReturn(Job& job) {
   BeginPhase(incident, Phase::kDetected, now_);
   EndPhase(incident, Phase::kDetected, now_);
   BeginPhase(incident, Phase::kPlanned, now_);
-  BeginPhase(incident, Phase::kSurvivorsQuiet, now_);
+}
+
+void Coordinator::NotePause(Job& job) {
+  if (job.incident.has_value()) BeginPhase(*job.incident, Phase::kSurvivorsQuiet, now_);
 }
 
 void Coordinator::NoteExit(Job& job, int32_t rank, const RankExited& exited, job::FailureKind kind,
@@ -209,7 +216,7 @@ void Coordinator::NoteSafe(Job& job, int32_t rank) {
   Incident& incident = *job.incident;
   if (!incident.not_safe.empty() || incident.Has(Phase::kSafeAgain)) return;
   if (!incident[Phase::kSafeAgain].begin.has_value()) return;
-  if (!job.run->AllUsed([](const RankState& state) { return state.safe; })) return;
+  if (!job.run->AllSafe()) return;
   EndPhase(incident, Phase::kSafeAgain, now_, rank);
 }
 
@@ -249,7 +256,8 @@ void Coordinator::TellIncidents(Job& job) {
 void Coordinator::ResumeIncident(Job& job) {
   const std::vector<IncidentPtr>& known = job.state.incidents;
   if (job.state.phase != job::JobPhase::kRunning || known.empty()) return;
-  if (!known.back()->IsClosed()) job.incident = *known.back();
+  const bool is_over = known.back()->number <= job.state.incidents_over;
+  if (!is_over && !known.back()->IsClosed()) job.incident = *known.back();
 }
 
 }  // namespace phalanx::coordinator

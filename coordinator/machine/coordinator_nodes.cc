@@ -310,10 +310,16 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       team->seen = true;
       listed.insert({job->state.id, job->state.epoch});  // as soon as it is told
       if (IsOnItsWay(node, job->state.id, job->state.epoch, carried_out)) continue;
-      if (job->last_record <= stored_record_) {
-        node.outstanding.push_back({0, AssignmentOf(*job)});
-      } else {  // sent once the epoch is stored
-        Tell(*job, NodeCommand{node.name, node.incarnation, AssignmentOf(*job)});
+      // What was said before it was told went by.
+      std::vector<Command> commands = {AssignmentOf(*job)};
+      for (Rendezvous& said : RendezvousOf(*job, job->run->rendezvous))
+        commands.push_back(std::move(said));
+      for (Command& command : commands) {
+        if (job->last_record <= stored_record_) {
+          node.outstanding.push_back({0, std::move(command)});
+        } else {  // sent once the epoch is stored
+          Tell(*job, NodeCommand{node.name, node.incarnation, std::move(command)});
+        }
       }
       continue;
     }

@@ -308,9 +308,11 @@ void Coordinator::On(const PlanComputed& event) {
   if (IsOvertaken(job, planning, *event.plan))
     return OrderPlan(job, std::move(placement), std::nullopt);
   job.run = MakeRun(event.plan->layout);
+  job.run->checkpoint = LastCheckpoint(job);  // of one that was queued again
   active_.insert(job.state.id);
   Commit(job, EpochPlanned{.layout = event.plan->layout,
                            .plan_digest = event.plan->digest,
+                           .checkpoint = job.run->checkpoint,
                            .host_memory = event.plan->host_memory});
   ChargeNodes(job);
   TellNotes(job, *event.plan);

@@ -32,9 +32,13 @@ void Coordinator::On(const RankReported& event) {
   // Reports may hold up the heartbeats behind them; whoever says anything is alive.
   if (node != nullptr) Heard(*node, event.session);
   Job* job = FindJob(event.job);
-  if (node == nullptr || job == nullptr || !job->run.has_value()) return;
-  const Team* team = job->run->TeamOf(node->name);
-  if (team == nullptr || team->released || !team->Has(event.rank)) return;
+  if (node == nullptr || job == nullptr) return;
+  const auto* published = std::get_if<RankCheckpointPublished>(&event.report);
+  if (job->state.queued_again && published != nullptr)
+    return OnEarlierReport(*job, event.epoch, *published);
+  if (!job->run.has_value()) return;
+  const Team* team = job->run->TeamOfRank(event.rank);
+  if (team == nullptr || team->released || team->node != node->name) return;
   TellExit(*job, event);
   if (event.epoch != job->state.epoch) return OnEarlierReport(*job, event);  // most are fenced
   NoteDecided(*job, event.decided);
@@ -67,20 +71,26 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RendezvousEntry& entry)
   }
 }
 
-void Coordinator::FlushRendezvous(Job& job) {
-  Run& run = *job.run;
-  run.rendezvous_deadline = absl::InfiniteFuture();
-  std::map<std::string, std::string> unsent = std::exchange(run.rendezvous_unsent, {});
+std::vector<Rendezvous> Coordinator::RendezvousOf(const Job& job,
+                                                  std::map<std::string, std::string> said) {
   std::vector<Rendezvous> commands;
-  while (!unsent.empty()) {
+  while (!said.empty()) {
     std::map<std::string, std::string> entries;
     size_t bytes = 0;
     do {
-      bytes += unsent.begin()->first.size() + unsent.begin()->second.size();
-      entries.insert(unsent.extract(unsent.begin()));
-    } while (!unsent.empty() && bytes + unsent.begin()->second.size() <= kRendezvousCommandBytes);
+      bytes += said.begin()->first.size() + said.begin()->second.size();
+      entries.insert(said.extract(said.begin()));
+    } while (!said.empty() && bytes + said.begin()->second.size() <= kRendezvousCommandBytes);
     commands.push_back({job.state.id, job.state.epoch, std::move(entries), bytes});
   }
+  return commands;
+}
+
+void Coordinator::FlushRendezvous(Job& job) {
+  Run& run = *job.run;
+  run.rendezvous_deadline = absl::InfiniteFuture();
+  const std::vector<Rendezvous> commands =
+      RendezvousOf(job, std::exchange(run.rendezvous_unsent, {}));
   // To the nodes that the entries came from too: their other ranks read the same table.
   for (const Team& team : run.teams) {
     const auto node = nodes_.find(team.node);
@@ -103,7 +113,7 @@ void Coordinator::CheckReady(Job& job) {
   Run& run = *job.run;
   if (job.recovery.has_value()) return CheckRecovered(job);
   if (job.state.phase != JobPhase::kStarting || run.stage == Run::Stage::kPreparing) return;
-  if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  if (!run.AllReady()) return;
   if (run.stage == Run::Stage::kReattaching) {
     // It runs after all; so a node that came back without ranks has lost them.
     for (Team& team : run.teams) {
@@ -272,7 +282,8 @@ void Coordinator::Prepare(Job& job, Team& team) {
   SetDeadline(job, job.run->prepare_deadline, options_.prepare_timeout);
   Tell(job, NodeCommand{team.node, node->second.incarnation,
                         PrepareData{job.state.id, job.state.request,
-                                    /*choose_checkpoint=*/&team == &job.run->teams.front()}});
+                                    /*choose_checkpoint=*/&team == &job.run->teams.front() &&
+                                        !job.run->checkpoint.has_value()}});
 }
 
 void Coordinator::AssignAll(Job& job) {
@@ -302,6 +313,7 @@ Assign Coordinator::AssignmentOf(const Job& job) {
           .plan_digest = job.state.plan_digest,
           .checkpoint = job.state.checkpoint,
           .goes_on = job.state.goes_on(),
+          .beside = job.recovery.has_value() && job.recovery->beside,
           .from_copies = job.state.from_copies};
 }
 
@@ -333,24 +345,31 @@ void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>
   AssignAll(job);
 }
 
-void Coordinator::End(Job& job, JobPhase phase, std::string reason,
-                      std::optional<FailureCause> failure, absl::Duration grace) {
+void Coordinator::StoreLastStep(Job& job) {
   const auto& stored = job.state.stored_step;
   if (job.last_step.has_value() && (!stored.has_value() || !(*stored == *job.last_step))) {
     Commit(job, StepReached{*job.last_step, job.decided});
   }
+}
+
+void Coordinator::DropPlanning(Job& job) {
+  if (!job.planning.has_value()) return;
+  actions_.push_back(DropPlan{job.planning->number});
+  const Placement placement = EndPlanning(job).placement;
+  for (const NodeDevices& entry : placement) {
+    if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);
+  }
+}
+
+void Coordinator::End(Job& job, JobPhase phase, std::string reason,
+                      std::optional<FailureCause> failure, absl::Duration grace) {
+  StoreLastStep(job);
   const std::string stop_reason = reason;
   CloseIncident(job, absl::StrCat("the job ended: ", reason));
   TellIncidents(job);
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   LeaveQueue(job);
-  if (job.planning.has_value()) {
-    actions_.push_back(DropPlan{job.planning->number});
-    const Placement placement = EndPlanning(job).placement;
-    for (const NodeDevices& entry : placement) {
-      if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);
-    }
-  }
+  DropPlanning(job);
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
   live_request_bytes_ -= RequestBytes(*job.state.request);

@@ -112,6 +112,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   }
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.stage = Recovery::Stage::kPlanning;
+  recovery.beside = false;
   recovery.tried.clear();
   run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
@@ -161,7 +162,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
   NotePlanned(job, *plan);
-  SetDeadline(job, job.run->quiet_deadline, options_.quiet_timeout);
+  SetDeadline(job, job.run->quiet_deadline,
+              recovery.beside ? options_.connect_timeout : options_.quiet_timeout);
   CheckQuiet(job);
 }
 
@@ -173,6 +175,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
     return;
   }
   Recovery& recovery = *job.recovery;
+  if (recovery.beside) NotePause(job);
   if (recovery.silent.erase(rank) != 0 && report.context_ok) recovery.quiets[rank] = report;
   if (recovery.awaited.erase(rank) == 0) return;
   if (!report.context_ok) {
@@ -319,7 +322,7 @@ void Coordinator::CheckRecovered(Job& job) {
   Recovery& recovery = *job.recovery;
   Run& run = *job.run;
   if (recovery.stage != Recovery::Stage::kEntering) return;
-  if (!run.AllUsed([](const RankState& rank) { return rank.ready; })) return;
+  if (!run.AllReady()) return;
   run.start_deadline = absl::InfiniteFuture();
   NoteResumed(job);
   for (const int32_t rank : recovery.back) job.lost_again.erase(rank);
@@ -339,6 +342,7 @@ void Coordinator::ResumeRecovery(Job& job) {
                     .time = now_};
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
+  job.run->ready_known = 0;
   for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
     job.run->ranks[rank].ready = false;
     if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));

@@ -2,9 +2,10 @@
 //
 // A device that was lost stays its job's. Once its node is there and training has gone on by a step
 // without it, the node is told to make ready: to read the job's data, and to start and warm up a
-// process on the device (worker/agent/machine/warming.cc). Then a layout with it is planned, while
-// the others train; they stop for that layout as they do after a loss (recovery.h), and who is back
-// is given state by them. Where all wait for the device nothing is made ready before.
+// process on the device (worker/agent/machine/warming.cc). Then a layout with it is planned, and
+// its ranks are connected, while the others train; once all are they stop for that layout as they
+// do after a loss (recovery.h), and who is back is given state by them. Where all wait for the
+// device nothing is made ready before.
 #include <algorithm>
 #include <utility>
 
@@ -163,6 +164,7 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
     return;
   }
   AwaitQuiet(job, {.kind = job::FailureKind::kStartFailed, .message = "ranks came back"});
+  job.recovery->beside = true;
   for (const Rank rank : back) job.recovery->back.insert(rank.value);
   NoteReturn(job);
   OnRecoveryPlanned(job, plan);

@@ -45,9 +45,14 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
 
 void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
+  if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
   FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
-  absl::StrAppend(&cause.message, "; what is left cannot go on, and not enough came back within ",
-                  absl::FormatDuration(job.state.request->hold));
+  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  const auto from = LastCheckpoint(job);
+  if (from.has_value()) return QueueAgain(job, *from);
+  absl::StrAppend(&cause.message, "; what is left cannot go on, not enough came back within ",
+                  absl::FormatDuration(job.state.request->hold),
+                  ", and there is no checkpoint to start again from");
   Fail(job, std::move(cause));
 }
 
@@ -85,6 +90,43 @@ void Coordinator::WaitForState(Job& job, FailureCause cause) {
   }
   const std::string why = job.recovery->cause.message;
   WaitForLost(job, absl::FailedPreconditionError(why));
+}
+
+void Coordinator::QueueAgain(Job& job, const CheckpointSource& from) {
+  job.recovery.reset();
+  StoreLastStep(job);
+  const std::string reason = absl::StrCat(
+      "not enough came back within ", absl::FormatDuration(job.state.request->hold),
+      ": its devices are free, and it waits for others, to go on behind step ", from.step);
+  CloseIncident(job, reason);
+  TellIncidents(job);
+  Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt});
+  DropPlanning(job);
+  job.decided.reset();
+  job.returning.clear();
+  job.prepared.clear();
+  job.lost_again.clear();
+  job.copies_with.clear();
+  job.exits_awaited.clear();
+  job.reporter = -1;
+  for (const Team& team : job.run->teams) {
+    if (team.released) continue;
+    FreeDevices(job, team.node, team.devices);
+    const auto node = nodes_.find(team.node);
+    if (!team.assigned || node == nodes_.end() || !node->second.connected()) continue;
+    // Nothing else runs there before they are gone.
+    node->second.foreign.insert({job.state.id, job.state.epoch});
+    Tell(job, NodeCommand{team.node, node->second.incarnation,
+                          StopRanks{.job = job.state.id,
+                                    .epoch = job.state.epoch,
+                                    .grace = options_.failure_grace,
+                                    .reason = reason}});
+  }
+  active_.erase(job.state.id);
+  run_agenda_.Forget(job.state.id);
+  job.run.reset();
+  queue_.insert(job.state.id);
+  capacity_changed_ = true;
 }
 
 std::optional<CheckpointSource> Coordinator::LastCheckpoint(const Job& job) {

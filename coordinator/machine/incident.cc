@@ -192,7 +192,13 @@ std::string Summary(const Incident& incident) {
   const std::optional<int64_t>& resumed = incident[Phase::kResumed].end;
   const std::optional<int64_t>& back =
       resumed.has_value() ? resumed : incident[Phase::kFirstStep].end;
-  if (back.has_value()) return absl::StrCat(text, "; back after ", SecondsText(*back));
+  if (back.has_value()) {
+    absl::StrAppend(&text, "; back after ", SecondsText(*back));
+    const std::optional<int64_t>& paused = incident[Phase::kSurvivorsQuiet].begin;
+    if (incident.kind == Incident::Kind::kReturn && paused.has_value())
+      absl::StrAppend(&text, ", training paused for ", SecondsText(*back - *paused));
+    return text;
+  }
   return absl::StrCat(text, incident.not_safe.empty() ? "; going on" : "; not gone on from");
 }
 

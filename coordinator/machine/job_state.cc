@@ -47,7 +47,13 @@ class Applier {
     state_.phase = body.phase;
     state_.reason = body.reason;
     state_.failure = body.failure;
-    if (body.phase == job::JobPhase::kStarting) state_.started = time_;
+    state_.queued_again = body.phase == job::JobPhase::kQueued;
+    if (state_.queued_again) {
+      state_.recoveries.push_back(time_);
+      if (!state_.incidents.empty()) state_.incidents_over = state_.incidents.back()->number;
+    }
+    if (body.phase == job::JobPhase::kStarting && !state_.started.has_value())
+      state_.started = time_;
     if (job::IsTerminal(body.phase)) state_.ended = time_;
     Add(std::string(job::ToString(body.phase)), body.reason);
   }
@@ -57,6 +63,7 @@ class Applier {
     if (epoch < state_.epoch || state_.IsTerminal()) return;
     const bool is_new = epoch > state_.epoch;
     if (is_new) {
+      state_.queued_again = false;
       state_.succeeded.clear();
       state_.ended_step = 0;
       state_.start = std::nullopt;

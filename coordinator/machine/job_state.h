@@ -24,6 +24,7 @@ struct JobState {
   std::string request_id;
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
+  bool queued_again = false;  // its epoch is over, and the next one has no layout yet
   Epoch epoch;
   Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
   Shared<Placement> placement;  // of the layout
@@ -60,6 +61,7 @@ struct JobState {
   std::optional<CheckpointEnded> unpublished;  // of this epoch: the last that could not be
   int64_t event_count = 0;
   std::vector<IncidentPtr> incidents;  // the last kIncidentsMax, by number
+  int64_t incidents_over = 0;          // of those up to this one nothing more is to be known
 
   // Applies `record`, which is of this job, and returns the events that it brings about. A record
   // that contradicts the state (a move that core/job/job_phase.h forbids, an older epoch) changes

@@ -16,8 +16,19 @@ int64_t HostMemoryLeft(const Node& node, JobId job) {
 
 }  // namespace
 
+bool Node::IsFree(int32_t device) const {
+  return device_jobs[static_cast<size_t>(device)] == JobId{} && !failed_devices.contains(device);
+}
+
 int32_t Node::FreeDevices() const {
-  return static_cast<int32_t>(std::count(device_jobs.begin(), device_jobs.end(), JobId{}));
+  int32_t free = 0;
+  for (size_t i = 0; i < device_jobs.size(); ++i) free += IsFree(static_cast<int32_t>(i)) ? 1 : 0;
+  return free;
+}
+
+bool Node::Idle() const {
+  return std::count(device_jobs.begin(), device_jobs.end(), JobId{}) ==
+         static_cast<std::ptrdiff_t>(device_jobs.size());
 }
 
 NodeView Node::View() const {
@@ -60,7 +71,7 @@ int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {
     if (!node.draining && !node.lost && Matches(node, request)) {
-      devices += static_cast<int64_t>(node.device_jobs.size());
+      devices += static_cast<int64_t>(node.device_jobs.size() - node.failed_devices.size());
     }
   }
   return devices;
@@ -95,7 +106,7 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
     }
     NodeDevices entry{.node = best->node->name};
     for (size_t i = 0; i < best->node->device_jobs.size() && remaining > 0; ++i) {
-      if (best->node->device_jobs[i] != JobId{}) continue;
+      if (!best->node->IsFree(static_cast<int32_t>(i))) continue;
       entry.devices.push_back(static_cast<int32_t>(i));
       --remaining;
     }

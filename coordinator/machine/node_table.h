@@ -61,8 +61,10 @@ struct Node {
     excused = absl::ZeroDuration();
   }
   bool Schedulable() const { return connected() && !draining && foreign.empty(); }
+  // No job has it, and it has not failed.
+  bool IsFree(int32_t device) const;
   int32_t FreeDevices() const;
-  bool Idle() const { return FreeDevices() == static_cast<int32_t>(device_jobs.size()); }
+  bool Idle() const;  // no job has a device of it
   NodeView View() const;
 };
 

@@ -40,6 +40,8 @@ std::string StageText(const Recovery& recovery) {
     case Recovery::Stage::kWaiting:
       return absl::StrCat("it waits for ", LostText(recovery), ", which it cannot go on without");
     case Recovery::Stage::kLeaving:
+      if (recovery.beside)
+        return absl::StrCat(begin, ": the others train on until all are connected");
       return absl::StrCat(begin, ": ranks ", absl::StrJoin(recovery.awaited, ", "),
                           " have still to say where their state stands");
     case Recovery::Stage::kEntering:

@@ -31,6 +31,8 @@ struct Recovery {
   bool goes_back = false;  // to a checkpoint, so nobody is asked for state: there is no kLeaving
   // Beside goes_back: to copies in host memory. kLeaving: ranks are to say which there are.
   bool from_copies = false;
+  // Nobody is lost, some are back: ranks leave `from` once they are connected for the next epoch.
+  bool beside = false;
   Epoch from;          // that ended; 0 where it goes back
   FailureCause cause;  // the first one
   Instant since;

@@ -35,9 +35,8 @@ Team* Run::TeamOf(const NodeName& node) {
 }
 
 const Team* Run::TeamOfRank(int32_t rank) const {
-  const auto found =
-      std::find_if(teams.begin(), teams.end(), [rank](const Team& p) { return p.Has(rank); });
-  return found == teams.end() ? nullptr : &*found;
+  if (rank < 0 || static_cast<size_t>(rank) >= ranks.size()) return nullptr;
+  return &teams[static_cast<size_t>(ranks[static_cast<size_t>(rank)].team)];
 }
 
 Team* Run::TeamOfRank(int32_t rank) {
@@ -55,7 +54,6 @@ void Run::MoveDeadlines(absl::Duration by) {
 
 Run MakeRun(const plan::Layout& layout) {
   Run run;
-  int32_t rank = 0;
   std::map<NodeName, size_t> team_of;
   for (const NodeDevices& entry : layout.nodes) {
     const auto [found, is_new] = team_of.try_emplace(entry.node, run.teams.size());
@@ -63,13 +61,14 @@ Run MakeRun(const plan::Layout& layout) {
     Team& team = run.teams[found->second];
     for (const int32_t device : entry.devices) {
       team.devices.push_back(device);
-      team.ranks.push_back(rank++);
+      team.ranks.push_back(static_cast<int32_t>(run.ranks.size()));
+      run.ranks.push_back({.team = static_cast<int32_t>(found->second)});
     }
   }
-  run.ranks.resize(static_cast<size_t>(rank));
+  const auto world = static_cast<int32_t>(run.ranks.size());
   for (const plan::RankList* without_work : {&layout.lost, &layout.idle}) {
     for (Rank idle : *without_work) {
-      if (idle.value < 0 || idle.value >= rank) continue;
+      if (idle.value < 0 || idle.value >= world) continue;
       run.ranks[static_cast<size_t>(idle.value)].used = false;
     }
   }

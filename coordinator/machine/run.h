@@ -17,6 +17,7 @@
 namespace phalanx::coordinator {
 
 struct RankState {
+  int32_t team = 0;  // index into Run::teams
   bool used = true;  // the plan gives it work
   bool ready = false;
   bool succeeded = false;
@@ -56,6 +57,10 @@ struct Run {
   // coordinator before this one, so some of the rendezvous may be lost.
   enum class Stage : uint8_t { kPreparing, kAssigned, kReattaching } stage = Stage::kPreparing;
   std::vector<RankState> ranks;
+  // So many of the first ranks have no work or are ready, or have all their homes: where AllReady
+  // and AllSafe go on, since each of many ranks that becomes so asks whether all are. 0 where some
+  // is not ready any more.
+  size_t ready_known = 0, safe_known = 0;
   std::vector<Team> teams;
   std::map<std::string, std::string> rendezvous;         // all that was said
   std::map<std::string, std::string> rendezvous_unsent;  // the part of it that no node was told
@@ -106,10 +111,20 @@ struct Run {
   const Team* TeamOfRank(int32_t rank) const;
   template <typename Predicate>
   bool AllUsed(Predicate predicate) const {
-    for (const RankState& rank : ranks) {
-      if (rank.used && !predicate(rank)) return false;
-    }
-    return true;
+    size_t known = 0;
+    return AllUsedFrom(known, predicate);
+  }
+  // The first `known` ranks need not be asked; it becomes as many as that is true of.
+  template <typename Predicate>
+  bool AllUsedFrom(size_t& known, Predicate predicate) const {
+    while (known < ranks.size() && (!ranks[known].used || predicate(ranks[known]))) ++known;
+    return known == ranks.size();
+  }
+  bool AllReady() {
+    return AllUsedFrom(ready_known, [](const RankState& rank) { return rank.ready; });
+  }
+  bool AllSafe() {
+    return AllUsedFrom(safe_known, [](const RankState& rank) { return rank.safe; });
   }
   bool HasWork(const Team& team) const {
     return std::any_of(team.ranks.begin(), team.ranks.end(),

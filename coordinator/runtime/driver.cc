@@ -396,9 +396,10 @@ void Driver::CountPhase(const JobView& job) {
   }
   if (it->second == job.phase) return;
   it->second = job.phase;
-  if (job.phase == job::JobPhase::kStarting) {
+  const bool again = job.epoch > Epoch{1};  // it was queued again meanwhile
+  if (job.phase == job::JobPhase::kStarting && !again) {
     metrics_.JobStarted(job.started.value_or(job.submitted) - job.submitted);
-  } else if (job.phase == job::JobPhase::kRunning && job.started.has_value()) {
+  } else if (job.phase == job::JobPhase::kRunning && job.started.has_value() && !again) {
     metrics_.JobRunning(clock_.Now() - *job.started);
   } else if (job::IsTerminal(job.phase)) {
     metrics_.JobEnded(job.phase,

@@ -70,6 +70,7 @@ class CommandEncoder {
     if (command.checkpoint.has_value()) ToProto(*command.checkpoint, to->mutable_checkpoint());
     to->set_writes_checkpoints(command.request->checkpoints);
     to->set_goes_on(command.goes_on);
+    to->set_beside(command.beside);
     to->set_from_copies(command.from_copies);
   }
   void operator()(const BeginEpoch& command) {

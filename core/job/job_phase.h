@@ -4,8 +4,8 @@
 //      \          \          \-----> FAILED | CANCELLED
 //       \----------\---------------> FAILED | CANCELLED
 //
-// The last three are terminal: a job never leaves them. Recovery and suspension, which come later,
-// add phases, not exceptions.
+// The last three are terminal: a job never leaves them. A running job is queued again that has
+// waited too long for what it lost, and starts from its last checkpoint.
 #pragma once
 
 #include <cstdint>

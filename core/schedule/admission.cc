@@ -230,7 +230,13 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
 
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
                                         const plan::MemoryLimits& limits) {
-  return AdmitAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false}, limits);
+  ASSIGN_OR_RETURN(
+      plan::Plan plan,
+      AdmitAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false}, limits));
+  if (auto risk = RiskOfMoving(plan, limits.devices)) plan.notes.push_back(*std::move(risk));
+  for (std::string& risk : RisksOf(plan, LossesOf(plan, limits)))
+    plan.notes.push_back(std::move(risk));
+  return plan;
 }
 
 absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Change& change,
@@ -254,9 +260,6 @@ absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Cha
     plan = std::move(lowered);
   }
   plan.lowering_notes = plan.notes.size();
-  if (auto risk = RiskOfMoving(plan, limits.devices)) plan.notes.push_back(*std::move(risk));
-  for (std::string& risk : RisksOf(plan, LossesOf(plan, limits)))
-    plan.notes.push_back(std::move(risk));
   return plan;
 }
 

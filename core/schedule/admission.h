@@ -46,7 +46,8 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
 // Errors: those of plan::PlanWithout and plan::CheckMemory.
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
                                         const plan::MemoryLimits& limits);
-// The same of what is left of `running`, or has come back (plan::PlanAfter).
+// The same of what is left of `running`, or has come back (plan::PlanAfter), without notes of what
+// losing more costs: training stands still for this plan.
 absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Change& change,
                                       const plan::MemoryLimits& limits);
 

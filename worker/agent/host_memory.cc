@@ -1,5 +1,6 @@
 #include "worker/agent/host_memory.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -49,7 +51,53 @@ absl::StatusOr<UniqueFd> MakeBuffer(const std::string& name, int64_t bytes) {
   return fd;
 }
 
+// Absent: there is no such file.
+std::optional<int64_t> BytesWritten(const UniqueFd& fd) {
+  constexpr int64_t kBlock = 512;  // of st_blocks
+  struct stat info {};
+  if (!fd.is_open() || fstat(fd.get(), &info) != 0) return std::nullopt;
+  return info.st_blocks * kBlock;
+}
+
 }  // namespace
+
+MemoryCloser::MemoryCloser() : thread_([this] { Work(); }) {}
+
+MemoryCloser::~MemoryCloser() {
+  const MutexLock lock(&mu_);
+  stopping_ = true;
+  changed_.SignalAll();
+}
+
+void MemoryCloser::Close(UniqueFd fd) {
+  const int64_t bytes = BytesWritten(fd).value_or(0);
+  const MutexLock lock(&mu_);
+  files_.push_back({std::move(fd), bytes});
+  bytes_ += bytes;
+  changed_.SignalAll();
+}
+
+int64_t MemoryCloser::bytes() const {
+  const MutexLock lock(&mu_);
+  return bytes_;
+}
+
+void MemoryCloser::Work() {
+  pthread_setname_np(pthread_self(), "memory-closer");
+  while (true) {
+    File file;
+    {
+      const MutexLock lock(&mu_);
+      while (!stopping_ && files_.empty()) changed_.Wait(&mu_);
+      if (files_.empty()) return;
+      file = std::move(files_.front());
+      files_.pop_front();
+    }
+    file.fd = UniqueFd();
+    const MutexLock lock(&mu_);
+    bytes_ -= file.bytes;
+  }
+}
 
 int64_t AvailableHostMemory() {
   int64_t available = AvailableOnNode();
@@ -69,14 +117,27 @@ void HostMemory::FreeIf(Predicate predicate) {
       ++entry;
       continue;
     }
-    bytes_ -= 2 * entry->second.bytes;
+    Close(std::move(entry->second));
     entry = buffers_.erase(entry);
   }
 }
 
+void HostMemory::Close(Buffers buffers) {
+  bytes_ -= 2 * buffers.bytes;
+  if (closer_->bytes() == 0) once_closed_ = available_();
+  for (UniqueFd& fd : buffers.fds) {
+    once_closed_ += BytesWritten(fd).value_or(0);
+    closer_->Close(std::move(fd));
+  }
+}
+
 int64_t HostMemory::Left() const {
-  const int64_t available = available_();
-  return available > 0 ? std::max<int64_t>(available - Promised(), 0) : -1;
+  int64_t available = available_();
+  if (available <= 0) return -1;
+  // What is being closed goes piece by piece: it is in one of the two, or in part in both.
+  if (const int64_t closing = closer_->bytes(); closing > 0)
+    available = std::max(available, std::min(available + closing, once_closed_));
+  return std::max<int64_t>(available - Promised(), 0);
 }
 
 bool HostMemory::IsEarlier(const Owner& a, const Owner& b) {
@@ -104,7 +165,7 @@ absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch,
   if (const auto known = buffers_.find(owner); known != buffers_.end()) {
     if (known->second.bytes == bytes)
       return std::array<int, 2>{known->second.fds[0].get(), known->second.fds[1].get()};
-    bytes_ -= 2 * known->second.bytes;
+    Close(std::move(known->second));
     buffers_.erase(known);
   }
   if (const int64_t left = Left(); left >= 0 && 2 * bytes > left) {
@@ -144,14 +205,10 @@ std::vector<HostMemory::Pair> HostMemory::PairsBefore(JobId job, Epoch epoch,
 }
 
 int64_t HostMemory::Promised() const {
-  constexpr int64_t kBlock = 512;  // of st_blocks
   int64_t promised = 0;
   for (const auto& [owner, buffers] : buffers_) {
-    for (const UniqueFd& fd : buffers.fds) {
-      struct stat info {};
-      if (fd.is_open() && fstat(fd.get(), &info) == 0)
-        promised += std::max<int64_t>(buffers.bytes - info.st_blocks * kBlock, 0);
-    }
+    for (const UniqueFd& fd : buffers.fds)
+      promised += std::max<int64_t>(buffers.bytes - BytesWritten(fd).value_or(buffers.bytes), 0);
   }
   return promised;
 }

@@ -5,19 +5,25 @@
 // whole while the other is written; kept until the job ends here, or all ranks of a later epoch
 // have whole copies. What they hold is the rank's business.
 //
-// Not thread-safe.
+// Not thread-safe. Never waits for memory to go, which takes the kernel seconds where it is much.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
+#include "core/base/mutex.h"
 #include "core/posix/unique_fd.h"
 
 namespace phalanx::agent {
@@ -26,11 +32,35 @@ namespace phalanx::agent {
 // group says so. 0: not known.
 int64_t AvailableHostMemory();
 
+// Closes files of memory on a thread of its own. Thread-safe.
+class MemoryCloser {
+ public:
+  MemoryCloser();
+  ~MemoryCloser();  // closes all
+  void Close(UniqueFd fd);
+  // Bytes of files that are not closed yet, of what was written of them.
+  int64_t bytes() const;
+
+ private:
+  struct File {
+    UniqueFd fd;
+    int64_t bytes = 0;
+  };
+  void Work();
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::deque<File> files_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of files_, and of the one that is being closed
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::jthread thread_;
+};
+
 class HostMemory {
  public:
   // `available`: asked each time, as AvailableHostMemory().
   explicit HostMemory(std::function<int64_t()> available = AvailableHostMemory)
-      : available_(std::move(available)) {}
+      : available_(std::move(available)), closer_(std::make_unique<MemoryCloser>()) {}
 
   // Descriptors of a rank's two buffers of `bytes` each in an epoch, those of before if they are as
   // large. What was given to others and not yet written by them counts as taken. Where there is no
@@ -69,7 +99,12 @@ class HostMemory {
   template <typename Predicate>
   void FreeIf(Predicate predicate);
 
+  // They have left buffers_.
+  void Close(Buffers buffers);
+
   std::function<int64_t()> available_;
+  std::unique_ptr<MemoryCloser> closer_;
+  int64_t once_closed_ = 0;  // bytes that are available when closer_ has done its work
   std::map<Owner, Buffers> buffers_;
   int64_t bytes_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/activity.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
@@ -33,9 +35,11 @@ constexpr size_t kLastWordsBytes = 64 << 20;
 constexpr size_t kOutgoingBytesMax = 64 << 20;
 constexpr size_t kLogTailBytes = 4 << 10;
 constexpr int kLastWaitMilliseconds = 2000;
+constexpr absl::Duration kOrphanPatience = absl::Milliseconds(100);  // with all of them
 
 ReportKind KindOf(const v1::RankReport& report) {
   if (report.has_step()) return ReportKind::kStep;
+  if (report.has_checkpoint_published()) return ReportKind::kPublished;
   return report.has_event() ? ReportKind::kEvent : ReportKind::kOther;
 }
 
@@ -126,6 +130,7 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
   OpenLog(found->second, order.store, order.assign->epoch, order.rank);
   v1::ToRank message;
+  message.mutable_run()->set_beside(order.beside);
   if (Fill(order, found->second, *message.mutable_run())) Send(order.process, message);
 }
 
@@ -461,6 +466,7 @@ void Supervisor::Reap(ProcessNumber number) {
 }
 
 void Supervisor::EndOrphans() const {
+  const absl::Time patience = absl::Now() + kOrphanPatience;
   std::set<pid_t> ranks;
   for (const auto& [number, process] : processes_) ranks.insert(process.spawned.pid);
   std::error_code error;
@@ -470,8 +476,12 @@ void Supervisor::EndOrphans() const {
     for (pid_t pid; children >> pid;) {
       if (ranks.contains(pid) || ranks.contains(getpgid(pid))) continue;
       kill(pid, SIGKILL);
-      while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-      }
+      const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+      pollfd gone{process.get(), POLLIN, 0};
+      // One whose end takes long is found again behind the next rank's.
+      const absl::Duration left = std::max(patience - absl::Now(), absl::ZeroDuration());
+      poll(&gone, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
+      waitpid(pid, nullptr, WNOHANG);
     }
   }
 }

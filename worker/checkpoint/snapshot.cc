@@ -62,13 +62,17 @@ std::unique_ptr<Snapshot> Snapshot::Into(PinnedMapping& mapping, int64_t offset,
 }
 
 Snapshot::Snapshot(train::TrainingState& state, std::vector<Section> sections)
-    : state_(state), stream_(train::NewStream(state.options().device)) {
+    : state_(&state), stream_(train::NewStream(state.options().device)) {
   for (Section& section : sections) copies_.push_back({.section = std::move(section)});
 }
 
-Snapshot::~Snapshot() {
+Snapshot::~Snapshot() { Detach(); }
+
+void Snapshot::Detach() {
   if (copier_.joinable()) copier_.join();
-  state_.HoldState(this, nullptr);
+  if (state_ != nullptr) state_->HoldState(this, nullptr);
+  state_ = nullptr;
+  copies_.clear();
 }
 
 int64_t Snapshot::BytesOf(const std::vector<Section>& sections) {
@@ -106,15 +110,15 @@ absl::Status Snapshot::Begin() {
     failed_ = absl::OkStatus();
   }
   if (stream_.has_value()) {
-    const train::Moment now = train::Moment::Now(state_.options().device);
+    const train::Moment now = train::Moment::Now(state_->options().device);
     const c10::OptionalStreamGuard guard(stream_);
     now.Await();
     RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [this] {
       CopySections();
       return absl::OkStatus();
     }));
-    const train::Moment copied = train::Moment::Now(state_.options().device);
-    state_.HoldState(this, [copied] { copied.Await(); });
+    const train::Moment copied = train::Moment::Now(state_->options().device);
+    state_->HoldState(this, [copied] { copied.Await(); });
     const MutexLock lock(&mu_);
     copied_ = copied;
     complete_ = true;  // as far as this thread is concerned
@@ -131,7 +135,7 @@ absl::Status Snapshot::Begin() {
     complete_ = true;
     complete_changed_.SignalAll();
   });
-  state_.HoldState(this, [this] { AwaitCopy(); });
+  state_->HoldState(this, [this] { AwaitCopy(); });
   return absl::OkStatus();
 }
 

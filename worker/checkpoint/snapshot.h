@@ -48,6 +48,9 @@ class Snapshot {
   static int64_t BytesOf(const std::vector<Section>& sections);
   ~Snapshot();
 
+  // Nothing is begun any more, and the state may go. What was copied stays in the memory.
+  void Detach();
+
   // Copies the state of the last decided step. The copy before is of no use any more. Nothing of
   // the next update is enqueued yet.
   absl::Status Begin();
@@ -73,7 +76,7 @@ class Snapshot {
   void AwaitCopy();
 
   // Constant after Create.
-  train::TrainingState& state_;
+  train::TrainingState* state_;            // until Detach
   std::unique_ptr<PinnedMapping> memory_;  // its own; nullptr: none
   std::byte* grid_ = nullptr;              // where the mapping begins that it copies to
   std::vector<Copied> copies_;

@@ -23,13 +23,25 @@ Writer::Writer(Snapshot& snapshot, WriterOptions options, OnWritten on_written,
       options_(std::move(options)),
       on_written_(std::move(on_written)),
       on_published_(std::move(on_published)),
-      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+      thread_([this](const std::stop_token& stop) {
+        Run(stop);
+        const MutexLock lock(&mu_);
+        ended_ = true;
+      }) {}
 
-Writer::~Writer() {
+Writer::~Writer() { Leave(); }
+
+void Writer::Leave() {
   thread_.request_stop();
   const MutexLock lock(&mu_);
   stopping_ = true;
   changed_.SignalAll();
+  while (uses_snapshot_) changed_.Wait(&mu_);
+}
+
+bool Writer::ended() const {
+  const MutexLock lock(&mu_);
+  return ended_;
 }
 
 bool Writer::Begin(const CheckpointName& name) {
@@ -77,7 +89,13 @@ void Writer::Run(const std::stop_token& stop) {
       name = writing_;
     }
     PublishWaiting();
-    if (name.has_value()) WriteOne(*name, stop);
+    if (!name.has_value()) continue;
+    {
+      const MutexLock lock(&mu_);
+      if (stopping_) return;
+      uses_snapshot_ = true;
+    }
+    WriteOne(*name, stop);
   }
 }
 
@@ -97,7 +115,14 @@ void Writer::PublishWaiting() {
 
 void Writer::WriteOne(const CheckpointName& name, const std::stop_token& stop) {
   const auto begin = std::chrono::steady_clock::now();
-  const absl::StatusOr<std::optional<PartFile>> part = WritePart(name, stop);
+  absl::StatusOr<PartWrite> write = TakeEntries(stop);
+  {
+    const MutexLock lock(&mu_);
+    uses_snapshot_ = false;
+    changed_.SignalAll();
+  }
+  const absl::StatusOr<std::optional<PartFile>> part =
+      write.ok() ? WritePart(name, *std::move(write), stop) : write.status();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   // Told before it counts as written: who waits for that then knows what came of it.
   on_written_({.name = name, .part = part, .seconds = took.count()});
@@ -106,14 +131,18 @@ void Writer::WriteOne(const CheckpointName& name, const std::stop_token& stop) {
   changed_.SignalAll();
 }
 
-absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& name,
-                                                          const std::stop_token& stop) {
+absl::StatusOr<PartWrite> Writer::TakeEntries(const std::stop_token& stop) {
   {
     const MutexLock lock(&mu_);
     RETURN_IF_ERROR(begun_);
   }
   RETURN_IF_ERROR(snapshot_.Await(stop));
-  PartWrite write = snapshot_.Entries();
+  return snapshot_.Entries();
+}
+
+absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& name,
+                                                          PartWrite write,
+                                                          const std::stop_token& stop) {
   if (write.entries.empty()) return std::nullopt;
   // The one before may be whole and about to be published. Older ones are published or will never
   // be; where the disk is full, they hold what this one needs.

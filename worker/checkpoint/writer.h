@@ -49,8 +49,13 @@ class Writer {
 
   // Both are called on the writer's thread. `snapshot` outlives the writer.
   Writer(Snapshot& snapshot, WriterOptions options, OnWritten on_written, OnPublished on_published);
-  // Gives up what is being written.
+  // Gives up what is being written, and waits for what the thread is at.
   ~Writer();
+  // The same without the wait, which may be a long one: for a disk. When it returns the thread uses
+  // nothing of the snapshot but its memory.
+  void Leave();
+  // Whether its thread has ended.
+  bool ended() const;
 
   // Begins the checkpoint of the step that was just decided. False: the one before is still being
   // written, so this one is left out.
@@ -69,7 +74,9 @@ class Writer {
   void Run(const std::stop_token& stop);
   void PublishWaiting();
   void WriteOne(const CheckpointName& name, const std::stop_token& stop);
-  absl::StatusOr<std::optional<PartFile>> WritePart(const CheckpointName& name,
+  // What is to be written, once it is copied.
+  absl::StatusOr<PartWrite> TakeEntries(const std::stop_token& stop);
+  absl::StatusOr<std::optional<PartFile>> WritePart(const CheckpointName& name, PartWrite write,
                                                     const std::stop_token& stop);
   std::string DraftOf(const CheckpointName& name) const;
 
@@ -84,6 +91,8 @@ class Writer {
   absl::Status begun_ ABSL_GUARDED_BY(mu_);  // what the copy's beginning came to
   std::deque<Publication> publications_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool uses_snapshot_ ABSL_GUARDED_BY(mu_) = false;  // more than its memory
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
   // Of the writer's thread: what it wrote last, of which no draft is given up yet.
   std::deque<CheckpointName> written_;
   // Last: joins before what it uses is destroyed.

@@ -8,11 +8,6 @@
 #include "worker/checkpoint/loader.h"
 
 namespace phalanx::rank {
-namespace {
-
-constexpr std::chrono::minutes kPatience{2};  // of the last checkpoint with the one before
-
-}  // namespace
 
 CheckpointRun::CheckpointRun(const plan::Plan& plan, const train::TrainingState& state,
                              checkpoint::Snapshot& snapshot, CheckpointOptions options,
@@ -46,11 +41,6 @@ void CheckpointRun::OnSettled() {
     if (options_.reporter) TellSkipped(decided.step);
     return;
   }
-  Begin();
-}
-
-void CheckpointRun::WriteLast() {
-  writer_.AwaitWritten(std::chrono::steady_clock::now() + kPatience);
   Begin();
 }
 

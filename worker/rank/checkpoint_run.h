@@ -33,7 +33,8 @@ struct CheckpointOptions {
 
 class CheckpointRun {
  public:
-  // All that is given by reference outlives it; `report` may be called from any thread.
+  // Plan and state are there until Leave(), the snapshot until it is destroyed; `report` may be
+  // called from any thread, and until then.
   CheckpointRun(const plan::Plan& plan, const train::TrainingState& state,
                 checkpoint::Snapshot& snapshot, CheckpointOptions options,
                 std::function<void(v1::RankReport)> report);
@@ -44,14 +45,18 @@ class CheckpointRun {
   // For the rank's next record (train::Record::writing).
   bool writing() const { return writer_.writing(); }
   // The job ends, at its last step or before, and nothing of it is enqueued any more: begins the
-  // checkpoint of its last step, whether one is due or not, once the one before has been written or
+  // checkpoint of its last step, whether one is due or not. The one before has been written or
   // given up.
-  void WriteLast();
+  void WriteLast() { Begin(); }
   // Whether everything that was begun has been written or given up by then.
   bool AwaitWritten(std::chrono::steady_clock::time_point deadline) {
     return writer_.AwaitWritten(deadline);
   }
   void Publish(const v1::PublishCheckpoint& order);
+  // The epoch ends early: plan and state may go, and nothing is called any more but what follows.
+  void Leave() { writer_.Leave(); }
+  // Whether its thread, which may be at the disk for long, has ended.
+  bool ended() const { return writer_.ended(); }
 
  private:
   // Of the last decided step.

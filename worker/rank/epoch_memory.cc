@@ -23,6 +23,8 @@ namespace {
 using Use = checkpoint::PinningThread::Use;
 
 constexpr absl::Duration kHostMemoryTimeout = absl::Seconds(30);
+constexpr std::chrono::minutes kLastPart{2};  // for a checkpoint to be written that others wait for
+constexpr std::chrono::milliseconds kLookInterval{50};
 
 }  // namespace
 
@@ -160,6 +162,10 @@ absl::Status EpochRun::TendMemory() {
     RETURN_IF_ERROR(UseHostCopy(*std::move(made)));
     LogPhase("has its second home");
   }
+  if (checkpoints_later_ && HasWoundDown()) {
+    const absl::Status made = MakeCheckpoints(/*now=*/false);
+    if (!made.ok()) TellNoCheckpoint("any step of this rank", made);
+  }
   if (auto made = pinning.Take(Use::kCheckpoint)) {
     const absl::Status begun =
         made->ok() ? BeginCheckpoints(std::move((**made)[0])) : made->status();
@@ -168,8 +174,63 @@ absl::Status EpochRun::TendMemory() {
   return absl::OkStatus();
 }
 
+void EpochRun::WindDown() {
+  std::unique_ptr<CheckpointRun> run;
+  {
+    const MutexLock lock(&mu_);
+    run = std::move(checkpoints_);
+  }
+  if (run == nullptr) return;
+  // What it writes nobody would publish, and where a disk is slow nobody could wait for it.
+  run->Leave();
+  kept_.snapshot->Detach();
+  kept_.winding_down =
+      Kept::WindingDown{.snapshot = std::move(kept_.snapshot), .run = std::move(run)};
+}
+
+bool EpochRun::HasWoundDown() {
+  if (!kept_.winding_down.has_value()) return true;
+  if (!kept_.winding_down->run->ended()) return false;
+  kept_.winding_down->run = nullptr;
+  if (auto memory = checkpoint::Snapshot::TakeMemory(std::move(kept_.winding_down->snapshot))) {
+    checkpoint::Mappings mappings;
+    mappings.push_back(std::move(memory));
+    kept_.pinning->GiveBack(Use::kCheckpoint, std::move(mappings));
+  }
+  kept_.winding_down.reset();
+  return true;
+}
+
+absl::Status EpochRun::AwaitWoundDown() {
+  const auto give_up = std::chrono::steady_clock::now() + kLastPart;
+  const MutexLock lock(&mu_);
+  while (stopped_.ok() && !HasWoundDown()) {
+    if (std::chrono::steady_clock::now() > give_up)
+      return absl::DeadlineExceededError("one of an epoch before is still being written");
+    given_changed_.WaitUntil(&mu_, std::chrono::steady_clock::now() + kLookInterval);
+  }
+  return stopped_;
+}
+
+absl::StatusOr<bool> EpochRun::AwaitLastPart() {
+  const auto give_up = std::chrono::steady_clock::now() + kLastPart;
+  while (checkpoints_ != nullptr && std::chrono::steady_clock::now() < give_up) {
+    if (checkpoints_->AwaitWritten(std::chrono::steady_clock::now() + kLookInterval)) return true;
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(stopped_);
+  }
+  return checkpoints_ == nullptr;
+}
+
 absl::Status EpochRun::MakeCheckpoints(bool now) {
   if (!plan_.spec.checkpoint.has_value() || checkpoints_ != nullptr) return absl::OkStatus();
+  if (now) RETURN_IF_ERROR(AwaitWoundDown());
+  checkpoints_later_ = !HasWoundDown();
+  if (checkpoints_later_) {
+    // No rank begins a checkpoint while one says so.
+    kept_.training->set_writing([] { return true; });
+    return absl::OkStatus();
+  }
   if (kept_.snapshot != nullptr) return BeginCheckpoints(nullptr);
   checkpoint::PinningThread& pinning = *kept_.pinning;
   const int64_t bytes = checkpoint::Snapshot::BytesNeeded(plan_, *kept_.training);
@@ -177,8 +238,7 @@ absl::Status EpochRun::MakeCheckpoints(bool now) {
   if (auto memory = pinning.TakeBack(Use::kCheckpoint, bytes))
     return BeginCheckpoints(std::move(memory));
   if (!pinning.making(Use::kCheckpoint)) pinning.Make(Use::kCheckpoint, {.bytes = bytes});
-  if (!now && goes_on()) {
-    // No rank begins a checkpoint while one says so.
+  if (!now && (goes_on() || settled_)) {
     kept_.training->set_writing([] { return true; });
     return absl::OkStatus();
   }
@@ -199,8 +259,8 @@ absl::Status EpochRun::BeginCheckpoints(std::unique_ptr<checkpoint::PinnedMappin
                         .in_use = order_.assign().checkpoint().path(),
                         .reporter = reporter_,
                         .faults = &faults_.points},
-      [this](v1::RankReport report) {
-        const absl::Status sent = Report(std::move(report));
+      [&channel = channel_, whose = whose()](v1::RankReport report) {
+        const absl::Status sent = SendReport(channel, whose, std::move(report));
         if (!sent.ok()) spdlog::warn("could not tell the daemon: {}", sent.ToString());
       });
   kept_.training->set_writing([run = checkpoints.get()] { return run->writing(); });

@@ -22,21 +22,16 @@
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
-#include "worker/train/message_peers.h"
 #include "worker/train/training_state.h"
 
 namespace phalanx::rank {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
-constexpr std::chrono::minutes kLastPart{2};  // to be written behind the last step
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
-constexpr std::chrono::milliseconds kLookInterval{50};
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
-// From which step an epoch goes on: a coordinator may restart meanwhile.
-constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
@@ -72,26 +67,10 @@ data::LoaderOptions OptionsOfLoader(const plan::Plan& plan, const v1::RunEpoch& 
   return options;
 }
 
-// Of each rank of the world whether it is on another node than `self`.
-std::vector<bool> RanksElsewhere(const plan::Placement& nodes, Rank self) {
-  std::vector<NodeName> node_of;
-  for (const plan::NodeDevices& node : nodes)
-    node_of.insert(node_of.end(), node.devices.size(), node.node);
-  std::vector<bool> elsewhere;
-  for (const NodeName& node : node_of)
-    elsewhere.push_back(node != node_of[static_cast<size_t>(self.value)]);
-  return elsewhere;
-}
-
 }  // namespace
 
 absl::Status EpochRun::Report(v1::RankReport report) {
-  report.set_job(order_.assign().job());
-  report.set_epoch(order_.assign().epoch());
-  report.set_rank(order_.rank());
-  v1::ToDaemon message;
-  *message.mutable_report() = std::move(report);
-  return channel_.Send(message, kSendTimeout);
+  return SendReport(channel_, whose(), std::move(report));
 }
 
 absl::Status EpochRun::MakePlanOfOrder() {
@@ -178,51 +157,6 @@ absl::Status EpochRun::OpenMetrics() {
   };
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
   return RankFigures::MakeFolder(output_);
-}
-
-absl::Status EpochRun::Connect() {
-  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
-  comm::WorldOptions options;
-  options.stop = stopping_.get_token();
-  if (!order_.address().empty()) options.interface_address = order_.address();
-  absl::StatusOr<comm::Communicators> connected =
-      absl::UnimplementedError("no GPU support in this build");
-  if (order_.device_kind() == "gpu") {
-#ifdef PHALANX_WITH_CUDA
-    options.current_stream = device::CurrentStream;
-    options.peers = train::MessagePeers(plan_, Rank{order_.rank()}, specs);
-    connected = comm::ConnectNccl(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
-#endif
-  } else {
-    options.isolation = &faults_.isolation;
-    options.elsewhere = RanksElsewhere(plan_.layout.nodes, Rank{order_.rank()});
-    connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
-  }
-  MutexLock lock(&mu_);
-  // A rank that was told to stop reports that, not the connection that it broke off.
-  RETURN_IF_ERROR(stopped_);
-  RETURN_IF_ERROR(connected.status());
-  communicators_ = *std::move(connected);
-  connected_ = true;
-  return absl::OkStatus();
-}
-
-absl::Status EpochRun::AwaitBegin() {
-  const comm::Deadline deadline = comm::DeadlineIn(kBeginTimeout);
-  const Waiting to_be_told;
-  const MutexLock lock(&mu_);
-  while (!told_.has_value() && stopped_.ok()) {
-    if (given_changed_.WaitUntil(&mu_, deadline) && !told_.has_value()) {
-      // Not this rank's fault: its process stays, and keeps its state.
-      return job::WithKind(job::FailureKind::kPeerLost,
-                           absl::DeadlineExceededError(absl::StrCat(
-                               "nobody has said within ", absl::FormatDuration(kBeginTimeout),
-                               " from which step epoch ", epoch(), " goes on")));
-    }
-  }
-  RETURN_IF_ERROR(stopped_);
-  ASSIGN_OR_RETURN(start_, StartOf(told_->begins()));
-  return absl::OkStatus();
 }
 
 void EpochRun::OnStep(const train::StepSummary& step) {
@@ -379,13 +313,21 @@ absl::Status EpochRun::Train() {
 absl::Status EpochRun::RunToEnd() {
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
-  RETURN_IF_ERROR(MakePlanOfOrder());
+  if (connector_.joinable()) {
+    connector_.join();
+    RETURN_IF_ERROR(connected_beside_);
+  } else {
+    RETURN_IF_ERROR(MakePlanOfOrder());
+  }
   if (goes_on()) {
     // All that can be made before it is known from where.
     if (from_copies()) RETURN_IF_ERROR(FindCopies());
     RETURN_IF_ERROR(OpenData());
-    RETURN_IF_ERROR(Connect());
-    connected_after_ = LogPhase("is connected");
+    if (!beside()) {
+      RETURN_IF_ERROR(Connect());
+      if (order_.assign().beside()) RETURN_IF_ERROR(AwaitAllConnected());
+      connected_after_ = LogPhase("is connected");
+    }
     {
       const Working watched;  // others wait for it
       RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
@@ -423,16 +365,6 @@ absl::Status EpochRun::RunToEnd() {
   return Report(std::move(quiet));
 }
 
-absl::StatusOr<bool> EpochRun::AwaitLastPart() {
-  const auto give_up = std::chrono::steady_clock::now() + kLastPart;
-  while (checkpoints_ != nullptr && std::chrono::steady_clock::now() < give_up) {
-    if (checkpoints_->AwaitWritten(std::chrono::steady_clock::now() + kLookInterval)) return true;
-    MutexLock lock(&mu_);
-    RETURN_IF_ERROR(stopped_);
-  }
-  return checkpoints_ == nullptr;
-}
-
 absl::Status EpochRun::Run() {
   absl::Status ended = model::CallTorch("training", [this] { return RunToEnd(); });
   if (kept_.training != nullptr) ended = kept_.training->Attributed(std::move(ended));
@@ -443,10 +375,7 @@ absl::Status EpochRun::Run() {
       if (!stopped_.ok()) ended = stopped_;
     }
     ended = Quiesce(ended);
-    // What it writes nobody would publish.
-    std::unique_ptr<CheckpointRun> given_up;
-    MutexLock lock(&mu_);
-    given_up = std::move(checkpoints_);
+    WindDown();
   }
   Release();
   return ended;
@@ -494,13 +423,6 @@ void EpochRun::Release() {
   training_ = nullptr;
   connected_ = false;
   communicators_.clear();
-}
-
-void EpochRun::AbortCommunicators(const absl::Status& reason) {
-  if (!connected_) return;
-  for (const auto& communicator : communicators_) {
-    if (communicator != nullptr) communicator->Abort(reason);
-  }
 }
 
 void EpochRun::Stop(absl::Status reason) {

@@ -10,10 +10,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -38,6 +40,7 @@
 #include "worker/rank/faults.h"
 #include "worker/rank/metrics_writer.h"
 #include "worker/rank/rank_figures.h"
+#include "worker/rank/rank_reports.h"
 #include "worker/train/trainer.h"
 #include "worker/train/training_state.h"
 
@@ -52,6 +55,12 @@ struct Kept {
   // Of copies of the state; there from the first epoch on.
   std::unique_ptr<checkpoint::PinningThread> pinning;
   std::unique_ptr<checkpoint::Snapshot> snapshot;  // of `training`; nullptr: none was asked for
+  // Of an epoch that ended early: writes to a disk, with memory that is used again when it has.
+  struct WindingDown {
+    std::unique_ptr<checkpoint::Snapshot> snapshot;  // of no state any more
+    std::unique_ptr<CheckpointRun> run;
+  };
+  std::optional<WindingDown> winding_down;
   // Of that state; nullptr: nothing of it has its second home in host memory.
   std::unique_ptr<checkpoint::HostCopy> host_copy;
   std::string samples_of;  // what `source` reads, and how
@@ -78,10 +87,17 @@ class EpochRun {
   // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
   // another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
+  // Makes what needs nothing that the process keeps, on a thread of its own, for a Run() that comes
+  // later: plan and communicators. `connected` is called there once, when all ranks are connected
+  // or this one has failed to be; it outlives the run.
+  void ConnectBeside(std::function<void()> connected);
+  bool beside() const { return order_.beside(); }
   // Instead of Run(): makes ready, alone, what a process would need for an epoch like this one.
   void WarmUp();
-  // Once Run() has returned OK: its last checkpoint may still be published, until the run goes.
+  // Once Run() has returned OK: its last checkpoint may still be published, until WindDown().
   void Publish(const v1::PublishCheckpoint& order);
+  // Of the thread of Run(): what is still written of its checkpoints is left to the process.
+  void WindDown();
 
   // The job is to end early, with a checkpoint.
   void WishEnd();
@@ -105,6 +121,8 @@ class EpochRun {
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();
+  // Waits until all ranks have come here.
+  absl::Status AwaitAllConnected();
   // Of an epoch that goes on: waits until it is told from where.
   absl::Status AwaitBegin();
   bool goes_on() const { return order_.assign().goes_on(); }
@@ -126,6 +144,10 @@ class EpochRun {
   // Unless the job wants none, or they are there already. Beside training, unless it is to be
   // `now`, where training goes on and their memory is not there.
   absl::Status MakeCheckpoints(bool now);
+  // Whether nothing of an epoch before is written any more; its memory is there again then.
+  bool HasWoundDown();
+  // Waits for it. Errors: what the epoch was stopped with; DeadlineExceeded.
+  absl::Status AwaitWoundDown();
   absl::Status BeginCheckpoints(std::unique_ptr<checkpoint::PinnedMapping> memory);
   void TellNoCheckpoint(absl::string_view of, const absl::Status& why);
   // Of an end before the job's last step. What goes wrong with it is told and ends there.
@@ -163,6 +185,9 @@ class EpochRun {
   absl::Status Quiesce(const absl::Status& ended);
   void AbortCommunicators(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Release();
+  ReportsOf whose() const {
+    return {.job = order_.assign().job(), .epoch = epoch(), .rank = order_.rank()};
+  }
   absl::Status Report(v1::RankReport report);
   void OnStep(const train::StepSummary& step);
   void OnTrace(const std::vector<schedule::TimedInstruction>& timeline);
@@ -200,8 +225,9 @@ class EpochRun {
   train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
   // Set under mu_. nullptr: the job wants none, or none but at an early end.
   std::unique_ptr<CheckpointRun> checkpoints_;
-  bool settled_ = false;  // a step of this epoch is decided
-  int64_t to_ask_ = 0;    // bytes of a second home, for which the daemon is not asked yet
+  bool checkpoints_later_ = false;  // once what an epoch before writes is written
+  bool settled_ = false;            // a step of this epoch is decided
+  int64_t to_ask_ = 0;              // bytes of a second home, for which the daemon is not asked yet
   // Until when the daemon is to answer a question for host memory; absent: it was not asked.
   std::optional<comm::Deadline> asked_until_;
   CondVar given_changed_;
@@ -212,6 +238,9 @@ class EpochRun {
   bool copies_whole_told_ = false;
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
+  absl::Status connected_beside_;  // of the connector's thread, until it is joined
+  // Last: ends before what it uses.
+  std::jthread connector_;
 };
 
 }  // namespace phalanx::rank

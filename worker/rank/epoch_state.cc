@@ -23,8 +23,28 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kApplyTimeout = absl::Minutes(1);
+// From which step an epoch goes on: a coordinator may restart meanwhile.
+constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
 
 }  // namespace
+
+absl::Status EpochRun::AwaitBegin() {
+  const comm::Deadline deadline = comm::DeadlineIn(kBeginTimeout);
+  const Waiting to_be_told;
+  const MutexLock lock(&mu_);
+  while (!told_.has_value() && stopped_.ok()) {
+    if (given_changed_.WaitUntil(&mu_, deadline) && !told_.has_value()) {
+      // Not this rank's fault: its process stays, and keeps its state.
+      return job::WithKind(job::FailureKind::kPeerLost,
+                           absl::DeadlineExceededError(absl::StrCat(
+                               "nobody has said within ", absl::FormatDuration(kBeginTimeout),
+                               " from which step epoch ", epoch(), " goes on")));
+    }
+  }
+  RETURN_IF_ERROR(stopped_);
+  ASSIGN_OR_RETURN(start_, StartOf(told_->begins()));
+  return absl::OkStatus();
+}
 
 train::BufferOptions EpochRun::Buffers() const {
   train::BufferOptions buffers{.compute = train::ComputeType(plan_.spec.compute),
@@ -162,9 +182,10 @@ void EpochRun::TellNoCheckpoint(absl::string_view of, const absl::Status& why) {
 
 void EpochRun::WriteLastCheckpoint() {
   if (const absl::Status made = MakeCheckpoints(/*now=*/true); !made.ok()) {
+    if (stop_requested()) return;
     return TellNoCheckpoint(absl::StrCat("step ", trainer_->last_step()), made);
   }
-  if (checkpoints_ != nullptr) checkpoints_->WriteLast();
+  if (checkpoints_ != nullptr && AwaitLastPart().ok()) checkpoints_->WriteLast();
 }
 
 void EpochRun::Publish(const v1::PublishCheckpoint& order) {

@@ -14,6 +14,8 @@ namespace {
 
 constexpr absl::Duration kSendTimeout = absl::Seconds(10);
 
+absl::Status Replaced() { return absl::CancelledError("a newer epoch replaces this one"); }
+
 size_t DescriptorsWith(const v1::ToRank& order) {
   const bool memory = order.has_host_memory() && order.host_memory().error().empty();
   const bool copies = order.has_host_copies() && !order.host_copies().done();
@@ -44,17 +46,30 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
     if (order.has_stop() && order.stop().epoch() >= run->epoch()) {
       run->Stop(absl::CancelledError("the epoch is stopped"));
     }
-    if (order.has_run() && order.run().assign().epoch() > run->epoch()) {
-      run->Stop(absl::CancelledError("a newer epoch replaces this one"));
-    }
+    const bool leaves = !order.run().beside() || run == next_;
+    if (order.has_run() && order.run().assign().epoch() > run->epoch() && leaves)
+      run->Stop(Replaced());
   }
   if (order.has_stop() && current_ == nullptr && next_ == nullptr)
     TellStopped(order.stop().epoch());
   if (order.has_warm_up())
     to_warm_ = std::make_shared<EpochRun>(channel_, order.warm_up(), kept_, faults_);
-  if (order.has_run()) next_ = std::make_shared<EpochRun>(channel_, order.run(), kept_, faults_);
+  if (order.has_run()) SetNext(order.run());
   if (order.has_quit()) quit_ = true;
   changed_.SignalAll();
+}
+
+void RankProcess::SetNext(const v1::RunEpoch& order) {
+  // Its thread may take a while to end, and this one reads orders.
+  if (next_ != nullptr) given_up_.push_back(next_);
+  next_ = std::make_shared<EpochRun>(channel_, order, kept_, faults_);
+  if (!order.beside()) return;
+  // It has left the epoch that its daemon takes it to be in.
+  if (current_ == nullptr) TellStopped(last_epoch_);
+  next_->ConnectBeside([this, run = next_.get()] {
+    const MutexLock lock(&mu_);
+    if (current_ != nullptr && next_.get() == run) current_->Stop(Replaced());
+  });
 }
 
 void RankProcess::ReadOrders() {
@@ -135,6 +150,7 @@ int RankProcess::Run() {
   int exit_code = 0;
   while (true) {
     std::shared_ptr<EpochRun> run, last, warm;
+    std::vector<std::shared_ptr<EpochRun>> given_up;  // goes before the next one runs
     {
       MutexLock lock(&mu_);
       while (!quit_ && !daemon_gone_ && next_ == nullptr && to_warm_ == nullptr)
@@ -147,12 +163,15 @@ int RankProcess::Run() {
       if (next_ != nullptr) warm = nullptr;  // an epoch was quicker
       run = current_ = warm != nullptr ? warm : std::exchange(next_, nullptr);
       last = std::exchange(last_, nullptr);
+      given_up = std::exchange(given_up_, {});
     }
+    given_up.clear();
+    if (last != nullptr) last->WindDown();
+    last = nullptr;  // before anything that it uses goes
     if (warm != nullptr) {
       WarmUp(*warm);
       continue;
     }
-    last = nullptr;  // before anything that it uses goes; its thread may be at the disk
     const v1::RunEpoch& order = run->order();
     const v1::Assign& assign = order.assign();
     spdlog::info("job={} epoch={} rank={} begins", assign.job(), assign.epoch(), order.rank());
@@ -162,7 +181,8 @@ int RankProcess::Run() {
       MutexLock lock(&mu_);
       current_ = nullptr;
       if (ended.ok()) last_ = run;
-      told_to_stop = run->stop_requested();
+      last_epoch_ = run->epoch();
+      told_to_stop = run->stop_requested() || (next_ != nullptr && next_->beside());
     }
     spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(),
                  ended.ToString());
@@ -173,9 +193,13 @@ int RankProcess::Run() {
     }
   }
   {
-    std::shared_ptr<EpochRun> last;
+    std::shared_ptr<EpochRun> last, next;
+    std::vector<std::shared_ptr<EpochRun>> given_up;
     MutexLock lock(&mu_);
     last = std::exchange(last_, nullptr);
+    next = std::exchange(next_, nullptr);
+    given_up = std::exchange(given_up_, {});
+    if (next != nullptr) next->Stop(absl::CancelledError("the process ends"));
   }
   channel_.Shutdown();
   reader.join();

@@ -42,6 +42,7 @@ class RankProcess {
  private:
   void ReadOrders();
   void Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors);
+  void SetNext(const v1::RunEpoch& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellStopped(int64_t epoch);
   void WarmUp(EpochRun& run);
   void TellNotWritten(const v1::WriteIncident& order, const absl::Status& status);
@@ -54,12 +55,16 @@ class RankProcess {
   Kept kept_;  // of the thread in Run()
   Mutex mu_;
   CondVar changed_;
-  // Made when the order arrives, so that what follows it finds the epoch.
+  // Made when the order arrives, so that what follows it finds the epoch. It may connect while the
+  // current one trains, which is stopped then.
   std::shared_ptr<EpochRun> next_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<EpochRun> to_warm_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<EpochRun> current_ ABSL_GUARDED_BY(mu_);
   // That ended well, until the next one begins: what it wrote may still be published.
   std::shared_ptr<EpochRun> last_ ABSL_GUARDED_BY(mu_);
+  // Whose turn did not come; stopped.
+  std::vector<std::shared_ptr<EpochRun>> given_up_ ABSL_GUARDED_BY(mu_);
+  int64_t last_epoch_ ABSL_GUARDED_BY(mu_) = 0;  // that was run here
   bool quit_ ABSL_GUARDED_BY(mu_) = false;
   bool daemon_gone_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
 #include "core/job/failure.h"
+#include "phalanx/v1/rank.pb.h"
 
 namespace phalanx::rank {
 namespace {
@@ -38,7 +40,19 @@ train::Verdict FromProto(v1::StepDecision::Verdict verdict) {
   }
 }
 
+constexpr absl::Duration kSendTimeout = absl::Seconds(30);
+
 }  // namespace
+
+absl::Status SendReport(channel::FrameSocket& channel, const ReportsOf& whose,
+                        v1::RankReport report) {
+  report.set_job(whose.job);
+  report.set_epoch(whose.epoch);
+  report.set_rank(whose.rank);
+  v1::ToDaemon message;
+  *message.mutable_report() = std::move(report);
+  return channel.Send(message, kSendTimeout);
+}
 
 bool IsCollateral(const absl::Status& ended) {
   const job::FailureKind kind = job::KindOf(ended);

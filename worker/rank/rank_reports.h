@@ -2,10 +2,13 @@
 // messages.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "phalanx/v1/common.pb.h"
 #include "phalanx/v1/worker_service.pb.h"
+#include "worker/channel/frame_socket.h"
 #include "worker/train/training_state.h"
 
 namespace phalanx::rank {
@@ -13,6 +16,15 @@ namespace phalanx::rank {
 // Whether a rank that ended so is not where the trouble began: its peers went away, or it was told
 // to stop. Its process and its state are sound.
 bool IsCollateral(const absl::Status& ended);
+
+// Whose they are.
+struct ReportsOf {
+  int64_t job = 0, epoch = 0;
+  int32_t rank = 0;
+};
+// Thread-safe. Errors: those of the channel; DeadlineExceeded.
+absl::Status SendReport(channel::FrameSocket& channel, const ReportsOf& whose,
+                        v1::RankReport report);
 
 v1::RankError ErrorReport(const absl::Status& ended);
 v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok);

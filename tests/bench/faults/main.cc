@@ -3,6 +3,7 @@
 //   phalanx-bench-faults ranks [TRIES]          kill -9 of a rank, until a watcher has read
 //   "Failed"
 //   phalanx-bench-faults recoveries [TRIES]     kill -9 of a rank of a job that goes on
+//   phalanx-bench-faults calm [MINUTES]         nothing fails, and much is slow or stands still
 //   phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream of
 //   submits, while a job trains
 //
@@ -25,6 +26,7 @@
 #include "core/base/mutex.h"
 #include "core/base/prng.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/faults/calm.h"
 #include "tests/bench/faults/recoveries.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
@@ -227,7 +229,7 @@ bool KillCoordinators(int64_t kills) {
 }
 
 int Usage() {
-  std::fprintf(stderr, "usage: phalanx-bench-faults ranks|recoveries|coordinators [COUNT]\n");
+  std::fprintf(stderr, "usage: phalanx-bench-faults ranks|recoveries|calm|coordinators [COUNT]\n");
   return 2;
 }
 
@@ -238,6 +240,7 @@ int Main(int argc, char** argv) {
   };
   const std::map<std::string, Benchmark> all = {{"ranks", {200, KillRanks}},
                                                 {"recoveries", {100, KillAndReturn}},
+                                                {"calm", {10, LeaveAlone}},
                                                 {"coordinators", {100, KillCoordinators}}};
   const auto chosen = all.find(argc >= 2 ? argv[1] : "");
   if (argc > 3 || chosen == all.end()) return Usage();

@@ -122,9 +122,10 @@ bool KillAndReturn(int64_t tries) {
   Prng prng(1);
   Series stopped, next_step;
   Held first;
+  const std::string whole = cluster.AwaitStep(job, 1).plan_digest();  // of all ranks
   for (int64_t i = 0; i < tries; ++i) {
     const v1::JobStatus now = cluster.Await(job, [&](const v1::JobStatus& status) {
-      return status.last_step().epoch() == status.epoch() && status.last_step().step() > 0 &&
+      return status.plan_digest() == whole && status.last_step().epoch() == status.epoch() &&
              cluster.Ranks(job).size() == kRanks;
     });
     if (i == std::min<int64_t>(tries / 10, 20)) first = HeldBy(cluster, services);

@@ -241,7 +241,7 @@ TEST_F(WorkerTest, RankWhoseChannelFails_IsEndedAndSaysWhatItDid) {
         coordinator.AwaitReport([](const auto& r) { return r.has_error(); });
     EXPECT_THAT(report.error().message(), HasSubstr(did));
     EXPECT_THAT(report.error().message(), HasSubstr("its worker ended it"));
-    EXPECT_EQ(report.error().kind(), v1::FAILURE_KIND_RANK_ERROR);
+    EXPECT_EQ(report.error().kind(), v1::FAILURE_KIND_RANK_HUNG);
     EXPECT_EQ(AwaitExit().signal(), SIGKILL);
   }
 }

@@ -97,7 +97,7 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
   for (const std::string phase : kPhases) {
     Row row = ARow(kind, phase);
     if (phase == "checkpoint") {
-      row.job.checkpoint = "every: 10";
+      row.job.checkpoint = "every: 20";
       if (kind.writes_on.what != "") row.expected = kind.writes_on;
       row.patience = absl::Minutes(5);  // of a rank for the last one
     }

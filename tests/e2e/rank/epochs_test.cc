@@ -156,6 +156,30 @@ TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened
     EXPECT_NEAR(broken[i].loss, unbroken[i].loss, 1e-9 * unbroken[i].loss) << "step " << i + 1;
 }
 
+TEST(RankEpochsTest, RanksThatConnectBesideTraining_LeaveItOnceAllAreConnected) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("beside"));
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  for (int32_t rank = 0; rank + 1 < world.size(); ++rank) world.OrderBeside(rank);
+  const size_t before =
+      world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 3; }).steps.size();
+  const RankWorld::Said training = world.Await(
+      [before](const RankWorld::Said& said) { return said.steps.size() >= before + 10; });
+  EXPECT_TRUE(training.quiet.empty()) << "one is not connected";
+  world.OrderBeside(world.size() - 1);
+  const auto size = static_cast<size_t>(world.size());
+  const RankWorld::Said left = world.Await([size](const RankWorld::Said& said) {
+    return said.quiet.size() == size && said.stopped.size() == size;
+  });
+  world.GoOver(BeginsOf(left));
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 5; });
+  world.Stop();
+  const std::vector<Metric> metrics = MetricsOf(data, "beside");
+  EXPECT_EQ(StepsFault(metrics, static_cast<int64_t>(metrics.size())), "");
+  for (int32_t rank = 0; rank < world.size(); ++rank) EXPECT_EQ(world.Quit(rank), 0) << rank;
+}
+
 TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) {
   const DataFolder data = MakeData();
   RankWorld world(data, Job("out"));

@@ -130,21 +130,21 @@ RankWorld::RankWorld(const DataFolder& data, const JobOptions& options)
 
 RankWorld::~RankWorld() = default;
 
-v1::Assign RankWorld::MakeAssign() const {
+v1::Assign RankWorld::MakeAssign(int64_t epoch) const {
   v1::Assign assign;
   assign.set_job(kJob);
-  assign.set_epoch(epoch_);
+  assign.set_epoch(epoch);
   *assign.mutable_document() = document_;
-  plan::Plan plan = Value(schedule::PlanJob(SpecOf(document_), ClusterOf(size()), Epoch{epoch_}));
+  plan::Plan plan = Value(schedule::PlanJob(SpecOf(document_), ClusterOf(size()), Epoch{epoch}));
   plan.layout.data_digest = data_.digest;
   wire::ToProto(plan.layout, assign.mutable_layout());
   assign.set_plan_digest(plan.digest);
   return assign;
 }
 
-v1::RunEpoch RankWorld::MakeRun() const {
+v1::RunEpoch RankWorld::MakeRun(int64_t epoch) const {
   v1::RunEpoch run;
-  *run.mutable_assign() = MakeAssign();
+  *run.mutable_assign() = MakeAssign(epoch);
   run.set_device_kind("cpu");
   run.set_data_index(data_.index_path);
   run.set_validation_index(data_.validation_index_path);
@@ -156,7 +156,7 @@ v1::RunEpoch RankWorld::MakeRun() const {
 
 void RankWorld::WarmUp(int32_t rank) {
   v1::ToRank order;
-  *order.mutable_warm_up() = MakeRun();
+  *order.mutable_warm_up() = MakeRun(epoch_);
   order.mutable_warm_up()->set_rank(rank);
   order.mutable_warm_up()->set_device_index(rank);
   const MutexLock lock(&passing_);
@@ -174,7 +174,7 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
   }
   v1::ToRank order;
   v1::RunEpoch& run = *order.mutable_run();
-  run = MakeRun();
+  run = MakeRun(epoch_);
   run.mutable_assign()->set_goes_on(begins.has_value());
   if (alter != nullptr) alter(run);
   // As from a daemon, what ranks announce comes behind the order.
@@ -186,15 +186,45 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
         ranks_[static_cast<size_t>(rank)]->channel().Send(order, support::kPatience);
     support::Require(sent.ok(), sent.ToString());
   }
-  if (!begins.has_value()) return;
+  if (begins.has_value()) TellBegin(*begins);
+}
+
+void RankWorld::TellBegin(const v1::EpochBegins& begins) {
   v1::ToRank begin;
   begin.mutable_begin()->set_job(kJob);
   begin.mutable_begin()->set_epoch(epoch_);
-  *begin.mutable_begin()->mutable_begins() = *begins;
+  *begin.mutable_begin()->mutable_begins() = begins;
   for (const auto& rank : ranks_) {
     const absl::Status sent = rank->channel().Send(begin, support::kPatience);
     support::Require(sent.ok(), sent.ToString());
   }
+}
+
+void RankWorld::OrderBeside(int32_t rank) {
+  v1::ToRank order, announced;
+  v1::RunEpoch& run = *order.mutable_run();
+  run = MakeRun(epoch_ + 1);
+  run.mutable_assign()->set_goes_on(true);
+  run.mutable_assign()->set_beside(true);
+  run.set_beside(true);
+  run.set_rank(rank);
+  run.set_device_index(rank);
+  const MutexLock lock(&passing_);
+  *announced.mutable_rendezvous() = announced_[epoch_ + 1];
+  for (const v1::ToRank* message : {&order, &announced}) {
+    const absl::Status sent =
+        ranks_[static_cast<size_t>(rank)]->channel().Send(*message, support::kPatience);
+    support::Require(sent.ok(), sent.ToString());
+  }
+}
+
+void RankWorld::GoOver(const v1::EpochBegins& begins) {
+  ++epoch_;
+  {
+    const MutexLock lock(&mutex_);
+    said_ = {};
+  }
+  TellBegin(begins);
 }
 
 void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
@@ -202,11 +232,12 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
   if (message.has_ask_host_memory()) GiveHostMemory(rank, message.ask_host_memory());
   if (report.has_rendezvous()) {
     v1::ToRank passed;
-    passed.mutable_rendezvous()->set_job(kJob);
-    passed.mutable_rendezvous()->set_epoch(report.epoch());
-    (*passed.mutable_rendezvous()->mutable_entries())[report.rendezvous().key()] =
-        report.rendezvous().value();
     const MutexLock lock(&passing_);
+    v1::Rendezvous& announced = announced_[report.epoch()];
+    announced.set_job(kJob);
+    announced.set_epoch(report.epoch());
+    (*announced.mutable_entries())[report.rendezvous().key()] = report.rendezvous().value();
+    *passed.mutable_rendezvous() = announced;
     // A rank that is gone needs no word.
     for (const auto& other : ranks_)
       other->channel().Send(passed, support::kPatience).IgnoreError();

@@ -51,6 +51,10 @@ class RankWorld {
   // Orders the next epoch; from the beginning, or from `begins`. `alter` changes what is ordered.
   void Begin(const std::optional<v1::EpochBegins>& begins,
              const std::function<void(v1::RunEpoch&)>& alter = nullptr);
+  // Gives a rank the epoch behind the present one, for which it connects while it trains.
+  void OrderBeside(int32_t rank);
+  // All have been given that one and have left the present one: it begins.
+  void GoOver(const v1::EpochBegins& begins);
   // Tells a rank to make ready for an epoch like the present one.
   void WarmUp(int32_t rank);
   // Waits until what has been said of this epoch is enough, and returns it.
@@ -87,8 +91,9 @@ class RankWorld {
   // Whether each rank lives, and the end of its log.
   std::string Describe() const;
   void Take(int32_t rank, const v1::ToDaemon& message);
-  v1::Assign MakeAssign() const;
-  v1::RunEpoch MakeRun() const;
+  v1::Assign MakeAssign(int64_t epoch) const;
+  v1::RunEpoch MakeRun(int64_t epoch) const;
+  void TellBegin(const v1::EpochBegins& begins);
   void GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked);
 
   const v1::JobDocument document_;
@@ -96,6 +101,7 @@ class RankWorld {
   int64_t epoch_ = 0;
   Mutex passing_;  // held while orders of one kind go to all ranks
   agent::HostMemory host_memory_ ABSL_GUARDED_BY(passing_);
+  std::map<int64_t, v1::Rendezvous> announced_ ABSL_GUARDED_BY(passing_);  // by epoch
   Mutex mutex_;
   CondVar changed_;
   Said said_ ABSL_GUARDED_BY(mutex_);

@@ -2,7 +2,6 @@
 #include <signal.h>
 
 #include <filesystem>
-#include <future>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +11,8 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/e2e/recovery/trouble.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -58,7 +59,10 @@ TEST_P(IncidentTest, KilledRank_IsToldInOneLineAndPhaseByPhase) {
              .id();
   const std::string name = absl::StrCat("job-", job_);
   cluster_.AwaitStep(job_, 5);
-  auto watched = std::async(std::launch::async, [&] { return cluster_.Phalanx({"watch", name}); });
+  const std::string watched = support::MakeFolder("e2e-watch") + "/talk";
+  support::Process watch({support::Program("phalanx"), "watch", name, "--server", cluster_.grpc()},
+                         support::NewMark(), watched, watched);
+  support::AwaitText(watched, "loss ", watch);
   cluster_.AwaitStep(job_, 10);
   kill(cluster_.Ranks(job_).at(1).pid(), SIGKILL);
   // Written at the first step behind it, and again when all state has its homes.
@@ -104,7 +108,8 @@ TEST_P(IncidentTest, KilledRank_IsToldInOneLineAndPhaseByPhase) {
   EXPECT_THAT(Show({}).out, HasSubstr("communicators_ready"));
   cluster_.Cancel(job_);
   cluster_.AwaitEnd(job_);
-  const std::string talk = watched.get().talk;
+  watch.Wait();
+  const std::string talk = support::ReadText(watched);
   EXPECT_THAT(talk, HasSubstr("\nRecovered: rank 1 (node here, slot 1) "));
   EXPECT_THAT(talk, HasSubstr("; back after "));
   EXPECT_EQ(Show({"-o", "json"}).out, written) << "the store keeps it";

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/recovery/trouble.h"
@@ -119,6 +120,28 @@ INSTANTIATE_TEST_SUITE_P(Phases, KillTest,
                          testing::Values("forward", "backward", "reduce", "record", "optimizer",
                                          "mirror", "gather", "checkpoint"),
                          [](const auto& info) { return std::string(info.param); });
+
+// What writes its checkpoint goes on beside the next epoch, which begins its own behind it.
+TEST_F(InjectTest, RankAtASlowDisk_KeepsNobodyWaitingWhenAnotherDies) {
+  Cluster cluster({.coordinator_flags = {"--allow-inject"}});
+  JobOptions options = AJob(kForEver);
+  options.checkpoint = "{every: 5}";
+  const int64_t job = Train(cluster, options);
+  EXPECT_EQ(Inject(cluster, job, 1, {"--fault", "hang", "--phase", "checkpoint", "--for", "20s"})
+                .exit_code,
+            0);
+  cluster.Await(
+      job, [&](const v1::JobStatus&) { return !EventsOf(cluster, job, "FaultReached").empty(); });
+  const absl::Time killed = absl::Now();
+  EXPECT_EQ(Inject(cluster, job, 2, {"--fault", "kill"}).exit_code, 0);
+  const v1::JobStatus on = cluster.Await(
+      job, [](const v1::JobStatus& status) { return status.last_step().epoch() > 1; });
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(10));
+  cluster.Await(job, [&](const v1::JobStatus& status) {
+    return status.last_checkpoint().step() > on.last_step().step();
+  });
+  EXPECT_THAT(EventsOf(cluster, job, "RankFailed"), ElementsAre(HasSubstr("rank 2")));
+}
 
 // Another rank dies while the loss of the first one is being made up for: before it is known from
 // where training goes on, or where state moves.

@@ -60,5 +60,27 @@ TEST_F(WaitTest, DaemonThatIsKilledAndBack_TrainsOn) {
   ExpectItGoesOn();
 }
 
+TEST(HoldTest, JobThatHasWaitedTooLong_IsQueuedAndGoesOnElsewhere) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster({.devices = 1});
+  support::Process& lost = cluster.AddWorker("b", 1);
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, Job("whole"))).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
+  JobOptions options = Job("hit");
+  options.recovery = "{ladder: [wait], hold: 1s}";
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.Await(job,
+                [](const v1::JobStatus& status) { return status.last_checkpoint().step() > 0; });
+  lost.Signal(SIGKILL);
+  lost.Wait();
+  const v1::JobStatus queued = cluster.Await(
+      job, [](const v1::JobStatus& status) { return status.phase() == v1::JOB_PHASE_QUEUED; });
+  EXPECT_THAT(queued.reason(), HasSubstr("not enough came back within 1s"));
+  cluster.AddWorker("c", 1);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
+}
+
 }  // namespace
 }  // namespace phalanx::e2e

@@ -35,9 +35,25 @@ void EpochRun::Then(absl::Duration low, absl::Duration high, Next next) {
   After(shared().timeline.Between(low, high), [this, next] { (this->*next)(); });
 }
 
+void EpochRun::ConnectBeside() {
+  connects_ = true;
+  Then(absl::Milliseconds(1), absl::Milliseconds(20), &EpochRun::MakePlan);
+}
+
+void EpochRun::GiveUp() {
+  ++generation_;
+  awaited_.reset();
+  ended_ = true;
+  LeaveFabric();
+}
+
 void EpochRun::Start() {
   started_ = true;
   if (stopped_) return Fail(Kind::kCancelled, -1, "stopped");
+  if (connects_) {
+    if (!connected_.has_value()) return;
+    return *connected_ ? AwaitBegin() : Fail(Kind::kPeerLost, -1, "not all were connected");
+  }
   Then(absl::Milliseconds(1), absl::Milliseconds(20), &EpochRun::MakePlan);
 }
 
@@ -114,7 +130,13 @@ void EpochRun::CheckEntries() {
 void EpochRun::SayHello() {
   Broadcast({.kind = Message::Kind::kHello});
   Await(Message::Kind::kHello, 0, All(), kSetupTimeout,
-        order_.goes_on ? &EpochRun::AwaitBegin : &EpochRun::BorrowState);
+        order_.goes_on ? &EpochRun::OnConnected : &EpochRun::BorrowState);
+}
+
+void EpochRun::OnConnected() {
+  connected_ = true;
+  if (connects_ && !started_) return process_.OnConnected(*this);
+  AwaitBegin();
 }
 
 void EpochRun::AwaitBegin() {
@@ -242,6 +264,7 @@ void EpochRun::OnRoundDone() {
 }
 
 void EpochRun::Prepare() {
+  shared().ledger.OnHolds(process_.job(), process_.key());
   if (start_.has_value() && start_->step() > state().told) Tell();
   Broadcast({.kind = Message::Kind::kGathered});
   Await(Message::Kind::kGathered, 0, All(), kOperationTimeout, &EpochRun::GetReady);

@@ -45,6 +45,11 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
 
   // Its turn has come.
   void Start();
+  // It has not, and what needs nothing of the process is made.
+  void ConnectBeside();
+  bool connects() const { return connects_; }
+  // Its turn will not come.
+  void GiveUp();
   // The rank is to leave it.
   void Stop();
   void Deliver(const v1::Rendezvous& message);
@@ -68,6 +73,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   void Connect();
   void CheckEntries();
   void SayHello();
+  void OnConnected();
   void AwaitBegin();
   void BorrowState();
   void ExchangeHoldings();
@@ -116,6 +122,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   const Order order_;
   JobPlanPtr plan_;
   bool started_ = false, ended_ = false, failed_ = false, stopped_ = false, joined_ = false;
+  bool connects_ = false;          // it was begun beside another one
+  std::optional<bool> connected_;  // and has come to an end with that: well, or not
   bool succeeded_ = false;
   Kind failure_ = Kind::kCancelled;
   uint64_t generation_ = 0;  // closures of before a failure do not run

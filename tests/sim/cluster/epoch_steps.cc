@@ -168,7 +168,14 @@ void EpochRun::Stop() {
 }
 
 void EpochRun::Fail(Kind kind, int32_t accused, const std::string& message) {
-  if (ended_ || std::exchange(failed_, true)) return;
+  if (ended_ || failed_) return;
+  if (connects_ && !started_) {  // said when its turn has come
+    ++generation_;
+    awaited_.reset();
+    connected_ = false;
+    return process_.OnConnected(*this);
+  }
+  failed_ = true;
   failure_ = kind;
   ++generation_;
   awaited_.reset();

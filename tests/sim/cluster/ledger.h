@@ -44,6 +44,9 @@ class Ledger {
 
   // A rank has read the decision of a step; `known` counts it in.
   void OnDecided(JobId job, Epoch epoch, int32_t rank, const coordinator::EpochStart& known);
+  // A process has state of the job, until it is gone.
+  void OnHolds(JobId job, uint64_t process) { jobs_[job].holders.insert(process); }
+  void OnProcessGone(JobId job, uint64_t process) { jobs_[job].holders.erase(process); }
   // A rank begins to work on a step with state of these steps and bits.
   void OnStepBegins(JobId job, Epoch epoch, int32_t rank, int64_t step, int64_t applied,
                     uint64_t bits);
@@ -82,6 +85,7 @@ class Ledger {
     Epoch epoch;        // the last one whose ranks may train
     int64_t begin = 0;  // behind which it does
     int64_t told = 0, told_stored = 0;
+    std::set<uint64_t> holders;
     uint64_t metrics_holder = 0;
     Epoch metrics_epoch;
     std::vector<Line> lines;  // the last ones

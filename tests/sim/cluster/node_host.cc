@@ -339,8 +339,8 @@ void NodeHost::Carry(const agent::SendRunEpoch& order) {
   v1::Assign assign;
   if (!assign.ParseFromString(order.assign->payload))
     return shared_.ledger.Violate("an assignment cannot be read");
-  ToProcess(order.process,
-            [assign, rank = order.rank](RankProcess& process) { process.RunEpoch(assign, rank); });
+  ToProcess(order.process, [assign, rank = order.rank, beside = order.beside](
+                               RankProcess& process) { process.RunEpoch(assign, rank, beside); });
 }
 
 // Most deaths are known long before waitpid tells of them.

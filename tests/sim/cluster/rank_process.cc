@@ -47,8 +47,8 @@ void RankProcess::Do(std::function<void()> what) {
   }
 }
 
-void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank) {
-  Do([this, assign, rank] {
+void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank, bool beside) {
+  Do([this, assign, rank, beside] {
     const Epoch epoch{assign.epoch()};
     // By hand: each may end at once, and then the next one's turn has come.
     const std::shared_ptr<EpochRun> current = current_, next = next_;
@@ -67,9 +67,17 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank) {
                                                               .from_copies = assign.from_copies(),
                                                               .text = assign.document().text(),
                                                               .layout = *std::move(layout)});
-    if (current != nullptr) current->Stop();
+    if (next != nullptr) next->GiveUp();
+    if (beside && current == nullptr) TellStopped(last_epoch_);
+    if (current != nullptr && !beside) current->Stop();
+    if (current != nullptr && beside) next_->ConnectBeside();
     StartNext();
   });
+}
+
+void RankProcess::OnConnected(const EpochRun& run) {
+  const std::shared_ptr<EpochRun> current = current_;
+  if (current != nullptr && next_.get() == &run) current->Stop();
 }
 
 void RankProcess::StartNext() {
@@ -119,10 +127,11 @@ void RankProcess::Quit() {
 
 void RankProcess::Die(int32_t exit_code, int32_t signal, bool silent) {
   if (std::exchange(dead_, true)) return;
-  for (const std::shared_ptr<EpochRun>& run : {current_, last_}) {
+  for (const std::shared_ptr<EpochRun>& run : {current_, next_, last_}) {
     if (run != nullptr) run->OnProcessGone(silent);
   }
   shared_.ledger.UnlockMetrics(job_, key_);
+  shared_.ledger.OnProcessGone(job_, key_);
   deferred_.clear();
   daemon_.ended(exit_code, signal);
 }
@@ -158,7 +167,8 @@ void RankProcess::OnRunEnded(bool ok, bool collateral, bool told_to_stop) {
   } else {
     run->Release();
   }
-  if (told_to_stop) TellStopped(run->epoch());
+  last_epoch_ = run->epoch();
+  if (told_to_stop || (next_ != nullptr && next_->connects())) TellStopped(run->epoch());
   if (!ok && !collateral) return Die(1, 0);
   StartNext();
 }

@@ -51,7 +51,7 @@ class RankProcess {
   ~RankProcess();
 
   // Orders of the daemon. A process that is stopped takes them when it runs again.
-  void RunEpoch(const v1::Assign& assign, int32_t rank);
+  void RunEpoch(const v1::Assign& assign, int32_t rank, bool beside);
   void Stop(Epoch epoch);
   void Deliver(const v1::Rendezvous& message);
   void Deliver(const v1::BeginEpoch& message);
@@ -79,6 +79,8 @@ class RankProcess {
   void Report(Epoch epoch, int32_t rank, agent::ReportKind kind, v1::RankReport report,
               agent::RankOutcome outcome = agent::RankOutcome::kNone);
   void ReportProgress(Epoch epoch, int64_t step);
+  // All ranks of an epoch that connects beside the current one are connected, or it has failed.
+  void OnConnected(const EpochRun& run);
   // `collateral`: the process goes on with the next epoch.
   void OnRunEnded(bool ok, bool collateral, bool told_to_stop);
 
@@ -98,6 +100,7 @@ class RankProcess {
 
   std::optional<RankState> state_;
   std::shared_ptr<EpochRun> current_, next_, last_;
+  Epoch last_epoch_;  // that was run here
   bool quit_ = false, dead_ = false;
   int32_t suspended_ = 0;  // times
   std::deque<std::function<void()>> deferred_;

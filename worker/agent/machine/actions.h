@@ -111,6 +111,7 @@ struct SendRunEpoch {
   int32_t device = 0;
   std::string index_path, validation_index_path;
   uint64_t store = 0;
+  bool beside = false;  // it runs an epoch, which it leaves once it is connected for this one
 };
 // As SendRunEpoch, of an epoch that is over: the process makes ready what it would need for it.
 // Answered with RankWarmed.

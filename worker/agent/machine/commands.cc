@@ -98,10 +98,9 @@ void Machine::Run(uint64_t number, const BeginEpochCommand& command) {
     present->second.begin = command.payload;
     reports_.Retire(command.job, Epoch{command.epoch.value - 1});
     for (const auto& [process_number, process] : processes_) {
-      if (process.job == command.job && process.state == ProcessState::kRunning &&
-          process.epoch == command.epoch) {
+      // Who is on its way there is told when it has come.
+      if (process.next != command.epoch && IsIn(process, command.job, command.epoch))
         actions_.push_back(SendBeginEpoch{process_number, command.payload});
-      }
     }
   }
   Answer(number, absl::OkStatus());
@@ -114,10 +113,8 @@ void Machine::Run(uint64_t number, const RendezvousCommand& command) {
   }
   present->second.rendezvous.push_back(command.payload);
   for (const auto& [process_number, process] : processes_) {
-    if (process.job == command.job && process.state == ProcessState::kRunning &&
-        process.epoch == command.epoch) {
+    if (IsIn(process, command.job, command.epoch))
       actions_.push_back(SendRendezvous{process_number, command.payload});
-    }
   }
   Answer(number, absl::OkStatus());
 }

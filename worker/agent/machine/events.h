@@ -54,6 +54,7 @@ struct AssignCommand {
   bool writes_checkpoints = false;  // at an early end too
   bool goes_on = false;             // from the state of an earlier epoch: until it begins, what the
                                     // ranks of that one have said may be asked for again
+  bool beside = false;              // processes leave that one by themselves, once connected
   std::string payload;              // Assign
 };
 struct BeginEpochCommand {
@@ -147,6 +148,8 @@ struct RankWarmed {
 enum class ReportKind : uint8_t {
   kStep,   // the newest are kept
   kEvent,  // sent once
+  // Of an epoch that its process may have left meanwhile; else as kOther.
+  kPublished,
   kOther,  // repeating it is harmless: sent again to a coordinator that may have missed it
 };
 enum class RankOutcome : uint8_t {

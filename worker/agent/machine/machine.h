@@ -140,6 +140,8 @@ class Machine {
     Epoch epoch;
     int32_t rank = 0;
     int64_t step = 0;
+    // kRunning, kStopping: it has been given this one too, and goes over once it has left `epoch`.
+    std::optional<Epoch> next;
     bool succeeded = false;                    // in `epoch`
     StepTimes step_times;                      // in `epoch`
     Instant hung_at = absl::InfiniteFuture();  // if it has not run by then
@@ -257,6 +259,14 @@ class Machine {
   void EndWarming(ProcessNumber number);  // it is warm, runs an epoch, or is gone
   void AnswerWarmed();
   void CallOffWarming(JobId job);
+
+  // going_over.cc: processes that leave an epoch for the next by themselves.
+  void RunBeside(ProcessNumber number, Process& process, const Assignment& assignment);
+  void GoOver(ProcessNumber number, Process& process, const Assignment& assignment);
+  // Of a process with a next epoch: the rank that it is there.
+  int32_t RankInNext(const Process& process) const;
+  // Whether what is said to ranks of the epoch is for this process.
+  static bool IsIn(const Process& process, JobId job, Epoch epoch);
 
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);

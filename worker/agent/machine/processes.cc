@@ -48,9 +48,18 @@ void Machine::Apply(const RankHelloReceived& event) {
 
 void Machine::Apply(const RankReported& event) {
   const auto found = processes_.find(event.process);
-  if (found == processes_.end() || found->second.epoch != event.epoch) return;
+  if (found == processes_.end()) return;
   Process& process = found->second;
   if (process.job == JobId{}) return;  // nobody asks any more
+  if (event.kind == ReportKind::kPublished && event.epoch < process.epoch) {
+    reports_.Add({process.job, event.epoch, process.rank, event.payload}, event.kind);
+    return SendQueuedReports();
+  }
+  if (process.next == event.epoch) {  // on its way there
+    reports_.Add({process.job, event.epoch, RankInNext(process), event.payload}, event.kind);
+    return SendQueuedReports();
+  }
+  if (process.epoch != event.epoch) return;
   reports_.Add({process.job, process.epoch, process.rank, event.payload}, event.kind);
   SendQueuedReports();
   if (event.outcome == RankOutcome::kSucceeded) process.succeeded = true;
@@ -69,16 +78,20 @@ void Machine::Apply(const RankProgressed& event) {
 
 void Machine::Apply(const EpochStopped& event) {
   const auto found = processes_.find(event.process);
-  if (found == processes_.end() || found->second.state != ProcessState::kStopping ||
-      found->second.epoch != event.epoch) {
-    return;
-  }
+  if (found == processes_.end() || found->second.epoch != event.epoch) return;
   Process& process = found->second;
+  if (process.state != ProcessState::kStopping && !process.next.has_value()) return;
+  if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
+  const std::optional<Epoch> next = std::exchange(process.next, std::nullopt);
   process.state = ProcessState::kIdle;
   process.kill_at = absl::InfiniteFuture();
   const auto assigned = assignments_.find(process.job);
   if (assigned == assignments_.end() || assigned->second.command->epoch <= process.epoch) return;
-  RunEpochIn(event.process, process, assigned->second);
+  if (next == assigned->second.command->epoch) {
+    GoOver(event.process, process, assigned->second);
+  } else {
+    RunEpochIn(event.process, process, assigned->second);
+  }
 }
 
 void Machine::Apply(const ChannelFailed& event) {
@@ -224,7 +237,12 @@ void Machine::Adopt(JobId job, Assignment& assignment) {
     }
     switch (process.state) {
       case ProcessState::kRunning:
-        StopEpochIn(number, process);
+        if (assignment.command->beside) {
+          RunBeside(number, process, assignment);
+        } else {
+          process.next.reset();
+          StopEpochIn(number, process);
+        }
         break;
       case ProcessState::kIdle:
         RunEpochIn(number, process, assignment);
@@ -303,23 +321,17 @@ void Machine::StopEpochWith(const Process& process) {
 void Machine::RunEpochIn(ProcessNumber number, Process& process, const Assignment& assignment) {
   const auto place = assignment.rank_of_device.find(process.device);
   if (!assignment.data.has_value() || place == assignment.rank_of_device.end()) return;
-  process.state = ProcessState::kRunning;
   if (std::exchange(process.warms, false)) {
     process.kill_at = absl::InfiniteFuture();
     EndWarming(number);
   }
-  process.epoch = assignment.command->epoch;
-  process.rank = place->second;
-  process.step = 0;
-  process.succeeded = false;
-  process.step_times.BeginEpoch();
-  actions_.push_back(SendRunEpoch{number, assignment.command, process.rank, process.device,
+  actions_.push_back(SendRunEpoch{number, assignment.command, place->second, process.device,
                                   assignment.data->index_path,
                                   assignment.data->validation_index_path, store_});
   for (const std::string& payload : assignment.rendezvous) {
     actions_.push_back(SendRendezvous{number, payload});
   }
-  if (!assignment.begin.empty()) actions_.push_back(SendBeginEpoch{number, assignment.begin});
+  GoOver(number, process, assignment);
 }
 
 void Machine::AnswerAssign(Assignment& assignment, const absl::Status& status) {

@@ -227,13 +227,15 @@ TEST_F(IncidentTest, RankThatComesBack_IsAnIncidentOfItsOwnAndEndsTheOneBefore) 
   ASSERT_THAT(h_.incidents[job], SizeIs(2));
   EXPECT_EQ(h_.incidents[job][0]->not_safe, "incident 2 came before");
   EXPECT_EQ(Last(job).kind, Incident::Kind::kReturn);
+  h_.Advance(absl::Seconds(1));  // while they train
   for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(6, rank), 2);
   for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, 3);
   Step(job, 7, 3);
   EXPECT_THAT(Last(job).returned, ElementsAre(1));
   EXPECT_THAT(plan::ToWords(Last(job).changes), ElementsAre("language dp 2 -> 3"));
   EXPECT_THAT(Events(job, "Returned"),
-              ElementsAre(StartsWith("rank 1 came back; step 7 redone, language dp 2 -> 3; back")));
+              ElementsAre("rank 1 came back; step 7 redone, language dp 2 -> 3; back after 1.0 s, "
+                          "training paused for 0.000 s"));
   EXPECT_EQ(Verdict(Last(job)), "");
 }
 

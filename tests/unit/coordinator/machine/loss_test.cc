@@ -399,6 +399,31 @@ TEST_F(LossTest, RankLostBehindItsLastStep_LeavesTheOthersToFinish) {
   EXPECT_EQ(h_.Phase(job), JobPhase::kSucceeded);
 }
 
+// The addresses of ranks on nodes that were back before it.
+TEST_F(LossTest, NodeThatIsToldOfItsEpochLate_IsToldWhatWasSaidBefore) {
+  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1), c = h_.Open("c", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("three nodes", 3));
+  for (const SessionId node : {a, b, c}) h_.Prepare(node);
+  h_.Report(a, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  h_.Report(c, job, 2, RankReady{});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  h_.Report(c, job, 2, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Restart();  // before anybody was told
+  const SessionId first = h_.Open("a", 1, 1, {{job, Epoch{1}}});
+  ASSERT_THAT(h_.Commands<Assign>(first), SizeIs(1));
+  h_.Report(first, job, 0, RendezvousEntry{"address/0", "here"}, 2);
+  h_.Advance(absl::Milliseconds(100));
+  const SessionId second = h_.Open("b", 1, 1, {{job, Epoch{1}}});
+  const auto assigned = h_.Commands<Assign>(second);
+  const auto said = h_.Commands<Rendezvous>(second);
+  ASSERT_THAT(assigned, SizeIs(1));
+  ASSERT_FALSE(said.empty());
+  EXPECT_GT(said.back().first, assigned[0].first);
+  EXPECT_EQ(said.back().second.entries->count("address/0"), 1u);
+}
+
 // The loss of a step that was skipped is none.
 TEST(SettleTest, SkippedStepWithoutALoss_IsTheSameToAll) {
   RankQuiet quiet = Quiet(3);

@@ -9,6 +9,7 @@ namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -48,6 +49,14 @@ TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
   EXPECT_THAT(Lost(job), IsEmpty());
   const Assign assigned = h_.Commands<Assign>(node_).back().second;
   EXPECT_TRUE(assigned.goes_on);
+  EXPECT_TRUE(assigned.beside);
+  // They train on until all are connected, however long that takes.
+  h_.Advance(absl::Seconds(10));
+  h_.Feed(HeartbeatReceived{.session = node_});
+  h_.Advance(absl::Seconds(10));
+  Step(job, 6, 2);
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  EXPECT_EQ(h_.views[job]->last_step->step, 6);
   GoOver(job, {0, 2}, 6, 2, {0, 1, 2});
   EXPECT_THAT(BegunBehind(), ElementsAre(6));
   EXPECT_THAT(Events(job, "Returned"), ElementsAre(HasSubstr("rank 1 came back; step 7 redone")));
@@ -135,6 +144,21 @@ TEST_F(ReturnTest, RanksThatTheJobBeganWithout_AreNotTaken) {
   Step(job, 3, 1);
   EXPECT_EQ(h_.State(job).epoch, Epoch{1});
   EXPECT_THAT(h_.plans, IsEmpty());
+}
+
+TEST_F(ReturnTest, LossWhileTheOthersStillTrain_StopsThemAtOnce) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Report(node_, job, 2, kKilled, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside);
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{2}));
+  h_.Report(node_, job, 0, Quiet(5), 2);
+  EXPECT_THAT(BegunBehind(), Contains(5));
 }
 
 TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {

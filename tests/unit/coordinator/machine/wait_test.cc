@@ -109,6 +109,44 @@ TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
   EXPECT_THAT(h_.State(job).failure->message, HasSubstr("not enough came back within 10m"));
 }
 
+// As long as it has what to start again from.
+TEST_F(WaitTest, TimeThatIsOver_FreesTheDevicesAndQueuesTheJobAgain) {
+  const JobId job = TrainOn([](JobRequest& request) {
+    request.document.text = "needs every rank";
+    request.checkpoints = true;
+    request.hold = absl::Seconds(30);
+  });
+  Step(job, 6, 1);
+  for (const int32_t rank : {0, 1}) {
+    h_.Report(node_, job, rank,
+              RankCheckpointPart{6, {.file = absl::StrCat("rank-", rank), .bytes = 1}, 0.5});
+  }
+  h_.Report(node_, job, 0, RankCheckpointPublished{6, "/c/step-6", ""});
+  h_.Feed(SessionClosed{node_});
+  for (int i = 0; i < 60 && h_.Phase(job) == JobPhase::kRunning; ++i) h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_THAT(h_.views[job]->reason, HasSubstr("within 30s"));
+  // A coordinator that restarts has it in its queue as well.
+  h_.Restart();
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  // Ranks that were out of reach are ended before the devices are used again.
+  h_.commands.clear();
+  node_ = h_.Open("n", 2, 1, {{job, Epoch{1}}});
+  ASSERT_THAT(h_.Commands<StopRanks>(node_), SizeIs(1));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+  h_.Answer<StopRanks>(node_);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+  ASSERT_THAT(h_.Commands<PrepareData>(node_), SizeIs(1));
+  EXPECT_FALSE(h_.Commands<PrepareData>(node_)[0].second.choose_checkpoint);
+  ASSERT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+  EXPECT_EQ(h_.Commands<Assign>(node_)[0].second.checkpoint->path, "/c/step-6");
+  h_.Report(node_, job, 0, RankReady{}, 2);
+  h_.Report(node_, job, 1, RankReady{}, 2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+}
+
 TEST_F(WaitTest, StateThatIsLost_ComesFromTheLastCheckpoint) {
   const JobId job = TrainOn([](JobRequest& request) { request.checkpoints = true; });
   h_.Report(node_, job, 1, kKilled);

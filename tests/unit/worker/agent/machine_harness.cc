@@ -82,7 +82,7 @@ std::string ToLine(const Action& action) {
           [](const SendRunEpoch& a) {
             return absl::StrCat("RunEpoch p", a.process.value, " ",
                                 Of(a.assign->job, a.assign->epoch), " rank ", a.rank, " device ",
-                                a.device);
+                                a.device, a.beside ? " beside" : "");
           },
           [](const SendWarmUp& a) {
             return absl::StrCat("WarmUp p", a.process.value, " ",

@@ -14,7 +14,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -278,9 +277,10 @@ TEST(AgentMachineTest, Process_WithoutHello_IsKilled) {
   h.DataReady(1);
   h.Feed(ProcessStarted{kP1, absl::OkStatus()});
   h.ConfirmAll();
-  EXPECT_THAT(h.Advance(absl::Seconds(30)),
-              AllOf(Contains("Kill p1"), Contains("Report job-7/1 rank 2 fault: it said nothing "
-                                                  "within 30s of its start: its worker ended it")));
+  EXPECT_THAT(
+      h.Advance(absl::Seconds(30)),
+      AllOf(Contains("Kill p1"), Contains("Report job-7/1 rank 2 fault RankHung: it said nothing "
+                                          "within 30s of its start: its worker ended it")));
 }
 
 TEST(AgentMachineTest, HelloThatCameInTime_IsReadBeforeItsRankIsJudged) {
@@ -321,9 +321,10 @@ TEST(AgentMachineTest, Process_ThatClosedItsChannel_IsGivenTimeToEnd) {
   EXPECT_THAT(h.Feed(ChannelFailed{kP1, "closed by the rank"}), IsEmpty());
   EXPECT_THAT(
       h.Advance(absl::Seconds(5)),
-      AllOf(Contains("Kill p1"),
-            Contains("Report job-7/1 rank 2 fault: its channel to the worker failed (closed "
-                     "by the rank) and it did not end: its worker ended it")));
+      AllOf(
+          Contains("Kill p1"),
+          Contains("Report job-7/1 rank 2 fault RankHung: its channel to the worker failed (closed "
+                   "by the rank) and it did not end: its worker ended it")));
 }
 
 TEST(AgentMachineTest, ProcessThatWasToEnd_IsNoFaultHoweverItGoes) {
@@ -444,125 +445,6 @@ TEST(AgentMachineTest, DeathOnTheWayToTheNextEpoch_GivesTheDeviceANewProcess) {
                                              "StartProcess p2 job-7/2 rank 2 device 0"));
 }
 
-// Steps of a tenth of a second, and it was seen to run just now.
-void Train(Harness& h, absl::Duration step = absl::Milliseconds(100)) {
-  h.Welcome();
-  h.RunJob(1, {0, 1});
-  for (int64_t i = 1; i <= 5; ++i) {
-    h.now += step;
-    h.Feed(RankProgressed{kP1, Epoch{1}, i});
-  }
-  h.Feed(ProcessRan{kP1});
-  h.ConfirmAll();
-}
-
-TEST(AgentMachineTest, ProcessThatDoesNotRun_IsHung) {
-  Harness h;
-  Train(h);
-  EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
-  EXPECT_THAT(
-      h.Advance(absl::Seconds(0.2)),
-      IsSupersetOf({"Report job-7/1 rank 2 fault RankHung: it has not run for long: somebody "
-                    "has stopped it, or nobody lets it run: its worker ended it",
-                    "StopEpoch p2 1", "Kill p1"}));
-}
-
-// It was looked at before its steps told how long they take.
-TEST(AgentMachineTest, ProcessThatIsStoppedBehindItsFirstSteps_IsHungAsSoon) {
-  Harness h;
-  h.Welcome();
-  h.RunJob(1, {0, 1});
-  h.Feed(ProcessRan{kP1});
-  for (int64_t i = 1; i <= 3; ++i) {
-    h.now += absl::Milliseconds(100);
-    h.Feed(RankProgressed{kP1, Epoch{1}, i});
-  }
-  h.ConfirmAll();
-  EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
-  EXPECT_THAT(h.Advance(absl::Seconds(0.2)), Contains("Kill p1"));
-}
-
-// Before a second step, too: the first one says itself how long it took.
-TEST(AgentMachineTest, ProcessThatStandsStillInItsSecondStep_IsHung) {
-  Harness h;
-  h.Welcome();
-  h.RunJob(1, {0, 1});
-  h.Feed(RankProgressed{kP1, Epoch{1}, 1, absl::Milliseconds(100)});
-  h.Feed(ProcessRan{.process = kP1, .stands_still = true});
-  h.ConfirmAll();
-  EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
-  EXPECT_THAT(h.Advance(absl::Seconds(0.2)), Contains("Kill p1"));
-}
-
-TEST(AgentMachineTest, ProcessThatRunsNowAndThen_IsNotHung) {
-  Harness h;
-  Train(h);
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
-    h.Feed(ProcessRan{kP1});
-  }
-}
-
-// It runs, and its training stands still where it waits for nobody.
-TEST(AgentMachineTest, ProcessWhoseTrainingStandsStill_IsHung) {
-  Harness h;
-  Train(h);
-  std::vector<std::string> said;
-  for (int i = 0; i < 6; ++i) {
-    for (std::string& line : h.Advance(absl::Seconds(1))) said.push_back(std::move(line));
-    h.Feed(ProcessRan{.process = kP1, .stands_still = true});
-  }
-  for (std::string& line : h.Advance(absl::Seconds(1))) said.push_back(std::move(line));
-  EXPECT_THAT(said, IsSupersetOf({"Report job-7/1 rank 2 fault RankHung: its training hangs: it "
-                                  "works, for longer than any step took, at one and the same: "
-                                  "its worker ended it",
-                                  "Kill p1"}));
-}
-
-TEST(AgentMachineTest, ProcessWhoseTrainingGoesOnNowAndThen_IsNotHung) {
-  Harness h;
-  Train(h);
-  for (int i = 0; i < 20; ++i) {
-    EXPECT_THAT(h.Advance(absl::Seconds(2)), Not(Contains("Kill p1")));
-    h.Feed(ProcessRan{.process = kP1, .stands_still = i % 2 == 0});
-  }
-}
-
-// Its first step may take any time.
-TEST(AgentMachineTest, ProcessThatHasDoneNoStep_MayStandStillForMinutes) {
-  Harness h;
-  h.Welcome();
-  h.RunJob(1, {0});
-  for (int i = 0; i < 5; ++i) {
-    h.Feed(ProcessRan{.process = kP1, .stands_still = true});
-    EXPECT_THAT(h.Advance(absl::Minutes(1)), Not(Contains("Kill p1")));
-  }
-}
-
-TEST(AgentMachineTest, ProcessOfSlowSteps_MayBeStoppedForLonger) {
-  Harness h;
-  Train(h, absl::Seconds(2));
-  EXPECT_THAT(h.Advance(absl::Seconds(19)), Not(Contains("Kill p1")));
-  EXPECT_THAT(h.Advance(absl::Seconds(2)), Contains("Kill p1"));
-}
-
-TEST(AgentMachineTest, ProcessThatIsNotSeenToRunWhileItStarts_IsHungLater) {
-  Harness h;
-  h.Welcome();
-  h.RunJob(1, {0});
-  h.Feed(ProcessRan{kP1});
-  EXPECT_THAT(h.Advance(absl::Seconds(29)), Not(Contains("Kill p1")));
-  EXPECT_THAT(h.Advance(absl::Seconds(2)), Contains("Kill p1"));
-}
-
-TEST(AgentMachineTest, ProcessIsNotHung_WhileTheDaemonDoesNotRun) {
-  Harness h;
-  Train(h);
-  h.now += absl::Minutes(1);
-  EXPECT_THAT(h.Feed(Stalled{absl::Minutes(1)}), Not(Contains("Kill p1")));
-  EXPECT_THAT(h.Feed(ProcessRan{kP1}), Not(Contains("Kill p1")));
-}
-
 TEST(AgentMachineTest, Heartbeat_CarriesTheSlowestRanksStep) {
   Harness h;
   h.Welcome();
@@ -610,92 +492,6 @@ TEST(AgentMachineTest, Termination_WithRanksThatWillNotDie_ExitsInTheEnd) {
   h.ConfirmAll();
   h.Feed(TerminationRequested{});
   EXPECT_THAT(h.Advance(absl::Seconds(33)), Contains("Exit"));
-}
-
-// Runs two processes of job-7, which writes checkpoints, and one of job-8, which does not.
-class AgentEarlyEndTest : public testing::Test {
- protected:
-  AgentEarlyEndTest() {
-    h_.Welcome();
-    AssignCommand assign = h_.AnAssign(1, {0, 1});
-    assign.writes_checkpoints = true;
-    h_.Command(1, assign);
-    h_.DataReady(h_.last_request);
-    for (const ProcessNumber process : {kP1, kP2}) {
-      h_.Feed(ProcessStarted{process, absl::OkStatus()});
-      h_.Feed(RankHelloReceived{process});
-    }
-    h_.RunJob(1, {2}, 2, 8);
-    h_.ConfirmAll();
-  }
-  std::vector<std::string> Stop(uint64_t number) {
-    return h_.Command(number, AStop(1, absl::Seconds(2)));
-  }
-
-  Harness h_;
-};
-
-TEST_F(AgentEarlyEndTest, Wish_IsForAllRanksOfItsEpoch) {
-  EXPECT_THAT(h_.Command(3, WishCommand{JobId{7}, Epoch{1}, "end"}),
-              ElementsAre("Wish p1 end", "Wish p2 end", "Result 3 OK"));
-  EXPECT_THAT(h_.Command(4, WishCommand{JobId{7}, Epoch{2}, "end"}),
-              ElementsAre("Result 4 ABORTED"));
-}
-
-TEST_F(AgentEarlyEndTest, BeginEpoch_IsForAllRanksOfItsEpoch_Once) {
-  EXPECT_THAT(h_.Command(3, BeginEpochCommand{JobId{7}, Epoch{1}, "here"}),
-              ElementsAre("BeginEpoch p1 here", "BeginEpoch p2 here", "Result 3 OK"));
-  EXPECT_THAT(h_.Command(4, BeginEpochCommand{JobId{7}, Epoch{1}, "here"}),
-              ElementsAre("Result 4 OK"));
-  EXPECT_THAT(h_.Command(5, BeginEpochCommand{JobId{7}, Epoch{2}, "here"}),
-              ElementsAre("Result 5 ABORTED"));
-}
-
-TEST_F(AgentEarlyEndTest, Termination_LeavesRanksThatWriteCheckpoints_UntilTheyAreStopped) {
-  EXPECT_THAT(h_.Feed(TerminationRequested{}),
-              ElementsAre("Heartbeat [job-7/1@0,job-8/1@0] draining", "Quit p3"));
-  h_.Exited(3, 0, 0);
-  EXPECT_THAT(h_.Command(3, WishCommand{JobId{7}, Epoch{1}, "end"}),
-              ElementsAre("Wish p1 end", "Wish p2 end", "Result 3 OK"));
-  // A rank that has ended well still publishes.
-  EXPECT_THAT(h_.Command(4, PublishCommand{JobId{7}, Epoch{1}, 2, "it"}),
-              ElementsAre("Publish p1 it", "Result 4 OK"));
-  EXPECT_THAT(h_.Command(5, WriteIncidentCommand{JobId{7}, Epoch{1}, 2, "that"}),
-              ElementsAre("WriteIncident p1 that", "Result 5 OK"));
-  EXPECT_THAT(Stop(6), ElementsAre("Quit p1", "Quit p2"));
-  h_.Exited(1, 0, 0);
-  h_.Exited(2, 0, 0);
-  EXPECT_THAT(h_.ConfirmAll(), ElementsAre("CloseSession s1"));
-  EXPECT_THAT(h_.Break(absl::OkStatus()), ElementsAre("Exit"));
-}
-
-TEST_F(AgentEarlyEndTest, RanksThatNobodyStops_AreEndedWithinTheGrace) {
-  h_.Feed(TerminationRequested{});
-  h_.Exited(3, 0, 0);
-  EXPECT_THAT(h_.Advance(absl::Seconds(24)), Not(Contains(HasSubstr("Quit"))));
-  EXPECT_THAT(h_.Advance(absl::Seconds(1)), IsSupersetOf({"Quit p1", "Quit p2"}));
-  EXPECT_THAT(h_.Advance(absl::Seconds(2)), IsSupersetOf({"Terminate p1", "Terminate p2"}));
-  EXPECT_THAT(h_.Advance(absl::Seconds(3)), IsSupersetOf({"Kill p1", "Kill p2"}));
-  EXPECT_THAT(h_.Advance(absl::Seconds(3)), Contains("Exit"));
-}
-
-TEST_F(AgentEarlyEndTest, TerminationTwice_KillsAtOnce) {
-  h_.Feed(TerminationRequested{});
-  EXPECT_THAT(h_.Feed(TerminationRequested{}), ElementsAre("Kill p1", "Kill p2", "Kill p3"));
-}
-
-TEST_F(AgentEarlyEndTest, TerminationWithoutACoordinator_WaitsForNothing) {
-  h_.Break();
-  EXPECT_THAT(h_.Feed(TerminationRequested{}), ElementsAre("Quit p1", "Quit p2", "Quit p3"));
-}
-
-// A coordinator that comes back is told again, and says what it wants.
-TEST_F(AgentEarlyEndTest, CoordinatorThatIsAwayMeanwhile_IsWaitedFor) {
-  h_.Feed(TerminationRequested{});
-  h_.Exited(3, 0, 0);
-  h_.Break();
-  EXPECT_THAT(h_.Welcome(10), Contains("Heartbeat [job-7/1@0] draining"));
-  EXPECT_THAT(h_.Command(1, WishCommand{JobId{7}, Epoch{1}, "end"}), Contains("Wish p1 end"));
 }
 
 }  // namespace

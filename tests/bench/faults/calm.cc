@@ -1,0 +1,126 @@
+#include "tests/bench/faults/calm.h"
+
+#include <signal.h>
+
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/prng.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+#include "tests/support/process.h"
+
+namespace phalanx::e2e {
+namespace {
+
+constexpr int kBusyThreads = 2;
+constexpr absl::Duration kStop = absl::Seconds(2);
+
+// Uses the processor as long as it lives.
+class BusyLoops {
+ public:
+  BusyLoops() {
+    for (std::thread& thread : threads_) {
+      thread = std::thread([this] {
+        while (!done_.load(std::memory_order_relaxed)) {
+        }
+      });
+    }
+  }
+  ~BusyLoops() {
+    done_.store(true, std::memory_order_relaxed);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> done_ = false;
+  std::thread threads_[kBusyThreads];
+};
+
+// False: it ended meanwhile.
+bool StopForAWhile(const support::ProcessWatch& watch) {
+  kill(watch.pid(), SIGSTOP);
+  const bool ended = watch.AwaitEnd(kStop);
+  kill(watch.pid(), SIGCONT);
+  return !ended;
+}
+
+}  // namespace
+
+bool LeaveAlone(int64_t minutes) {
+  const DataFolder data =
+      MakeData({.samples = 30, .images_min = 1, .images_max = 3, .image_side = 1000, .words = 4});
+  Cluster cluster({.devices = 2, .coordinator_flags = {"--allow-inject"}});
+  std::vector<const support::Process*> daemons = {&cluster.worker()};
+  for (const char* node : {"b", "c"}) daemons.push_back(&cluster.AddWorker(node, 2));
+  const int64_t job =
+      cluster
+          .Submit(Document(data, {.steps = kForEver,
+                                  .vision = "ranks: 2",
+                                  .language = "ranks: 4, tp: 2",
+                                  .batch = 6,
+                                  .checkpoint = "{directory: checkpoints, every: 20}"}))
+          .id();
+  cluster.AwaitStep(job, 2);
+  const BusyLoops busy;
+  Prng prng(1);
+  int64_t wrong = 0;
+  const auto rank = [&] {
+    const auto ranks = cluster.Ranks(job);
+    return std::next(ranks.begin(), static_cast<int64_t>(prng.Below(ranks.size())))->first;
+  };
+  const auto inject = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"inject", "--job", absl::StrCat("job-", job), "--rank",
+                                          absl::StrCat(rank())};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    wrong += cluster.Phalanx(std::move(arguments)).exit_code != 0;
+  };
+  const std::vector<std::function<void()>> hardships = {
+      [&] { wrong += !StopForAWhile(cluster.Ranks(job).at(rank())); },
+      [&] { wrong += !StopForAWhile(daemons[prng.Below(daemons.size())]->watch()); },
+      [&] { wrong += !StopForAWhile(cluster.coordinator().watch()); },
+      [&] {
+        inject({"--fault", "slow:3", "--for", "5s"});
+      },
+      [&] {
+        inject({"--fault", "hang", "--phase", "checkpoint", "--for", "20s"});
+      }};
+  const absl::Time begin = absl::Now(), end = begin + absl::Minutes(minutes);
+  int64_t done = 0;
+  for (; absl::Now() < end; ++done) {
+    hardships[static_cast<size_t>(done) % hardships.size()]();
+    const int64_t step = cluster.Get(job).last_step().step();
+    cluster.AwaitStep(job, step + 3);
+    std::fprintf(
+        stderr, "%s\n",
+        absl::StrCat(done + 1, " hardships, step ", step, ", ",
+                     absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Seconds(1))))
+            .c_str());
+  }
+  const v1::JobStatus last = cluster.Get(job);
+  const size_t incidents = cluster.Incidents(job).size();
+  cluster.Cancel(job);
+  cluster.AwaitEnd(job);
+  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
+  const std::string fault = StepsFault(metrics, static_cast<int64_t>(metrics.size()));
+  const nlohmann::ordered_json line = {{"benchmark", "no_false_alarm"},
+                                       {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
+                                       {"hardships", done},
+                                       {"wrong", wrong},
+                                       {"steps", metrics.size()},
+                                       {"step_fault", fault},
+                                       {"epoch", last.epoch()},
+                                       {"incidents", incidents}};
+  std::printf("%s\n", line.dump().c_str());
+  return wrong == 0 && fault.empty() && last.epoch() == 1 && incidents == 0;
+}
+
+}  // namespace phalanx::e2e

@@ -1,0 +1,97 @@
+// How ranks of an epoch connect: before it is known from where it goes on, and, where nobody is
+// lost, while they train in the epoch before.
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/job/failure.h"
+#include "worker/device/cuda_device.h"
+#include "worker/model/torch_boundary.h"
+#include "worker/rank/epoch_run.h"
+#include "worker/train/message_peers.h"
+
+namespace phalanx::rank {
+namespace {
+
+// Of all ranks, once one is connected.
+constexpr absl::Duration kConnectTimeout = absl::Minutes(1);
+
+// Of each rank of the world whether it is on another node than `self`.
+std::vector<bool> RanksElsewhere(const plan::Placement& nodes, Rank self) {
+  std::vector<NodeName> node_of;
+  for (const plan::NodeDevices& node : nodes)
+    node_of.insert(node_of.end(), node.devices.size(), node.node);
+  std::vector<bool> elsewhere;
+  for (const NodeName& node : node_of)
+    elsewhere.push_back(node != node_of[static_cast<size_t>(self.value)]);
+  return elsewhere;
+}
+
+}  // namespace
+
+absl::Status EpochRun::Connect() {
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
+  comm::WorldOptions options;
+  options.stop = stopping_.get_token();
+  if (!order_.address().empty()) options.interface_address = order_.address();
+  absl::StatusOr<comm::Communicators> connected =
+      absl::UnimplementedError("no GPU support in this build");
+  if (order_.device_kind() == "gpu") {
+#ifdef PHALANX_WITH_CUDA
+    options.current_stream = device::CurrentStream;
+    options.peers = train::MessagePeers(plan_, Rank{order_.rank()}, specs);
+    connected = comm::ConnectNccl(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
+#endif
+  } else {
+    options.isolation = &faults_.isolation;
+    options.elsewhere = RanksElsewhere(plan_.layout.nodes, Rank{order_.rank()});
+    connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
+  }
+  MutexLock lock(&mu_);
+  // A rank that was told to stop reports that, not the connection that it broke off.
+  RETURN_IF_ERROR(stopped_);
+  RETURN_IF_ERROR(connected.status());
+  communicators_ = *std::move(connected);
+  connected_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::AwaitAllConnected() {
+  const comm::Deadline deadline = comm::DeadlineIn(kConnectTimeout);
+  const auto key = [](Rank rank) { return absl::StrCat("connected/", rank.value); };
+  RETURN_IF_ERROR(rendezvous_.Put(key(Rank{order_.rank()}), "yes"));
+  for (Rank rank{0}; rank.value < plan_.world; ++rank.value) {
+    if (plan_.PlacesOf(rank).empty()) continue;
+    const absl::Status heard = rendezvous_.Get(key(rank), deadline).status();
+    // Not this rank's fault: its process stays, and keeps its state.
+    if (absl::IsDeadlineExceeded(heard)) return job::WithKind(job::FailureKind::kPeerLost, heard);
+    RETURN_IF_ERROR(heard);
+  }
+  return absl::OkStatus();
+}
+
+void EpochRun::ConnectBeside(std::function<void()> connected) {
+  connector_ = std::jthread([this, connected = std::move(connected)] {
+    connected_beside_ = model::CallTorch("connecting", [this]() -> absl::Status {
+      if (order_.device_kind() == "gpu")
+        RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
+      RETURN_IF_ERROR(MakePlanOfOrder());
+      RETURN_IF_ERROR(Connect());
+      return AwaitAllConnected();
+    });
+    connected_after_ = LogPhase("is connected");
+    connected();
+  });
+}
+
+void EpochRun::AbortCommunicators(const absl::Status& reason) {
+  if (!connected_) return;
+  for (const auto& communicator : communicators_) {
+    if (communicator != nullptr) communicator->Abort(reason);
+  }
+}
+
+}  // namespace phalanx::rank
