@@ -358,6 +358,10 @@ class Coordinator {
   // Plans with ranks that are back.
   void GoOnWith(Job& job, const plan::RankList& back);
   void OnHoldDeadline(Job& job);
+  // Those that are left have not all of the state, nor copies of it, and there is no checkpoint:
+  // what is lost may have copies. Whether the job may wait for it, and does.
+  bool MayWaitForState(const Job& job) const;
+  void WaitForState(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with `from` once it has others.
   void QueueAgain(Job& job, const CheckpointSource& from);
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);

@@ -56,6 +56,42 @@ void Coordinator::OnHoldDeadline(Job& job) {
   Fail(job, std::move(cause));
 }
 
+bool Coordinator::MayWaitForState(const Job& job) const {
+  const JobRequest& request = *job.state.request;
+  if (!request.recovers || !request.waits || job.state.phase != job::JobPhase::kRunning)
+    return false;
+  if (!job.run.has_value() || job.state.ending.has_value()) return false;
+  return !job.state.copied.all().empty() && job.state.layout->lost.size() > request.lost.size();
+}
+
+void Coordinator::WaitForState(Job& job, FailureCause cause) {
+  Commit(job,
+         EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
+  Recovery next{.goes_back = true, .from_copies = true, .cause = std::move(cause), .since = now_};
+  if (job.recovery.has_value()) {
+    next.since = job.recovery->since;
+    next.lost = job.recovery->lost;
+  }
+  const plan::RankList& began_without = job.state.request->lost;
+  for (const Rank rank : job.state.layout->lost) {
+    if (std::find(began_without.begin(), began_without.end(), rank) == began_without.end())
+      next.lost.insert(rank.value);
+  }
+  job.recovery = std::move(next);
+  NoteVerdict(job, job.recovery->cause);
+  job.returning.clear();
+  Run& run = *job.run;
+  run.accusations.clear();
+  run.accuser_killed.reset();
+  run.settle_deadline = run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
+  if (job.planning.has_value()) {
+    actions_.push_back(DropPlan{job.planning->number});
+    EndPlanning(job);
+  }
+  const std::string why = job.recovery->cause.message;
+  WaitForLost(job, absl::FailedPreconditionError(why));
+}
+
 void Coordinator::QueueAgain(Job& job, const CheckpointSource& from) {
   job.recovery.reset();
   StoreLastStep(job);

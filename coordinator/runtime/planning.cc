@@ -52,7 +52,7 @@ bool Has(const std::vector<job::Rung>& ladder, job::Rung rung) {
 // Whether some rung of it is that training goes on after a loss.
 bool GoesOn(const std::vector<job::Rung>& ladder) {
   return Has(ladder, job::Rung::kShrink) || Has(ladder, job::Rung::kDropReplica) ||
-         Has(ladder, job::Rung::kWait);
+         Has(ladder, job::Rung::kRestart) || Has(ladder, job::Rung::kWait);
 }
 
 }  // namespace

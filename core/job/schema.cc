@@ -342,8 +342,8 @@ constexpr Field kSpec[] = {
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
      .doc = "What to do when a device is lost. Where optimizer state lives (`state_home`, "
             "`state_copies`, `state_every`), `widths`, `rejoin` and `budget` are in force, and so are "
-            "the rungs of `ladder`, but for `restart`, which goes back to a checkpoint, not yet "
-            "to fewer devices."},
+            "the rungs of `ladder`: `restart` lowers dp, then pp, then tp of a module to what fits "
+            "the ranks that are left, and goes back to a checkpoint where state is lost."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,

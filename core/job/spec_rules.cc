@@ -192,7 +192,9 @@ std::string Lacking(const JobSpec& spec, Rung rung) {
     case Rung::kDropReplica:
       return none_has(&Parallel::dp) ? "drop-replica a module with dp above 1" : "";
     case Rung::kRestart:
-      return spec.checkpoint.has_value() ? "" : "restart a checkpoint section";
+      return spec.checkpoint.has_value() || !none_has(&Parallel::ranks)
+                 ? ""
+                 : "restart a checkpoint section, or a module on several ranks";
     case Rung::kWait:
       break;
   }

@@ -23,6 +23,8 @@ struct Change {
   // same: places.
   bool spares = true;
   RankList unfit;
+  // Whether modules may restart with lower degrees as `recovery.ladder` says.
+  bool restart = true;
 };
 
 // Errors: InvalidArgument with violations, all at once (nothing changes; no place, a place that

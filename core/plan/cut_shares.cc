@@ -462,7 +462,8 @@ std::vector<std::vector<EvenRun>> CutEvenly(const Plan& plan, const PartId& part
 }
 
 std::vector<std::vector<RulerShare>> CutShares(const Plan& plan, const PartId& part) {
-  std::vector<std::vector<EvenRun>> whole = CutEvenly(plan, part, plan.parallel(part.module).tp);
+  std::vector<std::vector<EvenRun>> whole =
+      CutEvenly(plan, part, plan.module_spec(part.module).parallel.tp);
   Cutter cutter(plan, part);
   std::vector<std::vector<RulerShare>> buckets;
   for (const BucketRulers& bucket : RulersOf(plan, part))

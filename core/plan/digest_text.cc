@@ -23,6 +23,11 @@ void AppendReplicas(const ModuleLayout& layout, std::string* out) {
   }
   absl::StrAppend(out, "speeds ", absl::StrJoin(layout.speeds, " "), " home ",
                   static_cast<int>(layout.state_home), " ", layout.state_copies, "\n");
+  if (layout.lowered.has_value()) {
+    const LoweredGrid& lowered = *layout.lowered;
+    absl::StrAppend(out, "lowered tp ", lowered.tp, " dp ", lowered.dp, " pp ", lowered.pp,
+                    Ranks(lowered.ranks), "\n");
+  }
   if (!layout.order.empty()) absl::StrAppend(out, "order ", absl::StrJoin(layout.order, " "), "\n");
 }
 

@@ -77,6 +77,7 @@ struct PartOrder {
   size_t IndexOf(int32_t stage, int32_t chunk) const {
     return static_cast<size_t>(stage * chunks + chunk);
   }
+  friend bool operator==(const PartOrder&, const PartOrder&) = default;
 };
 // Of a module under the spec's schedule.
 PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module);
@@ -86,6 +87,15 @@ struct HomeChoice {
   job::StateHome home = job::StateHome::kMirror;
   int32_t copies = 1;
   friend bool operator==(const HomeChoice&, const HomeChoice&) = default;
+};
+
+// A module that goes on with lower degrees than the document's, on some of its ranks (the rung
+// `restart`, loss.h). Context parallelism stays as it is, and so do chunks.
+struct LoweredGrid {
+  int32_t tp = 1, dp = 1, pp = 1;
+  std::vector<int32_t> layers;  // instead of ModuleLayout::layers, in that form
+  RankList ranks;               // by pp, dp, cp, tp, tp fastest; each once
+  friend bool operator==(const LoweredGrid&, const LoweredGrid&) = default;
 };
 
 struct ModuleLayout {
@@ -108,6 +118,9 @@ struct ModuleLayout {
   // The homes that it was admitted with, where it has others since: it gets them again with its
   // replicas. Ranks do not act on it. nullopt: those that it has.
   std::optional<HomeChoice> admitted_homes = std::nullopt;
+  // Instead of the document's grid and `layers`, which are those of its healthy form; then there
+  // are no changes. nullopt: the healthy grid with its changes.
+  std::optional<LoweredGrid> lowered = std::nullopt;
   friend bool operator==(const ModuleLayout&, const ModuleLayout&) = default;
 };
 

@@ -11,6 +11,8 @@ namespace {
 
 // Replicas that a phrase names; past it how many more there are.
 constexpr size_t kNamedMax = 8;
+// LayoutChange::replica.
+constexpr int32_t kReplicas = -1, kStages = -2;
 
 // 0: it takes no part.
 int32_t NarrowestOf(const ReplicaTable& table, int32_t replica) {
@@ -43,7 +45,9 @@ std::vector<LayoutChange> ChangesBetween(const Plan& before, const Plan& after) 
     const ReplicaTable& now = after.modules[m].replicas;
     const std::string& name = after.spec.modules[m].name;
     if (old.present_replicas() != now.present_replicas())
-      changes.push_back({name, -1, old.present_replicas(), now.present_replicas()});
+      changes.push_back({name, kReplicas, old.present_replicas(), now.present_replicas()});
+    if (old.stages() != now.stages())
+      changes.push_back({name, kStages, old.stages(), now.stages()});
     for (int32_t dp = 0; dp < std::min(old.replicas(), now.replicas()); ++dp) {
       const int32_t from = NarrowestOf(old, dp), to = NarrowestOf(now, dp);
       if (from != to) changes.push_back({name, dp, from, to});
@@ -78,7 +82,8 @@ std::vector<std::string> ToWords(absl::Span<const LayoutChange> changes) {
              other.to == change.to;
     };
     if (change.replica < 0) {
-      words.push_back(absl::StrCat(change.module, " dp ", change.from, " -> ", change.to));
+      words.push_back(absl::StrCat(change.module, change.replica == kStages ? " pp " : " dp ",
+                                   change.from, " -> ", change.to));
       continue;
     }
     if (std::any_of(changes.begin(), changes.begin() + static_cast<std::ptrdiff_t>(i), alike))

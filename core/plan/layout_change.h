@@ -22,13 +22,14 @@ namespace phalanx::plan {
 struct LayoutChange {
   std::string module;
   // The replica whose narrowest stage has another number of tensor ranks, 0 where it takes no part;
-  // -1: the number of replicas that take part.
+  // -1: the number of replicas that take part; -2: the number of stages.
   int32_t replica = -1;
   int32_t from = 0, to = 0;
   friend bool operator==(const LayoutChange&, const LayoutChange&) = default;
 };
 
-// In the order of modules: the number of replicas, then widths. Both plans are of one document.
+// In the order of modules: the number of replicas, that of stages, then widths. Both plans are of
+// one document.
 std::vector<LayoutChange> ChangesBetween(const Plan& before, const Plan& after);
 
 // What `first` and then `next` come to; what is as it was in the end is left out.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/derivation.h"
+#include "core/plan/lowered.h"
 #include "core/plan/module_loss.h"
 #include "core/plan/replica_order.h"
 #include "core/plan/speeds.h"
@@ -27,14 +28,40 @@ bool HaveOneStage(const Grid& grid, Rank a, Rank b) {
          grid.Coordinate(a, Axis::kTensor) == grid.Coordinate(b, Axis::kTensor);
 }
 
+bool IsLowered(const ModuleLayout& module) { return module.lowered.has_value(); }
+
+// The plan with modules that have restarted in their healthy form, as if nothing of them were lost.
+absl::StatusOr<Plan> WithoutRestarts(const Plan& running) {
+  Layout layout = running.layout;
+  for (ModuleLayout& module : layout.modules) {
+    if (!IsLowered(module)) continue;
+    module.lowered.reset();
+    module.speeds.clear();
+    module.order.clear();
+  }
+  layout.lost.clear();  // ranks of these modules may have work
+  layout.idle.clear();
+  return Expand(running.spec, std::move(layout));
+}
+
+// Degrees that are tried at most.
+constexpr int32_t kRestartsTried = 256;
+
 class Successor {
  public:
-  Successor(const Plan& running, const Change& change)
-      : plan_(running),
-        devices_(running),
-        lost_(running.layout.lost.begin(), running.layout.lost.end()),
+  // `plan`: the running one, where no module has restarted, else WithoutRestarts. `running`: its
+  // layout.
+  Successor(const Plan& plan, const Layout& running, const Change& change)
+      : plan_(plan),
+        restart_(change.restart),
+        devices_(plan),
+        lost_(running.lost.begin(), running.lost.end()),
         touched_(change.lost.begin(), change.lost.end()),
+        idle_(running.idle.begin(), running.idle.end()),
         unfit_(change.unfit.begin(), change.unfit.end()) {
+    // Whatever has no work in the running layout is looked at anew.
+    if (std::any_of(running.modules.begin(), running.modules.end(), IsLowered))
+      touched_.insert(lost_.begin(), lost_.end());
     lost_.insert(change.lost.begin(), change.lost.end());
     for (const auto& [place, device] : change.returned) {
       lost_.erase(place);
@@ -47,7 +74,7 @@ class Successor {
 
   // Returns whether any device took over.
   bool TakeSpares();
-  absl::StatusOr<NextLayout> Finish() const;
+  absl::StatusOr<NextLayout> Finish(const MemoryLimits& limits) const;
 
  private:
   // A replica that would rather have spares than the rung that it took.
@@ -77,13 +104,25 @@ class Successor {
   void TakeOver(Rank spare, Rank place);
 
   absl::StatusOr<ModuleLayout> LayoutOf(size_t m) const;
-  void AppendTaken(size_t m, std::vector<Taken>* taken) const;
+  void AppendTaken(size_t m, const Layout& layout, std::vector<Taken>* taken) const;
+
+  // Modules that restart, by index.
+  using Restarts = std::map<size_t, LoweredGrid>;
+  absl::StatusOr<Layout> LayoutWith(const Restarts& restarts) const;
+  // Of the healthy grid of a module what is lost, or may not be used.
+  std::set<Rank> GoneOf(size_t m) const;
+  // The first degrees of `modules` that fit. Errors: FailedPrecondition where none do.
+  absl::StatusOr<Layout> Restart(const std::vector<size_t>& modules,
+                                 const MemoryLimits& limits) const;
+  absl::Status Fits(const Layout& layout, const MemoryLimits& limits) const;
 
   const Plan& plan_;
+  const bool restart_;
   DevicesOfPlaces devices_;
   std::set<Rank> lost_;     // all that are lost in the end
   std::set<Rank> touched_;  // whose devices are others, have come or gone
   std::set<Rank> fresh_;    // that are there, on devices without state
+  std::set<Rank> idle_;     // before
   std::set<Rank> unfit_;    // whose devices may not take over
   std::map<Rank, Device> spared_;
   std::vector<std::optional<ModuleLoss>> losses_;  // of modules that lack ranks or are touched
@@ -99,12 +138,12 @@ void Successor::TakeRungs() {
     };
     losses_.emplace_back();
     if (has_some_of(touched_) || has_some_of(lost_))
-      losses_.back().emplace(plan_, static_cast<int32_t>(m), lost_);
+      losses_.back().emplace(plan_, static_cast<int32_t>(m), lost_, restart_);
   }
 }
 
 std::set<Rank> Successor::Idle() const {
-  std::set<Rank> idle(plan_.layout.idle.begin(), plan_.layout.idle.end());
+  std::set<Rank> idle = idle_;
   idle.insert(touched_.begin(), touched_.end());
   for (const std::optional<ModuleLoss>& loss : losses_) {
     if (loss.has_value()) idle.insert(loss->released().begin(), loss->released().end());
@@ -258,7 +297,7 @@ absl::StatusOr<ModuleLayout> Successor::LayoutOf(size_t m) const {
   return layout;
 }
 
-void Successor::AppendTaken(size_t m, std::vector<Taken>* taken) const {
+void Successor::AppendTaken(size_t m, const Layout& layout, std::vector<Taken>* taken) const {
   if (!losses_[m].has_value()) return;
   const Grid& grid = ModuleAt(m).grid;
   std::map<int32_t, std::string> spared;  // by dp
@@ -270,46 +309,160 @@ void Successor::AppendTaken(size_t m, std::vector<Taken>* taken) const {
   }
   const auto module = static_cast<int32_t>(m);
   for (auto& [dp, why] : spared) taken->push_back({module, dp, Rung::kSpare, std::move(why)});
-  for (const auto& [dp, hit] : losses_[m]->hits())
-    taken->push_back({module, dp, hit.rung, losses_[m]->WhyOf(dp)});
+  const std::optional<LoweredGrid>& lowered = layout.modules[m].lowered;
+  for (const auto& [dp, hit] : losses_[m]->hits()) {
+    if (!lowered.has_value()) {
+      taken->push_back({module, dp, hit.rung, losses_[m]->WhyOf(dp)});
+      continue;
+    }
+    taken->push_back({module, dp, Rung::kRestart,
+                      absl::StrCat("the module goes on with tp ", lowered->tp, ", dp ", lowered->dp,
+                                   ", pp ", lowered->pp)});
+  }
 }
 
-absl::StatusOr<NextLayout> Successor::Finish() const {
-  NextLayout next{.layout = plan_.layout};
-  Layout& layout = next.layout;
+absl::StatusOr<Layout> Successor::LayoutWith(const Restarts& restarts) const {
+  Layout layout = plan_.layout;
   layout.epoch = Epoch{layout.epoch.value + 1};
   layout.derivation = kDerivation;
   layout.lost.assign(lost_.begin(), lost_.end());
   if (devices_.changed()) layout.nodes = devices_.ToPlacement();
+  std::set<Rank> idle = Idle();
   for (size_t m = 0; m < losses_.size(); ++m) {
-    ASSIGN_OR_RETURN(layout.modules[m], LayoutOf(m));
-    AppendTaken(m, &next.taken);
+    const auto restarted = restarts.find(m);
+    if (restarted == restarts.end()) {
+      ASSIGN_OR_RETURN(layout.modules[m], LayoutOf(m));
+      continue;
+    }
+    ModuleLayout& module = layout.modules[m];
+    module.changes.clear();
+    module.speeds.clear();
+    module.order.clear();
+    module.lowered = restarted->second;
+    FitHomes(plan_.spec.recovery, module.lowered->dp, &module);
+    for (Rank rank{ModuleAt(m).grid.offset()}; ModuleAt(m).grid.Contains(rank); ++rank.value)
+      idle.insert(rank);
   }
-  std::sort(next.taken.begin(), next.taken.end(), [](const Taken& a, const Taken& b) {
-    return std::tie(a.module, a.replica, a.rung) < std::tie(b.module, b.replica, b.rung);
+  for (const auto& [m, lowered] : restarts) {
+    for (const Rank rank : lowered.ranks) idle.erase(rank);
+  }
+  std::erase_if(idle, [&](Rank rank) {
+    if (lost_.contains(rank)) return true;
+    for (size_t m = 0; m < losses_.size(); ++m) {
+      if (!restarts.contains(m) && TableOf(m).PositionOf(rank).has_value()) return true;
+    }
+    return false;
   });
-  const std::set<Rank> idle = Idle();
   layout.idle.assign(idle.begin(), idle.end());
-  return next;
+  return layout;
+}
+
+std::set<Rank> Successor::GoneOf(size_t m) const {
+  const Grid& grid = ModuleAt(m).grid;
+  std::set<Rank> gone;
+  for (const std::set<Rank>* places : {&lost_, &unfit_}) {
+    for (auto rank = places->lower_bound(Rank{grid.offset()});
+         rank != places->end() && grid.Contains(*rank); ++rank)
+      gone.insert(*rank);
+  }
+  return gone;
+}
+
+absl::Status Successor::Fits(const Layout& layout, const MemoryLimits& limits) const {
+  ASSIGN_OR_RETURN(const Plan plan, Expand(plan_.spec, layout));
+  if (!MayLack(plan, limits)) return absl::OkStatus();
+  return CheckMemory(plan, limits);
+}
+
+absl::StatusOr<Layout> Successor::Restart(const std::vector<size_t>& modules,
+                                          const MemoryLimits& limits) const {
+  std::vector<std::set<Rank>> gone;
+  std::vector<std::vector<Degrees>> degrees;
+  std::vector<size_t> tried(modules.size(), 0);  // of each module which of its degrees
+  for (const size_t m : modules) {
+    gone.push_back(GoneOf(m));
+    const ReplicaTable& healthy = losses_[m]->healthy();
+    const int64_t left = ModuleAt(m).grid.size() - static_cast<int64_t>(gone.back().size());
+    degrees.push_back(LowerDegrees(healthy.degrees(), left));
+    if (!degrees.back().empty()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("no replica of module ", plan_.module_spec(static_cast<int32_t>(m)).name,
+                     " is left without these ranks"));
+  }
+  absl::Status first_misfit;
+  for (int32_t count = 0; count < kRestartsTried; ++count) {
+    Restarts restarts;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      restarts[modules[i]] =
+          LowerOnto(plan_, static_cast<int32_t>(modules[i]), degrees[i][tried[i]], gone[i]);
+    }
+    ASSIGN_OR_RETURN(Layout layout, LayoutWith(restarts));
+    const absl::Status fits = Fits(layout, limits);
+    if (fits.ok()) return layout;
+    if (first_misfit.ok()) first_misfit = fits;
+    // The last module's first, as on an odometer.
+    size_t i = modules.size();
+    while (i > 0 && ++tried[i - 1] == degrees[i - 1].size()) tried[--i] = 0;
+    if (i == 0) break;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("no lower degrees fit what is left: ", first_misfit.message()));
+}
+
+absl::StatusOr<NextLayout> Successor::Finish(const MemoryLimits& limits) const {
+  std::vector<size_t> must, may;
+  for (size_t m = 0; m < losses_.size(); ++m) {
+    if (!losses_[m].has_value()) continue;
+    if (losses_[m]->MustRestart()) must.push_back(m);
+    if (losses_[m]->MayRestart()) may.push_back(m);
+  }
+  const auto next_with = [this](Layout layout) {
+    NextLayout next{.layout = std::move(layout)};
+    for (size_t m = 0; m < losses_.size(); ++m) AppendTaken(m, next.layout, &next.taken);
+    std::sort(next.taken.begin(), next.taken.end(), [](const Taken& a, const Taken& b) {
+      return std::tie(a.module, a.replica, a.rung) < std::tie(b.module, b.replica, b.rung);
+    });
+    return next;
+  };
+  if (must.empty()) {
+    ASSIGN_OR_RETURN(Layout layout, LayoutWith({}));
+    const bool unlimited = limits.devices.empty() && limits.nodes.empty();
+    if (may.empty() || unlimited || Fits(layout, limits).ok()) return next_with(std::move(layout));
+    absl::StatusOr<Layout> lowered = Restart(may, limits);
+    // Else the caller sees what does not fit.
+    return next_with(lowered.ok() ? *std::move(lowered) : std::move(layout));
+  }
+  absl::StatusOr<Layout> lowered = Restart(must, limits);
+  if (!lowered.ok() && may.size() > must.size()) lowered = Restart(may, limits);
+  if (!lowered.ok()) return lowered.status();
+  return next_with(*std::move(lowered));
 }
 
 }  // namespace
 
-absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change) {
+absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change,
+                                       const MemoryLimits& limits) {
   RETURN_IF_ERROR(CheckChange(running, change));
-  Successor next(running, change);
+  const std::vector<ModuleLayout>& modules = running.layout.modules;
+  std::optional<Plan> healthy;
+  if (std::any_of(modules.begin(), modules.end(), IsLowered)) {
+    ASSIGN_OR_RETURN(healthy, WithoutRestarts(running));
+  }
+  Successor next(healthy.has_value() ? *healthy : running, running.layout, change);
   if (change.spares) {
     while (next.TakeSpares()) continue;
   }
-  return next.Finish();
+  return next.Finish(limits);
 }
 
-absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost) {
-  return PlanAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false});
+absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost,
+                                 const MemoryLimits& limits) {
+  return PlanAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false}, limits);
 }
 
-absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change) {
-  ASSIGN_OR_RETURN(NextLayout next, LayoutAfter(running, change));
+absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change,
+                               const MemoryLimits& limits) {
+  ASSIGN_OR_RETURN(NextLayout next, LayoutAfter(running, change, limits));
   next.layout.epoch = running.epoch();
   ASSIGN_OR_RETURN(Plan plan, Expand(running.spec, std::move(next.layout)));
   plan.candidates = running.candidates;

@@ -11,8 +11,15 @@
 // whether they were lost one after another or at once, or were more before some came back, the same
 // is left, but for two things that state stays where it is for: the order in which replicas share
 // (replica_order.h), and whose places the devices of spares are. Without a lost place it is the
-// layout that was admitted, homes of optimizer state included. The schedule and the layers stay:
-// nobody searches again after a loss. So does what else admission has lowered.
+// layout that was admitted, homes of optimizer state included. The schedule stays, and so do
+// layers but where a module restarts: nobody searches again after a loss. So does what else
+// admission has lowered.
+//
+// A module *restarts* (`restart`) where some hit replica has no rung before it, none is left, or
+// what is left with the other rungs does not fit memory: it is laid out anew on its ranks that are
+// left, with the highest degrees that fit, where dp is lowered before pp and pp before tp
+// (lowered.h). Its other ranks idle. What is lost next, or back, is judged by its healthy grid as
+// ever.
 //
 // A spare is a device that idles while no module can use it in its own place: beyond the ranks, of
 // a rank in no module, or of replicas that are left out. It changes places with the lost one: the
@@ -30,6 +37,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/plan/change.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
@@ -38,7 +46,7 @@ namespace phalanx::plan {
 // twice.
 struct Taken {
   int32_t module = 0, replica = 0;
-  job::Rung rung = job::Rung::kShrink;  // or kSpare, kDropReplica
+  job::Rung rung = job::Rung::kShrink;  // or kSpare, kDropReplica, kRestart
   std::string why;  // "stage 1 goes on with 3 of 4 tensor ranks", "node-1/0 takes over rank 3"
   friend bool operator==(const Taken&, const Taken&) = default;
 };
@@ -53,17 +61,21 @@ struct NextLayout {
 // The layout of the next epoch; what was lost before stays lost. Samples are shared by what
 // replicas can do (SpeedsOf). O(ranks of the hit replicas), so that a plan of 131,072 ranks takes
 // no longer than its changes. Whether it fits memory is for the caller to see (memory_fit.h): homes
-// that were left out for want of room are back.
+// that were left out for want of room are back. `limits` decide alone whether modules restart, and
+// with which degrees.
 // Errors: those of CheckChange; FailedPrecondition where a module would be left without a replica,
-// or the ladder has no rung that can be taken.
-absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change);
+// the ladder has no rung that can be taken, or a module has to restart and no degrees fit.
+absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change,
+                                       const MemoryLimits& limits = {});
 
 // The plan of a job that begins without the places `lost`: LayoutAfter of its healthy plan without
 // spares, in the same epoch and with its notes of what was lowered.
 // Errors: those of LayoutAfter.
-absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost);
+absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> lost,
+                                 const MemoryLimits& limits = {});
 // The plan of LayoutAfter, in the epoch of `running`, which the caller numbers, and with its notes
 // of what was lowered. Errors: those of LayoutAfter.
-absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change);
+absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change,
+                               const MemoryLimits& limits = {});
 
 }  // namespace phalanx::plan

@@ -11,14 +11,22 @@ namespace {
 
 using job::Rung;
 
+bool Has(const std::vector<Rung>& ladder, Rung rung) {
+  return std::find(ladder.begin(), ladder.end(), rung) != ladder.end();
+}
+
 ReplicaTable HealthyTable(const Plan& plan, int32_t module) {
   return *ReplicaTable::Create(plan.modules[static_cast<size_t>(module)].grid, {});
 }
 
 }  // namespace
 
-ModuleLoss::ModuleLoss(const Plan& plan, int32_t module, const std::set<Rank>& lost)
-    : plan_(plan), module_(module), healthy_(HealthyTable(plan, module)), left_(healthy_) {
+ModuleLoss::ModuleLoss(const Plan& plan, int32_t module, const std::set<Rank>& lost, bool restart)
+    : plan_(plan),
+      module_(module),
+      restart_(restart && Has(plan.spec.recovery.ladder, Rung::kRestart)),
+      healthy_(HealthyTable(plan, module)),
+      left_(healthy_) {
   std::map<int32_t, LostOfStages> hit;  // by dp
   for (Rank rank : lost) {
     const std::optional<ReplicaTable::Position> position = healthy_.PositionOf(rank);
@@ -77,12 +85,14 @@ void ModuleLoss::TakeRung(int32_t dp, const LostOfStages& stages) {
   }
   for (const Rung rung : plan_.spec.recovery.ladder) {
     hit.sooner_spare |= rung == Rung::kSpare;
-    if ((rung != Rung::kShrink || !hit.empty.empty()) && rung != Rung::kDropReplica) continue;
+    const bool can = rung == Rung::kDropReplica || (rung == Rung::kShrink && hit.empty.empty()) ||
+                     (rung == Rung::kRestart && restart_);
+    if (!can) continue;
     hit.rung = rung;
     hit.allowed = true;
     break;
   }
-  if (hit.rung == Rung::kDropReplica) return Drop(dp, stages);
+  if (hit.rung != Rung::kShrink) return Drop(dp, stages);
   for (const auto& [pp, by_cp] : left) {
     size_t width = by_cp.front().size();
     for (const RankList& ranks : by_cp) width = std::min(width, ranks.size());
@@ -94,7 +104,7 @@ void ModuleLoss::EvenOut() {
   const auto width_of = [this](const RankList& ranks) {
     return ranks.size() / static_cast<size_t>(healthy_.cp());
   };
-  const auto is_left_out = [this](int32_t dp) { return hits_.at(dp).rung == Rung::kDropReplica; };
+  const auto is_left_out = [this](int32_t dp) { return hits_.at(dp).rung != Rung::kShrink; };
   size_t narrowest = static_cast<size_t>(plan_.module_spec(module_).parallel.tp);
   for (const auto& [slot, ranks] : changes_) {
     if (!is_left_out(slot.first)) narrowest = std::min(narrowest, width_of(ranks));
@@ -115,6 +125,13 @@ std::vector<SlotChange> ModuleLoss::changes() const {
   std::vector<SlotChange> list;
   for (const auto& [slot, ranks] : changes_) list.push_back({slot.first, slot.second, ranks});
   return list;
+}
+
+bool ModuleLoss::MustRestart() const {
+  if (!MayRestart()) return false;
+  return left_.present_replicas() == 0 ||
+         std::any_of(hits_.begin(), hits_.end(),
+                     [](const auto& hit) { return hit.second.rung == Rung::kRestart; });
 }
 
 absl::Status ModuleLoss::status() const {

@@ -1,5 +1,6 @@
 // core/plan/module_loss.h: what is left of one module without some of its ranks: which rung each
-// hit replica takes, and what becomes of its stages. Pure.
+// hit replica takes, and what becomes of its stages; or that the whole module restarts on what is
+// left (lowered.h). Pure.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +26,24 @@ struct SlotRanks {
 // later one is known, or once ranks are back.
 class ModuleLoss {
  public:
-  // `lost`: of the whole job, ascending. `plan` outlives it.
-  ModuleLoss(const Plan& plan, int32_t module, const std::set<Rank>& lost);
+  // `lost`: of the whole job, ascending. `plan` outlives it. Without `restart` the ladder is as if
+  // it did not have that rung.
+  ModuleLoss(const Plan& plan, int32_t module, const std::set<Rank>& lost, bool restart);
 
   // FailedPrecondition where the ladder has no rung for some replica, or none is left.
   absl::Status status() const;
+  // Whether the ladder has `restart` and the module is hit, and whether it has nothing else. Then
+  // hit replicas are left out of what follows here.
+  bool MayRestart() const { return restart_ && !hits_.empty(); }
+  bool MustRestart() const;
   const ReplicaTable& healthy() const { return healthy_; }
   const ReplicaTable& left() const { return left_; }
   std::vector<SlotChange> changes() const;
   // Ranks that have work in the healthy module and may have none now.
   const std::set<Rank>& released() const { return released_; }
 
-  // The replicas that are hit, ascending, and the rungs that they take: kShrink or kDropReplica.
+  // The replicas that are hit, ascending, and the rungs that they take: kShrink, kDropReplica or
+  // kRestart.
   struct Hit {
     job::Rung rung = job::Rung::kDropReplica;
     bool allowed = false;        // the ladder has the rung
@@ -64,6 +71,7 @@ class ModuleLoss {
 
   const Plan& plan_;
   const int32_t module_;
+  const bool restart_;
   const ReplicaTable healthy_;
   ReplicaTable left_;
   std::map<int32_t, Hit> hits_;  // by dp

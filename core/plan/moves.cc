@@ -9,6 +9,7 @@
 
 #include "core/plan/check.h"
 #include "core/plan/memory_estimate.h"
+#include "core/plan/ruler_map.h"
 #include "core/plan/shares.h"
 #include "core/plan/state_table.h"
 
@@ -64,6 +65,7 @@ bool Changes(const Plan& before, const Plan& after, const Whereabouts& whereabou
   const auto m = static_cast<size_t>(module);
   const ModuleLayout &a = before.layout.modules[m], &b = after.layout.modules[m];
   if (a.state_home != b.state_home || a.state_copies != b.state_copies) return true;
+  if (a.lowered != b.lowered) return true;
   const auto changes_of = [pp](const ModuleLayout& layout) {
     std::vector<SlotChange> changes;
     std::copy_if(layout.changes.begin(), layout.changes.end(), std::back_inserter(changes),
@@ -83,8 +85,11 @@ class Mover {
         element_bytes_(StateBytes(before.spec.compute)),
         host_(CopiesToHost(before)) {}
 
-  void Add(const PartId& part) {
-    const StateTable from = StateTableOf(before_, part), to = StateTableOf(after_, part);
+  void Add(const PartId& part) { Add(part, StateTableOf(before_, part)); }
+
+  // `from`: of the state before, on the rulers of the part.
+  void Add(const PartId& part, const StateTable& from) {
+    const StateTable to = StateTableOf(after_, part);
     PHALANX_CHECK(from.rulers.size() == to.rulers.size(), "both layouts have the same rulers");
     for (size_t i = 0; i < from.rulers.size(); ++i) AddRuler(part, from, to, i);
   }
@@ -116,7 +121,8 @@ class Mover {
                     .bucket = to.rulers[ruler].bucket,
                     .family = to.rulers[ruler].family,
                     .elements = {at, end - at},
-                    .to = home};
+                    .to = home,
+                    .from_stage = before_.replicas(part.module).PositionOf(had.front())->pp};
           SetSource(had.front(), left, &move);
           next.push_back(Join(move, last));
         }
@@ -145,7 +151,8 @@ class Mover {
     for (const size_t i : last) {
       Move& before = moves_.moves[i];
       if (before.elements.end() != move.elements.first || before.from != move.from ||
-          before.to != move.to || before.source != move.source) {
+          before.to != move.to || before.source != move.source ||
+          before.from_stage != move.from_stage) {
         continue;
       }
       before.elements.count += move.elements.count;
@@ -179,6 +186,11 @@ Moves MovesBetween(const Plan& before, const Plan& after) {
   Mover mover(before, after, whereabouts);
   for (const ModulePlan& module : after.modules) {
     if (!job::TraitsOf(after.module_spec(module.index).architecture).known()) continue;
+    if (!SameRulers(before, after, module.index)) {
+      for (const auto& [part, table] : StateTablesOn(after, before, module.index))
+        mover.Add(part, table);
+      continue;
+    }
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
       if (!Changes(before, after, whereabouts, module.index, stage)) continue;
       for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {

@@ -27,6 +27,7 @@ struct Move {
   // kRank: where it is now; kHost: whose host memory has it, before.
   Rank from{-1};
   Rank to;
+  int32_t from_stage = 0;  // of the module, where it was
   friend bool operator==(const Move&, const Move&) = default;
 };
 
@@ -39,9 +40,9 @@ struct Moves {
   int64_t steps_lost = 0;
 };
 
-// `after`: of a layout of the same job with the same stages, such as LayoutAfter of `before`.
-// Devices that it has lost have nothing left. Stages whose ranks stay are not looked at. Nothing of
-// modules whose family has no known parameters.
+// `after`: of a layout of the same job, such as LayoutAfter of `before`. Moves are told on its
+// rulers and parts. Devices that it has lost have nothing left. Stages whose ranks stay are not
+// looked at. Nothing of modules whose family has no known parameters.
 Moves MovesBetween(const Plan& before, const Plan& after);
 
 }  // namespace phalanx::plan

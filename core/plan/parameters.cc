@@ -86,7 +86,7 @@ class PartBuilder {
     matrix.transposed = IsRowParallel(role);
     matrix.trains =
         edge < 0 ? !module_.frozen : !plan_.spec.edges[static_cast<size_t>(edge)].projector->frozen;
-    const int64_t healthy_width = plan_.parallel(place_.module).tp;
+    const int64_t healthy_width = module_.parallel.tp;
     const int64_t healthy = RoundUp(whole_rows * cols / healthy_width, kMatrixAlignment);
     collected_.push_back({std::move(matrix), healthy});
     return collected_.back().matrix;
@@ -105,7 +105,7 @@ class PartBuilder {
   // The whole tensor, on every tensor rank.
   void AddReplicated(MatrixRole role, int32_t logical, int32_t layer = -1, int32_t edge = -1) {
     const LogicalTensor& tensor = result_.logical[static_cast<size_t>(logical)];
-    const int64_t whole_rows = tensor.rows * plan_.parallel(place_.module).tp;
+    const int64_t whole_rows = tensor.rows * module_.parallel.tp;
     LocalMatrix& matrix = Matrix(role, tensor.rows, whole_rows, tensor.cols, layer, edge);
     AddPiece(matrix, {.logical = logical,
                       .rows = tensor.rows,

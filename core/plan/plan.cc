@@ -40,16 +40,18 @@ absl::Status BadLayout(absl::string_view what) {
 absl::Status PlaceLayers(const job::Module& module, const ModuleLayout& layout,
                          ModulePlan& module_plan) {
   const PartOrder& order = module_plan.order;
-  if (layout.layers.size() != static_cast<size_t>(order.count())) {
-    return BadLayout(absl::StrCat("module ", module.name, " has layers of ", layout.layers.size(),
+  const std::vector<int32_t>& layers =
+      layout.lowered.has_value() ? layout.lowered->layers : layout.layers;
+  if (layers.size() != static_cast<size_t>(order.count())) {
+    return BadLayout(absl::StrCat("module ", module.name, " has layers of ", layers.size(),
                                   " parts; its schedule has ", order.count()));
   }
-  module_plan.stage_layers.resize(layout.layers.size());
+  module_plan.stage_layers.resize(layers.size());
   const bool known = module.architecture.layers > 0;
   int64_t first = 0;
   for (int32_t flow = 0; flow < order.count(); ++flow) {
     const size_t part = order.IndexOf(order.StageAt(flow), order.ChunkAt(flow));
-    const int32_t count = layout.layers[part];
+    const int32_t count = layers[part];
     if (count < 0 || first + count > (known ? module.architecture.layers : INT32_MAX)) {
       return BadLayout(absl::StrCat("module ", module.name, " has ", count, " layers from layer ",
                                     first, " on; there are ", module.architecture.layers));
@@ -92,6 +94,40 @@ absl::Status PlaceSpeeds(const job::Module& module, const ModuleLayout& layout,
   return absl::OkStatus();
 }
 
+// What is in force of a module's degrees.
+job::Parallel ParallelOf(const job::Parallel& written, const std::optional<LoweredGrid>& lowered) {
+  job::Parallel parallel = written;
+  if (!lowered.has_value()) return parallel;
+  parallel.tp = lowered->tp;
+  parallel.dp = lowered->dp;
+  parallel.pp = lowered->pp;
+  parallel.ranks = static_cast<int32_t>(lowered->ranks.size());
+  parallel.layers.clear();
+  return parallel;
+}
+
+absl::Status CheckLowered(const job::Parallel& written, const ModuleLayout& layout) {
+  const LoweredGrid& lowered = *layout.lowered;
+  if (!layout.changes.empty()) {
+    return absl::InvalidArgumentError("it is lowered and has changes beside");
+  }
+  if (lowered.tp <= written.tp && lowered.dp <= written.dp && lowered.pp <= written.pp)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("its degrees are lowered to tp ", lowered.tp, ", dp ", lowered.dp, ", pp ",
+                   lowered.pp, " from tp ", written.tp, ", dp ", written.dp, ", pp ", written.pp));
+}
+
+absl::StatusOr<ReplicaTable> TableOf(const job::Parallel& written, const Grid& grid,
+                                     const ModuleLayout& layout) {
+  if (!layout.lowered.has_value()) return ReplicaTable::Create(grid, layout.changes, layout.order);
+  RETURN_IF_ERROR(CheckLowered(written, layout));
+  const LoweredGrid& lowered = *layout.lowered;
+  return ReplicaTable::CreateLowered(
+      grid, {.tp = lowered.tp, .cp = written.cp, .dp = lowered.dp, .pp = lowered.pp}, lowered.ranks,
+      layout.order);
+}
+
 absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, const ModuleLayout& layout,
                                       int32_t index) {
   const job::Module& module = spec.modules[static_cast<size_t>(index)];
@@ -111,7 +147,7 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, const ModuleLayo
   if (!std::is_sorted(layout.changes.begin(), layout.changes.end(), before)) {
     return BadLayout(absl::StrCat("module ", module.name, " has its changes out of order"));
   }
-  absl::StatusOr<ReplicaTable> replicas = ReplicaTable::Create(grid, layout.changes, layout.order);
+  absl::StatusOr<ReplicaTable> replicas = TableOf(parallel, grid, layout);
   if (!replicas.ok()) {
     return BadLayout(absl::StrCat("module ", module.name, ": ", replicas.status().message()));
   }
@@ -119,7 +155,9 @@ absl::StatusOr<ModulePlan> PlanModule(const job::JobSpec& spec, const ModuleLayo
                          .grid = std::move(grid),
                          .expert_grid = std::move(expert_grid),
                          .replicas = *std::move(replicas),
-                         .order = PartOrderOf(spec, index)};
+                         .order = PartOrderOf(spec, index),
+                         .parallel = ParallelOf(parallel, layout.lowered)};
+  module_plan.order.pp = module_plan.parallel.pp;
   RETURN_IF_ERROR(PlaceLayers(module, layout, module_plan));
   RETURN_IF_ERROR(PlaceSpeeds(module, layout, module_plan));
   return module_plan;

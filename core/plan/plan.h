@@ -64,7 +64,11 @@ struct ModulePlan {
   bool shares_ranks = false;   // another module has some of its ranks
   // It feeds the language module, at first or second hand, and has some of its ranks.
   bool has_phases = false;
+  // The document's, with the degrees and ranks that are in force where the layout lowers them
+  // (LoweredGrid), and then without layers.
+  job::Parallel parallel = {};
 
+  bool lowered() const { return !replicas.IsOfGrid(); }
   int64_t SpeedOf(int32_t dp) const { return speeds.empty() ? 1 : speeds[static_cast<size_t>(dp)]; }
   int32_t pp() const { return order.pp; }
   int32_t chunks() const { return order.chunks; }
@@ -121,7 +125,7 @@ struct ScheduleCandidate {
 };
 
 struct Plan {
-  job::JobSpec spec;  // with the layout's schedule
+  job::JobSpec spec;  // the document, with the layout's schedule
   Layout layout;
   int32_t world = 0;
   std::vector<ModulePlan> modules;
@@ -148,7 +152,10 @@ struct Plan {
   const job::Module& module_spec(int32_t module) const {
     return spec.modules[static_cast<size_t>(module)];
   }
-  const job::Parallel& parallel(int32_t module) const { return module_spec(module).parallel; }
+  // What is in force; the document's is in module_spec.
+  const job::Parallel& parallel(int32_t module) const {
+    return modules[static_cast<size_t>(module)].parallel;
+  }
 
   Epoch epoch() const { return layout.epoch; }
   const NodeName& NodeOf(Rank place) const {

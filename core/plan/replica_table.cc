@@ -1,6 +1,7 @@
 #include "core/plan/replica_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
@@ -56,6 +57,42 @@ ReplicaTable::ReplicaTable(const Grid& grid)
       cp_stride_(grid.AxisStride(Axis::kContext)),
       dp_stride_(grid.AxisStride(Axis::kData)),
       pp_stride_(grid.AxisStride(Axis::kPipeline)) {}
+
+absl::StatusOr<ReplicaTable> ReplicaTable::CreateLowered(const Grid& grid, const Degrees& degrees,
+                                                         RankList ranks,
+                                                         absl::Span<const int32_t> order) {
+  int64_t count = 1;
+  for (const int32_t degree : {degrees.tp, degrees.cp, degrees.dp, degrees.pp})
+    count = degree < 1 || count > grid.size() ? 0 : count * degree;
+  if (count == 0 || count != static_cast<int64_t>(ranks.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("it is lowered to tp ", degrees.tp, ", cp ",
+                                                   degrees.cp, ", dp ", degrees.dp, ", pp ",
+                                                   degrees.pp, " on ", ranks.size(), " ranks"));
+  }
+  ReplicaTable table(grid);
+  table.tp_ = degrees.tp;
+  table.cp_ = degrees.cp;
+  table.replicas_ = degrees.dp;
+  table.stages_ = degrees.pp;
+  table.tp_stride_ = 1;
+  table.cp_stride_ = degrees.tp;
+  table.dp_stride_ = degrees.tp * degrees.cp;
+  table.pp_stride_ = degrees.tp * degrees.cp * degrees.dp;
+  for (size_t at = 0; at < ranks.size(); ++at) {
+    if (!grid.Contains(ranks[at])) {
+      return absl::InvalidArgumentError(absl::StrCat("it is lowered onto rank ", ranks[at].value,
+                                                     ", which is none of its module"));
+    }
+    if (!table.position_of_.try_emplace(ranks[at], static_cast<int32_t>(at)).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it is lowered onto rank ", ranks[at].value, " twice"));
+    }
+  }
+  table.seats_ = std::move(ranks);
+  table.Summarise();
+  RETURN_IF_ERROR(table.EnterOrder(order));
+  return table;
+}
 
 absl::Status ReplicaTable::EnterChanges(absl::Span<const SlotChange> changes) {
   const auto twice = [](Rank rank) {
@@ -150,8 +187,7 @@ int32_t ReplicaTable::FirstPresent() const {
   return -1;
 }
 
-ReplicaTable::Position ReplicaTable::HealthyPositionOf(Rank rank) const {
-  const int32_t at = rank.value - base_;
+ReplicaTable::Position ReplicaTable::PositionAt(int32_t at) const {
   return {.tp = at / tp_stride_ % tp_,
           .cp = at / cp_stride_ % cp_,
           .dp = at / dp_stride_ % replicas_,
@@ -161,6 +197,11 @@ ReplicaTable::Position ReplicaTable::HealthyPositionOf(Rank rank) const {
 
 std::optional<ReplicaTable::Position> ReplicaTable::PositionOf(Rank rank) const {
   if (rank.value < base_ || rank.value - base_ >= size_) return std::nullopt;
+  if (!seats_.empty()) {
+    const auto seat = position_of_.find(rank);
+    if (seat == position_of_.end()) return std::nullopt;
+    return PositionAt(seat->second);
+  }
   Position position = HealthyPositionOf(rank);
   if (const auto changed = changed_ranks_.find(rank); changed != changed_ranks_.end()) {
     position = changed->second;
@@ -174,7 +215,10 @@ std::optional<ReplicaTable::Position> ReplicaTable::PositionOf(Rank rank) const 
 bool ReplicaTable::SharesRanksWith(const ReplicaTable& other) const {
   const int32_t first = std::max(base_, other.base_);
   const int32_t end = std::min(base_ + size_, other.base_ + other.size_);
-  if (changes_.empty() && other.changes_.empty()) return first < end;
+  const auto is_whole = [](const ReplicaTable& table) {
+    return table.changes_.empty() && table.seats_.empty();
+  };
+  if (is_whole(*this) && is_whole(other)) return first < end;
   for (Rank rank{first}; rank.value < end; ++rank.value) {
     if (PositionOf(rank).has_value() && other.PositionOf(rank).has_value()) return true;
   }

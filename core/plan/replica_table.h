@@ -9,7 +9,8 @@
 // that of the r-th of them (with context parallelism, of its cp ranks one after the other). It is
 // ascending but after losses (loss.h). Samples know nothing of it: they are dealt by dp.
 //
-// A table is as large as its changes and that order: all other ranks follow from the grid.
+// A table is as large as its changes and that order: all other ranks follow from the grid. One of
+// lowered degrees (the rung `restart`, loss.h) lists its ranks.
 //
 // Pure.
 #pragma once
@@ -38,6 +39,12 @@ struct SlotChange {
   friend bool operator==(const SlotChange&, const SlotChange&) = default;
 };
 
+// How many ranks there are along each axis.
+struct Degrees {
+  int32_t tp = 1, cp = 1, dp = 1, pp = 1;
+  friend bool operator==(const Degrees&, const Degrees&) = default;
+};
+
 // Immutable; safe to read from any thread.
 class ReplicaTable {
  public:
@@ -48,9 +55,18 @@ class ReplicaTable {
   static absl::StatusOr<ReplicaTable> Create(const Grid& grid, absl::Span<const SlotChange> changes,
                                              absl::Span<const int32_t> order = {});
 
+  // Of other degrees than the grid has, on some of its ranks: `ranks` by pp, dp, cp, tp, tp
+  // fastest. Errors: InvalidArgument for degrees below 1 or with other than so many ranks, for a
+  // rank outside the grid or twice, and for orders as above.
+  static absl::StatusOr<ReplicaTable> CreateLowered(const Grid& grid, const Degrees& degrees,
+                                                    RankList ranks,
+                                                    absl::Span<const int32_t> order = {});
+
   int32_t replicas() const { return replicas_; }  // slots along dp, absent replicas included
   int32_t stages() const { return stages_; }
   int32_t cp() const { return cp_; }
+  bool IsOfGrid() const { return seats_.empty(); }  // else its degrees are lowered
+  Degrees degrees() const { return {.tp = tp_, .cp = cp_, .dp = replicas_, .pp = stages_}; }
 
   // Tensor ranks of a slot, 0 if it has nobody.
   int32_t Width(int32_t dp, int32_t pp) const {
@@ -64,7 +80,8 @@ class ReplicaTable {
       return (*changed)[static_cast<size_t>(cp) * (changed->size() / static_cast<size_t>(cp_)) +
                         static_cast<size_t>(tp)];
     }
-    return Rank{base_ + tp * tp_stride_ + cp * cp_stride_ + dp * dp_stride_ + pp * pp_stride_};
+    const int32_t at = tp * tp_stride_ + cp * cp_stride_ + dp * dp_stride_ + pp * pp_stride_;
+    return seats_.empty() ? Rank{base_ + at} : seats_[static_cast<size_t>(at)];
   }
   // All of them, in unit order.
   RankList Ranks(int32_t dp, int32_t pp, int32_t cp = 0) const;
@@ -105,7 +122,8 @@ class ReplicaTable {
     return found == changes_.end() ? nullptr : &found->second;
   }
   // Where the grid has a rank of its own, whatever has changed.
-  Position HealthyPositionOf(Rank rank) const;
+  Position HealthyPositionOf(Rank rank) const { return PositionAt(rank.value - base_); }
+  Position PositionAt(int32_t at) const;
   absl::Status EnterChanges(absl::Span<const SlotChange> changes);
   void Summarise();
   // `order`: as in a layout.
@@ -114,6 +132,8 @@ class ReplicaTable {
   int32_t replicas_, stages_, cp_, tp_;  // lengths of dp, pp, cp, tp
   int32_t base_, size_;                  // ranks of the grid: [base_, base_ + size_)
   int32_t tp_stride_, cp_stride_, dp_stride_, pp_stride_;
+  RankList seats_;                       // of lowered degrees: by position; else empty
+  std::map<Rank, int32_t> position_of_;  // of seats_
   std::map<std::pair<int32_t, int32_t>, RankList> changes_;  // by (dp, pp)
   std::map<Rank, Position> changed_ranks_;                   // all ranks in changes_
   std::set<int32_t> absent_;                                 // replicas

@@ -54,7 +54,9 @@ class Builder {
  public:
   Builder(const Plan& plan, const Place& place) : plan_(plan), place_(place) {}
 
-  void Add(const LocalMatrix& matrix) {
+  // `index`: of the matrix.
+  void Add(const LocalMatrix& matrix, int32_t index) {
+    matrix_ = index;
     const job::Architecture& architecture = plan_.module_spec(place_.module).architecture;
     if (matrix.role == MatrixRole::kHead && architecture.tied_head) return;
     const UnitFamily family = FamilyOf(matrix);
@@ -79,8 +81,11 @@ class Builder {
   void AddSlabs(const UnitFamily& family, int64_t held, int64_t elements) {
     const UnitRange led = LedUnits(plan_, place_, family);
     const int64_t before = led.first - HeldUnits(plan_, place_, family).first;
-    result_.slabs.push_back(
-        {.family = family, .units = led, .offset = held + before * elements, .elements = elements});
+    result_.slabs.push_back({.family = family,
+                             .units = led,
+                             .offset = held + before * elements,
+                             .elements = elements,
+                             .matrix = matrix_});
     auto ruler = std::find_if(result_.rulers.begin(), result_.rulers.end(),
                               [&](const FamilyRuler& each) { return each.family == family; });
     if (ruler == result_.rulers.end()) {
@@ -93,6 +98,7 @@ class Builder {
 
   const Plan& plan_;
   const Place& place_;
+  int32_t matrix_ = 0;
   BucketRulers result_;
 };
 
@@ -183,7 +189,8 @@ std::vector<BucketRulers> RulersOf(const Plan& plan, const Place& place,
     if (bucket.offset >= parameters.trained_extent) break;
     Builder builder(plan, place);
     for (int32_t i = 0; i < bucket.matrices; ++i) {
-      builder.Add(parameters.matrices[static_cast<size_t>(bucket.first_matrix + i)]);
+      const int32_t index = bucket.first_matrix + i;
+      builder.Add(parameters.matrices[static_cast<size_t>(index)], index);
     }
     buckets.push_back(std::move(builder).Build());
   }

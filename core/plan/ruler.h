@@ -57,6 +57,7 @@ struct LedSlabs {
   UnitRange units;
   int64_t offset = 0;    // in the flat buffers, of the first one
   int64_t elements = 0;  // of each
+  int32_t matrix = 0;    // index into StageParameters::matrices
 };
 
 // One bucket that trains, as one rank has it.

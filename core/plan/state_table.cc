@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "core/plan/ruler_map.h"
 #include "core/plan/shares.h"
 
 namespace phalanx::plan {
@@ -73,6 +74,34 @@ StateTable UnevenTable(const Plan& plan, const PartId& part) {
 }
 
 }  // namespace
+
+std::map<PartId, StateTable> StateTablesOn(const Plan& rulers, const Plan& plan, int32_t module) {
+  const RulerMap map(plan, rulers, module);
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  std::vector<RankList> homes;
+  std::map<PartId, RunsOfRulers> runs;
+  for (int32_t stage = 0; stage < layout.pp(); ++stage) {
+    for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+      if (!layout.TrainsOf(stage, chunk).weights) continue;
+      const PartId part{module, stage, chunk};
+      const StateTable table = StateTableOf(plan, part);
+      const auto first = static_cast<int32_t>(homes.size());
+      homes.insert(homes.end(), table.homes.begin(), table.homes.end());
+      for (const HomedRuler& ruler : table.rulers) {
+        for (const HomedRun& run : ruler.runs) {
+          for (const RulerMap::Piece& piece :
+               map.Of({part, ruler.bucket, ruler.family}, run.elements)) {
+            runs[piece.ruler.part][{piece.ruler.bucket, piece.ruler.family}].push_back(
+                {piece.elements, first + run.homes});
+          }
+        }
+      }
+    }
+  }
+  std::map<PartId, StateTable> tables;
+  for (auto& [part, of_part] : runs) tables[part] = TableOf(homes, std::move(of_part));
+  return tables;
+}
 
 StateTable StateTableOf(const Plan& plan, const PartId& part) {
   return plan.replicas(part.module).EqualWidths(part.stage) ? EvenTable(plan, part)

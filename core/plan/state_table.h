@@ -1,12 +1,14 @@
 // core/plan/state_table.h: at which ranks the optimizer state of each element lives.
 //
 // Elements are counted along rulers (ruler.h), which are the same under every layout of a job with
-// the same stages: so the tables of two layouts can be compared (moves.h).
+// the same stages: so the tables of two layouts can be compared (moves.h). Where stages differ, one
+// is told on the rulers of the other (ruler_map.h).
 //
 // Pure.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "core/plan/plan.h"
@@ -34,5 +36,8 @@ struct StateTable {
 
 // `part`: of a module whose family is known.
 StateTable StateTableOf(const Plan& plan, const PartId& part);
+// Of a module whose family is known: its state under `plan`, on the rulers of another plan of the
+// job; by part of that one.
+std::map<PartId, StateTable> StateTablesOn(const Plan& rulers, const Plan& plan, int32_t module);
 
 }  // namespace phalanx::plan

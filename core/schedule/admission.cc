@@ -241,7 +241,7 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
 
 absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Change& change,
                                       const plan::MemoryLimits& limits) {
-  ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanAfter(running, change));
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanAfter(running, change, limits));
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits);
   RETURN_IF_ERROR(plan::CheckMemory(plan, needs, limits));
   const std::vector<Dropped> dropped = HomesWithoutRoom(plan, needs, limits.nodes);

@@ -129,10 +129,18 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits)
     loss.steps = StepsWithoutHomes(plan);
     return loss;
   };
-  const absl::StatusOr<plan::Plan> left = plan::PlanWithout(plan, {rank});
+  plan::Change change{.lost = {rank}, .spares = false, .restart = false};
+  absl::StatusOr<plan::Plan> left = plan::PlanAfter(plan, change);
+  const bool restarts = !left.ok();
+  if (restarts) {
+    change.restart = true;
+    left = plan::PlanAfter(plan, change, limits);
+  }
   if (!left.ok()) return costs(std::string(left.status().message()));
   const std::vector<plan::MemoryEstimate> needs = NeedsOfMoving(*left);
-  if (const auto shortage = plan::MemoryShortage(needs, limits.devices)) {
+  // Nothing is lowered for a restart's sake: it takes what degrees fit.
+  if (const auto shortage = plan::MemoryShortage(needs, limits.devices);
+      shortage.has_value() && !restarts) {
     loss.of_memory = true;
     return costs(*shortage);
   }

@@ -58,6 +58,13 @@ void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
     out->set_admitted_home(NameIn(job::StateHomeNames(), module.admitted_homes->home));
     out->set_admitted_copies(module.admitted_homes->copies);
   }
+  if (!module.lowered.has_value()) return;
+  v1::ModuleLayout::Lowered& lowered = *out->mutable_lowered();
+  lowered.set_tp(module.lowered->tp);
+  lowered.set_dp(module.lowered->dp);
+  lowered.set_pp(module.lowered->pp);
+  lowered.mutable_layers()->Assign(module.lowered->layers.begin(), module.lowered->layers.end());
+  for (Rank rank : module.lowered->ranks) lowered.add_ranks(rank.value);
 }
 
 absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
@@ -82,6 +89,14 @@ absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
   for (const v1::ModuleLayout::SlotChange& change : from.changes()) {
     module.changes.push_back(
         {.dp = change.dp(), .pp = change.pp(), .ranks = RanksOf(change.ranks())});
+  }
+  if (from.has_lowered()) {
+    const v1::ModuleLayout::Lowered& lowered = from.lowered();
+    module.lowered = plan::LoweredGrid{.tp = lowered.tp(),
+                                       .dp = lowered.dp(),
+                                       .pp = lowered.pp(),
+                                       .layers = {lowered.layers().begin(), lowered.layers().end()},
+                                       .ranks = RanksOf(lowered.ranks())};
   }
   return module;
 }

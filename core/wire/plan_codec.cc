@@ -54,9 +54,11 @@ void AddEmbeddingGroups(const ModulePlan& layout, v1::Plan::Module* out) {
   const std::vector<Axis> axes = {Axis::kPipeline};
   const auto lines = layout.grid.Groups(axes);
   if (!lines.ok()) return;
-  // Places on a line; under a V-shaped placement the same one.
-  const auto first = static_cast<size_t>(layout.StageAt(0));
-  const auto last = static_cast<size_t>(layout.LastStage());
+  // Places on a line of the healthy grid; under a V-shaped placement the same one.
+  plan::PartOrder order = layout.order;
+  order.pp = layout.grid.AxisLength(Axis::kPipeline);
+  const auto first = static_cast<size_t>(order.StageAt(0));
+  const auto last = static_cast<size_t>(order.StageAt(order.count() - 1));
   std::vector<RankList> embedding, position;
   for (const RankList& line : *lines) {
     embedding.push_back(first == last ? RankList{line[first]} : RankList{line[first], line[last]});
@@ -94,6 +96,14 @@ void FillModule(const plan::Plan& plan, const ModulePlan& layout, v1::Plan::Modu
   out->set_ep(parallel.ep);
   out->set_expt_dp(parallel.expt_dp);
   out->set_language(layout.index == plan.spec.language);
+  if (const auto& lowered = plan.layout.modules[static_cast<size_t>(layout.index)].lowered) {
+    v1::Plan::Restart& restart = *out->mutable_restart();
+    restart.set_tp(lowered->tp);
+    restart.set_dp(lowered->dp);
+    restart.set_pp(lowered->pp);
+    for (Rank rank : lowered->ranks) restart.add_ranks(rank.value);
+    std::sort(restart.mutable_ranks()->begin(), restart.mutable_ranks()->end());
+  }
   for (int32_t stage = 0; stage < layout.pp(); ++stage) {
     FillStage(plan, layout, stage, out->add_stages());
   }
@@ -312,6 +322,7 @@ void FillLoss(const plan::Plan& plan, const schedule::Preview::Loss& loss, v1::P
     to->set_source(SourceOf(move.source));
     if (move.source != plan::Move::Source::kCheckpoint) to->set_from(move.from.value);
     to->set_to(move.to.value);
+    to->set_from_pp(move.from_stage);
   }
 }
 

@@ -38,18 +38,27 @@ Json ToJson(const v1::Plan::Module& module) {
   for (const v1::Plan::Groups& named : module.groups()) {
     groups[named.name()] = ToJson(named.groups());
   }
-  return {{"name", module.name()},
-          {"offset", module.offset()},
-          {"ranks", std::move(ranks)},
-          {"axes",
-           {{"tp", module.tp()}, {"cp", module.cp()}, {"dp", module.dp()}, {"pp", module.pp()}}},
-          {"expert_axes",
-           {{"expt_tp", module.expt_tp()},
-            {"ep", module.ep()},
-            {"expt_dp", module.expt_dp()},
-            {"pp", module.pp()}}},
-          {"stage_layers", std::move(stage_layers)},
-          {"groups", std::move(groups)}};
+  Json json = {
+      {"name", module.name()},
+      {"offset", module.offset()},
+      {"ranks", std::move(ranks)},
+      {"axes",
+       {{"tp", module.tp()}, {"cp", module.cp()}, {"dp", module.dp()}, {"pp", module.pp()}}},
+      {"expert_axes",
+       {{"expt_tp", module.expt_tp()},
+        {"ep", module.ep()},
+        {"expt_dp", module.expt_dp()},
+        {"pp", module.pp()}}},
+      {"stage_layers", std::move(stage_layers)},
+      {"groups", std::move(groups)}};
+  if (module.has_restart()) {
+    const v1::Plan::Restart& restart = module.restart();
+    json["restart"] = {{"tp", restart.tp()},
+                       {"dp", restart.dp()},
+                       {"pp", restart.pp()},
+                       {"ranks", ToJson(restart.ranks())}};
+  }
+  return json;
 }
 
 Json ToJson(const v1::Plan::Link& link) {
@@ -217,7 +226,7 @@ Json MoveJson(const v1::Plan& plan, const v1::Plan::Move& move) {
                {"first", move.elements().first()},
                {"count", move.elements().count()},
                {"from", std::move(from)},
-               {"from_pp", move.pp()},
+               {"from_pp", move.from_pp()},
                {"to", move.to()},
                {"to_pp", move.pp()}};
   if (move.has_projector()) json["projector"] = NameOf(plan, move.projector());

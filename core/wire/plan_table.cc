@@ -260,6 +260,28 @@ void AddReplicas(const Plan& plan, const ModulePlan& layout, const std::set<int3
        *least == *most ? absl::StrCat(*most) : absl::StrCat(*least, " to ", *most)});
 }
 
+// "language tp 2 -> 1, pp 2 -> 1 on ranks 1-2".
+std::string RestartText(const Plan& plan, const ModulePlan& layout) {
+  const job::Parallel& written = plan.module_spec(layout.index).parallel;
+  std::vector<std::string> degrees;
+  const auto add = [&degrees](const char* name, int32_t from, int32_t to) {
+    if (from != to) degrees.push_back(absl::StrCat(name, " ", from, " -> ", to));
+  };
+  add("tp", written.tp, layout.parallel.tp);
+  add("dp", written.dp, layout.parallel.dp);
+  add("pp", written.pp, layout.parallel.pp);
+  plan::RankList ranks = plan.layout.modules[static_cast<size_t>(layout.index)].lowered->ranks;
+  std::sort(ranks.begin(), ranks.end());
+  const size_t count = ranks.size();
+  if (count > kLostShown) ranks.resize(kLostShown);
+  return absl::StrCat(
+      Cut(plan.module_spec(layout.index).name), " ", absl::StrJoin(degrees, ", "), " on ",
+      count == 1 ? "rank " : "ranks ",
+      absl::StrJoin(ranks, ", ",
+                    [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); }),
+      count > ranks.size() ? ", ..." : "");
+}
+
 // What is lost, and what is left of the replicas of each module that lost any of it.
 std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::Loss>& loss) {
   const auto number = [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); };
@@ -267,8 +289,12 @@ std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::L
   if (shown.size() > kLostShown) shown.resize(kLostShown);
   std::string text = absl::StrCat("Lost: ", shown.size() == 1 ? "rank " : "ranks ",
                                   absl::StrJoin(shown, ", ", number),
-                                  shown < plan.layout.lost ? ", ..." : "", "\n\n");
+                                  shown < plan.layout.lost ? ", ..." : "", "\n");
+  for (const ModulePlan& layout : plan.modules) {
+    if (layout.lowered()) absl::StrAppend(&text, "Restart: ", RestartText(plan, layout), "\n");
+  }
   TextTable table({"REPLICAS", "WIDTHS", "SAMPLES"});
+  bool any = false;
   for (const ModulePlan& layout : plan.modules) {
     std::set<int32_t> hit;
     for (const plan::SlotChange& change :
@@ -276,8 +302,9 @@ std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::L
       hit.insert(change.dp);
     if (hit.empty()) continue;
     AddReplicas(plan, layout, hit, &table);
+    any = true;
   }
-  absl::StrAppend(&text, table.Print());
+  if (any) absl::StrAppend(&text, "\n", table.Print());
   if (loss.has_value()) {
     absl::StrAppend(
         &text, absl::StrFormat("\nStep: %.3f times the healthy one\n", loss->step_ratio),

@@ -10,6 +10,7 @@
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "core/job/failure.h"
+#include "core/plan/ruler_map.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
 #include "worker/device/cuda_device.h"
@@ -110,8 +111,9 @@ absl::Status EpochRun::ChangeLayout() {
     // What it applies now is to be in place before it is looked at.
     if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kApplyTimeout));
     RETURN_IF_ERROR(training.Leave(*kept_.plan));
-    own.whole = kept_.plan.get();
+    if (plan::SameRulers(*kept_.plan, plan_)) own.whole = kept_.plan.get();
   }
+  training.NameAs(plan_);
   own.holdings = training.HoldingsNow();
   train::BulkGroup group;
   for (Rank rank{0}; rank.value < plan_.world; ++rank.value) {

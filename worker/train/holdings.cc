@@ -77,6 +77,12 @@ std::vector<RulerRun> RulerRunsOf(const plan::BucketRulers& rulers, const StateB
                       .state_offset = run.state_offset + first - run.gradient_offset});
     }
   }
+  SortAndJoin(&runs);
+  return runs;
+}
+
+void SortAndJoin(std::vector<RulerRun>* all) {
+  std::vector<RulerRun>& runs = *all;
   std::sort(runs.begin(), runs.end(), [](const RulerRun& a, const RulerRun& b) {
     return std::tie(a.family, a.elements.first) < std::tie(b.family, b.elements.first);
   });
@@ -92,7 +98,6 @@ std::vector<RulerRun> RulerRunsOf(const plan::BucketRulers& rulers, const StateB
     }
   }
   runs.resize(kept);
-  return runs;
 }
 
 void FillHoldings(const plan::Plan& plan, int64_t step, std::map<Rank, Holdings>* holdings) {

@@ -2,7 +2,8 @@
 //
 // Optimizer state is counted along rulers (core/plan/ruler.h), which are the same under every
 // layout with the same stages; so is it known what a rank holds when it has left one layout and not
-// come to the next, or has parts of two. Weights that do not train are on no ruler: they are those
+// come to the next, or has parts of two. Before it comes to one with other stages all is named as
+// that one has it (loose_state.h). Weights that do not train are on no ruler: they are those
 // that a tensor rank of a certain width has.
 //
 // Plain values.
@@ -56,6 +57,8 @@ struct Holdings {
 // Of the ranks that are named there what the plan's layout gives them: all of it, of `step`.
 void FillHoldings(const plan::Plan& plan, int64_t step, std::map<Rank, Holdings>* holdings);
 
+// By family and first element; joins neighbours that stand one behind the other in the block, too.
+void SortAndJoin(std::vector<RulerRun>* runs);
 // Sorts ranges and joins those that touch or overlap.
 void SortAndJoin(std::vector<plan::UnitRange>* ranges);
 

@@ -6,8 +6,14 @@
 
 #include "core/plan/check.h"
 #include "core/plan/ruler.h"
+#include "core/plan/ruler_map.h"
 
 namespace phalanx::train {
+namespace {
+
+constexpr int64_t kShared = -1;  // elements of no block
+
+}  // namespace
 
 const RulerRun* RunAt(const std::vector<RulerRun>& runs, const plan::UnitFamily& family,
                       int64_t element) {
@@ -22,6 +28,8 @@ const RulerRun* RunAt(const std::vector<RulerRun>& runs, const plan::UnitFamily&
 
 void LooseState::Add(const plan::Plan& plan, PartState& part) {
   const plan::PartId id{part.place().module, part.place().pp, part.chunk()};
+  if (!named_as_.has_value()) named_as_ = plan;
+  PHALANX_CHECK(plan::SameRulers(*named_as_, plan, id.module), "state of one cut into stages");
   const std::vector<plan::BucketRulers> rulers =
       plan::RulersOf(plan, part.place(), part.parameters());
   for (StateBlock& block : part.blocks()) {
@@ -38,6 +46,52 @@ void LooseState::Add(const plan::Plan& plan, PartState& part) {
                         .gradients = part.gradients()});
   part.weights() = at::Tensor();
   part.gradients() = at::Tensor();
+}
+
+void LooseState::NameAs(const plan::Plan& to) {
+  if (!named_as_.has_value()) return;
+  for (const plan::ModulePlan& module : to.modules) {
+    const bool known = job::TraitsOf(to.module_spec(module.index).architecture).known();
+    if (known && !plan::SameRulers(*named_as_, to, module.index)) RenameModule(to, module.index);
+  }
+  named_as_ = to;
+}
+
+void LooseState::RenameModule(const plan::Plan& to, int32_t module) {
+  for (const plan::PartId& part : Parts()) {
+    if (part.module == module) Detach(part);
+  }
+  std::erase_if(flats_, [module](const auto& flat) { return flat.first.module == module; });
+  const plan::RulerMap map(*named_as_, to, module);
+  std::map<BucketId, std::vector<LooseBlock>> renamed;
+  for (const auto& [id, blocks] : blocks_) {
+    if (id.first.module != module) continue;
+    for (const LooseBlock& loose : blocks) {
+      std::map<BucketId, std::vector<RulerRun>> runs;
+      for (const RulerRun& run : loose.runs) {
+        for (const plan::RulerMap::Piece& piece :
+             map.Of({id.first, id.second, run.family}, run.elements)) {
+          runs[{piece.ruler.part, piece.ruler.bucket}].push_back(
+              {.family = piece.ruler.family,
+               .elements = piece.elements,
+               .state_offset = run.state_offset + piece.from - run.elements.first});
+        }
+      }
+      for (auto& [bucket, of_bucket] : runs) {
+        SortAndJoin(&of_bucket);
+        // All of them have the tensors of the old one, which go with the last.
+        LooseBlock& block = renamed[bucket].emplace_back();
+        block = {.runs = std::move(of_bucket), .block = loose.block};
+        block.block.bucket = bucket.second;
+        block.block.runs.clear();  // they are of flat buffers that are no more
+        // Whose tensors others have too is no block of any layout.
+        if (runs.size() > 1) block.block.elements = kShared;
+      }
+    }
+  }
+  std::erase_if(blocks_,
+                [module](const auto& entry) { return entry.first.first.module == module; });
+  blocks_.merge(renamed);
 }
 
 bool LooseState::empty() const {

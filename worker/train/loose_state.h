@@ -3,7 +3,8 @@
 //
 // A part that leaves its layout (part_state.h) hands over its blocks and flat buffers as they are:
 // nothing is copied. From then on elements of optimizer state are known by their places on rulers
-// (holdings.h). Blocks may overlap: then they have the same bits.
+// (holdings.h): those of that layout, until they are named as another one has them. Blocks may
+// overlap: then they have the same bits.
 //
 // Not thread-safe. With nothing enqueued.
 #pragma once
@@ -13,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,8 +47,13 @@ class LooseState {
  public:
   using BucketId = std::pair<plan::PartId, int32_t>;
 
-  // `part`: of `plan`. It is of no more use.
+  // `part`: of `plan`, whose modules are cut into stages as those of whatever was added before. It
+  // is of no more use.
   void Add(const plan::Plan& plan, PartState& part);
+  // Names everything as `to` has it, a plan of the job whose stages may be others. Nothing is
+  // copied but masters that are weights. Weights that do not train, of modules that are cut
+  // otherwise, are let go of: they have no name there.
+  void NameAs(const plan::Plan& to);
   bool empty() const;
   // But for the step.
   Holdings HoldingsNow() const;
@@ -72,7 +79,9 @@ class LooseState {
   // copy, else all are views.
   Arrays ArraysAt(const plan::PartId& part, const StateBlock& block, int64_t offset,
                   int64_t count) const;
+  void RenameModule(const plan::Plan& to, int32_t module);
 
+  std::optional<plan::Plan> named_as_;  // nullopt: there is nothing
   std::map<BucketId, std::vector<LooseBlock>> blocks_;
   std::map<plan::PartId, std::vector<LooseFlat>> flats_;
 };

@@ -3,8 +3,8 @@
 //
 // Of each bucket a rank keeps one block of what it is the primary home of, and one of each primary
 // whose shares it mirrors (core/plan/reduction.h). Both get the same gradients, to the bit, and run
-// the same update, so they stay equal. No element changes its bucket under another layout, so state
-// moves a bucket at a time.
+// the same update, so they stay equal. No element changes its bucket under another layout with the
+// same stages, so state moves a bucket at a time.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -7,7 +7,7 @@
 // It lies in one layout, or in none. To come from one to another (relayout.h) it goes on from the
 // last decided step in the old one (GoOn), leaves it (Leave) and enters the new one (Enter). If
 // that fails it lies in none, says what it holds (HoldingsNow), and can enter any layout of the job
-// that has the same stages.
+// (NameAs).
 //
 // Whatever the moment at which an epoch ends, the state is one of two: it has applied the last
 // decided step, or it still holds that step's reduced gradients, since they are cleared only behind
@@ -150,6 +150,9 @@ class TrainingState {
   // where it lies in none. Errors: FailedPrecondition if a home has not applied the last decided
   // step, or the state lies in another layout.
   absl::Status Leave(const plan::Plan& before);
+  // While it lies in none: what it holds is named as `after` has it from now on, whose stages may
+  // be others (LooseState::NameAs). Before HoldingsNow and Enter.
+  void NameAs(const plan::Plan& after) { loose_.NameAs(after); }
   // What it holds while it lies in no layout, and of which step.
   Holdings HoldingsNow() const;
   // While it lies in none: has from now on what `other` holds in plan's, of any rank and the same

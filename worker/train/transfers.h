@@ -54,7 +54,7 @@ struct Transfers {
 // What brings everything that `after` has to its homes, mirrors too, from ranks that hold it, and
 // as little as can be; as does the core's MovesBetween, but from any state: ranks may be between
 // layouts. `holdings`: of ranks that live, all of one step; a rank that is missing holds nothing.
-// `after`: of the job, with the stages of whatever layouts the state was in.
+// `after`: of the job, with the stages by which the holdings are named.
 // Errors: FailedPrecondition where nobody holds what a rank needs, with the part's name;
 // InvalidArgument if steps differ.
 absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,

@@ -76,8 +76,10 @@ int Try(const Flags& flags) {
     const absl::Time begin = absl::Now();
     const Verdict verdict = trials.Try(row);
     const bool right = verdict.wrong.empty();
-    std::printf("row %zu of %zu: %s: %s (%.1f s)\n", i + 1, rows.size(), row.name().c_str(),
+    const std::string back = BackText(row, verdict);
+    std::printf("row %zu of %zu: %s: %s%s (%.1f s)\n", i + 1, rows.size(), row.name().c_str(),
                 right ? "as expected" : "NOT as expected",
+                back.empty() ? "" : absl::StrCat(", back after ", back).c_str(),
                 absl::ToDoubleSeconds(absl::Now() - begin));
     if (!right) {
       ++wrong;
@@ -87,7 +89,7 @@ int Try(const Flags& flags) {
     std::fflush(stdout);
     Outcome told = right ? row.expected : verdict.found;
     if (!right && verdict.found.what.empty()) told.what = "not known";
-    lines.push_back({row, told, BackText(row, verdict)});
+    lines.push_back({row, told, back});
   }
   if (!flags.write.empty()) support::WriteFile(flags.write, PageOf(lines));
   std::printf("%zu rows, %zu not as expected\n", rows.size(), wrong);

@@ -136,6 +136,13 @@ void AddHomes(std::vector<Row>& rows) {
        .act = Kills({1}),
        .expected = {
            "wait: back to the copies in host memory; rank 1 came back", "RankKilled", {1}, 2}});
+  add({.fault = "the last replica of a stage, which stays out",
+       .job = LaidOut("ranks: 2, pp: 2", "{state_home: host, rejoin: manual}"),
+       .act = Kills({1}),
+       .expected = {"restart: language pp 2 -> 1; back to the copies in host memory",
+                    "RankKilled",
+                    {1},
+                    2}});
   add({.fault = "all ranks at once, of stages that are there once",
        .job = LaidOut("ranks: 2, pp: 2", "{}"),
        .act = Kills({0, 1}),

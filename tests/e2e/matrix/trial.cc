@@ -47,11 +47,14 @@ std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& 
   for (const v1::Incident::LayoutChange& change : incident.changes()) {
     // A replica that takes part no more, or again, is in its number.
     if (change.replica() >= 0 && (change.from() == 0 || change.to() == 0)) continue;
-    const std::string rung = change.replica() < 0 ? "drop-replica" : "shrink";
+    const std::string rung = change.replica() == -2 ? "restart"
+                             : change.replica() < 0 ? "drop-replica"
+                                                    : "shrink";
     if (std::find(rungs.begin(), rungs.end(), rung) == rungs.end()) rungs.push_back(rung);
   }
   if (happened("Waiting")) rungs.push_back("wait");
-  if (happened("StateLost") && !happened("WentBack")) rungs.push_back("restart");
+  const bool restarts = std::find(rungs.begin(), rungs.end(), "restart") != rungs.end();
+  if (happened("StateLost") && !happened("WentBack") && !restarts) rungs.push_back("restart");
   if (!changes.empty()) parts.push_back(changes);
   if (happened("WentBack")) parts.push_back("back to the copies in host memory");
   if (happened("StateLost") && !happened("WentBack")) parts.push_back("back to the checkpoint");

@@ -237,6 +237,10 @@ bool EpochsInProcess::Lose(const plan::RankList& ranks, std::optional<int64_t> s
   // What the lost ones alone knew nobody knows any more.
   start_ = {};
   TakeStandings();
+  return Retire(ranks, stop_at);
+}
+
+bool EpochsInProcess::Retire(const plan::RankList& ranks, std::optional<int64_t> stop_at) {
   absl::StatusOr<plan::NextLayout> next =
       plan::LayoutAfter(plan_, {.lost = ranks, .spares = false});
   EXPECT_TRUE(next.ok()) << next.status();
@@ -271,6 +275,7 @@ bool EpochsInProcess::Enter(plan::Plan after, std::optional<int64_t> stop_at) {
       state = train::TrainingState::CreateNowhere(Rank{number},
                                                   {.compute = train::ComputeType(spec_.compute)});
     }
+    state->NameAs(plan_);
     train::Holdings held = state->HoldingsNow();
     if (held.state.empty() && held.frozen.empty()) state->Adopt(start_);
     live.push_back(Rank{number});

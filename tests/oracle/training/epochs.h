@@ -46,6 +46,8 @@ class EpochsInProcess {
   // Ranks die, with all that they had: the others come to lie in the layout that is left, unless
   // operation `stop_at` of that ends it. Returns whether it did not.
   bool Lose(const plan::RankList& ranks, std::optional<int64_t> stop_at = std::nullopt);
+  // The same, but the ranks give away what they have before they go: as if their nodes had copies.
+  bool Retire(const plan::RankList& ranks, std::optional<int64_t> stop_at = std::nullopt);
   // What was ended goes on: into the same layout.
   bool MoveOn(std::optional<int64_t> stop_at = std::nullopt) { return Enter(plan_, stop_at); }
   // All ranks are there again, those that were lost as new processes: the healthy layout.

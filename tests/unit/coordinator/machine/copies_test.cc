@@ -93,6 +93,26 @@ TEST_F(CopiesTest, RankWithoutAProcess_IsTakenOverOnItsNode) {
   EXPECT_EQ(Begun().start, Behind(5));
 }
 
+// As where a module has restarted on nodes that have not all of the copies.
+TEST_F(CopiesTest, StateThatIsNotWhereTrainingGoesOn_IsWaitedFor) {
+  const JobId job = Train("copies to hosts");
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(6));
+  h_.Report(node_, job, 0, kNoHome, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  Find(job, 0, {Copied(0, 1, {4, 5})});
+  h_.Report(node_, job, 0, kNoHome, 3);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_THAT(Events(job, "Waiting"), SizeIs(1));
+  // Its node is there.
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_TRUE(Assigned().from_copies);
+  EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
+  for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})}, 4);
+  EXPECT_EQ(Begun().start, Behind(5));
+}
+
 TEST_F(CopiesTest, DaemonThatIsGone_HasTakenItsCopiesWithIt) {
   const JobId job = Train("needs every rank, copies to hosts");
   Step(job, 6, 1);

@@ -83,15 +83,14 @@ TEST(NotYetTest, WrittenDefaults_AreNotRefused) {
   EXPECT_THAT(Wrong(text), IsEmpty());
 }
 
-TEST(NotYetTest, WhatIsNotInForce_IsAcceptedWithOneWarningEach) {
+TEST(NotYetTest, Restart_IsInForce) {
   const auto job =
       wire::ReadJobFile(With("steps: 300",
                              "steps: 300\n  time_limit: 1h\n  checkpoint: {every: "
                              "50}\n  recovery: {widths: own, ladder: [restart]}\n  trace: true"),
                         Purpose::kSubmit);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_THAT(job->warnings, ElementsAre("spec.recovery.ladder: restart is not on fewer devices "
-                                         "yet: it goes back to a checkpoint"));
+  EXPECT_THAT(job->warnings, IsEmpty());
 }
 
 TEST(NotYetTest, RungsInForce_HaveNoWarnings) {

@@ -201,7 +201,7 @@ TEST(LossTest, Ladder_ChoosesTheFirstRungThatCanBeTaken) {
   EXPECT_EQ(all.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(all.message()),
               HasSubstr("allows no rung for module language, replica 0, a stage of which has no"));
-  job.spec().recovery.ladder = {job::Rung::kRestart, job::Rung::kWait};
+  job.spec().recovery.ladder = {job::Rung::kWait};
   EXPECT_THAT(std::string(WithoutRanks(MustPlan(job, 4), Ranks({1})).status().message()),
               HasSubstr("recovery.ladder allows no rung for module language, replica 0"));
 }
@@ -307,6 +307,7 @@ RandomLosses DrawLosses(uint64_t seed, job::Widths widths) {
   job.Module("language", Llama({.layers = 6}), {.tp = tp, .dp = dp, .pp = pp, .offset = 0});
   job.Edge("vision", "language");
   job.spec().recovery.widths = widths;
+  job.spec().recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
   RandomLosses losses{.spec = job};
   for (int32_t rank = 0; rank < world; ++rank) {
     if (below(5) == 0) (below(2) == 0 ? losses.first : losses.second).push_back(Rank{rank});

@@ -158,9 +158,11 @@ TEST(SpareTest, WhatTwoReplicasHaveLeft_MakesOne) {
   EXPECT_TRUE(next.plan.replicas(0).Present(0));
   EXPECT_FALSE(next.plan.replicas(0).Present(1));
   EXPECT_EQ(next.plan.DeviceOf(at(0, 0)), healthy.DeviceOf(at(1, 0)));
-  // Without it there is nothing to go on with.
-  EXPECT_EQ(LayoutAfter(healthy, {.lost = {at(0, 0), at(1, 1)}, .spares = false}).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  // Without it there is nothing to go on with but what is left of both, in another shape.
+  Change change{.lost = {at(0, 0), at(1, 1)}, .spares = false, .restart = false};
+  EXPECT_EQ(LayoutAfter(healthy, change).status().code(), absl::StatusCode::kFailedPrecondition);
+  change.restart = true;
+  EXPECT_TRUE(After(healthy, change).plan.modules[0].lowered());
 }
 
 TEST(SpareTest, OnesThatIdleForParity_StayWithTheirReplica) {

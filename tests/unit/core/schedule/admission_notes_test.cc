@@ -94,7 +94,9 @@ TEST(AdmissionNotesTest, JobThatDoesNotFitAsWritten_SaysThatInsteadOfALoss) {
 // Ranks of one stage of a pipeline are of one kind.
 TEST(AdmissionNotesTest, LossesOfSeveralKindsOfDevices_AreCountedByKind) {
   const auto notes_of = [](const support::Layout& layout) {
-    return Admitted(AJob().Module("language", support::Llama(), layout).Batch(4, 2), 0)->notes;
+    AJob job = AJob().Module("language", support::Llama(), layout).Batch(4, 2);
+    job.spec().recovery.ladder = {job::Rung::kShrink, job::Rung::kDropReplica};
+    return Admitted(job, 0)->notes;
   };
   EXPECT_THAT(
       notes_of({.pp = 2}),
@@ -102,6 +104,10 @@ TEST(AdmissionNotesTest, LossesOfSeveralKindsOfDevices_AreCountedByKind) {
           "losing device node-0/0, or another of 2 kinds, costs all steps so far: no replica")));
   EXPECT_THAT(notes_of({.pp = 4}), Contains(HasSubstr(", or another of 4 kinds, ")));
   EXPECT_THAT(notes_of({}), Not(Contains(HasSubstr("another of"))));
+  // With fewer stages it goes on, from copies in host memory.
+  EXPECT_THAT(
+      Admitted(AJob().Module("language", support::Llama(), {.pp = 2}).Batch(4, 2), 0)->notes,
+      Not(Contains(HasSubstr("losing device"))));
   EXPECT_THAT(notes_of({.dp = 2, .pp = 2}), Not(Contains(HasSubstr("another of"))));
 }
 

@@ -140,22 +140,26 @@ void ExpectUnitsHaveOneOwner(const plan::Plan& plan) {
   }
 }
 
-// A replica is left out where a stage of it has no rank left, and no other one is.
+// A replica is left out where a stage of it has no rank left, and no other one is. A module none of
+// whose replicas is left has restarted.
 void ExpectNobodyIdleWhoCouldWork(const plan::Plan& healthy, const plan::Plan& after) {
   const RankList& lost = after.layout.lost;
   for (const plan::ModulePlan& module : healthy.modules) {
+    const plan::ModulePlan& left = after.modules[module.index];
     for (int32_t dp = 0; dp < module.replicas.replicas(); ++dp) {
       bool can_work = true;
       for (int32_t pp = 0; pp < module.pp(); ++pp) {
         const RankList ranks = module.replicas.Ranks(dp, pp);
         can_work &= !std::includes(lost.begin(), lost.end(), ranks.begin(), ranks.end());
       }
-      EXPECT_EQ(after.replicas(module.index).Present(dp), can_work) << "replica " << dp;
+      EXPECT_EQ(!left.lowered() && left.replicas.Present(dp), can_work) << "replica " << dp;
     }
   }
   for (Rank rank : after.layout.idle) {
-    for (const plan::Place& place : healthy.PlacesOf(rank))
+    for (const plan::Place& place : healthy.PlacesOf(rank)) {
+      if (after.modules[place.module].lowered()) continue;
       EXPECT_FALSE(after.replicas(place.module).Present(place.dp)) << "rank " << rank.value;
+    }
   }
 }
 

@@ -48,6 +48,17 @@ TEST(LayoutCodecTest, MessageFromBeforeAdmittedHomes_HasNone) {
   EXPECT_EQ(layout->modules[0].admitted_homes, std::nullopt);
 }
 
+TEST(LayoutCodecTest, LoweredDegrees_ComeBack) {
+  plan::Layout layout = Under(job::ScheduleName::k1F1B, job::StateHome::kHost);
+  layout.modules[0].lowered = plan::LoweredGrid{
+      .tp = 2, .dp = 1, .pp = 3, .layers = {2, 1, 1}, .ranks = {Rank{7}, Rank{4}, Rank{5}}};
+  v1::Layout message;
+  ToProto(layout, &message);
+  const absl::StatusOr<plan::Layout> back = FromProto(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, layout);
+}
+
 // A layout leaves nothing open.
 TEST(LayoutCodecTest, NamesThatNoLayoutHas_AreRefused) {
   v1::Layout layout;

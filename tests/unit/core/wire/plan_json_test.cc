@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
+#include "core/plan/moves.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
 #include "core/wire/plan_dot.h"
@@ -426,6 +427,28 @@ TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
   EXPECT_THAT(table, HasSubstr("\n10    node-0/10  (idle)\n"));
   EXPECT_THAT(PlanTable(*plan, {.loss = schedule::Preview::Loss{.moves = {.steps_lost = 1}}}),
               HasSubstr(", at most 1 step lost\n"));
+}
+
+TEST(PlanTableTest, Restart_IsSaid) {
+  AJob job = AJob().Module("language", Llama({.layers = 4}), {.tp = 2, .pp = 2}).Batch(8, 2);
+  job.spec().recovery.ladder = {job::Rung::kRestart};
+  const plan::Plan healthy = MustPlan(job, 1, 4);
+  const auto plan = plan::PlanWithout(healthy, plan::RankList{Rank{0}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  schedule::Preview::Loss loss{.moves = plan::MovesBetween(healthy, *plan), .step_ratio = 2};
+  EXPECT_THAT(PlanTable(*plan, {.loss = loss}),
+              HasSubstr("Lost: rank 0\nRestart: language pp 2 -> 1 on ranks 2, 3\n\nStep: 2.000"));
+  const Json json = Json::parse(PlanJson(ToProto(*plan, {.loss = loss})));
+  const Json& module = json["modules"][0];
+  EXPECT_EQ(module["axes"]["pp"], 2) << "the healthy grid";
+  EXPECT_EQ(module["stage_layers"].size(), 1u);
+  EXPECT_EQ(module["restart"], Json({{"tp", 2}, {"dp", 1}, {"pp", 1}, {"ranks", {2, 3}}}));
+  EXPECT_EQ(json["idle"].size(), 1u);
+  ASSERT_GT(json["moves"].size(), 0u);
+  for (const Json& move : json["moves"]) {
+    EXPECT_EQ(move["to_pp"], 0);
+    EXPECT_EQ(move["from_pp"], 0) << "stage 1 has the rest on the ranks that are left";
+  }
 }
 
 TEST(PlanTableTest, Candidates_AreListedWithTheReason) {

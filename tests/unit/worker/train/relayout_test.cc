@@ -13,6 +13,7 @@
 #include "core/base/prng.h"
 #include "core/plan/loss.h"
 #include "core/plan/moves.h"
+#include "core/plan/ruler_map.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
@@ -61,16 +62,45 @@ void ForBlocks(const plan::Plan& plan, TrainingState& state, Visit visit) {
   }
 }
 
-// What the block has to have; padding is zero.
-std::vector<at::Tensor> Expected(PartState& part, const StateBlock& block,
-                                 const std::vector<RulerRun>& runs) {
+// Runs of a block of `plan`, as `names` has them.
+struct NamedRun {
+  plan::PartId part;
+  int32_t bucket = 0;
+  RulerRun run;
+};
+std::vector<NamedRun> Named(const plan::Plan& plan, const plan::Plan& names,
+                            const plan::PartId& part, int32_t bucket,
+                            const std::vector<RulerRun>& runs) {
+  std::vector<NamedRun> named;
+  if (plan::SameRulers(plan, names, part.module)) {
+    for (const RulerRun& run : runs) named.push_back({part, bucket, run});
+    return named;
+  }
+  const plan::RulerMap map(plan, names, part.module);
+  for (const RulerRun& run : runs) {
+    for (const auto& piece : map.Of({part, bucket, run.family}, run.elements)) {
+      named.push_back({piece.ruler.part,
+                       piece.ruler.bucket,
+                       {.family = piece.ruler.family,
+                        .elements = piece.elements,
+                        .state_offset = run.state_offset + piece.from - run.elements.first}});
+    }
+  }
+  return named;
+}
+
+// What the block of `plan` has to have, where elements have their values by `names`; padding is
+// zero.
+std::vector<at::Tensor> Expected(const plan::Plan& plan, const plan::Plan& names, PartState& part,
+                                 const StateBlock& block, const std::vector<RulerRun>& runs) {
   const plan::PartId id{part.place().module, part.place().pp, part.chunk()};
+  const std::vector<NamedRun> named = Named(plan, names, id, block.bucket, runs);
   std::vector<at::Tensor> arrays;
   for (int32_t i = 0; i < kStateArrays; ++i) {
     at::Tensor array = at::zeros_like(block.first_moment);
-    for (const RulerRun& run : runs) {
-      array.narrow(0, run.state_offset, run.elements.count)
-          .copy_(ValuesOf(id, block.bucket, run, i, array.options()));
+    for (const NamedRun& of : named) {
+      array.narrow(0, of.run.state_offset, of.run.elements.count)
+          .copy_(ValuesOf(of.part, of.bucket, of.run, i, array.options()));
     }
     arrays.push_back(array);
   }
@@ -88,8 +118,8 @@ at::Tensor MasterOf(PartState& part, const StateBlock& block) {
 }
 
 void FillState(const plan::Plan& plan, TrainingState& state) {
-  ForBlocks(plan, state, [](PartState& part, StateBlock& block, const auto& runs) {
-    const std::vector<at::Tensor> arrays = Expected(part, block, runs);
+  ForBlocks(plan, state, [&plan](PartState& part, StateBlock& block, const auto& runs) {
+    const std::vector<at::Tensor> arrays = Expected(plan, plan, part, block, runs);
     block.first_moment.copy_(arrays[1]);
     block.second_moment.copy_(arrays[2]);
     if (block.master.defined()) block.master.copy_(arrays[0]);
@@ -166,7 +196,7 @@ constexpr int64_t kNever = int64_t{1} << 40;
 class Ranks {
  public:
   explicit Ranks(const plan::Plan& plan, at::ScalarType compute = at::kFloat)
-      : options_{.compute = compute}, plan_(plan) {
+      : options_{.compute = compute}, names_(plan), plan_(plan) {
     plans_[plan.digest] = plan;
     for (int32_t rank = 0; rank < plan.world; ++rank) {
       states_[Rank{rank}] = *TrainingState::Create(plan, Rank{rank}, options_);
@@ -229,8 +259,8 @@ class Ranks {
       EXPECT_EQ(state->decided().step, start_.decision.step);
       for (const Standing::Home& home : state->StandingNow().homes)
         EXPECT_EQ(home.applied, start_.decision.step);
-      ForBlocks(plan_, *state, [](PartState& part, const StateBlock& block, const auto& runs) {
-        const std::vector<at::Tensor> expected = Expected(part, block, runs);
+      ForBlocks(plan_, *state, [this](PartState& part, const StateBlock& block, const auto& runs) {
+        const std::vector<at::Tensor> expected = Expected(plan_, names_, part, block, runs);
         EXPECT_TRUE(at::equal(MasterOf(part, block), expected[0]));
         EXPECT_TRUE(at::equal(block.first_moment, expected[1]));
         EXPECT_TRUE(at::equal(block.second_moment, expected[2]));
@@ -268,6 +298,7 @@ class Ranks {
       if (!state.layout().empty()) {
         EXPECT_EQ(state.Leave(plans_.at(state.layout())), absl::OkStatus());
       }
+      state.NameAs(after);
       if (state.HoldingsNow().state.empty()) state.Adopt(start_);
       holdings_[rank] = state.HoldingsNow();
       live.push_back(rank);
@@ -278,6 +309,7 @@ class Ranks {
   const BufferOptions options_;
   const Start start_{.decision = {.step = 5, .verdict = Verdict::kCommitted},
                      .counts = {.updates = 5}};
+  const plan::Plan names_;  // by which elements have their values
   plan::Plan plan_;
   std::map<std::string, plan::Plan> plans_;
   std::map<Rank, std::unique_ptr<TrainingState>> states_;
@@ -397,6 +429,38 @@ std::vector<RelayoutCase> Cases() {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, RelayoutTest, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
+
+// From one that has restarted on what is left, with stages cut otherwise, to the healthy one.
+class ReturnFromRestartTest : public testing::TestWithParam<RelayoutCase> {};
+
+TEST_P(ReturnFromRestartTest, EveryHome_HasItsState_HoweverOftenItIsStopped) {
+  AJob job = GetParam().job;
+  job.spec().recovery.ladder = {job::Rung::kRestart};
+  const plan::Plan healthy = HealthyOf(std::move(job));
+  const plan::Plan restarted = Without(healthy, GetParam().losses.at(0));
+  ASSERT_FALSE(plan::SameRulers(restarted, healthy));
+  Prng prng(12);
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    Ranks ranks(restarted, compute);
+    int32_t stopped = 0;
+    for (int32_t stops = 0; stops < 3; ++stops)
+      stopped += !ranks.EnterOrStop(healthy, static_cast<int64_t>(prng.Below(6)));
+    EXPECT_GT(stopped, 0);
+    ASSERT_TRUE(ranks.EnterOrStop(healthy, kNever));
+    ranks.ExpectWhole();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, ReturnFromRestartTest,
+    testing::Values(RelayoutCase{"pp2", Language({.pp = 2}, 4), {{Rank{1}}}},
+                    RelayoutCase{"pp3_of_two", Language({.pp = 3}, 5), {{Rank{1}}}},
+                    RelayoutCase{"tp2_pp2", Language({.tp = 2, .pp = 2}, 4), {{Rank{2}}}},
+                    RelayoutCase{
+                        "interleaved",
+                        Language({.pp = 2}, 4).Schedule(job::ScheduleName::kInterleaved, 2),
+                        {{Rank{0}}}}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(RelayoutOfRanksTest, BlocksThatBothLayoutsHave_StayWhereTheyAre) {
   const plan::Plan healthy = HealthyOf(Language({.tp = 2, .dp = 2, .pp = 2}, 4));

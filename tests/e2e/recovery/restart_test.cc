@@ -1,0 +1,113 @@
+// A rank dies and its module can go on neither narrower nor with fewer replicas: it goes on with
+// lower degrees, with the same numbers.
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/recovery/trouble.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  const char* name;
+  const char* vision;
+  const char* language;
+  const char* recovery;
+  const char* change;  // as the incident tells it
+  bool from_copies;    // what died was the only home of some state
+  const char* checkpoint = "";
+};
+
+class RestartTest : public testing::TestWithParam<Case> {};
+
+TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
+  constexpr int64_t kSteps = 60;
+  const DataFolder data = MakeSmallData();
+  Cluster cluster;
+  JobOptions options{.name = "whole",
+                     .steps = kSteps,
+                     .precision = "fp64",
+                     .vision = GetParam().vision,
+                     .language = GetParam().language,
+                     .batch = 7,
+                     .recovery = GetParam().recovery,
+                     .output = "whole"};
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options)).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
+  options.name = options.output = "hit";
+  options.checkpoint = GetParam().checkpoint;
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 8);
+  const auto ranks = cluster.Ranks(job);
+  const int32_t last = static_cast<int32_t>(ranks.size()) - 1;
+  ASSERT_TRUE(ranks.contains(last)) << cluster.WorkerLog();
+  kill(ranks.at(last).pid(), SIGKILL);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr(GetParam().change));
+  EXPECT_EQ(MessagesOf(cluster, job, "Waiting"), "");
+  if (GetParam().from_copies) {
+    EXPECT_THAT(MessagesOf(cluster, job, "WentBack"), HasSubstr("copies in memory"));
+  } else if (*GetParam().checkpoint == '\0') {
+    EXPECT_EQ(MessagesOf(cluster, job, "StateLost"), "");
+  }
+  EXPECT_EQ(MessagesOf(cluster, job, "Returned"), "");
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, RestartTest,
+    testing::Values(Case{"Replicas", "", "ranks: 2", "{ladder: [restart], rejoin: manual}",
+                         "language dp 2 -> 1", false},
+                    Case{"Stages", "", "ranks: 2, pp: 2",
+                         "{state_home: host, ladder: [restart], rejoin: manual}",
+                         "language pp 2 -> 1", true},
+                    Case{"TensorRanks", "", "ranks: 2, tp: 2",
+                         "{state_home: host, ladder: [restart], rejoin: manual}",
+                         "language tp 2 -> 1", true},
+                    Case{"Checkpoint", "", "ranks: 2, pp: 2",
+                         "{state_copies: 1, ladder: [restart], rejoin: manual}",
+                         "language pp 2 -> 1", false, "{every: 3, directory: checkpoints}"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLosses) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster;
+  // It goes on until the rank is back, however long that takes.
+  JobOptions options{.name = "hit",
+                     .steps = 200000,
+                     .precision = "fp64",
+                     .vision = "",
+                     .language = "ranks: 2, pp: 2",
+                     .batch = 7,
+                     .recovery = "{state_home: host}",
+                     .output = "hit"};
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 8);
+  kill(cluster.Ranks(job).at(1).pid(), SIGKILL);
+  const v1::JobStatus back = cluster.Await(
+      job, [&](const v1::JobStatus&) { return MessagesOf(cluster, job, "Returned") != ""; });
+  EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr("language pp 2 -> 1"));
+  EXPECT_THAT(MessagesOf(cluster, job, "Returned"), HasSubstr("language pp 1 -> 2"));
+  cluster.AwaitStep(job, back.last_step().step() + 5);
+  cluster.Cancel(job);
+  EXPECT_EQ(cluster.AwaitEnd(job).phase(), v1::JOB_PHASE_CANCELLED);
+  const std::vector<Metric> hit = MetricsOf(data, "hit");
+  ASSERT_GE(static_cast<int64_t>(hit.size()), back.last_step().step());
+  options.name = options.output = "whole";
+  const int64_t whole = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(whole, static_cast<int64_t>(hit.size()) + 1);
+  cluster.Cancel(whole);
+  cluster.AwaitEnd(whole);
+  std::vector<Metric> expected = MetricsOf(data, "whole");
+  ASSERT_GE(expected.size(), hit.size());
+  expected.resize(hit.size());
+  ExpectSameCurves(hit, expected, static_cast<int64_t>(hit.size()));
+}
+
+}  // namespace
+}  // namespace phalanx::e2e
