@@ -20,16 +20,16 @@ struct Case {
   const char* change;  // as the incident tells it
   bool from_copies;    // what died was the only home of some state
   const char* checkpoint = "";
+  int64_t steps = 60;
 };
 
 class RestartTest : public testing::TestWithParam<Case> {};
 
 TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
-  constexpr int64_t kSteps = 60;
   const DataFolder data = MakeSmallData();
   Cluster cluster;
   JobOptions options{.name = "whole",
-                     .steps = kSteps,
+                     .steps = GetParam().steps,
                      .precision = "fp64",
                      .vision = GetParam().vision,
                      .language = GetParam().language,
@@ -42,6 +42,11 @@ TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
   options.checkpoint = GetParam().checkpoint;
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 8);
+  if (!options.checkpoint.empty()) {
+    cluster.Await(job, [&](const v1::JobStatus&) {
+      return MessagesOf(cluster, job, "CheckpointPublished") != "";
+    });
+  }
   const auto ranks = cluster.Ranks(job);
   const int32_t last = static_cast<int32_t>(ranks.size()) - 1;
   ASSERT_TRUE(ranks.contains(last)) << cluster.WorkerLog();
@@ -56,7 +61,7 @@ TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
     EXPECT_EQ(MessagesOf(cluster, job, "StateLost"), "");
   }
   EXPECT_EQ(MessagesOf(cluster, job, "Returned"), "");
-  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), GetParam().steps);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -71,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
                          "language tp 2 -> 1", true},
                     Case{"Checkpoint", "", "ranks: 2, pp: 2",
                          "{state_copies: 1, ladder: [restart], rejoin: manual}",
-                         "language pp 2 -> 1", false, "{every: 3, directory: checkpoints}"}),
+                         "language pp 2 -> 1", false, "{every: 3, directory: checkpoints}", 400}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLosses) {

@@ -70,7 +70,7 @@ TEST(PlanTest, NeedsNoServer) {
 }
 
 TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
-  Captured json, wrong, all;
+  Captured json, restart, wrong, all;
   EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .lost = {3, 1}}, json.io), kSuccess)
       << json.talk.str();
   EXPECT_THAT(json.out.str(), HasSubstr("\"lost\": [1,3]"));
@@ -83,7 +83,9 @@ TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
   EXPECT_EQ(
       wrong.talk.str(),
       "lost: 6: must be a place of the job, below 6\nlost: 1: is named twice\n2 violations\n");
-  EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3}}, all.io), kFailure);
+  EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3}}, restart.io), kSuccess);
+  EXPECT_THAT(restart.out.str(), HasSubstr("Restart: language pp 2 -> 1 on ranks 4, 5\n"));
+  EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3, 4, 5}}, all.io), kFailure);
   EXPECT_EQ(all.talk.str(), "error: no replica of module language is left without these ranks\n");
 }
 
