@@ -117,10 +117,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
-  if (job.planning.has_value()) {
-    actions_.push_back(DropPlan{job.planning->number});
-    EndPlanning(job);
-  }
+  DropPlanning(job);
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 

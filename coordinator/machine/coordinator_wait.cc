@@ -84,10 +84,7 @@ void Coordinator::WaitForState(Job& job, FailureCause cause) {
   run.accusations.clear();
   run.accuser_killed.reset();
   run.settle_deadline = run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
-  if (job.planning.has_value()) {
-    actions_.push_back(DropPlan{job.planning->number});
-    EndPlanning(job);
-  }
+  DropPlanning(job);
   const std::string why = job.recovery->cause.message;
   WaitForLost(job, absl::FailedPreconditionError(why));
 }
@@ -195,10 +192,7 @@ void Coordinator::OrderGoBack(Job& job) {
   run.accusations.clear();
   run.accuser_killed.reset();
   run.settle_deadline = run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
-  if (job.planning.has_value()) {
-    actions_.push_back(DropPlan{job.planning->number});
-    EndPlanning(job);
-  }
+  DropPlanning(job);
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 

@@ -26,12 +26,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-RankList Ranks(std::vector<int32_t> numbers) {
-  RankList ranks;
-  for (const int32_t number : numbers) ranks.push_back(Rank{number});
-  return ranks;
-}
-
 std::vector<int32_t> Numbers(const RankList& ranks) {
   std::vector<int32_t> numbers;
   for (Rank rank : ranks) numbers.push_back(rank.value);

@@ -1,8 +1,9 @@
-// tests/unit/core/plan/must_plan.h: plans of specs that have one.
+// tests/unit/core/plan/must_plan.h: plans of specs that have one, and lists of ranks.
 #pragma once
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "core/plan/plan.h"
 #include "gtest/gtest.h"
@@ -14,6 +15,12 @@ inline Plan MustPlan(const job::JobSpec& spec, int32_t devices = 64) {
   auto plan = MakePlan(spec, MakeCluster(1, devices), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : Plan();
+}
+
+inline RankList Ranks(const std::vector<int32_t>& numbers) {
+  RankList ranks;
+  for (const int32_t number : numbers) ranks.push_back(Rank{number});
+  return ranks;
 }
 
 }  // namespace phalanx::plan

@@ -29,12 +29,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-RankList Ranks(const std::vector<int32_t>& numbers) {
-  RankList ranks;
-  for (const int32_t number : numbers) ranks.push_back(Rank{number});
-  return ranks;
-}
-
 // On nodes of so many devices.
 Plan PlanOn(const job::JobSpec& spec, int32_t nodes, int32_t per_node) {
   auto plan = MakePlan(spec, MakeCluster(nodes, per_node), Epoch{1});

@@ -29,12 +29,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-RankList Ranks(const std::vector<int32_t>& numbers) {
-  RankList ranks;
-  for (const int32_t number : numbers) ranks.push_back(Rank{number});
-  return ranks;
-}
-
 AJob Language(const support::Layout& layout) {
   AJob job;
   job.Module("language",
