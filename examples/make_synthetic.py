@@ -2,13 +2,17 @@
 """Makes seeded shards for runs that measure speed: samples that all fill exactly the same positions.
 
     examples/make_synthetic.py OUTPUT_DIRECTORY [--samples 256] [--images 4] [--images-min N] [--image-size 336]
-        [--patch-size 14] [--sounds 0] [--sounds-min N] [--frames 200] [--target-rows 0] [--target-hidden 64]
-        [--positions 4096] [--shards 4] [--seed 17]
+        [--patch-size 14] [--noise] [--sounds 0] [--sounds-min N] [--frames 200] [--target-rows 0]
+        [--target-hidden 64] [--positions 4096] [--words 1000] [--shards 4] [--seed 17]
 
 writes synthetic-000.tar .. and synthetic.model. With the defaults a sample has four 336-pixel images (576
 rows each) and as many words as fill 4096 positions: positions - images * rows. Each word of the
 tokenizer's list is one piece, so the count is exact without a tokenizer at hand. Images are coarse
 blocks of seeded colours, so that they decode like pictures and compress to a few kilobytes.
+
+Speed that a device's power limits depends on how many bits toggle: flat colours and few words run at a
+higher clock than real data. --noise makes every pixel random (images of 340 kB), and --words draws from
+that many words: with --words 128227 every row of a vocabulary of 128,256 is a piece.
 
 --images-min draws the images of each sample from the seed, between that and --images. --sounds adds WAV
 files (16 kHz, tones of seeded pitch) that fill --frames feature frames, frames / 2 rows each; --sounds-min
@@ -22,6 +26,7 @@ import argparse
 import array
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -34,7 +39,6 @@ import tempfile
 import wave
 import zlib
 
-WORDS = 1000
 MANIFEST = "synthetic.json"
 SPACE = "\u2581"
 SOUND_RATE = 16000  # hertz
@@ -42,10 +46,18 @@ SOUND_HOP = 160  # samples of a frame
 NOTES = 10  # of a sound
 
 
-def words():
-    """Words of three syllables, all different: none is the beginning of another, so each stays whole."""
-    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
-    return [x + y + z for x in syllables for y in syllables[:12] for z in syllables[:2]][:WORDS]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SYLLABLES = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+WORDS_MAX = len(SYLLABLES) ** 3
+
+
+def words(count):
+    """Words of three syllables, all different and equally long: none is the beginning of another, so each stays whole."""
+    firsts, fewest = len(SYLLABLES), [12, 2]  # the first 1,440 words have these many second and third syllables
+    if count > firsts * fewest[0] * fewest[1]:
+        fewest = [firsts, firsts]
+    every = (x + y + z for x in SYLLABLES for y in SYLLABLES[: fewest[0]] for z in SYLLABLES[: fewest[1]])
+    return list(itertools.islice(every, count))
 
 
 def varint(value):
@@ -66,12 +78,12 @@ def field(number, content):
     return varint(number << 3) + varint(content)
 
 
-def tokenizer_model():
+def tokenizer_model(count):
     """A sentencepiece model (unigram, no normalisation) whose pieces are the words and the letters."""
     unknown, control = 2, 3
     pieces = [("<unk>", 0.0, unknown), ("</s>", 0.0, control)]
-    pieces += [(SPACE + word, -5.0, None) for word in words()]
-    pieces += [(letter, -20.0, None) for letter in SPACE + "abcdefghijklmnopqrstuvwxyz"]
+    pieces += [(SPACE + word, -5.0, None) for word in words(count)]
+    pieces += [(letter, -20.0, None) for letter in SPACE + LETTERS]
     model = b""
     for text, score, kind in pieces:
         piece = field(1, text.encode()) + field(2, score)
@@ -91,6 +103,11 @@ def blocks(generator, size):
     columns = [x * cells // size for x in range(size)]
     lines = [b"".join(row[column] for column in columns) for row in colours]
     return [lines[y * cells // size] for y in range(size)]
+
+
+def noise(generator, size):
+    """Rows of an RGB picture whose every pixel is random."""
+    return [generator.randbytes(3 * size) for _ in range(size)]
 
 
 def encode_png(rows, size):
@@ -142,7 +159,7 @@ def rows_of(options, images, sounds):
     return images * (options.image_size // options.patch_size) ** 2 + sounds * (options.frames // 2)
 
 
-def make_sample(options, index):
+def make_sample(options, vocabulary, index):
     """[(suffix, content)] of one sample, a function of the seed and its index."""
     generator = random.Random(f"{options.seed}/{index}")
     images, sounds = options.images, options.sounds
@@ -151,24 +168,24 @@ def make_sample(options, index):
     if options.sounds_min < sounds:
         sounds = generator.randint(options.sounds_min, sounds)
     encode, suffix = (encode_jpeg, "jpg") if options.format == "jpeg" else (encode_png, "png")
+    draw = noise if options.noise else blocks
     members = [
-        (f"{image}.{suffix}", encode(blocks(generator, options.image_size), options.image_size))
+        (f"{image}.{suffix}", encode(draw(generator, options.image_size), options.image_size))
         for image in range(images)
     ]
     members += [(f"{images + sound}.wav", encode_wav(generator, options.frames)) for sound in range(sounds)]
     if options.target_rows > 0:
         members.append(("target.npy", encode_npy(generator, options.target_rows, options.target_hidden)))
-    vocabulary = words()
     # The sequence is rows, words and the end token; its input positions are all but the last.
     count = options.positions - rows_of(options, images, sounds)
-    text = " ".join(vocabulary[generator.randrange(WORDS)] for _ in range(count))
+    text = " ".join(vocabulary[generator.randrange(len(vocabulary))] for _ in range(count))
     return members + [("txt", ("<image>" * images + "<audio>" * sounds + text).encode())]
 
 
-def write_shard(path, options, indices):
+def write_shard(path, options, vocabulary, indices):
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
         for index in indices:
-            for suffix, content in make_sample(options, index):
+            for suffix, content in make_sample(options, vocabulary, index):
                 member = tarfile.TarInfo(f"{index:06d}.{suffix}")
                 member.size = len(content)
                 member.mode = 0o644
@@ -192,7 +209,9 @@ def parse():
     parser.add_argument("--target-hidden", type=int, default=64, help="columns of a target")
     parser.add_argument("--image-size", type=int, default=336, help="pixels of a side")
     parser.add_argument("--patch-size", type=int, default=14, help="pixels of a side of what gives one row")
+    parser.add_argument("--noise", action="store_true", help="every pixel random, not coarse blocks")
     parser.add_argument("--positions", type=int, default=4096, help="of each sample")
+    parser.add_argument("--words", type=int, default=1000, help="different words that texts are drawn from")
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--format", choices=("png", "jpeg"), default="png")
@@ -212,6 +231,8 @@ def parse():
         parser.error(f"--image-size: {options.image_size}: must be a multiple of the patch size")
     if options.positions <= rows:
         parser.error(f"--positions: {options.positions}: must exceed the {rows} rows of images and sounds")
+    if not 1 <= options.words <= WORDS_MAX:
+        parser.error(f"--words: {options.words}: must be between 1 and {WORDS_MAX}")
     if not 1 <= options.shards <= options.samples:
         parser.error(f"--shards: {options.shards}: must be between 1 and the number of samples")
     return options
@@ -232,11 +253,12 @@ def main():
     if fresh:
         print(f"{folder}: up to date")
         return
+    vocabulary = words(options.words)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as aside:
         for i in range(options.shards):
             first, last = options.samples * i // options.shards, options.samples * (i + 1) // options.shards
-            write_shard(os.path.join(aside, shard_name(i)), options, range(first, last))
-        (pathlib.Path(aside) / "synthetic.model").write_bytes(tokenizer_model())
+            write_shard(os.path.join(aside, shard_name(i)), options, vocabulary, range(first, last))
+        (pathlib.Path(aside) / "synthetic.model").write_bytes(tokenizer_model(options.words))
         sizes = {name: os.stat(os.path.join(aside, name)).st_size for name in names}
         (pathlib.Path(aside) / MANIFEST).write_text(json.dumps({**arguments, "bytes": sizes}, indent=1) + "\n")
         for name in (*names, MANIFEST):

@@ -172,10 +172,10 @@ TEST(MakersTest, Synthetic_WritesItemsOfBothKindsAndTargets) {
   EXPECT_THAT(sounds, ::testing::ElementsAre(0, 1, 2));
 }
 
-TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
+// Of what these arguments make, with two 56-pixel images in each of three samples of 100 positions.
+void ExpectFullPositions(const std::string& arguments) {
   const std::string folder = MakeFolder("synthetic") + "/set";
-  RunMaker("make_synthetic.py", folder,
-           "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100");
+  RunMaker("make_synthetic.py", folder, arguments);
   const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
                          .tokenizer = folder + "/synthetic.model",
                          .encoders = {ImageEncoder(16, 56)},
@@ -188,9 +188,16 @@ TEST(MakersTest, Synthetic_FillsExactlyThePositions) {
     EXPECT_EQ(index->shape(i), (SampleShape{.images = 2, .positions = 100, .counted = 69}));
     EXPECT_FALSE((*(*loader)->Take(i))->corrupt);
   }
-  EXPECT_THAT(RunMaker("make_synthetic.py", folder,
-                       "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100"),
-              HasSubstr("up to date"));
+  EXPECT_THAT(RunMaker("make_synthetic.py", folder, arguments), HasSubstr("up to date"));
+}
+
+constexpr char kThreeSamples[] =
+    "--samples 3 --shards 2 --images 2 --image-size 56 --positions 100";
+
+TEST(MakersTest, Synthetic_FillsExactlyThePositions) { ExpectFullPositions(kThreeSamples); }
+
+TEST(MakersTest, SyntheticOfNoiseAndManyWords_FillsExactlyThePositions) {
+  ExpectFullPositions(std::string(kThreeSamples) + " --noise --words 20000");
 }
 
 }  // namespace
