@@ -38,6 +38,7 @@ using JobViewPtr = std::shared_ptr<const JobView>;
 struct NodeView {
   NodeName name;
   bool connected = false;
+  bool suspect = false;  // silent for long; connected
   bool draining = false;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;      // of each device; 0: free

@@ -182,7 +182,8 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
               .device_memory = view.device_memory,
               .host_memory = view.host_memory,
               .labels = view.labels,
-              .draining = view.draining};
+              .draining = view.draining,
+              .suspect = view.suspect};
     if (node.Schedulable() && Matches(node, request)) devices += node.FreeDevices();
     empty.emplace(view.name, std::move(node));
   }
